@@ -38,7 +38,7 @@ type Data struct {
 	Resources Resources
 	Clients   Clients
 	Upstreams func() []upstreams.Status
-	// Clusters returns how the parts of the config fare that find clusters.
+	// Clusters returns the state of each element of "clusters" in the config.
 	Clusters func() []clusters.Status
 	Explain  func(q url.Values) (*admin.Explanation, error)
 	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys

@@ -155,7 +155,7 @@ func (p *Pages) sample() {
 	p.series.add(sample{at: time.Now(), changes: p.data.Changes(), served: served})
 }
 
-// look sums up what each topic shows, without counters that change all the time.
+// look returns a hash of each topic, without counters that change all the time.
 func (p *Pages) look() map[string]uint64 {
 	var ups, clients, config maphash.Hash
 	for _, h := range []*maphash.Hash{&ups, &clients, &config} {

@@ -48,10 +48,10 @@ func (f *Finder) others(but *part) map[string]registry.Other {
 	return all
 }
 
-// policies tells each part what it has to know of the others. A cluster that a part has no more is, in
-// the same step, that of the first part that has found it. The caller holds mu.
+// policies gives each part its policy, which depends on the other parts. A cluster that one part drops goes,
+// in the same step, to the first part that has found it. The caller holds mu.
 func (f *Finder) policies() {
-	for range 2 { // what a part has no more after the first time, one before it may take
+	for range 2 { // an earlier part may take what a later one has dropped the first time
 		for i, p := range f.parts {
 			_, _ = f.step(p, registry.SetPolicy{Policy: policyOf(f.cfg, i, f.others(p))}) //nolint:errcheck // it is no order
 			if len(p.entries) > 0 && p.registry.Failure() == "" {
@@ -61,12 +61,12 @@ func (f *Finder) policies() {
 	}
 }
 
-// answered reports whether it was read what a part has, or tried in vain, since the start.
+// answered reports whether the place of a part was read since the start, or could not be.
 func (p *part) answered() bool { return !p.readAt.IsZero() || p.registry.Failure() != "" }
 
-// list has the registry of a part take over its entries. Those that are new wait until each part
-// before it has answered: which part a new cluster comes to is for the config to tell, and not for the
-// speed of hubs. The caller holds mu.
+// list gives the registry of a part its entries. New clusters wait until each part before this one has
+// answered: the order of the config decides which part gets a cluster, and not the speed of hubs. The
+// caller holds mu.
 func (f *Finder) list(p *part) registry.Output {
 	entries := fitting(p, p.entries)
 	before := f.parts[:slices.Index(f.parts, p)]
