@@ -96,7 +96,7 @@ func New(o Options) (*Relay, error) {
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
 	for _, line := range cfg.Warnings() {
-		r.log.Warn("config may not be meant", "warning", line)
+		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	r.collector = memory.NewCollector(r.log)

@@ -117,7 +117,7 @@ func failing(part string, code int, reason string) func(http.ResponseWriter, *ht
 
 // A lost watch, and every answer but the word of the server, remove nothing of what is made of
 // Ingresses, whichever input it is of.
-func TestNothingButTheServersWordRemovesWhatIsConverted_K4(t *testing.T) {
+func TestNothingButTheServersWordRemovesConvertedResources_K4(t *testing.T) {
 	for _, input := range []string{"ingresses", "ingressclasses", "services", "gateways", ""} {
 		for code, reason := range map[int]string{403: "Forbidden", 404: "NotFound", 410: "Gone", 500: "InternalError"} {
 			t.Run(fmt.Sprint(input, code), func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestDeletionsOfWhatIsConvertedGoThroughTheGuard_K5(t *testing.T) {
 	}
 }
 
-func TestWhatIsAuthoredAndConvertedComesAndGoesApart_K13(t *testing.T) {
+func TestAuthoredAndConvertedResourcesComeAndGoApart_K13(t *testing.T) {
 	s := ingressServer(t)
 	const gateways = "networking.istio.io/gateways"
 	s.Put(gateways, fakekube.Object("shop", "own", `{"servers":[]}`))

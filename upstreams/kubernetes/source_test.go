@@ -216,7 +216,7 @@ func TestDeletionsGoThroughTheGuard_K5(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotCountIsNoChange_K6(t *testing.T) {
+func TestFieldsThatDoNotCountAreNoChange_K6(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")

@@ -149,7 +149,7 @@ func (f *Finder) Adopt(cfg *config.Config) {
 			p = &part{registry: registry.New(policyOf(cfg, i, f.others(nil))), access: map[string]*kubernetes.Access{}}
 		}
 		if p.cfg.Name != "" && p.cfg.Name != c.Name {
-			f.log.Info("clusters have another name", "clusters", c.Name, "before", p.cfg.Name)
+			f.log.Info("clusters renamed", "clusters", c.Name, "before", p.cfg.Name)
 		}
 		p.cfg, p.entries = c, nil
 		if formers[i].part == nil {
