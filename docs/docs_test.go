@@ -252,6 +252,36 @@ func TestTheArchitectureNamesFunctionsAndFilesThatExist(t *testing.T) {
 	}
 }
 
+// TestWhereToLookForIsInTheFilesThatItNames: each function of a row is in one of the row's files.
+func TestWhereToLookForIsInTheFilesThatItNames(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "architecture.md"), "\n## Where to look for\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	named, rows := regexp.MustCompile("`([^`]+)`"), 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if len(cells) != 3 || !strings.Contains(cells[2], ".go`") {
+			continue
+		}
+		rows++
+		var code strings.Builder
+		for _, m := range named.FindAllStringSubmatch(cells[2], -1) {
+			code.WriteString(read(t, "../"+m[1]))
+		}
+		for _, m := range named.FindAllStringSubmatch(cells[1], -1) {
+			pattern := `(?m)^(func|type) ` + m[1] + `\b`
+			if owner, method, is := strings.Cut(m[1], "."); is {
+				pattern = `(?m)^func \((\w+ )?\*?` + owner + `\) ` + method + `\(`
+			}
+			if !regexp.MustCompile(pattern).MatchString(code.String()) {
+				t.Errorf("architecture.md: %s is not in %s", m[1], cells[2])
+			}
+		}
+	}
+	if rows < 10 {
+		t.Errorf("%d rows", rows)
+	}
+}
+
 // TestTheArchitectureListsEveryPackage of the root module that has more than tests.
 func TestTheArchitectureListsEveryPackage(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "architecture.md"), "\n## Packages\n")

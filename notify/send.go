@@ -34,7 +34,7 @@ func (a answer) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("the receiver answers %d %s", int(a), http.StatusText(int(a))))
 }
 
-// refusal is an answer by which a receiver calls a request wrong. To send it again does not help.
+// refusal is the error of a receiver that refuses a request. To send it again does not help.
 type refusal struct{ answer }
 
 func isRefusal(err error) bool { return errors.As(err, new(refusal)) }
@@ -52,7 +52,7 @@ func Test(ctx context.Context, r config.Notify, relay string) error {
 	}})
 }
 
-// Send tells a receiver of events, once. The error has no secret in it.
+// Send sends events to a receiver, once. The error has no secret in it.
 func Send(ctx context.Context, r config.Notify, relay string, batch []events.Event) error {
 	body, err := json.Marshal(payload(r, relay, batch))
 	if err != nil {
@@ -71,7 +71,7 @@ func Send(ctx context.Context, r config.Notify, relay string, batch []events.Eve
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the URL is not one that can be asked") // the error would have it
+		return errors.New("the URL is not valid") // the error would have it
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "meshrelay")
@@ -167,7 +167,7 @@ func secret(path string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// transportOf returns a transport for one request: they are rare, and the files may be others next time.
+// transportOf returns a transport for one request: requests are rare, and files may change between two.
 func transportOf(t *config.NotifyTLS) (*http.Transport, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if t == nil {

@@ -53,7 +53,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
 		HostConflicts: func() []conflicts.HostConflict { return nil }, NotFollowed: func() []conflicts.NotFollowed { return nil },
-		Configs: mirror.NewAggregate(),
+		Resources: mirror.NewAggregate(),
 	})
 	debug.ShowServer(clients)
 	server := admin.New(admin.Config{Address: "127.0.0.1:0"}, admin.Deps{

@@ -1,7 +1,6 @@
 package cliview
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,9 +21,6 @@ func Upstream(u upstreams.Status, now time.Time) string {
 	p.WriteString(Upstreams([]upstreams.Status{u}, now) + "\n")
 	if f := u.Found; f != nil {
 		p.printf("Cluster %s, found by clusters %s in %s. See: relay clusters\n\n", Clean(u.ClusterID), Clean(f.Clusters), Clean(f.Origin))
-	}
-	if k := u.Kubernetes; k != nil && k.Server != "" {
-		p.printf("API server %s of cluster %s\n\n", Clean(k.Server), Clean(cmp.Or(k.Cluster, "(unknown: the relay may not get the namespace kube-system)")))
 	}
 	if u.LastError != "" {
 		p.printf("Last error: %s\n\n", Clean(u.LastError))

@@ -101,7 +101,7 @@ func (s *Server) Define(group, kind, plural string, versions ...string) {
 	}
 }
 
-// TellDefinitions has the server let definitions be watched.
+// TellDefinitions lets clients watch definitions.
 func (s *Server) TellDefinitions() {
 	s.Define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
 	s.Set(func() { s.tells = true })

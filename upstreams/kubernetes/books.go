@@ -82,7 +82,7 @@ func (l *ledger) converts(kind mirror.Kind) bool {
 	return (is || kind == meshKind) && l.ingresses != nil
 }
 
-// set makes targets those of a kind. What the former ones had stays.
+// set replaces the targets of a kind. The objects of the former targets stay.
 func (l *ledger) set(kind mirror.Kind, targets []*target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *ledger) awaitsInputs() bool {
 	return l.awaits(meshKind)
 }
 
-// replace tells all that a target has.
+// replace tells the intake all objects of a target.
 func (l *ledger) replace(t *target, all []*object) (results []intake.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,7 +211,7 @@ func (l *ledger) repeated(t *target) {
 	}
 }
 
-// put tells of an object that is new or changed.
+// put tells the intake of an object that is new or changed.
 func (l *ledger) put(t *target, o *object) []intake.Result {
 	results := l.change(t, o)
 	if lackRoom(results) {
@@ -237,7 +237,7 @@ func (l *ledger) change(t *target, o *object) []intake.Result {
 	return l.tell([]intake.Update{{Scope: intake.KindScope(t.kind), Elements: t.elements(some), Part: l.awaits(t.kind)}})
 }
 
-// remove tells that an object is gone.
+// remove tells the intake that an object is gone.
 func (l *ledger) remove(t *target, o *object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,7 +254,7 @@ func (l *ledger) remove(t *target, o *object) []intake.Result {
 	return l.tell([]intake.Update{u})
 }
 
-// tell tells updates as one, if there are any.
+// tell steps the intake over updates as one event, if there are any.
 func (l *ledger) tell(updates []intake.Update) []intake.Result {
 	if len(updates) == 0 {
 		return nil
@@ -276,7 +276,7 @@ func (l *ledger) resumed(t *target) {
 	l.answer(t)
 }
 
-// answer has a target that has nothing new answer the present stream.
+// answer counts a target as answered in the present stream, with nothing new.
 func (l *ledger) answer(t *target) {
 	if _, waits := l.awaited[t]; !waits {
 		return
@@ -308,8 +308,8 @@ func (l *ledger) outOfTouch(t *target, now time.Time, grace time.Duration) bool 
 	return t.listed && !t.ok && now.Sub(t.lostAt) > grace
 }
 
-// hush notes that nobody can expect to read a target: it keeps what it has, and the upstream goes
-// on without it. It is refused for the last one that there is, but for namespaces.
+// hush notes that a target can not be read: its objects stay, and the upstream goes on without it. It has
+// no effect on the last target that can be read, unless that is of namespaces.
 func (l *ledger) hush(t *target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,7 +325,7 @@ func (l *ledger) hush(t *target) {
 	l.answer(t)
 }
 
-// drop tells that there is nothing of a kind any more.
+// drop tells the intake that all objects of a kind are gone.
 func (l *ledger) drop(kind mirror.Kind) intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()

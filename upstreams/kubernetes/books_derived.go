@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"strings"
 
-	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
@@ -128,10 +127,10 @@ func (l *ledger) within(scope string, namespaces []string) (all []string) {
 }
 
 // converting returns what becomes of the Ingresses.
-func (l *ledger) converting() *upstreams.IngressStatus {
+func (l *ledger) converting() *IngressDetail {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := &upstreams.IngressStatus{Refused: len(l.ingresses.undone[ingressKind])}
+	i := &IngressDetail{Refused: len(l.ingresses.undone[ingressKind])}
 	i.Problems, i.ProblemsTotal = l.ingresses.problems()
 	i.Ingresses, i.Converted = l.ingresses.state.Counts()
 	return i

@@ -64,7 +64,7 @@ current-context: east
 `, cluster, user)
 }
 
-func TestWhatAKubeconfigMayNotDo_K8(t *testing.T) {
+func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 	const good, token = `{server: "https://127.0.0.1:1"}`, `{token: t}`
 	const exec = `{exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/login, interactiveMode: IfAvailable}}`
 	for name, tc := range map[string]struct {

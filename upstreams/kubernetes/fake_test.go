@@ -150,6 +150,15 @@ func (w *world) events(of events.Type) (all []string) {
 	return all
 }
 
+func (w *world) detail() *Detail {
+	w.t.Helper()
+	d, ok := w.status().Detail.(*Detail)
+	if !ok {
+		w.t.Fatalf("the status has the detail %T", w.status().Detail)
+	}
+	return d
+}
+
 // has returns what is served: "group/Kind namespace/name=version" where versions is true.
 func (w *world) has() (all []string) {
 	for _, kind := range w.aggregate.Kinds() {

@@ -13,7 +13,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// remember takes over which cluster is to be mirrored: that of the config, or that of before.
+// remember notes which cluster to mirror: that of the config, or else that of the last run.
 func (s *Source) remember(before string) {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()

@@ -63,7 +63,7 @@ func newIngresses(upstream string, o ingress.Options, most int) *ingresses {
 	return g
 }
 
-// synced tells that an input has all objects that there are.
+// synced notes that all objects of an input are known.
 func (g *ingresses) synced(kind mirror.Kind) {
 	g.has[kind] = true
 	g.state.Synced(ingressInputs[kind])
@@ -179,8 +179,8 @@ func (g *ingresses) leave(namespaces []string) {
 // owes reports whether all outputs are to be returned once more.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether there is an input whose content was never decoded. What was made of it
-// before the start, by a build or with limits that could, is not gone.
+// lacks reports whether some input was never decoded. What was made of it before the start, by another
+// build or under other limits, is not gone.
 func (g *ingresses) lacks() bool {
 	for kind, undone := range g.undone {
 		for name := range undone {

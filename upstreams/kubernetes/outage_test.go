@@ -68,7 +68,7 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 		other := newAPIServer(t)
 		other.UID = "two"
 		writeKubeconfig(t, w.path, other.http, "t")
-		w.eventually("the other kubeconfig is used", func() bool { return w.status().Kubernetes.Rotations == 1 })
+		w.eventually("the other kubeconfig is used", func() bool { return w.detail().Rotations == 1 })
 		s.drop()
 		tells(w, events.Failed, "the upstream can not be used", "this is another cluster")
 	})

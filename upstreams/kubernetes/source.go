@@ -1,4 +1,5 @@
-// Package kubernetes brings the Istio and Gateway API objects of the API server of a cluster.
+// Package kubernetes is the source that reads Istio and Gateway API objects from the API server of a
+// cluster.
 //
 // It owns how the server is reached, which kinds it serves, and how their objects are followed:
 // client-go's reflector lists and watches each kind; the decoder and the store under it are of this
@@ -32,7 +33,7 @@ const (
 	hurries     = 4 // discoveries that follow soon after a definition has changed
 )
 
-// pace is how often a source does what nobody tells it to.
+// pace has the intervals of what a source does by itself.
 type pace struct {
 	// look is how often it looks whether everything follows.
 	look time.Duration
@@ -79,7 +80,8 @@ func Kind() upstreams.Kind {
 			_, err := accessOf(sectionOf(u))
 			return err
 		},
-		Probe: probe,
+		Probe:   probe,
+		Metrics: metrics(),
 	}
 }
 
@@ -228,7 +230,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	}
 }
 
-// rereadCredentials has new credentials used from time to time, until ctx ends.
+// rereadCredentials reads the credentials again from time to time, until ctx ends.
 func (s *Source) rereadCredentials(ctx context.Context) {
 	ticks := time.NewTicker(s.pace.reread)
 	defer ticks.Stop()
@@ -242,7 +244,7 @@ func (s *Source) rereadCredentials(ctx context.Context) {
 	}
 }
 
-// readCredentials has new credentials used.
+// readCredentials reads the credentials again, and uses them if they are new.
 func (s *Source) readCredentials(ctx context.Context) {
 	before := s.client.current().server()
 	err := s.client.refresh(ctx)

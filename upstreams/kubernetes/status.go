@@ -334,20 +334,20 @@ func (s *Source) sorted() (all []*target) {
 }
 
 // describeDerived fills in what is made of other objects.
-func (s *Source) describeDerived(k *upstreams.KubernetesStatus) {
+func (s *Source) describeDerived(d *Detail) {
 	if s.choice != nil {
-		k.Namespaces, k.Selected = s.choice.counts()
+		d.Namespaces, d.Selected = s.choice.counts()
 	}
 	if l := s.told.Load(); l != nil && l.ingresses != nil {
-		k.Ingress = l.converting()
+		d.Ingress = l.converting()
 	}
 }
 
 // Describe implements upstreams.Describer.
 func (s *Source) Describe(st *upstreams.Status) {
 	address := s.client.current().server()
-	k := &upstreams.KubernetesStatus{Rotations: s.client.rotated()}
-	s.describeDerived(k)
+	d := &Detail{Rotations: s.client.rotated()}
+	s.describeDerived(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Address = cmp.Or(address, s.section.place())
@@ -356,17 +356,17 @@ func (s *Source) Describe(st *upstreams.Status) {
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
 	}
-	k.Cluster, k.Server = s.st.identity, s.st.version
+	d.Cluster, d.Server = s.st.identity, s.st.version
 	for _, all := range s.st.unknown {
-		k.UnknownFields += len(all)
+		d.UnknownFields += len(all)
 	}
 	for _, t := range s.sorted() {
 		one := upstreams.FollowedKind{Kind: t.kind.String(), Version: t.version, Namespace: t.namespace, State: string(t.shown)}
 		if t.err != nil {
 			one.Reason = t.err.Error()
 		}
-		k.Kinds = append(k.Kinds, one)
+		st.Following = append(st.Following, one)
 	}
-	k.Kinds = append(k.Kinds, s.st.unusable...)
-	st.Kubernetes = k
+	st.Following = append(st.Following, s.st.unusable...)
+	st.Detail, st.Notes = d, d.notes()
 }

@@ -57,9 +57,8 @@ type part struct {
 	reading int
 }
 
-// New returns a Finder that reads nothing yet. In dir, unless it is empty, it keeps which clusters
-// there are. whole reports whether it could read what it has kept: nothing of them may be forgotten
-// otherwise.
+// New returns a Finder that reads nothing yet. It keeps the list of clusters in dir, unless dir is empty.
+// whole reports whether that list could be read: if not, nothing that is kept of clusters may be forgotten.
 func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
 	return newFinder(dir, log, kubernetes.UsualHubPace)
 }
@@ -147,7 +146,7 @@ func (f *Finder) disconnect() {
 	}
 }
 
-// Adopt has another config be the present one. All that there is is read once more.
+// Adopt replaces the config, and reads every place again.
 func (f *Finder) Adopt(cfg *config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,7 +160,7 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	f.set, f.restore = f.next(cfg, f.take), nil
 	for i, p := range f.parts {
 		if was := formers[i].Name; formers[i].part != nil && was != p.cfg.Name {
-			f.log.Info("clusters have another name", "clusters", p.cfg.Name, "before", was)
+			f.log.Info("clusters renamed", "clusters", p.cfg.Name, "before", was)
 		}
 	}
 	for _, p := range before {
@@ -297,7 +296,7 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn does what is due, and returns how long nothing will be.
+// turn does what is due, and returns the time until the next turn.
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
@@ -346,7 +345,7 @@ func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
 	return f.Upstreams(cfg)
 }
 
-// Release has the clusters of a part be orphaned that are held, and returns how many.
+// Release makes the held clusters of a part orphaned, and returns how many.
 func (f *Finder) Release(name string) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -358,7 +357,7 @@ func (f *Finder) Release(name string) (int, error) {
 	return out.Released, err
 }
 
-// Remove has a cluster of a part be removed that is orphaned or held.
+// Remove removes a cluster of a part that is orphaned or held.
 func (f *Finder) Remove(name, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

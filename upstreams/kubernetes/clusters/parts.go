@@ -111,7 +111,7 @@ func (s *set) policies() {
 	}
 }
 
-// answered reports whether it was read what a part has, or tried in vain, since the start.
+// answered reports whether the place of a part was read since the start, or could not be.
 func (p *part) answered() bool { return !p.readAt.IsZero() || p.registry.Failure() != "" }
 
 // list has the registry of a part take over its entries. Those that are new wait until each part
