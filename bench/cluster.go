@@ -179,6 +179,22 @@ func (c *cluster) eventually(path string) (err error) {
 	return fmt.Errorf("%s does not serve %s: %w", c.url, path, err)
 }
 
+// settle waits, for patience at most, until the server and its store have little to do: they go on with
+// what was written and read before, and whoever comes next would seem slow.
+func (c *cluster) settle() {
+	const calm, little = 3, 250 * time.Millisecond
+	used := func() time.Duration { return c.server.cpu() + c.etcd.cpu() }
+	deadline := time.Now().Add(patience)
+	for before, quiet := used(), 0; quiet < calm && time.Now().Before(deadline); {
+		time.Sleep(time.Second)
+		now := used()
+		if quiet++; now-before > little {
+			quiet = 0
+		}
+		before = now
+	}
+}
+
 // ask makes one request and returns the answer.
 func (c *cluster) ask(method, path, contentType string, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -94,7 +94,7 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 		fmt.Fprintf(&cfg, "  - name: upstream-%03d\n    xds: {addresses: [%q], plaintext: true}\n%s", i, addr, each)
 	}
 	if w.cluster != nil {
-		fmt.Fprintf(&cfg, "  - name: cluster\n    kubernetes: {kubeconfig: %q}\n", w.cluster.kubeconfig)
+		fmt.Fprintf(&cfg, "  - name: cluster\n    firstSync: wait\n    kubernetes: {kubeconfig: %q}\n", w.cluster.kubeconfig)
 	}
 	cfg.WriteString(top)
 	if w.keeps {

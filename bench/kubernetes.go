@@ -165,6 +165,7 @@ const looks = 20 * time.Millisecond
 
 // list starts the contender, and waits until it has all objects.
 func (b *bench) list() error {
+	b.world.cluster.settle()
 	server := b.world.cluster.server
 	before := server.cpu()
 	if err := b.launch(); err != nil {
