@@ -20,7 +20,7 @@ const (
 	rest = 5 * time.Second
 	// manyConfigs is from how many configs on a contender has rest before the single changes, too.
 	manyConfigs = 25_000
-	age  = 20 * time.Second
+	age         = 20 * time.Second
 	// patience is how long the clients may take to hold everything.
 	patience = 3 * time.Minute
 	// slowChanges is how many single changes are timed of slow contenders.
