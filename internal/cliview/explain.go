@@ -134,8 +134,14 @@ func because(c admin.SourceCopy) string {
 	return ""
 }
 
+// maxClaims bounds the claims of a host that are listed.
+const maxClaims = 16
+
 func claims(c conflicts.HostConflict) (out []string) {
-	for _, claim := range c.Claims {
+	for i, claim := range c.Claims {
+		if i == maxClaims {
+			return append(out, fmt.Sprintf("and %d more", len(c.Claims)-i))
+		}
 		out = append(out, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
 	}
 	return out
