@@ -57,9 +57,9 @@ func (s *Server) names(journal events.Page) *bundle.Names {
 		n.Add(s.deps.Supports.Names()...)
 	}
 	add := func(key mirror.Key) { n.Add(key.Namespace, key.Name) }
-	for _, kind := range views.Configs.Kinds() {
+	for _, kind := range views.Resources.Kinds() {
 		n.Keep(kind.String())
-		for _, r := range views.Configs.List(kind, "") {
+		for _, r := range views.Resources.List(kind, "") {
 			add(r.Key())
 		}
 	}

@@ -43,7 +43,7 @@ type Supports struct {
 func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 	seconds := usualSeconds
 	anonymous := strings.HasSuffix(r.URL.Path, "/anonymous")
-	var configs bool
+	var resources bool
 	var err error
 	if text := r.FormValue("seconds"); text != "" {
 		if seconds, err = strconv.Atoi(text); err != nil || seconds < 0 || seconds > maxBundleSeconds {
@@ -51,9 +51,9 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	configs, err = switchOf(r.URL.Query(), "configs")
-	if err == nil && configs && anonymous {
-		err = badRequestf("an anonymous bundle has no configs: resources have names anywhere in them; leave out one of both")
+	resources, err = switchOf(r.URL.Query(), "resources")
+	if err == nil && resources && anonymous {
+		err = badRequestf("an anonymous bundle has no resources: they have names anywhere in them. Leave out one of the two")
 	}
 	if err != nil {
 		s.refuse(w, r, err)
@@ -67,15 +67,15 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, ok := s.stream(w, r, "application/gzip", func(out io.Writer) error {
-		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, configs, anonymous)
+		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources, anonymous)
 	})
 	if ok {
-		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "configs", configs, "anonymize", anonymous)
+		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "resources", resources, "anonymize", anonymous)
 	}
 }
 
 // writeBundle writes the archive. It looks at the CPU for a while.
-func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, configs, anonymous bool) error {
+func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, resources, anonymous bool) error {
 	now := time.Now()
 	b := bundle.New(w, fmt.Sprintf("relay-support-%s-%s", cmp.Or(s.deps.Name, "relay"), now.UTC().Format("20060102-150405")), now)
 	journal := s.newestEvents()
@@ -91,7 +91,7 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 		case "explain", "list", "events":
 			continue
 		case "configz":
-			if !configs {
+			if !resources {
 				continue
 			}
 		case "adsz", "mesh": // labels of clients, and the content of a resource

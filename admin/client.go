@@ -119,8 +119,8 @@ func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
 	return ask[Conflicts](ctx, c, http.MethodGet, "/debug/conflicts", url.Values{"kind": {kind}})
 }
 
-// Configs returns the merged resources.
-func (c Client) Configs(ctx context.Context) ([]kube.Object, error) {
+// Resources returns the merged resources.
+func (c Client) Resources(ctx context.Context) ([]kube.Object, error) {
 	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz", nil)
 }
 
@@ -225,8 +225,8 @@ func (c Client) Backup(ctx context.Context, w io.Writer) error {
 type BundleOptions struct {
 	// Seconds is how long it looks at the CPU.
 	Seconds int
-	// Configs adds the merged resources.
-	Configs bool
+	// Resources adds the merged resources.
+	Resources bool
 	// Anonymous hides names. A relay of an earlier release answers that it does not know of it.
 	Anonymous bool
 }
@@ -234,8 +234,8 @@ type BundleOptions struct {
 // SupportBundle writes a support bundle, tar.gz, to w.
 func (c Client) SupportBundle(ctx context.Context, w io.Writer, o BundleOptions) error {
 	query, path := url.Values{"seconds": {strconv.Itoa(o.Seconds)}}, "/support-bundle"
-	if o.Configs {
-		query.Set("configs", "true")
+	if o.Resources {
+		query.Set("resources", "true")
 	}
 	if o.Anonymous {
 		path += "/anonymous"

@@ -10,11 +10,11 @@ import (
 	"meshrelay/mirror"
 )
 
-// configz writes the merged configs as istiod's /debug/configz does: a JSON array of
+// configz writes the merged resources as istiod's /debug/configz does: a JSON array of
 // Kubernetes objects. Like there, the MeshConfig is not among them: see mesh. Each
 // object is encoded as it is written, so that a large mesh is never held twice.
 func (d *Debug) configz(w io.Writer, q url.Values) error {
-	kinds, err := matchKinds(d.views.Configs.Kinds(), q.Get("kind"))
+	kinds, err := matchKinds(d.views.Resources.Kinds(), q.Get("kind"))
 	if err != nil && (q.Get("name") == "" || !strings.Contains(q.Get("kind"), "/")) { // who asks for one key has seen its kind
 		return err
 	}
@@ -33,16 +33,16 @@ func (d *Debug) configz(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// named returns the merged configs of a kind, of one namespace or of one name where those are not
+// named returns the merged resources of a kind, of one namespace or of one name where those are not
 // empty, and none for MeshConfig.
 func (d *Debug) named(kind mirror.Kind, namespace, name string) []*mirror.Resource {
 	switch {
 	case kind == mirror.MeshConfig:
 		return nil
 	case name == "":
-		return d.views.Configs.List(kind, namespace)
+		return d.views.Resources.List(kind, namespace)
 	}
-	if r := d.views.Configs.Get(mirror.Key{Kind: kind, Namespace: namespace, Name: name}); r != nil {
+	if r := d.views.Resources.Get(mirror.Key{Kind: kind, Namespace: namespace, Name: name}); r != nil {
 		return []*mirror.Resource{r}
 	}
 	return nil
@@ -58,7 +58,7 @@ type ConfigVersion struct {
 // versions writes the version of each config that configz has.
 func (d *Debug) versions(w io.Writer, _ url.Values) error {
 	out := &arrayWriter{w: w}
-	for _, kind := range d.views.Configs.Kinds() {
+	for _, kind := range d.views.Resources.Kinds() {
 		for _, r := range d.named(kind, "", "") {
 			if out.add(ConfigVersion{r.Key(), r.Version()}); out.err != nil {
 				return out.err
@@ -84,14 +84,14 @@ func matchKinds(present []mirror.Kind, word string) ([]mirror.Kind, error) {
 		}
 	}
 	if len(out) == 0 && len(known) == 0 {
-		return nil, badRequestf("kind %q is neither well known nor among the configs", word)
+		return nil, badRequestf("kind %q is neither well known nor among the resources", word)
 	}
 	return out, nil
 }
 
 // mesh writes the merged MeshConfig: that of the first upstream that has one.
 func (d *Debug) mesh(w io.Writer, _ url.Values) error {
-	list := d.views.Configs.List(mirror.MeshConfig, "")
+	list := d.views.Resources.List(mirror.MeshConfig, "")
 	if len(list) == 0 {
 		return writeJSON(w, nil)
 	}

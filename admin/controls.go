@@ -40,7 +40,7 @@ type Controls interface {
 type ClusterControls interface {
 	// Release has the clusters of a part of the config be orphaned that are held, and returns how many.
 	Release(name string) (int, error)
-	// Remove has a cluster be removed that is orphaned or held.
+	// Remove removes a cluster that is orphaned or held.
 	Remove(name, cluster string) error
 }
 
@@ -157,7 +157,7 @@ func (s *Server) serveWithout(r *http.Request, upstream string) (any, error) {
 	return waiting, err
 }
 
-// releaseClusters has clusters be orphaned that are held.
+// releaseClusters makes held clusters orphaned.
 func (s *Server) releaseClusters(r *http.Request, _ string) (any, error) {
 	var out Released
 	name := r.PathValue("clusters")

@@ -24,8 +24,8 @@ import (
 // Over HTTP documents are streamed and have no bound.
 const maxXDSBytes = 64 << 20
 
-// Configs is the merged view, as the debug endpoints read it.
-type Configs interface {
+// Resources is the merged view, as the debug endpoints read it.
+type Resources interface {
 	Kinds() []mirror.Kind
 	Get(key mirror.Key) *mirror.Resource
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
@@ -43,7 +43,7 @@ type Clients interface {
 
 // Views are the data that a Debug shows. The functions may be called from any goroutine.
 type Views struct {
-	Configs   Configs
+	Resources Resources
 	Upstreams func() []upstreams.Status
 	// Clusters returns the clusters that were found, by the parts of the config.
 	Clusters func() []clusters.Status
@@ -57,7 +57,7 @@ type Views struct {
 	HostConflicts func() []conflicts.HostConflict
 	// Events is the journal; nil has no events.
 	Events *events.Journal
-	// NotFollowed returns the configs whose hosts are not looked at for conflicts.
+	// NotFollowed returns the resources whose hosts are not looked at for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
 
@@ -113,7 +113,7 @@ func documents() []document {
 	return []document{
 		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
 		{"clusters", "Clusters that were found, and what is the case with each", (*Debug).clusters, false},
-		{"configz", "Merged configs as Kubernetes objects, in istiod's shape; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
+		{"configz", "Merged resources as Kubernetes objects, in istiod's shape; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
 		{"connections", "Connected clients with what was sent to them, by type", (*Debug).connections, true},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
@@ -121,10 +121,10 @@ func documents() []document {
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
-		{"summary", "Number of merged configs by kind", (*Debug).summary, false},
+		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's shape; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},
-		{"versions", "Versions of the merged configs", (*Debug).versions, false},
+		{"versions", "Versions of the merged resources", (*Debug).versions, false},
 	}
 }
 
@@ -227,7 +227,7 @@ func (d *Debug) connections(w io.Writer, _ url.Values) error {
 
 func (d *Debug) summary(w io.Writer, _ url.Values) error {
 	counts := map[string]int{}
-	for kind, n := range d.views.Configs.Counts() {
+	for kind, n := range d.views.Resources.Counts() {
 		counts[kind.String()] = n
 	}
 	return writeJSON(w, counts)

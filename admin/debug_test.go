@@ -155,7 +155,7 @@ func TestDocumentsOverXDSAreBounded(t *testing.T) {
 }
 
 func TestWithoutAMeshConfigMeshIsNull(t *testing.T) {
-	d := NewDebug(Views{Configs: merged(t)})
+	d := NewDebug(Views{Resources: merged(t)})
 	for name, want := range map[string]string{"mesh": "null\n", "configz": "[]\n"} {
 		if b, err := d.Handle(name); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)
@@ -167,7 +167,7 @@ func FuzzHandle(f *testing.F) {
 	for _, s := range []string{"syncz", "configz?kind=se", "list", "configz?namespace=a&kind=b/c"} {
 		f.Add(s)
 	}
-	d := NewDebug(Views{Configs: nothing{}})
+	d := NewDebug(Views{Resources: nothing{}})
 	d.ShowServer(&fixture{})
 	f.Fuzz(func(t *testing.T, name string) {
 		if b, err := d.Handle(name); err == nil && !json.Valid(b) {
@@ -187,13 +187,13 @@ func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	asked := Client{Address: address, HTTP: &http.Client{Transport: transport}}
-	all, err := asked.Configs(t.Context())
+	all, err := asked.Resources(t.Context())
 	if err != nil || len(all) == 0 {
-		t.Fatalf("%d configs, %v", len(all), err)
+		t.Fatalf("%d resources, %v", len(all), err)
 	}
 	versions, err := asked.ConfigVersions(t.Context())
 	if err != nil || len(versions) != len(all) {
-		t.Fatalf("%d versions of %d configs, %v", len(versions), len(all), err)
+		t.Fatalf("%d versions of %d resources, %v", len(versions), len(all), err)
 	}
 	for i, v := range versions {
 		o := all[i]

@@ -160,7 +160,7 @@ const maxElsewhere = 10
 // elsewhere returns served resources of some kinds with a name, in any namespace.
 func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []Ref) {
 	for _, kind := range kinds {
-		for _, r := range d.views.Configs.List(kind, "") {
+		for _, r := range d.views.Resources.List(kind, "") {
 			if r.Key().Name == name && len(found) < maxElsewhere {
 				found = append(found, refOf(r.Key()))
 			}
@@ -170,7 +170,7 @@ func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []Ref) {
 }
 
 func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
-	s := d.views.Configs.Resolve(key)
+	s := d.views.Resources.Resolve(key)
 	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Decision.Reason, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
@@ -448,7 +448,7 @@ func (d *Debug) Apart(c conflicts.HostConflict) string {
 	for _, claim := range c.Claims {
 		keys = append(keys, mirror.Key{Kind: c.Kind, Namespace: claim.Namespace, Name: claim.Name})
 	}
-	return d.views.Configs.Apart(keys)
+	return d.views.Resources.Apart(keys)
 }
 
 // Conflicts are what upstreams do not agree on.

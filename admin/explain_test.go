@@ -247,7 +247,7 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 	a, register := mergedAndRegistered(t, entry("payments", "east"), entry("attacker", "tenant"))
 	conflicts := func() Conflicts {
 		var all Conflicts
-		debug := NewDebug(Views{Configs: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
+		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
 		var b bytes.Buffer
 		if err := debug.conflicts(&b, nil); err != nil {
 			t.Fatal(err)

@@ -124,7 +124,7 @@ type fixture struct {
 func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	t.Helper()
 	opaque := &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{8, 1}}
-	configs, register := mergedAndRegistered(t,
+	resources, register := mergedAndRegistered(t,
 		entry(t, "east", "shop", "db", "db.example.com"),
 		entry(t, "east", "shop", "cache", "cache.example.com"),
 		resource(t, "east", mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}, packed(t, &mesh.MeshConfig{AccessLogFile: "/dev/stdout"})),
@@ -154,8 +154,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
-			Clusters: foundClusters{}.Status,
-			Configs:  configs, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
+			Clusters:  foundClusters{}.Status,
+			Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 			LeftOut: func() []intake.LeftOut {
 				return []intake.LeftOut{
 					{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "hidden", Name: "db", Reason: "namespace", Detail: `namespace "hidden" is excluded by "hid*"`},

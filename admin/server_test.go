@@ -422,7 +422,7 @@ func TestADocumentThatCanNotBeCompletedIsCutOff(t *testing.T) {
 	for i := range 2000 {
 		many = append(many, entry(t, "east", "shop", fmt.Sprintf("e%d", i), "x.example.com"))
 	}
-	f.deps.Debug.views.Configs = failing{resources: append(many, nil)} // reading nil panics
+	f.deps.Debug.views.Resources = failing{resources: append(many, nil)} // reading nil panics
 	address, stop := f.running(t)
 	defer func() {
 		if err := stop(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -214,18 +215,30 @@ func TestTheOnlyAddressIsTriedAgainWhenItStalls_C21(t *testing.T) {
 	}
 }
 
-// TestAHandlerThatTakesItsTimeIsNoStall: while it has a response nothing is read.
+// TestAHandlerThatTakesItsTimeIsNoStall: while it has a response nothing is read. It keeps one for as long
+// as another client, with the same timeout, takes to give up two streams on which nothing comes.
 func TestAHandlerThatTakesItsTimeIsNoStall(t *testing.T) {
+	silent := fakexds.Start(t, &fakexds.Server{})
+	silent.Withhold(seURL, true)
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Set(vsURL, large("shop/a", 4<<20)) // more than windows and buffers hold
 	h := newRecorder()
+	begun, done := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
 	h.reject = func(r *Response) error {
 		if r.TypeURL == seURL {
-			<-time.After(time.Second) // it works
+			begin()
+			<-done // it works
 		}
 		return nil
 	}
+	finish := sync.OnceFunc(func() { close(done) })
 	c := start(t, h, impatient, s.Addr)
+	t.Cleanup(finish) // before the end of the client, which waits for the handler
+	<-begun
+	start(t, newRecorder(), impatient, silent.Addr)
+	silent.Await("a third stream", func(r fakexds.Request) bool { return r.Stream == 3 })
+	finish()
 	awaitSync(t, h, c, s.Addr)
 	if n := s.Streams(); n != 1 {
 		t.Errorf("%d streams", n)

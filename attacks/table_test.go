@@ -77,8 +77,8 @@ func attacks() []*attack {
 			downstream: "maxStreams: 400", run: silentStreams(400)},
 		{finding: "B14", name: "new streams of one address as fast as it can", told: `downstream.newStreamsPerSecond`, once: true,
 			downstream: "newStreamsPerSecond: 1000", run: hurry},
-		{finding: "B23", name: "all configs, 100 times on one stream, unread", resources: 10_000, run: debugDocuments},
-		{finding: "B23", name: "all configs over HTTP", resources: 10_000, run: func(s *stage, n int) {
+		{finding: "B23", name: "all resources, 100 times on one stream, unread", resources: 10_000, run: debugDocuments},
+		{finding: "B23", name: "all resources over HTTP", resources: 10_000, run: func(s *stage, n int) {
 			together(n, func(int) { s.get("/debug/configz") })
 		}},
 
@@ -141,7 +141,7 @@ func attacks() []*attack {
 			s.validate("the file is too large", "upstreams: ["+strings.Repeat("1,", 400_000)+"1]")
 		}},
 
-		{finding: "B6, B8, B16", name: "configs that open what nobody opened", told: `allowAnonymous`, once: true, run: openConfigs},
+		{finding: "B6, B8, B16", name: "resources that open what nobody opened", told: `allowAnonymous`, once: true, run: openConfigs},
 		{finding: "B18, B19", name: "pages and foreign names at the admin address", told: `403`, once: true, run: func(s *stage, _ int) {
 			for _, path := range []string{"/metrics", "/ready", "/healthz", "/debug/configz", "/debug/pprof/heap?gc=1", "/version"} {
 				for _, header := range [][]string{{"Host", "evil.example"}, {"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example"}} {
@@ -321,7 +321,7 @@ func hurry(s *stage, _ int) {
 	})
 }
 
-// debugPastAView asks for all configs where a view hides them, and as what a sidecar lets through.
+// debugPastAView asks for all resources where a view hides them, and as what a sidecar lets through.
 func debugPastAView(s *stage, n int) {
 	together(n, func(int) {
 		for from, to := range map[string]string{attacker: s.restricted, "127.0.0.6": s.address} {
@@ -344,7 +344,7 @@ func debugPastAView(s *stage, n int) {
 	})
 }
 
-// debugDocuments asks for all configs again and again, and reads nothing.
+// debugDocuments asks for all resources again and again, and reads nothing.
 func debugDocuments(s *stage, n int) {
 	together(n, func(int) {
 		stream, err := s.open(s.dial(attacker, s.address), sotw)
@@ -386,7 +386,7 @@ func aliases(head string) string {
 	return b
 }
 
-// openConfigs looks whether configs are refused, and for their reason, that open what nobody opened.
+// openConfigs looks whether resources are refused, and for their reason, that open what nobody opened.
 func openConfigs(s *stage, _ int) {
 	if err := os.Mkdir(s.dir+"/empty", 0o700); err != nil {
 		s.Fatal(err)

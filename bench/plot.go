@@ -22,7 +22,7 @@ var colors = map[string]color.Color{
 	"istiod": color.RGBA{R: 0xb3, G: 0x1b, B: 0x3a, A: 0xff},
 }
 
-// plot draws the CPU time of a change: against configs and against clients, of SotW and of
+// plot draws the CPU time of a change: against resources and against clients, of SotW and of
 // delta, one line for each contender and count of the other.
 func (r *report) plot(path string) error {
 	const width, height = 24 * vg.Centimeter, 18 * vg.Centimeter

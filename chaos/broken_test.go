@@ -85,6 +85,19 @@ func prove(t *testing.T, binary string, sc scenario) (result, error) {
 	return res, err
 }
 
+// TestEveryMutantFitsTheCode: an edit of product code that moves a mutant's text is noticed at once.
+func TestEveryMutantFitsTheCode(t *testing.T) {
+	all := mutants()
+	if len(all) == 0 {
+		t.Fatal("there are no mutants")
+	}
+	for _, name := range all {
+		if _, err := writeOverlay(name, t.TempDir()); err != nil {
+			t.Errorf("mutant %s: %v", name, err)
+		}
+	}
+}
+
 func TestAMutantChangesATextThatIsThereOnce(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "a.go"), []byte("one\ntwo\ntwo\n"), 0o600); err != nil {

@@ -44,7 +44,7 @@ func invariantOf(v *violation) string {
 }
 
 // A script is a list of what sources say and of what a client sees after that, of one key.
-func TestWhatAClientSeesIsCheckedAgainstWhatSourcesSaid(t *testing.T) {
+func TestClientsMaySeeOnlyWhatUpstreamsServed(t *testing.T) {
 	put := func(source int) func(*testing.T, *world, *view) *violation {
 		return func(t *testing.T, w *world, _ *view) *violation { w.tells(t, source, shared, true, 0); return nil }
 	}
@@ -240,7 +240,7 @@ func TestKillsDoNotMakeTheHistoryGrowWithoutBounds(t *testing.T) {
 	}
 }
 
-func TestHistoryKeepsWhatWasSaidLast(t *testing.T) {
+func TestHistoryKeepsTheLastAnswers(t *testing.T) {
 	w := testWorld(t)
 	for range 1000 {
 		w.tells(t, 0, shared, true, 0)

@@ -98,7 +98,7 @@ func TestClientSeesWhatAnUpstreamHas(t *testing.T) {
 }
 
 // Without a relay that keeps the last good state, each of these is seen.
-func TestClientNoticesWhatAnUpstreamSaysWrong(t *testing.T) {
+func TestClientNoticesWrongAnswersOfAnUpstream(t *testing.T) {
 	for name, tt := range map[string]struct {
 		mood mood
 		want string
@@ -132,7 +132,7 @@ func TestClientNoticesWhatAnUpstreamSaysWrong(t *testing.T) {
 	}
 }
 
-func TestReplicaThatLagsSaysOlderContentsThatMayBeSeen(t *testing.T) {
+func TestReplicaThatLagsSendsOlderContentsThatMayBeSeen(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, p *pair) {
 		p.settles()
 		p.upstream.lag(true)

@@ -128,7 +128,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"bad generated", replace("name: east", "name: east\n  generated: maybe"), []string{`3: upstreams[0].generated: "maybe": want one of drop, keep`}},
 		{"both kinds of source", replace("  xds:", "  file: {path: x}\n  xds:"), []string{`2: upstreams[0]: upstream "east" needs exactly one of xds, file, kubernetes`}},
 		{"no kind of source", replace("downstream:", "- name: west\ndownstream:"), []string{`6: upstreams[1]: upstream "west" needs exactly one of xds, file, kubernetes`}},
-		{"plaintext off loopback", replace("127.0.0.1:15010", "0.0.0.0:15010"), []string{`8: downstream.listeners[0].address: plaintext on "0.0.0.0:15010", which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs`}},
+		{"plaintext off loopback", replace("127.0.0.1:15010", "0.0.0.0:15010"), []string{`8: downstream.listeners[0].address: plaintext on "0.0.0.0:15010", which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all resources`}},
 		{"listener of no kind", replace(", plaintext: true", ""), []string{"8: downstream.listeners[0].tls: neither tls nor plaintext: set tls, or plaintext: true to go without"}},
 		{"listener of both kinds", replace("plaintext: true", "plaintext: true, tls: {certFile: a, keyFile: b}"), []string{"8: downstream.listeners[0].plaintext: both plaintext and tls: leave out one"}},
 		{"listener without key", replace("plaintext: true", "tls: {certFile: a}"), []string{"8: downstream.listeners[0].tls: certFile and keyFile are both needed"}},

@@ -85,7 +85,7 @@ func (l Listener) exposure(views []View) (field, text string) {
 	case l.verifies() && !l.AllowAnyIdentity && !identified(views, l.View):
 		return l.clientCAs(), "whoever has a certificate of these roots can read what is served here: give every view match.identities and none default: true, or set allowAnyIdentity: true"
 	case l.TLS != nil && !l.verifies() && !l.AllowAnonymous:
-		return "tls", "anybody who reaches this listener can read all configs, as clients need no certificate: set tls.clientCAFile or tls.clientCAs, or allowAnonymous: true"
+		return "tls", "anybody who reaches this listener can read all resources, as clients need no certificate: set tls.clientCAFile or tls.clientCAs, or allowAnonymous: true"
 	}
 	return "", ""
 }
@@ -117,7 +117,7 @@ func (v *validator) listeners(c *Config) {
 		case !l.Plaintext && l.TLS == nil && !v.reported(at+".plaintext"):
 			v.errorf(at+".tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
 		case l.Plaintext && !l.AllowInsecure && !onLoopback(l.Address):
-			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all configs", l.Address)
+			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all resources", l.Address)
 		case l.TLS != nil && (l.TLS.CertFile == "" || l.TLS.KeyFile == ""):
 			v.errorf(at+".tls", "certFile and keyFile are both needed")
 		}

@@ -26,7 +26,7 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 		ids       = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
 		mixed     = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, match: {clusterIDs: [c]}}]\n"
 		fallback  = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, default: true}]\n"
-		anonymous = "downstream.listeners[0].tls: anybody who reaches this listener can read all configs, as clients need no certificate"
+		anonymous = "downstream.listeners[0].tls: anybody who reaches this listener can read all resources, as clients need no certificate"
 		anyID     = "downstream.listeners[0].tls.clientCAFile: whoever has a certificate of these roots can read what is served here"
 	)
 	for name, tc := range map[string]struct{ listener, more, want string }{

@@ -206,6 +206,11 @@ func Check(path string, sources ...Source) (*Config, error) {
 			v.pair(path, certificate, file)
 		}
 	})
+	for i, u := range c.Upstreams {
+		if files, ok := u.Source.(interface{ CheckFiles(Checker) }); ok {
+			files.CheckFiles(Checker{v, fmt.Sprintf("upstreams[%d].%s", i, u.Source.Kind())})
+		}
+	}
 	return c, v.err()
 }
 

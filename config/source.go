@@ -3,7 +3,8 @@ package config
 // Source is the section of an upstream that tells where its resources come from: a pointer to a
 // struct with the tags of this package (fields.go). Each kind of source has a type of its own.
 // A section whose resources are all those of a cluster, also of other revisions, has the method
-// OfCluster() bool.
+// OfCluster() bool. One with files that can be wrong has CheckFiles(Checker), which Check of this package
+// calls: it reads them, and connects to nothing.
 type Source interface {
 	// Kind returns the name of the section. Like Relayed, it is the same for all of a kind.
 	Kind() string

@@ -11,7 +11,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// copies is a Configs of several copies a key. It is for one goroutine.
+// copies is a Resources of several copies a key. It is for one goroutine.
 //
 // It serves the first copy of a key, with two exceptions: of a name that ends with "reject" it
 // serves nothing when copies differ, of a name that ends with "union" a resource with the hosts of

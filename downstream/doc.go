@@ -19,6 +19,6 @@
 // Limits protect the clients from one another. A client that is over a limit gets a gRPC
 // status with its name, is counted by reason, and is the only one that notices.
 //
-// The package must not know where configs come from: it reads them through the Configs
+// The package must not know where resources come from: it reads them through the Resources
 // interface, and Push names what may have changed.
 package downstream

@@ -165,7 +165,7 @@ func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases 
 	if all {
 		d.byType = map[subscription.Type]*snapshot.Collection{}
 	}
-	from := &reader{vs.configs, d.accepts, func(r *mirror.Resource) { d.see(r) }}
+	from := &reader{vs.resources, d.accepts, func(r *mirror.Resource) { d.see(r) }}
 	for t, list := range vs.affected(all, missed) {
 		list.sort()
 		updates := make([]snapshot.Update, len(list.refs))

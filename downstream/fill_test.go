@@ -14,15 +14,15 @@ import (
 	"meshrelay/mirror"
 )
 
-// selecting is Configs that call a function with each key that a view reads.
+// selecting is Resources that call a function with each key that a view reads.
 type selecting struct {
-	Configs
+	Resources
 	before func(key mirror.Key, accept func(*mirror.Resource) bool)
 }
 
 func (s selecting) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
 	s.before(key, accept)
-	return s.Configs.Select(key, accept)
+	return s.Resources.Select(key, accept)
 }
 
 // slowView is a view for nodes whose id begins with "slow". To read the resource shop/stop
@@ -32,7 +32,7 @@ func slowView() (v View, slow option, stopped chan struct{}, let func(), reads *
 	stopped, leave := make(chan struct{}, 100), make(chan struct{})
 	reads = new(atomic.Int64)
 	slow = func(_ *Config, d *Deps) {
-		d.Configs = selecting{d.Configs, func(key mirror.Key, accept func(*mirror.Resource) bool) {
+		d.Resources = selecting{d.Resources, func(key mirror.Key, accept func(*mirror.Resource) bool) {
 			switch {
 			case !accept(probe):
 			case key.Name == "stop":
@@ -51,10 +51,10 @@ func slowView() (v View, slow option, stopped chan struct{}, let func(), reads *
 // not a reload. Clients that come for the view share the fill, and what changes meanwhile is
 // in what they are sent.
 func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
-	slow, configs, stopped, let, reads := slowView()
+	slow, resources, stopped, let, reads := slowView()
 	defer let()
 	views := []View{slow, namespaces("other", "", "shop")}
-	r := startRelay(t, true, configs, func(c *Config, _ *Deps) { c.Views = views })
+	r := startRelay(t, true, resources, func(c *Config, _ *Deps) { c.Views = views })
 	r.put(se("shop", "a", "1"), se("shop", "stop", "1"))
 	one := r.deltaBy("slow-1", seV1)
 	<-stopped
@@ -96,9 +96,9 @@ func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
 
 // TestAClientThatLeavesDoesNotTakeTheFillWithIt: another that waits for the view gets it.
 func TestAClientThatLeavesDoesNotTakeTheFillWithIt(t *testing.T) {
-	slow, configs, stopped, let, _ := slowView()
+	slow, resources, stopped, let, _ := slowView()
 	defer let()
-	r := startRelay(t, true, configs, func(c *Config, _ *Deps) { c.Views = []View{slow} })
+	r := startRelay(t, true, resources, func(c *Config, _ *Deps) { c.Views = []View{slow} })
 	r.put(se("shop", "a", "1"), se("shop", "stop", "1"))
 	one := r.deltaBy("slow-1", seV1)
 	<-stopped
@@ -123,7 +123,7 @@ func TestPanicWhileAViewIsFilledEndsItsStreams(t *testing.T) {
 	bad.Store(true)
 	r := startRelay(t, true, func(c *Config, d *Deps) {
 		c.Views = []View{namespaces("v", "", "shop")}
-		d.Configs = selecting{d.Configs, func(mirror.Key, func(*mirror.Resource) bool) {
+		d.Resources = selecting{d.Resources, func(mirror.Key, func(*mirror.Resource) bool) {
 			if bad.Load() {
 				panic("no good")
 			}

@@ -37,18 +37,18 @@ type Reader interface {
 
 // reader is a Reader for one view.
 type reader struct {
-	configs Configs
-	accepts func(*mirror.Resource) bool // nil: the view shows everything
-	saw     func(*mirror.Resource)      // is called with each resource that it returns
+	resources Resources
+	accepts   func(*mirror.Resource) bool // nil: the view shows everything
+	saw       func(*mirror.Resource)      // is called with each resource that it returns
 }
 
-func (r *reader) Keys(kind mirror.Kind) []mirror.Key { return r.configs.Keys(kind) }
+func (r *reader) Keys(kind mirror.Kind) []mirror.Key { return r.resources.Keys(kind) }
 
 func (r *reader) Get(key mirror.Key) (shown *mirror.Resource) {
 	if r.accepts == nil {
-		shown = r.configs.Get(key)
+		shown = r.resources.Get(key)
 	} else {
-		shown = r.configs.Select(key, r.accepts)
+		shown = r.resources.Select(key, r.accepts)
 	}
 	if shown != nil {
 		r.saw(shown)

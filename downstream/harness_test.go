@@ -124,7 +124,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	}
 	r.pusher = d
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
-	deps := Deps{Configs: agg, Await: synced(agg), Registerer: r.reg, Work: work, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)
 	}

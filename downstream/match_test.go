@@ -161,7 +161,7 @@ func TestBadViewsAreErrorsThatNameThem(t *testing.T) {
 		if len(tc.listeners) == 0 {
 			tc.listeners = []Listener{{Address: ":1"}}
 		}
-		_, err := New(Config{Listeners: tc.listeners, Views: tc.views}, Deps{Configs: mirror.NewAggregate(), Registerer: prometheus.NewRegistry()})
+		_, err := New(Config{Listeners: tc.listeners, Views: tc.views}, Deps{Resources: mirror.NewAggregate(), Registerer: prometheus.NewRegistry()})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}

@@ -22,7 +22,7 @@ func (s *Server) CheckReload(views []View, limits Limits) error {
 // (PermissionDenied); all others are matched again, and sent what differs for them. Streams and
 // connections beyond a lowered limit stay.
 //
-// change, which may be nil, changes what Configs shows, and returns when that is done. Meanwhile no
+// change, which may be nil, changes what Resources shows, and returns when that is done. Meanwhile no
 // client is sent anything new or given a view. That ends after longestHold and with ctx: then the
 // context of change is over, and clients see what there is.
 //

@@ -16,7 +16,7 @@ const glance = 50 * time.Millisecond
 // merged waits until the Aggregate has a resource.
 func (r *relay) merged(res *mirror.Resource) {
 	r.t.Helper()
-	eventually(r.t, res.FullName()+" is merged", func() bool { return r.server.views.configs.Get(res.Key()).Equal(res) })
+	eventually(r.t, res.FullName()+" is merged", func() bool { return r.server.views.resources.Get(res.Key()).Equal(res) })
 }
 
 // push brings the views to everything, and tells when that is done.
@@ -129,7 +129,7 @@ func TestAServerDoesNotOpenInTheMiddleOfAReload(t *testing.T) {
 	eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
 	err := r.server.Reload(t.Context(), []View{namespaces("w", "", "bank")}, Limits{}, func(context.Context) error {
 		r.store.SetSynced()
-		eventually(t, "the sources have synced", r.server.views.configs.(*mirror.Aggregate).HasSynced)
+		eventually(t, "the sources have synced", r.server.views.resources.(*mirror.Aggregate).HasSynced)
 		r.waits("the server has opened", r.server.Released())
 		return nil
 	})

@@ -90,8 +90,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Configs is the merged view. It is safe for use by several goroutines.
-type Configs interface {
+// Resources is the merged view. It is safe for use by several goroutines.
+type Resources interface {
 	Get(key mirror.Key) *mirror.Resource
 	// Select merges the copies that accept lets through. It returns the very resource that Get
 	// returns when accept lets all copies of it through.
@@ -116,7 +116,7 @@ type Debugger interface {
 
 // Deps are what a Server works with.
 type Deps struct {
-	Configs Configs
+	Resources Resources
 	// Await waits until clients may be served: until then they are held (PROTOCOL S4). Run calls
 	// it once. Nil: they are served at once.
 	Await func(ctx context.Context) error
@@ -218,7 +218,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Configs, generators),
+		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     semaphore.NewWeighted(maxDecoding),
@@ -316,11 +316,11 @@ func (s *Server) release(ctx context.Context) error {
 }
 
 // NeedsPushes reports whether changes have to be pushed: until the server opens, it reads
-// everything anyway. It misses no change that Configs shows before the call.
+// everything anyway. It misses no change that Resources shows before the call.
 func (s *Server) NeedsPushes() bool { return s.views.started.Load() }
 
 // NeedsCopies reports whether any client sees less than everything, so that changes of copies
-// that lose have to be pushed too. It misses no change that Configs shows before the call.
+// that lose have to be pushed too. It misses no change that Resources shows before the call.
 func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
 
 // Released returns what is closed when clients begin to be served.

@@ -112,7 +112,7 @@ func TestHoldingIsBounded_S4(t *testing.T) {
 	s.send(subscribe(seV1))
 	eventually(t, "the client is held, and the source's content merged", func() bool {
 		c := r.server.Clients()
-		return len(c) == 1 && c[0].Held && len(c[0].Types) == 1 && r.server.views.configs.Get(se("shop", "a", "").Key()) != nil
+		return len(c) == 1 && c[0].Held && len(c[0].Types) == 1 && r.server.views.resources.Get(se("shop", "a", "").Key()) != nil
 	})
 	close(enough)
 	if got := names(t, s.next()); got != "shop/a" {

@@ -20,9 +20,9 @@ func (vs *views) open(now time.Time) {
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
 	derived := vs.filled(true, nil)
-	for _, kind := range vs.configs.SourceKinds() {
+	for _, kind := range vs.resources.SourceKinds() {
 		byType := map[subscription.Type]*items{}
-		for keys := range slices.Chunk(vs.configs.Keys(kind), openBatch) {
+		for keys := range slices.Chunk(vs.resources.Keys(kind), openBatch) {
 			for _, list := range byType {
 				list.refs = list.refs[:0]
 			}
@@ -97,7 +97,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	list.sort()
 	updates := make([]snapshot.Update, len(list.refs))
 	saw := func(r *mirror.Resource) { vs.note(r) }
-	list.read(&reader{vs.configs, nil, saw}, updates)
+	list.read(&reader{vs.resources, nil, saw}, updates)
 	base := vs.collection(t)
 	changed := base.Apply(updates, changedAt)
 	if changed {
@@ -108,7 +108,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	}
 	basis := base.Basis()
 	for _, v := range derived {
-		list.read(&reader{vs.configs, vs.accepts(v.variant, vs.note), saw}, updates)
+		list.read(&reader{vs.resources, vs.accepts(v.variant, vs.note), saw}, updates)
 		changed = v.follow(t, basis, updates, changedAt) || changed
 	}
 	return changed
@@ -172,8 +172,8 @@ func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscripti
 		vs.generators.affected(key, byType)
 	}
 	if all {
-		for _, kind := range vs.configs.SourceKinds() {
-			for _, key := range vs.configs.Keys(kind) {
+		for _, kind := range vs.resources.SourceKinds() {
+			for _, key := range vs.resources.Keys(kind) {
 				vs.generators.affected(key, byType)
 			}
 		}

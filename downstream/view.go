@@ -59,7 +59,7 @@ func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 
 // views are the views that clients need at present, and the one of everything.
 type views struct {
-	configs    Configs
+	resources  Resources
 	generators generators
 	// panicked is called with panics over an item, or over several when it has no name.
 	panicked func(item string, p *mirror.Panic)
@@ -77,9 +77,9 @@ type views struct {
 	known *known
 }
 
-func newViews(configs Configs, gs generators) *views {
+func newViews(resources Resources, gs generators) *views {
 	return &views{
-		configs: configs, generators: gs, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
+		resources: resources, generators: gs, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
 		derived: map[variant]*view{}, forks: map[*view]struct{}{}, known: newKnown(),
 	}
 }

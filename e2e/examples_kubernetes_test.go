@@ -114,17 +114,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	review := func(verb, group, resource, namespace string) bool {
 		t.Helper()
-		b, err := k.ask(http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", fmt.Appendf(nil,
-			`{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "system:serviceaccount:istio-system:relay-reader",
-"groups": ["system:authenticated", "system:serviceaccounts"], "resourceAttributes": {"verb": %q, "group": %q, "resource": %q, "namespace": %q}}}`, verb, group, resource, namespace))
-		var answer struct{ Status struct{ Allowed bool } }
-		if err == nil {
-			err = json.Unmarshal(b, &answer)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer.Status.Allowed
+		return k.allowed("relay-reader", verb, group, resource, namespace)
 	}
 	if !review("watch", "networking.istio.io", "virtualservices", "") {
 		t.Error("VirtualServices may not be watched")

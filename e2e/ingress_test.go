@@ -176,10 +176,12 @@ func TestIngressesAreConvertedAsALiveIstiodDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, i.mesh, string(mesh)+"ingressControllerMode: DEFAULT\n")
+	// As in a cluster, where the istiod has it from there.
+	k.apply("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: istio-system, name: istio}, data: {mesh: " + encode(t, string(mesh)+"ingressControllerMode: DEFAULT\n") + "}}")
 	i.start().ready()
 	hub := relayOf(t, "hub", fmt.Sprintf(`provenance: {annotations: false}
 upstreams:
-- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: default, names: "1.23"}}, guard: {percent: 100, empty: pass}}
+- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: mesh, names: "1.23"}}, guard: {percent: 100, empty: pass}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	leaf := relayOf(t, "leaf", fmt.Sprintf(`provenance: {annotations: false}

@@ -18,17 +18,18 @@ type Limits struct {
 const (
 	defaultEvents = 20_000
 	defaultBytes  = 16 << 20
-	// batchTime is how long changes of an upstream are put together, after one that came alone.
+	// batchTime is how long the changes of an upstream are gathered into one event, after a change that came
+	// alone.
 	batchTime = time.Second
-	// floodBurst events of a type that others cause at any rate are taken one by one; of more, one
-	// in floodTime is, with the number of those that it stands for.
+	// floodBurst events of a type whose rate others choose are taken one by one; after that one in
+	// floodTime, which counts the others.
 	floodBurst = 20
 	floodTime  = time.Second
 	// maxSettled is how many events with late stages a reader can be behind.
 	maxSettled = 256
 )
 
-// class are the events that are put together when they come too fast.
+// class names the events that are merged into one when they come too fast.
 type class struct {
 	Type
 	upstream string
@@ -43,8 +44,8 @@ type bucket struct {
 	waiting *Event
 }
 
-// rate returns how many events of a type are taken at once, and how often one after that; zero for
-// those that are always taken.
+// rate returns how many events of a type are taken at once, and after that the time between two; zero
+// for a type without a bound.
 func (t Type) rate() (burst int, every time.Duration) {
 	switch t {
 	case Changed:
@@ -227,7 +228,7 @@ func (b *book) after(seq uint64) int {
 	return low
 }
 
-// settle notes that the stages of an event are what they will be.
+// settle notes that the stages of an event will not change any more.
 func (b *book) settle(e *Event) {
 	if e.Seq == 0 {
 		return // it waits still, and has them when it is appended

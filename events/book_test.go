@@ -79,8 +79,8 @@ func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 	}
 }
 
-// TestWhatAnOperatorChangesIsOnlyItsOwn: two orders within a second are two events.
-func TestWhatAnOperatorChangesIsOnlyItsOwn(t *testing.T) {
+// TestOrdersAreNeverMergedIntoOneEvent: two orders within a second are two events.
+func TestOrdersAreNeverMergedIntoOneEvent(t *testing.T) {
 	b := newBook(Limits{})
 	for uid := range 3 {
 		e := changed("east", fmt.Sprint(uid))

@@ -99,7 +99,7 @@ func words(types []Type) string {
 	return strings.Join(out, ", ")
 }
 
-// By is who has caused an event.
+// By is the cause of an event.
 type By string
 
 // The causes.
@@ -134,7 +134,7 @@ type Event struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
 	Type Type      `json:"type"`
-	// Upstream and Client are whom it is about, empty for nobody.
+	// Upstream and Client name the subject of the event, empty for none.
 	Upstream string `json:"upstream,omitempty"`
 	Client   string `json:"client,omitempty"`
 	By       By     `json:"by,omitempty"`
@@ -144,11 +144,11 @@ type Event struct {
 	Text string `json:"text,omitempty"`
 	// Reason is why: an operator's words, an error, the rule of a guard.
 	Reason string `json:"reason,omitempty"`
-	// Hold is the ID of the hold that it is about, as "relay release --hold" takes it.
+	// Hold is the ID of a hold, as "relay release --hold" takes it.
 	Hold string `json:"hold,omitempty"`
-	// Command is what to run to look at it, or to act.
+	// Command is the command that shows more, or acts.
 	Command string `json:"command,omitempty"`
-	// Count is how many of a kind were put together, since Since; zero when it is one.
+	// Count is how many events were merged into this one, since Since; zero for a single event.
 	Count int       `json:"count,omitempty"`
 	Since time.Time `json:"since,omitzero"`
 	// Resources are those that it is about.
@@ -167,7 +167,8 @@ type Stages struct {
 	// Half and All are when so many of the clients had acknowledged all that they were sent.
 	Half time.Time `json:"half,omitzero"`
 	All  time.Time `json:"all,omitzero"`
-	// Clients were told of it, and Acknowledged of them had it when that was looked at last.
+	// Clients counts those that the change was sent to, Acknowledged those that had acknowledged it at the
+	// last look.
 	Clients      int `json:"clients,omitempty"`
 	Acknowledged int `json:"acknowledged,omitempty"`
 }
@@ -181,7 +182,7 @@ const (
 	maxName = 512
 )
 
-// Mark is what became of a resource.
+// Mark tells whether a resource was added, changed or removed.
 type Mark byte
 
 // The marks.

@@ -31,8 +31,8 @@ func New(l Limits) *Journal {
 	return j
 }
 
-// OnChange has f called with every new event of the type Changed, so that its stages are followed. f
-// must not wait. It is set before events come.
+// OnChange makes the journal call f with every new event of the type Changed, to follow its stages. f
+// must not wait. Call OnChange before events come.
 func (j *Journal) OnChange(f func(*Change)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -125,7 +125,7 @@ type Change struct {
 	event   *Event
 }
 
-// Reach has f note a stage.
+// Reach lets f note a stage.
 func (c *Change) Reach(f func(*Stages)) {
 	c.journal.mu.Lock()
 	defer c.journal.mu.Unlock()

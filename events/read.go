@@ -20,12 +20,12 @@ type Page struct {
 	Events []Event `json:"events"`
 	// Next is After for the page that follows this one, also when this one has no events.
 	Next uint64 `json:"next"`
-	// More: there are more events, after Next or, of a page of the newest, before its first one.
+	// More tells that there are more events: after Next or, for a page of the newest, before its first.
 	More bool `json:"more,omitempty"`
 	// Oldest and Newest are the numbers of the events that are kept, zero when there are none.
 	Oldest uint64 `json:"oldest"`
 	Newest uint64 `json:"newest"`
-	// Missed: events after Query.After are not kept any more.
+	// Missed tells that some events after Query.After are not kept any more.
 	Missed bool `json:"missed,omitempty"`
 }
 

@@ -29,7 +29,7 @@ type Item struct {
 	events.Event
 	// Summary is a sentence for people.
 	Summary string `json:"summary"`
-	// Commands are what to run: to look at it first, then to act.
+	// Commands are the commands to run: the one that shows more first, then those that act.
 	Commands []string `json:"commands,omitempty"`
 }
 

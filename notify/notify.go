@@ -1,4 +1,4 @@
-// Package notify tells receivers of events: webhooks, Alertmanager, Slack.
+// Package notify sends events to receivers: webhooks, Alertmanager, Slack.
 //
 // It reads the journal by number and keeps there how far each receiver has got, so that each event
 // that a receiver wants reaches it at least once, over restarts too. Its queue is the journal: a
@@ -33,7 +33,7 @@ const (
 	// firstRetry and lastRetry bound the time between attempts.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// maxRefusals is how often a receiver may call a request wrong before that is given up.
+	// maxRefusals is how often a receiver may refuse a request before the relay gives it up.
 	maxRefusals = 3
 	// reader begins the names under which the journal knows receivers.
 	reader = "notify/"
@@ -205,8 +205,8 @@ func ofUpstreams(all []events.Event, names []string) []events.Event {
 	})
 }
 
-// deliver tells a receiver of events, and tries again until it has taken them or calls them wrong too
-// often. It is false when ctx ends before.
+// deliver sends a document to a receiver, and tries again until the receiver takes it or has refused it
+// too often. It returns false when ctx ends first.
 func (n *Notifier) deliver(ctx context.Context, r config.Notify, told int, body func(now time.Time) any) bool {
 	refusals := 0
 	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
@@ -267,7 +267,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ends are the types of events that end what an event of another type tells.
+// ends has, by the type of an event that begins an alert, the types that end it.
 var ends = map[events.Type][]events.Type{
 	events.Held:    {events.Returned, events.Released, events.CarriedOut, events.Frozen, events.RolledBack},
 	events.Lost:    {events.Regained, events.Synced},
@@ -281,7 +281,7 @@ var ends = map[events.Type][]events.Type{
 	events.ConfigRefused: {events.Config},
 }
 
-// wanted returns the types that a receiver is told of. An Alertmanager is told of the ends, too.
+// wanted returns the types of events that a receiver gets. An Alertmanager gets the ends of alerts, too.
 func wanted(r config.Notify) (types []events.Type) {
 	for _, word := range r.On {
 		t := events.Type(word)
@@ -294,7 +294,7 @@ func wanted(r config.Notify) (types []events.Type) {
 	return slices.Compact(types)
 }
 
-// Commands returns what a person may run about an event: to look at it first, then to act.
+// Commands returns the commands for an event: the one that shows more first, then those that act.
 func Commands(e events.Event) (commands []string) {
 	if e.Command != "" {
 		commands = append(commands, e.Command)

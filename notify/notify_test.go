@@ -219,8 +219,8 @@ func TestARestartForgetsNoEvent(t *testing.T) {
 	}
 }
 
-// TestWhatAReceiverCallsWrongIsGivenUp, so that it does not keep back the next.
-func TestWhatAReceiverCallsWrongIsGivenUp(t *testing.T) {
+// TestARequestThatAReceiverRefusesIsGivenUp, so that it does not keep back the next.
+func TestARequestThatAReceiverRefusesIsGivenUp(t *testing.T) {
 	r := newReceiver()
 	server := httptest.NewServer(r)
 	defer server.Close()

@@ -35,7 +35,7 @@ func (a answer) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("the receiver answers %d %s", int(a), http.StatusText(int(a))))
 }
 
-// refusal is an answer by which a receiver calls a request wrong. To send it again does not help.
+// refusal is the error of a receiver that refuses a request. To send it again does not help.
 type refusal struct{ answer }
 
 func isRefusal(err error) bool { return errors.As(err, new(refusal)) }
@@ -72,7 +72,7 @@ func send(ctx context.Context, r config.Notify, document any) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the URL is not one that can be asked") // the error would have it
+		return errors.New("the URL is not valid") // the error would have it
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "meshrelay")
@@ -173,7 +173,7 @@ func secret(path string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// transportOf returns a transport for one request: they are rare, and the files may be others next time.
+// transportOf returns a transport for one request: requests are rare, and files may change between two.
 func transportOf(t *config.NotifyTLS) (*http.Transport, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if t == nil {

@@ -94,7 +94,7 @@ type Source interface {
 	TakeChanges() ([]Change, Meta)
 	// GiveBack returns changes that could not be written: the next ones have their keys, too.
 	GiveBack([]Change)
-	// MarkAll has the next changes be everything that the source has, because the store does not
+	// MarkAll makes the next changes everything that the source has, because the store does not
 	// have what the source believes.
 	MarkAll()
 }

@@ -21,7 +21,7 @@ func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) 
 		case verb == "unfreeze":
 			return intake.Unfreeze{Order: o}, nil
 		case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:
-			return nil, intake.NotPossible("say what of upstream %s is to be released: one hold, a part, or all", name)
+			return nil, intake.NotPossible("name what to release of upstream %s: one hold, a part, or all", name)
 		case verb == "release":
 			return intake.Release{Order: o}, nil
 		case verb == "rollback" && m.keeper == nil:

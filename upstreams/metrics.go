@@ -7,26 +7,30 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// metric is a metric of each upstream. emit takes its values, each with the value of its label if
-// it has one.
-type metric struct {
-	desc   *prometheus.Desc
-	typ    prometheus.ValueType
-	values func(st *Status, emit func(v float64, label ...string))
+// Metric is a metric of each upstream.
+type Metric struct {
+	Desc *prometheus.Desc
+	Type prometheus.ValueType
+	// Values gives emit the values that a status has, each with the value of its label if it has one.
+	Values func(st *Status, emit func(v float64, label ...string))
 }
 
-func metrics() []metric {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, append([]string{"upstream"}, labels...), nil)
+// NewDesc describes a Metric. Its first label is the name of the upstream.
+func NewDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, append([]string{"upstream"}, labels...), nil)
+}
+
+// metrics returns what upstreams of all kinds have.
+func metrics() []Metric {
+	desc := NewDesc
+	number := func(typ prometheus.ValueType, desc *prometheus.Desc, value func(*Status) float64) Metric {
+		return Metric{desc, typ, func(st *Status, emit func(float64, ...string)) { emit(value(st)) }}
 	}
-	number := func(typ prometheus.ValueType, desc *prometheus.Desc, value func(*Status) float64) metric {
-		return metric{desc, typ, func(st *Status, emit func(float64, ...string)) { emit(value(st)) }}
-	}
-	flag := func(desc *prometheus.Desc, value func(*Status) bool) metric {
+	flag := func(desc *prometheus.Desc, value func(*Status) bool) Metric {
 		return number(prometheus.GaugeValue, desc, func(st *Status) float64 { return boolValue(value(st)) })
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	return []metric{
+	return []Metric{
 		{desc("relay_upstream_state", "1 for the state that the upstream is in, 0 for the others.", "state"), gauge, func(st *Status, emit func(float64, ...string)) {
 			for _, s := range []State{StateConnecting, StateSyncing, StateSynced, StateDisconnected, StateDenied, StateFailed} {
 				emit(boolValue(s == st.State), string(s))
@@ -36,7 +40,7 @@ func metrics() []metric {
 		{desc("relay_upstream_resources", "Resources mirrored from the upstream, by kind.", "kind"), gauge, func(st *Status, emit func(float64, ...string)) {
 			emitKinds(st.Resources, emit)
 		}},
-		{desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last said anything, in seconds since the epoch. After a restart, when it was last in contact before."), gauge, func(st *Status, emit func(float64, ...string)) {
+		{desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last told anything, in seconds since the epoch. After a restart, when it was last in contact before."), gauge, func(st *Status, emit func(float64, ...string)) {
 			if !st.LastUpdate.IsZero() {
 				emit(float64(st.LastUpdate.UnixMilli()) / 1000)
 			}
@@ -80,38 +84,12 @@ func metrics() []metric {
 				emit(float64(st.Switches))
 			}
 		}},
-		{desc("relay_upstream_ingresses", "Ingresses of the cluster that are converted, refused, or left out because they are of another class or can not be converted at all.", "outcome"), gauge, func(st *Status, emit func(float64, ...string)) {
-			if i := st.ingress(); i != nil {
-				emit(float64(i.Converted), "converted")
-				emit(float64(i.Refused), "refused")
-				emit(float64(i.Ingresses-i.Converted), "left-out")
-			}
-		}},
-		{desc("relay_upstream_ingress_problems", "Parts of Ingresses of the cluster that are left out, or that no request reaches."), gauge, func(st *Status, emit func(float64, ...string)) {
-			if i := st.ingress(); i != nil {
-				emit(float64(i.ProblemsTotal))
-			}
-		}},
-		{desc("relay_upstream_namespaces", "Namespaces of the cluster that discoverySelectors choose, or leave out.", "outcome"), gauge, func(st *Status, emit func(float64, ...string)) {
-			if k := st.Kubernetes; k != nil && k.Namespaces > 0 {
-				emit(float64(k.Selected), "chosen")
-				emit(float64(k.Namespaces-k.Selected), "left-out")
-			}
-		}},
 		{desc("relay_upstream_drift_total", "Changes that came with a full answer and not with a push, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
 			if st.Relayed {
 				emitKinds(st.Drift, emit)
 			}
 		}},
 	}
-}
-
-// ingress returns what becomes of the Ingresses of an upstream, nil where none are converted.
-func (st *Status) ingress() *IngressStatus {
-	if st.Kubernetes == nil {
-		return nil
-	}
-	return st.Kubernetes.Ingress
 }
 
 // emitKinds emits counts by kind. Other kinds are "other": an upstream must not make labels.
@@ -128,21 +106,30 @@ func emitKinds[N int | uint64](counts map[string]N, emit func(float64, ...string
 	emit(float64(other), "other")
 }
 
+// allMetrics returns those of all kinds.
+func (m *Manager) allMetrics() []Metric {
+	all := metrics()
+	for _, k := range m.kinds {
+		all = append(all, k.Metrics...)
+	}
+	return all
+}
+
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
-	for _, one := range metrics() {
-		ch <- one.desc
+	for _, one := range m.allMetrics() {
+		ch <- one.Desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	all := m.Status()
-	for _, one := range metrics() {
+	for _, one := range m.allMetrics() {
 		for i := range all {
 			st := &all[i]
-			one.values(st, func(v float64, label ...string) {
-				ch <- prometheus.MustNewConstMetric(one.desc, one.typ, v, append([]string{st.Name}, label...)...)
+			one.Values(st, func(v float64, label ...string) {
+				ch <- prometheus.MustNewConstMetric(one.Desc, one.Type, v, append([]string{st.Name}, label...)...)
 			})
 		}
 	}

@@ -234,7 +234,7 @@ type written struct {
 	meta         state.Meta
 }
 
-// load has saved be what there is.
+// load makes saved the state on disk.
 func (d *scriptDisk) load() {
 	d.source = nil
 	d.saved.Records = slices.Collect(maps.Values(d.records))

@@ -7,6 +7,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/recording"
 	"meshrelay/upstreams/intake"
 )
 
@@ -70,6 +71,19 @@ type Kind struct {
 	// Probe, unless nil, returns checks of the way to an upstream. They connect for themselves, and
 	// change nothing.
 	Probe func(config.Upstream, Env) []doctor.Check
+	// Record, unless nil, records the streams of an upstream.
+	Record *Record
+	// Metrics are what only upstreams of this kind have.
+	Metrics []Metric
+}
+
+// Record is how a kind of sources records streams.
+type Record struct {
+	// Protocol returns which protocol the config of an upstream asks for.
+	Protocol func(config.Upstream) string
+	// Run connects for itself, and gives add what goes over the streams, one record at a time, until
+	// ctx ends or add fails. It returns the error of add.
+	Run func(ctx context.Context, u config.Upstream, env Env, add func(recording.Record) error) error
 }
 
 // Env is what a source needs in addition to the config of its upstream.
@@ -79,7 +93,8 @@ type Env struct {
 	Log   *slog.Logger
 }
 
-func kindOf(kinds []Kind, u config.Upstream) (Kind, error) {
+// KindOf returns the kind of an upstream's source.
+func KindOf(kinds []Kind, u config.Upstream) (Kind, error) {
 	for _, k := range kinds {
 		if u.Source != nil && u.Source.Kind() == k.Config.Kind() {
 			return k, nil

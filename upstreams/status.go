@@ -31,7 +31,7 @@ type Status struct {
 	Name string `json:"name"`
 	// ClusterID is the cluster that the source speaks for.
 	ClusterID string `json:"clusterID,omitempty"`
-	// Type is the kind of source: "xds", "file" or "kubernetes".
+	// Type is the kind of source, as its section in the config file is called.
 	Type string `json:"type"`
 	// State is the present state, entered at Since.
 	State State     `json:"state"`
@@ -51,8 +51,13 @@ type Status struct {
 	Resources map[string]int `json:"resources,omitempty"`
 	// Endpoints is set where the endpoints of services are discovered.
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
-	// Kubernetes is set for the API server of a cluster.
-	Kubernetes *KubernetesStatus `json:"kubernetes,omitempty"`
+	// Following is how each kind is followed, where a source follows kinds one by one.
+	Following []FollowedKind `json:"following,omitempty"`
+	// Notes tell operators what else there is to know, a line each. The source bounds them.
+	Notes []string `json:"notes,omitempty"`
+	// Detail is what only sources of this kind have: a struct of the package of the kind, and a map for
+	// who reads it as JSON.
+	Detail any `json:"detail,omitempty"`
 	// Found is set for the API server of a cluster that was found.
 	Found *FoundStatus `json:"found,omitempty"`
 	// Required: the relay is not ready while the source is stale.
@@ -90,36 +95,6 @@ type EndpointsStatus struct {
 	LastError string `json:"lastError,omitempty"`
 }
 
-// KubernetesStatus is the status of the API server of a cluster.
-type KubernetesStatus struct {
-	// Cluster is the UID of its namespace kube-system, empty while that is not known.
-	Cluster string `json:"cluster,omitempty"`
-	// Kinds are those that the server serves, by kind and namespace.
-	Kinds []FollowedKind `json:"kinds,omitempty"`
-	// Rotations counts changes of the credentials, UnknownFields the objects that had fields which
-	// this build does not know.
-	Rotations     uint64 `json:"rotations,omitempty"`
-	UnknownFields int    `json:"unknownFields,omitempty"`
-	// Namespaces counts those of the cluster, and Selected those that discoverySelectors pick.
-	Namespaces int `json:"namespaces,omitempty"`
-	Selected   int `json:"selected,omitempty"`
-	// Ingress is set where Ingresses are converted.
-	Ingress *IngressStatus `json:"ingress,omitempty"`
-}
-
-// IngressStatus is what becomes of the Ingresses of a cluster.
-type IngressStatus struct {
-	// Ingresses counts all whose content is known, Converted those that Gateways and VirtualServices are
-	// made of. Refused counts those whose newest content can not be used: what is known of them stays.
-	Ingresses int `json:"ingresses"`
-	Converted int `json:"converted"`
-	Refused   int `json:"refused,omitempty"`
-	// Problems names parts that are left out or that no request reaches, at most twenty;
-	// ProblemsTotal counts all.
-	Problems      []string `json:"problems,omitempty"`
-	ProblemsTotal int      `json:"problemsTotal,omitempty"`
-}
-
 // FoundStatus tells how an upstream was found.
 type FoundStatus struct {
 	// Clusters is the name of the part of the config, and Origin where the kubeconfig is, or was.
@@ -145,3 +120,6 @@ type FollowedKind struct {
 	// Reason tells what is wrong, empty for nothing.
 	Reason string `json:"reason,omitempty"`
 }
+
+// Followed reports whether nothing is wrong with it.
+func (k FollowedKind) Followed() bool { return k.State == "following" || k.State == "polled" }

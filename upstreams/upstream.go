@@ -27,7 +27,7 @@ type setup struct {
 // newSetup makes the source and the rules of a config. Neither has an effect yet.
 func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.Logger) (s setup, err error) {
 	s.cfg, s.log = cfg, log.With("upstream", cfg.Name)
-	if s.kind, err = kindOf(kinds, cfg); err != nil {
+	if s.kind, err = KindOf(kinds, cfg); err != nil {
 		return s, err
 	}
 	if s.rules, err = intake.NewRules(cfg, all.Provenance, all.Node.Revision, cfg.Source.Relayed()); err != nil {

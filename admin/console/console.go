@@ -1,6 +1,6 @@
 // Package console is the web page with buttons, for the one person who runs "relay ui": it shows the
-// pages of a relay, read through its Unix socket, and carries out the orders of their forms. Who may
-// press a button is who may open the socket: there is no login of its own.
+// pages of a relay, read through its Unix socket, and carries out the orders of their forms. Whoever may
+// open the socket may press a button: there is no other login.
 //
 // A link with a token opens it, once; then a cookie does. The package must not know the command line,
 // nor how orders work.

@@ -63,7 +63,7 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 	state, ok := cliview.ClientState(c)
 	page := &Page{
 		Title: "Client " + cut(cliview.ClientName(c.NodeID)), Crumbs: []Link{{"Clients", "/clients"}}, Command: "relay clients " + word(cliview.ClientName(c.NodeID)), Topics: []string{topicClients},
-		Lead: say(goodIf(ok, Warn), fmt.Sprintf("%s: %s of config, connected for %s", state, count(len(c.Types), "type"), cliview.Ago(c.Connected, r.now))),
+		Lead: say(goodIf(ok, Warn), fmt.Sprintf("%s: %s of resources, connected for %s", state, count(len(c.Types), "type"), cliview.Ago(c.Connected, r.now))),
 	}
 	facts := []Fact{
 		{"Node", cell(c.NodeID)}, {"Connection", cell(c.Connection)}, {"Cluster", cell(c.ClusterID)}, {"Namespace", cell(c.Namespace)},

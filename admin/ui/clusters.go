@@ -11,7 +11,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-// clusterSections tell of the clusters that were found: nothing where the config looks for none.
+// clusterSections shows the found clusters, and is empty where the config has no "clusters".
 func (p *Pages) clusterSections(r *request) []Section {
 	parts := p.data.Clusters()
 	if len(parts) == 0 {
@@ -38,7 +38,7 @@ func (p *Pages) clusterSections(r *request) []Section {
 	return []Section{all, decide}
 }
 
-// partState tells how a part of the config fares.
+// partState returns the state of one element of "clusters".
 func partState(part clusters.Status, r *request) State {
 	text := fmt.Sprintf("%s: %s from %s, ", part.Name, count(len(part.Clusters), "cluster"), part.From)
 	switch {

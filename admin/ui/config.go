@@ -7,7 +7,7 @@ import (
 	"meshrelay/internal/cliview"
 )
 
-// configPage shows the effective config, without what could be a secret, as a support bundle has it.
+// configPage shows the effective config, with all secrets hidden, as support bundles do.
 func (p *Pages) configPage(r *request) (*Page, error) {
 	text, err := p.data.Config()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// Configs is the merged view, as the pages read it.
-type Configs interface {
+// Resources is the merged view, as the pages read it.
+type Resources interface {
 	Kinds() []mirror.Kind
 	Counts() map[mirror.Kind]int
 	All(kind mirror.Kind) []*mirror.Resource
@@ -35,10 +35,10 @@ type Server interface {
 
 // Data is what the pages show. The functions may be called from any goroutine. None is nil.
 type Data struct {
-	Configs   Configs
+	Resources Resources
 	Clients   Clients
 	Upstreams func() []upstreams.Status
-	// Clusters returns how the parts of the config fare that find clusters.
+	// Clusters returns the state of each element of "clusters" in the config.
 	Clusters func() []clusters.Status
 	Explain  func(q url.Values) (*admin.Explanation, error)
 	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys

@@ -1,6 +1,6 @@
-// Package ui is the web page of a relay, at /ui/ of its admin address: it makes each page from what
-// small functions tell, and writes it as HTML that works without JavaScript. Where a browser has
-// JavaScript, the page renews itself when something it shows has changed.
+// Package ui is the web page of a relay, at /ui/ of its admin address. Small functions give it data; it
+// makes a page of that, and writes the page as HTML that works without JavaScript. With JavaScript, the
+// page renews itself when something that it shows has changed.
 //
 // The page shows and never acts: an action is the command that does it. Only requests of "relay ui"
 // over the Unix socket get forms, which "relay ui" itself answers.

@@ -97,7 +97,8 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mux.ServeHTTP(w, r)
 }
 
-// SetHeaders sets the headers that keep a page to itself.
+// SetHeaders sets the headers that keep other sites from framing or reading a page, and browsers from
+// storing it.
 func SetHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
@@ -181,7 +182,7 @@ func (s shell) Nav() []Entry {
 	return all
 }
 
-// Frame is what is around a page.
+// Frame is the part of the HTML around a page.
 type Frame struct {
 	// Base is the path of the pages. Act tells that forms are answered there.
 	Base    string
@@ -195,14 +196,14 @@ type Frame struct {
 	Path string
 }
 
-// shell is what a template is given.
+// shell is the argument of the template.
 type shell struct {
 	*Page
 	Frame
 	Assets map[string]string
 }
 
-// frame returns what is around a page.
+// frame returns the Frame of a page.
 func (r *request) frame(req *http.Request) Frame {
 	f := Frame{Base: Path, Version: r.version, Ready: r.head, Now: r.now, Path: r.path}
 	if base := req.Header.Get(BaseHeader); bases.MatchString(base) {

@@ -94,7 +94,7 @@ func newFixture(t testing.TB, n int) *fixture {
 	f.explained = &admin.Explanation{Ref: admin.Ref{Kind: serviceEntry.String(), Namespace: "team-1", Name: "service-1"}, Outcome: admin.Served, Source: "east"}
 	var err error
 	f.Pages, err = New(Data{
-		Configs: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },
+		Resources: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },
 		Contests: func(...mirror.Kind) []conflicts.KeyConflict { return f.contests }, HostConflicts: func() []conflicts.HostConflict { return f.hosts },
 		NotFollowed: func() []conflicts.NotFollowed { return f.notFollow }, Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
 		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },

@@ -142,7 +142,7 @@ func (p *Pages) deletions(h intake.HeldUpstream, r *request) *Table {
 // takenOver tells from which other upstream a resource would be served.
 func (p *Pages) takenOver(upstream string, d intake.HeldDeletion) Cell {
 	if key, ok := keyOf(d.Kind, d.Namespace, d.Name); ok {
-		for _, c := range p.data.Configs.Resolve(key).Copies {
+		for _, c := range p.data.Resources.Resolve(key).Copies {
 			if c.Source != upstream {
 				return leveled(OK, c.Source)
 			}

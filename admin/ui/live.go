@@ -149,13 +149,13 @@ func (p *Pages) Run(ctx context.Context) error {
 
 func (p *Pages) sample() {
 	served := 0
-	for _, n := range p.data.Configs.Counts() {
+	for _, n := range p.data.Resources.Counts() {
 		served += n
 	}
 	p.series.add(sample{at: time.Now(), changes: p.data.Changes(), served: served})
 }
 
-// look sums up what each topic shows, without counters that change all the time.
+// look returns a hash of each topic, without counters that change all the time.
 func (p *Pages) look() map[string]uint64 {
 	var ups, clients, config maphash.Hash
 	for _, h := range []*maphash.Hash{&ups, &clients, &config} {

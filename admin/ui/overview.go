@@ -51,7 +51,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 	}
 	keys, hosts := p.data.Conflicts()
 	served := 0
-	for _, n := range p.data.Configs.Counts() {
+	for _, n := range p.data.Resources.Counts() {
 		served += n
 	}
 	return &Page{

@@ -105,7 +105,8 @@ func resourceFacts(e *admin.Explanation) []Fact {
 	return facts
 }
 
-// remarks are what is to be known of other resources.
+// remarks lists other resources that matter to this one: other owners of its hosts, and copies that
+// are not united.
 func remarks(e *admin.Explanation) (list []State) {
 	refer := func(words string, refs []admin.Ref) {
 		for _, ref := range refs[:min(len(refs), maxReasons)] {

@@ -12,9 +12,9 @@ import (
 // resourceList lists served resources, a page at a time: those after the cursor that match. It looks
 // at each resource once, without decoding any.
 func (p *Pages) resourceList(r *request) (*Page, error) {
-	kinds, total := p.data.Configs.Kinds(), 0
+	kinds, total := p.data.Resources.Kinds(), 0
 	names := make([]string, 0, len(kinds))
-	for kind, n := range p.data.Configs.Counts() {
+	for kind, n := range p.data.Resources.Counts() {
 		names = append(names, kind.String())
 		total += n
 	}
@@ -26,7 +26,7 @@ func (p *Pages) resourceList(r *request) (*Page, error) {
 		if k := r.get("kind"); k != "" && k != kind.String() {
 			continue
 		}
-		for _, one := range p.data.Configs.All(kind) {
+		for _, one := range p.data.Resources.All(kind) {
 			if match(one) {
 				found.see(one, hasAfter && mirror.CompareKeys(one.Key(), after) <= 0)
 			}
@@ -109,7 +109,7 @@ func matcher(r *request) func(*mirror.Resource) bool {
 // alsoIn names the other upstreams that have a resource.
 func (p *Pages) alsoIn(one *mirror.Resource) Cell {
 	var others []string
-	for _, c := range p.data.Configs.Resolve(one.Key()).Copies {
+	for _, c := range p.data.Resources.Resolve(one.Key()).Copies {
 		if c.Source != one.Source() {
 			others = append(others, c.Source)
 		}

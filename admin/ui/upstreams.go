@@ -144,12 +144,13 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 		}
 		list = append(list, say(Warn, "no answer yet for "+typ))
 	}
-	if u.Kubernetes != nil {
-		for _, k := range u.Kubernetes.Kinds {
-			if k.State != "following" && k.State != "polled" && len(list) < maxRows {
-				list = append(list, say(Warn, fmt.Sprintf("%s %s: %s", k.Kind, k.State, k.Reason)))
-			}
+	for _, k := range u.Following {
+		if !k.Followed() && len(list) < maxRows {
+			list = append(list, say(Warn, fmt.Sprintf("%s %s: %s", k.Kind, k.State, k.Reason)))
 		}
+	}
+	for _, note := range u.Notes {
+		list = append(list, say(None, note))
 	}
 	return list
 }

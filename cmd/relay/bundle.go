@@ -34,7 +34,7 @@ profiles, and the last 5,000 lines of the log with those of level debug. MANIFES
 what each file is for. All but profiles are plain text: look at it before you send it.
 
 It has no tokens, keys and passwords, and of URLs no path. It has the names of upstreams, clients
-and resources, and with --with-configs the resources. It is 64 MiB at most before compression.
+and resources, and with --with-resources the resources. It is 64 MiB at most before compression.
 
 With --anonymize, hashes stand for the names of hosts, namespaces, resources and pods. A name has
 the same hash in all bundles until the relay restarts. The names of upstreams, clusters and views
@@ -66,12 +66,12 @@ stay, and what people wrote as reasons: look for those.`,
 	})
 	cmd.Flags().StringVarP(&path, "output", "o", "", "`file` to write, - for standard output (default: relay-support-TIME.tar.gz)")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
-	cmd.Flags().BoolVar(&o.Configs, "with-configs", false, "add the merged resources")
+	cmd.Flags().BoolVar(&o.Resources, "with-resources", false, "add the merged resources")
 	cmd.Flags().BoolVar(&o.Anonymous, "anonymize", false, "put hashes in the place of the names of hosts, namespaces, resources and pods")
 	limited := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if o.Configs && o.Anonymous {
-			return errors.New("--anonymize: resources have names anywhere in them; leave out --with-configs")
+		if o.Resources && o.Anonymous {
+			return errors.New("--anonymize: resources have names anywhere in them; leave out --with-resources")
 		}
 		if o.Seconds < 0 || o.Seconds > 60 {
 			return fmt.Errorf("--seconds is %d: want 0 to 60", o.Seconds)

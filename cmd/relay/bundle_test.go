@@ -108,7 +108,7 @@ upstreams:
 		t.Fatal(text)
 	}
 	path := filepath.Join(dir, "bundle.tar.gz")
-	if code, text := run("support-bundle", "-o", path, "--seconds", "0", "--with-configs"); code != 0 || !strings.Contains(text, "Look at it") {
+	if code, text := run("support-bundle", "-o", path, "--seconds", "0", "--with-resources"); code != 0 || !strings.Contains(text, "Look at it") {
 		t.Fatalf("%d %s", code, text)
 	}
 	all := archived(t, path)
@@ -143,7 +143,7 @@ upstreams:
 		t.Errorf("%d %s", code, text)
 	}
 	if second := archived(t, path+"2"); second["configz.json"] != "" || second["cpu.pprof"] == "" {
-		t.Errorf("without --with-configs: %q", slices.Collect(maps.Keys(second)))
+		t.Errorf("without --with-resources: %q", slices.Collect(maps.Keys(second)))
 	}
 	if resp, err := http.Get("http://" + admin + "/support-bundle"); err != nil || resp.StatusCode != http.StatusForbidden {
 		t.Errorf("over TCP: %v %v", resp, err)
@@ -233,7 +233,7 @@ upstreams: [{name: hub, xds: {addresses: ["127.0.0.1:%d"], plaintext: true}}]
 		t.Errorf("the hashes of two bundles differ:\n%.500s\n%.500s", one, two)
 	}
 	var out bytes.Buffer
-	if code := execute([]string{"support-bundle", "--anonymize", "--with-configs", "--admin", admin}, &out, &out); code != 1 || !strings.Contains(out.String(), "with-configs") {
+	if code := execute([]string{"support-bundle", "--anonymize", "--with-resources", "--admin", admin}, &out, &out); code != 1 || !strings.Contains(out.String(), "with-resources") {
 		t.Errorf("with resources: %d %s", code, out.String())
 	}
 }

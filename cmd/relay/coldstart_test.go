@@ -253,7 +253,7 @@ func TestARingOfRelaysStartsTogether(t *testing.T) {
 				}
 			}
 			has := func(r running) bool {
-				objects, err := admin.Client{Address: r.admin}.Configs(t.Context())
+				objects, err := admin.Client{Address: r.admin}.Resources(t.Context())
 				return err == nil && len(objects) == 1 && objects[0].Metadata.Name == "a"
 			}
 			stop := start("300ms")
@@ -313,7 +313,7 @@ func TestTwoRelaysOfOneNameSaySo(t *testing.T) {
 	third.awaitReady(t)
 	fourth.run(t, "hub", fmt.Sprintf("upstreams: [{name: third, xds: {addresses: [%q], plaintext: true}}]\n", third.xds))
 	fourth.awaitReady(t)
-	if objects, err := (admin.Client{Address: fourth.admin}).Configs(t.Context()); err != nil || len(objects) != 1 {
+	if objects, err := (admin.Client{Address: fourth.admin}).Resources(t.Context()); err != nil || len(objects) != 1 {
 		t.Errorf("%v %v", objects, err)
 	}
 }

@@ -81,7 +81,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
 		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal, NotFollowed: func() []conflicts.NotFollowed { return nil },
-		Configs: mirror.NewAggregate(),
+		Resources: mirror.NewAggregate(),
 	})
 	debug.ShowServer(clients)
 	dir, err := os.MkdirTemp("", "much") // the path of a socket is short

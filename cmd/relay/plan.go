@@ -91,7 +91,7 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	var all []kube.Object
 	refused, earlier := errors.AsType[*admin.StatusError](err)
 	if earlier = earlier && refused.Code == http.StatusNotFound; earlier { // it is of a release without versions
-		all, err = running.Configs(ctx)
+		all, err = running.Resources(ctx)
 	}
 	if err != nil {
 		return unread(err)

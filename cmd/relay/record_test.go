@@ -270,7 +270,7 @@ func TestNothingRecordedLeavesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	ports := freePorts(t, 3)
 	config, file := filepath.Join(dir, "relay.yaml"), filepath.Join(dir, "east.rec")
-	text := fmt.Sprintf("admin: {address: \"127.0.0.1:%d\"}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nupstreams: [{name: east, xds: {addresses: [\"127.0.0.1:%d\"], plaintext: true}}]\n", ports[0], ports[1], ports[2])
+	text := fmt.Sprintf("admin: {address: \"127.0.0.1:%d\"}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nupstreams: [{name: east, xds: {addresses: [\"127.0.0.1:%d\"], plaintext: true}}, {name: files, file: {path: .}}]\n", ports[0], ports[1], ports[2])
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,12 @@ func TestNothingRecordedLeavesNoFile(t *testing.T) {
 		t.Error("the file is there")
 	}
 	var errs bytes.Buffer
-	if code := execute([]string{"record", "-c", config, "--upstream", "west", "-o", file}, &bytes.Buffer{}, &errs); code != 1 || !strings.Contains(errs.String(), `no upstream "west": want one of east`) {
-		t.Errorf("%d, %s", code, errs.String())
+	for upstream, want := range map[string]string{
+		"west": `no upstream "west": want one of east, files`, "files": "upstream files is of the kind file, which has no streams to record",
+	} {
+		errs.Reset()
+		if code := execute([]string{"record", "-c", config, "--upstream", upstream, "-o", file}, &bytes.Buffer{}, &errs); code != 1 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%d, %s", code, errs.String())
+		}
 	}
 }

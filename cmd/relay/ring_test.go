@@ -33,7 +33,7 @@ func TestRingsOfRelaysAreSafe(t *testing.T) {
 		r.run(t, fmt.Sprintf("relay-%d", i), upstreams)
 	}
 	names := func(r running) []string {
-		objects, err := admin.Client{Address: r.admin}.Configs(t.Context())
+		objects, err := admin.Client{Address: r.admin}.Resources(t.Context())
 		if err != nil {
 			return nil
 		}

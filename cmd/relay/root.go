@@ -11,7 +11,7 @@ import (
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "relay",
-		Short: "Merge the config of many istiods and serve it over xDS",
+		Short: "Merge the resources of many istiods and serve them over xDS",
 		Long: `relay connects to several istiods (or other relays, or directories of YAML), mirrors
 their Istio and Gateway API configuration, merges it, and serves the result on one xDS
 endpoint, over the protocol that istiods use among themselves: MCP-over-xDS, the Mesh

@@ -161,7 +161,7 @@ func newUpstreams() *cobra.Command {
 		Aliases: []string{"upstream"},
 		Short:   "Show the upstreams of a running relay, or all about one",
 		Long: `List the upstreams of a running relay with their state; or show one with its resources by kind,
-what is refused and dropped, and why.`,
+what is refused or left out, and why.`,
 		Example: `  relay upstreams
   relay upstreams east`,
 		Args:              wanted(1, "NAME"),

@@ -126,7 +126,7 @@ var (
 	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
 	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
 	panicsDesc     = prometheus.NewDesc("relay_merge_panics_total", "Panics while one resource was merged. Nothing else is affected.", nil, nil)
-	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Configs that claim too many hosts for the detection of conflicts, by kind. They are served.", []string{"kind"}, nil)
+	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Resources that claim too many hosts for the detection of conflicts, by kind. They are served.", []string{"kind"}, nil)
 )
 
 // Describe implements prometheus.Collector.

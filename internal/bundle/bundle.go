@@ -43,7 +43,7 @@ func New(w io.Writer, dir string, now time.Time) *Writer {
 	return &Writer{zip: zip, tar: tar.NewWriter(zip), dir: dir, now: now, left: MaxAll}
 }
 
-// Hide has names be hidden in the texts that follow.
+// Hide hides names in the texts that follow.
 func (b *Writer) Hide(names *Names) { b.names = names }
 
 // Text adds a file of text, which write writes. Secrets are taken out, names are hidden where Hide was

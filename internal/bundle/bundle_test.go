@@ -64,7 +64,7 @@ func TestSecretsAreTakenOut(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSecretStays(t *testing.T) {
+func TestTextsWithoutSecretsStay(t *testing.T) {
 	for _, text := range []string{
 		"tokenFile: /var/run/secrets/tokens/istio-token",
 		"type.googleapis.com/envoy.service.discovery.v3.Resource",

@@ -30,14 +30,14 @@ func NewNames(key []byte) *Names {
 	return n
 }
 
-// Keep has words stay as they are.
+// Keep makes words stay as they are.
 func (n *Names) Keep(words ...string) {
 	for _, w := range words {
 		eachWord([]byte(w), func(word []byte) { n.known[strings.ToLower(string(word))] = false })
 	}
 }
 
-// Add has words be names, but for those that stay, groups of APIs, numbers, and single characters.
+// Add makes words names, but for those that stay, groups of APIs, numbers, and single characters.
 func (n *Names) Add(names ...string) {
 	for _, name := range names {
 		eachWord([]byte(name), func(word []byte) {

@@ -26,7 +26,7 @@ func TestNamesAreHidden(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoNameStays(t *testing.T) {
+func TestWordsThatAreNoNamesStay(t *testing.T) {
 	n := NewNames([]byte("key"))
 	n.Keep("east")
 	n.Add("east", "7", "1.5", "x", "state", "default", "istio-system", "clients", "true", "networking.istio.io")

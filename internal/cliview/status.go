@@ -118,9 +118,7 @@ func advice(ups []upstreams.Status, now time.Time) string {
 				standby = standby || a.Active
 			}
 		}
-		if u.Kubernetes != nil {
-			out.WriteString(unfollowed(u.Name, u.Kubernetes))
-		}
+		out.WriteString(unfollowed(u))
 		if u.Stale {
 			served := Count(admin.Total(u.Resources), "resource") + " served"
 			if n := admin.Total(u.Expired); n > 0 {
@@ -144,45 +142,25 @@ func LastContact(u upstreams.Status, now time.Time) string {
 	return Ago(u.StaleSince, now) + " ago"
 }
 
-// unfollowed returns a line for each kind of a cluster that is not followed, and one about fields that
-// this build does not know.
-func unfollowed(name string, k *upstreams.KubernetesStatus) string {
+// unfollowed returns a line for each kind of an upstream that is not followed, and one for each note.
+func unfollowed(u upstreams.Status) string {
 	var out strings.Builder
-	for _, one := range k.Kinds {
-		if one.State == "following" || one.State == "polled" {
+	for _, one := range u.Following {
+		if one.Followed() {
 			continue
 		}
 		where := one.Kind
 		if one.Namespace != "" {
 			where += " in " + one.Namespace
 		}
-		fmt.Fprintf(&out, "%s: %s %s", name, Clean(where), one.State)
+		fmt.Fprintf(&out, "%s: %s %s", u.Name, Clean(where), one.State)
 		if one.Reason != "" {
 			out.WriteString(": " + Clean(strings.Join(strings.Fields(one.Reason), " ")))
 		}
 		out.WriteString("\n")
 	}
-	if k.Namespaces > 0 {
-		fmt.Fprintf(&out, "%s: %d of %s selected\n", name, k.Selected, Count(k.Namespaces, "namespace"))
-	}
-	out.WriteString(ingresses(name, k.Ingress))
-	if k.UnknownFields > 0 {
-		fmt.Fprintf(&out, "%s: %s %s fields that this build does not know, and leaves out\n", name, Count(k.UnknownFields, "object"), Agree(k.UnknownFields, "has", "have"))
-	}
-	return out.String()
-}
-
-// ingresses returns lines about what of the Ingresses of a cluster is not converted.
-func ingresses(name string, i *upstreams.IngressStatus) string {
-	if i == nil || i.ProblemsTotal == 0 {
-		return ""
-	}
-	var out strings.Builder
-	for _, p := range i.Problems {
-		fmt.Fprintf(&out, "%s: %s\n", name, Clean(p))
-	}
-	if more := i.ProblemsTotal - len(i.Problems); more > 0 {
-		fmt.Fprintf(&out, "%s: and %d more problems of its Ingresses\n", name, more)
+	for _, note := range u.Notes {
+		fmt.Fprintf(&out, "%s: %s\n", u.Name, Clean(note))
 	}
 	return out.String()
 }

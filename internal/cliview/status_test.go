@@ -204,7 +204,7 @@ func TestStatusNamesTheRelay(t *testing.T) {
 	}
 }
 
-func TestOfManyTheStatusListsThoseThatNeedALook(t *testing.T) {
+func TestTheStatusOfManyListsThoseThatNeedALook(t *testing.T) {
 	ups := make([]upstreams.Status, 250)
 	for i := range ups {
 		ups[i] = upstreams.Status{Name: fmt.Sprintf("up-%d", i), Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true}}

@@ -101,7 +101,7 @@ func (s *Server) Define(group, kind, plural string, versions ...string) {
 	}
 }
 
-// TellDefinitions has the server let definitions be watched.
+// TellDefinitions lets clients watch definitions.
 func (s *Server) TellDefinitions() {
 	s.Define("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", "v1")
 	s.Set(func() { s.tells = true })
@@ -201,7 +201,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
-	case r.URL.Path == "/readyz", r.URL.Path == "/version":
+	case r.URL.Path == "/readyz":
+	case r.URL.Path == "/version":
+		fmt.Fprint(w, `{"gitVersion":"v1.99.1"}`)
 	case r.URL.Path == "/api/v1/namespaces/kube-system":
 		if uid == "" {
 			Fail(w, http.StatusForbidden, "Forbidden")
@@ -214,6 +216,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Collection(w, r, "", parts[1], parts[2], "")
 	case parts[0] == "api" && len(parts) == 5:
 		s.Collection(w, r, "", parts[1], parts[4], parts[3])
+	case parts[0] == "api" && len(parts) == 6:
+		s.object(w, "/"+parts[4], parts[3]+"/"+parts[5])
 	case len(parts) == 3:
 		s.resources(w, parts[1], parts[2])
 	case len(parts) == 4:
@@ -228,6 +232,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func write(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
+}
+
+// object answers a request for one object.
+func (s *Server) object(w http.ResponseWriter, of, key string) {
+	s.Lock()
+	defer s.Unlock()
+	if o := s.Objects[of][key]; o != nil {
+		write(w, o)
+		return
+	}
+	Fail(w, http.StatusNotFound, "NotFound")
 }
 
 func (s *Server) discovery(w http.ResponseWriter) {

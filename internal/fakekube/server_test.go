@@ -40,7 +40,7 @@ func withEntries(names ...string) *Server {
 	return s
 }
 
-func TestAllPagesAreOfTheMomentOfTheFirst(t *testing.T) {
+func TestAllPagesShowTheMomentOfTheFirst(t *testing.T) {
 	s := withEntries("a", "b", "c", "d", "e")
 	s.Page = 2
 	var sent []string

@@ -130,9 +130,9 @@ func TestGOGCTakesPrecedence(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatHasGrownIsCollectedForAgain: a relay that allocates so slowly that it is quiet collects by
+// TestAQuietRelayCollectsOnlyAfterGrowth: a relay that allocates so slowly that it is quiet collects by
 // itself now and then, and no more often for that; a storm that is over is collected for once.
-func TestOnlyWhatHasGrownIsCollectedForAgain(t *testing.T) {
+func TestAQuietRelayCollectsOnlyAfterGrowth(t *testing.T) {
 	t.Setenv("GOGC", "")
 	c := quietCollector(t)
 	forced := func() uint64 { return metric("/gc/cycles/forced:gc-cycles") }

@@ -21,9 +21,9 @@ func residentProgram(t *testing.T) (kB int) {
 	return kB
 }
 
-// TestWhatTheStartNeededOfTheProgramIsNotKept: the pages of the program file leave the resident set,
+// TestPagesThatOnlyTheStartNeededAreGivenBack: the pages of the program file leave the resident set,
 // and the program goes on.
-func TestWhatTheStartNeededOfTheProgramIsNotKept(t *testing.T) {
+func TestPagesThatOnlyTheStartNeededAreGivenBack(t *testing.T) {
 	before := residentProgram(t)
 	if err := forgetProgram(); err != nil {
 		t.Fatal(err)

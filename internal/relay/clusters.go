@@ -30,7 +30,7 @@ func (r *Relay) effective(file *config.Config) (*config.Config, error) {
 	return &next, nil
 }
 
-// followClusters has the upstreams be those of the clusters that are found, until ctx ends.
+// followClusters starts and ends upstreams as clusters are found and gone, until ctx ends.
 func (r *Relay) followClusters(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -55,16 +55,15 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 }
 
 func upstreamChecks(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
-	for _, kind := range Kinds() {
-		if kind.Config.Kind() != u.Source.Kind() {
-			continue
-		}
-		if kind.Probe != nil {
-			checks = append(checks, kind.Probe(u, env)...)
-		}
-		if kind.Read != nil {
-			checks = append(checks, doctor.Check{Name: "files", Upstream: u.Name, Run: func(context.Context) []doctor.Finding { return files(kind, u) }})
-		}
+	kind, err := upstreams.KindOf(Kinds(), u)
+	if err != nil {
+		return nil
+	}
+	if kind.Probe != nil {
+		checks = append(checks, kind.Probe(u, env)...)
+	}
+	if kind.Read != nil {
+		checks = append(checks, doctor.Check{Name: "files", Upstream: u.Name, Run: func(context.Context) []doctor.Finding { return files(kind, u) }})
 	}
 	return checks
 }

@@ -91,10 +91,10 @@ func WithClusters(ctx context.Context, file *config.Config) (*config.Config, err
 // Running is a running relay, as a plan reads it.
 type Running interface {
 	// ConfigVersions returns the versions of all that it serves, Config the object of a key, and
-	// Configs all objects.
+	// Resources all objects.
 	ConfigVersions(ctx context.Context) ([]admin.ConfigVersion, error)
 	Config(ctx context.Context, key mirror.Key) ([]kube.Object, error)
-	Configs(ctx context.Context) ([]kube.Object, error)
+	Resources(ctx context.Context) ([]kube.Object, error)
 }
 
 // maxSingle is how many objects are asked for one by one. All of them at once cost as much as some
@@ -134,7 +134,7 @@ func Differing(ctx context.Context, running Running, versions []admin.ConfigVers
 // objectsOf returns the objects of keys, as far as the running relay still has them.
 func objectsOf(ctx context.Context, running Running, keys []mirror.Key) (out []kube.Object, err error) {
 	if len(keys) > maxSingle {
-		all, err := running.Configs(ctx)
+		all, err := running.Resources(ctx)
 		wanted := make(map[string]bool, len(keys))
 		for _, key := range keys {
 			wanted[key.String()] = true

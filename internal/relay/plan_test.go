@@ -43,7 +43,7 @@ func (r *running) Config(_ context.Context, key mirror.Key) ([]kube.Object, erro
 	return r.objectsOf(func(k mirror.Key) bool { return k == key })
 }
 
-func (r *running) Configs(context.Context) ([]kube.Object, error) {
+func (r *running) Resources(context.Context) ([]kube.Object, error) {
 	return r.objectsOf(func(mirror.Key) bool { return true })
 }
 
@@ -112,7 +112,7 @@ func TestAPlanIsThatOfAllObjects(t *testing.T) {
 				t.Errorf("%d objects were made of the plan", len(next))
 			}
 			all := func(rs []*mirror.Resource) []kube.Object {
-				out, err := (&running{serves: rs}).Configs(t.Context())
+				out, err := (&running{serves: rs}).Resources(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}

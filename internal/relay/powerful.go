@@ -38,10 +38,10 @@ type mergedView interface {
 
 // powerfulImports returns a line for each upstream without import rules that gives resources
 // which can change every proxy behind the relay.
-func powerfulImports(upstreams []config.Upstream, configs mergedView) (notes []string) {
+func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes []string) {
 	counts := map[string]map[powerful]int{} // by upstream
 	for _, p := range powerfulKinds {
-		for _, r := range configs.List(mirror.Kind{Group: p.group, Kind: p.kind}, p.namespace) {
+		for _, r := range resources.List(mirror.Kind{Group: p.group, Kind: p.kind}, p.namespace) {
 			if counts[r.Source()] == nil {
 				counts[r.Source()] = map[powerful]int{}
 			}

@@ -96,7 +96,7 @@ func New(o Options) (*Relay, error) {
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
 	for _, line := range cfg.Warnings() {
-		r.log.Warn("config may not be meant", "warning", line)
+		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	r.collector = memory.NewCollector(r.log)
@@ -142,7 +142,7 @@ func New(o Options) (*Relay, error) {
 	}
 	registry := prometheus.NewRegistry()
 	views := admin.Views{
-		Configs: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
+		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 		Events: r.events,
 	}
@@ -152,7 +152,7 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.server, err = downstream.New(serverConfig, downstream.Deps{
-		Configs: r.aggregate, Await: func(ctx context.Context) error {
+		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
 		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry,

@@ -24,7 +24,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		return nil, err
 	}
 	for _, line := range next.Warnings() {
-		r.log.Warn("config may not be meant", "warning", line)
+		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	// The listeners of the start get the new views, despite those in the file.
 	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {

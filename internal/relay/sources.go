@@ -22,10 +22,9 @@ func Sources() (sections []config.Source) {
 // Read returns how many resources an upstream has, and what is wrong with them, as far as that
 // is known without a connection.
 func Read(u config.Upstream) (resources int, problems []error) {
-	for _, kind := range Kinds() {
-		if kind.Read != nil && kind.Config.Kind() == u.Source.Kind() {
-			return kind.Read(u)
-		}
+	kind, err := upstreams.KindOf(Kinds(), u)
+	if err != nil || kind.Read == nil {
+		return 0, nil
 	}
-	return 0, nil
+	return kind.Read(u)
 }

@@ -64,7 +64,7 @@ func TestEverySpellingIsAskedFor_C1(t *testing.T) {
 	}
 }
 
-func TestAllIsEveryKind(t *testing.T) {
+func TestTheWordAllSelectsEveryKind(t *testing.T) {
 	if got, want := len(parse(t, "", "all").Kinds()), len(mirror.Kinds()); got != want {
 		t.Errorf("%d kinds, want %d", got, want)
 	}
@@ -179,7 +179,7 @@ func TestMissingNamesAreErrorsInKubectlsWords(t *testing.T) {
 	}
 }
 
-func TestWhatIsInOtherNamespacesIsTold(t *testing.T) {
+func TestGetNamesOtherNamespacesThatHaveResources(t *testing.T) {
 	elsewhere := []*mirror.Resource{
 		resource(t, mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}, nil),
 		resource(t, mirror.Key{Kind: serviceEntry, Namespace: "bank", Name: "ledger"}, nil),

@@ -211,7 +211,7 @@ func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 	}
 }
 
-func TestWhatAFileUpstreamWouldNotReadIsNamed(t *testing.T) {
+func TestResourcesThatAFileUpstreamWouldNotReadAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	body, err := anypb.New(&structpb.Struct{})
 	if err != nil {

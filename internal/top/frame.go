@@ -14,7 +14,7 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Snapshot is what a relay has told at one time.
+// Snapshot is the state of a relay at one time.
 type Snapshot struct {
 	At        time.Time
 	Version   admin.Version
@@ -26,7 +26,7 @@ type Snapshot struct {
 	Err error
 }
 
-// Order is what clients are sorted by.
+// Order is the order of the list of clients.
 type Order string
 
 // The orders. Those that need a look come first, but by name.
@@ -100,7 +100,7 @@ func (f frame) draw(s Snapshot) []string {
 	return fit(lines, foot, width, height)
 }
 
-// head tells how the relay does.
+// head returns the lines about the relay itself.
 func head(s Snapshot) []string {
 	word := "ready"
 	switch {

@@ -1,7 +1,7 @@
-// Package top shows on one screen how a relay does, again and again: readiness, upstreams, clients and
-// the last events.
+// Package top shows a relay on one screen, and renews it: readiness, upstreams, clients and the last
+// events.
 //
-// The package must not know how a relay is asked, nor how a state is worked out.
+// The package must not know how a relay is asked, nor what makes a state.
 package top
 
 import (
@@ -16,7 +16,7 @@ import (
 	"meshrelay/internal/cliview"
 )
 
-// Fetch asks a relay. It returns what it has, with Err after a failure.
+// Fetch asks a relay for a Snapshot, which has Err after a failure.
 type Fetch func(ctx context.Context) Snapshot
 
 // Once returns one screen as text, of a width. Everything there is room for in 40 lines is on it.

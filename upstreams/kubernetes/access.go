@@ -44,7 +44,7 @@ func NewAccess(reason string) *Access {
 	return a
 }
 
-// Set has another kubeconfig used.
+// Set replaces the kubeconfig.
 func (a *Access) Set(text []byte, trust Trust) {
 	<-a.box
 	a.box <- credentials{text: text, trust: trust}

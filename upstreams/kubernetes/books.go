@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -33,6 +35,8 @@ type ledger struct {
 	awaited map[*target]struct{}
 	begun   bool // it is known which targets there are
 	open    bool // a stream of the intake is
+	// closed is what was told last while none is, nil for nothing.
+	closed *intake.Closed
 	// repeating are those that have not repeated what they have.
 	repeating map[*target]struct{}
 }
@@ -71,13 +75,14 @@ func (l *ledger) scopes() (all []intake.Scope) {
 	return all
 }
 
-// converts reports whether a kind is one that Gateways and VirtualServices are made of.
+// converts reports whether a kind is one that Gateways and VirtualServices are made of, or that tells
+// how.
 func (l *ledger) converts(kind mirror.Kind) bool {
 	_, is := ingressInputs[kind]
-	return is && l.ingresses != nil
+	return (is || kind == meshKind) && l.ingresses != nil
 }
 
-// set makes targets those of a kind. What the former ones had stays.
+// set replaces the targets of a kind. The objects of the former targets stay.
 func (l *ledger) set(kind mirror.Kind, targets []*target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +119,7 @@ func (l *ledger) begin(t *target) {
 	if !l.begun {
 		return
 	}
-	l.open = true
+	l.open, l.closed = true, nil
 	clear(l.awaited)
 	for _, all := range l.targets {
 		for _, other := range all {
@@ -163,10 +168,10 @@ func (l *ledger) awaitsInputs() bool {
 			return true
 		}
 	}
-	return false
+	return l.awaits(meshKind)
 }
 
-// replace tells all that a target has.
+// replace tells the intake all objects of a target.
 func (l *ledger) replace(t *target, all []*object) (results []intake.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,7 +211,7 @@ func (l *ledger) repeated(t *target) {
 	}
 }
 
-// put tells of an object that is new or changed.
+// put tells the intake of an object that is new or changed.
 func (l *ledger) put(t *target, o *object) []intake.Result {
 	results := l.change(t, o)
 	if lackRoom(results) {
@@ -232,7 +237,7 @@ func (l *ledger) change(t *target, o *object) []intake.Result {
 	return l.tell([]intake.Update{{Scope: intake.KindScope(t.kind), Elements: t.elements(some), Part: l.awaits(t.kind)}})
 }
 
-// remove tells that an object is gone.
+// remove tells the intake that an object is gone.
 func (l *ledger) remove(t *target, o *object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +254,7 @@ func (l *ledger) remove(t *target, o *object) []intake.Result {
 	return l.tell([]intake.Update{u})
 }
 
-// tell tells updates as one, if there are any.
+// tell steps the intake over updates as one event, if there are any.
 func (l *ledger) tell(updates []intake.Update) []intake.Result {
 	if len(updates) == 0 {
 		return nil
@@ -271,7 +276,7 @@ func (l *ledger) resumed(t *target) {
 	l.answer(t)
 }
 
-// answer has a target that has nothing new answer the present stream.
+// answer counts a target as answered in the present stream, with nothing new.
 func (l *ledger) answer(t *target) {
 	if _, waits := l.awaited[t]; !waits {
 		return
@@ -303,8 +308,8 @@ func (l *ledger) outOfTouch(t *target, now time.Time, grace time.Duration) bool 
 	return t.listed && !t.ok && now.Sub(t.lostAt) > grace
 }
 
-// hush notes that nobody can expect to read a target: it keeps what it has, and the upstream goes
-// on without it. It is refused for the last one that there is, but for namespaces.
+// hush notes that a target can not be read: its objects stay, and the upstream goes on without it. It has
+// no effect on the last target that can be read, unless that is of namespaces.
 func (l *ledger) hush(t *target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,7 +325,7 @@ func (l *ledger) hush(t *target) {
 	l.answer(t)
 }
 
-// drop tells that there is nothing of a kind any more.
+// drop tells the intake that all objects of a kind are gone.
 func (l *ledger) drop(kind mirror.Kind) intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -330,12 +335,13 @@ func (l *ledger) drop(kind mirror.Kind) intake.Result {
 }
 
 // check ends the stream of the intake when a target does not follow for too long, and begins one
-// when all do. It reports whether they do. It is called from the first Begin on.
-func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
+// when all do. It reports whether they do. why returns why the server is out of contact; it may not
+// call the ledger.
+func (l *ledger) check(now time.Time, grace time.Duration, why func() intake.Closed) (follows bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	follows = true
-	for _, all := range l.targets {
+	follows = l.begun
+	for kind, all := range l.targets {
 		for _, t := range all {
 			if t.ok || t.quiet {
 				continue
@@ -343,14 +349,27 @@ func (l *ledger) check(now time.Time, grace time.Duration) (follows bool) {
 			follows = false
 			if l.open && now.Sub(t.lostAt) > grace {
 				l.open = false
-				l.feed.Tell(intake.Closed{})
+				l.close(why(), fmt.Sprintf("%s is not followed since %s", kind, t.lostAt.UTC().Format(time.RFC3339)))
 			}
 		}
 	}
-	if follows && !l.open {
+	switch {
+	case follows && !l.open:
 		l.begin(nil) // the last one that did not follow is not expected to any more
+	case !follows && !l.open && (l.begun || len(l.targets) == 0):
+		l.close(why(), "")
 	}
 	return follows
+}
+
+// close tells why the server is out of contact, or usually where nobody knows, unless the same was
+// told before.
+func (l *ledger) close(c intake.Closed, usually string) {
+	if c.Reason = cmp.Or(c.Reason, usually); c.Reason == "" || l.closed != nil && l.closed.Denied == c.Denied && l.closed.Failed == c.Failed {
+		return
+	}
+	l.closed = &c
+	l.feed.Tell(c)
 }
 
 // repeat notes that all targets have to tell what they have once more. Where nobody can be expected

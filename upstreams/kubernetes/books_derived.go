@@ -3,8 +3,8 @@ package kubernetes
 import (
 	"strings"
 
-	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/ingress"
 )
 
 // refusal returns a result that refuses an object, nil without an error.
@@ -39,6 +39,24 @@ func (l *ledger) replaceInputs(t *target, all []*object) (results []intake.Resul
 		return results
 	}
 	return append(results, l.tell(l.converted())...)
+}
+
+// settle takes over the options of a MeshConfig, and notes that it can be read.
+func (l *ledger) settle(t *target, o ingress.Options) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ingresses.settle(o)
+	t.listed, t.ok = true, true
+	l.repeated(t)
+	_, waits := l.awaited[t]
+	switch {
+	case !l.open:
+		l.begin(nil)
+	case waits:
+		l.answer(t)
+	default:
+		l.tell(l.ingresses.changes(l.awaitsInputs()))
+	}
 }
 
 // converted is the answer of the scopes of what is made of Ingresses.
@@ -109,10 +127,10 @@ func (l *ledger) within(scope string, namespaces []string) (all []string) {
 }
 
 // converting returns what becomes of the Ingresses.
-func (l *ledger) converting() *upstreams.IngressStatus {
+func (l *ledger) converting() *IngressDetail {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := &upstreams.IngressStatus{Refused: len(l.ingresses.undone[ingressKind])}
+	i := &IngressDetail{Refused: len(l.ingresses.undone[ingressKind])}
 	i.Problems, i.ProblemsTotal = l.ingresses.problems()
 	i.Ingresses, i.Converted = l.ingresses.state.Counts()
 	return i

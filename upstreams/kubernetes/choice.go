@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// choice is which namespaces are mirrored, by their labels. A namespace that the server has not told
-// of is not. It has no I/O.
+// choice decides by labels which namespaces are mirrored: none before the server has listed it. It does
+// no I/O.
 type choice struct {
 	selectors []labels.Selector // any of them
 
@@ -99,7 +99,7 @@ func (c *choice) picks(of labels.Set) bool {
 	return false
 }
 
-// remove takes over that a namespace is gone. What was in it goes by its own events.
+// remove forgets a namespace that is gone. Its objects go by their own events.
 func (c *choice) remove(namespace string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
 	w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
 	w.synced()
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")
-	if k := w.status().Kubernetes; k.Namespaces != 3 || k.Selected != 2 {
+	if k := w.detail(); k.Namespaces != 3 || k.Selected != 2 {
 		t.Errorf("%d of %d namespaces", k.Selected, k.Namespaces)
 	}
 	// A namespace that is chosen brings what it has, and only the kinds that it may have something of

@@ -60,7 +60,7 @@ func TestEventsKeepOnlyWhatIsMirrored_K7(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoObjectEndsTheStream_K3(t *testing.T) {
+func TestAnElementThatIsNoObjectEndsTheStream_K3(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON":              `<html>`,
 		"no name":              `{"type":"ADDED","object":{"metadata":{}}}`,

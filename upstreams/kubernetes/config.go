@@ -73,6 +73,16 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Up
 	c.check(mistakes)
 }
 
+// CheckFiles tells package config what is wrong with the kubeconfig, and with the files that it names.
+func (c *Config) CheckFiles(mistakes config.Checker) {
+	if c.Kubeconfig == "" || mistakes.Reported("kubeconfig") {
+		return
+	}
+	if _, err := accessOf(c); err != nil {
+		mistakes.Errorf("kubeconfig", "%v", err)
+	}
+}
+
 // CheckTemplate implements config.Template.
 func (c *Config) CheckTemplate(mistakes config.Checker) {
 	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -12,11 +13,13 @@ import (
 
 // Ingress is how Ingresses are converted, as the settings of the same names in a MeshConfig have it.
 type Ingress struct {
-	Mode      string `yaml:"mode" default:"off" oneof:"off default strict"`
-	Class     string `yaml:"class" default:"istio"`
-	Service   string `yaml:"service" default:"istio-ingressgateway"`
-	Selector  string `yaml:"selector"`
-	Namespace string `yaml:"namespace" default:"istio-system"`
+	Mode string `yaml:"mode" default:"off" oneof:"off default strict mesh"`
+	// MeshConfig is the ConfigMap, NAMESPACE/NAME, that mode mesh reads. Empty: that of the revision.
+	MeshConfig string `yaml:"meshConfig"`
+	Class      string `yaml:"class" default:"istio"`
+	Service    string `yaml:"service" default:"istio-ingressgateway"`
+	Selector   string `yaml:"selector"`
+	Namespace  string `yaml:"namespace" default:"istio-system"`
 	// Names are those of istiods of this age: an istiod that converts the same Ingresses has each
 	// once then.
 	Names string `yaml:"names" default:"current" oneof:"current 1.23"`
@@ -24,7 +27,8 @@ type Ingress struct {
 
 // options returns the options of the conversion, nil for none.
 func (i Ingress) options(domain string) *ingress.Options {
-	mode, ok := map[string]ingress.Mode{"default": ingress.ModeDefault, "strict": ingress.ModeStrict}[i.Mode]
+	// Until it is known what the mesh has, nothing is converted.
+	mode, ok := map[string]ingress.Mode{"default": ingress.ModeDefault, "strict": ingress.ModeStrict, modeMesh: ingress.ModeOff}[i.Mode]
 	if !ok {
 		return nil
 	}
@@ -35,12 +39,33 @@ func (i Ingress) options(domain string) *ingress.Options {
 
 // check reports the mistakes of the settings.
 func (i Ingress) check(mistakes config.Checker) {
+	i.checkMesh(mistakes)
 	if len(validation.IsDNS1123Label(i.Namespace)) > 0 {
 		mistakes.Errorf("ingress.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", i.Namespace)
 	}
 	for field, value := range map[string]string{"ingress.service": i.Service, "ingress.selector": i.Selector} {
 		if len(validation.IsValidLabelValue(value)) > 0 {
 			mistakes.Errorf(field, "%q is no value of a label: at most 63 letters, digits, dashes, dots and underscores, letters or digits first and last", value)
+		}
+	}
+}
+
+// checkMesh reports what the mode and the MeshConfig contradict.
+func (i Ingress) checkMesh(mistakes config.Checker) {
+	if i.Mode != modeMesh {
+		if i.MeshConfig != "" {
+			mistakes.Errorf("ingress.meshConfig", "only mode: mesh reads a MeshConfig: set that, or leave it out")
+		}
+		return
+	}
+	if namespace, name, _ := strings.Cut(i.MeshConfig, "/"); i.MeshConfig != "" && (len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0) {
+		mistakes.Errorf("ingress.meshConfig", "%q is not NAMESPACE/NAME of a ConfigMap, for example istio-system/istio", i.MeshConfig)
+	}
+	for _, one := range []struct{ field, value, usual string }{
+		{"ingress.class", i.Class, "istio"}, {"ingress.service", i.Service, "istio-ingressgateway"}, {"ingress.selector", i.Selector, ""},
+	} {
+		if one.value != one.usual {
+			mistakes.Errorf(one.field, "with mode: mesh the MeshConfig of the cluster has it: leave it out")
 		}
 	}
 }

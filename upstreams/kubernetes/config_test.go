@@ -64,7 +64,7 @@ current-context: east
 `, cluster, user)
 }
 
-func TestWhatAKubeconfigMayNotDo_K8(t *testing.T) {
+func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 	const good, token = `{server: "https://127.0.0.1:1"}`, `{token: t}`
 	const exec = `{exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/login, interactiveMode: IfAvailable}}`
 	for name, tc := range map[string]struct {
@@ -102,6 +102,16 @@ func TestWhatAKubeconfigMayNotDo_K8(t *testing.T) {
 				t.Error(err)
 			case tc.want == "" && a.config.ExecProvider != nil:
 				t.Error("client-go would run the program")
+			}
+			// "relay validate" tells the same, with the line.
+			file := filepath.Join(filepath.Dir(tc.section.Kubeconfig), "relay.yaml")
+			text := fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {kubeconfig: kubeconfig, context: %q, allowExec: [%s]}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n", tc.section.Context, strings.Join(tc.section.AllowExec, ","))
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err = config.Check(file, &Config{})
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "relay.yaml:2: upstreams[0].kubernetes.kubeconfig: ")) {
+				t.Errorf("validate: got %v, want %s", err, tc.want)
 			}
 		})
 	}

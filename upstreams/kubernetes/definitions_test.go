@@ -40,7 +40,7 @@ func TestABetterVersionBesideTheFollowedOneIsTaken_K1(t *testing.T) {
 	key := mirror.Key{Kind: virtualServiceKind, Namespace: "shop", Name: "r"}
 	before := w.aggregate.Get(key)
 	version := func() string {
-		for _, k := range w.status().Kubernetes.Kinds {
+		for _, k := range w.status().Following {
 			if k.Kind == virtualServiceKind.String() {
 				return k.Version
 			}
@@ -95,10 +95,10 @@ func TestAKindInUnknownVersionsOnlyIsNamed_K9(t *testing.T) {
 	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v7")
 	w := s.mirrors("", "")
 	w.synced()
-	for _, k := range w.status().Kubernetes.Kinds {
+	for _, k := range w.status().Following {
 		if k.Kind == virtualServiceKind.String() && k.Version == "v7" && k.State == "unserved" && k.Reason != "" {
 			return
 		}
 	}
-	t.Errorf("kinds: %+v", w.status().Kubernetes.Kinds)
+	t.Errorf("kinds: %+v", w.status().Following)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/internal/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -86,6 +87,7 @@ type world struct {
 	manager   *upstreams.Manager
 	aggregate *mirror.Aggregate
 	source    *Source
+	journal   *events.Journal
 	path      string // of the kubeconfig
 }
 
@@ -98,7 +100,7 @@ var quick = pace{
 // mirrors runs an upstream of the server. settings are YAML of the section, and more of the upstream.
 func (s *apiServer) mirrors(settings, more string) *world {
 	s.t.Helper()
-	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate()}
+	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate(), journal: events.New(events.Limits{})}
 	w.path = s.kubeconfig("t")
 	cfg := w.config(settings, more)
 	kind := Kind()
@@ -112,7 +114,8 @@ func (s *apiServer) mirrors(settings, more string) *world {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w.run(w.manager.Run, w.aggregate.Run)
+	w.manager.Record(w.journal)
+	w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
 	return w
 }
 
@@ -136,6 +139,25 @@ func (w *world) reload(settings, more string) {
 }
 
 func (w *world) status() upstreams.Status { return w.manager.Status()[0] }
+
+// events returns the events of a type, the newest first: what has happened and why.
+func (w *world) events(of events.Type) (all []string) {
+	for _, e := range w.journal.Read(events.Query{}).Events {
+		if e.Type == of {
+			all = append(all, e.Text+": "+e.Reason)
+		}
+	}
+	return all
+}
+
+func (w *world) detail() *Detail {
+	w.t.Helper()
+	d, ok := w.status().Detail.(*Detail)
+	if !ok {
+		w.t.Fatalf("the status has the detail %T", w.status().Detail)
+	}
+	return d
+}
 
 // has returns what is served: "group/Kind namespace/name=version" where versions is true.
 func (w *world) has() (all []string) {

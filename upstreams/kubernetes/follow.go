@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -41,9 +42,15 @@ func (s *Source) discover(ctx context.Context) error {
 	var a *answer
 	if err == nil {
 		a, err = discover(ctx, connection, s.kinds)
+		if err = s.refused(err); apierrors.IsForbidden(err) {
+			err = fmt.Errorf("what the API server serves: %w: give the identity the ClusterRole system:discovery", err)
+		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if errors.Is(err, errNoCredentials) {
+		return err // why there are none is known
 	}
 	s.trouble(troubleDiscovery, err)
 	if err != nil {
@@ -85,10 +92,13 @@ func (s *Source) discover(ctx context.Context) error {
 			fresh = append(fresh, s.prepare(input, false)...)
 		}
 	}
+	s.prepareMesh()
 	if first {
 		s.ledger.Begin()
 	}
 	s.launch(ctx, fresh) // after it is known who has to answer
+	s.readMesh(ctx, connection)
+	s.readVersion(ctx, connection)
 	return nil
 }
 

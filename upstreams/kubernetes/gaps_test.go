@@ -79,7 +79,7 @@ func TestFieldsThatAreUnknownAreForgottenWithTheirObjects_K9(t *testing.T) {
 	w.synced()
 	count := func(want int) {
 		t.Helper()
-		w.eventually(fmt.Sprint(want, " have unknown fields"), func() bool { return w.status().Kubernetes.UnknownFields == want })
+		w.eventually(fmt.Sprint(want, " have unknown fields"), func() bool { return w.detail().UnknownFields == want })
 	}
 	count(3)
 	s.entry("shop/a0", "a.x")

@@ -11,8 +11,8 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Probe returns all objects of a collection, and what is to be told of the way to them: the
-// credentials, the server, and the rights to list and to watch. ok reports whether they can be listed.
+// Probe returns all objects of a collection, and findings about the credentials, the server, and the
+// rights to list and to watch. ok reports whether the objects can be listed.
 func (h *Hub) Probe(ctx context.Context, of Collection) (objects []HubObject, found []doctor.Finding, ok bool) {
 	if err := h.client.refresh(ctx); err != nil {
 		return nil, []doctor.Finding{doctor.Bad("credentials", h.client.section.place(), "the credentials of the hub can not be used", text.Abbreviate(err.Error()),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +13,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// remember takes over which cluster is to be mirrored: that of the config, or that of before.
+// remember notes which cluster to mirror: that of the config, or else that of the last run.
 func (s *Source) remember(before string) {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()
@@ -44,7 +45,13 @@ func (s *Source) verify(ctx context.Context) (*connection, error) {
 	case s.identity == "" && (err == nil && id == "" || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
 		// The server does not tell, so nobody can know.
 	case err != nil:
-		err = fmt.Errorf("which cluster this is: %w", err)
+		switch err = s.refused(err); {
+		case apierrors.IsForbidden(err):
+			err = fmt.Errorf("which cluster this is: %w: let it get the namespace kube-system", err)
+		case errors.As(err, new(*url.Error)), apierrors.IsUnauthorized(err): // it is told what is wrong
+		default:
+			err = fmt.Errorf("which cluster this is: %w", err)
+		}
 		s.unverified, s.unverifiedAt, s.unverifiedErr = c, time.Now(), err
 		return nil, err
 	case s.identity == "":

@@ -34,11 +34,12 @@ const maxProblems = 20
 
 // ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.
 type ingresses struct {
-	upstream string
-	state    *ingress.State
-	undone   map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
-	has      map[mirror.Kind]bool             // inputs that have synced
-	relisted bool                             // an input was, since all outputs were returned
+	upstream  string
+	state     *ingress.State
+	undone    map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
+	has       map[mirror.Kind]bool             // inputs that have synced
+	unsettled bool                             // the MeshConfig is to tell how, and was not read yet
+	relisted  bool                             // an input was, since all outputs were returned
 
 	// sizes are those of the inputs, in bytes, used their sum, and most what that may be, 0 for any.
 	sizes      map[mirror.Kind]map[string]int
@@ -62,14 +63,20 @@ func newIngresses(upstream string, o ingress.Options, most int) *ingresses {
 	return g
 }
 
-// synced tells that an input has all objects that there are.
+// synced notes that all objects of an input are known.
 func (g *ingresses) synced(kind mirror.Kind) {
 	g.has[kind] = true
 	g.state.Synced(ingressInputs[kind])
 }
 
 // ready reports whether all inputs have synced.
-func (g *ingresses) ready() bool { return len(g.has) == len(ingressInputs) }
+func (g *ingresses) ready() bool { return !g.unsettled && len(g.has) == len(ingressInputs) }
+
+// settle takes over the options that the MeshConfig has.
+func (g *ingresses) settle(o ingress.Options) {
+	g.unsettled, g.reviewed = false, false
+	g.state.SetOptions(o)
+}
 
 func nameOf(o *object) ingress.Name { return ingress.Name{Namespace: o.namespace, Name: o.name} }
 
@@ -172,8 +179,8 @@ func (g *ingresses) leave(namespaces []string) {
 // owes reports whether all outputs are to be returned once more.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether there is an input whose content was never decoded. What was made of it
-// before the start, by a build or with limits that could, is not gone.
+// lacks reports whether some input was never decoded. What was made of it before the start, by another
+// build or under other limits, is not gone.
 func (g *ingresses) lacks() bool {
 	for kind, undone := range g.undone {
 		for name := range undone {

@@ -29,5 +29,5 @@ func (t *target) accept() string {
 // needed reports whether the upstream is not complete without a kind that may not be read.
 func (s *Source) needed(k mirror.Kind) bool {
 	_, input := ingressInputs[k]
-	return s.named[k] || input || k == namespaceKind
+	return s.named[k] || input || k == namespaceKind || k == meshKind
 }

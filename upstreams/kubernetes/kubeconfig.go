@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -178,6 +179,15 @@ func readBounded(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is larger than %d KiB", path, maxCredentials>>10)
 	}
 	return b.Bytes(), nil
+}
+
+// expired returns when the client certificate has expired, and whether it has.
+func (a access) expired(now time.Time) (end time.Time, is bool) {
+	pair, err := tls.X509KeyPair(a.config.CertData, a.config.KeyData)
+	if err != nil || pair.Leaf == nil {
+		return end, false // there is none
+	}
+	return pair.Leaf.NotAfter, now.After(pair.Leaf.NotAfter)
 }
 
 // with returns the access with the credential of its program.

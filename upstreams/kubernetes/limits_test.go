@@ -93,7 +93,7 @@ func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
 	}
 }
 
-func TestWhatIsConvertedFollowsTheLimitsOfAReload_K7(t *testing.T) {
+func TestConvertedResourcesFollowTheLimitsOfAReload_K7(t *testing.T) {
 	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), overhead)
 	l := newLedger(nil, &script{}, nil, g)
 	service := &object{namespace: "shop", name: "a"}

@@ -36,7 +36,7 @@ const (
 	recovered = 2 * time.Minute
 )
 
-// errPaged has a reflector list in pages.
+// errPaged makes a reflector list in pages.
 var errPaged = errors.New("streams of this server end before they have brought everything")
 
 // target is the objects of one kind, in one namespace or in all. A reflector of client-go follows
@@ -124,7 +124,7 @@ func (l *lists) end() {
 	l.running.Wait()
 }
 
-// restart has the objects listed once more.
+// restart makes the reflector list the objects once more.
 func (t *target) restart() {
 	select {
 	case t.again <- struct{}{}:
@@ -343,7 +343,7 @@ type stream struct {
 	err      error
 }
 
-// counted has a stream know that something comes.
+// counted tells a stream of each read.
 type counted struct {
 	io.ReadCloser
 	s *stream

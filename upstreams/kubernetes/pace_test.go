@@ -103,7 +103,7 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 }
 
-func TestWhatAServerTellsOfFailuresIsBounded_K9(t *testing.T) {
+func TestTheErrorTextOfAServerIsBounded_K9(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	kind, o, err := decoderOf(`{"type":"ERROR","object":{"code":500,"message":"` + long + `"}}`).Decode()
 	if err != nil || kind != watch.Error {

@@ -45,7 +45,11 @@ func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
 	c := s.client.current()
 	found, err := s.contacted(ctx, c, now)
 	if err != nil {
-		return append(found, refused(c.server(), err))
+		finding := refused(c.server(), err)
+		if end, over := c.expired(now); over && apierrors.IsUnauthorized(err) {
+			finding.Why = fmt.Sprintf("the client certificate has expired at %s", end.UTC().Format(time.RFC3339))
+		}
+		return append(found, finding)
 	}
 	all, err := discover(ctx, c, s.kinds)
 	if err != nil {
@@ -120,20 +124,17 @@ func (s *Source) permissions(ctx context.Context, c *connection, all *answer) (f
 	may, required := 0, false
 	var group errgroup.Group
 	group.SetLimit(maxProbes)
-	for _, kind := range s.kinds {
-		best, served := all.best(kind)
-		if !served || !s.wants(kind) {
-			continue
+	for _, one := range s.followed(all) {
+		in := namespaces
+		if !one.namespaced {
+			in = []string{""}
 		}
-		for _, namespace := range namespaces {
-			if !best.namespaced {
-				namespace = ""
-			}
+		for _, namespace := range in {
 			group.Go(func() error {
-				err := c.mayFollow(ctx, best.path(namespace))
+				err := c.mayFollow(ctx, one.path(namespace))
 				mu.Lock()
 				defer mu.Unlock()
-				name := best.plural + "." + best.kind.Group
+				name := strings.TrimSuffix(one.plural+"."+one.kind.Group, ".")
 				if namespace != "" {
 					name += " in " + namespace
 				}
@@ -142,7 +143,7 @@ func (s *Source) permissions(ctx context.Context, c *connection, all *answer) (f
 					may++
 				case apierrors.IsForbidden(err):
 					denied = append(denied, name)
-					required = required || s.named[kind]
+					required = required || s.needed(one.kind)
 				default:
 					failed = append(failed, name+": "+text.Abbreviate(cause(err)))
 				}
@@ -155,7 +156,7 @@ func (s *Source) permissions(ctx context.Context, c *connection, all *answer) (f
 		f := doctor.Doubt("permissions", c.server(), fmt.Sprintf("the identity may not list and watch %s", some(denied)), "the other kinds are mirrored; these are denied",
 			"grant list and watch for them (deploy/kubernetes has a ClusterRole), or leave them out with import.kinds")
 		if required || may == 0 {
-			f.Level, f.Why = doctor.Failed, "clients wait for kinds that import.kinds names"
+			f.Level, f.Why = doctor.Failed, "clients wait for kinds that import.kinds names, and for what ingress and discoverySelectors need"
 		}
 		found = append(found, f)
 	}
@@ -165,10 +166,31 @@ func (s *Source) permissions(ctx context.Context, c *connection, all *answer) (f
 	if may > 0 {
 		found = append(found, doctor.Good("permissions", c.server(), "%d kinds can be listed and watched", may))
 	}
+	if s.section.Ingress.Mode == modeMesh {
+		if _, err := s.meshOptions(ctx, c); err != nil {
+			found = append(found, doctor.Bad("ingress", c.server(), "the MeshConfig can not be read", text.Abbreviate(cause(err)), "let the relay get that ConfigMap, correct ingress.meshConfig, or set ingress.mode to what the mesh has"))
+		}
+	}
 	if len(found) == 0 {
 		found = append(found, doctor.Doubt("permissions", c.server(), "the server has no kind of Istio or the Gateway API", "their definitions are not installed there", "install the CRDs of Istio, or look whether this is the right cluster"))
 	}
 	return found
+}
+
+// followed returns what the source lists and watches on a server that serves all this.
+func (s *Source) followed(on *answer) (all []served) {
+	for _, kind := range s.kinds {
+		if best, is := on.best(kind); is && s.wants(kind) {
+			all = append(all, best)
+		}
+	}
+	if s.ingressOptions != nil {
+		all = append(all, servedInputs...)
+	}
+	if s.choice != nil {
+		all = append(all, servedNamespaces)
+	}
+	return all
 }
 
 // mayFollow lists one object of a collection, and begins a watch that ends at once.

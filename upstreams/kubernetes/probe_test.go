@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,27 @@ func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 		}
 		if !ok || (doctor.Worst(found) == doctor.OK) != (tc.level == doctor.OK) {
 			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+// What Ingresses and the choice of namespaces need holds clients up as well, so doctor asks for it too.
+func TestDoctorAsksForTheInputsToo(t *testing.T) {
+	s := ingressServer(t)
+	s.Define("", "Namespace", "namespaces", "v1")
+	for denied, want := range map[string]string{
+		"": "", "services": "may not list and watch services", "ingresses": "may not list and watch ingresses.networking.k8s.io",
+		"namespaces": "may not list and watch namespaces", "configmaps/istio": "the MeshConfig can not be read",
+	} {
+		s.mesh("istio", "{}")
+		s.Set(func() { s.Fault = failing("/"+denied, 403, "Forbidden") })
+		if denied == "" {
+			s.Set(func() { s.Fault = nil })
+		}
+		found := probed(t, &Config{Kubeconfig: s.kubeconfig("t"), DiscoverySelectors: []string{"mesh=on"}, Ingress: Ingress{Mode: modeMesh, Namespace: "istio-system"}})
+		is := slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Level == doctor.Failed && strings.Contains(f.What, want) })
+		if is != (denied != "") {
+			t.Errorf("%q is denied: %+v", denied, found)
 		}
 	}
 }

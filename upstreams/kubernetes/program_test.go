@@ -96,7 +96,7 @@ func TestCredentialsOfAProgramAreRenewedBeforeTheyExpire_K8(t *testing.T) {
 	}
 }
 
-func TestWhatAProgramPrintsIsCheckedAndBounded_K8(t *testing.T) {
+func TestTheOutputOfAProgramIsCheckedAndBounded_K8(t *testing.T) {
 	for name, tc := range map[string]struct{ script, want string }{
 		"no JSON":              {"echo hunter2", "what it prints is no ExecCredential"},
 		"another kind":         {`echo '{"kind":"Pod","apiVersion":"v1"}'`, "it prints a Pod of v1"},

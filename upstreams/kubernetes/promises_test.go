@@ -14,7 +14,6 @@ import (
 )
 
 func TestReloadsAndOrdersCountForClustersToo_K1(t *testing.T) {
-	const passes = "  guard: {percent: 100, empty: pass}\n"
 	s := ingressServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", passes)
@@ -78,7 +77,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 		if err := os.Rename(ca+".new", ca); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("the new CA is used", func() bool { return w.status().Kubernetes.Rotations == uint64(i+1) })
+		w.eventually("the new CA is used", func() bool { return w.detail().Rotations == uint64(i+1) })
 		s.entry("shop/a", fmt.Sprintf("a%d.x", i))
 	}
 	s.entry("shop/b", "b.x")

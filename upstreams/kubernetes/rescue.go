@@ -9,8 +9,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// pauses are the waits of a target after lists and watches that came to nothing, one at a time. The methods may be called from any
-// goroutine.
+// pauses are the waits of a target after lists and watches that failed, one at a time. The methods may
+// be called from any goroutine.
 type pauses struct {
 	mu    sync.Mutex         // guards all below
 	end   context.CancelFunc // ends the present one, nil while there is none
@@ -61,13 +61,13 @@ type rescues struct {
 // rescueBurst is how many rescues may follow each other without a pause.
 const rescueBurst = 4
 
-// bound has rescues of one kind be so far apart, but for the first few.
+// bound sets the least time between two rescues of one kind, but for the first few.
 func (r *rescues) bound(apart time.Duration) {
 	r.all, r.scouts = rate.NewLimiter(rate.Every(apart), rescueBurst), rate.NewLimiter(rate.Every(apart), rescueBurst)
 }
 
-// rescue has targets that wait go on: all of them where something works, and otherwise the one that has
-// waited longest, which finds that out. It reports whether something does.
+// rescue ends the pauses of targets: of all where the server works, and otherwise of the one that has
+// waited longest, which finds out. It reports whether the server works.
 func (s *Source) rescue(now time.Time) (works bool) {
 	waiting, scout := s.waiting(now)
 	switch {

@@ -1,4 +1,5 @@
-// Package kubernetes brings the Istio and Gateway API objects of the API server of a cluster.
+// Package kubernetes is the source that reads Istio and Gateway API objects from the API server of a
+// cluster.
 //
 // It owns how the server is reached, which kinds it serves, and how their objects are followed:
 // client-go's reflector lists and watches each kind; the decoder and the store under it are of this
@@ -32,7 +33,7 @@ const (
 	hurries     = 4 // discoveries that follow soon after a definition has changed
 )
 
-// pace is how often a source does what nobody tells it to.
+// pace has the intervals of what a source does by itself.
 type pace struct {
 	// look is how often it looks whether everything follows.
 	look time.Duration
@@ -79,7 +80,8 @@ func Kind() upstreams.Kind {
 			_, err := accessOf(sectionOf(u))
 			return err
 		},
-		Probe: probe,
+		Probe:   probe,
+		Metrics: metrics(),
 	}
 }
 
@@ -98,8 +100,10 @@ type Source struct {
 	soon           chan struct{} // has an element when it is time to discover
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
-	choice         *choice // of namespaces, nil for all
-	ingressOptions *ingress.Options
+	choice         *choice          // of namespaces, nil for all
+	ingressOptions *ingress.Options // nil: Ingresses are not converted
+	// Where the MeshConfig is that tells how they are.
+	meshNamespace, meshName string
 
 	// Only Run, and what it starts, use these.
 	feed    upstreams.Feed
@@ -142,6 +146,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		endTurn: func() {}, choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
+	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
 		for _, k := range kinds {
@@ -170,6 +175,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	var converting *ingresses
 	if s.ingressOptions != nil {
 		converting = newIngresses(s.name, *s.ingressOptions, 0)
+		converting.unsettled = s.section.Ingress.Mode == modeMesh
 	}
 	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
 	s.told.Store(s.ledger)
@@ -187,7 +193,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	defer looks.Stop()
 	s.readCredentials(ctx)
 	s.running.Go(func() { s.rereadCredentials(ctx) })
-	pause, discoverAt, found := s.pace.soon, time.Now(), false
+	pause, discoverAt := s.pace.soon, time.Now()
 	var err error // of the last discovery
 	for {
 		if s.rescue(time.Now()) && err != nil {
@@ -195,14 +201,14 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		}
 		if !time.Now().Before(discoverAt) {
 			if err = s.discover(ctx); err == nil {
-				found, pause = true, s.pace.soon
+				pause = s.pace.soon
 				discoverAt = time.Now().Add(s.nextDiscovery())
 			} else {
 				pause = min(2*pause, s.pace.discover)
 				discoverAt = time.Now().Add(pause)
 			}
 		}
-		follows := found && s.ledger.check(time.Now(), s.pace.grace)
+		follows := s.ledger.check(time.Now(), s.pace.grace, s.outage)
 		if follows {
 			s.endTurn()
 		}
@@ -219,11 +225,12 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 			for _, t := range s.ledger.repeat() {
 				t.restart()
 			}
+			discoverAt = time.Now() // which reads what is not watched
 		}
 	}
 }
 
-// rereadCredentials has new credentials used from time to time, until ctx ends.
+// rereadCredentials reads the credentials again from time to time, until ctx ends.
 func (s *Source) rereadCredentials(ctx context.Context) {
 	ticks := time.NewTicker(s.pace.reread)
 	defer ticks.Stop()
@@ -237,7 +244,7 @@ func (s *Source) rereadCredentials(ctx context.Context) {
 	}
 }
 
-// readCredentials has new credentials used.
+// readCredentials reads the credentials again, and uses them if they are new.
 func (s *Source) readCredentials(ctx context.Context) {
 	before := s.client.current().server()
 	err := s.client.refresh(ctx)

@@ -216,7 +216,7 @@ func TestDeletionsGoThroughTheGuard_K5(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotCountIsNoChange_K6(t *testing.T) {
+func TestFieldsThatDoNotCountAreNoChange_K6(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
@@ -253,7 +253,7 @@ func TestARelistOfTheSameDecodesNothing_K7(t *testing.T) {
 	s.entry("shop/b", "b.x", `{"spec":{"fresh":1}}`)
 	w.eventually("it has listed anew", func() bool { return s.Asked("serviceentries", "sendInitialEvents") > lists && len(w.has()) == 51 })
 	w.synced()
-	if n := w.status().Kubernetes.UnknownFields; n != 1 {
+	if n := w.detail().UnknownFields; n != 1 {
 		t.Errorf("%d objects were decoded, want the new one only", n)
 	}
 	if w.aggregate.Get(key) != before {
@@ -272,7 +272,7 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 		token := fmt.Sprint("t", i)
 		s.Set(func() { s.Token = token })
 		writeKubeconfig(t, w.source.section.Kubeconfig, s.http, token)
-		w.eventually("the new token is used", func() bool { return w.status().Kubernetes.Rotations == uint64(i+1) })
+		w.eventually("the new token is used", func() bool { return w.detail().Rotations == uint64(i+1) })
 		s.entry("shop/a", fmt.Sprintf("a%d.x", i)) // over the stream of before
 	}
 	s.entry("shop/b", "b.x")
@@ -336,12 +336,18 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 	w.synced()
 	w.serves("ServiceEntry shop/a")
 	st := w.status()
-	k := st.Kubernetes
-	if st.Address != s.http.URL || k.Cluster != "one" || k.UnknownFields != 1 {
-		t.Errorf("address %s, cluster %s, %d with unknown fields", st.Address, k.Cluster, k.UnknownFields)
+	d := w.detail()
+	if st.Address != s.http.URL || d.Cluster != "one" || d.UnknownFields != 1 {
+		t.Errorf("address %s, cluster %s, %d with unknown fields", st.Address, d.Cluster, d.UnknownFields)
+	}
+	w.eventually("the version of the server is known", func() bool { return w.detail().Server == "v1.99.1" })
+	s.Put(entries, fakekube.Object("shop", "bad", `{"hosts":"none"}`))
+	w.eventually("a refused object is named", func() bool { return strings.Contains(fmt.Sprint(w.status().Refused), "shop/bad") })
+	if !strings.Contains(st.LastError, "let it list and watch that kind") {
+		t.Errorf("it is not told what to do: %s", st.LastError)
 	}
 	got := map[string]string{}
-	for _, one := range k.Kinds {
+	for _, one := range st.Following {
 		got[one.Kind+" "+one.Version] = one.State
 	}
 	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || got["apiextensions.k8s.io/CustomResourceDefinition v1"] != "polled" || len(got) != 3 {
@@ -471,7 +477,7 @@ func TestNamespacesAreFollowedOneByOne_K2(t *testing.T) {
 	s.Compact()
 	s.drop()
 	w.eventually("pay is denied", func() bool {
-		return slices.ContainsFunc(w.status().Kubernetes.Kinds, func(k upstreams.FollowedKind) bool { return k.Namespace == "pay" && k.State == "denied" })
+		return slices.ContainsFunc(w.status().Following, func(k upstreams.FollowedKind) bool { return k.Namespace == "pay" && k.State == "denied" })
 	})
 	s.Remove(entries, "shop/b")
 	w.serves("ServiceEntry pay/c")

@@ -2,16 +2,21 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // TargetState is how a kind is followed.
@@ -52,6 +57,7 @@ type status struct {
 	entered  upstreams.State
 	since    time.Time
 	identity string
+	version  string // of the server
 	// unknown are the objects with fields that this build does not know, by target.
 	unknown map[*target]map[string]struct{}
 	// unusable are kinds that are served in versions only that this build does not know.
@@ -80,6 +86,36 @@ func (s *Source) trouble(with int, err error) {
 	}
 }
 
+// refused returns an error of a request with what to do about it.
+func (s *Source) refused(err error) error {
+	var unreached *url.Error
+	if errors.As(err, &unreached) {
+		return fmt.Errorf("the API server can not be reached: %w", shortened{unreached})
+	}
+	if !apierrors.IsUnauthorized(err) {
+		return err
+	}
+	cure := "renew the token or certificate in " + s.section.Kubeconfig
+	switch {
+	case s.section.InCluster:
+		cure = "look at the service account of the pod"
+	case s.section.Found != nil:
+		cure = "renew the token or certificate in the kubeconfig that was found"
+	}
+	if end, over := s.client.current().expired(time.Now()); over {
+		cure = fmt.Sprintf("the client certificate has expired at %s: %s", end.UTC().Format(time.RFC3339), cure)
+	}
+	return fmt.Errorf("the API server does not accept who we are (%w): %s", err, cure)
+}
+
+// shortened is an error without the URL that was asked, which is known.
+type shortened struct{ of *url.Error }
+
+func (e shortened) Error() string { return e.of.Err.Error() }
+
+// Unwrap has the error be what it is.
+func (e shortened) Unwrap() error { return e.of }
+
 // enter notes the state of a target.
 func (s *Source) enter(t *target, now TargetState, err error) {
 	s.mu.Lock()
@@ -87,10 +123,12 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 	if t.aside && (now == Denied || now == Unserved) {
 		now, err = Polled, fmt.Errorf("changes are noticed every %s: %w", s.pace.discover, err)
 	}
-	before, same := t.shown, fmt.Sprint(t.err) == fmt.Sprint(err)
-	if t.shown, t.err = now, err; before == now && same {
+	// A denied kind is listed and watched in turns, and each has words of its own.
+	before, same := t.shown, fmt.Sprint(t.err) == fmt.Sprint(err) || apierrors.IsForbidden(err) && apierrors.IsForbidden(t.err)
+	if before == now && same {
 		return
 	}
+	t.shown, t.err = now, err
 	args := []any{"kind", t.kind}
 	if t.namespace != "" {
 		args = append(args, "namespace", t.namespace)
@@ -132,6 +170,22 @@ func (s *Source) identified(id string) {
 	s.st.identity = id
 }
 
+// readVersion notes the version of the server, which every server tells, unless it does not.
+func (s *Source) readVersion(ctx context.Context, c *connection) {
+	var version struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := c.read(ctx, "/version", acceptJSON, &version); err != nil {
+		return // it matters to nobody
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st.version = text.Shorten(version.GitVersion, maxVersion)
+}
+
+// maxVersion bounds the version of a server, in bytes.
+const maxVersion = 64
+
 // contact notes whether everything follows, and whether it ever did.
 func (s *Source) contact(is, ever bool) {
 	s.mu.Lock()
@@ -140,6 +194,15 @@ func (s *Source) contact(is, ever bool) {
 	if state, _ := s.present(); state != s.st.entered {
 		s.st.entered, s.st.since = state, time.Now()
 	}
+}
+
+// outage returns why the server is out of contact, which it is from now on.
+func (s *Source) outage() intake.Closed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.st.contact = false
+	state, reason := s.present()
+	return intake.Closed{Reason: reason, Denied: state == upstreams.StateDenied, Failed: state == upstreams.StateFailed}
 }
 
 // unknown notes fields of an object that this build does not know, nil for none.
@@ -209,7 +272,7 @@ func (s *Source) present() (upstreams.State, string) {
 		case i == troubleCluster, i == troubleCredentials:
 			return upstreams.StateFailed, err.Error()
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
-			return upstreams.StateDenied, fmt.Sprintf("the API server does not accept who we are: %v", err)
+			return upstreams.StateDenied, err.Error()
 		case s.st.contact:
 			return upstreams.StateSynced, err.Error()
 		case s.st.ever:
@@ -229,7 +292,7 @@ func (s *Source) present() (upstreams.State, string) {
 	if worst != nil {
 		reason = fmt.Sprintf("%s: %v", worst.kind, worst.err)
 		if worst.shown == Denied {
-			reason += ": let it list and watch that kind, or leave the kind out by import.kinds"
+			reason += ": " + cureOf(worst.kind)
 		}
 	}
 	switch {
@@ -245,6 +308,20 @@ func (s *Source) present() (upstreams.State, string) {
 	return upstreams.StateConnecting, reason
 }
 
+// cureOf returns what to do about a kind that may not be read.
+func cureOf(kind mirror.Kind) string {
+	_, input := ingressInputs[kind]
+	switch {
+	case kind == meshKind:
+		return "let it get that ConfigMap, or set ingress.mode to what the mesh has"
+	case kind == namespaceKind:
+		return "let it list and watch namespaces, or leave out discoverySelectors"
+	case input:
+		return "let it list and watch that kind, or set ingress.mode: off"
+	}
+	return "let it list and watch that kind, or leave the kind out by import.kinds"
+}
+
 // sorted returns the targets by kind and namespace. The caller holds mu.
 func (s *Source) sorted() (all []*target) {
 	for _, targets := range s.st.targets {
@@ -257,20 +334,20 @@ func (s *Source) sorted() (all []*target) {
 }
 
 // describeDerived fills in what is made of other objects.
-func (s *Source) describeDerived(k *upstreams.KubernetesStatus) {
+func (s *Source) describeDerived(d *Detail) {
 	if s.choice != nil {
-		k.Namespaces, k.Selected = s.choice.counts()
+		d.Namespaces, d.Selected = s.choice.counts()
 	}
 	if l := s.told.Load(); l != nil && l.ingresses != nil {
-		k.Ingress = l.converting()
+		d.Ingress = l.converting()
 	}
 }
 
 // Describe implements upstreams.Describer.
 func (s *Source) Describe(st *upstreams.Status) {
 	address := s.client.current().server()
-	k := &upstreams.KubernetesStatus{Rotations: s.client.rotated()}
-	s.describeDerived(k)
+	d := &Detail{Rotations: s.client.rotated()}
+	s.describeDerived(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Address = cmp.Or(address, s.section.place())
@@ -279,17 +356,17 @@ func (s *Source) Describe(st *upstreams.Status) {
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
 	}
-	k.Cluster = s.st.identity
+	d.Cluster, d.Server = s.st.identity, s.st.version
 	for _, all := range s.st.unknown {
-		k.UnknownFields += len(all)
+		d.UnknownFields += len(all)
 	}
 	for _, t := range s.sorted() {
 		one := upstreams.FollowedKind{Kind: t.kind.String(), Version: t.version, Namespace: t.namespace, State: string(t.shown)}
 		if t.err != nil {
 			one.Reason = t.err.Error()
 		}
-		k.Kinds = append(k.Kinds, one)
+		st.Following = append(st.Following, one)
 	}
-	k.Kinds = append(k.Kinds, s.st.unusable...)
-	st.Kubernetes = k
+	st.Following = append(st.Following, s.st.unusable...)
+	st.Detail, st.Notes = d, d.notes()
 }

@@ -13,8 +13,8 @@ const (
 	turnTime = 10 * time.Second
 )
 
-// turns has found clusters list one after the other, a few at a time: a hub may tell of hundreds at
-// once, and a reload may change all of them. The methods may be called from any goroutine.
+// turns lets found clusters list a few at a time: a hub may name hundreds at once, and a reload may
+// change all of them. The methods may be called from any goroutine.
 type turns struct {
 	slots chan struct{}
 	most  time.Duration // of a turn

@@ -16,10 +16,10 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Record connects to an upstream of this kind as its source does, and gives add what goes over the streams, in
+// record connects to an upstream as its source does, and gives add what goes over the streams, in
 // order and one record at a time, until ctx ends or add fails. It returns the error of add. Every
 // response is accepted. The second stream, for endpoints of services, is not recorded.
-func Record(ctx context.Context, cfg config.Upstream, env upstreams.Env, add func(recording.Record) error) error {
+func record(ctx context.Context, cfg config.Upstream, env upstreams.Env, add func(recording.Record) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r := &recorder{add: add, stop: stop}

@@ -14,7 +14,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-func TestWhatAHubTellsOfAClusterIsBounded(t *testing.T) {
+func TestTheTextsOfAHubAreBounded(t *testing.T) {
 	long := strings.Repeat("long", 1<<14)
 	exec := `{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: ` + long + `}}`
 	h := newHub(t)

@@ -38,9 +38,9 @@ type Finder struct {
 	changed chan struct{} // has an element when there may be other upstreams
 	wake    chan struct{} // has an element when something changed, or is due
 
-	mu      sync.Mutex // guards all below
-	cfg     *config.Config
-	parts   []*part // in the order of the config
+	mu sync.Mutex // guards all below
+	set
+	access  map[string]*kubernetes.Access // of each cluster that is followed, by its ID
 	restore []kept
 	// run starts a reader; nil before Run, and at its end.
 	run func(*part)
@@ -50,18 +50,16 @@ type Finder struct {
 type part struct {
 	cfg      config.Clusters
 	registry *registry.Registry
-	access   map[string]*kubernetes.Access // by the ID of the cluster
-	due      time.Time                     // of the next tick, zero for none
-	readAt   time.Time                     // the last time that it could be read
-	entries  []registry.Entry              // of that time, with this config
-	stop     func()                        // nil while no reader runs
+	due      time.Time        // of the next tick, zero for none
+	readAt   time.Time        // the last time that it could be read
+	entries  []registry.Entry // of that time, unless it is read in another way now
+	stop     func()           // nil while no reader runs
 	// reading counts readers: what a former one tells does not count.
 	reading int
 }
 
-// New returns a Finder that reads nothing yet. In dir, unless it is empty, it keeps which clusters
-// there are. whole reports whether it could read what it has kept: nothing of them may be forgotten
-// otherwise.
+// New returns a Finder that reads nothing yet. It keeps the list of clusters in dir, unless dir is empty.
+// whole reports whether that list could be read: if not, nothing that is kept of clusters may be forgotten.
 func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
 	return newFinder(dir, log, kubernetes.UsualHubPace)
 }
@@ -69,7 +67,11 @@ func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
 func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, bool) {
 	f := &Finder{
 		log: log, limit: loglimit.New(50, 10*time.Second), memory: memory{dir: dir}, pace: pace,
-		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), access: map[string]*kubernetes.Access{},
+	}
+	f.take = func(p *part, e registry.Event) registry.Output {
+		out, _ := f.step(p, e) //nolint:errcheck // it is no order
+		return out
 	}
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
@@ -96,15 +98,16 @@ func signal(ch chan struct{}) {
 func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	others := map[string]registry.Other{}
-	formers := f.formers(cfg)
-	for i, c := range cfg.Clusters {
-		found, access := formers[i].as(policyOf(cfg, i, others))
-		share(others, c.Name, found)
-		for _, one := range found {
-			u, err := upstreamOf(c, one.Name, one.ID, access(one.ID))
+	f.disconnect()
+	next := f.next(cfg, func(p *part, e registry.Event) registry.Output {
+		out, _ := p.registry.Step(time.Now(), e) //nolint:errcheck // it is no order
+		return out
+	})
+	for _, p := range next.parts {
+		for _, one := range p.registry.Clusters() {
+			u, err := upstreamOf(p.cfg, one.Name, one.ID, f.accessOf(one.ID))
 			if err != nil {
-				return nil, fmt.Errorf("clusters %s: cluster %s: upstream.%w", c.Name, one.ID, err)
+				return nil, fmt.Errorf("clusters %s: cluster %s: upstream.%w", p.cfg.Name, one.ID, err)
 			}
 			all = append(all, u)
 		}
@@ -127,42 +130,47 @@ func upstreamOf(c config.Clusters, name, id string, access *kubernetes.Access) (
 	return c.For(name, id, &section)
 }
 
-// accessOf returns the connection of a cluster. The caller holds the Finder's mu.
-func (p *part) accessOf(id string) *kubernetes.Access {
-	if p.access[id] == nil {
-		p.access[id] = kubernetes.NewAccess("its kubeconfig was not read since the start of the relay")
+// accessOf returns the connection of a cluster. It stays the same when another part follows the
+// cluster, whose upstream stays the same then. The caller holds mu.
+func (f *Finder) accessOf(id string) *kubernetes.Access {
+	if f.access[id] == nil {
+		f.access[id] = kubernetes.NewAccess("its kubeconfig was not read since the start of the relay")
 	}
-	return p.access[id]
+	return f.access[id]
 }
 
-// Adopt has another config be the present one. All that there is is read once more.
+// disconnect forgets the connections of clusters that nobody follows. The caller holds mu.
+func (f *Finder) disconnect() {
+	followed := f.followed()
+	for id := range f.access {
+		if !followed[id] {
+			delete(f.access, id)
+		}
+	}
+}
+
+// Adopt replaces the config, and reads every place again.
 func (f *Finder) Adopt(cfg *config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	former, formers := f.parts, f.formers(cfg)
-	f.cfg, f.parts = cfg, nil
-	for _, p := range former {
+	for _, p := range f.parts {
 		if p.stop != nil {
 			p.stop()
 			p.stop = nil
 		}
 	}
-	for i, c := range cfg.Clusters {
-		p := formers[i].part
-		if p == nil {
-			p = &part{registry: registry.New(policyOf(cfg, i, f.others(nil))), access: map[string]*kubernetes.Access{}}
+	before, formers := f.parts, f.formers(cfg)
+	f.set, f.restore = f.next(cfg, f.take), nil
+	for i, p := range f.parts {
+		if was := formers[i].Name; formers[i].part != nil && was != p.cfg.Name {
+			f.log.Info("clusters renamed", "clusters", p.cfg.Name, "before", was)
 		}
-		if p.cfg.Name != "" && p.cfg.Name != c.Name {
-			f.log.Info("clusters have another name", "clusters", c.Name, "before", p.cfg.Name)
-		}
-		p.cfg, p.entries = c, nil
-		if formers[i].part == nil {
-			_, _ = f.step(p, registry.Restored{Clusters: formers[i].Clusters}) //nolint:errcheck // it is no order
-		}
-		f.parts = append(f.parts, p)
 	}
-	f.restore = nil
-	f.policies()
+	for _, p := range before {
+		if !slices.ContainsFunc(formers, func(one former) bool { return one.part == p }) {
+			f.tellEnd(p)
+		}
+	}
 	for _, p := range f.parts {
 		if f.run != nil {
 			f.run(p)
@@ -172,6 +180,20 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	signal(f.wake)
 }
 
+// tellEnd logs what becomes of the clusters of a part that the config has no more.
+func (f *Finder) tellEnd(gone *part) {
+	for _, c := range gone.registry.Clusters() {
+		i := slices.IndexFunc(f.parts, func(p *part) bool {
+			return slices.ContainsFunc(p.registry.Clusters(), func(other registry.Cluster) bool { return other.ID == c.ID })
+		})
+		if i >= 0 {
+			f.limit.Log(f.log, slog.LevelInfo, "cluster goes over to other clusters", "cluster", c.ID, "clusters", f.parts[i].cfg.Name, "before", gone.cfg.Name)
+		} else {
+			f.limit.Log(f.log, slog.LevelWarn, "cluster removed", "clusters", gone.cfg.Name, "cluster", c.ID, "reason", "the config does not have these clusters any more")
+		}
+	}
+}
+
 // step takes the registry of a part over an event. The caller holds mu.
 func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	out, err := p.registry.Step(time.Now(), e)
@@ -179,21 +201,14 @@ func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 		f.limit.Log(f.log, n.Level, n.Message, append([]any{"clusters", p.cfg.Name}, n.Args...)...)
 	}
 	p.due = out.Wake
-	known := map[string]bool{}
 	for _, c := range p.registry.Clusters() {
-		known[c.ID] = true
-		switch access := p.accessOf(c.ID); {
+		switch access := f.accessOf(c.ID); {
 		case len(c.Kubeconfig) > 0:
 			access.Set(c.Kubeconfig, TrustOf(p.cfg))
 		case c.State != registry.Found:
 			access.Miss("its kubeconfig is gone, and kubeconfigs are not kept over a restart: what it gave is served")
 		case c.Problem != "":
 			access.Miss(c.Problem)
-		}
-	}
-	for id := range p.access {
-		if !known[id] {
-			delete(p.access, id)
 		}
 	}
 	if out.Set {
@@ -225,9 +240,9 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	}
 }
 
-// fitting sets the problems of entries that the template of a part does not fit.
+// fitting returns entries with the problems of those that the template of a part does not fit.
 func fitting(p *part, entries []registry.Entry) []registry.Entry {
-	known := map[string]bool{}
+	known, entries := map[string]bool{}, slices.Clone(entries)
 	for _, c := range p.registry.Clusters() {
 		known[c.ID] = true
 	}
@@ -284,7 +299,7 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn does what is due, and returns how long nothing will be.
+// turn does what is due, and returns the time until the next turn.
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
@@ -333,7 +348,7 @@ func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
 	return f.Upstreams(cfg)
 }
 
-// Release has the clusters of a part be orphaned that are held, and returns how many.
+// Release makes the held clusters of a part orphaned, and returns how many.
 func (f *Finder) Release(name string) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -345,7 +360,7 @@ func (f *Finder) Release(name string) (int, error) {
 	return out.Released, err
 }
 
-// Remove has a cluster of a part be removed that is orphaned or held.
+// Remove removes a cluster of a part that is orphaned or held.
 func (f *Finder) Remove(name, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

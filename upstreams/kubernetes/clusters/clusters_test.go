@@ -138,7 +138,9 @@ type found struct {
 	*Finder
 	t   *testing.T
 	cfg *config.Config
-	log *bytes.Buffer
+	// parse parses clusters of a config, whose paths are in a directory.
+	parse func(dir, parts string) *config.Config
+	log   *bytes.Buffer
 	// stop ends it.
 	stop func()
 }

@@ -34,8 +34,8 @@ type kept struct {
 type memory struct {
 	dir  string // empty: it keeps nothing
 	last []byte // that was written or read
-	// unread: there is a file that could not be read. It stays until all is known anew, so that the
-	// next start does not take what it had for none.
+	// unread tells that there is a file that could not be read. The file stays until all clusters are
+	// known anew, so that the next start does not begin with none.
 	unread atomic.Bool
 }
 

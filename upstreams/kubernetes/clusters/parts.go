@@ -2,6 +2,8 @@ package clusters
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 
 	"meshrelay/config"
@@ -37,10 +39,58 @@ func share(others map[string]registry.Other, name string, clusters []registry.Cl
 	}
 }
 
-// others returns the clusters that parts but one follow. The caller holds mu.
-func (f *Finder) others(but *part) map[string]registry.Other {
+// set is the parts of a config, in its order. Whoever has it guards it.
+type set struct {
+	cfg   *config.Config
+	parts []*part
+	// take takes the registry of a part over an event.
+	take func(*part, registry.Event) registry.Output
+	// before are the IDs of clusters that were followed with the config before.
+	before map[string]bool
+}
+
+// next returns the parts that another config has, each with a copy of what it goes on with. What a part
+// follows no more is, in the same step, that of the first part that has found it. The caller holds mu.
+func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) registry.Output) set {
+	s := set{cfg: cfg, take: take, before: f.followed()}
+	formers := f.formers(cfg)
+	for i, c := range cfg.Clusters {
+		p := &part{cfg: c, registry: registry.New(policyOf(cfg, i, s.others(nil)))}
+		if of := formers[i].part; of != nil {
+			p.registry, p.readAt, p.due = of.registry.Copy(), of.readAt, of.due
+			if readAlike(of.cfg, c) {
+				p.entries = of.entries
+			}
+		} else {
+			take(p, registry.Restored{Clusters: formers[i].Clusters})
+		}
+		s.parts = append(s.parts, p)
+	}
+	s.policies()
+	return s
+}
+
+// readAlike reports whether two parts would read the same entries.
+func readAlike(a, b config.Clusters) bool {
+	return reflect.DeepEqual(a.Secrets, b.Secrets) && reflect.DeepEqual(a.Directory, b.Directory) && reflect.DeepEqual(a.Profiles, b.Profiles) &&
+		reflect.DeepEqual(TrustOf(a), TrustOf(b))
+}
+
+// followed returns the IDs of the clusters that parts follow.
+func (s *set) followed() map[string]bool {
+	all := map[string]bool{}
+	for _, p := range s.parts {
+		for _, c := range p.registry.Clusters() {
+			all[c.ID] = true
+		}
+	}
+	return all
+}
+
+// others returns the clusters that parts but one follow.
+func (s *set) others(but *part) map[string]registry.Other {
 	all := map[string]registry.Other{}
-	for _, p := range f.parts {
+	for _, p := range s.parts {
 		if p != but {
 			share(all, p.cfg.Name, p.registry.Clusters())
 		}
@@ -49,34 +99,37 @@ func (f *Finder) others(but *part) map[string]registry.Other {
 }
 
 // policies tells each part what it has to know of the others. A cluster that a part has no more is, in
-// the same step, that of the first part that has found it. The caller holds mu.
-func (f *Finder) policies() {
+// the same step, that of the first part that has found it.
+func (s *set) policies() {
 	for range 2 { // what a part has no more after the first time, one before it may take
-		for i, p := range f.parts {
-			_, _ = f.step(p, registry.SetPolicy{Policy: policyOf(f.cfg, i, f.others(p))}) //nolint:errcheck // it is no order
+		for i, p := range s.parts {
+			s.take(p, registry.SetPolicy{Policy: policyOf(s.cfg, i, s.others(p))})
 			if len(p.entries) > 0 && p.registry.Failure() == "" {
-				f.list(p)
+				s.list(p)
 			}
 		}
 	}
 }
 
-// answered reports whether it was read what a part has, or tried in vain, since the start.
+// answered reports whether the place of a part was read since the start, or could not be.
 func (p *part) answered() bool { return !p.readAt.IsZero() || p.registry.Failure() != "" }
 
 // list has the registry of a part take over its entries. Those that are new wait until each part
 // before it has answered: which part a new cluster comes to is for the config to tell, and not for the
-// speed of hubs. The caller holds mu.
-func (f *Finder) list(p *part) registry.Output {
+// speed of hubs.
+func (s *set) list(p *part) registry.Output {
 	entries := fitting(p, p.entries)
-	before := f.parts[:slices.Index(f.parts, p)]
+	before := s.parts[:slices.Index(s.parts, p)]
 	if slices.ContainsFunc(before, func(o *part) bool { return !o.answered() }) {
-		known := map[string]bool{"": true} // an origin that can not be used
+		known := maps.Clone(s.before) // these are not new
+		if known == nil {
+			known = map[string]bool{}
+		}
+		known[""] = true // an origin that can not be used
 		for _, c := range p.registry.Clusters() {
 			known[c.ID] = true
 		}
-		entries = slices.DeleteFunc(slices.Clone(entries), func(e registry.Entry) bool { return !known[e.ID] })
+		entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return !known[e.ID] })
 	}
-	out, _ := f.step(p, registry.Listed{Entries: entries}) //nolint:errcheck // it is no order
-	return out
+	return s.take(p, registry.Listed{Entries: entries})
 }

@@ -82,6 +82,56 @@ func TestAClusterThatALaterPartIgnoresIsFreeInTheSameStep(t *testing.T) {
 	}
 }
 
+// A cluster whose part leaves the config, or leaves the cluster out, is another part's in the same step
+// if that has found it. Nothing of it is removed, and where the templates are alike, nothing changes.
+func TestAClusterOfAPartThatGoesIsThatOfAnotherPartThatHasIt(t *testing.T) {
+	for name, parts := range map[string]string{
+		"the part goes":                         "- {name: more, directory: {path: more}}",
+		"the part leaves it out":                strings.Replace(twoParts, "hub}", "hub}, ignore: [east, west]", 1),
+		"the part goes, and another one is new": "- {name: new, directory: {path: new}}\n- {name: more, directory: {path: more}}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, told := offline(t, twoParts)
+			told("fleet", nil, "east", "west")
+			told("more", nil, "east")
+			before := f.upstreams()
+			if got := f.of(); !slices.Equal(got, []string{"fleet: east found", "fleet: west found"}) {
+				t.Fatalf("%q", got)
+			}
+			f.cfg = f.parse(filepath.Dir(f.Finder.cfg.Clusters[1].Directory.Path), parts)
+			for _, when := range []string{"before it is adopted", "after that"} {
+				if after := f.upstreams(); len(after) != 1 || !reflect.DeepEqual(after["east"], before["east"]) {
+					t.Errorf("%s: %+v", when, after)
+				}
+				if when == "before it is adopted" {
+					if got := f.of(); !slices.Equal(got, []string{"fleet: east found", "fleet: west found"}) {
+						t.Errorf("a config that is only looked at has an effect: %q", got)
+					}
+					f.Adopt(f.cfg)
+				}
+			}
+			if got := f.of(); !slices.Equal(got, []string{"more: east found"}) {
+				t.Errorf("%q", got)
+			}
+			last := f.parts[len(f.parts)-1].registry.Clusters()[0]
+			if last.Origin != "more east" || len(last.Kubeconfig) == 0 {
+				t.Errorf("it has not the kubeconfig of its part: %+v", last)
+			}
+		})
+	}
+}
+
+// Another way to read a part may bring other clusters: what it had found by the former one does not count.
+func TestWhatWasReadInAnotherWayTakesNoCluster(t *testing.T) {
+	f, told := offline(t, twoParts)
+	told("fleet", nil, "east")
+	told("more", nil, "east")
+	f.Adopt(f.parse(t.TempDir(), "- {name: more, directory: {path: elsewhere}}"))
+	if got := f.of(); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
+
 // Which part has a new cluster is for the order of the config to tell.
 func TestNewClustersWaitUntilThePartsBeforeHaveAnswered(t *testing.T) {
 	for name, err := range map[string]error{"read": nil, "not readable": errors.New("down")} {
@@ -119,7 +169,7 @@ func TestNewClustersWaitUntilThePartsBeforeHaveAnswered(t *testing.T) {
 func offline(t *testing.T, parts string) (f *found, told func(part string, err error, ids ...string)) {
 	t.Helper()
 	h, dir := newHub(t), t.TempDir()
-	f = &found{t: t, cfg: h.parse(dir, parts)}
+	f = &found{t: t, cfg: h.parse(dir, parts), parse: h.parse}
 	f.Finder, _ = newFinder("", slog.New(slog.DiscardHandler), quick)
 	f.Adopt(f.cfg)
 	return f, func(part string, err error, ids ...string) {

@@ -65,7 +65,7 @@ func programs(c config.Clusters) (found []doctor.Finding) {
 	return found
 }
 
-// judged tells what becomes of the kubeconfigs that were found.
+// judged returns findings about the kubeconfigs that were found.
 func judged(st Status) (found []doctor.Finding) {
 	for _, r := range st.Refused[:min(len(st.Refused), maxNamed)] {
 		what := "what is there is not followed"

@@ -136,7 +136,7 @@ func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
 // maxProblems bounds the problems that are listed of one part.
 const maxProblems = 10
 
-// Problems tells what is wrong, a line each, with what to do about it.
+// Problems returns what is wrong, and what to do about it, a line each.
 func (f *Finder) Problems() (lines []string) {
 	for _, st := range f.Status() {
 		var own []string

@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"meshrelay/config"
-	"meshrelay/upstreams/kubernetes"
-	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
 // sourceOf tells where the clusters of a part are found: parts with the same source are the same,
@@ -67,15 +64,4 @@ func succeed(all []former, parts []config.Clusters) []former {
 		}
 	}
 	return out
-}
-
-// as returns the clusters as a policy would have them, and their connections.
-func (f former) as(p registry.Policy) ([]registry.Cluster, func(id string) *kubernetes.Access) {
-	access := func(string) *kubernetes.Access { return kubernetes.NewAccess("") } // of nobody
-	if f.part != nil {
-		access = f.part.accessOf
-	}
-	r := registry.New(p)
-	_, _ = r.Step(time.Now(), registry.Restored{Clusters: f.Clusters}) //nolint:errcheck // it is no order
-	return r.Clusters(), access
 }

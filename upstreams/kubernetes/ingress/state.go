@@ -80,8 +80,8 @@ func (s *State) SetOptions(o Options) {
 	}
 }
 
-// Synced tells that the State has all objects of an input that there are. Flush returns nothing
-// before it was told so of each input.
+// Synced notes that the State has all objects of an input. Flush returns nothing before each input is
+// synced.
 func (s *State) Synced(i Input) { s.synced[i] = true }
 
 // SetIngress adds an Ingress, or changes it.
@@ -228,7 +228,7 @@ func (s *State) unlink(e *entry) {
 	e.converted = false
 }
 
-// change has Flush look at all that an Ingress is part of.
+// change marks all that an Ingress is part of for Flush.
 func (s *State) change(e *entry) {
 	s.changedIngresses[e.Name] = struct{}{}
 	for name := range e.hosts() {

@@ -31,7 +31,7 @@ func (r *Registry) judge(gone []*Cluster, known int) {
 	}
 }
 
-// release has the clusters that are held be orphaned.
+// release makes the held clusters orphaned.
 func (r *Registry) release() error {
 	for _, id := range r.order() {
 		if c := r.clusters[id]; c.State == Held {
@@ -58,7 +58,7 @@ func (r *Registry) remove(id string) error {
 	return nil
 }
 
-// expire removes what is orphaned for long. Nothing is gone for good while nobody can look.
+// expire removes clusters that have been orphaned for RemoveAfter, unless the entries can not be read.
 func (r *Registry) expire() {
 	if !r.read || r.policy.RemoveAfter == 0 {
 		return

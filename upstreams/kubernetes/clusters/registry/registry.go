@@ -52,7 +52,7 @@ type Entry struct {
 	Note       string // what else the origin tells of the cluster
 }
 
-// State is what is the case with a followed cluster.
+// State is the state of a followed cluster.
 type State string
 
 // The states of a cluster. In each, what it gave is served.
@@ -97,21 +97,21 @@ type Event any
 type (
 	// Restored has what was kept over a restart. It is the first event, if it comes.
 	Restored struct{ Clusters []Cluster }
-	// Listed has all entries that there are.
+	// Listed has all entries.
 	Listed struct{ Entries []Entry }
-	// Failed tells that the entries could not be read.
+	// Failed is a failure to read the entries.
 	Failed struct{ Err error }
 	// SetPolicy brings another policy.
 	SetPolicy struct{ Policy Policy }
-	// Release has clusters that are held be orphaned.
+	// Release makes held clusters orphaned.
 	Release struct{}
-	// Remove has a cluster without a kubeconfig be removed.
+	// Remove removes a cluster without a kubeconfig.
 	Remove struct{ ID string }
-	// Tick tells that time has passed.
+	// Tick is the passing of time.
 	Tick struct{}
 )
 
-// Output is what an event has led to.
+// Output is the result of a step.
 type Output struct {
 	// Set: other clusters are followed than before, or in another order.
 	Set bool
@@ -161,6 +161,17 @@ type Registry struct {
 // New returns a Registry that knows no cluster.
 func New(p Policy) *Registry {
 	return &Registry{policy: p, clusters: map[string]*Cluster{}}
+}
+
+// Copy returns a Registry that goes its own way from here.
+func (r *Registry) Copy() *Registry {
+	own := *r
+	own.clusters, own.refused = make(map[string]*Cluster, len(r.clusters)), slices.Clone(r.refused)
+	for id, c := range r.clusters {
+		one := *c
+		own.clusters[id] = &one
+	}
+	return &own
 }
 
 // Step takes the registry over an event. The error is ErrNotPossible, of an order.
@@ -343,7 +354,7 @@ func (r *Registry) tell(former []Refused) {
 	}
 }
 
-// again takes over the entry of a cluster that is known.
+// again updates a known cluster by its entry.
 func (r *Registry) again(c *Cluster, e Entry) {
 	before := *c
 	if c.State != Found {
@@ -366,7 +377,7 @@ func (r *Registry) again(c *Cluster, e Entry) {
 	r.out.Changed = r.out.Changed || c.Problem != before.Problem || c.Origin != before.Origin || c.Note != before.Note || c.State != before.State
 }
 
-// remark returns what there is to know of the cluster of an entry.
+// remark returns a note about the cluster of an entry, empty for none.
 func (r *Registry) remark(e Entry) string {
 	if istiod := r.policy.Istiods[e.ID]; istiod != "" {
 		return strings.TrimPrefix(e.Note+"; upstream "+istiod+" is a control plane of the same cluster: each of its resources comes twice", "; ")
@@ -422,7 +433,7 @@ func NameOf(id string) string {
 	return strings.TrimRight(name[:min(len(name), maxName)], "-")
 }
 
-// Valid reports whether a cluster that was kept is one that could have been.
+// Valid reports whether a cluster that was read from disk is a possible one.
 func (c Cluster) Valid() bool {
 	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains([]State{Found, Orphaned, Held}, c.State)
 }

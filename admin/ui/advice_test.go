@@ -1,0 +1,20 @@
+package ui
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"meshrelay/upstreams"
+)
+
+func TestAdviceNamesKindsThatAreNotFollowedAndNotes(t *testing.T) {
+	u := upstreams.Status{
+		Following: []upstreams.FollowedKind{{Kind: "g/Kept", State: "following"}, {Kind: "g/Lost", State: "denied", Reason: "no right"}},
+		Notes:     []string{"12 of 80 namespaces selected"},
+	}
+	want := []State{{Level: Warn, Text: "g/Lost denied: no right"}, {Level: None, Text: "12 of 80 namespaces selected"}}
+	if d := cmp.Diff(want, upstreamAdvice(u, &request{})); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}

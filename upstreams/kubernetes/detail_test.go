@@ -1,0 +1,23 @@
+package kubernetes
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNotesTellWhatOfAClusterIsLeftOut(t *testing.T) {
+	d := Detail{
+		Namespaces: 80, Selected: 12, UnknownFields: 1,
+		Ingress: &IngressDetail{Problems: []string{"Ingress shop/a: spec.defaultBackend: not converted"}, ProblemsTotal: 3},
+	}
+	const want = `12 of 80 namespaces selected
+Ingress shop/a: spec.defaultBackend: not converted
+not listed: 2 problems of its Ingresses
+unknown fields in 1 object: this build leaves them out`
+	if got := strings.Join(d.notes(), "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if none := (&Detail{Ingress: &IngressDetail{Ingresses: 3, Converted: 3}}).notes(); len(none) > 0 {
+		t.Errorf("where nothing is left out: %q", none)
+	}
+}

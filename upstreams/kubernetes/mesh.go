@@ -1,0 +1,113 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/ingress"
+)
+
+// modeMesh is the mode of ingress that has the MeshConfig of the cluster tell which Ingresses are
+// converted, and how.
+const modeMesh = "mesh"
+
+// meshKind is what a MeshConfig is in: a ConfigMap, which is read from time to time.
+var (
+	meshKind   = mirror.Kind{Kind: "ConfigMap"}
+	servedMesh = served{kind: meshKind, version: "v1", plural: "configmaps", namespaced: true}
+)
+
+// meshOf returns where the MeshConfig of a section is: that of the config, or that of the revision.
+func (i Ingress) meshOf(revision string) (namespace, name string) {
+	usual := "istio"
+	if revision != "" && revision != "default" {
+		usual += "-" + revision
+	}
+	namespace, name, _ = strings.Cut(cmp.Or(i.MeshConfig, i.Namespace+"/"+usual), "/")
+	return namespace, name
+}
+
+// prepareMesh makes the MeshConfig an input that what is made of Ingresses waits for.
+func (s *Source) prepareMesh() {
+	if s.section.Ingress.Mode != modeMesh || len(s.ledger.of(meshKind)) > 0 {
+		return
+	}
+	targets := []*target{{served: servedMesh, namespace: s.meshNamespace, source: s}}
+	s.ledger.set(meshKind, targets)
+	s.show(meshKind, targets)
+}
+
+// readMesh takes over what the MeshConfig has on Ingresses. What it had last counts while it can not be
+// read.
+func (s *Source) readMesh(ctx context.Context, c *connection) {
+	all := s.ledger.of(meshKind)
+	if len(all) == 0 {
+		return
+	}
+	t := all[0]
+	options, err := s.meshOptions(ctx, c)
+	switch {
+	case ctx.Err() != nil:
+	case err == nil:
+		s.ledger.settle(t, options)
+		s.enter(t, Following, nil)
+	case apierrors.IsForbidden(err):
+		s.ledger.lost(t)
+		s.enter(t, Denied, err)
+	default:
+		s.ledger.lost(t)
+		s.enter(t, Failing, err)
+	}
+}
+
+// meshOptions reads the options of the conversion from the MeshConfig.
+func (s *Source) meshOptions(ctx context.Context, c *connection) (ingress.Options, error) {
+	var object struct {
+		Data map[string]string `json:"data"`
+	}
+	where := "ConfigMap " + s.meshNamespace + "/" + s.meshName
+	err := c.read(ctx, servedMesh.path(s.meshNamespace)+"/"+s.meshName, acceptJSON, &object)
+	if err != nil {
+		return ingress.Options{}, fmt.Errorf("%s: %w", where, err)
+	}
+	text, is := object.Data["mesh"]
+	if !is {
+		return ingress.Options{}, fmt.Errorf("%s has no key mesh", where)
+	}
+	o, err := withMesh(*s.ingressOptions, text)
+	if err != nil {
+		return o, fmt.Errorf("%s: mesh: %w", where, err)
+	}
+	return o, nil
+}
+
+// meshModes are the values of ingressControllerMode. An istiod takes a number as well.
+var meshModes = map[string]ingress.Mode{
+	"OFF": ingress.ModeOff, "DEFAULT": ingress.ModeDefault, "STRICT": ingress.ModeStrict,
+	"1": ingress.ModeOff, "2": ingress.ModeDefault, "3": ingress.ModeStrict,
+}
+
+// withMesh returns options with those of a MeshConfig, and the defaults of an istiod for what it lacks.
+func withMesh(o ingress.Options, text string) (ingress.Options, error) {
+	mesh := struct {
+		Mode     any    `yaml:"ingressControllerMode"`
+		Class    string `yaml:"ingressClass"`
+		Service  string `yaml:"ingressService"`
+		Selector string `yaml:"ingressSelector"`
+	}{Mode: "STRICT", Class: "istio", Service: "istio-ingressgateway"}
+	if err := yaml.Unmarshal([]byte(text), &mesh); err != nil {
+		return o, fmt.Errorf("it is no YAML of a MeshConfig: %.200s", yaml.FormatError(err, false, false))
+	}
+	mode, is := meshModes[fmt.Sprint(mesh.Mode)]
+	if !is {
+		return o, fmt.Errorf("ingressControllerMode is %.40q, and an istiod knows OFF, DEFAULT and STRICT", fmt.Sprint(mesh.Mode))
+	}
+	o.Mode, o.Class, o.Service, o.Selector = mode, mesh.Class, mesh.Service, mesh.Selector
+	return o, nil
+}
