@@ -98,8 +98,10 @@ type SourceCopy struct {
 	Pending bool           `json:"pending,omitempty"`
 	// Unconfirmed tells that the copy is from before and the upstream has not sent it again.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
-	// StaleSince is when the upstream, which gave this copy, became stale.
+	// StaleSince is when the upstream, which gave this copy, was last in contact; with StaleLater, also
+	// after that.
 	StaleSince time.Time `json:"staleSince,omitzero"`
+	StaleLater bool      `json:"staleLater,omitempty"`
 	// Refused is the mistake in the newest content.
 	Refused string `json:"refused,omitempty"`
 	// Changes are what rewrite rules changed.
@@ -198,7 +200,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		}
 		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
-			c.Frozen, c.StaleSince = sources[at].Frozen, sources[at].StaleSince
+			c.Frozen, c.StaleSince, c.StaleLater = sources[at].Frozen, sources[at].StaleSince, sources[at].StaleLater
 		}
 		e.Sources = append(e.Sources, c)
 	}
@@ -295,11 +297,11 @@ func outcomeOf(i int, v mirror.Decision) Outcome {
 func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending bool) {
 	switch {
 	case c.Outcome == Changing && u.Expired[kind.String()] > 0:
-		c.Outcome, c.StaleSince = Expired, u.StaleSince
+		c.Outcome, c.StaleSince, c.StaleLater = Expired, u.StaleSince, u.StaleLater
 	case c.Outcome == Changing && u.Frozen != nil:
 		c.Outcome, c.Frozen = Frozen, u.Frozen
 	case u.Stale && outOfContact(u) && c.Detail == "" && slices.Contains([]Outcome{Served, United, Shadowed, Rejected}, c.Outcome):
-		c.StaleSince = u.StaleSince
+		c.StaleSince, c.StaleLater = u.StaleSince, u.StaleLater
 	case u.Frozen != nil && pending:
 		c.Frozen, c.Pending = u.Frozen, true
 	}

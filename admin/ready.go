@@ -75,11 +75,11 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	if s.Stale {
 		switch {
 		case served > 0 && expired == 0:
-			add("stale%s, its resources are still served", Since(s.StaleSince))
+			add("stale%s, its resources are still served", StaleSince(s.StaleSince, s.StaleLater))
 		case served+expired == 0:
-			add("stale%s, it has no resources that are served", Since(s.StaleSince))
+			add("stale%s, it has no resources that are served", StaleSince(s.StaleSince, s.StaleLater))
 		default:
-			add("stale%s", Since(s.StaleSince))
+			add("stale%s", StaleSince(s.StaleSince, s.StaleLater))
 		}
 	}
 	if expired > 0 {
@@ -167,6 +167,15 @@ func Since(t time.Time) string {
 		return ""
 	}
 	return " since " + t.UTC().Format(time.RFC3339)
+}
+
+// StaleSince returns since when an upstream is stale. With later it may be so since a later time, which a
+// relay that was killed has not written.
+func StaleSince(t time.Time, later bool) string {
+	if later && !t.IsZero() {
+		return Since(t) + " or later"
+	}
+	return Since(t)
 }
 
 // readiness adds what the server knows to what the dependencies know.

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// alertLasts is how long an alert lasts that nothing ends, testLasts how long that of a test does.
+	// alertLasts is how long an alert lasts that is neither ended nor renewed, testLasts how long that of a
+	// test does.
 	alertLasts = time.Hour
 	testLasts  = 5 * time.Minute
 )
@@ -40,10 +41,10 @@ type alert struct {
 }
 
 // payload returns the body of a request.
-func payload(r config.Notify, relay string, batch []events.Event) any {
+func payload(r config.Notify, relay string, batch []events.Event, now time.Time) any {
 	switch r.Format {
 	case config.NotifyAlertmanager:
-		return alertsOf(r, relay, batch)
+		return alertsOf(r, relay, batch, now)
 	case config.NotifySlack:
 		lines := make([]string, 0, len(batch))
 		for _, e := range batch {
@@ -90,25 +91,15 @@ func summary(relay string, e events.Event) string {
 }
 
 // alertsOf returns alerts. One event may end the alerts of several types: their labels tell which.
-func alertsOf(r config.Notify, relay string, batch []events.Event) (out []alert) {
+func alertsOf(r config.Notify, relay string, batch []events.Event, now time.Time) (out []alert) {
 	for _, e := range batch {
 		for _, word := range r.On {
 			t := events.Type(word)
-			a := alert{Labels: labels(relay, t, e), Annotations: map[string]string{"summary": summary(relay, e)}}
+			a := begun(relay, t, e, now)
 			switch {
 			case t == e.Type:
-				a.StartsAt, a.EndsAt = e.Time, e.Time.Add(alertLasts)
-				if t == testType {
-					a.Labels["severity"], a.EndsAt = "info", e.Time.Add(testLasts)
-				}
-				if commands := Commands(e); len(commands) > 0 {
-					a.Annotations["commands"] = strings.Join(commands, "\n")
-				}
-				if e.Hold != "" {
-					a.Annotations["hold"] = e.Hold
-				}
 			case slices.Contains(ends[t], e.Type):
-				a.EndsAt = e.Time
+				a = alert{Labels: labels(relay, t, e), Annotations: map[string]string{"summary": summary(relay, e)}, EndsAt: e.Time}
 			default:
 				continue
 			}
@@ -116,6 +107,22 @@ func alertsOf(r config.Notify, relay string, batch []events.Event) (out []alert)
 		}
 	}
 	return out
+}
+
+// begun returns the alert of an event that begins something, as it is sent at a time. It ends by itself,
+// some time after it was sent last.
+func begun(relay string, t events.Type, e events.Event, now time.Time) alert {
+	a := alert{Labels: labels(relay, t, e), Annotations: map[string]string{"summary": summary(relay, e)}, StartsAt: e.Time, EndsAt: now.Add(alertLasts)}
+	if t == testType {
+		a.Labels["severity"], a.EndsAt = "info", now.Add(testLasts)
+	}
+	if commands := Commands(e); len(commands) > 0 {
+		a.Annotations["commands"] = strings.Join(commands, "\n")
+	}
+	if e.Hold != "" {
+		a.Annotations["hold"] = e.Hold
+	}
+	return a
 }
 
 func labels(relay string, t events.Type, e events.Event) map[string]string {

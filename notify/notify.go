@@ -45,12 +45,16 @@ type Options struct {
 	// Relay is the name of this relay in notifications.
 	Relay  string
 	Logger *slog.Logger
+	// Lasting returns a function that reports whether what an event of a type has begun, of an upstream
+	// or of none, lasts now. Nil: nobody knows, and no alert is renewed.
+	Lasting func() func(begun events.Type, upstream string) bool
 }
 
 // Notifier tells the receivers of a config of events. Its methods may be called from any goroutine.
 type Notifier struct {
 	options Options
 	changed chan struct{} // one slot: the receivers are others
+	renewal time.Duration // renewEvery, but in tests
 
 	sent, failed, dropped *prometheus.CounterVec
 
@@ -72,7 +76,7 @@ func New(o Options, receivers []config.Notify) *Notifier {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"receiver"})
 	}
 	n := &Notifier{
-		options: o, changed: make(chan struct{}, 1), troubles: map[string]trouble{},
+		options: o, changed: make(chan struct{}, 1), renewal: renewEvery, troubles: map[string]trouble{},
 		sent:    counter("relay_notify_events_total", "Events that a receiver was told of."),
 		failed:  counter("relay_notify_failures_total", "Requests to a receiver that have failed. They are tried again."),
 		dropped: counter("relay_notify_dropped_events_total", "Events that a receiver was not told of, as it calls them wrong."),
@@ -155,6 +159,15 @@ func (n *Notifier) Collect(ch chan<- prometheus.Metric) {
 func (n *Notifier) run(ctx context.Context, r config.Notify) {
 	journal, name := n.options.Journal, reader+r.Name
 	wants := wanted(r)
+	var renewal <-chan time.Time
+	var last lasting
+	if r.Format == config.NotifyAlertmanager && n.options.Lasting != nil {
+		after, _ := journal.Reader(name)
+		last = n.lastingOf(r, wants, after)
+		ticker := time.NewTicker(n.renewal)
+		defer ticker.Stop()
+		renewal = ticker.C
+	}
 	for ctx.Err() == nil {
 		changed := journal.Changed() // before it is read
 		after, _ := journal.Reader(name)
@@ -162,19 +175,25 @@ func (n *Notifier) run(ctx context.Context, r config.Notify) {
 		if page.Missed && after > 0 {
 			n.options.Logger.Warn("events not sent, the journal does not keep them any more", "receiver", r.Name, "after", after)
 		}
-		last := page.Next
 		if batch := ofUpstreams(page.Events, r.Upstreams); len(batch) > 0 {
-			if !n.deliver(ctx, r, batch) {
+			if !n.deliver(ctx, r, len(batch), func(now time.Time) any { return payload(r, n.options.Relay, batch, now) }) {
 				return
+			}
+			if last != nil {
+				last.note(r, batch)
 			}
 			wait(ctx, pause)
 		}
-		journal.Advance(name, last)
+		journal.Advance(name, page.Next)
 		if page.More {
 			continue
 		}
 		select {
 		case <-changed:
+		case <-renewal:
+			if len(last) > 0 {
+				n.renew(ctx, r, last)
+			}
 		case <-ctx.Done():
 		}
 	}
@@ -186,18 +205,18 @@ func ofUpstreams(all []events.Event, names []string) []events.Event {
 	})
 }
 
-// deliver sends events to a receiver, and tries again until the receiver takes them or has refused them
+// deliver sends a document to a receiver, and tries again until the receiver takes it or has refused it
 // too often. It returns false when ctx ends first.
-func (n *Notifier) deliver(ctx context.Context, r config.Notify, batch []events.Event) bool {
+func (n *Notifier) deliver(ctx context.Context, r config.Notify, told int, body func(now time.Time) any) bool {
 	refusals := 0
 	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
-		err := Send(ctx, r, n.options.Relay, batch)
+		err := send(ctx, r, body(time.Now()))
 		if ctx.Err() != nil {
 			return err == nil // what was taken just now is not sent again
 		}
 		switch {
 		case err == nil:
-			n.sent.WithLabelValues(r.Name).Add(float64(len(batch)))
+			n.sent.WithLabelValues(r.Name).Add(float64(told))
 			n.note(r.Name, nil)
 			return true
 		case isRefusal(err):
@@ -206,8 +225,8 @@ func (n *Notifier) deliver(ctx context.Context, r config.Notify, batch []events.
 		n.failed.WithLabelValues(r.Name).Inc()
 		n.note(r.Name, err)
 		if refusals >= maxRefusals {
-			n.dropped.WithLabelValues(r.Name).Add(float64(len(batch)))
-			n.options.Logger.Error("notification given up, the receiver calls it wrong", "receiver", r.Name, "events", len(batch), "err", err)
+			n.dropped.WithLabelValues(r.Name).Add(float64(told))
+			n.options.Logger.Error("notification given up, the receiver calls it wrong", "receiver", r.Name, "events", told, "err", err)
 			return true
 		}
 		if !wait(ctx, delay/2+rand.N(delay)) { //nolint:gosec // the delay is no secret

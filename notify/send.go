@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -46,15 +47,15 @@ const testType events.Type = "test"
 // secret in it.
 func Test(ctx context.Context, r config.Notify, relay string) error {
 	r.On = []string{string(testType)}
-	return Send(ctx, r, relay, []events.Event{{
+	return send(ctx, r, payload(r, relay, []events.Event{{
 		Time: time.Now().UTC(), Type: testType, By: events.ByOperator,
 		Text: "this is a test of the receiver " + r.Name + ": nothing has happened, and there is nothing to do",
-	}})
+	}}, time.Now()))
 }
 
-// Send sends events to a receiver, once. The error has no secret in it.
-func Send(ctx context.Context, r config.Notify, relay string, batch []events.Event) error {
-	body, err := json.Marshal(payload(r, relay, batch))
+// send sends a receiver a document, once. The error has no secret in it.
+func send(ctx context.Context, r config.Notify, document any) error {
+	body, err := json.Marshal(document)
 	if err != nil {
 		return err
 	}
@@ -110,6 +111,11 @@ func withoutURL(err error) error {
 	}
 	if of.Timeout() {
 		return errors.New("no answer in time")
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil && op.Addr != nil {
+		// Without the address of this end: its port is another one each time, and so would be the error.
+		return errors.New(text.Shorten(fmt.Sprintf("%s %s: %v", op.Op, op.Addr, op.Err), maxError))
 	}
 	return errors.New(text.Shorten(of.Err.Error(), maxError)) // it may quote the answer
 }

@@ -156,7 +156,7 @@ func (k *Keeper) take(f *follower) ([]Change, Meta) {
 func (m Meta) over(before Meta) Meta {
 	m.Synced = before.Synced
 	if m.LastContact.Before(before.LastContact) {
-		m.LastContact = before.LastContact
+		m.LastContact, m.InContact = before.LastContact, before.InContact
 	}
 	if m.HeldSince.IsZero() {
 		m.HeldSince = before.HeldSince

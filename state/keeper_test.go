@@ -6,11 +6,13 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/anypb"
 	networkingapi "istio.io/api/networking/v1alpha3"
@@ -356,7 +358,17 @@ func TestAJournalThatCanNotBeWrittenHoldsNothingUp(t *testing.T) {
 	if st := k.Status(); !st.Healthy || st.LastError != "" || st.JournalError != "it is a directory" || !k.isDue(time.Now()) {
 		t.Errorf("status %+v", st)
 	}
+	healthy := func(want string) {
+		t.Helper()
+		text := "# HELP relay_state_journal_healthy Whether the journal of events was written without error the last time, where it is kept.\n" +
+			"# TYPE relay_state_journal_healthy gauge\nrelay_state_journal_healthy " + want + "\n"
+		if err := testutil.CollectAndCompare(k, strings.NewReader(text), "relay_state_journal_healthy"); err != nil {
+			t.Error(err)
+		}
+	}
+	healthy("0")
 	s.noJournal = nil
+	defer healthy("1")
 	if err := k.Flush(t.Context()); err != nil || string(s.journal) != "a\n" || k.Status().JournalError != "" {
 		t.Errorf("%v, journal %q, status %+v", err, s.journal, k.Status())
 	}

@@ -39,6 +39,12 @@ func newMetrics(k *Keeper) metrics {
 			}
 			return 0
 		}),
+		gauge("relay_state_journal_healthy", "Whether the journal of events was written without error the last time, where it is kept.", func(s Status) int64 {
+			if s.JournalError == "" {
+				return 1
+			}
+			return 0
+		}),
 		gauge("relay_state_set_aside_files", "State files in the directory that could not be used and were set aside.", func(s Status) int64 { return int64(len(s.SetAside)) }),
 	}
 	return m

@@ -41,8 +41,10 @@ type Record struct {
 type Meta struct {
 	// Synced tells that the records were, at one time, all that the source had.
 	Synced bool
-	// LastContact is when the source was last connected and complete.
+	// LastContact is when the source was last connected and complete. With InContact it still was
+	// when this was written, so that the contact has ended later.
 	LastContact time.Time
+	InContact   bool
 	// Whole tells that the changes that come with this are all that the source has: the store
 	// removes everything else. A store does not keep it.
 	Whole bool

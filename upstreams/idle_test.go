@@ -1,11 +1,12 @@
 package upstreams_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,63 +52,190 @@ func (q quietSource) Run(ctx context.Context, feed upstreams.Feed) error {
 	return nil
 }
 
-// TestAnIdleRelayWritesNoJournal_AndTheTimeOfAContactOnceAMinute: an hour in which nothing happens.
-func TestAnIdleRelayWritesNoJournal_AndTheTimeOfAContactOnceAMinute(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		store := &countingStore{Store: local.New(dir, nil)}
-		keeper := state.Open(store, state.Options{History: state.History{Revisions: 5}})
-		journal := events.New(events.Limits{})
-		keeper.FollowJournal(journal)
-		quiet := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) {
-			return quietSource{entriesNamed([]string{"a", "b"})}, nil
-		}}
-		_, node := xdsConfig()
-		cfg := &config.Config{Node: node, Upstreams: []config.Upstream{
-			{Name: "scripted-east", ClusterID: "east", Guard: config.Guard{Percent: 100}, Source: &scriptedConfig{}},
-		}}
-		aggregate := mirror.NewAggregate()
-		m, err := upstreams.NewManager(cfg, []upstreams.Kind{quiet}, aggregate, keeper, slog.New(slog.DiscardHandler))
+// quietRelay is a relay with a state directory, whose only source is quiet.
+type quietRelay struct {
+	t      *testing.T
+	store  *countingStore
+	m      *upstreams.Manager
+	keeper *state.Keeper
+	cancel context.CancelFunc
+	ended  chan error
+	parts  int
+}
+
+// startQuiet starts one in a bubble. An unreachable source tells nothing.
+func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool) *quietRelay {
+	t.Helper()
+	store := &countingStore{Store: local.New(dir, nil)}
+	keeper := state.Open(store, state.Options{History: state.History{Revisions: 5}})
+	journal := events.New(events.Limits{})
+	keeper.FollowJournal(journal)
+	quiet := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) {
+		if !reachable {
+			return silentSource{}, nil
+		}
+		return quietSource{entriesNamed([]string{"a", "b"})}, nil
+	}}
+	_, node := xdsConfig()
+	cfg := &config.Config{Node: node, Upstreams: []config.Upstream{
+		{Name: "scripted-east", ClusterID: "east", Guard: config.Guard{Percent: 100}, Staleness: rules, Source: &scriptedConfig{}},
+	}}
+	aggregate := mirror.NewAggregate()
+	m, err := upstreams.NewManager(cfg, []upstreams.Kind{quiet}, aggregate, keeper, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Record(journal)
+	ctx, cancel := context.WithCancel(t.Context())
+	m.Restore(ctx)
+	parts := []func(context.Context) error{m.Run, aggregate.Run, journal.Run, keeper.Run}
+	r := &quietRelay{t: t, store: store, m: m, keeper: keeper, cancel: cancel, ended: make(chan error, len(parts)), parts: len(parts)}
+	for _, run := range parts {
+		go func() { r.ended <- run(ctx) }()
+	}
+	return r
+}
+
+func (r *quietRelay) end() {
+	r.t.Helper()
+	r.cancel()
+	for range r.parts {
+		if err := <-r.ended; err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+// silentSource can not be reached.
+type silentSource struct{}
+
+// Run implements upstreams.Source.
+func (silentSource) Run(ctx context.Context, _ upstreams.Feed) error {
+	<-ctx.Done()
+	return nil
+}
+
+// filesOf returns the contents of all files in a directory, by name. The lock is none of them: it is empty.
+func filesOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Record(journal)
-		ctx, cancel := context.WithCancel(t.Context())
-		m.Restore(ctx)
-		parts := []func(context.Context) error{m.Run, aggregate.Run, journal.Run, keeper.Run}
-		ended := make(chan error, len(parts))
-		for _, run := range parts {
-			go func() { ended <- run(ctx) }()
-		}
+		out[e.Name()] = string(b)
+	}
+	return out
+}
 
+// TestAnIdleRelayWritesNothing: two idle hours, in which a relay without rules about staleness writes no
+// byte. It is killed then. What it says of the last contact afterwards is true, and a relay that ends in
+// order knows it exactly.
+func TestAnIdleRelayWritesNothing(t *testing.T) {
+	dir, killed := t.TempDir(), filepath.Join(t.TempDir(), "killed")
+	synctest.Test(t, func(t *testing.T) {
+		r := startQuiet(t, dir, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, true)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if st := m.Status()[0]; st.State != upstreams.StateSynced {
+		if st := r.m.Status()[0]; st.State != upstreams.StateSynced {
 			t.Fatalf("the upstream is %s", st.State)
 		}
-		path := filepath.Join(dir, "events.log")
-		before, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(before, []byte(`"synced"`)) {
-			t.Fatalf("the journal of the start: %v\n%s", err, before)
+		before := filesOf(t, dir)
+		if !strings.Contains(before["events.log"], `"synced"`) || len(before) < 3 {
+			t.Fatalf("the files of the start: %q", before)
 		}
-		appends, writes := store.appends.Load(), store.writes.Load()
-		const idle = time.Hour
-		time.Sleep(idle)
+		appends, writes := r.store.appends.Load(), r.store.writes.Load()
+		began := time.Now()
+		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if n := store.appends.Load() - appends; n != 0 {
-			t.Errorf("the journal was written %d times in an idle hour", n)
+		if n := r.store.appends.Load() - appends; n != 0 {
+			t.Errorf("the journal was written %d times", n)
 		}
-		if n, most := store.writes.Load()-writes, int64(idle/time.Minute); n > most {
-			t.Errorf("the state was written %d times in an idle hour, want %d at most: the time of the last contact", n, most)
+		if n := r.store.writes.Load() - writes; n != 0 {
+			t.Errorf("the state was written %d times", n)
 		}
-		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
-			t.Errorf("the journal on the disk is another: %v\n%s", err, after)
+		if after := filesOf(t, dir); !maps.Equal(before, after) {
+			t.Errorf("the files are others: %q", after)
 		}
-		cancel()
-		for range parts {
-			if err := <-ended; err != nil {
-				t.Error(err)
+		if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		r.end()
+		time.Sleep(time.Hour)
+
+		exact := startQuiet(t, dir, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, false)
+		synctest.Wait()
+		if st := exact.m.Status()[0]; !st.Stale || st.StaleLater || time.Since(st.StaleSince) != time.Hour {
+			t.Errorf("after an end in order: stale %v since %v, later %v", st.Stale, st.StaleSince, st.StaleLater)
+		}
+		exact.end()
+		for range 2 { // a second kill makes it no more exact
+			atLeast := startQuiet(t, killed, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, false)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if st := atLeast.m.Status()[0]; !st.Stale || !st.StaleLater || st.StaleSince.After(began) {
+				t.Errorf("after a kill: stale %v since %v, later %v", st.Stale, st.StaleSince, st.StaleLater)
 			}
+			atLeast.end()
 		}
+		back := startQuiet(t, killed, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := back.m.Status()[0]; st.Stale || st.StaleLater {
+			t.Errorf("back in contact: stale %v since %v, later %v", st.Stale, st.StaleSince, st.StaleLater)
+		}
+		back.end()
 	})
+}
+
+// TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt: with a rule that has resources go, or the
+// annotation, the time is written once a minute, so that a kill makes nothing younger, and little older.
+func TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rules config.Staleness
+		gone  bool // an hour after the kill
+	}{
+		"expireAfter, over":     {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), ExpireAfter: config.OpenEnded(time.Hour)}, true},
+		"expireAfter, not over": {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), ExpireAfter: config.OpenEnded(2 * time.Hour)}, false},
+		"drop":                  {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleDrop}, true},
+		"annotate":              {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), Annotate: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, killed := t.TempDir(), filepath.Join(t.TempDir(), "killed")
+			synctest.Test(t, func(t *testing.T) {
+				r := startQuiet(t, dir, tc.rules, true)
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				writes := r.store.writes.Load()
+				const idle = time.Hour
+				time.Sleep(idle)
+				synctest.Wait()
+				// A minute, or a tenth of the rule, which is half a minute here; flushes come once a second.
+				if n := r.store.writes.Load() - writes; n < int64(idle/time.Minute)-2 || n > int64(idle/(30*time.Second)) {
+					t.Errorf("the state was written %d times in %v", n, idle)
+				}
+				if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
+					t.Fatal(err)
+				}
+				last := time.Now()
+				r.end()
+				time.Sleep(time.Hour)
+				again := startQuiet(t, killed, tc.rules, false)
+				synctest.Wait()
+				st := again.m.Status()[0]
+				if old := last.Sub(st.StaleSince); !st.Stale || old < 0 || old > time.Minute {
+					t.Errorf("stale since %v, %v before the kill", st.StaleSince, old)
+				}
+				if gone := len(st.Expired) > 0 || st.Resources[xdsEntryKind.String()] == 0; gone != tc.gone {
+					t.Errorf("gone: %v, resources %v", gone, st.Resources)
+				}
+				again.end()
+			})
+		})
+	}
 }

@@ -133,7 +133,7 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 		list = append(list, say(Warn, "frozen"+cliview.Freeze(*f, r.now)))
 	}
 	if u.Stale {
-		list = append(list, say(Warn, "stale: last in contact "+cliview.Ago(u.StaleSince, r.now)+" ago. Its resources are still served, but for those that have expired."))
+		list = append(list, say(Warn, "stale: last in contact "+cliview.LastContact(u, r.now)+". Its resources are still served, but for those that have expired."))
 	}
 	if u.Endpoints != nil && u.Endpoints.LastError != "" {
 		list = append(list, say(Warn, "the endpoints of its services may be old: "+u.Endpoints.LastError))

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -45,7 +46,12 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.shot("ui-hold.png")
 
 	// What changed at that time?
-	b.open("/events?type=changed&upstream=west")
+	at := time.Now().UTC().Format("15:04")
+	b.open("/events")
+	b.do("ask for a time", chromedp.SetValue(chromedp.CSS(`main form [name=at]`), at), chromedp.Submit(chromedp.CSS(`main form`)), chromedp.WaitVisible(chromedp.CSS(`#list tbody`)))
+	b.await(`location.search.includes('at=')`)
+	b.wants("timeline", "ServiceEntry night/changed-at-night", "held")
+	b.open("/events?type=changed&upstream=west&at=" + url.QueryEscape(at))
 	b.wants("timeline", "ServiceEntry night/changed-at-night")
 	b.do("look at the event", chromedp.Click(chromedp.CSS(`#list tbody tr:first-child th a`)), chromedp.WaitVisible(chromedp.CSS(`#resources`)))
 	b.wants("event", "night/changed-at-night", "added", "upstream")
@@ -210,19 +216,28 @@ func TestARenewalKeepsTheFocusAndWhatIsTyped(t *testing.T) {
 	b.blameless("after a renewal")
 }
 
+// TestAConfigFileIsTriedOnThePage: what would happen if a config had one upstream less?
+func TestAConfigFileIsTriedOnThePage(t *testing.T) {
+	w := newWorld(t)
+	b := newBrowser(t, "")
+	b.open(w.console())
+	b.await(`location.pathname.endsWith('/ui/')`)
+	b.keys("gw")
+	b.await(`location.pathname.endsWith('/ui/plan') && document.readyState === 'complete'`)
+	config := "node: {id: hub}\nupstreams:\n- name: west\n  file: {path: " + filepath.Join(w.dir, "west") + "}\n" + endpoints("127.0.0.1:0", "127.0.0.1:0")
+	b.do("plan", chromedp.SetValue(chromedp.CSS(`#plan textarea`), config), chromedp.Click(chromedp.CSS(`#plan form button`)), chromedp.WaitVisible(chromedp.CSS(`#lead`)))
+	b.await(`location.pathname.endsWith('/act/plan')`)
+	b.wants("plan", "to remove", "lab-one", "lab-two", "networking.istio.io/ServiceEntry")
+	if !strings.Contains(w.get("/debug/configz?kind=se&namespace=lab"), "one.lab.example") {
+		t.Error("the plan has changed what is served")
+	}
+	b.blameless("a plan")
+}
+
 func TestTheButtonsOfRelayUI(t *testing.T) {
 	w := newWorld(t)
 	w.breakIt()
-	ui := w.run("ui", "--admin", w.hub)
-	link := ""
-	w.await("the link", func() bool {
-		for _, word := range strings.Fields(ui.out.String()) {
-			if strings.HasPrefix(word, "http://") {
-				link = word
-			}
-		}
-		return link != ""
-	})
+	link := w.console()
 	b := newBrowser(t, "")
 	b.open(link)
 	b.await(`location.pathname.endsWith('/ui/')`)

@@ -224,6 +224,21 @@ func program(t *testing.T) string {
 	return path
 }
 
+// console starts "relay ui", and returns the link that it prints.
+func (w *world) console() (link string) {
+	w.t.Helper()
+	ui := w.run("ui", "--admin", w.hub)
+	w.await("the link", func() bool {
+		for _, word := range strings.Fields(ui.out.String()) {
+			if strings.HasPrefix(word, "http://") {
+				link = word
+			}
+		}
+		return link != ""
+	})
+	return link
+}
+
 // process is a relay that runs until the test ends or stops it.
 type process struct {
 	cmd  *exec.Cmd

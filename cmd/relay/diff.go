@@ -7,10 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/kube"
@@ -69,15 +69,13 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	sides := [2][]kube.Object{}
-	group, ctx := errgroup.WithContext(cmd.Context())
+	sides, errs := [2][]kube.Object{}, [2]error{}
+	var both sync.WaitGroup
 	for i, name := range []string{a, b} {
-		group.Go(func() (err error) {
-			sides[i], err = o.objects(ctx, name, sel)
-			return err
-		})
+		both.Go(func() { sides[i], errs[i] = o.objects(cmd.Context(), name, sel) })
 	}
-	if err := group.Wait(); err != nil {
+	both.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
 	changes, err := cliview.Differences(sides[0], sides[1], o.bare)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +17,11 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -28,6 +32,24 @@ type manyClients []downstream.ClientStatus
 func (m manyClients) Clients() []downstream.ClientStatus { return m }
 
 func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
+
+// manyHeld holds many deletions, and has a long history.
+type manyHeld struct{ controlled }
+
+func (m *manyHeld) Held(string) ([]intake.HeldUpstream, error) {
+	held := intake.HeldUpstream{Upstream: "east", Held: intake.Held{ID: "7f3a91c2", Since: time.Now(), Clock: intake.ClockNone, Reason: "40000 of 50000 resources at once", Removals: 40_000, Of: 50_000}}
+	for i := range 40_000 {
+		held.Deletions = append(held.Deletions, intake.HeldDeletion{Kind: "networking.istio.io/ServiceEntry", Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i), Version: "v", Since: time.Now()})
+	}
+	return []intake.HeldUpstream{held}, nil
+}
+
+func (m *manyHeld) History(string) (all []state.Revision, err error) {
+	for i := range 2000 {
+		all = append(all, state.Revision{ID: uint64(i + 1), Time: time.Now(), Changed: 40_000, Keys: []string{"~networking.istio.io/ServiceEntry namespace-of-a-team/service-entry-000001"}})
+	}
+	return all, nil
+}
 
 // TestACommandPrints100KBOrTellsWhatItLeftOut has a relay with 10,000 contested keys and 1,000 clients,
 // and a server with 100,000 resources.
@@ -50,15 +72,26 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	sources := func() []upstreams.Status {
 		return []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Resources: map[string]int{"networking.istio.io/ServiceEntry": 100_000}}}
 	}
+	journal := events.New(events.Limits{})
+	for i := range 10_000 {
+		r := &events.Resources{}
+		r.Note(events.Modification, contested[i].Key)
+		journal.Record(events.Event{Type: events.Changed, Upstream: fmt.Sprint("upstream-", i), By: events.ByUpstream, Resources: r, Reason: strings.Repeat("why ", 50)})
+	}
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
-		HostConflicts: func() []conflicts.HostConflict { return nil }, NotFollowed: func() []conflicts.NotFollowed { return nil },
+		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal, NotFollowed: func() []conflicts.NotFollowed { return nil },
 		Resources: mirror.NewAggregate(),
 	})
 	debug.ShowServer(clients)
-	server := admin.New(admin.Config{Address: "127.0.0.1:0"}, admin.Deps{
+	dir, err := os.MkdirTemp("", "much") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	server := admin.New(admin.Config{Address: "127.0.0.1:0", Socket: filepath.Join(dir, "s")}, admin.Deps{
 		Gatherer: prometheus.NewRegistry(), Ready: func() admin.Readiness { return admin.Readiness{Ready: true} },
-		Debug: debug, LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler), Controls: &controlled{},
+		Debug: debug, LogLevel: new(slog.LevelVar), Logger: slog.New(slog.DiscardHandler), Controls: &manyHeld{},
 		ReloadStatus: func() admin.ReloadStatus { return admin.ReloadStatus{} },
 	})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,6 +107,14 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	for end := time.Now().Add(20 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		if v, err := (admin.Client{Address: lis.Addr().String()}).Version(t.Context()); err == nil && v.AdminSocket != "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the socket does not open")
+		}
+	}
 	s := fakexds.Start(t, &fakexds.Server{})
 	var entries []fakexds.Resource
 	for i := range 100_000 {
@@ -89,6 +130,9 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		"upstreams": {append([]string{"upstreams"}, at...), 0},
 		"clients":   {append([]string{"clients"}, at...), 600},
 		"conflicts": {append([]string{"conflicts"}, at...), 9600},
+		"held":      {append([]string{"held"}, at...), 39_600},
+		"history":   {append([]string{"history", "east"}, at...), 1600},
+		"events":    {append([]string{"events"}, at...), 0},
 		"top":       {append([]string{"top", "--once"}, at...), 0},
 		"get":       {[]string{"get", "se", "-A", "--server", s.Addr}, 99_600},
 		"diff":      {[]string{"diff", s.Addr, t.TempDir(), "--kinds", "se"}, 99_600},

@@ -268,7 +268,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Ref, cliview.Elsewhere(e)))
 		}
 		shown := e
-		shown.Clients = cut(&rows, e.Clients)
+		shown.HostConflicts, shown.Group, shown.Clients = cut(&rows, e.HostConflicts), cut(&rows, e.Group), cut(&rows, e.Clients)
 		return out.rows(cmd, &rows, err, e, cliview.Explain(shown, diffs, time.Now()))
 	})
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")

@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// logBurst is how many host conflicts, or panics, are logged at once, logEvery how often one
-	// more is: a source that repeats another is one mistake, not thousands of lines.
-	logBurst = 20
-	logEvery = 10 * time.Second
+	// conflictBurst is how many host conflicts are logged at once, logBurst how many panics, logEvery how
+	// often one more is: a source that repeats another is one mistake, not thousands of lines.
+	logBurst      = 20
+	logEvery      = 10 * time.Second
+	conflictBurst = 5
 	// maxLoggedHost and maxLoggedClaims bound what is logged of one conflict: bytes of its host
 	// (a DNS name has 253), and claims.
 	maxLoggedHost   = 253
@@ -43,7 +44,7 @@ type Tracker struct {
 func New(log *slog.Logger) *Tracker {
 	return &Tracker{
 		keys: conflicts.NewKeys(time.Now), hosts: conflicts.NewHosts(time.Now), log: log,
-		limit: loglimit.New(logBurst, logEvery), panicLimit: loglimit.New(logBurst, logEvery),
+		limit: loglimit.New(conflictBurst, logEvery), panicLimit: loglimit.New(logBurst, logEvery),
 	}
 }
 

@@ -117,7 +117,7 @@ func because(c admin.SourceCopy) string {
 	case c.Outcome == admin.Changing:
 		return "changing right now, ask again"
 	case c.Outcome == admin.Expired:
-		return "expired by its staleness rules, upstream out of contact" + admin.Since(c.StaleSince)
+		return "expired by its staleness rules, upstream out of contact" + admin.StaleSince(c.StaleSince, c.StaleLater)
 	case c.Outcome == admin.Frozen && c.Frozen != nil && c.Frozen.Revision != 0:
 		return fmt.Sprintf("frozen at revision %d, which does not have it%s", c.Frozen.Revision, unfreeze)
 	case c.Outcome == admin.Frozen && c.Frozen != nil:
@@ -127,15 +127,21 @@ func because(c admin.SourceCopy) string {
 	case c.Unconfirmed && c.Frozen != nil:
 		return "kept since the freeze at " + c.Frozen.Since.UTC().Format(time.RFC3339) + ", the upstream has not sent it again"
 	case c.Unconfirmed:
-		return "kept" + admin.Since(c.StaleSince) + ", the upstream has not sent it again"
+		return "kept" + admin.StaleSince(c.StaleSince, c.StaleLater) + ", the upstream has not sent it again"
 	case !c.StaleSince.IsZero():
-		return "kept" + admin.Since(c.StaleSince) + ", upstream out of contact"
+		return "kept" + admin.StaleSince(c.StaleSince, c.StaleLater) + ", upstream out of contact"
 	}
 	return ""
 }
 
+// maxClaims bounds the claims of a host that are listed.
+const maxClaims = 16
+
 func claims(c conflicts.HostConflict) (out []string) {
-	for _, claim := range c.Claims {
+	for i, claim := range c.Claims {
+		if i == maxClaims {
+			return append(out, fmt.Sprintf("and %d more", len(c.Claims)-i))
+		}
 		out = append(out, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
 	}
 	return out

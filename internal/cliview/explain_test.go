@@ -71,3 +71,10 @@ func TestExplainNamesAResourceWithoutNamespaceByItsNameAlone(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestAHostThatManyClaimIsOneLineOfBoundedLength(t *testing.T) {
+	c := conflicts.HostConflict{Host: "a.example", Claims: make([]conflicts.Claim, 10_000)}
+	if got := Explain(admin.Explanation{HostConflicts: []conflicts.HostConflict{c}}, false, testNow); len(got) > 2000 || !strings.Contains(got, "and 9984 more") {
+		t.Errorf("%d bytes: %.300s", len(got), got)
+	}
+}

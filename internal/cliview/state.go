@@ -18,7 +18,7 @@ const shownRevisions = 10
 func State(all stateio.Inspection, detailed bool, now time.Time) string {
 	t := titled("UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS")
 	for _, u := range all.Upstreams {
-		t.add(u.Name, u.Resources, u.Bytes, yesNo(u.Synced), Ago(u.LastContact, now), frozenFor(u.Frozen, now), len(u.Revisions))
+		t.add(u.Name, u.Resources, u.Bytes, yesNo(u.Synced), lastWritten(u, now), frozenFor(u.Frozen, now), len(u.Revisions))
 	}
 	text := t.String()
 	if !detailed {
@@ -47,4 +47,12 @@ func frozenFor(f *state.Frozen, now time.Time) string {
 		return fmt.Sprintf("%s, at revision %d", Ago(f.Since, now), f.Revision)
 	}
 	return Ago(f.Since, now)
+}
+
+// lastWritten returns when an upstream was last in contact, as far as the state tells.
+func lastWritten(u stateio.InspectedUpstream, now time.Time) string {
+	if u.InContact {
+		return "at most " + Ago(u.LastContact, now)
+	}
+	return Ago(u.LastContact, now)
 }

@@ -124,13 +124,22 @@ func advice(ups []upstreams.Status, now time.Time) string {
 			if n := admin.Total(u.Expired); n > 0 {
 				served += fmt.Sprintf(", %d expired", n)
 			}
-			fmt.Fprintf(&out, "%s: last in contact %s ago, %s. Check why the relay can not reach it\n", u.Name, Ago(u.StaleSince, now), served)
+			fmt.Fprintf(&out, "%s: last in contact %s, %s. Check why the relay can not reach it\n", u.Name, LastContact(u, now), served)
 		}
 	}
 	if out.Len() == 0 {
 		return ""
 	}
 	return "\n" + out.String()
+}
+
+// LastContact returns when a stale upstream was last in contact, as in "5m ago". A relay that was killed
+// may only know a time at which it still was.
+func LastContact(u upstreams.Status, now time.Time) string {
+	if u.StaleLater {
+		return "when the relay was killed, at most " + Ago(u.StaleSince, now) + " ago"
+	}
+	return Ago(u.StaleSince, now) + " ago"
 }
 
 // unfollowed returns a line for each kind of an upstream that is not followed, and one for each note.

@@ -146,6 +146,19 @@ func TestAdviceForAStaleUpstreamCountsWhatIsServed(t *testing.T) {
 	}
 }
 
+func TestOfAContactThatAKillHasEndedTheBoundsAreTold(t *testing.T) {
+	u := upstreams.Status{Name: "east", Status: intake.Status{Stale: true, StaleSince: testNow.Add(-3 * time.Hour), StaleLater: true}}
+	if got := advice([]upstreams.Status{u}, testNow); !strings.Contains(got, "last in contact when the relay was killed, at most 3h ago") {
+		t.Error(got)
+	}
+	if got := admin.StaleSince(u.StaleSince, true); !strings.HasSuffix(got, "Z or later") {
+		t.Error(got)
+	}
+	if got := admin.StaleSince(u.StaleSince, false); !strings.HasSuffix(got, "Z") {
+		t.Error(got)
+	}
+}
+
 func TestHistory(t *testing.T) {
 	got := History([]state.Revision{
 		{ID: 12, Time: testNow.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, By: "release", Keys: []string{

@@ -133,7 +133,7 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
-	r.notifier = notify.New(notify.Options{Journal: r.events, Relay: cfg.Node.ID, Logger: r.log}, cfg.Notify)
+	r.notifier = notify.New(notify.Options{Journal: r.events, Relay: cfg.Node.ID, Logger: r.log, Lasting: r.lasting}, cfg.Notify)
 	r.manager.Record(r.events)
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()

@@ -17,12 +17,15 @@ type Inspection struct {
 
 // InspectedUpstream is one upstream in an Inspection.
 type InspectedUpstream struct {
-	Name        string           `json:"name"`
-	Resources   int              `json:"resources"`
-	Kinds       map[string]int   `json:"kinds"`
-	Bytes       int64            `json:"bytes"`
-	Synced      bool             `json:"synced"`
+	Name      string         `json:"name"`
+	Resources int            `json:"resources"`
+	Kinds     map[string]int `json:"kinds"`
+	Bytes     int64          `json:"bytes"`
+	Synced    bool           `json:"synced"`
+	// LastContact is when the upstream was last in contact; with InContact also later, which is not
+	// written.
 	LastContact time.Time        `json:"lastContact,omitzero"`
+	InContact   bool             `json:"inContact,omitempty"`
 	Frozen      *state.Frozen    `json:"frozen,omitempty"`
 	Revisions   []state.Revision `json:"revisions"`
 }
@@ -36,7 +39,7 @@ func Inspect(file *state.File, upstream string) (Inspection, error) {
 		}
 		u := InspectedUpstream{
 			Name: s.Name, Resources: len(s.Records), Kinds: map[string]int{}, Bytes: s.Bytes, Synced: s.Meta.Synced,
-			LastContact: s.Meta.LastContact, Frozen: s.Meta.Frozen, Revisions: s.Revisions,
+			LastContact: s.Meta.LastContact, InContact: s.Meta.InContact, Frozen: s.Meta.Frozen, Revisions: s.Revisions,
 		}
 		for i := range s.Records {
 			u.Kinds[s.Records[i].Resource.Kind().String()]++

@@ -107,7 +107,7 @@ func timeOf(seconds int64, nanos uint64) time.Time {
 func encodeMeta(m state.Meta) *statepb.Ledger {
 	l := &statepb.Ledger{
 		Synced: m.Synced, LastContact: encodeTime(m.LastContact), Fingerprint: []byte(m.Fingerprint), HeldSince: encodeTime(m.HeldSince),
-		HeldRan: uint64(max(m.HeldRan, 0)), ServeWithout: encodeTime(m.ServeWithout), Held: uint64(max(m.Held, 0)), Identity: []byte(m.Identity),
+		HeldRan: uint64(max(m.HeldRan, 0)), ServeWithout: encodeTime(m.ServeWithout), Held: uint64(max(m.Held, 0)), Identity: []byte(m.Identity), InContact: m.InContact,
 	}
 	if f := m.Frozen; f != nil {
 		l.Frozen = &statepb.Frozen{Since: encodeTime(f.Since), Revision: f.Revision, Until: encodeTime(f.Until), Reason: []byte(f.Reason)}
@@ -121,7 +121,7 @@ func sameMeta(a, b state.Meta) bool { return proto.Equal(encodeMeta(a), encodeMe
 func decodeMeta(l *statepb.Ledger) state.Meta {
 	m := state.Meta{
 		Synced: l.GetSynced(), LastContact: decodeTime(l.GetLastContact()), Fingerprint: string(l.GetFingerprint()), HeldSince: decodeTime(l.GetHeldSince()),
-		HeldRan: max(time.Duration(l.GetHeldRan()), 0), ServeWithout: decodeTime(l.GetServeWithout()), Held: int(min(l.GetHeld(), math.MaxInt32)), Identity: string(l.GetIdentity()),
+		HeldRan: max(time.Duration(l.GetHeldRan()), 0), ServeWithout: decodeTime(l.GetServeWithout()), Held: int(min(l.GetHeld(), math.MaxInt32)), Identity: string(l.GetIdentity()), InContact: l.GetInContact(),
 	}
 	if f := l.GetFrozen(); f != nil {
 		m.Frozen = &state.Frozen{Since: decodeTime(f.Since), Revision: f.Revision, Until: decodeTime(f.Until), Reason: string(f.Reason)}

@@ -102,7 +102,7 @@ func TestMetasAndRevisionsRoundTrip(t *testing.T) {
 		}
 		count := rapid.Uint64Range(0, 1<<31)
 		m := state.Meta{
-			Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")),
+			Synced: rapid.Bool().Draw(t, "synced"), LastContact: when("contact"), InContact: rapid.Bool().Draw(t, "in contact"), HeldSince: when("held"), HeldRan: time.Duration(rapid.Int64Min(0).Draw(t, "ran")),
 			Held: int(rapid.Int32Min(0).Draw(t, "n")), ServeWithout: when("without"), Identity: rapid.String().Draw(t, "identity"), Fingerprint: rapid.String().Draw(t, "fingerprint"),
 		}
 		if rapid.Bool().Draw(t, "frozen") {

@@ -22,6 +22,7 @@ func (e Freeze) step(in *Intake, out *Output) {
 	if e.DryRun {
 		return
 	}
+	waits := in.endsHold()
 	f := &state.Frozen{Since: in.now.UTC(), Reason: e.Reason}
 	if e.For > 0 {
 		f.Until = f.Since.Add(e.For)
@@ -31,7 +32,15 @@ func (e Freeze) step(in *Intake, out *Output) {
 	if !f.Until.IsZero() {
 		lasts = " until " + f.Until.Format(time.RFC3339)
 	}
-	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is%s, resources: %d", lasts, in.tallies.all.size), Command: "relay unfreeze " + in.name})
+	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is%s, resources: %d%s", lasts, in.tallies.all.size, waits), Command: "relay unfreeze " + in.name})
+}
+
+// endsHold tells what a freeze makes of a hold, empty when nothing is held.
+func (in *Intake) endsHold() string {
+	if in.held == nil {
+		return ""
+	}
+	return fmt.Sprintf("; %d held deletions wait for the end of the freeze", len(in.leaving))
 }
 
 // freeze freezes the upstream. What is held is held no longer: it stays.
@@ -115,6 +124,7 @@ type Rollback struct {
 
 func (e Rollback) step(in *Intake, out *Output) {
 	records := in.admitted(e.Records)
+	waits := in.endsHold()
 	if !e.DryRun {
 		in.freeze(&state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason})
 	}
@@ -152,7 +162,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 	in.tallies.settle()
 	in.because(events.ByOperator, withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
 	in.tellOrder(e.Order, events.Event{
-		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources", e.To, len(records)), Command: "relay unfreeze " + in.name,
+		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources%s", e.To, len(records), waits), Command: "relay unfreeze " + in.name,
 	})
 	in.note(slog.LevelWarn, "rolled back by operator, frozen", "revision", e.To, "resources", len(records))
 	in.reconcileAll()

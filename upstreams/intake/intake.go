@@ -197,7 +197,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 	in.tell(events.Event{Type: events.Restored, By: events.ByRelay, Text: fmt.Sprintf("%d resources served from disk until the upstream has synced", len(records))})
 	in.lastUpdate, in.frozen, in.synced = meta.LastContact, meta.Frozen, meta.Synced
 	in.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
-	in.stale.restore(meta.LastContact, in.now, in.frozen == nil)
+	in.stale.restore(meta.LastContact, meta.InContact, in.now, in.frozen == nil)
 	gone := map[mirror.Kind]int{}
 	served := make([]*mirror.Resource, 0, len(records))
 	for i := range records {

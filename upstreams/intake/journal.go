@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// contactGrain is how exactly the disk has the last contact while the contact lasts.
+	// contactGrain is how exactly the disk has times that count, while they pass.
 	contactGrain = time.Minute
 	// maxGone is how many keys that are gone are remembered while nothing can be written, in
 	// addition to twice as many as there are resources.
@@ -27,7 +27,7 @@ type journal struct {
 	whole, tookWhole bool
 	// causes are those of the changes, other than the source; tookCauses were taken last.
 	causes, tookCauses []string
-	// reported is the last contact, as it was told last.
+	// reported is the last contact, as it was told last. It is zero to have the next one told.
 	reported time.Time
 }
 
@@ -114,27 +114,29 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	if len(j.dirty) > 0 {
 		j.dirty = map[mirror.Key]origin{}
 	}
-	meta := in.meta()
+	meta := in.meta(len(changes) > 0)
 	meta.Whole = whole
 	meta.By = strings.Join(j.causes, ", ")
 	j.causes, j.tookCauses = nil, j.causes
 	return changes, meta
 }
 
-// meta returns the Meta to write with the changes.
-func (in *Intake) meta() state.Meta {
-	last := in.stale.since
+// meta returns the Meta to write with changes, if there are any. The time of the contact goes with them.
+// It is a reason to write only where a rule counts from it.
+func (in *Intake) meta(changes bool) state.Meta {
+	last, lasts := in.stale.since, in.stale.inContact || in.stale.lasted
 	if in.stale.inContact {
 		last = in.now
-		if last.Sub(in.journal.reported) < in.stale.grain() {
-			last = in.journal.reported
+		grain, counts := in.stale.grain()
+		if told := in.journal.reported; !told.IsZero() && !changes && (!counts || last.Sub(told) < grain) {
+			last = told
 		}
 	}
 	if !last.IsZero() {
 		in.journal.reported = last
 	}
 	meta := state.Meta{
-		Synced: in.synced, LastContact: last, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
+		Synced: in.synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
 		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
 	}
 	if in.held != nil {

@@ -84,6 +84,18 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	want("a change meanwhile", "", all(entries(3, "c")...))
 	want("unfrozen", "unfrozen/operator, changed/operator 1 added, 2 changed", Unfreeze{Order{Operator: eve}})
 
+	m.now = m.now.Add(2 * time.Minute)
+	want("many again", "changed/upstream 7 added", all(entries(10, "c")...))
+	want("most go again", "", all(entries(3, "c")...))
+	m.now = m.now.Add(2 * time.Second)
+	want("which is held, too", "held/guard 7 removed", Tick{})
+	frozen := want("frozen, which ends the hold", "frozen/operator", Freeze{Order{Operator: eve}})
+	if !strings.HasSuffix(frozen[0].Text, "; 7 held deletions wait for the end of the freeze") {
+		t.Errorf("%+v", frozen[0])
+	}
+	want("they are back", "", all(entries(10, "c")...))
+	want("unfrozen again", "unfrozen/operator", Unfreeze{Order{Operator: eve}})
+
 	want("lost", "lost/upstream", Closed{Reason: "reset"})
 	want("lost again", "", Closed{Reason: "refused"})
 	want("denied", "denied/upstream", Closed{Reason: "who are you", Denied: true})
@@ -97,7 +109,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 
 	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: config.OnStaleDrop})
 	m.now = m.now.Add(2 * time.Minute)
-	want("stale", "stale/staleness, expired/staleness, changed/staleness 3 removed", Tick{})
+	want("stale", "stale/staleness, expired/staleness, changed/staleness 10 removed", Tick{})
 }
 
 // TestAnUnchangedAnswerMakesNoEvent, and costs no allocation for it; a change costs few.

@@ -25,8 +25,10 @@ type staleness struct {
 	annotate bool
 
 	inContact bool
-	// since is when the source was last in contact, zero when it never was.
+	// since is when the source was last in contact, zero when it never was. lasted tells that it was
+	// later, too: a former process was killed, and had written no later time.
 	since   time.Time
+	lasted  bool
 	isStale bool
 	// told, while out of contact, has the kinds that a stream has told in full: zero while the
 	// stream follows them, or when it ended.
@@ -93,11 +95,11 @@ func (s *staleness) withholds(kind mirror.Kind) bool {
 }
 
 // restore is for what comes from disk: it is stale until the source has told all that it has.
-func (s *staleness) restore(lastContact, now time.Time, expire bool) {
+func (s *staleness) restore(lastContact time.Time, lasted bool, now time.Time, expire bool) {
 	if lastContact.After(now) {
 		lastContact = now // the clock was set back
 	}
-	s.since, s.isStale = lastContact, true
+	s.since, s.lasted, s.isStale = lastContact, lasted && !lastContact.IsZero(), true
 	if lastContact.IsZero() {
 		s.since = now
 	}
@@ -140,7 +142,7 @@ func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 }
 
 func (s *staleness) regain() {
-	s.inContact, s.isStale, s.since = true, false, time.Time{}
+	s.inContact, s.isStale, s.lasted, s.since = true, false, false, time.Time{}
 	clear(s.withheld)
 	clear(s.told)
 }
@@ -210,15 +212,16 @@ func (s *staleness) mayExpire() bool {
 	return ends
 }
 
-// grain returns how exactly the disk has to know the last contact, from which rules count.
-func (s *staleness) grain() time.Duration {
-	grain := contactGrain
+// grain returns how exactly the disk has to know the last contact, if anything counts from it: a rule
+// that has resources go, or the annotation.
+func (s *staleness) grain() (grain time.Duration, counts bool) {
+	grain, counts = contactGrain, s.annotate
 	for _, r := range s.rules() {
 		if after, ok := r.ends(); ok {
-			grain = min(grain, after/10)
+			grain, counts = min(grain, after/10), true
 		}
 	}
-	return grain
+	return grain, counts
 }
 
 // marks reports whether resources bear the annotation.

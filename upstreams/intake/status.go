@@ -36,9 +36,10 @@ type Status struct {
 	// OverLimit counts what the limits refuse now.
 	OverLimit int `json:"overLimit,omitempty"`
 	// Stale: the source has been out of contact for too long, or since the start of the relay. It
-	// was last in contact at StaleSince.
+	// was last in contact at StaleSince; with StaleLater, also after that.
 	Stale      bool      `json:"stale,omitempty"`
 	StaleSince time.Time `json:"staleSince,omitzero"`
+	StaleLater bool      `json:"staleLater,omitempty"`
 	// Expired counts what is not served because the source is stale, by "group/Kind".
 	Expired map[string]int `json:"expired,omitempty"`
 	// Held is set while the guard holds deletions, Frozen while an operator freezes the source.
@@ -113,7 +114,7 @@ func (in *Intake) Status(now time.Time) Status {
 	}
 	in.describeScopes(&st)
 	if in.stale.isStale {
-		st.StaleSince = in.stale.since
+		st.StaleSince, st.StaleLater = in.stale.since, in.stale.lasted
 	}
 	if in.held != nil {
 		held := in.describeHold()

@@ -451,7 +451,9 @@ type Ledger struct {
 	ServeWithout *Time  `protobuf:"bytes,13,opt,name=serve_without,json=serveWithout,proto3" json:"serve_without,omitempty"`
 	Held         uint64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
 	// identity is that of the cluster of an API server.
-	Identity      []byte `protobuf:"bytes,15,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity []byte `protobuf:"bytes,15,opt,name=identity,proto3" json:"identity,omitempty"`
+	// in_contact tells that last_contact may not be the last: the contact lasted when this was written.
+	InContact     bool `protobuf:"varint,16,opt,name=in_contact,json=inContact,proto3" json:"in_contact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -589,6 +591,13 @@ func (x *Ledger) GetIdentity() []byte {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *Ledger) GetInContact() bool {
+	if x != nil {
+		return x.InContact
+	}
+	return false
 }
 
 type Frozen struct {
@@ -864,7 +873,7 @@ const file_state_proto_rawDesc = "" +
 	"\x04kind\x18\x05 \x01(\fR\x04kind\"6\n" +
 	"\x04Time\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x12R\aseconds\x12\x14\n" +
-	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\x83\x04\n" +
+	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\xa2\x04\n" +
 	"\x06Ledger\x12\x16\n" +
 	"\x06synced\x18\x01 \x01(\bR\x06synced\x128\n" +
 	"\flast_contact\x18\x02 \x01(\v2\x15.meshrelay.state.TimeR\vlastContact\x12/\n" +
@@ -882,7 +891,9 @@ const file_state_proto_rawDesc = "" +
 	"\bheld_ran\x18\f \x01(\x04R\aheldRan\x12:\n" +
 	"\rserve_without\x18\r \x01(\v2\x15.meshrelay.state.TimeR\fserveWithout\x12\x12\n" +
 	"\x04held\x18\x0e \x01(\x04R\x04held\x12\x1a\n" +
-	"\bidentity\x18\x0f \x01(\fR\bidentity\"\x96\x01\n" +
+	"\bidentity\x18\x0f \x01(\fR\bidentity\x12\x1d\n" +
+	"\n" +
+	"in_contact\x18\x10 \x01(\bR\tinContact\"\x96\x01\n" +
 	"\x06Frozen\x12+\n" +
 	"\x05since\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x05since\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"meshrelay/config"
@@ -75,7 +76,9 @@ func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, 
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
 		f.memory.unread.Store(true)
-		log.Error("found clusters not read from disk", "err", err)
+		if !errors.Is(err, syscall.ENOTDIR) { // else state.dir is a file, which the state tells
+			log.Error("found clusters not read from disk", "err", err)
+		}
 	}
 	return f, err == nil
 }
