@@ -3,6 +3,7 @@ package memory
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -17,25 +18,50 @@ func forgetProgram() error {
 	if err != nil {
 		return err
 	}
-	maps, err := os.Open("/proc/self/maps")
+	maps, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return err
 	}
 	defer maps.Close()
-	lines := bufio.NewScanner(maps)
-	for lines.Scan() {
-		var from, to uintptr
-		var access string
-		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s", &from, &to, &access); err != nil {
-			return fmt.Errorf("/proc/self/maps, %q: %w", lines.Text(), err)
-		}
-		// Pages that can be written may differ from the file, and are lost if they are given back.
-		if !strings.HasSuffix(lines.Text(), " "+program) || access != "r-xp" && access != "r--p" {
-			continue
-		}
-		if _, _, failed := unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED); failed != 0 {
+	all, err := asInFile(maps, program)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if _, _, failed := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); failed != 0 {
 			return fmt.Errorf("madvise: %w", failed)
 		}
 	}
-	return lines.Err()
+	return nil
+}
+
+// mapping is a range of addresses.
+type mapping struct{ from, to uintptr }
+
+// asInFile returns the mappings of a file whose pages are those of the file, and stay so. Other pages are
+// lost if they are given back: those that can be written, and those that were before they were made
+// read-only, which is where a loader puts addresses (RELRO). smaps is as in proc_pid_smaps(5).
+func asInFile(smaps io.Reader, file string) (all []mapping, err error) {
+	var of mapping
+	candidate := false
+	lines := bufio.NewScanner(smaps)
+	for lines.Scan() {
+		var access string
+		line, next := lines.Text(), mapping{}
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &next.from, &next.to, &access); err == nil {
+			of, candidate = next, strings.HasSuffix(line, " "+file) && (access == "r-xp" || access == "r--p")
+			continue
+		}
+		name, value, _ := strings.Cut(line, ":")
+		switch own := strings.TrimSpace(value) != "0 kB"; {
+		case !candidate:
+		case name == "Anonymous" && own:
+			candidate = false
+		case name == "Swap": // after Anonymous
+			if candidate = false; !own {
+				all = append(all, of)
+			}
+		}
+	}
+	return all, lines.Err()
 }
