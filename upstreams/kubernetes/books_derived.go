@@ -46,11 +46,12 @@ func (l *ledger) settle(t *target, o ingress.Options) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ingresses.settle(o)
+	followed := t.ok
 	t.listed, t.ok = true, true
 	l.repeated(t)
 	_, waits := l.awaited[t]
 	switch {
-	case !l.open:
+	case !l.open && !followed:
 		l.begin(nil)
 	case waits:
 		l.answer(t)

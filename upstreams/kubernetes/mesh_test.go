@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/fakekube"
+	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
 
@@ -168,4 +171,34 @@ func FuzzMeshConfigs(f *testing.F) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	})
+}
+
+// TestAMeshConfigThatIsReadAgainOpensNoStream_K13: it is read every 30 seconds, also while a kind is lost
+// for long. The stream opens again with that kind.
+func TestAMeshConfigThatIsReadAgainOpensNoStream_K13(t *testing.T) {
+	feed := &script{}
+	g := newIngresses("east", ingress.Options{}, 0)
+	l := newLedger([]mirror.Kind{serviceEntry}, feed, nil, g)
+	source := &Source{ledger: l}
+	one, mesh := &target{served: served{kind: serviceEntry}, source: source}, &target{served: servedMesh, source: source}
+	l.set(serviceEntry, []*target{one})
+	l.set(meshKind, []*target{mesh})
+	l.Begin()
+	l.replace(one, nil)
+	l.settle(mesh, ingress.Options{})
+	l.lost(one)
+	lost := time.Now().Add(time.Minute)
+	unreachable := func() intake.Closed { return intake.Closed{Reason: "no answer"} }
+	if l.check(lost, 15*time.Second, unreachable); l.open {
+		t.Fatal("the stream is open without a kind")
+	}
+	feed.take()
+	l.settle(mesh, ingress.Options{Mode: ingress.ModeStrict})
+	l.check(lost, 15*time.Second, unreachable)
+	if told := feed.updates(); len(told) > 0 {
+		t.Errorf("the intake is told %q", told)
+	}
+	if l.resumed(one); !l.open {
+		t.Error("the stream is not open again")
+	}
 }
