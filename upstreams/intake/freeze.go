@@ -210,4 +210,5 @@ func (e Release) step(in *Intake, out *Output) {
 	}
 	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
 	in.held.picked = true
+	in.noteHeldAt = in.now // the rest is a hold of another name
 }

@@ -205,3 +205,36 @@ func TestAServiceThatItsEndpointsMakeWrongIsToldAtOnce(t *testing.T) {
 		t.Errorf("told: %q", got)
 	}
 }
+
+// TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID: who was told that deletions are released has to learn
+// that others wait, and under which ID.
+func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
+	scope, err := TypeScope(entryURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.step(Opened{Scopes: []Scope{scope}})
+	m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), entry("blog/a", "b"), entry("blog/b", "b"))...)}})
+	m.step(Received{Updates: []Update{m.update(true, entry("shop/s0", "a"))}})
+	m.now = m.now.Add(2 * time.Second)
+	first := m.step(Tick{}).Events
+	if got := typesOf(first); got != "held/guard 9 removed" {
+		t.Fatal(got)
+	}
+	blog, err := ParsePart("*/blog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := m.step(Release{Order{Only: []Part{blog}}}).Events
+	if got := typesOf(part); got != "released/operator, held/guard 7 removed, changed/operator 2 removed" {
+		t.Fatal(got)
+	}
+	if id := part[1].Hold; part[0].Hold != first[0].Hold || id == first[0].Hold || id != m.named.id {
+		t.Errorf("holds %s and %s after %s, now %s", part[0].Hold, id, first[0].Hold, m.named.id)
+	}
+	if got := typesOf(m.step(Release{Order{All: true}}).Events); got != "released/operator, changed/operator 7 removed" {
+		t.Error(got)
+	}
+}
