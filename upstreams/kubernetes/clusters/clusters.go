@@ -182,12 +182,15 @@ func (f *Finder) Adopt(cfg *config.Config) {
 
 // tellEnd logs what becomes of the clusters of a part that the config has no more.
 func (f *Finder) tellEnd(gone *part) {
+	now := map[string]string{} // the part that follows a cluster, by its ID
+	for _, p := range f.parts {
+		for _, c := range p.registry.Clusters() {
+			now[c.ID] = p.cfg.Name
+		}
+	}
 	for _, c := range gone.registry.Clusters() {
-		i := slices.IndexFunc(f.parts, func(p *part) bool {
-			return slices.ContainsFunc(p.registry.Clusters(), func(other registry.Cluster) bool { return other.ID == c.ID })
-		})
-		if i >= 0 {
-			f.limit.Log(f.log, slog.LevelInfo, "cluster goes over to other clusters", "cluster", c.ID, "clusters", f.parts[i].cfg.Name, "before", gone.cfg.Name)
+		if of, followed := now[c.ID]; followed {
+			f.limit.Log(f.log, slog.LevelInfo, "cluster goes over to other clusters", "cluster", c.ID, "clusters", of, "before", gone.cfg.Name)
 		} else {
 			f.limit.Log(f.log, slog.LevelWarn, "cluster removed", "clusters", gone.cfg.Name, "cluster", c.ID, "reason", "the config does not have these clusters any more")
 		}
