@@ -179,15 +179,16 @@ func TestAReceiverThatFailsIsToldAgain(t *testing.T) {
 }
 
 // TestARestartForgetsNoEvent: what a receiver has not taken goes to it after a restart, from the lines
-// of the disk, and what it has taken does not.
+// of the disk, and what the disk knows it has taken does not. A repeat from before the restart, of a request
+// whose answer came late, is within the promise: the receiver of after the restart is another one.
 func TestARestartForgetsNoEvent(t *testing.T) {
-	r := newReceiver()
-	server := httptest.NewServer(r)
+	before, after := newReceiver(), newReceiver()
+	server := httptest.NewServer(before)
 	url := server.URL
 	j := events.New(events.Limits{})
 	_, stop := running(t, j, io.Discard, hook("oncall", url))
 	j.Record(held("taken"))
-	r.next(t)
+	before.next(t)
 	for {
 		if seq, _ := j.Reader("notify/oncall"); seq == j.Newest().Seq {
 			break
@@ -197,26 +198,53 @@ func TestARestartForgetsNoEvent(t *testing.T) {
 	server.Close() // the receiver goes, and then the relay
 	j.Record(held("missed"))
 	stop()
-	disk := j.Take()
-	j.Done(true)
 
-	again := events.New(events.Limits{})
-	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 {
-		t.Fatalf("%d bad lines", bad)
-	}
+	again := restarted(t, j)
 	lis, err := net.Listen("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	back := httptest.NewUnstartedServer(r)
+	back := httptest.NewUnstartedServer(after)
 	back.Listener.Close()
 	back.Listener = lis
 	back.Start()
 	defer back.Close()
 	running(t, again, io.Discard, hook("oncall", url))
-	if got := holds(r.next(t)); !slices.Equal(got, []string{"missed"}) {
+	if got := holds(after.next(t)); !slices.Equal(got, []string{"missed"}) {
 		t.Errorf("%v", got)
 	}
+}
+
+// TestAKillRepeatsAndLosesNothing: a receiver took an event, and the relay was killed before the disk knew
+// that. It is told again, with what came after.
+func TestAKillRepeatsAndLosesNothing(t *testing.T) {
+	r := newReceiver()
+	server := httptest.NewServer(r)
+	defer server.Close()
+	j := events.New(events.Limits{})
+	New(Options{Journal: j, Relay: "hub", Logger: slog.New(slog.DiscardHandler)}, []config.Notify{hook("oncall", server.URL)})
+	j.Record(held("taken"))
+	j.Record(held("missed"))
+	again := restarted(t, j) // the last lines before the kill
+	for name, journal := range map[string]*events.Journal{"before": j, "after": again} {
+		_, stop := running(t, journal, io.Discard, hook("oncall", server.URL))
+		if got := holds(r.next(t)); !slices.Equal(got, []string{"taken", "missed"}) {
+			t.Errorf("%s the kill: %v", name, got)
+		}
+		stop()
+	}
+}
+
+// restarted returns the journal of a process that follows, from the lines that the disk has.
+func restarted(t *testing.T, j *events.Journal) *events.Journal {
+	t.Helper()
+	disk := j.Take()
+	j.Done(true)
+	again := events.New(events.Limits{})
+	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 {
+		t.Fatalf("%d bad lines", bad)
+	}
+	return again
 }
 
 // TestARequestThatAReceiverRefusesIsGivenUp, so that it does not keep back the next.

@@ -4,6 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -81,16 +84,25 @@ contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `, api.URL))
 	file("broken.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {password: canary}\n")
+	t.Setenv("RELAY_TEST_PASSWORD", "canary-of-the-environment")
+	pair := root.issue("relay", time.Now().Add(-time.Hour), 24*time.Hour)
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile := file("tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})))
+	keyFile := file("tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
 	ports := freePorts(t, 2)
 	config := file("relay.yaml", fmt.Sprintf(`node: {id: hub}
 admin: {address: "127.0.0.1:%d"}
 state: {dir: %s}
 downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
 upstreams:
-- {name: east, xds: {addresses: [%q], tls: {caFile: %s, serverName: %s}, tokenFile: %s}}
+- {name: east, xds: {addresses: [%q], tls: {caFile: %s, serverName: %s, certFile: %s, keyFile: %s}, tokenFile: %s}}
 - {name: cluster, kubernetes: {kubeconfig: %s}}
 - {name: files, file: {path: %s}}
-`, ports[0], filepath.Join(dir, "state"), ports[1], s.Addr, root.file, istiodName, jwt(t, map[string]any{"aud": "canary"}), kubeconfig, filepath.Join(dir, "broken.yaml")))
+notify: [{name: oncall, url: "http://127.0.0.1:1/services/canary", on: [failed, denied, frozen]}]
+`, ports[0], filepath.Join(dir, "state"), ports[1], s.Addr, root.file, istiodName, certFile, keyFile, jwt(t, map[string]any{"aud": "canary"}), kubeconfig, filepath.Join(dir, "broken.yaml")))
 	text, err := os.ReadFile(config)
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +127,9 @@ upstreams:
 	for name, content := range all {
 		if i := strings.Index(content, "canary"); i >= 0 {
 			t.Errorf("%s has a secret: …%s…", name, content[max(0, i-80):min(len(content), i+40)])
+		}
+		if strings.Contains(content, base64.StdEncoding.EncodeToString(key)[64:120]) {
+			t.Errorf("%s has the private key", name)
 		}
 	}
 	want := []string{

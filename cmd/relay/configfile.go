@@ -31,5 +31,5 @@ func (f *configFile) find() (string, error) {
 			return file, nil
 		}
 	}
-	return "", fmt.Errorf("no config file: use -c FILE or RELAY_CONFIG, or write %s", strings.Join(usualFiles(), " or "))
+	return "", fmt.Errorf("no config file: use -c FILE or RELAY_CONFIG, or write %s; \"relay init\" prints a first one", strings.Join(usualFiles(), " or "))
 }

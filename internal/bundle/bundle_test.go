@@ -36,30 +36,49 @@ func files(t *testing.T, archive []byte) map[string]string {
 	}
 }
 
+// withSecrets are texts with a secret each, which has the word canary in it, also in base64.
+var withSecrets = []string{
+	"token eyJhbGciOiJSUzI1NiJ9.eyJjYW5hcnkiOjF9.canary-signature_x",
+	"Authorization: Bearer canary0123456789",
+	"authorization=Basic Y2FuYXJ5OmNhbmFyeQ== canaryfree"[:43],
+	"-----BEGIN EC PRIVATE KEY-----\ncanary\ncanary\n-----END EC PRIVATE KEY-----",
+	"-----BEGIN PRIVATE KEY-----\ncanary",
+	`dial https://root:canary@istiod.example:15012/x`,
+	`server: https://canary@10.0.0.1`,
+	"https://hooks.slack.com/services/T000/B000/canary",
+	`url: "https://example.com/hook?key=canary"`,
+	"https://example.com?canary=1",
+	`client-key-data: canaryCANARY+/=`,
+	`"client-certificate-data": "canary"`,
+	`password=canary`, `{"password":"canary"}`, `db_password: canary`, `"{\"token\":\"canary\"}"`, "access_token=canary&x=1", "api-key: canary",
+	"redis://user:canary@host/0",
+	"AWS_SECRET_ACCESS_KEY=canary", "MY_DB_PASSWORD: canary", "CI_JOB_TOKEN_V2=canary", "X-Vault-Token: canary", "privateKey: canary", "client_key: canary",
+	`password: "a canary with spaces"`, `password='a canary'`, `{"password":"it\"s a canary"}`, `msg="{\"password\":\"a canary\"}"`,
+	"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,0\n\ncanary\n-----END RSA PRIVATE KEY-----",
+	"https://hooks.example/a,canary", "https://hooks.example/a;canary", "https://hooks.example/(a)canary", "tls.key: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tcanary",
+	"Cookie: session=canary", "authorization: Token canary", "--client-secret canary",
+	"\u017fecret: canary", "to\u212aen=canary", "AKIACANARYCANARY0123", "ghs_canarycanarycanary01", "xoxb-canary-canary",
+}
+
 func TestSecretsAreTakenOut(t *testing.T) {
-	for _, text := range []string{
-		"token eyJhbGciOiJSUzI1NiJ9.eyJjYW5hcnkiOjF9.canary-signature_x",
-		"Authorization: Bearer canary0123456789",
-		"authorization=Basic Y2FuYXJ5OmNhbmFyeQ== canaryfree"[:43],
-		"-----BEGIN EC PRIVATE KEY-----\ncanary\ncanary\n-----END EC PRIVATE KEY-----",
-		"-----BEGIN PRIVATE KEY-----\ncanary",
-		`dial https://root:canary@istiod.example:15012/x`,
-		`server: https://canary@10.0.0.1`,
-		"https://hooks.slack.com/services/T000/B000/canary",
-		`url: "https://example.com/hook?key=canary"`,
-		"https://example.com?canary=1",
-		`client-key-data: canaryCANARY+/=`,
-		`"client-certificate-data": "canary"`,
-		`password=canary`, `{"password":"canary"}`, `db_password: canary`, `"{\"token\":\"canary\"}"`, "access_token=canary&x=1", "api-key: canary",
-		"redis://user:canary@host/0",
-		"AWS_SECRET_ACCESS_KEY=canary", "MY_DB_PASSWORD: canary", "CI_JOB_TOKEN_V2=canary", "X-Vault-Token: canary", "privateKey: canary", "client_key: canary",
-		`password: "a canary with spaces"`, `password='a canary'`, `{"password":"it\"s a canary"}`, `msg="{\"password\":\"a canary\"}"`,
-		"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,0\n\ncanary\n-----END RSA PRIVATE KEY-----",
-		"https://hooks.example/a,canary", "https://hooks.example/a;canary", "https://hooks.example/(a)canary", "tls.key: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tcanary",
-		"Cookie: session=canary", "authorization: Token canary", "--client-secret canary",
-	} {
+	for _, text := range withSecrets {
 		if got := string(Redact([]byte(text))); strings.Contains(strings.ToLower(got), "canary") || strings.Contains(got, "Y2FuYXJ5") {
 			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// TestSignsMissNoShape: text that is not looked at for a shape has nothing of it.
+func TestSignsMissNoShape(t *testing.T) {
+	for _, text := range withSecrets {
+		for _, text := range []string{text, strings.ToUpper(text), strings.ToLower(text)} {
+			want := []byte(text)
+			for _, s := range secrets {
+				want = s.shape.ReplaceAll(want, []byte(s.by))
+			}
+			if got := Redact([]byte(text)); !bytes.Equal(got, want) {
+				t.Errorf("%q became %q, and %q if all shapes are looked for", text, got, want)
+			}
 		}
 	}
 }
