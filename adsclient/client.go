@@ -39,6 +39,9 @@ type Config struct {
 	// is called for each stream. relay: the server is another relay, which serves every kind
 	// under every version; the first type is the same.
 	TypeURLs func(relay bool) []string
+	// MeetFirst: a SotW stream asks for one type, and for the others when the server has told
+	// whether it is a relay, or 10 s later. A delta stream always does so.
+	MeetFirst bool
 	// Names returns the names to ask for of a type, and no stream opens while there are none. It
 	// is called for each stream and after each Resubscribe. Servers answer names in parts, so no
 	// response is Complete. It needs the protocol SotW: an istiod's delta loses deletions of

@@ -142,7 +142,8 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	s.out = newAcks()
 	s.types = s.client.cfg.TypeURLs(false)
 	var first []proto.Message
-	if s.protocol == Delta {
+	meets := s.protocol == Delta || s.client.cfg.MeetFirst
+	if meets {
 		// A relay's headers come as soon as the stream is open; an istiod's come with its
 		// first answer, so it is asked for one small thing.
 		if err := s.grpc.SendMsg(s.firstRequest(0)); err != nil {
@@ -181,7 +182,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	var others sync.WaitGroup
 	others.Go(func() { s.write(ctx, first) })
 	others.Go(func() { s.watchdog(ctx, cancel) })
-	if s.protocol == SotW {
+	if !meets {
 		// A relay's headers come before it answers anything, an istiod's with its first answer.
 		others.Go(func() {
 			if err := s.greet(); err != nil {

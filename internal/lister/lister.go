@@ -84,6 +84,8 @@ type lister struct {
 	late    *time.Timer
 
 	kindOf map[string]mirror.Kind // by type URL
+	// relay: the present server is a relay, which has every kind under each of its spellings.
+	relay bool
 	// answers are the newest full answers, by type URL and full name.
 	answers  map[string]map[string]*mirror.Resource
 	complete bool // each type was answered
@@ -92,17 +94,19 @@ type lister struct {
 
 func (l *lister) run(ctx context.Context) error {
 	l.kindOf, l.answers, l.merged = map[string]mirror.Kind{}, map[string]map[string]*mirror.Resource{}, map[mirror.Kind]map[mirror.Key]*mirror.Resource{}
-	var typeURLs []string
 	for _, k := range l.cfg.Kinds {
 		for _, u := range k.TypeURLs {
 			l.kindOf[u] = k.Kind
-			typeURLs = append(typeURLs, u)
 		}
 	}
 	client, err := adsclient.New(adsclient.Config{
 		Addresses: []string{l.cfg.Server}, Protocol: adsclient.SotW,
-		Node:        func() *corev3.Node { return l.cfg.Node },
-		TypeURLs:    func(bool) []string { return typeURLs },
+		Node:      func() *corev3.Node { return l.cfg.Node },
+		MeetFirst: true,
+		TypeURLs: func(relay bool) []string {
+			l.relay = relay
+			return l.asked()
+		},
 		Credentials: l.cfg.Credentials, DialOptions: l.cfg.DialOptions, ResyncInterval: l.cfg.ResyncInterval, Logger: l.cfg.Logger,
 		SyncTimeout: -1, // Config.Timeout is what counts
 	}, l)
@@ -118,12 +122,33 @@ func (l *lister) run(ctx context.Context) error {
 	}
 	switch err := context.Cause(ctx); {
 	case errors.Is(err, errLate):
-		return l.notAnswered(typeURLs)
+		return l.notAnswered()
 	case errors.Is(err, context.Canceled): // the caller wanted the end
 		return nil
 	default:
 		return err
 	}
+}
+
+// spellings returns the types under which a kind is asked for.
+func (l *lister) spellings(k selection.Kind) []string {
+	if l.relay {
+		return k.TypeURLs[:1]
+	}
+	return k.TypeURLs
+}
+
+// asked returns the types that are asked for.
+func (l *lister) asked() (typeURLs []string) {
+	for _, k := range l.cfg.Kinds {
+		typeURLs = append(typeURLs, l.spellings(k)...)
+	}
+	return typeURLs
+}
+
+// pending returns the types that are asked for and were not answered.
+func (l *lister) pending() []string {
+	return slices.DeleteFunc(l.asked(), func(u string) bool { return l.answers[u] != nil })
 }
 
 // HandleResponse implements adsclient.Handler.
@@ -160,7 +185,7 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 
 // tell calls observe with the changes, once each type was answered.
 func (l *lister) tell(kind mirror.Kind) {
-	if len(l.answers) < len(l.kindOf) {
+	if len(l.pending()) > 0 {
 		return
 	}
 	first := !l.complete
@@ -185,7 +210,7 @@ func (l *lister) tell(kind mirror.Kind) {
 // compares them with the last union.
 func (l *lister) difference(kind selection.Kind) (events []Event) {
 	united := map[mirror.Key]*mirror.Resource{}
-	for _, u := range kind.TypeURLs {
+	for _, u := range l.spellings(kind) {
 		for _, r := range l.answers[u] {
 			if _, ok := united[r.Key()]; !ok {
 				united[r.Key()] = r
@@ -230,12 +255,12 @@ func (l *lister) HandleState(s adsclient.State) {
 }
 
 // notAnswered names types that the server has not answered.
-func (l *lister) notAnswered(typeURLs []string) error {
-	pending := slices.DeleteFunc(typeURLs, func(u string) bool { return l.answers[u] != nil })
+func (l *lister) notAnswered() error {
+	pending := l.pending()
 	n := len(pending)
 	if n > 3 {
 		pending = append(pending[:3], "…")
 	}
 	return fmt.Errorf("server %s: no answer within %v for %d of %d types (%s): a relay answers when its upstreams have synced, see its /ready; raise --timeout",
-		l.cfg.Server, l.cfg.Timeout, n, len(l.kindOf), strings.Join(pending, ", "))
+		l.cfg.Server, l.cfg.Timeout, n, len(l.asked()), strings.Join(pending, ", "))
 }

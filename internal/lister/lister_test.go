@@ -79,6 +79,27 @@ func TestAnswersToAllSpellingsAreUnited_C1(t *testing.T) {
 	}
 }
 
+// TestARelayIsAskedForOneSpellingOfAKind: it has every kind under each of them, and each would be all of
+// it once more.
+func TestARelayIsAskedForOneSpellingOfAKind(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	s.Set(seV1, entry("shop/b", "b.example.com"))
+	s.Set(seAlpha, entry("shop/b", "b.example.com"))
+	s.Set(widgetV1, fakexds.MCP("shop/w", &networking.Sidecar{}))
+	got, problems, err := List(t.Context(), config(s))
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	if d := cmp.Diff([]string{"example.com/Widget shop/w", "networking.istio.io/ServiceEntry shop/b"}, names(got)); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	for _, r := range s.Requests() {
+		if r.TypeURL == seAlpha {
+			t.Errorf("%s was asked for", seAlpha)
+		}
+	}
+}
+
 func TestTheNodeIsAWaypointOfTheAPIGenerator_C3_C12(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	if _, _, err := List(t.Context(), config(s)); err != nil {
