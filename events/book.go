@@ -63,7 +63,7 @@ func (b *bucket) fill(now time.Time, burst int, every time.Duration) {
 	}
 }
 
-// maxBuckets is how many buckets are kept that may be full.
+// maxBuckets is how many buckets are kept that may be full, where no more are in use.
 const maxBuckets = 256
 
 // bucket returns the bucket of a class.
@@ -71,12 +71,13 @@ func (b *book) bucket(c class, now time.Time) *bucket {
 	if bk := b.buckets[c]; bk != nil {
 		return bk
 	}
-	if len(b.buckets) >= maxBuckets {
+	if len(b.buckets) >= max(maxBuckets, 2*b.inUse) {
 		maps.DeleteFunc(b.buckets, func(c class, bk *bucket) bool {
 			burst, every := c.rate()
 			bk.fill(now, burst, every)
 			return bk.waiting == nil && bk.credit == time.Duration(burst)*every
 		})
+		b.inUse = len(b.buckets) // to look at all of them for each new one would cost their square
 	}
 	burst, every := c.rate()
 	bk := &bucket{credit: time.Duration(burst) * every, at: now}
@@ -93,6 +94,7 @@ type book struct {
 	bytes   int
 	last    uint64 // the newest Seq
 	buckets map[class]*bucket
+	inUse   int // buckets that were not full when they were last looked at
 	waiting int // events in buckets
 	// settled are events whose stages came after they were appended, the newest last; stage counts
 	// all that ever were.
