@@ -59,7 +59,11 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 			if err != nil {
 				return err
 			}
-			found, err := examine(cmd.Context(), path, upstream, timeout)
+			told := func(string, ...any) {}
+			if watched(cmd) {
+				told = cmd.PrintErrf
+			}
+			found, err := examine(cmd.Context(), path, upstream, timeout, told)
 			if err != nil {
 				return err
 			}
@@ -83,8 +87,8 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 	return cmd
 }
 
-// examine checks the config file, and what a relay with it needs.
-func examine(ctx context.Context, path, upstream string, limit time.Duration) ([]doctor.Finding, error) {
+// examine checks the config file, and what a relay with it needs. It calls told with what takes long.
+func examine(ctx context.Context, path, upstream string, limit time.Duration, told func(string, ...any)) ([]doctor.Finding, error) {
 	if limit <= 0 {
 		return nil, fmt.Errorf("--timeout is %v: want more than 0", limit)
 	}
@@ -104,6 +108,11 @@ func examine(ctx context.Context, path, upstream string, limit time.Duration) ([
 	}
 	most := memory.SetLimit()
 	cfg.FitMemory(most)
+	n := len(cfg.Upstreams)
+	if upstream != "" {
+		n = 1
+	}
+	told("checking this host and %s, each for %v at most\n", cliview.Count(n, "upstream"), limit)
 	d := relay.Doctor{Config: cfg, Upstream: upstream, Limit: limit, Memory: most, Running: func(ctx context.Context) bool {
 		v, err := admin.Client{Address: cfg.Admin.Address}.Version(ctx)
 		return err == nil && v.Name == cfg.Node.ID

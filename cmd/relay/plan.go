@@ -98,7 +98,8 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	}
 	merged, err := relay.Merge(ctx, cfg, told)
 	if err != nil {
-		return cliview.Changes{}, fmt.Errorf("no plan: %w", err)
+		// Without its resources, a plan would show all that an upstream has as removed.
+		return cliview.Changes{}, fmt.Errorf("no plan: %w; relay doctor tells what is wrong, and --timeout waits longer", err)
 	}
 	now, next, err := relay.Differing(ctx, running, versions, merged)
 	if err != nil {
