@@ -15,12 +15,10 @@ import (
 const (
 	// gap is the pause between single changes: longer than anybody's debounce.
 	gap = 300 * time.Millisecond
-	// rest is how long a contender is left alone before its memory counts as settled, and
-	// age how long after the first sync that is at least: the same for slow and fast ones.
+	// rest is how long a contender is left alone before the single changes, and before its memory
+	// counts as settled, and age how long after the first sync that is at least: the same for slow and fast ones.
 	rest = 5 * time.Second
-	// manyConfigs is from how many configs on a contender has rest before the single changes, too.
-	manyConfigs = 25_000
-	age         = 20 * time.Second
+	age  = 20 * time.Second
 	// patience is how long the clients may take to hold everything.
 	patience = 3 * time.Minute
 	// slowChanges is how many single changes are timed of slow contenders.
@@ -265,9 +263,7 @@ func (b *bench) steps() error {
 		return errors.Join(err, b.disk())
 	}
 	if b.scenario.Changes > 0 {
-		if b.scenario.Configs >= manyConfigs {
-			time.Sleep(rest) // what is put in order after a start is no part of a change
-		}
+		time.Sleep(cmp.Or(b.scenario.Rest, rest)) // what is put in order after a start is no part of a change
 		if err := b.singles(); err != nil {
 			return fmt.Errorf("single changes: %w", err)
 		}

@@ -37,8 +37,8 @@ type scenario struct {
 	Lasting time.Duration   `json:"lasting,omitempty"`
 	// Settle lets memory settle before steady rates begin; its peak is taken then, too.
 	Settle bool `json:"settle,omitempty"`
-	// Rest, when not zero, is how long the contender is left alone before its memory counts as settled,
-	// in place of what is usual: tests need not wait for that.
+	// Rest, when not zero, is how long the contender is left alone before the single changes, and before
+	// its memory counts as settled, in place of what is usual: tests need not wait for that.
 	Rest time.Duration `json:"rest,omitempty"`
 	// Starts, when not zero, is how often the contender is started from what it has on disk, with all
 	// upstreams down.
@@ -98,7 +98,7 @@ func (s scenario) estimate(c contender) time.Duration {
 	took := openAndClose + resources*aResource + resources*clients*aCopy + clients*aClient + slow
 	if s.Changes > 0 || s.Settle {
 		singles := time.Duration(s.changesFor(c)) * (gap + change)
-		took += singles + cmp.Or(s.Rest, max(rest, age-singles))
+		took += rest + singles + cmp.Or(s.Rest, max(rest, age-singles))
 	}
 	if s.Burst > 0 {
 		took += time.Second + 5*change
