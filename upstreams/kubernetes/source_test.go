@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -346,13 +347,16 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 	if !strings.Contains(st.LastError, "let it list and watch that kind") {
 		t.Errorf("it is not told what to do: %s", st.LastError)
 	}
-	got := map[string]string{}
-	for _, one := range st.Following {
-		got[one.Kind+" "+one.Version] = one.State
+	want := map[string]string{
+		"networking.istio.io/ServiceEntry v1": "following", "networking.istio.io/Sidecar v1": "denied", "apiextensions.k8s.io/CustomResourceDefinition v1": "polled",
 	}
-	if got["networking.istio.io/ServiceEntry v1"] != "following" || got["networking.istio.io/Sidecar v1"] != "denied" || got["apiextensions.k8s.io/CustomResourceDefinition v1"] != "polled" || len(got) != 3 {
-		t.Errorf("kinds: %v", got)
-	}
+	w.eventually("each kind has its state", func() bool {
+		got := map[string]string{}
+		for _, one := range w.status().Following {
+			got[one.Kind+" "+one.Version] = one.State
+		}
+		return maps.Equal(got, want)
+	})
 	if !strings.Contains(st.LastError, "Sidecar") {
 		t.Errorf("the error is %q", st.LastError)
 	}
