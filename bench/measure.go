@@ -17,7 +17,7 @@ const (
 	gap = 300 * time.Millisecond
 	// rest is how long a contender is left alone before the single changes, and before its memory
 	// counts as settled, and age how long after the first sync that is at least: the same for slow and fast ones.
-	rest = 5 * time.Second
+	rest = 4 * time.Second
 	age  = 20 * time.Second
 	// patience is how long the clients may take to hold everything.
 	patience = 3 * time.Minute
@@ -263,7 +263,7 @@ func (b *bench) steps() error {
 		return errors.Join(err, b.disk())
 	}
 	if b.scenario.Changes > 0 {
-		time.Sleep(cmp.Or(b.scenario.Rest, rest)) // what is put in order after a start is no part of a change
+		time.Sleep(b.scenario.calm(b.contender))
 		if err := b.singles(); err != nil {
 			return fmt.Errorf("single changes: %w", err)
 		}

@@ -90,6 +90,15 @@ const (
 	restartServer = 10 * time.Second
 )
 
+// calm returns how long a contender is left alone before the single changes: what it puts in order after
+// a start is no part of a change. Where a change takes long, that does not count.
+func (s scenario) calm(c contender) time.Duration {
+	if c.slow > 0 {
+		return 0
+	}
+	return cmp.Or(s.Rest, rest-time.Second) // a second has passed since the first sync
+}
+
 // estimate returns about how long one run of a contender takes.
 func (s scenario) estimate(c contender) time.Duration {
 	resources, clients := time.Duration(s.Configs), time.Duration(s.Clients)
@@ -98,7 +107,8 @@ func (s scenario) estimate(c contender) time.Duration {
 	took := openAndClose + resources*aResource + resources*clients*aCopy + clients*aClient + slow
 	if s.Changes > 0 || s.Settle {
 		singles := time.Duration(s.changesFor(c)) * (gap + change)
-		took += rest + singles + cmp.Or(s.Rest, max(rest, age-singles))
+		calm := s.calm(c)
+		took += calm + singles + cmp.Or(s.Rest, max(rest, age-calm-singles))
 	}
 	if s.Burst > 0 {
 		took += time.Second + 5*change

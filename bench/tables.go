@@ -305,7 +305,7 @@ func contendersTable() table {
 // method tells how the figures come about.
 func method() string {
 	return fmt.Sprintf("*First sync* is from the start of the process to the first and to the last client that holds everything. "+
-		"*A change* is one resource, made %v after the previous one was everywhere, the first at least %v after the first sync; of linear and istiod %d changes are timed. Its time is from the moment the control plane has it to each client's having it; "+
+		"*A change* is one resource, made %v after the previous one was everywhere, the first at least %v after the first sync; of linear and istiod, which have no such rest, %d changes are timed. Its time is from the moment the control plane has it to each client's having it; "+
 		"CPU is user and system time of the contender's process, everything in between included; bytes are of the gRPC messages. "+
 		"RSS is read at least %v after the first sync and %v after the last change, and after steady rates at their end; "+
 		"the peak is of the whole run, or of the start in the scenarios `%s*`. A control plane that speaks SotW sends its full state on each change, and waits %v before it does so again, as istiods do: "+
