@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -194,6 +195,21 @@ func TestChangesComeAtTheirTimes(t *testing.T) {
 					t.Errorf("speed %v, delta %v: %s", speed, isDelta, diff)
 				}
 			})
+		}
+	}
+}
+
+// TestAServerThatEndsBeforeItServesEndsInOrder: gRPC tells that it was stopped, and that is no error.
+func TestAServerThatEndsBeforeItServesEndsInOrder(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // either may come first
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := New(Summary{}, 1, func(string) {}).Serve(ctx, lis, nil); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

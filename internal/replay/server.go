@@ -72,7 +72,13 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener, r *recording.Reade
 	)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, ads{s})
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return server.Serve(netutil.LimitListener(lis, maxConns)) }) // nil after Stop
+	g.Go(func() error {
+		// nil when Stop comes while it serves, and an error when it came before
+		if err := server.Serve(netutil.LimitListener(lis, maxConns)); !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})
 	g.Go(func() error { return s.play(ctx, r) })
 	g.Go(func() error {
 		<-ctx.Done()
