@@ -54,13 +54,10 @@ func (q quietSource) Run(ctx context.Context, feed upstreams.Feed) error {
 
 // quietRelay is a relay with a state directory, whose only source is quiet.
 type quietRelay struct {
-	t      *testing.T
 	store  *countingStore
 	m      *upstreams.Manager
 	keeper *state.Keeper
-	cancel context.CancelFunc
-	ended  chan error
-	parts  int
+	end    func() // in the order of relays: what is written last is what the parts before left
 }
 
 // startQuiet starts one in a bubble. An unreachable source tells nothing.
@@ -86,24 +83,24 @@ func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool
 		t.Fatal(err)
 	}
 	m.Record(journal)
-	ctx, cancel := context.WithCancel(t.Context())
-	m.Restore(ctx)
-	parts := []func(context.Context) error{m.Run, aggregate.Run, journal.Run, keeper.Run}
-	r := &quietRelay{t: t, store: store, m: m, keeper: keeper, cancel: cancel, ended: make(chan error, len(parts)), parts: len(parts)}
-	for _, run := range parts {
-		go func() { r.ended <- run(ctx) }()
+	m.Restore(t.Context())
+	var ends []func()
+	for _, run := range []func(context.Context) error{aggregate.Run, m.Run, journal.Run, keeper.Run} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- run(ctx) }()
+		ends = append(ends, func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	return r
-}
-
-func (r *quietRelay) end() {
-	r.t.Helper()
-	r.cancel()
-	for range r.parts {
-		if err := <-r.ended; err != nil {
-			r.t.Error(err)
+	return &quietRelay{store: store, m: m, keeper: keeper, end: func() {
+		for _, end := range ends {
+			end()
 		}
-	}
+	}}
 }
 
 // silentSource can not be reached.
