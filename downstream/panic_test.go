@@ -2,6 +2,9 @@ package downstream
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,6 +77,25 @@ func TestPanicWhileTheServerOpensCostsThatKey(t *testing.T) {
 	r.store.SetSynced()
 	if got := names(t, s.next()); got != "shop/a" {
 		t.Errorf("the first response has %q", got)
+	}
+}
+
+// Many items are read by several goroutines: the panic of one is not the end of the process.
+func TestPanicOverOneOfManyWhileTheServerOpensCostsThatKey(t *testing.T) {
+	g := &faulty{Generator: newMCPGenerator()}
+	g.bad.Store(true)
+	r := startRelay(t, false, func(_ *Config, d *Deps) { d.Generators = []Generator{g} })
+	const others = 4 * minPart
+	for i := range others {
+		r.store.Put(se("shop", fmt.Sprint("n", i), "0"))
+	}
+	r.store.Put(se("shop", "bad", "0"))
+	s := r.sotw()
+	s.send(subscribe(seV1))
+	r.store.SetSynced()
+	got := strings.Fields(names(t, s.next()))
+	if len(got) != others || slices.Contains(got, "shop/bad") {
+		t.Errorf("the first response has %d resources, want the %d others", len(got), others)
 	}
 }
 

@@ -2,7 +2,10 @@ package downstream
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"meshrelay/downstream/snapshot"
@@ -20,17 +23,22 @@ func (vs *views) open(now time.Time) {
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
 	derived := vs.filled(true, nil)
-	for _, kind := range vs.resources.SourceKinds() {
-		byType := map[subscription.Type]*items{}
-		for keys := range slices.Chunk(vs.resources.Keys(kind), openBatch) {
-			for _, list := range byType {
-				list.refs = list.refs[:0]
+	// The next batch is looked for while this one is read.
+	batches := make(chan map[subscription.Type]*items)
+	go func() {
+		defer close(batches)
+		for _, kind := range vs.resources.SourceKinds() {
+			for keys := range slices.Chunk(vs.resources.Keys(kind), openBatch) {
+				byType := map[subscription.Type]*items{}
+				for _, key := range keys {
+					vs.generators.affected(key, byType)
+				}
+				batches <- byType
 			}
-			for _, key := range keys {
-				vs.generators.affected(key, byType)
-			}
-			vs.applyAll(byType, derived, now) // the views are empty: nothing else is in them
 		}
+	}()
+	for byType := range batches {
+		vs.applyAll(byType, derived, now) // the views are empty: nothing else is in them
 	}
 }
 
@@ -128,9 +136,37 @@ func (l *items) sort() {
 	l.refs = slices.CompactFunc(l.refs, func(a, b Ref) bool { return a.Name == b.Name })
 }
 
-// read puts the items, as from shows them, into updates.
+// minPart is how many items a goroutine reads at least.
+const minPart = 1024
+
+// read puts the items, as from shows them, into updates: as many at a time as there are CPUs.
 func (l *items) read(from Reader, updates []snapshot.Update) {
-	for i, ref := range l.refs {
+	part := max(len(l.refs)/runtime.GOMAXPROCS(0)+1, minPart)
+	if len(l.refs) <= part {
+		l.readPart(from, l.refs, updates)
+		return
+	}
+	var reading sync.WaitGroup
+	var panicked atomic.Bool
+	for first := 0; first < len(l.refs); first += part {
+		end := min(first+part, len(l.refs))
+		reading.Go(func() {
+			defer func() {
+				if recover() != nil {
+					panicked.Store(true)
+				}
+			}()
+			l.readPart(from, l.refs[first:end], updates[first:end])
+		})
+	}
+	reading.Wait()
+	if panicked.Load() {
+		l.readPart(from, l.refs, updates) // where the caller can recover from it
+	}
+}
+
+func (l *items) readPart(from Reader, refs []Ref, updates []snapshot.Update) {
+	for i, ref := range refs {
 		updates[i] = snapshot.Update{Name: ref.Name}
 		if !ref.gone {
 			updates[i].Item = l.generator.Item(from, l.of, ref)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -347,4 +348,45 @@ func TestCaughtUpForgetsAWaiterThatGaveUp(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func TestManyNamesAreSortedAsFewAre(t *testing.T) {
+	names := make([]string, 1<<14+7)
+	for i := range names {
+		names[i] = fmt.Sprint("shop/n", i*7919%len(names)/2) // each twice, in no order
+	}
+	want := slices.Sorted(slices.Values(names))
+	if got := sorted(names); !slices.Equal(got, want) {
+		t.Error("they are in another order")
+	}
+}
+
+// A store that begins with many resources, some of which wait already, gives the same as one that is
+// given them one by one; what leaves before it is merged is not served.
+func TestAStoreThatBeginsWithResourcesServesThem(t *testing.T) {
+	east, west := NewStore(), NewStore()
+	a := NewAggregate()
+	a.SetSources([]Source{{"east", east}, {"west", west}})
+	west.Put(entry(t, "west", "both", "west.example"))
+	east.Begin([]*Resource{entry(t, "east", "both", "east.example"), entry(t, "east", "gone", "x.example"), entry(t, "east", "one", "1.example")})
+	east.Remove(entry(t, "east", "gone", "x.example").Key())
+	east.SetSynced()
+	west.SetSynced()
+	last := map[string]string{}
+	if err := a.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) { last[cur.FullName()] = cur.Source() }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { a.Run(ctx) }) //nolint:errcheck // it ends with ctx
+	<-a.Synced()
+	stop()
+	running.Wait()
+	want := map[string]string{"shop/both": "east", "shop/one": "east"}
+	if !maps.Equal(last, want) {
+		t.Errorf("the last events are of %v, want %v", last, want)
+	}
+	if n := a.Counts()[serviceEntries]; n != len(want) {
+		t.Errorf("%d resources are served, want %d", n, len(want))
+	}
 }

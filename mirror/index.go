@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"unique"
 )
 
 // contents is an index with its lock. Store and Aggregate embed it.
@@ -15,7 +16,12 @@ type contents struct {
 }
 
 // Get implements ConfigStore.
-func (c *contents) Get(key Key) *Resource { return c.named(refOf(key)) }
+func (c *contents) Get(key Key) *Resource {
+	kind := unique.Make(key.Kind)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.index.find(kind, key)
+}
 
 func (c *contents) named(k ref) *Resource {
 	c.mu.RLock()
@@ -27,8 +33,9 @@ func (c *contents) named(k ref) *Resource {
 func (c *contents) List(kind Kind, namespace string) []*Resource {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	out := make([]*Resource, 0, len(c.index[kind]))
-	for _, r := range c.index[kind] {
+	byName := c.index[unique.Make(kind)]
+	out := make([]*Resource, 0, len(byName))
+	for _, r := range byName {
 		if namespace == "" || r.Namespace() == namespace {
 			out = append(out, r)
 		}
@@ -41,14 +48,15 @@ func (c *contents) List(kind Kind, namespace string) []*Resource {
 func (c *contents) All(kind Kind) []*Resource {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return slices.AppendSeq(make([]*Resource, 0, len(c.index[kind])), maps.Values(c.index[kind]))
+	byName := c.index[unique.Make(kind)]
+	return slices.AppendSeq(make([]*Resource, 0, len(byName)), maps.Values(byName))
 }
 
 // Kinds returns the kinds that have resources, in sending order.
 func (c *contents) Kinds() []Kind {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return slices.SortedFunc(maps.Keys(c.index), CompareKinds)
+	return slices.SortedFunc(c.index.kinds, CompareKinds)
 }
 
 // Counts returns the number of resources by kind.
@@ -57,28 +65,46 @@ func (c *contents) Counts() map[Kind]int {
 	defer c.mu.RUnlock()
 	out := make(map[Kind]int, len(c.index))
 	for kind, byName := range c.index {
-		out[kind] = len(byName)
+		out[kind.Value()] = len(byName)
 	}
 	return out
 }
 
 // index holds resources by kind and full name.
-type index map[Kind]map[string]*Resource
+type index map[unique.Handle[Kind]]map[string]*Resource
 
-func (x index) get(k ref) *Resource { return x[k.kind.Value()][k.name] }
+func (x index) get(k ref) *Resource { return x[k.kind][k.name] }
 
-// reserve makes room for n resources of a kind that has none.
-func (x index) reserve(kind Kind, n int) {
-	if x[kind] == nil {
-		x[kind] = make(map[string]*Resource, n)
+// find is get for a Key of a kind. It allocates nothing.
+func (x index) find(kind unique.Handle[Kind], key Key) *Resource {
+	var room [maxNameLen]byte
+	return x[kind][string(key.appendFullName(room[:0]))]
+}
+
+// kinds yields the kinds of which there are any.
+func (x index) kinds(yield func(Kind) bool) {
+	for kind := range x {
+		if !yield(kind.Value()) {
+			return
+		}
 	}
+}
+
+// reserve returns the resources of a kind by full name, with room for n when there are none.
+func (x index) reserve(kind unique.Handle[Kind], n int) map[string]*Resource {
+	byName := x[kind]
+	if byName == nil {
+		byName = make(map[string]*Resource, n)
+		x[kind] = byName
+	}
+	return byName
 }
 
 // replace puts cur in the place of old, which has the same key. Either may be nil.
 func (x index) replace(old, cur *Resource) {
 	if old != nil {
 		// A map keeps the key that it has, and with it the memory of the old resource's name.
-		kind := old.Kind()
+		kind := old.kind()
 		if delete(x[kind], old.name); len(x[kind]) == 0 && cur == nil {
 			delete(x, kind)
 		}
@@ -86,10 +112,5 @@ func (x index) replace(old, cur *Resource) {
 	if cur == nil {
 		return
 	}
-	byName := x[cur.Kind()]
-	if byName == nil {
-		byName = map[string]*Resource{}
-		x[cur.Kind()] = byName
-	}
-	byName[cur.name] = cur
+	x.reserve(cur.kind(), 0)[cur.name] = cur
 }

@@ -100,6 +100,14 @@ func (k Key) FullName() string {
 	return k.Namespace + "/" + k.Name
 }
 
+// appendFullName appends FullName.
+func (k Key) appendFullName(b []byte) []byte {
+	if !k.Kind.Bare() {
+		b = append(append(b, k.Namespace...), '/')
+	}
+	return append(b, k.Name...)
+}
+
 // String returns "group/Kind namespace/name".
 func (k Key) String() string { return k.Kind.String() + " " + k.FullName() }
 

@@ -56,6 +56,10 @@ func ParseProvenance(s string) (p Provenance) {
 
 // splitVia splits the annotation's value before and after the last " via ".
 func splitVia(value []byte) (before, path []byte) {
+	// Names of relays have no spaces: it ends with the last one.
+	if end := bytes.LastIndexByte(value, ' ') + 1; bytes.HasSuffix(value[:end], via) {
+		return value[:end-len(via)], value[end:]
+	}
 	if i := bytes.LastIndex(value, via); i >= 0 {
 		return value[:i], value[i+len(via):]
 	}

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -9,7 +10,8 @@ import (
 )
 
 // queue holds the keys with a copy that may have changed. A key that is marked again while it
-// waits keeps its place, so the queue is no longer than the number of keys.
+// waits keeps its place, so the queue is no longer than the number of keys, and of the copies that
+// stores begin with.
 type queue struct {
 	wake chan struct{} // one slot: there is something to do
 
@@ -18,7 +20,7 @@ type queue struct {
 	// waiting has the Store that has marked a key, or nil; also has those that have after it.
 	waiting map[ref]*Store
 	also    map[ref][]*Store
-	order   []ref // those from head on
+	order   []mark // those from head on
 	head    int
 	// queued and handled count keys.
 	queued, handled uint64
@@ -44,6 +46,13 @@ func (r ref) key() Key {
 	return Key{Kind: r.kind.Value(), Namespace: namespace, Name: name}
 }
 
+// mark is a key in the queue. by is the Store that begins with a copy of it; nil: waiting has the
+// stores that have marked the key.
+type mark struct {
+	ref
+	by *Store
+}
+
 // waiter waits until that many keys are handled.
 type waiter struct {
 	handled uint64
@@ -59,7 +68,7 @@ func (q *queue) mark(k ref, by *Store) {
 	q.mu.Lock()
 	switch first, waits := q.waiting[k]; {
 	case !waits:
-		q.push(k)
+		q.push(mark{ref: k})
 		q.waiting[k] = by
 	case first == nil:
 		q.waiting[k] = by
@@ -70,8 +79,19 @@ func (q *queue) mark(k ref, by *Store) {
 	q.poke()
 }
 
+// begin queues the keys of resources with which a Store begins. They are not looked up: a key that
+// waits already is merged twice, which makes no difference.
+func (q *queue) begin(with iter.Seq[*Resource], by *Store) {
+	q.mu.Lock()
+	for r := range with {
+		q.push(mark{r.ref(), by})
+	}
+	q.mu.Unlock()
+	q.poke()
+}
+
 // push appends a key. The caller holds mu.
-func (q *queue) push(k ref) {
+func (q *queue) push(k mark) {
 	if len(q.order) == cap(q.order) && q.head > len(q.order)/2 {
 		n := copy(q.order, q.order[q.head:])
 		clear(q.order[n:])
@@ -99,11 +119,15 @@ func (q *queue) pop(batch []change) []change {
 	defer q.mu.Unlock()
 	waiting := q.order[q.head:]
 	n := min(len(waiting), cap(batch)-len(batch))
-	for i, k := range waiting[:n] {
-		batch = append(batch, change{ref: k, by: q.waiting[k], also: q.also[k]})
-		delete(q.waiting, k)
-		delete(q.also, k)
-		waiting[i] = ref{}
+	for i, m := range waiting[:n] {
+		c := change{ref: m.ref, by: m.by}
+		if m.by == nil {
+			c.by, c.also = q.waiting[m.ref], q.also[m.ref]
+			delete(q.waiting, m.ref)
+			delete(q.also, m.ref)
+		}
+		batch = append(batch, c)
+		waiting[i] = mark{}
 	}
 	switch q.head += n; {
 	case q.head < len(q.order):

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"meshrelay/internal/wire"
 )
 
 const (
@@ -166,19 +168,29 @@ func (r *Resource) Body() *anypb.Any {
 // BodyValue returns the encoded body. Nobody may change it.
 func (r *Resource) BodyValue() []byte {
 	_, body := r.split()
-	_, value, _ := splitAny(body)
-	return value
+	return wire.Last(body, 2)
 }
 
-// split returns the encoded metadata and the encoded Any of the body. The relay encoded them, so
-// they parse.
+// split returns the encoded metadata and the encoded Any of the body, as build has put them together.
 func (r *Resource) split() (meta, body []byte) {
 	if r.Kind().Bare() {
 		return nil, r.Any()
 	}
-	_, value, _ := splitAny(r.Any())
-	meta, body, _ = splitResource(value)
+	value, _ := first(r.Any()[anyHeadLen:])
+	meta, rest := first(value)
+	body, _ = first(rest)
 	return meta, body
+}
+
+// anyHeadLen is the length of the type URL's field, with which the Any of a resource begins.
+var anyHeadLen = 1 + protowire.SizeBytes(len(resourceURL))
+
+// first returns the content of the first field of a message that the relay has encoded, and what
+// follows. It is length-delimited, and its tag is one byte.
+func first(b []byte) (value, rest []byte) {
+	length, n := protowire.ConsumeVarint(b[1:])
+	end := 1 + n + int(length) //nolint:gosec // the length of a part of b
+	return b[1+n : end : end], b[end:]
 }
 
 // metadata parses the resource's metadata. The relay encoded it, so it parses.

@@ -1,21 +1,153 @@
 package mirror
 
+import (
+	"bytes"
+	"encoding/base64"
+	"unicode/utf8"
+	"unique"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/internal/wire"
+)
+
 // Restorer builds resources from their stored form. It keeps memory from one to the next, because a
 // relay restores all that it has before it serves anybody. The zero Restorer is ready for use, by
 // one goroutine.
 type Restorer struct {
 	metadata metadata
+	// last is the origin of the resource before, and handle its handle: most resources share it.
+	last   origin
+	handle unique.Handle[origin]
 }
 
 // Restore builds a resource from its stored form: its kind, its Any, and three texts that the
 // Any does not hold. The result equals the resource of that Any, and has its Digest. Restore
 // copies data, which the caller may reuse, and fails as Decode does.
 func (s *Restorer) Restore(kind Kind, data []byte, source, cluster string, sourceVersion []byte) (*Resource, error) {
+	if r := s.proven(kind, data, from{source, cluster}, sourceVersion); r != nil {
+		return r, nil
+	}
+	return s.decoded(kind, data, from{source, cluster}, sourceVersion)
+}
+
+// decoded is Restore for any Any.
+func (s *Restorer) decoded(kind Kind, data []byte, f from, sourceVersion []byte) (*Resource, error) {
 	s.metadata.empty()
 	body, err := s.metadata.parseElement(kind, data)
 	if err != nil {
 		return nil, err
 	}
 	s.metadata.version = sourceVersion // the version in data is the relay's
-	return build(kind, s.metadata, body, from{source, cluster})
+	return build(kind, s.metadata, body, f)
+}
+
+// proven is Restore for an Any that a relay has encoded. The version in it proves that, because it is
+// a hash of all that build decides on, but for what it is made of. It returns nil for any other Any,
+// and for one with a mistake, which the long way then names.
+func (s *Restorer) proven(kind Kind, data []byte, f from, sourceVersion []byte) *Resource {
+	meta, body := builtParts(data)
+	if kind.Bare() || body == nil {
+		return nil
+	}
+	parts, ok := builtMetadata(meta)
+	if !ok {
+		return nil
+	}
+	full := string(parts.name)
+	namespace, _, err := ParseFullName(full)
+	if err != nil || len(full) > maxNameLen || checkScope(kind, namespace) != nil {
+		return nil
+	}
+	if typeURL, value, err := splitAny(body); err != nil || checkBody(kind, typeURL, value) != nil {
+		return nil
+	}
+	r := &Resource{name: full, nsLen: uint16(len(namespace)), sourceVersion: string(sourceVersion)}
+	b := r.beginEntry(1 + protowire.SizeBytes(len(data)))
+	b = append(appendLen(b, 2, len(data)), data...)
+	metaAt := len(b) - protowire.SizeBytes(len(body)) - 1 - len(meta)
+	version := b[metaAt+parts.versionAt:][:versionLen]
+	if n, err := base64.RawURLEncoding.Decode(r.version[:], version); err != nil || n != len(r.version) {
+		return nil
+	}
+	copy(version, blankVersion)
+	if contentHash(b[metaAt:metaAt+parts.volatileAt], body, f.source, originOf(parts.from)) != r.version {
+		return nil
+	}
+	r.endEntry(b, metaAt+parts.versionAt)
+	r.origin = s.origin(kind, f, parts.revision)
+	return r
+}
+
+// origin returns the handle of an origin.
+func (s *Restorer) origin(kind Kind, f from, revision []byte) unique.Handle[origin] {
+	if l := &s.last; s.handle == (unique.Handle[origin]{}) || l.kind.Value() != kind || l.source != f.source || l.cluster != f.cluster || l.revision != string(revision) {
+		s.last = origin{unique.Make(kind), f.source, f.cluster, string(revision)}
+		s.handle = unique.Make(s.last)
+	}
+	return s.handle
+}
+
+// builtParts returns the encoded metadata and the encoded Any of the body of an Any that has the form
+// which build gives it; nil for any other.
+func builtParts(data []byte) (meta, body []byte) {
+	c := wire.Fields(data)
+	if !c.Next() || !c.Bytes(1) || string(c.Value()) != resourceURL || !c.Next() || !c.Bytes(2) {
+		return nil, nil
+	}
+	value := c.Value()
+	if c.Next() || c.Err() != nil || len(data) != anyHeadLen+1+protowire.SizeBytes(len(value)) {
+		return nil, nil
+	}
+	c = wire.Fields(value)
+	if !c.Next() || !c.Bytes(1) {
+		return nil, nil
+	}
+	if meta = c.Value(); !c.Next() || !c.Bytes(2) {
+		return nil, nil
+	}
+	body = c.Value()
+	if c.Next() || c.Err() != nil || len(value) != 1+protowire.SizeBytes(len(meta))+1+protowire.SizeBytes(len(body)) {
+		return nil, nil
+	}
+	return meta, body
+}
+
+// metadataParts are parts of metadata that build has encoded: a name, a revision, a provenance, and
+// the places that metadata.append returns.
+type metadataParts struct {
+	name, revision, from  []byte
+	versionAt, volatileAt int
+}
+
+// builtMetadata finds them, and returns false when it does not find them where build puts them.
+func builtMetadata(meta []byte) (p metadataParts, ok bool) {
+	var room [128]byte
+	at, c := 0, wire.Fields(meta)
+	for c.Next() {
+		end := at + len(c.Field())
+		switch {
+		case p.from != nil:
+			return p, false // build puts it last
+		case c.Bytes(1) && p.name == nil:
+			p.name = c.Value()
+		case c.Bytes(3) && p.versionAt == 0 && len(c.Value()) == versionLen:
+			p.versionAt = end - versionLen
+		case c.Number == 1 || c.Number == 3:
+			return p, false
+		case c.Bytes(4) && string(wire.Last(c.Value(), 1)) == revisionLabel:
+			p.revision = wire.Last(c.Value(), 2)
+		case c.Bytes(5) && string(wire.Last(c.Value(), 1)) == ProvenanceAnnotation:
+			p.from, p.volatileAt = wire.Last(c.Value(), 2), at
+			// The version does not prove these bytes.
+			if !utf8.Valid(p.from) || !bytes.Equal(c.Field(), appendPairs(room[:0], 5, []pair{{provenanceKey, p.from}})) {
+				return p, false
+			}
+		}
+		at = end
+	}
+	if p.from == nil {
+		p.volatileAt = len(meta)
+	}
+	return p, c.Err() == nil && p.name != nil && p.versionAt > 0
 }

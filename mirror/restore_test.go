@@ -97,6 +97,52 @@ func TestAnyResourceIsRestoredAsItWas(t *testing.T) {
 	})
 }
 
+// What a relay has encoded is taken as it is, and gives what decoding gives, also when a byte of it is
+// another one.
+func TestWhatARelayHasEncodedIsRestoredWithoutDecoding(t *testing.T) {
+	data := must(proto.Marshal(pack(t, &mcp.Resource{
+		Metadata: &mcp.Metadata{
+			Name: "shop/db", Version: "7", Labels: map[string]string{"a": "b", revisionLabel: "canary"},
+			Annotations: map[string]string{"c": "d"}, CreateTime: timestamppb.Now(),
+		},
+		Body: pack(t, &networkingapi.ServiceEntry{Hosts: []string{"db.example"}}),
+	})))
+	r, _, err := DecodeStamped(serviceEntries, data, "east", &Stamp{Source: "east", Cluster: "c1", Relay: "hub"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, version := from{r.Source(), r.Cluster()}, []byte(r.SourceVersion())
+	var s Restorer
+	if got := s.proven(serviceEntries, r.Any(), f, version); got == nil {
+		t.Fatal("what a relay has encoded is decoded")
+	} else {
+		checkRestored(t, got, r)
+	}
+	if s.proven(serviceEntries, r.Any(), from{"west", f.cluster}, version) != nil || s.proven(serviceEntries, data, f, version) != nil {
+		t.Error("the version proves another source, or another encoding")
+	}
+	proven := 0
+	for i := range r.Any() {
+		for _, flip := range []byte{1, 8, 0x80} {
+			data := bytes.Clone(r.Any())
+			data[i] ^= flip
+			got := s.proven(serviceEntries, data, f, version)
+			if got == nil {
+				continue
+			}
+			proven++
+			want, err := s.decoded(serviceEntries, data, f, version)
+			if err != nil {
+				t.Fatalf("byte %d: proven, and does not decode: %v", i, err)
+			}
+			checkRestored(t, got, want)
+		}
+	}
+	if volatile := len("@7 via hub"); proven == 0 || proven > 3*volatile {
+		t.Errorf("%d changed bytes change nothing that counts, and only the %d of the way may", proven, volatile)
+	}
+}
+
 func TestMeshConfigIsRestoredAsItWas_C22(t *testing.T) {
 	data := must(proto.Marshal(pack(t, &mesh.MeshConfig{TrustDomain: "example"})))
 	r, _, err := DecodeStamped(MeshConfig, data, "east", &Stamp{Cluster: "c1"})
@@ -140,6 +186,11 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		checkRestored(t, restored(t, r), r)
+		if want, err := new(Restorer).decoded(kind, data, from{source, cluster}, []byte(version)); err != nil {
+			t.Errorf("restored, and does not decode: %v", err)
+		} else {
+			checkRestored(t, r, want)
+		}
 	})
 }
 

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -26,9 +27,7 @@ func (s *Store) follow(q *queue) {
 	defer s.mu.Unlock()
 	s.followers = append(s.followers, q)
 	for _, byName := range s.index {
-		for _, r := range byName {
-			q.mark(r.ref(), s)
-		}
+		q.begin(maps.Values(byName), s)
 	}
 }
 
@@ -75,11 +74,6 @@ func (s *Store) write(verb string, key Key, cur *Resource, version *string) erro
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.put(r)
-}
-
-// put is Put for a caller that holds mu.
-func (s *Store) put(r *Resource) (stored *Resource, changed bool) {
 	old := s.index.get(r.ref())
 	if old.Equal(r) {
 		r = old.withSourceVersion(r.sourceVersion).withCluster(r.Cluster())
@@ -88,20 +82,23 @@ func (s *Store) put(r *Resource) (stored *Resource, changed bool) {
 	return r, !old.Equal(r)
 }
 
-// PutAll is Put for many resources, at once.
-func (s *Store) PutAll(all []*Resource) {
+// Begin puts resources into an empty store, at once. Of several with a key it takes the last.
+func (s *Store) Begin(all []*Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(all) > 0 {
+	for rest := all; len(rest) > 0; {
 		n := 1
-		for n < len(all) && all[n].kind() == all[0].kind() {
+		for n < len(rest) && rest[n].kind() == rest[0].kind() {
 			n++
 		}
-		s.index.reserve(all[0].Kind(), n)
-		for _, r := range all[:n] {
-			s.put(r)
+		byName := s.index.reserve(rest[0].kind(), n)
+		for _, r := range rest[:n] {
+			byName[r.name] = r
 		}
-		all = all[n:]
+		rest = rest[n:]
+	}
+	for _, q := range s.followers {
+		q.begin(slices.Values(all), s)
 	}
 }
 

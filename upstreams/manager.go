@@ -100,7 +100,8 @@ func (m *Manager) restore(ctx context.Context) {
 		return
 	}
 	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
+	// A store decodes on all CPUs, and what is restored is merged meanwhile.
+	group.SetLimit((runtime.GOMAXPROCS(0) + 1) / 2)
 	for _, u := range m.upstreams {
 		group.Go(func() error {
 			if ctx.Err() == nil {

@@ -24,6 +24,7 @@ type claimant struct {
 	hosts           []string // sorted, each once
 	resource        *mirror.Resource
 
+	used   bool                  // fields may hold something
 	fields federation.HostFields // of the resource
 	copied *claimant             // what kept has returned
 }
@@ -39,14 +40,14 @@ func (c *claimant) of(kind *federation.HostKind, r *mirror.Resource) *claimant {
 		return nobody
 	}
 	f := kind.Parse(r.BodyValue(), c.fields)
-	c.fields = f
+	c.used, c.fields = true, f
 	if len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
 		return nobody
 	}
 	key := r.Key()
 	*c = claimant{
-		fields: f,
-		kind:   kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
+		used: true, fields: f,
+		kind: kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
 		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(f.ExportTo, key.Namespace),
 	}
 	if len(f.Hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
@@ -78,6 +79,9 @@ const maxReused = 64
 
 // forget makes c hold on to nothing.
 func (c *claimant) forget() {
+	if !c.used {
+		return
+	}
 	f := c.fields
 	*c = claimant{fields: federation.HostFields{Hosts: emptied(f.Hosts), ExportTo: emptied(f.ExportTo), Gateways: emptied(f.Gateways)}}
 }

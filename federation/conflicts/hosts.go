@@ -169,6 +169,9 @@ func (h *Hosts) refusal(was, next *claimant) string {
 		return tooMany
 	}
 	scoped := h.scoped
+	if scoped+len(next.hosts)*(next.scopes()+maxClaims) <= h.maxScoped {
+		return "" // as nearly always: no claim has more namespaces than maxClaims
+	}
 	for _, name := range next.hosts {
 		key := hostKey{next.kind, name}
 		if h.multi[key] != nil {

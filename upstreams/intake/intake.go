@@ -209,7 +209,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 		}
 		served = append(served, in.stale.annotated(key, records[i].Resource))
 	}
-	in.served.PutAll(served)
+	in.served.Begin(served)
 	for kind, n := range in.served.Counts() {
 		in.tallies.add(kind, n)
 	}
