@@ -18,7 +18,8 @@ type Pusher struct {
 	work    *Work
 	busy    prometheus.CounterFunc
 	delayed *prometheus.CounterVec
-	wake    chan struct{} // one slot: a change came, or opts are others
+	wake    chan struct{}       // one slot: a change came, or opts are others
+	nap     func(time.Duration) // waits up to company; not for wake
 
 	// mu guards all below.
 	mu       sync.Mutex
@@ -36,7 +37,7 @@ func NewPusher(opts Options, work *Work) (*Pusher, error) {
 		return nil, err
 	}
 	p := &Pusher{
-		work: work, wake: make(chan struct{}, 1), pace: newPace(opts), waiting: map[string]*Request{},
+		work: work, wake: make(chan struct{}, 1), nap: nap, pace: newPace(opts), waiting: map[string]*Request{},
 		busy: prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "relay_push_busy_seconds_total", Help: "Time that CPUs have worked to plan and encode responses and to hand them to transports.",
 		}, func() float64 { return work.Total().Seconds() }),
@@ -127,6 +128,10 @@ func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
 			r, wait, because := p.next()
 			if r == nil {
 				why = because
+				if 0 < wait && wait <= company {
+					p.nap(wait)
+					continue
+				}
 				if wait > 0 {
 					timer.Reset(wait)
 				}

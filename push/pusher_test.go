@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -88,14 +89,22 @@ func pushes(t *testing.T, cost time.Duration, f func(p *Pusher)) (out []pushed) 
 	return out
 }
 
+// inBubble returns a Pusher for a bubble, whose time a nap of the thread does not move.
+func inBubble(t *testing.T, opts Options, work *Work) *Pusher {
+	t.Helper()
+	p, err := NewPusher(opts, work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.nap = time.Sleep
+	return p
+}
+
 // run runs a Pusher in a bubble while f makes changes, long after the last push.
 func run(t *testing.T, push func(*Pusher, *Request), f func(p *Pusher)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p, err := NewPusher(options(), NewWork())
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := inBubble(t, options(), NewWork())
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -109,6 +118,31 @@ func run(t *testing.T, push func(*Pusher, *Request), f func(p *Pusher)) {
 		cancel()
 		wg.Wait()
 	})
+}
+
+// TestIsolatedChangeWaitsForNoTimer: timers of Go count in milliseconds while nothing else runs.
+func TestIsolatedChangeWaitsForNoTimer(t *testing.T) {
+	var naps []time.Duration
+	got := pushes(t, 0, func(p *Pusher) {
+		p.nap = func(d time.Duration) {
+			naps = append(naps, d)
+			time.Sleep(d)
+		}
+		p.Changed("east", key("a"), ConfigUpdate)
+		time.Sleep(time.Second)
+	})
+	if len(got) != 1 || got[0].wait != company || !slices.Equal(naps, []time.Duration{company}) {
+		t.Errorf("naps of %v before pushes %v, want one of %v before one", naps, got, company)
+	}
+}
+
+// TestNapLastsAsLongAsAsked, or longer.
+func TestNapLastsAsLongAsAsked(t *testing.T) {
+	began := time.Now()
+	for time.Since(began) < company { // a signal ends a nap early
+		nap(company - time.Since(began))
+	}
+	nap(0)
 }
 
 func TestIsolatedChangeLeavesWithinAMillisecond(t *testing.T) {
@@ -317,10 +351,7 @@ func TestOptionsAreReplacedWhileChangesCome(t *testing.T) {
 func TestFlushedWaitsForWhatCameBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		work := NewWork()
-		p, err := NewPusher(options(), work)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := inBubble(t, options(), work)
 		if err := p.Flushed(t.Context()); err != nil {
 			t.Errorf("with nothing to push: %v", err)
 		}

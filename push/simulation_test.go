@@ -38,10 +38,7 @@ func (s simulation) run(t *testing.T) (out simulated) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		work := NewWork()
-		p, err := NewPusher(Options{After: 100 * time.Millisecond, Max: time.Second, MaxShare: s.share, CPUs: simulatedCPUs}, work)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := inBubble(t, Options{After: 100 * time.Millisecond, Max: time.Second, MaxShare: s.share, CPUs: simulatedCPUs}, work)
 		cpus := make(chan struct{}, simulatedCPUs)
 		spend := func(d time.Duration) {
 			cpus <- struct{}{}
