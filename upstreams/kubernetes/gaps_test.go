@@ -70,6 +70,33 @@ func TestStreamingListsAreTriedAgain_K8(t *testing.T) {
 	w.eventually("the cuts are forgotten", func() bool { return target.cuts.Load() == 0 })
 }
 
+// A server that starts may keep streaming lists waiting for as long as it fills its caches. Each try would
+// cost syncTimeout.
+func TestAStreamingListThatIsSilentIsAskedForInPages_K8(t *testing.T) {
+	for name, headers := range map[string]bool{"before its headers": false, "behind its headers": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.entry("shop/a", "a.x")
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.Contains(r.URL.Path, "serviceentries") || !strings.Contains(r.URL.RawQuery, "sendInitialEvents") {
+					return false
+				}
+				if headers {
+					w.(http.Flusher).Flush()
+				}
+				<-r.Context().Done()
+				return true
+			}
+			w := s.mirrors(", syncTimeout: 1s", "")
+			w.serves("ServiceEntry shop/a")
+			w.synced()
+			if n := s.Asked("serviceentries", "sendInitialEvents"); n != 1 {
+				t.Errorf("%d streams are asked for, want 1", n)
+			}
+		})
+	}
+}
+
 func TestFieldsThatAreUnknownAreForgottenWithTheirObjects_K9(t *testing.T) {
 	s := newAPIServer(t)
 	for i := range 3 {

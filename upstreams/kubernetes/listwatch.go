@@ -25,7 +25,7 @@ import (
 
 const (
 	// maxCuts is how many streams may end before they have brought all that there is, until lists
-	// are asked for in pages instead.
+	// are asked for in pages instead. One that is silent for syncTimeout counts as that many.
 	maxCuts = 3
 	// overtime is how much longer than asked for a watch may last.
 	overtime = time.Minute
@@ -210,6 +210,9 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	}
 	d, err := t.open(ctx, options, longest)
 	if err != nil {
+		if streams && errors.Is(err, errSilent) {
+			t.cut(maxCuts)
+		}
 		if !streams || !apierrors.IsInvalid(err) { // a server of before 1.32 has no such streams
 			t.source.failed(t, err)
 		}
@@ -217,9 +220,12 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 	}
 	d.initial, d.whole = streams, func() { t.cuts.Store(0) }
 	d.closed = func(complete bool, err error) {
-		if streams && !complete {
-			t.cutAt.Store(time.Now().UnixNano())
-			t.cuts.Add(1)
+		switch {
+		case !streams || complete:
+		case errors.Is(err, errSilent):
+			t.cut(maxCuts)
+		default:
+			t.cut(1)
 		}
 		t.source.lost(t, err)
 	}
@@ -227,6 +233,12 @@ func (t *target) WatchWithContext(ctx context.Context, options metav1.ListOption
 		t.source.resumed(t)
 	}
 	return watch.NewStreamWatcherWithLogger(logr.Discard(), d, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
+}
+
+// cut counts streaming lists that have ended before they were complete.
+func (t *target) cut(times int32) {
+	t.cutAt.Store(time.Now().UnixNano())
+	t.cuts.Add(times)
 }
 
 // continues returns an error when a watch may not go on from where it was, so that everything is listed
