@@ -56,6 +56,15 @@ type Feed interface {
 	Identity() string
 }
 
+// Content is what an upstream has, as far as it was read without a connection.
+type Content struct {
+	Resources int
+	Problems  []error
+	// Files is how many of All files were read to the end. About is how many resources all have if the
+	// rest is like what was read.
+	Files, All, About int
+}
+
 // Kind is a kind of sources.
 type Kind struct {
 	// Config is an empty section of the kind, for package config.
@@ -65,9 +74,9 @@ type Kind struct {
 	// Check, unless nil, returns what keeps a source from running now, for example the file of a
 	// certificate. A reload refuses such a source; at the start it tries again.
 	Check func(config.Upstream) error
-	// Read returns how many resources an upstream has, and what is wrong with them, where that
-	// needs no connection. It leaves out what config.Check reports. It may be nil.
-	Read func(config.Upstream) (resources int, problems []error)
+	// Read returns what an upstream has, and what is wrong with that, where it needs no connection. It
+	// leaves out what config.Check reports, and the rest when ctx ends. It may be nil.
+	Read func(ctx context.Context, u config.Upstream) Content
 	// Probe, unless nil, returns checks of the way to an upstream. They connect for themselves, and
 	// change nothing.
 	Probe func(config.Upstream, Env) []doctor.Check

@@ -50,7 +50,7 @@ func (p *Pages) showDiff(page *Page, e events.Event) {
 	case d == nil:
 		s.Text = []State{say(None, "The history is too long for a page. All of it: "+page.Command)}
 	default:
-		s.Code = Bounded(cliview.RevisionDiff(*d), page.Command)
+		s.Code = Bounded(cliview.RevisionDiff(*d, cliview.SomeDiffs), page.Command)
 	}
 	page.Sections = append(page.Sections, s)
 	page.boundCode()

@@ -71,7 +71,7 @@ func TestLargeContentsAreNotCompared(t *testing.T) {
 	huge := entry(t, 2, 5000)
 	f.diff.Resources = append(f.diff.Resources, upstreams.Difference{Before: nil, After: huge}, upstreams.Difference{Before: huge, After: (*mirror.Resource)(nil)})
 	_, body, _ := f.get(t, "/events/7")
-	if strings.Contains(body, "host-2-") || !strings.Contains(body, "and 2 more that are left out") {
+	if strings.Contains(body, "host-2-") || !strings.Contains(body, "and 2 more that the relay leaves out") {
 		t.Error(body)
 	}
 }

@@ -86,7 +86,7 @@ func newFixture(t testing.TB, n int) *fixture {
 			t.Fatal(err)
 		}
 	}
-	f.PutAll(all)
+	f.Begin(all)
 	f.ups = []upstreams.Status{
 		{Name: "east", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "east:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
 		{Name: "west", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "west:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},

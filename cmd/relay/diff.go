@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -69,30 +71,36 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	sides, errs := [2][]kube.Object{}, [2]error{}
+	names, sides, errs := [2]string{a, b}, [2]map[mirror.Key]*mirror.Resource{}, [2]error{}
 	var both sync.WaitGroup
-	for i, name := range []string{a, b} {
-		both.Go(func() { sides[i], errs[i] = o.objects(cmd.Context(), name, sel) })
+	for i, name := range names {
+		both.Go(func() { sides[i], errs[i] = o.selected(cmd.Context(), name, sel) })
 	}
 	both.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	changes, err := cliview.Differences(sides[0], sides[1], o.bare)
+	var objects [2][]kube.Object
+	for i, name := range names {
+		if objects[i], err = o.objects(sides[i], sides[1-i]); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	changes, err := cliview.Differences(objects[0], objects[1], o.bare)
 	if err != nil {
 		return err
 	}
 	shown := changes
 	shown.Changes = cut(&o.rows, changes.Changes)
-	err = o.output.rows(cmd, &o.rows, nil, changes, cliview.Diff(shown, a, b, o.diffs))
+	err = o.output.rows(cmd, &o.rows, nil, changes, cliview.Diff(shown, a, b, o.rows.diffs(o.diffs)))
 	if err == nil && len(changes.Changes) > 0 {
 		return &exitError{code: 1}
 	}
 	return err
 }
 
-// objects returns what a server or path has of a selection.
-func (o diffOptions) objects(ctx context.Context, name string, sel *selection.Selection) (out []kube.Object, err error) {
+// selected returns what a server or path has of a selection.
+func (o diffOptions) selected(ctx context.Context, name string, sel *selection.Selection) (map[mirror.Key]*mirror.Resource, error) {
 	all, err := o.resources(ctx, name, sel)
 	if err != nil {
 		return nil, err
@@ -101,18 +109,47 @@ func (o diffOptions) objects(ctx context.Context, name string, sel *selection.Se
 	for _, k := range sel.Kinds() {
 		kinds[k.Kind] = k
 	}
+	out := make(map[mirror.Key]*mirror.Resource, len(all))
 	for _, r := range all {
-		k, wanted := kinds[r.Kind()]
-		if !wanted || !sel.Matches(k, r) {
-			continue
+		if k, wanted := kinds[r.Kind()]; wanted && sel.Matches(k, r) {
+			out[r.Key()] = r
 		}
-		object, err := kube.New(r, "", r.SourceVersion())
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return out, nil
+}
+
+// objects returns the resources that may differ from those of the other side. The specs of those that the other
+// side does not have are there only where they are shown.
+func (o diffOptions) objects(all, others map[mirror.Key]*mirror.Resource) (out []kube.Object, err error) {
+	whole := o.diffs || o.output.format != "table"
+	for key, r := range all {
+		other := others[key]
+		var object *kube.Object
+		switch {
+		case other == nil && !whole:
+			object = kube.Head(r, "", r.SourceVersion())
+		case other != nil && o.same(r, other):
+			continue
+		default:
+			if object, err = kube.New(r, "", r.SourceVersion()); err != nil {
+				return nil, err
+			}
 		}
 		out = append(out, *object)
 	}
 	return out, nil
+}
+
+// same reports whether two resources of a key are surely equal. Bodies that are encoded differently may be.
+func (o diffOptions) same(a, b *mirror.Resource) bool {
+	if !bytes.Equal(a.BodyValue(), b.BodyValue()) {
+		return false
+	}
+	was, is := a.Metadata(), b.Metadata()
+	for _, md := range []mirror.Metadata{was, is} {
+		delete(md.Annotations, mirror.ProvenanceAnnotation)
+	}
+	return maps.Equal(was.Labels, is.Labels) && (o.bare || maps.Equal(was.Annotations, is.Annotations))
 }
 
 func (o diffOptions) resources(ctx context.Context, name string, sel *selection.Selection) ([]*mirror.Resource, error) {

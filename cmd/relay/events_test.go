@@ -41,21 +41,22 @@ func TestEventsOutliveAKill(t *testing.T) {
 	p := newProcess(t, fmt.Sprintf("state: {dir: state, flushInterval: 20ms}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\ndownstream: {LISTEN}\n", source.Addr))
 	p.start()
 	path := filepath.Join(p.dir, "state", "events.log")
-	onDisk := func() string {
+	onDisk := func(path string) string {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return ""
 		}
 		return string(text)
 	}
-	within(t, "the events are on disk", func() bool {
-		return strings.Contains(onDisk(), `"type":"serving"`) && strings.Contains(onDisk(), "\"type\":\"changed\"")
+	within(t, "the events are on disk, and the resources", func() bool {
+		return strings.Contains(onDisk(path), `"type":"serving"`) && strings.Contains(onDisk(path), `"type":"changed"`) &&
+			strings.Contains(onDisk(filepath.Join(p.dir, "state", "upstream-east.state")), "shop/b")
 	})
 	p.signal(syscall.SIGKILL)
 	if err := p.wait(20 * time.Second); err == nil {
 		t.Error("it has ended by itself")
 	}
-	torn := append([]byte(onDisk()), `{"event":{"seq":99`...)
+	torn := append([]byte(onDisk(path)), `{"event":{"seq":99`...)
 	if err := os.WriteFile(path, torn, 0o600); err != nil {
 		t.Fatal(err)
 	}

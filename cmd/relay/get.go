@@ -25,6 +25,9 @@ import (
 // push every change (PROTOCOL C4).
 const watchResync = 30 * time.Second
 
+// manyPrinted is how many resources take longer to print than a person waits without a word.
+const manyPrinted = 10_000
+
 // getOptions are the flags of "relay get".
 type getOptions struct {
 	namespace     string
@@ -207,6 +210,8 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:
 		if opts.Tabular() {
 			found.Groups = cutGroups(&o.rows, found.Groups)
+		} else if n := len(found.Keys); n > manyPrinted && watched(cmd) {
+			cmd.PrintErrf("printing %d resources as %s\n", n, o.output.format)
 		}
 		if err := printResources(cmd, found.Groups, opts, o.output); err != nil {
 			return err

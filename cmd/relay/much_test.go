@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/anypb"
 	networkingv1 "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/admin"
@@ -50,6 +51,26 @@ func (m *manyHeld) History(string) (all []state.Revision, err error) {
 		all = append(all, state.Revision{ID: uint64(i + 1), Time: time.Now(), Changed: 40_000, Keys: []string{"~networking.istio.io/ServiceEntry namespace-of-a-team/service-entry-000001"}})
 	}
 	return all, nil
+}
+
+// Diff has as many differences as a relay tells.
+func (m *manyHeld) Diff(_ string, revision uint64) (d upstreams.Differences, err error) {
+	d = upstreams.Differences{Revision: state.Revision{ID: revision}, More: 500}
+	for i := range 500 {
+		body, err := anypb.New(&networkingv1.ServiceEntry{Hosts: []string{strings.Repeat("a", 600) + ".example"}})
+		if err != nil {
+			return d, err
+		}
+		r, err := mirror.New(mirror.Spec{
+			Key:  mirror.Key{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}, Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i)},
+			Body: body,
+		})
+		if err != nil {
+			return d, err
+		}
+		d.Resources = append(d.Resources, upstreams.Difference{After: r})
+	}
+	return d, nil
 }
 
 // TestACommandPrints100KBOrTellsWhatItLeftOut has a relay with 10,000 contested keys and 1,000 clients,
@@ -135,6 +156,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		"conflicts": {append([]string{"conflicts"}, at...), 9600},
 		"held":      {append([]string{"held"}, at...), 39_600},
 		"history":   {append([]string{"history", "east"}, at...), 1600},
+		"changes":   {append([]string{"history", "east", "7", "--diff"}, at...), 0},
 		"events":    {append([]string{"events"}, at...), 0},
 		"top":       {append([]string{"top", "--once"}, at...), 0},
 		"get":       {[]string{"get", "se", "-A", "--server", s.Addr}, 99_600},

@@ -65,7 +65,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if out.format == "markdown" {
 				text = cliview.PlanMarkdown
 			}
-			err = out.rows(cmd, &rows, nil, changes, text(changes, diffs, cut(&rows, changes.Changes)))
+			err = out.rows(cmd, &rows, nil, changes, text(changes, rows.diffs(diffs), cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
 				return errDiffers
 			}
@@ -74,7 +74,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 	}
 	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
 	cmd.Flags().StringVar(&address, "admin", "", "admin `address` of the running relay (default: the one in the config file)")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long to wait for the upstreams, and for the running relay")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait for the upstreams, and for the running relay")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
 	rows.flag(cmd)

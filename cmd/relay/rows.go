@@ -18,7 +18,7 @@ type rowLimit struct {
 }
 
 func (l *rowLimit) flag(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&l.most, "limit", usualRows, "print at most this `number` of rows of a table; 0 prints all")
+	cmd.Flags().IntVar(&l.most, "limit", usualRows, "print at most this `number` of rows of a table; 0 prints all of it, and all differences")
 }
 
 // cut returns the rows that are printed.
@@ -28,6 +28,17 @@ func cut[T any](l *rowLimit, all []T) []T {
 	}
 	l.left += len(all) - l.most
 	return all[:l.most]
+}
+
+// diffs returns which differences are printed, if they are wanted: all with all rows.
+func (l *rowLimit) diffs(wanted bool) cliview.Diffs {
+	switch {
+	case !wanted:
+		return cliview.NoDiffs
+	case l.most <= 0:
+		return cliview.AllDiffs
+	}
+	return cliview.SomeDiffs
 }
 
 // note tells what was left out of a table.

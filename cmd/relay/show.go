@@ -369,7 +369,7 @@ the oldest revision that is kept, everything is shown as added.`,
 		}
 		if diff {
 			d, err := c.Diff(cmd.Context(), args[0], revision)
-			return out.print(cmd, err, d, cliview.RevisionDiff(d))
+			return out.print(cmd, err, d, cliview.RevisionDiff(d, rows.diffs(true)))
 		}
 		revisions, err := c.History(cmd.Context(), args[0])
 		if revision > 0 {

@@ -65,7 +65,7 @@ func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
 			return "", err
 		}
 		rows := rowLimit{most: usualRows}
-		text := cliview.Plan(changes, true, cut(&rows, changes.Changes))
+		text := cliview.Plan(changes, cliview.SomeDiffs, cut(&rows, changes.Changes))
 		if rows.left > 0 {
 			text += fmt.Sprintf("left out: %s; \"relay plan --limit 0\" prints all\n", cliview.Count(rows.left, "more row"))
 		}

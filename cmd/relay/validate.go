@@ -48,9 +48,12 @@ func validate(cmd *cobra.Command, file, format string) error {
 	problems := errlist.Split(err)
 	resources := 0
 	for _, u := range cfg.Upstreams {
-		n, wrong := relay.Read(u)
-		resources += n
-		problems = append(problems, wrong...)
+		has := relay.Read(cmd.Context(), u)
+		resources += has.Resources
+		problems = append(problems, has.Problems...)
+	}
+	if err := cmd.Context().Err(); err != nil {
+		return err // the rest was not read
 	}
 	if len(problems) > 0 {
 		return errors.Join(problems...)

@@ -11,7 +11,7 @@ const maxMarkdown = 60_000
 
 // PlanMarkdown returns the shown ones of all changes as a comment on a pull request: a sentence, a table
 // and, with diffs, each difference folded. It cuts what gets too long, and tells how much that is.
-func PlanMarkdown(c Changes, diffs bool, shown []Change) string {
+func PlanMarkdown(c Changes, diffs Diffs, shown []Change) string {
 	if len(c.Changes) == 0 {
 		return "**Nothing would change** in what the relay serves.\n"
 	}
@@ -33,7 +33,7 @@ func PlanMarkdown(c Changes, diffs bool, shown []Change) string {
 	if left := len(c.Changes) - rows; left > 0 {
 		fmt.Fprintf(&b, "\nLeft out: %s. `relay plan --limit 0` lists all.\n", Count(left, "more change"))
 	}
-	if diffs {
+	if diffs != NoDiffs {
 		markdownDiffs(&b, shown)
 	}
 	return b.String()
@@ -58,7 +58,7 @@ func markdownDiffs(b *strings.Builder, shown []Change) {
 		b.WriteString(part)
 	}
 	if left > 0 {
-		fmt.Fprintf(b, "\nLeft out: %s. `relay plan --diff` has all.\n", Count(left, "more difference"))
+		fmt.Fprintf(b, "\nLeft out: %s. `relay plan --diff --limit 0` has all.\n", Count(left, "more difference"))
 	}
 }
 

@@ -21,10 +21,10 @@ func TestAPlanInMarkdownIsASentenceAndATable(t *testing.T) {
 		"| --- | --- | --- | --- | --- | --- |\n" +
 		"| add | `networking.istio.io/ServiceEntry` | `shop` | `db` | - | `east` |\n" +
 		"| remove | `a\\|b` | - | `<b>@all'x'` | `west` | - |\n"
-	if d := cmp.Diff(want, PlanMarkdown(c, false, c.Changes)); d != "" {
+	if d := cmp.Diff(want, PlanMarkdown(c, NoDiffs, c.Changes)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if got := PlanMarkdown(Changes{}, true, nil); got != "**Nothing would change** in what the relay serves.\n" {
+	if got := PlanMarkdown(Changes{}, SomeDiffs, nil); got != "**Nothing would change** in what the relay serves.\n" {
 		t.Errorf("no change: %s", got)
 	}
 }
@@ -35,17 +35,17 @@ func TestAPlanInMarkdownIsCutWithACount(t *testing.T) {
 		c.Changes = append(c.Changes, Change{Action: "add", Kind: "a/B", Namespace: "shop", Name: fmt.Sprintf("r%d", i), New: object(fmt.Sprintf("r%d", i), "x```y")})
 	}
 	c.Added = len(c.Changes)
-	got := PlanMarkdown(c, true, c.Changes[:400])
+	got := PlanMarkdown(c, SomeDiffs, c.Changes[:400])
 	if !strings.Contains(got, "\nLeft out: 4600 more changes. `relay plan --limit 0` lists all.\n") {
 		t.Errorf("no count of changes:\n%.3000s", got)
 	}
-	if !strings.Contains(got, " more differences. `relay plan --diff` has all.\n") || !strings.Contains(got, "\n````diff\n") || !strings.Contains(got, "<details><summary>add <code>a/B shop/r0</code></summary>\n") {
+	if !strings.Contains(got, " more differences. `relay plan --diff --limit 0` has all.\n") || !strings.Contains(got, "\n````diff\n") || !strings.Contains(got, "<details><summary>add <code>a/B shop/r0</code></summary>\n") {
 		t.Errorf("differences:\n%s", got[strings.Index(got, "Left out"):][:600])
 	}
 	if n := len(got); n > maxMarkdown+200 {
 		t.Errorf("%d bytes", n)
 	}
-	got = PlanMarkdown(c, false, c.Changes)
+	got = PlanMarkdown(c, NoDiffs, c.Changes)
 	if n := len(got); n > maxMarkdown+200 || !strings.Contains(got, " more changes.") {
 		t.Errorf("all rows: %d bytes", n)
 	}

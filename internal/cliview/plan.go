@@ -74,13 +74,13 @@ func sourceOf(o *kube.Object) string {
 	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
 }
 
-// Plan returns the shown ones of all changes as a table and, with diffs, each as a difference. It counts
-// many changes first.
-func Plan(c Changes, diffs bool, shown []Change) string {
+// Plan returns the shown ones of all changes as a table, and as differences. It counts many changes first.
+func Plan(c Changes, diffs Diffs, shown []Change) string {
 	if len(c.Changes) == 0 {
 		return "Nothing would change.\n"
 	}
-	var p, details page
+	var p page
+	details := differences{wanted: diffs}
 	if len(c.Changes) > maxRows {
 		p.table(planSummary(c.Changes))
 		p.WriteString("\n")
@@ -88,13 +88,11 @@ func Plan(c Changes, diffs bool, shown []Change) string {
 	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
 	for _, change := range shown {
 		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
-		if diffs {
-			name := change.Kind + " " + change.Namespace + "/" + change.Name
-			details.WriteString(difference("now "+name, change.Old, "planned "+name, change.New))
-		}
+		name := change.Kind + " " + change.Namespace + "/" + change.Name
+		details.add("now "+name, change.Old, "planned "+name, change.New)
 	}
 	p.table(t)
-	p.WriteString(details.String())
+	p.WriteString(details.String() + details.rest())
 	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
 	return p.String()
 }

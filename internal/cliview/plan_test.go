@@ -15,7 +15,7 @@ func TestAPlanWithManyChangesCountsThemFirst(t *testing.T) {
 	}
 	all.Changes = append(all.Changes, Change{Action: "change", Kind: "a/C", Name: "c"})
 	all.Added, all.Removed, all.Changed = 15, 15, 1
-	got, rest, _ := strings.Cut(Plan(all, false, all.Changes), "\n\n")
+	got, rest, _ := strings.Cut(Plan(all, NoDiffs, all.Changes), "\n\n")
 	want := `KIND   ADD   CHANGE   REMOVE
 a/B    15    0        15
 a/C    0     1        0`
@@ -26,7 +26,7 @@ a/C    0     1        0`
 		t.Errorf("after the counts:\n%s", rest)
 	}
 	all.Changes = all.Changes[:3]
-	if got := Plan(all, false, all.Changes); !strings.HasPrefix(got, "ACTION ") {
+	if got := Plan(all, NoDiffs, all.Changes); !strings.HasPrefix(got, "ACTION ") {
 		t.Errorf("few changes:\n%s", got)
 	}
 }

@@ -158,26 +158,42 @@ func toObject(k selection.Kind, r *mirror.Resource) (*kube.Object, error) {
 	return kube.New(r, k.Version, r.SourceVersion())
 }
 
-// printJSON writes a list as kubectl does, or one object.
+// printJSON writes a list as kubectl does, one object after the other, or one object.
 func printJSON(w io.Writer, groups []selection.Group, single bool) error {
-	objects := []*kube.Object{}
+	n := 0
+	for _, g := range groups {
+		n += len(g.Resources)
+	}
+	single = single && n == 1
+	const indent = "    "
+	out, prefix, between := bufio.NewWriterSize(w, 64<<10), "", "" // Flush returns its errors
+	if !single {
+		prefix = indent + indent
+		out.WriteString("{\n" + indent + `"apiVersion": "v1",` + "\n" + indent + `"kind": "List",` + "\n" + indent + `"items": [`) //nolint:errcheck // see above
+	}
 	for _, g := range groups {
 		for _, r := range g.Resources {
 			o, err := toObject(g.Kind, r)
 			if err != nil {
 				return err
 			}
-			objects = append(objects, o)
+			text, err := json.MarshalIndent(o, prefix, indent)
+			if err != nil {
+				return err
+			}
+			if !single {
+				fmt.Fprint(out, between, "\n", prefix)
+				between = ","
+			}
+			out.Write(text) //nolint:errcheck // see above
 		}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "    ")
-	if single && len(objects) == 1 {
-		return enc.Encode(objects[0])
+	if !single {
+		if n > 0 {
+			fmt.Fprint(out, "\n", indent)
+		}
+		fmt.Fprint(out, "]\n}")
 	}
-	return enc.Encode(struct {
-		APIVersion string         `json:"apiVersion"`
-		Kind       string         `json:"kind"`
-		Items      []*kube.Object `json:"items"`
-	}{"v1", "List", objects})
+	fmt.Fprintln(out)
+	return out.Flush()
 }

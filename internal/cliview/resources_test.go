@@ -1,6 +1,7 @@
 package cliview
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -123,6 +124,20 @@ func TestJSONIsAListOrOneObject(t *testing.T) {
 	}
 	if got := printed(t, nil, ResourceOptions{Format: JSON}); !json.Valid([]byte(got)) || !strings.Contains(got, `"items": []`) {
 		t.Error(got)
+	}
+}
+
+// The list is written in pieces; it is that of the encoder.
+func TestJSONListIsIndentedAsAWhole(t *testing.T) {
+	for _, all := range [][]selection.Group{nil, groups(t)} {
+		got := printed(t, all, ResourceOptions{Format: JSON})
+		var want bytes.Buffer
+		if err := json.Indent(&want, []byte(got), "", "    "); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want.String(), got); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
 	}
 }
 

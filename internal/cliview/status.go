@@ -247,8 +247,9 @@ func shortKey(key string) string {
 }
 
 // RevisionDiff returns what a revision has changed: each resource as a difference.
-func RevisionDiff(d admin.RevisionDiff) string {
+func RevisionDiff(d admin.RevisionDiff, diffs Diffs) string {
 	var p page
+	details := differences{wanted: diffs}
 	r := d.Revision
 	p.printf("revision %d of %s, by %s\n", r.ID, r.Time.UTC().Format(time.RFC3339), cmp.Or(r.By, "upstream"))
 	if d.Oldest {
@@ -257,11 +258,12 @@ func RevisionDiff(d admin.RevisionDiff) string {
 	all := Compare(d.Before, d.After)
 	for _, c := range all.Changes {
 		name := c.Kind + " " + c.Namespace + "/" + c.Name
-		p.WriteString(difference("before "+name, c.Old, "after "+name, c.New))
+		details.add("before "+name, c.Old, "after "+name, c.New)
 	}
+	p.WriteString(details.String() + details.rest())
 	p.printf("\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
 	if d.More > 0 {
-		p.printf(", and %d more that are left out", d.More)
+		p.printf(", and %d more that the relay leaves out (\"relay state export\" has what there is now)", d.More)
 	}
 	p.WriteString("\n")
 	return p.String()

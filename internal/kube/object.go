@@ -44,14 +44,21 @@ type Metadata struct {
 // New returns a resource as an object of an API version, which is the newest known one when
 // apiVersion is empty. version becomes the object's resource version.
 func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
+	spec, err := specJSON(r.Kind(), r.Body())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Key(), err)
+	}
+	o := Head(r, apiVersion, version)
+	o.Spec = spec
+	return o, nil
+}
+
+// Head returns what New does, without the spec.
+func Head(r *mirror.Resource, apiVersion, version string) *Object {
 	kind := r.Kind()
 	typeURL := kind.PreferredTypeURL()
 	if apiVersion != "" {
 		typeURL = kind.TypeURL(apiVersion)
-	}
-	spec, err := specJSON(kind, r.Body())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.Key(), err)
 	}
 	key, md := r.Key(), r.Metadata()
 	o := &Object{
@@ -61,12 +68,11 @@ func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 			Name: key.Name, Namespace: key.Namespace, ResourceVersion: version,
 			Labels: md.Labels, Annotations: md.Annotations,
 		},
-		Spec: spec,
 	}
 	if !md.CreateTime.IsZero() {
 		o.Metadata.CreationTimestamp = md.CreateTime.UTC().Format(time.RFC3339)
 	}
-	return o, nil
+	return o
 }
 
 // YAML returns the object as block-style YAML.
@@ -75,7 +81,7 @@ func (o *Object) YAML() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return YAML(b)
+	return compactYAML(b)
 }
 
 // KindOf returns "group/Kind" of an object.

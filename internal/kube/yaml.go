@@ -3,11 +3,11 @@ package kube
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"meshrelay/internal/visible"
 )
@@ -21,20 +21,25 @@ const maxDepth = 1000
 // Every YAML reader takes it for the same value, also under YAML 1.1, where a bare "on" is a
 // boolean. General encoders do not promise that: sigs.k8s.io/yaml writes the key "<<" bare.
 func YAML(data []byte) ([]byte, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	e := &encoder{dec: dec}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return nil, fmt.Errorf("JSON: %w", err)
+	}
+	return compactYAML(compact.Bytes())
+}
+
+// compactYAML is YAML of one valid value without insignificant space.
+func compactYAML(data []byte) ([]byte, error) {
+	e := &encoder{in: data}
+	e.out.Grow(2 * len(data))
 	if err := e.value(0, false); err != nil {
 		return nil, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("JSON: something follows the value")
 	}
 	return e.out.Bytes(), nil
 }
 
 type encoder struct {
-	dec *json.Decoder
+	in  []byte // what follows
 	out bytes.Buffer
 }
 
@@ -44,46 +49,84 @@ func (e *encoder) value(depth int, inItem bool) error {
 	if depth > maxDepth {
 		return fmt.Errorf("JSON: nested deeper than %d", maxDepth)
 	}
-	tok, err := e.dec.Token()
-	if err != nil {
-		return fmt.Errorf("JSON: %w", err)
-	}
-	switch t := tok.(type) {
-	case json.Delim:
-		if t == '[' && !inItem {
+	switch c := e.in[0]; c {
+	case '{', '[':
+		if c == '[' && !inItem {
 			depth = max(depth-1, 0) // as kubectl does, a list stands no deeper than its key
 		}
-		return e.nested(t == '{', depth, inItem)
-	case string:
-		e.str(t, depth)
-	case json.Number:
-		e.scalar(yamlNumber(t.String()))
-	case bool:
-		e.scalar(fmt.Sprint(t))
-	case nil:
-		e.scalar("null")
+		return e.nested(c == '{', depth, inItem)
+	case '"':
+		s, err := e.text()
+		if err != nil {
+			return err
+		}
+		e.str(s, depth)
+	case 't', 'f', 'n':
+		e.scalar(e.word())
+	default:
+		e.scalar(yamlNumber(e.word()))
 	}
 	return nil
 }
 
+// text takes the next string.
+func (e *encoder) text() (s string, err error) {
+	end, simple := 1, true
+	for ; e.in[end] != '"'; end++ {
+		if c := e.in[end]; c == '\\' || c >= utf8.RuneSelf {
+			if simple = false; c == '\\' {
+				end++
+			}
+		}
+	}
+	quoted := e.in[:end+1]
+	if e.in = e.in[end+1:]; simple {
+		return string(quoted[1:end]), nil
+	}
+	if err := json.Unmarshal(quoted, &s); err != nil {
+		return "", fmt.Errorf("JSON: %w", err)
+	}
+	return s, nil
+}
+
+// word takes the next number, boolean or null.
+func (e *encoder) word() string {
+	end := bytes.IndexAny(e.in, ",]}")
+	if end < 0 {
+		end = len(e.in)
+	}
+	word := string(e.in[:end])
+	e.in = e.in[end:]
+	return word
+}
+
 // nested writes the entries of a map or a list.
 func (e *encoder) nested(isMap bool, depth int, inItem bool) error {
+	closing := byte(']')
+	if isMap {
+		closing = '}'
+	}
+	e.in = e.in[1:]
 	switch {
-	case e.dec.More():
+	case e.in[0] != closing:
 	case isMap:
 		e.scalar("{}")
 	default:
 		e.scalar("[]")
 	}
-	for first := true; e.dec.More(); first = false {
+	for first := true; e.in[0] != closing; first = false {
+		if !first {
+			e.in = e.in[1:] // the comma
+		}
 		e.startEntry(depth, first, inItem)
 		if isMap {
-			tok, err := e.dec.Token()
+			key, err := e.text()
 			if err != nil {
-				return fmt.Errorf("JSON: %w", err)
+				return err
 			}
-			key, _ := tok.(string) // the decoder accepts nothing else
-			e.out.WriteString(inline(key) + ":")
+			e.out.WriteString(inline(key))
+			e.out.WriteByte(':')
+			e.in = e.in[1:] // the colon
 		} else {
 			e.out.WriteByte('-')
 		}
@@ -91,8 +134,8 @@ func (e *encoder) nested(isMap bool, depth int, inItem bool) error {
 			return err
 		}
 	}
-	_, err := e.dec.Token()
-	return err
+	e.in = e.in[1:]
+	return nil
 }
 
 // startEntry goes to where an entry of a map or list begins.
@@ -174,14 +217,41 @@ var (
 )
 
 func inline(s string) string {
-	if (plain.MatchString(s) && !notPlain.MatchString(s)) || plainDomain.MatchString(s) {
+	switch {
+	case sure(s):
+		return s
+	case !strings.ContainsFunc(s, func(r rune) bool { return r == '/' || unicode.IsLetter(r) }): // numbers, addresses
+	case plain.MatchString(s) && !notPlain.MatchString(s), plainDomain.MatchString(s):
 		return s
 	}
 	return quoted(s)
 }
 
+// sure reports whether plain matches, and notPlain does not: it is for most strings, and costs less. A
+// letter behind f is in no number.
+func sure(s string) bool {
+	switch strings.ToLower(s) {
+	case "y", "n", "yes", "no", "on", "off", "true", "false", "null", "inf", "infinity", "nan":
+		return false
+	}
+	letter := false
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c|0x20 && c|0x20 <= 'z':
+			letter = letter || c|0x20 > 'f'
+		case c == '/', i > 0 && (c == '-' || c == '_' || c == '.' || '0' <= c && c <= '9'):
+		default:
+			return false
+		}
+	}
+	return letter
+}
+
 // quoted writes a string in double quotes, with escapes for what would steer a terminal.
 func quoted(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		return `"` + s + `"`
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -140,4 +141,29 @@ func FuzzYAML(f *testing.F) {
 			t.Error("nothing, and no error")
 		}
 	})
+}
+
+// TestWordsThatAreSurelyPlainAreSo holds the short way to the rule, for the words and all pairs of characters.
+func TestWordsThatAreSurelyPlainAreSo(t *testing.T) {
+	all := slices.Clone(words)
+	for a := range 128 {
+		for b := range 128 {
+			all = append(all, string(rune(a))+string(rune(b)), string(rune(a))+"e"+string(rune(b)), "no"+string(rune(a))+string(rune(b)))
+		}
+	}
+	n := 0
+	for _, s := range all {
+		rule := plain.MatchString(s) && !notPlain.MatchString(s)
+		if sure(s) {
+			if n++; !rule {
+				t.Errorf("%q is sure", s)
+			}
+		}
+		if got, want := inline(s) == s, rule || plainDomain.MatchString(s); got != want {
+			t.Errorf("%q is bare: %v, want %v", s, got, want)
+		}
+	}
+	if n < 1000 {
+		t.Errorf("%d words are sure", n)
+	}
 }

@@ -22,8 +22,8 @@ type Doctor struct {
 	Upstream string
 	// Running reports whether a relay with that node.id answers at the admin address.
 	Running func(ctx context.Context) bool
-	// Limit bounds each check.
-	Limit time.Duration
+	// Limit bounds each check, and Files the reading of the files of an upstream.
+	Limit, Files time.Duration
 	// Memory is the memory limit of the process, math.MaxInt64 for none.
 	Memory int64
 }
@@ -37,7 +37,7 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 	env := upstreams.Env{Node: d.Config.Node, Relay: d.Config.Provenance.Relay, Log: slog.New(slog.DiscardHandler)}
 	for _, u := range d.Config.Upstreams {
 		if d.Upstream == "" || u.Name == d.Upstream {
-			checks = append(checks, upstreamChecks(u, env)...)
+			checks = append(checks, d.upstreamChecks(u, env)...)
 		}
 	}
 	if d.Upstream == "" {
@@ -54,7 +54,7 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 	return found
 }
 
-func upstreamChecks(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
+func (d Doctor) upstreamChecks(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
 	kind, err := upstreams.KindOf(Kinds(), u)
 	if err != nil {
 		return nil
@@ -63,28 +63,41 @@ func upstreamChecks(u config.Upstream, env upstreams.Env) (checks []doctor.Check
 		checks = append(checks, kind.Probe(u, env)...)
 	}
 	if kind.Read != nil {
-		checks = append(checks, doctor.Check{Name: "files", Upstream: u.Name, Run: func(context.Context) []doctor.Finding { return files(kind, u) }})
+		checks = append(checks, doctor.Check{Name: "files", Upstream: u.Name, Run: func(ctx context.Context) []doctor.Finding { return d.files(ctx, kind, u) }})
 	}
 	return checks
 }
 
-// maxProblems bounds the files with mistakes that are named.
-const maxProblems = 5
+const (
+	// maxProblems bounds the files with mistakes that are named.
+	maxProblems = 5
+	// LookAtFiles is how long doctor reads the files of upstreams, when these are not more than atOnce.
+	LookAtFiles = 700 * time.Millisecond
+	atOnce      = 16
+)
 
-// files checks an upstream of files.
-func files(kind upstreams.Kind, u config.Upstream) []doctor.Finding {
-	n, problems := kind.Read(u)
-	if len(problems) == 0 {
-		f := doctor.Good("files", "", "%d resources", n)
-		f.Resources = n
-		return []doctor.Finding{f}
-	}
-	var found []doctor.Finding
-	for _, err := range problems[:min(len(problems), maxProblems)] {
+// files checks an upstream of files, for its part of Files at most.
+func (d Doctor) files(ctx context.Context, kind upstreams.Kind, u config.Upstream) (found []doctor.Finding) {
+	limit := d.Files / time.Duration(1+len(d.Config.Upstreams)/atOnce)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	has := kind.Read(ctx, u)
+	for _, err := range has.Problems[:min(len(has.Problems), maxProblems)] {
 		found = append(found, doctor.Bad("files", "", "a resource or file is refused", err.Error(), "correct it: relay validate lists all"))
 	}
-	if more := len(problems) - maxProblems; more > 0 {
+	if more := len(has.Problems) - maxProblems; more > 0 {
 		found = append(found, doctor.Bad("files", "", fmt.Sprintf("%d more mistakes", more), "", "see relay validate"))
+	}
+	switch {
+	case has.Files < has.All:
+		f := doctor.Good("files", "", "looked at %d resources in %v: %d of %d files are read to the end, and the rest is left out: relay validate reads all",
+			has.Resources, limit, has.Files, has.All)
+		f.Resources = has.About
+		found = append(found, f)
+	case len(found) == 0:
+		f := doctor.Good("files", "", "%d resources", has.Resources)
+		f.Resources = has.Resources
+		found = append(found, f)
 	}
 	return found
 }

@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"context"
+
 	"meshrelay/config"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
@@ -19,12 +21,12 @@ func Sources() (sections []config.Source) {
 	return sections
 }
 
-// Read returns how many resources an upstream has, and what is wrong with them, as far as that
-// is known without a connection.
-func Read(u config.Upstream) (resources int, problems []error) {
+// Read returns what an upstream has, and what is wrong with that, as far as it is known without a
+// connection.
+func Read(ctx context.Context, u config.Upstream) upstreams.Content {
 	kind, err := upstreams.KindOf(Kinds(), u)
 	if err != nil || kind.Read == nil {
-		return 0, nil
+		return upstreams.Content{}
 	}
-	return kind.Read(u)
+	return kind.Read(ctx, u)
 }

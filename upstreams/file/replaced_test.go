@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/semaphore"
 )
 
 // whileReading returns a scanner that has read dir, and calls f with the number of the
@@ -17,6 +18,7 @@ func whileReading(t *testing.T, dir string, f func(n int)) *scanner {
 	t.Helper()
 	s := newScanner("east")
 	must(t, s.scan(dir))
+	s.helpers = semaphore.NewWeighted(0) // one file after the other
 	n := 0
 	s.read = func(path string) ([]byte, time.Time, error) {
 		f(n)

@@ -2,7 +2,6 @@ package file
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +9,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -32,39 +34,41 @@ const (
 	scanAttempts = 5                // of a path that is replaced while it is read
 )
 
-// Read reads a file, or every YAML and JSON file below a directory, as a Source does. Problems are
-// of single files and documents, at most a hundred; the error is that of the path. It sorts the
-// resources by kind and name.
-func Read(path, source string) (resources []*mirror.Resource, problems []intake.Refusal, err error) {
-	s := newScanner(source)
-	if err := s.scan(path); err != nil {
-		return nil, nil, err
-	}
-	merged, problems, _ := s.merge()
-	return sorted(merged), problems, nil
-}
-
-// sorted returns resources by kind and name.
-func sorted(merged map[mirror.Key]*mirror.Resource) []*mirror.Resource {
-	return slices.SortedFunc(maps.Values(merged), func(a, b *mirror.Resource) int {
-		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), cmp.Compare(a.FullName(), b.FullName()))
-	})
-}
-
 // scanner keeps the last good content of each file of a source. One goroutine uses it.
 type scanner struct {
 	source string
 	files  map[string]*content // by path
 	// busy: the last scan left out files that were being written, or read perhaps half of them.
 	busy bool
-	now  func() time.Time
-	read func(path string) (data []byte, written time.Time, err error)
+	// changed: the last scan found something else than the one before.
+	changed bool
+	now     func() time.Time
+	read    func(path string) (data []byte, written time.Time, err error)
 	// turn bounds the bytes of large files that are read at the same time.
 	turn *semaphore.Weighted
+	// helpers bounds the goroutines that help to read.
+	helpers *semaphore.Weighted
+	// ended, unless nil, is closed when the rest is to be left out.
+	ended <-chan struct{}
 }
 
 func newScanner(source string) *scanner {
-	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded, turn: semaphore.NewWeighted(maxReading)}
+	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded, turn: semaphore.NewWeighted(maxReading), helpers: newHelpers()}
+}
+
+// newHelpers returns a bound that keeps all CPUs busy with one scanner.
+func newHelpers() *semaphore.Weighted {
+	return semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0) - 1))
+}
+
+// over reports whether the rest is to be left out.
+func (s *scanner) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // clean reports whether the last scan read all files, to the end, and without mistakes.
@@ -88,6 +92,8 @@ type content struct {
 	whole    bool
 	problems []intake.Refusal // at most kube.MaxProblems
 	total    int              // of problems
+	// seen and left are the bytes that were looked at, and those that were left out.
+	seen, left int
 	// writtenSince is since when the file is being written, zero when it is not.
 	writtenSince time.Time
 }
@@ -107,6 +113,7 @@ func (s *scanner) scan(root string) error {
 			return err
 		}
 		if !found.replacedBy(again, gone) {
+			s.changed = s.busy || busy || !maps.Equal(s.files, next)
 			s.files, s.busy = next, busy
 			return nil
 		}
@@ -118,13 +125,13 @@ func (s *scanner) scan(root string) error {
 // since, and whether any is being written.
 func (s *scanner) readAll(found *listing) (next map[string]*content, gone []string, busy bool) {
 	next = make(map[string]*content, len(found.files))
-	for _, path := range found.files {
-		c, unsure, err := s.readFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
+	for i, r := range s.readFiles(found.files) {
+		path := found.files[i]
+		if errors.Is(r.err, fs.ErrNotExist) {
 			gone = append(gone, path)
 			continue
 		}
-		next[path], busy = c, busy || unsure
+		next[path], busy = r.content, busy || r.busy
 	}
 	// An unreadable directory is not gone.
 	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
@@ -138,10 +145,52 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 	return next, gone, busy
 }
 
+// reading is what readFile returns.
+type reading struct {
+	content *content
+	busy    bool
+	err     error
+}
+
+// readFiles reads files, several at the same time. A panic goes on in this goroutine.
+func (s *scanner) readFiles(paths []string) []reading {
+	all := make([]reading, len(paths))
+	var at atomic.Int64
+	var panicked atomic.Pointer[mirror.Panic]
+	read := func() {
+		defer func() {
+			if p := mirror.Recovered(recover()); p != nil {
+				panicked.Store(p)
+			}
+		}()
+		for i := at.Add(1) - 1; i < int64(len(paths)) && panicked.Load() == nil; i = at.Add(1) - 1 {
+			r := &all[i]
+			r.content, r.busy, r.err = s.readFile(paths[i])
+		}
+	}
+	var group sync.WaitGroup
+	for n := 1; n < len(paths) && s.helpers.TryAcquire(1); n++ {
+		group.Go(func() {
+			defer s.helpers.Release(1)
+			read()
+		})
+	}
+	read()
+	group.Wait()
+	if p := panicked.Load(); p != nil {
+		panic(p)
+	}
+	return all
+}
+
 // readFile returns the content of a file, and whether it is being written. The error is that there
 // is none. A large file is read and parsed in turn with those of all sources.
 func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
-	if info, err := os.Stat(path); err == nil && info.Size() > freeBytes {
+	info, err := os.Stat(path)
+	if err == nil && s.over() {
+		return &content{left: int(info.Size())}, false, nil
+	}
+	if err == nil && info.Size() > freeBytes {
 		size := min(info.Size(), maxFileBytes)
 		ctx, cancel := context.WithTimeout(context.Background(), turnWait)
 		err := s.turn.Acquire(ctx, size)
@@ -224,6 +273,11 @@ func (s *scanner) parse(path string, data []byte, last *content) *content {
 	next := &content{digest: digest, documents: map[xxh3.Uint128]*kube.Document{}}
 	good, bad := []kube.Located{}, false
 	kube.SplitDocuments(data, func(text []byte, line int) {
+		if s.over() {
+			next.left += len(text)
+			return
+		}
+		next.seen += len(text)
 		key := xxh3.Hash128(text)
 		doc := next.documents[key]
 		if doc == nil && last != nil {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -27,29 +26,18 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Kind returns the kind of source for files. All its sources read large files in turn.
+// Kind returns the kind of source for files. All its sources read large files in turn, and share
+// the goroutines that help to read.
 func Kind() upstreams.Kind {
-	turn := semaphore.NewWeighted(maxReading)
+	turn, helpers := semaphore.NewWeighted(maxReading), newHelpers()
 	return upstreams.Kind{
 		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 			s := New(u, env)
-			s.scanner.turn = turn
+			s.scanner.turn, s.scanner.helpers = turn, helpers
 			return s, nil
 		},
-		Read: func(u config.Upstream) (resources int, problems []error) {
-			if _, err := os.Stat(pathOf(u)); err != nil {
-				return 0, nil // config.Check reports it
-			}
-			found, bad, err := Read(pathOf(u), u.Name)
-			if err != nil {
-				problems = append(problems, fmt.Errorf("upstream %s: %w", u.Name, err))
-			}
-			for _, b := range bad {
-				problems = append(problems, fmt.Errorf("%s: %s", b.Resource, b.Reason))
-			}
-			return len(found), problems
-		},
+		Read: look,
 	}
 }
 
@@ -79,6 +67,8 @@ type Source struct {
 	refused []intake.Refusal         // by the last reading
 	// repeating tells that the feed waits for a reading of all files.
 	repeating bool
+	// taken tells that the feed has taken all that the files had, so that the same again tells nothing.
+	taken bool
 
 	mu sync.Mutex       // guards st
 	st upstreams.Status // its refusals are of files, not those of the feed
@@ -175,6 +165,9 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 	if err := s.scanner.scan(s.path); err != nil {
 		return err
 	}
+	if s.taken && !s.scanner.changed && !s.repeating && s.watchedAs(blind) {
+		return nil
+	}
 	s.feed(feed, blind)
 	// A file that is broken or being written may have what seems to be gone: then the next
 	// reading counts as the repetition.
@@ -185,12 +178,20 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 	return nil
 }
 
+// watchedAs reports whether the status tells that blind is why changes are noticed late.
+func (s *Source) watchedAs(blind error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return blind == nil && s.st.LastError == "" || blind != nil && s.st.LastError == blind.Error()
+}
+
 // feed feeds what all files have, and notes what is wrong with them.
 func (s *Source) feed(feed upstreams.Feed, blind error) {
 	merged, problems, total := s.scanner.merge()
 	result := feed.Tell(intake.Received{
 		Updates: s.updates(merged), Live: true, Unsure: !s.scanner.clean(), More: s.scanner.busy,
 	})
+	s.taken = s.scanner.clean() && result.RefusedTotal == 0 && !result.Unread && !result.Relist
 	s.logRefused(slices.Concat(problems, result.Refused))
 
 	s.mu.Lock()
@@ -242,6 +243,7 @@ func (s *Source) logRefused(refused []intake.Refusal) {
 
 // fail notes that the path can not be read.
 func (s *Source) fail(feed upstreams.Feed, err error) {
+	s.taken = false
 	feed.Tell(intake.Closed{Reason: err.Error(), Failed: true})
 	s.mu.Lock()
 	defer s.mu.Unlock()
