@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -71,22 +72,14 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	names, sides, errs := [2]string{a, b}, [2]map[mirror.Key]*mirror.Resource{}, [2]error{}
-	var both sync.WaitGroup
-	for i, name := range names {
-		both.Go(func() { sides[i], errs[i] = o.selected(cmd.Context(), name, sel) })
-	}
-	both.Wait()
-	if err := errors.Join(errs[:]...); err != nil {
-		return err
-	}
-	var objects [2][]kube.Object
-	for i, name := range names {
-		if objects[i], err = o.objects(sides[i], sides[1-i]); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	var changes cliview.Changes
+	var read atomic.Int32
+	whileWaiting(cmd, func() string {
+		if n := read.Load(); n < 2 {
+			return fmt.Sprintf("reading %s and %s: %d of 2 read", a, b, n)
 		}
-	}
-	changes, err := cliview.Differences(objects[0], objects[1], o.bare)
+		return "comparing"
+	}, func() { changes, err = o.compare(cmd.Context(), [2]string{a, b}, sel, &read) })
 	if err != nil {
 		return err
 	}
@@ -97,6 +90,29 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 		return &exitError{code: 1}
 	}
 	return err
+}
+
+// compare returns the changes that make the first into the second, and counts what is read.
+func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selection.Selection, read *atomic.Int32) (none cliview.Changes, err error) {
+	sides, errs := [2]map[mirror.Key]*mirror.Resource{}, [2]error{}
+	var both sync.WaitGroup
+	for i, name := range names {
+		both.Go(func() {
+			sides[i], errs[i] = o.selected(ctx, name, sel)
+			read.Add(1)
+		})
+	}
+	both.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return none, err
+	}
+	var objects [2][]kube.Object
+	for i, name := range names {
+		if objects[i], err = o.objects(sides[i], sides[1-i]); err != nil {
+			return none, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return cliview.Differences(objects[0], objects[1], o.bare)
 }
 
 // selected returns what a server or path has of a selection.

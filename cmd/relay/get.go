@@ -25,9 +25,6 @@ import (
 // push every change (PROTOCOL C4).
 const watchResync = 30 * time.Second
 
-// manyPrinted is how many resources take longer to print than a person waits without a word.
-const manyPrinted = 10_000
-
 // getOptions are the flags of "relay get".
 type getOptions struct {
 	namespace     string
@@ -129,6 +126,7 @@ this server: equal content has equal versions on every relay.`,
 	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
 	o.flags(cmd)
 	o.rows.flag(cmd)
+	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all"
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
 	return cmd
 }
@@ -208,16 +206,15 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	missing := sel.Missing(found)
 	switch {
 	case len(found.Keys) > 0, opts.Format == cliview.JSON && len(missing) == 0:
-		if opts.Tabular() {
+		if opts.Tabular() || cmd.Flags().Changed("limit") || onTerminal(cmd) && o.output.path == nil {
 			found.Groups = cutGroups(&o.rows, found.Groups)
-		} else if n := len(found.Keys); n > manyPrinted && watched(cmd) {
-			cmd.PrintErrf("printing %d resources as %s\n", n, o.output.format)
 		}
 		if err := printResources(cmd, found.Groups, opts, o.output); err != nil {
 			return err
 		}
-		if err := o.rows.note(cmd, o.output); err != nil {
-			return err
+		if o.rows.left > 0 {
+			unit := map[bool]string{true: "more row", false: "more resource"}[opts.Tabular()]
+			cmd.PrintErrf("left out: %s; --limit 0 prints all, and -o yaml or json into a pipe or file is whole\n", cliview.Count(o.rows.left, unit))
 		}
 	case len(missing) == 0:
 		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing(found))

@@ -43,7 +43,7 @@ func (l *rowLimit) diffs(wanted bool) cliview.Diffs {
 
 // note tells what was left out of a table.
 func (l *rowLimit) note(cmd *cobra.Command, o output) error {
-	if l.left == 0 || o.format != o.formats[0] && o.format != "wide" {
+	if l.left == 0 || o.format != o.formats[0] {
 		return nil
 	}
 	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and -o json is whole\n", cliview.Count(l.left, "more row"))

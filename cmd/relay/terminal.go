@@ -62,3 +62,9 @@ func watched(cmd *cobra.Command) bool {
 	s, ok := cmd.ErrOrStderr().(screen)
 	return ok && s.terminal
 }
+
+// onTerminal reports whether a person looks at the output of a command, and no program reads it.
+func onTerminal(cmd *cobra.Command) bool {
+	s, ok := cmd.OutOrStdout().(screen)
+	return ok && s.terminal
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -47,11 +48,16 @@ func validate(cmd *cobra.Command, file, format string) error {
 	cfg.FitMemory(memory.SetLimit())
 	problems := errlist.Split(err)
 	resources := 0
-	for _, u := range cfg.Upstreams {
-		has := relay.Read(cmd.Context(), u)
-		resources += has.Resources
-		problems = append(problems, has.Problems...)
-	}
+	var reading atomic.Pointer[string]
+	reading.Store(&file)
+	whileWaiting(cmd, func() string { return fmt.Sprintf("reading the files of %s", *reading.Load()) }, func() {
+		for _, u := range cfg.Upstreams {
+			reading.Store(&u.Name)
+			has := relay.Read(cmd.Context(), u)
+			resources += has.Resources
+			problems = append(problems, has.Problems...)
+		}
+	})
 	if err := cmd.Context().Err(); err != nil {
 		return err // the rest was not read
 	}

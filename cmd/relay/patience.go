@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// patience is how long a person looks at a command that tells nothing.
+const patience = time.Second
+
+// whileWaiting runs do, and tells who looks on each second what is waited for. doing is called beside do.
+func whileWaiting(cmd *cobra.Command, doing func() string, do func()) {
+	if !watched(cmd) {
+		do()
+		return
+	}
+	ended, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		tell(cmd.ErrOrStderr(), doing, ended)
+	}()
+	do()
+	close(ended)
+	<-told
+}
+
+// tell tells each second what is waited for, until ended is closed.
+func tell(w io.Writer, doing func() string, ended <-chan struct{}) {
+	began, tick := time.Now(), time.NewTicker(patience)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+			fmt.Fprintf(w, "%s (%d s)\n", doing(), int(time.Since(began).Seconds()))
+		}
+	}
+}

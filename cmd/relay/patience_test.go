@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	networkingv1 "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/internal/fakexds"
+	"meshrelay/internal/visible"
+)
+
+// onScreen runs a command as a person at a terminal does.
+func onScreen(t *testing.T, args ...string) (out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(screen{Writer: visible.NewWriter(&stdout), terminal: true})
+	root.SetErr(screen{Writer: visible.NewWriter(&stderr), terminal: true})
+	if err := root.ExecuteContext(context.Background()); err != nil {
+		t.Error(err)
+	}
+	return stdout.String(), stderr.String()
+}
+
+// TestWhoWaitsIsToldEachSecondWhatFor: and a program, or somebody who does not wait, reads nothing of it.
+func TestWhoWaitsIsToldEachSecondWhatFor(t *testing.T) {
+	for _, tc := range []struct {
+		watched bool
+		takes   time.Duration
+		want    string
+	}{
+		{true, 900 * time.Millisecond, ""},
+		{true, 2500 * time.Millisecond, "reading a (1 s)\nreading a (2 s)\n"},
+		{false, 2500 * time.Millisecond, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var errs bytes.Buffer
+			cmd := newRoot()
+			cmd.SetErr(screen{Writer: visible.NewWriter(&errs), terminal: tc.watched})
+			whileWaiting(cmd, func() string { return "reading a" }, func() { time.Sleep(tc.takes) })
+			if errs.String() != tc.want {
+				t.Errorf("watched %v, %v: %q", tc.watched, tc.takes, errs.String())
+			}
+		})
+	}
+}
+
+// TestATerminalGetsNoMoreResourcesThanTheLimit: a pipe gets all, unless it asks for fewer.
+func TestATerminalGetsNoMoreResourcesThanTheLimit(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	var entries []fakexds.Resource
+	for i := range usualRows + 7 {
+		entries = append(entries, fakexds.MCP(fmt.Sprintf("shop/entry-%03d", i), &networkingv1.ServiceEntry{Hosts: []string{"a.example"}}))
+	}
+	s.Set("networking.istio.io/v1/ServiceEntry", entries...)
+	get := func(more ...string) []string {
+		return append([]string{"get", "se", "-A", "--server", s.Addr}, more...)
+	}
+	for _, format := range []string{"yaml", "json", "name"} {
+		for limit, want := range map[string]int{"": usualRows, "5": 5, "0": usualRows + 7} {
+			args := get("-o", format)
+			if limit != "" {
+				args = append(args, "--limit", limit)
+			}
+			out, errs := onScreen(t, args...)
+			if n := strings.Count(out, "entry-"); n != want {
+				t.Errorf("%s, limit %q: %d resources", format, limit, n)
+			}
+			left := fmt.Sprintf("left out: %d more resources; --limit 0 prints all", usualRows+7-want)
+			if told := strings.Contains(errs, left); told != (want < usualRows+7) {
+				t.Errorf("%s, limit %q: %q", format, limit, errs)
+			}
+		}
+		for limit, want := range map[string]int{"": usualRows + 7, "5": 5} {
+			args := get("-o", format)
+			if limit != "" {
+				args = append(args, "--limit", limit)
+			}
+			var out, errs bytes.Buffer
+			if code := execute(args, &out, &errs); code != 0 || strings.Count(out.String(), "entry-") != want {
+				t.Errorf("%s into a pipe, limit %q: %d, %d resources, %s", format, limit, code, strings.Count(out.String(), "entry-"), errs.String())
+			}
+		}
+	}
+	if out, _ := onScreen(t, get("-o", "jsonpath={.items[*].metadata.name}")...); strings.Count(out, "entry-") != usualRows+7 {
+		t.Error("a template does not get all")
+	}
+}
