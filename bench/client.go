@@ -203,6 +203,9 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 			}
 		})
 	}
+	if c.delta {
+		data = c.world.shares.of(data, h)
+	}
 	c.kept = append(c.kept, data)
 	if g := c.world.goal.Load(); g != nil && c.count >= g.configs && c.changes >= g.changes {
 		g.reached(c.id, now)

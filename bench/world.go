@@ -95,6 +95,7 @@ func eachMarker(data mem.BufferSlice, f func(index, seq int)) {
 
 // world is the truth: what every client must hold in the end.
 type world struct {
+	shares    shares
 	federated bool // most resources are held by two upstreams
 	keeps     bool // the contender keeps on disk what it has
 	rules     bool // what clients hold has passed the rules of relay-rules

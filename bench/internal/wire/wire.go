@@ -4,6 +4,7 @@
 package wire
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
@@ -55,6 +56,7 @@ const (
 type Reader struct {
 	rest  []byte
 	after []mem.Buffer
+	at    int // bytes read
 }
 
 func newReader(data mem.BufferSlice) *Reader {
@@ -77,6 +79,7 @@ func (r *Reader) varint() (v uint64, ok bool) {
 		}
 		b := r.rest[0]
 		r.rest = r.rest[1:]
+		r.at++
 		r.next()
 		v |= uint64(b&0x7f) << shift
 		if b < 0x80 {
@@ -88,6 +91,7 @@ func (r *Reader) varint() (v uint64, ok bool) {
 
 // Skip passes over the next n bytes.
 func (r *Reader) Skip(n int) bool {
+	r.at += n
 	for n > len(r.rest) {
 		n -= len(r.rest)
 		r.rest = nil
@@ -102,6 +106,7 @@ func (r *Reader) Skip(n int) bool {
 
 // Take returns the next n bytes, as a copy only when they lie in several buffers.
 func (r *Reader) Take(n int) ([]byte, bool) {
+	r.at += n
 	if n <= len(r.rest) {
 		b := r.rest[:n:n]
 		r.rest = r.rest[n:]
@@ -124,8 +129,13 @@ func (r *Reader) Take(n int) ([]byte, bool) {
 // Walk hands each length-delimited field of the top level to f, which reads or skips
 // its n bytes.
 func Walk(data mem.BufferSlice, f func(num protowire.Number, n int, r *Reader) bool) error {
-	r := newReader(data)
+	return newReader(data).walk(func(num protowire.Number, n, _ int, r *Reader) bool { return f(num, n, r) })
+}
+
+// walk hands each length-delimited field to f, with the offset of its tag.
+func (r *Reader) walk(f func(num protowire.Number, n, at int, r *Reader) bool) error {
 	for len(r.rest) > 0 {
+		at := r.at
 		tag, ok := r.varint()
 		if !ok {
 			return fmt.Errorf("response is cut off")
@@ -135,7 +145,7 @@ func Walk(data mem.BufferSlice, f func(num protowire.Number, n int, r *Reader) b
 		if typ == protowire.VarintType && ok {
 			continue
 		}
-		if typ != protowire.BytesType || !ok || !f(num, int(n), r) {
+		if typ != protowire.BytesType || !ok || !f(num, int(n), at, r) {
 			return fmt.Errorf("response is broken at field %d of wire type %d", num, typ)
 		}
 	}
@@ -146,15 +156,28 @@ func Walk(data mem.BufferSlice, f func(num protowire.Number, n int, r *Reader) b
 type Head struct {
 	TypeURL, Nonce string
 	Resources      int
+	Removed        int
 	Part           bool // more parts of the answer follow
+	// From is the offset of the first resource, and To that of what follows the last, when nothing lies
+	// between them; else both are 0.
+	From, To int
 }
 
 // ReadHead reads the Head of an encoded response.
 func ReadHead(data mem.BufferSlice) (h Head, err error) {
-	err = Walk(data, func(num protowire.Number, n int, r *Reader) bool {
+	scattered := false
+	err = newReader(data).walk(func(num protowire.Number, n, at int, r *Reader) bool {
 		switch num {
 		case FieldResources:
-			h.Resources++
+			if h.Resources++; h.Resources == 1 {
+				h.From, h.To = at, at
+			}
+			scattered = scattered || h.To != at
+			ok := r.Skip(n)
+			h.To = r.at
+			return ok
+		case FieldRemoved:
+			h.Removed++
 		case fieldVersion, FieldTypeURL, FieldNonce:
 			b, ok := r.Take(n)
 			switch num {
@@ -169,7 +192,39 @@ func ReadHead(data mem.BufferSlice) (h Head, err error) {
 		}
 		return r.Skip(n)
 	})
+	if scattered {
+		h.From, h.To = 0, 0
+	}
 	return h, err
+}
+
+// Equal reports whether data has the bytes b at an offset.
+func Equal(data mem.BufferSlice, from int, b []byte) bool {
+	for _, one := range data {
+		part := one.ReadOnlyData()
+		if from >= len(part) {
+			from -= len(part)
+			continue
+		}
+		part = part[from:]
+		from = 0
+		n := min(len(part), len(b))
+		if !bytes.Equal(part[:n], b[:n]) {
+			return false
+		}
+		if b = b[n:]; len(b) == 0 {
+			return true
+		}
+	}
+	return len(b) == 0
+}
+
+// Copy returns a copy of the bytes of data in [from, to).
+func Copy(data mem.BufferSlice, from, to int) []byte {
+	r := newReader(data)
+	r.Skip(from)
+	b, _ := r.Take(to - from)
+	return bytes.Clone(b)
 }
 
 // Fields walks the length-delimited fields of a message in one piece.

@@ -20,11 +20,26 @@ func TestResponsesAreWalkedWhereverTheyAreCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	size := 2 + 1 + proto.Size(resp.Resources[0]) // with tag and length
 	for cut := range b {
 		data := mem.BufferSlice{mem.SliceBuffer(b[:cut]), mem.SliceBuffer(nil), mem.SliceBuffer(b[cut:])}
 		h, err := ReadHead(data)
-		if err != nil || h != (Head{TypeURL: "a/b/C", Nonce: "n", Resources: 3}) {
+		if err != nil || h != (Head{TypeURL: "a/b/C", Nonce: "n", Resources: 3, From: 3, To: 3 + 3*size}) {
 			t.Fatalf("cut at %d: %+v, %v", cut, h, err)
+		}
+		all := Copy(data, h.From, h.To)
+		if !bytes.Equal(all, b[h.From:h.To]) || !Equal(data, h.From, all) {
+			t.Fatalf("cut at %d: the resources are %x", cut, all)
+		}
+		for i := range all {
+			all[i]++
+			if Equal(data, h.From, all) {
+				t.Fatalf("cut at %d: equal to what differs at %d", cut, i)
+			}
+			all[i]--
+		}
+		if Equal(data, h.From, append(all, b...)) {
+			t.Fatalf("cut at %d: equal to what is longer", cut)
 		}
 		n := 0
 		err = Walk(data, func(num protowire.Number, size int, r *Reader) bool {
