@@ -14,10 +14,12 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// leastLook and mostLook bound the time between two looks at the sources, which grows.
+// leastLook and mostLook bound the time between two looks at the sources, which grows. It is lookCost times what
+// a look takes, where there are many.
 const (
 	leastLook = 2 * time.Millisecond
 	mostLook  = 100 * time.Millisecond
+	lookCost  = 50
 )
 
 // firstSync is the wait of clients for the first sync of the sources. The Manager's mu guards it.
@@ -66,8 +68,10 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 	m.mu.Unlock()
 	late := map[string]bool{}
 	for {
+		began := time.Now()
 		s, verdicts := m.atStart()
 		m.logLate(late, s, verdicts)
+		pause := min(max(s.elapsed/100, lookCost*time.Since(began), leastLook), mostLook)
 		if len(awaited(verdicts)) == 0 {
 			if err := m.aggregate.CaughtUp(ctx); err != nil {
 				return err
@@ -79,7 +83,7 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(min(max(s.elapsed/100, leastLook), mostLook)):
+		case <-time.After(pause):
 		}
 	}
 }

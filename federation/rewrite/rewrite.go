@@ -8,6 +8,7 @@ package rewrite
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -95,11 +96,19 @@ type Endpoints struct {
 	Cluster string `yaml:"cluster,omitempty"`
 }
 
-// Rewriter is a compiled Rules. It is immutable and may be used from any goroutine. The rules
+// Rewriter is a compiled Rules. It does not change and may be used from any goroutine. The rules
 // that it was given must not change.
 type Rewriter struct {
 	names *nameRules
-	plans map[mirror.Kind]*bodyPlan
+	plans map[mirror.Kind]*lazyPlan
+}
+
+// lazyPlan is a plan that is made when the first resource comes: a source has a few kinds, and there may be
+// hundreds of sources.
+type lazyPlan struct {
+	once sync.Once
+	info *mirror.KindInfo
+	plan *bodyPlan
 }
 
 // bodyPlan tells how to rewrite the bodies of one kind.
@@ -117,17 +126,26 @@ func New(rules Rules) (*Rewriter, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err
 	}
-	w := &Rewriter{names: newNameRules(rules), plans: map[mirror.Kind]*bodyPlan{}}
-	c := newPlanner(w.names)
-	for _, info := range mirror.Kinds() {
-		if p := w.plan(c, info); p != nil {
-			w.plans[info.Kind] = p
-		}
+	kinds := mirror.Kinds()
+	w := &Rewriter{names: newNameRules(rules), plans: make(map[mirror.Kind]*lazyPlan, len(kinds))}
+	plans := make([]lazyPlan, len(kinds))
+	for i, info := range kinds {
+		plans[i].info = info
+		w.plans[info.Kind] = &plans[i]
 	}
 	return w, nil
 }
 
-// plan returns nil when no rule can change a body of the kind.
+// planOf returns nil when no rule can change a body of the kind.
+func (w *Rewriter) planOf(kind mirror.Kind) *bodyPlan {
+	l := w.plans[kind]
+	if l == nil {
+		return nil
+	}
+	l.once.Do(func() { l.plan = w.plan(newPlanner(w.names), l.info) })
+	return l.plan
+}
+
 func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
 	if info.Kind.Bare() {
 		return nil
@@ -172,7 +190,7 @@ func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 }
 
 func (w *Rewriter) rewrite(r *mirror.Resource, from mirror.Key) (*mirror.Resource, error) {
-	plan := w.plans[from.Kind]
+	plan := w.planOf(from.Kind)
 	if plan != nil && plan.onlyShortHosts && !plan.fields.mayHaveShortHost(r.BodyValue()) {
 		plan = nil
 	}

@@ -476,7 +476,7 @@ func TestEndpointsAreStamped(t *testing.T) {
 	if got := decodedBody(t, mustRewrite(t, w, group)).(*networking.WorkloadGroup).GetTemplate().GetNetwork(); got != "n1" {
 		t.Errorf("a group without a template: network %q", got)
 	}
-	if w.plans[rewriteKind("vs")] != nil {
+	if w.planOf(rewriteKind("vs")) != nil {
 		t.Error("VirtualServices have no endpoints, and yet are touched")
 	}
 }

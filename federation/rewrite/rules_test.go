@@ -63,10 +63,10 @@ func TestBodiesThatNoRuleTouchesPassByteByByte(t *testing.T) {
 	// An order of fields that no encoder would choose, which decoding would not survive.
 	spec.Body.Value = append(protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), "."), spec.Body.Value...)
 	in := newRewriteResource(t, spec)
-	if w.plans[in.Kind()] != nil {
+	if w.planOf(in.Kind()) != nil {
 		t.Fatal("DestinationRules name no configs, and yet are touched")
 	}
-	if w.plans[rewriteKind("vs")] == nil {
+	if w.planOf(rewriteKind("vs")) == nil {
 		t.Fatal("VirtualServices name Gateways, and yet are not touched")
 	}
 	out := mustRewrite(t, w, in)
@@ -128,7 +128,7 @@ func TestMeshConfigIsNeverTouched(t *testing.T) {
 	w := mustRewriter(t, rules)
 	body, _ := anypb.New(&mesh.MeshConfig{RootNamespace: "team-a"})
 	in := newRewriteResource(t, mirror.Spec{Key: mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}, Body: body})
-	if mustRewrite(t, w, in) != in || w.Key(in.Key()) != in.Key() || w.plans[mirror.MeshConfig] != nil {
+	if mustRewrite(t, w, in) != in || w.Key(in.Key()) != in.Key() || w.planOf(mirror.MeshConfig) != nil {
 		t.Error("a MeshConfig was touched")
 	}
 }

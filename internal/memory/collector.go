@@ -17,13 +17,18 @@ import (
 )
 
 const (
-	// Until the upstreams have synced, garbage may be startGarbage bytes, within leastPercent and
-	// mostPercent of what is held. Most of what a start reads stays, so that a collection of a small
-	// heap finds next to nothing. A large heap is collected often all the same: else garbage of a
-	// start, which never comes again, would decide how much memory the process needs.
-	startGarbage = 72 << 20
-	leastPercent = 20
+	// Until the upstreams have synced, garbage may be startGarbage bytes less one part in heldPart of
+	// what is held, within leastPercent and mostPercent of that. Most of what a start reads stays, so
+	// that a collection of a small heap finds next to nothing. A large heap is collected often all the
+	// same: else garbage of a start, which never comes again, would decide how much memory the process
+	// needs.
+	startGarbage = 96 << 20
+	heldPart     = 8
+	leastPercent = 12
 	mostPercent  = 150
+	// stackGarbage is how much garbage there may be for each byte of stacks, within startGarbage: a
+	// collection looks through all stacks, and hundreds of upstreams have thousands.
+	stackGarbage = 4
 	// runPercent is GOGC from then on. It keeps the heap small: pushing makes little garbage,
 	// so that collections cost next to nothing.
 	runPercent = 50
@@ -46,8 +51,11 @@ const (
 )
 
 // startPercent returns GOGC for a start, by the bytes that the last collection has left.
-func startPercent(held uint64) int {
-	return int(min(max(startGarbage*100/max(held, 1), leastPercent), mostPercent)) //nolint:gosec // 150 at most
+func startPercent(held, stacks uint64) int {
+	held = max(held, 1)
+	most := max(mostPercent, stackGarbage*stacks*100/held)
+	garbage := startGarbage - min(held/heldPart, startGarbage)
+	return int(min(max(garbage*100/held, leastPercent), most)) //nolint:gosec // far less
 }
 
 // Collector keeps the resident set below the limit of the container, and makes it small again
@@ -106,7 +114,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		worked = worked || works
 		grown := residentBytes() >= kept+kept/growPart+growBytes
 		if worked && !works && now == last && (at.IsZero() || grown && time.Since(at) >= quietAgain) {
-			if metric("/memory/classes/heap/stacks:bytes") >= manyStacks {
+			if stackBytes() >= manyStacks {
 				runtime.GC()
 			}
 			debug.FreeOSMemory()
@@ -137,7 +145,7 @@ func followStart(ctx context.Context, started <-chan struct{}) bool {
 			return false
 		case <-tick.C:
 		}
-		if next := startPercent(heldBytes()); next != percent {
+		if next := startPercent(heldBytes(), stackBytes()); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}
@@ -146,6 +154,9 @@ func followStart(ctx context.Context, started <-chan struct{}) bool {
 
 // heldBytes returns what the last collection has left.
 func heldBytes() uint64 { return metric("/gc/heap/live:bytes") }
+
+// stackBytes returns what the stacks of goroutines take.
+func stackBytes() uint64 { return metric("/memory/classes/heap/stacks:bytes") }
 
 // allocatedBytes returns what was allocated in all.
 func allocatedBytes() uint64 { return metric("/gc/heap/allocs:bytes") }

@@ -93,10 +93,16 @@ func TestSteadyWorkIsNotQuiet(t *testing.T) {
 	})
 }
 
+// With many stacks a collection costs more, so that a small heap may have more garbage.
 func TestGarbageOfAStartFallsAsItGrows(t *testing.T) {
-	for held, want := range map[uint64]int{0: 150, 4 << 20: 150, 48 << 20: 150, 72 << 20: 100, 144 << 20: 50, 240 << 20: 30, 480 << 20: 20, 8 << 30: 20} {
-		if got := startPercent(held); got != want {
+	for held, want := range map[uint64]int{0: 150, 4 << 20: 150, 48 << 20: 150, 64 << 20: 137, 96 << 20: 87, 192 << 20: 37, 320 << 20: 17, 480 << 20: 12, 8 << 30: 12} {
+		if got := startPercent(held, 0); got != want {
 			t.Errorf("with %d MiB held GOGC is %d, want %d", held>>20, got, want)
+		}
+	}
+	for stacks, want := range map[uint64]int{1 << 20: 150, 4 << 20: 200, 8 << 20: 400, 1 << 30: 1187} {
+		if got := startPercent(8<<20, stacks); got != want {
+			t.Errorf("with 8 MiB held, and %d MiB of stacks, GOGC is %d, want %d", stacks>>20, got, want)
 		}
 	}
 }

@@ -144,7 +144,9 @@ func (in *Intake) due() time.Time {
 		}
 	}
 	for _, k := range in.kinds {
-		later(k.graceUntil)
+		if !k.graceUntil.IsZero() {
+			later(k.graceUntil)
+		}
 	}
 	in.stale.plan(later)
 	return wake

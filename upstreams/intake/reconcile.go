@@ -69,6 +69,9 @@ func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 	}
 	key := in.rules.keyOf(original)
 	if k.waits() {
+		if k.pending == nil {
+			k.pending = map[string]struct{}{}
+		}
 		k.pending[name] = struct{}{}
 		delete(in.unseen, key) // what is served of it stays until then
 		return false

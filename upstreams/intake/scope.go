@@ -49,7 +49,8 @@ type kind struct {
 // waits reports whether it is too early to tell that a name of the kind is gone.
 func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZero() }
 
-// scope is a Scope and what the source has of it.
+// scope is a Scope and what the source has of it. Most scopes are empty, so that maps are made when the first
+// element comes; there may be hundreds of sources.
 type scope struct {
 	Scope
 	answered   bool // the present source has told what the scope has
@@ -142,7 +143,7 @@ func (r *record) setVersion(version []byte) {
 func (rs *records) kind(of mirror.Kind) *kind {
 	k := rs.kinds[of]
 	if k == nil {
-		k = &kind{kind: of, unanswered: map[string]bool{}, pending: map[string]struct{}{}}
+		k = &kind{kind: of, unanswered: map[string]bool{}}
 		rs.kinds[of] = k
 	}
 	return k
@@ -153,7 +154,7 @@ func (rs *records) scope(s Scope) (*kind, *scope) {
 	k := rs.kind(s.Kind)
 	sc := rs.scopes[s.Name]
 	if sc == nil {
-		sc = &scope{Scope: s, byName: map[string]*record{}, leftOut: map[string]int{}, refused: map[string]string{}, panicked: map[string]xxh3.Uint128{}}
+		sc = &scope{Scope: s, byName: map[string]*record{}}
 		rs.scopes[s.Name] = sc
 		k.scopes = append(k.scopes, sc)
 		slices.SortStableFunc(k.scopes, func(a, b *scope) int { return a.Rank - b.Rank })
@@ -195,6 +196,9 @@ func (sc *scope) leaveOut(rec *record, why omission) {
 		sc.leftOut[rec.omitted.Value().reason]--
 	}
 	if why != imported {
+		if sc.leftOut == nil {
+			sc.leftOut = map[string]int{}
+		}
 		sc.leftOut[why.Value().reason]++
 	}
 	rec.omitted = why
@@ -213,6 +217,9 @@ func (sc *scope) refuse(name string, err error, out *Result) {
 	if _, known := sc.refused[name]; !known && len(sc.refused) >= maxKeptRefused {
 		sc.moreRefused++
 		return
+	}
+	if sc.refused == nil {
+		sc.refused = map[string]string{}
 	}
 	sc.refused[name] = text.Shorten(err.Error(), maxReason)
 	sc.reported = -1

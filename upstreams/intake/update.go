@@ -252,6 +252,9 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 		}
 	}
 	if errors.As(err, new(*mirror.Panic)) && len(sc.panicked) < maxKeptRefused {
+		if sc.panicked == nil {
+			sc.panicked = map[string]xxh3.Uint128{}
+		}
 		sc.panicked[name] = rec.hash
 	}
 	sc.refuse(name, err, out)
