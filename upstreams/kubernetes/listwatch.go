@@ -284,7 +284,9 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
 	}
-	resp, err := connection.get(ctx, t.path(t.namespace), t.query(options), t.accept()) //nolint:bodyclose // the decoder closes it
+	asked, query := time.Now(), t.query(options)
+	resp, err := connection.get(ctx, t.path(t.namespace), query, t.accept()) //nolint:bodyclose // the decoder closes it
+	t.source.log.Debug("objects asked for", "kind", t.kind.String(), "namespace", t.namespace, "query", query.Encode(), "took", time.Since(asked), "err", err)
 	if err != nil {
 		s.ctx = ctx
 		err = s.because(err)
