@@ -309,6 +309,39 @@ func TestDoctorNamesAStateThatCanNotBeWritten(t *testing.T) {
 	wantOne(t, code, found, doctor.Failed, "state", "", "set state.dir")
 }
 
+// A directory in the place of a file keeps root out, too, as a file of another user does with everybody else.
+func TestDoctorNamesAStateWhoseFilesCanNotBeUsed(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	plaintext := fmt.Sprintf("xds: {addresses: [%q], plaintext: true}", s.Addr)
+	for _, name := range []string{"relay.lock", "relay.state", "upstream-east.state", "events.log"} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		code, found := examined(t, plaintext, fmt.Sprintf("state: {dir: %s}", dir))
+		wantOne(t, code, found, doctor.Failed, "state", "can not be used.*"+regexp.QuoteMeta(filepath.Join(dir, name)), "chown -R USER "+dir)
+	}
+}
+
+func TestDoctorNamesAStateThatAnotherRelayHas(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	dir := filepath.Join(t.TempDir(), "state")
+	config := func(node string) string {
+		ports := freePorts(t, 2)
+		return fmt.Sprintf("node: {id: %s}\nadmin: {address: \"127.0.0.1:%d\"}\nstate: {dir: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n",
+			node, ports[0], dir, ports[1], s.Addr)
+	}
+	one, other := config("one"), config("other")
+	stop := serveConfig(t, one)
+	s.Await("the relay asks", func(fakexds.Request) bool { return true })
+	code, found := examine1(t, other)
+	wantOne(t, code, found, doctor.Failed, "lock", "in use by another process", "fuser -v "+filepath.Join(dir, "relay.lock"))
+	stop()
+	if code, found = examine1(t, other); code != 0 {
+		t.Errorf("after the end of the other one: exit code %d: %+v", code, found)
+	}
+}
+
 func TestDoctorNamesATakenPort(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
