@@ -21,8 +21,10 @@ import (
 // Doctor is how to look at what a relay needs.
 type Doctor struct {
 	Config *config.Config
-	// Upstream, unless empty, is the only upstream to look at, and nothing else is.
+	// Upstream, unless empty, is the only upstream to look at, and nothing else is but MeshConfig.
 	Upstream string
+	// MeshConfig, unless empty, is a file with the mesh config of an istiod that is to be a client.
+	MeshConfig string
 	// Running reports whether a relay with that node.id answers at the admin address.
 	Running func(ctx context.Context) bool
 	// Limit bounds each check, and Files the reading of the files of an upstream.
@@ -38,6 +40,9 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 		checks = append(checks, doctor.Check{Name: "host", Run: d.host})
 	}
 	env := upstreams.Env{Node: d.Config.Node, Relay: d.Config.Provenance.Relay, Log: slog.New(slog.DiscardHandler)}
+	if d.MeshConfig != "" {
+		checks = append(checks, doctor.Check{Name: "mesh", Run: func(context.Context) []doctor.Finding { return meshConfig(d.MeshConfig, d.Config.Downstream.Listeners) }})
+	}
 	for _, u := range d.Config.Upstreams {
 		if d.Upstream == "" || u.Name == d.Upstream {
 			checks = append(checks, d.upstreamChecks(u, env)...)
