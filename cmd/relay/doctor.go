@@ -38,8 +38,7 @@ type report struct {
 func newDoctor() *cobra.Command {
 	var file configFile
 	var out output
-	var upstream string
-	var timeout time.Duration
+	d := relay.Doctor{Files: relay.LookAtFiles}
 	cmd := &cobra.Command{
 		Use:   "doctor [-c FILE]",
 		Short: "Check all that a relay needs, before it starts",
@@ -48,12 +47,16 @@ of the state on this host, and of each upstream name, port, certificates, token,
 permissions. Each address is connected to and asked for everything once. Of each place of clusters
 it checks that it can be read and watched, that allowed programs are there, and each kubeconfig.
 Of the files of an upstream it reads as many as it can in 0.7 s, and tells what it leaves out.
+With --mesh-config it looks at the configSources of an istiod that is to be a client: whether one
+of them has the port of a listener, and whether the istiod still reads its own cluster. The file
+has the mesh config, or an object with it: a ConfigMap, an IstioOperator, or values of Helm.
 
 Run it as the user that runs the relay, on its host or in its pod. It changes nothing, and can run
 beside the relay. Whatever is wrong is printed with its cause and its cure. The exit code is 1
 when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 		Example: `  relay doctor -c relay.yaml
   relay doctor -c relay.yaml --upstream east
+  kubectl -n istio-system get configmap istio -o yaml | relay doctor --mesh-config /dev/stdin
   relay doctor -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path, err := file.find()
@@ -64,7 +67,7 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 			if watched(cmd) {
 				told = cmd.PrintErrf
 			}
-			found, err := examine(cmd.Context(), path, upstream, timeout, told)
+			found, err := examine(cmd.Context(), path, d, told)
 			if err != nil {
 				return err
 			}
@@ -82,16 +85,17 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 		},
 	}
 	file.flag(cmd)
-	cmd.Flags().StringVar(&upstream, "upstream", "", "check this `upstream` only")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long each check may take; they run at the same time")
+	cmd.Flags().StringVar(&d.Upstream, "upstream", "", "check this `upstream` only")
+	cmd.Flags().StringVar(&d.MeshConfig, "mesh-config", "", "also check this `file`: the mesh config of an istiod that is to be a client")
+	cmd.Flags().DurationVar(&d.Limit, "timeout", 10*time.Second, "how long each check may take; they run at the same time")
 	out.flag(cmd, "text", "json")
 	return cmd
 }
 
 // examine checks the config file, and what a relay with it needs. It calls told with what takes long.
-func examine(ctx context.Context, path, upstream string, limit time.Duration, told func(string, ...any)) ([]doctor.Finding, error) {
-	if limit <= 0 {
-		return nil, fmt.Errorf("--timeout is %v: want more than 0", limit)
+func examine(ctx context.Context, path string, d relay.Doctor, told func(string, ...any)) ([]doctor.Finding, error) {
+	if d.Limit <= 0 {
+		return nil, fmt.Errorf("--timeout is %v: want more than 0", d.Limit)
 	}
 	cfg, err := config.Check(path, relay.Sources()...)
 	found := []doctor.Finding{}
@@ -104,19 +108,19 @@ func examine(ctx context.Context, path, upstream string, limit time.Duration, to
 	if len(found) == 0 {
 		found = append(found, doctor.Good("config", path, "valid, %s", cliview.Count(len(cfg.Upstreams), "upstream")))
 	}
-	if upstream != "" && !relay.HasUpstream(cfg, upstream) {
-		return nil, fmt.Errorf("%s has no upstream %q", path, upstream)
+	if d.Upstream != "" && !relay.HasUpstream(cfg, d.Upstream) {
+		return nil, fmt.Errorf("%s has no upstream %q", path, d.Upstream)
 	}
-	most := memory.SetLimit()
-	cfg.FitMemory(most)
+	d.Config, d.Memory = cfg, memory.SetLimit()
+	cfg.FitMemory(d.Memory)
 	n := len(cfg.Upstreams)
-	if upstream != "" {
+	if d.Upstream != "" {
 		n = 1
 	}
-	told("checking this host and %s, each for %v at most\n", cliview.Count(n, "upstream"), limit)
-	d := relay.Doctor{Config: cfg, Upstream: upstream, Limit: limit, Files: relay.LookAtFiles, Memory: most, Running: func(ctx context.Context) bool {
+	told("checking this host and %s, each for %v at most\n", cliview.Count(n, "upstream"), d.Limit)
+	d.Running = func(ctx context.Context) bool {
 		v, err := admin.Client{Address: cfg.Admin.Address}.Version(ctx)
 		return err == nil && v.Name == cfg.Node.ID
-	}}
+	}
 	return append(found, d.Examine(ctx)...), nil
 }

@@ -309,6 +309,73 @@ func TestDoctorNamesAStateThatCanNotBeWritten(t *testing.T) {
 	wantOne(t, code, found, doctor.Failed, "state", "", "set state.dir")
 }
 
+// A directory in the place of a file keeps root out, too, as a file of another user does with everybody else.
+func TestDoctorNamesAStateWhoseFilesCanNotBeUsed(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	plaintext := fmt.Sprintf("xds: {addresses: [%q], plaintext: true}", s.Addr)
+	for _, name := range []string{"relay.lock", "relay.state", "upstream-east.state", "events.log"} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		code, found := examined(t, plaintext, fmt.Sprintf("state: {dir: %s}", dir))
+		wantOne(t, code, found, doctor.Failed, "state", "can not be used.*"+regexp.QuoteMeta(filepath.Join(dir, name)), "chown -R USER "+dir)
+	}
+}
+
+func TestDoctorNamesAStateThatAnotherRelayHas(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	dir := filepath.Join(t.TempDir(), "state")
+	config := func(node string) string {
+		ports := freePorts(t, 2)
+		return fmt.Sprintf("node: {id: %s}\nadmin: {address: \"127.0.0.1:%d\"}\nstate: {dir: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n",
+			node, ports[0], dir, ports[1], s.Addr)
+	}
+	one, other := config("one"), config("other")
+	stop := serveConfig(t, one)
+	s.Await("the relay asks", func(fakexds.Request) bool { return true })
+	code, found := examine1(t, other)
+	wantOne(t, code, found, doctor.Failed, "lock", "in use by another process", "fuser -v "+filepath.Join(dir, "relay.lock"))
+	stop()
+	if code, found = examine1(t, other); code != 0 {
+		t.Errorf("after the end of the other one: exit code %d: %+v", code, found)
+	}
+}
+
+func TestDoctorLooksAtTheMeshConfigOfAnIstiod(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	dir := t.TempDir()
+	ports := freePorts(t, 2)
+	file, mesh := filepath.Join(dir, "relay.yaml"), filepath.Join(dir, "mesh.yaml")
+	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\"}\nstate: {dir: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n",
+		ports[0], filepath.Join(dir, "state"), ports[1], s.Addr)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		sources, more string
+		code          int
+		want          string
+	}{
+		{fmt.Sprintf(`[{address: "xds://relay.example:%d"}, {address: "k8s://"}]`, ports[1]), "", 0, "✔ mesh        " + mesh + ": the istiod reads its own cluster\n"},
+		{fmt.Sprintf(`[{address: "xds://relay.example:%d"}]`, ports[1]), "", 1, `fix: add to configSources: {address: "k8s://"}`},
+		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "", 2, "none of its configSources is a listener of this relay"},
+		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "--upstream=east", 2, "none of its configSources is a listener of this relay"},
+	} {
+		if err := os.WriteFile(mesh, []byte("configSources: "+tc.sources), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"doctor", "-c", file, "--mesh-config", mesh}
+		if tc.more != "" {
+			args = append(args, tc.more)
+		}
+		var stdout, stderr bytes.Buffer
+		if code := execute(args, &stdout, &stderr); code != tc.code || !strings.Contains(stdout.String(), tc.want) {
+			t.Errorf("%s: exit code %d, want %d and %q: %s%s", tc.sources, code, tc.code, tc.want, stdout.String(), stderr.String())
+		}
+	}
+}
+
 func TestDoctorNamesATakenPort(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
@@ -18,8 +21,10 @@ import (
 // Doctor is how to look at what a relay needs.
 type Doctor struct {
 	Config *config.Config
-	// Upstream, unless empty, is the only upstream to look at, and nothing else is.
+	// Upstream, unless empty, is the only upstream to look at, and nothing else is but MeshConfig.
 	Upstream string
+	// MeshConfig, unless empty, is a file with the mesh config of an istiod that is to be a client.
+	MeshConfig string
 	// Running reports whether a relay with that node.id answers at the admin address.
 	Running func(ctx context.Context) bool
 	// Limit bounds each check, and Files the reading of the files of an upstream.
@@ -35,6 +40,9 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 		checks = append(checks, doctor.Check{Name: "host", Run: d.host})
 	}
 	env := upstreams.Env{Node: d.Config.Node, Relay: d.Config.Provenance.Relay, Log: slog.New(slog.DiscardHandler)}
+	if d.MeshConfig != "" {
+		checks = append(checks, doctor.Check{Name: "mesh", Run: func(context.Context) []doctor.Finding { return meshConfig(d.MeshConfig, d.Config.Downstream.Listeners) }})
+	}
 	for _, u := range d.Config.Upstreams {
 		if d.Upstream == "" || u.Name == d.Upstream {
 			checks = append(checks, d.upstreamChecks(u, env)...)
@@ -118,7 +126,43 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		return append(found, doctor.Doubt("state", "", "nothing is kept on disk", "state.dir is not set: after a restart, clients wait until every upstream answers, and there is no history and no rollback",
 			"set state: {dir: /var/lib/relay}"))
 	}
-	return append(found, doctor.Directory("state.dir", cfg.State.Dir)...)
+	state := doctor.Directory("state.dir", cfg.State.Dir)
+	if doctor.Worst(state) != doctor.Failed {
+		trouble, inUse := local.Probe(cfg.State.Dir)
+		state = append(state, stored(cfg.State.Dir, trouble, inUse, running)...)
+	}
+	return append(found, state...)
+}
+
+// stored returns findings about what local.Probe tells of a directory. A relay that runs with the config
+// has its directory in use.
+func stored(dir string, trouble []error, inUse, running bool) (found []doctor.Finding) {
+	if len(trouble) > 0 {
+		texts := make([]string, len(trouble))
+		for i, err := range trouble {
+			texts[i] = err.Error()
+		}
+		found = append(found, doctor.Bad("state", dir, "what is in the directory can not be used",
+			fmt.Sprintf("%s, for user %d: another user may have run the relay there", some(texts), os.Geteuid()),
+			fmt.Sprintf("give all of it to the user that runs the relay: chown -R USER %s; move away what is a link or a directory", dir)))
+	}
+	switch {
+	case inUse && running:
+		found = append(found, doctor.Good("lock", dir, "in use by the relay that runs already"))
+	case inUse:
+		found = append(found, doctor.Bad("lock", dir, "in use by another process",
+			"a relay with another config has the same state.dir, or the relay of this one runs and does not answer at admin.address; while one has it, another keeps nothing on disk",
+			fmt.Sprintf("give each relay a state.dir of its own, or end the other one: fuser -v %s names it", local.LockPath(dir))))
+	}
+	return found
+}
+
+// some returns the first few texts and the number of the rest.
+func some(texts []string) string {
+	if more := len(texts) - maxProblems; more > 0 {
+		return fmt.Sprintf("%s; and %d more", strings.Join(texts[:maxProblems], "; "), more)
+	}
+	return strings.Join(texts, "; ")
 }
 
 // own makes a taken port one of the relay that runs already.

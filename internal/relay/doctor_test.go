@@ -2,9 +2,12 @@ package relay
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +46,48 @@ func TestDoctorTellsWhichFilesItLeavesOut(t *testing.T) {
 		}
 		if strings.Join(got, "\n") != want {
 			t.Errorf("with %v: %q, want %q", files, got, want)
+		}
+	}
+}
+
+func TestDoctorNamesAStateThatTheUserOfTheRelayCanNotUse(t *testing.T) {
+	denied := func(name string) error { return &fs.PathError{Op: "open", Path: "/own/" + name, Err: syscall.EACCES} }
+	var many []error
+	for i := range 7 {
+		many = append(many, denied(fmt.Sprintf("upstream-u%d.state", i)))
+	}
+	for name, tc := range map[string]struct {
+		trouble        []error
+		inUse, running bool
+		want           []string // level, check, what, why and fix, each in parts
+	}{
+		"nothing": {},
+		"a file of another user": {trouble: []error{denied("relay.lock")}, want: []string{
+			"failed|state|can not be used|open /own/relay.lock: permission denied, for user |another user may have run the relay there|chown -R USER /own"}},
+		"seven of them": {trouble: many, want: []string{
+			"failed|state|upstream-u0.state: permission denied; |upstream-u4.state: permission denied; and 2 more, for user|chown -R USER /own"}},
+		"another relay": {inUse: true, want: []string{
+			"failed|lock|in use by another process|another config has the same state.dir|a state.dir of its own|fuser -v /own/relay.lock"}},
+		"this relay":                       {inUse: true, running: true, want: []string{"ok|lock|in use by the relay that runs already"}},
+		"this relay has another directory": {running: true},
+		"another relay, of another user": {trouble: []error{denied("events.log")}, inUse: true, want: []string{
+			"failed|state|events.log|chown", "failed|lock|in use by another process|fuser"}},
+	} {
+		found := stored("/own", tc.trouble, tc.inUse, tc.running)
+		if len(found) != len(tc.want) {
+			t.Errorf("%s: %+v", name, found)
+			continue
+		}
+		for i, f := range found {
+			line := strings.Join([]string{string(f.Level), f.Check, f.What, f.Why, f.Fix}, "|")
+			rest := line
+			for _, part := range strings.Split(tc.want[i], "|") {
+				_, after, ok := strings.Cut(rest, part)
+				if !ok {
+					t.Errorf("%s: %q is missing in %s", name, part, line)
+				}
+				rest = after
+			}
 		}
 	}
 }

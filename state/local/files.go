@@ -141,7 +141,7 @@ func syncDir(dir string) error {
 // lockDir makes the directory this process's. The lock is a file of its own, because the other
 // files are replaced now and then.
 func lockDir(dir string) (*os.File, error) {
-	f, _, err := openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	f, _, err := openOwn(LockPath(dir), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func lockDir(dir string) (*os.File, error) {
 // The lock is given up at once, so that it keeps no relay from starting: a log can be read while
 // it is written to.
 func shareDir(dir string) error {
-	f, _, err := openOwn(filepath.Join(dir, lockName), os.O_RDONLY, 0)
+	f, _, err := openOwn(LockPath(dir), os.O_RDONLY, 0)
 	if err != nil {
 		return nil //nolint:nilerr // nobody can have locked it
 	}
@@ -171,14 +171,21 @@ func shareDir(dir string) error {
 // lock ends with the closing of the file.
 func lock(f *os.File, how int) error {
 	for deadline := time.Now().Add(lockPatience); ; time.Sleep(lockPoll) {
+		if err := tryLock(f, how); !errors.Is(err, state.ErrInUse) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// tryLock is lock without waiting.
+func tryLock(f *os.File, how int) error {
+	for {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
-			return err
-		case time.Now().After(deadline):
+		case errors.Is(err, syscall.EWOULDBLOCK):
 			return state.ErrInUse
+		case !errors.Is(err, syscall.EINTR):
+			return err
 		}
 	}
 }

@@ -26,6 +26,9 @@ import (
 // Path returns the file by which a directory of state is known.
 func Path(dir string) string { return filepath.Join(dir, indexName) }
 
+// LockPath returns the file of a directory of state that is locked while a relay uses the directory.
+func LockPath(dir string) string { return filepath.Join(dir, lockName) }
+
 // Store is a state.Store in a directory.
 type Store struct {
 	dir string

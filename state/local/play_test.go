@@ -23,6 +23,8 @@ func play(role string) int {
 		err = playReadOnly(dir)
 	case "hold":
 		err = playHolder(dir)
+	case "stranger":
+		err = playStranger(dir)
 	default:
 		err = fmt.Errorf("no role %q", role)
 	}

@@ -20,35 +20,42 @@ var errNotOurs = errors.New("others could have written what is there, and it is 
 // note when another user owns it and only that user can write to it. It takes the right to write
 // to our own directory from others, as volumes of Kubernetes give it to a group.
 func checkDir(dir string) (note string, err error) {
+	note, open, err := judgeDir(dir)
+	if err == nil && open != 0 && os.Chmod(dir, open&^0o022) != nil {
+		err = fmt.Errorf("others can write to directory %s (%v): %w", dir, open.Perm(), errNotOurs)
+	}
+	return note, err
+}
+
+// judgeDir is checkDir without a change. open is the mode of a directory of ours that others can write to,
+// and zero of all else.
+func judgeDir(dir string) (note string, open fs.FileMode, err error) {
 	if err := checkLink(dir); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	uid, gid := owner.Of(info)
 	perm := info.Mode().Perm()
 	switch {
 	case !info.IsDir():
-		return "", fmt.Errorf("%s is not a directory", dir)
+		return "", 0, fmt.Errorf("%s is not a directory", dir)
 	case !owner.Trusts(uid) && perm&0o022 != 0:
-		return "", fmt.Errorf("directory %s belongs to user %d, the relay is user %d, and others can write to it (%v): %w", dir, uid, os.Geteuid(), perm, errNotOurs)
+		return "", 0, fmt.Errorf("directory %s belongs to user %d, the relay is user %d, and others can write to it (%v): %w", dir, uid, os.Geteuid(), perm, errNotOurs)
 	case !owner.Trusts(uid):
-		return fmt.Sprintf("directory %s belongs to user %d, who can change what a restart serves, and the relay is user %d", dir, uid, os.Geteuid()), nil
+		return fmt.Sprintf("directory %s belongs to user %d, who can change what a restart serves, and the relay is user %d", dir, uid, os.Geteuid()), 0, nil
 	case perm&0o022 == 0:
-		return "", nil
+		return "", 0, nil
 	case info.Mode()&fs.ModeSticky != 0 && perm&0o002 != 0: // it is there to be shared
-		return "", fmt.Errorf("everybody can write to directory %s (%v): %w", dir, perm, errNotOurs)
+		return "", 0, fmt.Errorf("everybody can write to directory %s (%v): %w", dir, perm, errNotOurs)
 	case uid == os.Geteuid():
-		if err := os.Chmod(dir, info.Mode()&^0o022); err != nil {
-			return "", fmt.Errorf("others can write to directory %s (%v): %w", dir, perm, errNotOurs)
-		}
-		return "", nil
+		return "", info.Mode(), nil
 	case perm&0o002 != 0 || !ownGroup(gid):
-		return "", fmt.Errorf("others can write to directory %s (%v), which belongs to root: %w", dir, perm, errNotOurs)
+		return "", 0, fmt.Errorf("others can write to directory %s (%v), which belongs to root: %w", dir, perm, errNotOurs)
 	}
-	return "", nil // a group of ours, as that of a volume
+	return "", 0, nil // a group of ours, as that of a volume
 }
 
 // checkLink returns an error when a path is a link that somebody else has made.

@@ -2,11 +2,13 @@ package clusters
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
@@ -18,8 +20,9 @@ const maxNamed = 5
 
 // Probe returns a check of each place where a config has clusters found: whether it can be read and
 // followed, whether allowed programs are there, and which kubeconfigs can not be used. It asks the place
-// and not the clusters.
+// and not the clusters. One more check is of what the state has of clusters.
 func Probe(cfg *config.Config) (checks []doctor.Check) {
+	checks = append(checks, doctor.Check{Name: "state", Run: func(context.Context) []doctor.Finding { return remembered(cfg.State.Dir) }})
 	for i, c := range cfg.Clusters {
 		one := *cfg
 		one.Clusters = cfg.Clusters[i : i+1]
@@ -39,6 +42,16 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 		}})
 	}
 	return checks
+}
+
+// remembered checks that the clusters of an earlier run can be read, if there are any.
+func remembered(dir string) []doctor.Finding {
+	m := memory{dir: dir}
+	if _, err := m.load(); err != nil && !errors.Is(err, syscall.ENOTDIR) { // else state.dir is a file, which the state tells
+		return []doctor.Finding{doctor.Doubt("state", dir, "the clusters that were found before can not be read", err.Error(),
+			"give the file to the user that runs the relay: chown -R USER "+dir+"; a damaged one is replaced when all clusters are found anew")}
+	}
+	return nil
 }
 
 // programs checks that the programs that kubeconfigs may have run are there.

@@ -1,6 +1,7 @@
 package clusters
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/config"
 	"meshrelay/internal/doctor"
 )
 
@@ -100,5 +102,30 @@ func TestDoctorNamesAFewClustersAndCountsTheRest(t *testing.T) {
 	text := fmt.Sprint(found)
 	if len(found) != 8 || !strings.Contains(text, "15 more are not followed") || !strings.Contains(text, "found: good00, good01, good02, good03, good04 and 15 more") {
 		t.Errorf("%d findings: %s", len(found), text)
+	}
+}
+
+func TestDoctorTellsThatTheClustersOfBeforeCanNotBeRead(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"a link":      func(path string) error { return os.Symlink("elsewhere", path) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"damaged":     func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"others can write to it": func(path string) error {
+			return errors.Join(os.WriteFile(path, []byte("[]"), 0o600), os.Chmod(path, 0o622))
+		},
+	} {
+		dir := t.TempDir()
+		cfg := &config.Config{State: config.State{Dir: dir}}
+		if found := doctor.Run(t.Context(), time.Minute, Probe(cfg)); len(found) > 0 {
+			t.Errorf("before: %+v", found)
+		}
+		path := filepath.Join(dir, memoryName)
+		if err := put(path); err != nil {
+			t.Fatal(err)
+		}
+		found := doctor.Run(t.Context(), time.Minute, Probe(cfg))
+		if len(found) != 1 || found[0].Level != doctor.Warning || found[0].Clusters != "" || !strings.Contains(found[0].Why, memoryName) || !strings.Contains(found[0].Fix, "chown -R USER "+dir) {
+			t.Errorf("%s: %+v", name, found)
+		}
 	}
 }

@@ -1,0 +1,257 @@
+package relay
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"google.golang.org/protobuf/encoding/protojson"
+	mesh "istio.io/api/mesh/v1alpha1"
+
+	"meshrelay/config"
+	"meshrelay/internal/doctor"
+	"meshrelay/internal/yamlpos"
+)
+
+const (
+	// maxMeshFile bounds a file with mesh configs, in bytes. A ConfigMap has 1 MiB at most, and kubectl
+	// may print it twice, in an annotation.
+	maxMeshFile = 4 << 20
+	// maxMeshValues bounds the values of a document with its aliases written out.
+	maxMeshValues = 100_000
+	// maxMeshes bounds the mesh configs of a file.
+	maxMeshes = 20
+)
+
+// errNoMesh is of a file, or a value in it, that has something else.
+var errNoMesh = errors.New("there is no mesh config: that has fields, such as configSources")
+
+// istiodMesh is a mesh config, and the name of the object that has it, empty for a plain one.
+type istiodMesh struct {
+	name   string
+	config *mesh.MeshConfig
+}
+
+// meshConfig checks that an istiod with the mesh configs of a file reads one of the listeners, and its own
+// cluster beside that.
+func meshConfig(file string, listeners []config.Listener) (found []doctor.Finding) {
+	all, err := readMeshes(file)
+	if err != nil {
+		return []doctor.Finding{doctor.Bad("mesh", file, "the mesh config can not be read", err.Error(),
+			"give the mesh config of the istiod, or its ConfigMap: kubectl -n istio-system get configmap istio -o yaml")}
+	}
+	for _, one := range all {
+		target := file
+		if one.name != "" {
+			target = fmt.Sprintf("%s (%s)", file, one.name)
+		}
+		found = append(found, sourcesOf(target, one.config.GetConfigSources(), listeners)...)
+	}
+	return found
+}
+
+// sourcesOf judges the configSources of an istiod.
+func sourcesOf(target string, sources []*mesh.ConfigSource, listeners []config.Listener) []doctor.Finding {
+	var relays []*url.URL
+	cluster := len(sources) == 0 // what an istiod reads that is told nothing
+	for _, s := range sources {
+		u, err := url.Parse(s.GetAddress())
+		switch {
+		case err != nil:
+			return []doctor.Finding{doctor.Bad("mesh", target, "an address in configSources is no URL", err.Error(), "write it as xds://HOST:PORT: an istiod does not start with it")}
+		case u.Scheme == "xds":
+			relays = append(relays, u)
+		case u.Scheme == "k8s" && strings.Trim(u.Path, "/") == "": // an istiod ignores one with a path
+			cluster = true
+		}
+	}
+	found := []doctor.Finding{doctor.Good("mesh", target, "the istiod reads its own cluster")}
+	switch {
+	case len(relays) > 0 && !cluster:
+		found[0] = doctor.Bad("mesh", target, "configSources has xds:// without k8s://", "the istiod then no longer reads its own cluster (istio/istio#34134)", `add to configSources: {address: "k8s://"}`)
+	case !cluster:
+		found[0] = doctor.Good("mesh", target, "configSources has no xds://, and what else it has is not looked at")
+	}
+	return append(found, reachesListener(target, relays, listeners))
+}
+
+// reachesListener compares the ports of the relays that an istiod reads with those of the listeners. The
+// hosts are names that need not be known here.
+func reachesListener(target string, relays []*url.URL, listeners []config.Listener) doctor.Finding {
+	var ports, addresses []string
+	for _, l := range listeners {
+		if _, port, err := net.SplitHostPort(l.Address); err == nil { // as in every config
+			ports = append(ports, port)
+		}
+	}
+	for _, u := range relays {
+		if i := slices.Index(ports, u.Port()); i >= 0 {
+			return doctor.Good("mesh", target, "xds://%s has the port of downstream.listeners[%d]", u.Host, i)
+		}
+		addresses = append(addresses, "xds://"+u.Host)
+	}
+	why := fmt.Sprintf("it has no xds:// address, and this relay has the ports %s", strings.Join(ports, ", "))
+	fix := `add to configSources: {address: "xds://HOST:PORT"} and {address: "k8s://"}, with a HOST that leads the istiod to this relay`
+	if len(addresses) > 0 {
+		why = fmt.Sprintf("it has %s, and this relay has the ports %s", some(addresses), strings.Join(ports, ", "))
+		fix = "correct the port in configSources, unless a Service or load balancer leads it to a port of this relay"
+	}
+	return doctor.Doubt("mesh", target, "none of its configSources is a listener of this relay", why, fix)
+}
+
+// readMeshes returns the mesh configs in a file.
+func readMeshes(file string) (all []istiodMesh, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxMeshFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxMeshFile {
+		return nil, fmt.Errorf("the file is larger than %d MiB", maxMeshFile>>20)
+	}
+	documents, err := yamlValues(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range documents {
+		if all, err = appendMeshes(all, d); err != nil {
+			return nil, err
+		}
+	}
+	if len(all) == 0 {
+		return nil, errNoMesh
+	}
+	return all, nil
+}
+
+// appendMeshes appends the mesh config of a document: itself, or what an object or the values of Helm have
+// in a field.
+func appendMeshes(all []istiodMesh, document any) ([]istiodMesh, error) {
+	fields, ok := document.(map[string]any)
+	if !ok {
+		return nil, errNoMesh
+	}
+	if items, ok := fields["items"].([]any); ok {
+		for _, item := range items {
+			var err error
+			if all, err = appendMeshes(all, item); err != nil {
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+	kind, _ := fields["kind"].(string)
+	name, _ := at(fields, "metadata", "name").(string)
+	var value any
+	switch {
+	case kind == "ConfigMap":
+		value = at(fields, "data", "mesh")
+	case kind == "MeshConfig": // as relay get prints it
+		value = fields["spec"]
+	case kind != "": // an IstioOperator, or an Istio of the Sail operator
+		if value = at(fields, "spec", "meshConfig"); value == nil {
+			value = at(fields, "spec", "values", "meshConfig")
+		}
+	case fields["meshConfig"] != nil:
+		value = fields["meshConfig"]
+	default:
+		value = fields
+	}
+	if value == nil {
+		return all, nil // of something else, such as another ConfigMap
+	}
+	if len(all) == maxMeshes {
+		return nil, fmt.Errorf("the file has more than %d mesh configs", maxMeshes)
+	}
+	cfg, err := decodeMesh(value)
+	if err != nil && name != "" {
+		err = fmt.Errorf("%s %s: %w", kind, name, err)
+	}
+	return append(all, istiodMesh{name, cfg}), err
+}
+
+// at returns the value of a field of a field, or nil.
+func at(value any, path ...string) any {
+	for _, name := range path {
+		fields, _ := value.(map[string]any)
+		value = fields[name]
+	}
+	return value
+}
+
+// decodeMesh decodes what a mesh config, or the text of one, tells of sources. An istiod ignores fields that
+// it does not know, and takes both spellings of a field.
+func decodeMesh(value any) (*mesh.MeshConfig, error) {
+	if text, ok := value.(string); ok {
+		documents, err := yamlValues([]byte(text))
+		if err != nil {
+			return nil, fmt.Errorf("mesh: %w", err)
+		}
+		if value = map[string]any{}; len(documents) > 0 {
+			value = documents[0]
+		}
+	}
+	fields, ok := value.(map[string]any)
+	if !ok {
+		return nil, errNoMesh
+	}
+	needed := map[string]any{}
+	for _, name := range []string{"configSources", "config_sources"} {
+		if sources, ok := fields[name]; ok {
+			needed[name] = sources
+		}
+	}
+	encoded, err := json.Marshal(needed)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &mesh.MeshConfig{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(encoded, cfg); err != nil {
+		return nil, fmt.Errorf("configSources: it must be a list as in configSources: [{address: \"k8s://\"}]: %w", err)
+	}
+	return cfg, nil
+}
+
+// yamlValues returns the documents of a text. It never fails otherwise: panics of the YAML library become
+// errors, too.
+func yamlValues(text []byte) (values []any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			values, err = nil, fmt.Errorf("the YAML can not be parsed: %v", r)
+		}
+	}()
+	bodies, err := yamlpos.Parse(text)
+	if err != nil {
+		return nil, located(err)
+	}
+	for _, body := range bodies {
+		if yamlpos.Exceeds(body, maxMeshValues) {
+			return nil, fmt.Errorf("it has more than %d values when its aliases are written out", maxMeshValues)
+		}
+		var value any
+		if err := yaml.NodeToValue(body, &value); err != nil {
+			return nil, located(yamlpos.ErrorOf(err))
+		}
+		values = append(values, value)
+	}
+	return values, nil
+}
+
+// located makes a sentence of an error of yamlpos, with its line if it has one.
+func located(err error) error {
+	if syntax, ok := errors.AsType[*yamlpos.SyntaxError](err); ok {
+		return fmt.Errorf("line %d: it %w", syntax.Line, err)
+	}
+	return fmt.Errorf("it %w", err)
+}
