@@ -217,7 +217,11 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		}
 		if o.rows.left > 0 {
 			unit := map[bool]string{true: "more row", false: "more resource"}[opts.Tabular()]
-			cmd.PrintErrf("left out: %s; --limit 0 prints all, and -o yaml or json into a pipe or file is whole\n", cliview.Count(o.rows.left, unit))
+			whole := ", and -o yaml or json into a pipe or file is whole"
+			if cmd.Flags().Changed("limit") {
+				whole = ""
+			}
+			cmd.PrintErrf("left out: %s; --limit 0 prints all%s\n", cliview.Count(o.rows.left, unit), whole)
 		}
 	case len(missing) == 0:
 		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing(found))
