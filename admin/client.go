@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 
@@ -65,7 +66,22 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	return fmt.Sprintf("ask the relay at admin address %s: %v", e.Address, e.Err)
+	if errors.Is(e.Err, context.DeadlineExceeded) {
+		return fmt.Sprintf("no relay answers at %s in time", e.Address)
+	}
+	return fmt.Sprintf("no relay answers at %s: %v", e.Address, causeOf(e.Err))
+}
+
+// causeOf returns an error without what the layers of a connection put around its cause, as in "dial
+// tcp ADDRESS: connect: connection refused".
+func causeOf(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err
+	}
+	if call, ok := errors.AsType[*os.SyscallError](err); ok {
+		err = call.Err
+	}
+	return err
 }
 
 // Unwrap returns the cause.
@@ -362,14 +378,15 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	case err == nil:
 		return resp, nil
 	case c.Socket == "":
-		if strings.Contains(err.Error(), "malformed HTTP response") {
+		// A server of HTTP/2 speaks first. net/http has two texts for that, as it comes before or after the request.
+		if text := err.Error(); strings.Contains(text, "malformed HTTP response") || strings.Contains(text, "readLoopPeekFailLocked") {
 			err = errors.New("no HTTP server listens there: it may be the port for xDS")
 		}
 		return nil, &UnreachableError{c.Address, err}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("ask the relay at its admin socket: %w: it is for the user that the relay runs as", err)
+		return nil, fmt.Errorf("no relay answers at the socket %s: %w: it is for the user that the relay runs as", c.Socket, causeOf(err))
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("ask the relay at its admin socket: %w: run the command on the relay's own host, or in its container", err)
+		return nil, fmt.Errorf("no relay answers at the socket %s: %w: run the command on the relay's own host, or in its container", c.Socket, causeOf(err))
 	}
-	return nil, fmt.Errorf("ask the relay at its admin socket: %w", err)
+	return nil, fmt.Errorf("no relay answers at the socket %s: %w", c.Socket, causeOf(err))
 }

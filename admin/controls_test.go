@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -461,6 +462,7 @@ func TestEachMistakeOfAConfigIsALine(t *testing.T) {
 	}
 }
 
+// TestARelayThatDoesNotAnswerIsNamedOnce: in one sentence, with the last cause only.
 func TestARelayThatDoesNotAnswerIsNamedOnce(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -470,7 +472,16 @@ func TestARelayThatDoesNotAnswerIsNamedOnce(t *testing.T) {
 	lis.Close()
 	_, err = Client{Address: address}.Ready(t.Context())
 	var unreachable *UnreachableError
-	if !errors.As(err, &unreachable) || unreachable.Address != address || strings.Contains(err.Error(), "http://") {
+	if !errors.As(err, &unreachable) || unreachable.Address != address || err.Error() != "no relay answers at "+address+": connection refused" {
+		t.Errorf("%v", err)
+	}
+	ended, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if _, err := (Client{Address: address}).Ready(ended); !errors.Is(err, context.DeadlineExceeded) || err.Error() != "no relay answers at "+address+" in time" {
+		t.Errorf("%v", err)
+	}
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	if _, err := (Client{Socket: socket}).Ready(t.Context()); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "no relay answers at the socket "+socket+": no such file or directory: run the command on") {
 		t.Errorf("%v", err)
 	}
 }

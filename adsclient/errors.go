@@ -13,8 +13,13 @@ import (
 	"meshrelay/internal/text"
 )
 
-// maxErrorText bounds, in bytes, a server's words in errors and logs.
-const maxErrorText = 1 << 10
+const (
+	// maxErrorText bounds, in bytes, a server's words in errors and logs.
+	maxErrorText = 1 << 10
+	// speaksHTTP and hangsUp stand for what a library says of bytes that are no HTTP/2, and of none.
+	speaksHTTP = "an HTTP server answers there, and no server of xDS"
+	hangsUp    = "the server hangs up at once"
+)
 
 var (
 	// errNotRelay ends the probe of a server that is no relay.
@@ -70,8 +75,8 @@ func explain(err error) error {
 func handshakeHint(text string) string {
 	for _, h := range [][2]string{
 		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or set plaintext: true"},
-		{"looked like an HTTP/1.1 header", "an HTTP server listens there, such as the admin address of a relay: give the port for xDS"},
-		{"error reading server preface: EOF", "the server hangs up, as a server that wants TLS does: give its port for plaintext, or set tls"},
+		{speaksHTTP, "it may be the admin address of a relay: give the port for xDS"},
+		{hangsUp, "as a server that wants TLS does: give its port for plaintext, or set tls"},
 		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
 		{"certificate signed by unknown authority", "tls.caFile must have the root of the server's certificate"},
 		{"certificate is valid for", "tls.serverName is the name that the server's certificate must have"},
@@ -106,6 +111,12 @@ func plain(err error) error {
 		if _, reason, ok := strings.Cut(dial, ": connect: "); ok {
 			cause = reason
 		}
+	}
+	switch {
+	case strings.Contains(cause, "looked like an HTTP/1.1 header"):
+		cause = speaksHTTP
+	case strings.HasSuffix(cause, "error reading server preface: EOF"):
+		cause = hangsUp
 	}
 	return &boundedError{text: cause, code: s.Code()}
 }

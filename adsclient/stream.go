@@ -235,7 +235,11 @@ func (s *stream) failed(err error) error {
 	case errors.Is(err, io.EOF):
 		err = errEnded
 	}
-	return fmt.Errorf("%s: %w", s.address, plain(err))
+	short := plain(err)
+	if text := short.Error(); text == speaksHTTP || text == hangsUp { // the only trace of what the library saw
+		s.client.log.Debug("stream failed", "address", s.address, "err", clean(err.Error()))
+	}
+	return fmt.Errorf("%s: %w", s.address, short)
 }
 
 // endOf returns the status of a stream that has ended. err has less: that of a failed send is

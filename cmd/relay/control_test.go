@@ -303,7 +303,7 @@ func TestWithoutASocketNothingCanBeChanged(t *testing.T) {
 		t.Errorf("the log level was set without a socket")
 	}
 	var out, errs strings.Builder
-	if code := execute([]string{"reload", "--admin", "127.0.0.1:1"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "ask the relay at admin address 127.0.0.1:1: dial") ||
+	if code := execute([]string{"reload", "--admin", "127.0.0.1:1"}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no relay answers at 127.0.0.1:1: connection refused: check") ||
 		!strings.Contains(errs.String(), "check that a relay runs, and that this is its admin.address, or use --admin") {
 		t.Errorf("%d %s", code, errs.String())
 	}

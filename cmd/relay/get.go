@@ -126,7 +126,7 @@ this server: equal content has equal versions on every relay.`,
 	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
 	o.flags(cmd)
 	o.rows.flag(cmd)
-	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all"
+	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; with --watch it bounds what is there at first, on a terminal, and no changes"
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
 	return cmd
 }
@@ -189,7 +189,10 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if o.watch {
-		return watch(ctx, cmd, cfg, sel, opts)
+		if !onTerminal(cmd) && !cmd.Flags().Changed("limit") {
+			o.rows.most = 0
+		}
+		return watch(ctx, cmd, cfg, sel, opts, &o.rows)
 	}
 	return list(ctx, cmd, cfg, sel, order, opts, o)
 }
@@ -214,7 +217,11 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		}
 		if o.rows.left > 0 {
 			unit := map[bool]string{true: "more row", false: "more resource"}[opts.Tabular()]
-			cmd.PrintErrf("left out: %s; --limit 0 prints all, and -o yaml or json into a pipe or file is whole\n", cliview.Count(o.rows.left, unit))
+			whole := ", and -o yaml or json into a pipe or file is whole"
+			if cmd.Flags().Changed("limit") {
+				whole = ""
+			}
+			cmd.PrintErrf("left out: %s; --limit 0 prints all%s\n", cliview.Count(o.rows.left, unit), whole)
 		}
 	case len(missing) == 0:
 		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing(found))
@@ -256,11 +263,13 @@ func cutGroups(l *rowLimit, groups []selection.Group) (out []selection.Group) {
 	return out
 }
 
-func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions) error {
+// watch prints all resources, at most as many as the limit, and then each change.
+func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, opts cliview.ResourceOptions, rows *rowLimit) error {
 	cfg.ResyncInterval = watchResync
 	out := cliview.NewWatcher(cmd.OutOrStdout(), opts)
+	most := rows.most
 	observe := func(events []lister.Event) error {
-		shown := false
+		shown := 0
 		for _, e := range events {
 			i := slices.IndexFunc(cfg.Kinds, func(k selection.Kind) bool { return k.Kind == cmp.Or(e.Cur, e.Old).Kind() })
 			// Labels may change so that a resource comes into the selection, or leaves it.
@@ -275,15 +284,27 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 			case !is:
 				r, event = e.Old, cliview.Deleted
 			}
-			shown = true
+			if most > 0 && shown >= most {
+				rows.left++
+				continue
+			}
+			shown++
 			if err := out.Print(event, cfg.Kinds[i], r, time.Now()); err != nil {
 				return err
 			}
 		}
-		if !shown {
+		most = 0 // what comes now are changes
+		if shown == 0 {
 			return nil
 		}
-		return out.Flush()
+		if err := out.Flush(); err != nil {
+			return err
+		}
+		if rows.left > 0 {
+			cmd.PrintErrf("left out: %s; --limit 0 prints all; changes follow, of every resource\n", cliview.Count(rows.left, "more resource"))
+			rows.left = 0
+		}
+		return nil
 	}
 	notice := func(err error) { fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", err) }
 	return lister.Watch(ctx, cfg, observe, notice)

@@ -11,6 +11,7 @@ import (
 
 	networkingv1 "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/cliview"
 	"meshrelay/internal/fakexds"
 	"meshrelay/internal/visible"
 )
@@ -91,5 +92,53 @@ func TestATerminalGetsNoMoreResourcesThanTheLimit(t *testing.T) {
 	}
 	if out, _ := onScreen(t, get("-o", "jsonpath={.items[*].metadata.name}")...); strings.Count(out, "entry-") != usualRows+7 {
 		t.Error("a template does not get all")
+	}
+}
+
+// TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit: every change after that is shown, also of what was
+// left out. A pipe gets all, unless it asks for fewer.
+func TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit(t *testing.T) {
+	const typeURL = "networking.istio.io/v1/ServiceEntry"
+	entries := func(last string) (all []fakexds.Resource) {
+		for i := range usualRows + 7 {
+			host := "a.example"
+			if i == usualRows+6 {
+				host = last
+			}
+			all = append(all, fakexds.MCP(fmt.Sprintf("shop/entry-%03d", i), &networkingv1.ServiceEntry{Hosts: []string{host}}))
+		}
+		return all
+	}
+	for _, tc := range []struct {
+		format, limit string
+		terminal      bool
+		want          int
+	}{
+		{"table", "", true, usualRows}, {"json", "", true, usualRows}, {"name", "5", true, 5}, {"table", "0", true, usualRows + 7},
+		{"table", "", false, usualRows + 7}, {"name", "", false, usualRows + 7}, {"yaml", "5", false, 5},
+	} {
+		t.Run(fmt.Sprintf("%s, limit %q, terminal %v", tc.format, tc.limit, tc.terminal), func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Set(typeURL, entries("a.example")...)
+			args := []string{"get", "se", "-A", "--watch", "-o", tc.format, "--server", s.Addr}
+			if tc.limit != "" {
+				args = append(args, "--limit", tc.limit)
+			}
+			var out, errs lockedBuffer
+			stop := backgroundInto(t, screen{Writer: visible.NewWriter(&out), terminal: tc.terminal}, screen{Writer: visible.NewWriter(&errs), terminal: tc.terminal}, args...)
+			shown := func() int { return strings.Count(out.String(), cliview.Added) }
+			within(t, "the first listing", func() bool { return shown() >= tc.want })
+			note := ""
+			if left := usualRows + 7 - tc.want; left > 0 {
+				note = fmt.Sprintf("left out: %d more resources; --limit 0 prints all; changes follow, of every resource\n", left)
+			}
+			within(t, "the note", func() bool { return errs.String() == note })
+			s.Set(typeURL, entries("b.example")...)
+			s.Push(typeURL)
+			within(t, "the change", func() bool { return strings.Contains(out.String(), cliview.Modified) })
+			if err := stop(); err != nil || shown() != tc.want || strings.Count(out.String(), cliview.Modified) != 1 || errs.String() != note {
+				t.Errorf("%v, %d at first, want %d\n%s", err, shown(), tc.want, errs.String())
+			}
+		})
 	}
 }

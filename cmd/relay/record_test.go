@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,10 +47,16 @@ func (l *lockedBuffer) String() string {
 func background(t *testing.T, args ...string) (out *lockedBuffer, stop func() error) {
 	t.Helper()
 	out = &lockedBuffer{}
+	return out, backgroundInto(t, out, out, args...)
+}
+
+// backgroundInto is background with places for output and errors.
+func backgroundInto(t *testing.T, out, errs io.Writer, args ...string) (stop func() error) {
+	t.Helper()
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
-	root.SetErr(out)
+	root.SetErr(errs)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- root.ExecuteContext(ctx) }()
@@ -58,7 +65,7 @@ func background(t *testing.T, args ...string) (out *lockedBuffer, stop func() er
 		return <-done
 	})
 	t.Cleanup(func() { _ = stop() })
-	return out, stop
+	return stop
 }
 
 // recorded records a server that has, one after the other, these states, and returns the file and
