@@ -162,6 +162,7 @@ func (e *Event) merge(later *Event) {
 		e.Resources = later.Resources
 	}
 	e.Client, e.Reason, e.Hold, e.Command = later.Client, later.Reason, later.Hold, later.Command
+	e.Tool = e.Tool && later.Tool // else a client could hide others
 	if e.Type != Changed {
 		e.Text = later.Text
 	}
