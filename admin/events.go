@@ -33,7 +33,7 @@ const (
 )
 
 // eventParameters are those of /debug/events.
-var eventParameters = []string{"after", "before", "client", "kind", "limit", "namespace", "orders", "q", "since", "type", "until", "upstream"}
+var eventParameters = []string{"after", "before", "client", "kind", "limit", "namespace", "orders", "q", "since", "tools", "type", "until", "upstream"}
 
 // queryOf parses the parameters of /debug/events. An unknown one is an error: a misspelt filter would
 // show everything.
@@ -71,7 +71,11 @@ func queryOf(values url.Values) (q events.Query, err error) {
 		return q, badRequestf("type: %v", err)
 	}
 	q.Upstream, q.Client, q.Namespace, q.Text = values.Get("upstream"), values.Get("client"), values.Get("namespace"), values.Get("q")
-	q.Orders, err = switchOf(values, "orders")
+	if q.Orders, err = switchOf(values, "orders"); err != nil {
+		return q, err
+	}
+	tools, err := switchOf(values, "tools")
+	q.NoTools = !tools && q.Client == "" // who names a client may mean one
 	return q, err
 }
 

@@ -63,7 +63,16 @@ func TestEventsArePagedAndFiltered(t *testing.T) {
 	if texts, _ = read("upstream", "east", "since", time.Now().Add(-time.Minute).Format(time.RFC3339), "q", "3"); !slices.Equal(texts, []string{"3"}) {
 		t.Errorf("%v", texts)
 	}
-	for _, wrong := range []string{"limit=0", "limit=1001", "after=x", "since=yesterday", "type=held,hold", "kind=nonsense", "upstrem=east", "orders=maybe"} {
+	j.Record(events.Event{Type: events.Connected, Client: "waypoint~1.2.3.4~relay-get.shop~x-7", Tool: true, Text: "tool"})
+	for _, tc := range []struct {
+		parameter, value, want string
+		left                   int
+	}{{"tools", "", "x", 1}, {"tools", "false", "x", 1}, {"tools", "true", "tool", 0}, {"client", "relay-get", "tool", 0}, {"orders", "true", "", 0}} {
+		if texts, p = read("limit", "1", tc.parameter, tc.value); strings.Join(texts, " ") != tc.want || p.Tools != tc.left {
+			t.Errorf("%s=%s: %q, and %d left out, want %q and %d", tc.parameter, tc.value, texts, p.Tools, tc.want, tc.left)
+		}
+	}
+	for _, wrong := range []string{"limit=0", "tools=maybe", "limit=1001", "after=x", "since=yesterday", "type=held,hold", "kind=nonsense", "upstrem=east", "orders=maybe"} {
 		name, _, _ := strings.Cut(wrong, "=")
 		if code, body, _ := f.do(t, request{path: "/debug/events?" + wrong}); code != http.StatusBadRequest || !strings.Contains(body, name) {
 			t.Errorf("%s: %d %s", wrong, code, body)

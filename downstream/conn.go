@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,7 +165,7 @@ func (c *conn) close(err error) {
 		return
 	}
 	c.server.rounds.leave(has, time.Now())
-	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Reason: endText(err)})
+	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.nodeID), Reason: endText(err)})
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
@@ -208,6 +209,15 @@ func (c *conn) id() string {
 		return ""
 	}
 	return fmt.Sprintf("%s-%d", c.client.nodeID, c.number)
+}
+
+// ToolName is what the relay's own commands call themselves as clients, such as "relay get".
+const ToolName = "relay-get"
+
+// isTool reports whether a client calls itself a command of the relay.
+func isTool(nodeID string) bool {
+	parts := strings.Split(nodeID, "~")
+	return len(parts) == 4 && strings.HasPrefix(parts[2], ToolName+".")
 }
 
 // log returns the log of a client that is known.

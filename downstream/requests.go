@@ -196,7 +196,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
+	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Tool: isTool(client.nodeID), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
 	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
 	return true, nil

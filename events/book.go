@@ -42,6 +42,7 @@ type bucket struct {
 	credit  time.Duration
 	at      time.Time // of credit
 	waiting *Event
+	next    *bucket // of the same upstream with an event that waits
 }
 
 // rate returns how many events of a type are taken at once, and after that the time between two; zero
@@ -95,7 +96,10 @@ type book struct {
 	last    uint64 // the newest Seq
 	buckets map[class]*bucket
 	inUse   int // buckets that were not full when they were last looked at
-	waiting int // events in buckets
+	// waits are the buckets with an event that waits, by upstream, each the first of a list. closing are
+	// events that wait no more, between two calls none.
+	waits   map[string]*bucket
+	closing []*Event
 	// settled are events whose stages came after they were appended, the newest last; stage counts
 	// all that ever were.
 	settled []*Event
@@ -110,11 +114,11 @@ type book struct {
 
 func newBook(l Limits) *book {
 	l.Events, l.Bytes = cmp.Or(l.Events, defaultEvents), cmp.Or(l.Bytes, defaultBytes)
-	return &book{limits: l, buckets: map[class]*bucket{}, total: map[Type]uint64{}}
+	return &book{limits: l, buckets: map[class]*bucket{}, waits: map[string]*bucket{}, total: map[Type]uint64{}}
 }
 
 // record takes in an event, or puts it together with others that wait, unless an operator has ordered
-// it. It returns the event that it is part of, and whether that is new.
+// it. It returns the event that it is part of, and whether that is new. now never falls.
 func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	if e.Time.IsZero() {
 		e.Time = now
@@ -123,22 +127,25 @@ func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	e.Text, e.Reason, e.Command = text.Shorten(e.Text, maxText), text.Shorten(e.Reason, maxText), text.Shorten(e.Command, maxText)
 	e.Client = text.Shorten(e.Client, maxName)
 	burst, every := e.Type.rate()
-	if burst == 0 || e.By == ByOperator {
-		return b.append(&e), true
-	}
-	bk := b.bucket(class{e.Type, e.Upstream, e.By}, now)
-	bk.fill(now, burst, every)
-	switch {
-	case bk.waiting != nil:
-		bk.waiting.merge(&e)
-		return bk.waiting, false
-	case bk.credit >= every:
+	if burst > 0 && e.By != ByOperator {
+		bk := b.bucket(class{e.Type, e.Upstream, e.By}, now)
+		bk.fill(now, burst, every)
+		switch {
+		case bk.waiting != nil:
+			bk.waiting.merge(&e)
+			return bk.waiting, false
+		case bk.credit < every:
+			bk.waiting, bk.next = &e, b.waits[e.Upstream]
+			b.waits[e.Upstream] = bk
+			return &e, true
+		}
 		bk.credit -= every
-		return b.append(&e), true
 	}
-	bk.waiting = &e
-	b.waiting++
-	return &e, true
+	if e.Upstream != "" { // what waits of it was before
+		b.close(now, e.Upstream)
+		b.appendClosed()
+	}
+	return b.append(&e), true
 }
 
 // merge puts a later event of the class together with e.
@@ -155,33 +162,60 @@ func (e *Event) merge(later *Event) {
 		e.Resources = later.Resources
 	}
 	e.Client, e.Reason, e.Hold, e.Command = later.Client, later.Reason, later.Hold, later.Command
+	e.Tool = e.Tool && later.Tool // else a client could hide others
 	if e.Type != Changed {
 		e.Text = later.Text
 	}
 }
 
 // tick appends what has waited long enough, all of it at the end, and returns when the next is due,
-// zero when nothing waits.
+// zero when nothing waits. What waits of one upstream goes together, so that its numbers follow the times.
 func (b *book) tick(now time.Time, end bool) (next time.Time) {
-	if b.waiting == 0 {
-		return next
-	}
-	for c, bk := range b.buckets {
-		burst, every := c.rate()
-		bk.fill(now, burst, every)
-		switch {
-		case bk.waiting == nil:
-		case bk.credit >= every || end:
-			b.append(bk.waiting)
-			bk.waiting, bk.credit = nil, bk.credit-every
-			b.waiting--
-		default:
-			if due := now.Add(every - bk.credit); next.IsZero() || due.Before(next) {
-				next = due
+	for upstream, first := range b.waits {
+		due := first.due(now)
+		for bk := first.next; bk != nil; bk = bk.next {
+			if at := bk.due(now); at.Before(due) {
+				due = at
 			}
 		}
+		switch {
+		case end || !due.After(now):
+			b.close(now, upstream)
+		case next.IsZero() || due.Before(next):
+			next = due
+		}
 	}
+	b.appendClosed()
 	return next
+}
+
+// due returns when what waits may be appended.
+func (b *bucket) due(now time.Time) time.Time {
+	burst, every := b.waiting.Type.rate()
+	b.fill(now, burst, every)
+	return now.Add(every - b.credit)
+}
+
+// close takes what waits of an upstream for appendClosed. What was not due takes the credit that there is.
+func (b *book) close(now time.Time, upstream string) {
+	for bk := b.waits[upstream]; bk != nil; {
+		burst, every := bk.waiting.Type.rate()
+		bk.fill(now, burst, every)
+		b.closing = append(b.closing, bk.waiting)
+		bk.waiting, bk.credit = nil, max(bk.credit-every, 0)
+		bk.next, bk = nil, bk.next
+	}
+	delete(b.waits, upstream)
+}
+
+// appendClosed appends what close has taken, the oldest first.
+func (b *book) appendClosed() {
+	slices.SortStableFunc(b.closing, func(x, y *Event) int { return x.Time.Compare(y.Time) })
+	for _, e := range b.closing {
+		b.append(e)
+	}
+	clear(b.closing)
+	b.closing = b.closing[:0]
 }
 
 // append appends an event, and forgets the oldest ones that there is no room for.

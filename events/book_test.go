@@ -2,6 +2,8 @@ package events
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,7 +76,7 @@ func TestCausesAndUpstreamsAreNotMixed(t *testing.T) {
 		e := b.at(i)
 		got[e.Upstream+" "+string(e.By)] += e.Resources.Changed
 	}
-	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 7 {
+	if len(got) != 3 || got["east upstream"] != 3 || got["west upstream"] != 3 || got["east operator"] != 3 || b.n != 8 { // what waits of east comes before each order
 		t.Errorf("%v in %d events", got, b.n)
 	}
 }
@@ -95,6 +97,78 @@ func TestOrdersAreNeverMergedIntoOneEvent(t *testing.T) {
 		if e := b.at(i); e.Operator.UID != i || e.Reason != fmt.Sprint("INC-", i) || e.Resources.Changed != 1 {
 			t.Errorf("%+v by %v", e, e.Operator)
 		}
+	}
+}
+
+// TestNumbersFollowTheTimesOfAnUpstream: a change that is gathered stands before what came after it,
+// whatever comes, and none is lost.
+func TestNumbersFollowTheTimesOfAnUpstream(t *testing.T) {
+	b := newBook(Limits{})
+	now := began
+	record := func(e Event) {
+		now = now.Add(time.Millisecond)
+		b.record(now, e)
+	}
+	record(changed("east", "a"))
+	record(changed("east", "b"))
+	record(changed("west", "c"))
+	record(changed("west", "d"))
+	record(Event{Type: Held, Upstream: "east", By: ByGuard})
+	record(Event{Type: Ordered, Upstream: "east", By: ByOperator, Text: "release refused"})
+	var got []string
+	for i := range b.n {
+		got = append(got, fmt.Sprint(b.at(i).Upstream, " ", b.at(i).Type))
+	}
+	if want := []string{"east changed", "west changed", "east changed", "east held", "east ordered"}; !slices.Equal(got, want) {
+		t.Fatalf("%q, want %q: the second change of west waits", got, want)
+	}
+
+	random := rand.New(rand.NewPCG(1, 2))
+	types, causes := []Type{Changed, Refused, Lost, Held, Frozen, Ordered}, []By{ByUpstream, ByGuard, ByOperator}
+	recorded := map[string]int{}
+	for i := range 5000 {
+		now = now.Add(time.Duration(random.IntN(100)) * time.Millisecond)
+		e := changed([]string{"lab", "edge", "hub"}[random.IntN(3)], fmt.Sprint(i))
+		e.Type, e.By = types[random.IntN(len(types))], causes[random.IntN(len(causes))]
+		recorded[e.Upstream]++
+		b.record(now, e)
+		if random.IntN(10) == 0 {
+			b.tick(now, false)
+		}
+	}
+	b.tick(now, true)
+	kept, last := map[string]int{}, map[string]*Event{}
+	for i := range b.n {
+		e := b.at(i)
+		kept[e.Upstream] += max(e.Count, 1)
+		if before := last[e.Upstream]; before != nil && (e.Time.Before(before.Time) || e.Seq <= before.Seq) {
+			t.Fatalf("%s of %s has number %d, after %s of %s with %d", e.Type, e.Time, e.Seq, before.Type, before.Time, before.Seq)
+		}
+		last[e.Upstream] = e
+	}
+	for name, n := range recorded {
+		if kept[name] != n {
+			t.Errorf("%s: %d of %d events are kept", name, kept[name], n)
+		}
+	}
+	if len(b.waits) > 0 || len(b.closing) > 0 {
+		t.Errorf("something waits at the end: %v %v", b.waits, b.closing)
+	}
+}
+
+// TestAnUpstreamDoesNotFloodTheJournalByAlternation: events of two types, each of which ends the batch of
+// the other, are as few as without that.
+func TestAnUpstreamDoesNotFloodTheJournalByAlternation(t *testing.T) {
+	b := newBook(Limits{})
+	now := began
+	for range 10_000 { // ten seconds
+		now = now.Add(time.Millisecond)
+		b.record(now, changed("east", "a"))
+		b.record(now, Event{Type: Refused, Upstream: "east", By: ByUpstream})
+		b.tick(now, false)
+	}
+	if most := 2 * (floodBurst + 12); b.n > most {
+		t.Errorf("%d events of ten seconds, want %d at most", b.n, most)
 	}
 }
 

@@ -46,6 +46,8 @@ func newBusy(appendLines func([]byte) error) *busy {
 	return b
 }
 
+func (b *busy) clock() time.Time { return b.now }
+
 // change has one more change recorded, as an upstream does it, and all that is due at its time: the
 // stages of the one before, the journal's tick, and each second the disk.
 func (b *busy) change() error {
@@ -60,7 +62,7 @@ func (b *busy) change() error {
 	b.follow = b.follow[:0]
 	r := &Resources{}
 	r.Note(Modification, b.keys[b.n%len(b.keys)])
-	b.journal.record(b.now, Event{Type: Changed, Upstream: b.names[b.n%busyUpstreams], By: ByUpstream, Resources: r})
+	b.journal.record(b.clock, Event{Type: Changed, Upstream: b.names[b.n%busyUpstreams], By: ByUpstream, Resources: r})
 	select {
 	case <-b.journal.wake:
 		b.due = b.now

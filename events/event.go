@@ -137,7 +137,9 @@ type Event struct {
 	// Upstream and Client name the subject of the event, empty for none.
 	Upstream string `json:"upstream,omitempty"`
 	Client   string `json:"client,omitempty"`
-	By       By     `json:"by,omitempty"`
+	// Tool tells that the client calls itself a command of the relay. Anybody can: it is no proof.
+	Tool bool `json:"tool,omitempty"`
+	By   By   `json:"by,omitempty"`
 	// Operator is set when an operator has ordered it.
 	Operator *Operator `json:"operator,omitempty"`
 	// Text is a short sentence without the names above.

@@ -23,10 +23,19 @@ type Filter struct {
 	Text string
 	// Orders picks what operators have ordered.
 	Orders bool
+	// NoTools leaves out that commands of the relay came and went, as "relay get" does each time.
+	NoTools bool
 }
 
 // Picks reports whether an event is picked.
-func (f *Filter) Picks(e *Event) bool {
+func (f *Filter) Picks(e *Event) bool { return f.matches(e) && !f.leavesOut(e) }
+
+// leavesOut reports whether an event that matches is left out.
+func (f *Filter) leavesOut(e *Event) bool {
+	return f.NoTools && e.Tool && (e.Type == Connected || e.Type == Gone)
+}
+
+func (f *Filter) matches(e *Event) bool {
 	switch {
 	case len(f.Types) > 0 && !slices.Contains(f.Types, e.Type),
 		f.Upstream != "" && f.Upstream != e.Upstream,

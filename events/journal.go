@@ -43,12 +43,14 @@ func (j *Journal) OnChange(f func(*Change)) {
 // Time is now unless it is set. The caller does not use its parts any more.
 func (j *Journal) Record(e Event) {
 	if j != nil {
-		j.record(time.Now(), e)
+		j.record(time.Now, e)
 	}
 }
 
-func (j *Journal) record(now time.Time, e Event) {
+// record asks for the time under the lock, so that the numbers follow it.
+func (j *Journal) record(clock func() time.Time, e Event) {
 	j.mu.Lock()
+	now := clock()
 	if e.Type == Changed {
 		e.Stages = &Stages{Received: now.UTC()}
 	}

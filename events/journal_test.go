@@ -116,6 +116,59 @@ func TestFiltersPickEvents(t *testing.T) {
 	}
 }
 
+// TestToolsAreLeftOutAndCounted: only that they came and went, and once over all pages. A client that takes
+// their name hides nobody else.
+func TestToolsAreLeftOutAndCounted(t *testing.T) {
+	j := New(Limits{})
+	start := j.Newest().Seq
+	client := func(kind Type, tool bool, text string) {
+		j.Record(Event{Type: kind, By: ByClient, Client: "c", Tool: tool, Text: text})
+	}
+	j.Record(order("a"))
+	for range 3 {
+		client(Connected, true, "tool")
+		client(Gone, true, "tool")
+	}
+	j.Record(order("b"))
+	client(Connected, false, "c")
+	client(NACK, true, "d")
+	client(Connected, true, "tool")
+	hidden := Filter{NoTools: true}
+	for name, q := range map[string]Query{
+		"backwards": {Filter: hidden, Limit: 2},
+		"forwards":  {Filter: hidden, Limit: 2, After: start},
+		"at once":   {Filter: hidden},
+	} {
+		var all []string
+		tools := 0
+		for more := true; more; {
+			p := j.Read(q)
+			tools += p.Tools
+			if q.After > 0 {
+				all, q.After = append(all, texts(p.Events)...), p.Next
+			} else {
+				all, q.Before = append(texts(p.Events), all...), p.Events[0].Seq
+			}
+			more = p.More
+		}
+		if !slices.Equal(all, []string{"a", "b", "c", "d"}) || tools != 7 {
+			t.Errorf("%s: %q, and %d left out", name, all, tools)
+		}
+	}
+	if p := j.Read(Query{}); len(p.Events) != 11 || p.Tools != 0 {
+		t.Errorf("with tools: %d events, %d left out", len(p.Events), p.Tools)
+	}
+
+	b := newBook(Limits{})
+	for i := range 2 * floodBurst {
+		b.record(began, Event{Type: Connected, By: ByClient, Client: "c", Tool: i != floodBurst+3})
+	}
+	b.tick(began, true)
+	if e := b.at(b.n - 1); e.Count != floodBurst || hidden.leavesOut(e) {
+		t.Errorf("a client among tools is hidden: %+v", e)
+	}
+}
+
 // TestFollowersAreWoken by new events and by late stages, and by nothing else.
 func TestFollowersAreWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -27,6 +27,8 @@ type Page struct {
 	Newest uint64 `json:"newest"`
 	// Missed tells that some events after Query.After are not kept any more.
 	Missed bool `json:"missed,omitempty"`
+	// Tools counts the events that Filter.NoTools has left out of this page; each is counted in one page.
+	Tools int `json:"tools,omitempty"`
 }
 
 // Read returns a page.
@@ -60,17 +62,38 @@ func (j *Journal) Read(q Query) Page {
 }
 
 func (b *book) readAfter(q Query, limit int, page *Page) {
+	f := filling{Page: page, filter: &q.Filter, limit: limit}
 	for i := b.after(q.After); i < b.n; i++ {
-		e := b.at(i)
-		if !q.Picks(e) {
-			continue
-		}
-		if len(page.Events) == limit {
-			page.More, page.Next = true, page.Events[limit-1].Seq
+		if !f.take(b.at(i)) {
+			page.Next = page.Events[limit-1].Seq
 			return
 		}
-		page.Events = append(page.Events, e.copy())
 	}
+	page.Tools += f.passed
+}
+
+// filling is a page that is filled.
+type filling struct {
+	*Page
+	filter *Filter
+	limit  int
+	passed int // events that were left out since the last one of the page, which the next page may count
+}
+
+// take adds an event that the filter picks. It returns false when the page is full, and there is more.
+func (f *filling) take(e *Event) bool {
+	switch {
+	case !f.filter.matches(e):
+	case f.filter.leavesOut(e):
+		f.passed++
+	case len(f.Events) == f.limit:
+		f.More = true
+		return false
+	default:
+		f.Events = append(f.Events, e.copy())
+		f.Tools, f.passed = f.Tools+f.passed, 0
+	}
+	return true
 }
 
 func (b *book) readNewest(q Query, limit int, page *Page) {
@@ -78,16 +101,14 @@ func (b *book) readNewest(q Query, limit int, page *Page) {
 	if q.Before > 0 {
 		end = b.after(q.Before - 1)
 	}
+	f := filling{Page: page, filter: &q.Filter, limit: limit}
 	for i := end - 1; i >= 0; i-- {
-		e := b.at(i)
-		if !q.Picks(e) {
-			continue
-		}
-		if len(page.Events) == limit {
-			page.More = true
+		if !f.take(b.at(i)) {
 			break
 		}
-		page.Events = append(page.Events, e.copy())
+	}
+	if !page.More {
+		page.Tools += f.passed
 	}
 	for i, k := 0, len(page.Events)-1; i < k; i, k = i+1, k-1 {
 		page.Events[i], page.Events[k] = page.Events[k], page.Events[i]

@@ -3,66 +3,12 @@
 # hold is looked at and released, and that mistake is rolled back. Every step checks what it shows.
 #
 #   DEMO_PAUSE=0    do not wait for readers between the steps (for CI)
-#   DEMO_PORTS=...  use these six ports, with spaces between them, not those of "make demo"
-#   RELAY=FILE      use this program instead of building one
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+#
+# demo-lib.sh has more variables.
+source "$(dirname "${BASH_SOURCE[0]}")/demo-lib.sh"
 
 pause=${DEMO_PAUSE:-6}
-read -r -a ports <<<"${DEMO_PORTS:-15110 15114 15210 15214 15010 15014}"
-work=$(mktemp -d "${TMPDIR:-/tmp}/relay-story.XXXXXX")
-declare -A pid=()
-failed=1 # until the end of the story
-
-stop() {
-  trap - EXIT INT TERM
-  for name in "${!pid[@]}"; do
-    kill "${pid[$name]}" 2>/dev/null || true
-    wait "${pid[$name]}" 2>/dev/null || true
-  done
-  if ((failed)); then
-    echo "demo-story: something went wrong; the logs are in $work" >&2
-  else
-    rm -rf "$work"
-  fi
-  exit "$failed"
-}
-trap stop EXIT
-trap 'failed=0; echo; echo "demo-story: stopping"; exit' INT TERM
-
-fail() {
-  echo "demo-story: $1" >&2
-  exit 1
-}
-
-for port in "${ports[@]}"; do
-  if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-    fail "port $port of 127.0.0.1 is taken, perhaps by another demo: stop what listens there (see: ss -ltnp 'sport = :$port') and try again"
-  fi
-done
-
-relay=${RELAY:-}
-if [[ -z $relay ]]; then
-  relay=bin/relay
-  echo "demo-story: building $relay"
-  GOWORK=off go build -o "$relay" ./cmd/relay
-fi
-export RELAY_ADMIN=127.0.0.1:${ports[5]} RELAY_SERVER=127.0.0.1:${ports[4]}
-
-# The samples, with files that may be broken and a state that can be rolled back.
-cp -r samples/east samples/west "$work/"
-for name in east west relay; do
-  sed -e "s/15110/${ports[0]}/; s/15114/${ports[1]}/; s/15210/${ports[2]}/; s/15214/${ports[3]}/; s/15010/${ports[4]}/; s/15014/${ports[5]}/" "samples/$name.yaml" >"$work/$name.yaml"
-done
-mkdir -m 0700 "$work/state"
-echo "state: {dir: state}" >>"$work/relay.yaml"
-
-# start NAME ADMIN: runs a relay and waits until it is ready.
-start() {
-  "$relay" serve -c "$work/$1.yaml" 2>>"$work/$1.log" &
-  pid[$1]=$!
-  "$relay" wait --for ready --admin "127.0.0.1:$2" --timeout 30s
-}
+copy_samples
 
 end() {
   kill "${pid[$1]}"
@@ -75,18 +21,6 @@ tell() {
   sleep "$pause"
   echo
   echo "── $1"
-}
-
-# show ARGS: a command and what it prints.
-show() {
-  local arg line="\$ relay"
-  for arg in "$@"; do
-    if [[ $arg == *" "* ]]; then arg="\"$arg\""; fi
-    line+=" $arg"
-  done
-  echo
-  echo "$line"
-  "$relay" "$@"
 }
 
 # served UPSTREAM: how many resources of an upstream are served.
@@ -105,9 +39,9 @@ until_true() {
 is_held() { ! "$relay" wait --for not-held --timeout 1s; }
 is_lost() { ! "$relay" wait --for synced=west --timeout 1s; }
 
-start east "${ports[1]}"
-start west "${ports[3]}"
-start relay "${ports[5]}"
+start east
+start west
+start relay
 "$relay" wait --for healthy --timeout 30s
 east=$(served east)
 
@@ -123,14 +57,14 @@ end west
 until_true "west is lost" is_lost
 show status
 show get se payments -n payments
-start west "${ports[3]}"
+start west
 "$relay" wait --for synced=west --timeout 60s
 
 tell "2. Another comes back empty: an accident. The guard holds its deletions, and clients lose nothing."
 end east
 mv "$work/east" "$work/east.saved"
 mkdir "$work/east"
-start east "${ports[1]}"
+start east
 until_true "the deletions are held" is_held
 [[ $(served east) == "$east" ]] || fail "resources of east were deleted although they are held"
 show status
@@ -155,7 +89,7 @@ tell "6. East is repaired, and followed again."
 end east
 rm -r "$work/east"
 mv "$work/east.saved" "$work/east"
-start east "${ports[1]}"
+start east
 "$relay" wait --for synced=east --timeout 60s
 until_true "east can be followed" "$relay" unfreeze east
 "$relay" wait --for healthy --timeout 60s

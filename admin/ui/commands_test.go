@@ -46,6 +46,7 @@ func TestCommandsOfListsHaveTheirFilters(t *testing.T) {
 	for query, want := range map[string]string{
 		"/events?type=changed,held&upstream=east&q=a+b": "relay events --type changed,held --upstream east --search &#39;a b&#39;",
 		"/events?at=03:12&window=10m":                   "relay events --since 2026-11-21T03:07:00Z --until 2026-11-21T03:17:00Z",
+		"/events?upstream=east&tools=true":              "relay events --upstream east --tools<",
 		"/events?window=1h":                             "relay events --since 2026-11-21T02:14:07Z",
 		"/resources?kind=" + url.QueryEscape(serviceEntry.String()) + "&namespace=team-1&q=service": "relay get networking.istio.io/v1/ServiceEntry -n team-1 --search service",
 		"/resources?q=service":                             "relay get all -A --search service",

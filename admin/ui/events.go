@@ -46,13 +46,17 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	if all.More {
 		t.Summary, t.Next = fmt.Sprintf("the newest %d; there are more", len(all.Events)), r.with("before", strconv.FormatUint(all.Events[0].Seq, 10))
 	}
+	left := []State{}
+	if all.Tools > 0 {
+		left = append(left, State{None, "left out: " + count(all.Tools, "event") + " of the relay's own tools, such as relay get", r.with("tools", "true")})
+	}
 	q.Limit = maxMarks
 	marks := p.data.Events(q).Events
 	return &Page{
 		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
 		Sections: []Section{
 			{ID: "lanes", Title: "Over time", Search: search, Lanes: drawLanes(marks, q.Since, q.Until)},
-			{ID: "list", Title: "Newest first", Table: t},
+			{ID: "list", Title: "Newest first", Text: left, Table: t},
 		},
 	}, nil
 }
@@ -73,12 +77,15 @@ func eventCommand(r *request, q events.Query) string {
 			command += " --" + bound.name + " " + bound.at.UTC().Format(time.RFC3339)
 		}
 	}
+	if !q.NoTools {
+		command += " --tools"
+	}
 	return command
 }
 
 // queryEvents returns what a timeline asks for, and in words.
 func queryEvents(r *request) (q events.Query, about string, err error) {
-	q.Limit, q.Upstream, q.Text = maxRows, r.get("upstream"), r.get("q")
+	q.Limit, q.Upstream, q.Text, q.NoTools = maxRows, r.get("upstream"), r.get("q"), r.get("tools") != "true"
 	if q.Types, err = events.ParseTypes(r.get("type")); err != nil {
 		return q, "", badRequest("%v", err)
 	}

@@ -65,6 +65,18 @@ func (f *fixture) Resolve(key mirror.Key) mirror.Resolution {
 	return mirror.Resolution{}
 }
 
+func (f *fixture) events(q events.Query) (page events.Page) {
+	for _, e := range f.journal {
+		switch {
+		case e.Tool && q.NoTools:
+			page.Tools++
+		case len(page.Events) < q.Limit:
+			page.Events = append(page.Events, e)
+		}
+	}
+	return page
+}
+
 func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 func (f *fixture) Readiness() admin.Readiness         { return f.ready }
 func (f *fixture) Version() admin.Version {
@@ -101,7 +113,7 @@ func newFixture(t testing.TB, n int) *fixture {
 		Held: func(string) ([]intake.HeldUpstream, error) { return f.held, nil }, History: func(string) ([]state.Revision, error) { return f.revisions, nil },
 		Clusters: func() []clusters.Status { return f.clusters },
 		Diff:     func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
-		Events:   func(q events.Query) events.Page { return events.Page{Events: f.journal[:min(len(f.journal), q.Limit)]} },
+		Events:   f.events,
 		Changes:  f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
 	})
 	if err != nil {

@@ -168,7 +168,7 @@ func clientSummary(clients []downstream.ClientStatus) *Table {
 }
 
 func (p *Pages) lastEvents() *Table {
-	t := eventTable(p.data.Events(events.Query{Limit: maxLast}).Events)
+	t := eventTable(p.data.Events(events.Query{Limit: maxLast, Filter: events.Filter{NoTools: true}}).Events)
 	t.Next = "/events"
 	return t
 }

@@ -395,6 +395,26 @@ func TestTheCommandOfATimelineAsksForTheSame(t *testing.T) {
 	}
 }
 
+// TestTheTimelineTellsHowManyToolsItLeavesOut, and leads to them; so that no client is hidden by a name.
+func TestTheTimelineTellsHowManyToolsItLeavesOut(t *testing.T) {
+	f := newFixture(t, 1)
+	for range 25 {
+		f.journal = append(f.journal, events.Event{Seq: 7, Time: testNow, Type: events.Connected, Client: "waypoint~1.2.3.4~relay-get.shop~x-7", Tool: true})
+	}
+	f.journal = append(f.journal, events.Event{Seq: 8, Time: testNow, Type: events.Held, Upstream: "east", Text: "the accident"})
+	_, body, _ := f.get(t, "/events?window=1h")
+	if !strings.Contains(body, "the accident") || strings.Contains(body, "relay-get.shop") ||
+		!strings.Contains(body, `href="/ui/events?tools=true&amp;window=1h">left out: 25 events of the relay&#39;s own tools`) {
+		t.Errorf("%s", body)
+	}
+	if _, body, _ = f.get(t, "/events?tools=true"); !strings.Contains(body, "relay-get.shop") || strings.Contains(body, "left out") {
+		t.Errorf("with tools: %s", body)
+	}
+	if _, body, _ = f.get(t, "/"); !strings.Contains(body, "the accident") || strings.Contains(body, "relay-get.shop") {
+		t.Errorf("overview: %s", body)
+	}
+}
+
 func TestTheWhatIfTellsThatViewsAreNoPartOfAPlan(t *testing.T) {
 	f := newFixture(t, 1)
 	if _, body, _ := f.get(t, "/plan"); !strings.Contains(body, "A plan is of the whole merge: it does not tell what the views of the file leave out for some clients.") {

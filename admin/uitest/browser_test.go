@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -26,6 +25,9 @@ const noted = console.error;
 console.error = (...all) => { problems.push('console: ' + all.join(' ')); noted(...all); };
 addEventListener('unhandledrejection', e => problems.push('rejection: ' + e.reason));`
 
+// The size of the window.
+const width, height = 1200, 860
+
 // browser is one tab.
 type browser struct {
 	t    *testing.T
@@ -41,7 +43,7 @@ func newBrowser(t *testing.T, base string) *browser {
 		t.Fatalf("%v: install it as root with: apt-get install chromium (make ui-test does)", err)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.WindowSize(1200, 860), chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true))
+		chromedp.WindowSize(width, height), chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true))
 	allocated, cancelAllocated := chromedp.NewExecAllocator(t.Context(), options...)
 	ctx, cancel := chromedp.NewContext(allocated)
 	t.Cleanup(func() { cancel(); cancelAllocated() })
@@ -132,6 +134,66 @@ func (b *browser) theme(name string) {
 	}
 }
 
+// zoom has pages be so many times as large: the window has less room, as when a person zooms.
+func (b *browser) zoom(times int64) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: width / times, Height: height / times, DeviceScaleFactor: float64(times),
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// fits checks that nobody has to scroll sideways.
+func (b *browser) fits(where string) {
+	b.t.Helper()
+	const wide = `(() => {
+  const room = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= room) return '';
+  const over = [...document.body.querySelectorAll('*')].filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right > room);
+  return document.documentElement.scrollWidth + ' of ' + room + ' pixels: ' + over.slice(0, 3).map(e => e.outerHTML.slice(0, 100)).join(' | ');
+})()`
+	if found := ask[string](b, wide); found != "" {
+		b.t.Errorf("%s: it is wider than the window: %s", where, found)
+	}
+}
+
+// walk presses Tab until the page is over, and checks that this leads to each thing that can be used, in the
+// order of the page, and that it shows where that is. It returns how many there are.
+func (b *browser) walk(where string) int {
+	b.t.Helper()
+	// What somebody can see and use, in the order of the page.
+	const step = `(() => {
+  const all = [...document.querySelectorAll('a[href], button, input, select, textarea, [tabindex="0"]')]
+    .filter(e => !e.disabled && e.type !== 'hidden' && e.getClientRects().length > 0);
+  const now = document.activeElement, style = getComputedStyle(now);
+  return {
+    at: all.indexOf(now), of: all.length, what: now.outerHTML.slice(0, 120),
+    shown: now.matches(':focus-visible') && style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2,
+  };
+})()`
+	type place struct {
+		At    int    `json:"at"`
+		Of    int    `json:"of"`
+		What  string `json:"what"`
+		Shown bool   `json:"shown"`
+	}
+	for i := 0; ; i++ {
+		b.keys("\t")
+		p := ask[place](b, step)
+		switch {
+		case p.At != i:
+			b.t.Fatalf("%s: tab %d of %d leads to number %d, %s", where, i+1, p.Of, p.At+1, p.What)
+		case !p.Shown:
+			b.t.Errorf("%s: nothing shows that the focus is on %s", where, p.What)
+		}
+		if i+1 == p.Of {
+			return p.Of
+		}
+	}
+}
+
 // scripts lets pages run scripts, or not.
 func (b *browser) scripts(on bool) {
 	b.t.Helper()
@@ -159,8 +221,8 @@ func (b *browser) blameless(where string) {
 	}
 }
 
-// accessible checks the page with axe: one rule of it, or all.
-func (b *browser) accessible(where, rule string) {
+// accessible checks the page with all rules of axe.
+func (b *browser) accessible(where string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -169,12 +231,8 @@ func (b *browser) accessible(where, rule string) {
 			b.t.Fatal(err)
 		}
 	}
-	options := "{}"
-	if rule != "" {
-		options = fmt.Sprintf("{runOnly: [%q]}", rule)
-	}
 	findings, err := chromedp.Run(ctx, chromedp.Evaluate[string](
-		`axe.run(`+options+`).then(r => JSON.stringify(r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join(' | '))))`, chromedp.EvalAwaitPromise))
+		`axe.run().then(r => JSON.stringify(r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join(' | '))))`, chromedp.EvalAwaitPromise))
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -202,18 +202,27 @@ downstream: {listeners: [{address: "127.0.0.1:%d", plaintext: true}]}
 upstreams: [{name: hub, xds: {addresses: ["127.0.0.1:%d"], plaintext: true}}]
 `, ports[2], ports[3], ports[1]))
 	admin := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	run := func(args ...string) string {
+	try := func(args ...string) (text string, code int) {
 		var out bytes.Buffer
-		if code := execute(append(args, "--admin", admin), &out, &out); code != 0 {
-			t.Fatalf("%v: %d %s", args, code, out.String())
-		}
-		return out.String()
+		code = execute(append(args, "--admin", admin), &out, &out)
+		return out.String(), code
 	}
+	run := func(args ...string) {
+		t.Helper()
+		if text, code := try(args...); code != 0 {
+			t.Fatalf("%v: %d %s", args, code, text)
+		}
+	}
+	// An error is an answer like others: at first, nobody listens.
 	await := func(args []string, want string) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(run(args...), want); time.Sleep(20 * time.Millisecond) { // of a poll of a relay
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // of a poll of a relay
+			text, code := try(args...)
+			if code == 0 && strings.Contains(text, want) {
+				return
+			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%v has no %q:\n%s", args, want, run(args...))
+				t.Fatalf("%v has no %q: %d\n%s", args, want, code, text)
 			}
 		}
 	}

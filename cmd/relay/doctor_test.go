@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -401,6 +402,9 @@ func TestDoctorRunsBesideTheRelayAndChangesNothing(t *testing.T) {
 	}
 	serveConfig(t, text)
 	s.Await("the relay asks", func(r fakexds.Request) bool { return true })
+	within(t, "the relay answers operators", func() bool {
+		return execute([]string{"upstreams", "--admin", fmt.Sprintf("127.0.0.1:%d", ports[0])}, io.Discard, io.Discard) == 0
+	})
 	code, found = examine1(t, text)
 	if code != 0 {
 		t.Errorf("beside the relay: exit code %d: %+v", code, found)

@@ -32,7 +32,7 @@ const (
 type eventFlags struct {
 	since, until, types, upstream, client, kind, namespace, text string
 	limit                                                        int
-	follow, orders                                               bool
+	follow, orders, tools                                        bool
 }
 
 func newEvents() *cobra.Command {
@@ -41,7 +41,8 @@ func newEvents() *cobra.Command {
 		Short: "List what has happened: changes, holds, orders, clients",
 		Long: `List the newest events of a running relay, the oldest first: what changed in its upstreams, what
 its guards hold, what operators ordered, which clients came, went and rejected something. All times
-are UTC. A relay that keeps state (state.dir) has the events of before a restart, too.
+are UTC. A relay that keeps state (state.dir) has the events of before a restart, too. That commands
+such as "relay get" came and went is left out, unless --tools or --client asks for it.
 
 With --follow, go on with new events until interrupted. -o wide adds how long a change took until
 half of the clients, and all, had acknowledged it.`,
@@ -94,6 +95,7 @@ func eventsCommand(cmd *cobra.Command, f *eventFlags) *cobra.Command {
 		flags.StringVar(&f.client, "client", "", "events of clients with this `text` in their names")
 		flags.StringVar(&f.kind, "kind", "", "events about resources of this `kind`, as in se or virtualservice")
 		flags.StringVarP(&f.namespace, "namespace", "n", "", "events about resources in this `namespace`")
+		flags.BoolVar(&f.tools, "tools", false, "list also that commands such as \"relay get\" came and went")
 		flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new events, until interrupted")
 		var words []string
 		for _, t := range events.Types() {
@@ -119,6 +121,9 @@ func (f *eventFlags) query(now time.Time) (url.Values, error) {
 	}
 	if f.orders {
 		q.Set("orders", "true")
+	}
+	if f.tools {
+		q.Set("tools", "true")
 	}
 	if f.limit < 1 || f.limit > maxEvents {
 		return nil, fmt.Errorf("--limit: %d: want a number from 1 to %d", f.limit, maxEvents)
@@ -160,7 +165,7 @@ func (f *eventFlags) list(cmd *cobra.Command, c admin.Client, out *output) (last
 		return 0, err
 	}
 	all := []events.Event{}
-	more := true
+	more, tools := true, 0
 	for more && len(all) < f.limit {
 		q.Set("limit", strconv.Itoa(min(f.limit-len(all), events.MaxPage)))
 		page, err := c.Events(cmd.Context(), q)
@@ -170,13 +175,16 @@ func (f *eventFlags) list(cmd *cobra.Command, c admin.Client, out *output) (last
 		if len(all) == 0 {
 			last = page.Newest
 		}
-		all, more = append(slices.Clone(page.Events), all...), page.More
+		all, more, tools = append(slices.Clone(page.Events), all...), page.More, tools+page.Tools
 		if len(page.Events) > 0 {
 			q.Set("before", strconv.FormatUint(page.Events[0].Seq, 10))
 		}
 	}
 	if f.follow && out.format == "json" {
 		return last, printEvents(cmd.OutOrStdout(), all)
+	}
+	if tools > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s of the relay's own tools; --tools shows them\n", cliview.Count(tools, "event"))
 	}
 	view := cliview.NewEvents(cmd.OutOrStdout(), out.format == "wide")
 	if len(all) == 0 && !f.follow && out.format != "json" {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/adsclient"
+	"meshrelay/downstream"
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/lister"
 	"meshrelay/internal/selection"
@@ -69,7 +70,7 @@ func (s *serverFlags) complete(cmd *cobra.Command) {
 func (s serverFlags) config(kinds []selection.Kind, timeout time.Duration) (lister.Config, error) {
 	cfg := lister.Config{
 		Kinds: kinds, Timeout: timeout,
-		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: s.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
+		Node: adsclient.Node(adsclient.NodeConfig{Name: downstream.ToolName, Namespace: s.nodeNamespace, IP: "127.0.0.1", ClusterID: downstream.ToolName}),
 	}
 	return cfg, s.access.Apply(&cfg)
 }

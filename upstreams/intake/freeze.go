@@ -177,6 +177,10 @@ func (e Release) step(in *Intake, out *Output) {
 		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return
 	}
+	if !e.DryRun && !in.noteHeldAt.IsZero() { // the journal has the hold before its release, also one that is refused
+		in.noteHeldAt = in.now
+		in.noteHeld()
+	}
 	if e.Hold != "" {
 		if err := in.grown(e.Hold); err != nil {
 			out.err = err

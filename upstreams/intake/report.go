@@ -104,7 +104,7 @@ func (in *Intake) reportRefused(sc *scope) {
 	}
 }
 
-// reportHold reports what the guard holds.
+// reportHold reports what the guard holds, and since when: the event is later than that.
 func (in *Intake) reportHold(lasts string) {
 	h := in.named
 	r := &events.Resources{}
@@ -113,7 +113,7 @@ func (in *Intake) reportHold(lasts string) {
 	}
 	in.tell(events.Event{
 		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: in.held.why, Command: "relay held " + in.name,
-		Text: fmt.Sprintf("%d deletions of %d resources held, for %s", len(h.keys), in.held.of, lasts),
+		Text: fmt.Sprintf("%d deletions of %d resources held since %s, for %s", len(h.keys), in.held.of, in.held.since.UTC().Format(time.RFC3339), lasts),
 	})
 }
 

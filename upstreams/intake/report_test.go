@@ -238,3 +238,35 @@ func TestWhatIsStillHeldAfterAReleaseIsReportedWithItsID(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestAHoldIsToldBeforeItsRelease, also when an operator is faster than the gathering of the deletions, and
+// is refused. It tells since when it holds.
+func TestAHoldIsToldBeforeItsRelease(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
+	scope, err := TypeScope(entryURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.step(Opened{Scopes: []Scope{scope}})
+	m.step(Received{Updates: []Update{m.update(true, entries(10, "a")...)}})
+	m.step(Received{Updates: []Update{m.update(true)}})
+	m.now = m.now.Add(noteHeldAfter / 2)
+	if out := m.step(Release{Order{All: true, DryRun: true}}); len(out.Events) > 0 {
+		t.Errorf("a dry run tells %s", typesOf(out.Events))
+	}
+	out, err := m.Step(m.now, Release{Order{Hold: "another"}})
+	if got := typesOf(out.Events); err == nil || got != "held/guard 10 removed" {
+		t.Fatalf("a release of another hold: %v, told: %s", err, got)
+	}
+	if since := m.now.Add(-noteHeldAfter / 2).UTC().Format(time.RFC3339); !strings.Contains(out.Events[0].Text, "held since "+since+", for 1m0s") {
+		t.Errorf("%s, want since %s", out.Events[0].Text, since)
+	}
+	m.now = m.now.Add(noteHeldAfter)
+	if got := typesOf(m.step(Tick{}).Events); got != "" {
+		t.Errorf("told again: %s", got)
+	}
+	if got := typesOf(m.step(Release{Order{All: true}}).Events); got != "released/operator, changed/operator 10 removed" {
+		t.Error(got)
+	}
+}
