@@ -89,6 +89,8 @@ type Deps struct {
 	Notes func() []string
 	// Remarks returns hints about a relay that works as it is told, a line each.
 	Remarks func() []string
+	// Memory returns the memory in use and its limit, in bytes. A limit of math.MaxInt64 is none.
+	Memory func() (inUse, limit uint64)
 	// Supports are for support bundles.
 	Supports Supports
 }
@@ -194,7 +196,7 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	return g.Wait()
 }
 
-// Version is the build of a running relay, its name, its start, and its socket.
+// Version is the build of a running relay, its name, its start, its socket, and its memory.
 type Version struct {
 	buildinfo.Info
 	// Name is the relay's node.id.
@@ -206,6 +208,9 @@ type Version struct {
 }
 
 func (s *Server) routes() http.Handler {
+	// MemoryInUse and MemoryLimit are in bytes; 0 when unknown, and without a limit.
+	MemoryInUse uint64 `json:"memoryInUse,omitempty"`
+	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", s.ready)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
