@@ -69,7 +69,7 @@ func (s *serverFlags) complete(cmd *cobra.Command) {
 func (s serverFlags) config(kinds []selection.Kind, timeout time.Duration) (lister.Config, error) {
 	cfg := lister.Config{
 		Kinds: kinds, Timeout: timeout,
-		Node: adsclient.Node(adsclient.NodeConfig{Name: "relay-get", Namespace: s.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
+		Node: adsclient.Node(adsclient.NodeConfig{Name: cliview.ToolName, Namespace: s.nodeNamespace, IP: "127.0.0.1", ClusterID: "relay-get"}),
 	}
 	return cfg, s.access.Apply(&cfg)
 }
