@@ -106,6 +106,7 @@ type Server struct {
 	followers chan struct{} // of events
 	bundles   chan struct{} // one slot
 	hashKey   []byte        // of the names in anonymous bundles
+	level     *logLevel
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
 	// socketRetry is the constant, but for tests.
@@ -119,6 +120,7 @@ func New(cfg Config, deps Deps) *Server {
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
 		hashKey:     []byte(rand.Text()),
+		level:       &logLevel{level: deps.LogLevel, changed: make(chan struct{}, 1)},
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})
@@ -143,6 +145,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	socket := s.openSocket() // before anybody can ask where it is
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.serve(ctx, netutil.LimitListener(lis, maxConnections)) })
+	g.Go(func() error { return s.level.run(ctx, s.log) })
 	if s.cfg.Socket != "" {
 		g.Go(func() error {
 			defer s.socket.Store(&socketState{problem: "the relay is shutting down"})
@@ -205,12 +208,12 @@ type Version struct {
 	// AdminSocket is the path of the Unix socket, on the relay's own host; empty when it is
 	// not open.
 	AdminSocket string `json:"adminSocket,omitempty"`
-}
-
-func (s *Server) routes() http.Handler {
 	// MemoryInUse and MemoryLimit are in bytes; 0 when unknown, and without a limit.
 	MemoryInUse uint64 `json:"memoryInUse,omitempty"`
 	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
+}
+
+func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", s.ready)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
