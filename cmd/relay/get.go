@@ -89,7 +89,8 @@ such as gateways, means all of them.
 
 UPSTREAM is the upstream of the first relay on the way; an istiod does not tell it. With -o wide,
 CLUSTER is that of the upstream, RELAYS are all relays on the way, and VERSION is the version at
-this server: equal content has equal versions on every relay.`,
+this server: equal content has equal versions on every relay. When the content came to a relay is not
+sent to clients: "relay explain" shows it under SINCE.`,
 		Example: `  # What the relay on this host serves, of all kinds and namespaces
   relay get all -A
 
