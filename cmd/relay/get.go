@@ -129,6 +129,7 @@ sent to clients: "relay explain" shows it under SINCE.`,
 	o.rows.flag(cmd)
 	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; with --watch it bounds what is there at first, on a terminal, and no changes"
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
+	f.Lookup("output").Usage = "output `format`: " + o.output.list() + "; all but jsonpath are bounded on a terminal, see --limit"
 	return cmd
 }
 
