@@ -83,7 +83,7 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 		b.Hide(s.names(journal))
 	}
 	object := func(v any) func(io.Writer) error { return func(w io.Writer) error { return writeJSON(w, v) } }
-	b.Text("version.json", "which build it is, and since when it runs", object(Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path}))
+	b.Text("version.json", "which build it is, and since when it runs", object(s.Version()))
 	b.Text("ready.json", "whether it serves, and the reasons", object(s.readiness()))
 	b.Text("metrics-start.txt", "metrics at the start", s.writeMetrics)
 	for _, doc := range documents() {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"meshrelay/downstream"
 	"meshrelay/events"
@@ -157,16 +158,20 @@ func (c Client) Version(ctx context.Context) (Version, error) {
 	return ask[Version](ctx, c, http.MethodGet, "/version", nil)
 }
 
-// LogLevel returns the log level.
+// LogLevel returns the log level, and what it becomes when it was set for a time.
 func (c Client) LogLevel(ctx context.Context) (string, error) {
 	return c.text(ctx, http.MethodGet, "/debug/loglevel")
 }
 
-// SetLogLevel sets the log level (debug, info, warn or error) until the process ends. It
-// needs the socket, as all that follows.
-func (c Client) SetLogLevel(ctx context.Context, level string) error {
-	_, err := c.text(ctx, http.MethodPut, "/debug/loglevel?level="+url.QueryEscape(level))
-	return err
+// SetLogLevel sets the log level (debug, info, warn or error), until the process ends or for a time, and
+// returns it as LogLevel does. A relay of an earlier release knows no time. It needs the socket, as all
+// that follows.
+func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Duration) (string, error) {
+	query := url.Values{"level": {level}}
+	if lasts != 0 {
+		query.Set("for", lasts.String())
+	}
+	return c.text(ctx, http.MethodPut, "/debug/loglevel?"+query.Encode())
 }
 
 // Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the

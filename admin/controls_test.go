@@ -290,13 +290,19 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if err := over.Backup(ctx, &backup); err != nil || backup.String() != "the state" {
 		t.Errorf("%q %v", backup.String(), err)
 	}
-	if err := over.SetLogLevel(ctx, "debug"); err != nil {
-		t.Error(err)
+	if level, err := over.SetLogLevel(ctx, "debug", 0); err != nil || level != "debug" {
+		t.Errorf("%q %v", level, err)
+	}
+	if level, err := over.SetLogLevel(ctx, "debug", time.Hour); err != nil || !strings.HasPrefix(level, "debug until ") {
+		t.Errorf("%q %v", level, err)
+	}
+	if level, err := over.SetLogLevel(ctx, "debug", 0); err != nil || level != "debug" {
+		t.Errorf("%q %v", level, err)
 	}
 	if level, err := over.LogLevel(ctx); err != nil || level != "debug" {
 		t.Errorf("%q %v", level, err)
 	}
-	if err := over.SetLogLevel(ctx, "loud & clear"); err == nil || !strings.Contains(err.Error(), `"loud & clear"`) {
+	if _, err := over.SetLogLevel(ctx, "loud & clear", 0); err == nil || !strings.Contains(err.Error(), `"loud & clear"`) {
 		t.Error(err)
 	}
 	if r, err := over.Ready(ctx); err != nil || !r.Config.LastSuccess.Equal(created) {

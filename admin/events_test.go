@@ -159,7 +159,7 @@ func TestEventsAreStreamed(t *testing.T) {
 	streams.Wait()
 }
 
-// TestOrdersAreInTheJournal: who has ordered what; those that were refused, too, and dry runs not.
+// TestOrdersAreInTheJournal: who has ordered what; those that were refused, too; dry runs and reading not.
 func TestOrdersAreInTheJournal(t *testing.T) {
 	j := events.New(events.Limits{})
 	f, c, _ := controlled(t, Config{})
@@ -169,6 +169,9 @@ func TestOrdersAreInTheJournal(t *testing.T) {
 		if code, body, _ := f.do(t, request{method: http.MethodPost, path: path, peer: operator}); code != http.StatusOK {
 			t.Fatalf("%s: %d %s", path, code, body)
 		}
+	}
+	if code, body, _ := f.do(t, request{path: "/state/backup", peer: operator}); code != http.StatusOK || !strings.Contains(f.logged.String(), "action=backup") {
+		t.Fatalf("backup: %d %s\n%s", code, body, f.logged)
 	}
 	c.err = fmt.Errorf("disk full")
 	f.do(t, request{method: http.MethodPost, path: "/upstreams/east/freeze?reason=INC-1", peer: operator})

@@ -3,13 +3,10 @@ package admin
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/pprof"
 	runtimepprof "runtime/pprof"
-	"slices"
 	"strconv"
-	"strings"
 )
 
 // maxProfileSeconds bounds how long one profile may be taken.
@@ -20,25 +17,6 @@ func (s *Server) document(doc document) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.stream(w, r, jsonType, func(out io.Writer) error { return doc.write(s.deps.Debug, out, r.URL.Query()) })
 	}
-}
-
-func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", textType)
-	fmt.Fprintln(w, strings.ToLower(s.deps.LogLevel.Level().String()))
-}
-
-func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
-	name := strings.ToLower(r.FormValue("level"))
-	var level slog.Level
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, name) || level.UnmarshalText([]byte(name)) != nil {
-		s.refuse(w, r, badRequestf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name))
-		return
-	}
-	old := s.deps.LogLevel.Level()
-	s.deps.LogLevel.Set(level)
-	s.recordOrder(r, "log-level", nil, []any{"level", name})
-	s.audit(r, max(level, old), "log-level", "level", name)
-	s.logLevel(w, r)
 }
 
 func (s *Server) addProfiles(mux *http.ServeMux) {
@@ -84,7 +62,7 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/debug/loglevel", "Log level")
 	line("/debug/pprof/", "Profiles for go tool pprof; over loopback only")
 	fmt.Fprint(w, "\nOver the Unix socket only:\n\n")
-	line("/debug/loglevel", "PUT ?level=debug sets the log level")
+	line("/debug/loglevel", "PUT ?level=debug sets the log level, with for=10m for a time")
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
 	line("/reload", "POST: read the config file and take it over")

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -44,7 +45,15 @@ func (s *Server) Readiness() Readiness {
 	return r
 }
 
-// Version returns which build the relay is, and its socket.
+// Version returns which build the relay is, its socket, and its memory.
 func (s *Server) Version() Version {
-	return Version{s.deps.Build, s.deps.Name, s.deps.Started, s.socket.Load().path}
+	v := Version{Info: s.deps.Build, Name: s.deps.Name, Started: s.deps.Started, AdminSocket: s.socket.Load().path}
+	if s.deps.Memory == nil {
+		return v
+	}
+	inUse, limit := s.deps.Memory()
+	if v.MemoryInUse = inUse; limit < math.MaxInt64 {
+		v.MemoryLimit = limit
+	}
+	return v
 }

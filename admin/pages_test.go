@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -57,5 +58,18 @@ func TestPagesDoNotTakeTheSlotsOfDebugDocuments(t *testing.T) {
 	}
 	if code, body, _ := f.do(t, request{path: "/ui/"}); code != http.StatusOK {
 		t.Errorf("a page: %d: %s", code, body)
+	}
+}
+
+// TestTheVersionTellsOfMemory: a limit of math.MaxInt64 is none.
+func TestTheVersionTellsOfMemory(t *testing.T) {
+	for limit, want := range map[uint64]string{1 << 30: `"memoryLimit": 1073741824`, math.MaxInt64: ""} {
+		f := newFixture(t, Config{}, func(d *Deps) {
+			d.Memory = func() (uint64, uint64) { return 1 << 20, limit }
+		})
+		body := f.get(t, "/version")
+		if !strings.Contains(body, `"memoryInUse": 1048576`) || !strings.Contains(body, want) || strings.Contains(body, "memoryLimit") != (want != "") {
+			t.Errorf("limit %d: %s", limit, body)
+		}
 	}
 }

@@ -89,6 +89,8 @@ type Deps struct {
 	Notes func() []string
 	// Remarks returns hints about a relay that works as it is told, a line each.
 	Remarks func() []string
+	// Memory returns the memory in use and its limit, in bytes. A limit of math.MaxInt64 is none.
+	Memory func() (inUse, limit uint64)
 	// Supports are for support bundles.
 	Supports Supports
 }
@@ -104,6 +106,7 @@ type Server struct {
 	followers chan struct{} // of events
 	bundles   chan struct{} // one slot
 	hashKey   []byte        // of the names in anonymous bundles
+	level     *logLevel
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
 	// socketRetry is the constant, but for tests.
@@ -117,6 +120,7 @@ func New(cfg Config, deps Deps) *Server {
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
 		hashKey:     []byte(rand.Text()),
+		level:       &logLevel{level: deps.LogLevel, changed: make(chan struct{}, 1)},
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})
@@ -141,6 +145,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	socket := s.openSocket() // before anybody can ask where it is
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.serve(ctx, netutil.LimitListener(lis, maxConnections)) })
+	g.Go(func() error { return s.level.run(ctx, s.log) })
 	if s.cfg.Socket != "" {
 		g.Go(func() error {
 			defer s.socket.Store(&socketState{problem: "the relay is shutting down"})
@@ -194,7 +199,7 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	return g.Wait()
 }
 
-// Version is the build of a running relay, its name, its start, and its socket.
+// Version is the build of a running relay, its name, its start, its socket, and its memory.
 type Version struct {
 	buildinfo.Info
 	// Name is the relay's node.id.
@@ -203,6 +208,9 @@ type Version struct {
 	// AdminSocket is the path of the Unix socket, on the relay's own host; empty when it is
 	// not open.
 	AdminSocket string `json:"adminSocket,omitempty"`
+	// MemoryInUse and MemoryLimit are in bytes; 0 when unknown, and without a limit.
+	MemoryInUse uint64 `json:"memoryInUse,omitempty"`
+	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
 }
 
 func (s *Server) routes() http.Handler {

@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -30,6 +31,8 @@ const (
 	// maxReasonBytes and maxReasons bound what is kept and logged of the mistakes in a file.
 	maxReasonBytes = 2 << 10
 	maxReasons     = 10
+	// shownHash is how many digits of a hash tell one content of a file from another.
+	shownHash = 12
 )
 
 // Watcher loads a config file, and loads it again when it has changed or somebody asks for
@@ -56,6 +59,10 @@ type Watcher struct {
 
 // ReloadStatus is the state of a config file.
 type ReloadStatus struct {
+	// File is the absolute path of the file. Hash is the beginning of the SHA-256 of what was in it when
+	// the config that is used was loaded.
+	File string `json:"file,omitempty"`
+	Hash string `json:"hash,omitempty"`
 	// LastAttempt is when the file was last loaded, or should have been.
 	LastAttempt time.Time `json:"lastAttempt,omitzero"`
 	// LastSuccess is when the config that is used was loaded.
@@ -245,6 +252,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 // was applied now.
 func (w *Watcher) succeeded(file string, st ReloadStatus) {
 	w.loaded = file
+	st.File, st.Hash = w.Path(), hex.EncodeToString([]byte(file))[:shownHash]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st.LastAttempt = time.Now()

@@ -47,7 +47,7 @@ const (
 	Thawed     Type = "thawed"
 	RolledBack Type = "rolled-back"
 	// Ordered is anything else that an operator has asked for: reload, log level, serve-without,
-	// backup, or an order that was refused.
+	// or an order that was refused.
 	Ordered Type = "ordered"
 	// Added, Altered and Dropped: a config adds an upstream, changes its source, or removes it.
 	Added   Type = "added"

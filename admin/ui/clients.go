@@ -34,7 +34,7 @@ func (p *Pages) clientList(r *request) (*Page, error) {
 			nacks += w.NACKs
 		}
 		t.Rows = append(t.Rows, []Cell{
-			linked(cliview.ClientName(c.NodeID), "/client?id="+queryOf(c.Connection)), leveled(goodIf(ok, Warn), state), cell(c.ClusterID), cell(c.View), cell(c.IstioVersion),
+			linked(cliview.ClientName(c.NodeID), "/client?id="+queryOf(c.Connection)), leveled(goodIf(ok, Warn), state), cell(c.ClusterID), cell(c.View), cell(cliview.ClientVersion(c)),
 			cell(c.Protocol), number(len(c.Types)), number(nacks), at(c.Connected), cell(c.Address),
 		})
 	}

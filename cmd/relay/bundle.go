@@ -31,7 +31,8 @@ func newSupportBundle() *cobra.Command {
 		Long: `Write what tells how a running relay does into an archive: version, effective config, readiness,
 upstreams, clients, conflicts, held deletions, the newest events and revisions, metrics twice,
 profiles, and the last 5,000 lines of the log with those of level debug. MANIFEST.txt in it tells
-what each file is for. All but profiles are plain text: look at it before you send it.
+what each file is for, and how much is left out of one over 8 MiB. All but profiles are plain text:
+look at it before you send it.
 
 It has no tokens, keys and passwords, and of URLs no path. It has the names of upstreams, clients
 and resources, and with --with-resources the resources. It is 64 MiB at most before compression.

@@ -90,7 +90,8 @@ such as gateways, means all of them.
 
 UPSTREAM is the upstream of the first relay on the way; an istiod does not tell it. With -o wide,
 CLUSTER is that of the upstream, RELAYS are all relays on the way, and VERSION is the version at
-this server: equal content has equal versions on every relay.`,
+this server: equal content has equal versions on every relay. When the content came to a relay is not
+sent to clients: "relay explain" shows it under SINCE.`,
 		Example: `  # What the relay on this host serves, of all kinds and namespaces
   relay get all -A
 
@@ -129,6 +130,7 @@ this server: equal content has equal versions on every relay.`,
 	o.rows.flag(cmd)
 	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; with --watch it bounds what is there at first, on a terminal, and no changes"
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
+	f.Lookup("output").Usage = "output `format`: " + o.output.list() + "; all but jsonpath are bounded on a terminal, see --limit"
 	return cmd
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/template"
@@ -26,7 +28,8 @@ type initial struct {
 	Name, Listen, StateDir, Output string
 }
 
-const initialConfig = `# yaml-language-server: $schema=relay.schema.json   (relay schema >relay.schema.json)
+const initialConfig = `# yaml-language-server: $schema=relay.schema.json
+# The schema of this file, for editors: relay schema >relay.schema.json
 # Written by "relay init". The reference of all fields is docs/configuration.md.
 
 # Upstreams are where resources come from. Of a resource that several have, the first wins.
@@ -92,12 +95,13 @@ func newInit() *cobra.Command {
 		Use:   "init (--istiod HOST:PORT | --file DIR | --from-kubeconfig FILE)",
 		Short: "Write a first config file, with comments",
 		Long: `Write a config file for one upstream or several: an istiod or relay, a directory of YAML, and the
-API server of a kubeconfig. The file is valid, has comments, and replaces none. The command then
-prints what to do next.`,
+API server of a kubeconfig. The file is valid, has comments, and replaces none. Beside it the command
+writes relay.schema.json, from which editors complete fields, unless there is one. It then prints
+what to do next.`,
 		Example: `  relay init --istiod istiod.east.example:15012 --ca-file root-cert.pem --token-file token
   relay init --istiod 127.0.0.1:15010
-  relay init --file ./configs --output relay.yaml
-  relay init --from-kubeconfig ~/.kube/config --output -`,
+  relay init --file ./configs -o relay.yaml
+  relay init --from-kubeconfig ~/.kube/config -o -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := in.config()
 			if err != nil {
@@ -111,8 +115,13 @@ prints what to do next.`,
 				_, err := io.WriteString(w, text)
 				return err
 			})
+			written := in.Output + " is"
+			if err == nil && in.lacksSchema() {
+				_, err = writeNew(in.schema(), writeSchema)
+				written = in.Output + " and " + in.schema() + " are"
+			}
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is written. Next:\n\n%s", in.Output, aligned(fmt.Sprintf(next, in.Output), 80))
+				fmt.Fprintf(cmd.OutOrStdout(), "%s written. Next:\n\n%s", written, aligned(fmt.Sprintf(next, in.Output), 80))
 			}
 			return err
 		},
@@ -128,8 +137,31 @@ prints what to do next.`,
 	f.StringVar(&in.TokenFile, "token-file", "", "`file` with a token for the istiod")
 	f.StringVar(&in.Listen, "listen", "127.0.0.1:15010", "`address` for clients, on loopback")
 	f.StringVar(&in.StateDir, "state-dir", "state", "`directory` for what is kept")
-	f.StringVar(&in.Output, "output", "relay.yaml", "`file` to write, - for standard output")
+	f.StringVarP(&in.Output, "output", "o", "relay.yaml", "`file` to write, - for standard output")
 	return cmd
+}
+
+// schema returns where the first line of a config file says that its schema is.
+func (in *initial) schema() string {
+	return filepath.Join(filepath.Dir(in.Output), "relay.schema.json")
+}
+
+// lacksSchema reports whether the schema is to be written. Where it is an upstream would read it: of files,
+// it reads all that end in .json.
+func (in *initial) lacksSchema() bool {
+	if _, err := os.Stat(in.schema()); !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	dir, err := filepath.Abs(filepath.Dir(in.Output))
+	if err != nil || in.Dir == "" {
+		return err == nil
+	}
+	read := in.Dir // config has made it relative to dir
+	if !filepath.IsAbs(read) {
+		read = filepath.Join(dir, read)
+	}
+	below, err := filepath.Rel(read, dir)
+	return err == nil && !filepath.IsLocal(below)
 }
 
 // config returns the text of a config file, which is valid.

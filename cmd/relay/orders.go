@@ -237,6 +237,7 @@ exits with 1 if there are any; then the relay keeps its previous config.`,
 
 func newLogLevel() *cobra.Command {
 	var access access
+	var lasts time.Duration
 	levels := []string{"debug", "info", "warn", "error"}
 	show := func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		level, err := c.LogLevel(cmd.Context())
@@ -246,22 +247,34 @@ func newLogLevel() *cobra.Command {
 		return err
 	}
 	set := func(cmd *cobra.Command, c admin.Client, args []string) error {
-		if err := c.SetLogLevel(cmd.Context(), args[0]); err != nil {
+		level, err := c.SetLogLevel(cmd.Context(), args[0], lasts)
+		if err != nil {
 			return err
 		}
-		return show(cmd, c, args)
+		fmt.Fprintln(cmd.OutOrStdout(), level)
+		if lasts != 0 && !strings.Contains(level, "until") {
+			return errors.New("the relay is of a release without --for: the level stays")
+		}
+		return nil
 	}
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or set the log level of a running relay",
 		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file
-with another level. The admin address shows it; the relay's Unix socket sets it.`,
+with another level; with --for, until that time is over. Then it is the level before again, unless a
+config file has set another one. The admin address shows it; the relay's Unix socket sets it.
+
+It is the level of the whole relay: lines about an upstream have upstream=NAME, by which they can be
+filtered.`,
 		Example: `  relay log-level
-  relay log-level debug
+  relay log-level debug --for 10m
   relay log-level info --admin 127.0.0.1:15014`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && !slices.Contains(levels, strings.ToLower(args[0])) {
 				return fmt.Errorf("log level %q: want debug, info, warn or error", args[0])
+			}
+			if len(args) == 0 && lasts != 0 {
+				return errors.New("--for needs a level: relay log-level debug --for 10m")
 			}
 			return wanted(1, "LEVEL")(cmd, args)
 		},
@@ -273,5 +286,6 @@ with another level. The admin address shows it; the relay's Unix socket sets it.
 		return show(cmd, c, args)
 	})
 	access.socketFlag(cmd)
+	cmd.Flags().DurationVar(&lasts, "for", 0, "how long the level lasts, up to 24h (default: until the relay ends)")
 	return cmd
 }

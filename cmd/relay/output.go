@@ -24,7 +24,11 @@ type output struct {
 // flag adds the flag to a command. The first format is the default.
 func (o *output) flag(cmd *cobra.Command, formats ...string) {
 	o.formats = formats
-	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], "output `format`: "+o.list())
+	usage := "output `format`: " + o.list()
+	if slices.Contains(formats, "json") {
+		usage += "; json is for programs, and not shortened on a terminal"
+	}
+	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], usage)
 	fixedCompletions(cmd, "output", formats...)
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
 		template, ok := strings.CutPrefix(o.format, "jsonpath=")

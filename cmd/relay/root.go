@@ -25,7 +25,9 @@ A first run:
   relay top                            watch them, and what happens
   relay get serviceentries -A          see what it, or an istiod, serves
   relay explain se NAME -n NAMESPACE   see why a resource is served as it is
-  relay plan -c new.yaml               see what another config file would change`,
+  relay plan -c new.yaml               see what another config file would change
+
+Documentation: docs/ in the source, and relay COMMAND --help.`,
 		Version:       buildinfo.Read(version).Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -18,7 +18,7 @@ type rowLimit struct {
 }
 
 func (l *rowLimit) flag(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&l.most, "limit", usualRows, "print at most this `number` of rows of a table; 0 prints all of it, and all differences")
+	cmd.Flags().IntVar(&l.most, "limit", usualRows, "print at most this `number` of rows of a table; 0 prints all of it, and all differences; -o json is whole")
 }
 
 // cut returns the rows that are printed.

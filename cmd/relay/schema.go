@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -17,16 +18,20 @@ func newSchema() *cobra.Command {
 		Long: `Print a JSON schema of the config file. Editors complete fields with it, show what they mean, and
 mark mistakes. "relay validate" finds more than a schema can tell.
 
-The YAML language server takes it from a comment in the first line of the config file:
+The YAML language server takes it from a comment in the first line of the config file, which
+"relay init" writes together with the schema:
 
   # yaml-language-server: $schema=relay.schema.json`,
 		Example: `  relay schema >relay.schema.json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			fields := docs.Fields()
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			enc.SetEscapeHTML(false)
-			return enc.Encode(config.SchemaOf(func(path string) string { return fields[path] }, relay.Sources()...))
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return writeSchema(cmd.OutOrStdout()) },
 	}
+}
+
+// writeSchema writes the schema of the config file.
+func writeSchema(w io.Writer) error {
+	fields := docs.Fields()
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(config.SchemaOf(func(path string) string { return fields[path] }, relay.Sources()...))
 }

@@ -28,8 +28,10 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the state of a running relay in short",
 		Long: `Show whether a running relay is ready, and if not why, its upstreams, and its clients; of many,
-those that need a look. The command asks the admin address, which is on loopback by default. The
-exit code is 0 whenever the relay answers; with --exit-code it tells how the relay does.
+those that need a look. The head has the memory in use, and the config file with the beginning of the
+SHA-256 of what was loaded of it, as sha256sum prints it: if that of the file is another, the file has
+changed since. The command asks the admin address, which is on loopback by default. The exit code is 0
+whenever the relay answers; with --exit-code it tells how the relay does.
 
 With --watch, print the status again whenever it changes, until interrupted.`,
 		Example: `  relay status

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,16 +75,29 @@ func (a *stateAccess) open() (dir string, cfg *config.Config, err error) {
 }
 
 // read reads the state: the file, or, when a relay uses it, a copy from that relay.
-func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.Config, err error) {
+func (a *stateAccess) read(cmd *cobra.Command) (file *state.File, cfg *config.Config, err error) {
 	dir, cfg, err := a.open()
 	if err != nil {
 		return nil, nil, err
 	}
 	path := local.Path(dir)
-	file, err = local.ReadFile(path)
-	if !errors.Is(err, state.ErrInUse) {
-		return file, cfg, err
-	}
+	var inUse atomic.Bool
+	whileWaiting(cmd, func() string {
+		if inUse.Load() {
+			return fmt.Sprintf("reading a copy of %s from the relay that uses it", path)
+		}
+		return "reading " + path
+	}, func() {
+		if file, err = local.ReadFile(path); errors.Is(err, state.ErrInUse) {
+			inUse.Store(true)
+			file, err = a.readFromRelay(cmd.Context(), path, cfg)
+		}
+	})
+	return file, cfg, err
+}
+
+// readFromRelay reads a copy of the state at path from the relay that uses it.
+func (a *stateAccess) readFromRelay(ctx context.Context, path string, cfg *config.Config) (*state.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	socket := a.socket
@@ -92,14 +106,14 @@ func (a *stateAccess) read(ctx context.Context) (file *state.File, cfg *config.C
 	case cfg != nil:
 		socket = cfg.AdminSocket()
 	default:
-		socket = filepath.Join(dir, "admin.sock")
+		socket = filepath.Join(filepath.Dir(path), "admin.sock")
 	}
-	file, err = readCopy(ctx, admin.Client{Socket: socket})
+	file, err := readCopy(ctx, admin.Client{Socket: socket})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is in use by a relay, which gives no copy: %w", path, err)
+		return nil, fmt.Errorf("%s is in use by a relay, which gives no copy: %w", path, err)
 	}
 	file.Path = path
-	return file, cfg, nil
+	return file, nil
 }
 
 // readCopy reads a copy of the state from a running relay.
@@ -123,7 +137,7 @@ uses the state, the command reads a copy over the relay's Unix socket.`,
   relay state inspect --dir /var/lib/relay --upstream east
   relay state inspect --dir /var/lib/relay -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, _, err := access.read(cmd.Context())
+			file, _, err := access.read(cmd)
 			if err != nil {
 				return err
 			}
@@ -159,7 +173,7 @@ command reads a copy over the relay's Unix socket.`,
   relay serve -c export/relay.yaml
   relay state export --dir /var/lib/relay --upstream east >east.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, cfg, err := access.read(cmd.Context())
+			file, cfg, err := access.read(cmd)
 			if err != nil {
 				return err
 			}
@@ -167,11 +181,14 @@ command reads a copy over the relay's Unix socket.`,
 			switch {
 			case dir != "":
 				var upstreams, resources int
-				if upstreams, resources, err = e.Directory(dir); err == nil {
+				whileWaiting(cmd, func() string { return "writing " + dir + ", and reading it back" }, func() { upstreams, resources, err = e.Directory(dir) })
+				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(upstreams, "upstream"), cliview.Count(resources, "resource"))
 				}
-			case upstream != "":
+			case upstream != "" && onTerminal(cmd): // what comes is seen
 				err = e.Stream(cmd.OutOrStdout())
+			case upstream != "":
+				whileWaiting(cmd, func() string { return "writing upstream " + upstream }, func() { err = e.Stream(cmd.OutOrStdout()) })
 			default:
 				err = errors.New("missing destination: use -o DIR, or --upstream NAME for standard output")
 			}
@@ -213,7 +230,10 @@ applied already.`,
 			if i.Dir, i.Config, err = access.open(); err != nil {
 				return err
 			}
-			written, replaced, err := i.Run()
+			var written, replaced int
+			whileWaiting(cmd, func() string {
+				return fmt.Sprintf("reading %s, and replacing upstream %s in %s", i.Path, i.Upstream, i.Dir)
+			}, func() { written, replaced, err = i.Run() })
 			if err != nil {
 				return err
 			}

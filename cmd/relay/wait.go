@@ -41,7 +41,8 @@ answer yet is waited for. The conditions:
                    read which there are, and there is at least one upstream
   synced=UPSTREAM  that upstream is in sync
   client=NAME      that client is connected and has acknowledged everything
-  not-held         no guard holds deletions`,
+  not-held         no guard holds deletions now; right after an accident it is met at once, as the
+                   relay has yet to notice what is gone`,
 		Example: `  relay wait --for ready --timeout 60s
   relay wait --for=synced=east`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -75,14 +75,17 @@ func (b *Writer) add(name, why string, write func(io.Writer) error, redact func(
 		return
 	}
 	most := min(MaxFile, b.left)
-	room := buffer{left: most}
+	room := buffer{left: most, json: strings.HasSuffix(name, ".json")}
 	problem := write(&room)
-	content := redact(room.Bytes())
-	if len(content) > most { // what stands in the place of a secret may be longer
-		content, room.cut = content[:most], true
-	}
-	if room.cut {
-		problem = errFull
+	content := redact(room.kept.Bytes())
+	switch cut := room.cut || len(content) > most; { // what stands in the place of a secret may be longer
+	case cut && room.json:
+		var kept int
+		content, kept = wholeJSON(content, most)
+		all := room.elements()
+		problem = fmt.Errorf("%w, %d of its %d elements are left out", errFull, all-kept, all)
+	case cut:
+		content, problem = content[:min(len(content), most)], errFull
 	}
 	note := ""
 	if problem != nil {
@@ -123,21 +126,38 @@ the paths of URLs are taken out. `+names+`
 	return errors.Join(b.err, b.tar.Close(), b.zip.Close())
 }
 
-// buffer takes up to left bytes.
+// buffer takes up to left bytes. Of JSON it takes more, and only counts what is in it.
 type buffer struct {
-	bytes.Buffer
-	left int
-	cut  bool
+	kept      bytes.Buffer // not embedded: what writes strings, or reads all, would pass the bound by
+	left      int
+	json, cut bool
+	outline   outline // of all that has come, once it is cut
 }
 
 // Write implements io.Writer.
 func (b *buffer) Write(p []byte) (int, error) {
-	if len(p) > b.left {
-		b.cut = true
-		n, _ := b.Buffer.Write(p[:b.left])
-		b.left = 0
-		return n, errFull
+	if !b.cut && len(p) <= b.left {
+		b.left -= len(p)
+		return b.kept.Write(p)
 	}
-	b.left -= len(p)
-	return b.Buffer.Write(p)
+	if b.json {
+		b.elements()
+		_, _ = b.outline.Write(p)
+	}
+	b.cut = true
+	n, _ := b.kept.Write(p[:b.left])
+	b.left = 0
+	if b.json {
+		return len(p), nil
+	}
+	return n, errFull
+}
+
+// elements returns how many elements the JSON that has come has in its outermost arrays.
+func (b *buffer) elements() int {
+	if !b.cut {
+		_, _ = b.outline.Write(b.kept.Bytes())
+		b.cut = true
+	}
+	return b.outline.elements
 }

@@ -73,6 +73,15 @@ func clientName(nodeID string) string {
 	return nodeID
 }
 
+// ClientVersion returns the version of a client. That in the node of a command is for istiods, and not its
+// own.
+func ClientVersion(c downstream.ClientStatus) string {
+	if strings.HasPrefix(clientName(c.NodeID), downstream.ToolName+".") {
+		return "relay get"
+	}
+	return c.IstioVersion
+}
+
 // upToDate reports whether a client has what it asked for, and has accepted it.
 func upToDate(c downstream.ClientStatus) bool { return clientState(c) == synced }
 
@@ -107,7 +116,7 @@ func clientState(c downstream.ClientStatus) string {
 func clientTable(clients []downstream.ClientStatus, now time.Time) *table {
 	t := titled("CLIENT", "CLUSTER", "VIEW", "VERSION", "PROTOCOL", "TYPES", "STATE", "NACKS", "CONNECTED", "ADDRESS")
 	for _, c := range clients {
-		t.add(clientName(c.NodeID), c.ClusterID, c.View, c.IstioVersion, c.Protocol, len(c.Types), clientState(c), NACKs(c), Ago(c.Connected, now), c.Address)
+		t.add(clientName(c.NodeID), c.ClusterID, c.View, ClientVersion(c), c.Protocol, len(c.Types), clientState(c), NACKs(c), Ago(c.Connected, now), c.Address)
 	}
 	return t
 }
@@ -116,7 +125,7 @@ func clientTable(clients []downstream.ClientStatus, now time.Time) *table {
 func ClientRows(clients []downstream.ClientStatus, now time.Time) string {
 	t := titled("CLIENT", "STATE", "BYTES", "NACKS", "VIEW", "CLUSTER", "TYPES", "CONNECTED", "PROTOCOL", "VERSION")
 	for _, c := range clients {
-		t.add(clientName(c.NodeID), clientState(c), Bytes(int64(SentBytes(c))), NACKs(c), c.View, c.ClusterID, len(c.Types), Ago(c.Connected, now), c.Protocol, c.IstioVersion)
+		t.add(clientName(c.NodeID), clientState(c), Bytes(int64(SentBytes(c))), NACKs(c), c.View, c.ClusterID, len(c.Types), Ago(c.Connected, now), c.Protocol, ClientVersion(c))
 	}
 	return t.String()
 }

@@ -7,10 +7,24 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshrelay/adsclient"
 	"meshrelay/downstream"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
+
+// TestCommandsAreNamedInPlaceOfAVersion: that in their node is what istiods want of a client.
+func TestCommandsAreNamedInPlaceOfAVersion(t *testing.T) {
+	tool := adsclient.Node(adsclient.NodeConfig{Name: downstream.ToolName, Namespace: "istio-system", IP: "127.0.0.1"})
+	clients := []downstream.ClientStatus{
+		{NodeID: tool.GetId(), IstioVersion: "1.32.0"}, {NodeID: "sidecar~10.0.0.1~relay-getter.shop~domain", IstioVersion: "1.32.0"},
+	}
+	for _, table := range []string{Clients(clients, testNow), ClientRows(clients, testNow)} {
+		if strings.Count(table, "relay get") != 1 || strings.Count(table, "1.32.0") != 1 {
+			t.Error(table)
+		}
+	}
+}
 
 func TestOneClientIsShownByType(t *testing.T) {
 	c := downstream.ClientStatus{

@@ -43,7 +43,7 @@ func Status(v admin.Version, r admin.Readiness, ups []upstreams.Status, clients 
 	}
 	about := ""
 	if v.Name != "" {
-		about = fmt.Sprintf("relay:  %s %s, up %s\n", Clean(v.Name), Clean(v.Version), Ago(v.Started, now))
+		about = fmt.Sprintf("relay:  %s %s%s, up %s\n", Clean(v.Name), Clean(v.Version), memoryOf(v, now), Ago(v.Started, now))
 	}
 	if config := configLine(r.Config, now); config != "" {
 		about += config + "\n"
@@ -82,12 +82,27 @@ func summary[T any](p *page, all []T, thing, command string, well func(T) bool, 
 	p.printf("%s, %d of them up to date. All of them: %s\n", Count(len(all), thing), len(all)-len(bad), command)
 }
 
-// configLine returns the age of the config, and the mistakes in the file.
+// memoryOf returns the memory in use, after a comma. Without a present it has none: it always changes.
+func memoryOf(v admin.Version, now time.Time) string {
+	switch {
+	case v.MemoryInUse == 0 || now.IsZero():
+		return ""
+	case v.MemoryLimit == 0:
+		return fmt.Sprintf(", %s of memory in use", Bytes(int64(v.MemoryInUse)))
+	}
+	return fmt.Sprintf(", %s of %s in use", Bytes(int64(v.MemoryInUse)), Bytes(int64(v.MemoryLimit)))
+}
+
+// configLine returns the config file, its age, and the mistakes in it.
 func configLine(c admin.ReloadStatus, now time.Time) string {
 	if c.LastSuccess.IsZero() {
 		return ""
 	}
-	line := fmt.Sprintf("config: loaded %s ago", Ago(c.LastSuccess, now))
+	line := "config: "
+	if c.File != "" { // a relay of an earlier release does not tell
+		line += fmt.Sprintf("%s (sha256 %s), ", Clean(c.File), Clean(c.Hash))
+	}
+	line += fmt.Sprintf("loaded %s ago", Ago(c.LastSuccess, now))
 	if len(c.NeedsRestart) > 0 {
 		line += fmt.Sprintf("; restart needed for %s", Clean(strings.Join(c.NeedsRestart, ", ")))
 	}

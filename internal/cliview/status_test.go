@@ -202,6 +202,20 @@ func TestStatusNamesTheRelay(t *testing.T) {
 	if want := "ready\n\nrelay:  hub v0.1.0, up 60m\nconfig: loaded 60s ago\n\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("want\n%s\nin\n%s", want, got)
 	}
+	v.MemoryInUse = 45 << 20
+	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-time.Minute), File: "/etc/relay/relay.yaml", Hash: "0123456789ab"}}
+	for limit, want := range map[uint64]string{
+		0:         "ready\n\nrelay:  hub v0.1.0, 45.0 MiB of memory in use, up 60m\nconfig: /etc/relay/relay.yaml (sha256 0123456789ab), loaded 60s ago\n\n",
+		512 << 20: "ready\n\nrelay:  hub v0.1.0, 45.0 MiB of 512.0 MiB in use, up 60m\n",
+	} {
+		v.MemoryLimit = limit
+		if got := Status(v, r, nil, nil, testNow); !strings.HasPrefix(got, want) {
+			t.Errorf("want\n%s\nin\n%s", want, got)
+		}
+	}
+	if got := Status(v, r, nil, nil, time.Time{}); strings.Contains(got, "MiB") {
+		t.Errorf("what is watched changes all the time:\n%s", got)
+	}
 }
 
 func TestTheStatusOfManyListsThoseThatNeedALook(t *testing.T) {

@@ -34,7 +34,7 @@ type Guard struct {
 
 // NewGuard returns a Guard that allows the use of a percentage of the runtime's memory limit.
 func NewGuard(percent int) *Guard {
-	return &Guard{read: inUse, collect: runtime.GC, short: make(chan struct{}, 1), percent: percent}
+	return &Guard{read: InUse, collect: runtime.GC, short: make(chan struct{}, 1), percent: percent}
 }
 
 // SetPercent changes the percentage. 0 allows everything.
@@ -100,11 +100,11 @@ func (g *Guard) Overloaded() error {
 	return g.verdict
 }
 
-// inUse returns the memory in use and the runtime's memory limit, in bytes.
+// InUse returns the memory in use and the runtime's memory limit, in bytes.
 //
 // Garbage and free spans count against the limit, and are room. In use is therefore the memory
 // after a collection and a tenth of it for the collector, but at most the memory that counts.
-func inUse() (inUse, limit uint64) {
+func InUse() (inUse, limit uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
 		{Name: "/memory/classes/heap/released:bytes"},

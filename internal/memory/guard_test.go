@@ -119,7 +119,7 @@ func TestSheddingEndsWhenClientsHaveGone(t *testing.T) {
 	const mib = 1 << 20
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.GC()
-	before, _ := inUse()
+	before, _ := InUse()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(before) + 100*mib)) //nolint:gosec // some MiB
 	for range 91 {
 		held = append(held, make([]byte, mib))
@@ -152,12 +152,12 @@ var held [][]byte
 func TestGarbageIsNotInUse(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // nothing is collected but by us
 	runtime.GC()
-	before, _ := inUse()
+	before, _ := InUse()
 	for range 64 {
 		held = append(held, make([]byte, 1<<20))
 	}
 	held = nil
-	garbage, _ := inUse()
+	garbage, _ := InUse()
 	if garbage > before+16<<20 {
 		t.Errorf("with 64 MiB of garbage %d MiB more count as in use", (garbage-before)>>20)
 	}
@@ -165,7 +165,7 @@ func TestGarbageIsNotInUse(t *testing.T) {
 		held = append(held, make([]byte, 1<<20))
 	}
 	runtime.GC()
-	used, limit := inUse()
+	used, limit := InUse()
 	if used < before+64<<20 {
 		t.Errorf("with 64 MiB more held only %d MiB more are in use", int64(used-before)>>20)
 	}

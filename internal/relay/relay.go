@@ -215,7 +215,7 @@ func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
 func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
-		Name: r.config.Load().Node.ID, Started: time.Now(),
+		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Ready: func() admin.Readiness {

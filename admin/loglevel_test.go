@@ -1,0 +1,86 @@
+package admin
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestALogLevelForATimeIsSetBack: to what it was before the first of several that follow each other. A
+// level without an end, or of a reload, stays.
+func TestALogLevelForATimeIsSetBack(t *testing.T) {
+	type step struct {
+		after time.Duration
+		do    func(f *fixture)
+		want  slog.Level
+	}
+	set := func(query string) func(*fixture) {
+		return func(f *fixture) {
+			if code, body, _ := f.do(t, request{method: http.MethodPut, path: "/debug/loglevel?" + query, peer: &peer{UID: 7}}); code != http.StatusOK {
+				t.Errorf("%s: %d %s", query, code, body)
+			}
+		}
+	}
+	none := func(*fixture) {}
+	reload := func(f *fixture) { f.level.Set(slog.LevelWarn) }
+	for name, steps := range map[string][]step{
+		"one":                {{0, set("level=debug&for=10m"), slog.LevelDebug}, {10*time.Minute - time.Second, none, slog.LevelDebug}, {2 * time.Second, none, slog.LevelInfo}},
+		"a longer one":       {{0, set("level=debug&for=10m"), slog.LevelDebug}, {time.Minute, set("level=error&for=1h"), slog.LevelError}, {59 * time.Minute, none, slog.LevelError}, {2 * time.Minute, none, slog.LevelInfo}},
+		"a shorter one":      {{0, set("level=debug&for=10h"), slog.LevelDebug}, {time.Minute, set("level=debug&for=1m"), slog.LevelDebug}, {2 * time.Minute, none, slog.LevelInfo}},
+		"one without an end": {{0, set("level=debug&for=10m"), slog.LevelDebug}, {time.Minute, set("level=error"), slog.LevelError}, {time.Hour, none, slog.LevelError}},
+		"a reload":           {{0, set("level=debug&for=10m"), slog.LevelDebug}, {time.Minute, reload, slog.LevelWarn}, {time.Hour, none, slog.LevelWarn}},
+		"after a reload":     {{0, set("level=debug&for=10m"), slog.LevelDebug}, {time.Minute, reload, slog.LevelWarn}, {time.Second, set("level=debug&for=1m"), slog.LevelDebug}, {time.Hour, none, slog.LevelWarn}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, Config{})
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error)
+				go func() { ended <- f.Server.level.run(ctx, f.Server.log) }()
+				for i, s := range steps {
+					time.Sleep(s.after)
+					s.do(f)
+					synctest.Wait()
+					if got := f.level.Level(); got != s.want {
+						t.Errorf("step %d: %v, want %v", i, got, s.want)
+					}
+				}
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if back := strings.Contains(f.logged.String(), `msg="log level set back" level=info`); back != (steps[len(steps)-1].want == slog.LevelInfo) {
+					t.Errorf("%s", f.logged)
+				}
+			})
+		})
+	}
+}
+
+// TestTheAnswerTellsWhenALogLevelEnds: and a time without an end, or one of days, is refused.
+func TestTheAnswerTellsWhenALogLevelEnds(t *testing.T) {
+	f := newFixture(t, Config{})
+	put := func(query string) (int, string) {
+		code, body, _ := f.do(t, request{method: http.MethodPut, path: "/debug/loglevel?" + query, peer: &peer{}})
+		return code, body
+	}
+	before := time.Now().Add(10 * time.Minute).UTC().Truncate(time.Second)
+	_, body := put("level=debug&for=10m")
+	text, ok := strings.CutPrefix(body, "debug until ")
+	until, err := time.Parse(time.RFC3339, strings.TrimSuffix(text, ", then info\n"))
+	if !ok || err != nil || until.Before(before) || until.After(before.Add(time.Minute)) || f.get(t, "/debug/loglevel") != body {
+		t.Errorf("%q, %v", body, err)
+	}
+	if !strings.Contains(f.logged.String(), "action=log-level uid=0 pid=0 level=debug for=10m0s") {
+		t.Errorf("%s", f.logged)
+	}
+	for _, bad := range []string{"0s", "-1m", "25h", "soon"} {
+		if code, body := put("level=warn&for=" + bad); code != http.StatusBadRequest || !strings.Contains(body, "want a duration up to 24h0m0s, as in 10m or 2h") || f.level.Level() != slog.LevelDebug {
+			t.Errorf("%s: %d %s", bad, code, body)
+		}
+	}
+}
