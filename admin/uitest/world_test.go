@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -295,12 +296,25 @@ func (p *process) stop() {
 	})
 }
 
+// given are the ports that freePort has returned.
+var given sync.Map
+
+// freePort returns an address that nothing listens on, and each only once. The system takes none of its ports for
+// connections: it takes those from 32768 on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := 18000 + rand.IntN(14000)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
+		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		lis.Close()
+		return lis.Addr().String()
 	}
-	defer lis.Close()
-	return lis.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
