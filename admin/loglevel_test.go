@@ -40,7 +40,7 @@ func TestALogLevelForATimeIsSetBack(t *testing.T) {
 				f := newFixture(t, Config{})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error)
-				go func() { ended <- f.Server.level.run(ctx, f.Server.log) }()
+				go func() { ended <- f.Server.level.run(ctx, f.log) }()
 				for i, s := range steps {
 					time.Sleep(s.after)
 					s.do(f)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -72,13 +73,17 @@ type origin struct{ cluster, revision string }
 type draft struct {
 	accepts func(*mirror.Resource) bool
 	byType  map[subscription.Type]*snapshot.Collection
-	seen    map[origin]struct{}
-	last    origin // the one added to seen last: most resources have the same
+
+	mu   sync.Mutex // guards all below: items are read by several goroutines
+	seen map[origin]struct{}
+	last origin // the one added to seen last: most resources have the same
 }
 
 // see notes the origin of a resource.
 func (d *draft) see(r *mirror.Resource) origin {
 	o := origin{r.Cluster(), r.Revision()}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if o != d.last {
 		d.seen[o] = struct{}{}
 		d.last = o

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
 )
 
@@ -46,6 +48,42 @@ func slowView() (v View, slow option, stopped chan struct{}, let func(), reads *
 	v = namespaces("slow", "slow*", "shop", "only-slow")
 	return v, slow, stopped, sync.OnceFunc(func() { close(leave) }), reads
 }
+
+// TestOriginsAreNotedByAllThatReadAView: several goroutines read a view of many resources, and note which
+// clusters these are of.
+func TestOriginsAreNotedByAllThatReadAView(t *testing.T) {
+	const all, clusters = 4 * minPart, 100
+	generator := newMCPGenerator()
+	list := &items{of: generator.typeOf(kindSE), generator: generator}
+	resources := resourcesOf{}
+	for n := range all {
+		r := se("shop", fmt.Sprintf("entry-%05d", n), "1").Stamped(&mirror.Stamp{Source: "east", Cluster: fmt.Sprintf("cluster-%d", n%clusters), Relay: "hub"})
+		resources[r.Key()] = r
+		list.refs = append(list.refs, Ref{Name: r.FullName(), Key: r.Key()})
+	}
+	d := &draft{seen: map[origin]struct{}{}}
+	from := &reader{resources, func(r *mirror.Resource) bool { d.see(r); return true }, func(r *mirror.Resource) { d.see(r) }}
+	list.read(from, make([]snapshot.Update, all))
+	if len(d.seen) != clusters {
+		t.Errorf("%d of %d clusters are seen", len(d.seen), clusters)
+	}
+}
+
+// resourcesOf are the Resources of a map.
+type resourcesOf map[mirror.Key]*mirror.Resource
+
+func (m resourcesOf) Get(key mirror.Key) *mirror.Resource { return m[key] }
+
+func (m resourcesOf) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+	if r := m[key]; accept(r) {
+		return r
+	}
+	return nil
+}
+
+func (m resourcesOf) Keys(mirror.Kind) []mirror.Key { return nil }
+
+func (m resourcesOf) SourceKinds() []mirror.Kind { return nil }
 
 // TestASlowFillOfAViewHoldsUpNobodyElse: not the first client of another view, not a push,
 // not a reload. Clients that come for the view share the fill, and what changes meanwhile is

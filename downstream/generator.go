@@ -35,7 +35,7 @@ type Reader interface {
 	Keys(kind mirror.Kind) []mirror.Key
 }
 
-// reader is a Reader for one view.
+// reader is a Reader for one view. It is safe for use by several goroutines, and so are its functions.
 type reader struct {
 	resources Resources
 	accepts   func(*mirror.Resource) bool // nil: the view shows everything
