@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -26,6 +27,7 @@ const (
 	maxAnswer  = 32 << 20 // bytes of an answer that is read as a whole
 	// readTimeout bounds how long such an answer may take.
 	readTimeout = 15 * time.Second
+	dialTimeout = 30 * time.Second
 	retryMost   = 10 * time.Second // that a server may have us wait
 	// maxRetired bounds the transports of former credentials whose streams may still run. A stream
 	// lasts ten minutes at most.
@@ -49,6 +51,7 @@ type client struct {
 // connection is how to ask a server with one set of credentials. It is nil while there are none.
 type connection struct {
 	access
+	gatherer  *gatherer
 	transport *http.Transport
 	http      *http.Client
 	refused   atomic.Bool // the server has not accepted who we are
@@ -78,7 +81,8 @@ func (c *client) refresh(ctx context.Context) error {
 		return nil
 	}
 	next.config.UserAgent = c.agent
-	transport, client, err := next.transport()
+	g := &gatherer{dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}}
+	transport, client, err := next.transport(g)
 	if err != nil {
 		return err
 	}
@@ -90,7 +94,7 @@ func (c *client) refresh(ctx context.Context) error {
 	for _, r := range c.retired {
 		r.transport.CloseIdleConnections()
 	}
-	c.now = &connection{access: next, transport: transport, http: client}
+	c.now = &connection{access: next, gatherer: g, transport: transport, http: client}
 	return nil
 }
 

@@ -127,7 +127,7 @@ func TestATransportFollowsNoRedirectAndIsHTTP2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, client, err := a.transport()
+	transport, client, err := a.transport(&gatherer{})
 	if err != nil {
 		t.Fatal(err)
 	}

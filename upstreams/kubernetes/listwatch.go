@@ -279,7 +279,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &stream{cancel: cancel, patience: t.source.section.SyncTimeout.D()}
+	s := &stream{cancel: cancel, patience: t.source.section.SyncTimeout.D(), come: func() {}}
 	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
@@ -299,12 +299,14 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		s.fold = t.fold // all of it is new: it is decoded while the server sends the rest
 	}
 	s.ctx = ctx
-	switch follows := longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents); {
-	case follows:
+	if longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents) {
 		s.silence.Stop() // nothing may happen for as long as it likes
 		s.patience = 0
 		return s, nil
-	case options.Continue == "":
+	}
+	connection.gatherer.lists.Add(1)
+	s.come = sync.OnceFunc(func() { connection.gatherer.lists.Add(-1) })
+	if options.Continue == "" {
 		t.room.Store(&budget{most: t.source.maxBytes()})
 	}
 	s.budget = t.room.Load()
@@ -345,6 +347,7 @@ type stream struct {
 	cancel            context.CancelCauseFunc
 	silence, overtime *time.Timer
 	patience          time.Duration // 0: nothing need come
+	come              func()        // called when all that there is has come, and at the end
 	// Of a watch: initial tells that all that there is comes first. closed is called at the end,
 	// once, with whether it has come, and what went wrong, nil for an end as usual.
 	initial bool
@@ -389,6 +392,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
 		s.complete, s.patience, s.budget, s.fold = true, 0, nil, nil
 		s.whole()
+		s.come()
 		s.silence.Stop()
 	}
 	return event, o, nil
@@ -417,6 +421,7 @@ func (s *stream) Close() {
 }
 
 func (s *stream) stop() {
+	s.come()
 	s.silence.Stop()
 	if s.overtime != nil {
 		s.overtime.Stop()
