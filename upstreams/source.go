@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/recording"
@@ -51,6 +53,9 @@ type Feed interface {
 	// Versions returns what a stream resumes with: the names of a scope, each with the version that
 	// the source gave it, empty when that is of no use.
 	Versions(scope string) map[string]string
+	// Holds reports whether what was accepted last of a name of a scope is an element with Decode of that
+	// digest and size, so that it would not be decoded.
+	Holds(scope, name string, digest xxh3.Uint128, size int) bool
 	// Identity returns the identity that was told last, also before a restart of the relay, empty for
 	// none.
 	Identity() string

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
@@ -174,6 +176,11 @@ func (u *upstream) runSource(source Source) func(context.Context) error {
 // Versions implements Feed.
 func (u *upstream) Versions(scope string) map[string]string {
 	return locked(u, func(in *intake.Intake) map[string]string { return in.Versions(scope) })
+}
+
+// Holds implements Feed.
+func (u *upstream) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+	return locked(u, func(in *intake.Intake) bool { return in.Holds(scope, name, digest, size) })
 }
 
 // Identity implements Feed.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -202,6 +203,48 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	}
 	if st := m.Status(m.now); tried != 1 || st.Panics != 1 || st.RefusedTotal != 1 {
 		t.Errorf("tried %d times, status %+v", tried, st)
+	}
+}
+
+// TestWhatHoldsIsNotDecodedAgain: Holds is true of what the next answer would not decode, and of nothing else.
+func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
+	m := newMachine(t, false, config.Provenance{})
+	scope, decoded := KindScope(serviceEntryKind), 0
+	tell := func(host string, size int) (was bool) {
+		t.Helper()
+		digest := xxh3.HashString128(host)
+		was = m.Holds(scope.Name, "shop/a", digest, size)
+		before := decoded
+		m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
+			yield(Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, error) {
+				decoded++
+				if host == "bad" {
+					return nil, errors.New("it is bad")
+				}
+				return mirror.Decode(serviceEntryKind, raw(t, entry("shop/a", host)), "east")
+			}})
+		})}}})
+		if again := decoded > before; again == was {
+			t.Errorf("%s: held is %t, and it was decoded: %t", host, was, again)
+		}
+		return was
+	}
+	for _, tc := range []struct {
+		host string
+		want bool
+	}{{"a", false}, {"a", true}, {"b", false}, {"b", true}, {"bad", false}, {"bad", false}, {"b", false}} {
+		if was := tell(tc.host, 100); was != tc.want {
+			t.Errorf("%s is held: %t", tc.host, was)
+		}
+	}
+	for _, other := range []bool{m.Holds("x", "shop/a", xxh3.HashString128("b"), 100), m.Holds(scope.Name, "shop/b", xxh3.HashString128("b"), 100)} {
+		if other {
+			t.Error("another scope or name is held")
+		}
+	}
+	m.limits.MaxResourceBytes = 50
+	if m.Holds(scope.Name, "shop/a", xxh3.HashString128("b"), 100) {
+		t.Error("what is too large by now is not looked at again")
 	}
 }
 

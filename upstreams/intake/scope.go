@@ -304,3 +304,14 @@ func (in *Intake) Versions(name string) map[string]string {
 	}
 	return out
 }
+
+// Holds reports whether what was accepted last of a name of a scope is an element with Decode of that
+// digest and size.
+func (in *Intake) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
+	sc := in.scopes[scope]
+	if sc == nil {
+		return false
+	}
+	rec := sc.byName[name]
+	return rec != nil && in.isAsItWas(rec, digest, size)
+}

@@ -153,7 +153,7 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 		case rec != nil && rec.generation == sc.generation:
 			sc.refuse(string(name), errDuplicate, out)
 			continue
-		case rec != nil && in.isAsItWas(rec, el): // and needs no room
+		case rec != nil && in.isAsItWas(rec, el.hash(), el.size()): // and needs no room
 			t.seen++
 			rec.generation = sc.generation
 			rec.setVersion(el.version()) // an istiod's delta sends everything again on each push
@@ -206,9 +206,9 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 	return name, rec, err
 }
 
-// isAsItWas reports whether an element is what its record was made of.
-func (in *Intake) isAsItWas(rec *record, el Element) bool {
-	return rec.accepted() && rec.relayed == in.believe && !in.tooLarge(el.size()) && rec.hash == el.hash()
+// isAsItWas reports whether an element of that hash and size is what its record was made of.
+func (in *Intake) isAsItWas(rec *record, hash xxh3.Uint128, size int) bool {
+	return rec.accepted() && rec.relayed == in.believe && !in.tooLarge(size) && rec.hash == hash
 }
 
 // takeElement takes in one new or changed element, whose record is rec, nil when the name is new. It

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -149,11 +151,15 @@ func (l *ledger) Begin() {
 	l.begin(nil)
 }
 
-// knowsNothing reports whether nothing is known of a mirrored kind: what a target lists is new.
-func (l *ledger) knowsNothing(t *target) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !t.listed && slices.Contains(l.kinds, t.kind) && len(l.feed.Versions(intake.KindScope(t.kind).Name)) == 0
+// mirrors reports whether the objects of a target are mirrored as they are.
+func (l *ledger) mirrors(t *target) bool {
+	return !t.aside && slices.Contains(l.kinds, t.kind) && !l.converts(t.kind)
+}
+
+// holds reports whether the intake holds an object of a target with that content. It may not be called
+// while the intake is told something.
+func (l *ledger) holds(t *target, name string, digest xxh3.Uint128, size int) bool {
+	return l.feed.Holds(intake.KindScope(t.kind).Name, name, digest, size)
 }
 
 // awaits reports whether a target of a kind has to answer.

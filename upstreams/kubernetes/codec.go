@@ -51,6 +51,7 @@ type object struct {
 type folded struct {
 	digest   xxh3.Uint128
 	size     int
+	held     bool // by the intake: there is nothing else
 	resource *mirror.Resource
 	asked    bool     // what this build knows of its spec
 	unknown  []string // fields
@@ -219,8 +220,9 @@ func (e *envelope) failure() *metav1.Status {
 	return s
 }
 
-// object returns the object of an envelope. Only an object without a name is an error: anything
-// else that is wrong is for the intake, which refuses the object by its name.
+// object returns the object of an envelope, whose spec is valid as long as that of the envelope. Only an
+// object without a name is an error: anything else that is wrong is for the intake, which refuses the
+// object by its name.
 func (e *envelope) object() (*object, error) {
 	m := &e.metadata
 	o := &object{namespace: m.namespace, name: m.name, version: m.version, labels: m.labels, annotations: m.annotations, err: e.wrong}
@@ -233,8 +235,7 @@ func (e *envelope) object() (*object, error) {
 			o.err = errors.New("metadata.creationTimestamp is not a time")
 		}
 	}
-	if bytes.IndexByte(e.spec, '\n') < 0 {
-		o.spec = bytes.Clone(e.spec)
+	if o.spec = e.spec; bytes.IndexByte(e.spec, '\n') < 0 {
 		return o, nil
 	}
 	var line bytes.Buffer
@@ -248,9 +249,9 @@ func (e *envelope) object() (*object, error) {
 // part returns the part of an object that a Hub reads.
 func (e *envelope) part(p Part) []byte {
 	if p == Status {
-		return bytes.Clone(e.status)
+		return e.status
 	}
-	return bytes.Clone(e.data)
+	return e.data
 }
 
 // healthy returns the condition Healthy of a status, nil without one.
@@ -307,7 +308,7 @@ type decoder struct {
 	scan     scanner
 	workload bool // the health of the objects counts
 	budget   *budget
-	fold     func(*object) // nil: whoever takes the objects decodes them
+	fold     func(*object) // unless nil, leaves nothing of an object that whoever takes it has to decode
 	choice   *choice
 	// part, unless nil, is what is kept of an object in place of its spec.
 	part *Part
@@ -323,19 +324,19 @@ func (d *decoder) Close() { d.body.Close() }
 
 // Decode implements watch.Decoder. It returns io.EOF at the end of the stream.
 func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
-	b, err := d.scan.value()
-	if err != nil {
+	if _, err := d.scan.next(); err != nil {
 		return "", nil, err
 	}
+	d.scan.keep()
+	defer d.scan.drop()
 	var event watch.EventType
 	var e envelope
-	all := scannerOf(b)
-	if err := all.fields(func(key []byte) (err error) {
+	if err := d.scan.fields(func(key []byte) (err error) {
 		if string(key) == "object" {
-			e, err = all.readEnvelope()
+			e, err = d.scan.readEnvelope()
 			return err
 		}
-		value, err := all.field()
+		value, err := d.scan.field()
 		if string(key) == "type" {
 			name, _ := unquoted(value)
 			event = watch.EventType(name)
@@ -375,10 +376,13 @@ func (d *decoder) object(e *envelope) (*object, error) {
 			return nil, err
 		}
 	}
-	if err := d.budget.take(o); err != nil || d.fold == nil {
+	if err := d.budget.take(o); err != nil {
 		return o, err
 	}
-	d.fold(o)
+	if d.fold != nil {
+		d.fold(o)
+	}
+	o.spec = bytes.Clone(o.spec) // the envelope's is the scanner's
 	return o, nil
 }
 
@@ -461,18 +465,24 @@ func (d *decoder) items(l *objects) error {
 				return err
 			}
 		}
-		value, err := d.scan.value()
-		if err != nil {
-			return unexpected(err)
-		}
-		e, err := scannerOf(value).readEnvelope()
-		if err != nil {
-			return err
-		}
-		o, err := d.object(&e)
+		o, err := d.item()
 		if err != nil {
 			return err
 		}
 		l.Items = append(l.Items, o)
 	}
+}
+
+// item reads an object of a list.
+func (d *decoder) item() (*object, error) {
+	if _, err := d.scan.next(); err != nil {
+		return nil, unexpected(err)
+	}
+	d.scan.keep()
+	defer d.scan.drop()
+	e, err := d.scan.readEnvelope()
+	if err != nil {
+		return nil, err
+	}
+	return d.object(&e)
 }

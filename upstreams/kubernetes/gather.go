@@ -13,8 +13,8 @@ import (
 const (
 	// gathered is how many bytes a connection waits for while lists come: a server sends object by object, and
 	// being woken for each costs more than decoding it. It waits for gatherMost at most.
-	gathered   = 256 << 10
-	gatherMost = 10 * time.Millisecond
+	gathered   = 512 << 10
+	gatherMost = 20 * time.Millisecond
 	// gatherAfter is how many bytes of lists come as they are: what is that small is there soon.
 	gatherAfter = 128 << 10
 	gatherSpace = 64 << 10 // bytes that are read at once

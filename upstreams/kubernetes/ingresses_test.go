@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/zeebo/xxh3"
+
 	"meshrelay/internal/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -228,13 +230,17 @@ type script struct {
 	told     []intake.Event
 	versions map[string]map[string]string
 	identity string
+	held     map[string]xxh3.Uint128 // by "SCOPE NAME"
 }
 
 func (f *script) Tell(e intake.Event) (r intake.Result)   { f.told = append(f.told, e); return r }
 func (f *script) Synced() bool                            { return true }
 func (f *script) Versions(scope string) map[string]string { return f.versions[scope] }
 func (f *script) Identity() string                        { return f.identity }
-func (f *script) take() (told []intake.Event)             { told, f.told = f.told, nil; return told }
+func (f *script) Holds(scope, name string, digest xxh3.Uint128, _ int) bool {
+	return f.held[scope+" "+name] == digest && digest != xxh3.Uint128{}
+}
+func (f *script) take() (told []intake.Event) { told, f.told = f.told, nil; return told }
 
 // updates returns the updates of what was told: "SCOPE +names -names".
 func (f *script) updates() (all []string) {

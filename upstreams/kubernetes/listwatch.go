@@ -295,8 +295,8 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
 	s.choice = t.source.choice
-	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.knowsNothing(t) {
-		s.fold = t.fold // all of it is new: it is decoded while the server sends the rest
+	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.mirrors(t) {
+		s.fold = t.fold
 	}
 	s.ctx = ctx
 	if longest > 0 && (options.SendInitialEvents == nil || !*options.SendInitialEvents) {

@@ -24,21 +24,45 @@ type scanner struct {
 	r   io.Reader // nil: all has been read
 	buf []byte    // buf[at:] has been read, and not been used
 	at  int
+	// While kept, values stay valid, from buf[from] on. usual is how long was kept before, about.
+	kept        bool
+	from, usual int
 }
 
-// more reads some more. What has been used is gone after that.
+// keep has the values that come stay valid until drop.
+func (s *scanner) keep() {
+	if cap(s.buf)-s.at < s.usual {
+		s.compact()
+	}
+	s.kept, s.from = true, s.at
+}
+
+// drop ends what keep has begun.
+func (s *scanner) drop() {
+	s.kept, s.usual = false, max(s.at-s.from, s.usual-s.usual/8)
+}
+
+// compact forgets what has been used.
+func (s *scanner) compact() {
+	s.buf, s.at = s.buf[:copy(s.buf, s.buf[s.at:])], 0
+}
+
+// more reads some more. What has been used is gone after that, unless it is kept.
 func (s *scanner) more() error {
 	if s.r == nil {
 		return io.EOF
 	}
-	if s.at > 0 {
-		s.buf, s.at = s.buf[:copy(s.buf, s.buf[s.at:])], 0
+	if !s.kept {
+		s.compact()
+		s.from = 0
+	} else if len(s.buf)-s.from > maxObject {
+		return errTooLarge
 	}
-	switch free := cap(s.buf) - len(s.buf); {
-	case cap(s.buf) > mostBuffer && len(s.buf) < leastBuffer/2:
-		s.buf = append(make([]byte, 0, leastBuffer), s.buf...)
-	case free == 0:
-		s.buf = append(make([]byte, 0, max(leastBuffer, 2*cap(s.buf))), s.buf...)
+	need := len(s.buf) - s.from
+	if full, large := len(s.buf) == cap(s.buf), cap(s.buf) > mostBuffer && need < leastBuffer/2; full || large && !s.kept {
+		// Those who have values of the buffer keep it.
+		s.buf = append(make([]byte, 0, max(leastBuffer, 2*need)), s.buf[s.from:]...)
+		s.at, s.from = s.at-s.from, 0
 	}
 	for range 100 { // readers that bring nothing
 		n, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
@@ -79,8 +103,8 @@ func (s *scanner) expect(want byte) error {
 	return nil
 }
 
-// value returns the next value, which is valid until the next call of any method. It returns io.EOF
-// when there is none.
+// value returns the next value, which is valid until the next call of any method, or longer: see keep. It
+// returns io.EOF when there is none.
 func (s *scanner) value() ([]byte, error) {
 	if _, err := s.next(); err != nil {
 		return nil, err
@@ -89,7 +113,7 @@ func (s *scanner) value() ([]byte, error) {
 	for {
 		n := e.end(s.buf[s.at:])
 		if n > maxObject || n < 0 && len(s.buf)-s.at > maxObject {
-			return nil, fmt.Errorf("the server has sent an object of more than %d MiB", maxObject>>20)
+			return nil, errTooLarge
 		}
 		if n >= 0 {
 			v := s.buf[s.at : s.at+n]
@@ -131,13 +155,18 @@ func (e *extent) end(b []byte) int {
 	i := e.at
 	for i < len(b) {
 		if e.quoted {
-			n := bytes.IndexByte(b[i:], '"')
-			if n < 0 {
-				i = len(b)
+			for i < len(b) && !textMarks[b[i]] {
+				i++
+			}
+			if i == len(b) {
 				break
 			}
-			i += n + 1
-			if e.quoted = isEscaped(b[:i-1]); !e.quoted && e.depth == 0 {
+			if b[i] == '\\' {
+				i += 2 // what follows is no mark, also where it has not come yet
+				continue
+			}
+			i++
+			if e.quoted = false; e.depth == 0 {
 				return i
 			}
 			continue
@@ -172,9 +201,9 @@ func (e *extent) end(b []byte) int {
 	return -1
 }
 
-// marks are the bytes outside of strings that tell where an object ends, and ends those after a number
-// or a word.
-var marks, ends = bytesOf(`"{}[]`), bytesOf("\"{}[],: \n\r\t")
+// marks are the bytes outside of strings that tell where an object ends, ends those after a number or a
+// word, and textMarks those of strings.
+var marks, ends, textMarks = bytesOf(`"{}[]`), bytesOf("\"{}[],: \n\r\t"), bytesOf(`"\`)
 
 func bytesOf(s string) (all [256]bool) {
 	for i := range s {
@@ -183,34 +212,36 @@ func bytesOf(s string) (all [256]bool) {
 	return all
 }
 
-// isEscaped reports whether a quote after b, a string so far, is a part of it.
-func isEscaped(b []byte) bool {
-	n := len(b)
-	for n > 0 && b[n-1] == '\\' {
-		n--
+var (
+	errNoObject = errors.New("the server has sent something else than an object")
+	errTooLarge = fmt.Errorf("the server has sent an object of more than %d MiB", maxObject>>20)
+)
+
+// noObject is the error where reading has failed within an object.
+func (s *scanner) noObject(err error) error {
+	if s.r == nil || err == nil {
+		return errNoObject
 	}
-	return (len(b)-n)%2 == 1
+	return unexpected(err)
 }
 
-var errNoObject = errors.New("the server has sent something else than an object")
-
 // fields hands the keys of an object to f, which reads the value of each. null is an object without
-// any. The scanner has all of the object.
+// any.
 func (s *scanner) fields(f func(key []byte) error) error {
 	switch c, err := s.next(); {
 	case err == nil && c == 'n':
 		if v, err := s.value(); err != nil || string(v) != "null" {
-			return errNoObject
+			return s.noObject(err)
 		}
 		return nil
 	case err != nil || c != '{':
-		return errNoObject
+		return s.noObject(err)
 	}
 	s.at++
 	for first := true; ; first = false {
 		switch c, err := s.next(); {
 		case err != nil:
-			return errNoObject
+			return s.noObject(err)
 		case c == '}':
 			s.at++
 			return nil
@@ -221,12 +252,16 @@ func (s *scanner) fields(f func(key []byte) error) error {
 		}
 		key, err := s.value()
 		if err != nil {
-			return errNoObject
+			return s.noObject(err)
 		}
 		name, ok := unquoted(key)
-		if !ok || s.expect(':') != nil {
+		if !ok {
 			return errNoObject
 		}
+		if c, err := s.next(); err != nil || c != ':' {
+			return s.noObject(err)
+		}
+		s.at++
 		if err := f(name); err != nil {
 			return err
 		}
@@ -237,7 +272,7 @@ func (s *scanner) fields(f func(key []byte) error) error {
 func (s *scanner) field() ([]byte, error) {
 	v, err := s.value()
 	if err != nil {
-		return nil, errNoObject
+		return nil, s.noObject(err)
 	}
 	return v, nil
 }
@@ -277,7 +312,7 @@ func stringOf(b []byte, path ...string) (string, error) {
 // mapOf returns a value that is a map of strings, or null, without the key but. wrong is why it is no
 // such map.
 func (s *scanner) mapOf(path, but string) (out map[string]string, wrong, err error) {
-	begin := s.at
+	begin := s.at - s.from
 	err = s.fields(func(key []byte) error {
 		value, err := s.field()
 		if err != nil || but != "" && string(key) == but {
@@ -295,7 +330,7 @@ func (s *scanner) mapOf(path, but string) (out map[string]string, wrong, err err
 		return nil
 	})
 	if err != nil {
-		s.at, wrong = begin, fmt.Errorf("%s: the value is no map", path)
+		s.at, wrong = s.from+begin, fmt.Errorf("%s: the value is no map", path)
 		_, err = s.field()
 	}
 	return out, wrong, err

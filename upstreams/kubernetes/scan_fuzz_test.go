@@ -26,6 +26,7 @@ func FuzzScanner(f *testing.F) {
 		if json.Valid(text) {
 			fieldsAlike(t, bytes.Trim(bytes.Clone(text), " \t\r\n"))
 		}
+		decodesAlike(t, text)
 		for _, part := range []*Part{nil, new(Part)} { // hostile servers send what they like
 			d := newDecoder(io.NopCloser(bytes.NewReader(text)), true)
 			d.part = part
@@ -87,5 +88,21 @@ func fieldsAlike(t *testing.T, text []byte) {
 	haveMap, err, readErr := scannerOf(text).mapOf("x", "")
 	if readErr != nil || (err == nil) != (wantErr == nil) || err == nil && len(haveMap)+len(wantMap) > 0 && !reflect.DeepEqual(haveMap, wantMap) {
 		t.Fatalf("%q: %q and %v, want %q and %v", text, haveMap, err, wantMap, wantErr)
+	}
+}
+
+// decodesAlike compares the events of a text that comes at once, and byte by byte.
+func decodesAlike(t *testing.T, text []byte) {
+	t.Helper()
+	at, by := newDecoder(io.NopCloser(bytes.NewReader(text)), true), newDecoder(io.NopCloser(iotest.OneByteReader(bytes.NewReader(text))), true)
+	for {
+		event, want, wantErr := at.Decode()
+		other, have, err := by.Decode()
+		if event != other || (err == nil) != (wantErr == nil) || err == nil && !reflect.DeepEqual(have, want) {
+			t.Fatalf("%q: %s %+v and %v, want %s %+v and %v", text, other, have, err, event, want, wantErr)
+		}
+		if err != nil {
+			return
+		}
 	}
 }

@@ -80,19 +80,36 @@ func (t *target) elements(all []*object) func(int, intake.Known) iter.Seq[intake
 	}
 }
 
-// fold makes the resource of an object at once, before the intake asks for it.
+// fold makes the resource of an object while others are still on their way, unless the intake holds just
+// that: no list is in memory beside what is mirrored.
 func (t *target) fold(o *object) {
 	f := &folded{digest: o.digest(t.source.settings), size: o.size()}
+	if f.held = t.source.ledger.holds(t, o.fullName(), f.digest, f.size); f.held {
+		o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
+		return
+	}
+	t.make(o, f)
+}
+
+// make makes the resource of an object.
+func (t *target) make(o *object, f *folded) {
 	f.resource, f.unknown, f.err = t.resource(o)
 	var omitted *intake.Omitted
 	f.asked = o.err == nil && !errors.As(f.err, &omitted)
 	o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
 }
 
+// errLetGo is the error of an object that the intake held when it came, and does not hold any more.
+var errLetGo = errors.New("it has gone from the mirror while its kind was listed, and is asked for again")
+
 // decode returns the resource of an object.
 func (t *target) decode(o *object) (*mirror.Resource, error) {
 	if o.folded == nil {
-		t.fold(o)
+		t.make(o, &folded{digest: o.digest(t.source.settings), size: o.size()})
+	}
+	if o.folded.held {
+		t.restart()
+		return nil, errLetGo
 	}
 	if o.folded.asked {
 		t.source.unknown(t, o, o.folded.unknown)
