@@ -17,7 +17,9 @@ import (
 // kubernetesResult is what reading an API server costs.
 type kubernetesResult struct {
 	ObjectBytes float64 `json:"objectBytes"` // of an object, as the server sends it
-	// From the start of the process until it has all objects. No client is connected.
+	// From the start of the process until it has all objects, in the mean of some starts. No client is
+	// connected.
+	Lists         int     `json:"lists"`
 	ListMS        float64 `json:"listMs"`
 	ListCPUMS     float64 `json:"listCpuMs"`
 	ServerCPUMS   float64 `json:"serverCpuMs"` // of the API server meanwhile
@@ -154,7 +156,7 @@ func (w *world) write(index, seq int) (time.Time, error) {
 		return time.Time{}, err
 	}
 	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"bench.example/change": %q}}, "spec": %s}`, marker(index, seq), spec)
-	if err := w.cluster.patch(index, "", patch); err != nil {
+	if err := w.cluster.patch(index, patch); err != nil {
 		return time.Time{}, err
 	}
 	return w.cluster.seenAt(index, seq)
@@ -163,8 +165,32 @@ func (w *world) write(index, seq int) (time.Time, error) {
 // looks is how far apart it is asked whether it has all: asking costs it something.
 const looks = 20 * time.Millisecond
 
-// list starts the contender, and waits until it has all objects.
+// starts is how often a first list is taken: the API server's own collections fall on every other.
+const starts = 4
+
+// list starts the contender some times, and leaves the last running when it has all objects.
 func (b *bench) list() error {
+	times := starts
+	if b.scenario.Configs > 10_000 {
+		times = 1 // within one, the server collects many times
+	}
+	var sum kubernetesResult
+	for n := range times {
+		if n > 0 {
+			b.process.stop()
+		}
+		if err := b.listOnce(); err != nil {
+			return err
+		}
+		one := b.result.Kubernetes
+		sum.ListMS, sum.ListCPUMS, sum.ServerCPUMS = sum.ListMS+one.ListMS, sum.ListCPUMS+one.ListCPUMS, sum.ServerCPUMS+one.ServerCPUMS
+	}
+	r, n := b.result.Kubernetes, float64(times)
+	r.Lists, r.ListMS, r.ListCPUMS, r.ServerCPUMS = times, sum.ListMS/n, sum.ListCPUMS/n, sum.ServerCPUMS/n
+	return nil
+}
+
+func (b *bench) listOnce() error {
 	b.world.cluster.settle()
 	server := b.world.cluster.server
 	before := server.cpu()
@@ -213,11 +239,11 @@ func (b *bench) statuses() error {
 	gap := time.Second / time.Duration(b.scenario.Rate)
 	err := inParallel(n, func(i int) error {
 		if time.Since(began) > b.scenario.Lasting {
-			return nil // the API server does not take as many
+			return nil // it does not take as many
 		}
 		time.Sleep(time.Until(began.Add(time.Duration(i) * gap)))
 		written.Add(1)
-		return b.world.cluster.patch(i*7919%len(b.world.items), "/status", fmt.Appendf(nil, `{"status": {"observedGeneration": %d}}`, i+1))
+		return b.world.cluster.writeStatus(i*7919%len(b.world.items), i+1)
 	})
 	if err != nil {
 		return err

@@ -159,7 +159,16 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 // Istio kind at first, and namespaces whose labels change.
 func TestNamespacesAreChosenAndDefinitionsComeLater(t *testing.T) {
 	t.Parallel()
-	k := newKubernetes(t, "choice")
+	namespacesAreChosen(t, newKubernetes(t, "choice"))
+}
+
+// TestServersWithoutStreamingListsAreMirroredAlike: they came with Kubernetes 1.32, or later.
+func TestServersWithoutStreamingListsAreMirroredAlike(t *testing.T) {
+	t.Parallel()
+	namespacesAreChosen(t, newKubernetesWith(t, "pages", "AlwaysAllow", "--feature-gates=WatchList=false"))
+}
+
+func namespacesAreChosen(t *testing.T, k *kubernetes) {
 	label := func(namespace, value string) {
 		t.Helper()
 		k.apply(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {mesh: %q}}}", namespace, value))

@@ -50,8 +50,8 @@ func newKubernetes(t *testing.T, name string) *kubernetes {
 // relayToken is the identity of a relay where the server asks RBAC what it may do.
 const relayToken = "relay"
 
-// newKubernetesWith does so with an authorization mode.
-func newKubernetesWith(t *testing.T, name, mode string) *kubernetes {
+// newKubernetesWith does so with an authorization mode, and more flags of the API server.
+func newKubernetesWith(t *testing.T, name, mode string, flags ...string) *kubernetes {
 	t.Helper()
 	dir := t.TempDir()
 	etcd, startEtcd := newEtcd(t, name, dir)
@@ -77,6 +77,7 @@ func newKubernetesWith(t *testing.T, name, mode string) *kubernetes {
 		"--disable-admission-plugins", "ServiceAccount",
 		"--enable-priority-and-fairness=false", "--profiling=false",
 	}
+	args = append(args, flags...)
 
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(certificate))

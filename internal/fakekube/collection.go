@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Collection answers a request for the objects of a kind, in one namespace or, for an empty one, in all.
@@ -26,6 +27,8 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, versi
 		Fail(w, http.StatusNotFound, "NotFound")
 	case q.Get("watch") == "true" && q.Get("sendInitialEvents") == "true" && noStreams:
 		Fail(w, http.StatusUnprocessableEntity, "Invalid")
+	case q.Get("watch") != "true" && strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;"):
+		Fail(w, http.StatusNotAcceptable, "NotAcceptable") // as a server does: it takes no other form that is named
 	case q.Get("watch") == "true":
 		s.watch(w, r, of, namespace)
 	default:

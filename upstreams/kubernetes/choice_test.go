@@ -27,7 +27,17 @@ func choosing(t *testing.T) *apiServer {
 }
 
 func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
-	s := choosing(t)
+	for name, noStreams := range map[string]bool{"streaming lists": false, "lists": true} {
+		t.Run(name, func(t *testing.T) {
+			s := choosing(t)
+			s.NoStreams = noStreams
+			chosenByLabels(s)
+		})
+	}
+}
+
+func chosenByLabels(s *apiServer) {
+	t := s.t
 	s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 	s.Put("networking.istio.io/sidecars", fakekube.Object("shop", "s", `{}`))
 	w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")

@@ -209,8 +209,10 @@ func (c *connection) read(ctx context.Context, path, accept string, to any) erro
 }
 
 const (
-	acceptJSON     = "application/json"
-	acceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	acceptJSON = "application/json"
+	// These ask for names and labels only: of an object or a watch, and of a list.
+	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + acceptJSON
 )
 
 // identity returns the UID of the namespace kube-system, which every cluster has for as long as it

@@ -11,7 +11,16 @@ import (
 
 // Nothing is found by polling here: only a definition that changes has discovery follow.
 func TestDefinitionsThatChangeAreNoticedWithoutAPoll_K1(t *testing.T) {
-	s := newAPIServer(t)
+	for name, noStreams := range map[string]bool{"streaming lists": false, "lists": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.NoStreams = noStreams
+			noticesDefinitions(s)
+		})
+	}
+}
+
+func noticesDefinitions(s *apiServer) {
 	s.pace.discover = time.Hour
 	s.TellDefinitions()
 	s.entry("shop/a", "a.x")

@@ -18,12 +18,16 @@ var (
 	}
 )
 
-// accept returns in which form the objects of a target are asked for.
-func (t *target) accept() string {
-	if t.kind == namespaceKind || t.kind == definitionKind {
+// accept returns in which form the objects of a target are asked for. A server does not fall back to the
+// next where a list is asked for as an object.
+func (t *target) accept(watch bool) string {
+	switch {
+	case t.kind != namespaceKind && t.kind != definitionKind:
+		return acceptJSON
+	case watch:
 		return acceptMetadata + "," + acceptJSON
 	}
-	return acceptJSON
+	return acceptMetadataList
 }
 
 // needed reports whether the upstream is not complete without a kind that may not be read.

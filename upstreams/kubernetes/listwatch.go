@@ -285,7 +285,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
 	}
 	asked, query := time.Now(), t.query(options)
-	resp, err := connection.get(ctx, t.path(t.namespace), query, t.accept()) //nolint:bodyclose // the decoder closes it
+	resp, err := connection.get(ctx, t.path(t.namespace), query, t.accept(options.Watch)) //nolint:bodyclose // the decoder closes it
 	t.source.log.Debug("objects asked for", "kind", t.kind.String(), "namespace", t.namespace, "query", query.Encode(), "took", time.Since(asked), "err", err)
 	if err != nil {
 		s.ctx = ctx

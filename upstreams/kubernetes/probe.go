@@ -205,9 +205,6 @@ func (c *connection) mayFollow(ctx context.Context, path string) error {
 	return nil
 }
 
-// acceptMetadataList asks for names only.
-const acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-
 // some returns the first of some texts, and how many more there are.
 func some(all []string) string {
 	slices.Sort(all)
