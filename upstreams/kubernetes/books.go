@@ -362,7 +362,7 @@ func (l *ledger) check(now time.Time, grace time.Duration, why func() intake.Clo
 	switch {
 	case follows && !l.open:
 		l.begin(nil) // the last one that did not follow is not expected to any more
-	case !follows && !l.open && (l.begun || len(l.targets) == 0):
+	case !follows && !l.open:
 		l.close(why(), "")
 	}
 	return follows

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/events"
 	"meshrelay/internal/fakekube"
 	"meshrelay/upstreams"
 )
@@ -84,6 +85,10 @@ func TestNothingIsServedBeforeTheNamespacesAreKnown_K14(t *testing.T) {
 			if code == 403 {
 				w.eventually("it is denied", func() bool {
 					return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "Namespace")
+				})
+				w.eventually("the journal tells it", func() bool {
+					all := w.events(events.Denied)
+					return len(all) == 1 && strings.Contains(all[0], "Namespace")
 				})
 			}
 			s.Set(func() { s.Fault = nil })
