@@ -108,6 +108,9 @@ type Template interface {
 	Source
 	// CheckTemplate reports the mistakes of a section without a connection.
 	CheckTemplate(c Checker)
+	// CheckHub reports what is wrong with the kubeconfig of where clusters are found, and with the files
+	// that it names.
+	CheckHub(c Checker, kubeconfig, context string, allowExec []string)
 }
 
 // ClusterPlaceholder stands for the ID of the cluster in the texts of clusters[].upstream.rewrite.
@@ -254,6 +257,23 @@ func (v *validator) hub(at, kubeconfig, context string, inCluster bool, allowExe
 	}
 	v.errorIf(namespace != "" && !nameShape.MatchString(namespace), at+".namespace", "%q is not a namespace", namespace)
 	v.selector(at+".selector", selector)
+}
+
+// hubFiles checks the kubeconfigs of where clusters are found.
+func (v *validator) hubFiles(c *Config) {
+	for i, one := range c.Clusters {
+		template, is := one.Upstream.Source.(Template)
+		if !is {
+			continue // reported
+		}
+		at := fmt.Sprintf("clusters[%d].", i)
+		if s := one.Secrets; s != nil {
+			template.CheckHub(Checker{v, at + "secrets"}, s.Kubeconfig, s.Context, s.AllowExec)
+		}
+		if p := one.Profiles; p != nil {
+			template.CheckHub(Checker{v, at + "profiles"}, p.Kubeconfig, p.Context, p.AllowExec)
+		}
+	}
 }
 
 func (v *validator) profiles(at string, p *ClusterProfiles) {

@@ -104,6 +104,42 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 	}
 }
 
+func TestCheckReadsTheKubeconfigsOfHubs(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: hub, cluster: {server: "https://hub.example"}}]
+users: [{name: relay, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: getToken, interactiveMode: Never}}}]
+contexts: [{name: hub, context: {cluster: hub, user: relay}}]
+current-context: hub
+`
+	good := write("good", kubeconfig)
+	bad := write("bad", strings.ReplaceAll(kubeconfig, "https:", "http:"))
+	for fields, want := range map[string]string{
+		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, good):                                                                                       "",
+		fmt.Sprintf(`secrets: {kubeconfig: %q}`, good):                                                                                                              `clusters[0].secrets.kubeconfig: FILE: user "relay" runs the program "getToken"`,
+		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken], context: east}`, good):                                                                        `clusters[0].secrets.kubeconfig: FILE: context "east" does not exist`,
+		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, bad):                                                                                        `clusters[0].secrets.kubeconfig: FILE: cluster "hub": the server does not begin with https://`,
+		fmt.Sprintf(`profiles: {kubeconfig: %q, namespace: a, accessProviders: [{name: p, exec: {apiVersion: client.authentication.k8s.io/v1, command: x}}]}`, bad): `clusters[0].profiles.kubeconfig: FILE: cluster "hub"`,
+	} {
+		path := write("relay.yaml", "clusters:\n- name: fleet\n  "+fields+"\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n")
+		want = strings.Replace(want, "FILE", map[bool]string{true: bad, false: good}[strings.Contains(fields, bad)], 1)
+		switch _, err := config.Check(path, sources()...); {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", fields, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), "relay.yaml:3: "+want)):
+			t.Errorf("%s: %v, want %s", fields, err, want)
+		}
+	}
+}
+
 func TestATemplateBecomesTheUpstreamOfACluster(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", `true}
   upstream:

@@ -211,6 +211,7 @@ func Check(path string, sources ...Source) (*Config, error) {
 			files.CheckFiles(Checker{v, fmt.Sprintf("upstreams[%d].%s", i, u.Source.Kind())})
 		}
 	}
+	v.hubFiles(c)
 	return c, v.err()
 }
 

@@ -83,6 +83,12 @@ func (c *Config) CheckFiles(mistakes config.Checker) {
 	}
 }
 
+// CheckHub implements config.Template.
+func (*Config) CheckHub(mistakes config.Checker, kubeconfig, context string, allowExec []string) {
+	hub := &Config{Kubeconfig: kubeconfig, Context: context, AllowExec: allowExec}
+	hub.CheckFiles(mistakes)
+}
+
 // CheckTemplate implements config.Template.
 func (c *Config) CheckTemplate(mistakes config.Checker) {
 	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {
