@@ -307,6 +307,13 @@ func (l *ledger) lost(t *target) {
 	}
 }
 
+// follows reports whether the changes of a target follow.
+func (l *ledger) follows(t *target) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return t.ok
+}
+
 // outOfTouch reports whether the changes of a target that was listed do not follow for too long.
 func (l *ledger) outOfTouch(t *target, now time.Time, grace time.Duration) bool {
 	l.mu.Lock()
@@ -323,7 +330,10 @@ func (l *ledger) hush(t *target) {
 	for kind, all := range l.targets {
 		others = others || kind != namespaceKind && slices.ContainsFunc(all, func(other *target) bool { return other != t && !other.quiet })
 	}
-	if t.ok = false; !others || t.quiet {
+	if t.ok {
+		t.ok, t.lostAt = false, time.Now()
+	}
+	if !others || t.quiet {
 		return
 	}
 	t.quiet = true

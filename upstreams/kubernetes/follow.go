@@ -159,18 +159,24 @@ func stop(targets []*target) {
 	}
 }
 
-// missing counts the answers that lack a kind. What it had is gone when enough of them do: a server
-// that starts may not know its own definitions yet.
+// missing counts the answers that lack a kind. What it had is gone when enough of them do, and its changes
+// do not follow: a server that starts may not know its own definitions yet, and be one of several. A
+// definition that is deleted ends the watches of its kind.
 func (s *Source) missing(ctx context.Context, k mirror.Kind, before []*target) {
 	a := s.absent[k]
 	if a == nil {
 		a = &absence{since: time.Now()}
 		s.absent[k] = a
 	}
+	follows := false
 	for _, t := range before {
-		s.ledger.hush(t)
+		if s.ledger.follows(t) {
+			follows = true
+		} else {
+			s.ledger.hush(t)
+		}
 	}
-	if a.answers++; a.gone || a.answers < goneAnswers || time.Since(a.since) < s.pace.gone || !s.ready(ctx) {
+	if a.answers++; follows || a.gone || a.answers < goneAnswers || time.Since(a.since) < s.pace.gone || !s.ready(ctx) {
 		return
 	}
 	stop(before)
