@@ -13,7 +13,8 @@ import (
 // Collection answers a request for the objects of a kind, in one namespace or, for an empty one, in all.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, version, plural, namespace string) {
 	s.Lock()
-	served := slices.Contains(s.kinds[group], plural+" "+version)
+	serves := func() bool { return slices.Contains(s.kinds[group], plural+" "+version) }
+	served := serves()
 	noStreams, newest := s.NoStreams, s.Version
 	s.Unlock()
 	of, q := group+"/"+plural, r.URL.Query()
@@ -30,7 +31,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, versi
 	case q.Get("watch") != "true" && strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;"):
 		Fail(w, http.StatusNotAcceptable, "NotAcceptable") // as a server does: it takes no other form that is named
 	case q.Get("watch") == "true":
-		s.watch(w, r, of, namespace)
+		s.watch(w, r, of, namespace, serves)
 	default:
 		s.list(w, q.Get("limit"), q.Get("continue"), of, namespace)
 	}
@@ -94,8 +95,9 @@ func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string)
 	write(w, map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(left.version), "continue": next}, "items": items})
 }
 
-// watch answers with the events of a collection until the client leaves, or the server ends it.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace string) {
+// watch answers with the events of a collection until the client leaves, or the server ends it: it does
+// when it does not serve the collection any more.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace string, serves func() bool) {
 	enc := json.NewEncoder(w)
 	send := func(kind string, o any) {
 		_ = enc.Encode(map[string]any{"type": kind, "object": o}) // the client may be gone
@@ -118,7 +120,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace str
 		s.tellWhole(of, items)
 		send("BOOKMARK", map[string]any{"metadata": map[string]any{"resourceVersion": strconv.Itoa(at), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}})
 	}
-	for s.Stops == stops {
+	for s.Stops == stops && serves() {
 		if at < s.oldest && !s.Silent {
 			send("ERROR", map[string]any{"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"})
 			return

@@ -52,6 +52,9 @@ type books struct {
 }
 
 func newLedger(kinds []mirror.Kind, feed upstreams.Feed, c *choice, g *ingresses) *ledger {
+	if g != nil {
+		g.panicked = func(what string, p *mirror.Panic) { feed.Tell(intake.Panicked{What: what, Panic: p}) }
+	}
 	return &ledger{
 		kinds: kinds, feed: feed, choice: c, ingresses: g,
 		targets: map[mirror.Kind][]*target{}, awaited: map[*target]struct{}{}, repeating: map[*target]struct{}{},
@@ -138,7 +141,7 @@ func (l *ledger) begin(t *target) {
 		}
 	}
 	if l.ingresses != nil && !l.awaitsInputs() {
-		answered = append(answered, l.converted()...)
+		answered = append(answered, l.convert(l.converted)...)
 	}
 	l.feed.Tell(intake.Received{Updates: answered})
 }
@@ -238,7 +241,7 @@ func (l *ledger) change(t *target, o *object) []intake.Result {
 	}
 	if l.converts(t.kind) {
 		refused := refusal(l.ingresses.set(t.kind, o), t, o)
-		return append(l.tell(l.ingresses.changes(l.awaitsInputs())), refused...)
+		return append(l.tell(l.convert(l.changed)), refused...)
 	}
 	return l.tell([]intake.Update{{Scope: intake.KindScope(t.kind), Elements: t.elements(some), Part: l.awaits(t.kind)}})
 }
@@ -253,7 +256,7 @@ func (l *ledger) remove(t *target, o *object) []intake.Result {
 		return nil
 	case l.converts(t.kind):
 		l.ingresses.remove(t.kind, o)
-		return l.tell(l.ingresses.changes(l.awaitsInputs()))
+		return l.tell(l.convert(l.changed))
 	}
 	u := unchanged(t.kind)
 	u.Removed, u.Part = names([]string{o.fullName()}), l.awaits(t.kind)
@@ -294,7 +297,7 @@ func (l *ledger) answer(t *target) {
 			l.tell([]intake.Update{unchanged(t.kind)})
 		}
 	case !l.awaitsInputs():
-		l.tell(l.converted())
+		l.tell(l.convert(l.converted))
 	}
 }
 

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"strings"
 
+	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
@@ -38,8 +39,23 @@ func (l *ledger) replaceInputs(t *target, all []*object) (results []intake.Resul
 	if l.awaitsInputs() {
 		return results
 	}
-	return append(results, l.tell(l.converted())...)
+	return append(results, l.tell(l.convert(l.converted))...)
 }
+
+// convert returns what f makes of the Ingresses. Where the code panics over them, that is nothing: what was
+// made before is served, and the scopes wait.
+func (l *ledger) convert(f func() []intake.Update) (updates []intake.Update) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			l.ingresses.panicked("the Ingresses", p)
+			updates = nil
+		}
+	}()
+	return f()
+}
+
+// changed is what has changed of what is made of the Ingresses.
+func (l *ledger) changed() []intake.Update { return l.ingresses.changes(l.awaitsInputs()) }
 
 // settle takes over the options of a MeshConfig, and notes that it can be read.
 func (l *ledger) settle(t *target, o ingress.Options) {
@@ -56,7 +72,7 @@ func (l *ledger) settle(t *target, o ingress.Options) {
 	case waits:
 		l.answer(t)
 	default:
-		l.tell(l.ingresses.changes(l.awaitsInputs()))
+		l.tell(l.convert(l.changed))
 	}
 }
 
@@ -99,7 +115,7 @@ func (l *ledger) choose(all bool, namespaces []*object) []intake.Result {
 		for kind := range ingressInputs {
 			l.passOver(l.targets[kind], lost)
 		}
-		updates = append(updates, l.ingresses.changes(l.awaitsInputs())...)
+		updates = append(updates, l.convert(l.changed)...)
 	}
 	return l.tell(updates)
 }

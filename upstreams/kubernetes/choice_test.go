@@ -49,6 +49,9 @@ func chosenByLabels(s *apiServer) {
 	}
 	// A namespace that is chosen brings what it has, and only the kinds that it may have something of
 	// are listed anew.
+	w.eventually("sidecars are watched", func() bool {
+		return !s.NoStreams || s.Asked("/sidecars", "watch=true") > s.Asked("/sidecars", "sendInitialEvents")
+	})
 	sidecars, lists := s.Asked("/sidecars"), s.Asked("/serviceentries")
 	s.Namespace("other", `{"mesh":"on"}`)
 	w.serves("ServiceEntry other/c", "ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")

@@ -323,7 +323,19 @@ func newDecoder(body io.ReadCloser, workload bool) *decoder {
 func (d *decoder) Close() { d.body.Close() }
 
 // Decode implements watch.Decoder. It returns io.EOF at the end of the stream.
-func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
+func (d *decoder) Decode() (event watch.EventType, o runtime.Object, err error) {
+	defer panics(&err)
+	return d.decode()
+}
+
+// panics makes a panic an error: who reads a stream does so in a goroutine of client-go.
+func panics(err *error) {
+	if p := mirror.Recovered(recover()); p != nil {
+		*err = p
+	}
+}
+
+func (d *decoder) decode() (watch.EventType, runtime.Object, error) {
 	if _, err := d.scan.next(); err != nil {
 		return "", nil, err
 	}
@@ -397,47 +409,53 @@ type objects struct {
 func (l *objects) DeepCopyObject() runtime.Object { return l }
 
 // list reads a list, object by object.
-func (d *decoder) list() (*objects, error) {
-	l, complete := &objects{}, false
+func (d *decoder) list() (l *objects, err error) {
+	defer panics(&err)
+	l = &objects{}
+	return l, d.readList(l)
+}
+
+func (d *decoder) readList(l *objects) error {
+	complete := false
 	if err := d.scan.expect('{'); err != nil {
-		return nil, err
+		return err
 	}
 	for {
 		b, err := d.scan.next()
 		if err != nil {
-			return nil, unexpected(err)
+			return unexpected(err)
 		}
 		switch b {
 		case '}':
 			if !complete || l.ResourceVersion == "" {
-				return nil, errors.New("the server has sent a list without items or without a resourceVersion") // a proxy's, perhaps
+				return errors.New("the server has sent a list without items or without a resourceVersion") // a proxy's, perhaps
 			}
-			return l, nil
+			return nil
 		case ',':
 			d.scan.at++
 		}
 		key, err := d.scan.value()
 		if err != nil {
-			return nil, unexpected(err)
+			return unexpected(err)
 		}
 		items, metadata := string(key) == `"items"`, string(key) == `"metadata"`
 		if err := d.scan.expect(':'); err != nil {
-			return nil, err
+			return err
 		}
 		if items {
 			complete = true
 			if err := d.items(l); err != nil {
-				return nil, err
+				return err
 			}
 			continue
 		}
 		value, err := d.scan.value()
 		if err != nil {
-			return nil, unexpected(err)
+			return unexpected(err)
 		}
 		if metadata {
 			if err := json.Unmarshal(value, &l.ListMeta); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}

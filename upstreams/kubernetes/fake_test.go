@@ -22,9 +22,10 @@ import (
 // apiServer is an API server in this process, which sources mirror at a pace.
 type apiServer struct {
 	*fakekube.Server
-	pace pace
-	t    *testing.T
-	http *httptest.Server
+	pace   pace
+	t      *testing.T
+	http   *httptest.Server
+	faulty func(*object) // what the relay's code does over an object
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -106,7 +107,7 @@ func (s *apiServer) mirrors(settings, more string) *world {
 	kind := Kind()
 	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 		w.source = New(u, env)
-		w.source.pace = s.pace
+		w.source.pace, w.source.fault = s.pace, s.faulty
 		return w.source, nil
 	}
 	var err error

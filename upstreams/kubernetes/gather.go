@@ -58,7 +58,9 @@ func (c *gathering) SetDeadline(t time.Time) error {
 func (c *gathering) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.deadline = t
+	if c.deadline = t; t.IsZero() && c.space != nil {
+		t = time.Now().Add(gatherMost) // who gathers needs one
+	}
 	return c.Conn.SetReadDeadline(t)
 }
 

@@ -35,6 +35,7 @@ const maxProblems = 20
 // ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.
 type ingresses struct {
 	upstream  string
+	panicked  func(what string, p *mirror.Panic) // tells of it
 	state     *ingress.State
 	undone    map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
 	has       map[mirror.Kind]bool             // inputs that have synced
@@ -108,7 +109,13 @@ func (g *ingresses) forget(kind mirror.Kind, name string) {
 	delete(g.sizes[kind], name)
 }
 
-func (g *ingresses) decode(kind mirror.Kind, o *object) error {
+func (g *ingresses) decode(kind mirror.Kind, o *object) (err error) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			g.panicked(kind.Kind+" "+o.fullName(), p)
+			err = fmt.Errorf("%s %s: %w", kind.Kind, o.fullName(), p)
+		}
+	}()
 	switch kind {
 	case ingressKind:
 		i, err := ingress.IngressOf(nameOf(o), o.created, o.annotations, o.spec)
@@ -195,7 +202,9 @@ func (g *ingresses) lacks() bool {
 // complete returns all outputs as updates of their scopes, and complete ones unless it lacks an input.
 func (g *ingresses) complete() []intake.Update {
 	gone := map[mirror.Kind][]string{}
-	if g.relisted = g.lacks(); g.relisted {
+	lacks := g.lacks()
+	g.relisted = true // unless it comes to its end
+	if lacks {
 		for _, c := range g.state.Flush() {
 			if c.Output == nil {
 				gone[c.Key.Kind] = append(gone[c.Key.Kind], c.Key.FullName())
@@ -208,11 +217,12 @@ func (g *ingresses) complete() []intake.Update {
 	}
 	updates := make([]intake.Update, len(ingressOutputs))
 	for i, kind := range ingressOutputs {
-		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Complete: !g.relisted, Elements: g.elements(by[kind]), Room: len(by[kind])}
-		if g.relisted {
+		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Complete: !lacks, Elements: g.elements(by[kind]), Room: len(by[kind])}
+		if lacks {
 			updates[i].Removed = names(gone[kind])
 		}
 	}
+	g.relisted = lacks
 	return updates
 }
 

@@ -25,6 +25,7 @@ import (
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
 
@@ -98,6 +99,7 @@ type Source struct {
 	rescues        rescues
 	turns          *turns        // to list for the first time; nil: it does not wait for one
 	soon           chan struct{} // has an element when it is time to discover
+	fault          func(*object) // of tests: it panics
 	repeats        chan struct{} // has an element when everything is to be listed once more
 
 	choice         *choice          // of namespaces, nil for all
@@ -271,6 +273,7 @@ func (s *Source) failed(t *target, err error) {
 		return
 	}
 	s.breaks.Add(1)
+	s.panicked(t, err)
 	if !t.aside {
 		s.ledger.lost(t)
 	}
@@ -294,11 +297,19 @@ func (s *Source) failed(t *target, err error) {
 // lost notes that a watch of a target has ended.
 func (s *Source) lost(t *target, err error) {
 	s.breaks.Add(1)
+	s.panicked(t, err)
 	if !t.aside {
 		s.ledger.lost(t)
 	}
 	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
 		s.enter(t, Failing, err)
+	}
+}
+
+// panicked tells of a panic while the objects of a target were read.
+func (s *Source) panicked(t *target, err error) {
+	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+		s.ledger.feed.Tell(intake.Panicked{What: t.kind.String(), Panic: p})
 	}
 }
 

@@ -83,6 +83,9 @@ func (t *target) elements(all []*object) func(int, intake.Known) iter.Seq[intake
 // fold makes the resource of an object while others are still on their way, unless the intake holds just
 // that: no list is in memory beside what is mirrored.
 func (t *target) fold(o *object) {
+	defer func() {
+		_ = recover() // the object is as it came: the intake meets the panic, too, and refuses that one
+	}()
 	f := &folded{digest: o.digest(t.source.settings), size: o.size()}
 	if f.held = t.source.ledger.holds(t, o.fullName(), f.digest, f.size); f.held {
 		o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
@@ -129,6 +132,9 @@ func (t *target) resource(o *object) (r *mirror.Resource, unknown []string, err 
 	section := t.source.section
 	if t.kind == workloadEntry && section.UnhealthyWorkloads == "drop" && unhealthy(o) {
 		return nil, nil, &intake.Omitted{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+	}
+	if t.source.fault != nil {
+		t.source.fault(o)
 	}
 	s := kube.Served{
 		Key: t.keyOf(o), ResourceVersion: o.version,
