@@ -277,27 +277,30 @@ const overhead = 512
 // budget bounds what the objects of one list take in memory until the intake has them, in bytes.
 type budget struct {
 	most int // 0 for no bound
-	mu   sync.Mutex
-	used int // guarded by mu
+
+	mu            sync.Mutex // guards the next two
+	objects, used int        // used is by their content
 }
 
-// take returns o, without its content where that is too much: the intake then refuses it by name,
-// and keeps what it has of it. Too many objects are an error.
+// take makes room for o, or takes its content away where that is too much: the intake then refuses it by
+// name, and keeps what it has of it. What it has already needs no room. Too many objects are an error.
 func (b *budget) take(o *object) error {
 	if b == nil || b.most <= 0 {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used += overhead
+	if b.objects++; b.objects*overhead > 2*b.most {
+		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) can ever hold", b.most)
+	}
+	if o.folded != nil && o.folded.held {
+		return nil
+	}
 	if n := o.size(); b.used+n <= b.most {
 		b.used += n
 		return nil
 	}
-	if b.used > 2*b.most {
-		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) can ever hold", b.most)
-	}
-	o.spec, o.labels, o.annotations = nil, nil, nil
+	o.spec, o.labels, o.annotations, o.folded = nil, nil, nil, nil
 	o.err = errors.New("over the limit: the objects of its kind have more than limits.maxBytes")
 	return nil
 }
@@ -388,11 +391,11 @@ func (d *decoder) object(e *envelope) (*object, error) {
 			return nil, err
 		}
 	}
-	if err := d.budget.take(o); err != nil {
-		return o, err
-	}
 	if d.fold != nil {
 		d.fold(o)
+	}
+	if err := d.budget.take(o); err != nil {
+		return o, err
 	}
 	o.spec = bytes.Clone(o.spec) // the envelope's is the scanner's
 	return o, nil

@@ -53,6 +53,36 @@ func TestARunningSourceFollowsALowerLimitOfAReload_K7(t *testing.T) {
 	w.synced()
 }
 
+// A list refuses nothing that its events would bring, whatever it takes to read it, and nothing that is held.
+func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
+	s := newAPIServer(t)
+	for i := range 100 {
+		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
+	}
+	w := s.mirrors("", "  limits: {maxBytes: 40000}\n")
+	w.synced()
+	check := func(when string) {
+		t.Helper()
+		if st := w.status(); len(w.has()) != 100 || st.RefusedTotal > 0 {
+			t.Errorf("%s: %d of 100 are served, %d refused: %v", when, len(w.has()), st.RefusedTotal, st.Refused[:min(1, len(st.Refused))])
+		}
+	}
+	check("a first list")
+	lists := s.Asked("/serviceentries", "sendInitialEvents")
+	w.source.Repeat(false)
+	w.eventually("it is listed anew", func() bool { return s.Asked("/serviceentries", "sendInitialEvents") > lists })
+	w.synced()
+	check("a list of the same")
+	for i := range 100 {
+		s.entry(fmt.Sprintf("shop/a%02d", i), "b.x")
+	}
+	s.entry("shop/last", "c.x")
+	w.eventually("the last is there", func() bool { return len(w.has()) == 101 })
+	if n := w.status().RefusedTotal; n > 0 {
+		t.Errorf("events: %d refused", n)
+	}
+}
+
 // Limits of found clusters change whenever another cluster comes or goes: nobody is listed for that.
 func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
 	s := &Source{st: newStatus(), ledger: newLedger(nil, &script{}, nil, nil)}
