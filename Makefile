@@ -117,7 +117,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (10m)
 
 BENCHFLAGS ?=
 .PHONY: bench
-bench: build istiod kube bench-build ## Compare the relay with other ways to relay (50 minutes; BENCHFLAGS=-h tells how to do less)
+bench: build istiod kube bench-build ## Compare the relay with other ways to relay (an hour; BENCHFLAGS=-h tells how to do less)
 	cd bench && bin/bench $(BENCHFLAGS)
 
 .PHONY: bench-baseline

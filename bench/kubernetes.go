@@ -165,15 +165,9 @@ func (w *world) write(index, seq int) (time.Time, error) {
 // looks is how far apart it is asked whether it has all: asking costs it something.
 const looks = 20 * time.Millisecond
 
-// starts is how often a first list is taken: the API server's own collections fall on every other.
-const starts = 4
-
 // list starts the contender some times, and leaves the last running when it has all objects.
 func (b *bench) list() error {
-	times := starts
-	if b.scenario.Configs > 10_000 {
-		times = 1 // within one, the server collects many times
-	}
+	times := b.scenario.lists()
 	var sum kubernetesResult
 	for n := range times {
 		if n > 0 {
