@@ -8,12 +8,13 @@ import (
 	"testing"
 )
 
-// define has an API server serve a kind of Istio's.
+// define has an API server serve a kind. It wants to know whether the definition of a kind of
+// Kubernetes, such as those of the Gateway API, is approved.
 func (k *kubernetes) define(group, kind, plural, version string) {
 	k.t.Helper()
 	k.apply(fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: %[3]s.%[1]s}
+metadata: {name: %[3]s.%[1]s, annotations: {api-approved.kubernetes.io: "unapproved, of a test"}}
 spec:
   group: %[1]s
   names: {kind: %[2]s, listKind: %[2]sList, plural: %[3]s, singular: %[4]s}

@@ -230,6 +230,47 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 }
 
+// TestAnIngressControllerAndTheRelayHaveEachRouteOnce_K13 has an istiod that converts Ingresses itself
+// get them converted from the relay as well. Under the same names they count once.
+func TestAnIngressControllerAndTheRelayHaveEachRouteOnce_K13(t *testing.T) {
+	t.Parallel()
+	k := newKubernetes(t, "ingress")
+	const path = "{path: %s, pathType: Prefix, backend: {service: {name: front, port: {number: 80}}}}"
+	for namespace, rules := range map[string]string{
+		"istio-system": "",
+		"shop":         "[{host: shop.example, http: {paths: [" + fmt.Sprintf(path, "/shop") + "]}}, {http: {paths: [" + fmt.Sprintf(path, "/any") + "]}}]",
+		"bank":         "[{host: shop.example, http: {paths: [" + fmt.Sprintf(path, "/bank") + "]}}]",
+	} {
+		k.createNamespace(namespace)
+		if rules != "" {
+			k.apply("{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: " + namespace + ", name: front}, spec: {rules: " + rules + "}}")
+		}
+	}
+	once := []string{"http * /any", "http shop.example /bank", "http shop.example /shop"}
+	for names, want := range map[string][]string{
+		"1.23":    once,
+		"current": slices.Concat(once[:1], once), // the name of rules without a host is another one
+	} {
+		hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
+- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: default, names: %q}}}
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, k.kubeconfig, names)).start().ready()
+		i := newKubernetesIstiod(t, k, eastNetwork, hub.xds)
+		mesh, err := os.ReadFile(i.mesh)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, i.mesh, string(mesh)+"ingressControllerMode: DEFAULT\n")
+		i.start().ready()
+		eventually(t, "the routes with names: "+names, func() error {
+			if got := gatewayRoutes(t, i); !slices.Equal(got, want) {
+				return fmt.Errorf("%q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+}
+
 // liveObjects returns the objects that the API server has.
 func liveObjects(t *testing.T, k *kubernetes) (all []map[string]any) {
 	t.Helper()
@@ -341,24 +382,30 @@ func ingressRoutes(t *testing.T, name string, outputs []converter.Output) []stri
 		})
 		writeFile(t, filepath.Join(i.configDir, o.Kind+o.Name+".yaml"), manifest)
 	}
-	i.start().ready()
+	return slices.Compact(gatewayRoutes(t, i.start().ready()))
+}
+
+// gatewayRoutes returns the routes that an istiod sends to an ingress proxy, in order, as often as it
+// does.
+func gatewayRoutes(t *testing.T, i *istiod) (found []string) {
+	t.Helper()
 	config, err := dial(t, i.grpc).fetch(proxy{kind: "router", name: "ingress", namespace: "istio-system", labels: map[string]string{"istio": "ingressgateway"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]bool{}
 	for _, m := range config[rdsType] {
 		r := m.(*routev3.RouteConfiguration)
 		for _, host := range r.VirtualHosts {
 			for _, route := range host.Routes {
 				if prefix := route.GetMatch().GetPathSeparatedPrefix(); prefix != "" {
 					scheme, _, _ := strings.Cut(r.Name, ".")
-					found[fmt.Sprintf("%s %s %s", scheme, host.Domains[0], prefix)] = true
+					found = append(found, fmt.Sprintf("%s %s %s", scheme, host.Domains[0], prefix))
 				}
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(found))
+	slices.Sort(found)
+	return found
 }
 
 func yamlValue(t *testing.T, b []byte) (v any) {

@@ -422,6 +422,11 @@ func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
 			w := s.mirrors(keep, "")
 			w.synced()
 			w.serves(want...)
+			// An istiod gives nothing with the annotation traffic: MCP has no status.
+			is := w.aggregate.Get(mirror.Key{Kind: workloadEntry, Namespace: "shop", Name: "healthy"})
+			if is.HasAnnotation(healthChecks) != (keep != "") {
+				t.Error("the healthy one has the annotation, or has it not though it is kept")
+			}
 			if keep != "" {
 				return
 			}

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"errors"
 	"iter"
+	"maps"
 	"strconv"
 
 	"meshrelay/internal/kube"
@@ -129,24 +130,30 @@ func (t *target) resource(o *object) (r *mirror.Resource, unknown []string, err 
 	if o.err != nil {
 		return nil, nil, o.err
 	}
-	section := t.source.section
-	if t.kind == workloadEntry && section.UnhealthyWorkloads == "drop" && unhealthy(o) {
-		return nil, nil, &intake.Omitted{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+	section, annotations := t.source.section, o.annotations
+	if t.kind == workloadEntry && section.UnhealthyWorkloads == "drop" && reportsHealth(o) {
+		if o.health == nil || !*o.health {
+			return nil, nil, &intake.Omitted{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+		}
+		// An istiod that sees the annotation, and no status, takes the entry for unhealthy.
+		annotations = maps.Clone(annotations)
+		delete(annotations, healthChecks)
 	}
 	if t.source.fault != nil {
 		t.source.fault(o)
 	}
 	s := kube.Served{
 		Key: t.keyOf(o), ResourceVersion: o.version,
-		Created: o.created, Labels: o.labels, Annotations: o.annotations, Spec: o.spec,
+		Created: o.created, Labels: o.labels, Annotations: annotations, Spec: o.spec,
 	}
 	return s.Resource(t.source.name, section.UnknownFields == "refuse")
 }
 
-// unhealthy reports whether an istiod that reads a WorkloadEntry itself would not serve it.
-func unhealthy(o *object) bool {
+// reportsHealth reports whether an istiod that reads a WorkloadEntry itself would give it traffic only
+// when its status has it as healthy.
+func reportsHealth(o *object) bool {
 	checked, err := strconv.ParseBool(o.annotations[healthChecks])
-	return err == nil && checked && (o.health == nil || !*o.health)
+	return err == nil && checked
 }
 
 // note looks at what has become of something that was told.
