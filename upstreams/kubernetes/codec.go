@@ -98,7 +98,7 @@ func (o *object) size() int {
 
 // decoderVersion is part of each digest: another version of this code, or of the messages that it
 // knows, decodes anew what is on disk.
-var decoderVersion = "1 " + buildinfo.Module("istio.io/api")
+var decoderVersion = "2 " + buildinfo.Module("istio.io/api")
 
 // digest returns a hash of all that counts of the object. The version that the server gives it
 // does not: each write of a status changes it.
