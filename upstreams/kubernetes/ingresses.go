@@ -29,7 +29,7 @@ var (
 	ingressOutputs = []mirror.Kind{gatewayKind, virtualServiceKind}
 )
 
-// maxProblems bounds the problems of Ingresses that a status names.
+// maxProblems bounds the problems of Ingresses, and those of namespaces, that a status names.
 const maxProblems = 20
 
 // ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.

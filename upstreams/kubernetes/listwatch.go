@@ -294,7 +294,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
-	s.choice = t.source.choice
+	s.choice, s.labels = t.source.choice, t.kind == namespaceKind
 	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.mirrors(t) {
 		s.fold = t.fold
 	}
@@ -307,7 +307,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	connection.gatherer.lists.Add(1)
 	s.come = sync.OnceFunc(func() { connection.gatherer.lists.Add(-1) })
 	if options.Continue == "" {
-		t.room.Store(&budget{most: t.source.maxBytes()})
+		t.room.Store(&budget{most: t.source.maxBytes(), whole: t.kind == namespaceKind})
 	}
 	s.budget = t.room.Load()
 	return s, nil

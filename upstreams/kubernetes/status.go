@@ -337,6 +337,7 @@ func (s *Source) sorted() (all []*target) {
 func (s *Source) describeDerived(d *Detail) {
 	if s.choice != nil {
 		d.Namespaces, d.Selected = s.choice.counts()
+		d.NamespaceProblems, d.NamespaceProblemsTotal = s.choice.problems()
 	}
 	if l := s.told.Load(); l != nil && l.ingresses != nil {
 		d.Ingress = l.converting()
