@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +64,11 @@ type target struct {
 
 	books // what the intake has been told
 	state
+}
+
+// covers reports whether it follows an object of that name.
+func (t *target) covers(fullName string) bool {
+	return t.namespace == "" || strings.HasPrefix(fullName, t.namespace+"/")
 }
 
 // run follows the objects until ctx ends.
