@@ -257,7 +257,7 @@ func (g *ingresses) elements(all []*ingress.Output) func(int, intake.Known) iter
 			for _, out := range all {
 				if !yield(intake.Element{
 					Name: []byte(out.Key.FullName()), Size: proto.Size(out.Body), Digest: out.Digest(),
-					Decode: func() (*mirror.Resource, error) { return resourceOf(g.upstream, out) },
+					Decode: func() (*mirror.Resource, bool, error) { return resourceOf(g.upstream, out) },
 				}) {
 					return
 				}
@@ -267,12 +267,13 @@ func (g *ingresses) elements(all []*ingress.Output) func(int, intake.Known) iter
 }
 
 // resourceOf returns the resource of an output.
-func resourceOf(upstream string, out *ingress.Output) (*mirror.Resource, error) {
+func resourceOf(upstream string, out *ingress.Output) (r *mirror.Resource, lacks bool, err error) {
 	body := &anypb.Any{}
 	if err := anypb.MarshalFrom(body, out.Body, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return mirror.New(mirror.Spec{Key: out.Key, Source: upstream, Annotations: out.Annotations, Body: body})
+	r, err = mirror.New(mirror.Spec{Key: out.Key, Source: upstream, Annotations: out.Annotations, Body: body})
+	return r, false, err
 }
 
 // problems returns what is not converted, some by name, and how many problems there are. Nobody may

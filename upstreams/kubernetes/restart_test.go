@@ -71,3 +71,23 @@ func TestANamespaceThatCanNotBeReadAfterARestartKeepsWhatItHas_K4(t *testing.T) 
 	w.serves("ServiceEntry new/n", "ServiceEntry pay/b")
 	w.eventually("all can be used", func() bool { return w.detail().NamespaceProblemsTotal == 0 })
 }
+
+// What is on disk is not decoded again, but for objects of which fields are left out.
+func TestUnknownFieldsAreKnownAfterARestart_K9(t *testing.T) {
+	dir, s := t.TempDir(), newAPIServer(t)
+	s.entry("shop/a", "a.x", `{"spec":{"fresh":1}}`)
+	s.entry("shop/b", "b.x")
+	for range 3 {
+		w, end := s.keeps(dir, "", "")
+		w.synced()
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+		w.eventually("one has unknown fields", func() bool { return w.detail().UnknownFields == 1 })
+		end()
+	}
+	s.entry("shop/a", "a.x")
+	w, _ := s.keeps(dir, "", "")
+	w.synced()
+	if n := w.detail().UnknownFields; n != 0 {
+		t.Errorf("%d have unknown fields", n)
+	}
+}
