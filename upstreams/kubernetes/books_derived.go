@@ -105,7 +105,7 @@ func (l *ledger) choose(all bool, namespaces []*object) []intake.Result {
 			refused.Refuse("Namespace "+ns.name, ns.err)
 		}
 	}
-	results := l.leave(lost)
+	results := append(l.leave(lost), l.decide()...)
 	if refused.RefusedTotal > 0 {
 		results = append(results, refused)
 	}
@@ -129,6 +129,15 @@ func (l *ledger) assume(namespaces []*object) (assumed []string) {
 		}
 	}
 	return assumed
+}
+
+// decide takes over whether there are namespaces of which it is not known whether they are mirrored.
+func (l *ledger) decide() []intake.Result {
+	if l.ingresses == nil {
+		return nil
+	}
+	l.ingresses.undecided = l.choice.undecided()
+	return l.tell(l.ingresses.changes(l.awaitsInputs()))
 }
 
 // leave takes over that namespaces are not mirrored any more.

@@ -86,6 +86,18 @@ func (c *choice) unknown(namespaces []*object) (names []string) {
 	return names
 }
 
+// undecided reports whether there are namespaces of which it is not known whether they are mirrored.
+func (c *choice) undecided() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for ns := range c.refused {
+		if _, known := c.picked[ns]; !known {
+			return true
+		}
+	}
+	return false
+}
+
 // assume notes that a namespace was mirrored before.
 func (c *choice) assume(namespace string) {
 	c.mu.Lock()
