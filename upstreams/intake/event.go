@@ -37,8 +37,9 @@ type Element struct {
 	Mark uint64
 	// Decode, in place of Raw, returns the resource without a stamp, or an Omitted. It is called
 	// when the content differs from the last that was accepted: Digest tells them apart. Name has
-	// the name, and Size is about that of the resource.
-	Decode func() (*mirror.Resource, error)
+	// the name, and Size is about that of the resource. lacks reports whether fields of the content
+	// are left out. Each new source decodes such content once, so that it can tell of them.
+	Decode func() (r *mirror.Resource, lacks bool, err error)
 	Digest xxh3.Uint128
 }
 

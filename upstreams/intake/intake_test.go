@@ -216,12 +216,13 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 		was = m.Holds(scope.Name, "shop/a", digest, size)
 		before := decoded
 		m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
-			yield(Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, error) {
+			yield(Element{Name: []byte("shop/a"), Size: size, Digest: digest, Decode: func() (*mirror.Resource, bool, error) {
 				decoded++
 				if host == "bad" {
-					return nil, errors.New("it is bad")
+					return nil, false, errors.New("it is bad")
 				}
-				return mirror.Decode(serviceEntryKind, raw(t, entry("shop/a", host)), "east")
+				r, err := mirror.Decode(serviceEntryKind, raw(t, entry("shop/a", host)), "east")
+				return r, false, err
 			}})
 		})}}})
 		if again := decoded > before; again == was {
@@ -245,6 +246,41 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 	m.limits.MaxResourceBytes = 50
 	if m.Holds(scope.Name, "shop/a", xxh3.HashString128("b"), 100) {
 		t.Error("what is too large by now is not looked at again")
+	}
+}
+
+// TestWhatLacksFieldsIsDecodedOnceByTheNextSource: only the decoder can tell of the fields. It is no change.
+func TestWhatLacksFieldsIsDecodedOnceByTheNextSource(t *testing.T) {
+	m := newMachine(t, false, config.Provenance{})
+	var decoded []string
+	tell := func(want ...string) {
+		t.Helper()
+		decoded = nil
+		out := m.step(Received{Live: true, Updates: []Update{{Scope: KindScope(serviceEntryKind), Complete: true, Elements: each(func(yield func(Element) bool) {
+			for _, name := range []string{"shop/a", "shop/b"} {
+				yield(Element{Name: []byte(name), Size: 100, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) {
+					decoded = append(decoded, name)
+					r, err := mirror.Decode(serviceEntryKind, raw(t, entry(name, "a.x")), "east")
+					return r, name == "shop/b", err
+				}})
+			}
+		})}}})
+		if !slices.Equal(decoded, want) {
+			t.Errorf("decoded %q, want %q", decoded, want)
+		}
+		if len(want) < 2 && out.Changed > 0 {
+			t.Errorf("%d have changed", out.Changed)
+		}
+	}
+	tell("shop/a", "shop/b")
+	tell()
+	since := m.scopes[KindScope(serviceEntryKind).Name].byName["shop/b"].at
+	m.now = m.now.Add(time.Hour)
+	m.adopt(m.kept(), true)
+	tell("shop/b")
+	tell()
+	if at := m.scopes[KindScope(serviceEntryKind).Name].byName["shop/b"].at; at != since {
+		t.Errorf("it came %d s later", at-since)
 	}
 }
 

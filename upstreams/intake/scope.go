@@ -87,6 +87,7 @@ type record struct {
 	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
 	generation uint32 // of the update that it was last part of
 	relayed    bool   // hash was a relay's: what it told of its way is believed
+	lacks      bool   // fields of the element are left out
 }
 
 // accepted reports whether what was received last was accepted.
@@ -122,9 +123,13 @@ func (r *record) size() (n int) {
 	return n
 }
 
-// kept returns what the disk keeps of a record that holds something.
+// kept returns what the disk, or the next source, keeps of a record that holds something. Without the
+// hash, the content is decoded when it comes again.
 func (im *Rules) kept(sc *scope, r *record) state.Record {
 	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: r.since()}
+	if r.lacks {
+		out.Hash = [16]byte{}
+	}
 	if im.relayed || sc.Name == DerivedScope(sc.Kind).Name {
 		out.TypeURL = sc.Name
 	}

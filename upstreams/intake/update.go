@@ -240,14 +240,16 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 	rec.hash, rec.relayed = el.hash(), in.believe
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
-	before := rec.size()
+	was, before := rec.resource, rec.size()
 	defer func() { in.account(before, rec.size()) }()
 	err := errPanicked
 	if sc.panicked[name] != rec.hash {
 		var differs bool
 		if differs, err = in.decode(sc, rec, name, el); err == nil {
 			delete(sc.panicked, name)
-			rec.at = seconds(in.now)
+			if rec.resource == nil || !rec.resource.Equal(was) {
+				rec.at = seconds(in.now)
+			}
 			return differs
 		}
 	}
@@ -295,9 +297,9 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 
 // decodeObject takes over what only the source reads. Who wrote the object may have copied it from a
 // relay, with its path.
-func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Resource, error), stamp *mirror.Stamp) (differs bool, err error) {
+func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Resource, bool, error), stamp *mirror.Stamp) (differs bool, err error) {
 	why := imported
-	r, err := decode()
+	r, lacks, err := decode()
 	if omitted := (*Omitted)(nil); errors.As(err, &omitted) {
 		why, err = omit(reasonUnhealthy, omitted.Detail), nil
 	} else if err == nil {
@@ -307,6 +309,7 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 	case err != nil:
 		return false, err
 	case why == imported:
+		rec.lacks = lacks
 		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
 	}
 	differs = rec.resource != nil

@@ -253,7 +253,7 @@ func (l *ledger) remove(t *target, o *object) []intake.Result {
 	switch {
 	case t.kind == namespaceKind:
 		l.choice.remove(o.name)
-		return nil
+		return l.decide()
 	case l.converts(t.kind):
 		l.ingresses.remove(t.kind, o)
 		return l.tell(l.convert(l.changed))

@@ -94,10 +94,54 @@ func (l *ledger) converted() []intake.Update {
 
 // choose takes over namespaces. What is in those that are not mirrored any more is gone, in one step.
 func (l *ledger) choose(all bool, namespaces []*object) []intake.Result {
+	assumed := l.assume(namespaces)
 	gained, lost := l.choice.set(all, namespaces)
-	for _, t := range l.choice.lacking(gained) {
+	for _, t := range l.choice.lacking(append(gained, assumed...)) {
 		t.restart()
 	}
+	var refused intake.Result
+	for _, ns := range namespaces {
+		if ns.err != nil {
+			refused.Refuse("Namespace "+ns.name, ns.err)
+		}
+	}
+	results := append(l.leave(lost), l.decide()...)
+	if refused.RefusedTotal > 0 {
+		results = append(results, refused)
+	}
+	return results
+}
+
+// assume has those of namespaces mirrored whose metadata can not be used, and never could, when the
+// intake holds something of them: before a restart they were. It returns them.
+func (l *ledger) assume(namespaces []*object) (assumed []string) {
+	unknown := l.choice.unknown(namespaces)
+	if len(unknown) == 0 {
+		return nil
+	}
+	for _, scope := range l.scopes() {
+		for _, name := range l.within(scope.Name, unknown) {
+			namespace, _, _ := strings.Cut(name, "/")
+			if !l.choice.has(namespace) {
+				l.choice.assume(namespace)
+				assumed = append(assumed, namespace)
+			}
+		}
+	}
+	return assumed
+}
+
+// decide takes over whether there are namespaces of which it is not known whether they are mirrored.
+func (l *ledger) decide() []intake.Result {
+	if l.ingresses == nil {
+		return nil
+	}
+	l.ingresses.undecided = l.choice.undecided()
+	return l.tell(l.ingresses.changes(l.awaitsInputs()))
+}
+
+// leave takes over that namespaces are not mirrored any more.
+func (l *ledger) leave(lost []string) []intake.Result {
 	if len(lost) == 0 {
 		return nil
 	}

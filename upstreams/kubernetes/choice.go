@@ -1,6 +1,9 @@
 package kubernetes
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -14,6 +17,8 @@ type choice struct {
 	mu     sync.RWMutex // guards picked: decoders look while the ledger tells the intake
 	picked map[string]bool
 	listed bool // all namespaces were told
+	// refused has, by namespace, what is wrong with its newest metadata.
+	refused map[string]error
 
 	// passed are the namespaces with objects of a target that were passed over since its last list.
 	// The ledger guards it.
@@ -25,7 +30,7 @@ func newChoice(selectors []string) *choice {
 	if len(selectors) == 0 {
 		return nil
 	}
-	c := &choice{picked: map[string]bool{}, passed: map[*target]map[string]struct{}{}}
+	c := &choice{picked: map[string]bool{}, refused: map[string]error{}, passed: map[*target]map[string]struct{}{}}
 	for _, text := range selectors {
 		if selector, err := labels.Parse(text); err == nil {
 			c.selectors = append(c.selectors, selector)
@@ -56,6 +61,50 @@ func (c *choice) counts() (all, picked int) {
 	return len(c.picked), picked
 }
 
+// problems returns what is wrong with namespaces, some by name, and how many there are.
+func (c *choice) problems() (named []string, all int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, ns := range slices.Sorted(maps.Keys(c.refused)) {
+		if len(named) == maxProblems {
+			break
+		}
+		named = append(named, fmt.Sprintf("Namespace %s: %v: what is mirrored of it stays as it was", ns, c.refused[ns]))
+	}
+	return named, len(c.refused)
+}
+
+// unknown returns the namespaces whose metadata can not be used, and never could.
+func (c *choice) unknown(namespaces []*object) (names []string) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, ns := range namespaces {
+		if _, known := c.picked[ns.name]; ns.err != nil && !known {
+			names = append(names, ns.name)
+		}
+	}
+	return names
+}
+
+// undecided reports whether there are namespaces of which it is not known whether they are mirrored.
+func (c *choice) undecided() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for ns := range c.refused {
+		if _, known := c.picked[ns]; !known {
+			return true
+		}
+	}
+	return false
+}
+
+// assume notes that a namespace was mirrored before.
+func (c *choice) assume(namespace string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.picked[namespace] = true
+}
+
 // complete reports whether all namespaces were told.
 func (c *choice) complete() bool {
 	c.mu.RLock()
@@ -71,11 +120,14 @@ func (c *choice) set(all bool, namespaces []*object) (gained, lost []string) {
 	before := c.picked
 	if all {
 		c.picked, c.listed = make(map[string]bool, len(namespaces)), true
+		clear(c.refused)
 	}
 	for _, ns := range namespaces {
 		was, known := before[ns.name]
 		is := c.picks(ns.labels)
+		delete(c.refused, ns.name)
 		if ns.err != nil { // nobody knows its labels: it is as it was
+			c.refused[ns.name] = ns.err
 			if is = was; !known {
 				continue
 			}
@@ -104,6 +156,7 @@ func (c *choice) remove(namespace string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.picked, namespace)
+	delete(c.refused, namespace)
 }
 
 // pass returns the objects of a target that are mirrored, and notes the namespaces of the others.

@@ -205,3 +205,73 @@ func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
 		t.Errorf("%d of %d", picked, all)
 	}
 }
+
+// The limit is for what is mirrored: it bounds the list of namespaces as a whole, not what is in it.
+func TestNamespacesAreAllKnownWhateverTheLimits_K14(t *testing.T) {
+	s := newAPIServer(t)
+	s.Define("", "Namespace", "namespaces", "v1")
+	for i := range 30 {
+		s.Put("/namespaces", fakekube.Object("", fmt.Sprintf("n%02d", i), `{}`, `{"metadata":{"labels":{"mesh":"on"},"annotations":{"long":"`+strings.Repeat("a", 2000)+`"}}}`))
+	}
+	s.entry("n29/a", "a.x")
+	w := s.mirrors(chosen, "  limits: {maxBytes: 12000}\n")
+	w.synced()
+	w.serves("ServiceEntry n29/a")
+	if d := w.detail(); d.Namespaces != 30 || d.Selected != 30 {
+		t.Errorf("%d of %d namespaces", d.Selected, d.Namespaces)
+	}
+}
+
+func TestTooManyNamespacesAreAnErrorUntilTheLimitIsRaised_K9(t *testing.T) {
+	s := newAPIServer(t)
+	s.Define("", "Namespace", "namespaces", "v1")
+	for i := range 30 {
+		s.Namespace(fmt.Sprintf("n%02d", i), `{"mesh":"on","long":"`+strings.Repeat("a", 400)+`"}`)
+	}
+	s.entry("n01/a", "a.x")
+	s.entry("n29/a", "a.x")
+	w := s.mirrors(chosen, "  limits: {maxBytes: 12000}\n")
+	w.eventually("the list is an error", func() bool {
+		return strings.Contains(w.status().LastError, "core/Namespace: ") && strings.Contains(w.status().LastError, "limits.maxBytes of the upstream (12000)")
+	})
+	if w.status().Synced || len(w.has()) > 0 {
+		t.Errorf("served: %q", w.has())
+	}
+	w.reload(chosen, "  limits: {maxBytes: 1200000}\n")
+	w.synced()
+	w.serves("ServiceEntry n01/a", "ServiceEntry n29/a")
+}
+
+func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
+	s := choosing(t)
+	w := s.mirrors(chosen, "")
+	w.synced()
+	s.Namespace("shop", `{"mesh":1}`)
+	s.Namespace("new", `{"mesh":1}`)
+	w.eventually("both are named", func() bool {
+		notes := strings.Join(w.status().Notes, "\n")
+		return strings.Contains(notes, "Namespace new: metadata.labels") && strings.Contains(notes, "Namespace shop: metadata.labels")
+	})
+	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+
+	l := newLedger(nil, &script{}, newChoice([]string{"mesh=on"}), nil)
+	wrong := []*object{{name: "shop", err: errors.New("its labels are wrong")}}
+	for _, all := range []bool{true, false} {
+		results := l.choose(all, wrong)
+		if len(results) != 1 || results[0].RefusedTotal != 1 || results[0].Refused[0].Resource != "Namespace shop" {
+			t.Errorf("refused %+v", results)
+		}
+	}
+	for i := range maxProblems + 2 {
+		wrong = append(wrong, &object{name: fmt.Sprint(i), err: wrong[0].err})
+	}
+	l.choose(true, wrong)
+	if named, all := l.choice.problems(); len(named) != maxProblems || all != len(wrong) {
+		t.Errorf("%d of %d are named", len(named), all)
+	}
+	l.remove(&target{served: servedNamespaces}, wrong[0])
+	l.choose(false, []*object{{name: "1"}})
+	if _, all := l.choice.problems(); all != len(wrong)-2 {
+		t.Errorf("%d can not be used", all)
+	}
+}

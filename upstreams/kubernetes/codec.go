@@ -277,6 +277,8 @@ const overhead = 512
 // budget bounds what the objects of one list take in memory until the intake has them, in bytes.
 type budget struct {
 	most int // 0 for no bound
+	// whole: no object is without its content, unless there are too many.
+	whole bool
 
 	mu            sync.Mutex // guards the next two
 	objects, used int        // used is by their content
@@ -290,13 +292,18 @@ func (b *budget) take(o *object) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.objects++; b.objects*overhead > 2*b.most {
+	n := o.size()
+	taken := (b.objects + 1) * overhead
+	if b.whole {
+		taken += b.used + n
+	}
+	if b.objects++; taken > 2*b.most {
 		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) can ever hold", b.most)
 	}
 	if o.folded != nil && o.folded.held {
 		return nil
 	}
-	if n := o.size(); b.used+n <= b.most {
+	if b.whole || b.used+n <= b.most {
 		b.used += n
 		return nil
 	}
@@ -310,6 +317,7 @@ type decoder struct {
 	body     io.ReadCloser
 	scan     scanner
 	workload bool // the health of the objects counts
+	labels   bool // nothing else of them does
 	budget   *budget
 	fold     func(*object) // unless nil, leaves nothing of an object that whoever takes it has to decode
 	choice   *choice
@@ -379,6 +387,9 @@ func (d *decoder) object(e *envelope) (*object, error) {
 	}
 	if !d.choice.has(o.namespace) {
 		return &object{namespace: o.namespace, name: o.name, version: o.version, bare: true}, nil
+	}
+	if d.labels {
+		o.annotations, o.spec = nil, nil
 	}
 	if d.workload {
 		o.health = healthy(e.status)

@@ -150,7 +150,7 @@ func FuzzObjects(f *testing.F) {
 		s := New(configOf(), envOf())
 		tg := &target{served: served{kind: workloadEntry, version: "v1"}, source: s}
 		decode := func(o *object) {
-			if r, err := tg.decode(o); err == nil && r.FullName() != o.fullName() {
+			if r, _, err := tg.decode(o); err == nil && r.FullName() != o.fullName() {
 				t.Errorf("%s has become %s", o.fullName(), r.FullName())
 			}
 			_ = o.digest("")

@@ -21,6 +21,10 @@ type Detail struct {
 	// Namespaces counts those of the cluster, and Selected those that discoverySelectors pick.
 	Namespaces int `json:"namespaces,omitempty"`
 	Selected   int `json:"selected,omitempty"`
+	// NamespaceProblems names namespaces whose newest metadata can not be used, at most twenty;
+	// NamespaceProblemsTotal counts all.
+	NamespaceProblems      []string `json:"namespaceProblems,omitempty"`
+	NamespaceProblemsTotal int      `json:"namespaceProblemsTotal,omitempty"`
 	// Ingress is set where Ingresses are converted.
 	Ingress *IngressDetail `json:"ingress,omitempty"`
 }
@@ -42,6 +46,10 @@ type IngressDetail struct {
 func (d *Detail) notes() (lines []string) {
 	if d.Namespaces > 0 {
 		lines = append(lines, fmt.Sprintf("%d of %s selected", d.Selected, count(d.Namespaces, "namespace")))
+	}
+	lines = append(lines, d.NamespaceProblems...)
+	if more := d.NamespaceProblemsTotal - len(d.NamespaceProblems); more > 0 {
+		lines = append(lines, fmt.Sprintf("not listed: %s of its namespaces", count(more, "problem")))
 	}
 	if i := d.Ingress; i != nil {
 		lines = append(lines, i.Problems...)

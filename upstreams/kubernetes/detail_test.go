@@ -8,9 +8,12 @@ import (
 func TestNotesTellWhatOfAClusterIsLeftOut(t *testing.T) {
 	d := Detail{
 		Namespaces: 80, Selected: 12, UnknownFields: 1,
+		NamespaceProblems: []string{"Namespace shop: metadata.labels is no object"}, NamespaceProblemsTotal: 2,
 		Ingress: &IngressDetail{Problems: []string{"Ingress shop/a: spec.defaultBackend: not converted"}, ProblemsTotal: 3},
 	}
 	const want = `12 of 80 namespaces selected
+Namespace shop: metadata.labels is no object
+not listed: 1 problem of its namespaces
 Ingress shop/a: spec.defaultBackend: not converted
 not listed: 2 problems of its Ingresses
 unknown fields in 1 object: this build leaves them out`

@@ -101,6 +101,14 @@ var quick = pace{
 // mirrors runs an upstream of the server. settings are YAML of the section, and more of the upstream.
 func (s *apiServer) mirrors(settings, more string) *world {
 	s.t.Helper()
+	w := s.upstream(settings, more, nil)
+	w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
+	return w
+}
+
+// upstream is what mirrors runs. keeper may be nil.
+func (s *apiServer) upstream(settings, more string, keeper upstreams.Keeper) *world {
+	s.t.Helper()
 	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate(), journal: events.New(events.Limits{})}
 	w.path = s.kubeconfig("t")
 	cfg := w.config(settings, more)
@@ -111,12 +119,11 @@ func (s *apiServer) mirrors(settings, more string) *world {
 		return w.source, nil
 	}
 	var err error
-	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, nil, slog.New(slog.DiscardHandler))
+	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, keeper, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	w.manager.Record(w.journal)
-	w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
 	return w
 }
 

@@ -229,3 +229,26 @@ func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
 		t.Errorf("told: %q", told)
 	}
 }
+
+// Objects that are as they were are not decoded again, and what was left out of them is known all the same.
+func TestUnknownFieldsAreKnownInEveryVersionOfAKind_K9(t *testing.T) {
+	for name, settings := range map[string]string{"all namespaces": "", "each namespace": ", namespaces: [shop, pay]"} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.entry("shop/a", "a.x", `{"spec":{"fresh":1}}`)
+			s.entry("shop/gone", "a.x", `{"spec":{"fresh":1}}`)
+			s.entry("pay/b", "b.x", `{"spec":{"fresh":1}}`)
+			w := s.mirrors(settings, "  guard: {percent: 100, empty: pass}\n")
+			w.synced()
+			w.eventually("three have unknown fields", func() bool { return w.detail().UnknownFields == 3 })
+			s.Define("networking.istio.io", "ServiceEntry", "serviceentries", "v1beta1")
+			w.eventually("the other version is followed", func() bool { return s.Asked("/v1beta1/", "serviceentries") > 0 })
+			s.Remove(entries, "shop/gone")
+			s.entry("shop/last", "c.x")
+			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "ServiceEntry shop/last")
+			w.eventually("two have unknown fields", func() bool { return w.detail().UnknownFields == 2 })
+			s.Define("networking.istio.io", "ServiceEntry", "serviceentries")
+			w.eventually("the kind is gone", func() bool { return w.detail().UnknownFields == 0 })
+		})
+	}
+}

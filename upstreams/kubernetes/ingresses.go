@@ -29,7 +29,7 @@ var (
 	ingressOutputs = []mirror.Kind{gatewayKind, virtualServiceKind}
 )
 
-// maxProblems bounds the problems of Ingresses that a status names.
+// maxProblems bounds the problems of Ingresses, and those of namespaces, that a status names.
 const maxProblems = 20
 
 // ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.
@@ -41,6 +41,7 @@ type ingresses struct {
 	has       map[mirror.Kind]bool             // inputs that have synced
 	unsettled bool                             // the MeshConfig is to tell how, and was not read yet
 	relisted  bool                             // an input was, since all outputs were returned
+	undecided bool                             // it is not known of some namespaces whether they are mirrored
 
 	// sizes are those of the inputs, in bytes, used their sum, and most what that may be, 0 for any.
 	sizes      map[mirror.Kind]map[string]int
@@ -186,9 +187,12 @@ func (g *ingresses) leave(namespaces []string) {
 // owes reports whether all outputs are to be returned once more.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether some input was never decoded. What was made of it before the start, by another
-// build or under other limits, is not gone.
+// lacks reports whether some input was never decoded, or may be in a namespace that is undecided. What was
+// made of it before the start, by another build or under other limits, is not gone.
 func (g *ingresses) lacks() bool {
+	if g.undecided {
+		return true
+	}
 	for kind, undone := range g.undone {
 		for name := range undone {
 			if _, decoded := g.sizes[kind][name]; !decoded {
@@ -257,7 +261,7 @@ func (g *ingresses) elements(all []*ingress.Output) func(int, intake.Known) iter
 			for _, out := range all {
 				if !yield(intake.Element{
 					Name: []byte(out.Key.FullName()), Size: proto.Size(out.Body), Digest: out.Digest(),
-					Decode: func() (*mirror.Resource, error) { return resourceOf(g.upstream, out) },
+					Decode: func() (*mirror.Resource, bool, error) { return resourceOf(g.upstream, out) },
 				}) {
 					return
 				}
@@ -267,12 +271,13 @@ func (g *ingresses) elements(all []*ingress.Output) func(int, intake.Known) iter
 }
 
 // resourceOf returns the resource of an output.
-func resourceOf(upstream string, out *ingress.Output) (*mirror.Resource, error) {
+func resourceOf(upstream string, out *ingress.Output) (r *mirror.Resource, lacks bool, err error) {
 	body := &anypb.Any{}
 	if err := anypb.MarshalFrom(body, out.Body, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return mirror.New(mirror.Spec{Key: out.Key, Source: upstream, Annotations: out.Annotations, Body: body})
+	r, err = mirror.New(mirror.Spec{Key: out.Key, Source: upstream, Annotations: out.Annotations, Body: body})
+	return r, false, err
 }
 
 // problems returns what is not converted, some by name, and how many problems there are. Nobody may

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +64,11 @@ type target struct {
 
 	books // what the intake has been told
 	state
+}
+
+// covers reports whether it follows an object of that name.
+func (t *target) covers(fullName string) bool {
+	return t.namespace == "" || strings.HasPrefix(fullName, t.namespace+"/")
 }
 
 // run follows the objects until ctx ends.
@@ -294,7 +300,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	s.decoder = newDecoder(&counted{resp.Body, s}, t.kind == workloadEntry)
-	s.choice = t.source.choice
+	s.choice, s.labels = t.source.choice, t.kind == namespaceKind
 	if (longest == 0 || options.SendInitialEvents != nil) && t.source.ledger.mirrors(t) {
 		s.fold = t.fold
 	}
@@ -307,7 +313,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 	connection.gatherer.lists.Add(1)
 	s.come = sync.OnceFunc(func() { connection.gatherer.lists.Add(-1) })
 	if options.Continue == "" {
-		t.room.Store(&budget{most: t.source.maxBytes()})
+		t.room.Store(&budget{most: t.source.maxBytes(), whole: t.kind == namespaceKind})
 	}
 	s.budget = t.room.Load()
 	return s, nil

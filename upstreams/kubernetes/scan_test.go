@@ -149,7 +149,7 @@ func TestWhatIsMirroredIsNotHeldTwiceWhileItIsListedAnew_K7(t *testing.T) {
 		return o.(*object)
 	}
 	first := read()
-	if r, err := tg.decode(first); err != nil || r.FullName() != "team/service-000001" {
+	if r, _, err := tg.decode(first); err != nil || r.FullName() != "team/service-000001" {
 		t.Fatal(r, err)
 	}
 	feed.held["networking.istio.io/ServiceEntry team/service-000001"] = first.folded.digest
@@ -161,7 +161,7 @@ func TestWhatIsMirroredIsNotHeldTwiceWhileItIsListedAnew_K7(t *testing.T) {
 		t.Errorf("it is another one: %+v", again)
 	}
 	// The intake asks for its content all the same where it has gone meanwhile.
-	if _, err := tg.decode(again); !errors.Is(err, errLetGo) {
+	if _, _, err := tg.decode(again); !errors.Is(err, errLetGo) {
 		t.Errorf("%v, want %v", err, errLetGo)
 	}
 	select {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -58,15 +59,15 @@ type status struct {
 	since    time.Time
 	identity string
 	version  string // of the server
-	// unknown are the objects with fields that this build does not know, by target.
-	unknown map[*target]map[string]struct{}
+	// unknown are the objects with fields that this build does not know, by kind.
+	unknown map[mirror.Kind]map[string]struct{}
 	// unusable are kinds that are served in versions only that this build does not know.
 	unusable []upstreams.FollowedKind
 }
 
 func newStatus() status {
 	return status{
-		targets: map[mirror.Kind][]*target{}, unknown: map[*target]map[string]struct{}{},
+		targets: map[mirror.Kind][]*target{}, unknown: map[mirror.Kind]map[string]struct{}{},
 		entered: upstreams.StateConnecting, since: time.Now(),
 	}
 }
@@ -143,13 +144,14 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 	}
 }
 
-// show makes targets those of a kind.
+// show makes targets those of a kind. What is noted of the objects that they follow stays: those that are
+// as they were are not decoded again.
 func (s *Source) show(kind mirror.Kind, targets []*target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.st.targets[kind] {
-		delete(s.st.unknown, t)
-	}
+	maps.DeleteFunc(s.st.unknown[kind], func(name string, _ struct{}) bool {
+		return !slices.ContainsFunc(targets, func(t *target) bool { return t.covers(name) })
+	})
 	for _, t := range targets {
 		t.shown = Listing
 	}
@@ -213,10 +215,10 @@ func (s *Source) unknown(t *target, o *object, fields []string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all, name := s.st.unknown[t], o.fullName()
+	all, name := s.st.unknown[t.kind], o.fullName()
 	if all == nil {
 		all = map[string]struct{}{}
-		s.st.unknown[t] = all
+		s.st.unknown[t.kind] = all
 	}
 	if _, noted := all[name]; !noted {
 		all[name] = struct{}{}
@@ -228,24 +230,22 @@ func (s *Source) unknown(t *target, o *object, fields []string) {
 func (s *Source) knows(t *target, o *object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.st.unknown[t], o.fullName())
+	delete(s.st.unknown[t.kind], o.fullName())
 }
 
 // knowsOnly notes that these are all objects of a target.
 func (s *Source) knowsOnly(t *target, all []*object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	noted := s.st.unknown[t]
+	noted := s.st.unknown[t.kind]
 	if len(noted) == 0 {
 		return
 	}
-	still := map[string]struct{}{}
+	listed := make(map[string]bool, len(all))
 	for _, o := range all {
-		if _, is := noted[o.fullName()]; is {
-			still[o.fullName()] = struct{}{}
-		}
+		listed[o.fullName()] = true
 	}
-	s.st.unknown[t] = still
+	maps.DeleteFunc(noted, func(name string, _ struct{}) bool { return t.covers(name) && !listed[name] })
 }
 
 // unusable notes the kinds of an answer that are served in versions only that this build does not know.
@@ -337,6 +337,7 @@ func (s *Source) sorted() (all []*target) {
 func (s *Source) describeDerived(d *Detail) {
 	if s.choice != nil {
 		d.Namespaces, d.Selected = s.choice.counts()
+		d.NamespaceProblems, d.NamespaceProblemsTotal = s.choice.problems()
 	}
 	if l := s.told.Load(); l != nil && l.ingresses != nil {
 		d.Ingress = l.converting()

@@ -72,7 +72,7 @@ func (t *target) elements(all []*object) func(int, intake.Known) iter.Seq[intake
 			for _, o := range all {
 				if !yield(intake.Element{
 					Name: []byte(o.fullName()), Version: []byte(o.version), Size: o.size(), Digest: o.digest(t.source.settings),
-					Decode: func() (*mirror.Resource, error) { return t.decode(o) },
+					Decode: func() (*mirror.Resource, bool, error) { return t.decode(o) },
 				}) {
 					return
 				}
@@ -106,19 +106,19 @@ func (t *target) make(o *object, f *folded) {
 // errLetGo is the error of an object that the intake held when it came, and does not hold any more.
 var errLetGo = errors.New("it has gone from the mirror while its kind was listed, and is asked for again")
 
-// decode returns the resource of an object.
-func (t *target) decode(o *object) (*mirror.Resource, error) {
+// decode returns the resource of an object. lacks reports whether it had fields that this build does not know.
+func (t *target) decode(o *object) (r *mirror.Resource, lacks bool, err error) {
 	if o.folded == nil {
 		t.make(o, &folded{digest: o.digest(t.source.settings), size: o.size()})
 	}
 	if o.folded.held {
 		t.restart()
-		return nil, errLetGo
+		return nil, false, errLetGo
 	}
 	if o.folded.asked {
 		t.source.unknown(t, o, o.folded.unknown)
 	}
-	return o.folded.resource, o.folded.err
+	return o.folded.resource, len(o.folded.unknown) > 0, o.folded.err
 }
 
 func (t *target) keyOf(o *object) mirror.Key {
