@@ -27,11 +27,15 @@ type apiServer struct {
 	http *httptest.Server
 }
 
-func newAPIServer(t *testing.T) *apiServer {
+// newAPIServer starts an API server, after others have prepared its HTTP server.
+func newAPIServer(t *testing.T, prepare ...func(*httptest.Server)) *apiServer {
 	s := &apiServer{Server: fakekube.New(), pace: quick, t: t}
 	s.http = httptest.NewUnstartedServer(s.Server)
 	s.http.EnableHTTP2 = true
 	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	for _, f := range prepare {
+		f(s.http)
+	}
 	s.http.StartTLS()
 	t.Cleanup(func() {
 		s.http.CloseClientConnections()
