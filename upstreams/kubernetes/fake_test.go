@@ -22,9 +22,10 @@ import (
 // apiServer is an API server in this process, which sources mirror at a pace.
 type apiServer struct {
 	*fakekube.Server
-	pace pace
-	t    *testing.T
-	http *httptest.Server
+	pace   pace
+	keeper upstreams.Keeper // of the relays that mirror it, nil for none
+	t      *testing.T
+	http   *httptest.Server
 }
 
 // newAPIServer starts an API server, after others have prepared its HTTP server.
@@ -114,7 +115,7 @@ func (s *apiServer) mirrors(settings, more string) *world {
 		return w.source, nil
 	}
 	var err error
-	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, nil, slog.New(slog.DiscardHandler))
+	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, s.keeper, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
