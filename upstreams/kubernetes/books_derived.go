@@ -137,7 +137,7 @@ func (l *ledger) decide() []intake.Result {
 		return nil
 	}
 	l.ingresses.undecided = l.choice.undecided()
-	return l.tell(l.ingresses.changes(l.awaitsInputs()))
+	return l.tell(l.convert(l.changed))
 }
 
 // leave takes over that namespaces are not mirrored any more.

@@ -23,16 +23,21 @@ import (
 type apiServer struct {
 	*fakekube.Server
 	pace   pace
+	keeper upstreams.Keeper // of the relays that mirror it, nil for none
 	t      *testing.T
 	http   *httptest.Server
 	faulty func(*object) // what the relay's code does over an object
 }
 
-func newAPIServer(t *testing.T) *apiServer {
+// newAPIServer starts an API server, after others have prepared its HTTP server.
+func newAPIServer(t *testing.T, prepare ...func(*httptest.Server)) *apiServer {
 	s := &apiServer{Server: fakekube.New(), pace: quick, t: t}
 	s.http = httptest.NewUnstartedServer(s.Server)
 	s.http.EnableHTTP2 = true
 	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	for _, f := range prepare {
+		f(s.http)
+	}
 	s.http.StartTLS()
 	t.Cleanup(func() {
 		s.http.CloseClientConnections()
@@ -101,13 +106,13 @@ var quick = pace{
 // mirrors runs an upstream of the server. settings are YAML of the section, and more of the upstream.
 func (s *apiServer) mirrors(settings, more string) *world {
 	s.t.Helper()
-	w := s.upstream(settings, more, nil)
+	w := s.upstream(settings, more)
 	w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
 	return w
 }
 
-// upstream is what mirrors runs. keeper may be nil.
-func (s *apiServer) upstream(settings, more string, keeper upstreams.Keeper) *world {
+// upstream is what mirrors runs.
+func (s *apiServer) upstream(settings, more string) *world {
 	s.t.Helper()
 	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate(), journal: events.New(events.Limits{})}
 	w.path = s.kubeconfig("t")
@@ -119,7 +124,7 @@ func (s *apiServer) upstream(settings, more string, keeper upstreams.Keeper) *wo
 		return w.source, nil
 	}
 	var err error
-	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, keeper, slog.New(slog.DiscardHandler))
+	w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, s.keeper, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -2,9 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,35 +53,6 @@ func TestShortHostsLeaveComplete_K11(t *testing.T) {
 	body := w.aggregate.Get(mirror.Key{Kind: virtualServiceKind, Namespace: "shop", Name: "r"}).Spec().Body.GetValue()
 	if n := bytes.Count(body, []byte("reviews.shop.svc.east.local")); n != 2 {
 		t.Errorf("%d complete hosts in %q", n, body)
-	}
-}
-
-func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors("", "")
-	w.synced()
-	lists := s.Asked("serviceentries", "sendInitialEvents")
-	ca := filepath.Join(filepath.Dir(w.path), "ca.crt")
-	text, err := os.ReadFile(ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 5 {
-		text = append(text, text...)
-		if err := os.WriteFile(ca+".new", text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(ca+".new", ca); err != nil {
-			t.Fatal(err)
-		}
-		w.eventually("the new CA is used", func() bool { return w.detail().Rotations == uint64(i+1) })
-		s.entry("shop/a", fmt.Sprintf("a%d.x", i))
-	}
-	s.entry("shop/b", "b.x")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-	if n := s.Asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
-		t.Errorf("it has listed %d times", n)
 	}
 }
 

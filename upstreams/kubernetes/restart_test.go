@@ -17,7 +17,8 @@ import (
 func (s *apiServer) keeps(dir, settings, more string) (w *world, end func()) {
 	s.t.Helper()
 	keeper := disk.Open(local.New(dir, slog.New(slog.DiscardHandler)), disk.Options{})
-	w = s.upstream(settings, more, keeper)
+	s.keeper = keeper
+	w = s.upstream(settings, more)
 	var ends []func()
 	for _, run := range []func(context.Context) error{w.manager.Run, w.aggregate.Run, w.journal.Run, keeper.Run} {
 		ctx, cancel := context.WithCancel(context.Background())
