@@ -38,6 +38,8 @@ type Config struct {
 	ClusterUID string `yaml:"clusterUID"`
 	// AllowExec are the programs, as the kubeconfig writes them, that it may have run.
 	AllowExec []string `yaml:"allowExec,omitempty"`
+	// Account is the directory of the service account for InCluster. Empty: that of every pod.
+	Account string `yaml:"-"`
 	// Found, unless nil, has the kubeconfig, in place of a file.
 	Found *Access `yaml:"-"`
 }

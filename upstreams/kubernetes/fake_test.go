@@ -22,11 +22,12 @@ import (
 // apiServer is an API server in this process, which sources mirror at a pace.
 type apiServer struct {
 	*fakekube.Server
-	pace   pace
-	keeper upstreams.Keeper // of the relays that mirror it, nil for none
-	t      *testing.T
-	http   *httptest.Server
-	faulty func(*object) // what the relay's code does over an object
+	pace    pace
+	keeper  upstreams.Keeper // of the relays that mirror it, nil for none
+	section func(*Config)    // changes those of the relays, unless nil
+	t       *testing.T
+	http    *httptest.Server
+	faulty  func(*object) // what the relay\'s code does over an object
 }
 
 // newAPIServer starts an API server, after others have prepared its HTTP server.
@@ -119,6 +120,9 @@ func (s *apiServer) upstream(settings, more string) *world {
 	cfg := w.config(settings, more)
 	kind := Kind()
 	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
+		if s.section != nil {
+			s.section(sectionOf(u))
+		}
 		w.source = New(u, env)
 		w.source.pace, w.source.fault = s.pace, s.faulty
 		return w.source, nil

@@ -2,14 +2,17 @@ package kubernetes
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -24,8 +27,10 @@ import (
 // maxCredentials bounds each file that tells how to reach a server, in bytes.
 const maxCredentials = 1 << 20
 
-// access is how to reach a server and show who we are: all of it that is in files, but for a token,
-// which client-go reads again every minute.
+// accountPath is where a pod has its service account.
+const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// access is how to reach a server and show who we are: all of it that is in files.
 type access struct {
 	config  *rest.Config
 	digest  xxh3.Uint128    // of the files, and of what a program has issued
@@ -54,11 +59,16 @@ func accessOf(c *Config) (access, error) {
 		h.Write(*f.data) //nolint:errcheck // it never fails
 		*f.path = ""
 	}
-	if cfg.BearerTokenFile != "" {
-		if _, err := readBounded(cfg.BearerTokenFile); err != nil {
+	if file := cfg.BearerTokenFile; file != "" {
+		token, err := readBounded(file)
+		if err != nil {
 			return access{}, err
 		}
-		cfg.BearerToken = "" // the file has it, and newer ones
+		if token = bytes.TrimSpace(token); len(token) == 0 {
+			return access{}, fmt.Errorf("%s has no token", file)
+		}
+		h.Write(token) //nolint:errcheck // it never fails
+		cfg.BearerToken, cfg.BearerTokenFile = string(token), ""
 	}
 	program := cfg.ExecProvider
 	if program != nil && program.APIVersion != "client.authentication.k8s.io/v1" && program.APIVersion != "client.authentication.k8s.io/v1beta1" {
@@ -72,11 +82,7 @@ func accessOf(c *Config) (access, error) {
 
 func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
 	if c.InCluster {
-		cfg, err := rest.InClusterConfig()
-		if errors.Is(err, rest.ErrNotInCluster) {
-			err = errors.New("inCluster: this is no pod of a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
-		}
-		return cfg, err
+		return inCluster(cmp.Or(c.Account, accountPath))
 	}
 	if c.Found != nil {
 		return c.Found.restConfig(h)
@@ -107,6 +113,20 @@ func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
 		return nil, fmt.Errorf("%s: %w", c.Kubeconfig, err)
 	}
 	return cfg, nil
+}
+
+// inCluster returns how a pod reaches the API server of its cluster, with the service account in a
+// directory. rest.InClusterConfig would do without a CA that it can not read.
+func inCluster(account string) (*rest.Config, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("inCluster: this is no pod of a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+	}
+	return &rest.Config{
+		Host:            "https://" + net.JoinHostPort(host, port),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(account, "ca.crt")},
+		BearerTokenFile: filepath.Join(account, "token"),
+	}, nil
 }
 
 func contextOf(file *api.Config, c *Config) string {
