@@ -59,6 +59,7 @@ var wellKnown = []*KindInfo{
 	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
 
 	{Kind: Kind{gatewayAPI, "GatewayClass"}, Versions: []string{"v1", "v1beta1"}, Plural: "gatewayclasses", ShortNames: []string{"gc"}, ClusterScoped: true, message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayX, "XMesh"}, Versions: []string{"v1alpha1"}, Plural: "xmeshes", ClusterScoped: true, message: (*structpb.Struct)(nil)},
 	{Kind: Kind{gatewayAPI, "ReferenceGrant"}, Versions: []string{"v1", "v1beta1"}, Plural: "referencegrants", ShortNames: []string{"refgrant"}, message: (*structpb.Struct)(nil)},
 
 	{Kind: Kind{networking, "WorkloadGroup"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "workloadgroups", ShortNames: []string{"wg"}, message: (*networkingv1alpha3.WorkloadGroup)(nil)},
@@ -83,6 +84,7 @@ var wellKnown = []*KindInfo{
 	{Kind: Kind{networking, "Gateway"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "gateways", ShortNames: []string{"gw"}, message: (*networkingv1alpha3.Gateway)(nil)},
 	{Kind: Kind{gatewayAPI, "Gateway"}, Versions: []string{"v1", "v1beta1"}, Plural: "gateways", ShortNames: []string{"gtw"}, message: (*structpb.Struct)(nil)},
 	{Kind: Kind{gatewayAPI, "ListenerSet"}, Versions: []string{"v1"}, Plural: "listenersets", ShortNames: []string{"lset"}, message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayX, "XListenerSet"}, Versions: []string{"v1alpha1"}, Plural: "xlistenersets", message: (*structpb.Struct)(nil)},
 
 	{Kind: Kind{networking, "VirtualService"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "virtualservices", ShortNames: []string{"vs"}, message: (*networkingv1alpha3.VirtualService)(nil)},
 	{Kind: Kind{gatewayAPI, "HTTPRoute"}, Versions: []string{"v1", "v1beta1"}, Plural: "httproutes", message: (*structpb.Struct)(nil)},

@@ -105,6 +105,8 @@ var structFields = map[mirror.Kind][]structField{
 		{"tls.frontend.perPort[].tls.validation.caCertificateRefs[]", policyRef},
 	}, listenerFields...),
 	{Group: gatewayAPIGroup, Kind: "ListenerSet"}: append([]structField{{"parentRef", parentRef}}, listenerFields...),
+	{Group: gatewayXGroup, Kind: "XListenerSet"}:  append([]structField{{"parentRef", parentRef}}, listenerFields...),
+	{Group: gatewayXGroup, Kind: "XMesh"}:         {{"parametersRef", policyRef}},
 	{Group: gatewayAPIGroup, Kind: "HTTPRoute"}:   routeFields,
 	{Group: gatewayAPIGroup, Kind: "GRPCRoute"}:   routeFields,
 	{Group: gatewayAPIGroup, Kind: "TCPRoute"}:    routeFields,

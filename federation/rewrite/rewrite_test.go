@@ -272,6 +272,12 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			`{"parentRef": {"name": "gw", "namespace": "other"}, "listeners": [{"name": "l", "hostname": "a.corp.example"}]}`,
 			`{"parentRef": {"name": "e-gw-x", "namespace": "east-other"}, "listeners": [{"name": "l", "hostname": "a.corp.east.example"}]}`,
 		},
+		{
+			"xlistenerset",
+			`{"parentRef": {"name": "gw", "namespace": "other"}, "listeners": [{"name": "l", "hostname": "a.corp.example"}]}`,
+			`{"parentRef": {"name": "e-gw-x", "namespace": "east-other"}, "listeners": [{"name": "l", "hostname": "a.corp.east.example"}]}`,
+		},
+		{"xmesh", `{"controllerName": "corp.example/c", "parametersRef": {"group": "", "kind": "ConfigMap", "name": "p", "namespace": "other"}}`, `{"controllerName": "corp.example/c", "parametersRef": {"group": "", "kind": "ConfigMap", "name": "p", "namespace": "east-other"}}`},
 		{"xbackend", `{"type": "ExternalHostname", "externalHostname": {"hostname": "db.corp.example"}}`, `{"type": "ExternalHostname", "externalHostname": {"hostname": "db.example"}}`},
 		{"xbackendtrafficpolicy", `{"targetRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "b"}]}`, `{"targetRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "e-b-x"}]}`},
 	}
@@ -282,7 +288,7 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 		tested[kind] = true
 		t.Run(kind.String(), func(t *testing.T) {
 			full := "team-a/it"
-			if kind == gatewayClass {
+			if info, _ := mirror.LookupKind(kind); info.ClusterScoped {
 				full = "/it"
 			}
 			in := newRewriteResource(t, rewriteSpec(t, kind, full, tt.before))

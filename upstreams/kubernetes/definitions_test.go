@@ -92,11 +92,15 @@ func TestGatewayAPIObjectsPassInWhateverVersion_K1(t *testing.T) {
 		{"gateway.networking.x-k8s.io", "XMesh", "xmeshes", "v1alpha1"},
 	} {
 		s.Define(one[0], one[1], one[2], one[3])
-		s.Put(one[0]+"/"+one[2], fakekube.Object("shop", "a", `{"new":{"field":[1]}}`))
+		o := fakekube.Object("shop", "a", `{"new":{"field":[1]}}`)
+		if one[1] == "XMesh" {
+			delete(o["metadata"].(map[string]any), "namespace")
+		}
+		s.Put(one[0]+"/"+one[2], o)
 	}
 	w := s.mirrors("", "")
 	w.synced()
-	w.serves("HTTPRoute shop/a", "TCPRoute shop/a", "XBackendTrafficPolicy shop/a", "XListenerSet shop/a", "XMesh shop/a")
+	w.serves("HTTPRoute shop/a", "TCPRoute shop/a", "XBackendTrafficPolicy shop/a", "XListenerSet shop/a", "XMesh /a")
 }
 
 func TestAKindInUnknownVersionsOnlyIsNamed_K9(t *testing.T) {

@@ -12,13 +12,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// experimental are kinds of the experimental channel of Gateway API that are not among the well-known
-// ones: no istiod gives them to anybody.
-var experimental = []mirror.Kind{
-	{Group: "gateway.networking.x-k8s.io", Kind: "XListenerSet"},
-	{Group: "gateway.networking.x-k8s.io", Kind: "XMesh"},
-}
-
 // acceptDiscovery asks for all groups in one answer; a server of before 1.27 answers with their
 // names only.
 const acceptDiscovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," +

@@ -68,7 +68,7 @@ func TestThePermissionsOfTheDocsAreThoseThatAreNeeded(t *testing.T) {
 			plurals = append(plurals, info.Plural)
 		}
 	}
-	plurals = append(plurals, "xlistenersets", "xmeshes", servedNamespaces.plural, servedDefinitions.plural)
+	plurals = append(plurals, servedNamespaces.plural, servedDefinitions.plural)
 	for _, input := range servedInputs {
 		plurals = append(plurals, input.plural)
 	}

@@ -36,8 +36,8 @@ func TestEveryWellKnownKindIsMirrored_K1(t *testing.T) {
 			continue
 		}
 		one := info.Kind.Kind + " shop/a"
-		if info.Kind.Kind == "GatewayClass" {
-			one = "GatewayClass /a" // it is in no namespace
+		if info.ClusterScoped {
+			one = info.Kind.Kind + " /a" // it is in no namespace
 		}
 		for s, version := range map[*apiServer]string{newest: info.Versions[0], oldest: info.Versions[len(info.Versions)-1]} {
 			s.Define(info.Kind.Group, info.Kind.Kind, info.Plural, version)

@@ -160,7 +160,6 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 			s.kinds = append(s.kinds, info.Kind)
 		}
 	}
-	s.kinds = append(s.kinds, experimental...)
 	for _, text := range section.Kinds {
 		if k, ok := kindOf(text); ok && !slices.Contains(s.kinds, k) {
 			s.kinds = append(s.kinds, k)
