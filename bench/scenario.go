@@ -101,13 +101,13 @@ func (s scenario) calm(c contender) time.Duration {
 	return cmp.Or(s.Rest, rest-time.Second) // a second has passed since the first sync
 }
 
-// lists returns how often the first list of an API server is taken: its own collections fall on every
-// other, unless it collects many times within one.
+// lists returns how often the first list of an API server is taken. Its own collections fall on every other
+// of 10,000 objects, on few of fewer, and many times on each of more.
 func (s scenario) lists() int {
-	if s.Configs > 10_000 {
-		return 1
+	if s.Configs == 10_000 {
+		return 4
 	}
-	return 4
+	return 1
 }
 
 // estimate returns about how long one run of a contender takes.
@@ -116,6 +116,12 @@ func (s scenario) estimate(c contender) time.Duration {
 	slow := resources * clients * c.slow
 	change := clients*aChange + slow
 	took := openAndClose + resources*aResource + resources*clients*aCopy + clients*aClient + slow
+	if s.Kubernetes {
+		took += resources*anObject + time.Duration(s.lists()-1)*(openAndClose+calmServer+resources*anObject/4)
+	}
+	if c.mute {
+		return took // nobody can ask it for more
+	}
 	if s.Changes > 0 || s.Settle {
 		singles := time.Duration(s.changesFor(c)) * (gap + change)
 		calm := s.calm(c)
@@ -132,7 +138,6 @@ func (s scenario) estimate(c contender) time.Duration {
 		took += 2*s.Stall + s.Stall/3
 	}
 	if s.Kubernetes {
-		took += resources*anObject + time.Duration(s.lists()-1)*(openAndClose+calmServer+resources*anObject/4)
 		if c.slow == 0 && s.Rate > 0 {
 			took += s.Lasting
 		}
