@@ -3,6 +3,7 @@ package adsclient
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/fakenet"
 	"meshrelay/internal/fakexds"
 )
 
@@ -172,7 +174,7 @@ func TestAProxyIsUsed(t *testing.T) {
 		return
 	}
 	s := fakexds.Start(t, &fakexds.Server{})
-	w := newWire(t, s.Addr)
+	w := fakenet.Start(t, s.Addr)
 	asked := make(chan *http.Request, 1)
 	proxy := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
 		conn, rest, err := out.(http.Hijacker).Hijack()
@@ -186,10 +188,10 @@ func TestAProxyIsUsed(t *testing.T) {
 		default:
 		}
 		if _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n\r\n")); err == nil {
-			w.carry(&earlyReader{Conn: conn, r: rest.Reader})
+			w.Carry(&earlyReader{Conn: conn, r: rest.Reader})
 		}
 	}))
-	t.Cleanup(func() { w.cut(); proxy.Close() })
+	t.Cleanup(func() { w.Cut(); proxy.Close() })
 	client := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAProxyIsUsed$")
 	client.Env = append(os.Environ(), throughProxy+"=yes", "NO_PROXY=", "HTTPS_PROXY="+strings.Replace(proxy.URL, "http://", "http://me:secret@", 1))
 	if out, err := client.CombinedOutput(); err != nil {
@@ -208,3 +210,13 @@ type earlyReader struct {
 }
 
 func (c *earlyReader) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+var errNoDial = errors.New("not dialled in this test")
+
+// countingDialer makes connections fail, and tells what they would be to.
+func countingDialer(dialled func(address string)) grpc.DialOption {
+	return grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
+		dialled(address)
+		return nil, errNoDial
+	})
+}

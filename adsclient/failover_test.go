@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/fakenet"
 	"meshrelay/internal/fakexds"
 )
 
@@ -90,9 +91,9 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 		}, "connection refused", false, Disconnected},
 		{"name that does not exist", func(*testing.T) string { return "no.such.name.invalid:15010" }, "no.such.name.invalid", false, Disconnected},
 		{"accepts connections and sends nothing", func(t *testing.T) string {
-			w := newWire(t, fakexds.Start(t, &fakexds.Server{}).Addr)
-			w.freeze()
-			return w.addr
+			w := fakenet.Start(t, fakexds.Start(t, &fakexds.Server{}).Addr)
+			w.Freeze()
+			return w.Addr
 		}, "", false, Disconnected},
 		{"unauthenticated", fails(status.Error(codes.Unauthenticated, "who?")), "who?", false, Denied},
 		{"denied", fails(status.Error(codes.PermissionDenied, "not you")), "not you", false, Denied},
@@ -112,17 +113,17 @@ func TestABadAddressIsLeftForTheNext_C16(t *testing.T) {
 		{"stalls in the middle of a response", func(t *testing.T) string {
 			s := fakexds.Start(t, &fakexds.Server{})
 			s.Set(seURL, large("shop/a", 1<<20))
-			w := newWire(t, s.Addr)
-			w.after.Store(200 << 10)
-			return w.addr
+			w := fakenet.Start(t, s.Addr)
+			w.After.Store(200 << 10)
+			return w.Addr
 		}, seURL, true, Disconnected},
 		{"resets in the middle of a response", func(t *testing.T) string {
 			s := fakexds.Start(t, &fakexds.Server{})
 			s.Set(seURL, large("shop/a", 1<<20))
-			w := newWire(t, s.Addr)
-			w.after.Store(200 << 10)
-			w.reset.Store(true)
-			return w.addr
+			w := fakenet.Start(t, s.Addr)
+			w.After.Store(200 << 10)
+			w.Reset.Store(true)
+			return w.Addr
 		}, "", true, Disconnected},
 		{"sends what is too large", func(t *testing.T) string {
 			s := fakexds.Start(t, &fakexds.Server{})
@@ -180,13 +181,13 @@ func TestASlowLinkIsWaitedFor_C16(t *testing.T) {
 				fakexds.Start(t, s)
 			}
 			s.Set(seURL, large("shop/a", 192<<10))
-			w := newWire(t, s.Addr)
-			w.pace = rate.NewLimiter(96<<10, 1<<10)
-			w.pace.ReserveN(time.Now(), 1<<10) // it starts empty
+			w := fakenet.Start(t, s.Addr)
+			w.Pace = rate.NewLimiter(96<<10, 1<<10)
+			w.Pace.ReserveN(time.Now(), 1<<10) // it starts empty
 			h := newRecorder()
-			c := start(t, h, func(c *Config) { change(c); c.connectTimeout = 10 * time.Second }, w.addr, "127.0.0.1:1")
+			c := start(t, h, func(c *Config) { change(c); c.connectTimeout = 10 * time.Second }, w.Addr, "127.0.0.1:1")
 			began := time.Now()
-			awaitSync(t, h, c, w.addr)
+			awaitSync(t, h, c, w.Addr)
 			if took := time.Since(began); took < 4*300*time.Millisecond {
 				t.Errorf("it took %v only: the link is not slow", took)
 			}
@@ -328,14 +329,14 @@ func TestDeltaResumesAcrossASwitch_C14(t *testing.T) {
 func TestASilentConnectionIsNoticed_C17(t *testing.T) {
 	t.Parallel()
 	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
-	w := newWire(t, first.Addr)
+	w := fakenet.Start(t, first.Addr)
 	h := newRecorder()
 	c := start(t, h, func(c *Config) {
 		impatient(c)
 		c.keepalive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second}
-	}, w.addr, second.Addr)
-	awaitSync(t, h, c, w.addr)
-	w.freeze()
+	}, w.Addr, second.Addr)
+	awaitSync(t, h, c, w.Addr)
+	w.Freeze()
 	began := time.Now()
 	awaitSync(t, h, c, second.Addr)
 	if took := time.Since(began); took < 9*time.Second || took > 15*time.Second {

@@ -32,14 +32,7 @@ func (s *apiServer) account(token string) string {
 // projects replaces the token of a service account, as a kubelet does.
 func (s *apiServer) projects(dir, token string) {
 	s.t.Helper()
-	path := filepath.Join(dir, "token")
-	err := os.WriteFile(path+".new", []byte(token+"\n"), 0o600)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	replaceFile(s.t, filepath.Join(dir, "token"), []byte(token+"\n"))
 }
 
 // TestAPodUsesItsServiceAccount_K8: its token and its CA, from where they are, also when they are replaced.
@@ -53,24 +46,17 @@ func TestAPodUsesItsServiceAccount_K8(t *testing.T) {
 	w.synced()
 	w.serves("ServiceEntry shop/a")
 	lists := s.Asked("serviceentries", "sendInitialEvents")
-	served := []string{"ServiceEntry shop/a"}
-	arrives := func(name string) {
-		t.Helper()
-		s.entry("shop/"+name, "b.x")
-		served = append(served, "ServiceEntry shop/"+name)
-		w.serves(served...)
-	}
 	for i := range 5 {
 		token := fmt.Sprint("t", i)
 		s.Set(func() { s.Token = token }) // streams that run go on
 		s.projects(dir, token)
 		w.eventually("the new token is used", func() bool { return w.detail().Rotations == uint64(i+1) })
-		arrives(token)
+		w.arrives(token)
 		watches := s.Asked("serviceentries", "watch=true")
 		s.Set(func() { s.Stops++ }) // the next watch needs the new token
 		w.eventually("it watches on", func() bool { return s.Asked("serviceentries", "watch=true") > watches })
 	}
-	arrives("last")
+	w.arrives("last")
 	w.synced()
 	if n := s.Asked("serviceentries", "sendInitialEvents") - lists; n != 0 {
 		t.Errorf("it has listed %d times", n)
@@ -82,7 +68,7 @@ func TestAPodUsesItsServiceAccount_K8(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.eventually("it tells that a file is missing", func() bool { return strings.Contains(w.status().LastError, file) })
-		arrives(file)
+		w.arrives(file)
 		if err := os.Rename(filepath.Join(dir, "aside"), filepath.Join(dir, file)); err != nil {
 			t.Fatal(err)
 		}

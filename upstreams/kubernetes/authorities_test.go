@@ -11,7 +11,6 @@ import (
 	"math/big"
 	"net"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -69,12 +68,7 @@ func trust(t *testing.T, path string, all ...*authority) {
 	for _, a := range all {
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.crt.Raw})...)
 	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	replaceFile(t, path, text)
 }
 
 // TestCertificateAuthoritiesRotateWithoutARelist_K8 rotates the CA as clusters do: both are trusted, the
@@ -99,13 +93,6 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 	ca := filepath.Join(filepath.Dir(w.path), "ca.crt")
 	trust(t, ca, before)
 	w.synced()
-	served := []string{"ServiceEntry shop/a"}
-	arrives := func(name string) {
-		t.Helper()
-		s.entry("shop/"+name, "b.x")
-		served = append(served, "ServiceEntry shop/"+name)
-		w.serves(served...)
-	}
 	// Before a watch goes on, the server is asked for one object: whether it has come to that version.
 	listed := func() int {
 		return s.Asked("serviceentries", "sendInitialEvents") + s.Asked("serviceentries") - s.Asked("serviceentries", "watch=true") - s.Asked("serviceentries", "limit=1&")
@@ -122,7 +109,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 		{"one", []*authority{after}, after},
 		{"renewed", nil, after},
 	} {
-		arrives(step.name + "-before") // a reflector lists anew after a short watch without events
+		w.arrives(step.name + "-before") // a reflector lists anew after a short watch without events
 		watches := s.Asked("serviceentries", "watch=true")
 		s.Set(func() {
 			s.Fault = failing("serviceentries", 429, "TooManyRequests")
@@ -141,7 +128,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 		w.eventually("it is connected with the new certificate", func() bool { return taken.Load() == now })
 		s.Set(func() { s.Fault = nil })
 		w.eventually("the watch goes on", func() bool { target.hurry(); return s.Asked("serviceentries", "watch=true") > watches })
-		arrives(step.name + "-after")
+		w.arrives(step.name + "-after")
 		w.synced()
 		if n := listed() - lists; n != 0 {
 			t.Errorf("%s: it has listed %d times", step.name, n)
@@ -149,11 +136,12 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 	}
 
 	// The former CA is trusted no longer, and what the server gave stays.
+	gave := w.has()
 	shown.Store(before.server())
 	s.drop()
 	w.eventually("the former CA is not trusted", func() bool { return strings.Contains(w.status().LastError, "unknown authority") })
-	w.serves(served...)
+	w.serves(gave...)
 	shown.Store(after.server())
-	arrives("back")
+	w.arrives("back")
 	w.synced()
 }

@@ -76,14 +76,19 @@ users: [{name: relay, user: {token: %q}}]
 contexts: [{name: east, context: {cluster: east, user: relay}}]
 current-context: east
 `, server.URL, token)
-	for name, data := range map[string][]byte{ca: block, path: []byte(text)} {
-		// A source reads at any time, and half a certificate would be another one.
-		if err := os.WriteFile(name+".new", data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(name+".new", name); err != nil {
-			t.Fatal(err)
-		}
+	replaceFile(t, ca, block)
+	replaceFile(t, path, []byte(text))
+}
+
+// replaceFile writes a file as a whole: a source reads at any time, and half a certificate would be
+// another one.
+func replaceFile(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -205,6 +210,14 @@ func (w *world) serves(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
 	w.eventually(fmt.Sprintf("it serves %q", want), func() bool { return slices.Equal(w.has(), want) })
+}
+
+// arrives creates an entry, and waits until that is served beside all that is.
+func (w *world) arrives(name string) {
+	w.t.Helper()
+	before := w.has()
+	w.entry("shop/"+name, "b.x")
+	w.serves(append(before, "ServiceEntry shop/"+name)...)
 }
 
 func (w *world) synced() {

@@ -1,0 +1,126 @@
+// Package fakenet is a network for tests: a TCP proxy on loopback that is slow, stands still, or ends
+// connections when told to, as networks do.
+//
+// The package must not be used outside of tests, and knows no protocol above TCP.
+package fakenet
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/time/rate"
+)
+
+// Proxy forwards connections to a server. Its methods may be called from any goroutine.
+type Proxy struct {
+	Addr  string        // of the proxy, host:port
+	Pace  *rate.Limiter // of what the server sends, in bytes; nil: none. Set it before the first connection.
+	After atomic.Int64  // that many bytes of the server's go through, and then none
+	Reset atomic.Bool   // connections end then, instead of standing still
+
+	to   string
+	ctx  context.Context
+	mu   sync.Mutex
+	open map[net.Conn]bool
+	work sync.WaitGroup
+}
+
+// Start returns a proxy in front of a server. It ends with the test.
+func Start(t testing.TB, to string) *Proxy {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Proxy{Addr: lis.Addr().String(), to: to, ctx: ctx, open: map[net.Conn]bool{}}
+	p.After.Store(1 << 60)
+	p.work.Go(func() {
+		for {
+			client, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			p.work.Go(func() { p.Carry(client) })
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		lis.Close()
+		p.Cut()
+		p.work.Wait()
+	})
+	return p
+}
+
+// Freeze makes nothing more go through. What is sent is still acknowledged by the kernel,
+// as it is by that of a server whose process is stopped.
+func (p *Proxy) Freeze() { p.After.Store(0) }
+
+// Cut closes all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		c.Close()
+	}
+}
+
+func (p *Proxy) hold(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open[c] = true
+}
+
+func (p *Proxy) drop(c net.Conn) {
+	c.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+}
+
+// Carry forwards what comes over a connection that somebody else has accepted, until it ends.
+func (p *Proxy) Carry(client net.Conn) {
+	p.hold(client)
+	defer p.drop(client)
+	server, err := net.Dial("tcp", p.to)
+	if err != nil {
+		return
+	}
+	p.hold(server)
+	defer p.drop(server)
+	var both sync.WaitGroup
+	both.Go(func() { p.copy(server, client, false); server.Close() })
+	both.Go(func() { p.copy(client, server, true); client.Close() })
+	both.Wait()
+}
+
+func (p *Proxy) copy(to, from net.Conn, fromServer bool) {
+	buf := make([]byte, 512)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		if fromServer {
+			if p.Pace != nil && p.Pace.WaitN(p.ctx, n) != nil {
+				return
+			}
+			if p.After.Add(-int64(n)) < 0 {
+				if p.Reset.Load() {
+					to.(*net.TCPConn).SetLinger(0) //nolint:errcheck // closing it is enough then
+					return
+				}
+				continue
+			}
+		} else if p.After.Load() <= 0 {
+			continue
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
