@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // TestAResponseOverTheLimitIsSaidToBe_C15, and what the server knows is not forgotten for

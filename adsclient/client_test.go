@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/internal/fakenet"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakenet"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // names is a DNS server.

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/internal/fakenet"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakenet"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // impatient makes the times short.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 const edsURL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"

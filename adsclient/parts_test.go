@@ -7,7 +7,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // TestATypeIsAnsweredByItsLastPart_C21_S18: the client acknowledges each part, and all parts of an

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // TestARelistIsMarked_C4 counts marks in each type's responses.

@@ -22,7 +22,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 )
 
 const (

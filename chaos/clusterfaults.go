@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 )
 
 // versionsApart is how far the versions of a server are apart before and after it went astray.

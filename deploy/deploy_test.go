@@ -20,7 +20,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"meshrelay/config"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 func read(t *testing.T, path string) []byte {

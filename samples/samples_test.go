@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"meshrelay/config"
-	"meshrelay/internal/relay"
 	"meshrelay/mirror"
+	"meshrelay/relay"
 	"meshrelay/upstreams/file"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
 )

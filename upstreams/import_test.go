@@ -10,7 +10,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"

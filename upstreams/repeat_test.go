@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/upstreams"
 )
 

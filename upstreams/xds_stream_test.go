@@ -14,7 +14,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/adsclient"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // TestAnEmptyElementDeletesNothing_C7: an element that is empty, or of another type, may be any of

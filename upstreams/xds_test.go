@@ -20,7 +20,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"

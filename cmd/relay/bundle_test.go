@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"meshrelay/internal/bundle"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // archived returns the files of a support bundle, by name without the directory. What is gzipped

@@ -18,7 +18,7 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 
 	"meshrelay/admin"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

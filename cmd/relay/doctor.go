@@ -13,7 +13,7 @@ import (
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 // The outcomes of a doctor that found something.

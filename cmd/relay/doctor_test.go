@@ -31,7 +31,7 @@ import (
 
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/doctor"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // ca is an authority for tests.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // TestTimesOfFlagsAreUTC: clock times are of the last 24 hours, spans are before now.

@@ -17,7 +17,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/loopback"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 // initial are the answers that a new config file is made of.

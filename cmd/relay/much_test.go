@@ -21,7 +21,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/events"
 	"meshrelay/federation/conflicts"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"

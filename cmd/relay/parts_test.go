@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18: 12 MB, in parts, on both hops. Clients with

@@ -12,7 +12,7 @@ import (
 	networkingv1 "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/internal/cliview"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/internal/visible"
 )
 

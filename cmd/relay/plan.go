@@ -14,7 +14,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/kube"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 	"meshrelay/upstreams"
 )
 

@@ -18,7 +18,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/recording"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 // errRecorded ends a recording whose time is over.

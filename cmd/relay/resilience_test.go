@@ -25,7 +25,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/admin"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/state/local"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"meshrelay/admin"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

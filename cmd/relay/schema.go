@@ -8,7 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/docs"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 func newSchema() *cobra.Command {

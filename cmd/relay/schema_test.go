@@ -14,7 +14,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/docs"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 // compiled returns the schema that the command prints.

@@ -13,7 +13,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 func newServe() *cobra.Command {

@@ -18,7 +18,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/memory"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 func newUI() *cobra.Command {

@@ -11,7 +11,7 @@ import (
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
-	"meshrelay/internal/relay"
+	"meshrelay/relay"
 )
 
 func newValidate() *cobra.Command {

@@ -19,12 +19,12 @@ import (
 	"meshrelay/admin"
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
 	"meshrelay/internal/lister"
 	"meshrelay/internal/logring"
-	"meshrelay/internal/relay"
 	"meshrelay/internal/selection"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
+	"meshrelay/relay"
 )
 
 // running is a relay within the test.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // certificate writes a self-signed certificate for a name and its key to files.

@@ -16,8 +16,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/adsclient"
-	"meshrelay/internal/fakexds"
 	"meshrelay/internal/selection"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

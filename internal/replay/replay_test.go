@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/internal/fakexds"
 	"meshrelay/internal/recording"
+	"meshrelay/internal/testing/fakexds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -23,9 +23,9 @@ import (
 	networkingapi "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
-	"meshrelay/internal/relay"
 	"meshrelay/internal/stateio"
 	"meshrelay/mirror"
+	"meshrelay/relay"
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"

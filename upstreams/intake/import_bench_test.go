@@ -9,7 +9,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/federation/rewrite"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

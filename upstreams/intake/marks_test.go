@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // stream begins a stream of ServiceEntries.

@@ -8,7 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // newHolding returns a machine on whose stream eight ServiceEntries came, with more.

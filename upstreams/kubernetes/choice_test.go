@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"meshrelay/events"
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )

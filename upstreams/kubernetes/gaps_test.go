@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"meshrelay/internal/fakenet"
+	"meshrelay/internal/testing/fakenet"
 	"meshrelay/upstreams"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 )
 
 var hubPace = HubPace{Settle: 2 * time.Millisecond, Relist: time.Hour, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}

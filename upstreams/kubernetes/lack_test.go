@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 )
 
 func TestMetricsCountIngressesAndNamespaces(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"meshrelay/events"
-	"meshrelay/internal/fakekube"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/intake"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/watch"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
 )
 

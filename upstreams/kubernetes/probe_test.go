@@ -12,7 +12,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
 )
 

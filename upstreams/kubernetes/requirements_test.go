@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"meshrelay/config"
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )

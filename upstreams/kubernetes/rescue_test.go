@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakekube"
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	disk "meshrelay/state"
 	"meshrelay/state/local"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 )
 
 // busy has the server answer requests of a path with 429 and a Retry-After, as often as times tells. The

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )

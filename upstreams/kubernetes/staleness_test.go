@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"meshrelay/events"
-	"meshrelay/internal/fakekube"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	keep "meshrelay/state"
 	"meshrelay/state/local"

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/adsclient"
-	"meshrelay/internal/fakexds"
+	"meshrelay/internal/testing/fakexds"
 )
 
 // follower runs endpoints against a fake istiod, and keeps what changed is told.

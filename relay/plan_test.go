@@ -12,8 +12,8 @@ import (
 	"meshrelay/admin"
 	"meshrelay/internal/cliview"
 	"meshrelay/internal/kube"
-	"meshrelay/internal/relay"
 	"meshrelay/mirror"
+	"meshrelay/relay"
 )
 
 // running is a running relay that counts what it is asked for.
