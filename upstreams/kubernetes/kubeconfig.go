@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"meshrelay/internal/certfile"
 )
 
 // maxCredentials bounds each file that tells how to reach a server, in bytes.
@@ -45,6 +47,7 @@ func accessOf(c *Config) (access, error) {
 		return access{}, err
 	}
 	tls := &cfg.TLSClientConfig
+	files := *tls
 	for _, f := range []struct {
 		path *string
 		data *[]byte
@@ -58,6 +61,9 @@ func accessOf(c *Config) (access, error) {
 		}
 		h.Write(*f.data) //nolint:errcheck // it never fails
 		*f.path = ""
+	}
+	if _, err := rest.TLSConfigFor(cfg); err != nil {
+		return access{}, certificateError(files, c.place(), err)
 	}
 	if file := cfg.BearerTokenFile; file != "" {
 		token, err := readBounded(file)
@@ -78,6 +84,22 @@ func accessOf(c *Config) (access, error) {
 	cfg.QPS = -1           // how much a client may ask is the server's business
 	cfg.WarningHandler = rest.NoWarnings{}
 	return access{cfg, h.Sum128(), program}, nil
+}
+
+// certificateError returns what is wrong with certificates: of the file that has the mistake, or of place,
+// where they are written out.
+func certificateError(files rest.TLSClientConfig, place string, err error) error {
+	if files.CAFile != "" {
+		if _, err := certfile.Roots(files.CAFile); err != nil {
+			return err
+		}
+	}
+	if files.CertFile != "" && files.KeyFile != "" {
+		if _, err := certfile.Pair(files.CertFile, files.KeyFile); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", place, err)
 }
 
 func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
