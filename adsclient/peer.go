@@ -69,7 +69,7 @@ func isName(s string) bool {
 }
 
 // SameNameError ends a stream to a relay of the client's own name. All that such a relay
-// serves would be dropped as what has passed this one already.
+// serves would be left out, because it has passed this relay already.
 type SameNameError struct {
 	Name string
 }

@@ -7,8 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"meshrelay/upstreams/intake"
 )
 
 func read(t *testing.T, path string) string {
@@ -204,6 +207,28 @@ func TestMetricsAreThoseOfTheCode(t *testing.T) {
 	}
 	if len(described) == 0 {
 		t.Error("metrics.md describes no metric")
+	}
+}
+
+// TestTheReasonsWhyResourcesAreLeftOutAreThoseOfTheCode: in metrics.md and in configuration.md, in the order
+// of the code.
+func TestTheReasonsWhyResourcesAreLeftOutAreThoseOfTheCode(t *testing.T) {
+	between := func(text, begin, end string) string {
+		_, text, _ = strings.Cut(text, begin)
+		text, _, _ = strings.Cut(text, end)
+		return text
+	}
+	row := between(read(t, "metrics.md"), "\n| `relay_upstream_left_out_resources` |", "\n")
+	if got := strings.Split(between(row, "by reason: ", " ("), ", "); !slices.Equal(got, intake.Reasons()) {
+		t.Errorf("metrics.md has the reasons %q, the code %q", got, intake.Reasons())
+	}
+	var got []string
+	paragraph := between(read(t, "configuration.md"), "\nThe reasons are", "\n\n")
+	for _, m := range regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(paragraph, -1) {
+		got = append(got, m[1])
+	}
+	if !slices.Equal(got, intake.Reasons()) {
+		t.Errorf("configuration.md has the reasons %q, the code %q", got, intake.Reasons())
 	}
 }
 

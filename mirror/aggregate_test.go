@@ -104,7 +104,7 @@ func TestFirstSourceWithAMeshConfigIsServed_C22(t *testing.T) {
 		a, s, _ := newAggregate(ctx, t, "east", "west")
 		key := Key{Kind: MeshConfig, Name: MeshConfigName}
 		put := func(source string) {
-			s[source].Put(buildBare(MeshConfig, "", []byte{0x0a, 1, source[0]}, from{source: source}))
+			s[source].Put(buildMeshConfig("", []byte{0x0a, 1, source[0]}, from{source: source}))
 			synctest.Wait()
 		}
 		put("west")

@@ -57,7 +57,7 @@ func (md *metadata) parseElement(kind Kind, data []byte) (body []byte, err error
 	if err != nil {
 		return nil, err
 	}
-	if kind.Bare() {
+	if kind == MeshConfig {
 		return data, checkBody(kind, typeURL, value)
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
@@ -85,7 +85,7 @@ var meshConfigName = []byte(MeshConfigName)
 // PeekName returns the full name of an element for Decode. It decodes and allocates nothing,
 // and does not check the name.
 func PeekName(kind Kind, data []byte) (name []byte, err error) {
-	if kind.Bare() {
+	if kind == MeshConfig {
 		return meshConfigName, nil
 	}
 	_, value, err := splitAny(data)

@@ -54,8 +54,8 @@ type from struct{ source, cluster string }
 
 // build encodes a resource. body is an encoded Any.
 func build(kind Kind, md metadata, body []byte, f from) (*Resource, error) {
-	if kind.Bare() {
-		return buildBare(kind, string(md.version), body, f), nil
+	if kind == MeshConfig {
+		return buildMeshConfig(string(md.version), body, f), nil
 	}
 	full := string(md.name)
 	namespace, _, err := ParseFullName(full)
@@ -90,8 +90,8 @@ func build(kind Kind, md metadata, body []byte, f from) (*Resource, error) {
 	return r, nil
 }
 
-func buildBare(kind Kind, sourceVersion string, body []byte, f from) *Resource {
-	r := &Resource{origin: unique.Make(origin{kind: unique.Make(kind), source: f.source, cluster: f.cluster}), name: MeshConfigName, sourceVersion: sourceVersion}
+func buildMeshConfig(sourceVersion string, body []byte, f from) *Resource {
+	r := &Resource{origin: unique.Make(origin{kind: unique.Make(MeshConfig), source: f.source, cluster: f.cluster}), name: MeshConfigName, sourceVersion: sourceVersion}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(body)))
 	b = append(appendLen(b, 2, len(body)), body...)
 	r.version = contentHash(nil, body, f.source, nil)

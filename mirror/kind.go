@@ -18,8 +18,8 @@ type Kind struct {
 	Kind string
 }
 
-// MeshConfig is the one kind whose resources travel as a bare Any(istio.mesh.v1alpha1.MeshConfig)
-// instead of inside an istio.mcp.v1alpha1.Resource.
+// MeshConfig is the one kind whose resources travel as an Any(istio.mesh.v1alpha1.MeshConfig), not inside
+// an istio.mcp.v1alpha1.Resource. So they have no namespace, labels, annotations or times.
 var MeshConfig = Kind{Kind: "MeshConfig"}
 
 // MeshConfigName is the fixed name of a source's MeshConfig (PROTOCOL S18).
@@ -28,10 +28,6 @@ const MeshConfigName = "mesh"
 // Singleton reports whether a source has one resource of the kind at most, with a fixed name
 // and for its own mesh only. Singletons are served from the first source, and not merged.
 func (k Kind) Singleton() bool { return k == MeshConfig }
-
-// Bare reports whether resources of the kind travel without metadata: without namespace,
-// labels, annotations and times.
-func (k Kind) Bare() bool { return k == MeshConfig }
 
 const coreGroup = "core"
 
@@ -94,7 +90,7 @@ type Key struct {
 // FullName returns the resource's name on the wire: "namespace/name", "/name" when it is
 // cluster-scoped (PROTOCOL, wire facts), or the fixed name of a MeshConfig.
 func (k Key) FullName() string {
-	if k.Kind.Bare() {
+	if k.Kind == MeshConfig {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
@@ -102,7 +98,7 @@ func (k Key) FullName() string {
 
 // appendFullName appends FullName.
 func (k Key) appendFullName(b []byte) []byte {
-	if !k.Kind.Bare() {
+	if k.Kind != MeshConfig {
 		b = append(append(b, k.Namespace...), '/')
 	}
 	return append(b, k.Name...)

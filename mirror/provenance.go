@@ -119,7 +119,7 @@ type Stamp struct {
 
 // Stamped returns r with a stamp. A bare resource has no annotations, and only gets its cluster.
 func (r *Resource) Stamped(stamp *Stamp) *Resource {
-	if r.Kind().Bare() {
+	if r.Kind() == MeshConfig {
 		return r.withCluster(stamp.Cluster)
 	}
 	_, body := r.split()

@@ -39,7 +39,7 @@ type ref struct {
 func refOf(key Key) ref { return ref{unique.Make(key.Kind), key.FullName()} }
 
 func (r ref) key() Key {
-	if r.kind.Value().Bare() {
+	if r.kind.Value() == MeshConfig {
 		return Key{Kind: r.kind.Value(), Name: r.name}
 	}
 	namespace, name, _ := strings.Cut(r.name, "/")

@@ -86,7 +86,7 @@ func (r *Resource) FullName() string { return r.name }
 // Key returns the resource's identity.
 func (r *Resource) Key() Key {
 	kind := r.Kind()
-	if kind.Bare() {
+	if kind == MeshConfig {
 		return Key{Kind: kind, Name: r.name}
 	}
 	return Key{Kind: kind, Namespace: r.name[:r.nsLen], Name: r.name[r.nsLen+1:]}
@@ -173,7 +173,7 @@ func (r *Resource) BodyValue() []byte {
 
 // split returns the encoded metadata and the encoded Any of the body, as build has put them together.
 func (r *Resource) split() (meta, body []byte) {
-	if r.Kind().Bare() {
+	if r.Kind() == MeshConfig {
 		return nil, r.Any()
 	}
 	value, _ := first(r.Any()[anyHeadLen:])

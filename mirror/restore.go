@@ -47,7 +47,7 @@ func (s *Restorer) decoded(kind Kind, data []byte, f from, sourceVersion []byte)
 // and for one with a mistake, which the long way then names.
 func (s *Restorer) proven(kind Kind, data []byte, f from, sourceVersion []byte) *Resource {
 	meta, body := builtParts(data)
-	if kind.Bare() || body == nil {
+	if kind == MeshConfig || body == nil {
 		return nil
 	}
 	parts, ok := builtMetadata(meta)

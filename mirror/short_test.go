@@ -113,7 +113,7 @@ func TestResourcesWithoutProvenanceHaveNoShortForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, r := range map[string]*Resource{"none": plain, "no relay's": forged, "bare": buildBare(MeshConfig, "1", []byte{0x0a, 1, 'x'}, from{source: "east"})} {
+	for name, r := range map[string]*Resource{"none": plain, "no relay's": forged, "bare": buildMeshConfig("1", []byte{0x0a, 1, 'x'}, from{source: "east"})} {
 		if got := r.AppendShort(nil); string(got) != string(r.Frame()) {
 			t.Errorf("%s: the short form is %q", name, got)
 		}

@@ -3,7 +3,6 @@ package relay
 import (
 	"fmt"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 
@@ -52,9 +51,9 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 			ClusterID: v.ClusterID, ExcludeOwn: v.ExcludeOwn,
 		}
 		// A view without rules limits nobody.
-		if sources := v.Sources; len(sources) > 0 || !reflect.ValueOf(v.Rules()).IsZero() {
+		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
 			view.Accepts = func(r *mirror.Resource) bool {
-				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r) == ""
+				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r).Passes()
 			}
 		}
 		out = append(out, view)

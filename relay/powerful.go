@@ -2,7 +2,6 @@ package relay
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 
 	"meshrelay/config"
@@ -49,9 +48,7 @@ func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes [
 		}
 	}
 	for _, u := range upstreams {
-		limits := u.Import
-		limits.Revision = "" // anybody can set it
-		if !reflect.ValueOf(limits).IsZero() {
+		if u.Import.LimitsContent() {
 			continue
 		}
 		var found []string

@@ -67,7 +67,7 @@ func TestDiscoveredEndpointsAreFoldedIntoTheirServices(t *testing.T) {
 	if got := r.endpoints("synthetic-web"); got != "10.0.0.1:8080@here" {
 		t.Errorf("web has %q when the source has synced", got)
 	}
-	if got, n := r.endpoints("synthetic-db"), r.x.Status().Dropped["endpoints"]; got != "-" || n != 1 {
+	if got, n := r.endpoints("synthetic-db"), r.x.Status().LeftOut["endpoints"]; got != "-" || n != 1 {
 		t.Errorf("a service without endpoints has %q, %d left out", got, n)
 	}
 	if got := r.endpoints("other"); got == "-" {
@@ -201,7 +201,7 @@ func TestServicesByGateway(t *testing.T) {
 		t.Errorf("web has %q", got)
 	}
 	st := s.x.Status()
-	if st.Dropped["endpoints"] != 1 || st.NACKs != 0 || st.RefusedTotal != 0 {
+	if st.LeftOut["endpoints"] != 1 || st.NACKs != 0 || st.RefusedTotal != 0 {
 		t.Errorf("%+v", st)
 	}
 	for _, tr := range s.x.Trace(mirror.Key{Kind: xdsEntryKind, Namespace: "shop", Name: "synthetic-dns"}) {

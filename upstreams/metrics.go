@@ -48,9 +48,9 @@ func metrics() []Metric {
 		number(counter, desc("relay_upstream_reconnects_total", "Streams to the upstream opened after the first."), func(st *Status) float64 { return float64(st.Reconnects) }),
 		number(counter, desc("relay_upstream_nacks_total", "Responses of the upstream that were rejected in part or whole."), func(st *Status) float64 { return float64(st.NACKs) }),
 		number(gauge, desc("relay_upstream_refused_resources", "Resources of the upstream whose newest content is refused now."), func(st *Status) float64 { return float64(st.RefusedTotal) }),
-		{desc("relay_upstream_dropped_resources", "Resources of the upstream that are left out now, by reason.", "reason"), gauge, func(st *Status, emit func(float64, ...string)) {
+		{desc("relay_upstream_left_out_resources", "Resources of the upstream that are left out now, by reason.", "reason"), gauge, func(st *Status, emit func(float64, ...string)) {
 			for _, reason := range intake.Reasons() {
-				emit(float64(st.Dropped[reason]), reason)
+				emit(float64(st.LeftOut[reason]), reason)
 			}
 		}},
 		number(counter, desc("relay_upstream_panics_total", "Panics over single resources of the upstream, which are refused."), func(st *Status) float64 { return float64(st.Panics) }),

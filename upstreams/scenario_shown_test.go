@@ -87,7 +87,7 @@ func (c *scenario) status([]string) error {
 		}
 	}
 	counts("expired", st.Expired)
-	counts("left out", st.Dropped)
+	counts("left out", st.LeftOut)
 	for _, kind := range slices.Sorted(maps.Keys(st.Drift)) {
 		c.printf("drift: %d %s\n", st.Drift[kind], kind)
 	}

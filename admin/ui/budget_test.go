@@ -74,7 +74,7 @@ func large(t testing.TB) *fixture {
 		part.Refused = append(part.Refused, registry.Refused{ID: fmt.Sprint("bad-", i), Origin: long, Reason: long})
 	}
 	f.clusters = []clusters.Status{part}
-	f.ups[0].Dropped = map[string]int{"rule": 10_000}
+	f.ups[0].LeftOut = map[string]int{"rule": 10_000}
 	f.explained.HostConflicts = f.hosts[:2000]
 	spec := `{"note":"` + strings.Repeat("x", 500_000) + `"}`
 	f.explained.Served = &kube.Object{APIVersion: "networking.istio.io/v1", Kind: "ServiceEntry", Spec: []byte(spec)}

@@ -28,7 +28,7 @@ func upstreamLevel(u upstreams.Status) Level {
 func upstreamTable(ups []upstreams.Status, r *request) *Table {
 	t := &Table{
 		Caption: "Upstreams", Empty: "No upstream has such a name or state.",
-		Head: []string{"Upstream", "State", "Type", "Synced", "Resources", "Refused", "Dropped", "Updated", "Address"},
+		Head: []string{"Upstream", "State", "Type", "Synced", "Resources", "Refused", "Left out", "Updated", "Address"},
 	}
 	for _, u := range ups {
 		typ := u.Type
@@ -41,7 +41,7 @@ func upstreamTable(ups []upstreams.Status, r *request) *Table {
 		}
 		t.Rows = append(t.Rows, []Cell{
 			linked(u.Name, "/upstreams/"+pathOf(u.Name)), leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now)), cell(typ), cell(synced),
-			number(admin.Total(u.Resources)), number(u.RefusedTotal), number(admin.Total(u.Dropped)), at(u.LastUpdate), cell(u.Address),
+			number(admin.Total(u.Resources)), number(u.RefusedTotal), number(admin.Total(u.LeftOut)), at(u.LastUpdate), cell(u.Address),
 		})
 	}
 	return t
@@ -181,14 +181,14 @@ func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 		t.Summary = fmt.Sprintf("%d of %d refused; the last good content is still served", len(t.Rows), u.RefusedTotal)
 		sections = append(sections, Section{ID: "refused", Title: "Refused", Table: t})
 	}
-	if len(u.Dropped) == 0 {
+	if len(u.LeftOut) == 0 {
 		return sections
 	}
 	t := &Table{Caption: "Resources that import rules leave out, by rule", Head: []string{"Rule", "Left out"}}
-	for _, reason := range slices.Sorted(maps.Keys(u.Dropped)) {
-		t.Rows = append(t.Rows, []Cell{linked(reason, "/upstreams/"+pathOf(u.Name)+"?leftout="+queryOf(reason)+"#leftout"), number(u.Dropped[reason])})
+	for _, reason := range slices.Sorted(maps.Keys(u.LeftOut)) {
+		t.Rows = append(t.Rows, []Cell{linked(reason, "/upstreams/"+pathOf(u.Name)+"?leftout="+queryOf(reason)+"#leftout"), number(u.LeftOut[reason])})
 	}
-	sections = append(sections, Section{ID: "dropped", Title: "Left out", Table: t})
+	sections = append(sections, Section{ID: "rules", Title: "Left out", Table: t})
 	if reason := r.get("leftout"); reason != "" {
 		sections = append(sections, p.leftOut(u.Name, reason))
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // TestRingsOfRelaysAreSafe: three relays mirror one another in a ring, into which a source
-// feeds. Everybody has what the source has, from the source; what comes back is dropped,
+// feeds. Everybody has what the source has, from the source; what comes back is left out,
 // and what the source deletes does not live on in the ring.
 func TestRingsOfRelaysAreSafe(t *testing.T) {
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
@@ -62,9 +62,9 @@ func TestRingsOfRelaysAreSafe(t *testing.T) {
 		}
 	}
 	within(t, "all have what the source has", everybody("a", "b"))
-	within(t, "what comes back is dropped", func() bool {
+	within(t, "what comes back is left out", func() bool {
 		st, err := admin.Client{Address: ring[0].admin}.Upstreams(t.Context())
-		return err == nil && st[0].Dropped["loop"] == 2
+		return err == nil && st[0].LeftOut["loop"] == 2
 	})
 	source.Set(kind.TypeURL("v1"), fakexds.MCP("shop/b", body))
 	source.Push(kind.TypeURL("v1"))

@@ -68,8 +68,8 @@ func TestExpressionsSeeTheBodyAsInYAML(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if reason, why := f.Explain(test.item.build(t)); reason != ReasonNone {
-				t.Errorf("%s: %s", reason, why)
+			if got := f.Check(test.item.build(t)); !got.Passes() {
+				t.Errorf("%s: %s", got.Reason, got.Sentence())
 			}
 		})
 	}
@@ -129,7 +129,8 @@ func TestExpressionsThatFailDoNotPass(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		reason, why := f.Explain(many.build(t))
+		got := f.Check(many.build(t))
+		reason, why := got.Reason, got.Sentence()
 		if reason != ReasonExpressionError || !strings.Contains(why, test.want) {
 			t.Errorf("%s: %s, %s, want %q", test.expression, reason, why, test.want)
 		}
@@ -150,8 +151,8 @@ func TestUnknownBodyIsAnExpressionErrorOnlyWhenReferredTo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if reason, why := f.Explain(r); reason != want {
-			t.Errorf("%s: %s, %s", expression, reason, why)
+		if got := f.Check(r); got.Reason != want {
+			t.Errorf("%s: %s, %s", expression, got.Reason, got.Sentence())
 		}
 	}
 }
@@ -195,8 +196,8 @@ func TestNamespaceIsAVariableAlthoughReserved(t *testing.T) {
 			t.Errorf("%s: %v", expression, err)
 			continue
 		}
-		if reason, why := f.Explain(r.build(t)); reason != ReasonNone {
-			t.Errorf("%s: %s", expression, why)
+		if got := f.Check(r.build(t)); !got.Passes() {
+			t.Errorf("%s: %s", expression, got.Sentence())
 		}
 	}
 	_, err := New(Rules{Expression: `namespace() == namespace2`})
@@ -220,8 +221,8 @@ func FuzzExpression(f *testing.F) {
 			return
 		}
 		for _, r := range []*mirror.Resource{r, mc} {
-			if a, b := filter.Check(r), filter.Check(r); a != b {
-				t.Fatalf("%q: %q, then %q", text, a, b)
+			if a, b := filter.Check(r), filter.Check(r); a.Reason != b.Reason || a.Sentence() != b.Sentence() {
+				t.Fatalf("%q: %q, then %q", text, a.Sentence(), b.Sentence())
 			}
 		}
 	})

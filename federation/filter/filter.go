@@ -39,6 +39,12 @@ type Rules struct {
 	Expression string `yaml:"expression,omitempty"`
 }
 
+// LimitsContent reports whether any rule limits what an upstream can bring. Revision does not count: an
+// upstream chooses the revision label of its resources.
+func (r Rules) LimitsContent() bool {
+	return len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
+}
+
 // Globs select names by patterns in which * stands for any text and ? for any character.
 type Globs struct {
 	// Include are patterns; one must match. Empty: all names are included.
@@ -60,6 +66,30 @@ const (
 	ReasonExpression      Reason = "expression"
 	ReasonExpressionError Reason = "expression-error" // it could not be evaluated
 )
+
+// Reasons returns all reasons why a resource can be left out, in the order of the checks.
+func Reasons() []Reason {
+	return []Reason{ReasonKind, ReasonNamespace, ReasonRevision, ReasonSelector, ReasonExpression, ReasonExpressionError}
+}
+
+// Verdict is what a Filter decides about a resource. The zero Verdict is that it passes.
+type Verdict struct {
+	Reason   Reason
+	sentence func() string // only explanations need the text
+}
+
+func leftOut(reason Reason, sentence func() string) Verdict { return Verdict{reason, sentence} }
+
+// Passes reports whether no rule leaves the resource out.
+func (v Verdict) Passes() bool { return v.Reason == ReasonNone }
+
+// Sentence names the rule and the value that does not pass. It is empty when the resource passes.
+func (v Verdict) Sentence() string {
+	if v.sentence == nil {
+		return ""
+	}
+	return v.sentence()
+}
 
 // Filter is a compiled Rules. It is immutable and may be used from any goroutine.
 type Filter struct {
@@ -99,64 +129,33 @@ func New(rules Rules) (*Filter, error) {
 	return f, nil
 }
 
-// Check returns the rule that leaves r out, ReasonNone when it passes.
-func (f *Filter) Check(r *mirror.Resource) Reason {
-	reason, _ := f.check(r)
-	return reason
-}
-
-// Explain is Check, with a sentence that names the rule and the value.
-func (f *Filter) Explain(r *mirror.Resource) (Reason, string) {
-	reason, err := f.check(r)
-	switch reason {
-	case ReasonKind:
-		return reason, fmt.Sprintf("kind %s is not one of %s", r.Kind(), list(f.rules.Kinds))
-	case ReasonNamespace:
-		if by := match(f.rules.Namespaces.Exclude, r.Namespace()); by != "" {
-			return reason, fmt.Sprintf("namespace %q is excluded by %q", r.Namespace(), by)
-		}
-		if r.Namespace() == "" {
-			return reason, fmt.Sprintf("it has no namespace, and one has to be included by %s: only well-known kinds are known to have none", list(f.rules.Namespaces.Include))
-		}
-		return reason, fmt.Sprintf("namespace %q is not included by %s", r.Namespace(), list(f.rules.Namespaces.Include))
-	case ReasonRevision:
-		return reason, fmt.Sprintf("revision %q is not %q", r.Revision(), f.rules.Revision)
-	case ReasonSelector:
-		return reason, f.explainSelector(labels.Set(r.Metadata().Labels))
-	case ReasonExpression:
-		return reason, "the expression is false"
-	case ReasonExpressionError:
-		return reason, "the expression failed: " + text.Abbreviate(err.Error())
-	}
-	return reason, "passes"
-}
-
-func (f *Filter) check(r *mirror.Resource) (Reason, error) {
+// Check returns whether r passes, and if not, which rule leaves it out.
+func (f *Filter) Check(r *mirror.Resource) Verdict {
 	kind := r.Kind()
 	if _, ok := f.kinds[kind]; !ok && f.kinds != nil {
-		return ReasonKind, nil
+		return leftOut(ReasonKind, func() string { return fmt.Sprintf("kind %s is not one of %s", kind, list(f.rules.Kinds)) })
 	}
-	if !kind.Bare() {
+	if kind != mirror.MeshConfig {
 		if !f.PassesNamespace(kind, r.Namespace()) {
-			return ReasonNamespace, nil
+			return leftOut(ReasonNamespace, func() string { return f.explainNamespace(r.Namespace()) })
 		}
 		if rev := r.Revision(); f.rules.Revision != "" && rev != "" && rev != f.rules.Revision {
-			return ReasonRevision, nil
+			return leftOut(ReasonRevision, func() string { return fmt.Sprintf("revision %q is not %q", rev, f.rules.Revision) })
 		}
 		if f.selector != nil && !f.selector.Matches(labels.Set(r.Metadata().Labels)) {
-			return ReasonSelector, nil
+			return leftOut(ReasonSelector, func() string { return f.explainSelector(labels.Set(r.Metadata().Labels)) })
 		}
 	}
 	if f.expression == nil {
-		return ReasonNone, nil
+		return Verdict{}
 	}
 	switch ok, err := f.expression.eval(r); {
 	case err != nil:
-		return ReasonExpressionError, err
+		return leftOut(ReasonExpressionError, func() string { return "the expression failed: " + text.Abbreviate(err.Error()) })
 	case !ok:
-		return ReasonExpression, nil
+		return leftOut(ReasonExpression, func() string { return "the expression is false" })
 	}
-	return ReasonNone, nil
+	return Verdict{}
 }
 
 // PassesNamespace reports whether its kind and namespace let a resource pass the rules on
@@ -168,6 +167,18 @@ func (f *Filter) PassesNamespace(kind mirror.Kind, namespace string) bool {
 		return known || len(include) == 0
 	}
 	return match(exclude, namespace) == "" && (len(include) == 0 || match(include, namespace) != "")
+}
+
+// explainNamespace names the pattern that excludes a namespace, or those that do not include it.
+func (f *Filter) explainNamespace(namespace string) string {
+	if by := match(f.rules.Namespaces.Exclude, namespace); by != "" {
+		return fmt.Sprintf("namespace %q is excluded by %q", namespace, by)
+	}
+	include := list(f.rules.Namespaces.Include)
+	if namespace == "" {
+		return fmt.Sprintf("it has no namespace, and one has to be included by %s: only well-known kinds are known to have none", include)
+	}
+	return fmt.Sprintf("namespace %q is not included by %s", namespace, include)
 }
 
 // explainSelector names the first requirement that the labels do not meet.

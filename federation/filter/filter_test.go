@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -76,25 +77,25 @@ func TestEachRuleKeepsOut(t *testing.T) {
 		want     Reason
 		sentence string
 	}{
-		{"no rules", Rules{}, filterItem(), ReasonNone, "passes"},
-		{"plural", Rules{Kinds: []string{"serviceentries"}}, filterItem(), ReasonNone, "passes"},
-		{"short name in capitals", Rules{Kinds: []string{"vs", "SE"}}, filterItem(), ReasonNone, "passes"},
-		{"group/Kind", Rules{Kinds: []string{"networking.istio.io/serviceentry"}}, filterItem(), ReasonNone, "passes"},
+		{"no rules", Rules{}, filterItem(), ReasonNone, ""},
+		{"plural", Rules{Kinds: []string{"serviceentries"}}, filterItem(), ReasonNone, ""},
+		{"short name in capitals", Rules{Kinds: []string{"vs", "SE"}}, filterItem(), ReasonNone, ""},
+		{"group/Kind", Rules{Kinds: []string{"networking.istio.io/serviceentry"}}, filterItem(), ReasonNone, ""},
 		{"another kind", Rules{Kinds: []string{"se", "vs"}}, gateway, ReasonKind, `kind networking.istio.io/Gateway is not one of "se", "vs"`},
 		{"unknown kinds are allowed", Rules{Kinds: []string{"example.com/Widget"}}, gateway, ReasonKind, `kind networking.istio.io/Gateway is not one of "example.com/Widget"`},
-		{"a word for two kinds means both", Rules{Kinds: []string{"gateways"}}, gateway, ReasonNone, "passes"},
-		{"included by name", Rules{Namespaces: Globs{Include: []string{"team-a"}}}, filterItem(), ReasonNone, "passes"},
-		{"included by pattern", Rules{Namespaces: Globs{Include: []string{"x", "t??m-*"}}}, filterItem(), ReasonNone, "passes"},
+		{"a word for two kinds means both", Rules{Kinds: []string{"gateways"}}, gateway, ReasonNone, ""},
+		{"included by name", Rules{Namespaces: Globs{Include: []string{"team-a"}}}, filterItem(), ReasonNone, ""},
+		{"included by pattern", Rules{Namespaces: Globs{Include: []string{"x", "t??m-*"}}}, filterItem(), ReasonNone, ""},
 		{"not included", Rules{Namespaces: Globs{Include: []string{"team-b", "kube-*"}}}, filterItem(), ReasonNamespace, `namespace "team-a" is not included by "team-b", "kube-*"`},
 		{"excluded", Rules{Namespaces: Globs{Exclude: []string{"kube-*"}}}, gateway, ReasonNamespace, `namespace "kube-system" is excluded by "kube-*"`},
 		{"excluded before included", Rules{Namespaces: Globs{Include: []string{"*"}, Exclude: []string{"team-a"}}}, filterItem(), ReasonNamespace, `namespace "team-a" is excluded by "team-a"`},
-		{"selector", Rules{Selector: "tier in (prod, test),!old"}, filterItem(), ReasonNone, "passes"},
+		{"selector", Rules{Selector: "tier in (prod, test),!old"}, filterItem(), ReasonNone, ""},
 		{"selector with another value", Rules{Selector: "tier=dev"}, filterItem(), ReasonSelector, `label tier="prod" does not match "tier=dev"`},
 		{"selector without the label", Rules{Selector: "tier=prod,app"}, filterItem(), ReasonSelector, `there is no label app, which does not match "app"`},
-		{"C11 own revision", Rules{Revision: "stable"}, filterItem(), ReasonNone, "passes"},
+		{"C11 own revision", Rules{Revision: "stable"}, filterItem(), ReasonNone, ""},
 		{"C11 another revision", Rules{Revision: "canary"}, filterItem(), ReasonRevision, `revision "stable" is not "canary"`},
-		{"C11 no revision", Rules{Revision: "canary"}, gateway, ReasonNone, "passes"},
-		{"expression", Rules{Expression: `labels.tier == "prod"`}, filterItem(), ReasonNone, "passes"},
+		{"C11 no revision", Rules{Revision: "canary"}, gateway, ReasonNone, ""},
+		{"expression", Rules{Expression: `labels.tier == "prod"`}, filterItem(), ReasonNone, ""},
 		{"false expression", Rules{Expression: `labels.tier == "dev"`}, filterItem(), ReasonExpression, "the expression is false"},
 		{"failing expression", Rules{Expression: `labels.app == "dev"`}, filterItem(), ReasonExpressionError, "the expression failed: no such key: app"},
 	} {
@@ -104,17 +105,37 @@ func TestEachRuleKeepsOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := test.item.build(t)
-			if got := f.Check(r); got != test.want {
-				t.Errorf("Check: %q, want %q", got, test.want)
-			}
-			reason, sentence := f.Explain(r)
-			if reason != test.want || sentence != test.sentence {
-				t.Errorf("Explain: %q, %q\nwant %q, %q", reason, sentence, test.want, test.sentence)
+			got := f.Check(r)
+			if got.Reason != test.want || got.Sentence() != test.sentence || got.Passes() != (test.want == ReasonNone) {
+				t.Errorf("%q, %q\nwant %q, %q", got.Reason, got.Sentence(), test.want, test.sentence)
 			}
 			if got, want := f.PassesNamespace(r.Kind(), r.Namespace()), test.want != ReasonNamespace; test.want != ReasonKind && got != want {
 				t.Errorf("PassesNamespace: %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// TestEachFieldHasADecisionWhetherItLimitsContent: a new field fails here until it has one.
+func TestEachFieldHasADecisionWhetherItLimitsContent(t *testing.T) {
+	decisions := map[string]struct {
+		rules  Rules
+		limits bool
+	}{
+		"Kinds":      {Rules{Kinds: []string{"se"}}, true},
+		"Namespaces": {Rules{Namespaces: Globs{Exclude: []string{"kube-*"}}}, true},
+		"Selector":   {Rules{Selector: "tier"}, true},
+		"Revision":   {Rules{Revision: "stable"}, false},
+		"Expression": {Rules{Expression: "true"}, true},
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Rules]()) {
+		d, ok := decisions[field.Name]
+		if !ok || reflect.ValueOf(d.rules).FieldByIndex(field.Index).IsZero() {
+			t.Errorf("%s: no decision whether it limits what an upstream can bring", field.Name)
+		}
+		if got := d.rules.LimitsContent(); got != d.limits {
+			t.Errorf("%s: LimitsContent returns %v", field.Name, got)
+		}
 	}
 }
 
@@ -126,7 +147,7 @@ func TestResourcesWithoutANamespacePassNamespaceRules(t *testing.T) {
 	if !f.PassesNamespace(mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "GatewayClass"}, "") {
 		t.Error("a GatewayClass is kept out")
 	}
-	if got := f.Check(meshConfig(t)); got != ReasonNone {
+	if got := f.Check(meshConfig(t)).Reason; got != ReasonNone {
 		t.Errorf("MeshConfig: %q", got)
 	}
 }
@@ -147,7 +168,7 @@ func TestMeshConfigIsSubjectToKindsAndExpressionOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.Check(meshConfig(t)); got != test.want {
+		if got := f.Check(meshConfig(t)).Reason; got != test.want {
 			t.Errorf("%+v: %q, want %q", test.rules, got, test.want)
 		}
 	}
@@ -191,7 +212,7 @@ func TestFilterIsSafeForConcurrentUse(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 100 {
-				if got := f.Check(r); got != ReasonNone {
+				if got := f.Check(r).Reason; got != ReasonNone {
 					t.Error(got)
 				}
 			}
@@ -230,8 +251,8 @@ func BenchmarkFilterCheck(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if f.Check(r) != ReasonNone {
-					b.Fatal(f.Explain(r))
+				if got := f.Check(r); !got.Passes() {
+					b.Fatal(got.Reason, got.Sentence())
 				}
 			}
 		})
@@ -255,13 +276,14 @@ func TestUnknownKindWithoutANamespacePassesOnlyWhereNoneIsIncluded(t *testing.T)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.Check(widget); got != test.widget || f.PassesNamespace(widget.Kind(), "") != (got == "") {
-			t.Errorf("%+v: %q", test.namespaces, got)
+		got := f.Check(widget)
+		if got.Reason != test.widget || f.PassesNamespace(widget.Kind(), "") != got.Passes() {
+			t.Errorf("%+v: %q", test.namespaces, got.Reason)
 		}
-		if _, why := f.Explain(widget); test.widget != "" && !strings.Contains(why, "has no namespace") {
+		if why := got.Sentence(); test.widget != "" && !strings.Contains(why, "has no namespace") {
 			t.Errorf("%+v: %s", test.namespaces, why)
 		}
-		if got := f.Check(class); got != ReasonNone {
+		if got := f.Check(class).Reason; got != ReasonNone {
 			t.Errorf("%+v: a GatewayClass: %q", test.namespaces, got)
 		}
 	}

@@ -136,7 +136,7 @@ func (s *scope) name(name string) string {
 
 // key maps the key of a resource.
 func (s *scope) key(k mirror.Key) mirror.Key {
-	if k.Kind.Bare() {
+	if k.Kind == mirror.MeshConfig {
 		return k
 	}
 	k.Namespace = s.namespace(k.Namespace)

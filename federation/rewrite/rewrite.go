@@ -147,7 +147,7 @@ func (w *Rewriter) planOf(kind mirror.Kind) *bodyPlan {
 }
 
 func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
-	if info.Kind.Bare() {
+	if info.Kind == mirror.MeshConfig {
 		return nil
 	}
 	p := &bodyPlan{}
@@ -178,7 +178,7 @@ func renamed(kind mirror.Kind) bool { return kind != gatewayClass }
 // Rewrite returns the rewritten resource, and r itself when the rules change nothing. It is a
 // pure function. It keeps source, cluster, the source's version and the creation time.
 func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
-	if r.Kind().Bare() {
+	if r.Kind() == mirror.MeshConfig {
 		return r, nil
 	}
 	from := r.Key()

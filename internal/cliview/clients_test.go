@@ -66,7 +66,7 @@ func TestOneUpstreamIsShownWithItsKindsAndRefusals(t *testing.T) {
 	u := upstreams.Status{
 		Name: "east", Type: "xds", State: upstreams.StateSyncing, Resources: map[string]int{"a/B": 3}, LastError: "connection refused",
 		Status: intake.Status{
-			Pending: []string{"a/v1/C"}, Expired: map[string]int{"a/D": 1}, Dropped: map[string]int{"loop": 2},
+			Pending: []string{"a/v1/C"}, Expired: map[string]int{"a/D": 1}, LeftOut: map[string]int{"loop": 2},
 			Refused: []intake.Refusal{{Resource: "a/B x/y", Reason: "no hosts"}}, RefusedTotal: 4,
 		},
 	}
@@ -74,7 +74,7 @@ func TestOneUpstreamIsShownWithItsKindsAndRefusals(t *testing.T) {
 	for _, want := range []string{
 		"\nLast error: connection refused\n", "\nTypes without an answer:\n  a/v1/C\n",
 		"\nKIND   RESOURCES   EXPIRED\na/B    3           0\na/D    0           1\n",
-		"\nDROPPED   REASON\n2         loop\nWhich ones: relay explain --left-out --upstream east\n",
+		"\nLEFT OUT   REASON\n2          loop\nWhich ones: relay explain --left-out --upstream east\n",
 		"\nREFUSED   REASON\na/B x/y   no hosts\nand 3 more\n",
 	} {
 		if !strings.Contains(got, want) {

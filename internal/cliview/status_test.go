@@ -22,7 +22,7 @@ var testNow = time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
 func TestStatusTables(t *testing.T) {
 	ups := []upstreams.Status{
 		{
-			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow.Add(-5 * time.Second), Dropped: map[string]int{"generated": 4}}, Address: "east:15010", Resources: map[string]int{"a/B": 2, "a/C": 3},
+			Name: "east", Type: "xds", Protocol: "delta", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow.Add(-5 * time.Second), LeftOut: map[string]int{"generated": 4}}, Address: "east:15010", Resources: map[string]int{"a/B": 2, "a/C": 3},
 		},
 		{Name: "west", Type: "file", State: upstreams.StateFailed, Status: intake.Status{RefusedTotal: 1}},
 	}
@@ -41,9 +41,9 @@ func TestStatusTables(t *testing.T) {
 	want := `ready, degraded
 - upstream west: ?failed
 
-UPSTREAM   TYPE        STATE        SYNCED   RESOURCES   REFUSED   DROPPED   UPDATED   ADDRESS
-east       xds/delta   synced 60m   yes      5           0         4         5s        east:15010
-west       file        failed -     no       0           1         0         -         -
+UPSTREAM   TYPE        STATE        SYNCED   RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
+east       xds/delta   synced 60m   yes      5           0         4          5s        east:15010
+west       file        failed -     no       0           1         0          -         -
 
 CLIENT   CLUSTER   VIEW   VERSION   PROTOCOL   TYPES   STATE                   NACKS   CONNECTED   ADDRESS
 istiod   c1        east   1.23.0    sotw       2       synced                  4       60s         10.0.0.1:5
@@ -80,14 +80,14 @@ func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 
 config: loaded 2m ago
 
-UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   DROPPED   UPDATED   ADDRESS
-held       xds    synced 60m, held                      yes      100         0         0         -         -
-kept       xds    synced -, held                        yes      0           0         0         -         -
-cool       xds    synced -, frozen                      yes      0           0         0         -         -
-late       xds    synced -, frozen                      yes      0           0         0         -         -
-cold       xds    synced -, frozen                      yes      0           0         0         -         -
-back       xds    synced -, frozen                      yes      0           0         0         -         -
-gone       xds    disconnected -, stale, held, frozen   yes      5           0         0         -         -
+UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
+held       xds    synced 60m, held                      yes      100         0         0          -         -
+kept       xds    synced -, held                        yes      0           0         0          -         -
+cool       xds    synced -, frozen                      yes      0           0         0          -         -
+late       xds    synced -, frozen                      yes      0           0         0          -         -
+cold       xds    synced -, frozen                      yes      0           0         0          -         -
+back       xds    synced -, frozen                      yes      0           0         0          -         -
+gone       xds    disconnected -, stale, held, frozen   yes      5           0         0          -         -
 
 held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
 kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends when the upstream has the resources again, or an operator releases them. See them: relay held kept

@@ -43,11 +43,11 @@ func Upstream(u upstreams.Status, now time.Time) string {
 	} else {
 		p.table(t)
 	}
-	if len(u.Dropped) > 0 {
+	if len(u.LeftOut) > 0 {
 		p.WriteString("\n")
-		t := titled("DROPPED", "REASON")
-		for _, reason := range slices.Sorted(maps.Keys(u.Dropped)) {
-			t.add(u.Dropped[reason], reason)
+		t := titled("LEFT OUT", "REASON")
+		for _, reason := range slices.Sorted(maps.Keys(u.LeftOut)) {
+			t.add(u.LeftOut[reason], reason)
 		}
 		p.table(t)
 		p.printf("Which ones: relay explain --left-out --upstream %s\n", u.Name)
@@ -75,13 +75,13 @@ func healthy(u upstreams.Status) bool {
 func gone(u upstreams.Status) bool { return u.Found != nil && u.Found.State != "found" }
 
 func upstreamTable(ups []upstreams.Status, now time.Time) *table {
-	t := titled("UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "DROPPED", "UPDATED", "ADDRESS")
+	t := titled("UPSTREAM", "TYPE", "STATE", "SYNCED", "RESOURCES", "REFUSED", "LEFT OUT", "UPDATED", "ADDRESS")
 	for _, u := range ups {
 		typ := u.Type
 		if u.Protocol != "" {
 			typ += "/" + u.Protocol
 		}
-		t.add(u.Name, typ, upstreamState(u, now), yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.Dropped), Ago(u.LastUpdate, now), u.Address)
+		t.add(u.Name, typ, upstreamState(u, now), yesNo(u.Synced), admin.Total(u.Resources), u.RefusedTotal, admin.Total(u.LeftOut), Ago(u.LastUpdate, now), u.Address)
 	}
 	return t
 }

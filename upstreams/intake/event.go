@@ -35,7 +35,7 @@ type Element struct {
 	Resource      *mirror.Resource // without a stamp, in place of Raw
 	// Mark is the mark of Raw: see Update.Marks.
 	Mark uint64
-	// Decode, in place of Raw, returns the resource without a stamp, or an Omitted. It is called
+	// Decode, in place of Raw, returns the resource without a stamp, or an LeftOutError. It is called
 	// when the content differs from the last that was accepted: Digest tells them apart. Name has
 	// the name, and Size is about that of the resource. lacks reports whether fields of the content
 	// are left out. Each new source decodes such content once, so that it can tell of them.
@@ -67,12 +67,12 @@ type Update struct {
 // Known reports whether a resource of that mark and size is known. A nil Known knows none.
 type Known func(mark uint64, size int) bool
 
-// Omitted is the error of Element.Decode for a resource that its source leaves out, because the
+// LeftOutError is the error of Element.Decode for a resource that its source leaves out, because the
 // workload of it is unhealthy.
-type Omitted struct{ Detail string }
+type LeftOutError struct{ Detail string }
 
 // Error implements error.
-func (o *Omitted) Error() string { return o.Detail }
+func (o *LeftOutError) Error() string { return o.Detail }
 
 // Resources returns elements of resources that a source reads itself.
 func Resources(all ...*mirror.Resource) func(int, Known) iter.Seq[Element] {

@@ -151,7 +151,7 @@ func (in *Intake) remove(key mirror.Key) {
 func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	in.discovery.unfollow(rec)
 	in.account(rec.size(), 0)
-	sc.leaveOut(rec, imported)
+	sc.setLeftOut(rec, imported)
 	sc.setMark(rec, 0)
 	delete(sc.byName, name)
 	delete(sc.refused, name)
@@ -179,7 +179,7 @@ func (in *Intake) deleteAll(sc *scope) (gone []string) {
 // still, unless the rules have left out something newer. It reports whether it did.
 func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	original, ok := keyOf(kind, name)
-	if !ok || rec.resource != nil || rec.omitted != imported || len(in.former) == 0 {
+	if !ok || rec.resource != nil || rec.leftOut != imported || len(in.former) == 0 {
 		return false
 	}
 	f := in.former[in.rules.keyOf(original)]

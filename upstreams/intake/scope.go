@@ -83,7 +83,7 @@ type record struct {
 	original   *mirror.Resource
 	version    string // that the source gave
 	mark       uint64 // of the element as received, zero for none
-	omitted    omission
+	leftOut    leftOut
 	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
 	generation uint32 // of the update that it was last part of
 	relayed    bool   // hash was a relay's: what it told of its way is believed
@@ -195,10 +195,10 @@ func (k *kind) find(name string) (*record, *scope) {
 	return nil, nil
 }
 
-// leaveOut notes why a record is left out now, if it is.
-func (sc *scope) leaveOut(rec *record, why omission) {
-	if rec.omitted != imported {
-		sc.leftOut[rec.omitted.Value().reason]--
+// setLeftOut sets why a record is left out, and counts it. why may be imported.
+func (sc *scope) setLeftOut(rec *record, why leftOut) {
+	if rec.leftOut != imported {
+		sc.leftOut[rec.leftOut.Value().reason]--
 	}
 	if why != imported {
 		if sc.leftOut == nil {
@@ -206,7 +206,7 @@ func (sc *scope) leaveOut(rec *record, why omission) {
 		}
 		sc.leftOut[why.Value().reason]++
 	}
-	rec.omitted = why
+	rec.leftOut = why
 }
 
 // refuse notes that what was received of a name is not accepted.

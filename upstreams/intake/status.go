@@ -31,8 +31,8 @@ type Status struct {
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
 	// Panics counts the panics over single resources of the source, which are refused.
 	Panics uint64 `json:"panics,omitempty"`
-	// Dropped counts what the source has and the relay leaves out now, by reason.
-	Dropped map[string]int `json:"dropped,omitempty"`
+	// LeftOut counts the resources of the source that are left out now, by reason.
+	LeftOut map[string]int `json:"leftOut,omitempty"`
 	// OverLimit counts what the limits refuse now.
 	OverLimit int `json:"overLimit,omitempty"`
 	// Stale: the source has been out of contact for too long, or since the start of the relay. It
@@ -128,12 +128,12 @@ func (in *Intake) Status(now time.Time) Status {
 
 // describeScopes sets what a status has of all scopes.
 func (in *Intake) describeScopes(st *Status) {
-	st.Dropped = map[string]int{}
+	st.LeftOut = map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
 		sc, over := in.scopes[name], 0
 		for reason, n := range sc.leftOut {
 			if n > 0 {
-				st.Dropped[reason] += n
+				st.LeftOut[reason] += n
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {

@@ -45,11 +45,11 @@ func (in *Intake) LeftOut() []LeftOut {
 		for _, sc := range k.scopes {
 			for name, rec := range sc.byName {
 				key, ok := keyOf(k.kind, name)
-				if !ok || rec.omitted == imported || seen[name] {
+				if !ok || rec.leftOut == imported || seen[name] {
 					continue
 				}
 				seen[name] = true
-				why := rec.omitted.Value()
+				why := rec.leftOut.Value()
 				out = append(out, LeftOut{in.name, key.Kind.String(), key.Namespace, key.Name, why.reason, why.detail})
 			}
 		}
@@ -95,8 +95,8 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 		return tr
 	}
 	tr.Resource, tr.From = rec.resource, rec.original
-	if rec.omitted != imported {
-		tr.Reason, tr.Detail = rec.omitted.Value().reason, rec.omitted.Value().detail
+	if rec.leftOut != imported {
+		tr.Reason, tr.Detail = rec.leftOut.Value().reason, rec.leftOut.Value().detail
 	}
 	if tr.From == nil {
 		tr.From = rec.resource

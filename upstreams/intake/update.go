@@ -300,8 +300,8 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Resource, bool, error), stamp *mirror.Stamp) (differs bool, err error) {
 	why := imported
 	r, lacks, err := decode()
-	if omitted := (*Omitted)(nil); errors.As(err, &omitted) {
-		why, err = omit(reasonUnhealthy, omitted.Detail), nil
+	if left := (*LeftOutError)(nil); errors.As(err, &left) {
+		why, err = leftOutBy(reasonUnhealthy, left.Detail), nil
 	} else if err == nil {
 		why = in.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
 	}
@@ -313,7 +313,7 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
 	}
 	differs = rec.resource != nil
-	sc.leaveOut(rec, why)
+	sc.setLeftOut(rec, why)
 	rec.resource, rec.original = nil, nil
 	return differs, nil
 }

@@ -430,7 +430,7 @@ func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
 			if keep != "" {
 				return
 			}
-			if n := w.status().Dropped["unhealthy"]; n != 2 {
+			if n := w.status().LeftOut["unhealthy"]; n != 2 {
 				t.Errorf("%d are left out as unhealthy", n)
 			}
 			s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("True")))
@@ -449,7 +449,7 @@ func TestObjectsThatHavePassedThisRelayAreLeftOut_K12(t *testing.T) {
 	w := s.mirrors("", "")
 	w.synced()
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/near")
-	if out := w.status().Dropped; out["loop"] != 1 || out["hops"] != 1 {
+	if out := w.status().LeftOut; out["loop"] != 1 || out["hops"] != 1 {
 		t.Errorf("left out: %v", out)
 	}
 	near := w.aggregate.Get(mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "near"})

@@ -98,8 +98,8 @@ func (t *target) fold(o *object) {
 // make makes the resource of an object.
 func (t *target) make(o *object, f *folded) {
 	f.resource, f.unknown, f.err = t.resource(o)
-	var omitted *intake.Omitted
-	f.asked = o.err == nil && !errors.As(f.err, &omitted)
+	var left *intake.LeftOutError
+	f.asked = o.err == nil && !errors.As(f.err, &left)
 	o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
 }
 
@@ -133,7 +133,7 @@ func (t *target) resource(o *object) (r *mirror.Resource, unknown []string, err 
 	section, annotations := t.source.section, o.annotations
 	if t.kind == workloadEntry && section.UnhealthyWorkloads == "drop" && reportsHealth(o) {
 		if o.health == nil || !*o.health {
-			return nil, nil, &intake.Omitted{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+			return nil, nil, &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
 		}
 		// An istiod that sees the annotation, and no status, takes the entry for unhealthy.
 		annotations = maps.Clone(annotations)
