@@ -10,7 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/relay"
@@ -118,8 +118,8 @@ func TestAPlanIsThatOfAllObjects(t *testing.T) {
 				}
 				return out
 			}
-			want := cliview.Compare(all(tc.now), all(tc.next))
-			if got := cliview.Compare(now, next); cmp.Diff(want, got) != "" {
+			want := view.Compare(all(tc.now), all(tc.next))
+			if got := view.Compare(now, next); cmp.Diff(want, got) != "" {
 				t.Errorf("the plan differs from that of all objects: %s", cmp.Diff(want, got))
 			}
 		})
@@ -139,7 +139,7 @@ func TestAPlanLeavesOutWhatChangesMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cliview.Compare(now, next); len(got.Changes) != 0 {
+	if got := view.Compare(now, next); len(got.Changes) != 0 {
 		t.Errorf("the plan has %+v", got.Changes)
 	}
 }

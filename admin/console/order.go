@@ -12,7 +12,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/ui"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/internal/errlist"
 	"meshrelay/upstreams/intake"
 )
@@ -39,26 +39,14 @@ func (c *Console) order(w http.ResponseWriter, r *http.Request, verb string) {
 	if o.DryRun {
 		title = "Nothing has changed: " + verb + " " + upstream + " was only tried"
 	}
+	text := view.Ordered(done, verb, o)
 	c.answer(w, r, &ui.Page{
-		Title: title, Lead: ui.State{Level: ui.OK, Text: firstLine(outcome(done, verb, o))}, Command: "relay upstreams " + upstream,
+		Title: title, Lead: ui.State{Level: ui.OK, Text: firstLine(text)}, Command: "relay upstreams " + upstream,
 		Sections: []ui.Section{
-			{ID: "effect", Title: "What it changes", Code: outcome(done, verb, o) + "\n" + cliview.Effect(done.Effect) + "\n"},
+			{ID: "effect", Title: "What it changes", Code: text + "\n"},
 			{ID: "next", Text: []ui.State{{Level: ui.None, Text: "Look at upstream " + upstream, Href: "/upstreams/" + url.PathEscape(upstream)}}},
 		},
 	}, http.StatusOK)
-}
-
-// outcome describes an upstream after an order.
-func outcome(done admin.Controlled, verb string, o intake.Order) string {
-	switch {
-	case verb == "release":
-		return cliview.Released(done)
-	case o.DryRun:
-		return "dry run: upstream " + done.Name + ": " + verb
-	case verb == "unfreeze":
-		return cliview.Unfrozen(done)
-	}
-	return cliview.Frozen(done)
 }
 
 // orderOf returns the order of a form. It needs the name of the upstream, typed, and a reason.
@@ -117,7 +105,7 @@ func (c *Console) refuse(w http.ResponseWriter, r *http.Request, verb string, er
 	code, text := http.StatusUnprocessableEntity, strings.Join(errlist.Lines(err), "\n")
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		text = fmt.Sprintf("the form is larger than %s: use the command in a terminal", cliview.Bytes(large.Limit))
+		text = fmt.Sprintf("the form is larger than %s: use the command in a terminal", view.Bytes(large.Limit))
 	}
 	var refused *admin.StatusError
 	if errors.As(err, &refused) {

@@ -4,45 +4,29 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"meshrelay/admin/view"
 	"meshrelay/downstream"
-	"meshrelay/internal/cliview"
 )
+
+var clientColumns = view.Clients.Pick("Client", "State", "Cluster", "View", "Version", "Protocol", "Types", "NACKs", "Connected", "Address")
+
+func clientHref(connection string) string { return "/client?id=" + queryOf(connection) }
 
 // clientList lists the connected clients, a page at a time.
 func (p *Pages) clientList(r *request) (*Page, error) {
-	all := p.data.Clients.Clients()
-	q, n, behind := r.get("q"), 0, 0
-	t := &Table{
-		Caption: "Clients", Empty: "No connected client matches.",
-		Head: []string{"Client", "State", "Cluster", "View", "Version", "Protocol", "Types", "Rejected", "Connected", "Address"},
-	}
-	for _, c := range all {
-		state, ok := cliview.ClientState(c)
-		if !ok {
-			behind++
-		}
-		matches := contains(c.NodeID, q) || contains(c.ClusterID, q) || contains(c.View, q) || contains(c.Address, q)
-		if !matches || r.get("state") == notWell && ok {
-			continue
-		}
-		if n++; n <= r.offset() || n > r.offset()+maxRows {
-			continue
-		}
-		nacks := uint64(0)
-		for _, w := range c.Types {
-			nacks += w.NACKs
-		}
-		t.Rows = append(t.Rows, []Cell{
-			linked(cliview.ClientName(c.NodeID), "/client?id="+queryOf(c.Connection)), leveled(goodIf(ok, Warn), state), cell(c.ClusterID), cell(c.View), cell(cliview.ClientVersion(c)),
-			cell(c.Protocol), number(len(c.Types)), number(nacks), at(c.Connected), cell(c.Address),
-		})
-	}
-	t.Summary = fmt.Sprintf("%d of %s", n, count(len(all), "client"))
-	if n > r.offset()+maxRows {
-		t.Next = r.with("from", fmt.Sprint(r.offset()+maxRows))
-	}
-	lead := State{Level: goodIf(behind == 0, Warn), Text: fmt.Sprintf("%d of %s up to date", len(all)-behind, count(len(all), "client"))}
+	all, q := p.data.Clients.Clients(), r.get("q")
+	t := &Table{Caption: "Clients", Empty: "No connected client matches.", Head: headOf(clientColumns)}
+	n := paged(t, r, all, func(c downstream.ClientStatus) bool {
+		return (contains(c.NodeID, q) || contains(c.ClusterID, q) || contains(c.View, q) || contains(c.Address, q)) &&
+			(r.get("state") != notWell || !view.IsSynced(c))
+	}, func(c downstream.ClientStatus) []Cell {
+		return rowOf(clientColumns, c, r.now, clientHref(c.Connection))
+	})
+	t.Summary = fmt.Sprintf("%d of %s", n, view.Count(len(all), "client"))
+	synced := countIf(all, view.IsSynced)
+	lead := State{Level: view.OKIf(synced == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", synced, view.Count(len(all), "client"))}
 	if len(all) == 0 {
 		lead = say(None, "No clients are connected.")
 	}
@@ -60,10 +44,11 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 		return nil, notFound("No client has the connection %.200q: it may have connected anew.", r.get("id"))
 	}
 	c := all[i]
-	state, ok := cliview.ClientState(c)
+	name := view.ClientName(c.NodeID)
+	state, level := view.ClientState(c)
 	page := &Page{
-		Title: "Client " + cut(cliview.ClientName(c.NodeID)), Crumbs: []Link{{"Clients", "/clients"}}, Command: "relay clients " + word(cliview.ClientName(c.NodeID)), Topics: []string{topicClients},
-		Lead: say(goodIf(ok, Warn), fmt.Sprintf("%s: %s of resources, connected for %s", state, count(len(c.Types), "type"), cliview.Ago(c.Connected, r.now))),
+		Title: "Client " + cut(name), Crumbs: []Link{{"Clients", "/clients"}}, Command: "relay clients " + word(name), Topics: []string{topicClients},
+		Lead: say(level, fmt.Sprintf("%s: %s of resources, connected for %s", state, view.Count(len(c.Types), "type"), view.Ago(c.Connected, r.now))),
 	}
 	facts := []Fact{
 		{"Node", cell(c.NodeID)}, {"Connection", cell(c.Connection)}, {"Cluster", cell(c.ClusterID)}, {"Namespace", cell(c.Namespace)},
@@ -77,33 +62,23 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 		}
 	}
 	page.Sections = []Section{
-		{ID: "node", Title: "What it tells of itself", Text: rejections, Facts: facts},
-		{ID: "types", Title: "What it got", Table: typeTable(c)},
+		{ID: "node", Title: "The client", Text: rejections, Facts: facts},
+		{ID: "types", Title: "Types", Table: typeTable(c, r.now)},
 	}
 	return page, nil
 }
 
-// typeTable lists what a client has been sent, the types that need a look first.
-func typeTable(c downstream.ClientStatus) *Table {
-	t := &Table{Caption: "Types that the client subscribes to", Head: []string{"Type", "State", "Sent", "Acknowledged", "Responses", "Bytes", "Rejected", "Version sent"}, Empty: "It has subscribed to nothing yet."}
+// typeTable lists the types of a client. Types that are not synced come first.
+func typeTable(c downstream.ClientStatus, now time.Time) *Table {
+	t := &Table{Caption: "Types that the client subscribes to", Head: headOf(view.ClientTypes), Empty: "It subscribes to nothing yet."}
 	types := slices.Clone(c.Types)
-	slices.SortStableFunc(types, func(a, b downstream.TypeStatus) int {
-		_, aOK := cliview.TypeState(a)
-		_, bOK := cliview.TypeState(b)
-		switch {
-		case aOK == bOK:
-			return 0
-		case bOK:
-			return -1
-		}
-		return 1
-	})
-	for _, w := range types[:min(len(types), maxRows)] {
-		state, ok := cliview.TypeState(w)
-		t.Rows = append(t.Rows, []Cell{
-			linked(w.TypeURL, "/resources?kind="+queryOf(kindOfType(w.TypeURL))), leveled(goodIf(ok, Warn), state), at(w.SentAt), at(w.AckedAt),
-			number(w.Pushes), number(w.Bytes), number(w.NACKs), cell(w.SentVersion[:min(len(w.SentVersion), 16)]),
-		})
+	isSynced := func(w downstream.TypeStatus) bool {
+		_, level := view.TypeState(w)
+		return level == OK
+	}
+	slices.SortStableFunc(types, falseFirst(isSynced))
+	for _, w := range first(types, maxRows) {
+		t.Rows = append(t.Rows, rowOf(view.ClientTypes, w, now, "/resources?kind="+queryOf(kindOfType(w.TypeURL))))
 	}
 	if len(types) > maxRows {
 		t.Summary = fmt.Sprintf("the first %d of %d types", maxRows, len(types))

@@ -2,11 +2,8 @@ package ui
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
-	"meshrelay/internal/cliview"
-	"meshrelay/upstreams"
+	"meshrelay/admin/view"
 	"meshrelay/upstreams/kubernetes/clusters"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
@@ -21,10 +18,11 @@ func (p *Pages) clusterSections(r *request) []Section {
 	decide := Section{ID: "decide", Title: "What you can do about clusters"}
 	for i, part := range parts {
 		if i == maxReasons {
-			all.Text = append(all.Text, say(None, fmt.Sprintf("and %s more: %s", count(len(parts)-i, "part"), p.here("relay clusters"))))
+			all.Text = append(all.Text, say(None, fmt.Sprintf("and %s more: %s", view.Count(len(parts)-i, "part"), p.here("relay clusters"))))
 			break
 		}
-		all.Text = append(all.Text, partState(part, r))
+		text, level := view.Part(part, r.now)
+		all.Text = append(all.Text, say(level, text))
 		all.Text = append(all.Text, p.notFollowed(part)...)
 		decide.Actions = append(decide.Actions, clusterActions(part)...)
 	}
@@ -38,24 +36,10 @@ func (p *Pages) clusterSections(r *request) []Section {
 	return []Section{all, decide}
 }
 
-// partState returns the state of one element of "clusters".
-func partState(part clusters.Status, r *request) State {
-	text := fmt.Sprintf("%s: %s from %s, ", part.Name, count(len(part.Clusters), "cluster"), part.From)
-	switch {
-	case part.Error != "" && part.ReadAt.IsZero():
-		return say(Bad, text+"never read: "+part.Error)
-	case part.Error != "":
-		return say(Warn, text+"last read "+cliview.Ago(part.ReadAt, r.now)+" ago, and not now: "+part.Error)
-	case part.ReadAt.IsZero():
-		return say(Warn, text+"not read yet")
-	}
-	return say(OK, text+"read "+cliview.Ago(part.ReadAt, r.now)+" ago")
-}
-
 // notFollowed lists what was found and is not followed.
 func (p *Pages) notFollowed(part clusters.Status) (list []State) {
 	for _, one := range part.Refused[:min(len(part.Refused), maxReasons)] {
-		list = append(list, say(Warn, strings.TrimSpace(one.ID+" in "+one.Origin)+" is not followed: "+one.Reason))
+		list = append(list, say(Warn, view.NotFollowed(one)))
 	}
 	if more := max(part.RefusedTotal, len(part.Refused)) - len(list); more > 0 {
 		list = append(list, say(None, fmt.Sprintf("and %d more that are not followed: %s", more, p.here("relay clusters"))))
@@ -63,60 +47,22 @@ func (p *Pages) notFollowed(part clusters.Status) (list []State) {
 	return list
 }
 
-// found is a cluster with the part of the config that has found it.
-type found struct {
-	part string
-	clusters.ClusterStatus
-}
-
-// clusterTable lists the clusters, those that need a look first.
+// clusterTable lists found clusters.
 func (p *Pages) clusterTable(parts []clusters.Status, r *request) *Table {
-	t := &Table{
-		Caption: "Found clusters, those that need a look first", Empty: "No cluster is found.",
-		Head: []string{"Cluster", "Clusters", "State", "Since", "Upstream", "Its state", "Removed at", "Found in", "Remark"},
-	}
-	var all []found
-	for _, part := range parts {
-		for _, c := range part.Clusters {
-			all = append(all, found{part.Name, c})
+	t := &Table{Caption: "Found clusters, those with problems first", Empty: "No cluster is found.", Head: headOf(view.Clusters)}
+	all := view.ClustersOf(parts, r.ups)
+	for _, c := range first(all, maxSummary) {
+		href := ""
+		if c.Upstream != nil {
+			href = upstreamHref(c.Name)
 		}
+		t.Rows = append(t.Rows, rowOf(view.Clusters, c, r.now, href))
 	}
-	slices.SortStableFunc(all, func(a, b found) int { return clusterRank(a.ClusterStatus) - clusterRank(b.ClusterStatus) })
-	ups := make(map[string]upstreams.Status, len(r.upstreams()))
-	for _, u := range r.upstreams() {
-		ups[u.Name] = u
-	}
-	for _, c := range all[:min(len(all), maxSummary)] {
-		name, state := cell(c.Name), Cell{}
-		if u, runs := ups[c.Name]; runs {
-			name, state = linked(c.Name, "/upstreams/"+pathOf(c.Name)), leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now))
-		}
-		remark := c.Note
-		if c.Problem != "" {
-			remark = "The new kubeconfig is not used, the last good one is: " + c.Problem
-		}
-		t.Rows = append(t.Rows, []Cell{
-			cell(c.ID), cell(c.part), leveled(goodIf(c.State == registry.Found, Warn), string(c.State)), at(c.Since), name, state, {Until: c.RemoveAt}, cell(c.Origin), cell(remark),
-		})
-	}
-	t.Summary = count(len(all), "cluster")
+	t.Summary = view.Count(len(all), "cluster")
 	if more := len(all) - len(t.Rows); more > 0 {
 		t.Summary += fmt.Sprintf("; %d are shown, all of them: %s", len(t.Rows), p.here("relay clusters"))
 	}
 	return t
-}
-
-// clusterRank orders clusters by how much they need a look.
-func clusterRank(c clusters.ClusterStatus) int {
-	switch {
-	case c.State == registry.Held:
-		return 0
-	case c.State == registry.Orphaned:
-		return 1
-	case c.Problem != "":
-		return 2
-	}
-	return 3
 }
 
 // clusterActions are what a person can do about the clusters of a part.
@@ -138,7 +84,7 @@ func clusterActions(part clusters.Status) (list []Action) {
 		return list
 	}
 	release := Action{
-		Title: fmt.Sprintf("Release %s of %s", count(held, "held cluster"), part.Name), Command: "relay clusters release " + word(part.Name),
+		Title: fmt.Sprintf("Release %s of %s", view.Count(held, "held cluster"), part.Name), Command: "relay clusters release " + word(part.Name),
 		Why: "Their kubeconfigs are gone together, and what they gave is served. If that is meant, they are orphaned from then on, and removed after removeAfter.",
 	}
 	return append([]Action{release}, list...)

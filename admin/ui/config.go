@@ -3,8 +3,8 @@ package ui
 import (
 	"strings"
 
+	"meshrelay/admin/view"
 	"meshrelay/internal/bundle"
-	"meshrelay/internal/cliview"
 )
 
 // configPage shows the effective config, with all secrets hidden, as support bundles do.
@@ -13,11 +13,11 @@ func (p *Pages) configPage(r *request) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
-	status := r.readiness().Config
+	status := r.ready.Config
 	validate := "relay validate -o yaml -c " + word(p.data.ConfigFile)
 	page := &Page{
 		Title: "Config", Command: validate, Topics: []string{topicConfig},
-		Lead: say(OK, "The config file was loaded "+cliview.Ago(status.LastSuccess, r.now)+" ago."),
+		Lead: say(OK, "The config file was loaded "+view.Ago(status.LastSuccess, r.now)+" ago."),
 	}
 	facts := []Fact{{"Loaded", at(status.LastSuccess)}, {"Last attempt", at(status.LastAttempt)}, {"Changed by the last load", cell(strings.Join(status.Changed, ", "))}}
 	var problems []State

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/events"
-	"meshrelay/internal/cliview"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -50,7 +50,7 @@ func (p *Pages) showDiff(page *Page, e events.Event) {
 	case d == nil:
 		s.Text = []State{say(None, "The history is too long for a page. All of it: "+page.Command)}
 	default:
-		s.Code = Bounded(cliview.RevisionDiff(*d, cliview.SomeDiffs), page.Command)
+		s.Code = Bounded(view.RevisionDiff(*d, view.SomeDiffs), page.Command)
 	}
 	page.Sections = append(page.Sections, s)
 	page.boundCode()

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"meshrelay/admin/view"
 	"meshrelay/events"
-	"meshrelay/internal/cliview"
 )
 
 const (
@@ -27,10 +27,6 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 		return nil, err
 	}
 	all := p.data.Events(q)
-	ups := make([]string, 0, len(r.upstreams()))
-	for _, u := range r.upstreams()[:min(len(r.upstreams()), maxRows)] {
-		ups = append(ups, u.Name)
-	}
 	types := make([]string, 0, len(events.Types()))
 	for _, t := range events.Types() {
 		types = append(types, string(t))
@@ -38,22 +34,22 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	search := r.search("/events",
 		Field{Name: "at", Label: "Around (UTC)", Value: r.get("at"), Hint: "03:12"},
 		Field{Name: "window", Label: "Window", Value: r.get("window"), Options: windows},
-		Field{Name: "upstream", Label: "Upstream", Value: r.get("upstream"), Options: ups},
+		r.upstreamField(),
 		Field{Name: "type", Label: "Type", Value: r.get("type"), Options: types},
 	)
 	t := eventTable(all.Events)
-	t.Summary = count(len(all.Events), "event")
+	t.Summary = view.Count(len(all.Events), "event")
 	if all.More {
 		t.Summary, t.Next = fmt.Sprintf("the newest %d; there are more", len(all.Events)), r.with("before", strconv.FormatUint(all.Events[0].Seq, 10))
 	}
 	left := []State{}
 	if all.Tools > 0 {
-		left = append(left, State{None, "left out: " + count(all.Tools, "event") + " of the relay's own tools, such as relay get", r.with("tools", "true")})
+		left = append(left, State{None, "left out: " + view.Count(all.Tools, "event") + " of the relay's own tools, such as relay get", r.with("tools", "true")})
 	}
 	q.Limit = maxMarks
 	marks := p.data.Events(q).Events
 	return &Page{
-		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+count(len(all.Events), "event")),
+		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+view.Count(len(all.Events), "event")),
 		Sections: []Section{
 			{ID: "lanes", Title: "Over time", Search: search, Lanes: drawLanes(marks, q.Since, q.Until)},
 			{ID: "list", Title: "Newest first", Text: left, Table: t},
@@ -100,50 +96,27 @@ func queryEvents(r *request) (q events.Query, about string, err error) {
 			return q, "", badRequest("window is %.32q: want a time, as in 10m or 6h", text)
 		}
 	}
-	switch at, err := parseAt(r.get("at"), r.now); {
+	switch at, err := view.ClockTime(r.get("at"), r.now); {
 	case err != nil:
-		return q, "", err
+		return q, "", badRequest("The time is %v.", err)
 	case !at.IsZero():
 		q.Since, q.Until = at.Add(-window/2), at.Add(window/2)
-		about = fmt.Sprintf("%s, %s around it", at.Format("2006-01-02 15:04 UTC"), cliview.Age(window))
+		about = fmt.Sprintf("%s, %s around it", at.Format("2006-01-02 15:04 UTC"), view.Age(window))
 	case r.get("window") != "":
-		q.Since, about = r.now.Add(-window), "the last "+cliview.Age(window)
+		q.Since, about = r.now.Add(-window), "the last "+view.Age(window)
 	default:
 		about = "the newest events"
 	}
 	return q, about, nil
 }
 
-// parseAt parses a time of the day, which is the last such one, or a whole time. All are UTC.
-func parseAt(text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	now = now.UTC()
-	for _, layout := range []string{"15:04", "15:04:05"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			at := time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
-			if at.After(now) {
-				at = at.AddDate(0, 0, -1)
-			}
-			return at, nil
-		}
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04", "2006-01-02T15:04", "2006-01-02 15:04:05"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	return time.Time{}, badRequest("The time is %.32q: want 03:12, or 2026-11-21 03:12, in UTC.", text)
-}
-
 // eventTable lists events, the newest first.
 func eventTable(list []events.Event) *Table {
-	t := &Table{Caption: "Events, the newest first", Head: []string{"Time (UTC)", "Type", "Upstream or client", "What happened", "Who", "How far it got"}, Empty: "No event is kept of that."}
+	t := &Table{Caption: "Events, the newest first", Head: []string{"Time (UTC)", "Type", "Upstream or client", "What", "By", "Reached"}, Empty: "No event is kept of that."}
 	for _, e := range slices.Backward(list) {
 		t.Rows = append(t.Rows, []Cell{
-			{Text: e.Time.UTC().Format("01-02 15:04:05.000"), Href: "/events/" + strconv.FormatUint(e.Seq, 10)},
-			leveled(eventLevel(e.Type), string(e.Type)), whom(e), cell(sentence(e)), cell(who(e)), cell(stages(e)),
+			linked(e.Time.UTC().Format("01-02 15:04:05.000"), "/events/"+strconv.FormatUint(e.Seq, 10)),
+			leveled(view.EventLevel(e.Type), string(e.Type)), whom(e), cell(view.EventText(&e)), cell(view.EventBy(&e)), cell(view.EventStages(e.Stages)),
 		})
 	}
 	return t
@@ -152,80 +125,11 @@ func eventTable(list []events.Event) *Table {
 func whom(e events.Event) Cell {
 	switch {
 	case e.Upstream != "":
-		return linked(e.Upstream, "/upstreams/"+pathOf(e.Upstream))
+		return linked(e.Upstream, upstreamHref(e.Upstream))
 	case e.Client != "":
-		return linked(cliview.ClientName(e.Client), "/clients?q="+queryOf(e.Client))
+		return linked(view.ClientName(e.Client), "/clients?q="+queryOf(e.Client))
 	}
 	return Cell{}
-}
-
-// sentence tells what happened, and why.
-func sentence(e events.Event) string {
-	text := e.Text
-	if e.Resources != nil && e.Resources.Total() > 0 && text == "" {
-		text = e.Resources.String()
-	}
-	if e.Resources != nil && len(e.Resources.Names) > 0 {
-		names := make([]string, 0, 2)
-		for _, n := range e.Resources.Names[:min(len(e.Resources.Names), 2)] {
-			names = append(names, string(n.Mark)+n.Key.Kind.Kind+" "+n.Key.Namespace+"/"+n.Key.Name)
-		}
-		if more := len(e.Resources.Names) - len(names); more > 0 {
-			names = append(names, "…")
-		}
-		text += ": " + strings.Join(names, ", ")
-	}
-	if e.Reason != "" {
-		text = strings.TrimPrefix(text+": "+e.Reason, ": ")
-	}
-	if e.Count > 1 {
-		text += fmt.Sprintf(" (%d times)", e.Count)
-	}
-	return text
-}
-
-func who(e events.Event) string {
-	if e.Operator != nil {
-		return e.Operator.String()
-	}
-	return string(e.By)
-}
-
-// stages tells how long a change took to its clients.
-func stages(e events.Event) string {
-	s := e.Stages
-	if s == nil {
-		return ""
-	}
-	from := s.Received
-	if from.IsZero() {
-		from = e.Time
-	}
-	var parts []string
-	for _, one := range []struct {
-		name string
-		at   time.Time
-	}{{"merged", s.Merged}, {"pushed", s.Pushed}, {"half have it", s.Half}, {"all have it", s.All}} {
-		if !one.at.IsZero() {
-			parts = append(parts, one.name+" "+one.at.Sub(from).Round(time.Millisecond).String())
-		}
-	}
-	if s.Clients > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %s", s.Acknowledged, count(s.Clients, "client")))
-	}
-	return strings.Join(parts, ", ")
-}
-
-func eventLevel(t events.Type) Level {
-	switch t {
-	case events.Lost, events.Denied, events.Failed, events.Expired, events.ConfigRefused, events.NACK:
-		return Bad
-	case events.Held, events.Stale, events.Refused, events.OverLimit, events.Frozen, events.RolledBack, events.CarriedOut, events.TurnedAway, events.Released:
-		return Warn
-	case events.Synced, events.Regained, events.Returned, events.Serving, events.Thawed, events.Unfrozen:
-		return OK
-	}
-	return None
 }
 
 // eventPage tells all about one event.
@@ -241,10 +145,10 @@ func (p *Pages) eventPage(r *request) (*Page, error) {
 	e := all[0]
 	page := &Page{
 		Title: "Event " + e.Time.UTC().Format("15:04:05") + " " + string(e.Type), Crumbs: []Link{{"Timeline", "/events"}, {"Around it", "/events?at=" + queryOf(e.Time.UTC().Format(time.RFC3339))}},
-		Lead: say(eventLevel(e.Type), strings.TrimSpace(e.Upstream+" "+string(e.Type)+": "+sentence(e))), Command: e.Command, Topics: []string{topicEvents},
+		Lead: say(view.EventLevel(e.Type), strings.TrimSpace(e.Upstream+" "+string(e.Type)+": "+view.EventText(&e))), Command: e.Command, Topics: []string{topicEvents},
 	}
 	facts := []Fact{
-		{"Time", cell(e.Time.UTC().Format(time.RFC3339Nano))}, {"Ago", at(e.Time)}, {"Upstream or client", whom(e)}, {"Who", cell(who(e))}, {"Why", cell(e.Reason)}, {"How far it got", cell(stages(e))},
+		{"Time", cell(e.Time.UTC().Format(time.RFC3339Nano))}, {"Ago", at(e.Time)}, {"Upstream or client", whom(e)}, {"By", cell(view.EventBy(&e))}, {"Reason", cell(e.Reason)}, {"Reached", cell(view.EventStages(e.Stages))},
 	}
 	if e.Hold != "" {
 		facts = append(facts, Fact{"Hold", linked(e.Hold, "/holds/"+pathOf(e.Upstream))})

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/downstream"
-	"meshrelay/internal/cliview"
 	"meshrelay/internal/text"
 	"meshrelay/upstreams"
 )
@@ -49,7 +49,7 @@ func drawGraph(ups []upstreams.Status, clients []downstream.ClientStatus, served
 	g := &Graph{Width: graphWidth, Height: rows*boxPitch + 8}
 	middle := Box{
 		X: (graphWidth - boxWidth) / 2, Y: (g.Height - boxHeight) / 2, W: boxWidth, H: boxHeight, Level: r.head.Level, Href: "/resources",
-		Name: "relay " + text.Shorten(r.version.Name, maxLabel-6), Below: fmt.Sprintf("%s, %d contested", count(served, "resource"), contested),
+		Name: "relay " + text.Shorten(r.version.Name, maxLabel-6), Below: fmt.Sprintf("%s, %d contested", view.Count(served, "resource"), contested),
 	}
 	for i, b := range left {
 		b.X, b.Y, b.W, b.H = 4, 4+i*boxPitch, boxWidth, boxHeight
@@ -74,8 +74,8 @@ func lineTo(a, b Box, broken bool) Line {
 func upstreamBoxes(ups []upstreams.Status, r *request) (boxes []Box, broken []bool) {
 	add := func(u upstreams.Status) {
 		boxes = append(boxes, Box{
-			Level: upstreamLevel(u), Name: text.Shorten(u.Name, maxLabel), Href: "/upstreams/" + pathOf(u.Name),
-			Below: text.Shorten(fmt.Sprintf("%d, %s", admin.Total(u.Resources), cliview.UpstreamState(u, r.now)), maxLabel+6),
+			Level: view.UpstreamLevel(u), Name: text.Shorten(u.Name, maxLabel), Href: upstreamHref(u.Name),
+			Below: text.Shorten(fmt.Sprintf("%d, %s", admin.Total(u.Resources), view.UpstreamState(u, r.now)), maxLabel+6),
 		})
 		broken = append(broken, u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing)
 	}
@@ -84,7 +84,7 @@ func upstreamBoxes(ups []upstreams.Status, r *request) (boxes []Box, broken []bo
 			if len(ups) > maxBoxes && len(boxes) == maxBoxes-1 {
 				return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(ups)-len(boxes)), Below: "all upstreams", Href: "/upstreams"}), append(broken, false)
 			}
-			if len(ups) <= maxBoxes && well || len(ups) > maxBoxes && cliview.IsHealthy(u) == well { // few stay in their order
+			if len(ups) <= maxBoxes && well || len(ups) > maxBoxes && view.IsHealthy(u) == well { // few stay in their order
 				add(u)
 			}
 		}
@@ -98,11 +98,11 @@ func clientBoxes(clients []downstream.ClientStatus) (boxes []Box) {
 		if i == maxBoxes-1 && len(all) > maxBoxes {
 			return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(all)-i), Below: "all clients", Href: "/clients"})
 		}
-		below := count(g.n, "client") + " synced"
+		below := view.Count(g.n, "client") + " synced"
 		if g.behind > 0 {
-			below = fmt.Sprintf("%s, %d not up to date", count(g.n, "client"), g.behind)
+			below = fmt.Sprintf("%s, %d not up to date", view.Count(g.n, "client"), g.behind)
 		}
-		boxes = append(boxes, Box{Level: goodIf(g.behind == 0, Warn), Name: text.Shorten(g.name, maxLabel), Below: below, Href: "/clients"})
+		boxes = append(boxes, Box{Level: view.OKIf(g.behind == 0, Warn), Name: text.Shorten(g.name, maxLabel), Below: below, Href: "/clients"})
 	}
 	if len(all) == 0 {
 		boxes = append(boxes, Box{Level: None, Name: "no clients", Below: "none is connected", Href: "/clients"})

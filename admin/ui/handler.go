@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/internal/visible"
 )
 
@@ -61,8 +61,8 @@ func New(data Data) (*Pages, error) {
 		return nil, err
 	}
 	p.template, err = template.New("").Funcs(template.FuncMap{
-		"ago":   func(t, now time.Time) string { return cliview.Ago(t, now) },
-		"left":  func(t, now time.Time) string { return cliview.Age(max(t.Sub(now), 0)) },
+		"ago":   func(t, now time.Time) string { return view.Ago(t, now) },
+		"left":  func(t, now time.Time) string { return view.Age(max(t.Sub(now), 0)) },
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"words": func(s []string) string { return strings.Join(s, " ") },
 		"args":  func(a, b, c any) arguments { return arguments{a, b, c} },
@@ -136,7 +136,8 @@ func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseW
 	defer func() { <-p.slots }()
 	r := &request{path: strings.TrimPrefix(req.URL.Path, Path), name: req.PathValue("name"), query: req.URL.Query(), now: p.now()}
 	r.version, r.ready, r.ups = p.server.Version(), p.server.Readiness(), p.data.Upstreams()
-	r.head = head(r.ready)
+	word, level := view.Ready(r.ready)
+	r.head = say(level, word)
 	err := r.check()
 	var page *Page
 	if err == nil {

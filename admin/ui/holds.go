@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
@@ -20,13 +20,13 @@ func (p *Pages) holdList(r *request) (*Page, error) {
 		Empty: "No deletions are held: nothing waits for a person.",
 	}
 	n := 0
-	for _, u := range r.upstreams() {
+	for _, u := range r.ups {
 		if h := u.Held; h != nil {
 			if n++; n > maxRows {
 				continue
 			}
 			t.Rows = append(t.Rows, []Cell{
-				linked(u.Name, "/holds/"+pathOf(u.Name)), cell(h.ID), number(h.Removals), number(h.Of), leveled(Warn, h.Reason), at(h.Since), cell(cliview.EndOfHold(*h, r.now)),
+				linked(u.Name, "/holds/"+pathOf(u.Name)), cell(h.ID), number(h.Removals), number(h.Of), leveled(Warn, h.Reason), at(h.Since), cell(view.EndOfHold(*h, r.now)),
 			})
 		}
 	}
@@ -35,7 +35,7 @@ func (p *Pages) holdList(r *request) (*Page, error) {
 	}
 	return &Page{
 		Title: "Holds", Command: "relay held", Topics: []string{topicUpstreams},
-		Lead: State{Level: goodIf(n == 0, Warn), Text: fmt.Sprintf("%s waiting for a decision", count(n, "hold"))},
+		Lead: State{Level: view.OKIf(n == 0, Warn), Text: fmt.Sprintf("%s waiting for a decision", view.Count(n, "hold"))},
 		Sections: []Section{{
 			ID: "list", Table: t,
 			Text: []State{say(None, "An upstream that loses much at once may be broken: the relay keeps serving what it had, and holds the deletions until the upstream repeats them, or a person decides.")},
@@ -56,15 +56,15 @@ func (p *Pages) holdPage(r *request) (*Page, error) {
 	}
 	if len(all) == 0 {
 		page.Lead = say(OK, "No deletions of upstream "+u.Name+" are held.")
-		page.Sections = []Section{{ID: "upstream", Text: []State{{Level: None, Text: "Look at the upstream.", Href: "/upstreams/" + pathOf(u.Name)}}}}
+		page.Sections = []Section{{ID: "upstream", Text: []State{{Level: None, Text: "Look at the upstream.", Href: upstreamHref(u.Name)}}}}
 		return page, nil
 	}
 	h := all[0]
-	page.Lead = say(Warn, fmt.Sprintf("%s of %s would be deleted. All of them are still served.", count(h.Removals, "resource"), fmt.Sprint(h.Of)))
+	page.Lead = say(Warn, fmt.Sprintf("%s of %s would be deleted. All of them are still served.", view.Count(h.Removals, "resource"), fmt.Sprint(h.Of)))
 	page.Sections = []Section{
 		{ID: "why", Title: "Why, and until when", Facts: []Fact{
-			{"Hold", cell(h.ID)}, {"Why", leveled(Warn, h.Reason)}, {"Held for", at(h.Since)}, {"Ends", cell(cliview.EndOfHold(h.Held, r.now))},
-			{"Goes through at", Cell{Until: h.Until}}, {"Upstream", linked(u.Name+": "+cliview.UpstreamState(u, r.now), "/upstreams/"+pathOf(u.Name))},
+			{"Hold", cell(h.ID)}, {"Why", leveled(Warn, h.Reason)}, {"Held for", at(h.Since)}, {"Ends", cell(view.EndOfHold(h.Held, r.now))},
+			{"Goes through at", Cell{Cell: view.Cell{Until: h.Until}}}, {"Upstream", linked(u.Name+": "+view.UpstreamState(u, r.now), upstreamHref(u.Name))},
 		}},
 		p.effectOf(h),
 		{ID: "deletions", Title: "What would be deleted", Search: r.search("/holds/" + pathOf(u.Name)), Table: p.deletions(h, r)},
@@ -107,9 +107,9 @@ func (p *Pages) effectOf(h intake.HeldUpstream) Section {
 	}
 	gone := len(h.Deletions) - taken
 	return Section{ID: "effect", Title: "What a release would do", Table: t, Text: []State{
-		{Level: goodIf(gone == 0, Bad), Text: fmt.Sprintf("%s would go from every client: no other upstream has %s.", count(gone, "resource"), cliview.Agree(gone, "it", "them"))},
-		{Level: None, Text: fmt.Sprintf("%s would be served from another upstream that has %s, too.", count(taken, "resource"), cliview.Agree(taken, "it", "them"))},
-		{Level: None, Text: fmt.Sprintf("%s connected now.", count(len(p.data.Clients.Clients()), "client"))},
+		{Level: view.OKIf(gone == 0, Bad), Text: fmt.Sprintf("%s would go from every client: no other upstream has %s.", view.Count(gone, "resource"), view.Agree(gone, "it", "them"))},
+		{Level: None, Text: fmt.Sprintf("%s would be served from another upstream that has %s, too.", view.Count(taken, "resource"), view.Agree(taken, "it", "them"))},
+		{Level: None, Text: fmt.Sprintf("%s connected now.", view.Count(len(p.data.Clients.Clients()), "client"))},
 	}}
 }
 
@@ -117,25 +117,16 @@ func hasOther(names []string, upstream string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return name != upstream })
 }
 
-// deletions lists what is held, a page at a time.
+var deletionColumns = view.Deletions.Pick("Name", "Namespace", "Kind", "Age", "Held")
+
+// deletions lists held deletions, a page at a time.
 func (p *Pages) deletions(h intake.HeldUpstream, r *request) *Table {
-	t := &Table{Caption: "Held deletions", Head: []string{"Resource", "Kind", "Created", "Deleted there", "Then served from"}, Empty: "Nothing matches."}
-	n := 0
-	for _, d := range h.Deletions {
-		if !r.named(d.Kind, d.Namespace, d.Name) {
-			continue
-		}
-		if n++; n <= r.offset() || n > r.offset()+maxRows {
-			continue
-		}
-		t.Rows = append(t.Rows, []Cell{
-			linked(d.Namespace+"/"+d.Name, resourceHref(d.Kind, d.Namespace, d.Name)), cell(d.Kind), at(d.Created), at(d.Since), p.takenOver(h.Upstream, d),
+	t := &Table{Caption: "Held deletions", Head: append(headOf(deletionColumns), "Then served from"), Empty: "Nothing matches."}
+	n := paged(t, r, h.Deletions, func(d intake.HeldDeletion) bool { return r.named(d.Kind, d.Namespace, d.Name) },
+		func(d intake.HeldDeletion) []Cell {
+			return append(rowOf(deletionColumns, d, r.now, resourceHref(d.Kind, d.Namespace, d.Name)), p.takenOver(h.Upstream, d))
 		})
-	}
-	t.Summary = fmt.Sprintf("%d of %s", n, count(len(h.Deletions), "deletion"))
-	if n > r.offset()+maxRows {
-		t.Next = r.with("from", fmt.Sprint(r.offset()+maxRows))
-	}
+	t.Summary = fmt.Sprintf("%d of %s", n, view.Count(len(h.Deletions), "deletion"))
 	return t
 }
 
@@ -155,7 +146,7 @@ func releaseAction(upstream string, h intake.Held) Action {
 	form := orderForm("release", upstream, true)
 	form.Hidden = append(form.Hidden, Field{Name: "hold", Value: h.ID})
 	return Action{
-		Title: fmt.Sprintf("Release these %s", count(h.Removals, "deletion")),
+		Title: fmt.Sprintf("Release these %s", view.Count(h.Removals, "deletion")),
 		Why:   "They are meant: clients lose these resources. It is refused when more is held by then.", Command: "relay release " + word(upstream) + " --hold " + h.ID + ` --reason "…"`,
 		Form: form,
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"meshrelay/admin/view"
 	"meshrelay/events"
 	"meshrelay/internal/text"
 )
@@ -71,7 +72,7 @@ func drawLanes(list []events.Event, since, until time.Time) *Lanes {
 			byName[name] = lane
 		}
 		mark := LaneMark{
-			X: x(e.Time), Level: eventLevel(e.Type), Sign: signOf(e.Type), Href: "/events/" + strconv.FormatUint(e.Seq, 10),
+			X: x(e.Time), Level: view.EventLevel(e.Type), Sign: signOf(e.Type), Href: "/events/" + strconv.FormatUint(e.Seq, 10),
 			Title: e.Time.UTC().Format("15:04:05") + " " + string(e.Type),
 		}
 		if last := len(lane.Marks) - 1; last >= 0 && mark.X-lane.Marks[last].X < 12 { // no room for both

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/downstream"
 	"meshrelay/events"
-	"meshrelay/internal/cliview"
 	"meshrelay/upstreams"
 )
 
@@ -19,34 +19,13 @@ const (
 	maxSummary = 20
 )
 
-// head returns the readiness in the words of "relay status".
-func head(r admin.Readiness) State {
-	switch {
-	case !r.Ready:
-		return State{Level: Bad, Text: "not ready"}
-	case len(r.Reasons) > 0:
-		return State{Level: Warn, Text: "ready, degraded"}
-	}
-	return State{Level: OK, Text: "ready"}
-}
-
 // overview answers: is everything in sync?
 func (p *Pages) overview(r *request) (*Page, error) {
-	ready, ups, clients := r.readiness(), r.upstreams(), p.data.Clients.Clients()
-	synced, behind := 0, 0
-	for _, u := range ups {
-		if cliview.IsHealthy(u) {
-			synced++
-		}
-	}
-	for _, c := range clients {
-		if _, ok := cliview.ClientState(c); !ok {
-			behind++
-		}
-	}
-	lead := head(ready)
-	lead.Text = fmt.Sprintf("%s: %d of %s up to date, %d of %s up to date", lead.Text, synced, count(len(ups), "upstream"), len(clients)-behind, count(len(clients), "client"))
-	if behind > 0 && lead.Level == OK {
+	ready, ups, clients := r.ready, r.ups, p.data.Clients.Clients()
+	synced := countIf(clients, view.IsSynced)
+	lead := r.head
+	lead.Text = fmt.Sprintf("%s: %d of %s up to date, %d of %s up to date", lead.Text, countIf(ups, view.IsHealthy), view.Count(len(ups), "upstream"), synced, view.Count(len(clients), "client"))
+	if synced < len(clients) && lead.Level == OK {
 		lead.Level = Warn
 	}
 	keys, hosts := p.data.Conflicts()
@@ -61,8 +40,8 @@ func (p *Pages) overview(r *request) (*Page, error) {
 			{
 				ID: "graph", Title: "From upstreams to clients", Graph: drawGraph(ups, clients, served, keys, r),
 				Text: []State{
-					{Level: goodIf(keys == 0, None), Text: fmt.Sprintf("%s in several upstreams", count(keys, "resource")), Href: "/conflicts"},
-					{Level: goodIf(hosts == 0, None), Text: fmt.Sprintf("%s claimed by several resources", count(hosts, "host")), Href: "/conflicts#hosts"},
+					{Level: view.OKIf(keys == 0, None), Text: fmt.Sprintf("%s in several upstreams", view.Count(keys, "resource")), Href: "/conflicts"},
+					{Level: view.OKIf(hosts == 0, None), Text: fmt.Sprintf("%s claimed by several resources", view.Count(hosts, "host")), Href: "/conflicts#hosts"},
 				},
 			},
 			{ID: "upstreams", Title: "Upstreams", Table: upstreamSummary(ups, r)},
@@ -83,7 +62,7 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 		if u.Held != nil && len(list) < maxReasons {
 			list = append(list, State{
 				Level: Warn, Href: "/holds/" + pathOf(u.Name),
-				Text: fmt.Sprintf("%s of upstream %s %s for a person: look at the hold", count(u.Held.Removals, "deletion"), u.Name, cliview.Agree(u.Held.Removals, "waits", "wait")),
+				Text: fmt.Sprintf("%s of upstream %s %s for a person: look at the hold", view.Count(u.Held.Removals, "deletion"), u.Name, view.Agree(u.Held.Removals, "waits", "wait")),
 			})
 		}
 	}
@@ -94,7 +73,7 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 		}
 		s := say(level, reason)
 		if name, _, ok := strings.Cut(strings.TrimPrefix(reason, "upstream "), ": "); ok && strings.HasPrefix(reason, "upstream ") {
-			s.Href = "/upstreams/" + pathOf(name)
+			s.Href = upstreamHref(name)
 		}
 		list = append(list, s)
 	}
@@ -111,11 +90,11 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 func upstreamSummary(ups []upstreams.Status, r *request) *Table {
 	shown := ups
 	if len(ups) > maxSummary {
-		shown = slices.DeleteFunc(slices.Clone(ups), cliview.IsHealthy)
+		shown = slices.DeleteFunc(slices.Clone(ups), view.IsHealthy)
 	}
 	t := upstreamTable(shown[:min(len(shown), maxSummary)], r)
 	if len(t.Rows) < len(ups) {
-		t.Summary, t.Next = fmt.Sprintf("%d of %s; the others are up to date or more of the same", len(t.Rows), count(len(ups), "upstream")), "/upstreams"
+		t.Summary, t.Next = fmt.Sprintf("%d of %s; the others are up to date or more of the same", len(t.Rows), view.Count(len(ups), "upstream")), "/upstreams"
 	}
 	return t
 }
@@ -140,7 +119,7 @@ func groups(clients []downstream.ClientStatus) []group {
 			byName[name] = g
 		}
 		g.n++
-		if _, ok := cliview.ClientState(c); !ok {
+		if !view.IsSynced(c) {
 			g.behind++
 		}
 	}
@@ -157,10 +136,10 @@ func clientSummary(clients []downstream.ClientStatus) *Table {
 	all := groups(clients)
 	for _, g := range all[:min(len(all), maxSummary)] {
 		t.Rows = append(t.Rows, []Cell{
-			{Text: cut(g.name), Level: goodIf(g.behind == 0, Warn), Href: "/clients?q=" + queryOf(strings.TrimPrefix(g.name, "view "))}, number(g.n), number(g.behind),
+			{view.Cell{Text: cut(g.name), Level: view.OKIf(g.behind == 0, Warn)}, "/clients?q=" + queryOf(strings.TrimPrefix(g.name, "view "))}, number(g.n), number(g.behind),
 		})
 	}
-	t.Summary, t.Next = count(len(clients), "client"), ""
+	t.Summary, t.Next = view.Count(len(clients), "client"), ""
 	if len(all) > maxSummary {
 		t.Summary += fmt.Sprintf("; %d groups more", len(all)-maxSummary)
 	}

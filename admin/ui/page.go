@@ -4,33 +4,20 @@ import (
 	"strconv"
 	"time"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/internal/text"
 )
 
-// Level tells how well something is: a word for a colour and a symbol, which never stand alone.
-type Level string
+// Level is how well something is. A page shows it as a color and a symbol, never as a color alone.
+type Level = view.Level
 
 // The levels.
 const (
-	OK   Level = "ok"
-	Warn Level = "warn" // needs a look
-	Bad  Level = "bad"
-	None Level = "none" // neither good nor bad
+	OK   = view.OK
+	Warn = view.Warn
+	Bad  = view.Bad
+	None = view.None
 )
-
-// Symbol returns a character for those who do not see colours.
-func (l Level) Symbol() string {
-	switch l {
-	case OK:
-		return "●"
-	case Warn:
-		return "▲"
-	case Bad:
-		return "✘"
-	}
-	return "○"
-}
 
 // Page is all that one page shows. Hrefs are below the path of the pages.
 type Page struct {
@@ -89,14 +76,10 @@ type Table struct {
 	Next    string
 }
 
-// Cell is one value.
+// Cell is one value, and the page that it links to.
 type Cell struct {
-	Text  string
-	Level Level
-	Href  string
-	// Time is shown as an age, Until as what is left.
-	Time, Until time.Time
-	Number      bool
+	view.Cell
+	Href string
 }
 
 // Search is a form that leads to this page with other parameters.
@@ -139,17 +122,64 @@ const (
 
 func say(level Level, words string) State { return State{Level: level, Text: cut(words)} }
 
-func cell(words string) Cell { return Cell{Text: cut(words)} }
+func cell(words string) Cell { return leveled("", words) }
 
-func linked(words, href string) Cell { return Cell{Text: cut(words), Href: href} }
-
-func leveled(level Level, words string) Cell { return Cell{Text: cut(words), Level: level} }
-
-func number[N int | uint64](n N) Cell {
-	return Cell{Text: grouped(strconv.FormatUint(uint64(n), 10)), Number: true}
+func linked(words, href string) Cell {
+	c := cell(words)
+	c.Href = href
+	return c
 }
 
-func at(t time.Time) Cell { return Cell{Time: t} }
+func leveled(level Level, words string) Cell {
+	return Cell{Cell: view.Cell{Text: cut(words), Level: level}}
+}
+
+func number[N int | uint64](n N) Cell {
+	return Cell{Cell: view.Cell{Text: grouped(strconv.FormatUint(uint64(n), 10)), Number: true}}
+}
+
+func at(t time.Time) Cell { return Cell{Cell: view.Cell{Time: t}} }
+
+// headOf returns the titles of columns.
+func headOf[T any](columns view.Columns[T]) (titles []string) {
+	for _, c := range columns {
+		titles = append(titles, c.Title)
+	}
+	return titles
+}
+
+// rowOf returns the row of v. Its first cell links to href.
+func rowOf[T any](columns view.Columns[T], v T, now time.Time, href string) []Cell {
+	row := make([]Cell, len(columns))
+	for i, c := range columns.Row(v, now) {
+		if c.Text = cut(c.Text); c.Number {
+			c.Text = grouped(c.Text)
+		}
+		row[i].Cell = c
+	}
+	row[0].Href = href
+	return row
+}
+
+// first returns the first elements of a list, at most n.
+func first[T any](all []T, n int) []T { return all[:min(len(all), n)] }
+
+// paged fills a table with the rows of the elements that match, from the offset of the request on, and returns
+// how many match.
+func paged[T any](t *Table, r *request, all []T, matches func(T) bool, row func(T) []Cell) (n int) {
+	for _, v := range all {
+		if !matches(v) {
+			continue
+		}
+		if n++; n > r.offset() && len(t.Rows) < maxRows {
+			t.Rows = append(t.Rows, row(v))
+		}
+	}
+	if n > r.offset()+maxRows {
+		t.Next = r.with("from", strconv.Itoa(r.offset()+maxRows))
+	}
+	return n
+}
 
 // cut bounds a text from outside.
 func cut(words string) string { return text.Shorten(words, maxCell) }
@@ -162,14 +192,6 @@ func grouped(digits string) string {
 	return grouped(digits[:len(digits)-3]) + "\u2009" + digits[len(digits)-3:]
 }
 
-// goodIf returns OK, or otherwise a level.
-func goodIf(ok bool, otherwise Level) Level {
-	if ok {
-		return OK
-	}
-	return otherwise
-}
-
 // Bounded returns the first maxCode bytes of a text, and tells what is missing.
 func Bounded(words, command string) string {
 	if len(words) <= maxCode {
@@ -177,6 +199,3 @@ func Bounded(words, command string) string {
 	}
 	return text.Shorten(words, maxCode) + "\n… it is longer than a page shows; all of it: " + command + "\n"
 }
-
-// count returns a number of things in words.
-func count(n int, thing string) string { return cliview.Count(n, thing) }

@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -31,9 +32,7 @@ type request struct {
 	head    State
 }
 
-func (r *request) readiness() admin.Readiness    { return r.ready }
-func (r *request) upstreams() []upstreams.Status { return r.ups }
-func (r *request) get(parameter string) string   { return r.query.Get(parameter) }
+func (r *request) get(parameter string) string { return r.query.Get(parameter) }
 
 // offset is how many rows are before the page, for lists that are short enough to be counted.
 func (r *request) offset() int {
@@ -63,7 +62,7 @@ func (r *request) search(href string, more ...Field) *Search {
 
 // check returns what is wrong with the parameters.
 func (r *request) check() error {
-	for _, k := range sortedKeys(r.query) {
+	for _, k := range slices.Sorted(maps.Keys(r.query)) {
 		for _, v := range r.query[k] {
 			if len(v) > maxParameter || !utf8.ValidString(v) {
 				return badRequest("The parameter %.32q is not readable or longer than %d bytes.", k, maxParameter)
@@ -76,15 +75,6 @@ func (r *request) check() error {
 		}
 	}
 	return nil
-}
-
-func sortedKeys(q url.Values) []string {
-	keys := make([]string, 0, len(q))
-	for k := range q {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // failure is an error with its HTTP status.
@@ -138,6 +128,38 @@ func orDash(s string) string { return cmp.Or(s, "-") }
 
 // word returns a word of a shell.
 func word(s string) string { return text.Word(cut(s)) }
+
+// countIf returns how many elements of a list fulfil a condition.
+func countIf[T any](all []T, holds func(T) bool) (n int) {
+	for _, v := range all {
+		if holds(v) {
+			n++
+		}
+	}
+	return n
+}
+
+// falseFirst compares elements so that those come first which do not fulfil a condition.
+func falseFirst[T any](holds func(T) bool) func(a, b T) int {
+	return func(a, b T) int {
+		switch {
+		case holds(a) == holds(b):
+			return 0
+		case holds(b):
+			return -1
+		}
+		return 1
+	}
+}
+
+// upstreamField returns the field that selects an upstream.
+func (r *request) upstreamField() Field {
+	f := Field{Name: "upstream", Label: "Upstream", Value: r.get("upstream")}
+	for _, u := range first(r.ups, maxRows) {
+		f.Options = append(f.Options, u.Name)
+	}
+	return f
+}
 
 // cutCode cuts a text at the end of a line.
 func cutCode(code string, limit int) string {

@@ -1,15 +1,14 @@
 package ui
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/downstream"
-	"meshrelay/downstream/subscription"
-	"meshrelay/internal/cliview"
 )
 
 // resourcePage answers: why is this served as it is, and who has it?
@@ -26,10 +25,10 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 	diff := p.here(command + " --diff")
 	page := &Page{
 		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind), "/resources?kind=" + queryOf(e.Kind)}},
-		Lead: say(outcomeLevel(e.Outcome), cliview.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
+		Lead: say(view.OutcomeLevel(e.Outcome), view.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
 		Sections: []Section{
-			{ID: "explain", Title: "From its upstreams to what is served", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e)},
-			{ID: "clients", Title: "Who has it", Table: receipts(e.Clients)},
+			{ID: "explain", Title: "From its upstreams to what is served", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e, r.now)},
+			{ID: "clients", Title: "Who has it", Table: receipts(e.Clients, r.now)},
 		},
 	}
 	if e.Served != nil {
@@ -48,7 +47,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 			}
 			difference := "Too large for a page: " + diff + "\n"
 			if len(s.From.Spec) <= maxCode && len(e.Served.Spec) <= maxCode {
-				difference = cliview.Difference("upstream "+s.Upstream, s.From, "served", e.Served)
+				difference = view.Difference("upstream "+s.Upstream, s.From, "served", e.Served)
 			}
 			page.Sections = append(page.Sections, Section{
 				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served", Code: Bounded(difference, diff),
@@ -79,22 +78,10 @@ func (p *Page) boundCode() {
 	}
 }
 
-func outcomeLevel(o admin.Outcome) Level {
-	switch o {
-	case admin.Served:
-		return OK
-	case admin.Refused, admin.Rejected, admin.Missing, admin.Expired:
-		return Bad
-	case admin.Frozen, admin.Changing:
-		return Warn
-	}
-	return None
-}
-
 func resourceFacts(e *admin.Explanation) []Fact {
-	facts := []Fact{{"Kind", cell(e.Kind)}, {"Outcome", leveled(outcomeLevel(e.Outcome), string(e.Outcome))}}
+	facts := []Fact{{"Kind", cell(e.Kind)}, {"Outcome", leveled(view.OutcomeLevel(e.Outcome), string(e.Outcome))}}
 	if e.Source != "" {
-		facts = append(facts, Fact{"Served from", linked(e.Source, "/upstreams/"+pathOf(e.Source))})
+		facts = append(facts, Fact{"Served from", linked(e.Source, upstreamHref(e.Source))})
 	}
 	if e.Version != "" {
 		facts = append(facts, Fact{"Version", cell(e.Version)})
@@ -141,48 +128,25 @@ func remarks(e *admin.Explanation) (list []State) {
 	return list
 }
 
-func copies(e *admin.Explanation) *Table {
-	t := &Table{Caption: "Copies of the upstreams, in order of priority", Head: []string{"Upstream", "Outcome", "Name there", "Since", "Version there", "Why"}, Empty: "No upstream has it."}
-	for _, c := range e.Sources[:min(len(e.Sources), maxRows)] {
-		original := ""
-		if c.Original != nil {
-			original = c.Original.Namespace + "/" + c.Original.Name
-		}
-		t.Rows = append(t.Rows, []Cell{
-			linked(c.Upstream, "/upstreams/"+pathOf(c.Upstream)), leveled(outcomeLevel(c.Outcome), string(c.Outcome)),
-			cell(original), at(c.Since), cell(c.SourceVersion), cell(cliview.CopyDetail(c)),
-		})
+func copies(e *admin.Explanation, now time.Time) *Table {
+	t := &Table{Caption: "Copies of the upstreams, in order of priority", Head: headOf(view.Copies), Empty: "No upstream has it."}
+	for _, c := range first(e.Sources, maxRows) {
+		t.Rows = append(t.Rows, rowOf(view.Copies, c, now, upstreamHref(c.Upstream)))
 	}
 	return t
 }
 
-// receipts lists the clients that subscribe to a resource, those that lack it first.
-func receipts(all []downstream.Receipt) *Table {
-	t := &Table{Caption: "Clients that subscribe to its kind", Head: []string{"Client", "State", "Since", "View", "Type"}, Empty: "No client subscribes to this kind."}
-	has := func(c downstream.Receipt) bool { return c.State == subscription.Acknowledged }
+// receipts lists the clients that subscribe to the kind of a resource. Clients that have not acknowledged it come
+// first.
+func receipts(all []downstream.Receipt, now time.Time) *Table {
+	t := &Table{Caption: "Clients that subscribe to its kind", Head: headOf(view.Receipts), Empty: "No client subscribes to this kind."}
 	sorted := slices.Clone(all)
-	slices.SortStableFunc(sorted, func(a, b downstream.Receipt) int {
-		switch {
-		case has(a) == has(b):
-			return cmp.Compare(a.Connection, b.Connection)
-		case has(a):
-			return 1
-		}
-		return -1
-	})
-	n := 0
-	for _, c := range all {
-		if has(c) {
-			n++
-		}
-	}
-	for _, c := range sorted[:min(len(sorted), maxRows)] {
-		t.Rows = append(t.Rows, []Cell{
-			linked(cliview.ClientName(c.NodeID), "/client?id="+queryOf(c.Connection)), leveled(goodIf(has(c), Warn), string(c.State)), at(c.At), cell(c.View), cell(c.TypeURL),
-		})
+	slices.SortStableFunc(sorted, falseFirst(view.HasReceived))
+	for _, c := range first(sorted, maxRows) {
+		t.Rows = append(t.Rows, rowOf(view.Receipts, c, now, clientHref(c.Connection)))
 	}
 	if len(all) > 0 {
-		t.Summary = fmt.Sprintf("%d of %s acknowledged it; %d are shown, those that lack it first", n, count(len(all), "subscription"), len(t.Rows))
+		t.Summary = fmt.Sprintf("%d of %s acknowledged it; %d are shown, the others first", countIf(all, view.HasReceived), view.Count(len(all), "subscription"), len(t.Rows))
 	}
 	return t
 }

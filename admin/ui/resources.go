@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"meshrelay/admin/view"
 	"meshrelay/mirror"
 )
 
@@ -38,25 +39,21 @@ func (p *Pages) resourceList(r *request) (*Page, error) {
 		key := one.Key()
 		t.Rows = append(t.Rows, []Cell{
 			linked(orDash(key.Namespace)+"/"+key.Name, resourceHref(key.Kind.String(), key.Namespace, key.Name)), cell(key.Kind.String()),
-			linked(one.Source(), "/upstreams/"+pathOf(one.Source())), p.alsoIn(one), cell(one.Version()[:min(len(one.Version()), 12)]),
+			linked(one.Source(), upstreamHref(one.Source())), p.alsoIn(one), cell(one.Version()[:min(len(one.Version()), 12)]),
 		})
 	}
 	command, without := resourceCommand(r)
-	t.Summary = fmt.Sprintf("%s of %s", grouped(fmt.Sprint(found.n)), count(total, "resource"))
+	t.Summary = fmt.Sprintf("%s of %s", grouped(fmt.Sprint(found.n)), view.Count(total, "resource"))
 	if without != "" {
 		t.Summary += "; the command lists them " + without
 	}
 	if len(rows) > maxRows {
 		t.Next = r.with("after", cursorOf(rows[maxRows-1].Key()))
 	}
-	ups := make([]string, 0, len(r.upstreams()))
-	for _, u := range r.upstreams()[:min(len(r.upstreams()), maxRows)] {
-		ups = append(ups, u.Name)
-	}
 	search := r.search("/resources",
 		Field{Name: "kind", Label: "Kind", Value: r.get("kind"), Options: names[:min(len(names), maxRows)]},
 		Field{Name: "namespace", Label: "Namespace", Value: r.get("namespace")},
-		Field{Name: "upstream", Label: "Upstream", Value: r.get("upstream"), Options: ups},
+		r.upstreamField(),
 		Field{Name: "in", Label: "Search in", Value: r.get("in"), Options: []string{inContent}},
 	)
 	return &Page{

@@ -1,68 +1,41 @@
 package ui
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
+	"time"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/upstreams"
 )
 
 // maxRevisions bounds the revisions of an upstream that are listed.
 const maxRevisions = 30
 
-func upstreamLevel(u upstreams.Status) Level {
-	switch {
-	case cliview.IsHealthy(u):
-		return OK
-	case u.State == upstreams.StateDenied || u.State == upstreams.StateFailed || u.State == upstreams.StateDisconnected:
-		return Bad
-	}
-	return Warn
-}
+func upstreamHref(name string) string { return "/upstreams/" + pathOf(name) }
 
 func upstreamTable(ups []upstreams.Status, r *request) *Table {
-	t := &Table{
-		Caption: "Upstreams", Empty: "No upstream has such a name or state.",
-		Head: []string{"Upstream", "State", "Type", "Synced", "Resources", "Refused", "Left out", "Updated", "Address"},
-	}
+	t := &Table{Caption: "Upstreams", Empty: "No upstream has such a name or state.", Head: headOf(view.Upstreams)}
 	for _, u := range ups {
-		typ := u.Type
-		if u.Protocol != "" {
-			typ += "/" + u.Protocol
-		}
-		synced := "no"
-		if u.Synced {
-			synced = "yes"
-		}
-		t.Rows = append(t.Rows, []Cell{
-			linked(u.Name, "/upstreams/"+pathOf(u.Name)), leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now)), cell(typ), cell(synced),
-			number(admin.Total(u.Resources)), number(u.RefusedTotal), number(admin.Total(u.LeftOut)), at(u.LastUpdate), cell(u.Address),
-		})
+		t.Rows = append(t.Rows, rowOf(view.Upstreams, u, r.now, upstreamHref(u.Name)))
 	}
 	return t
 }
 
 // upstreamList lists all upstreams, a page at a time.
 func (p *Pages) upstreamList(r *request) (*Page, error) {
-	all := r.upstreams()
-	matches := slices.DeleteFunc(slices.Clone(all), func(u upstreams.Status) bool {
-		return !contains(u.Name, r.get("q")) && !contains(u.Address, r.get("q")) || r.get("state") == notWell && cliview.IsHealthy(u)
-	})
-	rest := matches[min(len(matches), r.offset()):]
-	t := upstreamTable(rest[:min(len(rest), maxRows)], r)
-	t.Summary = fmt.Sprintf("%d of %s", len(matches), count(len(all), "upstream"))
-	if len(rest) > maxRows {
-		t.Next = r.with("from", fmt.Sprint(r.offset()+maxRows))
-	}
-	well := len(all) - len(slices.DeleteFunc(slices.Clone(all), cliview.IsHealthy))
+	all := r.ups
+	t := upstreamTable(nil, r)
+	n := paged(t, r, all, func(u upstreams.Status) bool {
+		return (contains(u.Name, r.get("q")) || contains(u.Address, r.get("q"))) && (r.get("state") != notWell || !view.IsHealthy(u))
+	}, func(u upstreams.Status) []Cell { return rowOf(view.Upstreams, u, r.now, upstreamHref(u.Name)) })
+	t.Summary = fmt.Sprintf("%d of %s", n, view.Count(len(all), "upstream"))
+	well := countIf(all, view.IsHealthy)
 	return &Page{
 		Title: "Upstreams", Command: "relay upstreams", Topics: []string{topicUpstreams},
-		Lead:     State{Level: goodIf(well == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", well, count(len(all), "upstream"))},
+		Lead:     State{Level: view.OKIf(well == len(all), Warn), Text: fmt.Sprintf("%d of %s up to date", well, view.Count(len(all), "upstream"))},
 		Sections: append([]Section{{ID: "list", Search: r.search("/upstreams", stateField(r)), Table: t}}, p.clusterSections(r)...),
 	}, nil
 }
@@ -75,7 +48,7 @@ func stateField(r *request) Field {
 
 // upstreamOf returns the upstream of a request.
 func (p *Pages) upstreamOf(r *request) (upstreams.Status, error) {
-	all := r.upstreams()
+	all := r.ups
 	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == r.name })
 	if i < 0 {
 		return upstreams.Status{}, notFound("There is no upstream %.64q.", r.name)
@@ -91,25 +64,25 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	}
 	page := &Page{
 		Title: "Upstream " + u.Name, Crumbs: []Link{{"Upstreams", "/upstreams"}}, Command: "relay upstreams " + word(u.Name), Topics: []string{topicUpstreams},
-		Lead:     State{Level: upstreamLevel(u), Text: fmt.Sprintf("%s, %s served", cliview.UpstreamState(u, r.now), count(admin.Total(u.Resources), "resource"))},
+		Lead:     State{Level: view.UpstreamLevel(u), Text: fmt.Sprintf("%s, %s served", view.UpstreamState(u, r.now), view.Count(admin.Total(u.Resources), "resource"))},
 		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
 	}
 	if len(u.Addresses) > 1 {
 		t := &Table{Caption: "Addresses in order of preference", Head: []string{"Address", "State"}}
 		for i, a := range u.Addresses[:min(len(u.Addresses), maxRows)] {
-			t.Rows = append(t.Rows, []Cell{cell(a.Address), leveled(goodIf(a.LastError == "", Warn), cliview.AddressState(u.Addresses, i, r.now))})
+			t.Rows = append(t.Rows, []Cell{cell(a.Address), leveled(view.OKIf(a.LastError == "", Warn), view.AddressState(u.Addresses, i, r.now))})
 		}
 		page.Sections = append(page.Sections, Section{ID: "addresses", Title: "Addresses", Table: t})
 	}
-	page.Sections = append(page.Sections, Section{ID: "kinds", Title: "Resources by kind", Table: kindTable(u)})
+	page.Sections = append(page.Sections, Section{ID: "kinds", Title: "Resources by kind", Table: kindTable(u, r.now)})
 	page.Sections = append(page.Sections, p.keptOut(u, r)...)
-	page.Sections = append(page.Sections, p.history(u), Section{ID: "actions", Title: "What you can do", Actions: upstreamActions(u)})
+	page.Sections = append(page.Sections, p.history(u, r.now), Section{ID: "actions", Title: "What you can do", Actions: upstreamActions(u)})
 	return page, nil
 }
 
 func upstreamFacts(u upstreams.Status, r *request) []Fact {
 	facts := []Fact{
-		{"State", leveled(upstreamLevel(u), cliview.UpstreamState(u, r.now))}, {"Since", at(u.Since)}, {"Last update", at(u.LastUpdate)},
+		{"State", leveled(view.UpstreamLevel(u), view.UpstreamState(u, r.now))}, {"Since", at(u.Since)}, {"Last update", at(u.LastUpdate)},
 		{"Address", cell(u.Address)}, {"Cluster", cell(u.ClusterID)}, {"Type", cell(u.Type)}, {"Protocol", cell(u.Protocol)},
 		{"Reconnects", number(u.Reconnects)}, {"Responses rejected", number(u.NACKs)},
 	}
@@ -125,15 +98,15 @@ func upstreamFacts(u upstreams.Status, r *request) []Fact {
 // upstreamAdvice tells about a hold, a freeze, and types without an answer.
 func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	if h := u.Held; h != nil {
-		s := say(Warn, fmt.Sprintf("%s of %s held (%s). The hold ends %s.", count(h.Removals, "deletion"), count(h.Of, "resource"), h.Reason, cliview.EndOfHold(*h, r.now)))
+		s := say(Warn, view.Hold(*h, r.now))
 		s.Href = "/holds/" + pathOf(u.Name)
 		list = append(list, s)
 	}
 	if f := u.Frozen; f != nil {
-		list = append(list, say(Warn, "frozen"+cliview.Freeze(*f, r.now)))
+		list = append(list, say(Warn, "frozen"+view.Freeze(*f, r.now)))
 	}
 	if u.Stale {
-		list = append(list, say(Warn, "stale: last in contact "+cliview.LastContact(u, r.now)+". Its resources are still served, but for those that have expired."))
+		list = append(list, say(Warn, "stale: "+view.Stale(u, r.now)))
 	}
 	if u.Endpoints != nil && u.Endpoints.LastError != "" {
 		list = append(list, say(Warn, "the endpoints of its services may be old: "+u.Endpoints.LastError))
@@ -144,10 +117,8 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 		}
 		list = append(list, say(Warn, "no answer yet for "+typ))
 	}
-	for _, k := range u.Following {
-		if !k.Followed() && len(list) < maxRows {
-			list = append(list, say(Warn, fmt.Sprintf("%s %s: %s", k.Kind, k.State, k.Reason)))
-		}
+	for _, line := range first(view.Unfollowed(u), maxRows) {
+		list = append(list, say(Warn, line))
 	}
 	for _, note := range u.Notes {
 		list = append(list, say(None, note))
@@ -155,15 +126,11 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	return list
 }
 
-func kindTable(u upstreams.Status) *Table {
-	t := &Table{Caption: "Resources of the upstream by kind", Head: []string{"Kind", "Resources", "Expired", "Drift"}, Empty: "It has no resources."}
-	kinds := slices.AppendSeq(slices.Collect(maps.Keys(u.Resources)), maps.Keys(u.Expired))
-	slices.Sort(kinds)
-	kinds = slices.Compact(kinds)
-	for _, kind := range kinds[:min(len(kinds), maxRows)] {
-		t.Rows = append(t.Rows, []Cell{
-			linked(kind, "/resources?kind="+queryOf(kind)+"&upstream="+queryOf(u.Name)), number(u.Resources[kind]), number(u.Expired[kind]), number(u.Drift[kind]),
-		})
+func kindTable(u upstreams.Status, now time.Time) *Table {
+	t := &Table{Caption: "Resources of the upstream by kind", Head: headOf(view.KindCounts), Empty: "It has no resources."}
+	kinds := view.Kinds(u)
+	for _, k := range first(kinds, maxRows) {
+		t.Rows = append(t.Rows, rowOf(view.KindCounts, k, now, "/resources?kind="+queryOf(k.Kind)+"&upstream="+queryOf(u.Name)))
 	}
 	if len(kinds) > maxRows {
 		t.Summary = fmt.Sprintf("the first %d of %d kinds", maxRows, len(kinds))
@@ -174,36 +141,38 @@ func kindTable(u upstreams.Status) *Table {
 // keptOut lists what is refused and what import rules leave out.
 func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 	if u.RefusedTotal > 0 {
-		t := &Table{Caption: "Resources whose newest content is bad", Head: []string{"Refused", "Reason"}}
+		t := &Table{Caption: "Resources whose newest content is bad", Head: headOf(view.Refusals)}
 		for _, f := range u.Refused[:min(len(u.Refused), maxRows/2)] {
-			t.Rows = append(t.Rows, []Cell{cell(f.Resource), cell(f.Reason)})
+			t.Rows = append(t.Rows, rowOf(view.Refusals, f, r.now, ""))
 		}
 		t.Summary = fmt.Sprintf("%d of %d refused; the last good content is still served", len(t.Rows), u.RefusedTotal)
 		sections = append(sections, Section{ID: "refused", Title: "Refused", Table: t})
 	}
-	if len(u.LeftOut) == 0 {
+	if len(u.Dropped) == 0 {
 		return sections
 	}
-	t := &Table{Caption: "Resources that import rules leave out, by rule", Head: []string{"Rule", "Left out"}}
-	for _, reason := range slices.Sorted(maps.Keys(u.LeftOut)) {
-		t.Rows = append(t.Rows, []Cell{linked(reason, "/upstreams/"+pathOf(u.Name)+"?leftout="+queryOf(reason)+"#leftout"), number(u.LeftOut[reason])})
+	t := &Table{Caption: "Resources that import rules leave out, by rule", Head: headOf(view.RuleCounts)}
+	for _, rule := range view.Rules(u) {
+		t.Rows = append(t.Rows, rowOf(view.RuleCounts, rule, r.now, upstreamHref(u.Name)+"?leftout="+queryOf(rule.Reason)+"#leftout"))
 	}
-	sections = append(sections, Section{ID: "rules", Title: "Left out", Table: t})
+	sections = append(sections, Section{ID: "dropped", Title: "Left out", Table: t})
 	if reason := r.get("leftout"); reason != "" {
-		sections = append(sections, p.leftOut(u.Name, reason))
+		sections = append(sections, p.leftOut(u.Name, reason, r.now))
 	}
 	return sections
 }
 
-func (p *Pages) leftOut(upstream, reason string) Section {
-	t := &Table{Caption: "Resources that the rule leaves out", Head: []string{"Kind", "Resource", "Why"}, Empty: "Nothing."}
+var leftOutColumns = view.LeftOut.Pick("Name", "Namespace", "Kind", "Reason", "Detail")
+
+func (p *Pages) leftOut(upstream, reason string, now time.Time) Section {
+	t := &Table{Caption: "Resources that the rule leaves out", Head: headOf(leftOutColumns), Empty: "Nothing."}
 	n := 0
 	for _, l := range p.data.LeftOut() {
 		if l.Upstream != upstream || l.Reason != reason {
 			continue
 		}
 		if n++; n <= maxRows/2 {
-			t.Rows = append(t.Rows, []Cell{cell(l.Kind), linked(l.Namespace+"/"+l.Name, resourceHref(l.Kind, l.Namespace, l.Name)), cell(cmp.Or(l.Detail, l.Reason))})
+			t.Rows = append(t.Rows, rowOf(leftOutColumns, l, now, resourceHref(l.Kind, l.Namespace, l.Name)))
 		}
 	}
 	t.Summary = fmt.Sprintf("%d of %d; all of them: %s", len(t.Rows), n, p.here("relay explain --left-out --upstream "+word(upstream)))
@@ -211,7 +180,7 @@ func (p *Pages) leftOut(upstream, reason string) Section {
 }
 
 // history lists the revisions that are kept of an upstream.
-func (p *Pages) history(u upstreams.Status) Section {
+func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 	s := Section{ID: "history", Title: "History"}
 	revisions, err := p.data.History(u.Name)
 	if err != nil {
@@ -222,18 +191,12 @@ func (p *Pages) history(u upstreams.Status) Section {
 		}
 		return s
 	}
-	t := &Table{Caption: "Revisions, newest first", Head: []string{"Revision", "When", "Resources", "Added", "Changed", "Removed", "By", "Among them"}, Empty: "No revisions are kept."}
-	for _, v := range revisions[:min(len(revisions), maxRevisions)] {
-		among := ""
-		if len(v.Keys) > 0 {
-			among = v.Keys[0]
-		}
-		t.Rows = append(t.Rows, []Cell{
-			number(v.ID), at(v.Time), number(v.Resources), number(v.Added), number(v.Changed), number(v.Removed), cell(cmp.Or(v.By, "upstream")), cell(among),
-		})
+	t := &Table{Caption: "Revisions, newest first", Head: headOf(view.Revisions), Empty: "No revisions are kept."}
+	for _, v := range first(revisions, maxRevisions) {
+		t.Rows = append(t.Rows, rowOf(view.Revisions, v, now, ""))
 	}
 	command := "relay history " + word(u.Name)
-	t.Summary = fmt.Sprintf("%d of %s; all of them: %s; what one has changed: %s", len(t.Rows), count(len(revisions), "revision"), p.here(command), p.here(command+" REVISION --diff"))
+	t.Summary = fmt.Sprintf("%d of %s; all of them: %s; what one has changed: %s", len(t.Rows), view.Count(len(revisions), "revision"), p.here(command), p.here(command+" REVISION --diff"))
 	s.Table = t
 	return s
 }

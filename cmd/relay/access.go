@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/cmd/relay/internal/cliview"
 )
 
 // completionTimeout bounds how long a shell waits for the names of upstreams.

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 )
 
 // bundlePatience is how long a bundle may take beside its CPU profile.
@@ -61,7 +61,7 @@ stay, and what people wrote as reasons: look for those.`,
 			return errors.New("interrupted")
 		}
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s. Look at it before you send it: tar -xzf %s\n", path, cliview.Bytes(size), path)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s. Look at it before you send it: tar -xzf %s\n", path, view.Bytes(size), path)
 		}
 		return err
 	})

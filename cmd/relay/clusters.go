@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 )
 
 func newClusters() *cobra.Command {
@@ -50,7 +51,7 @@ orphaned from then on, and removed after removeAfter. The command needs the rela
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		done, err := c.ReleaseClusters(cmd.Context(), args[0])
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s of %s %s orphaned now\n", cliview.Count(done.Clusters, "cluster"), args[0], cliview.Agree(done.Clusters, "is", "are"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s of %s %s orphaned now\n", view.Count(done.Clusters, "cluster"), args[0], view.Agree(done.Clusters, "is", "are"))
 		}
 		return err
 	})

@@ -15,10 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
+	"meshrelay/cmd/relay/internal/lister"
+	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/internal/kube"
-	"meshrelay/internal/lister"
-	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/file"
 )
@@ -72,7 +73,7 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	if o.timeout <= 0 {
 		return fmt.Errorf("--timeout is %v: want more than 0", o.timeout)
 	}
-	var changes cliview.Changes
+	var changes view.Changes
 	var read atomic.Int32
 	whileWaiting(cmd, func() string {
 		if n := read.Load(); n < 2 {
@@ -93,7 +94,7 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 }
 
 // compare returns the changes that make the first into the second, and counts what is read.
-func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selection.Selection, read *atomic.Int32) (none cliview.Changes, err error) {
+func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selection.Selection, read *atomic.Int32) (none view.Changes, err error) {
 	sides, errs := [2]map[mirror.Key]*mirror.Resource{}, [2]error{}
 	var both sync.WaitGroup
 	for i, name := range names {
@@ -112,7 +113,7 @@ func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selectio
 			return none, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return cliview.Differences(objects[0], objects[1], o.bare)
+	return cliview.CompareContent(objects[0], objects[1], o.bare)
 }
 
 // selected returns what a server or path has of a selection.

@@ -8,8 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
-	"meshrelay/internal/cliview"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
@@ -72,7 +73,7 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 				return err
 			}
 			all := report{doctor.Count(found, doctor.OK), doctor.Count(found, doctor.Warning), doctor.Count(found, doctor.Failed), found}
-			if err := out.print(cmd, nil, all, cliview.Doctor(found, paintOf(cmd))); err != nil {
+			if err := out.print(cmd, nil, all, cliview.Doctor(found)); err != nil {
 				return err
 			}
 			switch doctor.Worst(found) {
@@ -106,7 +107,7 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 		return found, nil
 	}
 	if len(found) == 0 {
-		found = append(found, doctor.Good("config", path, "valid, %s", cliview.Count(len(cfg.Upstreams), "upstream")))
+		found = append(found, doctor.Good("config", path, "valid, %s", view.Count(len(cfg.Upstreams), "upstream")))
 	}
 	if d.Upstream != "" && !relay.HasUpstream(cfg, d.Upstream) {
 		return nil, fmt.Errorf("%s has no upstream %q", path, d.Upstream)
@@ -117,7 +118,7 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	if d.Upstream != "" {
 		n = 1
 	}
-	told("checking this host and %s, each for %v at most\n", cliview.Count(n, "upstream"), d.Limit)
+	told("checking this host and %s, each for %v at most\n", view.Count(n, "upstream"), d.Limit)
 	d.Running = func(ctx context.Context) bool {
 		v, err := admin.Client{Address: cfg.Admin.Address}.Version(ctx)
 		return err == nil && v.Name == cfg.Node.ID

@@ -29,7 +29,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/testing/fakexds"
 )

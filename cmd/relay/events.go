@@ -17,8 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/events"
-	"meshrelay/internal/cliview"
 )
 
 const (
@@ -134,28 +135,14 @@ func (f *eventFlags) query(now time.Time) (url.Values, error) {
 // clockTime parses a time of a flag: a clock time of the last 24 hours, a date with it, or a time span
 // before now.
 func clockTime(text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	now = now.UTC()
 	if d, err := time.ParseDuration(text); err == nil {
-		return now.Add(-d.Abs()), nil
+		return now.UTC().Add(-d.Abs()), nil
 	}
-	for _, layout := range []string{"15:04", "15:04:05"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			at := time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
-			if at.After(now) {
-				at = at.AddDate(0, 0, -1)
-			}
-			return at, nil
-		}
+	at, err := view.ClockTime(text, now)
+	if err != nil {
+		return at, fmt.Errorf("%w, or 2h for two hours ago", err)
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t.UTC(), nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("%q: want a time as in 03:12, 2026-11-22T03:12:00Z or 2h", text)
+	return at, nil
 }
 
 // list prints the newest events, and returns the number of the last.
@@ -184,7 +171,7 @@ func (f *eventFlags) list(cmd *cobra.Command, c admin.Client, out *output) (last
 		return last, printEvents(cmd.OutOrStdout(), all)
 	}
 	if tools > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s of the relay's own tools; --tools shows them\n", cliview.Count(tools, "event"))
+		fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s of the relay's own tools; --tools shows them\n", view.Count(tools, "event"))
 	}
 	view := cliview.NewEvents(cmd.OutOrStdout(), out.format == "wide")
 	if len(all) == 0 && !f.follow && out.format != "json" {

@@ -15,11 +15,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshrelay/admin/view"
 	"meshrelay/adsclient"
+	"meshrelay/cmd/relay/internal/cliview"
+	"meshrelay/cmd/relay/internal/lister"
+	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/downstream"
-	"meshrelay/internal/cliview"
-	"meshrelay/internal/lister"
-	"meshrelay/internal/selection"
 )
 
 // watchResync is how often "get --watch" asks for everything again: an istiod does not
@@ -224,7 +225,7 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 			if cmd.Flags().Changed("limit") {
 				whole = ""
 			}
-			cmd.PrintErrf("left out: %s; --limit 0 prints all%s\n", cliview.Count(o.rows.left, unit), whole)
+			cmd.PrintErrf("left out: %s; --limit 0 prints all%s\n", view.Count(o.rows.left, unit), whole)
 		}
 	case len(missing) == 0:
 		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing(found))
@@ -304,7 +305,7 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 			return err
 		}
 		if rows.left > 0 {
-			cmd.PrintErrf("left out: %s; --limit 0 prints all; changes follow, of every resource\n", cliview.Count(rows.left, "more resource"))
+			cmd.PrintErrf("left out: %s; --limit 0 prints all; changes follow, of every resource\n", view.Count(rows.left, "more resource"))
 			rows.left = 0
 		}
 		return nil

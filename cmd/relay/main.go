@@ -11,8 +11,8 @@ import (
 	"io"
 	"os"
 
+	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/internal/errlist"
-	"meshrelay/internal/selection"
 )
 
 // version is set by the linker: -ldflags "-X main.version=v1.2.3".

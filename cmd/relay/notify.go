@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
-	"meshrelay/internal/cliview"
 	"meshrelay/notify"
 )
 

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/upstreams/intake"
 )
 
@@ -28,7 +29,7 @@ func control(cmd *cobra.Command, do task) *cobra.Command {
 	return access.overSocket(cmd, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		text, err := do(cmd.Context(), c, args[0])
 		if err == nil || errors.Is(err, errNothingDone) {
-			fmt.Fprintln(cmd.OutOrStdout(), text)
+			fmt.Fprintln(cmd.OutOrStdout(), cliview.CleanLines(text))
 		}
 		return err
 	})
@@ -62,10 +63,7 @@ also ends by itself after that time, once the upstream is in contact. A relay th
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "freeze", o)
-		if s.DryRun {
-			return fmt.Sprintf("dry run: upstream %s would be frozen, with %s", upstream, cliview.Count(s.Effect.Kept, "resource")), err
-		}
-		return cliview.Frozen(s), err
+		return view.Ordered(s, "freeze", o), err
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("for") && o.For <= 0 {
@@ -89,19 +87,15 @@ the upstream is out of contact, unless --force is given.`,
   relay unfreeze east`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "unfreeze", o)
-		switch {
-		case err != nil:
-			return "", err
-		case s.DryRun:
-			return fmt.Sprintf("dry run: unfreezing upstream %s: %s", upstream, cliview.Effect(s.Effect)), nil
-		case s.Held == nil:
-			return cliview.Unfrozen(s), nil
+		text := view.Ordered(s, "unfreeze", o)
+		if err != nil || s.DryRun || s.Held == nil {
+			return text, err
 		}
 		held, err := heldText(ctx, c, upstream)
 		if err != nil {
-			return "", fmt.Errorf("%s, but its held deletions are unknown: %w", cliview.Unfrozen(s), err)
+			return "", fmt.Errorf("%s, but its held deletions are unknown: %w", text, err)
 		}
-		return cliview.Unfrozen(s) + "\n" + held, nil
+		return text + "\n" + held, nil
 	})
 	cmd.Flags().BoolVar(&o.Force, "force", false, "unfreeze it even out of contact, with its last known resources")
 	return cmd
@@ -121,10 +115,7 @@ its config file).`,
   relay rollback east --to 17 --reason "routes of the new release are wrong"`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "rollback", o)
-		if s.DryRun {
-			return fmt.Sprintf("dry run: upstream %s would be frozen at revision %d: %s", upstream, o.To, cliview.Effect(s.Effect)), err
-		}
-		return cliview.Frozen(s), err
+		return view.Ordered(s, "rollback", o), err
 	})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if o.To, err = strconv.ParseUint(flag, 10, 64); err != nil || o.To == 0 {
@@ -168,7 +159,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 			return text, errNothingDone
 		}
 		s, err := c.Order(ctx, upstream, "release", o)
-		return cliview.Released(s), err
+		return view.Ordered(s, "release", o), err
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if o.All && (o.Hold != "" || len(only) > 0) {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/util/jsonpath"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/cmd/relay/internal/cliview"
 )
 
 // output is the flag -o of a command.
@@ -91,8 +91,8 @@ func (o *output) print(cmd *cobra.Command, err error, v any, text string) error 
 		}
 		return err
 	}
-	if paintOf(cmd) {
-		text = cliview.Colour(text)
+	if !colored(cmd) {
+		text = cliview.Plain(text)
 	}
 	_, err = io.WriteString(w, text)
 	return err

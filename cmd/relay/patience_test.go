@@ -11,7 +11,7 @@ import (
 
 	networkingv1 "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/internal/visible"
 )

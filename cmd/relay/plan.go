@@ -11,8 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
-	"meshrelay/internal/cliview"
 	"meshrelay/internal/kube"
 	"meshrelay/relay"
 	"meshrelay/upstreams"
@@ -83,9 +84,9 @@ It fails when an upstream does not sync in time: its resources would look remove
 }
 
 // plan returns what a config would change in a running relay.
-func plan(ctx context.Context, running admin.Client, cfg *config.Config, told func([]upstreams.Status)) (cliview.Changes, error) {
-	unread := func(err error) (cliview.Changes, error) {
-		return cliview.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
+func plan(ctx context.Context, running admin.Client, cfg *config.Config, told func([]upstreams.Status)) (view.Changes, error) {
+	unread := func(err error) (view.Changes, error) {
+		return view.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
 	}
 	versions, err := running.ConfigVersions(ctx)
 	var all []kube.Object
@@ -99,7 +100,7 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	merged, err := relay.Merge(ctx, cfg, told)
 	if err != nil {
 		// Without its resources, a plan would show all that an upstream has as removed.
-		return cliview.Changes{}, fmt.Errorf("no plan: %w; relay doctor tells what is wrong, and --timeout waits longer", err)
+		return view.Changes{}, fmt.Errorf("no plan: %w; relay doctor tells what is wrong, and --timeout waits longer", err)
 	}
 	now, next, err := relay.Differing(ctx, running, versions, merged)
 	if err != nil {
@@ -108,5 +109,5 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	if earlier {
 		now = all
 	}
-	return cliview.Compare(now, next), nil
+	return view.Compare(now, next), nil
 }

@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshrelay/admin/view"
 	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
-	"meshrelay/internal/cliview"
 	"meshrelay/internal/recording"
 	"meshrelay/relay"
 )
@@ -98,10 +98,10 @@ func record(cmd *cobra.Command, o recordOptions) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s: %s of %s in %s, %s\n", o.path, cliview.Count(r.responses, "response"), cliview.Count(len(r.types), "type"),
-		r.lasted.Round(time.Millisecond), cliview.Bytes(size))
+	fmt.Fprintf(out, "%s: %s of %s in %s, %s\n", o.path, view.Count(r.responses, "response"), view.Count(len(r.types), "type"),
+		r.lasted.Round(time.Millisecond), view.Bytes(size))
 	if r.leftOut > 0 {
-		fmt.Fprintf(out, "Left out, because they do not decode and so can not be redacted: %s\n", cliview.Count(r.leftOut, "message"))
+		fmt.Fprintf(out, "Left out, because they do not decode and so can not be redacted: %s\n", view.Count(r.leftOut, "message"))
 	}
 	if !o.redact {
 		fmt.Fprintln(out, "It has all resources as they are, secrets in them too: --redact leaves out what could be one.")

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 	"meshrelay/internal/loopback"
 	"meshrelay/internal/recording"
 	"meshrelay/internal/replay"
@@ -112,8 +112,8 @@ func printSummary(cmd *cobra.Command, path string, s replay.Summary) {
 		redacted = ", redacted"
 	}
 	fmt.Fprintf(out, "%s: upstream %s at %s (%s), recorded %s%s\n", path, s.Header.Upstream, s.Address, protocol, s.Header.Started.UTC().Format(time.RFC3339), redacted)
-	fmt.Fprintf(out, "%s on %s over %s; %s at the end\n", cliview.Count(s.Responses, "response"), cliview.Count(s.Streams, "stream"),
-		(s.Last - s.First).Round(time.Millisecond), cliview.Count(s.Resources(), "resource"))
+	fmt.Fprintf(out, "%s on %s over %s; %s at the end\n", view.Count(s.Responses, "response"), view.Count(s.Streams, "stream"),
+		(s.Last - s.First).Round(time.Millisecond), view.Count(s.Resources(), "resource"))
 	if s.Torn != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v; what is before it is served\n", s.Torn)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
 )
 
 // usualRows is how many rows a table has at most, unless asked for more: what fits into 100 KB.
@@ -31,14 +31,14 @@ func cut[T any](l *rowLimit, all []T) []T {
 }
 
 // diffs returns which differences are printed, if they are wanted: all with all rows.
-func (l *rowLimit) diffs(wanted bool) cliview.Diffs {
+func (l *rowLimit) diffs(wanted bool) view.Diffs {
 	switch {
 	case !wanted:
-		return cliview.NoDiffs
+		return view.NoDiffs
 	case l.most <= 0:
-		return cliview.AllDiffs
+		return view.AllDiffs
 	}
-	return cliview.SomeDiffs
+	return view.SomeDiffs
 }
 
 // note tells what was left out of a table.
@@ -46,7 +46,7 @@ func (l *rowLimit) note(cmd *cobra.Command, o output) error {
 	if l.left == 0 || o.format != o.formats[0] {
 		return nil
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and -o json is whole\n", cliview.Count(l.left, "more row"))
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and -o json is whole\n", view.Count(l.left, "more row"))
 	return err
 }
 

@@ -14,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
-	"meshrelay/internal/cliview"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -108,7 +109,7 @@ func (all overview) text(now time.Time) string {
 	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now)
 	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
 		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
-			cliview.Count(all.Conflicts.Keys, "resource"), cliview.Count(all.Conflicts.Hosts, "host"))
+			view.Count(all.Conflicts.Keys, "resource"), view.Count(all.Conflicts.Hosts, "host"))
 	}
 	return text
 }
@@ -140,8 +141,8 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 			if err == nil {
 				shown = all.text(now)
 			}
-			if paintOf(cmd) {
-				shown = cliview.Colour(shown)
+			if !colored(cmd) {
+				shown = cliview.Plain(shown)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "--- %s\n%s\n", now.UTC().Format(time.RFC3339), shown)
 			last = text
@@ -371,7 +372,7 @@ the oldest revision that is kept, everything is shown as added.`,
 		}
 		if diff {
 			d, err := c.Diff(cmd.Context(), args[0], revision)
-			return out.print(cmd, err, d, cliview.RevisionDiff(d, rows.diffs(true)))
+			return out.print(cmd, err, d, view.RevisionDiff(d, rows.diffs(true)))
 		}
 		revisions, err := c.History(cmd.Context(), args[0])
 		if revision > 0 {

@@ -11,8 +11,8 @@ import (
 
 	"k8s.io/client-go/util/jsonpath"
 
+	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/internal/kube"
-	"meshrelay/internal/selection"
 	"meshrelay/mirror"
 )
 

@@ -14,9 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
+	"meshrelay/cmd/relay/internal/stateio"
 	"meshrelay/config"
-	"meshrelay/internal/cliview"
-	"meshrelay/internal/stateio"
 	"meshrelay/state"
 	"meshrelay/state/local"
 )
@@ -183,7 +184,7 @@ command reads a copy over the relay's Unix socket.`,
 				var upstreams, resources int
 				whileWaiting(cmd, func() string { return "writing " + dir + ", and reading it back" }, func() { upstreams, resources, err = e.Directory(dir) })
 				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, cliview.Count(upstreams, "upstream"), cliview.Count(resources, "resource"))
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, view.Count(upstreams, "upstream"), view.Count(resources, "resource"))
 				}
 			case upstream != "" && onTerminal(cmd): // what comes is seen
 				err = e.Stream(cmd.OutOrStdout())
@@ -237,7 +238,7 @@ applied already.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "upstream %s: %s imported, %d replaced\n", i.Upstream, cliview.Count(written, "resource"), replaced)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "upstream %s: %s imported, %d replaced\n", i.Upstream, view.Count(written, "resource"), replaced)
 			return err
 		},
 	}

@@ -8,38 +8,38 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"meshrelay/internal/cliview"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/internal/visible"
 )
 
 // screen is the output of a command. Text from servers, clients and files can not steer the
-// terminal through it; colours that cliview marks can.
+// terminal through it; colors that cliview marks can.
 type screen struct {
 	*visible.Writer
-	// terminal tells that a person looks on; coloured that the terminal takes colours.
-	terminal, coloured bool
+	// terminal tells that a person looks on; colored that the terminal takes colors.
+	terminal, colored bool
 }
 
-// newScreen returns a screen that writes to w. NO_COLOR and TERM=dumb leave colours out.
+// newScreen returns a screen that writes to w. NO_COLOR and TERM=dumb leave colors out.
 func newScreen(w io.Writer) screen {
 	s := screen{terminal: isTerminal(w)}
-	s.coloured = s.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	if s.coloured {
+	s.colored = s.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	if s.colored {
 		w = painter{w, strings.NewReplacer(cliview.Escapes()...)}
 	}
 	s.Writer = visible.NewWriter(w)
 	return s
 }
 
-// painter replaces colours by what a terminal takes for them.
+// painter replaces colors by what a terminal takes for them.
 type painter struct {
-	w       io.Writer
-	colours *strings.Replacer
+	w      io.Writer
+	colors *strings.Replacer
 }
 
 // Write implements io.Writer.
 func (p painter) Write(b []byte) (int, error) {
-	if _, err := p.colours.WriteString(p.w, string(b)); err != nil {
+	if _, err := p.colors.WriteString(p.w, string(b)); err != nil {
 		return 0, err
 	}
 	return len(b), nil
@@ -51,10 +51,10 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// paintOf returns whether the output of a command has colours.
-func paintOf(cmd *cobra.Command) cliview.Paint {
+// colored reports whether the output of a command takes colors.
+func colored(cmd *cobra.Command) bool {
 	s, ok := cmd.OutOrStdout().(screen)
-	return cliview.Paint(ok && s.coloured)
+	return ok && s.colored
 }
 
 // watched reports whether a person looks at the errors of a command, so that progress is of use.

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/cmd/relay/internal/top"
 	"meshrelay/events"
-	"meshrelay/internal/top"
 )
 
 const (
@@ -58,7 +58,7 @@ With --once, print one screen and end, also where there is no terminal.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			return top.Run(ctx, top.Options{In: os.Stdin, Out: os.Stdout, Every: topEvery, Colours: screen.coloured, Fetch: fetch})
+			return top.Run(ctx, top.Options{In: os.Stdin, Out: os.Stdout, Every: topEvery, Colors: screen.colored, Fetch: fetch})
 		},
 	}
 	access.flags(cmd, 10*time.Second)

@@ -15,8 +15,9 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/console"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
-	"meshrelay/internal/cliview"
 	"meshrelay/internal/memory"
 	"meshrelay/relay"
 )
@@ -65,9 +66,9 @@ func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
 			return "", err
 		}
 		rows := rowLimit{most: usualRows}
-		text := cliview.Plan(changes, cliview.SomeDiffs, cut(&rows, changes.Changes))
+		text := cliview.Plan(changes, view.SomeDiffs, cut(&rows, changes.Changes))
 		if rows.left > 0 {
-			text += fmt.Sprintf("left out: %s; \"relay plan --limit 0\" prints all\n", cliview.Count(rows.left, "more row"))
+			text += fmt.Sprintf("left out: %s; \"relay plan --limit 0\" prints all\n", view.Count(rows.left, "more row"))
 		}
 		return text, nil
 	})

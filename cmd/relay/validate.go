@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"meshrelay/admin/view"
 	"meshrelay/config"
-	"meshrelay/internal/cliview"
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
 	"meshrelay/relay"
@@ -77,11 +77,11 @@ func validate(cmd *cobra.Command, file, format string) error {
 		_, err = cmd.OutOrStdout().Write(b)
 		return err
 	}
-	parts := cliview.Count(len(cfg.Upstreams), "upstream")
+	parts := view.Count(len(cfg.Upstreams), "upstream")
 	if n := len(cfg.Clusters); n > 0 {
-		parts += fmt.Sprintf(", clusters from %s", cliview.Count(n, "place"))
+		parts += fmt.Sprintf(", clusters from %s", view.Count(n, "place"))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file upstreams\n", file, parts, cliview.Count(resources, "resource"))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s in file upstreams\n", file, parts, view.Count(resources, "resource"))
 	return err
 }
 

@@ -18,10 +18,10 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/adsclient"
+	"meshrelay/cmd/relay/internal/lister"
+	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/config"
-	"meshrelay/internal/lister"
 	"meshrelay/internal/logring"
-	"meshrelay/internal/selection"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/relay"

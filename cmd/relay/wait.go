@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
-	"meshrelay/internal/cliview"
+	"meshrelay/admin/view"
+	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
@@ -203,7 +204,7 @@ func isNotHeld(ctx context.Context, c admin.Client) error {
 	all, err := c.Upstreams(ctx)
 	for _, u := range all {
 		if u.Held != nil {
-			return fmt.Errorf("upstream %s: %s held", u.Name, cliview.Count(u.Held.Removals, "deletion"))
+			return fmt.Errorf("upstream %s: %s held", u.Name, view.Count(u.Held.Removals, "deletion"))
 		}
 	}
 	return err

@@ -1,0 +1,100 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/clusters"
+	"meshrelay/upstreams/kubernetes/clusters/registry"
+)
+
+// Cluster is a found cluster with its upstream.
+type Cluster struct {
+	// Part is the name of the part of the config that has found the cluster.
+	Part string
+	clusters.ClusterStatus
+	// Upstream is nil while the upstream does not run.
+	Upstream *upstreams.Status
+}
+
+// Clusters are the columns of a table of found clusters.
+var Clusters = Columns[Cluster]{
+	text("Cluster", func(c Cluster) string { return c.ID }),
+	text("Clusters", func(c Cluster) string { return c.Part }),
+	level("State", func(c Cluster, _ time.Time) (string, Level) {
+		return string(c.State), OKIf(c.State == registry.Found, Warn)
+	}),
+	age("Since", func(c Cluster) time.Time { return c.Since }),
+	text("Upstream", func(c Cluster) string { return c.Name }),
+	level("Upstream state", func(c Cluster, now time.Time) (string, Level) {
+		if c.Upstream == nil {
+			return "", ""
+		}
+		return UpstreamState(*c.Upstream, now), UpstreamLevel(*c.Upstream)
+	}),
+	number("Resources", func(c Cluster) int {
+		if c.Upstream == nil {
+			return 0
+		}
+		return admin.Total(c.Upstream.Resources)
+	}),
+	{"Removed at", func(c Cluster, _ time.Time) Cell { return Cell{Until: c.RemoveAt} }},
+	text("Found in", func(c Cluster) string { return c.Origin }),
+	text("Remark", func(c Cluster) string {
+		if c.Problem != "" {
+			return "the new kubeconfig is not used, the last good one is: " + OneLine(c.Problem)
+		}
+		return OneLine(c.Note)
+	}),
+}
+
+// ClustersOf returns the found clusters with their upstreams: held ones first, then orphaned ones, then those
+// with a problem.
+func ClustersOf(parts []clusters.Status, ups []upstreams.Status) (all []Cluster) {
+	byName := make(map[string]*upstreams.Status, len(ups))
+	for i := range ups {
+		byName[ups[i].Name] = &ups[i]
+	}
+	for _, part := range parts {
+		for _, c := range part.Clusters {
+			all = append(all, Cluster{part.Name, c, byName[c.Name]})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Cluster) int { return cmp.Compare(rank(a), rank(b)) })
+	return all
+}
+
+func rank(c Cluster) int {
+	switch {
+	case c.State == registry.Held:
+		return 0
+	case c.State == registry.Orphaned:
+		return 1
+	case c.Problem != "":
+		return 2
+	}
+	return 3
+}
+
+// Part returns how many clusters a part of the config has found, and when it was read.
+func Part(part clusters.Status, now time.Time) (string, Level) {
+	text := fmt.Sprintf("%s: %s from %s, ", part.Name, Count(len(part.Clusters), "cluster"), part.From)
+	switch {
+	case part.Error != "" && part.ReadAt.IsZero():
+		return text + "never read: " + OneLine(part.Error), Bad
+	case part.Error != "":
+		return text + "last read " + Ago(part.ReadAt, now) + " ago, and not now: " + OneLine(part.Error), Warn
+	case part.ReadAt.IsZero():
+		return text + "not read yet", Warn
+	}
+	return text + "read " + Ago(part.ReadAt, now) + " ago", OK
+}
+
+// NotFollowed returns why something that was found is not followed.
+func NotFollowed(r registry.Refused) string {
+	return cmp.Or(r.ID, "all") + " in " + r.Origin + " is not followed: " + OneLine(r.Reason)
+}

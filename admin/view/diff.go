@@ -1,0 +1,161 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/diff"
+
+	"meshrelay/admin"
+	"meshrelay/internal/kube"
+	"meshrelay/mirror"
+)
+
+// Changes are the differences between two sets of objects, such as what is served and what a plan would serve.
+type Changes struct {
+	Added   int `json:"added"`
+	Changed int `json:"changed"`
+	Removed int `json:"removed"`
+	// Changes are sorted by kind, namespace and name.
+	Changes []Change `json:"changes"`
+}
+
+// Change is the change of one object.
+type Change struct {
+	// Action is "add", "change" or "remove".
+	Action    string `json:"action"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// From and To are the upstreams of the old and the new object, where known.
+	From string       `json:"from,omitempty"`
+	To   string       `json:"to,omitempty"`
+	Old  *kube.Object `json:"old,omitempty"`
+	New  *kube.Object `json:"new,omitempty"`
+}
+
+type objectKey [3]string // kind, namespace and name
+
+// Compare returns the changes that make the objects of before into those of after. Objects of the same
+// resourceVersion are equal.
+func Compare(before, after []kube.Object) Changes {
+	index := func(objects []kube.Object) map[objectKey]*kube.Object {
+		out := make(map[objectKey]*kube.Object, len(objects))
+		for i := range objects {
+			o := &objects[i]
+			out[objectKey{kube.KindOf(o), o.Metadata.Namespace, o.Metadata.Name}] = o
+		}
+		return out
+	}
+	old, cur := index(before), index(after)
+	keys := maps.Clone(cur)
+	maps.Copy(keys, old)
+	all := Changes{Changes: []Change{}}
+	for _, k := range slices.SortedFunc(maps.Keys(keys), func(a, b objectKey) int { return slices.Compare(a[:], b[:]) }) {
+		c := Change{Kind: k[0], Namespace: k[1], Name: k[2], Old: old[k], New: cur[k], From: sourceOf(old[k]), To: sourceOf(cur[k])}
+		switch {
+		case c.Old == nil:
+			c.Action = "add"
+			all.Added++
+		case c.New == nil:
+			c.Action = "remove"
+			all.Removed++
+		case c.Old.Metadata.ResourceVersion == c.New.Metadata.ResourceVersion:
+			continue
+		default:
+			c.Action = "change"
+			all.Changed++
+		}
+		all.Changes = append(all.Changes, c)
+	}
+	return all
+}
+
+func sourceOf(o *kube.Object) string {
+	if o == nil {
+		return ""
+	}
+	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
+}
+
+// maxDifferences bounds the differences in a text, in bytes, unless all are wanted: a terminal takes 100 KB,
+// and a table comes before them.
+const maxDifferences = 60_000
+
+// Diffs says which differences a text has.
+type Diffs int
+
+// The choices.
+const (
+	NoDiffs   Diffs = iota
+	SomeDiffs       // up to maxDifferences
+	AllDiffs
+)
+
+// Differences returns the differences of changes as diff -u prints them, and how many it leaves out. before
+// and after name the two sides.
+func Differences(all []Change, before, after string, wanted Diffs) string {
+	if wanted == NoDiffs {
+		return ""
+	}
+	var out strings.Builder
+	for i, c := range all {
+		name := " " + c.Kind + " " + c.Namespace + "/" + c.Name
+		one := Difference(before+name, c.Old, after+name, c.New)
+		if wanted == SomeDiffs && out.Len()+len(one) > maxDifferences {
+			return out.String() + "\nleft out: " + Count(len(all)-i, "more difference") + "; --limit 0 prints all\n"
+		}
+		out.WriteString(one)
+	}
+	return out.String()
+}
+
+// Difference returns the difference between two objects as diff -u prints it, without versions and
+// provenance. Either object may be nil.
+func Difference(oldName string, old *kube.Object, newName string, cur *kube.Object) string {
+	a, aErr := objectText(old)
+	b, bErr := objectText(cur)
+	d := diff.Diff(oldName, a, newName, b)
+	switch err := errors.Join(aErr, bErr); {
+	case err != nil:
+		return fmt.Sprintf("\n%s and %s can not be compared: %v\n", oldName, newName, err)
+	case len(d) == 0:
+		return fmt.Sprintf("\n%s and %s are equal\n", oldName, newName)
+	}
+	return "\n" + string(d)
+}
+
+// objectText returns an object as YAML, and nil for nil.
+func objectText(o *kube.Object) ([]byte, error) {
+	if o == nil {
+		return nil, nil
+	}
+	plain := *o
+	plain.Metadata.ResourceVersion = ""
+	plain.Metadata.Annotations = maps.Clone(o.Metadata.Annotations)
+	delete(plain.Metadata.Annotations, mirror.ProvenanceAnnotation)
+	return plain.YAML()
+}
+
+// RevisionDiff returns the changes of a revision as differences, and counts them.
+func RevisionDiff(d admin.RevisionDiff, wanted Diffs) string {
+	var out strings.Builder
+	r := d.Revision
+	fmt.Fprintf(&out, "revision %d of %s, by %s\n", r.ID, r.Time.UTC().Format(time.RFC3339), cmp.Or(r.By, "upstream"))
+	if d.Oldest {
+		out.WriteString("It is the oldest revision that is kept: all of its resources are shown as added.\n")
+	}
+	all := Compare(d.Before, d.After)
+	out.WriteString(Differences(all.Changes, "before", "after", wanted))
+	fmt.Fprintf(&out, "\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
+	if d.More > 0 {
+		fmt.Fprintf(&out, ", and %d more that the relay leaves out (\"relay state export\" has the present ones)", d.More)
+	}
+	out.WriteString("\n")
+	return out.String()
+}

@@ -1,0 +1,79 @@
+package view
+
+import (
+	"fmt"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/upstreams/intake"
+)
+
+// NoState warns that a restart undoes an order.
+const NoState = "; without state.dir, a restart undoes this"
+
+// Ordered describes the effect of an order about an upstream: freeze, unfreeze, release or rollback.
+func Ordered(c admin.Controlled, verb string, o intake.Order) string {
+	would := "dry run: upstream " + c.Name + " would be "
+	switch {
+	case verb == "release":
+		return released(c)
+	case c.DryRun && verb == "freeze":
+		return would + "frozen, with " + Count(c.Effect.Kept, "resource")
+	case c.DryRun && verb == "rollback":
+		return would + fmt.Sprintf("frozen at revision %d: %s", o.To, effect(c.Effect))
+	case c.DryRun:
+		return would + "unfrozen: " + effect(c.Effect)
+	case verb == "unfreeze" && c.Frozen != nil:
+		return fmt.Sprintf("upstream %s was frozen again by somebody else", c.Name)
+	case verb == "unfreeze":
+		return fmt.Sprintf("upstream %s is unfrozen", c.Name)
+	case c.Frozen == nil:
+		return fmt.Sprintf("upstream %s was unfrozen by somebody else", c.Name)
+	}
+	text := fmt.Sprintf("upstream %s is frozen", c.Name)
+	if c.Frozen.Revision != 0 {
+		text += fmt.Sprintf(" at revision %d", c.Frozen.Revision)
+	}
+	text += fmt.Sprintf(", with %s, until ", Count(admin.Total(c.Resources), "resource"))
+	if !c.Frozen.Until.IsZero() {
+		text += fmt.Sprintf("%s (later if it is out of contact) or ", c.Frozen.Until.UTC().Format(time.RFC3339))
+	}
+	text += fmt.Sprintf("\"relay unfreeze %s\"", c.Name)
+	if !c.KeepsState {
+		text += NoState
+	}
+	return text
+}
+
+func released(c admin.Controlled) string {
+	n := Count(c.Effect.Removed, "deletion")
+	text := fmt.Sprintf("upstream %s: %s released", c.Name, n)
+	if c.DryRun {
+		text = fmt.Sprintf("dry run: upstream %s: %s would be released", c.Name, n)
+	}
+	text += fmt.Sprintf(", %d still held", c.Effect.Held) + changed(c.Effect)
+	if c.Effect.Held > 0 && !c.DryRun {
+		text += fmt.Sprintf("\nSee what is still held: relay held %s", c.Name)
+	}
+	return text
+}
+
+// effect counts and lists what an order changes.
+func effect(e intake.Effect) string {
+	text := fmt.Sprintf("%d added, %d changed, %d removed, ", e.Added, e.Changed, e.Removed-e.Held)
+	if e.Held > 0 {
+		text += fmt.Sprintf("%d held by its guard, ", e.Held)
+	}
+	return text + fmt.Sprintf("%d unchanged", e.Kept) + changed(e)
+}
+
+// changed lists the resources that an order changes, a line for each.
+func changed(e intake.Effect) (text string) {
+	for _, line := range e.Resources {
+		text += "\n  " + OneLine(line)
+	}
+	if more := e.Added + e.Changed + e.Removed - len(e.Resources); more > 0 {
+		text += fmt.Sprintf("\n  and %d more", more)
+	}
+	return text
+}

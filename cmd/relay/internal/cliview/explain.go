@@ -1,0 +1,88 @@
+package cliview
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/admin/view"
+)
+
+var conflictColumns = view.KeyConflicts.Pick("Kind", "Namespace", "Name", "Served from", "United", "Not served", "Since", "Reason")
+
+// Explain returns an explanation as text. With diffs, it adds the difference between each copy and
+// the served resource. now is for ages.
+func Explain(e admin.Explanation, diffs bool, now time.Time) string {
+	var p page
+	p.printf("%s\n", view.Headline(e, now))
+	for _, r := range e.Also {
+		p.printf("There is also %s: %s\n", r, explainCommand(r))
+	}
+	if len(e.Group) > 0 {
+		names := make([]string, 0, len(e.Group))
+		for _, g := range e.Group {
+			names = append(names, g.Namespace+"/"+g.Name)
+		}
+		p.printf("Merged with resources of the same hosts: %s.\n", strings.Join(names, ", "))
+	}
+	for _, c := range e.HostConflicts {
+		p.printf("Several resources claim host %s: %s.\n", c.Host, view.Claims(c))
+		if c.Apart != "" {
+			p.printf("They are not united: %s.\n", c.Apart)
+		}
+	}
+	p.WriteString("\n")
+	p.table(tableOf(view.Copies, e.Sources, now))
+	p.WriteString("\n")
+	if len(e.Clients) == 0 {
+		p.WriteString("No client subscribes to this kind.\n")
+	} else {
+		p.table(tableOf(view.Receipts, e.Clients, now))
+	}
+	for _, s := range e.Sources {
+		if diffs && s.From != nil && e.Served != nil && s.Outcome != admin.Renamed {
+			p.WriteString(CleanLines(view.Difference("upstream "+s.Upstream, s.From, "served", e.Served)))
+		}
+	}
+	return p.String()
+}
+
+// Elsewhere lists other namespaces that have a missing resource, with the commands that explain those. It
+// returns "" when there are none.
+func Elsewhere(e admin.Explanation) (text string) {
+	for _, r := range e.Elsewhere {
+		text += fmt.Sprintf("\n  %s exists: %s", Clean(r.String()), Clean(explainCommand(r)))
+	}
+	return text
+}
+
+// explainCommand returns the command that explains a resource.
+func explainCommand(r admin.Ref) string {
+	text := fmt.Sprintf("relay explain %s %s", r.Kind, r.Name)
+	if r.Namespace != "" {
+		text += " -n " + r.Namespace
+	}
+	return text
+}
+
+// Conflicts returns the conflicts between upstreams as tables.
+func Conflicts(all admin.Conflicts, now time.Time) string {
+	var p page
+	if len(all.Keys) == 0 {
+		p.WriteString("No two upstreams have the same resource.\n")
+	} else {
+		p.table(tableOf(conflictColumns, all.Keys, now))
+	}
+	p.WriteString("\n")
+	if len(all.Hosts) == 0 {
+		p.WriteString("No two resources claim the same host.\n")
+	} else {
+		p.table(tableOf(view.HostConflicts, all.Hosts, now))
+	}
+	if len(all.NotFollowed) > 0 {
+		p.WriteString("\n")
+		p.table(tableOf(view.NotChecked, all.NotFollowed, now))
+	}
+	return p.String()
+}

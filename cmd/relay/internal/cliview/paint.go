@@ -1,0 +1,59 @@
+package cliview
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"meshrelay/admin/view"
+)
+
+// A text has its colors as marks: characters for private use. Clean removes them from text of others.
+// Whoever prints the text replaces the marks by Escapes, or removes them with Plain.
+const (
+	green  = "\ue000"
+	yellow = "\ue001"
+	red    = "\ue002"
+	plain  = "\ue003"
+)
+
+// Escapes returns pairs of a mark and the terminal's escape sequence.
+func Escapes() []string {
+	return []string{green, "\x1b[32m", yellow, "\x1b[33m", red, "\x1b[31m", plain, "\x1b[0m"}
+}
+
+var unmark = strings.NewReplacer(green, "", yellow, "", red, "", plain, "")
+
+// Plain removes the marks of a text.
+func Plain(text string) string { return unmark.Replace(text) }
+
+// Colored cleans a text, and returns it in the color of a level.
+func Colored(level view.Level, text string) string {
+	text = Clean(text)
+	switch level {
+	case view.OK:
+		return green + text + plain
+	case view.Warn:
+		return yellow + text + plain
+	case view.Bad:
+		return red + text + plain
+	}
+	return text
+}
+
+// Cut shortens a line to a number of characters. Marks do not count.
+func Cut(line string, width int) string {
+	if utf8.RuneCountInString(Plain(line)) <= width {
+		return line
+	}
+	var out strings.Builder
+	room := width - 1
+	for _, r := range line {
+		if Plain(string(r)) != "" {
+			if room--; room < 0 {
+				break
+			}
+		}
+		out.WriteRune(r)
+	}
+	return out.String() + "…" + plain
+}

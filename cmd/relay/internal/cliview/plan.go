@@ -1,0 +1,45 @@
+package cliview
+
+import (
+	"maps"
+	"slices"
+
+	"meshrelay/admin/view"
+)
+
+// Plan returns the shown part of all changes as a table, and as differences. It counts many changes first.
+func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
+	if len(c.Changes) == 0 {
+		return "Nothing would change.\n"
+	}
+	var p page
+	if len(c.Changes) > maxRows {
+		p.table(planSummary(c.Changes))
+		p.WriteString("\n")
+	}
+	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
+	for _, change := range shown {
+		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
+	}
+	p.table(t)
+	p.WriteString(CleanLines(view.Differences(shown, "now", "planned", diffs)))
+	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
+	return p.String()
+}
+
+// planSummary counts changes by kind and action.
+func planSummary(changes []view.Change) *table {
+	counts := map[string]map[string]int{}
+	for _, c := range changes {
+		if counts[c.Kind] == nil {
+			counts[c.Kind] = map[string]int{}
+		}
+		counts[c.Kind][c.Action]++
+	}
+	t := titled("KIND", "ADD", "CHANGE", "REMOVE")
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[kind]
+		t.add(kind, n["add"], n["change"], n["remove"])
+	}
+	return t
+}

@@ -1,0 +1,128 @@
+package cliview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"meshrelay/admin"
+	"meshrelay/admin/view"
+	"meshrelay/downstream"
+	"meshrelay/upstreams"
+)
+
+// maxRows bounds the upstreams, and the clients, that a summary lists.
+const maxRows = 20
+
+// Status returns the readiness with its reasons, the relay, its config file, upstreams and clients. Of many
+// upstreams or clients it lists only those that are not well. now is for ages.
+func Status(v admin.Version, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) string {
+	var p page
+	head, level := view.Ready(r)
+	p.WriteString(Colored(level, head) + "\n")
+	for _, reason := range r.Reasons {
+		if r.Config.Error != "" { // the line about the config has it
+			reason = strings.TrimSuffix(reason, ": "+r.Config.Error)
+		}
+		p.printf("- %s\n", view.OneLine(reason))
+	}
+	for _, note := range r.Notes {
+		p.printf("note: %s\n", view.OneLine(note))
+	}
+	if v.Name != "" || !r.Config.LastSuccess.IsZero() {
+		p.WriteString("\n")
+	}
+	if v.Name != "" {
+		p.printf("relay:  %s %s%s, up %s\n", v.Name, v.Version, memoryOf(v, now), view.Ago(v.Started, now))
+	}
+	p.config(r.Config, now)
+	p.WriteString("\n")
+	summary(&p, ups, "upstream", "relay upstreams", view.IsHealthy, view.Upstreams, now)
+	p.advice(ups, now)
+	p.WriteString("\n")
+	if len(clients) == 0 {
+		p.WriteString("No clients are connected.\n")
+		return p.String()
+	}
+	summary(&p, clients, "client", "relay clients", view.IsSynced, clientColumns, now)
+	return p.String()
+}
+
+// summary writes a table of all things if they are few, else of those that are not well, and counts them.
+// command lists all.
+func summary[T any](p *page, all []T, thing, command string, well func(T) bool, columns view.Columns[T], now time.Time) {
+	if len(all) <= maxRows {
+		p.table(tableOf(columns, all, now))
+		return
+	}
+	bad := slices.DeleteFunc(slices.Clone(all), well)
+	if len(bad) > 0 {
+		p.table(tableOf(columns, bad[:min(len(bad), maxRows)], now))
+	}
+	if more := len(bad) - maxRows; more > 0 {
+		p.printf("and %d more like these\n", more)
+	}
+	p.printf("%s, %d of them up to date. All of them: %s\n", view.Count(len(all), thing), len(all)-len(bad), command)
+}
+
+// memoryOf returns the memory in use, after a comma. It returns "" for a zero now: the figure always changes.
+func memoryOf(v admin.Version, now time.Time) string {
+	switch {
+	case v.MemoryInUse == 0 || now.IsZero():
+		return ""
+	case v.MemoryLimit == 0:
+		return fmt.Sprintf(", %s of memory in use", view.Bytes(int64(v.MemoryInUse)))
+	}
+	return fmt.Sprintf(", %s of %s in use", view.Bytes(int64(v.MemoryInUse)), view.Bytes(int64(v.MemoryLimit)))
+}
+
+// config writes the config file, its age, and its mistakes.
+func (p *page) config(c admin.ReloadStatus, now time.Time) {
+	if c.LastSuccess.IsZero() {
+		return
+	}
+	p.WriteString("config: ")
+	if c.File != "" { // an earlier release does not send it
+		p.printf("%s (sha256 %s), ", c.File, c.Hash)
+	}
+	p.printf("loaded %s ago", view.Ago(c.LastSuccess, now))
+	if len(c.NeedsRestart) > 0 {
+		p.printf("; restart needed for %s", strings.Join(c.NeedsRestart, ", "))
+	}
+	if c.Error != "" {
+		p.printf("; the file can not be loaded since %s:", view.Ago(c.FailingSince, now))
+		for _, mistake := range c.Mistakes {
+			p.printf("\n  %s", mistake)
+		}
+	}
+	p.WriteString("\n")
+}
+
+// advice writes lines about each upstream that is held, frozen or stale, has several addresses, or is followed
+// in part.
+func (p *page) advice(ups []upstreams.Status, now time.Time) {
+	var out page
+	for _, u := range ups {
+		if h := u.Held; h != nil {
+			out.printf("%s: %s See them: relay held %[1]s\n", u.Name, view.Hold(*h, now))
+		}
+		if f := u.Frozen; f != nil {
+			out.printf("%s: frozen%s. To unfreeze it: relay unfreeze %[1]s\n", u.Name, view.Freeze(*f, now))
+		}
+		if len(u.Addresses) > 1 {
+			for i, a := range u.Addresses {
+				out.printf("%s: %s %s\n", u.Name, a.Address, view.AddressState(u.Addresses, i, now))
+			}
+		}
+		for _, line := range append(view.Unfollowed(u), u.Notes...) {
+			out.printf("%s: %s\n", u.Name, line)
+		}
+		if u.Stale {
+			out.printf("%s: %s. Check why the relay can not reach it\n", u.Name, view.Stale(u, now))
+		}
+	}
+	if out.Len() > 0 {
+		p.WriteString("\n" + out.String())
+	}
+}

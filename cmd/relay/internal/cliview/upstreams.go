@@ -1,0 +1,96 @@
+package cliview
+
+import (
+	"time"
+
+	"meshrelay/admin/view"
+	"meshrelay/state"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+// Upstreams returns upstreams as a table, with advice about them. now is for ages.
+func Upstreams(ups []upstreams.Status, now time.Time) string {
+	var p page
+	p.table(tableOf(view.Upstreams, ups, now))
+	p.advice(ups, now)
+	return p.String()
+}
+
+// UpstreamRows returns upstreams as a table. now is for ages.
+func UpstreamRows(ups []upstreams.Status, now time.Time) string {
+	return tableOf(view.Upstreams, ups, now).String()
+}
+
+// Upstream returns all about one upstream. now is for ages.
+func Upstream(u upstreams.Status, now time.Time) string {
+	var p page
+	p.WriteString(Upstreams([]upstreams.Status{u}, now) + "\n")
+	if f := u.Found; f != nil {
+		p.printf("Cluster %s, found by clusters %s in %s. See: relay clusters\n\n", u.ClusterID, f.Clusters, f.Origin)
+	}
+	if u.LastError != "" {
+		p.printf("Last error: %s\n\n", u.LastError)
+	}
+	if len(u.Pending) > 0 {
+		p.printf("Types without an answer:\n")
+		for _, t := range u.Pending {
+			p.printf("  %s\n", t)
+		}
+		p.WriteString("\n")
+	}
+	if kinds := view.Kinds(u); len(kinds) > 0 {
+		p.table(tableOf(view.KindCounts, kinds, now))
+	} else {
+		p.WriteString("It has no resources.\n")
+	}
+	if rules := view.Rules(u); len(rules) > 0 {
+		p.WriteString("\n")
+		p.table(tableOf(view.RuleCounts, rules, now))
+		p.printf("Which ones: relay explain --left-out --upstream %s\n", u.Name)
+	}
+	if u.RefusedTotal > 0 {
+		p.WriteString("\n")
+		p.table(tableOf(view.Refusals, u.Refused, now))
+		if more := u.RefusedTotal - len(u.Refused); more > 0 {
+			p.printf("and %d more\n", more)
+		}
+	}
+	return p.String()
+}
+
+// LeftOut returns resources that import rules leave out as a table.
+func LeftOut(all []intake.LeftOut) string {
+	if len(all) == 0 {
+		return "Nothing is left out.\n"
+	}
+	return tableOf(view.LeftOut, all, time.Time{}).String()
+}
+
+// History returns revisions as a table. now is for ages.
+func History(revisions []state.Revision, now time.Time) string {
+	if len(revisions) == 0 {
+		return "No revisions are kept.\n"
+	}
+	return tableOf(view.Revisions, revisions, now).String()
+}
+
+// Held returns held deletions: for each upstream its hold, a table of the deletions, and the command that
+// releases them. now is for ages.
+func Held(held []intake.HeldUpstream, now time.Time) string {
+	if len(held) == 0 {
+		return "No deletions are held.\n"
+	}
+	var p page
+	for i, h := range held {
+		if i > 0 {
+			p.WriteString("\n")
+		}
+		p.printf("upstream %s: hold %s\n  %s of %s, held for %s\n", h.Upstream, h.ID,
+			view.Count(h.Removals, "deletion"), view.Count(h.Of, "resource"), view.Ago(h.Since, now))
+		p.printf("  reason: %s\n  ends:   %s\n\n", h.Reason, view.EndOfHold(h.Held, now))
+		p.table(tableOf(view.Deletions, h.Deletions, now))
+		p.printf("\nAll of these are still served. To delete them: relay release %s --hold %s\n", h.Upstream, h.ID)
+	}
+	return p.String()
+}
