@@ -24,7 +24,8 @@ type ClientStatus struct {
 	Address  string `json:"address"`
 	Listener string `json:"listener,omitempty"`
 	// Protocol is "sotw" or "delta".
-	Protocol  string    `json:"protocol"`
+	Protocol string `json:"protocol"`
+	// Connected is when the stream was opened. A client with several streams is listed once for each.
 	Connected time.Time `json:"connected"`
 	// Held tells that the client waits for the sources to sync (PROTOCOL S4).
 	Held  bool         `json:"held,omitempty"`

@@ -198,14 +198,6 @@ func TestBadParametersAreRefused(t *testing.T) {
 	}
 }
 
-func TestATimeOfTheDayIsTheLastOne(t *testing.T) {
-	for text, want := range map[string]string{"03:12": "2026-11-21T03:12:00Z", "03:15": "2026-11-20T03:15:00Z", "2026-11-01 10:00": "2026-11-01T10:00:00Z"} {
-		if got, err := parseAt(text, testNow); err != nil || got.Format(time.RFC3339) != want {
-			t.Errorf("%s: %v %v", text, got, err)
-		}
-	}
-}
-
 func TestOpenPagesAreBounded(t *testing.T) {
 	h := newHints()
 	for range maxStreams {

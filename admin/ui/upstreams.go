@@ -148,14 +148,14 @@ func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 		t.Summary = fmt.Sprintf("%d of %d refused; the last good content is still served", len(t.Rows), u.RefusedTotal)
 		sections = append(sections, Section{ID: "refused", Title: "Refused", Table: t})
 	}
-	if len(u.Dropped) == 0 {
+	if len(u.LeftOut) == 0 {
 		return sections
 	}
 	t := &Table{Caption: "Resources that import rules leave out, by rule", Head: headOf(view.RuleCounts)}
 	for _, rule := range view.Rules(u) {
 		t.Rows = append(t.Rows, rowOf(view.RuleCounts, rule, r.now, upstreamHref(u.Name)+"?leftout="+queryOf(rule.Reason)+"#leftout"))
 	}
-	sections = append(sections, Section{ID: "dropped", Title: "Left out", Table: t})
+	sections = append(sections, Section{ID: "rules", Title: "Left out", Table: t})
 	if reason := r.get("leftout"); reason != "" {
 		sections = append(sections, p.leftOut(u.Name, reason, r.now))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"meshrelay/admin"
@@ -36,12 +37,12 @@ var Clusters = Columns[Cluster]{
 		}
 		return UpstreamState(*c.Upstream, now), UpstreamLevel(*c.Upstream)
 	}),
-	number("Resources", func(c Cluster) int {
+	{"Resources", func(c Cluster, _ time.Time) Cell {
 		if c.Upstream == nil {
-			return 0
+			return Cell{Number: true}
 		}
-		return admin.Total(c.Upstream.Resources)
-	}),
+		return Cell{Text: strconv.Itoa(admin.Total(c.Upstream.Resources)), Number: true}
+	}},
 	{"Removed at", func(c Cluster, _ time.Time) Cell { return Cell{Until: c.RemoveAt} }},
 	text("Found in", func(c Cluster) string { return c.Origin }),
 	text("Remark", func(c Cluster) string {

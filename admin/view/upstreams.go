@@ -31,7 +31,7 @@ var Upstreams = Columns[upstreams.Status]{
 	text("Synced", func(u upstreams.Status) string { return YesNo(u.Synced) }),
 	number("Resources", func(u upstreams.Status) int { return admin.Total(u.Resources) }),
 	number("Refused", func(u upstreams.Status) int { return u.RefusedTotal }),
-	number("Left out", func(u upstreams.Status) int { return admin.Total(u.Dropped) }),
+	number("Left out", func(u upstreams.Status) int { return admin.Total(u.LeftOut) }),
 	age("Updated", func(u upstreams.Status) time.Time { return u.LastUpdate }),
 	text("Address", func(u upstreams.Status) string { return u.Address }),
 }
@@ -75,8 +75,8 @@ var RuleCounts = Columns[RuleCount]{
 
 // Rules returns the import rules that leave out resources of an upstream, sorted.
 func Rules(u upstreams.Status) (all []RuleCount) {
-	for _, reason := range slices.Sorted(maps.Keys(u.Dropped)) {
-		all = append(all, RuleCount{reason, u.Dropped[reason]})
+	for _, reason := range slices.Sorted(maps.Keys(u.LeftOut)) {
+		all = append(all, RuleCount{reason, u.LeftOut[reason]})
 	}
 	return all
 }

@@ -194,7 +194,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
 		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a positive duration, as in 2h\n"},
 		{"freeze east --for 0s", 1, "error: --for: 0s: want a positive duration, as in 2h\n"},
-		{"unfreeze east --dry-run", 0, "dry run: unfreezing upstream east: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 unchanged\n  - a/B c/d\n  and 3 more\n"},
+		{"unfreeze east --dry-run", 0, "dry run: upstream east would be unfrozen: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 unchanged\n  - a/B c/d\n  and 3 more\n"},
 		{"unfreeze east", 0, "upstream east is unfrozen\n" + heldTable},
 		{"held", 0, heldTable},
 		{"held west", 0, "No deletions are held.\n"},
@@ -230,7 +230,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"log-level info warn", 1, "error: unexpected argument \"warn\": relay log-level [debug|info|warn|error]\n"},
 		{"log-level", 0, "debug\n"},
 		{"log-level --socket " + c.socket, 0, "debug\n"},
-		{"freeze west --socket " + c.socket, 0, "upstream west is no longer frozen\n"},
+		{"freeze west --socket " + c.socket, 0, "upstream west was unfrozen by somebody else\n"},
 	} {
 		code, stdout, stderr := c.relay(strings.Fields(tc.args)...)
 		got, other := clock.ReplaceAllString(stdout, "2000-01-01T00:00:00Z"), stderr

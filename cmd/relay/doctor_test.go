@@ -453,7 +453,7 @@ func TestDoctorLooksAtClusters(t *testing.T) {
 	if last := found[len(found)-1]; last.Clusters != "mounted" {
 		t.Errorf("it is not told which clusters: %+v", last)
 	}
-	if page := cliview.Doctor(found, false); !strings.Contains(page, "\n\nclusters mounted\n") {
+	if page := cliview.Doctor(found); !strings.Contains(page, "\n\nclusters mounted\n") {
 		t.Error(page)
 	}
 }

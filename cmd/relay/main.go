@@ -2,7 +2,7 @@
 // over MCP-over-xDS (Mesh Configuration Protocol). See "relay --help".
 //
 // The package owns the commands: flags, arguments and exit codes. It must not know how a relay
-// works (package relay) nor how data looks on a terminal (internal/cliview).
+// works (package relay) nor how data looks on a terminal (cmd/relay/internal/cliview).
 package main
 
 import (

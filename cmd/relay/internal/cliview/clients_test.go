@@ -19,7 +19,7 @@ func TestCommandsAreNamedInPlaceOfAVersion(t *testing.T) {
 	clients := []downstream.ClientStatus{
 		{NodeID: tool.GetId(), IstioVersion: "1.32.0"}, {NodeID: "sidecar~10.0.0.1~relay-getter.shop~domain", IstioVersion: "1.32.0"},
 	}
-	for _, table := range []string{Clients(clients, testNow), ClientRows(clients, testNow)} {
+	for _, table := range []string{Plain(Clients(clients, testNow)), Plain(ClientRows(clients, testNow))} {
 		if strings.Count(table, "relay get") != 1 || strings.Count(table, "1.32.0") != 1 {
 			t.Error(table)
 		}
@@ -48,7 +48,7 @@ a/v1/D   behind     -      -              0           0       0
 
 It rejects a/v1/C: bad host
 `
-	if d := cmp.Diff(want, Client(c, testNow)); d != "" {
+	if d := cmp.Diff(want, Plain(Client(c, testNow))); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	all := []downstream.ClientStatus{{NodeID: "other"}, c}
@@ -70,18 +70,18 @@ func TestOneUpstreamIsShownWithItsKindsAndRefusals(t *testing.T) {
 			Refused: []intake.Refusal{{Resource: "a/B x/y", Reason: "no hosts"}}, RefusedTotal: 4,
 		},
 	}
-	got := Upstream(u, testNow)
+	got := Plain(Upstream(u, testNow))
 	for _, want := range []string{
 		"\nLast error: connection refused\n", "\nTypes without an answer:\n  a/v1/C\n",
-		"\nKIND   RESOURCES   EXPIRED\na/B    3           0\na/D    0           1\n",
-		"\nLEFT OUT   REASON\n2          loop\nWhich ones: relay explain --left-out --upstream east\n",
+		"\nKIND   RESOURCES   EXPIRED   DRIFT\na/B    3           0         0\na/D    0           1         0\n",
+		"\nREASON   LEFT OUT\nloop     2\nWhich ones: relay explain --left-out --upstream east\n",
 		"\nREFUSED   REASON\na/B x/y   no hosts\nand 3 more\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("want %q in\n%s", want, got)
 		}
 	}
-	if got := Upstream(upstreams.Status{Name: "lab"}, testNow); !strings.Contains(got, "It has no resources.") {
+	if got := Plain(Upstream(upstreams.Status{Name: "lab"}, testNow)); !strings.Contains(got, "It has no resources.") {
 		t.Error(got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/admin/view"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/clusters"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -32,19 +33,19 @@ func TestClustersAreShownWithTheirUpstreamsAndWhatToDo(t *testing.T) {
 		{Name: "down", From: "profiles in fleet", ReadAt: now.Add(-time.Minute), Error: "connection refused"},
 	}
 	ups := []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Since: now.Add(-3 * time.Minute), Resources: map[string]int{"a/B": 7}}}
-	want := `CLUSTERS   CLUSTER    STATE         UPSTREAM   UPSTREAM STATE   RESOURCES   FOUND IN
-fleet      East       found 60m     east       synced 3m        7           secret istio-system/East
-fleet      north      orphaned 60m  north      -                -           secret istio-system/north
-fleet      south      orphaned 60m  south      -                -           secret istio-system/south
-fleet      west       held 60m      west       -                -           secret istio-system/west
-fleet      far-west   held 60m      far-west   -                -           secret istio-system/far-west
+	want := `CLUSTER    CLUSTERS   STATE      SINCE   UPSTREAM   UPSTREAM STATE   RESOURCES   FOUND IN
+west       fleet      held       60m     west       -                -           secret istio-system/west
+far-west   fleet      held       60m     far-west   -                -           secret istio-system/far-west
+north      fleet      orphaned   60m     north      -                -           secret istio-system/north
+south      fleet      orphaned   60m     south      -                -           secret istio-system/south
+East       fleet      found      60m     east       synced 3m        7           secret istio-system/East
 
 fleet: 5 clusters from secrets in istio-system, read 5s ago
   East: the new kubeconfig is not used, the last good one is: it is not a kubeconfig
   East: its control plane is not healthy: ?[31m
-  north: its kubeconfig is gone, what it gave is served. It is removed in 120m. To remove it now: relay clusters remove fleet north
-  south: its kubeconfig is gone, what it gave is served. It stays. To remove it now: relay clusters remove fleet south
-  2 clusters are gone together and held: what they gave is served. If that is meant: relay clusters release fleet
+  north: its kubeconfig is gone, and its resources are still served. It is removed in 120m. To remove it now: relay clusters remove fleet north
+  south: its kubeconfig is gone, and its resources are still served. It stays. To remove it now: relay clusters remove fleet south
+  2 clusters are gone together and held: their resources are still served. If that is intended: relay clusters release fleet
   bad in secret istio-system/x is not followed: the kubeconfig is empty
   all in secret istio-system/y is not followed: rotten
 new: 0 clusters from /etc/clusters, not read yet
@@ -57,15 +58,15 @@ down: 0 clusters from profiles in fleet, last read 60s ago, and not now: connect
 		}
 		return strings.Join(lines, "\n")
 	}
-	if got := Clusters(parts, ups, now); squeeze(got) != squeeze(want) {
+	if got := Plain(Clusters(parts, ups, now)); squeeze(got) != squeeze(want) {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	if got := Clusters(nil, nil, now); got != "The config has no clusters.\n" {
+	if got := Plain(Clusters(nil, nil, now)); got != "The config has no clusters.\n" {
 		t.Error(got)
 	}
 	orphan := upstreams.Status{Name: "north", ClusterID: "North", Type: "kubernetes", State: upstreams.StateSynced, Found: &upstreams.FoundStatus{Clusters: "fleet", Origin: "secret a/b", State: "orphaned"}}
-	text := Upstream(orphan, now)
-	if !strings.Contains(text, ", cluster orphaned") || !strings.Contains(text, "Cluster North, found by clusters fleet in secret a/b.") || healthy(orphan) {
+	text := Plain(Upstream(orphan, now))
+	if !strings.Contains(text, ", cluster orphaned") || !strings.Contains(text, "Cluster North, found by clusters fleet in secret a/b.") || view.IsHealthy(orphan) {
 		t.Error(text)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/internal/kube"
 )
 
@@ -20,21 +21,23 @@ func TestDifferencesAreBoundedAndTheRestIsCounted(t *testing.T) {
 		o.Metadata.ResourceVersion, o.Spec = "2", []byte(`{"hosts":["y"]}`)
 		after = append(after, o)
 	}
-	changes := Compare(before, after)
-	for name, text := range map[string]func(Diffs) string{
-		"history --diff": func(d Diffs) string { return RevisionDiff(admin.RevisionDiff{Before: before, After: after}, d) },
-		"plan --diff":    func(d Diffs) string { return Plan(changes, d, changes.Changes) },
-		"diff --diff":    func(d Diffs) string { return Diff(changes, "a", "b", d) },
+	changes := view.Compare(before, after)
+	for name, text := range map[string]func(view.Diffs) string{
+		"history --diff": func(d view.Diffs) string {
+			return view.RevisionDiff(admin.RevisionDiff{Before: before, After: after}, d)
+		},
+		"plan --diff": func(d view.Diffs) string { return Plan(changes, d, changes.Changes) },
+		"diff --diff": func(d view.Diffs) string { return Diff(changes, "a", "b", d) },
 	} {
-		some := text(SomeDiffs)
+		some := text(view.SomeDiffs)
 		shown := strings.Count(some, "\n--- ")
 		if len(some) > 100_000 || shown < 50 || !strings.Contains(some, fmt.Sprintf("\nleft out: %d more differences; --limit 0 prints all\n", n-shown)) {
 			t.Errorf("%s prints %d bytes and %d differences: …%s", name, len(some), shown, some[max(0, len(some)-200):])
 		}
-		if all := text(AllDiffs); strings.Count(all, "\n--- ") != n || strings.Contains(all, "left out") {
+		if all := text(view.AllDiffs); strings.Count(all, "\n--- ") != n || strings.Contains(all, "left out") {
 			t.Errorf("%s with all leaves some out", name)
 		}
-		if none := text(NoDiffs); strings.Contains(none, "\n--- ") || strings.Contains(none, "left out") {
+		if none := text(view.NoDiffs); strings.Contains(none, "\n--- ") || strings.Contains(none, "left out") {
 			t.Errorf("%s without differences has some", name)
 		}
 	}

@@ -29,28 +29,9 @@ func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 			Ref: admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}, Outcome: tc.source.Outcome,
 			Sources: []admin.SourceCopy{{Upstream: "east", Outcome: admin.Refused}, tc.source},
 		}
-		got := Explain(e, false, time.Now())
+		got := Plain(Explain(e, false, time.Now()))
 		if !strings.HasPrefix(got, "a/B c/d is not served: upstream west: "+tc.want+".\n") || strings.Count(got, tc.want) != 2 {
 			t.Errorf("%s:\n%s", name, got)
-		}
-	}
-}
-
-func TestTheStateOfAnUpstreamExplainsItsCopy(t *testing.T) {
-	at := time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)
-	frozen := &intake.Frozen{Frozen: state.Frozen{Since: at}}
-	for want, c := range map[string]admin.SourceCopy{
-		"":                  {Outcome: admin.Served},
-		"served as a/B c/d": {Outcome: admin.Renamed, ServedAs: &admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}},
-		"frozen: newer content from the upstream is pending: relay unfreeze west":           {Outcome: admin.Served, Frozen: frozen, Pending: true},
-		"kept since 2024-02-03T04:05:06Z, upstream out of contact":                          {Outcome: admin.Served, StaleSince: at},
-		"kept since 2024-02-03T04:05:06Z, the upstream has not sent it again":               {Outcome: admin.Served, StaleSince: at, Unconfirmed: true},
-		"kept since the freeze at 2024-02-03T04:05:06Z, the upstream has not sent it again": {Outcome: admin.Served, Frozen: frozen, Unconfirmed: true},
-		"kept, the upstream has not sent it again":                                          {Outcome: admin.Served, Unconfirmed: true},
-	} {
-		c.Upstream = "west"
-		if got := because(c); got != want {
-			t.Errorf("%+v: %q, want %q", c, got, want)
 		}
 	}
 }
@@ -60,21 +41,21 @@ func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
 		{Key: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}, Source: "east", Hosts: 2000, Namespaces: 3000, Reason: "too many"},
 	}}
 	want := "NOT CHECKED   KIND   SERVED FROM   HOSTS   NAMESPACES   REASON\nc/d           B      east          2000    3000         too many\n"
-	if got := Conflicts(all, time.Now()); !strings.HasSuffix(got, want) {
+	if got := Plain(Conflicts(all, time.Now())); !strings.HasSuffix(got, want) {
 		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
 	}
 }
 
 func TestExplainNamesAResourceWithoutNamespaceByItsNameAlone(t *testing.T) {
 	e := admin.Explanation{Ref: admin.Ref{Kind: "core/MeshConfig", Name: "mesh"}, Outcome: admin.Missing}
-	if got := Explain(e, false, time.Now()); !strings.HasPrefix(got, "core/MeshConfig mesh: no upstream has it.") {
+	if got := Plain(Explain(e, false, time.Now())); !strings.HasPrefix(got, "core/MeshConfig mesh: no upstream has it.") {
 		t.Error(got)
 	}
 }
 
 func TestAHostThatManyClaimIsOneLineOfBoundedLength(t *testing.T) {
 	c := conflicts.HostConflict{Host: "a.example", Claims: make([]conflicts.Claim, 10_000)}
-	if got := Explain(admin.Explanation{HostConflicts: []conflicts.HostConflict{c}}, false, testNow); len(got) > 2000 || !strings.Contains(got, "and 9984 more") {
+	if got := Plain(Explain(admin.Explanation{HostConflicts: []conflicts.HostConflict{c}}, false, testNow)); len(got) > 2000 || !strings.Contains(got, "and 9984 more") {
 		t.Errorf("%d bytes: %.300s", len(got), got)
 	}
 }

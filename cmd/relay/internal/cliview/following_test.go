@@ -16,11 +16,14 @@ func TestKindsThatAreNotFollowedAndNotesAreListed(t *testing.T) {
 		},
 		Notes: []string{"12 of 80 namespaces selected", "Ingress shop/\x1b: not converted"},
 	}
-	const want = `east: networking.istio.io/Sidecar in shop denied: no right
+	const want = `
+east: networking.istio.io/Sidecar in shop denied: no right
 east: 12 of 80 namespaces selected
 east: Ingress shop/?: not converted
 `
-	if got := unfollowed(u); got != want {
+	var p page
+	p.advice([]upstreams.Status{u}, testNow)
+	if got := p.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }

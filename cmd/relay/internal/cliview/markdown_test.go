@@ -8,11 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshrelay/admin/view"
 	"meshrelay/internal/kube"
 )
 
 func TestAPlanInMarkdownIsASentenceAndATable(t *testing.T) {
-	c := Changes{Added: 1, Removed: 1, Changes: []Change{
+	c := view.Changes{Added: 1, Removed: 1, Changes: []view.Change{
 		{Action: "add", Kind: "networking.istio.io/ServiceEntry", Namespace: "shop", Name: "db", To: "east"},
 		{Action: "remove", Kind: "a|b", Name: "<b>@all`x`", From: "west"},
 	}}
@@ -21,21 +22,21 @@ func TestAPlanInMarkdownIsASentenceAndATable(t *testing.T) {
 		"| --- | --- | --- | --- | --- | --- |\n" +
 		"| add | `networking.istio.io/ServiceEntry` | `shop` | `db` | - | `east` |\n" +
 		"| remove | `a\\|b` | - | `<b>@all'x'` | `west` | - |\n"
-	if d := cmp.Diff(want, PlanMarkdown(c, NoDiffs, c.Changes)); d != "" {
+	if d := cmp.Diff(want, PlanMarkdown(c, view.NoDiffs, c.Changes)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if got := PlanMarkdown(Changes{}, SomeDiffs, nil); got != "**Nothing would change** in what the relay serves.\n" {
+	if got := PlanMarkdown(view.Changes{}, view.SomeDiffs, nil); got != "**Nothing would change** in what the relay serves.\n" {
 		t.Errorf("no change: %s", got)
 	}
 }
 
 func TestAPlanInMarkdownIsCutWithACount(t *testing.T) {
-	var c Changes
+	var c view.Changes
 	for i := range 5000 {
-		c.Changes = append(c.Changes, Change{Action: "add", Kind: "a/B", Namespace: "shop", Name: fmt.Sprintf("r%d", i), New: object(fmt.Sprintf("r%d", i), "x```y")})
+		c.Changes = append(c.Changes, view.Change{Action: "add", Kind: "a/B", Namespace: "shop", Name: fmt.Sprintf("r%d", i), New: object(fmt.Sprintf("r%d", i), "x```y")})
 	}
 	c.Added = len(c.Changes)
-	got := PlanMarkdown(c, SomeDiffs, c.Changes[:400])
+	got := PlanMarkdown(c, view.SomeDiffs, c.Changes[:400])
 	if !strings.Contains(got, "\nLeft out: 4600 more changes. `relay plan --limit 0` lists all.\n") {
 		t.Errorf("no count of changes:\n%.3000s", got)
 	}
@@ -45,7 +46,7 @@ func TestAPlanInMarkdownIsCutWithACount(t *testing.T) {
 	if n := len(got); n > maxMarkdown+200 {
 		t.Errorf("%d bytes", n)
 	}
-	got = PlanMarkdown(c, NoDiffs, c.Changes)
+	got = PlanMarkdown(c, view.NoDiffs, c.Changes)
 	if n := len(got); n > maxMarkdown+200 || !strings.Contains(got, " more changes.") {
 		t.Errorf("all rows: %d bytes", n)
 	}

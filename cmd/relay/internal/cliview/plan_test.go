@@ -6,16 +6,18 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"meshrelay/admin/view"
 )
 
 func TestAPlanWithManyChangesCountsThemFirst(t *testing.T) {
-	var all Changes
+	var all view.Changes
 	for i := range 30 {
-		all.Changes = append(all.Changes, Change{Action: []string{"add", "remove"}[i%2], Kind: "a/B", Namespace: "shop", Name: fmt.Sprintf("r%d", i)})
+		all.Changes = append(all.Changes, view.Change{Action: []string{"add", "remove"}[i%2], Kind: "a/B", Namespace: "shop", Name: fmt.Sprintf("r%d", i)})
 	}
-	all.Changes = append(all.Changes, Change{Action: "change", Kind: "a/C", Name: "c"})
+	all.Changes = append(all.Changes, view.Change{Action: "change", Kind: "a/C", Name: "c"})
 	all.Added, all.Removed, all.Changed = 15, 15, 1
-	got, rest, _ := strings.Cut(Plan(all, NoDiffs, all.Changes), "\n\n")
+	got, rest, _ := strings.Cut(Plan(all, view.NoDiffs, all.Changes), "\n\n")
 	want := `KIND   ADD   CHANGE   REMOVE
 a/B    15    0        15
 a/C    0     1        0`
@@ -26,7 +28,7 @@ a/C    0     1        0`
 		t.Errorf("after the counts:\n%s", rest)
 	}
 	all.Changes = all.Changes[:3]
-	if got := Plan(all, NoDiffs, all.Changes); !strings.HasPrefix(got, "ACTION ") {
+	if got := Plan(all, view.NoDiffs, all.Changes); !strings.HasPrefix(got, "ACTION ") {
 		t.Errorf("few changes:\n%s", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/admin/view"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -26,13 +27,12 @@ func TestProgressTellsEachUpstreamOnceAndWhomItWaitsFor(t *testing.T) {
 	}
 }
 
-func TestColourPaintsStatesAndNothingElse(t *testing.T) {
-	text := "ready, degraded\n\nUPSTREAM   STATE           ADDRESS\neast       synced 5s       synced.example\nw\u00e4st       disconnected\n\nsynced\n"
-	want := "\ue001ready, degraded\ue003\n\nUPSTREAM   STATE           ADDRESS\neast       \ue000synced 5s\ue003       synced.example\nw\u00e4st       \ue001disconnected\ue003\n\nsynced\n"
-	if got := Colour(text); got != want {
+func TestOnlyMarksOfOurOwnColorText(t *testing.T) {
+	got := tableOf(view.Upstreams.Pick("Upstream", "State"), []upstreams.Status{{Name: "e\ue002st", State: upstreams.StateDisconnected}}, time.Time{}).String()
+	if want := "UPSTREAM   STATE\ne?st       \ue002disconnected -\ue003\n"; got != want {
 		t.Errorf("got %q want %q", got, want)
 	}
-	if got := Clean("\ue002red"); got != "?red" {
-		t.Errorf("text from elsewhere can colour: %q", got)
+	if got := Plain(Cut(got[strings.Index(got, "e?st"):], 14)); got != "e?st       di…" {
+		t.Errorf("cut: %q", got)
 	}
 }

@@ -2,6 +2,7 @@ package cliview
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -95,7 +96,7 @@ func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirro
 			name = r.Key().Name
 		}
 		if o.Namespaces {
-			before = append(before, r.Namespace())
+			before = append(before, cmp.Or(r.Namespace(), " ")) // empty, as kubectl prints it
 		}
 		age := "<unknown>"
 		if created := r.Metadata().CreateTime; !created.IsZero() {

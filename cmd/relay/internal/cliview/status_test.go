@@ -37,7 +37,7 @@ func TestStatusTables(t *testing.T) {
 	clients := []downstream.ClientStatus{
 		full, client("behi\nd", synced, downstream.TypeStatus{SentNonce: "1"}), client("bad", synced, downstream.TypeStatus{LastNACK: "no"}), held,
 	}
-	got := Status(admin.Version{}, admin.Readiness{Ready: true, Reasons: []string{"upstream west:\n\x1bfailed"}}, ups, clients, testNow)
+	got := Plain(Status(admin.Version{}, admin.Readiness{Ready: true, Reasons: []string{"upstream west:\n\x1bfailed"}}, ups, clients, testNow))
 	want := `ready, degraded
 - upstream west: ?failed
 
@@ -54,7 +54,7 @@ held     -         -      -         sotw       0       waiting for upstreams   0
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if got := Status(admin.Version{}, admin.Readiness{}, nil, nil, testNow); !strings.HasPrefix(got, "not ready\n") || !strings.Contains(got, "No clients are connected.") {
+	if got := Plain(Status(admin.Version{}, admin.Readiness{}, nil, nil, testNow)); !strings.HasPrefix(got, "not ready\n") || !strings.Contains(got, "No clients are connected.") {
 		t.Error(got)
 	}
 }
@@ -75,7 +75,7 @@ func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 		},
 	}
 	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-2 * time.Minute)}}
-	got := Status(admin.Version{}, r, ups, nil, testNow)
+	got := Plain(Status(admin.Version{}, r, ups, nil, testNow))
 	want := `ready
 
 config: loaded 2m ago
@@ -110,7 +110,7 @@ func TestStatusShowsAConfigFileThatDoesNotLoad(t *testing.T) {
 	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{
 		LastSuccess: testNow.Add(-time.Hour), FailingSince: testNow.Add(-time.Minute), Error: "relay.yaml:1: \x1bnonsense", Mistakes: []string{"relay.yaml:1: \x1bnonsense"}, NeedsRestart: []string{"node.id", "admin.address"},
 	}}
-	got := Status(admin.Version{}, r, nil, nil, testNow)
+	got := Plain(Status(admin.Version{}, r, nil, nil, testNow))
 	want := "config: loaded 60m ago; restart needed for node.id, admin.address; the file can not be loaded since 60s:\n  relay.yaml:1: ?nonsense\n"
 	if !strings.Contains(got, "\n"+want) {
 		t.Errorf("%s", got)
@@ -123,7 +123,7 @@ func TestTheMistakesOfAConfigAreListedOnce(t *testing.T) {
 		Ready: true, Reasons: []string{"config file not loaded, the previous config stays: " + text},
 		Config: admin.ReloadStatus{LastSuccess: testNow, FailingSince: testNow, Error: text, Mistakes: []string{"relay.yaml:1: a; b", "relay.yaml:2: c"}},
 	}
-	got := Status(admin.Version{}, r, nil, nil, testNow)
+	got := Plain(Status(admin.Version{}, r, nil, nil, testNow))
 	want := "ready, degraded\n- config file not loaded, the previous config stays\n\n" +
 		"config: loaded 0s ago; the file can not be loaded since 0s:\n  relay.yaml:1: a; b\n  relay.yaml:2: c\n\n"
 	if !strings.HasPrefix(got, want) {
@@ -140,7 +140,7 @@ func TestAdviceForAStaleUpstreamCountsWhatIsServed(t *testing.T) {
 		"3 resources served, 1 expired": {Resources: map[string]int{"a/B": 3}, Status: intake.Status{Expired: map[string]int{"a/C": 1}}},
 	} {
 		u.Name, u.Stale, u.StaleSince = "east", true, testNow.Add(-time.Minute)
-		if got := advice([]upstreams.Status{u}, testNow); got != "\neast: last in contact 60s ago, "+want+". Check why the relay can not reach it\n" {
+		if got := adviceOf(u); got != "\neast: last in contact 60s ago, "+want+". Check why the relay can not reach it\n" {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -148,7 +148,7 @@ func TestAdviceForAStaleUpstreamCountsWhatIsServed(t *testing.T) {
 
 func TestOfAContactThatAKillHasEndedTheBoundsAreTold(t *testing.T) {
 	u := upstreams.Status{Name: "east", Status: intake.Status{Stale: true, StaleSince: testNow.Add(-3 * time.Hour), StaleLater: true}}
-	if got := advice([]upstreams.Status{u}, testNow); !strings.Contains(got, "last in contact when the relay was killed, at most 3h ago") {
+	if got := adviceOf(u); !strings.Contains(got, "last in contact when the relay was killed, at most 3h ago") {
 		t.Error(got)
 	}
 	if got := admin.StaleSince(u.StaleSince, true); !strings.HasSuffix(got, "Z or later") {
@@ -160,12 +160,12 @@ func TestOfAContactThatAKillHasEndedTheBoundsAreTold(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	got := History([]state.Revision{
+	got := Plain(History([]state.Revision{
 		{ID: 12, Time: testNow.Add(-time.Minute), Added: 1, Changed: 2, Removed: 3, Resources: 40, By: "release", Keys: []string{
 			"+networking.istio.io/ServiceEntry c/d", "~networking.istio.io/EnvoyFilter c/e", "-a/B c/f", "-a/B c/g",
 		}},
 		{ID: 9, Time: testNow.Add(-3 * time.Hour), Resources: 42},
-	}, testNow)
+	}, testNow))
 	want := `REVISION   TIME                   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM
 12         2024-02-03T04:04:06Z   60s   40          1       2         3         release    +se c/d, ~envoyfilter c/e, -a/B c/f and 3 more
 9          2024-02-03T01:05:06Z   3h    42          0       0         0         upstream   -
@@ -173,7 +173,7 @@ func TestHistory(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if got := History(nil, testNow); got != "No revisions are kept.\n" {
+	if got := Plain(History(nil, testNow)); got != "No revisions are kept.\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -189,7 +189,7 @@ func TestSeveralAddressesAreListed(t *testing.T) {
 			{Address: "e:1", LastError: "e:1: refused", LastAttempt: testNow.Add(-21 * time.Second)},
 		},
 	}}
-	got := Status(admin.Version{}, admin.Readiness{Ready: true}, ups, nil, testNow)
+	got := Plain(Status(admin.Version{}, admin.Readiness{Ready: true}, ups, nil, testNow))
 	want := "\neast: a:1 down, tried 60s ago: refused\neast: b:1 in use\neast: c:1 not tried\neast: d:1 works since 60m\neast: e:1 on standby, was down 21s ago: refused\n"
 	if !strings.Contains(got, want) {
 		t.Errorf("want %s in:\n%s", want, got)
@@ -198,7 +198,7 @@ func TestSeveralAddressesAreListed(t *testing.T) {
 
 func TestStatusNamesTheRelay(t *testing.T) {
 	v := admin.Version{Info: buildinfo.Info{Version: "v0.1.0"}, Name: "hub", Started: testNow.Add(-time.Hour)}
-	got := Status(v, admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-time.Minute)}}, nil, nil, testNow)
+	got := Plain(Status(v, admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-time.Minute)}}, nil, nil, testNow))
 	if want := "ready\n\nrelay:  hub v0.1.0, up 60m\nconfig: loaded 60s ago\n\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("want\n%s\nin\n%s", want, got)
 	}
@@ -209,11 +209,11 @@ func TestStatusNamesTheRelay(t *testing.T) {
 		512 << 20: "ready\n\nrelay:  hub v0.1.0, 45.0 MiB of 512.0 MiB in use, up 60m\n",
 	} {
 		v.MemoryLimit = limit
-		if got := Status(v, r, nil, nil, testNow); !strings.HasPrefix(got, want) {
+		if got := Plain(Status(v, r, nil, nil, testNow)); !strings.HasPrefix(got, want) {
 			t.Errorf("want\n%s\nin\n%s", want, got)
 		}
 	}
-	if got := Status(v, r, nil, nil, time.Time{}); strings.Contains(got, "MiB") {
+	if got := Plain(Status(v, r, nil, nil, time.Time{})); strings.Contains(got, "MiB") {
 		t.Errorf("what is watched changes all the time:\n%s", got)
 	}
 }
@@ -228,7 +228,7 @@ func TestTheStatusOfManyListsThoseThatNeedALook(t *testing.T) {
 	for i := range clients {
 		clients[i] = downstream.ClientStatus{NodeID: fmt.Sprintf("sidecar~10.0.0.1~istiod-%d.istio-system~istio-system.svc.cluster.local", i), Types: []downstream.TypeStatus{{Synced: i%10 != 0}}}
 	}
-	got := Status(admin.Version{}, admin.Readiness{Ready: true}, ups, clients, testNow)
+	got := Plain(Status(admin.Version{}, admin.Readiness{Ready: true}, ups, clients, testNow))
 	for _, want := range []string{
 		"\nup-7       xds    disconnected -",
 		"\n250 upstreams, 249 of them up to date. All of them: relay upstreams\n",
@@ -242,4 +242,10 @@ func TestTheStatusOfManyListsThoseThatNeedALook(t *testing.T) {
 	if lines := strings.Count(got, "\n"); lines > 40 {
 		t.Errorf("%d lines:\n%s", lines, got)
 	}
+}
+
+func adviceOf(u upstreams.Status) string {
+	var p page
+	p.advice([]upstreams.Status{u}, testNow)
+	return p.String()
 }

@@ -129,11 +129,11 @@ func TestNoFrameIsLargerThanTheScreen(t *testing.T) {
 	}
 }
 
-func TestColoursFollowTheWordsForStates(t *testing.T) {
-	m := newModel(context.Background(), Options{Colours: true})
+func TestColorsFollowStates(t *testing.T) {
+	m := newModel(context.Background(), Options{Colors: true})
 	next, _ := m.Update(snapshot(3))
 	text := next.View().Content
-	for _, want := range []string{"\x1b[33mready, degraded\x1b[0m", "\x1b[33msynced 60m, held\x1b[0m", "\x1b[33mdisconnected 9m\x1b[0m", "\x1b[31m1 type rejected\x1b[0m", "\x1b[32msynced\x1b[0m"} {
+	for _, want := range []string{"\x1b[33mready, degraded\x1b[0m", "\x1b[33msynced 60m, held\x1b[0m", "\x1b[31mdisconnected 9m\x1b[0m", "\x1b[31m1 type rejected\x1b[0m", "\x1b[32msynced\x1b[0m"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %q", want, text)
 		}

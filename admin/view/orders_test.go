@@ -1,4 +1,4 @@
-package cliview
+package view
 
 import (
 	"testing"
@@ -14,12 +14,12 @@ func TestFreezeTextNamesItsEnd(t *testing.T) {
 	some := frozen
 	some.Resources = map[string]int{"a/B": 2}
 	for want, c := range map[string]admin.Controlled{
-		"upstream east is no longer frozen":                                                                                              {Status: upstreams.Status{Name: "east"}},
+		"upstream east was unfrozen by somebody else":                                                                                    {Status: upstreams.Status{Name: "east"}},
 		`upstream east is frozen at revision 3, with 0 resources, until "relay unfreeze east"`:                                           {Status: frozen, KeepsState: true},
 		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"`:                                           {Status: some, KeepsState: true},
 		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"; without state.dir, a restart undoes this`: {Status: some},
 	} {
-		if got := Frozen(c); got != want {
+		if got := Ordered(c, "freeze", intake.Order{}); got != want {
 			t.Errorf("%s\nwant %s", got, want)
 		}
 	}
