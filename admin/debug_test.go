@@ -3,9 +3,7 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,13 +13,12 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"meshrelay/internal/kube"
+	"meshrelay/internal/testing/golden"
 	"meshrelay/mirror"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
-// golden compares JSON, indented, with a file in testdata.
-func golden(t *testing.T, name, body string) {
+// checkJSON compares JSON, indented, with a file in testdata.
+func checkJSON(t *testing.T, name, body string) {
 	t.Helper()
 	var out bytes.Buffer
 	if err := json.Indent(&out, []byte(body), "", "  "); err != nil {
@@ -29,19 +26,7 @@ func golden(t *testing.T, name, body string) {
 	}
 	// Versions are package mirror's business; that there is one is ours.
 	got := regexp.MustCompile(`"resourceVersion": "[^"]+"`).ReplaceAllString(strings.TrimRight(out.String(), "\n"), `"resourceVersion": "*"`) + "\n"
-	path := filepath.Join("testdata", name+".json")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s: -want +got:\n%s", name, d)
-	}
+	golden.Check(t, filepath.Join("testdata", name+".json"), got)
 }
 
 func TestDebugDocumentsHaveIstiodsShape(t *testing.T) {
@@ -51,7 +36,7 @@ func TestDebugDocumentsHaveIstiodsShape(t *testing.T) {
 		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d, %s", name, code, header.Get("Content-Type"))
 		}
-		golden(t, name, body)
+		checkJSON(t, name, body)
 	}
 }
 
@@ -103,7 +88,7 @@ func TestSyncStatusOverXDS_D1(t *testing.T) {
 		}
 		docs = append(docs, string(b))
 	}
-	golden(t, "clientconfigs", "["+strings.Join(docs, ",")+"]")
+	checkJSON(t, "clientconfigs", "["+strings.Join(docs, ",")+"]")
 }
 
 func TestMeshConfigIsSyncedOnceSent_S6(t *testing.T) {

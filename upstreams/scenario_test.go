@@ -3,7 +3,6 @@ package upstreams_test
 import (
 	"bufio"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -15,13 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
+	"meshrelay/internal/testing/golden"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
-
-var update = flag.Bool("update", false, "write what the scenarios in testdata print into them")
 
 // TestScenarios replays testdata/*.txt. A file is a scenario; its name is the rule. It has
 // blocks: commands, a line "----", and what they print, up to an empty line. A line that
@@ -55,7 +51,7 @@ func replay(t *testing.T, file string) {
 		switch {
 		case line == "":
 			expected = false
-			if *update && printed.Len() > 0 { // a block that is new
+			if *golden.Update && printed.Len() > 0 { // a block that is new
 				out.WriteString("----\n" + printed.String())
 				printed.Reset()
 			}
@@ -79,21 +75,15 @@ func replay(t *testing.T, file string) {
 		}
 		out.WriteString(line + "\n")
 	}
-	if left := printed.String(); left != "" && !*update {
+	if left := printed.String(); left != "" && !*golden.Update {
 		t.Errorf("%s: what the last commands print is not expected:\n%s", file, left)
 	}
-	if *update {
+	if *golden.Update {
 		if left := printed.String(); left != "" {
 			out.WriteString("----\n" + left)
 		}
-		if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
 	}
-	if d := gocmp.Diff(string(text), out.String()); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	golden.Check(t, file, out.String())
 }
 
 // errScript is of a script that can not be replayed.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,11 +19,10 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/events"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/testing/golden"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
@@ -62,23 +60,6 @@ func snapshot(clients int) Snapshot {
 	return s
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
-	}
-}
-
 // press returns the model after keys.
 func press(m tea.Model, keys ...tea.KeyPressMsg) tea.Model {
 	for _, k := range keys {
@@ -97,13 +78,13 @@ func at(width, height int, s Snapshot) tea.Model {
 }
 
 func TestFramesAreAsDrawn(t *testing.T) {
-	golden(t, "wide.golden", at(120, 24, snapshot(5)).View().Content)
-	golden(t, "narrow.golden", at(80, 24, snapshot(30)).View().Content)
-	golden(t, "rejections.golden", press(at(120, 24, snapshot(5)), key('r'), tea.KeyPressMsg{Code: tea.KeyDown}).View().Content)
-	golden(t, "client.golden", press(at(120, 24, snapshot(5)), tea.KeyPressMsg{Code: tea.KeyEnter}).View().Content)
-	golden(t, "once.golden", Once(snapshot(5), 120))
+	golden.Check(t, filepath.Join("testdata", "wide.golden"), at(120, 24, snapshot(5)).View().Content)
+	golden.Check(t, filepath.Join("testdata", "narrow.golden"), at(80, 24, snapshot(30)).View().Content)
+	golden.Check(t, filepath.Join("testdata", "rejections.golden"), press(at(120, 24, snapshot(5)), key('r'), tea.KeyPressMsg{Code: tea.KeyDown}).View().Content)
+	golden.Check(t, filepath.Join("testdata", "client.golden"), press(at(120, 24, snapshot(5)), tea.KeyPressMsg{Code: tea.KeyEnter}).View().Content)
+	golden.Check(t, filepath.Join("testdata", "once.golden"), Once(snapshot(5), 120))
 	lost, _ := at(120, 24, snapshot(2)).Update(Snapshot{At: noon.Add(time.Second), Err: errors.New("connection refused")})
-	golden(t, "lost.golden", lost.View().Content)
+	golden.Check(t, filepath.Join("testdata", "lost.golden"), lost.View().Content)
 }
 
 func TestNoFrameIsLargerThanTheScreen(t *testing.T) {
