@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,12 +11,13 @@ import (
 	"net/url"
 	"os"
 	"runtime/pprof"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
 
+	"meshrelay/events"
 	"meshrelay/internal/bundle"
 )
 
@@ -25,6 +27,10 @@ const (
 	maxBundleSeconds = 60
 	// maxProcFile bounds what is read of a file of the system, in bytes.
 	maxProcFile = 64 << 10
+	// maxBundleEvents bounds the events of a bundle, and maxEventBytes their size as text: less than a
+	// file may have, so that none is cut.
+	maxBundleEvents = 10_000
+	maxEventBytes   = bundle.MaxFile * 3 / 4
 )
 
 // Supports are what a support bundle has beside the debug documents. Each may be nil.
@@ -33,8 +39,6 @@ type Supports struct {
 	Config func(io.Writer) error
 	// Log writes the last lines of the log, those of level debug too.
 	Log func(io.Writer) error
-	// Names returns the names of namespaces, hosts and clients that the config has.
-	Names func() []string
 	// State writes what is on disk: sizes and times, and no content.
 	State func(io.Writer) error
 }
@@ -42,7 +46,6 @@ type Supports struct {
 // supportBundle answers with an archive. One is made at a time.
 func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 	seconds := usualSeconds
-	anonymous := strings.HasSuffix(r.URL.Path, "/anonymous")
 	var resources bool
 	var err error
 	if text := r.FormValue("seconds"); text != "" {
@@ -52,9 +55,6 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	resources, err = switchOf(r.URL.Query(), "resources")
-	if err == nil && resources && anonymous {
-		err = badRequestf("an anonymous bundle has no resources: they have names anywhere in them. Leave out one of the two")
-	}
 	if err != nil {
 		s.refuse(w, r, err)
 		return
@@ -67,21 +67,18 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, ok := s.stream(w, r, "application/gzip", func(out io.Writer) error {
-		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources, anonymous)
+		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources)
 	})
 	if ok {
-		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "resources", resources, "anonymize", anonymous)
+		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "resources", resources)
 	}
 }
 
 // writeBundle writes the archive. It looks at the CPU for a while.
-func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, resources, anonymous bool) error {
+func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, resources bool) error {
 	now := time.Now()
 	b := bundle.New(w, fmt.Sprintf("relay-support-%s-%s", cmp.Or(s.deps.Name, "relay"), now.UTC().Format("20060102-150405")), now)
 	journal := s.newestEvents()
-	if anonymous {
-		b.Hide(s.names(journal))
-	}
 	object := func(v any) func(io.Writer) error { return func(w io.Writer) error { return writeJSON(w, v) } }
 	b.Text("version.json", "which build it is, and since when it runs", object(s.Version()))
 	b.Text("ready.json", "whether it serves, and the reasons", object(s.readiness()))
@@ -92,10 +89,6 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 			continue
 		case "configz":
 			if !resources {
-				continue
-			}
-		case "adsz", "mesh": // labels of clients, and the content of a resource
-			if anonymous {
 				continue
 			}
 		}
@@ -119,7 +112,7 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 		return errors.Join(err, writeJSON(w, notNil(held)))
 	})
 	b.Text("history.json", "the newest revisions of each upstream", s.writeHistories)
-	b.Code("goroutines.txt", "what each goroutine does", profile("goroutine", 1))
+	b.Text("goroutines.txt", "what each goroutine does", profile("goroutine", 1))
 	b.Binary("heap.pprof", "who holds memory: go tool pprof", profile("heap", 0))
 	b.Binary("mutex.pprof", "who waits for locks: go tool pprof", profile("mutex", 0))
 	b.Text("proc-limits.txt", "limits of the process", systemFile("/proc/self/limits"))
@@ -130,6 +123,32 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 	}
 	b.Text("metrics-end.txt", "metrics at the end, for rates", s.writeMetrics)
 	return b.Close()
+}
+
+// newestEvents returns the newest events for a bundle, page by page, the oldest first.
+func (s *Server) newestEvents() events.Page {
+	all, left := events.Page{Events: []events.Event{}}, maxEventBytes
+	for before := uint64(0); ; {
+		page := s.deps.Debug.views.Events.Read(events.Query{Before: before, Limit: events.MaxPage})
+		if before == 0 {
+			all.Next, all.Oldest, all.Newest = page.Next, page.Oldest, page.Newest
+		}
+		all.More = page.More
+		for _, e := range slices.Backward(page.Events) {
+			text, err := json.MarshalIndent(e, "", "    ")
+			if left -= len(text); err != nil || left < 0 || len(all.Events) == maxBundleEvents {
+				all.More = true
+				slices.Reverse(all.Events)
+				return all
+			}
+			all.Events = append(all.Events, e)
+		}
+		if !page.More || len(page.Events) == 0 {
+			slices.Reverse(all.Events)
+			return all
+		}
+		before = page.Events[0].Seq
+	}
 }
 
 func (s *Server) writeMetrics(w io.Writer) error {

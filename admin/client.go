@@ -248,20 +248,15 @@ type BundleOptions struct {
 	Seconds int
 	// Resources adds the merged resources.
 	Resources bool
-	// Anonymous hides names. A relay of an earlier release answers that it does not know of it.
-	Anonymous bool
 }
 
 // SupportBundle writes a support bundle, tar.gz, to w.
 func (c Client) SupportBundle(ctx context.Context, w io.Writer, o BundleOptions) error {
-	query, path := url.Values{"seconds": {strconv.Itoa(o.Seconds)}}, "/support-bundle"
+	query := url.Values{"seconds": {strconv.Itoa(o.Seconds)}}
 	if o.Resources {
 		query.Set("resources", "true")
 	}
-	if o.Anonymous {
-		path += "/anonymous"
-	}
-	return c.do(ctx, http.MethodGet, path+"?"+query.Encode(), "application/gzip", func(body io.Reader) error {
+	return c.do(ctx, http.MethodGet, "/support-bundle?"+query.Encode(), "application/gzip", func(body io.Reader) error {
 		_, err := io.Copy(w, body)
 		return err
 	})

@@ -125,7 +125,6 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
 	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
 	mux.Handle("GET /support-bundle", s.socketOnly(s.supportBundle))
-	mux.Handle("GET /support-bundle/anonymous", s.socketOnly(s.supportBundle)) // earlier releases do not have it
 }
 
 // orderAttrs returns the attributes of an order in the log.

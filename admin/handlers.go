@@ -67,5 +67,5 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
 	line("/reload", "POST: read the config file and take it over")
 	line("/state/backup", "Copy of the state that is kept on disk")
-	line("/support-bundle", "Archive for a bug report, without secrets; ?seconds= of CPU profile, ?resources=true adds resources; /anonymous hides names")
+	line("/support-bundle", "Archive for a bug report, without secrets; ?seconds= of CPU profile, ?resources=true adds resources")
 }

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -105,7 +104,6 @@ type Server struct {
 	backups   chan struct{} // one slot
 	followers chan struct{} // of events
 	bundles   chan struct{} // one slot
-	hashKey   []byte        // of the names in anonymous bundles
 	level     *logLevel
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
@@ -119,7 +117,6 @@ func New(cfg Config, deps Deps) *Server {
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
-		hashKey:     []byte(rand.Text()),
 		level:       &logLevel{level: deps.LogLevel, changed: make(chan struct{}, 1)},
 		socketRetry: socketRetry,
 	}

@@ -81,9 +81,6 @@ func (r *Response) Room() int { return min(r.count, r.size/placedBytes) }
 // Size returns the size of the encoded response in bytes.
 func (r *Response) Size() int { return r.size }
 
-// Encoded returns a copy of the encoded response.
-func (r *Response) Encoded() []byte { return r.buffers.Materialize() }
-
 // RemovedLen returns the number of removed names.
 func (r *Response) RemovedLen() int { return r.removed }
 

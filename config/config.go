@@ -24,7 +24,6 @@ type Config struct {
 	Push       Push       `yaml:"push"`
 	Admin      Admin      `yaml:"admin"`
 	State      State      `yaml:"state"`
-	Notify     []Notify   `yaml:"notify,omitempty"`
 	Log        Log        `yaml:"log"`
 }
 

@@ -46,14 +46,6 @@ const securedFiles = `upstreams:
       caFile: ca.pem
       certFile: own.pem
       keyFile: own.key
-notify:
-- name: pager
-  url: https://pager.example/
-  on: [held]
-  tls:
-    caFile: ca.pem
-    certFile: own.pem
-    keyFile: own.key
 downstream:
   listeners:
   - address: "127.0.0.1:15012"
@@ -87,9 +79,9 @@ func TestFilesOfTLSAreReadByCheck_AndNamedWithLineFieldAndCure(t *testing.T) {
 	for _, name := range []string{"ca.pem", "own.pem", "own.key"} {
 		good[name] = read(name)
 	}
-	cas := []string{":6: upstreams[0].xds.tls.caFile: ", ":14: notify[0].tls.caFile: ", ":25: downstream.listeners[0].tls.clientCAs[0].file: "}
-	certs := []string{":7: upstreams[0].xds.tls.certFile: ", ":15: notify[0].tls.certFile: ", ":21: downstream.listeners[0].tls.certFile: "}
-	keys := []string{":8: upstreams[0].xds.tls.keyFile: ", ":16: notify[0].tls.keyFile: ", ":22: downstream.listeners[0].tls.keyFile: "}
+	cas := []string{":6: upstreams[0].xds.tls.caFile: ", ":17: downstream.listeners[0].tls.clientCAs[0].file: "}
+	certs := []string{":7: upstreams[0].xds.tls.certFile: ", ":13: downstream.listeners[0].tls.certFile: "}
+	keys := []string{":8: upstreams[0].xds.tls.keyFile: ", ":14: downstream.listeners[0].tls.keyFile: "}
 	bad := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("no certificate")}))
 	for _, c := range []struct {
 		rule, file string

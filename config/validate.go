@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/go-multierror"
 
-	"meshrelay/events"
 	"meshrelay/internal/loopback"
 	"meshrelay/internal/yamlpos"
 )
@@ -159,15 +158,6 @@ func (v *validator) config(c *Config) {
 	}
 	v.errorIf(!c.Admin.AllowInsecure && !onLoopback(c.Admin.Address), "admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	v.socket(c)
-	v.notify(c, notifyTypes())
-}
-
-// notifyTypes returns the types of events that receivers can be told of.
-func notifyTypes() (words []string) {
-	for _, t := range events.Types() {
-		words = append(words, string(t))
-	}
-	return words
 }
 
 func (v *validator) upstream(at string, u Upstream, before []Upstream) {

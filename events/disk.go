@@ -1,25 +1,18 @@
 package events
 
-import (
-	"encoding/json"
-	"maps"
-)
+import "encoding/json"
 
-// line is one line of the journal on a disk: an event, stages that came later, or how far readers
-// have got.
+// line is one line of the journal on a disk: an event, or stages that came later.
 type line struct {
 	Event  *Event  `json:"event,omitempty"`
 	Of     uint64  `json:"of,omitempty"`
 	Stages *Stages `json:"stages,omitempty"`
-	// Readers are by name, each with the Seq of the last event that it is done with.
-	Readers map[string]uint64 `json:"readers,omitempty"`
 }
 
 // taken is what Take has returned, until Done.
 type taken struct {
-	saved   uint64
-	late    []*Event
-	readers bool
+	saved uint64
+	late  []*Event
 }
 
 // Load takes in the lines that a disk has, the oldest first, before any event is recorded. It leaves
@@ -44,7 +37,6 @@ func (j *Journal) Load(lines [][]byte) (bad int) {
 				b.at(i).Stages = l.Stages
 			}
 		}
-		maps.Copy(j.readers, l.Readers)
 	}
 	b.last = max(b.last, newest)
 	b.saved = b.last
@@ -60,7 +52,7 @@ func (j *Journal) Take() []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b := j.book
-	j.taken = taken{b.saved, b.late, j.moved}
+	j.taken = taken{b.saved, b.late}
 	saved := b.last
 	var out []byte
 	add := func(l line) {
@@ -79,10 +71,7 @@ func (j *Journal) Take() []byte {
 	for _, e := range b.late {
 		add(line{Of: e.Seq, Stages: e.Stages})
 	}
-	if j.moved || len(out) > 0 && len(j.readers) > 0 {
-		add(line{Readers: j.readers}) // with all others, so that the newest lines always have it
-	}
-	b.saved, b.late, j.moved = saved, nil, false
+	b.saved, b.late = saved, nil
 	return out
 }
 
@@ -94,43 +83,10 @@ func (j *Journal) Done(kept bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b := j.book
-	b.saved, j.moved = j.taken.saved, j.moved || j.taken.readers
+	b.saved = j.taken.saved
 	for _, e := range j.taken.late {
 		if len(b.late) < maxSettled {
 			b.late = append(b.late, e)
 		}
 	}
-}
-
-// Reader returns the last event that a reader was done with, and whether the journal knows it.
-func (j *Journal) Reader(name string) (seq uint64, ok bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	seq, ok = j.readers[name]
-	return seq, ok
-}
-
-// Advance is SetReader for a reader that the journal knows. KeepReaders may have forgotten it.
-func (j *Journal) Advance(name string, seq uint64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if old, ok := j.readers[name]; ok && old != seq {
-		j.readers[name], j.moved = seq, true
-	}
-}
-
-// SetReader notes that a reader is done with all events up to one.
-func (j *Journal) SetReader(name string, seq uint64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if old, ok := j.readers[name]; !ok || old != seq {
-		j.readers[name], j.moved = seq, true
-	}
-}
-
-// KeepReaders forgets the readers that have none of these names.
-func (j *Journal) KeepReaders(names map[string]bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	maps.DeleteFunc(j.readers, func(name string, _ uint64) bool { return !names[name] })
 }

@@ -16,17 +16,13 @@ type Journal struct {
 	// changed is closed when there is something new; nil until somebody asks for it.
 	changed chan struct{}
 	follow  func(*Change)
-	// readers are those that go on where they were after a restart; moved: the disk does not know
-	// where they are now.
-	readers map[string]uint64
-	moved   bool
 	taken   taken
 }
 
 // New returns a Journal without events. The numbers of its events begin after the present time in
 // milliseconds, so that they are higher than those of a process whose last events the disk has lost.
 func New(l Limits) *Journal {
-	j := &Journal{wake: make(chan struct{}, 1), book: newBook(l), readers: map[string]uint64{}}
+	j := &Journal{wake: make(chan struct{}, 1), book: newBook(l)}
 	j.book.last = uint64(time.Now().UnixMilli()) //nolint:gosec // it is after 1970
 	return j
 }

@@ -254,14 +254,13 @@ func TestTheDiskGetsEachEventOnce(t *testing.T) {
 	}
 	followed[0].Reach(func(s *Stages) { s.Pushed = began })
 	followed[0].Settle()
-	j.SetReader("hook", 7)
-	for i, want := range []int{2, 2, 0} {
+	for i, want := range []int{1, 1, 0} {
 		if n := flush(i > 0); n != want {
 			t.Errorf("flush %d of stages has %d lines, want %d", i, n, want)
 		}
 	}
 	j.Record(order("c"))
-	if n := flush(true); n != 2 { // the readers are always among the newest
+	if n := flush(true); n != 1 {
 		t.Errorf("%d lines", n)
 	}
 
@@ -274,9 +273,6 @@ func TestTheDiskGetsEachEventOnce(t *testing.T) {
 	want, got := j.Read(Query{}).Events, again.Read(Query{}).Events
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if seq, ok := again.Reader("hook"); seq != 7 || !ok {
-		t.Errorf("%d %v", seq, ok)
 	}
 	if out := again.Take(); len(out) > 0 {
 		t.Errorf("the disk gets again what it has: %s", out)
@@ -311,19 +307,5 @@ func TestTheDiskGetsALongJournalInParts(t *testing.T) {
 	again := New(Limits{})
 	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 || again.book.n != 10_000 {
 		t.Errorf("%d events and %d bad lines", again.book.n, bad)
-	}
-}
-
-// TestAReaderThatIsForgottenStaysSo, while it goes on.
-func TestAReaderThatIsForgottenStaysSo(t *testing.T) {
-	j := New(Limits{})
-	j.SetReader("a", 1)
-	j.SetReader("b", 1)
-	j.KeepReaders(map[string]bool{"b": true})
-	j.Advance("a", 2)
-	j.Advance("b", 2)
-	_, a := j.Reader("a")
-	if b, _ := j.Reader("b"); a || b != 2 {
-		t.Errorf("a is known: %v, b is at %d", a, b)
 	}
 }

@@ -32,7 +32,6 @@ import (
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
-	"meshrelay/notify"
 	"meshrelay/push"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -66,7 +65,6 @@ type Relay struct {
 	keeper    *state.Keeper // nil: no state is kept
 	events    *events.Journal
 	stages    *stages
-	notifier  *notify.Notifier
 	server    *downstream.Server
 	pusher    *push.Pusher
 	operators *admin.Server
@@ -133,7 +131,6 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
-	r.notifier = notify.New(notify.Options{Journal: r.events, Relay: cfg.Node.ID, Logger: r.log, Lasting: r.lasting}, cfg.Notify)
 	r.manager.Record(r.events)
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
@@ -172,7 +169,7 @@ func New(o Options) (*Relay, error) {
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.notifier, r.events)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -241,7 +238,6 @@ func (r *Relay) supports() (s admin.Supports) {
 		}
 		return err
 	}
-	s.Names = func() []string { return r.config.Load().Names() }
 	if log := r.options.Log; log != nil {
 		s.Log = func(w io.Writer) error {
 			_, err := log.WriteTo(w)
@@ -279,7 +275,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
-	group.Add(actor(r.notifier.Run))
 	group.Add(actor(r.stages.Run))
 	group.Add(actor(r.events.Run)) // it ends after what it records, and before the state is written
 	if r.keeper != nil {

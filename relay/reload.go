@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"strings"
 	"time"
 
@@ -61,9 +60,6 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if r.keeper != nil {
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
-	if !reflect.DeepEqual(cfg.Notify, now.Notify) {
-		r.notifier.SetReceivers(cfg.Notify)
-	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
 	if next.Log.Level != now.Log.Level { // else the level of an operator stays
 		if err := r.options.LogLevel.UnmarshalText([]byte(next.Log.Level)); err != nil {
@@ -80,7 +76,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 
 // notes returns the problems that do not make the relay unready, a line each.
 func (r *Relay) notes() []string {
-	notes := append(r.notifier.Notes(), r.finder.Problems()...)
+	notes := r.finder.Problems()
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}

@@ -9,7 +9,6 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
-	"meshrelay/internal/recording"
 	"meshrelay/upstreams/intake"
 )
 
@@ -85,19 +84,8 @@ type Kind struct {
 	// Probe, unless nil, returns checks of the way to an upstream. They connect for themselves, and
 	// change nothing.
 	Probe func(config.Upstream, Env) []doctor.Check
-	// Record, unless nil, records the streams of an upstream.
-	Record *Record
 	// Metrics are what only upstreams of this kind have.
 	Metrics []Metric
-}
-
-// Record is how a kind of sources records streams.
-type Record struct {
-	// Protocol returns which protocol the config of an upstream asks for.
-	Protocol func(config.Upstream) string
-	// Run connects for itself, and gives add what goes over the streams, one record at a time, until
-	// ctx ends or add fails. It returns the error of add.
-	Run func(ctx context.Context, u config.Upstream, env Env, add func(recording.Record) error) error
 }
 
 // Env is what a source needs in addition to the config of its upstream.

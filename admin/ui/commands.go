@@ -15,7 +15,7 @@ const (
 )
 
 // withoutRelay are the commands that ask no running relay.
-var withoutRelay = []string{"validate", "doctor", "notify"}
+var withoutRelay = []string{"validate", "doctor"}
 
 // here returns a command with the address of this relay, unless commands ask there anyway. It does so
 // once.

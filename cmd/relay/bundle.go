@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -35,13 +33,8 @@ what each file is for, and how much is left out of one over 8 MiB. All but profi
 look at it before you send it.
 
 It has no tokens, keys and passwords, and of URLs no path. It has the names of upstreams, clients
-and resources, and with --with-resources the resources. It is 64 MiB at most before compression.
-
-With --anonymize, hashes stand for the names of hosts, namespaces, resources and pods. A name has
-the same hash in all bundles until the relay restarts. The names of upstreams, clusters and views
-stay, and what people wrote as reasons: look for those.`,
+and resources, and with --with-resources the resources. It is 64 MiB at most before compression.`,
 		Example: `  relay support-bundle
-  relay support-bundle --anonymize
   relay support-bundle -o bundle.tar.gz --seconds 30
   kubectl exec meshrelay-0 -- relay support-bundle -o - >bundle.tar.gz`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
@@ -51,12 +44,12 @@ stay, and what people wrote as reasons: look for those.`,
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM) // so that no half file is left
 		defer stop()
 		if path == "-" {
-			return bundleOf(ctx, c, os.Stdout, o)
+			return c.SupportBundle(ctx, os.Stdout, o)
 		}
 		if watched(cmd) && o.Seconds > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "looking at the CPU for %s...\n", time.Duration(o.Seconds)*time.Second)
 		}
-		size, err := writeNew(path, func(w io.Writer) error { return bundleOf(ctx, c, w, o) })
+		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(ctx, w, o) })
 		if ctx.Err() != nil && cmd.Context().Err() == nil {
 			return errors.New("interrupted")
 		}
@@ -68,12 +61,8 @@ stay, and what people wrote as reasons: look for those.`,
 	cmd.Flags().StringVarP(&path, "output", "o", "", "`file` to write, - for standard output (default: relay-support-TIME.tar.gz)")
 	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
 	cmd.Flags().BoolVar(&o.Resources, "with-resources", false, "add the merged resources")
-	cmd.Flags().BoolVar(&o.Anonymous, "anonymize", false, "put hashes in the place of the names of hosts, namespaces, resources and pods")
 	limited := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if o.Resources && o.Anonymous {
-			return errors.New("--anonymize: resources have names anywhere in them; leave out --with-resources")
-		}
 		if o.Seconds < 0 || o.Seconds > 60 {
 			return fmt.Errorf("--seconds is %d: want 0 to 60", o.Seconds)
 		}
@@ -83,15 +72,6 @@ stay, and what people wrote as reasons: look for those.`,
 		return limited(cmd, args)
 	}
 	return cmd
-}
-
-// bundleOf writes a support bundle.
-func bundleOf(ctx context.Context, c admin.Client, w io.Writer, o admin.BundleOptions) error {
-	err := c.SupportBundle(ctx, w, o)
-	if refused, ok := errors.AsType[*admin.StatusError](err); ok && refused.Code == http.StatusNotFound && o.Anonymous {
-		return errors.New("the relay is of a release without --anonymize")
-	}
-	return err
 }
 
 // writeNew writes a new file that only its owner can read, and returns its size. It leaves nothing

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,4 +143,47 @@ func TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lockedBuffer holds the output of a command that runs.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// background runs a command until stop, and returns what it prints.
+func background(t *testing.T, args ...string) (out *lockedBuffer, stop func() error) {
+	t.Helper()
+	out = &lockedBuffer{}
+	return out, backgroundInto(t, out, out, args...)
+}
+
+// backgroundInto runs a command with these places for its output and errors, until stop.
+func backgroundInto(t *testing.T, out, errs io.Writer, args ...string) (stop func() error) {
+	t.Helper()
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errs)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- root.ExecuteContext(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop
 }

@@ -14,10 +14,10 @@ import (
 // printedCommand is a command that events and pages offer: a literal, and perhaps a name after it.
 var printedCommand = regexp.MustCompile("Command: \"(relay [a-z][^\"]*)\"( \\+)?")
 
-// TestCommandsThatAreOfferedCanBeRun: events, notifications and the page offer commands to copy.
+// TestCommandsThatAreOfferedCanBeRun: events and the page offer commands to copy.
 func TestCommandsThatAreOfferedCanBeRun(t *testing.T) {
 	n := 0
-	for _, dir := range []string{"upstreams", "admin", "events", "notify"} {
+	for _, dir := range []string{"upstreams", "admin", "events"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

@@ -41,11 +41,11 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel(), newNotify()}},
+		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
 		{"Look:", []*cobra.Command{newStatus(), newTop(), newUpstreams(), newClusters(), newClients(), newGet(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout()}},
 		{"Disk:", []*cobra.Command{newState()}},
-		{"Report a bug:", []*cobra.Command{newSupportBundle(), newRecord(), newReplay()}},
+		{"Report a bug:", []*cobra.Command{newSupportBundle()}},
 	}
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

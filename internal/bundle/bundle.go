@@ -32,9 +32,7 @@ type Writer struct {
 	now  time.Time
 	left int
 	list strings.Builder
-	// names are hidden in texts, nil for none.
-	names *Names
-	err   error // of the archive: nothing more is written
+	err  error // of the archive: nothing more is written
 }
 
 // New returns a Writer to w, whose files are in a directory of that name, of the time now.
@@ -43,27 +41,9 @@ func New(w io.Writer, dir string, now time.Time) *Writer {
 	return &Writer{zip: zip, tar: tar.NewWriter(zip), dir: dir, now: now, left: MaxAll}
 }
 
-// Hide hides names in the texts that follow.
-func (b *Writer) Hide(names *Names) { b.names = names }
-
-// Text adds a file of text, which write writes. Secrets are taken out, names are hidden where Hide was
-// called, and what is over a bound is cut. An error of write becomes part of the list, and leaves out no
-// other file.
-func (b *Writer) Text(name, why string, write func(io.Writer) error) {
-	b.add(name, why, write, b.clean)
-}
-
-// Code adds a file of text that has names of functions, and no others. Secrets are taken out.
-func (b *Writer) Code(name, why string, write func(io.Writer) error) { b.add(name, why, write, Redact) }
-
-// clean takes secrets out of a text, and hides names.
-func (b *Writer) clean(text []byte) []byte {
-	text = Redact(text)
-	if b.names != nil {
-		text = b.names.Hide(text)
-	}
-	return text
-}
+// Text adds a text file with the output of write. It replaces secrets, and cuts the file at the bounds.
+// An error of write is noted in the manifest; other files follow.
+func (b *Writer) Text(name, why string, write func(io.Writer) error) { b.add(name, why, write, Redact) }
 
 // Binary adds a file that is not text, and has no secrets.
 func (b *Writer) Binary(name, why string, write func(io.Writer) error) {
@@ -89,7 +69,7 @@ func (b *Writer) add(name, why string, write func(io.Writer) error, redact func(
 	}
 	note := ""
 	if problem != nil {
-		note = "  (" + string(b.clean([]byte(problem.Error()))) + ")"
+		note = "  (" + string(Redact([]byte(problem.Error()))) + ")"
 	}
 	fmt.Fprintf(&b.list, "%-28s %9d  %s%s\n", name, len(content), why, note)
 	if len(content) == 0 && problem != nil {
@@ -111,16 +91,10 @@ func (b *Writer) file(name string, content []byte) {
 
 // Close writes MANIFEST.txt, which tells of each file, and ends the archive.
 func (b *Writer) Close() error {
-	names := "Names of upstreams, clients and resources are in it."
-	if b.names != nil {
-		names = `Hashes
-stand for the names of hosts, namespaces, resources and pods; a name has the same hash until the relay
-restarts. Names of upstreams, clusters and views are in it, and what people wrote as reasons.`
-	}
 	b.file("MANIFEST.txt", []byte("Support bundle "+b.dir+`
 
 Look at the files before you send them: all but profiles are plain text. Tokens, keys, passwords and
-the paths of URLs are taken out. `+names+`
+the paths of URLs are taken out. Names of upstreams, clients and resources are in it.
 
 `+fmt.Sprintf("%-28s %9s  %s\n", "FILE", "BYTES", "WHAT IT IS FOR")+b.list.String()))
 	return errors.Join(b.err, b.tar.Close(), b.zip.Close())

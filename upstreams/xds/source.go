@@ -38,10 +38,6 @@ func Kind() upstreams.Kind {
 		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
 		Check:  check,
 		Probe:  probe,
-		Record: &upstreams.Record{
-			Protocol: func(u config.Upstream) string { return sectionOf(u).Protocol },
-			Run:      record,
-		},
 	}
 }
 
