@@ -86,7 +86,11 @@ func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.A
 	}
 	a.SetSources(sources)
 	events := make(chan struct{}, 2*len(resources)+1)
-	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { events <- struct{}{} }); err != nil {
+	if err := a.RegisterHandler(func(c mirror.Change) {
+		if c.Visible() {
+			events <- struct{}{}
+		}
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range resources {

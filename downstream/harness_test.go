@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,20 +105,15 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := agg.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+	if err := agg.RegisterHandler(func(c mirror.Change) {
 		if !r.server.NeedsPushes() {
 			return
 		}
-		if cur == nil {
-			cur = old
+		if c.Visible() {
+			d.Changed(cmp.Or(c.New, c.Old).Source(), c.Key, push.ConfigUpdate)
 		}
-		d.Changed(cur.Source(), cur.Key(), push.ConfigUpdate)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := agg.RegisterTouchHandler(func(key mirror.Key, _ *mirror.Resolution) {
-		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			d.Changed("", key, push.ConfigUpdate)
+		if r.server.NeedsCopies() {
+			d.Changed("", c.Key, push.ConfigUpdate)
 		}
 	}); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"unique"
 )
 
@@ -21,35 +20,44 @@ type Copy struct {
 	Resource *Resource
 }
 
-// Aggregate is the read-only ConfigStoreCache over many stores: the merged view. Where several
-// sources have a key, a Policy decides what is served; without one, First does.
-//
-// Its events are changes of the merged view. A change of a shadowed copy is no event; when
-// the served copy goes away and a shadowed one remains, the event is an update to that one.
-//
-// All methods may be called from any goroutine.
+// ErrRunning is the error of a registration after Run was called.
+var ErrRunning = errors.New("handlers must be registered before Run")
+
+// Change is a key whose copies may have changed.
+type Change struct {
+	Key Key
+	// Old and New are what is served under the key before and after; nil for nothing. The merged view may be
+	// newer than New.
+	Old, New *Resource
+	// Resolution is nil when there are less than two copies.
+	Resolution *Resolution
+}
+
+// Visible reports whether clients see a difference. They see none when only a shadowed copy has changed.
+func (c Change) Visible() bool { return !c.Old.Equal(c.New) }
+
+// Aggregate merges many stores into one read-only view. Where several sources have a key, a Policy decides
+// what is served; without one, First does. Its methods may be called from any goroutine.
 type Aggregate struct {
 	queue *queue
 
-	contents // what the listeners know
-	// mu also guards all below. The listeners do not change after Run was called.
-	running   bool
-	listeners []func(*change)
-	panicked  []func(Key, *Panic)
-	holders   holders
-	policies  map[Kind]Policy
-	others    Policy // of kinds that are not in policies
-	groups    map[Kind]*groups
-	unsynced  int // sources before this place have synced; only SetSources and Run use it
+	contents // the merged view
+	// mu also guards all below. The handlers do not change after Run was called.
+	running  bool
+	handlers []func(Change)
+	panicked []func(Key, *Panic)
+	holders  holders
+	policies map[Kind]Policy
+	others   Policy // of kinds that are not in policies
+	groups   map[Kind]*groups
+	unsynced int // sources before this place have synced; only SetSources and Run use it
 }
 
-var _ ConfigStoreCache = (*Aggregate)(nil)
-
-// change is a key whose copies may have changed, with the served resource before and after.
+// change is a key of the queue, with the result of its merge.
 type change struct {
 	ref
-	by       *Store   // has marked the key; may be nil
-	also     []*Store // so have these
+	by       *Store   // the first Store that has marked the key; may be nil
+	also     []*Store // the other Stores that have
 	old, cur *Resource
 	// resolution is nil when there are less than two copies.
 	resolution *Resolution
@@ -146,13 +154,14 @@ func (a *Aggregate) merge(c *change) {
 	a.index.replace(c.old, c.cur)
 }
 
-// deliver tells the listeners of a batch. A panic costs a listener that key only.
+// deliver calls the handlers for a batch. After a panic of a handler the others still run.
 func (a *Aggregate) deliver(batch []change) {
 	for i := range batch {
 		c := &batch[i]
 		a.report(c.ref, c.panicked)
-		for _, f := range a.listeners {
-			a.report(c.ref, try(func() { f(c) }))
+		told := Change{Key: c.key(), Old: c.old, New: c.cur, Resolution: c.resolution}
+		for _, h := range a.handlers {
+			a.report(c.ref, try(func() { h(told) }))
 		}
 	}
 	a.queue.done(len(batch))
@@ -176,34 +185,13 @@ func (a *Aggregate) Keys(kind Kind) []Key {
 	names := slices.AppendSeq(make([]string, 0, len(a.index[handle])), maps.Keys(a.index[handle]))
 	names = slices.AppendSeq(names, maps.Keys(a.holders.several[handle]))
 	a.mu.RUnlock()
-	names = slices.Compact(sorted(names))
+	slices.Sort(names)
+	names = slices.Compact(names)
 	out := make([]Key, len(names))
 	for i, name := range names {
 		out[i] = ref{handle, name}.key()
 	}
 	return out
-}
-
-// sorted sorts names, on two CPUs when there are many, and returns them.
-func sorted(names []string) []string {
-	if len(names) < 1<<14 {
-		slices.Sort(names)
-		return names
-	}
-	a, b := names[:len(names)/2], names[len(names)/2:]
-	var half sync.WaitGroup
-	half.Go(func() { slices.Sort(a) })
-	slices.Sort(b)
-	half.Wait()
-	out := make([]string, 0, len(names))
-	for len(a) > 0 && len(b) > 0 {
-		if a[0] <= b[0] {
-			out, a = append(out, a[0]), a[1:]
-		} else {
-			out, b = append(out, b[0]), b[1:]
-		}
-	}
-	return append(append(out, a...), b...)
 }
 
 // SourceKinds returns every kind of which Keys returns any, in sending order.
@@ -220,44 +208,10 @@ func (a *Aggregate) SourceKinds() []Kind {
 	return slices.Compact(out)
 }
 
-// Create implements ConfigStore: it fails with ErrReadOnly.
-func (a *Aggregate) Create(*Resource) error { return ErrReadOnly }
-
-// Update implements ConfigStore: it fails with ErrReadOnly.
-func (a *Aggregate) Update(*Resource, string) error { return ErrReadOnly }
-
-// Delete implements ConfigStore: it fails with ErrReadOnly.
-func (a *Aggregate) Delete(Key, string) error { return ErrReadOnly }
-
-// RegisterEventHandler implements ConfigStoreCache.
-func (a *Aggregate) RegisterEventHandler(kind Kind, h Handler) error {
-	return a.listen(func(c *change) {
-		if kind != (Kind{}) && kind != c.kind.Value() {
-			return
-		}
-		switch {
-		case c.old.Equal(c.cur):
-		case c.old == nil:
-			h(nil, c.cur, EventAdd)
-		case c.cur == nil:
-			h(c.old, nil, EventDelete)
-		default:
-			h(c.old, c.cur, EventUpdate)
-		}
-	})
-}
-
-// RegisterTouchHandler adds a handler for every key with a copy that may have changed, also a
-// shadowed one. r is nil when there are less than two copies. It runs and fails as event handlers
-// do.
-func (a *Aggregate) RegisterTouchHandler(h func(key Key, r *Resolution)) error {
-	return a.listen(func(c *change) {
-		h(c.key(), c.resolution)
-	})
-}
-
-func (a *Aggregate) listen(f func(*change)) error {
-	return a.beforeRun(func() { a.listeners = append(a.listeners, f) })
+// RegisterHandler adds a handler. It fails with ErrRunning once Run was called. Handlers run in the order of
+// their registration, on the goroutine of Run, and must not block.
+func (a *Aggregate) RegisterHandler(h func(Change)) error {
+	return a.beforeRun(func() { a.handlers = append(a.handlers, h) })
 }
 
 // RegisterPanicHandler adds a handler for each panic of a Policy or of a handler. It fails with
@@ -276,7 +230,7 @@ func (a *Aggregate) beforeRun(register func()) error {
 	return nil
 }
 
-// Run implements ConfigStoreCache. It merges; each source runs elsewhere.
+// Run merges the keys of the queue and calls the handlers, until ctx ends. It is called once.
 func (a *Aggregate) Run(ctx context.Context) error {
 	a.mu.Lock()
 	twice := a.running
@@ -325,7 +279,7 @@ func (a *Aggregate) checkInitial() {
 // they had then is merged and delivered to every handler.
 func (a *Aggregate) Synced() <-chan struct{} { return a.queue.synced }
 
-// HasSynced implements ConfigStoreCache: it reports whether Synced is closed.
+// HasSynced reports whether Synced is closed.
 func (a *Aggregate) HasSynced() bool { return isClosed(a.Synced()) }
 
 // CaughtUp waits until the merged view shows what the sources, SetSources and SetPolicies had

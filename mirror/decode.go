@@ -44,40 +44,34 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	return r, way, err
 }
 
-// parseElement checks an encoded Any, and returns its metadata, empty for a bare kind, and the
+// parseElement checks an encoded Any. It returns its metadata, which is empty for a MeshConfig, and the
 // encoded Any of the body.
 func parseElement(kind Kind, data []byte) (md metadata, body []byte, err error) {
-	body, err = md.parseElement(kind, data)
-	return md, body, err
-}
-
-// parseElement is the function of that name, for metadata that is empty.
-func (md *metadata) parseElement(kind Kind, data []byte) (body []byte, err error) {
 	typeURL, value, err := splitAny(data)
 	if err != nil {
-		return nil, err
+		return md, nil, err
 	}
 	if kind == MeshConfig {
-		return data, checkBody(kind, typeURL, value)
+		return md, data, checkBody(kind, typeURL, value)
 	}
 	if !hasMessageName(typeURL, "istio.mcp.v1alpha1.Resource") {
-		return nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
+		return md, nil, fmt.Errorf("element is a %q, want %q", text.Abbreviate(string(typeURL)), resourceURL)
 	}
 	meta, body, err := splitResource(value)
 	if err != nil {
-		return nil, err
+		return md, nil, err
 	}
-	if err := md.decode(meta); err != nil {
-		return nil, err
+	if md, err = parseMetadata(meta); err != nil {
+		return md, nil, err
 	}
 	bodyURL, bodyValue, err := splitAny(body)
 	if err != nil {
-		return nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
+		return md, nil, fmt.Errorf("%s: body: %w", text.Abbreviate(string(md.name)), err)
 	}
 	if err := checkBody(kind, bodyURL, bodyValue); err != nil {
-		return nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
+		return md, nil, fmt.Errorf("%s: %w", text.Abbreviate(string(md.name)), err)
 	}
-	return body, nil
+	return md, body, nil
 }
 
 var meshConfigName = []byte(MeshConfigName)

@@ -15,7 +15,7 @@ type contents struct {
 	index index
 }
 
-// Get implements ConfigStore.
+// Get returns the resource with a key, nil when there is none.
 func (c *contents) Get(key Key) *Resource {
 	kind := unique.Make(key.Kind)
 	c.mu.RLock()
@@ -29,7 +29,8 @@ func (c *contents) named(k ref) *Resource {
 	return c.index.get(k)
 }
 
-// List implements ConfigStore.
+// List returns the resources of a kind, sorted by full name: those of one namespace, or all when namespace is
+// empty.
 func (c *contents) List(kind Kind, namespace string) []*Resource {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

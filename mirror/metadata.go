@@ -28,28 +28,17 @@ type metadata struct {
 
 type pair struct{ key, value []byte }
 
-// parseMetadata parses an encoded Metadata.
+// parseMetadata parses an encoded Metadata: parse its usual encoding, the library any other.
 func parseMetadata(b []byte) (md metadata, err error) {
-	err = md.decode(b)
-	return md, err
-}
-
-// decode is parseMetadata for metadata that is empty. The library parses unusual encodings.
-func (md *metadata) decode(b []byte) (err error) {
 	if md.parse(b) {
-		return nil
+		return md, nil
 	}
 	m := &mcp.Metadata{}
 	if err := proto.Unmarshal(b, m); err != nil {
-		*md = metadata{}
-		return fmt.Errorf("metadata does not decode: %w", err)
+		return metadata{}, fmt.Errorf("metadata does not decode: %w", err)
 	}
-	*md, err = metadataOf(m)
-	return err
+	return metadataOf(m)
 }
-
-// empty makes metadata empty, and keeps the memory of its slices.
-func (md *metadata) empty() { *md = metadata{labels: md.labels[:0], annotations: md.annotations[:0]} }
 
 // metadataOf fails when a text is not UTF-8.
 func metadataOf(m *mcp.Metadata) (md metadata, err error) {

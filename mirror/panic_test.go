@@ -73,14 +73,14 @@ func TestPanicOfAHandlerCostsThatEvent(t *testing.T) {
 				panic("no")
 			}
 		}
-		if err := a.RegisterTouchHandler(func(key Key, _ *Resolution) { fail(key.Name) }); err != nil {
+		if err := a.RegisterHandler(func(c Change) { fail(c.Key.Name) }); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) { fail(cur.Key().Name) }); err != nil {
+		if err := a.RegisterHandler(func(c Change) { fail(c.New.Key().Name) }); err != nil {
 			t.Fatal(err)
 		}
 		journal := &journal{}
-		if err := a.RegisterEventHandler(Kind{}, journal.handle); err != nil {
+		if err := a.RegisterHandler(journal.handle); err != nil {
 			t.Fatal(err)
 		}
 		a.SetSources([]Source{{Name: "east", Store: store}})

@@ -102,17 +102,20 @@ func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 		w.stores[n] = mirror.NewStore()
 		w.sources = append(w.sources, mirror.Source{Name: n, Store: w.stores[n]})
 	}
-	handler := func(old, cur *mirror.Resource, _ mirror.Event) {
-		w.events++
-		if cur == nil {
-			delete(w.told, old.Key().String())
+	handler := func(c mirror.Change) {
+		if !c.Visible() {
 			return
 		}
-		w.told[cur.Key().String()] = cur.Version()
+		w.events++
+		if c.New == nil {
+			delete(w.told, c.Key.String())
+			return
+		}
+		w.told[c.Key.String()] = c.New.Version()
 	}
-	touch := func(key mirror.Key, _ *mirror.Resolution) { w.touched[key] = true }
+	touch := func(c mirror.Change) { w.touched[c.Key] = true }
 	w.SetSources(w.sources)
-	for _, err := range []error{w.RegisterEventHandler(mirror.Kind{}, handler), w.RegisterTouchHandler(touch)} {
+	for _, err := range []error{w.RegisterHandler(handler), w.RegisterHandler(touch)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,7 +336,7 @@ func TestAggregateHasSyncedWhenGroupsAreResolved_C21(t *testing.T) {
 		a.SetSources([]mirror.Source{{Name: "east", Store: east}, {Name: "west", Store: west}})
 		early := 0
 		// It is asked in the midst of things, as the server does.
-		if err := a.RegisterTouchHandler(func(mirror.Key, *mirror.Resolution) {
+		if err := a.RegisterHandler(func(mirror.Change) {
 			if n := len(a.List(entryKind, "")); a.HasSynced() && n != pairs {
 				early++
 			}

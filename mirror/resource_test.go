@@ -217,7 +217,7 @@ func TestNamespaceAndScopeMustAgree_S11(t *testing.T) {
 				t.Errorf("the error does not name the resource: %v", err)
 			}
 			// A resource that an earlier version wrote down is not served either.
-			if _, err := new(Restorer).Restore(info.Kind, rawResource(namespace+"/x", body), "east", "", nil); (err == nil) != ok {
+			if _, err := Restore(info.Kind, rawResource(namespace+"/x", body), "east", "", nil); (err == nil) != ok {
 				t.Errorf("%s in namespace %q is restored: %v", info.Kind, namespace, err)
 			}
 		}

@@ -11,41 +11,31 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// Restorer builds resources from their stored form. It keeps memory from one to the next, because a
-// relay restores all that it has before it serves anybody. The zero Restorer is ready for use, by
-// one goroutine.
-type Restorer struct {
-	metadata metadata
-	// last is the origin of the resource before, and handle its handle: most resources share it.
-	last   origin
-	handle unique.Handle[origin]
-}
-
-// Restore builds a resource from its stored form: its kind, its Any, and three texts that the
-// Any does not hold. The result equals the resource of that Any, and has its Digest. Restore
-// copies data, which the caller may reuse, and fails as Decode does.
-func (s *Restorer) Restore(kind Kind, data []byte, source, cluster string, sourceVersion []byte) (*Resource, error) {
-	if r := s.proven(kind, data, from{source, cluster}, sourceVersion); r != nil {
+// Restore builds a resource from its stored form: its kind, its Any, and three texts that the Any does not
+// hold. The result equals the resource of that Any, and has its Digest. Restore copies data, which the
+// caller may reuse, and fails as Decode does.
+func Restore(kind Kind, data []byte, source, cluster string, sourceVersion []byte) (*Resource, error) {
+	f := from{source, cluster}
+	if r := restoreProven(kind, data, f, sourceVersion); r != nil {
 		return r, nil
 	}
-	return s.decoded(kind, data, from{source, cluster}, sourceVersion)
+	return restoreDecoded(kind, data, f, sourceVersion)
 }
 
-// decoded is Restore for any Any.
-func (s *Restorer) decoded(kind Kind, data []byte, f from, sourceVersion []byte) (*Resource, error) {
-	s.metadata.empty()
-	body, err := s.metadata.parseElement(kind, data)
+// restoreDecoded is Restore for any Any.
+func restoreDecoded(kind Kind, data []byte, f from, sourceVersion []byte) (*Resource, error) {
+	md, body, err := parseElement(kind, data)
 	if err != nil {
 		return nil, err
 	}
-	s.metadata.version = sourceVersion // the version in data is the relay's
-	return build(kind, s.metadata, body, f)
+	md.version = sourceVersion // the version in data is the relay's
+	return build(kind, md, body, f)
 }
 
-// proven is Restore for an Any that a relay has encoded. The version in it proves that, because it is
-// a hash of all that build decides on, but for what it is made of. It returns nil for any other Any,
-// and for one with a mistake, which the long way then names.
-func (s *Restorer) proven(kind Kind, data []byte, f from, sourceVersion []byte) *Resource {
+// restoreProven is Restore for an Any that a relay has encoded. The version in the Any is a hash of all that
+// build depends on: an equal hash proves that the Any is what build would make. restoreProven returns nil for
+// any other Any, and for one with a mistake, which restoreDecoded then names.
+func restoreProven(kind Kind, data []byte, f from, sourceVersion []byte) *Resource {
 	meta, body := builtParts(data)
 	if kind == MeshConfig || body == nil {
 		return nil
@@ -62,7 +52,10 @@ func (s *Restorer) proven(kind Kind, data []byte, f from, sourceVersion []byte) 
 	if typeURL, value, err := splitAny(body); err != nil || checkBody(kind, typeURL, value) != nil {
 		return nil
 	}
-	r := &Resource{name: full, nsLen: uint16(len(namespace)), sourceVersion: string(sourceVersion)}
+	r := &Resource{
+		origin: unique.Make(origin{unique.Make(kind), f.source, f.cluster, string(parts.revision)}),
+		name:   full, nsLen: uint16(len(namespace)), sourceVersion: string(sourceVersion),
+	}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(data)))
 	b = append(appendLen(b, 2, len(data)), data...)
 	metaAt := len(b) - protowire.SizeBytes(len(body)) - 1 - len(meta)
@@ -75,17 +68,7 @@ func (s *Restorer) proven(kind Kind, data []byte, f from, sourceVersion []byte) 
 		return nil
 	}
 	r.endEntry(b, metaAt+parts.versionAt)
-	r.origin = s.origin(kind, f, parts.revision)
 	return r
-}
-
-// origin returns the handle of an origin.
-func (s *Restorer) origin(kind Kind, f from, revision []byte) unique.Handle[origin] {
-	if l := &s.last; s.handle == (unique.Handle[origin]{}) || l.kind.Value() != kind || l.source != f.source || l.cluster != f.cluster || l.revision != string(revision) {
-		s.last = origin{unique.Make(kind), f.source, f.cluster, string(revision)}
-		s.handle = unique.Make(s.last)
-	}
-	return s.handle
 }
 
 // builtParts returns the encoded metadata and the encoded Any of the body of an Any that has the form

@@ -36,7 +36,7 @@ func checkRestored(t rapid.TB, got, want *Resource) {
 
 func restored(t rapid.TB, r *Resource) *Resource {
 	t.Helper()
-	got, err := new(Restorer).Restore(r.Kind(), r.Any(), r.Source(), r.Cluster(), []byte(r.SourceVersion()))
+	got, err := Restore(r.Kind(), r.Any(), r.Source(), r.Cluster(), []byte(r.SourceVersion()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,13 +112,12 @@ func TestWhatARelayHasEncodedIsRestoredWithoutDecoding(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, version := from{r.Source(), r.Cluster()}, []byte(r.SourceVersion())
-	var s Restorer
-	if got := s.proven(serviceEntries, r.Any(), f, version); got == nil {
+	if got := restoreProven(serviceEntries, r.Any(), f, version); got == nil {
 		t.Fatal("what a relay has encoded is decoded")
 	} else {
 		checkRestored(t, got, r)
 	}
-	if s.proven(serviceEntries, r.Any(), from{"west", f.cluster}, version) != nil || s.proven(serviceEntries, data, f, version) != nil {
+	if restoreProven(serviceEntries, r.Any(), from{"west", f.cluster}, version) != nil || restoreProven(serviceEntries, data, f, version) != nil {
 		t.Error("the version proves another source, or another encoding")
 	}
 	proven := 0
@@ -126,12 +125,12 @@ func TestWhatARelayHasEncodedIsRestoredWithoutDecoding(t *testing.T) {
 		for _, flip := range []byte{1, 8, 0x80} {
 			data := bytes.Clone(r.Any())
 			data[i] ^= flip
-			got := s.proven(serviceEntries, data, f, version)
+			got := restoreProven(serviceEntries, data, f, version)
 			if got == nil {
 				continue
 			}
 			proven++
-			want, err := s.decoded(serviceEntries, data, f, version)
+			want, err := restoreDecoded(serviceEntries, data, f, version)
 			if err != nil {
 				t.Fatalf("byte %d: proven, and does not decode: %v", i, err)
 			}
@@ -164,11 +163,11 @@ func TestBodiesThatDoNotDecodeAreNotRestored_S12(t *testing.T) {
 		"cut short": good[:len(good)-3], "no name": rawResource("", pack(t, &networkingapi.ServiceEntry{})),
 		"wrong body": rawResource("shop/db", pack(t, &networkingapi.VirtualService{})),
 	} {
-		if _, err := new(Restorer).Restore(serviceEntries, data, "east", "", nil); err == nil {
+		if _, err := Restore(serviceEntries, data, "east", "", nil); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if _, err := new(Restorer).Restore(MeshConfig, good, "east", "", nil); err == nil {
+	if _, err := Restore(MeshConfig, good, "east", "", nil); err == nil {
 		t.Error("a resource is restored as a MeshConfig")
 	}
 }
@@ -181,12 +180,12 @@ func FuzzRestore(f *testing.F) {
 		if bare {
 			kind = MeshConfig
 		}
-		r, err := new(Restorer).Restore(kind, data, source, cluster, []byte(version))
+		r, err := Restore(kind, data, source, cluster, []byte(version))
 		if err != nil {
 			return
 		}
 		checkRestored(t, restored(t, r), r)
-		if want, err := new(Restorer).decoded(kind, data, from{source, cluster}, []byte(version)); err != nil {
+		if want, err := restoreDecoded(kind, data, from{source, cluster}, []byte(version)); err != nil {
 			t.Errorf("restored, and does not decode: %v", err)
 		} else {
 			checkRestored(t, r, want)

@@ -1,20 +1,17 @@
 package mirror
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 )
 
-// Store is a ConfigStore in memory: the resources of one source. Each Aggregate that merges it
-// learns of every change. All its methods may be called from any goroutine.
+// Store holds the resources of one source in memory. Each Aggregate that merges it learns of every
+// change. Its methods may be called from any goroutine.
 type Store struct {
 	contents
 	followers []*queue // of the Aggregates; under mu
 	synced    chan struct{}
 }
-
-var _ ConfigStore = (*Store)(nil)
 
 // NewStore returns an empty store that is not synced.
 func NewStore() *Store {
@@ -35,37 +32,6 @@ func (s *Store) unfollow(q *queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.followers = slices.DeleteFunc(s.followers, func(f *queue) bool { return f == q })
-}
-
-// Create implements ConfigStore.
-func (s *Store) Create(r *Resource) error { return s.write("create", r.Key(), r, nil) }
-
-// Update implements ConfigStore.
-func (s *Store) Update(r *Resource, expectVersion string) error {
-	return s.write("update", r.Key(), r, &expectVersion)
-}
-
-// Delete implements ConfigStore.
-func (s *Store) Delete(key Key, expectVersion string) error {
-	return s.write("delete", key, nil, &expectVersion)
-}
-
-// write puts cur in the place of the resource that has a key and a version. Without a version
-// there must be no such resource.
-func (s *Store) write(verb string, key Key, cur *Resource, version *string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old := s.index.get(refOf(key))
-	switch {
-	case version == nil && old != nil:
-		return fmt.Errorf("%s %s: %w", verb, key, ErrExists)
-	case version != nil && old == nil:
-		return fmt.Errorf("%s %s: %w", verb, key, ErrNotFound)
-	case version != nil && old.Version() != *version:
-		return fmt.Errorf("%s %s: version is %s, expected %s: %w", verb, key, old.Version(), *version, ErrConflict)
-	}
-	s.replace(old, cur)
-	return nil
 }
 
 // Put stores r whether or not its key is taken. It returns the stored resource, and whether

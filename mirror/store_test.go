@@ -10,22 +10,26 @@ import (
 	"testing/synctest"
 )
 
-// journal is a Handler that writes events down.
+// journal is a handler that writes changes of the merged view down.
 type journal struct {
 	mu   sync.Mutex
 	said []string
 }
 
-func (j *journal) handle(old, cur *Resource, e Event) {
+func (j *journal) handle(c Change) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	r := cur
-	if r == nil {
-		r = old
+	line := "update " + c.Key.Name
+	switch {
+	case !c.Visible():
+		return
+	case c.Old == nil:
+		line = "add " + c.Key.Name
+	case c.New == nil:
+		line = "delete " + c.Key.Name
 	}
-	line := string(e) + " " + r.Key().Name
-	if cur != nil {
-		line += " from " + cur.Source()
+	if c.New != nil {
+		line += " from " + c.New.Source()
 	}
 	j.said = append(j.said, line)
 }
@@ -54,32 +58,6 @@ func start(ctx context.Context, t *testing.T, run func(context.Context) error) {
 			t.Error(err)
 		}
 	}()
-}
-
-func TestWritesExpectAVersion(t *testing.T) {
-	s := NewStore()
-	a, b := entry(t, "east", "a", "1.example"), entry(t, "east", "a", "2.example")
-	for _, step := range []struct {
-		name string
-		err  error
-		want error
-	}{
-		{"update of what is not there", s.Update(a, "x"), ErrNotFound},
-		{"delete of what is not there", s.Delete(a.Key(), "x"), ErrNotFound},
-		{"create", s.Create(a), nil},
-		{"create again", s.Create(b), ErrExists},
-		{"update of another version", s.Update(b, b.Version()), ErrConflict},
-		{"update", s.Update(b, a.Version()), nil},
-		{"delete of another version", s.Delete(a.Key(), a.Version()), ErrConflict},
-		{"delete", s.Delete(a.Key(), b.Version()), nil},
-	} {
-		if !errors.Is(step.err, step.want) {
-			t.Errorf("%s: %v, want %v", step.name, step.err, step.want)
-		}
-	}
-	if s.Get(a.Key()) != nil || len(s.Kinds()) != 0 {
-		t.Error("something is left")
-	}
 }
 
 func TestListIsSortedAndByNamespace(t *testing.T) {
@@ -123,8 +101,8 @@ func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T) {
 		a, s := NewAggregate(), NewStore()
 		a.SetSources([]Source{{"east", s}})
-		var all, virtual journal
-		if err := errors.Join(a.RegisterEventHandler(Kind{}, all.handle), a.RegisterEventHandler(virtualServices, virtual.handle)); err != nil {
+		var all journal
+		if err := a.RegisterHandler(all.handle); err != nil {
 			t.Fatal(err)
 		}
 		r := entry(t, "east", "a", "1.example")
@@ -151,10 +129,7 @@ func TestHandlersSeeTheDifferenceSinceTheirLastEvent(t *testing.T) {
 		if got := all.take(); got != "update b from east, delete b" {
 			t.Errorf("told %q", got)
 		}
-		if got := virtual.take(); got != "" {
-			t.Errorf("the handler of another kind was told %q", got)
-		}
-		if err := a.RegisterEventHandler(Kind{}, all.handle); !errors.Is(err, ErrRunning) {
+		if err := a.RegisterHandler(all.handle); !errors.Is(err, ErrRunning) {
 			t.Errorf("a late handler: %v", err)
 		}
 	})
@@ -166,10 +141,10 @@ func TestHandlersRunInOrderAndTheStoreIsAsNew(t *testing.T) {
 		a.SetSources([]Source{{"east", s}})
 		var order []string
 		for _, name := range []string{"first", "second"} {
-			if err := a.RegisterEventHandler(Kind{}, func(_, cur *Resource, _ Event) {
+			if err := a.RegisterHandler(func(c Change) {
 				order = append(order, name)
-				if got := s.Get(cur.Key()); !got.Equal(cur) {
-					t.Errorf("told of %s, the store has %s", cur.Version(), got.Version())
+				if got := s.Get(c.Key); !got.Equal(c.New) {
+					t.Errorf("told of %s, the store has %s", c.New.Version(), got.Version())
 				}
 			}); err != nil {
 				t.Fatal(err)
@@ -188,7 +163,7 @@ func TestReadersShareWhatWritersReplace(t *testing.T) {
 	a, s := NewAggregate(), NewStore()
 	a.SetSources([]Source{{"east", s}})
 	var events journal
-	if err := a.RegisterEventHandler(Kind{}, events.handle); err != nil {
+	if err := a.RegisterHandler(events.handle); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -24,7 +24,11 @@ func listenerAddress(listeners []config.Listener) string {
 // newPages returns the web page. conflicts counts the keys and hosts in conflict.
 func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func() (keys, hosts int)) (*ui.Pages, error) {
 	var changes atomic.Uint64
-	err := r.aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { changes.Add(1) })
+	err := r.aggregate.RegisterHandler(func(c mirror.Change) {
+		if c.Visible() {
+			changes.Add(1)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -179,32 +180,26 @@ func New(o Options) (*Relay, error) {
 // pushChanges has the server push changes of the merged view.
 func (r *Relay) pushChanges() error {
 	// A view of some copies may serve another one than the merged view does.
-	err := r.aggregate.RegisterTouchHandler(func(key mirror.Key, of *mirror.Resolution) {
-		if r.server.NeedsPushes() && r.server.NeedsCopies() {
-			r.pusher.Changed(r.changer(key, of), key, push.CopyUpdate)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return r.aggregate.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
+	return r.aggregate.RegisterHandler(func(c mirror.Change) {
 		if !r.server.NeedsPushes() {
 			return
 		}
-		if cur == nil {
-			cur = old
+		if r.server.NeedsCopies() {
+			r.pusher.Changed(changer(c), c.Key, push.CopyUpdate)
 		}
-		r.pusher.Changed(cur.Source(), cur.Key(), push.ConfigUpdate)
+		if c.Visible() {
+			r.pusher.Changed(cmp.Or(c.New, c.Old).Source(), c.Key, push.ConfigUpdate)
+		}
 	})
 }
 
 // changer returns the upstream that a change of copies waits with: that of the first copy.
-func (r *Relay) changer(key mirror.Key, of *mirror.Resolution) string {
-	if of != nil {
-		return of.Copies[0].Source
-	}
-	if served := r.aggregate.Get(key); served != nil {
-		return served.Source()
+func changer(c mirror.Change) string {
+	switch {
+	case c.Resolution != nil:
+		return c.Resolution.Copies[0].Source
+	case c.New != nil:
+		return c.New.Source()
 	}
 	return ""
 }

@@ -48,8 +48,8 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = r.aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) {
-		if asking.Load() {
+	err = r.aggregate.RegisterHandler(func(c mirror.Change) {
+		if c.Visible() && asking.Load() {
 			asks <- struct{}{}
 			<-leave
 		}

@@ -43,8 +43,8 @@ func TestWhatIsRestoredIsMergedWhileClientsAndOrdersWaitForTheRest(t *testing.T)
 		t.Fatal(err)
 	}
 	merged := make(chan struct{})
-	if err := aggregate.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, event mirror.Event) {
-		if event == mirror.EventAdd {
+	if err := aggregate.RegisterHandler(func(c mirror.Change) {
+		if c.Old == nil && c.New != nil {
 			close(merged)
 		}
 	}); err != nil {

@@ -53,29 +53,33 @@ func (t *Tracker) Follow(a *mirror.Aggregate) error {
 	if err := a.RegisterPanicHandler(t.panicked); err != nil {
 		return err
 	}
-	if err := a.RegisterTouchHandler(func(key mirror.Key, r *mirror.Resolution) {
-		if key.Kind.Singleton() {
-			return // each upstream has one for its own mesh (PROTOCOL C22)
-		}
-		if r == nil {
-			r = &mirror.Resolution{} // one copy at most
-		}
-		t.keys.Update(key, r.Copies, r.Decision)
-	}); err != nil {
-		return err
-	}
-	return a.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, _ mirror.Event) {
-		for _, c := range t.hosts.Update(old, cur) {
-			t.logConflict(c)
-		}
-		if cur == nil {
-			return
-		}
-		if n, skipped := t.hosts.Skipped(cur.Key()); skipped {
-			t.limit.Warn(t.log, "resource not checked for host conflicts", "resource", n.Key, "upstream", n.Source,
-				"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
+	return a.RegisterHandler(func(c mirror.Change) {
+		t.updateKeys(c)
+		if c.Visible() {
+			t.updateHosts(c)
 		}
 	})
+}
+
+func (t *Tracker) updateKeys(c mirror.Change) {
+	if c.Key.Kind.Singleton() {
+		return // each upstream has one for its own mesh (PROTOCOL C22)
+	}
+	r := c.Resolution
+	if r == nil {
+		r = &mirror.Resolution{} // one copy at most
+	}
+	t.keys.Update(c.Key, r.Copies, r.Decision)
+}
+
+func (t *Tracker) updateHosts(c mirror.Change) {
+	for _, conflict := range t.hosts.Update(c.Old, c.New) {
+		t.logConflict(conflict)
+	}
+	if n, skipped := t.hosts.Skipped(c.Key); c.New != nil && skipped {
+		t.limit.Warn(t.log, "resource not checked for host conflicts", "resource", n.Key, "upstream", n.Source,
+			"hosts", n.Hosts, "namespaces", n.Namespaces, "reason", n.Reason)
+	}
 }
 
 // panicked counts a panic of the Aggregate or its handlers, and logs it with its stack.

@@ -76,7 +76,11 @@ func TestPanicOverAConfigIsCountedAndNoMore(t *testing.T) {
 		panic("no time")
 	})
 	done := make(chan struct{}, 8)
-	if err := a.RegisterEventHandler(mirror.Kind{}, func(_, _ *mirror.Resource, _ mirror.Event) { done <- struct{}{} }); err != nil {
+	if err := a.RegisterHandler(func(c mirror.Change) {
+		if c.Visible() {
+			done <- struct{}{}
+		}
+	}); err != nil {
 		t.Fatal(err)
 	}
 	a.SetSources([]mirror.Source{{Name: "east", Store: store}})

@@ -16,9 +16,8 @@ import (
 // decoder decodes the records of a log. It keeps what many records have in common, and memory for
 // the next one. One goroutine uses it.
 type decoder struct {
-	restorer mirror.Restorer
-	texts    map[string]string
-	kinds    map[string]mirror.Kind
+	texts map[string]string
+	kinds map[string]mirror.Kind
 }
 
 // storedRecord is a statepb.Record, and storedResource a statepb.Resource. Their slices are parts of
@@ -89,7 +88,7 @@ func (d *decoder) resource(kind mirror.Kind, m *storedResource, data []byte) (_ 
 			return nil, err
 		}
 	}
-	return d.restorer.Restore(kind, data, d.text(m.source), d.text(m.cluster), m.version)
+	return mirror.Restore(kind, data, d.text(m.source), d.text(m.cluster), m.version)
 }
 
 // text returns a text that many records have, held once.

@@ -34,11 +34,16 @@ func startFile(t *testing.T, path string) *fileSource {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after the upstream has ended
 	s := &fileSource{t: t, store: mirror.NewAggregate(), events: make(chan string, 100)}
-	must(t, s.store.RegisterEventHandler(mirror.Kind{}, func(old, cur *mirror.Resource, e mirror.Event) {
-		if cur == nil {
-			cur = old
+	must(t, s.store.RegisterHandler(func(c mirror.Change) {
+		switch {
+		case !c.Visible():
+		case c.Old == nil:
+			s.events <- "add " + c.Key.FullName()
+		case c.New == nil:
+			s.events <- "delete " + c.Key.FullName()
+		default:
+			s.events <- "update " + c.Key.FullName()
 		}
-		s.events <- string(e) + " " + cur.FullName()
 	}))
 	cfg := &config.Config{Upstreams: []config.Upstream{{
 		Name: "east", ClusterID: "east", Guard: config.Guard{Percent: 100}, Source: &Config{Path: path},
