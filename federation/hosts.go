@@ -45,10 +45,9 @@ func HostKindOf(kind mirror.Kind) *HostKind {
 // HostFields are the fields of a body that tell which hosts it claims, and where.
 type HostFields struct{ Hosts, ExportTo, Gateways []string }
 
-// Parse reads the fields without decoding the body. It stops at the first byte that is not
-// protobuf: a mirror.Resource holds no such body. The result is in the slices of f.
-func (k *HostKind) Parse(body []byte, f HostFields) HostFields {
-	f.Hosts, f.ExportTo, f.Gateways = f.Hosts[:0], f.ExportTo[:0], f.Gateways[:0]
+// Parse reads the fields without decoding the body. It stops at the first byte that is not protobuf: a
+// mirror.Resource holds no such body.
+func (k *HostKind) Parse(body []byte) (f HostFields) {
 	c := wire.Fields(body)
 	for c.Next() {
 		if c.Type != protowire.BytesType {

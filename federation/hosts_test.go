@@ -22,8 +22,8 @@ func FuzzHostFields(f *testing.F) {
 	f.Add(encoded(f, &networking.VirtualService{Hosts: []string{"web"}, Gateways: []string{"mesh"}, ExportTo: []string{"*"}}))
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got := EntryHosts.Parse(body, HostFields{})
-		ServiceHosts.Parse(body, HostFields{})
+		got := EntryHosts.Parse(body)
+		ServiceHosts.Parse(body)
 		se := &networking.ServiceEntry{}
 		if proto.Unmarshal(body, se) != nil {
 			return

@@ -12,8 +12,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// claimant is one resource with its claims. Hosts fills the same few again for each update, since most
-// resources claim hosts that nobody else does: what stays is what kept returns.
+// claimant is one resource with its claims. It does not change once Hosts.Update has returned.
 type claimant struct {
 	kind            *federation.HostKind
 	namespace, name string
@@ -21,36 +20,30 @@ type claimant struct {
 	created         time.Time
 	sum             uint64 // of the key
 	visibility      federation.Visibility
-	hosts           []string // sorted, each once
+	hosts           []string // sorted, each once; nil after the update
 	resource        *mirror.Resource
-
-	used   bool                  // fields may hold something
-	fields federation.HostFields // of the resource
-	copied *claimant             // what kept has returned
 }
 
 // nobody claims nothing.
 var nobody = &claimant{}
 
-// of makes c the claimant of a resource, and returns c, or nobody for a resource that claims nothing:
-// a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", a
-// resource that no namespace sees, and nil.
-func (c *claimant) of(kind *federation.HostKind, r *mirror.Resource) *claimant {
+// claimantOf returns the claimant of a resource. It returns nobody for nil and for a resource that claims
+// nothing: a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", and a
+// resource that no namespace sees.
+func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
 	if r == nil {
 		return nobody
 	}
-	f := kind.Parse(r.BodyValue(), c.fields)
-	c.used, c.fields = true, f
-	if len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
+	f := kind.Parse(r.BodyValue())
+	if len(f.Hosts) == 0 || len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
 		return nobody
 	}
 	key := r.Key()
-	*c = claimant{
-		used: true, fields: f,
+	c := &claimant{
 		kind: kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
 		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(f.ExportTo, key.Namespace),
 	}
-	if len(f.Hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
+	if !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
 		return nobody
 	}
 	for i, h := range f.Hosts {
@@ -64,35 +57,11 @@ func (c *claimant) of(kind *federation.HostKind, r *mirror.Resource) *claimant {
 	return c
 }
 
-// kept returns a copy of c that stays, without its hosts.
-func (c *claimant) kept() *claimant {
-	if c.copied == nil {
-		k := *c
-		k.hosts, k.fields = nil, federation.HostFields{}
-		c.copied = &k
+// forgetHosts drops the hosts: conflicts keep the claimant, and need only its key.
+func (c *claimant) forgetHosts() {
+	if c != nobody {
+		c.hosts = nil
 	}
-	return c.copied
-}
-
-// maxReused bounds the texts of a resource for which a claimant keeps room.
-const maxReused = 64
-
-// forget makes c hold on to nothing.
-func (c *claimant) forget() {
-	if !c.used {
-		return
-	}
-	f := c.fields
-	*c = claimant{fields: federation.HostFields{Hosts: emptied(f.Hosts), ExportTo: emptied(f.ExportTo), Gateways: emptied(f.Gateways)}}
-}
-
-// emptied returns texts without its elements, nil when it has room for many.
-func emptied(texts []string) []string {
-	if cap(texts) > maxReused {
-		return nil
-	}
-	clear(texts[:cap(texts)])
-	return texts[:0]
 }
 
 // hostName completes a short host of a VirtualService. istiod uses the hosts of a ServiceEntry

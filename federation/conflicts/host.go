@@ -59,7 +59,7 @@ func (h *host) insert(c *claimant) {
 			s = &scope{}
 			h.scopes[name] = s
 		}
-		s.insert(c.kept())
+		s.insert(c)
 		h.note(name, s)
 	}
 }

@@ -108,8 +108,6 @@ type Hosts struct {
 	multi  map[hostKey]*host
 	// scoped is the number of namespaces that maxScoped, the field, bounds.
 	scoped, maxScoped int
-	// was, next and owner are the claimants of the update at work, and of another resource.
-	was, next, owner claimant
 	// unfollowed are the resources that are not followed.
 	unfollowed map[mirror.Key]NotFollowed
 }
@@ -141,8 +139,8 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer func() { h.was.forget(); h.next.forget(); h.owner.forget() }()
-	was, next := h.was.of(kind, old), h.next.of(kind, cur)
+	was, next := claimantOf(kind, old), claimantOf(kind, cur)
+	defer next.forgetHosts()
 	key := r.Key()
 	if _, skipped := h.unfollowed[key]; skipped {
 		delete(h.unfollowed, key)
@@ -177,7 +175,7 @@ func (h *Hosts) refusal(was, next *claimant) string {
 		if h.multi[key] != nil {
 			scoped += next.scopes() - was.on(name).scopes()
 		} else if owner := h.single[h.hash(key)]; owner != nil && owner != was.resource {
-			scoped += next.scopes() + h.owner.of(key.kind, owner).scopes()
+			scoped += next.scopes() + claimantOf(key.kind, owner).scopes()
 		}
 		if scoped > h.maxScoped {
 			return noRoom
@@ -204,7 +202,8 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 		return nil
 	default:
 		e = &host{scopes: map[string]*scope{}}
-		if c := h.owner.of(key.kind, owner).on(key.host); c != nobody { // else the hashes are equal
+		if c := claimantOf(key.kind, owner).on(key.host); c != nobody { // else two hosts have the same hash
+			c.forgetHosts()
 			delete(h.single, hash)
 			e.insert(c)
 		}

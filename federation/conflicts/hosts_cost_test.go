@@ -166,35 +166,26 @@ func TestCountsAreThoseOfTheConflicts(t *testing.T) {
 	}
 }
 
-// TestResourceWithoutConflictIsReadInPlace: nearly all are, and at a start all of them at once. The
-// text of its host is made, and nothing else.
-func TestResourceWithoutConflictIsReadInPlace(t *testing.T) {
-	h := NewHosts((&clock{monday}).now)
-	one, two := entryClaim(t, "a", "x", nil, "one.example"), entryClaim(t, "a", "x", nil, "two.example")
-	h.Update(nil, one)
-	if n := testing.AllocsPerRun(100, func() { h.Update(one, two); h.Update(two, one) }); n > 4 {
-		t.Errorf("%v allocations for two changes of one host each", n)
-	}
-}
-
 func TestHostsHoldsOnToNoResourceThatIsGone(t *testing.T) {
 	h := NewHosts((&clock{monday}).now)
-	many := numbered("h", ".example", 2*maxReused)
+	many := numbered("h", ".example", 128)
 	for range 2 {
 		one, two := serviceClaim(t, "a", "x", nil, []string{"b", "c"}, many...), serviceClaim(t, "a", "y", []string{"mesh"}, []string{"b", "c"}, many...)
 		h.Update(nil, one)
 		h.Update(nil, two)
-		h.Update(two, nil)
-		h.Update(one, nil)
-		for _, c := range []*claimant{&h.was, &h.next, &h.owner} {
-			if c.resource != nil || c.copied != nil || c.hosts != nil || c.visibility.Namespaces != nil || cap(c.fields.Hosts) > maxReused {
-				t.Fatalf("%+v is left", c)
-			}
-			for _, text := range c.fields.ExportTo[:cap(c.fields.ExportTo)] {
-				if text != "" {
-					t.Fatalf("%q is left", text)
+		for key, e := range h.multi {
+			for _, s := range e.scopes {
+				for _, c := range s.claims {
+					if c.hosts != nil {
+						t.Fatalf("the claims of %s hold all hosts of %s", key.host, c.name)
+					}
 				}
 			}
+		}
+		h.Update(two, nil)
+		h.Update(one, nil)
+		if len(h.single) != 0 || len(h.multi) != 0 || h.scoped != 0 {
+			t.Fatalf("%d and %d hosts are left, with %d namespaces", len(h.single), len(h.multi), h.scoped)
 		}
 	}
 }

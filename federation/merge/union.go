@@ -41,7 +41,7 @@ func (u Union) Group(r *mirror.Resource) string {
 	if !u.SameHost || r.Kind() != federation.ServiceEntry {
 		return ""
 	}
-	c := federation.EntryHosts.Parse(r.BodyValue(), federation.HostFields{})
+	c := federation.EntryHosts.Parse(r.BodyValue())
 	if len(c.Hosts) == 0 {
 		return ""
 	}

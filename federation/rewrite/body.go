@@ -184,10 +184,9 @@ type wireWriter struct {
 	kept int    // the unchanged bytes of in, while out is nil
 	out  []byte // nil until something differs
 	seen uint64 // the bits of the steps so far
-	// written indexes the first indexed bytes of out, for long lists only.
+	// written has the strings in the first indexed bytes of out.
 	written map[element]bool
 	indexed int
-	asked   int
 }
 
 type element struct {
@@ -225,26 +224,16 @@ func (w *wireWriter) text(num protowire.Number, v string, list bool) {
 	}
 }
 
-// shortList is the longest list that is searched without an index.
-const shortList = 16
-
 // has reports whether a string is written already.
 func (w *wireWriter) has(num protowire.Number, v string) bool {
-	if w.asked++; w.asked == shortList {
+	if w.written == nil {
 		w.written = map[element]bool{}
 	}
 	c := wire.Fields(w.out[w.indexed:])
 	for c.Next() {
-		switch {
-		case c.Type != protowire.BytesType:
-		case w.written != nil:
+		if c.Type == protowire.BytesType {
 			w.written[element{c.Number, string(c.Value())}] = true
-		case c.Number == num && string(c.Value()) == v:
-			return true
 		}
-	}
-	if w.written == nil {
-		return false
 	}
 	w.indexed = len(w.out)
 	return w.written[element{num, v}]
