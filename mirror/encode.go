@@ -69,18 +69,13 @@ func build(kind Kind, md metadata, body []byte, f from) (*Resource, error) {
 		return nil, fmt.Errorf("%s %q: %w", kind, text.Abbreviate(full), err)
 	}
 	metaLen := md.size()
-	resourceLen := 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(len(body))
-	anyLen := 1 + protowire.SizeBytes(len(resourceURL)) + 1 + protowire.SizeBytes(resourceLen)
-
+	anyLen, resourceLen := anyLens(metaLen, len(body))
 	r := &Resource{
 		origin: unique.Make(origin{unique.Make(kind), f.source, f.cluster, md.revision()}),
 		name:   full, nsLen: uint16(len(namespace)), sourceVersion: string(md.version),
 	}
 	b := r.beginEntry(1 + protowire.SizeBytes(anyLen))
-	b = appendLen(b, 2, anyLen)
-	b = appendLen(b, 1, len(resourceURL))
-	b = append(b, resourceURL...)
-	b = appendLen(b, 2, resourceLen)
+	b = appendAnyHead(b, anyLen, resourceLen)
 	b = appendLen(b, 1, metaLen)
 	metaAt := len(b)
 	b, versionAt, volatileAt := md.append(b)
@@ -90,6 +85,21 @@ func build(kind Kind, md metadata, body []byte, f from) (*Resource, error) {
 	return r, nil
 }
 
+// anyLens returns the lengths of the Any of a resource and of the istio.mcp.v1alpha1.Resource in it.
+func anyLens(metaLen, bodyLen int) (anyLen, resourceLen int) {
+	resourceLen = 1 + protowire.SizeBytes(metaLen) + 1 + protowire.SizeBytes(bodyLen)
+	return anyHeadLen + 1 + protowire.SizeBytes(resourceLen), resourceLen
+}
+
+// appendAnyHead appends the start of a frame, up to the fields of the istio.mcp.v1alpha1.Resource.
+func appendAnyHead(b []byte, anyLen, resourceLen int) []byte {
+	b = appendLen(b, 2, anyLen)
+	b = appendLen(b, 1, len(resourceURL))
+	b = append(b, resourceURL...)
+	return appendLen(b, 2, resourceLen)
+}
+
+// buildMeshConfig is build for a MeshConfig.
 func buildMeshConfig(sourceVersion string, body []byte, f from) *Resource {
 	r := &Resource{origin: unique.Make(origin{kind: unique.Make(MeshConfig), source: f.source, cluster: f.cluster}), name: MeshConfigName, sourceVersion: sourceVersion}
 	b := r.beginEntry(1 + protowire.SizeBytes(len(body)))

@@ -6,6 +6,7 @@ import (
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
+	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
@@ -147,10 +148,8 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			differ = append(differ, name)
 		}
 	}
-	out.Changed += in.reconcile(in.kind(serviceEntryKind), differ)
+	out.Changed += in.reconcile(in.kind(federation.ServiceEntry), differ)
 	for _, sc := range services {
 		in.reportRefused(sc)
 	}
 }
-
-var serviceEntryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}

@@ -12,6 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -26,7 +27,7 @@ func newHeld(t *testing.T, u config.Upstream, more fakexds.Resource) (m *machine
 	out := m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), more)...)}})
 	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
 	m.step(Received{Updates: []Update{m.update(true)}})
-	key, _ = keyOf(serviceEntryKind, more.Name)
+	key, _ = keyOf(federation.ServiceEntry, more.Name)
 	if m.held == nil || len(m.leaving) != 9 || m.store.Get(key) == nil {
 		t.Fatalf("%d are held, and 9 should be", len(m.leaving))
 	}

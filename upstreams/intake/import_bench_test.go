@@ -8,6 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/federation/rewrite"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
@@ -41,7 +42,7 @@ func BenchmarkImport(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				r, way, err := mirror.DecodeStamped(serviceEntryKind, element, "east", im.stamp)
+				r, way, err := mirror.DecodeStamped(federation.ServiceEntry, element, "east", im.stamp)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -41,7 +42,7 @@ func given(t *testing.T, name string, annotations map[string]string) *mirror.Res
 	}
 	namespace, name, _ := strings.Cut(name, "/")
 	r, err := mirror.New(mirror.Spec{
-		Key:    mirror.Key{Kind: serviceEntryKind, Namespace: namespace, Name: name},
+		Key:    mirror.Key{Kind: federation.ServiceEntry, Namespace: namespace, Name: name},
 		Source: "east", SourceVersion: "42", Annotations: annotations, Body: body,
 	})
 	if err != nil {

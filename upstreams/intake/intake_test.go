@@ -14,6 +14,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -82,7 +83,7 @@ func each(f func(yield func(Element) bool)) func(int, Known) iter.Seq[Element] {
 func (m *machine) holds(want ...string) {
 	m.t.Helper()
 	got := []string{}
-	for _, r := range m.store.List(serviceEntryKind, "") {
+	for _, r := range m.store.List(federation.ServiceEntry, "") {
 		se := &networking.ServiceEntry{}
 		if err := r.Body().UnmarshalTo(se); err != nil {
 			m.t.Fatal(err)
@@ -178,10 +179,10 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 	m := newMachine(t, false, config.Provenance{})
 	tell := func(hosts ...string) Result {
 		t.Helper()
-		scope := KindScope(serviceEntryKind)
+		scope := KindScope(federation.ServiceEntry)
 		return m.step(Received{Live: true, Updates: []Update{{Scope: scope, Complete: true, Elements: each(func(yield func(Element) bool) {
 			for i, host := range hosts {
-				r, err := mirror.Decode(serviceEntryKind, raw(t, entry([]string{"shop/a", "shop/bad"}[i], host)), "east")
+				r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry([]string{"shop/a", "shop/bad"}[i], host)), "east")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -209,7 +210,7 @@ func TestPanicOverAnObjectOfAFileCostsThatObject(t *testing.T) {
 // TestWhatHoldsIsNotDecodedAgain: Holds is true of what the next answer would not decode, and of nothing else.
 func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 	m := newMachine(t, false, config.Provenance{})
-	scope, decoded := KindScope(serviceEntryKind), 0
+	scope, decoded := KindScope(federation.ServiceEntry), 0
 	tell := func(host string, size int) (was bool) {
 		t.Helper()
 		digest := xxh3.HashString128(host)
@@ -221,7 +222,7 @@ func TestWhatHoldsIsNotDecodedAgain(t *testing.T) {
 				if host == "bad" {
 					return nil, false, errors.New("it is bad")
 				}
-				r, err := mirror.Decode(serviceEntryKind, raw(t, entry("shop/a", host)), "east")
+				r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry("shop/a", host)), "east")
 				return r, false, err
 			}})
 		})}}})
@@ -256,11 +257,11 @@ func TestWhatLacksFieldsIsDecodedOnceByTheNextSource(t *testing.T) {
 	tell := func(want ...string) {
 		t.Helper()
 		decoded = nil
-		out := m.step(Received{Live: true, Updates: []Update{{Scope: KindScope(serviceEntryKind), Complete: true, Elements: each(func(yield func(Element) bool) {
+		out := m.step(Received{Live: true, Updates: []Update{{Scope: KindScope(federation.ServiceEntry), Complete: true, Elements: each(func(yield func(Element) bool) {
 			for _, name := range []string{"shop/a", "shop/b"} {
 				yield(Element{Name: []byte(name), Size: 100, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) {
 					decoded = append(decoded, name)
-					r, err := mirror.Decode(serviceEntryKind, raw(t, entry(name, "a.x")), "east")
+					r, err := mirror.Decode(federation.ServiceEntry, raw(t, entry(name, "a.x")), "east")
 					return r, name == "shop/b", err
 				}})
 			}
@@ -274,12 +275,12 @@ func TestWhatLacksFieldsIsDecodedOnceByTheNextSource(t *testing.T) {
 	}
 	tell("shop/a", "shop/b")
 	tell()
-	since := m.scopes[KindScope(serviceEntryKind).Name].byName["shop/b"].at
+	since := m.scopes[KindScope(federation.ServiceEntry).Name].byName["shop/b"].at
 	m.now = m.now.Add(time.Hour)
 	m.adopt(m.kept(), true)
 	tell("shop/b")
 	tell()
-	if at := m.scopes[KindScope(serviceEntryKind).Name].byName["shop/b"].at; at != since {
+	if at := m.scopes[KindScope(federation.ServiceEntry).Name].byName["shop/b"].at; at != since {
 		t.Errorf("it came %d s later", at-since)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -201,7 +202,7 @@ func TestMarksChangeNothing(t *testing.T) {
 
 func hostsOf(s *mirror.Store) map[string]string {
 	out := map[string]string{}
-	for _, r := range s.List(serviceEntryKind, "") {
+	for _, r := range s.List(federation.ServiceEntry, "") {
 		out[r.FullName()] = string(r.DeltaEntry())
 	}
 	return out

@@ -4,11 +4,12 @@ import (
 	"slices"
 	"testing"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
 var partKeys = []mirror.Key{
-	{Kind: serviceEntryKind, Namespace: "shop", Name: "a"},
+	{Kind: federation.ServiceEntry, Namespace: "shop", Name: "a"},
 	{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "shop", Name: "a"},
 	{Kind: mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}, Namespace: "team", Name: "a"},
 }

@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -123,7 +124,7 @@ func TestAnUnchangedAnswerMakesNoEvent(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations for no event", n)
 	}
-	key := m.store.List(serviceEntryKind, "")[0].Key()
+	key := m.store.List(federation.ServiceEntry, "")[0].Key()
 	if n := testing.AllocsPerRun(100, func() {
 		m.report.changes.Note(events.Modification, key)
 		m.reported()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -58,7 +59,7 @@ func TestAnAnswerOverWhichTheCodePanics_EndsNoHold(t *testing.T) {
 	m.open(entryURL)
 	broken := m.update(true)
 	broken.Elements = each(func(func(Element) bool) { panic("no") })
-	if out := m.step(Received{Updates: []Update{broken}}); out.Deleted > 0 || m.store.Counts()[serviceEntryKind] != len(names) {
+	if out := m.step(Received{Updates: []Update{broken}}); out.Deleted > 0 || m.store.Counts()[federation.ServiceEntry] != len(names) {
 		t.Errorf("%d deleted, though nothing of the answer was taken in", out.Deleted)
 	}
 	m.open(entryURL)
