@@ -204,7 +204,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		}
 		return nil
 	})
-	if !k.allowed("relay", "list", "", "secrets", "istio-system") || !k.allowed("relay", "watch", "multicluster.x-k8s.io", "clusterprofiles", "istio-system") {
+	if !k.allowed("relay", "list", "", "secrets", "istio-system") || !k.allowed("relay", "list", "multicluster.x-k8s.io", "clusterprofiles", "istio-system") {
 		t.Error("the role does not grant what it is for")
 	}
 	for _, no := range [][4]string{

@@ -86,8 +86,8 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 			}, nil
 		}}
 	})
-	// No outage is so long that something may have been restored, and a pause lasts until it is ended here.
-	s.pace.grace, s.pace.retry, s.pace.retryMost, s.pace.soon = time.Hour, time.Second, time.Minute, time.Hour
+	// No outage is so long that something may have been restored, and pauses are longer than a step.
+	s.pace.grace, s.pace.retry, s.pace.retryMost = time.Hour, 500*time.Millisecond, time.Second
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	ca := filepath.Join(filepath.Dir(w.path), "ca.crt")
@@ -98,7 +98,6 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 		return s.Asked("serviceentries", "sendInitialEvents") + s.Asked("serviceentries") - s.Asked("serviceentries", "watch=true") - s.Asked("serviceentries", "limit=1&")
 	}
 	lists, rotations := listed(), w.detail().Rotations
-	target := w.source.ledger.of(serviceEntry)[0]
 	for _, step := range []struct {
 		name   string
 		trusts []*authority // none: those of before
@@ -116,7 +115,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 			s.Stops++
 		})
 		// A reflector lists anew as well when the connection of a request ends.
-		w.eventually("nothing is asked for", func() bool { _, waits := target.waits(); return waits && !w.source.rescues.works.Load() })
+		w.eventually("it waits for the next try", func() bool { return strings.Contains(w.status().LastError, "ServiceEntry") })
 		if step.trusts != nil {
 			trust(t, ca, step.trusts...)
 			rotations++
@@ -127,7 +126,7 @@ func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
 		s.drop()
 		w.eventually("it is connected with the new certificate", func() bool { return taken.Load() == now })
 		s.Set(func() { s.Fault = nil })
-		w.eventually("the watch goes on", func() bool { target.hurry(); return s.Asked("serviceentries", "watch=true") > watches })
+		w.eventually("the watch goes on", func() bool { return s.Asked("serviceentries", "watch=true") > watches })
 		w.arrives(step.name + "-after")
 		w.synced()
 		if n := listed() - lists; n != 0 {

@@ -39,8 +39,6 @@ type ledger struct {
 	open    bool // a stream of the intake is
 	// closed is what was told last while none is, nil for nothing.
 	closed *intake.Closed
-	// repeating are those that have not repeated what they have.
-	repeating map[*target]struct{}
 }
 
 // books are what a ledger knows of a target.
@@ -57,7 +55,7 @@ func newLedger(kinds []mirror.Kind, feed upstreams.Feed, c *choice, g *ingresses
 	}
 	return &ledger{
 		kinds: kinds, feed: feed, choice: c, ingresses: g,
-		targets: map[mirror.Kind][]*target{}, awaited: map[*target]struct{}{}, repeating: map[*target]struct{}{},
+		targets: map[mirror.Kind][]*target{}, awaited: map[*target]struct{}{},
 	}
 }
 
@@ -91,23 +89,13 @@ func (l *ledger) converts(kind mirror.Kind) bool {
 func (l *ledger) set(kind mirror.Kind, targets []*target) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	repeats := false
 	for _, t := range l.targets[kind] {
-		_, is := l.repeating[t]
-		repeats = repeats || is
 		l.choice.forget(t)
 		delete(l.awaited, t)
-		delete(l.repeating, t)
 	}
 	l.targets[kind] = targets
 	for _, t := range targets {
 		t.lostAt = time.Now()
-		if repeats {
-			l.repeating[t] = struct{}{} // they list everything
-		}
-	}
-	if repeats && len(l.repeating) == 0 {
-		l.feed.Tell(intake.Repeated{})
 	}
 }
 
@@ -198,7 +186,6 @@ func (l *ledger) replace(t *target, all []*object) (results []intake.Result) {
 		results = l.replaceObjects(t, l.pass(t, true, all))
 	}
 	t.cramped.Store(lackRoom(results))
-	l.repeated(t)
 	return results
 }
 
@@ -209,15 +196,6 @@ func (l *ledger) pass(t *target, complete bool, all []*object) []*object {
 		t.restart()
 	}
 	return kept
-}
-
-// repeated notes that a target has repeated what it has, or that nobody expects it to any more.
-func (l *ledger) repeated(t *target) {
-	if _, repeats := l.repeating[t]; repeats {
-		if delete(l.repeating, t); len(l.repeating) == 0 {
-			l.feed.Tell(intake.Repeated{})
-		}
-	}
 }
 
 // put tells the intake of an object that is new or changed.
@@ -253,7 +231,7 @@ func (l *ledger) remove(t *target, o *object) []intake.Result {
 	switch {
 	case t.kind == namespaceKind:
 		l.choice.remove(o.name)
-		return l.decide()
+		return nil
 	case l.converts(t.kind):
 		l.ingresses.remove(t.kind, o)
 		return l.tell(l.convert(l.changed))
@@ -340,7 +318,6 @@ func (l *ledger) hush(t *target) {
 		return
 	}
 	t.quiet = true
-	l.repeated(t)
 	l.answer(t)
 }
 
@@ -389,23 +366,4 @@ func (l *ledger) close(c intake.Closed, usually string) {
 	}
 	l.closed = &c
 	l.feed.Tell(c)
-}
-
-// repeat notes that all targets have to tell what they have once more. Where nobody can be expected
-// to, what was told counts.
-func (l *ledger) repeat() (asked []*target) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, all := range l.targets {
-		for _, t := range all {
-			if !t.quiet {
-				l.repeating[t] = struct{}{}
-				asked = append(asked, t)
-			}
-		}
-	}
-	if len(asked) == 0 {
-		l.feed.Tell(intake.Repeated{})
-	}
-	return asked
 }

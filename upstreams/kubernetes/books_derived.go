@@ -64,7 +64,6 @@ func (l *ledger) settle(t *target, o ingress.Options) {
 	l.ingresses.settle(o)
 	followed := t.ok
 	t.listed, t.ok = true, true
-	l.repeated(t)
 	_, waits := l.awaited[t]
 	switch {
 	case !l.open && !followed:
@@ -94,9 +93,8 @@ func (l *ledger) converted() []intake.Update {
 
 // choose takes over namespaces. What is in those that are not mirrored any more is gone, in one step.
 func (l *ledger) choose(all bool, namespaces []*object) []intake.Result {
-	assumed := l.assume(namespaces)
 	gained, lost := l.choice.set(all, namespaces)
-	for _, t := range l.choice.lacking(append(gained, assumed...)) {
+	for _, t := range l.choice.lacking(gained) {
 		t.restart()
 	}
 	var refused intake.Result
@@ -105,39 +103,11 @@ func (l *ledger) choose(all bool, namespaces []*object) []intake.Result {
 			refused.Refuse("Namespace "+ns.name, ns.err)
 		}
 	}
-	results := append(l.leave(lost), l.decide()...)
+	results := l.leave(lost)
 	if refused.RefusedTotal > 0 {
 		results = append(results, refused)
 	}
 	return results
-}
-
-// assume has those of namespaces mirrored whose metadata can not be used, and never could, when the
-// intake holds something of them: before a restart they were. It returns them.
-func (l *ledger) assume(namespaces []*object) (assumed []string) {
-	unknown := l.choice.unknown(namespaces)
-	if len(unknown) == 0 {
-		return nil
-	}
-	for _, scope := range l.scopes() {
-		for _, name := range l.within(scope.Name, unknown) {
-			namespace, _, _ := strings.Cut(name, "/")
-			if !l.choice.has(namespace) {
-				l.choice.assume(namespace)
-				assumed = append(assumed, namespace)
-			}
-		}
-	}
-	return assumed
-}
-
-// decide takes over whether there are namespaces of which it is not known whether they are mirrored.
-func (l *ledger) decide() []intake.Result {
-	if l.ingresses == nil {
-		return nil
-	}
-	l.ingresses.undecided = l.choice.undecided()
-	return l.tell(l.convert(l.changed))
 }
 
 // leave takes over that namespaces are not mirrored any more.

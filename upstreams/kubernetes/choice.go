@@ -74,37 +74,6 @@ func (c *choice) problems() (named []string, all int) {
 	return named, len(c.refused)
 }
 
-// unknown returns the namespaces whose metadata can not be used, and never could.
-func (c *choice) unknown(namespaces []*object) (names []string) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, ns := range namespaces {
-		if _, known := c.picked[ns.name]; ns.err != nil && !known {
-			names = append(names, ns.name)
-		}
-	}
-	return names
-}
-
-// undecided reports whether there are namespaces of which it is not known whether they are mirrored.
-func (c *choice) undecided() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for ns := range c.refused {
-		if _, known := c.picked[ns]; !known {
-			return true
-		}
-	}
-	return false
-}
-
-// assume notes that a namespace was mirrored before.
-func (c *choice) assume(namespace string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.picked[namespace] = true
-}
-
 // complete reports whether all namespaces were told.
 func (c *choice) complete() bool {
 	c.mu.RLock()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -51,7 +50,6 @@ type client struct {
 // connection is how to ask a server with one set of credentials. It is nil while there are none.
 type connection struct {
 	access
-	gatherer  *gatherer
 	transport *http.Transport
 	http      *http.Client
 	refused   atomic.Bool // the server has not accepted who we are
@@ -81,8 +79,7 @@ func (c *client) refresh(ctx context.Context) error {
 		return nil
 	}
 	next.config.UserAgent = c.agent
-	g := &gatherer{dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}}
-	transport, client, err := next.transport(g)
+	transport, client, err := next.transport()
 	if err != nil {
 		return err
 	}
@@ -94,7 +91,7 @@ func (c *client) refresh(ctx context.Context) error {
 	for _, r := range c.retired {
 		r.transport.CloseIdleConnections()
 	}
-	c.now = &connection{access: next, gatherer: g, transport: transport, http: client}
+	c.now = &connection{access: next, transport: transport, http: client}
 	return nil
 }
 

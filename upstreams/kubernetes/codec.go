@@ -53,7 +53,6 @@ type folded struct {
 	size     int
 	held     bool // by the intake: there is nothing else
 	resource *mirror.Resource
-	asked    bool     // what this build knows of its spec
 	unknown  []string // fields
 	err      error
 }

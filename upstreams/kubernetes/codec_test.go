@@ -127,7 +127,7 @@ func TestATransportFollowsNoRedirectAndIsHTTP2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, client, err := a.transport(&gatherer{})
+	transport, client, err := a.transport()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,4 +115,18 @@ func TestAKindInUnknownVersionsOnlyIsNamed_K9(t *testing.T) {
 		}
 	}
 	t.Errorf("kinds: %+v", w.status().Following)
+}
+
+func TestAServerBeforeKubernetes127IsNamed_K9(t *testing.T) {
+	s := newAPIServer(t)
+	s.NoAggregation = true
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "")
+	w.eventually("the status names the version", func() bool { return strings.Contains(w.status().LastError, "older than Kubernetes 1.27") })
+	if w.status().Synced || len(w.has()) > 0 {
+		t.Errorf("served: %q", w.has())
+	}
+	s.Set(func() { s.NoAggregation = false })
+	w.synced()
+	w.serves("ServiceEntry shop/a")
 }

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,10 +15,10 @@ type Detail struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Server is the version of the API server, empty while that is not known.
 	Server string `json:"server,omitempty"`
-	// Rotations counts changes of the credentials, UnknownFields the objects that had fields which
-	// this build does not know.
-	Rotations     uint64 `json:"rotations,omitempty"`
-	UnknownFields int    `json:"unknownFields,omitempty"`
+	// Rotations counts changes of the credentials.
+	Rotations uint64 `json:"rotations,omitempty"`
+	// UnknownFields names the kinds of which an object had fields that this build does not know.
+	UnknownFields []string `json:"unknownFields,omitempty"`
 	// Namespaces counts those of the cluster, and Selected those that discoverySelectors pick.
 	Namespaces int `json:"namespaces,omitempty"`
 	Selected   int `json:"selected,omitempty"`
@@ -57,8 +58,8 @@ func (d *Detail) notes() (lines []string) {
 			lines = append(lines, fmt.Sprintf("not listed: %s of its Ingresses", count(more, "problem")))
 		}
 	}
-	if n := d.UnknownFields; n > 0 {
-		lines = append(lines, fmt.Sprintf("unknown fields in %s: this build leaves them out", count(n, "object")))
+	if len(d.UnknownFields) > 0 {
+		lines = append(lines, fmt.Sprintf("unknown fields in objects of %s: this build leaves them out", strings.Join(d.UnknownFields, ", ")))
 	}
 	return lines
 }

@@ -7,7 +7,7 @@ import (
 
 func TestNotesTellWhatOfAClusterIsLeftOut(t *testing.T) {
 	d := Detail{
-		Namespaces: 80, Selected: 12, UnknownFields: 1,
+		Namespaces: 80, Selected: 12, UnknownFields: []string{"networking.istio.io/Sidecar"},
 		NamespaceProblems: []string{"Namespace shop: metadata.labels is no object"}, NamespaceProblemsTotal: 2,
 		Ingress: &IngressDetail{Problems: []string{"Ingress shop/a: spec.defaultBackend: not converted"}, ProblemsTotal: 3},
 	}
@@ -16,7 +16,7 @@ Namespace shop: metadata.labels is no object
 not listed: 1 problem of its namespaces
 Ingress shop/a: spec.defaultBackend: not converted
 not listed: 2 problems of its Ingresses
-unknown fields in 1 object: this build leaves them out`
+unknown fields in objects of networking.istio.io/Sidecar: this build leaves them out`
 	if got := strings.Join(d.notes(), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -2,7 +2,7 @@ package kubernetes
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 
@@ -12,7 +12,10 @@ import (
 	"meshrelay/mirror"
 )
 
-// acceptDiscovery asks for all groups in one answer; a server of before 1.27 answers with their
+// errTooOld is the error of a server that does not know aggregated discovery.
+var errTooOld = errors.New("the API server is older than Kubernetes 1.27, which the relay needs: upgrade the cluster")
+
+// acceptDiscovery asks for all groups in one answer. A server before Kubernetes 1.27 answers with their
 // names only.
 const acceptDiscovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," +
 	"application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
@@ -115,7 +118,7 @@ func discover(ctx context.Context, c *connection, wanted []mirror.Kind) (*answer
 	}
 	a := &answer{kinds: map[mirror.Kind][]served{}, unsure: map[string]bool{}}
 	if len(list.Items) == 0 && len(list.Groups) > 0 {
-		return a, a.ofGroups(ctx, c, list.Groups, wanted)
+		return nil, errTooOld
 	}
 	for _, g := range list.Items {
 		a.complete = a.complete || g.Metadata.Name == definitions
@@ -129,26 +132,6 @@ func discover(ctx context.Context, c *connection, wanted []mirror.Kind) (*answer
 		}
 	}
 	return a, nil
-}
-
-// ofGroups asks for each version of the groups, as servers of before 1.27 want it.
-func (a *answer) ofGroups(ctx context.Context, c *connection, groups []metav1.APIGroup, wanted []mirror.Kind) error {
-	for _, g := range groups {
-		a.complete = a.complete || g.Name == definitions
-		if !slices.ContainsFunc(wanted, func(k mirror.Kind) bool { return k.Group == g.Name }) {
-			continue
-		}
-		for _, v := range g.Versions {
-			var list metav1.APIResourceList
-			if err := c.read(ctx, "/apis/"+v.GroupVersion, acceptJSON, &list); err != nil {
-				return fmt.Errorf("%s: %w", v.GroupVersion, err)
-			}
-			for _, r := range list.APIResources {
-				a.add(g.Name, v.Version, r.Kind, r.Name, r.Namespaced, r.Verbs, wanted)
-			}
-		}
-	}
-	return nil
 }
 
 func (a *answer) add(group, version, kind, plural string, namespaced bool, verbs []string, wanted []mirror.Kind) {

@@ -106,7 +106,7 @@ type world struct {
 // quick is a pace for tests.
 var quick = pace{
 	look: 5 * time.Millisecond, discover: 20 * time.Millisecond, soon: 5 * time.Millisecond, reread: 10 * time.Millisecond,
-	gone: 50 * time.Millisecond, verified: time.Millisecond, retry: 4 * time.Millisecond, retryMost: 50 * time.Millisecond, asks: 4 * time.Millisecond, grace: 20 * time.Millisecond, rescue: 10 * time.Millisecond, forgive: time.Hour,
+	gone: 50 * time.Millisecond, verified: time.Millisecond, retry: 4 * time.Millisecond, retryMost: 50 * time.Millisecond, asks: 4 * time.Millisecond, grace: 20 * time.Millisecond, forgive: time.Hour,
 }
 
 // mirrors runs an upstream of the server. settings are YAML of the section, and more of the upstream.
@@ -223,4 +223,13 @@ func (w *world) arrives(name string) {
 func (w *world) synced() {
 	w.t.Helper()
 	w.eventually("it is synced", func() bool { return w.status().State == upstreams.StateSynced })
+}
+
+// relist has each target list its objects anew.
+func (w *world) relist() {
+	for _, k := range w.source.kinds {
+		for _, t := range w.source.ledger.of(k) {
+			t.restart()
+		}
+	}
 }

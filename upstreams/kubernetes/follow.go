@@ -57,7 +57,6 @@ func (s *Source) discover(ctx context.Context) error {
 		return err
 	}
 	if len(s.aside) == 0 {
-		s.endTurn = s.turns.take(ctx)
 		s.aside = s.prepare(servedDefinitions, true)
 		s.launch(ctx, s.aside)
 	}

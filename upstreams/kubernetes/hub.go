@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"meshrelay/internal/buildinfo"
 )
@@ -18,7 +17,6 @@ const (
 	hubPage       = 100
 	maxHubObjects = 5_000
 	maxHubBytes   = 64 << 20 // of all objects
-	hubOvertime   = time.Minute
 )
 
 // Part is what is read of the objects of a Collection.
@@ -46,23 +44,20 @@ type HubObject struct {
 	Err             error           // why the metadata can not be used
 }
 
-// Hub reads the few objects of an API server that tell of clusters. It lists all of them after each
-// change, so that no event counts by itself. Its methods may be called by one goroutine at a time.
+// Hub reads the few objects of an API server that tell of clusters. It lists them every ten seconds. Its methods may be called by one goroutine at a time.
 type Hub struct {
 	client *client
 	pace   HubPace
-	path   string // that the server has last answered for
 }
 
 // HubPace is how often a Hub asks.
 type HubPace struct {
-	// Settle is the pause between a change and the list. Relist is the time after which everything
-	// is listed without one. Retry and RetryMost bound the pauses after a failure.
-	Settle, Relist, Retry, RetryMost time.Duration
+	// Poll is the pause between two lists. Retry and RetryMost bound the pauses after a failure.
+	Poll, Retry, RetryMost time.Duration
 }
 
 // UsualHubPace is the pace of a relay.
-var UsualHubPace = HubPace{Settle: time.Second, Relist: 5 * time.Minute, Retry: time.Second, RetryMost: 30 * time.Second}
+var UsualHubPace = HubPace{Poll: 10 * time.Second, Retry: time.Second, RetryMost: 30 * time.Second}
 
 // NewHub returns a Hub that has asked nothing yet. purpose is for the log of the server.
 func NewHub(section *Config, purpose string, pace HubPace) *Hub {
@@ -73,21 +68,19 @@ func NewHub(section *Config, purpose string, pace HubPace) *Hub {
 func (h *Hub) Close() { h.client.close() }
 
 // Follow calls tell with all objects of a collection, or with why they can not be read, now and after
-// each change, until ctx ends.
+// each poll, until ctx ends.
 func (h *Hub) Follow(ctx context.Context, of Collection, tell func([]HubObject, error)) {
 	pause := h.pace.Retry
 	for ctx.Err() == nil {
-		objects, version, err := h.list(ctx, of)
+		objects, err := h.List(ctx, of)
 		if ctx.Err() != nil {
 			return
 		}
 		tell(objects, err)
-		next := h.pace.Settle
+		next := h.pace.Poll
 		if err == nil {
 			pause = h.pace.Retry
-			err = h.await(ctx, of, version)
-		}
-		if err != nil {
+		} else {
 			next, pause = pause, min(2*pause, h.pace.RetryMost)
 		}
 		select {
@@ -98,24 +91,16 @@ func (h *Hub) Follow(ctx context.Context, of Collection, tell func([]HubObject, 
 }
 
 // List returns all objects of a collection.
-func (h *Hub) List(ctx context.Context, of Collection) ([]HubObject, error) {
-	objects, _, err := h.list(ctx, of)
-	return objects, err
-}
-
-// list returns all objects of a collection, with the version of the list.
-func (h *Hub) list(ctx context.Context, of Collection) (objects []HubObject, version string, err error) {
+func (h *Hub) List(ctx context.Context, of Collection) (objects []HubObject, err error) {
 	if err := h.client.refresh(ctx); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	for _, path := range of.Paths {
-		h.path = path
-		objects, version, err = h.pages(ctx, path, of)
-		if !apierrors.IsNotFound(err) {
-			return objects, version, err
+		if objects, err = h.pages(ctx, path, of); !apierrors.IsNotFound(err) {
+			break
 		}
 	}
-	return objects, version, err
+	return objects, err
 }
 
 // hubRoom bounds what is kept of the pages of a list while they are read: a server need not heed how
@@ -134,7 +119,7 @@ func (r *hubRoom) take(o *object) error {
 	return nil
 }
 
-func (h *Hub) pages(ctx context.Context, path string, of Collection) (all []HubObject, version string, err error) {
+func (h *Hub) pages(ctx context.Context, path string, of Collection) (all []HubObject, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*readTimeout)
 	defer cancel()
 	query := url.Values{"limit": {strconv.Itoa(hubPage)}}
@@ -142,66 +127,28 @@ func (h *Hub) pages(ctx context.Context, path string, of Collection) (all []HubO
 	for {
 		l, err := h.page(ctx, path, query, of, room)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		for _, o := range l.Items {
 			all = append(all, HubObject{o.namespace, o.name, o.annotations, o.spec, o.err})
 		}
 		if l.Continue == "" {
-			return all, l.ResourceVersion, nil
+			return all, nil
 		}
 		query.Set("continue", l.Continue)
 	}
 }
 
 func (h *Hub) page(ctx context.Context, path string, query url.Values, of Collection, room *hubRoom) (*objects, error) {
-	d, err := h.open(ctx, path, query, of)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	d.room = room
-	return d.list()
-}
-
-func (h *Hub) open(ctx context.Context, path string, query url.Values, of Collection) (*decoder, error) {
 	if of.Selector != "" {
 		query.Set("labelSelector", of.Selector)
 	}
-	resp, err := h.client.current().get(ctx, path, query, acceptJSON) //nolint:bodyclose // the decoder closes it
+	resp, err := h.client.current().get(ctx, path, query, acceptJSON)
 	if err != nil {
 		return nil, err
 	}
+	defer resp.Body.Close()
 	d := newDecoder(resp.Body, false)
-	d.part = &of.Part
-	return d, nil
-}
-
-// await returns after a change that came after a version, or when it is time to look anyway. After
-// an error nobody knows.
-func (h *Hub) await(ctx context.Context, of Collection, version string) error {
-	seconds := max(1, int(h.pace.Relist/time.Second))
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+hubOvertime)
-	defer cancel()
-	d, err := h.open(ctx, h.path, url.Values{
-		"watch": {"true"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"}, "timeoutSeconds": {strconv.Itoa(seconds)},
-	}, of)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	began := time.Now()
-	for {
-		event, o, err := d.Decode()
-		switch {
-		case err != nil && time.Since(began) >= h.pace.Settle:
-			return nil // watches end
-		case err != nil:
-			return err
-		case event == watch.Error:
-			return apierrors.FromObject(o)
-		case event != watch.Bookmark:
-			return nil
-		}
-	}
+	d.part, d.room = &of.Part, room
+	return d.list()
 }

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"context"
-	"net/url"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +11,7 @@ import (
 )
 
 // Probe returns all objects of a collection, and findings about the credentials, the server, and the
-// rights to list and to watch. ok reports whether the objects can be listed.
+// right to list. ok reports whether the objects can be listed.
 func (h *Hub) Probe(ctx context.Context, of Collection) (objects []HubObject, found []doctor.Finding, ok bool) {
 	if err := h.client.refresh(ctx); err != nil {
 		return nil, []doctor.Finding{doctor.Bad("credentials", h.client.section.place(), "the credentials of the hub can not be used", text.Abbreviate(err.Error()),
@@ -20,16 +19,11 @@ func (h *Hub) Probe(ctx context.Context, of Collection) (objects []HubObject, fo
 	}
 	server := h.client.current().server()
 	what := of.name()
-	objects, version, err := h.list(ctx, of)
+	objects, err := h.List(ctx, of)
 	if err != nil {
-		return nil, []doctor.Finding{ofHub(server, "list", what, err)}, false
+		return nil, []doctor.Finding{ofHub(server, what, err)}, false
 	}
-	d, err := h.open(ctx, h.path, url.Values{"watch": {"true"}, "resourceVersion": {version}, "timeoutSeconds": {"1"}}, of)
-	if err != nil {
-		return objects, []doctor.Finding{ofHub(server, "watch", what, err)}, true
-	}
-	d.Close()
-	return objects, []doctor.Finding{doctor.Good("permissions", server, "%s can be listed and watched", what)}, true
+	return objects, []doctor.Finding{doctor.Good("permissions", server, "%s can be listed", what)}, true
 }
 
 // name returns how the objects are called, for example "secrets in istio-system".
@@ -40,11 +34,11 @@ func (of Collection) name() string {
 }
 
 // ofHub returns the finding of a request for objects of a hub that came to nothing.
-func ofHub(server, verb, what string, err error) doctor.Finding {
+func ofHub(server, what string, err error) doctor.Finding {
 	switch {
 	case apierrors.IsForbidden(err):
-		return doctor.Bad("permissions", server, "the identity may not "+verb+" "+what, text.Abbreviate(cause(err)),
-			"grant it list and watch for them: deploy/kubernetes/rbac-hub.yaml has the Role")
+		return doctor.Bad("permissions", server, "the identity may not list "+what, text.Abbreviate(cause(err)),
+			"grant it list for them: deploy/kubernetes/rbac-hub.yaml has the Role")
 	case apierrors.IsNotFound(err):
 		return doctor.Bad("kubernetes", server, "the server knows no "+what, text.Abbreviate(cause(err)),
 			"install the definition of that kind, or look whether this is the right cluster")

@@ -13,7 +13,7 @@ import (
 	"meshrelay/internal/testing/fakekube"
 )
 
-var hubPace = HubPace{Settle: 2 * time.Millisecond, Relist: time.Hour, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
+var hubPace = HubPace{Poll: 2 * time.Millisecond, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
 
 // told is what a hub tells: the objects of one list, or an error.
 type told struct {
@@ -139,21 +139,6 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 			hasNames(t, ch, "istio-system/a")
 		})
 	}
-}
-
-func TestAHubFollowsThroughEndsOfWatches(t *testing.T) {
-	s := newAPIServer(t)
-	of := s.secrets()
-	s.secret("a", `{}`)
-	ch := s.follows(of)
-	hasNames(t, ch, "istio-system/a")
-	s.drop()
-	s.secret("b", `{}`)
-	hasNames(t, ch, "istio-system/a", "istio-system/b")
-	s.Compact()
-	s.Set(func() { s.Stops++ })
-	s.secret("c", `{}`)
-	hasNames(t, ch, "istio-system/a", "istio-system/b", "istio-system/c")
 }
 
 func TestAHubReadsTheVersionOfAnAPIThatIsServed(t *testing.T) {

@@ -41,7 +41,6 @@ type ingresses struct {
 	has       map[mirror.Kind]bool             // inputs that have synced
 	unsettled bool                             // the MeshConfig is to tell how, and was not read yet
 	relisted  bool                             // an input was, since all outputs were returned
-	undecided bool                             // it is not known of some namespaces whether they are mirrored
 
 	// sizes are those of the inputs, in bytes, used their sum, and most what that may be, 0 for any.
 	sizes      map[mirror.Kind]map[string]int
@@ -187,12 +186,9 @@ func (g *ingresses) leave(namespaces []string) {
 // owes reports whether all outputs are to be returned once more.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether some input was never decoded, or may be in a namespace that is undecided. What was
+// lacks reports whether some input was never decoded. What was
 // made of it before the start, by another build or under other limits, is not gone.
 func (g *ingresses) lacks() bool {
-	if g.undecided {
-		return true
-	}
 	for kind, undone := range g.undone {
 		for name := range undone {
 			if _, decoded := g.sizes[kind][name]; !decoded {

@@ -248,7 +248,7 @@ func (a access) with(i *issued) access {
 
 // transport returns the transport of an access, and a client over it with its credentials. The
 // transport is not in the cache of client-go, which never lets go of what it has.
-func (a access) transport(g *gatherer) (*http.Transport, *http.Client, error) {
+func (a access) transport() (*http.Transport, *http.Client, error) {
 	tls, err := rest.TLSConfigFor(a.config)
 	if err != nil {
 		return nil, nil, err
@@ -259,7 +259,7 @@ func (a access) transport(g *gatherer) (*http.Transport, *http.Client, error) {
 	}
 	// It notices within 45 s that a server is silent.
 	t := utilnet.SetTransportDefaults(&http.Transport{
-		Proxy: proxy, DialContext: g.DialContext, TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		Proxy: proxy, DialContext: (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext, TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
 	})
 	rt, err := rest.HTTPWrappersForConfig(a.config, t)

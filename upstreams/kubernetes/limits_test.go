@@ -42,7 +42,7 @@ func TestARunningSourceFollowsALowerLimitOfAReload_K7(t *testing.T) {
 	w := s.mirrors("", "")
 	w.synced()
 	w.reload("", "  limits: {maxBytes: 40000}\n")
-	w.source.Repeat(false)
+	w.relist()
 	w.eventually("the list is an error", func() bool {
 		return strings.Contains(w.status().LastError, "more objects of the kind than limits.maxBytes of the upstream (40000)")
 	})
@@ -69,7 +69,7 @@ func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
 	}
 	check("a first list")
 	lists := s.Asked("/serviceentries", "sendInitialEvents")
-	w.source.Repeat(false)
+	w.relist()
 	w.eventually("it is listed anew", func() bool { return s.Asked("/serviceentries", "sendInitialEvents") > lists })
 	w.synced()
 	check("a list of the same")

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +50,6 @@ type target struct {
 
 	// again has the reflector begin anew with a list.
 	again chan struct{}
-	pauses
 	cuts  atomic.Int32 // of streaming lists, in a row
 	cutAt atomic.Int64 // when the last one was, in nanoseconds since the epoch
 	lists lists        // that a reflector may have given up
@@ -64,11 +62,6 @@ type target struct {
 
 	books // what the intake has been told
 	state
-}
-
-// covers reports whether it follows an object of that name.
-func (t *target) covers(fullName string) bool {
-	return t.namespace == "" || strings.HasPrefix(fullName, t.namespace+"/")
 }
 
 // run follows the objects until ctx ends.
@@ -90,9 +83,9 @@ func (t *target) run(ctx context.Context) {
 }
 
 // follow has one reflector list and watch the objects until ctx ends. It does what the reflector's own
-// loop does, but for pauses that can be cut short.
+// loop does, but for pauses that end with ctx.
 func (t *target) follow(ctx context.Context) {
-	logger, c := logr.Discard(), ending{ctx: ctx, pauses: &t.pauses}
+	logger, c := logr.Discard(), ending{ctx: ctx}
 	backoff := wait.Backoff{Duration: t.source.pace.retry, Cap: t.source.pace.retryMost, Steps: 40, Factor: 2, Jitter: 1}
 	r := cache.NewReflectorWithOptions(t, &object{}, t, cache.ReflectorOptions{
 		Name: "meshrelay", TypeDescription: t.kind.String(), Logger: &logger, Clock: c, Backoff: &backoff,
@@ -142,18 +135,15 @@ func (t *target) restart() {
 // own while it pauses.
 type ending struct {
 	clock.RealClock
-	ctx    context.Context
-	pauses *pauses
+	ctx context.Context
 }
 
 // After implements clock.Clock.
 func (e ending) After(d time.Duration) <-chan time.Time {
 	ch := make(chan time.Time, 1)
 	ctx, cancel := context.WithTimeout(e.ctx, d) // a wait that is over leaves nothing in e.ctx
-	over := e.pauses.begin(cancel)
 	context.AfterFunc(ctx, func() {
 		cancel()
-		over()
 		ch <- time.Now()
 	})
 	return ch
@@ -285,7 +275,7 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &stream{cancel: cancel, patience: t.source.section.SyncTimeout.D(), come: func() {}}
+	s := &stream{cancel: cancel, patience: t.source.section.SyncTimeout.D()}
 	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
 	if longest > 0 {
 		s.overtime = time.AfterFunc(longest, func() { cancel(errSilent) })
@@ -310,8 +300,6 @@ func (t *target) open(ctx context.Context, options metav1.ListOptions, longest t
 		s.patience = 0
 		return s, nil
 	}
-	connection.gatherer.lists.Add(1)
-	s.come = sync.OnceFunc(func() { connection.gatherer.lists.Add(-1) })
 	if options.Continue == "" {
 		t.room.Store(&budget{most: t.source.maxBytes(), whole: t.kind == namespaceKind})
 	}
@@ -353,7 +341,6 @@ type stream struct {
 	cancel            context.CancelCauseFunc
 	silence, overtime *time.Timer
 	patience          time.Duration // 0: nothing need come
-	come              func()        // called when all that there is has come, and at the end
 	// Of a watch: initial tells that all that there is comes first. closed is called at the end,
 	// once, with whether it has come, and what went wrong, nil for an end as usual.
 	initial bool
@@ -398,7 +385,6 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	if b, ok := o.(*object); s.initial && ok && event == watch.Bookmark && b.annotations[metav1.InitialEventsAnnotationKey] == "true" {
 		s.complete, s.patience, s.budget, s.fold = true, 0, nil, nil
 		s.whole()
-		s.come()
 		s.silence.Stop()
 	}
 	return event, o, nil
@@ -427,7 +413,6 @@ func (s *stream) Close() {
 }
 
 func (s *stream) stop() {
-	s.come()
 	s.silence.Stop()
 	if s.overtime != nil {
 		s.overtime.Stop()

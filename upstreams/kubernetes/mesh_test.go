@@ -125,15 +125,9 @@ func TestNothingIsConvertedBeforeTheMeshConfigIsKnown_K2(t *testing.T) {
 	if w.status().Synced || !strings.Contains(w.status().LastError, "istio-blue") {
 		t.Errorf("synced %v: %s", w.status().Synced, w.status().LastError)
 	}
-	w.source.Repeat(false) // what nobody has read need not be repeated by it first
 	s.mesh("istio-blue", "ingressControllerMode: STRICT")
 	w.serves(append(ofMesh("ours", "marked"), "ServiceEntry shop/a")...)
 	w.synced()
-	w.eventually("nothing is left to repeat", func() bool {
-		w.source.ledger.mu.Lock()
-		defer w.source.ledger.mu.Unlock()
-		return len(w.source.ledger.repeating) == 0
-	})
 }
 
 func TestWhatAModeContradictsIsRefused(t *testing.T) {

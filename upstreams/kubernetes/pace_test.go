@@ -120,20 +120,13 @@ func TestTheErrorTextOfAServerIsBounded_K9(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsOverLeavesNothingBehind(t *testing.T) {
+func TestAPauseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &pauses{}
-	<-ending{ctx: ctx, pauses: p}.After(time.Millisecond)
-	long := ending{ctx: ctx, pauses: p}.After(time.Hour)
-	if _, waits := p.waits(); !waits {
-		t.Error("it does not wait")
-	}
+	<-ending{ctx: ctx}.After(time.Millisecond)
+	long := ending{ctx: ctx}.After(time.Hour)
 	cancel()
 	<-long
-	<-ending{ctx: ctx, pauses: p}.After(time.Hour)
-	if _, waits := p.waits(); waits {
-		t.Error("it waits still")
-	}
+	<-ending{ctx: ctx}.After(time.Hour)
 }
 
 func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {

@@ -175,7 +175,7 @@ func TestProxiesAreThoseOfTheKubeconfigOrTheEnvironment_K8(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		transport, _, err := a.transport(&gatherer{})
+		transport, _, err := a.transport()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,8 +50,6 @@ type pace struct {
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
 	grace time.Duration
-	// rescue is the least time between two rescues of one kind, but for the first few.
-	rescue time.Duration
 	// forgive is how long lists are asked for in pages after streaming lists were cut off.
 	forgive time.Duration
 }
@@ -59,20 +57,15 @@ type pace struct {
 var usual = pace{
 	look: time.Second, discover: 30 * time.Second, soon: time.Second, reread: 10 * time.Second,
 	gone: 30 * time.Second, verified: 5 * time.Second, retry: 800 * time.Millisecond, retryMost: 30 * time.Second, asks: 800 * time.Millisecond, grace: 15 * time.Second,
-	rescue: 10 * time.Second, forgive: time.Hour,
+	forgive: time.Hour,
 }
 
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
-	turns := newTurns(maxTurns, turnTime)
 	return upstreams.Kind{
 		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
-			s := New(u, env)
-			if s.section.Found != nil {
-				s.turns = turns
-			}
-			return s, nil
+			return New(u, env), nil
 		},
 		Check: func(u config.Upstream) error {
 			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
@@ -96,11 +89,8 @@ type Source struct {
 	log            *slog.Logger
 	complaints     *loglimit.Limit
 	client         *client
-	rescues        rescues
-	turns          *turns        // to list for the first time; nil: it does not wait for one
 	soon           chan struct{} // has an element when it is time to discover
 	fault          func(*object) // of tests: it panics
-	repeats        chan struct{} // has an element when everything is to be listed once more
 
 	choice         *choice          // of namespaces, nil for all
 	ingressOptions *ingress.Options // nil: Ingresses are not converted
@@ -109,7 +99,6 @@ type Source struct {
 
 	// Only Run, and what it starts, use these.
 	feed    upstreams.Feed
-	endTurn func()
 	ledger  *ledger
 	running sync.WaitGroup
 	aside   []*target // that nothing waits for
@@ -144,8 +133,8 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
-		soon:   make(chan struct{}, 1), repeats: make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
-		endTurn: func() {}, choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
+		soon:   make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
+		choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
@@ -183,12 +172,10 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.ledger.limit(s.maxBytes()) // from now on Limit does
 	s.ledger.announce()
 	s.remember(feed.Identity())
-	s.rescues.bound(s.pace.rescue)
 	defer s.client.close()
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer func() { s.endTurn() }()
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
@@ -197,9 +184,6 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	pause, discoverAt := s.pace.soon, time.Now()
 	var err error // of the last discovery
 	for {
-		if s.rescue(time.Now()) && err != nil {
-			discoverAt = time.Now()
-		}
 		if !time.Now().Before(discoverAt) {
 			if err = s.discover(ctx); err == nil {
 				pause = s.pace.soon
@@ -210,9 +194,6 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 			}
 		}
 		follows := s.ledger.check(time.Now(), s.pace.grace, s.outage)
-		if follows {
-			s.endTurn()
-		}
 		s.contact(follows, feed.Synced())
 		select {
 		case <-ctx.Done():
@@ -222,11 +203,6 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 			if at := time.Now().Add(s.pace.soon); at.Before(discoverAt) {
 				discoverAt = at
 			}
-		case <-s.repeats:
-			for _, t := range s.ledger.repeat() {
-				t.restart()
-			}
-			discoverAt = time.Now() // which reads what is not watched
 		}
 	}
 }
@@ -255,14 +231,6 @@ func (s *Source) readCredentials(ctx context.Context) {
 	s.trouble(troubleCredentials, err)
 	if now := s.client.current().server(); err == nil && before != now {
 		s.log.Info("API server", "address", now)
-	}
-}
-
-// Repeat implements upstreams.Repeater.
-func (s *Source) Repeat(bool) {
-	select {
-	case s.repeats <- struct{}{}:
-	default:
 	}
 }
 
@@ -314,7 +282,6 @@ func (s *Source) panicked(t *target, err error) {
 
 // resumed notes that the changes of a target follow again from where they were.
 func (s *Source) resumed(t *target) {
-	s.rescues.works.Store(true)
 	if !t.aside {
 		s.ledger.resumed(t)
 	}
@@ -323,7 +290,6 @@ func (s *Source) resumed(t *target) {
 
 // following notes that all of a target was told.
 func (s *Source) following(t *target, objects int) {
-	s.rescues.works.Store(true)
 	s.enter(t, Following, nil)
 	s.log.Debug("objects listed", "kind", t.kind, "namespace", t.namespace, "objects", objects)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -59,15 +58,15 @@ type status struct {
 	since    time.Time
 	identity string
 	version  string // of the server
-	// unknown are the objects with fields that this build does not know, by kind.
-	unknown map[mirror.Kind]map[string]struct{}
+	// unknown are the kinds of which an object had fields that this build does not know.
+	unknown map[mirror.Kind]bool
 	// unusable are kinds that are served in versions only that this build does not know.
 	unusable []upstreams.FollowedKind
 }
 
 func newStatus() status {
 	return status{
-		targets: map[mirror.Kind][]*target{}, unknown: map[mirror.Kind]map[string]struct{}{},
+		targets: map[mirror.Kind][]*target{}, unknown: map[mirror.Kind]bool{},
 		entered: upstreams.StateConnecting, since: time.Now(),
 	}
 }
@@ -80,7 +79,6 @@ func (s *Source) trouble(with int, err error) {
 	s.st.trouble[with] = err
 	switch {
 	case err == nil && before != nil:
-		s.rescues.works.Store(true)
 		s.complaints.Log(s.log, slog.LevelInfo, "API server can be used again")
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		s.complaints.Warn(s.log, "API server can not be used, last content served", "err", err)
@@ -144,14 +142,13 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 	}
 }
 
-// show makes targets those of a kind. What is noted of the objects that they follow stays: those that are
-// as they were are not decoded again.
+// show makes targets those of a kind.
 func (s *Source) show(kind mirror.Kind, targets []*target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.st.unknown[kind], func(name string, _ struct{}) bool {
-		return !slices.ContainsFunc(targets, func(t *target) bool { return t.covers(name) })
-	})
+	if len(targets) == 0 {
+		delete(s.st.unknown, kind)
+	}
 	for _, t := range targets {
 		t.shown = Listing
 	}
@@ -207,45 +204,12 @@ func (s *Source) outage() intake.Closed {
 	return intake.Closed{Reason: reason, Denied: state == upstreams.StateDenied, Failed: state == upstreams.StateFailed}
 }
 
-// unknown notes fields of an object that this build does not know, nil for none.
+// unknown notes fields of an object that this build does not know.
 func (s *Source) unknown(t *target, o *object, fields []string) {
-	if len(fields) == 0 {
-		s.knows(t, o)
-		return
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	all, name := s.st.unknown[t.kind], o.fullName()
-	if all == nil {
-		all = map[string]struct{}{}
-		s.st.unknown[t.kind] = all
-	}
-	if _, noted := all[name]; !noted {
-		all[name] = struct{}{}
-		s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", t.kind.String()+" "+name, "fields", strings.Join(fields[:min(len(fields), 5)], " "))
-	}
-}
-
-// knows notes that an object has no fields, any more, that this build does not know.
-func (s *Source) knows(t *target, o *object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.st.unknown[t.kind], o.fullName())
-}
-
-// knowsOnly notes that these are all objects of a target.
-func (s *Source) knowsOnly(t *target, all []*object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	noted := s.st.unknown[t.kind]
-	if len(noted) == 0 {
-		return
-	}
-	listed := make(map[string]bool, len(all))
-	for _, o := range all {
-		listed[o.fullName()] = true
-	}
-	maps.DeleteFunc(noted, func(name string, _ struct{}) bool { return t.covers(name) && !listed[name] })
+	s.st.unknown[t.kind] = true
+	s.mu.Unlock()
+	s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", t.kind.String()+" "+o.fullName(), "fields", strings.Join(fields[:min(len(fields), 5)], " "))
 }
 
 // unusable notes the kinds of an answer that are served in versions only that this build does not know.
@@ -358,9 +322,10 @@ func (s *Source) Describe(st *upstreams.Status) {
 		st.Since = time.Now()
 	}
 	d.Cluster, d.Server = s.st.identity, s.st.version
-	for _, all := range s.st.unknown {
-		d.UnknownFields += len(all)
+	for k := range s.st.unknown {
+		d.UnknownFields = append(d.UnknownFields, k.String())
 	}
+	slices.Sort(d.UnknownFields)
 	for _, t := range s.sorted() {
 		one := upstreams.FollowedKind{Kind: t.kind.String(), Version: t.version, Namespace: t.namespace, State: string(t.shown)}
 		if t.err != nil {

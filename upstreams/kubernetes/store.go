@@ -36,7 +36,6 @@ func (t *target) Delete(o any) error {
 		t.source.definitionsChanged()
 		return nil
 	}
-	t.source.knows(t, o.(*object))
 	t.source.note(t, t.source.ledger.remove(t, o.(*object)))
 	return nil
 }
@@ -54,7 +53,6 @@ func (t *target) Replace(list []any, _ string) error {
 	}
 	results := t.source.ledger.replace(t, all)
 	t.source.following(t, len(all))
-	t.source.knowsOnly(t, all)
 	t.source.note(t, results)
 	if t.kind == namespaceKind {
 		t.source.discoverSoon() // what is in them can be followed
@@ -98,8 +96,6 @@ func (t *target) fold(o *object) {
 // make makes the resource of an object.
 func (t *target) make(o *object, f *folded) {
 	f.resource, f.unknown, f.err = t.resource(o)
-	var left *intake.LeftOutError
-	f.asked = o.err == nil && !errors.As(f.err, &left)
 	o.folded, o.spec, o.labels, o.annotations = f, nil, nil, nil
 }
 
@@ -115,7 +111,7 @@ func (t *target) decode(o *object) (r *mirror.Resource, lacks bool, err error) {
 		t.restart()
 		return nil, false, errLetGo
 	}
-	if o.folded.asked {
+	if len(o.folded.unknown) > 0 {
 		t.source.unknown(t, o, o.folded.unknown)
 	}
 	return o.folded.resource, len(o.folded.unknown) > 0, o.folded.err

@@ -18,12 +18,15 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, versi
 	noStreams, newest := s.NoStreams, s.Version
 	s.Unlock()
 	of, q := group+"/"+plural, r.URL.Query()
-	if at, _ := strconv.Atoi(q.Get("resourceVersion")); at > newest && q.Get("resourceVersionMatch") == "NotOlderThan" {
+	from, match := q.Get("resourceVersion"), q.Get("resourceVersionMatch")
+	if at, _ := strconv.Atoi(from); at > newest && match == "NotOlderThan" {
 		w.WriteHeader(http.StatusGatewayTimeout)
 		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":504,"reason":"Timeout","message":"Too large resource version","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}]}}`)
 		return
 	}
 	switch {
+	case match != "" && from == "" && q.Get("watch") != "true":
+		Fail(w, http.StatusUnprocessableEntity, "Invalid") // a match needs a version
 	case !served:
 		Fail(w, http.StatusNotFound, "NotFound")
 	case q.Get("watch") == "true" && q.Get("sendInitialEvents") == "true" && noStreams:

@@ -33,7 +33,7 @@ type Server struct {
 	// NoStreams has the server refuse streaming lists, as servers of before 1.32 do; Cut ends such
 	// streams in the middle.
 	NoStreams, Cut bool
-	NoAggregation  bool // of discovery
+	NoAggregation  bool // discovery names groups only, as servers before 1.27 do
 	Page           int  // objects of a page at most, 0 for as many as are asked for
 	Silent         bool // watches send nothing, and do not end
 	Stops          int  // of the server: each one more ends the watches as usual
@@ -218,8 +218,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Collection(w, r, "", parts[1], parts[4], parts[3])
 	case parts[0] == "api" && len(parts) == 6:
 		s.object(w, "/"+parts[4], parts[3]+"/"+parts[5])
-	case len(parts) == 3:
-		s.resources(w, parts[1], parts[2])
 	case len(parts) == 4:
 		s.Collection(w, r, parts[1], parts[2], parts[3], "")
 	case len(parts) == 6:
@@ -273,19 +271,4 @@ func (s *Server) discovery(w http.ResponseWriter) {
 		return
 	}
 	write(w, m{"kind": "APIGroupDiscoveryList", "items": items})
-}
-
-// resources is discovery as older servers have it.
-func (s *Server) resources(w http.ResponseWriter, group, version string) {
-	s.Lock()
-	defer s.Unlock()
-	type m = map[string]any
-	var all []any
-	for _, pv := range s.kinds[group] {
-		if plural, v, _ := strings.Cut(pv, " "); v == version {
-			all = append(all, m{"name": plural, "kind": s.kind[group+"/"+plural], "namespaced": true, "verbs": []string{"get", "list", "watch"}},
-				m{"name": plural + "/status", "kind": s.kind[group+"/"+plural], "namespaced": true, "verbs": []string{"get"}})
-		}
-	}
-	write(w, m{"kind": "APIResourceList", "resources": all})
 }

@@ -90,3 +90,21 @@ func TestEventsAreBounded(t *testing.T) {
 		t.Errorf("it has %d events since %d", n, s.oldest)
 	}
 }
+
+// TestAMatchOfVersionsNeedsAVersion: a real server refuses such a list, too.
+func TestAMatchOfVersionsNeedsAVersion(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	for query, want := range map[string]int{
+		"?resourceVersionMatch=NotOlderThan": http.StatusUnprocessableEntity, "?resourceVersionMatch=NotOlderThan&resourceVersion=100": http.StatusOK,
+	} {
+		resp, err := http.Get(s.URL + "/apis/networking.istio.io/v1/serviceentries" + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %d, want %d", query, resp.StatusCode, want)
+		}
+	}
+}

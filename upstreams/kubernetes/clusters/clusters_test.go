@@ -131,7 +131,7 @@ current-context: x
 `, h.http.URL, base64.StdEncoding.EncodeToString(ca), token)
 }
 
-var quick = kubernetes.HubPace{Settle: time.Millisecond, Relist: time.Hour, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
+var quick = kubernetes.HubPace{Poll: time.Millisecond, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
 
 // found is a Finder that runs.
 type found struct {
