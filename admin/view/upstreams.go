@@ -264,7 +264,7 @@ func Unfollowed(u upstreams.Status) (lines []string) {
 		if one.Namespace != "" {
 			line += " in " + one.Namespace
 		}
-		line += " " + string(one.State)
+		line += " " + one.State
 		if one.Reason != "" {
 			line += ": " + OneLine(one.Reason)
 		}
