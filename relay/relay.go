@@ -121,7 +121,9 @@ func New(o Options) (*Relay, error) {
 		} else if options.Retain == nil {
 			options.Retain = []string{}
 		}
-		r.keeper = state.Open(local.New(cfg.State.Dir, r.log), options)
+		if r.keeper, err = state.Open(local.New(cfg.State.Dir, r.log), options); err != nil {
+			return nil, err
+		}
 		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
 		if bad := r.events.Load(r.keeper.LoadJournal()); bad > 0 {

@@ -91,9 +91,9 @@ type Status struct {
 	JournalError string
 }
 
-// Open opens the store, or tries to: it never fails. An error is in the Keeper's Status, and Run
-// tries again.
-func Open(store Store, o Options) *Keeper {
+// Open opens the store. It fails only with ErrLaterFormat. Another error is in the Keeper's Status, and
+// Run tries again.
+func Open(store Store, o Options) (*Keeper, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -110,10 +110,14 @@ func Open(store Store, o Options) *Keeper {
 	}
 	k.metrics = newMetrics(k)
 	k.SetOptions(o)
-	if err := k.open(); err != nil {
+	err := k.open()
+	if errors.Is(err, ErrLaterFormat) {
+		return nil, k.failure(errors.Join(err, store.Close()))
+	}
+	if err != nil {
 		k.note(err)
 	}
-	return k
+	return k, nil
 }
 
 // SetOptions takes over another FlushInterval, when the present one is over, and other bounds of
@@ -190,7 +194,7 @@ func (k *Keeper) Load(source string) Saved {
 		k.served = false
 		return Saved{}
 	}
-	k.loaded[source] = true
+	k.loaded[source] = saved.Unusable == 0 // else the source replaces all that is kept
 	return saved
 }
 

@@ -186,11 +186,20 @@ func names(m map[mirror.Key]*Record) map[string]bool {
 	return out
 }
 
+func openKeeper(t *testing.T, s Store, o Options) *Keeper {
+	t.Helper()
+	k, err := Open(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 func TestAttemptsBecomeRareWhileTheyFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
 		s.failing = errors.New("no room")
-		k := Open(s, Options{})
+		k := openKeeper(t, s, Options{})
 		for range 10 {
 			if k.Flush(t.Context()) == nil {
 				t.Fatal("no error")
@@ -226,7 +235,7 @@ func TestAttemptsBecomeRareWhileTheyFail(t *testing.T) {
 }
 
 func TestAFlushWaitsForWhoWrites(t *testing.T) {
-	k := Open(newStore(), Options{})
+	k := openKeeper(t, newStore(), Options{})
 	busy, cancel := context.WithCancel(t.Context())
 	k.busy <- struct{}{}
 	cancel()
@@ -237,7 +246,7 @@ func TestAFlushWaitsForWhoWrites(t *testing.T) {
 }
 
 func TestABackupEndsWithTheKeeper(t *testing.T) {
-	k := Open(newStore(), Options{})
+	k := openKeeper(t, newStore(), Options{})
 	started, ended := make(chan struct{}), make(chan error)
 	go func() {
 		ended <- k.Backup(writerFunc(func(p []byte) (int, error) {
@@ -264,7 +273,7 @@ func TestABackupEndsWithTheKeeper(t *testing.T) {
 // A store that has lost what it had, or has found what nobody knew of, is given all once more.
 func TestASourceGivesAllOnceMoreWhenTheStoreHasSomethingElse(t *testing.T) {
 	s := newStore()
-	k := Open(s, Options{})
+	k := openKeeper(t, s, Options{})
 	src := newSource()
 	src.put("a")
 	src.put("b")
@@ -346,7 +355,7 @@ func TestAFlushWritesAllPartsOfAJournal(t *testing.T) {
 // status tells of the journal.
 func TestAJournalThatCanNotBeWrittenHoldsNothingUp(t *testing.T) {
 	s := newStore()
-	k := Open(s, Options{})
+	k := openKeeper(t, s, Options{})
 	src := newSource()
 	src.put("a")
 	k.Follow("east", src)

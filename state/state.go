@@ -21,6 +21,7 @@ var (
 	ErrInUse           = errors.New("in use by another process")
 	ErrNotInUse        = errors.New("the state can not be read now")
 	ErrUnknownRevision = errors.New("no such revision is kept")
+	ErrLaterFormat     = errors.New("a later release of the relay wrote this file")
 )
 
 // Record is one resource of a source.
@@ -105,6 +106,8 @@ type Saved struct {
 	Records []Record
 	// Revision is the newest one, 0 when there is none.
 	Revision uint64
+	// Unusable is the number of stored resources that did not decode. The next whole batch removes them.
+	Unusable int
 }
 
 // Revision is a state that a source was in, and how it differs from the one before.

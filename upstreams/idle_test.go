@@ -64,7 +64,10 @@ type quietRelay struct {
 func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool) *quietRelay {
 	t.Helper()
 	store := &countingStore{Store: local.New(dir, nil)}
-	keeper := state.Open(store, state.Options{History: state.History{Revisions: 5}})
+	keeper, err := state.Open(store, state.Options{History: state.History{Revisions: 5}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	journal := events.New(events.Limits{})
 	keeper.FollowJournal(journal)
 	quiet := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) {

@@ -1,5 +1,5 @@
-// Package owner reports whether only this process and root can replace a file or directory. It
-// must not know the purpose of the file.
+// Package owner checks who can write to a file or directory, and opens and replaces files that only
+// this process's user and root can write to. It must not know the purpose of a file.
 package owner
 
 import (
@@ -13,7 +13,7 @@ import (
 // Trusts reports whether a user is this process's, or root.
 func Trusts(uid int) bool { return uid == os.Geteuid() || uid == 0 }
 
-// Of returns the user and the group that a file belongs to.
+// Of returns the user and the group of a file.
 func Of(info fs.FileInfo) (uid, gid int) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -22,9 +22,9 @@ func Of(info fs.FileInfo) (uid, gid int) {
 	return int(stat.Uid), int(stat.Gid)
 }
 
-// CheckAncestors returns an error when everybody can write to a directory on the way to a path,
-// through links too, and so replace the path. Directories with the sticky bit are safe. Groups
-// do not count: volumes of Kubernetes belong to the group of the pod.
+// CheckAncestors returns an error when everybody can write to a directory above a path, before or
+// after its links are followed, and could replace the path. Directories with the sticky bit are safe.
+// The rights of groups are ignored: volumes of Kubernetes belong to the group of the pod.
 func CheckAncestors(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"meshrelay/internal/owner"
 )
 
 // copied returns a copy of a directory, without what is no file.
@@ -274,7 +276,7 @@ func TestWhatIsWholeIsSavedFromADamagedFile(t *testing.T) {
 func TestWhatAKilledRelayLeftBehindIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	end(open(t, dir))
-	temp := filepath.Join(dir, tempPrefix+"123")
+	temp := Path(dir) + owner.TempSuffix + "123"
 	if err := os.WriteFile(temp, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}

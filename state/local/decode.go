@@ -13,15 +13,14 @@ import (
 	"meshrelay/state"
 )
 
-// decoder decodes the records of a log. It keeps what many records have in common, and memory for
-// the next one. One goroutine uses it.
+// decoder decodes the records of a log. It shares texts and kinds between records. One goroutine uses it.
 type decoder struct {
 	texts map[string]string
 	kinds map[string]mirror.Kind
 }
 
 // storedRecord is a statepb.Record, and storedResource a statepb.Resource. Their slices are parts of
-// the encoding.
+// the encoded message: a restart decodes each record, and the generated code would copy each field.
 type storedRecord struct {
 	resource, original     storedResource
 	typeURL, version, hash []byte
@@ -33,11 +32,10 @@ type storedResource struct {
 	encoded, source, cluster, version, kindOf []byte
 }
 
-// fault is set by tests only, to panic over a key.
+// fault lets a test panic at a key.
 var fault func(mirror.Key)
 
-// record is the inverse of encodeRecord. It returns a panic over the record as an error: this build
-// can not use the record.
+// record decodes a record, with its key and its encoded resource. It returns a panic as an error.
 func (d *decoder) record(keyBytes, b, data []byte) (r state.Record, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -61,17 +59,17 @@ func (d *decoder) record(keyBytes, b, data []byte) (r state.Record, err error) {
 		return r, err
 	}
 	if !m.resource.there {
-		return r, errors.New("there is no resource in it")
+		return r, errors.New("the record has no resource")
 	}
 	if r.Resource, err = d.resource(kind, &m.resource, data); err != nil {
 		return r, err
 	}
 	if r.Resource.FullName() != string(full) || r.Resource.Kind() != kind {
-		return r, fmt.Errorf("it is of %s", r.Resource.Key())
+		return r, fmt.Errorf("the record is of %s", r.Resource.Key())
 	}
 	if m.original.there {
 		if r.Original, err = d.resource(kind, &m.original, m.original.encoded); err != nil {
-			return r, fmt.Errorf("as the source has it: %w", err)
+			return r, fmt.Errorf("the original: %w", err)
 		}
 	}
 	r.TypeURL, r.Version, r.At = d.text(m.typeURL), r.Resource.SourceVersion(), m.at
@@ -91,7 +89,7 @@ func (d *decoder) resource(kind mirror.Kind, m *storedResource, data []byte) (_ 
 	return mirror.Restore(kind, data, d.text(m.source), d.text(m.cluster), m.version)
 }
 
-// text returns a text that many records have, held once.
+// text returns a text that many records share.
 func (d *decoder) text(b []byte) string {
 	s, known := d.texts[string(b)]
 	if !known {
@@ -118,7 +116,7 @@ func (d *decoder) kind(b []byte) (kind mirror.Kind, err error) {
 	return kind, nil
 }
 
-// parseRecord takes an encoded statepb.Record apart. Tests compare it with the generated code.
+// parseRecord decodes a statepb.Record. Tests compare it with the generated code.
 func parseRecord(b []byte) (r storedRecord, err error) {
 	c := wire.Fields(b)
 	for c.Next() && err == nil {
@@ -163,7 +161,7 @@ func (r *storedResource) parse(b []byte) error {
 	return c.Err()
 }
 
-// parseTime takes an encoded statepb.Time apart.
+// parseTime decodes a statepb.Time.
 func parseTime(b []byte) (time.Time, error) {
 	c := wire.Fields(b)
 	var seconds int64

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -15,79 +14,66 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/internal/owner"
+	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
 
-// maxIndex bounds relay.state.
+// maxIndex bounds relay.state, in bytes.
 const maxIndex = 64 << 20
 
-// directory is what is found in a directory of state.
+// directory is the content of a directory of state.
 type directory struct {
-	// index is what relay.state tells; nil when it is missing or can not be used, which indexErr
-	// explains.
+	// index is nil when it is missing or damaged, with the reason in indexErr.
 	index    *statepb.Index
 	indexErr error
-	// logs are by upstream, also those that are damaged.
-	logs map[string]*upstream
-	// lost tells that an upstream, or the index, is damaged or missing.
-	lost bool
-	// old is relay.db, when it must be taken over or is damaged: then logs have its content.
-	old *oldFile
-	// imported is what the index is to tell of relay.db.
-	imported *statepb.Imported
-	size     int64
-	// damage is the first thing that is wrong.
-	damage error
+	logs     map[string]*upstream // by upstream, with damaged ones
+	// lost is set when an upstream, or the index, is damaged or missing.
+	lost   bool
+	size   int64 // bytes
+	damage error // the first one
 }
 
 func (d *directory) broken(err error) { d.damage = cmp.Or(d.damage, err) }
 
+// served reports whether clients were served with this state, and nothing of it is lost.
+func (d *directory) served() bool { return d.index.GetServed() && !d.lost }
+
 func (d *directory) close() {
 	for _, u := range d.logs {
-		u.file.Close() //nolint:errcheck // nil of one in memory
+		u.file.Close()
 	}
 }
 
-// readDirectory reads all that is in a directory, and changes nothing. It fails when a file can
-// not be opened.
+// readDirectory reads a directory, and changes nothing. It fails when a file can not be opened or has
+// a later format. A missing directory is empty.
 func readDirectory(dir string) (*directory, error) {
+	if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	d := &directory{logs: map[string]*upstream{}}
-	if err := d.read(dir); err != nil {
+	d.index, d.size, d.indexErr = readIndex(dir)
+	switch {
+	case errors.Is(d.indexErr, errCorrupt):
+		d.broken(d.indexErr)
+	case d.indexErr != nil && !errors.Is(d.indexErr, fs.ErrNotExist):
+		return nil, d.indexErr
+	}
+	if err := d.readLogs(dir); err != nil {
 		d.close()
 		return nil, err
 	}
-	return d, nil
-}
-
-func (d *directory) read(dir string) error {
-	if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // what it has would be taken for missing
-	}
-	b, err := readIndex(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	d.size = int64(len(b))
-	if err == nil {
-		d.index, err = decodeIndex(b)
-	}
-	if d.indexErr = err; err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.broken(err)
-	}
-	if err := d.readLogs(dir); err != nil {
-		return err
-	}
+	d.lost = d.lost || d.index == nil
 	for _, name := range d.index.GetUpstreams() {
 		if d.logs[name] == nil {
 			d.lost = true
 			d.broken(corruptf("upstream %.100q is missing", name))
 		}
 	}
-	d.lost = d.lost || d.index == nil
-	return d.readOld(dir)
+	return d, nil
 }
 
-// readLogs reads the logs, as many at a time as there are CPUs.
+// readLogs reads the logs in as many goroutines as there are CPUs.
 func (d *directory) readLogs(dir string) error {
 	var names []string
 	for _, path := range list(dir, logName("*")) {
@@ -105,122 +91,60 @@ func (d *directory) readLogs(dir string) error {
 		})
 	}
 	err := group.Wait()
-	for _, u := range logs { // also after an error, so that their files are closed
-		if u != nil {
-			d.add(u, u.info.Size())
+	for _, u := range logs { // also after an error, so that close finds them
+		if u == nil {
+			continue
+		}
+		d.logs[u.name] = u
+		d.size += u.info.Size()
+		d.lost = d.lost || u.lost
+		if u.damage != nil {
+			d.broken(fmt.Errorf("upstream %s: %w", u.name, u.damage))
+		}
+		if errors.Is(u.damage, state.ErrLaterFormat) {
+			err = cmp.Or(err, fmt.Errorf("%s: %w", u.file.Name(), u.damage))
 		}
 	}
 	return err
 }
 
-func (d *directory) add(u *upstream, size int64) {
-	d.size += size
-	d.logs[u.name] = u
-	d.lost = d.lost || u.lost
-	if u.damage != nil {
-		d.broken(fmt.Errorf("upstream %s: %w", u.name, u.damage))
-	}
-}
-
-// readOld reads relay.db unless this file was read before.
-func (d *directory) readOld(dir string) error {
-	was := d.index.GetImported()
-	d.imported = was // the file may come back
-	o, err := openOld(filepath.Join(dir, oldName), was)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && o == nil {
-		return nil
-	}
+// readIndex reads relay.state, which is like a log with one frame. It returns its size as well.
+func readIndex(dir string) (*statepb.Index, int64, error) {
+	f, info, err := owner.Open(filepath.Join(dir, indexName), os.O_RDONLY, 0)
 	if err != nil {
-		return err
-	}
-	d.imported = o.from
-	switch {
-	case was != nil && was.Size == o.from.Size && was.Transaction == o.from.Transaction:
-		return nil // somebody has touched or copied it
-	case d.index == nil && len(d.logs) > 0:
-		// The index is lost that would tell. Logs are made after an index is, so that these are
-		// not left of a first start that was cut short: they are newer.
-		return nil
-	}
-	d.old = o
-	if o.damage != nil {
-		d.imported = was // it is set aside
-		d.broken(fmt.Errorf("%s: %w", oldName, o.damage))
-		if len(d.logs) > 0 {
-			o.sources = nil // what is here is whole
-			return nil
-		}
-	}
-	d.close()
-	d.logs = map[string]*upstream{}
-	for name, s := range o.sources {
-		m, err := s.log(name)
-		if err != nil {
-			return fmt.Errorf("%s: upstream %s: %w", o.path, name, err)
-		}
-		d.add(readUpstream(name, m.reader(), int64(len(m))), int64(len(m)))
-	}
-	return nil
-}
-
-// served reports whether clients were served with this state, and nothing of it is lost.
-func (d *directory) served() bool {
-	if d.old != nil && d.old.sources != nil {
-		return d.old.hasServed()
-	}
-	return d.index.GetServed() && !d.lost
-}
-
-// readIndex reads relay.state.
-func readIndex(dir string) ([]byte, error) {
-	f, _, err := openOwn(filepath.Join(dir, indexName), os.O_RDONLY, 0)
-	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxIndex))
-}
-
-// decodeIndex and encodeIndex know relay.state, which is like a log with one frame.
-func decodeIndex(b []byte) (*statepb.Index, error) {
-	from := memory(b).reader()
-	if _, err := readHead(from); err != nil {
-		return nil, err
-	}
-	r := &reader{from: from, size: int64(len(b))}
-	f, err := r.frame(headLen)
 	index := &statepb.Index{}
-	if err == nil {
-		err = proto.Unmarshal(f.record, index)
+	size := info.Size()
+	if _, err = readHead(f); err == nil {
+		var entry frame
+		r := &reader{from: f, size: min(size, maxIndex)}
+		if entry, err = r.frame(headLen); err == nil && proto.Unmarshal(entry.record, index) != nil {
+			err = invalidEntry(headLen)
+		}
 	}
 	if err != nil {
-		return nil, corruptf("%v", err)
+		return nil, size, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	return index, nil
+	return index, size, nil
 }
 
 func encodeIndex(index *statepb.Index) ([]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(index)
-	if err != nil {
-		return nil, err
-	}
-	out, _ := appendFrame(encodeHead(headLen), nil, b, nil, 0)
-	return out, nil
+	return appendFrame(encodeHead(headLen), &frame{record: b}), err
 }
 
-// repair makes a directory whole. It sets aside unusable files, and carries over their whole
-// parts. A kill at any moment loses nothing more: a file that repair replaces has a second name
-// until then.
+// repair makes a directory whole. It sets damaged files aside and carries over their whole parts. A kill
+// loses nothing more: until repair replaces a file, the file has both names.
 func (s *Store) repair(d *directory) error {
-	index := &statepb.Index{Imported: d.imported, Served: d.served()}
-	s.update(func() { s.index = d.index })
-	if d.indexErr != nil && !errors.Is(d.indexErr, fs.ErrNotExist) {
-		if err := s.setAside(indexName, d.indexErr); err != nil {
-			return err
-		}
+	for _, path := range list(s.dir, "*"+owner.TempSuffix+"*") { // of a relay that was killed
+		os.Remove(path) //nolint:errcheck // the next start tries again
 	}
-	if d.old != nil {
-		if err := s.takeOver(d.old); err != nil {
+	index := &statepb.Index{Served: d.served()}
+	s.update(func() { s.index = d.index })
+	if errors.Is(d.indexErr, errCorrupt) {
+		if err := s.setAside(indexName, d.indexErr); err != nil {
 			return err
 		}
 	}
@@ -237,65 +161,34 @@ func (s *Store) repair(d *directory) error {
 			index.Upstreams = append(index.Upstreams, name)
 		}
 	}
-	if d.old != nil && d.old.damage != nil {
-		if err := remove(filepath.Join(s.dir, oldName)); err != nil {
-			return err
-		}
-	}
 	if d.indexErr == nil && proto.Equal(index, s.index) {
 		return nil
 	}
 	return s.writeIndex(index)
 }
 
-// repairLog makes the log of an upstream whole and writable, or removes it.
+// repairLog makes a log whole. A lost one it removes.
 func (s *Store) repairLog(d *directory, name string) error {
 	u := d.logs[name]
-	if u.damage != nil && u.file != nil {
-		if err := s.setAside(logName(name), u.damage); err != nil {
-			return err
-		}
-	}
-	switch {
-	case u.lost:
-		delete(d.logs, name)
-		return remove(filepath.Join(s.dir, logName(name)))
-	case u.damage == nil && u.file != nil:
+	if u.damage == nil {
 		if u.info.Size() > u.end {
 			return u.file.Truncate(u.end) // a torn batch
 		}
 		return nil
 	}
+	if err := s.setAside(logName(name), u.damage); err != nil {
+		return err
+	}
+	defer u.file.Close()
+	if u.lost {
+		delete(d.logs, name)
+		return remove(u.file.Name())
+	}
 	next, err := s.replaceLog(name, u.rewrite)
 	if err == nil {
-		u.file.Close() //nolint:errcheck // nil of one in memory
 		d.logs[name] = next
 	}
 	return err
-}
-
-// takeOver makes room for what relay.db has. That stays as it is, unless it is damaged.
-func (s *Store) takeOver(o *oldFile) error {
-	if o.damage != nil {
-		if err := s.setAside(oldName, o.damage); err != nil || o.sources == nil {
-			return err
-		}
-	}
-	// The index comes first, and names no relay.db: whatever logs there are when this is cut
-	// short, the next start begins anew.
-	if err := s.writeIndex(&statepb.Index{}); err != nil {
-		return err
-	}
-	for _, path := range list(s.dir, logName("*")) {
-		if upstreamOf(path) == "" {
-			continue
-		}
-		if err := errors.Join(s.setAside(filepath.Base(path), errDisplaced), remove(path)); err != nil {
-			return err
-		}
-	}
-	s.log.Info("state of an earlier release taken over", "path", o.path, "upstreams", len(o.sources))
-	return nil
 }
 
 func remove(path string) error {

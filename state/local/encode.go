@@ -14,8 +14,8 @@ import (
 	"meshrelay/state/local/statepb"
 )
 
-// encodeKey encodes the key of a resource: the length of the kind as a varint, the kind as
-// "group/Kind", and the full name.
+// encodeKey encodes the key of a resource: the length of the kind as a varint, the kind ("group/Kind"),
+// and the full name.
 func encodeKey(k mirror.Key) []byte {
 	kind := k.Kind.Group + "/" + k.Kind.Kind
 	name := k.Name
@@ -29,7 +29,7 @@ func encodeKey(k mirror.Key) []byte {
 func splitKey(b []byte) (kind, full []byte, err error) {
 	n, m := protowire.ConsumeVarint(b)
 	if m < 0 || n > uint64(len(b)-m) {
-		return nil, nil, errors.New("no key of a resource")
+		return nil, nil, errors.New("the key is not valid")
 	}
 	return b[m : m+int(n)], b[m+int(n):], nil
 }
@@ -56,12 +56,12 @@ func parseKey(b []byte) (mirror.Key, error) {
 func parseKind(s string) (mirror.Kind, error) {
 	group, kind, ok := strings.Cut(s, "/")
 	if !ok {
-		return mirror.Kind{}, errors.New("no kind of a resource")
+		return mirror.Kind{}, errors.New("the kind is not valid")
 	}
 	return mirror.Kind{Group: group, Kind: kind}, nil
 }
 
-// encodeRecord encodes a record that stands under a key, but for the encoded resource.
+// encodeRecord encodes the record of a key, without the encoded resource.
 func encodeRecord(key mirror.Key, r *state.Record) ([]byte, error) {
 	m := &statepb.Record{
 		Resource: encodeResource(key.Kind, r.Resource), TypeUrl: []byte(r.TypeURL), Version: []byte(r.Version), At: encodeTime(r.At.Truncate(time.Second)),
@@ -103,7 +103,7 @@ func timeOf(seconds int64, nanos uint64) time.Time {
 	return time.Unix(seconds, int64(min(nanos, 999_999_999))).UTC()
 }
 
-// encodeMeta begins a ledger.
+// encodeMeta returns a ledger without the counts of resources and revisions.
 func encodeMeta(m state.Meta) *statepb.Ledger {
 	l := &statepb.Ledger{
 		Synced: m.Synced, LastContact: encodeTime(m.LastContact), Fingerprint: []byte(m.Fingerprint), HeldSince: encodeTime(m.HeldSince),
@@ -115,7 +115,7 @@ func encodeMeta(m state.Meta) *statepb.Ledger {
 	return l
 }
 
-// sameMeta reports whether two Metas are kept as the same.
+// sameMeta reports whether two Metas have the same encoding.
 func sameMeta(a, b state.Meta) bool { return proto.Equal(encodeMeta(a), encodeMeta(b)) }
 
 func decodeMeta(l *statepb.Ledger) state.Meta {
@@ -129,10 +129,10 @@ func decodeMeta(l *statepb.Ledger) state.Meta {
 	return m
 }
 
-func encodeRevision(r *state.Revision, replaced int64) *statepb.Chapter {
-	c := &statepb.Chapter{
+func encodeRevision(r *state.Revision, replaced int64) *statepb.Revision {
+	c := &statepb.Revision{
 		Time: encodeTime(r.Time), Added: uint64(r.Added), Changed: uint64(r.Changed), Removed: uint64(r.Removed), Resources: uint64(r.Resources),
-		By: []byte(r.By), UndoBytes: uint64(replaced),
+		By: []byte(r.By), ReplacedBytes: uint64(replaced),
 	}
 	for _, key := range r.Keys {
 		c.Keys = append(c.Keys, []byte(key))
@@ -140,7 +140,7 @@ func encodeRevision(r *state.Revision, replaced int64) *statepb.Chapter {
 	return c
 }
 
-func decodeRevision(id uint64, c *statepb.Chapter) state.Revision {
+func decodeRevision(id uint64, c *statepb.Revision) state.Revision {
 	r := state.Revision{
 		ID: id, Time: decodeTime(c.Time), Added: int(c.Added), Changed: int(c.Changed), Removed: int(c.Removed), Resources: int(c.Resources), By: string(c.By),
 	}

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/zeebo/xxh3"
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/mirror"
@@ -24,7 +22,7 @@ func TestADirectoryThatCanNotBeMadeIsMadeLater(t *testing.T) {
 	if err := os.WriteFile(dir, []byte("a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := state.Open(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
+	k := openStore(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
 	defer end(k)
 	st := k.Status()
 	if st.InUse || st.Healthy || !strings.Contains(st.LastError, dir) {
@@ -63,8 +61,8 @@ func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T)
 
 	other, err := os.Open(filepath.Join(dir, lockName))
 	must(t, err)
-	must(t, lock(other, syscall.LOCK_EX))
-	k = state.Open(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
+	must(t, lock(other, syscall.LOCK_EX, 0))
+	k = openStore(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
 	if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
 		t.Fatal("opened without a lock")
 	}
@@ -132,40 +130,6 @@ func TestFilesAreTheirOwnersAlone(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v, want %v; %v", path, info.Mode().Perm(), want, err)
 		}
-	}
-}
-
-// newer makes a file one of a later version of the relay.
-func newer(t *testing.T, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	must(t, err)
-	little.PutUint32(b[8:], formatVersion+1)
-	little.PutUint64(b[24:], xxh3.Hash(b[:24]))
-	must(t, os.WriteFile(path, b, 0o600))
-	return b
-}
-
-func TestAFileOfANewerRelayIsSetAsideAndNotOverwritten(t *testing.T) {
-	for _, name := range []string{indexName, logName("east")} {
-		dir := t.TempDir()
-		keepOne(t, dir)
-		before := newer(t, filepath.Join(dir, name))
-		if f, err := ReadFile(Path(dir)); !errors.Is(err, errNewer) && (err != nil || !strings.Contains(f.Damage, errNewer.Error())) {
-			t.Errorf("%s: error %v", name, err)
-		}
-		k := openState(dir)
-		st := k.Status()
-		if !st.Healthy || len(st.SetAside) != 1 || !strings.Contains(st.SetAside[0], asideUnknown) {
-			t.Fatalf("%s: status %+v", name, st)
-		}
-		if after, err := os.ReadFile(st.SetAside[0]); err != nil || string(after) != string(before) {
-			t.Errorf("%s: it is not as it was: %v", name, err)
-		}
-		if n := len(k.Load("east").Records); (n == 1) != (name == indexName) {
-			t.Errorf("%s: %d records", name, n)
-		}
-		end(k)
 	}
 }
 
@@ -334,7 +298,7 @@ func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	defer u.file.Close()
 	w := newWriter(u, u.file)
 	w.at = u.end
-	_, err = w.put(string(encodeKey(key)), record, nil, 0)
+	_, err = w.put(frame{key: encodeKey(key), record: record})
 	must(t, err)
 	_, err = w.commit(proto.CloneOf(u.ledger), nil)
 	must(t, err)
@@ -349,6 +313,7 @@ func TestWhatThisVersionCanNotUseIsRemoved(t *testing.T) {
 	k := open(t, dir)
 	f := newFake()
 	f.put(record("db", "1"))
+	f.setMeta(state.Meta{Synced: true})
 	k.Follow("east", f)
 	flush(t, k)
 	end(k)

@@ -146,7 +146,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 	o := bounds
 	o.MaxAge = time.Hour
 	store := New(t.TempDir(), nil)
-	k := state.Open(store, state.Options{History: o})
+	k := openStore(store, state.Options{History: o})
 	defer end(k)
 	f := newFake()
 	k.Follow("east", f)

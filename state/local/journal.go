@@ -8,18 +8,19 @@ import (
 	"os"
 	"path/filepath"
 
+	"meshrelay/internal/owner"
 	"meshrelay/state"
 )
 
-// The journal is two files of lines: the newer one is appended to, and takes the place of the older
-// one when it is full.
+// The journal is two files of lines. Lines are appended to the newer file. A full one replaces the older
+// file.
 const (
 	journalName    = "events.log"
 	oldJournalName = "events.old.log"
 	maxJournal     = 8 << 20 // bytes of a file
 )
 
-// LoadJournal implements state.Store. Of a file that can not be read it returns nothing.
+// LoadJournal implements state.Store. It leaves out files that can not be read.
 func (s *Store) LoadJournal() (lines [][]byte) {
 	if !s.open {
 		return nil
@@ -35,11 +36,11 @@ func (s *Store) LoadJournal() (lines [][]byte) {
 }
 
 func (s *Store) readJournal(name string) []byte {
-	f, info, err := openOwn(filepath.Join(s.dir, name), os.O_RDONLY, 0)
+	f, info, err := owner.Open(filepath.Join(s.dir, name), os.O_RDONLY, 0)
 	if err == nil {
 		defer f.Close()
 		text := make([]byte, min(info.Size(), 2*maxJournal))
-		_, err = f.ReadAt(text, max(info.Size()-2*maxJournal, 0)) // the newest, if somebody has made it long
+		_, err = f.ReadAt(text, max(info.Size()-2*maxJournal, 0)) // its end, if it is too long
 		if err == nil || errors.Is(err, io.EOF) {
 			return text
 		}
@@ -50,13 +51,13 @@ func (s *Store) readJournal(name string) []byte {
 	return nil
 }
 
-// AppendJournal implements state.Store. After a line that was cut off it begins a new one. When it fails,
-// the file is as it was: the lines come again, and would fill the disk.
+// AppendJournal implements state.Store. It ends a line that was cut off. After an error it restores the
+// former size: the caller tries again, and parts of lines would fill the disk.
 func (s *Store) AppendJournal(lines []byte) (err error) {
 	if err := s.turnJournal(len(lines)); err != nil {
 		return err
 	}
-	f, info, err := openOwn(filepath.Join(s.dir, journalName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	f, info, err := owner.Open(filepath.Join(s.dir, journalName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func (s *Store) AppendJournal(lines []byte) (err error) {
 	return err
 }
 
-// turnJournal makes the newer file the older one when it has no room for more bytes.
+// turnJournal renames the newer file to the older one when more bytes would exceed its size.
 func (s *Store) turnJournal(more int) error {
 	path := filepath.Join(s.dir, journalName)
 	info, err := os.Lstat(path)
@@ -91,5 +92,5 @@ func (s *Store) turnJournal(more int) error {
 	if err := os.Rename(path, filepath.Join(s.dir, oldJournalName)); err != nil {
 		return err
 	}
-	return syncDir(s.dir)
+	return owner.SyncDir(s.dir)
 }

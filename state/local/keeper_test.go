@@ -153,8 +153,17 @@ var bounds = state.History{Revisions: 100, MaxAge: time.Hour, MaxBytes: 1 << 20}
 // openState opens the state in a directory, whatever it is like.
 func openState(dir string) *state.Keeper { return openWith(dir, bounds) }
 
+// openStore opens a state of a format that this build reads.
+func openStore(store state.Store, o state.Options) *state.Keeper {
+	k, err := state.Open(store, o)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
 func openWith(dir string, h state.History) *state.Keeper {
-	return state.Open(New(dir, nil), state.Options{History: h})
+	return openStore(New(dir, nil), state.Options{History: h})
 }
 
 // open opens a state that must be good.
@@ -259,7 +268,7 @@ func TestSourcesThatAreNotRetainedAreForgotten(t *testing.T) {
 	flush(t, k)
 	end(k)
 
-	k = state.Open(New(dir, nil), state.Options{History: bounds, Retain: []string{"east", "north"}})
+	k = openStore(New(dir, nil), state.Options{History: bounds, Retain: []string{"east", "north"}})
 	if s := k.Load("west"); len(s.Records) != 0 {
 		t.Error("what is not retained is loaded")
 	}
@@ -358,7 +367,7 @@ func TestWhatIsAsItWasIsNotWritten(t *testing.T) {
 
 func TestRunWritesInIntervalsAndAtTheEnd(t *testing.T) {
 	dir := t.TempDir()
-	k := state.Open(New(dir, nil), state.Options{FlushInterval: time.Millisecond, History: bounds})
+	k := openStore(New(dir, nil), state.Options{FlushInterval: time.Millisecond, History: bounds})
 	f := newFake()
 	k.Follow("east", f)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -383,7 +392,7 @@ func TestRunWritesInIntervalsAndAtTheEnd(t *testing.T) {
 	}
 
 	// The last changes are written, whatever the interval.
-	k = state.Open(New(dir, nil), state.Options{FlushInterval: time.Hour, History: bounds})
+	k = openStore(New(dir, nil), state.Options{FlushInterval: time.Hour, History: bounds})
 	f = restoredFake(k.Load("east"))
 	k.Follow("east", f)
 	f.put(record("db", "2"))

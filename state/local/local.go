@@ -1,8 +1,8 @@
-// Package local keeps state in a directory on the local disk: a log of its own for each
-// upstream, so that damage costs one upstream only, and an index of them.
+// Package local keeps state in a directory on the local disk: one log for each upstream, so that
+// damage costs one upstream only, and an index of the logs.
 //
-// The package owns the files, their format and the lock. It must not know when something is
-// written, nor what the resources are for. It implements state.Store.
+// The package owns the files, their format and the lock. It must not know when the state is written,
+// nor the purpose of the resources. It implements state.Store.
 package local
 
 import (
@@ -19,14 +19,15 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/internal/owner"
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
 
-// Path returns the file by which a directory of state is known.
+// Path returns the index of a directory of state. Messages name the state by this path.
 func Path(dir string) string { return filepath.Join(dir, indexName) }
 
-// LockPath returns the file of a directory of state that is locked while a relay uses the directory.
+// LockPath returns the file that a relay locks while it uses a directory of state.
 func LockPath(dir string) string { return filepath.Join(dir, lockName) }
 
 // Store is a state.Store in a directory.
@@ -36,19 +37,18 @@ type Store struct {
 
 	// The following fields belong to the goroutine that calls Open, Apply and the like.
 	lockFile *os.File
-	index    *statepb.Index // what relay.state holds
+	index    *statepb.Index // the content of relay.state
 
-	// mu guards what follows, and what the logs have: it is held for writing while that
-	// changes, not during I/O.
+	// mu guards the following fields and the fields of the logs. It is not held during I/O.
 	mu   sync.RWMutex
 	open bool
-	// logs are by upstream. They are nil while nothing can be read, and can be read while the
-	// directory can not be written.
+	// logs are by upstream. They are nil while the directory can not be read. They are not while it
+	// can be read and not written.
 	logs map[string]*upstream
 	info state.Info
 }
 
-// New returns the store in a directory, which Open makes when it is not there.
+// New returns the store in a directory. Open makes the directory when it is missing.
 func New(dir string, log *slog.Logger) *Store {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -64,7 +64,7 @@ func (s *Store) Open() (*state.Found, error) {
 	}
 	err := s.check()
 	if errors.Is(err, errCorrupt) {
-		s.update(func() { s.logs, s.open = nil, false }) // the next call reads all, and sets aside what is damaged
+		s.update(func() { s.logs, s.open = nil, false }) // the next call repairs the directory
 	}
 	return nil, err
 }
@@ -72,28 +72,32 @@ func (s *Store) Open() (*state.Found, error) {
 // Close implements state.Store.
 func (s *Store) Close() error {
 	for _, u := range s.logs {
-		u.file.Close() //nolint:errcheck // nil of one in memory
+		u.file.Close()
 	}
 	s.update(func() { s.logs, s.open = nil, false })
-	s.lockFile.Close() //nolint:errcheck // nil when there never was one
+	s.lockFile.Close() // without effect on nil
 	s.lockFile = nil
 	return nil
 }
 
-// update changes what mu guards.
+// update changes fields that mu guards.
 func (s *Store) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// attach takes the directory into use. When it can not be written, what it has can be read.
+// attach takes the directory into use. When it can be read and not written, attach returns its content
+// and the error.
 func (s *Store) attach() (*state.Found, error) {
 	err := s.prepare()
-	if errors.Is(err, state.ErrInUse) || errors.Is(err, errNotOurs) {
+	if errors.Is(err, state.ErrInUse) || errors.Is(err, owner.ErrOthers) {
 		return nil, err
 	}
 	d, readErr := readDirectory(s.dir)
+	if errors.Is(readErr, state.ErrLaterFormat) {
+		return nil, readErr
+	}
 	if readErr != nil {
 		return nil, cmp.Or(err, readErr)
 	}
@@ -102,7 +106,7 @@ func (s *Store) attach() (*state.Found, error) {
 	}
 	if err != nil && (s.logs != nil || len(d.logs) == 0) {
 		d.close()
-		return nil, err // what can be read is known
+		return nil, err // the content was returned before
 	}
 	maps.DeleteFunc(d.logs, func(_ string, u *upstream) bool { return u.lost })
 	found := &state.Found{Sources: map[string]state.Kept{}, Served: d.served()}
@@ -121,36 +125,28 @@ func (s *Store) prepare() error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	note, err := checkDir(s.dir)
+	note, err := owner.ClaimDir(s.dir)
 	s.update(func() { s.info.Note = note })
-	if err != nil {
+	if err != nil || s.lockFile != nil {
 		return err
 	}
-	if s.lockFile == nil {
-		if s.lockFile, err = lockDir(s.dir); err != nil {
-			return cmp.Or(shareDir(s.dir), err)
-		}
-	}
-	for _, path := range list(s.dir, tempPrefix+"*") {
-		os.Remove(path) //nolint:errcheck // of a relay that was killed; the next start tries again
+	if s.lockFile, err = lockDir(s.dir); err != nil {
+		return cmp.Or(checkUse(s.dir), err)
 	}
 	return nil
 }
 
-// check sees to it that the files are still those that are open, and writes those anew that
-// somebody has removed, or put others in the place of.
+// check compares the files with the open ones. It rewrites files that somebody has removed or replaced,
+// and logs with a failed sync.
 func (s *Store) check() error {
-	b, err := readIndex(s.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	index, _, err := readIndex(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errCorrupt) {
 		return err
 	}
-	if index, bad := decodeIndex(b); bad != nil || !proto.Equal(index, s.index) {
-		s.lockFile.Close() // it may be gone, too
+	if err != nil || !proto.Equal(index, s.index) {
+		s.lockFile.Close() // the whole directory may be another one
 		s.lockFile = nil
-		if err := s.prepare(); err != nil {
-			return err
-		}
-		if err := s.displace(indexName, err == nil); err != nil {
+		if err := cmp.Or(s.prepare(), s.displace(indexName)); err != nil {
 			return err
 		}
 		if err := s.writeIndex(s.index); err != nil {
@@ -161,14 +157,14 @@ func (s *Store) check() error {
 		info, err := os.Stat(filepath.Join(s.dir, logName(name)))
 		switch {
 		case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(info, u.info):
-			if err := s.displace(logName(name), err == nil); err != nil {
+			if err := s.displace(logName(name)); err != nil {
 				return err
 			}
 		case u.suspect:
 		case err == nil && info.Size() < u.end:
 			return fmt.Errorf("%s: %w", u.file.Name(), corruptf("it was cut off while it was in use"))
 		default:
-			continue // other errors tell nothing of the file
+			continue // other errors say nothing about the file
 		}
 		if err := s.rewrite(name); err != nil {
 			return err
@@ -177,20 +173,15 @@ func (s *Store) check() error {
 	return nil
 }
 
-// displace makes room for a file that was removed while it was in use, or that another one has
-// taken the place of.
-func (s *Store) displace(name string, there bool) error {
+// displace makes room for a file that somebody has removed or replaced while it was open.
+func (s *Store) displace(name string) error {
 	s.log.Warn("state file rewritten, was removed or replaced while in use", "path", filepath.Join(s.dir, name))
-	if !there {
-		return nil
-	}
-	return s.setAside(name, errDisplaced)
+	return s.setAside(name, errors.New("the file was not written by this relay"))
 }
 
-// replaceLog writes a new log for an upstream, in place of the old one if there is one, and opens
-// it.
+// replaceLog writes a new log for an upstream, in the place of the former one, and opens it.
 func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, error) {
-	if err := replaceFile(filepath.Join(s.dir, logName(name)), write); err != nil {
+	if err := owner.Replace(filepath.Join(s.dir, logName(name)), write); err != nil {
 		return nil, err
 	}
 	u, err := openUpstream(s.dir, name)
@@ -200,7 +191,7 @@ func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, 
 	return u, err
 }
 
-// rewrite writes the log of an upstream anew, and takes it into use.
+// rewrite writes the log of an upstream again without garbage, and takes the new file into use.
 func (s *Store) rewrite(name string) error {
 	u := s.logs[name]
 	next, err := s.replaceLog(name, u.rewrite)
@@ -212,13 +203,13 @@ func (s *Store) rewrite(name string) error {
 	return nil
 }
 
-// writeIndex makes an index durable, and the one in use.
+// writeIndex makes an index durable, and takes it into use.
 func (s *Store) writeIndex(index *statepb.Index) error {
 	b, err := encodeIndex(index)
 	if err != nil {
 		return err
 	}
-	err = replaceFile(s.info.Path, func(f *os.File) error {
+	err = owner.Replace(s.info.Path, func(f *os.File) error {
 		_, err := f.Write(b)
 		return err
 	})
@@ -259,7 +250,7 @@ func (s *Store) Forget(name string) error {
 	if err := remove(u.file.Name()); err != nil {
 		return err
 	}
-	return syncDir(s.dir)
+	return owner.SyncDir(s.dir)
 }
 
 // Apply implements state.Store.
@@ -277,14 +268,16 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 			return state.Kept{}, err
 		}
 	}
-	s.mu.RLock()
-	gone := u.unusable
-	s.mu.RUnlock()
-	w, err := u.write(&b, gone)
+	w, err := u.write(&b)
 	if err != nil || w == nil {
 		return u.kept(), err
 	}
-	s.update(w.take)
+	s.update(func() {
+		w.take()
+		if b.Meta.Whole {
+			u.unusable = 0 // they are removed
+		}
+	})
 	kept := u.kept()
 	kept.Wrote = true
 	if u.garbage() {
@@ -296,10 +289,10 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	return kept, nil
 }
 
-// create begins to keep an upstream.
+// create makes an empty log for an upstream.
 func (s *Store) create(name string) (*upstream, error) {
 	if !state.IsName(name) {
-		return nil, fmt.Errorf("%.100q is no name of an upstream", name)
+		return nil, fmt.Errorf("%.100q is not a valid name of an upstream", name)
 	}
 	u, err := s.replaceLog(name, func(f *os.File) error { return newWriter(nil, f).finish() })
 	if err != nil {
@@ -314,10 +307,10 @@ func (s *Store) create(name string) (*upstream, error) {
 	return u, err
 }
 
-// lookAside notes which files are set aside. Info only tells: a disk that hangs must not make
-// those hang who ask how the relay is.
+// lookAside lists the files that are set aside. Info does not read the directory, so that it never waits
+// for a disk.
 func (s *Store) lookAside() {
-	found := list(s.dir, "*."+asideCorrupt+"-*", "*."+asideUnknown+"-*")
+	found := list(s.dir, "*"+asideMark+"*")
 	s.update(func() { s.info.SetAside = found })
 }
 
@@ -329,7 +322,7 @@ func (s *Store) Info() state.Info {
 	info.InUse = s.open
 	for _, u := range s.logs {
 		info.Size += u.end
-		info.Unusable += len(u.unusable)
+		info.Unusable += u.unusable
 	}
 	return info
 }

@@ -1,38 +1,36 @@
 package local
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/zeebo/xxh3"
+
+	"meshrelay/state"
 )
 
-// A log is a head and then frames. The head tells up to where the log was durable before the last
-// batch was appended: what is broken up to there is damage, what is broken behind it is a torn
-// batch. It is shorter than a sector, which a disk writes whole.
+// A log is a head and then frames. The head has the offset up to which the log was durable before the
+// last batch was appended. A broken frame before that offset is damage, one behind it is a torn batch.
+// The head is shorter than a sector, which a disk writes whole.
 //
-// A frame is the change of a key, with the record and the encoded resource, both empty when the
-// key is gone, or, without a key, the commit that ends a batch. Numbers are little-endian.
+// A frame with a key is a change: a record and the encoded resource, both empty for a removal. A frame
+// without a key is a commit, which ends a batch. Numbers are little-endian.
 const (
-	// formatVersion is the newest format that this build knows, and writes. Format 1 was that
-	// of relay.db.
+	// formatVersion is the format that this build reads and writes. A later format keeps the head.
 	formatVersion = 2
 
-	headMark = "meshlog\n" // then the version, 4 bytes of nothing, durable, and a checksum
+	headMark = "meshlog\n" // then the format, the durable offset, and a checksum, each of 8 bytes
 	headLen  = 32
 
 	frameHeadLen = 28 // a checksum of the rest, three lengths, and the digest
 	maxFrame     = 1 << 30
 
-	windowLen = 1 << 16 // a restart has one for each upstream, or several
-	bufferLen = 1 << 20
+	windowLen = 1 << 16 // a restart has at least one window for each upstream
 )
 
 var (
-	errNewer   = errors.New("the file is of a newer version of the relay")
 	errCorrupt = errors.New("the file is damaged")
 
 	little = binary.LittleEndian
@@ -49,49 +47,53 @@ func encodeHead(durable int64) []byte {
 	return little.AppendUint64(b, xxh3.Hash(b))
 }
 
+// readHead returns the durable offset. It fails with state.ErrLaterFormat or errCorrupt.
 func readHead(r io.ReaderAt) (durable int64, err error) {
 	b := make([]byte, headLen)
 	if _, err := r.ReadAt(b, 0); err != nil || string(b[:8]) != headMark || xxh3.Hash(b[:24]) != little.Uint64(b[24:]) {
-		return 0, corruptf("it does not begin as a state file does")
+		return 0, corruptf("it has no valid head")
 	}
-	if v := little.Uint32(b[8:]); v > formatVersion {
-		return 0, fmt.Errorf("%w: it has format %d, and this version knows %d", errNewer, v, formatVersion)
+	if v := little.Uint64(b[8:]); v > formatVersion {
+		return 0, fmt.Errorf("%w: it has format %d, and this release reads format %d: start the release that wrote it, or set state.dir to another directory",
+			state.ErrLaterFormat, v, formatVersion)
 	}
 	return int64(little.Uint64(b[16:])), nil
 }
 
-// frame is one entry of a log.
+// frame is one entry of a log. Its slices are parts of a reader's window.
 type frame struct {
 	key, record, data []byte
-	digest            uint64 // of the content, without what only the protocol of the source gives
-	// sum is the checksum, and size includes the head.
-	sum  uint64
-	size int
+	digest            uint64 // of the content, without the version that the source gave
+	sum               uint64 // the checksum
+	size              int    // bytes, with the head
 }
 
-// appendFrame appends a frame, and returns its checksum.
-func appendFrame(b []byte, key, record, data []byte, digest uint64) (out []byte, sum uint64) {
+// removal reports whether the frame removes its key.
+func (f *frame) removal() bool { return len(f.record)+len(f.data) == 0 }
+
+// appendFrame appends the encoding of a frame, and sets its checksum and size.
+func appendFrame(b []byte, f *frame) []byte {
 	start := len(b)
 	b = append(b, make([]byte, 8)...)
-	for _, part := range [][]byte{key, record, data} {
+	for _, part := range [][]byte{f.key, f.record, f.data} {
 		b = little.AppendUint32(b, uint32(len(part)))
 	}
-	b = little.AppendUint64(b, digest)
-	b = append(append(append(b, key...), record...), data...)
-	sum = xxh3.Hash(b[start+8:])
-	little.PutUint64(b[start:], sum)
-	return b, sum
+	b = little.AppendUint64(b, f.digest)
+	b = append(append(append(b, f.key...), f.record...), f.data...)
+	f.sum, f.size = xxh3.Hash(b[start+8:]), len(b)-start
+	little.PutUint64(b[start:], f.sum)
+	return b
 }
 
 // reader reads the frames of a log. One goroutine uses it.
 type reader struct {
 	from   io.ReaderAt
-	size   int64 // how much is read
+	size   int64 // bytes of the log that are read
 	window []byte
 	at     int64 // of the window
 }
 
-// bytes returns a part of the file, nil when it can not be read. It is valid until the next call.
+// bytes returns a part of the file, nil after an error. It is valid until the next call.
 func (r *reader) bytes(at int64, n int) []byte {
 	if at+int64(n) > r.size {
 		return nil
@@ -110,21 +112,21 @@ func (r *reader) bytes(at int64, n int) []byte {
 	return r.window[at-r.at:][:n]
 }
 
-// frame returns the frame at a place. Its slices are valid until the next call. Of a damaged frame
-// it returns the size that it seems to have, 0 when that can not be.
+// frame returns the frame at an offset. It is valid until the next call. With an error it returns only
+// the size in the head of the frame, 0 when that is out of range.
 func (r *reader) frame(at int64) (f frame, err error) {
 	h := r.bytes(at, frameHeadLen)
 	if h == nil {
-		return f, notAnEntry(at)
+		return f, invalidEntry(at)
 	}
 	key, record, data := uint64(little.Uint32(h[8:])), uint64(little.Uint32(h[12:])), uint64(little.Uint32(h[16:]))
 	size := frameHeadLen + key + record + data
 	if size > maxFrame || int64(size) > r.size-at {
-		return f, notAnEntry(at)
+		return f, invalidEntry(at)
 	}
 	b := r.bytes(at, int(size))
 	if b == nil || xxh3.Hash(b[8:]) != little.Uint64(b) {
-		return frame{size: int(size)}, notAnEntry(at)
+		return frame{size: int(size)}, invalidEntry(at)
 	}
 	f = frame{digest: little.Uint64(b[20:]), sum: little.Uint64(b), size: int(size)}
 	b = b[frameHeadLen:]
@@ -132,16 +134,4 @@ func (r *reader) frame(at int64) (f frame, err error) {
 	return f, nil
 }
 
-func notAnEntry(at int64) error { return corruptf("byte %d is not the begin of an entry", at) }
-
-// memory is a log in memory.
-type memory []byte
-
-func (m *memory) WriteAt(p []byte, at int64) (int, error) {
-	if end := int(at) + len(p); end > len(*m) {
-		*m = append(*m, make([]byte, end-len(*m))...)
-	}
-	return copy((*m)[at:], p), nil
-}
-
-func (m memory) reader() io.ReaderAt { return bytes.NewReader(m) }
+func invalidEntry(at int64) error { return corruptf("there is no valid entry at byte %d", at) }

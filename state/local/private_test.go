@@ -58,7 +58,7 @@ func TestAStateDirectoryThatIsNotOursAndOthersCanWriteToIsNotUsed(t *testing.T) 
 }
 
 func TestLinksInTheStateDirectoryAreNotFollowed(t *testing.T) {
-	for _, file := range []string{lockName, indexName, logName("east"), oldName} {
+	for _, file := range []string{lockName, indexName, logName("east")} {
 		dir, other := t.TempDir(), t.TempDir()
 		keepOne(t, other) // what somebody would have served
 		victim := filepath.Join(other, file)
@@ -130,7 +130,7 @@ func TestNamesOfUpstreamsAreCheckedWhenAStateIsRead(t *testing.T) {
 	must(t, to.Close())
 	file, err := ReadBackup(&b)
 	must(t, err)
-	if len(file.Sources) != 1 || file.Sources[0].Name != "east" || !strings.Contains(file.Damage, `"upstream-x/../../evil.state" is no file of a state`) {
+	if len(file.Sources) != 1 || file.Sources[0].Name != "east" || !strings.Contains(file.Damage, `"upstream-x/../../evil.state" is not a file of a state`) {
 		t.Errorf("%d upstreams, damage %q", len(file.Sources), file.Damage)
 	}
 	// An index may name anything, too.

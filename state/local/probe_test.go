@@ -10,16 +10,18 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"meshrelay/internal/owner"
 )
 
 // withAll fills a directory with each file that a relay may have in one.
 func withAll(t *testing.T, dir string) []string {
 	t.Helper()
 	keepOne(t, dir)
-	for _, name := range []string{oldName, journalName, oldJournalName} {
+	for _, name := range []string{journalName, oldJournalName} {
 		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
-	return []string{journalName, oldJournalName, oldName, lockName, indexName, logName("east")}
+	return []string{journalName, oldJournalName, lockName, indexName, logName("east")}
 }
 
 func TestProbeFindsNothingInADirectoryOfOurs(t *testing.T) {
@@ -65,7 +67,7 @@ func playStranger(dir string) error {
 			return fmt.Errorf("another error: %w", err)
 		}
 	}
-	if len(entries) != 6 || len(trouble) != len(entries) || inUse {
+	if len(entries) != 5 || len(trouble) != len(entries) || inUse {
 		return fmt.Errorf("%d files, trouble with %d, in use %v: %w", len(entries), len(trouble), inUse, errors.Join(trouble...))
 	}
 	return nil
@@ -93,7 +95,7 @@ func TestProbeNamesWhatIsNoFile(t *testing.T) {
 func TestProbeNamesADirectoryThatTheRelayWillNotTrust(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
-	if trouble, _ := Probe(dir); len(trouble) != 1 || !errors.Is(trouble[0], errNotOurs) {
+	if trouble, _ := Probe(dir); len(trouble) != 1 || !errors.Is(trouble[0], owner.ErrOthers) {
 		t.Errorf("%v", trouble)
 	}
 }
@@ -122,7 +124,7 @@ func TestProbeLeavesEverythingAsItWas(t *testing.T) {
 	f, err := os.Open(filepath.Join(dir, lockName))
 	must(t, err)
 	defer f.Close()
-	must(t, tryLock(f, syscall.LOCK_EX))
+	must(t, lock(f, syscall.LOCK_EX, 0))
 }
 
 func TestProbeTellsWhetherAnotherProcessHasTheDirectory(t *testing.T) {
@@ -135,7 +137,7 @@ func TestProbeTellsWhetherAnotherProcessHasTheDirectory(t *testing.T) {
 		how  int
 		want bool
 	}{{syscall.LOCK_EX, true}, {syscall.LOCK_SH, false}, {syscall.LOCK_UN, false}} {
-		must(t, tryLock(f, tc.how))
+		must(t, lock(f, tc.how, 0))
 		if trouble, inUse := Probe(dir); trouble != nil || inUse != tc.want {
 			t.Errorf("lock %d: %v, in use %v, want %v", tc.how, trouble, inUse, tc.want)
 		}

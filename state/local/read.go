@@ -20,7 +20,7 @@ import (
 	"meshrelay/state"
 )
 
-// view returns a log as it is now, without its places, and an empty one when there is none.
+// view returns the present state of a log, without its places. Without a log it is empty.
 func (s *Store) view(name string) (*upstream, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -42,22 +42,21 @@ func (s *Store) Load(name string) (state.Saved, error) {
 	if err != nil {
 		return state.Saved{}, fmt.Errorf("%s: %w", logName(name), err)
 	}
-	if len(bad) > 0 {
-		keys := slices.Sorted(maps.Keys(bad))
-		s.update(func() {
-			if u := s.logs[name]; u != nil {
-				u.unusable = keys
-			}
-		})
-		s.log.Error("stored resources removed, unusable for this version",
-			"upstream", name, "resources", len(bad), "first", keys[0], "err", bad[keys[0]])
+	s.update(func() {
+		if u := s.logs[name]; u != nil {
+			u.unusable = len(bad)
+		}
+	})
+	if saved.Unusable = len(bad); len(bad) > 0 {
+		first := slices.Min(slices.Collect(maps.Keys(bad)))
+		s.log.Error("stored resources not decoded", "upstream", name, "resources", len(bad), "first", first, "err", bad[first])
 	}
 	return saved, nil
 }
 
-// saved reads the resources at the places of the log. It tells what is wrong with those that this
-// version of the relay does not take, by key.
-func (u *upstream) saved(places []place) (state.Saved, map[string]error, error) {
+// saved reads the resources at the places of the log. bad has the errors of records that this build can
+// not decode, by key.
+func (u *upstream) saved(places []place) (_ state.Saved, bad map[string]error, _ error) {
 	records, bad, err := records(u.from, u.end, places)
 	return state.Saved{Meta: decodeMeta(u.ledger), Records: records, Revision: u.ledger.Newest}, bad, err
 }
@@ -80,9 +79,9 @@ func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	oldest := u.ledger.Oldest
 	switch {
 	case oldest == 0:
-		return nil, fmt.Errorf("%w: %d, and there are none", state.ErrUnknownRevision, revision)
+		return nil, fmt.Errorf("%w: %d, there are none", state.ErrUnknownRevision, revision)
 	case revision < oldest || revision > u.ledger.Newest:
-		return nil, fmt.Errorf("%w: %d, and there are %d to %d", state.ErrUnknownRevision, revision, oldest, u.ledger.Newest)
+		return nil, fmt.Errorf("%w: %d, there are %d to %d", state.ErrUnknownRevision, revision, oldest, u.ledger.Newest)
 	}
 	row := u.rows[revision-oldest]
 	was, err := u.asOf(row.at + row.size)
@@ -91,7 +90,7 @@ func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	}
 	saved, bad, err := was.saved(was.inOrder())
 	for key, bad := range bad {
-		err = fmt.Errorf("%q can not be used by this version of the relay: %w", key, bad)
+		err = fmt.Errorf("%q does not decode: %w", key, bad)
 	}
 	return saved.Records, err
 }
@@ -139,11 +138,11 @@ func (s *Store) Backup(w io.Writer, others ...state.Extra) error {
 }
 
 // ReadFile reads the state in the directory of a Path, and changes nothing. It fails with ErrInUse
-// when a relay has the directory.
+// while a relay uses the directory.
 func ReadFile(path string) (*state.File, error) {
 	dir := filepath.Dir(path)
 	d := &directory{}
-	err := shareDir(dir)
+	err := checkUse(dir)
 	if err == nil {
 		d, err = readDirectory(dir)
 	}
@@ -151,16 +150,10 @@ func ReadFile(path string) (*state.File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	defer d.close()
-	switch {
-	case errors.Is(d.indexErr, fs.ErrNotExist) && len(d.logs) == 0 && d.old == nil:
+	if errors.Is(d.indexErr, fs.ErrNotExist) && len(d.logs) == 0 {
 		return nil, d.indexErr
-	case errors.Is(d.indexErr, errNewer):
-		return nil, fmt.Errorf("%s: %w", path, d.indexErr)
 	}
 	out := &state.File{Path: path, Size: d.size, Format: formatVersion}
-	if d.old != nil && d.old.sources != nil {
-		out.Path, out.Format = d.old.path, oldFormat
-	}
 	if d.damage != nil {
 		out.Damage = d.damage.Error()
 	}
@@ -179,13 +172,13 @@ func ReadFile(path string) (*state.File, error) {
 	return out, nil
 }
 
-// ReadBackup reads what Backup has written.
+// ReadBackup reads a tar archive that Backup has written.
 func ReadBackup(r io.Reader) (*state.File, error) {
 	dir, err := os.MkdirTemp("", "relay-state-*")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // it is in a directory for such files
+	defer os.RemoveAll(dir) //nolint:errcheck // the system removes it
 	damage := ""
 	for from := tar.NewReader(r); ; {
 		h, err := from.Next()
@@ -200,14 +193,14 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 			return nil, err
 		}
 		if strings.HasSuffix(h.Name, ".json") {
-			continue // a file of somebody else
+			continue // an Extra
 		}
 		name := indexName
 		if h.Name != name {
 			name = logName(upstreamOf(h.Name))
 		}
 		if h.Name != name {
-			damage = corruptf("%.100q is no file of a state", h.Name).Error()
+			damage = corruptf("%.100q is not a file of a state", h.Name).Error()
 			continue
 		}
 		f, err := os.Create(filepath.Join(dir, name))
@@ -221,8 +214,8 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 	}
 }
 
-// Replace makes what is kept of an upstream in a directory something else: its whole content. It
-// fails when a relay has the directory.
+// Replace replaces the whole content of an upstream in a directory. It fails while a relay uses the
+// directory.
 func Replace(dir string, history state.History, name string, saved state.Saved) error {
 	s := New(dir, nil)
 	defer s.Close()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"meshrelay/state"
-	"meshrelay/state/local/statepb"
 )
 
 func TestThatClientsWereServedIsKept(t *testing.T) {
@@ -39,28 +38,6 @@ func TestThatClientsWereServedIsKept(t *testing.T) {
 	end(k)
 	if after := open(t, dir).Status().Size; after != before {
 		t.Errorf("the file went from %d to %d bytes for nothing", before, after)
-	}
-}
-
-func TestAFileOfAnEarlierBuildHasServedIfAnythingInItHasSynced(t *testing.T) {
-	yes, no := true, false
-	for _, tc := range []struct {
-		served *bool
-		synced bool
-		damage error
-		count  uint64
-		want   bool
-	}{
-		{nil, true, nil, 1, true}, {nil, false, nil, 1, false},
-		{&yes, false, nil, 1, true}, {&no, true, nil, 1, false},
-		{&yes, true, errCorrupt, 1, true},  // only history is lost
-		{&yes, true, errCorrupt, 2, false}, // an upstream is lost
-		{nil, true, errCorrupt, 2, false},
-	} {
-		o := &oldFile{served: tc.served, damage: tc.damage, written: &statepb.Mark{Number: tc.count}, sources: map[string]*oldSource{"east": {ledger: &statepb.Ledger{Synced: tc.synced}}}}
-		if o.hasServed() != tc.want {
-			t.Errorf("%+v: %v", tc, !tc.want)
-		}
 	}
 }
 
@@ -116,20 +93,6 @@ func TestADamagedFileHasServedOnlyIfNoSourceIsLost(t *testing.T) {
 	}
 	if lost == 0 || kept == 0 {
 		t.Errorf("lost %d, kept %d: want both", lost, kept)
-	}
-}
-
-func TestANewFileInThePlaceOfOneThatIsUnknownHasNotServed(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	k.MarkServed()
-	flush(t, k)
-	end(k)
-	newer(t, Path(dir))
-	k = openState(dir)
-	defer end(k)
-	if k.Served() || len(k.Status().SetAside) != 1 {
-		t.Errorf("served %v, status %+v", k.Served(), k.Status())
 	}
 }
 

@@ -17,21 +17,22 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/internal/owner"
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
 
-// minGarbage is how much of a log may be needless before the log is written anew. Above that,
-// half of it may be.
-const minGarbage = 1 << 20
+const (
+	// minGarbage is the number of bytes of garbage up to which a log is never rewritten.
+	minGarbage = 1 << 20
+	// minPart is the least number of resources that a goroutine decodes.
+	minPart = 500
+)
 
-// minPart is how many resources a goroutine decodes at least.
-const minPart = 500
-
-// place is where a log has a resource.
+// place is where a log has the frame of a resource.
 type place struct {
 	at          int64
-	size        int // of the frame
+	size        int
 	sum, digest uint64
 }
 
@@ -46,7 +47,7 @@ type edit struct {
 type row struct {
 	time     time.Time
 	at, size int64 // of the commit
-	// replaced is the size of what the log only has because of the revision before this one.
+	// replaced is the size of the frames that the log keeps only for the revision before this one.
 	replaced int64
 }
 
@@ -54,40 +55,39 @@ type row struct {
 type upstream struct {
 	name string
 	from io.ReaderAt
-	// file is from, and info tells of it; nil of a log that is in memory or in a backup. It is
-	// closed when nobody has it any more, so that readers need no file of their own.
+	// file is from, and info is its state when it was opened; nil for a log in memory. The runtime
+	// closes the file when nobody refers to it any more, so that readers need no file of their own.
 	file *os.File
 	info os.FileInfo
 
-	// places are of the resources as of the last commit, live is their size, and sum is the sum
+	// places are the resources as of the last commit, live is their size in bytes, and sum is the sum
 	// of their checksums.
 	places map[string]place
 	live   int64
 	sum    uint64
 	ledger *statepb.Ledger // of the last commit
-	// rows are the revisions that are kept, the oldest first.
-	rows []row
-	end  int64 // of the last commit
+	rows   []row           // the revisions, the oldest first
+	end    int64           // of the last commit
 
-	// damage is what is wrong with the log. The resources are still whole when lost is
-	// false; the history is not.
+	// damage is the first error of the log. Its history is unusable then, and its resources as well if
+	// lost is set.
 	damage error
 	lost   bool
-	// unusable are the keys of records that this build can not use. They are removed with the
-	// next batch.
-	unusable []string
-	// suspect tells that it is not known what of the last batch is durable.
+	// unusable is the number of records that this build could not decode.
+	unusable int
+	// suspect is set when the last batch may or may not be durable.
 	suspect bool
-	// tired is the size below which the log is not written anew, because that has failed.
+	// tired is the size below which the log is not rewritten, because a rewrite has failed.
 	tired int64
 }
 
-// openUpstream opens the log of an upstream, and reads it, for writing if that is allowed.
+// openUpstream opens and reads the log of an upstream. Without the right to write, it opens the log for
+// reading.
 func openUpstream(dir, name string) (*upstream, error) {
 	path := filepath.Join(dir, logName(name))
-	f, info, err := openOwn(path, os.O_RDWR, 0)
+	f, info, err := owner.Open(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		f, info, err = openOwn(path, os.O_RDONLY, 0)
+		f, info, err = owner.Open(path, os.O_RDONLY, 0)
 	}
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func openUpstream(dir, name string) (*upstream, error) {
 	return u, nil
 }
 
-// readUpstream reads a log. What is wrong with it is in damage.
+// readUpstream reads a log. It notes errors in damage and lost.
 func readUpstream(name string, from io.ReaderAt, size int64) *upstream {
 	u := newUpstream(name, from)
 	durable, err := readHead(from)
@@ -108,10 +108,10 @@ func readUpstream(name string, from io.ReaderAt, size int64) *upstream {
 	u.replay(size, durable)
 	if u.end < durable {
 		u.lost = true
-		u.broken(corruptf("it ends at byte %d, and %d were written", u.end, durable))
+		u.broken(corruptf("it ends at byte %d instead of %d", u.end, durable))
 	}
 	if n := revisions(u.ledger); n != uint64(len(u.rows)) {
-		u.broken(corruptf("it has %d revisions, and %d were written", len(u.rows), n))
+		u.broken(corruptf("it has %d revisions instead of %d", len(u.rows), n))
 	}
 	if u.damage != nil {
 		u.rows = nil
@@ -123,8 +123,8 @@ func newUpstream(name string, from io.ReaderAt) *upstream {
 	return &upstream{name: name, from: from, places: map[string]place{}, ledger: &statepb.Ledger{}, end: headLen}
 }
 
-// replay takes in the frames. What is broken before durable is damage: the rest is read all the
-// same, because it may have every resource that counts.
+// replay reads the frames of a log. A broken frame before durable is damage. replay reads on behind it,
+// because later frames may have every present resource.
 func (u *upstream) replay(size, durable int64) {
 	r := &reader{from: u.from, size: size}
 	var edits []edit
@@ -139,7 +139,7 @@ func (u *upstream) replay(size, durable int64) {
 				return
 			}
 		case len(f.key) > 0:
-			edits = append(edits, edit{string(f.key), place{at, f.size, f.sum, f.digest}, len(f.record)+len(f.data) == 0})
+			edits = append(edits, edit{string(f.key), place{at, f.size, f.sum, f.digest}, f.removal()})
 		default:
 			u.apply(edits)
 			edits = edits[:0]
@@ -149,9 +149,10 @@ func (u *upstream) replay(size, durable int64) {
 	}
 }
 
+// broken notes the first error of the log.
 func (u *upstream) broken(err error) { u.damage = cmp.Or(u.damage, err) }
 
-// apply makes edits part of what the log has.
+// apply applies edits to the places.
 func (u *upstream) apply(edits []edit) {
 	if len(u.places) == 0 {
 		u.places = make(map[string]place, len(edits))
@@ -168,7 +169,7 @@ func (u *upstream) apply(edits []edit) {
 	}
 }
 
-// commit takes in a commit, which has the numbers of resources and revisions.
+// commit reads a commit, and compares its counts with the log.
 func (u *upstream) commit(b []byte, at, size int64) {
 	c := &statepb.Commit{}
 	if err := proto.Unmarshal(b, c); err != nil {
@@ -177,15 +178,15 @@ func (u *upstream) commit(b []byte, at, size int64) {
 	u.ledger, u.end = cmp.Or(c.Ledger, &statepb.Ledger{}), at+size
 	l := u.ledger
 	if u.lost = uint64(len(u.places)) != l.Count || u.sum != l.Digest; u.lost {
-		u.broken(corruptf("it has %d resources where %d were written, or others", len(u.places), l.Count))
+		u.broken(corruptf("it has %d resources instead of %d, or others", len(u.places), l.Count))
 	}
-	if c.Chapter != nil {
-		u.rows = append(u.rows, row{decodeTime(c.Chapter.Time), at, size, int64(c.Chapter.UndoBytes)})
+	if c.Revision != nil {
+		u.rows = append(u.rows, row{decodeTime(c.Revision.Time), at, size, int64(c.Revision.ReplacedBytes)})
 	}
 	u.rows = u.rows[len(u.rows)-int(min(revisions(l), uint64(len(u.rows)))):]
 }
 
-// revisions returns the number of revisions that a ledger has.
+// revisions returns the number of revisions in a ledger.
 func revisions(l *statepb.Ledger) uint64 {
 	if l.Oldest == 0 || l.Oldest > l.Newest {
 		return 0
@@ -193,28 +194,28 @@ func revisions(l *statepb.Ledger) uint64 {
 	return l.Newest - l.Oldest + 1
 }
 
-// kept describes what the log has.
+// kept summarizes the log.
 func (u *upstream) kept() state.Kept {
 	return state.Kept{Meta: decodeMeta(u.ledger), Records: len(u.places), Sum: u.sum, Revisions: len(u.rows)}
 }
 
-// inOrder returns the places as they follow one another in the log.
+// inOrder returns the places in the order of the log.
 func (u *upstream) inOrder() []place {
 	return slices.SortedFunc(maps.Values(u.places), func(a, b place) int { return cmp.Compare(a.at, b.at) })
 }
 
-// asOf returns what the log had up to a place, where a commit ends.
+// asOf returns the log up to an offset, at which a commit has to end.
 func (u *upstream) asOf(end int64) (*upstream, error) {
 	was := newUpstream(u.name, u.from)
 	was.replay(end, end)
 	if was.damage == nil && was.end != end {
-		was.damage = corruptf("byte %d is not the end of a revision", end)
+		was.damage = corruptf("no revision ends at byte %d", end)
 	}
 	return was, was.damage
 }
 
-// records reads the resources at some places, as many at a time as there are CPUs. It tells what is
-// wrong with those that this version of the relay does not take, by key.
+// records reads the resources at some places, in as many goroutines as there are CPUs. bad has the errors
+// of records that this build can not decode, by key.
 func records(from io.ReaderAt, end int64, places []place) (out []state.Record, bad map[string]error, err error) {
 	out, bad = make([]state.Record, len(places)), map[string]error{}
 	var mu sync.Mutex // of bad
@@ -244,7 +245,7 @@ func records(from io.ReaderAt, end int64, places []place) (out []state.Record, b
 	return slices.DeleteFunc(out, func(r state.Record) bool { return r.Resource == nil }), bad, nil
 }
 
-// history reads the revisions, the newest first.
+// history returns the revisions, the newest first.
 func (u *upstream) history() ([]state.Revision, error) {
 	r := &reader{from: u.from, size: u.end}
 	out := make([]state.Revision, len(u.rows))
@@ -257,12 +258,12 @@ func (u *upstream) history() ([]state.Revision, error) {
 		if err != nil {
 			return nil, err
 		}
-		out[len(out)-1-i] = decodeRevision(u.ledger.Oldest+uint64(i), c.Chapter)
+		out[len(out)-1-i] = decodeRevision(u.ledger.Oldest+uint64(i), c.Revision)
 	}
 	return out, nil
 }
 
-// historySize is what a log has because of its history, in bytes.
+// historySize is the number of bytes that a log keeps for its history.
 func historySize(rows []row) (n int64) {
 	for i, r := range rows {
 		n += r.size
@@ -273,13 +274,13 @@ func historySize(rows []row) (n int64) {
 	return n
 }
 
-// garbage reports whether the log has so much garbage that it must be rewritten.
+// garbage reports whether more than half of the log, and more than minGarbage, is garbage.
 func (u *upstream) garbage() bool {
 	return u.end > 2*(headLen+u.live+historySize(u.rows))+minGarbage && u.end >= u.tired
 }
 
-// rewrite writes what is needed of a log into a file: the resources as of the oldest revision that
-// is kept, and then all changes.
+// rewrite writes a log without garbage into a file: the resources as of the oldest revision, and all
+// changes since.
 func (u *upstream) rewrite(to *os.File) error {
 	w := newWriter(newUpstream(u.name, nil), to)
 	oldest, tail := u, u.end
@@ -313,15 +314,14 @@ func (u *upstream) rewrite(to *os.File) error {
 	return w.finish()
 }
 
-// sync makes what was appended durable. Until it returns, the head tells where the log ended
-// before.
+// sync makes an appended batch durable. It first writes the former end into the head.
 func (u *upstream) sync() error {
 	if _, err := u.file.WriteAt(encodeHead(u.end), 0); err != nil {
 		return err
 	}
 	if err := u.file.Sync(); err != nil {
-		u.suspect = true // what is in the file now need not be on the disk, ever
-		return fmt.Errorf("%s: %w", u.file.Name(), withoutPath(err))
+		u.suspect = true // the system may never write the changed pages
+		return fmt.Errorf("%s: %w", u.file.Name(), owner.WithoutPath(err))
 	}
 	return nil
 }

@@ -12,53 +12,57 @@ import (
 	"meshrelay/state/local/statepb"
 )
 
-// maxNamed bounds the keys that a revision names.
-const maxNamed = 10
+const (
+	// maxNamed bounds the keys that a revision names.
+	maxNamed = 10
+	// bufferLen is the number of bytes after which a writer writes.
+	bufferLen = 1 << 20
+)
 
-// writer appends to a log, in large writes. The upstream changes when the batch is taken.
+// writer appends frames to a log. The upstream in it changes with take.
 type writer struct {
 	*upstream
-	to    io.WriterAt
-	at    int64 // of the next write
-	buf   []byte
-	edits []edit
-	count int // of resources after the edits
-	total uint64
-	// replaced is the size of what the edits have made garbage of, or history.
+	to  io.WriterAt
+	at  int64 // of the next write
+	buf []byte
+
+	edits []edit // of the batch
+	count int    // of resources that the edits add
+	total uint64 // of checksums that the edits add
+	// replaced is the size of the frames that the edits make garbage or history.
 	replaced int64
-	// next and revised are what the upstream has with the commit.
+	// next and revised are the ledger and the rows after the batch.
 	next    *statepb.Ledger
 	revised []row
 }
 
-// newWriter begins a log.
+// newWriter returns a writer for a new log.
 func newWriter(u *upstream, to io.WriterAt) *writer { return &writer{upstream: u, to: to, at: headLen} }
 
-// where is where the next frame begins.
-func (w *writer) where() int64 { return w.at + int64(len(w.buf)) }
+// offset returns the offset of the next frame.
+func (w *writer) offset() int64 { return w.at + int64(len(w.buf)) }
 
 func (w *writer) flush() error {
 	if _, err := w.to.WriteAt(w.buf, w.at); err != nil {
 		return err
 	}
-	w.at, w.buf = w.where(), w.buf[:0]
+	w.at, w.buf = w.offset(), w.buf[:0]
 	return nil
 }
 
-// add appends a frame.
-func (w *writer) add(key string, record, data []byte, digest uint64) (place, error) {
+// add appends a frame and returns its place.
+func (w *writer) add(f frame) (place, error) {
 	if len(w.buf) > bufferLen {
 		if err := w.flush(); err != nil {
 			return place{}, err
 		}
 	}
-	size := frameHeadLen + len(key) + len(record) + len(data)
-	if size > maxFrame {
+	if size := frameHeadLen + len(f.key) + len(f.record) + len(f.data); size > maxFrame {
 		return place{}, fmt.Errorf("an entry of %d bytes is too large", size)
 	}
-	p := place{at: w.where(), size: size, digest: digest}
-	w.buf, p.sum = appendFrame(w.buf, []byte(key), record, data, digest)
-	return p, nil
+	at := w.offset()
+	w.buf = appendFrame(w.buf, &f)
+	return place{at, f.size, f.sum, f.digest}, nil
 }
 
 func (w *writer) addCommit(c *statepb.Commit) (place, error) {
@@ -66,27 +70,26 @@ func (w *writer) addCommit(c *statepb.Commit) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	return w.add("", b, nil, 0)
+	return w.add(frame{record: b})
 }
 
-// copy appends a frame of another log, and returns its size.
+// copy appends the frame at an offset of another log, and returns its size.
 func (w *writer) copy(from *reader, at int64) (int, error) {
 	f, err := from.frame(at)
 	if err == nil {
-		_, err = w.add(string(f.key), f.record, f.data, f.digest)
+		_, err = w.add(f)
 	}
 	return f.size, err
 }
 
-// put appends a change of a key, if it is one: with neither record nor data, the key is gone. It
-// returns what there was before, and tells how the content has changed: with +, -, ~ or nothing.
-func (w *writer) put(key string, record, data []byte, digest uint64) (mark string, err error) {
-	old, had := w.places[key]
-	gone := len(record)+len(data) == 0
-	if gone && !had {
+// put appends the change of a key. It appends nothing when the log has that already. It returns "+"
+// for a new key, "-" for a removed one, "~" for other content, and otherwise "".
+func (w *writer) put(f frame) (mark string, err error) {
+	old, had := w.places[string(f.key)]
+	if f.removal() && !had {
 		return "", nil
 	}
-	p, err := w.add(key, record, data, digest)
+	p, err := w.add(f)
 	if err != nil {
 		return "", err
 	}
@@ -94,40 +97,40 @@ func (w *writer) put(key string, record, data []byte, digest uint64) (mark strin
 		w.buf = w.buf[:p.at-w.at]
 		return "", nil
 	}
-	w.edits = append(w.edits, edit{key, p, gone})
+	w.edits = append(w.edits, edit{string(f.key), p, f.removal()})
 	w.total -= old.sum
 	w.replaced += int64(old.size)
-	if gone {
+	if f.removal() {
 		w.replaced += int64(p.size)
 		w.count--
 		return "-", nil
 	}
 	w.total += p.sum
-	switch {
-	case !had:
+	if !had {
 		w.count++
 		return "+", nil
-	case old.digest != digest:
+	}
+	if old.digest != f.digest {
 		return "~", nil
 	}
 	return "", nil
 }
 
 // commit appends the end of a batch.
-func (w *writer) commit(l *statepb.Ledger, chapter *statepb.Chapter) (place, error) {
+func (w *writer) commit(l *statepb.Ledger, r *statepb.Revision) (place, error) {
 	l.Count, l.Digest = uint64(len(w.places)+w.count), w.sum+w.total
 	w.next = l
-	return w.addCommit(&statepb.Commit{Ledger: l, Chapter: chapter})
+	return w.addCommit(&statepb.Commit{Ledger: l, Revision: r})
 }
 
 // take makes the batch part of the upstream.
 func (w *writer) take() {
 	w.apply(w.edits)
-	w.ledger, w.rows, w.end, w.unusable = w.next, w.revised, w.where(), nil
+	w.ledger, w.rows, w.end = w.next, w.revised, w.offset()
 	w.edits, w.count, w.total, w.replaced = w.edits[:0], 0, 0, 0
 }
 
-// finish completes a log that was begun: all of it counts as durable.
+// finish writes the rest of a new log, and its head.
 func (w *writer) finish() error {
 	if err := w.flush(); err != nil {
 		return err
@@ -136,12 +139,11 @@ func (w *writer) finish() error {
 	return err
 }
 
-// write makes a batch durable, and removes what is unusable. It returns nil when there is nothing
-// to write.
-func (u *upstream) write(b *state.Batch, unusable []string) (*writer, error) {
+// write makes a batch durable. It returns nil when the batch changes nothing.
+func (u *upstream) write(b *state.Batch) (*writer, error) {
 	w := newWriter(u, u.file)
 	w.at = u.end
-	changed, err := w.batch(b, unusable)
+	changed, err := w.batch(b)
 	if err == nil && changed {
 		if err = w.flush(); err == nil {
 			err = u.sync()
@@ -159,63 +161,70 @@ func (u *upstream) write(b *state.Batch, unusable []string) (*writer, error) {
 	return w, nil
 }
 
-// batch appends a batch, and removes the keys that are gone, or, of a whole one, all that are not
-// in it. It reports whether that changes anything.
-func (w *writer) batch(b *state.Batch, gone []string) (bool, error) {
-	revision := state.Revision{Time: b.Now, By: b.Meta.By}
-	counts := map[string]*int{"+": &revision.Added, "-": &revision.Removed, "~": &revision.Changed}
-	put := func(key, name string, record, data []byte, digest uint64) error {
-		mark, err := w.put(key, record, data, digest)
-		if n := counts[mark]; n != nil {
-			if *n++; len(revision.Keys) < maxNamed {
-				revision.Keys = append(revision.Keys, mark+name)
-			}
-		}
-		return err
-	}
-	seen := make(map[string]struct{}, len(b.Changes))
+// batch appends a batch and its commit. It reports whether that changes anything.
+func (w *writer) batch(b *state.Batch) (bool, error) {
+	revision := &state.Revision{Time: b.Now, By: b.Meta.By}
+	seen := make(map[string]bool, len(b.Changes))
 	for _, c := range b.Changes {
-		key := string(encodeKey(c.Key))
-		seen[key] = struct{}{}
-		var record, data []byte
-		var digest uint64
+		f := frame{key: encodeKey(c.Key)}
+		seen[string(f.key)] = true
 		if c.Record != nil {
 			var err error
-			if record, err = encodeRecord(c.Key, c.Record); err != nil {
+			if f.record, err = encodeRecord(c.Key, c.Record); err != nil {
 				return false, err
 			}
 			sum := c.Record.Resource.Digest()
-			data, digest = c.Record.Resource.Any(), little.Uint64(sum[:])
+			f.data, f.digest = c.Record.Resource.Any(), little.Uint64(sum[:])
 		}
-		if err := put(key, c.Key.String(), record, data, digest); err != nil {
+		if err := w.change(f, revision); err != nil {
 			return false, err
 		}
 	}
 	if b.Meta.Whole {
-		gone = slices.Sorted(maps.Keys(w.places))
-	}
-	for _, key := range gone {
-		if _, stays := seen[key]; !stays {
-			id, _ := parseKey([]byte(key)) // it is only shown
-			if err := put(key, id.String(), nil, nil, 0); err != nil {
+		for _, key := range slices.Sorted(maps.Keys(w.places)) {
+			if seen[key] {
+				continue
+			}
+			if err := w.change(frame{key: []byte(key)}, revision); err != nil {
 				return false, err
 			}
 		}
 	}
-	return w.seal(b, &revision)
+	return w.seal(b, revision)
 }
 
-// seal appends the commit of a batch, which makes a revision when content has changed.
+// change puts a change, and counts it in a revision.
+func (w *writer) change(f frame, r *state.Revision) error {
+	mark, err := w.put(f)
+	switch mark {
+	case "+":
+		r.Added++
+	case "-":
+		r.Removed++
+	case "~":
+		r.Changed++
+	default:
+		return err
+	}
+	if len(r.Keys) < maxNamed {
+		key, _ := parseKey(f.key) // the name is only shown
+		r.Keys = append(r.Keys, mark+key.String())
+	}
+	return nil
+}
+
+// seal appends the commit of a batch, with a revision when content has changed. It reports whether
+// the batch changes anything.
 func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 	l := encodeMeta(b.Meta)
 	l.Newest, w.revised = w.ledger.Newest, slices.Clone(w.rows)
-	var chapter *statepb.Chapter
+	var r *statepb.Revision
 	if len(revision.Keys) > 0 {
 		l.Newest++
 		if b.History.Revisions > 0 {
 			revision.Resources = len(w.places) + w.count
-			chapter = encodeRevision(revision, w.replaced)
-			w.revised = append(w.revised, row{b.Now, 0, int64(proto.Size(chapter)), w.replaced})
+			r = encodeRevision(revision, w.replaced)
+			w.revised = append(w.revised, row{b.Now, 0, int64(proto.Size(r)), w.replaced})
 		}
 	}
 	w.revised = prune(w.revised, b)
@@ -225,15 +234,15 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 	if len(w.edits) == 0 && l.Oldest == w.ledger.Oldest && sameMeta(b.Meta, decodeMeta(w.ledger)) {
 		return false, nil
 	}
-	p, err := w.commit(l, chapter)
-	if chapter != nil {
+	p, err := w.commit(l, r)
+	if r != nil {
 		last := &w.revised[len(w.revised)-1]
 		last.at, last.size = p.at, int64(p.size)
 	}
 	return true, err
 }
 
-// prune returns the revisions that stay: the oldest go, as far as the bounds demand.
+// prune removes the oldest revisions that exceed the bounds of the history.
 func prune(rows []row, b *state.Batch) []row {
 	h := b.History
 	if h.Revisions <= 0 {

@@ -13,7 +13,10 @@ import (
 // keeps runs an upstream of the server with a state directory, until end or the end of the test.
 func (s *apiServer) keeps(dir, settings, more string) (w *world, end func()) {
 	s.t.Helper()
-	keeper := disk.Open(local.New(dir, slog.New(slog.DiscardHandler)), disk.Options{})
+	keeper, err := disk.Open(local.New(dir, slog.New(slog.DiscardHandler)), disk.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.keeper = keeper
 	w = s.upstream(settings, more)
 	var ends []func()

@@ -111,7 +111,10 @@ func TestAnAPIServerThatAnswersIsNeverStale_K4(t *testing.T) {
 // What an API server gave before is served by a rollback, until the upstream is unfrozen.
 func TestAnAPIServerIsRolledBack(t *testing.T) {
 	s := newAPIServer(t)
-	keeper := keep.Open(local.New(t.TempDir(), nil), keep.Options{FlushInterval: time.Hour, History: keep.History{Revisions: 5}})
+	keeper, err := keep.Open(local.New(t.TempDir(), nil), keep.Options{FlushInterval: time.Hour, History: keep.History{Revisions: 5}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.keeper = keeper
 	(&world{t: t}).run(keeper.Run) // it ends behind the upstreams
 	s.entry("shop/a", "before.x")

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
-	"syscall"
 
 	"meshrelay/internal/owner"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -44,7 +43,7 @@ func (m *memory) load() (all []kept, err error) {
 	if m.dir == "" {
 		return nil, nil
 	}
-	f, err := os.OpenFile(filepath.Join(m.dir, memoryName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, info, err := owner.Open(filepath.Join(m.dir, memoryName), os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -52,8 +51,8 @@ func (m *memory) load() (all []kept, err error) {
 		return nil, err
 	}
 	defer f.Close()
-	if err := ours(f); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	if info.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("%s: %w", f.Name(), owner.ErrOthers)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxMemory+1))
 	if err == nil && len(text) > maxMemory {
@@ -72,18 +71,6 @@ func (m *memory) load() (all []kept, err error) {
 	return all, nil
 }
 
-// ours returns an error when somebody else could have written a file.
-func ours(f *os.File) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if uid, _ := owner.Of(info); !info.Mode().IsRegular() || !owner.Trusts(uid) || info.Mode().Perm()&0o022 != 0 {
-		return errors.New("others could have written it, and it is not used")
-	}
-	return nil
-}
-
 // textOf returns the content of the file.
 func textOf(all []kept) ([]byte, error) { return json.MarshalIndent(all, "", "  ") }
 
@@ -96,18 +83,11 @@ func (m *memory) save(all []kept) error {
 	if err != nil || bytes.Equal(text, m.last) || m.last == nil && len(all) == 0 {
 		return err
 	}
-	f, err := os.CreateTemp(m.dir, memoryName+".tmp-*") // with mode 0600
+	err = owner.Replace(filepath.Join(m.dir, memoryName), func(f *os.File) error {
+		_, err := f.Write(text)
+		return err
+	})
 	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // usually it is gone
-	if _, err = f.Write(text); err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), filepath.Join(m.dir, memoryName)); err != nil {
 		return err
 	}
 	m.last = text

@@ -1,0 +1,98 @@
+package owner
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Open opens a regular file. It follows no link and does not wait for a pipe. It fails with ErrOthers
+// unless the file belongs to a trusted user, or to the owner of its directory.
+func Open(path string, flag int, perm fs.FileMode) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, perm)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, ErrOthers)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a file", path)
+	case !trusted(path, info):
+		uid, _ := Of(info)
+		err = fmt.Errorf("%s belongs to user %d, and the relay is user %d: %w", path, uid, os.Geteuid(), ErrOthers)
+	default:
+		return f, info, nil
+	}
+	f.Close()
+	return nil, nil, err
+}
+
+func trusted(path string, info fs.FileInfo) bool {
+	uid, _ := Of(info)
+	if Trusts(uid) {
+		return true
+	}
+	dir, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return false
+	}
+	of, _ := Of(dir)
+	return of == uid
+}
+
+// Replace writes a file with mode 0600 and makes it durable under a path. Until then, the path keeps
+// its former file. A killed process leaves a temporary file: its path with ".tmp-" and digits.
+func Replace(path string, write func(f *os.File) error) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, filepath.Base(path)+TempSuffix+"*")
+	if err != nil {
+		return fmt.Errorf("no file can be made in %s: %w", dir, WithoutPath(err))
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // after the rename there is none
+	if err = write(f); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("a new file in %s: %w", dir, WithoutPath(err))
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("%s: %w", path, WithoutPath(err))
+	}
+	return SyncDir(dir)
+}
+
+// TempSuffix follows the name of a file in the names of its temporary files.
+const TempSuffix = ".tmp-"
+
+// WithoutPath returns an error without its path. The name of a temporary file is random, and one
+// mistake must always have the same text.
+func WithoutPath(err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return path.Err
+	}
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
+		return link.Err
+	}
+	return err
+}
+
+// SyncDir makes the renames and removals in a directory durable.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	// Some file systems can not sync a directory, and need not.
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOTSUP) {
+		return err
+	}
+	return nil
+}

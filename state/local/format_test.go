@@ -1,0 +1,223 @@
+package local
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// testdata/0.2.0 is a directory of state in the format of release 0.2.0, and testdata/0.2.0.json is its
+// content. They are never written again: a build that can not load them breaks an upgrade.
+
+// storedRecord020 and content020 are the form of testdata/0.2.0.json.
+type storedRecord020 struct {
+	Digest, Source, Cluster, SourceVersion, Original, TypeURL, Version, Hash string
+	At                                                                       time.Time
+}
+
+type content020 struct {
+	Meta      state.Meta
+	Revision  uint64
+	Records   map[string]storedRecord020
+	Revisions []state.Revision
+	At        map[uint64]map[string]string // digests by key, by revision
+}
+
+func golden020(t testing.TB) (out map[string]content020) {
+	t.Helper()
+	b, err := os.ReadFile("testdata/0.2.0.json")
+	must(t, err)
+	must(t, json.Unmarshal(b, &out))
+	return out
+}
+
+func digestText(r *mirror.Resource) string {
+	if r == nil {
+		return ""
+	}
+	d := r.Digest()
+	return hex.EncodeToString(d[:])
+}
+
+// contentOf returns everything that a Keeper has of an upstream.
+func contentOf(t testing.TB, k *state.Keeper, name string) content020 {
+	t.Helper()
+	s := k.Load(name)
+	got := content020{Meta: s.Meta, Revision: s.Revision, Records: map[string]storedRecord020{}, At: map[uint64]map[string]string{}}
+	for _, r := range s.Records {
+		got.Records[r.Resource.Key().String()] = storedRecord020{
+			digestText(r.Resource), r.Resource.Source(), r.Resource.Cluster(), r.Resource.SourceVersion(), digestText(r.Original),
+			r.TypeURL, r.Version, hex.EncodeToString(r.Hash[:]), r.At,
+		}
+	}
+	var err error
+	got.Revisions, err = k.History(name)
+	must(t, err)
+	for _, revision := range got.Revisions {
+		records, err := k.At(name, revision.ID)
+		must(t, err)
+		at := map[string]string{}
+		for _, r := range records {
+			at[r.Resource.Key().String()] = digestText(r.Resource)
+		}
+		got.At[revision.ID] = at
+	}
+	return got
+}
+
+func checkContent020(t testing.TB, k *state.Keeper) {
+	t.Helper()
+	for name, want := range golden020(t) {
+		if d := cmp.Diff(want, contentOf(t, k, name)); d != "" {
+			t.Fatalf("%s differs (-want +got):\n%s", name, d)
+		}
+	}
+}
+
+func TestTheStateOfRelease020IsLoaded(t *testing.T) {
+	dir := copied(t, "testdata/0.2.0")
+	file, err := ReadFile(Path(dir))
+	if err != nil || file.Damage != "" || file.Format != formatVersion || len(file.Sources) != len(golden020(t)) {
+		t.Fatalf("%+v, %v", file, err)
+	}
+	size := int64(0)
+	for range 2 { // the second start reads what the first one left
+		k := open(t, dir)
+		checkContent020(t, k)
+		if !k.Served() {
+			t.Error("it is forgotten that clients were served")
+		}
+		if size = max(size, k.Status().Size); k.Status().Size != size {
+			t.Errorf("%d bytes, were %d", k.Status().Size, size)
+		}
+		lines := k.LoadJournal()
+		if want, err := os.ReadFile("testdata/0.2.0/events.log"); err != nil || joined(lines)+"\n" != strings.ReplaceAll(string(want), "\n{", "|{") {
+			t.Errorf("the journal is %s, %v", joined(lines), err)
+		}
+		for name := range golden020(t) {
+			k.Follow(name, restoredFake(k.Load(name)))
+		}
+		k.SetOptions(state.Options{History: state.History{Revisions: 100}})
+		flush(t, k)
+		end(k)
+	}
+
+	// A change continues the history.
+	k := openWith(dir, state.History{Revisions: 100})
+	defer end(k)
+	f, before := restoredFake(k.Load("east")), k.Load("east").Revision
+	f.put(record("new", "1"))
+	k.Follow("east", f)
+	flush(t, k)
+	h, err := k.History("east")
+	if err != nil || h[0].ID != before+1 || h[0].Added != 1 || len(h) != len(golden020(t)["east"].Revisions)+1 {
+		t.Errorf("history %+v, %v", h, err)
+	}
+}
+
+// unpacked returns a directory with the files of a backup.
+func unpacked(t testing.TB, backup []byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	from := tar.NewReader(bytes.NewReader(backup))
+	for {
+		h, err := from.Next()
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		must(t, err)
+		b, err := io.ReadAll(from)
+		must(t, err)
+		if h.Mode != 0o600 || filepath.Base(h.Name) != h.Name {
+			t.Errorf("%s has mode %o", h.Name, h.Mode)
+		}
+		must(t, os.WriteFile(filepath.Join(dir, h.Name), b, 0o600))
+	}
+}
+
+func TestABackupIsRestoredByUnpackingIt(t *testing.T) {
+	k := open(t, copied(t, "testdata/0.2.0"))
+	var b bytes.Buffer
+	must(t, k.Backup(&b, state.Extra{Name: "clusters.json", Text: []byte("[]")}))
+	end(k)
+	if copied, err := ReadBackup(bytes.NewReader(b.Bytes())); err != nil || copied.Damage != "" || len(copied.Sources) != len(golden020(t)) {
+		t.Errorf("%+v, %v", copied, err)
+	}
+	dir := unpacked(t, b.Bytes())
+	if text, err := os.ReadFile(filepath.Join(dir, "clusters.json")); err != nil || string(text) != "[]" {
+		t.Errorf("%s, %v", text, err)
+	}
+	for range 2 {
+		k = open(t, dir)
+		if !k.Served() {
+			t.Error("it is forgotten that clients were served")
+		}
+		checkContent020(t, k)
+		end(k)
+	}
+}
+
+// makeLater gives a file the format of a later release.
+func makeLater(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	little.PutUint64(b[8:], formatVersion+1)
+	little.PutUint64(b[24:], xxh3.Hash(b[:24]))
+	must(t, os.WriteFile(path, b, 0o600))
+	return b
+}
+
+// A relay that started without the file would serve less, and would write in its place.
+func TestAStateOfALaterFormatIsLeftAndNotUsed(t *testing.T) {
+	for _, name := range []string{indexName, logName("west")} {
+		t.Run(name, func(t *testing.T) {
+			dir := copied(t, "testdata/0.2.0")
+			must(t, os.Remove(filepath.Join(dir, logName("east")))) // nothing else is repaired either
+			path := filepath.Join(dir, name)
+			later := makeLater(t, path)
+			files := list(dir, "*.state*")
+			check := func(what string, err error) {
+				t.Helper()
+				if !errors.Is(err, state.ErrLaterFormat) {
+					t.Fatalf("%s: error %v", what, err)
+				}
+				for _, part := range []string{path, fmt.Sprint("format ", formatVersion+1), fmt.Sprint("format ", formatVersion), "start the release that wrote it", "set state.dir to another directory"} {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("%s: the error does not name %q: %v", what, part, err)
+					}
+				}
+				if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, later) {
+					t.Errorf("%s: the file has changed: %v", what, err)
+				}
+				if now := list(dir, "*.state*"); !cmp.Equal(now, files) {
+					t.Errorf("%s: there are %v, were %v", what, now, files)
+				}
+			}
+			_, err := state.Open(New(dir, nil), state.Options{})
+			check("start", err)
+			_, err = ReadFile(Path(dir))
+			check("inspect", err)
+			check("replace", Replace(dir, bounds, "east", state.Saved{}))
+			// Nobody has kept the lock.
+			if _, inUse := Probe(dir); inUse {
+				t.Error("the directory is still locked")
+			}
+		})
+	}
+}
