@@ -21,7 +21,7 @@ func (s *stream) read() (answered bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "internal error of this relay; its log has where")
+			err = status.Error(codes.Internal, "internal error of this relay; its log has the stack")
 		}
 	}()
 	for {

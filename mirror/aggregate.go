@@ -50,7 +50,7 @@ type Aggregate struct {
 	policies map[Kind]Policy
 	others   Policy // of kinds that are not in policies
 	groups   map[Kind]*groups
-	unsynced int // sources before this place have synced; only SetSources and Run use it
+	unsynced int // the sources before this place have synced
 }
 
 // change is a key of the queue, with the result of its merge.
@@ -72,8 +72,8 @@ func NewAggregate() *Aggregate {
 	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil)}
 }
 
-// SetSources sets the stores that are merged, in order of priority, at any time: the resources of
-// a store that is no longer among them leave the merged view.
+// SetSources sets the stores to merge, in order of priority. It may be called at any time. The resources of
+// other stores leave the merged view.
 func (a *Aggregate) SetSources(sources []Source) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,8 +97,8 @@ func (a *Aggregate) SetSources(sources []Source) {
 	a.queue.poke() // the initial content may be complete
 }
 
-// SetPolicies sets how copies are merged, by kind, at any time. others is the Policy of all other
-// kinds, nil is First. Of a singleton the first copy is served.
+// SetPolicies sets the policies, by kind. It may be called at any time. others is the Policy of all other
+// kinds; nil is First. Singletons always have First.
 func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	if others == nil {
 		others = First{}
@@ -109,7 +109,7 @@ func (a *Aggregate) SetPolicies(policies map[Kind]Policy, others Policy) {
 	a.markAll()
 }
 
-// markAll queues every key that is served or that has holders. A store has marked all others.
+// markAll queues every key that is served or has an entry in several. Stores have marked all other keys.
 func (a *Aggregate) markAll() {
 	for _, byName := range a.index {
 		for _, r := range byName {
@@ -121,7 +121,7 @@ func (a *Aggregate) markAll() {
 	}
 }
 
-// next merges the keys that wait longest.
+// next merges a batch of keys from the head of the queue.
 func (a *Aggregate) next(batch []change) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -167,7 +167,7 @@ func (a *Aggregate) deliver(batch []change) {
 	a.queue.done(len(batch))
 }
 
-// report tells the panic handlers. A nil Panic is none.
+// report calls the panic handlers, unless p is nil.
 func (a *Aggregate) report(r ref, p *Panic) {
 	if p == nil {
 		return
@@ -177,8 +177,7 @@ func (a *Aggregate) report(r ref, p *Panic) {
 	}
 }
 
-// Keys returns every merged key of a kind that a source has, sorted by full name: also keys that
-// are not served.
+// Keys returns the merged keys of a kind, sorted by full name: all keys that a source has, served or not.
 func (a *Aggregate) Keys(kind Kind) []Key {
 	handle := unique.Make(kind)
 	a.mu.RLock()
@@ -194,7 +193,7 @@ func (a *Aggregate) Keys(kind Kind) []Key {
 	return out
 }
 
-// SourceKinds returns every kind of which Keys returns any, in sending order.
+// SourceKinds returns the kinds that have Keys, in sending order.
 func (a *Aggregate) SourceKinds() []Kind {
 	a.mu.RLock()
 	out := slices.Collect(a.index.kinds)
@@ -259,7 +258,7 @@ func (a *Aggregate) Run(ctx context.Context) error {
 	}
 }
 
-// checkInitial makes the keys queued so far the initial content once every source has synced.
+// checkInitial calls setInitial once every source has synced.
 func (a *Aggregate) checkInitial() {
 	if a.queue.initial != nil {
 		return
@@ -275,13 +274,13 @@ func (a *Aggregate) checkInitial() {
 	a.queue.setInitial()
 }
 
-// Synced returns a channel that is closed once every source has synced, and the content that
-// they had then is merged and delivered to every handler.
+// Synced returns a channel. It is closed once every source has synced, and every handler was called for the
+// content that the sources had then.
 func (a *Aggregate) Synced() <-chan struct{} { return a.queue.synced }
 
 // HasSynced reports whether Synced is closed.
 func (a *Aggregate) HasSynced() bool { return isClosed(a.Synced()) }
 
-// CaughtUp waits until the merged view shows what the sources, SetSources and SetPolicies had
-// set when it was called, or returns the error of ctx when that ends. Run must be running.
+// CaughtUp waits until the merged view has all changes of the sources, SetSources and SetPolicies that were
+// made before the call. It returns the error of ctx when ctx ends. Run must be running.
 func (a *Aggregate) CaughtUp(ctx context.Context) error { return a.queue.await(ctx) }

@@ -13,20 +13,18 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// Decode builds a resource from one element of an upstream's response: an encoded
-// google.protobuf.Any that holds an istio.mcp.v1alpha1.Resource or, for a bare kind, the body.
-// It keeps the body's bytes, and copies data, which the caller may reuse.
+// Decode builds a resource from one element of an upstream's response: an encoded google.protobuf.Any that
+// holds an istio.mcp.v1alpha1.Resource, or a MeshConfig. The body keeps its bytes. Decode copies data, which
+// the caller may reuse.
 //
-// A resource that receivers could not decode is an error: it would delete the object there
-// (PROTOCOL S12).
+// It fails for a resource that receivers could not decode: they would delete the object (PROTOCOL S12).
 func Decode(kind Kind, data []byte, source string) (*Resource, error) {
 	r, _, err := DecodeStamped(kind, data, source, nil)
 	return r, err
 }
 
-// DecodeStamped is Decode, with a stamp on the resource unless it is nil. It also returns the way of
-// the resource, even if the stamp does not believe its annotation. That is for use before the caller
-// reuses data.
+// DecodeStamped is Decode, and puts a stamp on the resource unless it is nil. It also returns the way of the
+// resource, even if the stamp does not believe the annotation. The way is valid until the caller reuses data.
 func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Resource, way Way, err error) {
 	md, body, err := parseElement(kind, data)
 	if err != nil {
@@ -76,8 +74,7 @@ func parseElement(kind Kind, data []byte) (md metadata, body []byte, err error) 
 
 var meshConfigName = []byte(MeshConfigName)
 
-// PeekName returns the full name of an element for Decode. It decodes and allocates nothing,
-// and does not check the name.
+// PeekName returns the full name of an element for Decode, unchecked. It decodes and allocates nothing.
 func PeekName(kind Kind, data []byte) (name []byte, err error) {
 	if kind == MeshConfig {
 		return meshConfigName, nil
@@ -99,7 +96,7 @@ func PeekName(kind Kind, data []byte) (name []byte, err error) {
 	return name, c.Err()
 }
 
-// checkBody refuses a body that receivers could not decode.
+// checkBody returns an error for a body that receivers could not decode.
 func checkBody(kind Kind, typeURL, value []byte) error {
 	if len(typeURL) == 0 {
 		return errors.New("body is missing or has no type URL")
@@ -152,9 +149,8 @@ func splitAny(data []byte) (typeURL, value []byte, err error) {
 	return typeURL, value, nil
 }
 
-// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource. It joins the
-// parts of a field that comes twice, as protobuf demands: concatenated encodings are the
-// encoding of the merged message.
+// splitResource returns the two fields of an encoded istio.mcp.v1alpha1.Resource. Where a field comes twice, it
+// joins the parts: in protobuf, concatenated encodings are the encoding of the merged message.
 func splitResource(data []byte) (meta, body []byte, err error) {
 	c := wire.Fields(data)
 	for c.Next() {

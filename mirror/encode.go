@@ -17,8 +17,7 @@ import (
 	"meshrelay/internal/text"
 )
 
-// New builds a resource. It fails when receivers would refuse the name or could not decode
-// the body.
+// New builds a resource. It fails when receivers would refuse the name, or could not decode the body.
 func New(s Spec) (*Resource, error) {
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(s.Body)
 	if err != nil {
@@ -49,7 +48,7 @@ func (r *Resource) WithBody(m proto.Message) (*Resource, error) {
 	return New(s)
 }
 
-// from is where a resource comes from.
+// from is the source and the cluster of a resource.
 type from struct{ source, cluster string }
 
 // build encodes a resource. body is an encoded Any.
@@ -109,8 +108,8 @@ func buildMeshConfig(sourceVersion string, body []byte, f from) *Resource {
 	return r
 }
 
-// checkScope refuses a namespace on a cluster-scoped kind, and a missing one on another
-// well-known kind: rules on namespaces would not see such a resource.
+// checkScope returns an error for a namespace on a cluster-scoped kind, and for a missing one on another
+// well-known kind. Rules on namespaces would not see such a resource.
 func checkScope(kind Kind, namespace string) error {
 	info, known := LookupKind(kind)
 	switch {
@@ -135,7 +134,8 @@ func (r *Resource) beginEntry(frameLen int) []byte {
 	return b
 }
 
-// endEntry encodes the part after the frame, and fills in the version, also just before the frame.
+// endEntry encodes the part of the entry after the frame. It writes the version before the frame, and at the
+// places of versionAt.
 func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.frameTo = int32(len(b))
 	b = appendLen(b, 3, len(r.name))
@@ -146,9 +146,9 @@ func (r *Resource) endEntry(b []byte, versionAt ...int) {
 	r.entry = b
 }
 
-// contentHash covers the metadata, with a blank version, the body, the source and the origin: a
-// resource of another source is a change even with equal bytes (PROTOCOL C10, S10). It has 128
-// bits, because clients would never receive a change with an equal hash.
+// contentHash hashes the metadata with a blank version, the body, the source and the origin. So a resource of
+// another source is a change even with equal bytes (PROTOCOL C10, S10). It has 128 bits, because clients would
+// never receive a change whose hash is equal.
 func contentHash(meta, body []byte, source string, origin []byte) (sum [16]byte) {
 	var parts [32]byte
 	m, b := xxh3.Hash128(meta), xxh3.Hash128(body)

@@ -5,15 +5,14 @@ import (
 	"unique"
 )
 
-// holders tells an Aggregate which stores have a copy of a key: merging looks into no others. A
-// place is an index of sources.
+// holders has, for each key, the stores with a copy of it: merging looks into no others. A place is an index
+// of sources.
 //
-// Most keys have one holder. The resource that is served tells it, and the key needs no entry in
-// several. A store with a copy that is not among the holders has marked the key; a store among them
-// may have lost its copy since.
+// Most keys have one holder: the source of the served resource. They need no entry in several. A store that
+// has a new copy has marked the key, and is not a holder until update. A holder may have lost its copy since.
 type holders struct {
 	sources []Source // in order of priority
-	places  []int32  // 0, 1, 2, …: places[n:n+1] are the holders of a key that place n has alone
+	places  []int32  // 0, 1, 2, …: places[n:n+1] are the holders of a key whose only holder is n
 	named   map[string]int32
 	stores  map[*Store]int32
 	several map[unique.Handle[Kind]]map[string][]int32 // sorted, by full name
@@ -29,8 +28,7 @@ func newHolders(sources []Source) holders {
 	return h
 }
 
-// moved returns the holders among other sources. A source that is replaced by one of the same name
-// leaves its place to it.
+// moved returns the holders for other sources. A source takes the place of a former one with the same name.
 func (h *holders) moved(sources []Source) holders {
 	next := newHolders(sources)
 	next.looked = h.looked
@@ -69,16 +67,16 @@ func (h *holders) set(k ref, places []int32) {
 	h.several[k.kind][k.name] = places
 }
 
-// of returns the places of a key's holders. served is the resource that is served under it.
+// of returns the places of the holders of a key. served is the resource that is served under it.
 func (h *holders) of(k ref, served *Resource) []int32 {
 	if places, ok := h.several[k.kind][k.name]; ok {
 		return places
 	}
-	return h.told(served)
+	return h.sourceOf(served)
 }
 
-// told returns the place that a served resource comes from.
-func (h *holders) told(served *Resource) []int32 {
+// sourceOf returns the place of the source of a served resource.
+func (h *holders) sourceOf(served *Resource) []int32 {
 	if served != nil {
 		if p, ok := h.named[served.Source()]; ok {
 			return h.places[p : p+1]
@@ -87,8 +85,8 @@ func (h *holders) told(served *Resource) []int32 {
 	return nil
 }
 
-// update makes those the holders that have a copy, of the former ones and the stores that have
-// marked the key.
+// update sets the holders of a key: those of the former holders, and of the stores that have marked the key,
+// that have a copy.
 func (h *holders) update(c *change, served *Resource) {
 	was := h.of(c.ref, served)
 	var room [8]int32
@@ -108,9 +106,9 @@ func (h *holders) update(c *change, served *Resource) {
 	}
 }
 
-// keep keeps the holders of a key when another resource is served under it.
+// keep keeps the holders of a key when the served resource changes from was to served.
 func (h *holders) keep(k ref, was, served *Resource) {
-	if places := h.of(k, was); !slices.Equal(places, h.told(served)) {
+	if places := h.of(k, was); !slices.Equal(places, h.sourceOf(served)) {
 		h.set(k, places)
 	} else {
 		delete(h.several[k.kind], k.name)

@@ -195,7 +195,7 @@ func TestHoldersAreTheStoresWithACopy(t *testing.T) {
 					if got := f.holders.of(k, served); !slices.Equal(got, want) {
 						rt.Fatalf("%s has the holders %v, want %v", name, got, want)
 					}
-					if places, ok := f.holders.several[k.kind][k.name]; ok && name != "bad" && slices.Equal(places, f.holders.told(served)) {
+					if places, ok := f.holders.several[k.kind][k.name]; ok && name != "bad" && slices.Equal(places, f.holders.sourceOf(served)) {
 						rt.Fatalf("%s has an entry that is not needed: %v", name, places)
 					}
 				}

@@ -10,7 +10,7 @@ import (
 
 // contents is an index with its lock. Store and Aggregate embed it.
 type contents struct {
-	// mu guards index, and the fields that Store and Aggregate put under it.
+	// mu guards index, and fields of Store and Aggregate.
 	mu    sync.RWMutex
 	index index
 }
@@ -45,7 +45,7 @@ func (c *contents) List(kind Kind, namespace string) []*Resource {
 	return out
 }
 
-// All returns the resources of a kind in no order: a reader that wants few of many sorts those.
+// All returns the resources of a kind in no order, for readers that sort only a part of them.
 func (c *contents) All(kind Kind) []*Resource {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -76,13 +76,13 @@ type index map[unique.Handle[Kind]]map[string]*Resource
 
 func (x index) get(k ref) *Resource { return x[k.kind][k.name] }
 
-// find is get for a Key of a kind. It allocates nothing.
+// find is get for a Key. It allocates nothing.
 func (x index) find(kind unique.Handle[Kind], key Key) *Resource {
 	var room [maxNameLen]byte
 	return x[kind][string(key.appendFullName(room[:0]))]
 }
 
-// kinds yields the kinds of which there are any.
+// kinds yields the kinds that have resources.
 func (x index) kinds(yield func(Kind) bool) {
 	for kind := range x {
 		if !yield(kind.Value()) {
@@ -91,7 +91,7 @@ func (x index) kinds(yield func(Kind) bool) {
 	}
 }
 
-// reserve returns the resources of a kind by full name, with room for n when there are none.
+// reserve returns the resources of a kind by full name. It makes a new map with room for n.
 func (x index) reserve(kind unique.Handle[Kind], n int) map[string]*Resource {
 	byName := x[kind]
 	if byName == nil {
@@ -101,10 +101,10 @@ func (x index) reserve(kind unique.Handle[Kind], n int) map[string]*Resource {
 	return byName
 }
 
-// replace puts cur in the place of old, which has the same key. Either may be nil.
+// replace replaces old by cur, which has the same key. Either may be nil.
 func (x index) replace(old, cur *Resource) {
 	if old != nil {
-		// A map keeps the key that it has, and with it the memory of the old resource's name.
+		// Without the delete, the map would keep the old key, and with it the memory of the old name.
 		kind := old.kind()
 		if delete(x[kind], old.name); len(x[kind]) == 0 && cur == nil {
 			delete(x, kind)

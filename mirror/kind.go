@@ -25,8 +25,8 @@ var MeshConfig = Kind{Kind: "MeshConfig"}
 // MeshConfigName is the fixed name of a source's MeshConfig (PROTOCOL S18).
 const MeshConfigName = "mesh"
 
-// Singleton reports whether a source has one resource of the kind at most, with a fixed name
-// and for its own mesh only. Singletons are served from the first source, and not merged.
+// Singleton reports whether a source has at most one resource of the kind, with a fixed name and for its own
+// mesh only. The aggregate serves the singleton of the first source, and merges none.
 func (k Kind) Singleton() bool { return k == MeshConfig }
 
 const coreGroup = "core"

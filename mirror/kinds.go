@@ -19,11 +19,11 @@ import (
 	"meshrelay/internal/text"
 )
 
-// KindInfo is what the relay knows of a well-known kind.
+// KindInfo describes a well-known kind.
 type KindInfo struct {
 	Kind Kind
-	// Versions are the API versions of the kind, newest first. All have one message, so a
-	// resource mirrored in one is served in all.
+	// Versions are the API versions of the kind, newest first. All have the same message, so a
+	// resource that is mirrored in one version is served in every version.
 	Versions []string
 	// Plural and ShortNames are the names that kubectl accepts, lower case.
 	Plural        string
@@ -34,7 +34,7 @@ type KindInfo struct {
 	shape   func() *shape // of an encoded body, compiled on first use
 	order   int           // in the table
 
-	typeURLs []string // every upstream has them
+	typeURLs []string // made once, for all upstreams
 }
 
 // NewBody returns a new, empty message for a body of the kind: a google.protobuf.Struct for
@@ -117,7 +117,7 @@ func LookupKind(k Kind) (*KindInfo, bool) {
 	return info, ok
 }
 
-// CompareKinds orders kinds for sending: the well-known ones as Kinds does, then others by name.
+// CompareKinds orders kinds for sending: the well-known ones in the order of Kinds, then others by name.
 func CompareKinds(a, b Kind) int {
 	ia, oka := wellKnownByKind[a]
 	ib, okb := wellKnownByKind[b]
@@ -137,9 +137,9 @@ func CompareKeys(a, b Key) int {
 	return cmp.Or(CompareKinds(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// MatchKinds returns the well-known kinds that word may mean, as kubectl understands it: a kind,
-// plural or short name in any case, perhaps with its group as "kind.group". The Istio kind
-// comes before the Gateway API kind of the same name.
+// MatchKinds returns the well-known kinds that word may mean, as in kubectl: a kind, plural or short name in
+// any case, with or without its group ("kind.group"). The Istio kind comes before the Gateway API kind of
+// the same name.
 func MatchKinds(word string) []*KindInfo {
 	word = strings.ToLower(word)
 	name, group, _ := strings.Cut(word, ".")
@@ -155,8 +155,8 @@ func MatchKinds(word string) []*KindInfo {
 	return found
 }
 
-// ParseKinds returns the kinds that a word of a rule means: a word of MatchKinds, or
-// "group/Kind", also of a kind that is not well known.
+// ParseKinds returns the kinds that a word of a rule means. The word is one for MatchKinds, or "group/Kind",
+// which may be a kind that is not well known.
 func ParseKinds(word string) ([]Kind, error) {
 	if group, name, ok := strings.Cut(word, "/"); ok {
 		if group == "" || name == "" || strings.Contains(name, "/") {

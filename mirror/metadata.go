@@ -13,15 +13,15 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 )
 
-// metadata is an istio.mcp.v1alpha1.Metadata whose encoding is the same for equal metadata. Its
-// slices are parts of the encoding that it was parsed from.
+// metadata is an istio.mcp.v1alpha1.Metadata. Equal metadata has equal encodings. Its slices are parts of the
+// encoding that it was parsed from.
 type metadata struct {
 	name, version       []byte
 	created             []byte // encoded google.protobuf.Timestamp
 	hasCreated          bool
 	labels, annotations []pair // sorted by key, each key once
-	// from is the value of ProvenanceAnnotation, nil when there is none. Only its origin is part
-	// of the content.
+	// from is the value of ProvenanceAnnotation, nil when there is none. Only its origin counts as
+	// content.
 	from    []byte
 	unknown []byte
 }
@@ -40,13 +40,13 @@ func parseMetadata(b []byte) (md metadata, err error) {
 	return metadataOf(m)
 }
 
-// metadataOf fails when a text is not UTF-8.
+// metadataOf returns the metadata of a message. It fails when a text is not UTF-8.
 func metadataOf(m *mcp.Metadata) (md metadata, err error) {
 	b, err := proto.Marshal(&mcp.Metadata{Name: m.GetName(), Version: m.GetVersion(), Labels: m.GetLabels(), Annotations: m.GetAnnotations()})
 	if err != nil {
 		return md, fmt.Errorf("the name, a label or an annotation does not encode: %w", err)
 	}
-	md.parse(b) // an encoding of the library is a usual one
+	md.parse(b) // it succeeds: the library writes the usual encoding
 	md.unknown = m.ProtoReflect().GetUnknown()
 	if md.hasCreated = m.GetCreateTime() != nil; md.hasCreated {
 		if md.created, err = (proto.MarshalOptions{Deterministic: true}).Marshal(m.GetCreateTime()); err != nil {
@@ -56,8 +56,8 @@ func metadataOf(m *mcp.Metadata) (md metadata, err error) {
 	return md, nil
 }
 
-// setApart moves the provenance from the annotations to from.
-func (md *metadata) setApart() {
+// extractProvenance moves the provenance from the annotations to md.from.
+func (md *metadata) extractProvenance() {
 	for i := range md.annotations {
 		if bytes.Equal(md.annotations[i].key, provenanceKey) {
 			md.from = md.annotations[i].value
@@ -67,7 +67,7 @@ func (md *metadata) setApart() {
 	}
 }
 
-// mapOf returns pairs as a map, nil for none.
+// mapOf returns all pairs as one map, nil when there are none.
 func mapOf(all ...[]pair) map[string]string {
 	n := 0
 	for _, pairs := range all {
@@ -85,7 +85,7 @@ func mapOf(all ...[]pair) map[string]string {
 	return m
 }
 
-// parse parses metadata in its usual encoding, and returns false for any other.
+// parse parses metadata in the usual encoding. It returns false for any other encoding.
 func (md *metadata) parse(b []byte) bool {
 	c, seen := wire.Fields(b), 0
 	for c.Next() {
@@ -117,7 +117,7 @@ func (md *metadata) parse(b []byte) bool {
 	if !sortPairs(md.labels) || !sortPairs(md.annotations) {
 		return false
 	}
-	md.setApart()
+	md.extractProvenance()
 	return true
 }
 
@@ -134,7 +134,7 @@ func ordinaryTimestamp(b []byte) bool {
 	return c.Err() == nil
 }
 
-// appendPair parses an entry of a map, and returns false for an unusual encoding.
+// appendPair parses an entry of a map, and appends it to pairs. It returns false for an unusual encoding.
 func appendPair(pairs *[]pair, b []byte) bool {
 	var p pair
 	c, last := wire.Fields(b), protowire.Number(0)
@@ -185,8 +185,8 @@ func (md *metadata) size() int {
 	return n + pairsSize(md.labels) + pairsSize(md.annotations) + pairsSize(md.provenance())
 }
 
-// append encodes the metadata with a blank version. It returns the place of the version, and the
-// end of the content.
+// append appends the encoded metadata, with a blank version, to b. It returns where the version is, and where
+// the provenance begins, which is no content.
 func (md *metadata) append(b []byte) (out []byte, versionAt, volatileAt int) {
 	b = appendLen(b, 1, len(md.name))
 	b = append(b, md.name...)
@@ -204,7 +204,7 @@ func (md *metadata) append(b []byte) (out []byte, versionAt, volatileAt int) {
 	return appendPairs(b, 5, md.provenance()), versionAt, volatileAt
 }
 
-// provenance returns the provenance annotation, if there is one.
+// provenance returns the provenance annotation, nil when there is none.
 func (md *metadata) provenance() []pair {
 	if md.from == nil {
 		return nil

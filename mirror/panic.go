@@ -7,8 +7,7 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Panic is a panic of the code that handled one resource, key or push. It is an error of that one
-// only.
+// Panic is a panic of the code that handled one resource, key or push, as an error of that one only.
 type Panic struct {
 	// Value is the argument of panic, and Stack the stack.
 	Value, Stack string
@@ -20,20 +19,20 @@ const (
 	maxPanicStack = 16 << 10
 )
 
-// Error returns the text for users who look for the resource.
+// Error returns a text for users who look for the resource.
 func (p *Panic) Error() string {
-	return "internal error of the relay: " + p.Value + "; its log has where"
+	return "internal error of the relay: " + p.Value + "; its log has the stack"
 }
 
-// try calls f, and returns its panic.
+// try calls f and returns its panic, nil for none.
 func try(f func()) (p *Panic) {
 	defer func() { p = Recovered(recover()) }()
 	f()
 	return nil
 }
 
-// Recovered returns the Panic for a result of recover(), nil for nil. The deferred function that
-// called recover must call it.
+// Recovered returns the Panic for the result of recover(), nil for nil. It must be called by the deferred
+// function that called recover, because it takes the stack.
 func Recovered(value any) *Panic {
 	if value == nil {
 		return nil

@@ -1,18 +1,18 @@
 package mirror
 
-// Policy decides what is served of the copies that several sources have. Its methods run on any
-// goroutine and must be pure functions, so that the order of arrival of copies has no effect.
+// Policy decides which resource is served when several sources have a copy. Its methods run on any goroutine.
+// They must be pure functions: the order in which copies arrive has no effect.
 type Policy interface {
-	// Merge decides what is served of copies, at least one, in order of priority. All have one
-	// key or, for a Grouper, one group; then the first is of the key that is served.
+	// Merge decides between copies, at least one, in order of priority. All have the same key or, for a
+	// Grouper, the same group: then the first copy has the key that is served.
 	Merge(copies []Copy) Decision
 }
 
 // Grouper is a Policy that also merges resources of different keys.
 type Grouper interface {
 	Policy
-	// Group returns an equal text for resources that are merged. A resource with an empty one
-	// is merged with copies of its own key only.
+	// Group returns the same text for resources to merge. A resource without a group, for which it returns
+	// an empty text, is merged with copies of its own key only.
 	Group(r *Resource) string
 }
 
@@ -31,7 +31,7 @@ type Decision struct {
 	Winner int
 	// United are the indexes of the other copies that are part of Served.
 	United []int
-	// Reason tells in a few words why, for example "first in order" or "newest".
+	// Reason says why in a few words, for example "first in order" or "newest".
 	Reason string
 }
 

@@ -8,16 +8,16 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// ProvenanceAnnotation is the annotation that tells where a resource comes from, through any
-// number of relays. There is only one, and it is short, because every resource has it.
+// ProvenanceAnnotation is the annotation with the provenance of a resource, through any number of relays. It
+// is one short annotation, because every resource has it.
 const ProvenanceAnnotation = "meshrelay.io/from"
 
-// MaxProvenance bounds the annotation's value, in bytes. A relay refuses a longer one of another
-// relay, and ignores a longer one of others.
+// MaxProvenance bounds the value of the annotation, in bytes. A relay refuses a resource with a longer one
+// from another relay, and ignores a longer one from others.
 const MaxProvenance = 1024
 
-// maxSourceVersion bounds the versions in the annotation. Those of Kubernetes have 20 digits at
-// most.
+// maxSourceVersion bounds the version in the annotation, in bytes. Versions of Kubernetes have at most 20
+// digits.
 const maxSourceVersion = 128
 
 var (
@@ -25,14 +25,14 @@ var (
 	via           = []byte(" via ")
 )
 
-// Provenance is the content of the provenance annotation. A resource's Version does not depend on
-// the source's version and the path: an upstream that restarts with other versions, or a replica of
-// another name, would otherwise cause everything to be sent again.
+// Provenance is the content of the provenance annotation. The Version of a resource does not depend on
+// SourceVersion and Path: otherwise everything would be sent again after an upstream restarts with other
+// versions, and by a replica with another name.
 type Provenance struct {
-	// Source is the first relay's upstream, Cluster that upstream's cluster, and SourceVersion
-	// the version there.
+	// Source is the upstream of the first relay, Cluster the cluster of that upstream, and SourceVersion the
+	// version there.
 	Source, Cluster, SourceVersion string
-	// Path lists the relays on the way, the first one first.
+	// Path has the relays on the way, the first one first.
 	Path []string
 }
 
@@ -56,7 +56,7 @@ func ParseProvenance(s string) (p Provenance) {
 
 // splitVia splits the annotation's value before and after the last " via ".
 func splitVia(value []byte) (before, path []byte) {
-	// Names of relays have no spaces: it ends with the last one.
+	// Names of relays have no spaces: the path begins after the last space.
 	if end := bytes.LastIndexByte(value, ' ') + 1; bytes.HasSuffix(value[:end], via) {
 		return value[:end-len(via)], value[end:]
 	}
@@ -66,7 +66,7 @@ func splitVia(value []byte) (before, path []byte) {
 	return value, nil
 }
 
-// originOf returns the part of the annotation's value that is content: source and cluster.
+// originOf returns the source and the cluster in the value of the annotation: the part that is content.
 func originOf(value []byte) []byte {
 	before, _ := splitVia(value)
 	origin, _, _ := bytes.Cut(before, []byte("@"))
@@ -76,8 +76,7 @@ func originOf(value []byte) []byte {
 // Provenance returns the provenance of r, the zero Provenance when it has none.
 func (r *Resource) Provenance() Provenance { return ParseProvenance(string(r.metadata().from)) }
 
-// Hops returns how many relays the resource has passed, by its provenance. It decodes and allocates
-// nothing.
+// Hops returns the number of relays in the provenance of the resource. It decodes and allocates nothing.
 func (r *Resource) Hops() int {
 	value, ok := r.annotation(ProvenanceAnnotation)
 	if _, path := splitVia(value); ok && path != nil {
@@ -110,14 +109,14 @@ type Stamp struct {
 	Source, Cluster string
 	// Relay is added to the path. When it is empty, a resource only gets its cluster.
 	Relay string
-	// Believe keeps the provenance that a resource has, because a relay wrote it, and not
-	// somebody else who may annotate the resource.
+	// Believe keeps the provenance that a resource has: a relay wrote it, and nobody else who can annotate
+	// the resource.
 	Believe bool
-	// Begin drops the path so far: a resource that a relay served may be read from a file.
+	// Begin removes the path so far: a file may hold a resource that a relay served.
 	Begin bool
 }
 
-// Stamped returns r with a stamp. A bare resource has no annotations, and only gets its cluster.
+// Stamped returns r with a stamp. A MeshConfig has no annotations, and only gets the cluster.
 func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	if r.Kind() == MeshConfig {
 		return r.withCluster(stamp.Cluster)
@@ -132,7 +131,7 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	}
 	out, err := build(r.Kind(), md, body, from{r.Source(), cluster})
 	if err != nil {
-		return r // the name is the one that r has
+		return r // build fails for a wrong name only, and r has this one already
 	}
 	return out
 }
@@ -176,7 +175,7 @@ func isProvenance(value []byte) bool {
 	return len(path) > 0 && len(originOf(value)) > 0
 }
 
-// withCluster returns r with another cluster. Both share their bytes.
+// withCluster returns r with another cluster. The two share their bytes.
 func (r *Resource) withCluster(cluster string) *Resource {
 	o := r.origin.Value()
 	if o.cluster == cluster {

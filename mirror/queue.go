@@ -9,28 +9,27 @@ import (
 	"unique"
 )
 
-// queue holds the keys with a copy that may have changed. A key that is marked again while it
-// waits keeps its place, so the queue is no longer than the number of keys, and of the copies that
-// stores begin with.
+// queue holds the keys whose copies may have changed. A key that is marked again keeps its place. So the queue
+// is not longer than the number of keys, plus the copies that stores begin with.
 type queue struct {
-	wake chan struct{} // one slot: there is something to do
+	wake chan struct{} // one slot: keys may wait
 
-	// mu guards all below but initial, which only the goroutine that handles the keys uses.
+	// mu guards all below, except initial, which only the goroutine of Run uses.
 	mu sync.Mutex
-	// waiting has the Store that has marked a key, or nil; also has those that have after it.
+	// waiting has the first Store that has marked a key, or nil. also has the other Stores that have.
 	waiting map[ref]*Store
 	also    map[ref][]*Store
-	order   []mark // those from head on
+	order   []mark // the queue begins at head
 	head    int
 	// queued and handled count keys.
 	queued, handled uint64
 	waiters         []*waiter
-	// initial waits for the initial content, and closes synced; nil until setInitial.
+	// initial waits for the initial content, and closes synced. It is nil until setInitial.
 	initial *waiter
 	synced  chan struct{}
 }
 
-// ref is a Key in the form of the indexes.
+// ref is a Key as indexes use it.
 type ref struct {
 	kind unique.Handle[Kind]
 	name string // full name
@@ -46,24 +45,24 @@ func (r ref) key() Key {
 	return Key{Kind: r.kind.Value(), Namespace: namespace, Name: name}
 }
 
-// mark is a key in the queue. by is the Store that begins with a copy of it; nil: waiting has the
-// stores that have marked the key.
+// mark is a key in the queue. by is a Store that begins with a copy of it. It is nil for a key whose stores are
+// in waiting and also.
 type mark struct {
 	ref
 	by *Store
 }
 
-// waiter waits until that many keys are handled.
+// waiter waits until a number of keys are handled.
 type waiter struct {
 	handled uint64
-	done    chan struct{} // closed then
+	done    chan struct{} // closed when that many are handled
 }
 
 func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), waiting: map[ref]*Store{}, also: map[ref][]*Store{}, synced: make(chan struct{})}
 }
 
-// mark queues a key. by is the Store whose copy may have changed, nil for none.
+// mark queues a key. by is the Store whose copy may have changed; nil when no copy has.
 func (q *queue) mark(k ref, by *Store) {
 	q.mu.Lock()
 	switch first, waits := q.waiting[k]; {
@@ -79,8 +78,8 @@ func (q *queue) mark(k ref, by *Store) {
 	q.poke()
 }
 
-// begin queues the keys of resources with which a Store begins. They are not looked up: a key that
-// waits already is merged twice, which makes no difference.
+// begin queues the keys of the first resources of a Store. It does not look whether they wait already: such a
+// key is merged twice, with the same result.
 func (q *queue) begin(with iter.Seq[*Resource], by *Store) {
 	q.mu.Lock()
 	for r := range with {
@@ -101,11 +100,11 @@ func (q *queue) push(k mark) {
 	q.queued++
 }
 
-// keptRoom is for how many keys an empty queue keeps room, or it would make it again and again during
-// a start.
+// keptRoom is the number of keys for which an empty queue keeps its memory. During a start, the queue is
+// empty often.
 const keptRoom = 4096
 
-// poke wakes the goroutine that handles the keys.
+// poke wakes Run.
 func (q *queue) poke() {
 	select {
 	case q.wake <- struct{}{}:
@@ -113,7 +112,7 @@ func (q *queue) poke() {
 	}
 }
 
-// pop moves the keys that wait longest to batch, as far as it has room.
+// pop moves keys from the head of the queue to batch, up to its capacity.
 func (q *queue) pop(batch []change) []change {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,7 +131,7 @@ func (q *queue) pop(batch []change) []change {
 	switch q.head += n; {
 	case q.head < len(q.order):
 	case cap(q.order) > keptRoom:
-		// They would otherwise stay as large as the largest burst was.
+		// Release the memory of a burst.
 		q.order, q.head, q.waiting, q.also = nil, 0, map[ref]*Store{}, map[ref][]*Store{}
 	default:
 		q.order, q.head = q.order[:0], 0
@@ -148,7 +147,7 @@ func (q *queue) done(n int) {
 	q.release()
 }
 
-// release ends the wait of those whose keys are handled. The caller holds mu.
+// release ends the waiters whose keys are handled. The caller holds mu.
 func (q *queue) release() {
 	q.waiters = slices.DeleteFunc(q.waiters, func(w *waiter) bool {
 		if w.handled > q.handled {

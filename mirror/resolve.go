@@ -9,7 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// maxGroup bounds the keys that are merged into one: each change costs the square of their number.
+// maxGroup bounds the keys that are merged into one. The cost of a change grows with the square of their number.
 const maxGroup = 64
 
 // everything accepts every copy.
@@ -36,8 +36,8 @@ func (a *Aggregate) copies(k ref, accept func(*Resource) bool) []Copy {
 	return out
 }
 
-// serve returns what is served under a key to clients that see only the copies that accept
-// accepts, and its Resolution when there are several copies. The caller holds mu.
+// serve returns the resource that clients are served under a key, if they see only the copies that accept
+// accepts. It also returns the Resolution when there are several copies. The caller holds mu.
 func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resolution) {
 	places := a.holders.of(k, a.index.get(k))
 	if len(places) == 0 {
@@ -45,7 +45,7 @@ func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resol
 	}
 	if _, plain := a.policy(k.kind.Value()).(First); plain && len(places) == 1 {
 		if r := a.holders.copy(k, places[0]); r != nil && accept(r) {
-			return r, nil // as nearly always: it allocates nothing
+			return r, nil // the usual case, without an allocation
 		}
 		return nil, nil
 	}
@@ -56,27 +56,27 @@ func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resol
 	return r.Served, &r
 }
 
-// Resolution is how the copies of a key became what is served.
+// Resolution explains which resource is served under a key.
 type Resolution struct {
 	Copies   []Copy   // of the key, in order of priority
 	Decision Decision // of the Policy, over Copies
-	// Group are the keys that the Policy merges, with this one; nil when there are no others. The
-	// first is the key that is served.
+	// Group has the keys that the Policy merges, this one included; nil when there are no others. The first
+	// is the key that is served.
 	Group []Key
-	// MergedInto is the key whose served resource contains this one, if it is another key.
+	// MergedInto is the other key whose served resource contains this one. It is zero for none.
 	MergedInto Key
 	Served     *Resource // under the key; nil for none
 }
 
-// Resolve explains what is served under a key.
+// Resolve explains which resource is served under a key.
 func (a *Aggregate) Resolve(key Key) Resolution {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.resolve(refOf(key), everything)
 }
 
-// Apart returns why the Policy does not merge keys of one host; empty when it merges no keys
-// of that kind.
+// Apart returns why the Policy does not merge keys of one host. It is empty for a kind whose keys are never
+// merged.
 func (a *Aggregate) Apart(keys []Key) (reason string) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
@@ -96,14 +96,13 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 	return policy.Merge(served).Reason
 }
 
-// Select returns what is served under a key to clients that see only the copies that accept
-// accepts. If that is what everybody is served, it is the very resource of Get. A panic of
-// the Policy makes it nil.
+// Select returns the resource that clients are served under a key, if they see only the copies that accept
+// accepts. It returns the resource of Get when both are equal, and nil after a panic of the Policy.
 func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
 	k := refOf(key)
 	a.mu.RLock()
 	p := try(func() {
-		// The merged view may be older than the copies, and so hold what accept refuses.
+		// The merged view may be older than the copies, and have a resource that accept refuses.
 		selected, _ = a.serve(k, accept)
 	})
 	if served := a.index.get(k); p == nil && selected.Equal(served) {
@@ -145,15 +144,15 @@ func (a *Aggregate) resolve(k ref, accept func(*Resource) bool) Resolution {
 	return s
 }
 
-// mergeOthers merges copies of another key than the resolved one, and returns false for a panic:
-// resolving that key reports it.
+// mergeOthers merges the copies of another key. It returns false after a panic, which is reported when that key
+// is resolved.
 func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 	v.Winner = -1
 	p := try(func() { v = policy.Merge(copies) })
 	return v, p == nil
 }
 
-// members returns what each key of a group would serve alone, in order of priority.
+// members returns the resource that each key of a group would serve alone, in order of priority.
 func (a *Aggregate) members(k ref, policy Policy, group string, accept func(*Resource) bool) []Copy {
 	g := a.groups[k.kind.Value()]
 	if group == "" || g == nil || len(g.members[group]) < 2 || len(g.members[group]) > maxGroup {
@@ -175,20 +174,19 @@ func (a *Aggregate) members(k ref, policy Policy, group string, accept func(*Res
 	return out
 }
 
-// groups are the keys of a kind that a Grouper merges with one another.
+// groups has the keys of a kind that a Grouper merges with one another.
 type groups struct {
 	members map[string]map[string]struct{} // names, by group
 	copies  map[string]grouped             // by name
 }
 
-// grouped are the groups of a key's copies, and a hash of the copies.
+// grouped has the groups of the copies of a key, and a hash of the copies.
 type grouped struct {
 	in  []string
 	sum xxh3.Uint128
 }
 
-// regroup updates the groups of a key. If one of its copies changed, it queues the other keys of
-// its groups.
+// regroup updates the groups of a key. If a copy has changed, it queues the other keys of its groups.
 func (a *Aggregate) regroup(k ref) {
 	kind, name := k.kind.Value(), k.name
 	policy, copies := a.policy(kind), a.copies(k, everything)
@@ -241,7 +239,7 @@ func (a *Aggregate) regroup(k ref) {
 func (a *Aggregate) markMembers(k ref, g *groups, group string) {
 	members := g.members[group]
 	if len(members) > maxGroup+1 {
-		return // they are not merged any more
+		return // too many to be merged
 	}
 	defer a.queue.extendInitial()
 	for name := range members {

@@ -28,8 +28,8 @@ const (
 // versionLen is the length of a version string: 128 bits in unpadded base64.
 var versionLen = base64.RawURLEncoding.EncodedLen(16)
 
-// Resource is one object of one source, encoded once in the form in which every client receives
-// it. It is immutable, also the results of its methods.
+// Resource is one object of one source, encoded once in the form that every client receives. It is immutable,
+// and so are the results of its methods.
 type Resource struct {
 	origin unique.Handle[origin]
 	name   string // full name, as on the wire
@@ -54,12 +54,11 @@ type origin struct {
 type Spec struct {
 	Key
 	Labels, Annotations map[string]string
-	// CreateTime may be zero: unknown.
+	// CreateTime is zero when it is unknown.
 	CreateTime time.Time
-	// Source is the upstream that the resource comes from, Cluster the cluster, empty when
-	// unknown.
+	// Source is the upstream that the resource comes from. Cluster is the cluster, empty when unknown.
 	Source, Cluster string
-	// SourceVersion is the version that the source gave the resource. It may not be unique, nor
+	// SourceVersion is the version that the source gave the resource. It need not be unique, and need not
 	// change with the content (PROTOCOL C10).
 	SourceVersion string
 	Body          *anypb.Any
@@ -68,7 +67,7 @@ type Spec struct {
 // Metadata is the decoded metadata of a resource.
 type Metadata struct {
 	Labels, Annotations map[string]string
-	// CreateTime may be zero: unknown.
+	// CreateTime is zero when it is unknown.
 	CreateTime time.Time
 }
 
@@ -77,7 +76,7 @@ func (r *Resource) Kind() Kind { return r.kind().Value() }
 
 func (r *Resource) kind() unique.Handle[Kind] { return r.origin.Value().kind }
 
-// ref returns a ref whose name takes no memory of its own.
+// ref returns the ref of the resource. It shares the memory of the name.
 func (r *Resource) ref() ref { return ref{r.kind(), r.name} }
 
 // FullName returns the resource's name on the wire; see Key.FullName.
@@ -95,11 +94,11 @@ func (r *Resource) Key() Key {
 // Namespace returns the resource's namespace, empty when it is cluster-scoped.
 func (r *Resource) Namespace() string { return r.name[:r.nsLen] }
 
-// Version returns the version that clients see. It depends on the content and the source only, so
-// that every relay with the same config gives a resource the same version.
+// Version returns the version that clients see. It depends on the content and the source only: every relay
+// with the same config gives a resource the same version.
 func (r *Resource) Version() string { return base64.RawURLEncoding.EncodeToString(r.version[:]) }
 
-// Digest returns the 128 bits that Version spells.
+// Digest returns the 128 bits that Version encodes.
 func (r *Resource) Digest() [16]byte { return r.version }
 
 // Equal reports whether clients see no difference between r and other. Either may be nil.
@@ -148,8 +147,7 @@ func (r *Resource) Any() []byte {
 	return frame[1+n:]
 }
 
-// Spec returns a Spec of r: New(r.Spec()) equals r. The caller may change its maps, but not
-// its body.
+// Spec returns the Spec of r: New(r.Spec()) equals r. The caller may change its maps, but not its body.
 func (r *Resource) Spec() Spec {
 	md := r.Metadata()
 	return Spec{
@@ -171,7 +169,7 @@ func (r *Resource) BodyValue() []byte {
 	return wire.Last(body, 2)
 }
 
-// split returns the encoded metadata and the encoded Any of the body, as build has put them together.
+// split returns the encoded metadata and the encoded Any of the body. It relies on the encoding of build.
 func (r *Resource) split() (meta, body []byte) {
 	if r.Kind() == MeshConfig {
 		return nil, r.Any()
@@ -182,18 +180,18 @@ func (r *Resource) split() (meta, body []byte) {
 	return meta, body
 }
 
-// anyHeadLen is the length of the type URL's field, with which the Any of a resource begins.
+// anyHeadLen is the length of the field of the type URL, the first field of the Any of a resource.
 var anyHeadLen = 1 + protowire.SizeBytes(len(resourceURL))
 
-// first returns the content of the first field of a message that the relay has encoded, and what
-// follows. It is length-delimited, and its tag is one byte.
+// first returns the content of the first field of a message, and the bytes after the field. The relay has
+// encoded the message: the field is length-delimited, and its tag is one byte.
 func first(b []byte) (value, rest []byte) {
 	length, n := protowire.ConsumeVarint(b[1:])
 	end := 1 + n + int(length) //nolint:gosec // the length of a part of b
 	return b[1+n : end : end], b[end:]
 }
 
-// metadata parses the resource's metadata. The relay encoded it, so it parses.
+// metadata parses the metadata of the resource. It can not fail, because the relay encoded it.
 func (r *Resource) metadata() metadata {
 	meta, _ := r.split()
 	md, _ := parseMetadata(meta)

@@ -71,8 +71,8 @@ func restoreProven(kind Kind, data []byte, f from, sourceVersion []byte) *Resour
 	return r
 }
 
-// builtParts returns the encoded metadata and the encoded Any of the body of an Any that has the form
-// which build gives it; nil for any other.
+// builtParts splits an Any in the form of build: it returns the encoded metadata, and the encoded Any of the
+// body. It returns nil for an Any in any other form.
 func builtParts(data []byte) (meta, body []byte) {
 	c := wire.Fields(data)
 	if !c.Next() || !c.Bytes(1) || string(c.Value()) != resourceURL || !c.Next() || !c.Bytes(2) {
@@ -96,14 +96,15 @@ func builtParts(data []byte) (meta, body []byte) {
 	return meta, body
 }
 
-// metadataParts are parts of metadata that build has encoded: a name, a revision, a provenance, and
-// the places that metadata.append returns.
+// metadataParts are parts of encoded metadata in the form of build: name, revision and provenance, and the
+// places that metadata.append returns.
 type metadataParts struct {
 	name, revision, from  []byte
 	versionAt, volatileAt int
 }
 
-// builtMetadata finds them, and returns false when it does not find them where build puts them.
+// builtMetadata finds the parts of encoded metadata. It returns false for metadata that is not in the form of
+// build.
 func builtMetadata(meta []byte) (p metadataParts, ok bool) {
 	var room [128]byte
 	at, c := 0, wire.Fields(meta)

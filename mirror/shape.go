@@ -10,14 +10,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxDepth bounds the nesting of a body, as istiod's protobuf library does.
+// maxDepth bounds the nesting of a body. istiod's protobuf library has the same bound.
 const maxDepth = protowire.DefaultRecursionLimit
 
-// shape tells whether an encoding decodes as one message type, without building the message:
-// the relay checks each changed resource, and decodes none for another purpose.
+// shape checks whether an encoding decodes as a message type, without building the message. The relay checks
+// each changed resource, and has no other reason to decode it.
 //
-// An encoding that passes decodes. An encoding that fails may still decode, in rare cases that
-// are left to the library: proto2's groups and required fields.
+// An encoding that passes decodes. An encoding that fails may still decode: the library decides on groups and
+// required fields of proto2.
 type shape struct {
 	fields map[protowire.Number]fieldShape
 	// low are the fields with small numbers, by number.
@@ -29,7 +29,7 @@ type fieldShape struct {
 	message *shape // of contentMessage
 }
 
-// content is what a length-delimited field must hold.
+// content is the content that a length-delimited field must have.
 type content uint8
 
 const (
@@ -37,7 +37,7 @@ const (
 	contentText                   // UTF-8
 	contentMessage                // another message, or an entry of a map
 	contentVarints                // packed
-	contentLibrary                // the library must check it: no well-known kind has these
+	contentLibrary                // the library must check it; no well-known kind has such a field
 )
 
 var errShape = errors.New("not of the message's shape")

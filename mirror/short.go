@@ -11,13 +11,13 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// The short form of a resource has no provenance annotation. An istiod hands metadata.version on as
-// it got it, so the version tells in its place which relays the resource has passed:
+// The short form of a resource has no provenance annotation. Its version names the relays that the resource
+// has passed instead, because an istiod passes metadata.version on unchanged:
 //
 //	SUM.MARK[MARK…]
 //
-// SUM begins the version of the other form. It suffices to tell two contents of one name apart. A MARK
-// is the hash of the name of a relay.
+// SUM is the start of the version of the full form. It is long enough to tell two contents of one name apart.
+// A MARK is a hash of the name of a relay.
 const (
 	sumBytes  = 9
 	sumLen    = sumBytes / 3 * 4
@@ -26,8 +26,8 @@ const (
 	markDot   = '.'
 )
 
-// AppendShort appends the short form of Frame to b. A resource without provenance has none, and Frame
-// is appended.
+// AppendShort appends the short form of Frame to b. It appends Frame itself for a resource without provenance,
+// which has no short form.
 func (r *Resource) AppendShort(b []byte) []byte {
 	meta, body := r.split()
 	before, after, path := cutProvenance(meta)
@@ -48,8 +48,8 @@ func (r *Resource) AppendShort(b []byte) []byte {
 	return append(b, body...)
 }
 
-// cutProvenance returns metadata, as the relay encodes it, before its version, and from there to the
-// provenance. path has the relays of that, nil when there is none.
+// cutProvenance splits metadata that the relay has encoded: before is the part before the version, after the
+// part from there to the provenance. path has the relays in the provenance, nil when there is none.
 func cutProvenance(meta []byte) (before, after, path []byte) {
 	c, at, last := wire.Fields(meta), 0, []byte(nil)
 	for c.Next() {
@@ -91,21 +91,21 @@ func appendMarks(b, path []byte) []byte {
 	return b
 }
 
-// appendMark appends the mark of a relay whose name has a hash.
+// appendMark appends the mark of a relay. hash is that of its name.
 func appendMark(b []byte, hash uint64) []byte {
 	var sum [8]byte
 	binary.BigEndian.PutUint64(sum[:], hash)
 	return base64.RawURLEncoding.AppendEncode(b, sum[:markBytes])
 }
 
-// Way is the relays that a resource has passed, by what it tells itself.
+// Way has the relays that a resource has passed, as its metadata names them.
 type Way struct {
-	// Path are their names, by its annotation, the first one first.
+	// Path has the names in the annotation, the first one first.
 	Path  []string
-	marks []byte // by its version
+	marks []byte // in the version
 }
 
-// wayOf returns the way that metadata tells of, but for an annotation that is too long.
+// wayOf returns the way in metadata. It ignores an annotation that is too long.
 func wayOf(md *metadata) (w Way) {
 	if len(md.from) <= MaxProvenance {
 		w.Path = ParseProvenance(string(md.from)).Path
@@ -116,7 +116,7 @@ func wayOf(md *metadata) (w Way) {
 	return w
 }
 
-// Passes reports whether a relay of that name is on the way.
+// Passes reports whether a relay is on the way.
 func (w Way) Passes(relay string) bool {
 	if slices.Contains(w.Path, relay) {
 		return true

@@ -18,7 +18,7 @@ func NewStore() *Store {
 	return &Store{contents: contents{index: index{}}, synced: make(chan struct{})}
 }
 
-// follow makes the store mark its resources and then its changes in a queue, unfollow ends that.
+// follow marks the resources of the store in a queue, and from then on their changes. unfollow ends that.
 func (s *Store) follow(q *queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,9 +34,9 @@ func (s *Store) unfollow(q *queue) {
 	s.followers = slices.DeleteFunc(s.followers, func(f *queue) bool { return f == q })
 }
 
-// Put stores r whether or not its key is taken. It returns the stored resource, and whether
-// clients see a change. Of equal content the store keeps its own bytes, and takes over the source's
-// version and the cluster.
+// Put stores r, in place of a resource with the same key. It returns the stored resource, and whether clients
+// see a change. If the content is equal, the store keeps its own bytes, with the source version and the
+// cluster of r.
 func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Store) Put(r *Resource) (stored *Resource, changed bool) {
 	return r, !old.Equal(r)
 }
 
-// Begin puts resources into an empty store, at once. Of several with a key it takes the last.
+// Begin puts resources into an empty store, at once. Of several with the same key, it takes the last.
 func (s *Store) Begin(all []*Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Store) Begin(all []*Resource) {
 	}
 }
 
-// Remove removes the resource with that key, and reports whether there was one.
+// Remove removes the resource with a key, and reports whether there was one.
 func (s *Store) Remove(key Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +80,8 @@ func (s *Store) Remove(key Key) bool {
 	return true
 }
 
-// replace puts cur in the place of old, and marks the key if clients see a change. Either may
-// be nil. The caller holds mu.
+// replace replaces old by cur, and marks the key if clients see a change. Either may be nil. The caller holds
+// mu.
 func (s *Store) replace(old, cur *Resource) {
 	s.index.replace(old, cur)
 	if old.Equal(cur) {
@@ -95,7 +95,7 @@ func (s *Store) replace(old, cur *Resource) {
 	}
 }
 
-// SetSynced tells that the store has the initial content of its source.
+// SetSynced marks the store as synced: it has the initial content of its source.
 func (s *Store) SetSynced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

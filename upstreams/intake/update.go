@@ -19,7 +19,7 @@ var (
 	errNoName    = errors.New("the element has no name")
 	errNoMCP     = errors.New("the element is no istio.mcp.v1alpha1.Resource")
 	// errPanicked tells that content is not tried again.
-	errPanicked = errors.New("internal error of the relay, as before: it is tried again when it changes; the log has the stack")
+	errPanicked = errors.New("internal error of the relay, as before: the resource is tried again when it changes; the log has the stack")
 )
 
 // unnamedElement names refused elements whose own name can not be read.
