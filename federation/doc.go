@@ -1,7 +1,7 @@
 // Package federation holds what its subpackages share: two kinds, the hosts and the
 // visibility of a resource, and the error for a wrong rule.
 //
-// It must not know what a subpackage decides. They decide what happens to resources between
+// It must not know what a subpackage decides. The subpackages decide what happens to resources between
 // clusters:
 //
 //   - filter: which resources of a source are imported;
@@ -11,6 +11,6 @@
 //   - conflicts: which keys have several copies, and which hosts have several owners;
 //   - tracker: the conflicts of an Aggregate, as logs and metrics.
 //
-// All but tracker are pure functions over mirror.Resource. They are given rules and compile
-// them. They must not know where resources come from, who reads them, or the config file.
+// All except tracker are pure functions over mirror.Resource: they compile rules and apply them. They must not
+// know where resources come from, who reads them, or the config file.
 package federation

@@ -20,8 +20,8 @@ type RuleError struct {
 	// Field is the path of the mistake: "kinds[2]", "namespaces.include[0]", "selector" or
 	// "expression".
 	Field string
-	// Line and Column are the place within an expression, counted from 1; 0 when the
-	// mistake has no place.
+	// Line and Column are the place within an expression, counted from 1. They are 0 when the mistake has no
+	// place.
 	Line, Column int
 	Err          error
 }

@@ -18,8 +18,8 @@ const (
 	MaxScopes = 16
 )
 
-// HostKind is a kind whose resources claim hosts, with the numbers of the fields of its
-// body. A field that the kind does not have is 0.
+// HostKind is a kind whose resources claim hosts, with the numbers of the fields of its body. The number is 0
+// for a field that the kind does not have.
 type HostKind struct {
 	Kind                      mirror.Kind
 	hosts, exportTo, gateways protowire.Number
@@ -31,7 +31,7 @@ var (
 	ServiceHosts = &HostKind{Kind: VirtualService, hosts: 1, exportTo: 6, gateways: 2}
 )
 
-// HostKindOf returns nil for a kind that claims no hosts.
+// HostKindOf returns the HostKind of a kind, nil for a kind that claims no hosts.
 func HostKindOf(kind mirror.Kind) *HostKind {
 	switch kind {
 	case ServiceEntry:
@@ -42,7 +42,7 @@ func HostKindOf(kind mirror.Kind) *HostKind {
 	return nil
 }
 
-// HostFields are the fields of a body that tell which hosts it claims, and where.
+// HostFields has the fields of a body that say which hosts it claims, and where.
 type HostFields struct{ Hosts, ExportTo, Gateways []string }
 
 // Parse reads the fields without decoding the body. It stops at the first byte that is not protobuf: a
@@ -71,8 +71,8 @@ type Visibility struct {
 	Namespaces []string // sorted, each once; empty when public
 }
 
-// VisibilityOf returns what exportTo means for a resource in a namespace: nothing and "*"
-// are everyone, "~" is nobody, "." is the namespace itself.
+// VisibilityOf returns the Visibility for the exportTo of a resource in a namespace. No exportTo and "*" mean
+// everyone, "~" means nobody, and "." the namespace itself.
 func VisibilityOf(exportTo []string, namespace string) Visibility {
 	if len(exportTo) == 0 || slices.Contains(exportTo, Everyone) {
 		return Visibility{Public: true}
@@ -92,7 +92,7 @@ func VisibilityOf(exportTo []string, namespace string) Visibility {
 	return v
 }
 
-// Equal reports whether the same namespaces see both.
+// Equal reports whether v and other have the same namespaces.
 func (v Visibility) Equal(other Visibility) bool {
 	return v.Public == other.Public && slices.Equal(v.Namespaces, other.Namespaces)
 }

@@ -64,8 +64,7 @@ func (c *claimant) forgetHosts() {
 	}
 }
 
-// hostName completes a short host of a VirtualService. istiod uses the hosts of a ServiceEntry
-// as they stand.
+// hostName completes a short host of a VirtualService. istiod does not complete the hosts of a ServiceEntry.
 func (c *claimant) hostName(h string) string {
 	if c.kind != federation.ServiceHosts || h == "" || strings.HasPrefix(h, "*") || strings.Contains(h, ".") {
 		return h
@@ -73,7 +72,7 @@ func (c *claimant) hostName(h string) string {
 	return h + "." + c.namespace + clusterDomain
 }
 
-// on returns c if it claims a host, or else nobody.
+// on returns c if it claims a host, and nobody otherwise.
 func (c *claimant) on(host string) *claimant {
 	if _, claimed := slices.BinarySearch(c.hosts, host); claimed {
 		return c
@@ -86,7 +85,7 @@ func (c *claimant) same(other *claimant) bool {
 	return c.source == other.source && c.created.Equal(other.created) && c.visibility.Equal(other.visibility)
 }
 
-// scopes is how many namespaces beyond the first see a claimant.
+// scopes returns the number of namespaces that see a claimant, minus one, and 0 for a public one.
 func (c *claimant) scopes() int { return max(len(c.visibility.Namespaces)-1, 0) }
 
 // seenAs returns the names of the scopes that hold a claimant's claims.

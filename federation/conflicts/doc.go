@@ -1,4 +1,4 @@
-// Package conflicts finds where upstreams disagree: Keys holds the keys that several have a
-// copy of, Hosts the hosts that several served resources claim. It must not know who reads the
-// conflicts, and does not resolve them: package merge and istiod do.
+// Package conflicts finds where upstreams disagree: Keys holds the keys that several upstreams have a copy of,
+// and Hosts the hosts that several served resources claim. It does not resolve conflicts: package merge and
+// istiod do. It must not know who reads them.
 package conflicts

@@ -12,20 +12,20 @@ import (
 
 // host holds the claims of one host.
 type host struct {
-	// crowded names the scopes of namespaces that have several claims.
+	// crowded names the namespaces that see several claims.
 	crowded map[string]struct{}
-	// scopes are the claims that a namespace sees, without those that everyone sees, and, under
-	// federation.Everyone, all claims.
+	// scopes has the claims by the namespace that sees them. Claims that everyone sees are only under
+	// federation.Everyone, which has all claims.
 	scopes map[string]*scope
 	public int // the number of claims that everyone sees
-	scoped int // the number of namespaces beyond the first of each claim
+	scoped int // the sum of claimant.scopes over all claims
 }
 
 // scope is a set of claimants with different keys.
 type scope struct {
 	claims []*claimant // by key
-	sum    uint64      // of the keys, whatever their order
-	// since is when the claims with the sum reported came into conflict, zero without a conflict.
+	sum    uint64      // of the keys, in any order
+	// since is when the present claims came into conflict, zero without a conflict. reported is their sum.
 	since    time.Time
 	reported uint64
 }
@@ -64,7 +64,7 @@ func (h *host) insert(c *claimant) {
 	}
 }
 
-// drop removes a claim, if it is there. It keeps scopes without claims, for settle.
+// drop removes a claim, if it is there. Scopes without claims remain, for settle.
 func (h *host) drop(c *claimant) {
 	found := false
 	for _, name := range c.seenAs() {
@@ -81,7 +81,7 @@ func (h *host) drop(c *claimant) {
 	}
 }
 
-// note notes whether a scope is crowded.
+// note updates crowded for a scope.
 func (h *host) note(name string, s *scope) {
 	switch {
 	case name == federation.Everyone:
@@ -94,14 +94,14 @@ func (h *host) note(name string, s *scope) {
 	}
 }
 
-// contested reports whether the claims of a scope are in conflict there. A public claim is in
-// conflict with all others, so that there is one conflict of all claims.
+// contested reports whether the claims of a scope are in conflict there. A public claim is in conflict with all
+// other claims: then there is one conflict, of everyone.
 func (h *host) contested(name string, s *scope) bool {
 	return len(s.claims) > 1 && (name == federation.Everyone) == (h.public > 0)
 }
 
-// replace replaces the claim of a resource, and returns the conflicts that begin, change or end.
-// If the resource looks different, all its conflicts change.
+// replace replaces the claim of a resource. It returns the conflicts that begin, change or end. If the claimant
+// is shown differently, all its conflicts change.
 func (h *host) replace(key hostKey, was, next *claimant, now func() time.Time) (changed []HostConflict) {
 	public := h.public > 0
 	h.drop(was)
@@ -125,8 +125,8 @@ func (h *host) replace(key hostKey, was, next *claimant, now func() time.Time) (
 	return changed
 }
 
-// settle finds whether a scope is in conflict, and describes the conflict if it changed, or in
-// any case with always. It removes a scope without claims.
+// settle updates the conflict of a scope. It returns the conflict if it has changed, or if always is set. It
+// removes a scope without claims.
 func (h *host) settle(key hostKey, name string, now func() time.Time, always bool) (c HostConflict, changed bool) {
 	s := h.scopes[name]
 	if s == nil {
@@ -159,8 +159,8 @@ func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 	for i, c := range shown {
 		out.Claims[i] = Claim{Namespace: c.namespace, Name: c.name, Source: c.source, Visibility: c.visibility.String()}
 	}
-	// If some claims are not public, namespaces see different ones, and istiod prefers those.
-	// With very many claims, finding the winner would cost too much.
+	// If some claims are not public, there is no single winner: istiod prefers the claims that not everyone
+	// sees. With very many claims, finding the winner would cost too much.
 	if key.kind == federation.ServiceHosts && !out.Ended && out.More == 0 && h.public == len(shown) {
 		w := slices.MinFunc(shown, func(a, b *claimant) int {
 			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name+"."+a.namespace, b.name+"."+b.namespace))
@@ -170,7 +170,7 @@ func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 	return out
 }
 
-// joinScopes sorts conflicts, and joins those that differ in the namespace only.
+// joinScopes sorts conflicts, and joins those that only differ in the namespace.
 func joinScopes(conflicts []HostConflict) []HostConflict {
 	if len(conflicts) == 0 {
 		return nil

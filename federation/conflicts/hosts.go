@@ -18,13 +18,13 @@ const (
 	maxShown = 64
 	// maxClaims bounds the cost of one resource: its hosts, times the namespaces that see it.
 	maxClaims = 4096
-	// maxScoped bounds the namespaces beyond the first of each claim, over all hosts that
-	// several resources claim. They take some 50 MB.
+	// maxScoped bounds the sum of claimant.scopes over all hosts that several resources claim. So many take
+	// some 50 MB.
 	maxScoped = 1 << 18
-	// meshGateway is the gateway of a VirtualService that stands for all sidecars.
+	// meshGateway is the gateway of a VirtualService that means all sidecars.
 	meshGateway = "mesh"
-	// clusterDomain completes hosts that are still short (rewrite.Rules.ShortHosts is
-	// off), as istioctl analyze does.
+	// clusterDomain completes hosts that are still short because of rewrite.ShortHostsKeep, as istioctl
+	// analyze does.
 	clusterDomain = ".svc.cluster.local"
 )
 
@@ -38,27 +38,26 @@ type Claim struct {
 	Visibility string `json:"visibility"`
 }
 
-// HostConflict is a host that several resources of a kind claim where they see one another.
-// The relay reports it and serves all of them: istiod decides which one takes effect.
+// HostConflict is a host that several resources of a kind claim for the same namespaces. The relay reports it
+// and serves all of them. istiod decides which one takes effect.
 type HostConflict struct {
 	Kind mirror.Kind `json:"kind"`
 	Host string      `json:"host"`
-	// Visibility is "*" when every namespace sees one of the claims, so that it is in conflict
-	// with each of the others; else the namespaces that see several.
+	// Visibility is "*" when every namespace sees one of the claims: it is in conflict with each other claim.
+	// Otherwise it has the namespaces that see several.
 	Visibility string `json:"visibility"`
-	// Claims are the first claims by namespace and name. Of a conflict that has ended, they
-	// are the claims that remain.
+	// Claims are the first claims by namespace and name. In a conflict that has ended, they are the claims
+	// that remain.
 	Claims []Claim `json:"claims"`
-	// More is the number of claims that Claims leaves out.
+	// More is the number of claims that are not in Claims.
 	More int `json:"more,omitempty"`
-	// Winner is the "namespace/name" of the claim that istiod prefers, empty when that is
-	// not certain. It is certain for VirtualServices that every namespace sees: istiod
-	// takes the oldest, then the first by "name.namespace". Of
-	// ServiceEntries, istiod merges those of one namespace and prefers Services of the
-	// cluster, and a Sidecar may choose.
+	// Winner is the "namespace/name" of the claim that istiod prefers, empty when that is not certain. It is
+	// certain for VirtualServices that every namespace sees: istiod takes the oldest, then the first by
+	// "name.namespace". It is never certain for ServiceEntries: istiod merges those of one namespace and
+	// prefers Services of the cluster, and a Sidecar may choose.
 	Winner string `json:"winner,omitempty"`
-	// Apart is why the merge policy has not united the claims, if it unites resources of one
-	// host. Hosts does not set it.
+	// Apart is why the merge policy has not united the claims, if it unites resources of one host. The admin
+	// endpoint sets it.
 	Apart string `json:"apart,omitempty"`
 	// Since is when the present claims came into conflict.
 	Since time.Time `json:"since"`
@@ -68,7 +67,7 @@ type HostConflict struct {
 	sum uint64 // of the keys in conflict
 }
 
-// NotFollowed is a resource whose hosts Hosts does not follow, because they are too many. It is
+// NotFollowed is a resource whose hosts Hosts does not follow, because they are too many. The resource is
 // served like any other.
 type NotFollowed struct {
 	mirror.Key
@@ -78,22 +77,22 @@ type NotFollowed struct {
 	Hosts int `json:"hosts"`
 	// Namespaces is the number of namespaces that see it, 0 for all.
 	Namespaces int `json:"namespaces,omitempty"`
-	// Reason tells why it is not followed.
+	// Reason says why it is not followed.
 	Reason string `json:"reason"`
 }
 
 var (
 	tooMany = fmt.Sprintf("its hosts, times the namespaces of its exportTo, are more than %d", maxClaims)
-	noRoom  = "configs of this size claim too many hosts together"
+	noRoom  = "too many namespaces see the contested hosts of all resources together"
 )
 
-// Hosts finds the hosts that several served ServiceEntries or VirtualServices claim. As
-// istioctl analyze (IST0109), it looks at VirtualServices for the gateway "mesh" only: for
-// other gateways istiod merges those of one host.
+// Hosts finds the hosts that several served ServiceEntries or VirtualServices claim. Like istioctl analyze
+// (IST0109), it only looks at VirtualServices for the gateway "mesh": for other gateways, istiod merges the
+// VirtualServices of one host.
 //
-// Memory and the time of an update grow with the hosts of the resource and the namespaces that
-// see it. Hosts does not follow a resource above maxClaims, nor, until it changes, a resource for
-// which maxScoped leaves no room; NotFollowed lists them.
+// The memory and time of an update grow with the hosts of the resource and the namespaces that see it. Hosts does
+// not follow a resource above maxClaims. It does not follow a resource for which maxScoped leaves no room,
+// until the resource changes. NotFollowed lists both.
 //
 // Its methods may be called from any goroutine.
 type Hosts struct {
@@ -102,13 +101,13 @@ type Hosts struct {
 
 	// mu guards all below.
 	mu sync.Mutex
-	// single holds the only resource that claims a host, as nearly all hosts have one, by a
-	// hash of the host. multi holds the other hosts.
+	// single has the resource of each host that one resource claims, by a hash of the host. Nearly all hosts
+	// are there. multi has the other hosts.
 	single map[uint64]*mirror.Resource
 	multi  map[hostKey]*host
-	// scoped is the number of namespaces that maxScoped, the field, bounds.
+	// scoped is the sum that maxScoped bounds.
 	scoped, maxScoped int
-	// unfollowed are the resources that are not followed.
+	// unfollowed has the resources that are not followed.
 	unfollowed map[mirror.Key]NotFollowed
 }
 
@@ -125,9 +124,8 @@ func NewHosts(now func() time.Time) *Hosts {
 	}
 }
 
-// Update replaces a served resource, old, by cur, which has the same key. Either may be nil.
-// It returns the conflicts that began, changed or ended. It ignores kinds other than
-// ServiceEntry and VirtualService.
+// Update replaces a served resource, old, by cur, which has the same key. Either may be nil. It returns the
+// conflicts that began, changed or ended. It ignores kinds other than ServiceEntry and VirtualService.
 func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	r := cmp.Or(cur, old)
 	if r == nil {
@@ -161,14 +159,14 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	return joinScopes(changed)
 }
 
-// refusal returns why next is not followed in the place of was, empty when it is.
+// refusal returns why next, which replaces was, is not followed. It is empty when next is followed.
 func (h *Hosts) refusal(was, next *claimant) string {
 	if len(next.hosts)*(1+next.scopes()) > maxClaims {
 		return tooMany
 	}
 	scoped := h.scoped
 	if scoped+len(next.hosts)*(next.scopes()+maxClaims) <= h.maxScoped {
-		return "" // as nearly always: no claim has more namespaces than maxClaims
+		return "" // the usual case: no claimant has more than maxClaims namespaces
 	}
 	for _, name := range next.hosts {
 		key := hostKey{next.kind, name}
@@ -261,7 +259,7 @@ func (h *Hosts) NotFollowed() []NotFollowed {
 	return slices.SortedFunc(maps.Values(h.unfollowed), func(a, b NotFollowed) int { return mirror.CompareKeys(a.Key, b.Key) })
 }
 
-// Skipped returns why a resource is not followed; false if it is.
+// Skipped returns why a resource is not followed. It returns false if it is followed.
 func (h *Hosts) Skipped(key mirror.Key) (NotFollowed, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

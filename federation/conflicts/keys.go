@@ -10,8 +10,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Outcome sums up what the merge policy did with the copies of a key. It is a label of
-// metrics.
+// Outcome is what the merge policy did with the copies of a key. It is a label of metrics.
 type Outcome string
 
 // The outcomes.
@@ -33,7 +32,7 @@ type KeyConflict struct {
 	United []string `json:"united,omitempty"`
 	// Losers are the sources whose copies are not served, in order of priority.
 	Losers []string `json:"losers,omitempty"`
-	// Outcome sums up the fields above.
+	// Outcome summarizes the fields above.
 	Outcome Outcome `json:"outcome"`
 	// Reason is that of the mirror.Decision.
 	Reason string `json:"reason,omitempty"`
@@ -41,8 +40,7 @@ type KeyConflict struct {
 	Since time.Time `json:"since"`
 }
 
-// Keys holds the keys that several sources have a copy of. Its memory is proportional to
-// their number. Its methods may be called from any goroutine.
+// Keys holds the keys that several sources have a copy of. Its methods may be called from any goroutine.
 type Keys struct {
 	now func() time.Time
 
@@ -51,7 +49,7 @@ type Keys struct {
 	entries map[mirror.Key]entry
 }
 
-// entry is small: many keys have the same sources and the same result.
+// entry is the result for one key. Many keys have the same result: they share it.
 type entry struct {
 	result unique.Handle[result]
 	since  int64 // Unix time in nanoseconds
@@ -60,7 +58,7 @@ type entry struct {
 // result is the decision over the copies of a key. Sources are joined by separator.
 type result struct{ winner, united, losers, reason string }
 
-// separator is in no name of a source.
+// separator joins names of sources, which do not contain it.
 const separator = "\x00"
 
 func (r result) outcome() Outcome {

@@ -23,25 +23,24 @@ const (
 	// maxExpression bounds the text of an expression, in bytes, and maxNodes its syntax tree.
 	maxExpression = 4 << 10
 	maxNodes      = 4 << 10
-	// maxParens bounds the nesting of an expression, and maxLoops that of its loops; a loop
-	// over the result of another counts as nested.
+	// maxParens bounds the nesting of an expression, and maxLoops the nesting of its loops. A loop over the
+	// result of another loop counts as nested.
 	maxParens = 64
 	maxLoops  = 8
 	// maxRegexp bounds a compiled regular expression, in instructions.
 	maxRegexp = 1000
-	// maxCost bounds one evaluation, in CEL's units: some 100 ms at worst, and enough for
-	// 20,000 endpoints. CEL could bound the memory too, but would look at all of spec each
-	// time. The cost of an expression grows with the values that it builds.
+	// maxCost bounds one evaluation, in CEL's units: some 100 ms at worst, and enough for 20,000 endpoints.
+	// CEL could bound the memory too, but it would read all of spec each time. The cost of an expression
+	// grows with the values that it builds.
 	maxCost = 200_000
-	// maxText bounds, in bytes, the text that an expression builds: CEL counts its cost only
-	// afterwards.
+	// maxText bounds the text that an expression builds, in bytes. CEL counts the cost of a text only after
+	// it is built.
 	maxText = 1 << 20
 	// maxMistakes bounds the reported mistakes of one expression.
 	maxMistakes = 8
 )
 
-// environment returns the CEL environment. The first expression builds it: most relays have
-// none.
+// environment returns the CEL environment. The first expression builds it: most relays have no expression.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	text := cel.MapType(cel.StringType, cel.StringType)
 	return cel.NewEnv(
@@ -61,8 +60,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// These replace functions of ext.Strings whose result may be longer than their arguments by
-// orders of magnitude.
+// These replace functions of ext.Strings whose result may be orders of magnitude longer than their arguments.
 var (
 	boundedReplace = cel.Function("replace",
 		cel.MemberOverload("string_replace_string_string", []*cel.Type{cel.StringType, cel.StringType, cel.StringType},
@@ -74,7 +72,7 @@ var (
 			cel.StringType, cel.UnaryBinding(func(list ref.Val) ref.Val { return joinTexts(list, types.String("")) })),
 		cel.MemberOverload("list_join_string", []*cel.Type{cel.ListType(cel.StringType), cel.StringType},
 			cel.StringType, cel.BinaryBinding(joinTexts)))
-	// format is for messages; a filter has none.
+	// A filter has no use for format.
 	noFormat = cel.Function("format", cel.DisableDeclaration(true),
 		cel.MemberOverload("string_format", []*cel.Type{cel.StringType, cel.ListType(cel.DynType)}, cel.StringType))
 )
@@ -117,12 +115,12 @@ func joinTexts(list, separator ref.Val) ref.Val {
 // goroutine.
 type expression struct {
 	program cel.Program
-	// fields are the fields of spec that the expression uses, by JSON name; nil for all. The
-	// others are not decoded.
+	// fields are the fields of spec that the expression uses, by JSON name; nil for all. Other fields are
+	// not decoded.
 	fields map[string]struct{}
 }
 
-// compileExpression records the mistakes in an expression; then its result means nothing.
+// compileExpression compiles an expression. It adds mistakes to mistakes; with any, the result is not valid.
 func compileExpression(text string, mistakes *federation.Mistakes) *expression {
 	wrong := func(err error) *expression {
 		mistakes.Add(err, "expression")
@@ -165,12 +163,12 @@ func ruleError(issue *cel.Error) *federation.RuleError {
 	return e
 }
 
-// namespaceAlias stands for the variable namespace, a reserved word of CEL. It has the same
-// length, so that columns stay.
+// namespaceAlias replaces the variable namespace, which is a reserved word of CEL. It has the same length, so
+// the columns of mistakes are right.
 const namespaceAlias = "__nspace_"
 
-// compile compiles an expression. Where CEL refuses the variable namespace, it replaces it by its
-// alias and tries again.
+// compile compiles an expression. Where CEL refuses the variable namespace, compile replaces it by its alias
+// and tries again.
 func compile(env *cel.Env, text string) (*cel.Ast, *cel.Issues) {
 	const reserved = "namespace"
 	for {
@@ -220,8 +218,7 @@ func (e *expression) eval(r *mirror.Resource) (bool, error) {
 	return ok, nil
 }
 
-// variables is the cel.Activation of one evaluation. It decodes only the variables in use, each
-// once.
+// variables is the cel.Activation of one evaluation. It decodes only the variables in use, and each once.
 type variables struct {
 	resource *mirror.Resource
 	key      mirror.Key

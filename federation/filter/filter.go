@@ -1,8 +1,8 @@
 // Package filter decides which resources of an upstream are imported: by kind, namespace,
 // revision, labels and a CEL expression, the cheapest first. It compiles the rules once, bounds
-// what an expression may cost, and names the rule that leaves a resource out.
+// the cost of an expression, and names the rule that leaves a resource out.
 //
-// The package is pure. It must not know where resources come from, nor what becomes of them.
+// The package is pure. It must not know where resources come from, and what is done with them.
 package filter
 
 import (
@@ -18,24 +18,22 @@ import (
 	"meshrelay/mirror"
 )
 
-// Rules tell which resources pass. A resource must pass each rule; an empty rule passes all.
+// Rules decide which resources pass. A resource must pass each rule. An empty rule lets everything pass.
 type Rules struct {
 	// Kinds are kinds as kubectl takes them ("serviceentries", "se", "gateways.networking.istio.io"),
-	// or "group/Kind", also of a kind that is not well known. A word may mean several kinds.
+	// or "group/Kind", which may be a kind that is not well known. A word may mean several kinds.
 	Kinds []string `yaml:"kinds,omitempty"`
-	// Namespaces passes MeshConfig and cluster-scoped resources of well-known kinds: they have
-	// no namespace, and Kinds can leave them out. A resource of another kind without a
-	// namespace passes only when Include is empty.
+	// Namespaces lets MeshConfig and cluster-scoped resources of well-known kinds pass: they have no
+	// namespace, and Kinds can leave them out. A resource of another kind without a namespace passes only
+	// when Include is empty.
 	Namespaces Globs `yaml:"namespaces,omitempty"`
 	// Selector is a Kubernetes label selector. MeshConfig has no labels and passes.
 	Selector string `yaml:"selector,omitempty"`
-	// Revision passes resources without the label istio.io/rev and those with this value there
-	// (PROTOCOL C11).
+	// Revision lets resources pass that have no label istio.io/rev, or have this value there (PROTOCOL C11).
 	Revision string `yaml:"revision,omitempty"`
-	// Expression is a CEL expression that must be true. Its variables are kind, group,
-	// namespace and name, the maps labels and annotations, and spec: the body with the names
-	// and values that it has in YAML. All but kind and spec are empty for a MeshConfig. A
-	// resource for which the expression fails does not pass.
+	// Expression is a CEL expression that must be true. Its variables are kind, group, namespace and name,
+	// the maps labels and annotations, and spec: the body with the names and values of its YAML. For a
+	// MeshConfig, only kind and spec are set. A resource for which the expression fails does not pass.
 	Expression string `yaml:"expression,omitempty"`
 }
 
@@ -45,7 +43,7 @@ func (r Rules) LimitsContent() bool {
 	return len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
 }
 
-// Globs select names by patterns in which * stands for any text and ? for any character.
+// Globs selects names by patterns. In a pattern, * is any text and ? is any character.
 type Globs struct {
 	// Include are patterns; one must match. Empty: all names are included.
 	Include []string `yaml:"include,omitempty"`
@@ -56,7 +54,7 @@ type Globs struct {
 // Reason is the rule that leaves a resource out. It is a label of metrics.
 type Reason string
 
-// The reasons, in the order of the checks: the cheapest comes first.
+// The reasons, in the order of the checks: the cheapest check comes first.
 const (
 	ReasonNone            Reason = "" // it passes
 	ReasonKind            Reason = "kind"
@@ -158,8 +156,7 @@ func (f *Filter) Check(r *mirror.Resource) Verdict {
 	return Verdict{}
 }
 
-// PassesNamespace reports whether its kind and namespace let a resource pass the rules on
-// namespaces.
+// PassesNamespace reports whether a resource of a kind in a namespace passes the rules on namespaces.
 func (f *Filter) PassesNamespace(kind mirror.Kind, namespace string) bool {
 	include, exclude := f.rules.Namespaces.Include, f.rules.Namespaces.Exclude
 	if namespace == "" {
@@ -176,7 +173,7 @@ func (f *Filter) explainNamespace(namespace string) string {
 	}
 	include := list(f.rules.Namespaces.Include)
 	if namespace == "" {
-		return fmt.Sprintf("it has no namespace, and one has to be included by %s: only well-known kinds are known to have none", include)
+		return fmt.Sprintf("it has no namespace, and only %s are included: a kind that is not well known needs a namespace", include)
 	}
 	return fmt.Sprintf("namespace %q is not included by %s", namespace, include)
 }
@@ -208,7 +205,7 @@ func checkGlobs(patterns []string, field string, mistakes *federation.Mistakes) 
 	}
 }
 
-// match returns the pattern that matches a name, empty when none does.
+// match returns the first pattern that matches a name, empty when none does.
 func match(patterns []string, name string) string {
 	for _, p := range patterns {
 		if glob.Match(p, name) {
@@ -218,7 +215,7 @@ func match(patterns []string, name string) string {
 	return ""
 }
 
-// list quotes values, the first ones of many.
+// list quotes values and joins them, at most eight.
 func list(values []string) string {
 	const limit = 8
 	quoted := make([]string, 0, limit+1)

@@ -17,9 +17,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// specOf returns the body as users write it in YAML: fields by their JSON names, enums by name,
-// durations as text. Fields that are not set are absent, but for enums: users can not know
-// which value is not encoded.
+// specOf returns the body as users write it in YAML: fields by their JSON names, enums by name, durations as
+// text. Fields that are not set are absent, except enums: users can not know which value is not encoded.
 func specOf(r *mirror.Resource, fields map[string]struct{}) (map[string]any, error) {
 	body := r.Body()
 	var m proto.Message
@@ -158,7 +157,7 @@ func yamlNested(m protoreflect.Message) (any, error) {
 	return yamlValue(out), nil
 }
 
-// yamlValue makes whole numbers integers, as they are when read from YAML.
+// yamlValue makes integers of whole numbers, as a YAML parser does.
 func yamlValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -1,9 +1,8 @@
-// Package merge has the merge policies beside mirror.First: Newest, Reject and Union. A policy is a
-// function of the copies of a key, in the order of the upstreams, and of nothing else: neither of
-// who answered first nor of what was served before.
+// Package merge has the merge policies Newest, Reject and Union. (mirror.First is the other one.) A policy is a
+// function of the copies of a key, in the order of the upstreams. It does not depend on which upstream answered
+// first, or on which copy was served before.
 //
-// The package must not know when copies are merged (mirror.Aggregate does that), nor who reads the
-// result.
+// The package must not know when copies are merged (mirror.Aggregate decides), and who reads the result.
 package merge
 
 import (
@@ -15,8 +14,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// ByName returns the mirror.Policy with a name, for one kind. For "union" it returns union, which
-// must be zero for other names.
+// ByName returns the mirror.Policy with a name, for one kind. For the name "union" it returns union. For other
+// names, union must be zero.
 func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 	if union != (Union{}) && name != "union" {
 		return nil, fmt.Errorf("policy %q merges copies of one key only: merging by host needs the policy union", text.Abbreviate(name))
@@ -37,8 +36,8 @@ func ByName(name string, kind mirror.Kind, union Union) (mirror.Policy, error) {
 	return nil, fmt.Errorf("unknown policy %q: want first, newest, reject or union", text.Abbreviate(name))
 }
 
-// Newest serves the copy that was created last, and the first in order of several of the same
-// age. A copy without a creation time is the oldest. It is a mirror.Policy.
+// Newest serves the copy that was created last. Of several of the same age, it serves the first in order. A copy
+// without a creation time is the oldest. Newest is a mirror.Policy.
 type Newest struct{}
 
 // Merge implements mirror.Policy.
@@ -67,7 +66,7 @@ func (Newest) Merge(copies []mirror.Copy) mirror.Decision {
 	return v
 }
 
-// Reject serves no copy while several sources have one. It is a mirror.Policy.
+// Reject serves no copy while several sources have one. Reject is a mirror.Policy.
 type Reject struct{}
 
 // Merge implements mirror.Policy.

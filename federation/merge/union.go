@@ -16,23 +16,23 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxRefusals bounds the refused copies that a reason names.
+// maxRefusals bounds the copies that a reason names because they are not united.
 const maxRefusals = 4
 
 // Union serves one ServiceEntry with the endpoints and addresses of all copies, in order. All
 // other fields, labels, annotations and versions are the first copy's.
 //
-// It unites a copy only if it describes the same service: hosts, visibility, ports, resolution,
-// location, workloadSelector and subjectAltNames must agree with the first copy's, and istiod's
-// validation must accept the result. Other copies stay shadowed, and the Reason tells why.
+// Union unites a copy only if it describes the same service: hosts, visibility, ports, resolution, location,
+// workloadSelector and subjectAltNames must agree with those of the first copy, and istiod's validation must
+// accept the result. Other copies are shadowed, and the Reason says why.
 //
-// It is a mirror.Grouper. Kinds other than ServiceEntry are merged as by First.
+// Union is a mirror.Grouper. It merges kinds other than ServiceEntry as mirror.First does.
 type Union struct {
 	// SameHost also unites resources of different keys, if they have the same hosts and the
 	// same namespaces see them.
 	SameHost bool
-	// AcrossNamespaces makes SameHost unite resources of different namespaces: then everybody
-	// who may write a ServiceEntry in one of these namespaces can add endpoints to the others.
+	// AcrossNamespaces lets SameHost unite resources of different namespaces. Then everybody who may write a
+	// ServiceEntry in one of these namespaces can add endpoints to those of the others.
 	AcrossNamespaces bool
 }
 
@@ -52,8 +52,8 @@ func (u Union) Group(r *mirror.Resource) string {
 	return key
 }
 
-// group returns an equal text for resources that may be united: those that everyone sees, or
-// that the same namespaces see from one namespace.
+// group returns the same text for resources that may be united: all that everyone sees, and those of one
+// namespace that the same namespaces see.
 func group(v federation.Visibility, namespace string) string {
 	if v.Public {
 		return federation.Everyone
@@ -61,7 +61,7 @@ func group(v federation.Visibility, namespace string) string {
 	return namespace + "/" + strings.Join(v.Namespaces, ",")
 }
 
-// hostSet returns an equal text for equal sets of hosts.
+// hostSet returns the same text for equal sets of hosts.
 func hostSet(hosts []string) string {
 	set := make([]string, len(hosts))
 	for i, h := range hosts {
@@ -70,7 +70,7 @@ func hostSet(hosts []string) string {
 	return strings.Join(sortedSet(set), ",")
 }
 
-// sortedSet returns texts sorted, each once.
+// sortedSet returns texts sorted and each once.
 func sortedSet(texts []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(texts)))
 }
@@ -114,7 +114,7 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 	return v
 }
 
-// nameOf names a copy in a reason, with its key if that is not first's.
+// nameOf names a copy in a reason, with its name if that is not the name of first.
 func nameOf(c mirror.Copy, first *mirror.Resource) string {
 	if c.Resource.FullName() == first.FullName() {
 		return c.Source
@@ -136,14 +136,14 @@ func unionReason(united int, refused []string) string {
 	return start + strings.Join(refused, "; ")
 }
 
-// entry is a ServiceEntry that takes in others.
+// entry is a ServiceEntry that other ones are added to.
 type entry struct {
 	*networking.ServiceEntry
 	namespace  string
 	visibility federation.Visibility
 	hosts      string
 	broken     bool
-	// grown tells that an endpoint or address was added.
+	// grown is set when an endpoint or address was added.
 	grown bool
 
 	endpoints, addresses map[string]struct{} // of the ServiceEntry, as keys; nil: not known
@@ -152,7 +152,7 @@ type entry struct {
 func newEntry(body []byte, namespace string) *entry {
 	e := &entry{ServiceEntry: &networking.ServiceEntry{}, namespace: namespace}
 	if err := proto.Unmarshal(body, e.ServiceEntry); err != nil {
-		e.broken = true // it does not get into a mirror.Resource
+		e.broken = true // can not happen: a mirror.Resource decodes
 		return e
 	}
 	e.visibility = federation.VisibilityOf(e.ExportTo, namespace)
@@ -186,7 +186,7 @@ func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
 		}
 	}
 	if why := e.forbids(added); why != "" {
-		e.endpoints = nil // it has the endpoints that are not added
+		e.endpoints = nil // made anew: it has the endpoints that are not added
 		return why
 	}
 	e.Endpoints = append(e.Endpoints, added...)
@@ -200,7 +200,7 @@ func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
 	return ""
 }
 
-// forbids returns why the entry would be invalid with more endpoints.
+// forbids returns why the entry would be invalid with added endpoints, empty when it is valid.
 func (e *entry) forbids(added []*networking.WorkloadEntry) string {
 	switch {
 	case len(added) == 0:
@@ -215,9 +215,8 @@ func (e *entry) forbids(added []*networking.WorkloadEntry) string {
 	return ""
 }
 
-// differs returns the first difference that would change the meaning of an entry if the two were
-// united. It compares nothing that add changes, but for the presence of endpoints, which add
-// changes for STATIC only.
+// differs returns the first difference between two entries that forbids to unite them. It does not compare
+// fields that add changes, except whether there are any endpoints.
 func (e *entry) differs(other *entry) string {
 	switch {
 	case e.broken || other.broken:
@@ -231,7 +230,7 @@ func (e *entry) differs(other *entry) string {
 	case e.Location != other.Location:
 		return fmt.Sprintf("has location %s, not %s", other.Location, e.Location)
 	case !slices.Equal(sortedSet(e.SubjectAltNames), sortedSet(other.SubjectAltNames)):
-		// An added name with an added endpoint could pass for the service.
+		// With an added name, an added endpoint could pose as the service.
 		return "has other subjectAltNames"
 	}
 	if why := portsDiffer(e.Ports, other.Ports); why != "" {
@@ -255,7 +254,7 @@ func (e *entry) differs(other *entry) string {
 	return ""
 }
 
-// portsDiffer returns the first port in which two entries differ, in any order.
+// portsDiffer returns the first port in which two entries differ, empty for none. The order does not matter.
 func portsDiffer(a, b []*networking.ServicePort) string {
 	byNumber := make(map[uint32]*networking.ServicePort, len(a))
 	for _, p := range a {
@@ -292,7 +291,7 @@ func targetPort(p *networking.ServicePort) uint32 {
 	return p.GetNumber()
 }
 
-// endpointKey returns an equal text for equal endpoints.
+// endpointKey returns the same text for equal endpoints.
 func endpointKey(ep *networking.WorkloadEntry) string {
 	b := make([]byte, 0, len(ep.GetAddress())+len(ep.GetNetwork())+16*len(ep.GetPorts())+2)
 	b = append(b, ep.GetAddress()...)

@@ -9,15 +9,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// role tells what a field names, and so how the rules map its values. One of the functions is
-// set, or fields.
+// role says what a field names, and so how the rules map its values. Either one of the functions or fields is
+// set.
 type role struct {
-	// sees are the effects that can change a value.
+	// sees has the effects that can change a value.
 	sees effect
 	// text maps a string. scope.message is the message that holds it.
 	text func(s *scope, v string) string
-	// list maps an element of a list of strings, and returns the elements that the list needs in
-	// addition.
+	// list maps an element of a list of strings. It also returns elements to add to the list.
 	list func(s *scope, v string) (to string, more []string)
 	// object maps a JSON object in place, and reports whether it changed.
 	object func(s *scope, o object) bool
@@ -26,14 +25,14 @@ type role struct {
 	fields map[protoreflect.Name]*role
 }
 
-// planner compiles a plan for each message type: the fields that the rules can change.
+// planner compiles a plan for each message type, with the fields that the rules can change.
 type planner struct {
 	names *nameRules
 	done  map[protoreflect.FullName]*messagePlan
 }
 
-// messagePlan rewrites the messages of one type. It works on their encoding: all other fields
-// keep their bytes, unknown ones too, and cost next to nothing.
+// messagePlan rewrites the encoded messages of one type. All other fields keep their bytes, unknown fields
+// included.
 type messagePlan struct {
 	steps []*step // by field number; nil: nothing to do
 	count int
@@ -43,7 +42,7 @@ type messagePlan struct {
 type step struct {
 	field protoreflect.FullName
 	list  bool
-	bit   uint64 // tells the steps of a message apart
+	bit   uint64 // of this step in wireWriter.seen
 	role  *role
 	plan  *messagePlan
 }
@@ -52,18 +51,18 @@ func newPlanner(n *nameRules) *planner {
 	return &planner{names: n, done: map[protoreflect.FullName]*messagePlan{}}
 }
 
-// active reports whether the rules can change a value of the role. A rule that replaces exportTo
-// leaves nothing to map.
+// active reports whether the rules can change a value of the role. When a rule replaces exportTo, nothing in it
+// is mapped.
 func (c *planner) active(r *role) bool {
 	return r.sees&c.names.effects != 0 && (r != exportToRole || c.names.ExportTo == nil)
 }
 
-// message returns nil when no rule can change such a message.
+// message returns the plan of a message type, nil when no rule can change such a message.
 func (c *planner) message(md protoreflect.MessageDescriptor) *messagePlan {
 	if p, ok := c.done[md.FullName()]; ok {
 		return p
 	}
-	// A message that contains itself needs the plan while it is being made.
+	// A message type that contains itself refers to its own plan.
 	p := &messagePlan{}
 	c.done[md.FullName()] = p
 	for i := range md.Fields().Len() {
@@ -109,11 +108,11 @@ func (p *messagePlan) add(f protoreflect.FieldDescriptor, st *step) {
 	p.steps[f.Number()] = st
 }
 
-// errIrregular tells that a single message comes in several parts, as protobuf allows but no
-// encoder writes. They must be joined first.
+// errIrregular is the error of a singular message field that comes several times. Protobuf allows that, but no
+// encoder writes it. The parts must be joined first.
 var errIrregular = errors.New("a message is in parts")
 
-// apply returns the rewritten message, and m itself when nothing changes.
+// apply returns the rewritten message, or m itself when nothing changes.
 func (p *messagePlan) apply(s *scope, m []byte) ([]byte, error) {
 	w := wireWriter{in: m}
 	c := wire.Fields(m)
@@ -156,8 +155,7 @@ func same(a, b []byte) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// text maps a string. A list keeps one of several equal results: istiod refuses some lists with
-// duplicates.
+// text maps a string. In a list, it writes equal results only once: istiod refuses some lists with duplicates.
 func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value []byte) {
 	var to string
 	var more []string
@@ -178,7 +176,7 @@ func (st *step) text(s *scope, w *wireWriter, num protowire.Number, field, value
 	}
 }
 
-// wireWriter writes a message again from the first field that differs.
+// wireWriter copies a message from the first field that differs.
 type wireWriter struct {
 	in   []byte
 	kept int    // the unchanged bytes of in, while out is nil
@@ -203,7 +201,7 @@ func (w *wireWriter) keep(field []byte) {
 	w.out = append(w.out, field...)
 }
 
-// replace writes a field, the first one behind the unchanged bytes.
+// replace writes a changed field.
 func (w *wireWriter) replace(num protowire.Number, value []byte) {
 	w.begin()
 	w.out = protowire.AppendTag(w.out, num, protowire.BytesType)

@@ -12,16 +12,15 @@ import (
 	"meshrelay/mirror"
 )
 
-// This file lists the references in Istio's kinds, by message, as istiod understands them. A test
-// holds that each field whose name suggests a reference is in followedFields or in the test's
-// own list of fields that stay.
+// This file lists the references in Istio's kinds, by message, as istiod understands them. A test checks that
+// each field whose name suggests a reference is in followedFields, or in the test's list of fields to keep.
 
 // The roles.
 var (
 	// hostRole is a complete host.
 	hostRole = &role{sees: effHosts | effNamespaces, text: (*scope).host}
-	// shortHostRole is a host that istiod completes when it has no dots, routedHostRole the same
-	// in a VirtualService, sniHostRole a host that a routedHostRole must cover.
+	// shortHostRole is a host that istiod completes when it has no dots. routedHostRole is such a host of a
+	// VirtualService, and sniHostRole is a server name that such a host must cover.
 	shortHostRole  = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).shortHost}
 	routedHostRole = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).virtualServiceHost}
 	sniHostRole    = &role{sees: effHosts | effNamespaces | effShortHosts, text: (*scope).sniHost}
@@ -31,10 +30,9 @@ var (
 	// hostPatternRole is a host that may have a port, in a list that selects hosts.
 	hostPatternRole = &role{sees: effHosts | effNamespaces, list: (*scope).hostPattern}
 	urlRole         = &role{sees: effHosts | effNamespaces, text: (*scope).url}
-	// authorityRole is a StringMatch for a host. A prefix follows if it is a whole host; a regex
-	// stays.
+	// authorityRole is a StringMatch for a host. A prefix is mapped if it is a whole host, a regex never.
 	authorityRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"exact": hostPortRole, "prefix": hostPortRole}}
-	// hostHeaderRole are headers by name; some are a host.
+	// hostHeaderRole is a map of headers by name. Some headers are a host.
 	hostHeaderRole = &role{sees: effHosts | effNamespaces, fields: map[protoreflect.Name]*role{"value": {sees: effHosts | effNamespaces, text: (*scope).hostHeader}}}
 
 	namespaceRole = &role{sees: effNamespaces, text: (*scope).namespace}
@@ -56,14 +54,14 @@ var (
 	targetNameRole = &role{sees: effNames | effHosts | effNamespaces, text: (*scope).targetName}
 	// waypointRole is the name of a Gateway, or "none".
 	waypointRole = &role{sees: effNames, text: (*scope).waypoint}
-	// referenceLabelsRole are labels; some are in referenceLabels.
+	// referenceLabelsRole is a map of labels. Those in referenceLabels are mapped.
 	referenceLabelsRole = &role{sees: effNamespaces | effNames, fields: map[protoreflect.Name]*role{"value": {sees: effNamespaces | effNames, text: (*scope).referenceLabel}}}
 
 	clusterNameRole = &role{sees: effHosts | effNamespaces, text: (*scope).cluster}
 	routeNameRole   = &role{sees: effHosts | effNamespaces | effNames, text: (*scope).routeConfiguration}
 )
 
-// followedFields are the fields that the rules map.
+// followedFields has the fields that the rules map.
 var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.ServiceEntry.hosts":     hostRole,
 	"istio.networking.v1alpha3.ServiceEntry.export_to": exportToRole,
@@ -78,7 +76,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.Destination.host":         shortHostRole,
 	"istio.networking.v1alpha3.Delegate.name":            nameRole,
 	"istio.networking.v1alpha3.Delegate.namespace":       namespaceRole,
-	// Clients here send it.
+	// The clients of this relay's istiods send it.
 	"istio.networking.v1alpha3.HTTPMatchRequest.authority":          authorityRole,
 	"istio.networking.v1alpha3.HTTPMatchRequest.gateways":           gatewayRole,
 	"istio.networking.v1alpha3.HTTPMatchRequest.source_namespace":   namespaceRole,
@@ -86,10 +84,10 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.L4MatchAttributes.source_namespace":  namespaceRole,
 	"istio.networking.v1alpha3.TLSMatchAttributes.gateways":         gatewayRole,
 	"istio.networking.v1alpha3.TLSMatchAttributes.source_namespace": namespaceRole,
-	// It is short when the host of the VirtualService is: istiod wants them to match.
+	// istiod wants it to match a host of the VirtualService, which may be short.
 	"istio.networking.v1alpha3.TLSMatchAttributes.sni_hosts": sniHostRole,
 	"istio.networking.v1alpha3.HTTPRedirect.authority":       hostPortRole,
-	// An egress gateway here routes by the authority that a sidecar wrote.
+	// An egress gateway routes by the authority that a sidecar wrote.
 	"istio.networking.v1alpha3.HTTPRewrite.authority":        hostPortRole,
 	"istio.networking.v1alpha3.Headers.HeaderOperations.set": hostHeaderRole,
 	"istio.networking.v1alpha3.Headers.HeaderOperations.add": hostHeaderRole,
@@ -130,7 +128,7 @@ var followedFields = map[protoreflect.FullName]*role{
 	"istio.networking.v1alpha3.EnvoyFilter.RouteConfigurationMatch.VirtualHostMatch.domain_name": hostPortRole,
 }
 
-// referenceLabels are the labels of a resource that the rules map.
+// referenceLabels has the labels of a resource that the rules map.
 var referenceLabels = map[string]*role{
 	"istio.io/use-waypoint":                  waypointRole,
 	"istio.io/use-waypoint-namespace":        namespaceRole,
@@ -138,7 +136,7 @@ var referenceLabels = map[string]*role{
 	"istio.io/use-waypoint-canary-namespace": namespaceRole,
 }
 
-// referenceAnnotations are the annotations that the rules map.
+// referenceAnnotations has the annotations that the rules map.
 var referenceAnnotations = map[string]*role{
 	// The WorkloadGroup of a WorkloadEntry.
 	"istio.io/autoRegistrationGroup": nameRole,

@@ -9,14 +9,14 @@ import (
 	"meshrelay/mirror"
 )
 
-// This file lists the references in the kinds of the Gateway API, whose bodies are JSON objects.
-// These fields stay:
+// This file lists the references in the kinds of the Gateway API, whose bodies are JSON objects. The rules do
+// not map these fields:
 //
-//   - gatewayClassName and GatewayClass.controllerName: a controller chose them;
+//   - gatewayClassName and GatewayClass.controllerName: a controller depends on them;
 //   - hostname and subjectAltNames in the validation of BackendTLSPolicy and XBackend: they are
 //     names in certificates;
-//   - the names of Secrets, ConfigMaps and Services: the relay does not serve or rename those.
-//     Their namespaces follow;
+//   - the names of Secrets, ConfigMaps and Services: the relay does not serve or rename those. Their
+//     namespaces are mapped;
 //   - references to a Service that are not backends, when its domain is mapped: only a
 //     backend can be a host;
 //   - sectionName: a name within the referent;
@@ -37,15 +37,14 @@ var (
 	serviceKind   = mirror.Kind{Kind: "Service"}
 	secretKind    = mirror.Kind{Kind: "Secret"}
 	serviceImport = mirror.Kind{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"}
-	// hostnameKind is no kind of resource: the name of the referent is a host.
+	// hostnameKind is no kind of resource. In a reference of this kind, the name is a host.
 	hostnameKind = mirror.Kind{Group: istioGroup, Kind: "Hostname"}
 )
 
 type object = map[string]*structpb.Value
 
 var (
-	// parentRef, policyRef and secretRef refer to a resource. They differ in the kind of a
-	// reference without one.
+	// parentRef, policyRef and secretRef refer to a resource. They differ in the default of the kind.
 	parentRef  = reference(gatewayKind)
 	policyRef  = reference(mirror.Kind{})
 	secretRef  = reference(secretKind)
@@ -62,7 +61,7 @@ func reference(otherwise mirror.Kind) *role {
 	}}
 }
 
-// structField is a path: names of members, with "[]" after lists.
+// structField is the path of a field, with its role. A path has names of members, with "[]" after lists.
 type structField struct {
 	path string
 	role *role
@@ -93,7 +92,7 @@ var (
 	}
 )
 
-// structFields are the fields that the rules map.
+// structFields has the fields that the rules map.
 var structFields = map[mirror.Kind][]structField{
 	{Group: gatewayAPIGroup, Kind: "GatewayClass"}: {{"parametersRef", policyRef}},
 	{Group: gatewayAPIGroup, Kind: "Gateway"}: append([]structField{
@@ -174,7 +173,7 @@ func (r *role) walk(s *scope, path string, o object) bool {
 	return changed
 }
 
-// mapText maps a string in place. Other values stay.
+// mapText maps a string in place, and reports whether it changed. It ignores other values.
 func mapText(v *structpb.Value, f func(string) string) bool {
 	t, ok := v.GetKind().(*structpb.Value_StringValue)
 	if !ok {
@@ -216,8 +215,8 @@ func mapReference(s *scope, o object, kind mirror.Kind) bool {
 	return mapText(o["namespace"], s.namespace) || changed
 }
 
-// mapBackend maps a reference to a backend. If the mapped host of a Service is not its name and
-// namespace here, the reference becomes one to the host.
+// mapBackend maps a reference to a backend. If the mapped host of a Service does not consist of its name and
+// its mapped namespace, the reference becomes one to the host.
 func mapBackend(s *scope, o object) bool {
 	kind := referentKind(o, serviceKind)
 	if (kind != serviceKind && kind != serviceImport) || s.effects&effHosts == 0 {
@@ -260,8 +259,8 @@ func mapSelector(s *scope, o object) bool {
 	return changed
 }
 
-// mapAddress maps an address of a Gateway. istiod takes one without a type for a host, and
-// completes it when it has no dots.
+// mapAddress maps an address of a Gateway. istiod treats an address without a type as a host, and completes it
+// when it has no dots.
 func mapAddress(s *scope, o object) bool {
 	if t, ok := o["type"]; ok && t.GetStringValue() != "Hostname" {
 		return false

@@ -5,15 +5,14 @@ import "strings"
 // host maps a complete host: the host of a Kubernetes Service contains a namespace, and any
 // host may be in a mapped domain. It may begin with a wildcard.
 //
-// It does not map hosts of two labels: istiod takes "reviews.team-a" for a domain and not for
-// a Service in team-a. Nor does it map a wildcard above a mapped domain, such as "*.local"
-// above "cluster.local", which stands for more hosts. Where a list selects hosts, movedHosts
-// adds the mapped ones.
+// host does not map hosts of two labels: to istiod, "reviews.team-a" is a domain, and no Service in team-a. It
+// does not map a wildcard above a mapped domain, such as "*.local" above "cluster.local", because the wildcard
+// also matches hosts of other domains. In a list that selects hosts, movedHosts adds the mapped ones.
 func (s *scope) host(h string) string {
 	if len(h) < 2 {
 		return h
 	}
-	// A trailing dot changes nothing.
+	// A trailing dot has no meaning.
 	bare := strings.TrimSuffix(h, ".")
 	cut, to := s.mappedDomain(bare)
 	at, end := s.serviceNamespace(bare)
@@ -33,8 +32,8 @@ func (s *scope) host(h string) string {
 	return out
 }
 
-// movedHosts returns the hosts that the rules move out of the reach of a wildcard. A list that
-// claims hosts must not get them: a more specific resource claims them already.
+// movedHosts returns the mapped hosts that a wildcard matched at the source and does not match any more. They
+// must not be added to a list that claims hosts: a more specific resource claims them already.
 func (s *scope) movedHosts(v string) (moved []string) {
 	if len(v) < 2 || v[0] != '*' || s.effects&effHosts == 0 {
 		return nil
@@ -49,8 +48,8 @@ func (s *scope) movedHosts(v string) (moved []string) {
 	return moved
 }
 
-// mappedDomain returns where the domain begins that a HostMapping replaces, and the new domain.
-// Without a HostMapping it returns the end of h.
+// mappedDomain returns where the domain in h begins that a HostMapping replaces, and the new domain. Without
+// such a HostMapping it returns the end of h.
 func (n *nameRules) mappedDomain(h string) (cut int, to string) {
 	for i := range n.Hosts {
 		m := &n.Hosts[i]
@@ -62,9 +61,8 @@ func (n *nameRules) mappedDomain(h string) (cut int, to string) {
 	return len(h), ""
 }
 
-// serviceNamespace returns the place of the namespace in the host of a Service,
-// NAME.NAMESPACE.svc.DOMAIN, where NAME may be the name of a pod, with dots, or "*". For other
-// hosts it returns 0, 0.
+// serviceNamespace returns the place of the namespace in the host of a Service, NAME.NAMESPACE.svc.DOMAIN. NAME
+// may have dots, as for a pod, or be "*". It returns 0, 0 for other hosts.
 func (n *nameRules) serviceNamespace(h string) (at, end int) {
 	if n.effects&effNamespaces == 0 {
 		return 0, 0

@@ -7,8 +7,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// idle reports whether there is nothing to edit in the annotations of a resource. Most have no
-// annotation that is removed by default.
+// idle reports whether there is nothing to edit in the annotations of a resource. That is the usual case: most
+// resources have no annotation that is removed by default.
 func (e *Edit) idle(r *mirror.Resource) bool {
 	return len(e.Set) == 0 && !slices.ContainsFunc(e.Remove, func(k string) bool {
 		return strings.HasSuffix(k, "*") || r.HasAnnotation(k)
@@ -45,7 +45,7 @@ func (e *Edit) apply(s *scope, m map[string]string, references map[string]*role)
 }
 
 func (e *Edit) removes(key string) bool {
-	if _, set := e.Set[key]; set || key == mirror.ProvenanceAnnotation { // apply sets it, or the relays need it
+	if _, set := e.Set[key]; set || key == mirror.ProvenanceAnnotation { // apply sets the one, relays need the other
 		return false
 	}
 	return slices.ContainsFunc(e.Remove, func(k string) bool {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	maxLabel  = 63  // of a DNS label, and so of a namespace
-	maxDomain = 253 // of a DNS name, and so of the name of a config
+	maxLabel  = 63  // characters of a DNS label, and so of a namespace
+	maxDomain = 253 // characters of a DNS name, and so of the name of a resource
 
 	defaultDomain   = "cluster.local"
-	sidecarsGateway = "mesh" // stands for all sidecars among the gateways of a VirtualService
+	sidecarsGateway = "mesh" // the gateway of a VirtualService that means all sidecars
 )
 
-// effect is a set of what rules can do to a name.
+// effect is a set of changes that rules can make.
 type effect uint8
 
 const (
@@ -32,12 +32,12 @@ const (
 	effShortHosts // short hosts are completed
 )
 
-// nameRules map the namespaces, names and hosts of one source. They are immutable.
+// nameRules maps the namespaces, names and hosts of one source. It is immutable.
 type nameRules struct {
 	Rules          // Hosts with the longest From first
 	effects        effect
 	mapped         []string // keys of Namespaces, sorted
-	serviceDomains []string // follow the namespace in the host of a Service
+	serviceDomains []string // what comes after the namespace in the host of a Service
 }
 
 func newNameRules(r Rules) *nameRules {
@@ -65,7 +65,7 @@ func newNameRules(r Rules) *nameRules {
 	return n
 }
 
-// namespace maps a namespace; the empty one stays.
+// namespace maps a namespace. It does not map the empty one.
 func (n *nameRules) namespace(ns string) string {
 	if ns == "" || n.effects&effNamespaces == 0 {
 		return ns
@@ -84,16 +84,16 @@ func (n *nameRules) name(name string) string {
 	return n.NamePrefix + name + n.NameSuffix
 }
 
-// scope maps the names in one resource.
+// scope maps the names in one resource, and keeps the first error.
 type scope struct {
 	*nameRules
 	here string // namespace of the resource, at the source
-	// completes tells that short hosts become complete, even if no other rule maps them.
+	// completes is set when short hosts are completed, even if no other rule maps them.
 	completes bool
-	body      []byte // of the resource, for fields that depend on another
-	message   []byte // holds the string that is being mapped
-	err       error  // the first name that could not be mapped
-	// blamed tells that err names its field.
+	body      []byte // of the resource, for fields that depend on another field
+	message   []byte // the message that holds the string to map
+	err       error  // for the first name that could not be mapped
+	// blamed is set when err names its field.
 	blamed bool
 }
 
@@ -101,7 +101,7 @@ func newScope(n *nameRules, namespace string) *scope {
 	return &scope{nameRules: n, here: namespace, completes: n.effects&effShortHosts != 0}
 }
 
-// sibling returns another string of the message whose string is being mapped.
+// sibling returns another string of the message that holds the string to map.
 func (s *scope) sibling(number protowire.Number) string { return string(wire.Last(s.message, number)) }
 
 func (s *scope) fail(result string, limit int) {
@@ -110,7 +110,7 @@ func (s *scope) fail(result string, limit int) {
 	}
 }
 
-// blame adds the field to a new error.
+// blame adds the field to err, unless err names one already.
 func (s *scope) blame(field string) {
 	if s.err != nil && !s.blamed {
 		s.err = fmt.Errorf("%s: %w", field, s.err)
@@ -148,7 +148,7 @@ func (s *scope) key(k mirror.Key) mirror.Key {
 	return k
 }
 
-// visibility maps a namespace, ".", "*" or "~".
+// visibility maps an element of exportTo: a namespace, ".", "*" or "~".
 func (s *scope) visibility(v string) string {
 	switch v {
 	case ".", "*", "~":
@@ -157,8 +157,8 @@ func (s *scope) visibility(v string) string {
 	return s.namespace(v)
 }
 
-// namespacePattern maps a namespace that may have a wildcard. It also returns the namespaces
-// that the rules move out of the reach of the wildcard.
+// namespacePattern maps a namespace that may have a wildcard. elsewhere has the mapped namespaces that the
+// wildcard matched at the source and does not match any more.
 func (s *scope) namespacePattern(v string) (to string, elsewhere []string) {
 	if strings.IndexByte(v, '*') < 0 {
 		return s.namespace(v), nil
@@ -178,8 +178,8 @@ func (s *scope) namespacePattern(v string) (to string, elsewhere []string) {
 	return to, elsewhere
 }
 
-// principal maps the namespace in TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, which may have a
-// wildcard at either end, as namespacePattern does. The trust domain stays: it is no host.
+// principal maps the namespace in TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, as namespacePattern does. The text may
+// have a wildcard at either end. The trust domain is no host, and is not mapped.
 func (s *scope) principal(v string) (to string, elsewhere []string) {
 	at := strings.Index(v, "/ns/") + len("/ns/")
 	if at < len("/ns/") {
@@ -207,7 +207,7 @@ func (s *scope) principal(v string) (to string, elsewhere []string) {
 	return head + toNS + tail, elsewhere
 }
 
-// serviceAccount maps the namespace in NAMESPACE/ACCOUNT. A bare account has the namespace of
+// serviceAccount maps the namespace in NAMESPACE/ACCOUNT. An account without a namespace is in the namespace of
 // the resource.
 func (s *scope) serviceAccount(v string) string {
 	ns, account, ok := strings.Cut(v, "/")
@@ -220,9 +220,8 @@ func (s *scope) serviceAccount(v string) string {
 	return v
 }
 
-// gateway maps a reference to an Istio Gateway in any form that istiod knows
-// (model.resolveGatewayName): NAME, NAMESPACE/NAME, ./NAME, and the old NAME.NAMESPACE, also
-// with a suffix.
+// gateway maps a reference to an Istio Gateway, in the forms that istiod knows (model.resolveGatewayName): NAME,
+// NAMESPACE/NAME, ./NAME, and the old NAME.NAMESPACE, with or without a suffix.
 func (s *scope) gateway(v string) string {
 	if v == "" || v == sidecarsGateway {
 		return v

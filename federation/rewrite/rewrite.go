@@ -1,8 +1,8 @@
-// Package rewrite changes resources on the way in: namespaces, names, labels, annotations, hosts
-// and endpoints. Every field that refers to a name that changes follows; which fields those are is
-// a table by message and field (fields.go). A body that no rule touches stays the bytes that came.
+// Package rewrite changes resources on the way in: namespaces, names, labels, annotations, hosts and
+// endpoints. When a name changes, every field that refers to it changes too. A table lists these fields by
+// message and field (fields.go). A body that no rule changes keeps its bytes.
 //
-// The package is pure. It must not know where resources come from, nor whether they are imported.
+// The package is pure. It must not know where resources come from, and whether they are imported.
 package rewrite
 
 import (
@@ -17,33 +17,31 @@ import (
 	"meshrelay/mirror"
 )
 
-// Rules tell how to rewrite the resources of one source. The zero value changes nothing.
+// Rules describe how to rewrite the resources of one source. The zero value changes nothing.
 //
 // The order of the steps is fixed:
 //
 //  1. the namespace, by Namespaces or else by NamespacePrefix;
 //  2. the name, by NamePrefix and NameSuffix;
-//  3. labels and annotations: references in them follow, then Remove, then Set;
+//  3. labels and annotations: references in them as in step 5, then Remove, then Set;
 //  4. exportTo, by ExportTo;
-//  5. references in the body to hosts, namespaces and resources follow steps 1, 2 and Hosts;
+//  5. references in the body to hosts, namespaces and resources, by steps 1 and 2 and by Hosts;
 //  6. endpoints, by Endpoints.
 //
-// No value is mapped twice: ExportTo, Set and Endpoints are final, and each reference is
-// mapped once. A reference follows even if nothing relays the resource that it names.
-// fields.go and fields_struct.go list the references.
+// No value is mapped twice: ExportTo, Set and Endpoints are final, and each reference is mapped once. A
+// reference is mapped even if nobody relays the resource that it names. fields.go and fields_struct.go list
+// the references.
 //
-// The rules map names, not meaning: a resource of the source's root namespace that lands in
-// another namespace no longer applies to the whole mesh. To exempt a namespace from
-// NamespacePrefix, map it to itself.
+// The rules map names, not meaning: a resource of the source's root namespace that is moved to another
+// namespace no longer applies to the whole mesh. To exempt a namespace from NamespacePrefix, map it to itself.
 //
-// A MeshConfig is never rewritten: it describes the mesh of its source. GatewayClasses keep
-// their names: those are agreed upon with a controller, and istiod knows its own without any
-// resource.
+// A MeshConfig is never rewritten: it describes the mesh of its source. GatewayClasses keep their names:
+// a controller depends on the name, and istiod knows its own classes without any resource.
 type Rules struct {
 	// Namespaces maps a namespace of the source to one here.
 	Namespaces map[string]string `yaml:"namespaces,omitempty"`
-	// NamespacePrefix is put before every namespace that Namespaces does not map, but not
-	// before the empty one of cluster-scoped resources.
+	// NamespacePrefix is put before every namespace that Namespaces does not map, except the empty one of
+	// cluster-scoped resources.
 	NamespacePrefix string `yaml:"namespacePrefix,omitempty"`
 	// NamePrefix and NameSuffix are put around the name of a resource.
 	NamePrefix string `yaml:"namePrefix,omitempty"`
@@ -54,11 +52,11 @@ type Rules struct {
 	// ExportTo, when not nil, replaces exportTo of ServiceEntry, VirtualService and
 	// DestinationRule.
 	ExportTo []string `yaml:"exportTo,omitempty"`
-	// ShortHosts, when it is ShortHostsComplete, completes hosts without dots in VirtualServices
-	// and DestinationRules by the namespace at the source and Domain, as istiod does with
-	// resources that it reads itself (PROTOCOL C23). Namespaces and Hosts then see the complete host.
+	// ShortHosts is ShortHostsComplete to complete hosts without dots in VirtualServices and
+	// DestinationRules: by the namespace at the source and Domain, as istiod does with resources that it
+	// reads itself (PROTOCOL C23). Namespaces and Hosts then apply to the complete host.
 	ShortHosts string `yaml:"shortHosts" default:"complete" oneof:"complete keep"`
-	// Hosts maps domains. The longest From that fits counts.
+	// Hosts maps domains. The longest From that matches wins.
 	Hosts []HostMapping `yaml:"hosts,omitempty"`
 	// Endpoints overrides the endpoints of ServiceEntries, WorkloadEntries and the templates of
 	// WorkloadGroups.
@@ -96,28 +94,28 @@ type Endpoints struct {
 	Cluster string `yaml:"cluster,omitempty"`
 }
 
-// Rewriter is a compiled Rules. It does not change and may be used from any goroutine. The rules
-// that it was given must not change.
+// Rewriter is a compiled Rules. It is immutable and may be used from any goroutine. The Rules that it was made
+// of must not change.
 type Rewriter struct {
 	names *nameRules
 	plans map[mirror.Kind]*lazyPlan
 }
 
-// lazyPlan is a plan that is made when the first resource comes: a source has a few kinds, and there may be
-// hundreds of sources.
+// lazyPlan is a plan that is made for the first resource of its kind: most sources have few kinds, and there may
+// be hundreds of sources.
 type lazyPlan struct {
 	once sync.Once
 	info *mirror.KindInfo
 	plan *bodyPlan
 }
 
-// bodyPlan tells how to rewrite the bodies of one kind.
+// bodyPlan describes how to rewrite the bodies of one kind.
 type bodyPlan struct {
 	fields    *messagePlan  // of protobuf kinds
 	paths     []structField // of kinds whose body is a google.protobuf.Struct
 	exportTo  bool
 	endpoints bool
-	// onlyShortHosts tells that only the completion of short hosts can change a body.
+	// onlyShortHosts is set when only the completion of short hosts can change a body.
 	onlyShortHosts bool
 }
 
@@ -136,7 +134,7 @@ func New(rules Rules) (*Rewriter, error) {
 	return w, nil
 }
 
-// planOf returns nil when no rule can change a body of the kind.
+// planOf returns the plan of a kind, nil when no rule can change a body of it.
 func (w *Rewriter) planOf(kind mirror.Kind) *bodyPlan {
 	l := w.plans[kind]
 	if l == nil {
@@ -167,7 +165,7 @@ func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
 	return p
 }
 
-// Key returns the key here of a key at the source.
+// Key returns the rewritten key of a key at the source.
 func (w *Rewriter) Key(k mirror.Key) mirror.Key {
 	return newScope(w.names, k.Namespace).key(k)
 }
@@ -175,8 +173,8 @@ func (w *Rewriter) Key(k mirror.Key) mirror.Key {
 // renamed reports whether resources of a kind get the prefix and suffix of names.
 func renamed(kind mirror.Kind) bool { return kind != gatewayClass }
 
-// Rewrite returns the rewritten resource, and r itself when the rules change nothing. It is a
-// pure function. It keeps source, cluster, the source's version and the creation time.
+// Rewrite returns the rewritten resource, or r itself when the rules change nothing. It is a pure function. The
+// result has the source, cluster, source version and creation time of r.
 func (w *Rewriter) Rewrite(r *mirror.Resource) (*mirror.Resource, error) {
 	if r.Kind() == mirror.MeshConfig {
 		return r, nil
@@ -231,7 +229,7 @@ func (w *Rewriter) rewrite(r *mirror.Resource, from mirror.Key) (*mirror.Resourc
 	return mirror.New(spec)
 }
 
-// body returns the rewritten body, nil when it stays as it is.
+// body returns the rewritten body, nil when the rules do not change it.
 func (w *Rewriter) body(s *scope, plan *bodyPlan, r *mirror.Resource) (*anypb.Any, error) {
 	body, kind := r.Body(), r.Kind()
 	out := body.GetValue()
@@ -266,7 +264,7 @@ func (w *Rewriter) body(s *scope, plan *bodyPlan, r *mirror.Resource) (*anypb.An
 	return &anypb.Any{TypeUrl: body.GetTypeUrl(), Value: out}, nil
 }
 
-// applyToBody is apply for an encoded body. It joins messages in parts first.
+// applyToBody is apply for an encoded body. When a message comes in parts, applyToBody joins them first.
 func (p *messagePlan) applyToBody(s *scope, kind mirror.Kind, value []byte) ([]byte, error) {
 	s.body = value
 	out, err := p.apply(s, value)

@@ -14,9 +14,9 @@ import (
 	"meshrelay/mirror"
 )
 
-// This file completes short hosts (PROTOCOL C23). An istiod completes them with the namespace of
-// the resource and its cluster domain, but has no domain for resources that it receives over
-// MCP: the relay must send complete hosts.
+// This file completes short hosts (PROTOCOL C23). An istiod completes them with the namespace of the resource
+// and its cluster domain. It has no domain for resources that it receives over MCP, so the relay must send
+// complete hosts.
 
 const (
 	// routeSemantics is the annotation of a VirtualService that an istiod made of routes of
@@ -39,8 +39,8 @@ func isShort(h string) bool {
 	return err != nil
 }
 
-// shortHost maps a host that istiod completes when it has no dots. The rules see the complete
-// host. Where ShortHosts keeps it, it stays short if clients complete it to the same host.
+// shortHost maps a host that istiod completes when it has no dots. The rules apply to the complete host. With
+// ShortHostsKeep, the host stays short if clients complete it to the mapped host.
 func (s *scope) shortHost(h string) string {
 	if s.here == "" || !isShort(h) {
 		return s.host(h)
@@ -52,9 +52,9 @@ func (s *scope) shortHost(h string) string {
 	return to
 }
 
-// virtualServiceHost maps a host of a VirtualService. A short host that a wildcard of the same
-// VirtualService covers when it is complete becomes that wildcard: istiod refuses a
-// VirtualService where one host covers another.
+// virtualServiceHost maps a host of a VirtualService. If a wildcard of the same VirtualService covers a short
+// host once it is complete, the host becomes that wildcard: istiod refuses a VirtualService in which one host
+// covers another.
 func (s *scope) virtualServiceHost(h string) string {
 	to := s.shortHost(h)
 	if !s.completes || !isShort(h) {
@@ -72,9 +72,9 @@ func (s *scope) virtualServiceHost(h string) string {
 	return to
 }
 
-// sniHost maps the server name in a match of a VirtualService. istiod does not complete it, but
-// refuses it unless a host of the VirtualService covers it, so it follows those hosts. The host
-// "*" also covers short names.
+// sniHost maps the server name in a match of a VirtualService. istiod does not complete it, and refuses it
+// unless a host of the VirtualService covers it. So sniHost maps it as it maps those hosts. The host "*" also
+// covers short names.
 func (s *scope) sniHost(h string) string {
 	if isShort(h) {
 		c := wire.Fields(s.body)
@@ -93,15 +93,15 @@ func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
 		(kind != federation.VirtualService || !r.HasAnnotation(routeSemantics) || r.Metadata().Annotations[routeSemantics] != gatewaySemantic)
 }
 
-// mayHaveShortHost reports whether the plan reaches a host without dots. It allocates nothing.
+// mayHaveShortHost reports whether a field of the plan has a host without dots. It allocates nothing.
 func (p *messagePlan) mayHaveShortHost(m []byte) bool {
 	return p.anyText(m, func(v []byte) bool {
 		return len(v) > 0 && bytes.IndexByte(v, '.') < 0 && string(v) != "*"
 	})
 }
 
-// anyText reports whether the plan reaches a string for which f is true. It is true for a
-// message that does not parse: apply reports the error.
+// anyText reports whether f is true for a string in a field of the plan. It also returns true for a message that
+// does not parse: apply returns the error.
 func (p *messagePlan) anyText(m []byte, f func([]byte) bool) bool {
 	c := wire.Fields(m)
 	for c.Next() {
@@ -118,8 +118,7 @@ func (p *messagePlan) anyText(m []byte, f func([]byte) bool) bool {
 	return c.Err() != nil
 }
 
-// ShortHosts returns the hosts of a resource that ShortHostsComplete completes, in their order,
-// each once.
+// ShortHosts returns the hosts of a resource that ShortHostsComplete completes, in their order and each once.
 func ShortHosts(r *mirror.Resource) (hosts []string) {
 	info, ok := mirror.LookupKind(r.Kind())
 	if !ok || r.Namespace() == "" {

@@ -19,7 +19,7 @@ func (r *Rules) validate() error {
 		m.Add(notLabel(from), "namespaces[%s]", from)
 		m.Add(notLabel(r.Namespaces[from]), "namespaces[%s]", from)
 	}
-	// A prefix or suffix must make a label with any name.
+	// With a prefix or suffix, any name must still be a label.
 	m.Add(notLabel(r.NamespacePrefix+"x"), "namespacePrefix")
 	m.Add(notLabel(r.NamePrefix+"x"), "namePrefix")
 	m.Add(notLabel("x"+r.NameSuffix), "nameSuffix")

@@ -28,16 +28,16 @@ const (
 	maxLocality = 253
 )
 
-// WithEndpoints returns r, which IsSynthetic, with the endpoints of its clusters, by port of the
-// service. network is the clients' network: an istiod answers with its gateways in the place of
-// endpoints that the clients can not reach.
+// WithEndpoints returns r, which must be synthetic, with the endpoints of its clusters, by port of the service.
+// network is the network of the clients: an istiod answers with its gateways instead of endpoints that the
+// clients can not reach.
 //
-// It leaves out what a ServiceEntry can not express: unhealthy endpoints, endpoints without an
-// IP address, ports without endpoints while others have some, and addresses that do not serve
-// all the remaining ports, because an endpoint of a ServiceEntry serves each port.
+// WithEndpoints skips what a ServiceEntry can not express: unhealthy endpoints, endpoints without an IP address,
+// ports without endpoints while others have some, and addresses that do not serve all the remaining ports. An
+// endpoint of a ServiceEntry serves each port.
 //
-// The result does not depend on the order of endpoints. Its resolution is always STATIC. The
-// error is ErrUnreachable as for WithGateways.
+// The result does not depend on the order of endpoints. Its resolution is always STATIC. The error is
+// ErrUnreachable as for WithGateways.
 func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mirror.Resource, error) {
 	se, err := syntheticService(r)
 	if err != nil {
@@ -74,8 +74,8 @@ type endpoint struct {
 	workload string
 }
 
-// spot is an address in a locality. nth numbers the spots of an address that serves a port of the
-// service on several ports, as pods on the network of one host may.
+// spot is an address in a locality. nth numbers the spots of one address: an address may serve a port of the
+// service on several ports, for example as the host of several pods on its network.
 type spot struct {
 	addr     netip.Addr
 	locality string
@@ -121,8 +121,7 @@ func gather(ports []*networking.ServicePort, byPort Assignments) []*place {
 	return places
 }
 
-// endpointsOf returns the endpoints of a cluster that a ServiceEntry can express, sorted, each
-// once.
+// endpointsOf returns the endpoints of a cluster that a ServiceEntry can express, sorted and each once.
 func endpointsOf(cla *endpointv3.ClusterLoadAssignment) []endpoint {
 	n := 0
 	for _, l := range cla.GetEndpoints() {
@@ -176,7 +175,7 @@ func endpointOf(lb *endpointv3.LbEndpoint) (endpoint, bool) {
 	}, true
 }
 
-// localityOf returns region/zone/subzone, empty when it has no such form.
+// localityOf returns region/zone/subzone, empty when a locality does not have this form.
 func localityOf(l *corev3.Locality) string {
 	parts := []string{l.GetRegion(), l.GetZone(), l.GetSubZone()}
 	for len(parts) > 0 && parts[len(parts)-1] == "" {
@@ -199,9 +198,8 @@ func soundLocality(parts []string) bool {
 	return len(parts) > 0 && len(parts) <= 3 && size <= maxLocality+1
 }
 
-// choosePorts returns the indexes of the ports, of n, that all endpoints will serve: every port
-// with a place, if one place serves all of them. Otherwise it drops the port with the fewest
-// places, until one does.
+// choosePorts returns the indexes of the ports, of n, that all endpoints will serve. It begins with all ports
+// that have a place. Until one place serves all of them, it removes the port with the fewest places.
 func choosePorts(places []*place, n int) []int {
 	count := make([]int, n)
 	for _, p := range places {
@@ -243,7 +241,7 @@ func (p *place) entry(ports []*networking.ServicePort, served []int, network str
 		e.Ports[ports[i].Name] = p.ports[i]
 	}
 	if p.weight > 1 {
-		e.Weight = p.weight // none means 1
+		e.Weight = p.weight // no weight means 1
 	}
 	return e
 }

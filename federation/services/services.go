@@ -1,9 +1,9 @@
-// Package services makes the Kubernetes services of another cluster reachable. An istiod tells each
-// as a ServiceEntry without endpoints; the package gives it those of the cluster's gateways
-// (WithGateways), or those that were discovered (WithEndpoints).
+// Package services makes the Kubernetes services of another cluster reachable. An istiod sends each service as
+// a ServiceEntry without endpoints. The package adds the gateways of the cluster as endpoints (WithGateways), or
+// endpoints that were discovered (WithEndpoints).
 //
-// The package is pure. It must not know how endpoints are discovered: it names the clusters
-// (Clusters) and is given their Assignments.
+// The package is pure. It must not know how endpoints are discovered: Clusters names the clusters of a service,
+// and the caller brings their Assignments.
 package services
 
 import (
@@ -39,11 +39,11 @@ const (
 	maxPort = 1<<16 - 1
 )
 
-// ErrUnreachable tells that a service can not be reached from other clusters, with any endpoints.
+// ErrUnreachable is the error of a service that other clusters can not reach, whatever its endpoints.
 var ErrUnreachable = errors.New("not reachable from other clusters")
 
-// IsSynthetic reports whether r is a ServiceEntry that an istiod made of a Kubernetes service: its
-// name begins with synthetic- and it has no endpoints. A relay adds endpoints.
+// IsSynthetic reports whether r is a ServiceEntry that an istiod made of a Kubernetes service: its name begins
+// with synthetic-, and it has no endpoints. Once a relay has added endpoints, it is not synthetic any more.
 func IsSynthetic(r *mirror.Resource) bool {
 	if r.Kind() != federation.ServiceEntry || !strings.HasPrefix(r.Key().Name, syntheticPrefix) {
 		return false
@@ -62,8 +62,8 @@ func IsSynthetic(r *mirror.Resource) bool {
 type Gateways struct {
 	// Addresses are IP addresses or DNS names, with a port where that is not 15443.
 	Addresses []string
-	// Network is the network behind the gateways. An istiod that knows gateways of that network
-	// uses its own.
+	// Network is the network behind the gateways. An istiod that knows gateways of that network uses those
+	// instead.
 	Network string
 	// Locality is region/zone/subzone, or empty.
 	Locality string
@@ -122,10 +122,9 @@ func parseGateway(text string) (gateway, bool) {
 
 func usableAddr(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() && a.Zone() == "" }
 
-// WithGateways returns r, which IsSynthetic, with the gateways as its endpoints. A label makes
-// clients use mTLS with the SNI outbound_.80_._.host, by which the gateway finds the service.
-// The error is ErrUnreachable for services that no gateway forwards to: UDP, and services
-// outside of the mesh.
+// WithGateways returns r, which must be synthetic, with the gateways as its endpoints. A label makes clients
+// use mTLS with the SNI outbound_.80_._.host, by which the gateway finds the service. The error is
+// ErrUnreachable for services that no gateway forwards to: UDP, and services outside of the mesh.
 func WithGateways(r *mirror.Resource, g Gateways) (*mirror.Resource, error) {
 	gateways, err := g.parse()
 	if err != nil {
@@ -164,8 +163,8 @@ type Cluster struct {
 	Name string
 }
 
-// Clusters returns the clusters with the endpoints of r, which IsSynthetic, one for each port.
-// The error is ErrUnreachable as for WithGateways.
+// Clusters returns the Envoy clusters of r, which must be synthetic: one for each port. The error is
+// ErrUnreachable as for WithGateways.
 func Clusters(r *mirror.Resource) ([]Cluster, error) {
 	se, err := syntheticService(r)
 	if err != nil {
@@ -178,9 +177,9 @@ func Clusters(r *mirror.Resource) ([]Cluster, error) {
 	return all, nil
 }
 
-// syntheticService returns the service of a synthetic ServiceEntry in a form that can have
-// endpoints and passes istiod's validation (istio pkg/config/validation/validation.go
-// ValidateServiceEntry). Some ServiceEntries of the api generator do not pass.
+// syntheticService returns a synthetic ServiceEntry in a form that can have endpoints, and that passes istiod's
+// validation (istio pkg/config/validation/validation.go ValidateServiceEntry). An istiod makes some
+// ServiceEntries that do not pass.
 func syntheticService(r *mirror.Resource) (*networking.ServiceEntry, error) {
 	if !IsSynthetic(r) {
 		return nil, fmt.Errorf("%s: not made of a Kubernetes service", r.Key())
@@ -227,8 +226,8 @@ func normalize(se *networking.ServiceEntry, namespace string) error {
 	return normalizeExportTo(se, namespace)
 }
 
-// normalizePorts drops ports that Envoy does not proxy, and names unnamed ones: the only port of
-// a Kubernetes service needs no name.
+// normalizePorts removes ports that Envoy does not proxy, and names ports without a name: the only port of a
+// Kubernetes service needs none.
 func normalizePorts(se *networking.ServiceEntry) error {
 	names, numbers := map[string]bool{}, map[uint32]bool{}
 	ports := se.Ports[:0]
@@ -247,7 +246,7 @@ func normalizePorts(se *networking.ServiceEntry) error {
 			}
 		}
 		if !protocols[strings.ToLower(p.Protocol)] {
-			p.Protocol = "" // the proxy detects it; the generator writes "UnsupportedProtocol"
+			p.Protocol = "" // the proxy detects it; an istiod writes "UnsupportedProtocol"
 		}
 		p.TargetPort = 0 // the endpoints have the ports
 		names[p.Name], numbers[p.Number] = true, true
@@ -265,8 +264,8 @@ var protocols = map[string]bool{
 	"http2": true, "https": true, "tls": true, "mongo": true, "redis": true, "mysql": true,
 }
 
-// normalizeExportTo sorts exportTo, which the generator writes in random order, and drops
-// redundant elements. It never makes the service visible to more namespaces: that is an error.
+// normalizeExportTo sorts exportTo, which an istiod writes in random order, and removes redundant elements. An
+// element that is no namespace is an error: without it, more namespaces could see the service.
 func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
 	if len(se.ExportTo) == 0 {
 		return nil
@@ -293,7 +292,7 @@ func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
 	return nil
 }
 
-// isDNSLabel is validation's notion of a DNS label, which allows capitals (istio
+// isDNSLabel reports whether istiod's validation accepts a DNS label. It allows capitals (istio
 // pkg/config/labels/instance.go).
 func isDNSLabel(s string) bool {
 	return len(s) <= 63 && isQualified(s, "-")
@@ -317,7 +316,7 @@ func isQualified(s, inner string) bool {
 	return s != ""
 }
 
-// isFQDN is validation's notion of a domain name (istio pkg/config/validation/agent
+// isFQDN reports whether istiod's validation accepts a domain name (istio pkg/config/validation/agent
 // ValidateFQDN).
 func isFQDN(s string) bool {
 	labels := strings.Split(strings.TrimSuffix(s, "."), ".")

@@ -1,5 +1,5 @@
-// Package tracker follows an Aggregate, and keeps, logs and counts the conflicts that package
-// conflicts finds. It must not know who reads them.
+// Package tracker has package conflicts follow an Aggregate. It keeps, logs and counts the conflicts. It must
+// not know who reads them.
 package tracker
 
 import (
@@ -17,20 +17,19 @@ import (
 )
 
 const (
-	// conflictBurst is how many host conflicts are logged at once, logBurst how many panics, logEvery how
-	// often one more is: a source that repeats another is one mistake, not thousands of lines.
+	// conflictBurst is the number of host conflicts that are logged at once, and logBurst that of panics.
+	// After that, one is logged each logEvery: a source that repeats another one causes thousands.
 	logBurst      = 20
 	logEvery      = 10 * time.Second
 	conflictBurst = 5
-	// maxLoggedHost and maxLoggedClaims bound what is logged of one conflict: bytes of its host
-	// (a DNS name has 253), and claims.
+	// maxLoggedHost bounds the host in a log line, in bytes: a DNS name has at most 253. maxLoggedClaims
+	// bounds the claims.
 	maxLoggedHost   = 253
 	maxLoggedClaims = 16
 )
 
-// Tracker keeps the conflicts of an Aggregate: the keys that several sources have a
-// copy of, and the hosts that several resources claim. It is a prometheus.Collector. Its methods
-// may be called from any goroutine.
+// Tracker keeps the conflicts of an Aggregate: the keys that several sources have a copy of, and the hosts that
+// several resources claim. It is a prometheus.Collector. Its methods may be called from any goroutine.
 type Tracker struct {
 	keys  *conflicts.Keys
 	hosts *conflicts.Hosts
@@ -40,7 +39,7 @@ type Tracker struct {
 	panics            atomic.Uint64
 }
 
-// New returns a Tracker. Follow gives it an Aggregate.
+// New returns a Tracker without an Aggregate: see Follow.
 func New(log *slog.Logger) *Tracker {
 	return &Tracker{
 		keys: conflicts.NewKeys(time.Now), hosts: conflicts.NewHosts(time.Now), log: log,
@@ -48,7 +47,7 @@ func New(log *slog.Logger) *Tracker {
 	}
 }
 
-// Follow registers the Tracker with an Aggregate that does not run yet.
+// Follow registers the Tracker with an Aggregate. It fails once the Aggregate runs.
 func (t *Tracker) Follow(a *mirror.Aggregate) error {
 	if err := a.RegisterPanicHandler(t.panicked); err != nil {
 		return err
@@ -127,10 +126,10 @@ func (t *Tracker) Counts() (keys, hosts int) {
 func (t *Tracker) NotFollowed() []conflicts.NotFollowed { return t.hosts.NotFollowed() }
 
 var (
-	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by what became of the copies that did not win.", []string{"kind", "outcome"}, nil)
-	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several configs claim where the same clients see them, by kind.", []string{"kind"}, nil)
-	panicsDesc     = prometheus.NewDesc("relay_merge_panics_total", "Panics while one resource was merged. Nothing else is affected.", nil, nil)
-	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Resources that claim too many hosts for the detection of conflicts, by kind. They are served.", []string{"kind"}, nil)
+	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by the outcome for the other copies.", []string{"kind", "outcome"}, nil)
+	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several resources claim for the same clients, by kind.", []string{"kind"}, nil)
+	panicsDesc     = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
+	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Resources that are not checked for host conflicts, because they claim too many hosts, by kind. They are served.", []string{"kind"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -140,8 +139,8 @@ func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Kinds outside the table count as "other": an
-// upstream must not be able to make labels.
+// Collect implements prometheus.Collector. Kinds that are not well known count as "other": an upstream must not
+// make labels.
 func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, n int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
