@@ -229,7 +229,7 @@ func TestWhoIsTurnedAwayForALimitStillSaysWhatItHolds_C15(t *testing.T) {
 	s.Set(seURL, entry("shop/a").WithVersion("1"))
 	h := newRecorder()
 	h.held = map[string]map[string]string{meshURL: {"mesh": "1"}, seURL: {"shop/a": "1"}}
-	s.Fail(status.Error(codes.ResourceExhausted, "the relay takes no more clients for now: 930 MiB of its memory limit of 1024 MiB are in use, and new clients are taken below 90 %"))
+	s.Fail(status.Error(codes.ResourceExhausted, "the relay refuses new clients: it uses 930 MiB of its memory limit of 1024 MiB, and accepts new clients below 90 %"))
 	c := start(t, h, nil, s.Addr)
 	h.await(t, "the server refuses the request", func() bool { return h.failures() >= 1 })
 	s.Fail(nil)

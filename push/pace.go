@@ -7,32 +7,31 @@ import (
 )
 
 const (
-	// company is how long a change waits for others: changes that an upstream makes at once
-	// arrive here a few microseconds apart, and belong in one push.
+	// company is how long an isolated change waits for others: changes of one response arrive a few
+	// microseconds apart, and belong in one push. An idle process may wake a millisecond later.
 	company = 250 * time.Microsecond
-	// thrift is how many times the work of a push is waited for after it even when the CPUs have
-	// room, up to brief: changes that come meanwhile share a push, and nobody notices the wait.
+	// thrift times the work of a push, up to brief, passes before the next push even when the CPUs are
+	// idle: changes that come meanwhile share a push.
 	thrift = 8
 	brief  = 10 * time.Millisecond
-	// costly is from what work on, in time of all CPUs, a push is waited for longer than its share
-	// asks: twice as long when it is that much and the share is a half. When to push is that costly,
-	// it saves more to push less often than it helps to be early.
+	// costly is the work of a push, in time of all CPUs, that doubles the wait after it when the share is
+	// a half. Above it, fewer pushes save more than an earlier push would help.
 	costly = 200 * time.Millisecond
-	// burst is how many changes of one upstream, above steady a second, make a burst.
+	// burst is the number of changes of one upstream, beyond steady in a second, that makes a burst.
 	burst  = 256
 	steady = 2000
 )
 
-// Options bound how long a change may wait, and what pushing may cost. The names of the times are
-// istiod's (PILOT_DEBOUNCE_AFTER, PILOT_DEBOUNCE_MAX).
+// Options bound the waiting of a change, and the cost of pushing. The times are named as istiod's are
+// (PILOT_DEBOUNCE_AFTER, PILOT_DEBOUNCE_MAX).
 type Options struct {
-	// After is the quiet time that ends a burst of one upstream.
+	// After is the quiet time that ends a burst of an upstream.
 	After time.Duration
-	// Max is the longest that a change waits. At least After.
+	// Max bounds the waiting of a change. At least After.
 	Max time.Duration
-	// MaxShare is how much of the CPUs pushing may take: above 0, at most 1.
+	// MaxShare is the share of the CPUs that pushing may take: above 0, at most 1.
 	MaxShare float64
-	// CPUs is how many there are. At least 1.
+	// CPUs is the number of CPUs, at least 1.
 	CPUs int
 }
 
@@ -46,39 +45,38 @@ func (o Options) check() error {
 	return nil
 }
 
-// delay is why a push waits.
+// delay is the reason why a push waits.
 type delay int
 
 const (
 	notDelayed delay = iota
-	byShare          // pushing has taken its share of the CPUs
+	byShare          // pushing has used its share of the CPUs
 	byBacklog        // the last push has not reached most clients
-	byBurst          // an upstream has not come to rest
+	byBurst          // an upstream is in a burst
 )
 
-// pace decides when changes are pushed. It has neither goroutine nor clock: every method is
-// given the time, which never goes back.
+// pace decides when changes are pushed. It has neither goroutine nor clock: callers pass the time,
+// which never goes back.
 //
-// An isolated change goes at once (within company). A change that follows a push goes when that
-// has reached most clients, and so long after it began that the work is no more than the share of
-// the CPUs, and less of it the more there is. What an upstream changes while it is in a burst waits
-// until the upstream has been quiet for Options.After; the changes of others do not. No change
-// waits longer than Options.Max.
+// An isolated change is pushed after company. A change after a push waits until that push has reached
+// most clients, and until its work is no more than the share of the time since it began; for costly work
+// it waits longer. Changes of an upstream in a burst wait until the upstream was quiet for Options.After,
+// and changes of other upstreams do not wait for them. No change waits longer than Options.Max.
 type pace struct {
 	opts    Options
 	sources map[string]*source
 
-	began   time.Time     // when the last push began
-	cost    time.Duration // of the work since then
-	reached bool          // it has reached most clients
+	began   time.Time     // of the last push
+	cost    time.Duration // the work since then
+	reached bool          // the last push has reached most clients
 }
 
-// source is an upstream whose changes wait, or that has changed something a while ago.
+// source is an upstream with waiting changes, or with recent ones.
 type source struct {
 	waits       bool
-	held        bool      // it was in a burst when the first of what waits came
-	first, last time.Time // when the changes that wait came
-	// level is how many changes came lately, above the steady rate, as of last.
+	held        bool      // the first waiting change came in a burst
+	first, last time.Time // of the waiting changes
+	// level is the number of recent changes beyond the steady rate, at the time of last.
 	level float64
 }
 
@@ -86,7 +84,7 @@ func newPace(opts Options) *pace {
 	return &pace{opts: opts, sources: map[string]*source{}, reached: true}
 }
 
-// changed notes a change of an upstream. more is false when it changes what waits already.
+// changed notes a change of an upstream. more is false when the key already waits.
 func (p *pace) changed(now time.Time, upstream string, more bool) {
 	s := p.sources[upstream]
 	if s == nil {
@@ -102,7 +100,7 @@ func (p *pace) changed(now time.Time, upstream string, more bool) {
 	}
 }
 
-// drain takes from the level what a steady rate, or rest, allows until now.
+// drain lowers the level by the steady rate until now. After a time of quiet it is zero.
 func (s *source) drain(now time.Time, quiet time.Duration) {
 	since := now.Sub(s.last)
 	if s.level -= steady * since.Seconds(); s.level < 0 || since >= quiet {
@@ -110,10 +108,10 @@ func (s *source) drain(now time.Time, quiet time.Duration) {
 	}
 }
 
-// worked notes work that was done for clients since the last time.
+// worked adds work that was done for clients.
 func (p *pace) worked(cost time.Duration) { p.cost += cost }
 
-// rest returns how long after a push began the next may.
+// rest returns the least time between the begin of the last push and the next.
 func (p *pace) rest() time.Duration {
 	whole := float64(p.cost) / float64(p.opts.CPUs)
 	share := time.Duration(whole / p.opts.MaxShare)
@@ -121,7 +119,8 @@ func (p *pace) rest() time.Duration {
 	return min(max(share, min(thrift*p.cost, brief))+much, p.opts.Max)
 }
 
-// next returns when the next push is due, and why not earlier. ok is false when no change waits.
+// next returns the time of the next push, and the reason for waiting until then. ok is false when no
+// change waits.
 func (p *pace) next() (at time.Time, why delay, ok bool) {
 	for _, s := range p.sources {
 		if !s.waits {
@@ -134,7 +133,7 @@ func (p *pace) next() (at time.Time, why delay, ok bool) {
 	return at, why, ok
 }
 
-// due returns when the changes of an upstream are due.
+// due returns when the changes of an upstream are to be pushed, and the reason for waiting until then.
 func (p *pace) due(s *source) (at time.Time, why delay) {
 	latest := s.first.Add(p.opts.Max)
 	at = earlier(s.last.Add(company), s.first.Add(p.opts.After))
@@ -157,8 +156,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// begin begins a push, and returns the upstreams whose changes it has: of those that are not in
-// a burst all, as the push costs little more with them.
+// begin begins a push, and returns its upstreams: those that are due, and those without a burst, which
+// add little to its cost.
 func (p *pace) begin(now time.Time) (upstreams []string) {
 	for name, s := range p.sources {
 		if s.waits {

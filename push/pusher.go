@@ -12,32 +12,31 @@ import (
 	"meshrelay/mirror"
 )
 
-// Pusher merges changes into requests and hands these on, at a pace that the work of pushing
-// allows.
+// Pusher merges changes into requests, and calls for a push when pace says so. It is a
+// prometheus.Collector.
 type Pusher struct {
 	work    *Work
 	busy    prometheus.CounterFunc
 	delayed *prometheus.CounterVec
-	wake    chan struct{}       // one slot: a change came, or opts are others
-	nap     func(time.Duration) // waits up to company; not for wake
+	wake    chan struct{} // one slot: a change came, or the options changed
 
-	// mu guards all below.
+	// mu guards the following fields.
 	mu       sync.Mutex
 	pace     *pace
 	waiting  map[string]*Request // by upstream
-	reported time.Duration       // the work that pace knows of
+	reported time.Duration       // the part of the work that was given to pace
 	pushing  *Request            // nil when none is
 	pushed   chan struct{}       // closed when a push ends; nil until somebody waits
 }
 
-// NewPusher returns a Pusher, or an error when the options contradict each other. Those who carry
-// out its requests report to work.
+// NewPusher returns a Pusher, or an error when the options contradict each other. Whoever carries out
+// its requests reports to work.
 func NewPusher(opts Options, work *Work) (*Pusher, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
 	p := &Pusher{
-		work: work, wake: make(chan struct{}, 1), nap: nap, pace: newPace(opts), waiting: map[string]*Request{},
+		work: work, wake: make(chan struct{}, 1), pace: newPace(opts), waiting: map[string]*Request{},
 		busy: prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "relay_push_busy_seconds_total", Help: "Time that CPUs have worked to plan and encode responses and to hand them to transports.",
 		}, func() float64 { return work.Total().Seconds() }),
@@ -51,7 +50,7 @@ func NewPusher(opts Options, work *Work) (*Pusher, error) {
 	return p, nil
 }
 
-// delays are the labels of reasons to wait.
+// delays are the labels of the metric, by the reason.
 var delays = map[delay]string{byShare: "share", byBacklog: "backlog", byBurst: "burst"}
 
 // Describe implements prometheus.Collector.
@@ -66,9 +65,8 @@ func (p *Pusher) Collect(ch chan<- prometheus.Metric) {
 	p.delayed.Collect(ch)
 }
 
-// SetOptions replaces the options, also for the changes that wait at present. It returns
-// an error, and leaves the options as they are, when they contradict each other. It may be
-// called from any goroutine.
+// SetOptions replaces the options, also for waiting changes. It fails, and changes nothing, when the
+// options contradict each other. Any goroutine may call it.
 func (p *Pusher) SetOptions(opts Options) error {
 	if err := opts.check(); err != nil {
 		return err
@@ -80,8 +78,8 @@ func (p *Pusher) SetOptions(opts Options) error {
 	return nil
 }
 
-// Changed adds a key that an upstream has changed to the next push. It does not block, and may be
-// called from any goroutine.
+// Changed adds a changed key of an upstream to the next push. It does not block. Any goroutine may call
+// it.
 func (p *Pusher) Changed(upstream string, key mirror.Key, reason Reason) {
 	p.mu.Lock()
 	now := time.Now()
@@ -105,9 +103,8 @@ func (p *Pusher) wakeUp() {
 	}
 }
 
-// Run calls push with one merged request after the other, never two at a time,
-// until ctx ends. Changes that come while push runs are merged into a later one. It
-// is called once.
+// Run calls push with merged requests, one at a time, until ctx ends. Changes during a push are merged
+// into the next request. Run is called once.
 func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
 	if push == nil {
 		return errors.New("push: no push function")
@@ -128,10 +125,6 @@ func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
 			r, wait, because := p.next()
 			if r == nil {
 				why = because
-				if 0 < wait && wait <= company {
-					p.nap(wait)
-					continue
-				}
 				if wait > 0 {
 					timer.Reset(wait)
 				}
@@ -146,8 +139,8 @@ func (p *Pusher) Run(ctx context.Context, push func(*Request)) error {
 	}
 }
 
-// next begins a push and returns its request. When none is due yet, it returns how long that is
-// still to wait, and why; zero when no change waits.
+// next begins a push and returns its request. Otherwise it returns the time until the next push and the
+// reason to wait; the time is negative when no change waits.
 func (p *Pusher) next() (r *Request, wait time.Duration, why delay) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,7 +172,8 @@ func (p *Pusher) end() {
 	}
 }
 
-// Flushed waits until all changes are pushed that came before the call, or returns the error of ctx.
+// Flushed waits until all changes from before the call are pushed. It returns the error of ctx when
+// that ends first.
 func (p *Pusher) Flushed(ctx context.Context) error {
 	for called := time.Now(); ; {
 		pushed := p.before(called)
@@ -194,8 +188,8 @@ func (p *Pusher) Flushed(ctx context.Context) error {
 	}
 }
 
-// before returns what is closed at the end of a push while there are changes from before a time that
-// are not pushed, nil when there are none.
+// before returns a channel that is closed at the end of a push, or nil when all changes from before a
+// time are pushed.
 func (p *Pusher) before(t time.Time) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +206,7 @@ func (p *Pusher) before(t time.Time) <-chan struct{} {
 	return p.pushed
 }
 
-// with returns the request with all that another asks for. Both may be changed.
+// with merges another request into this one. It may change both.
 func (r *Request) with(other *Request) *Request {
 	if r == nil {
 		return other

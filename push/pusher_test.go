@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -89,14 +88,13 @@ func pushes(t *testing.T, cost time.Duration, f func(p *Pusher)) (out []pushed) 
 	return out
 }
 
-// inBubble returns a Pusher for a bubble, whose time a nap of the thread does not move.
+// inBubble returns a Pusher for a bubble.
 func inBubble(t *testing.T, opts Options, work *Work) *Pusher {
 	t.Helper()
 	p, err := NewPusher(opts, work)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.nap = time.Sleep
 	return p
 }
 
@@ -118,31 +116,6 @@ func run(t *testing.T, push func(*Pusher, *Request), f func(p *Pusher)) {
 		cancel()
 		wg.Wait()
 	})
-}
-
-// TestIsolatedChangeWaitsForNoTimer: timers of Go count in milliseconds while nothing else runs.
-func TestIsolatedChangeWaitsForNoTimer(t *testing.T) {
-	var naps []time.Duration
-	got := pushes(t, 0, func(p *Pusher) {
-		p.nap = func(d time.Duration) {
-			naps = append(naps, d)
-			time.Sleep(d)
-		}
-		p.Changed("east", key("a"), ConfigUpdate)
-		time.Sleep(time.Second)
-	})
-	if len(got) != 1 || got[0].wait != company || !slices.Equal(naps, []time.Duration{company}) {
-		t.Errorf("naps of %v before pushes %v, want one of %v before one", naps, got, company)
-	}
-}
-
-// TestNapLastsAsLongAsAsked, or longer.
-func TestNapLastsAsLongAsAsked(t *testing.T) {
-	began := time.Now()
-	for time.Since(began) < company { // a signal ends a nap early
-		nap(company - time.Since(began))
-	}
-	nap(0)
 }
 
 func TestIsolatedChangeLeavesWithinAMillisecond(t *testing.T) {

@@ -1,8 +1,6 @@
-// Package push carries changes from the merged view to the clients: it merges what event
-// handlers report into fewer, larger requests, and decides when one goes out.
+// Package push merges changes of the merged view into few requests, and decides when clients are pushed.
 //
-// The package must not know of connections: whoever serves them gets one merged Request at a
-// time.
+// The package must not know connections: the server gets one merged Request at a time.
 package push
 
 import (
@@ -11,30 +9,28 @@ import (
 	"meshrelay/mirror"
 )
 
-// Reason is why a push is asked for, for logs and metrics.
+// Reason is the cause of a push, for logs and metrics.
 type Reason string
 
 // The reasons for a push.
 const (
 	// ConfigUpdate: resources of the merged view changed.
 	ConfigUpdate Reason = "config"
-	// CopyUpdate: copies of upstreams changed, which clients that do not see everything may see.
+	// CopyUpdate: copies of upstreams changed. Only clients with a view of some upstreams may see them.
 	CopyUpdate Reason = "copy"
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason { return []Reason{ConfigUpdate, CopyUpdate} }
 
-// Request asks for clients to be brought up to date.
+// Request asks the server to bring clients up to date.
 type Request struct {
-	// Full asks for everything to be looked at again. When it is false only
-	// ConfigsUpdated may have changed.
+	// Full is set when anything may have changed. Otherwise only ConfigsUpdated may have.
 	Full bool
-	// ConfigsUpdated are the keys that may have changed. A key tells nothing about
-	// the content: that is read when the push is carried out.
+	// ConfigsUpdated are the keys that may have changed. The server reads their content during the push.
 	ConfigsUpdated map[mirror.Key]struct{}
-	// Reason counts the changes that were merged, by their reasons.
+	// Reason counts the merged changes by reason.
 	Reason map[Reason]int
-	// Start is when the oldest of them came.
+	// Start is the time of the oldest change.
 	Start time.Time
 }

@@ -5,43 +5,42 @@ import (
 	"time"
 )
 
-// Work is the work that pushes make. Those who do it report it; none of the methods blocks, and
-// all may be called from any goroutine.
+// Work counts the work of pushes. Whoever does the work reports it. No method blocks, and any goroutine
+// may call all of them.
 type Work struct {
-	busy    atomic.Int64 // nanoseconds, of all CPUs
-	told    atomic.Int64 // how often a client was told of a push
-	reached atomic.Int64 // how often a client has got to that
-	enough  atomic.Int64 // what reached is once the last push has reached most clients
+	busy    atomic.Int64 // nanoseconds of all CPUs
+	told    atomic.Int64 // calls of Told
+	reached atomic.Int64 // calls of Reached
+	enough  atomic.Int64 // the value of reached when the last push has reached most clients
 	wake    chan struct{}
 }
 
-// NewWork returns a Work of which nothing is done.
+// NewWork returns a Work without work.
 func NewWork() *Work { return &Work{wake: make(chan struct{}, 1)} }
 
 const (
-	// mostFixed and mostPerByte are how long a CPU works on so many bytes for one client at most.
-	// What that takes longer, it waits: for others who make the same, or for the client.
+	// mostFixed and mostPerByte bound the CPU time that counts for a response to one client. The rest of
+	// the elapsed time is waiting: for the client, or for a goroutine that encodes the same.
 	mostFixed   = 50 * time.Microsecond
 	mostPerByte = time.Nanosecond
 )
 
-// Busy adds time that a CPU worked.
+// Busy adds CPU time.
 func (w *Work) Busy(d time.Duration) { w.busy.Add(int64(d)) }
 
-// BusyWith adds the time that it took to bring so many bytes on their way to one client.
+// BusyWith adds the time of sending a number of bytes to one client.
 func (w *Work) BusyWith(bytes int, took time.Duration) {
 	w.Busy(min(took, mostFixed+time.Duration(bytes)*mostPerByte))
 }
 
-// Total returns the time that CPUs worked so far.
+// Total returns the CPU time so far.
 func (w *Work) Total() time.Duration { return time.Duration(w.busy.Load()) }
 
-// Told counts a client that is told of a push, unless it has not got to an earlier one, or its
-// transport is still to take a response.
+// Told counts a client that a push concerns. A client does not count while it has not reached an
+// earlier push, or while its transport has not taken a response.
 func (w *Work) Told() { w.told.Add(1) }
 
-// Reached counts a client whose responses to all that it was told of are made. Its transport may
-// still be slow to take them.
+// Reached counts a client for which all responses are encoded. Its transport may still be sending.
 func (w *Work) Reached() {
 	if w.reached.Add(1) == w.enough.Load() {
 		select {
@@ -51,8 +50,8 @@ func (w *Work) Reached() {
 	}
 }
 
-// track runs push. Then hasReached is true once half of the clients that push told have got to
-// it: those that have been told before, and have not got to that, do not count.
+// track runs push, and counts its calls of Told. hasReached is true when half as many calls of Reached
+// have followed.
 func (w *Work) track(push func()) {
 	told, reached := w.told.Load(), w.reached.Load()
 	push()

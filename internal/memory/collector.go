@@ -1,7 +1,6 @@
-// Package memory keeps the process small: it tunes the garbage collector, and reports a lack of
-// memory for more clients.
+// Package memory tunes the garbage collector, and reports a lack of memory for more clients.
 //
-// The package must not know the use of the memory.
+// The package must not know the purpose of the memory.
 package memory
 
 import (
@@ -18,39 +17,36 @@ import (
 
 const (
 	// Until the upstreams have synced, garbage may be startGarbage bytes less one part in heldPart of
-	// what is held, within leastPercent and mostPercent of that. Most of what a start reads stays, so
-	// that a collection of a small heap finds next to nothing. A large heap is collected often all the
-	// same: else garbage of a start, which never comes again, would decide how much memory the process
-	// needs.
+	// the live heap, within leastPercent and mostPercent of the live heap. A start keeps most of what it
+	// allocates, so that a small heap has next to no garbage. A large heap is collected more often, so
+	// that the garbage of a start does not decide how much memory the process needs.
 	startGarbage = 96 << 20
 	heldPart     = 8
 	leastPercent = 12
 	mostPercent  = 150
-	// stackGarbage is how much garbage there may be for each byte of stacks, within startGarbage: a
-	// collection looks through all stacks, and hundreds of upstreams have thousands.
+	// stackGarbage is the garbage that is allowed for each byte of stacks, within startGarbage: a
+	// collection scans all stacks, and hundreds of upstreams have thousands.
 	stackGarbage = 4
-	// runPercent is GOGC from then on. It keeps the heap small: pushing makes little garbage,
-	// so that collections cost next to nothing.
+	// runPercent is GOGC after the start. Pushing makes little garbage, so that collections are cheap.
 	runPercent = 50
-	// adjustInterval is the time between two looks at the heap during the start.
+	// adjustInterval is the time between two adjustments of GOGC during the start.
 	adjustInterval = 50 * time.Millisecond
-	// A relay counts as quiet that has not collected for quietTime, and has allocated less meanwhile
-	// than quietBytes or one part in quietPart of what it holds: the next collection is long in coming.
+	// A relay is quiet when for quietTime it has not collected, and has allocated less than quietBytes or
+	// one part in quietPart of the live heap: the next collection would come late.
 	quietTime  = 2 * time.Second
 	quietBytes = 1 << 20
 	quietPart  = 20
-	// quietAgain is the least time between two such collections. Between them there was work, which has
-	// left one part in growPart and growBytes more at least: what changes now and then leave behind,
-	// the usual collections take.
+	// quietAgain is the least time between two collections of a quiet relay. Between them the memory must
+	// grow by one part in growPart and growBytes.
 	quietAgain = 10 * time.Second
 	growPart   = 10
 	growBytes  = 16 << 20
-	// manyStacks is from how many bytes of stacks on a collection of ours is two: each halves a stack at
-	// most, and pools keep their buffers for one.
+	// manyStacks is the size of stacks, in bytes, from which a quiet relay collects twice: a collection
+	// at most halves a stack, and pools keep their buffers for one collection.
 	manyStacks = 16 << 20
 )
 
-// startPercent returns GOGC for a start, by the bytes that the last collection has left.
+// startPercent returns GOGC for a start, by the bytes of the live heap and the stacks.
 func startPercent(held, stacks uint64) int {
 	held = max(held, 1)
 	most := max(mostPercent, stackGarbage*stacks*100/held)
@@ -58,14 +54,13 @@ func startPercent(held, stacks uint64) int {
 	return int(min(max(garbage*100/held, leastPercent), most)) //nolint:gosec // far less
 }
 
-// Collector keeps the resident set below the limit of the container, and makes it small again
-// after a start or a storm of clients, when nothing else starts a collection for minutes. It gives
-// back the pages of the program file that only the start needed, too.
-// GOMEMLIMIT and GOGC take precedence.
+// Collector sets GOGC and the memory limit of this process. It collects after a start or a storm of
+// clients, when nothing else would start a collection for minutes. The environment variables GOGC and
+// GOMEMLIMIT take precedence.
 type Collector struct {
 	log    *slog.Logger
 	tune   bool
-	onDisk int64 // bytes that the start restores
+	onDisk int64 // bytes of state that the start reads
 }
 
 // NewCollector sets the memory limit and GOGC of this process.
@@ -78,15 +73,15 @@ func NewCollector(log *slog.Logger) *Collector {
 	return c
 }
 
-// SetLimit makes the memory limit of the control group that of the process, unless GOMEMLIMIT
+// SetLimit sets the memory limit of the process to 90 % of that of its control group, unless GOMEMLIMIT
 // is set. It returns the limit in bytes, math.MaxInt64 for none.
 func SetLimit() int64 {
 	_, _ = memlimit.Set(memlimit.WithRatio(0.9)) //nolint:errcheck // without a control group there is no limit
 	return debug.SetMemoryLimit(-1)
 }
 
-// Run collects garbage when the relay becomes quiet, until ctx ends. started is closed at the
-// end of the start.
+// Run adjusts GOGC until started is closed, and then collects garbage whenever the relay becomes quiet,
+// until ctx ends.
 func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	if !c.tune {
 		<-ctx.Done()
@@ -97,12 +92,11 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 		return nil
 	}
 	debug.SetGCPercent(runPercent)
-	c.forgetProgram()
 	tick := time.NewTicker(quietTime)
 	defer tick.Stop()
 	last, before := collections(), allocatedBytes()
-	worked := true                     // since the last collection of ours
-	at, kept := time.Time{}, uint64(0) // when that was, and what was resident after it
+	worked := true                     // since the last collection of Run
+	at, kept := time.Time{}, uint64(0) // the time of that collection, and the resident bytes after it
 	for {
 		select {
 		case <-ctx.Done():
@@ -118,18 +112,11 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 				runtime.GC()
 			}
 			debug.FreeOSMemory()
-			c.forgetProgram()
 			now = collections()
 			worked, at, kept = false, time.Now(), residentBytes()
 			c.log.Debug("memory returned to the system", "collections", now)
 		}
 		last, before = now, allocated
-	}
-}
-
-func (c *Collector) forgetProgram() {
-	if err := forgetProgram(); err != nil {
-		c.log.Debug("pages of the program stay resident", "err", err)
 	}
 }
 
@@ -152,17 +139,16 @@ func followStart(ctx context.Context, started <-chan struct{}) bool {
 	}
 }
 
-// heldBytes returns what the last collection has left.
+// heldBytes returns the size of the live heap after the last collection.
 func heldBytes() uint64 { return metric("/gc/heap/live:bytes") }
 
-// stackBytes returns what the stacks of goroutines take.
+// stackBytes returns the size of the stacks of goroutines.
 func stackBytes() uint64 { return metric("/memory/classes/heap/stacks:bytes") }
 
-// allocatedBytes returns what was allocated in all.
+// allocatedBytes returns the bytes that were ever allocated.
 func allocatedBytes() uint64 { return metric("/gc/heap/allocs:bytes") }
 
-// residentBytes returns what the runtime has from the system: the resident set but for the pages of the
-// program file.
+// residentBytes returns the memory of the runtime: the resident set without the pages of the program file.
 func residentBytes() uint64 {
 	return metric("/memory/classes/total:bytes") - metric("/memory/classes/heap/released:bytes")
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// readInterval is the time for which a reading of the memory in use counts.
+	// readInterval is how long a reading of the memory in use is valid.
 	readInterval = 100 * time.Millisecond
-	// collectPause is the least time between two collections for refused clients. It grows up
-	// to maxCollectPause while collecting does not help.
+	// collectPause is the least time between two collections for refused clients. It doubles, up to
+	// maxCollectPause, while the memory stays short.
 	collectPause    = 5 * time.Second
 	maxCollectPause = time.Minute
 )
@@ -24,28 +24,28 @@ const (
 type Guard struct {
 	read    func() (inUse, limit uint64)
 	collect func()
-	short   chan struct{} // one slot: it has refused a client
+	short   chan struct{} // one slot: a client was refused
 
-	mu      sync.Mutex // guards the percentage and its last verdict
+	mu      sync.Mutex // guards the following fields
 	percent int        // of the limit; 0: never
 	until   time.Time  // the end of the verdict
-	verdict error      // nil: there is enough memory
+	verdict error      // of the last reading, nil for enough memory
 }
 
-// NewGuard returns a Guard that allows the use of a percentage of the runtime's memory limit.
+// NewGuard returns a Guard that refuses clients above a percentage of the runtime's memory limit.
 func NewGuard(percent int) *Guard {
 	return &Guard{read: InUse, collect: runtime.GC, short: make(chan struct{}, 1), percent: percent}
 }
 
-// SetPercent changes the percentage. 0 allows everything.
+// SetPercent changes the percentage. With 0 the Guard refuses no client.
 func (g *Guard) SetPercent(percent int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.percent, g.until = percent, time.Time{}
 }
 
-// Run collects garbage while the Guard refuses clients, until ctx ends. Memory of clients that
-// have gone counts as in use until a collection, and nothing else may start one.
+// Run collects garbage while the Guard refuses clients, until ctx ends. The memory of clients that have
+// disconnected counts as in use until a collection.
 func (g *Guard) Run(ctx context.Context) error {
 	pause := collectPause
 	for {
@@ -90,11 +90,11 @@ func (g *Guard) Overloaded() error {
 	}
 	g.until, g.verdict = now.Add(readInterval), nil
 	if inUse, limit, over := g.over(); over {
-		g.verdict = fmt.Errorf("the relay takes no more clients for now: %d MiB of its memory limit of %d MiB are in use, and new clients are taken below %d %%",
+		g.verdict = fmt.Errorf("the relay refuses new clients: it uses %d MiB of its memory limit of %d MiB, and accepts new clients below %d %%",
 			inUse>>20, limit>>20, g.percent)
 		select {
 		case g.short <- struct{}{}:
-		default: // a collection is due already
+		default: // Run has not handled the last one
 		}
 	}
 	return g.verdict
@@ -102,8 +102,8 @@ func (g *Guard) Overloaded() error {
 
 // InUse returns the memory in use and the runtime's memory limit, in bytes.
 //
-// Garbage and free spans count against the limit, and are room. In use is therefore the memory
-// after a collection and a tenth of it for the collector, but at most the memory that counts.
+// Garbage and free spans count against the limit, although a collection frees them. The memory in use
+// is therefore what a collection would leave and a tenth of that, but at most what counts.
 func InUse() (inUse, limit uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
@@ -119,5 +119,5 @@ func InUse() (inUse, limit uint64) {
 	return min(counted, left+left/10), uint64(debug.SetMemoryLimit(-1))
 }
 
-// subFloor returns a-b, or 0: figures that are read one after the other need not agree.
+// subFloor returns a-b, or 0 when b is larger: the metrics are not read at one instant.
 func subFloor(a, b uint64) uint64 { return a - min(a, b) }

@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// perStored is how much memory a restore takes for each byte on disk, with its garbage and the
-	// first answers.
+	// perStored is the number of bytes of memory that a restore and the first answers need for each byte
+	// on disk, with garbage.
 	perStored = 6
-	// restoreTime bounds how long collections wait for a restore and its first answers, and
-	// answerTime how long for the answers alone.
+	// restoreTime bounds how long collections wait for a restore and the first answers to clients, and
+	// answerTime how long for these answers alone.
 	restoreTime = 10 * time.Second
 	answerTime  = time.Second
-	// leastHeap is what counts as held at least, when GOGC is applied to it: with 100 a collection
-	// starts at this size at the earliest, as documented in runtime.
+	// leastHeap is the least live heap to which GOGC applies: with GOGC=100 no collection starts below
+	// this size, as documented in package runtime.
 	leastHeap = 4 << 20
 )
 
-// Restores has the start count on that many bytes of state that are read from disk: nearly all of
-// what comes of them stays, so that collections meanwhile find nothing. It is called before Run.
+// Restores sets the bytes of state that the start reads from disk. Nearly all of what is made of them
+// stays, so that Run lets collections wait for it. It is called before Run.
 func (c *Collector) Restores(onDisk int64) { c.onDisk = onDisk }
 
-// awaitRestore has collections wait until a restore is over, and its first answers are on their way,
-// or more is in use than that takes. It looks at what each collection has left: GOGC applies to that.
+// awaitRestore sets GOGC so high that no collection starts until the state is restored and the first
+// clients have their answers, or until a restore of this size would need less memory than is in use.
 func (c *Collector) awaitRestore(ctx context.Context, started <-chan struct{}) {
 	room := restoreRoom(c.onDisk, debug.SetMemoryLimit(-1))
 	defer debug.SetGCPercent(mostPercent)
@@ -53,13 +53,13 @@ func (c *Collector) awaitRestore(ctx context.Context, started <-chan struct{}) {
 	}
 }
 
-// restoreRoom returns how much memory a restore takes, at most half of the limit.
+// restoreRoom returns the bytes of memory that a restore needs, at most half of the limit.
 func restoreRoom(onDisk, limit int64) int64 {
 	return min(min(onDisk, limit/perStored)*perStored, limit/2)
 }
 
-// restorePercent returns the GOGC with which nothing is collected before room bytes more are in use than
-// the last collection has left.
+// restorePercent returns the GOGC with which no collection starts before the heap has grown by room bytes
+// since the last one.
 func restorePercent(room int64, held uint64) int {
 	return int(min(room/(max(int64(min(held, math.MaxInt64)), leastHeap)/100), math.MaxInt32)) //nolint:gosec // bounded
 }
