@@ -43,7 +43,7 @@ func TestConfigsThatAreNotFollowedAreCounted(t *testing.T) {
 	}
 	tr.hosts.Update(nil, claim(t, federation.VirtualService, "a", &networking.VirtualService{Hosts: hosts}))
 	want := `
-# HELP relay_host_conflicts_not_followed Resources that claim too many hosts for the detection of conflicts, by kind. They are served.
+# HELP relay_host_conflicts_not_followed Resources that are not checked for host conflicts, because they claim too many hosts, by kind. They are served.
 # TYPE relay_host_conflicts_not_followed gauge
 relay_host_conflicts_not_followed{kind="networking.istio.io/ServiceEntry"} 0
 relay_host_conflicts_not_followed{kind="networking.istio.io/VirtualService"} 1
