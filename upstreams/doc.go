@@ -1,16 +1,15 @@
-// Package upstreams runs the upstreams of a config: a Manager has one driver for each (upstream),
-// which has a source, an intake and a mirror.Store.
+// Package upstreams runs the upstreams of a config. A Manager has one driver (upstream) for each of them. A
+// driver has a source, an intake and a mirror.Store:
 //
-// The source brings what the upstream has (packages xds and file, or any that has a Kind).
-// The intake decides what is served of it (package intake). The driver owns the lock and the timer
-// of the intake, and hands what changes to the disk.
+//   - the source reads the upstream (packages xds, file and kubernetes, or any other Kind);
+//   - the intake decides which resources are served (package intake);
+//   - the driver owns the lock and the timer of the intake, and gives its changes to the disk.
 //
-// An upstream whose source fails serves what it gave: only the source itself removes a resource. No
-// upstream touches the store of another.
+// When a source fails, its resources are still served: only the source itself removes a resource. No upstream
+// touches the store of another.
 //
-// At the start of a relay the Manager tells when clients may be served: once all is known of the
-// upstreams that their firstSync asks for. A function without a clock (start.decide) decides for
-// whom clients wait; a loop (AwaitFirstSync) gives it what is known.
+// At the start of a relay, clients wait for the upstreams that firstSync names. AwaitFirstSync collects what is
+// known of each upstream, and start.decide, which has no clock, decides for which ones clients wait.
 //
-// The package must not know who reads the stores, nor how a source works.
+// The package must not know who reads the stores, and how a source works.
 package upstreams

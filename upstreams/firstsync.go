@@ -12,24 +12,24 @@ const (
 	becauseWait     = "its firstSync is wait"
 	becauseOptional = "its firstSync is optional"
 	becauseOperator = "an operator ran \"relay serve-without\""
-	becauseReading  = "what the disk has of it is being read"
+	becauseReading  = "its state is being read from disk"
 	becauseAdded    = "it was added by a reload"
 	becauseFirst    = "clients were never served from this state.dir, which does not have it"
 	becauseNew      = "it is new: clients were served from this state.dir before, which does not have it"
-	becauseNoState  = "without state.dir nothing of it is known, and clients wait no longer than downstream.startupTimeout: set state.dir, or firstSync: wait"
+	becauseNoState  = "without state.dir it is not on disk, and clients wait no longer than downstream.startupTimeout: set state.dir, or firstSync: wait"
 	becauseClient   = "it may be waiting for this relay: its clusterID is that of a client"
 	becauseView     = "it may be waiting for this relay: its clusterID is that of a view"
 	// MayWaitHolds and MayWaitSameName are reasons that a source knows, for Status.MayWait.
 	MayWaitHolds    = "it may be waiting for this relay: it is a relay that holds its own clients"
-	MayWaitSameName = "it is a relay of this relay's own name: nothing can be taken from it"
+	MayWaitSameName = "it is a relay with the name of this relay: nothing can be taken from it"
 )
 
-// FirstSync tells whether clients wait for a source that has not synced since the start of the
-// relay, and was not on disk then.
+// FirstSync says whether clients wait for a source. The source has not synced since the start of the relay, and
+// was not on disk then.
 type FirstSync struct {
 	// Awaited: clients wait for it. Otherwise they are served without it, or will be.
 	Awaited bool `json:"awaited"`
-	// Until is when that wait ends at the latest, zero when it ends with the first sync only.
+	// Until is when the wait ends at the latest. It is zero when only the first sync ends the wait.
 	Until time.Time `json:"until,omitzero"`
 	// Reason completes: "clients wait for it: ", or "clients are served without it: ".
 	Reason string `json:"reason"`

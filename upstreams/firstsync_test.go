@@ -40,7 +40,7 @@ func TestWhoClientsWaitForAtTheStart(t *testing.T) {
 		{fresh, candidate{mode: "auto", mayWait: MayWaitHolds}, "waits", "", "holds its own clients"},
 		{fresh, candidate{mode: "auto", mayWait: becauseClient}, "waits", "", "that of a client"},
 		{fresh, candidate{mode: "auto", mayWait: becauseView}, "waits", "", "that of a view"},
-		{fresh, candidate{mode: "auto", mayWait: MayWaitSameName}, "waits", "", "own name"},
+		{fresh, candidate{mode: "auto", mayWait: MayWaitSameName}, "waits", "", "name of this relay"},
 		{served, candidate{mode: "auto", mayWait: MayWaitHolds}, "waits", "", "it is new"},
 		{none, candidate{mode: "auto", mayWait: MayWaitHolds}, "waits", "", "state.dir"},
 

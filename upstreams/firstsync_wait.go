@@ -14,8 +14,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// leastLook and mostLook bound the time between two looks at the sources, which grows. It is lookCost times what
-// a look takes, where there are many.
+// leastLook and mostLook bound the time between two looks at the sources. The time grows with the time since the
+// start, and is at least lookCost times as long as a look takes.
 const (
 	leastLook = 2 * time.Millisecond
 	mostLook  = 100 * time.Millisecond
@@ -24,11 +24,11 @@ const (
 
 // firstSync is the wait of clients for the first sync of the sources. The Manager's mu guards it.
 type firstSync struct {
-	start             // but for elapsed and until
-	clusters []string // patterns of those of the views
+	start             // without elapsed and until
+	clusters []string // patterns of the clusters of views
 	began    time.Time
 	held     func() []string
-	// without, once clients are served, has the sources that were not known then.
+	// without has the sources that were not known when clients were first served. It is nil before.
 	without map[string]*FirstSync
 }
 
@@ -39,7 +39,7 @@ func newFirstSync(cfg *config.Config, keeper Keeper) firstSync {
 	}
 }
 
-// clustersOf returns patterns of the clusters of views, without those that match every cluster.
+// clustersOf returns the patterns of clusters in views, without patterns that match every cluster.
 func clustersOf(views []config.View) (patterns []string) {
 	for _, v := range views {
 		if v.ClusterID != "" {
@@ -54,9 +54,9 @@ func clustersOf(views []config.View) (patterns []string) {
 	return patterns
 }
 
-// AwaitFirstSync waits until every source whose firstSync asks for it has synced, and the aggregate
-// has merged what the sources have: then clients may be served. held returns the clusters of the
-// clients that wait. The error is that of ctx. It is called once.
+// AwaitFirstSync waits until clients may be served: every source for which they wait has synced, and the
+// aggregate has merged all content. held returns the clusters of the clients that wait. The error is that of ctx.
+// It is called once.
 func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) error {
 	select {
 	case <-m.restored:
@@ -97,12 +97,12 @@ func awaited(verdicts []verdict) (names []string) {
 	return names
 }
 
-// atStart decides now which sources clients wait for.
+// atStart decides which sources clients wait for now.
 func (m *Manager) atStart() (start, []verdict) {
 	m.mu.Lock()
 	first := m.first
 	m.mu.Unlock()
-	reading := m.reading() // before the rest: what is read meanwhile is known
+	reading := m.reading() // first: the rest then includes what is read meanwhile
 	ups := m.all()
 	all, s := make([]candidate, len(ups)), first.start
 	s.reading = reading
@@ -125,7 +125,7 @@ func (m *Manager) atStart() (start, []verdict) {
 		case c.mayWait != "":
 		case isOneOf(u.cfg.ClusterID, first.clusters):
 			c.mayWait = becauseView
-		case s.elapsed >= s.timeout && slices.Contains(clients(), u.cfg.ClusterID): // before, it does not matter
+		case s.elapsed >= s.timeout && slices.Contains(clients(), u.cfg.ClusterID): // before the timeout, clients wait anyway
 			c.mayWait = becauseClient
 		}
 	}
@@ -136,7 +136,7 @@ func isOneOf(cluster string, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return glob.Match(p, cluster) })
 }
 
-// release lets clients be served, unless there are other sources than when it was decided.
+// release lets clients be served. It returns false if a reload has added sources since the verdicts.
 func (m *Manager) release(verdicts []verdict) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,7 +163,7 @@ func (m *Manager) release(verdicts []verdict) bool {
 	return true
 }
 
-// firstSyncs returns the FirstSync of each source that is not known, by name. Nobody changes the map.
+// firstSyncs returns the FirstSync of each source that is not known, by name. The map is read-only.
 func (m *Manager) firstSyncs() map[string]*FirstSync {
 	if without := m.servedWithout(); without != nil {
 		return without
@@ -176,7 +176,7 @@ func (m *Manager) firstSyncs() map[string]*FirstSync {
 	return out
 }
 
-// servedWithout returns the sources that were not known when clients were first served, nil before.
+// servedWithout returns the sources that were not known when clients were first served. It is nil before.
 func (m *Manager) servedWithout() map[string]*FirstSync {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,11 +185,11 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 
 // ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Order.
 func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
-	_, err := m.order(ctx, upstream, intake.Order{}, "waited for no longer", func() (intake.Event, error) {
+	_, err := m.order(ctx, upstream, intake.Order{}, "no longer waited for", func() (intake.Event, error) {
 		served := m.servedWithout() != nil
 		_, verdicts := m.atStart()
 		i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })
-		others := "; the relay merges what the upstreams have, and serves clients then"
+		others := "; the relay merges the content of the upstreams, and then serves clients"
 		if names := awaited(verdicts); len(names) > 0 {
 			others = "; they wait for " + strings.Join(names, ", ")
 		}
@@ -208,7 +208,7 @@ func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
 	return err
 }
 
-// logLate logs, once each, the waits that outlast the timeout, and how they end. late has them.
+// logLate logs each wait that lasts longer than the timeout once, and its end. late has the waits that it logged.
 func (m *Manager) logLate(late map[string]bool, s start, verdicts []verdict) {
 	if s.elapsed < s.timeout {
 		return
@@ -223,7 +223,7 @@ func (m *Manager) logLate(late map[string]bool, s start, verdicts []verdict) {
 		default:
 			late[v.name] = true
 			m.log.Warn("clients are held until upstream has synced", "upstream", v.name, "reason", v.Reason, "startupTimeout", s.timeout,
-				"goOnWithout", "relay serve-without "+v.name)
+				"fix", "relay serve-without "+v.name)
 		}
 	}
 	for name := range ended {

@@ -20,7 +20,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Keeper keeps on disk what is served, if there is one.
+// Keeper keeps the served resources on disk.
 type Keeper interface {
 	// Load may be called from several goroutines at once.
 	Load(source string) state.Saved
@@ -34,28 +34,28 @@ type Keeper interface {
 	MarkServed()
 }
 
-// Manager runs the upstreams of a config, each with a store of its own, and makes them the sources
-// of an Aggregate. Its methods may be called from any goroutine.
+// Manager runs the upstreams of a config. Each has a store of its own, and the stores are the sources of an
+// Aggregate. Its methods may be called from any goroutine.
 type Manager struct {
 	kinds     []Kind
 	aggregate *mirror.Aggregate
 	keeper    Keeper          // nil: nothing is kept
 	events    *events.Journal // nil: nobody keeps them
 	log       *slog.Logger
-	restored  chan struct{} // closed when the upstreams have what the disk has of them
+	restored  chan struct{} // closed when the upstreams are restored from disk
 
-	// applying is held by what changes upstreams.
+	// applying serializes orders, reloads and Restore.
 	applying sync.Mutex
 
 	mu        sync.Mutex  // guards all below
 	upstreams []*upstream // in order of priority
-	// start runs an upstream; nil before Run.
+	// start runs an upstream. It is nil before Run, and after its end.
 	start func(*upstream)
 	first firstSync
 }
 
-// NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are those of
-// their sources. keeper, unless nil, has what Restore serves from the start. The error tells all mistakes.
+// NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are the kinds of sources
+// that the config may use. keeper may be nil. The error has all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
 	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
@@ -74,7 +74,7 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	return m, nil
 }
 
-// Record has a journal take what happens to the upstreams. It is called before Restore.
+// Record sets the journal for the events of the upstreams. It is called before Restore.
 func (m *Manager) Record(journal *events.Journal) {
 	m.events = journal
 	for _, u := range m.upstreams {
@@ -82,10 +82,10 @@ func (m *Manager) Record(journal *events.Journal) {
 	}
 }
 
-// Restore has each upstream begin with what the disk has of it, as many at a time as there are CPUs,
-// unless that was done, or ctx ends. Run does it first: the aggregate merges meanwhile.
+// Restore restores the upstreams from disk, several at a time, unless that was done before. It ends early when
+// ctx ends. Run calls it first. The aggregate merges meanwhile.
 func (m *Manager) Restore(ctx context.Context) {
-	m.applying.Lock() // orders and reloads come later
+	m.applying.Lock() // orders and reloads wait
 	defer m.applying.Unlock()
 	m.restore(ctx)
 }
@@ -100,7 +100,7 @@ func (m *Manager) restore(ctx context.Context) {
 		return
 	}
 	var group errgroup.Group
-	// A store decodes on all CPUs, and what is restored is merged meanwhile.
+	// The store decodes on all CPUs, and the aggregate merges meanwhile.
 	group.SetLimit((runtime.GOMAXPROCS(0) + 1) / 2)
 	for _, u := range m.upstreams {
 		group.Go(func() error {
@@ -111,7 +111,7 @@ func (m *Manager) restore(ctx context.Context) {
 		})
 	}
 	if group.Wait() != nil {
-		return // what the disk has stays as it is
+		return // the state on disk does not change
 	}
 	m.mu.Lock()
 	m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
@@ -122,10 +122,10 @@ func (m *Manager) restore(ctx context.Context) {
 	close(m.restored)
 }
 
-// Restored returns a channel that Restore closes when it has done all.
+// Restored returns a channel that Restore closes when all upstreams are restored.
 func (m *Manager) Restored() <-chan struct{} { return m.restored }
 
-// reading reports whether the disk may have of the upstreams what they do not have yet.
+// reading reports whether upstreams may still have to be restored from disk.
 func (m *Manager) reading() bool { return m.keeper != nil && !m.isRestored() }
 
 func (m *Manager) isRestored() bool {
@@ -170,7 +170,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	m.applying.Unlock()
-	g.Go(func() error { // upstreams may come and go until then
+	g.Go(func() error { // until ctx ends, a reload may start upstreams
 		<-ctx.Done()
 		m.applying.Lock()
 		defer m.applying.Unlock()
@@ -182,15 +182,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// change is what a config makes of one upstream. Its source is nil where at most the policy is another.
+// change is a change of one upstream by a reload. Its source is nil when at most the policy changes.
 type change struct {
 	setup
 	now   *upstream
 	isNew bool
 }
 
-// plan returns what a config makes of an upstream. It changes nothing. At the start one upstream's
-// certificate must not keep the others from being served; a reload is refused for it.
+// plan returns the change of one upstream by a reload, without an effect yet. It calls Kind.Check: a reload fails
+// for a missing certificate, though the start of a relay does not.
 func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err error) {
 	i := slices.IndexFunc(m.upstreams, func(one *upstream) bool { return one.cfg.Name == u.Name })
 	if c.isNew = i < 0; !c.isNew {
@@ -215,9 +215,9 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	return c, nil
 }
 
-// Apply makes the upstreams those of another config. The streams of upstreams that are the same stay
-// as they are, and what the others gave is served until they tell otherwise. After an error nothing
-// has changed.
+// Apply changes the upstreams to those of another config. Upstreams that do not change keep their streams. The
+// resources of changed upstreams are served until their new source changes them. After an error nothing has
+// changed.
 func (m *Manager) Apply(cfg *config.Config) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
@@ -295,7 +295,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	}
 }
 
-// sameSource reports whether two configs differ in nothing that a source has to be made anew for.
+// sameSource reports whether an upstream can keep its source when its config changes from a to b.
 func sameSource(a, b config.Upstream) bool {
 	for _, u := range []*config.Upstream{&a, &b} {
 		u.Guard, u.Staleness, u.Required, u.FirstSync = config.Guard{}, config.Staleness{}, false, ""
@@ -313,7 +313,7 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 	return all[i].upstream, nil
 }
 
-// current is an upstream with its setup of now.
+// current is an upstream with its present setup.
 type current struct {
 	*upstream
 	setup
@@ -331,7 +331,7 @@ func (m *Manager) all() []current {
 	return out
 }
 
-// Trace returns what became of a key in every upstream, in order of priority.
+// Trace returns the traces of a key in all upstreams, in order of priority.
 func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
 	for _, u := range m.all() {
 		out = append(out, locked(u.upstream, func(in *intake.Intake) []intake.Trace { return in.Trace(key) })...)
@@ -339,7 +339,7 @@ func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
 	return out
 }
 
-// LeftOut returns what is not imported, by upstream in order of priority.
+// LeftOut returns the resources that are left out, by upstream in order of priority.
 func (m *Manager) LeftOut() (out []intake.LeftOut) {
 	for _, u := range m.all() {
 		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
@@ -349,7 +349,7 @@ func (m *Manager) LeftOut() (out []intake.LeftOut) {
 
 // Status returns the status of every upstream, in order of priority.
 func (m *Manager) Status() []Status {
-	first := m.firstSyncs() // before the rest: what syncs meanwhile is shown as synced
+	first := m.firstSyncs() // first: an upstream that syncs meanwhile is shown as synced
 	all := m.all()
 	out := make([]Status, 0, len(all))
 	for _, u := range all {

@@ -11,20 +11,20 @@ import (
 // maxDifferences bounds the resources that Diff returns.
 const maxDifferences = 500
 
-// Difference is a resource before and after a revision, nil where there was none.
+// Difference is a resource before and after a revision. Either may be nil.
 type Difference struct{ Before, After *mirror.Resource }
 
-// Differences are what a revision has changed, sorted by key. More counts those that are left out.
+// Differences has the changes of a revision, sorted by key. More counts the differences beyond maxDifferences.
 type Differences struct {
 	Revision  state.Revision
 	Resources []Difference
 	More      int
-	// Oldest tells that no revision before it is kept: all that there was then is an addition.
+	// Oldest is set when no older revision is kept: then every resource is an addition.
 	Oldest bool
 }
 
-// Diff returns how a revision of an upstream differs from the one before it; 0 is the newest. The oldest
-// revision that is kept differs from nothing.
+// Diff compares a revision of an upstream with the one before it. 0 is the newest revision. The oldest revision
+// that is kept is compared with no resources.
 func (m *Manager) Diff(name string, revision uint64) (d Differences, err error) {
 	revisions, err := m.History(name)
 	if err != nil {

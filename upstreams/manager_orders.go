@@ -9,9 +9,9 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Order carries out an order, also through restarts if there is a Keeper: freeze, unfreeze, release of
-// what o.Hold, o.Only and o.All name, or rollback. The error is ErrUnknownUpstream, ErrNotPossible, or
-// that of the disk: then the order does not outlive a restart.
+// Order carries out an order: verb is freeze, unfreeze, release or rollback. With a Keeper, the effect outlives
+// restarts. The error is ErrUnknownUpstream, ErrNotPossible, or that of the disk. After an error of the disk the
+// order is in effect, but may not outlive a restart.
 func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
 	did := map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back"}[verb]
 	return m.order(ctx, name, o, did, func() (intake.Event, error) {
@@ -27,7 +27,7 @@ func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) 
 		case verb == "rollback" && m.keeper == nil:
 			return nil, errNoHistory()
 		case verb == "rollback", !o.DryRun:
-			if err := m.flush(ctx); err != nil { // the disk has to have what is frozen
+			if err := m.flush(ctx); err != nil { // first write the content that is frozen
 				return nil, fmt.Errorf("upstream %s is not %s: %w", name, did, err)
 			}
 		}
@@ -42,15 +42,15 @@ func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) 
 	})
 }
 
-// order steps an upstream over an event, and flushes. did tells what the upstream is then.
+// order steps an upstream over an event, and flushes. did is the participle of the order, for errors.
 func (m *Manager) order(ctx context.Context, name string, o intake.Order, did string, do func() (intake.Event, error)) (intake.Effect, error) {
 	if err := o.Check(); err != nil {
 		return intake.Effect{}, err
 	}
 	m.applying.Lock()
 	defer m.applying.Unlock()
-	if m.reading() { // the order would be lost: Restore overwrites it, or nobody writes it
-		return intake.Effect{}, intake.NotPossible("the relay has not read what the disk has of its upstreams: it starts or ends, try again")
+	if m.reading() { // Restore would overwrite the order
+		return intake.Effect{}, intake.NotPossible("the relay has not read the state of its upstreams yet, or ends: try again")
 	}
 	one, err := m.upstream(name)
 	if err != nil {
@@ -77,7 +77,7 @@ func (m *Manager) flush(ctx context.Context) error {
 	return m.keeper.Flush(ctx)
 }
 
-// errNoHistory tells how a relay keeps one.
+// errNoHistory returns the error of a relay without history. It says how to keep one.
 func errNoHistory() error {
 	return intake.NotPossible("this relay keeps no history: set state.dir in its config file, as in \"state: {dir: /var/lib/relay}\"")
 }

@@ -11,7 +11,7 @@ import (
 type Metric struct {
 	Desc *prometheus.Desc
 	Type prometheus.ValueType
-	// Values gives emit the values that a status has, each with the value of its label if it has one.
+	// Values calls emit with each value in a status, and with the value of its label if it has one.
 	Values func(st *Status, emit func(v float64, label ...string))
 }
 
@@ -20,7 +20,7 @@ func NewDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, append([]string{"upstream"}, labels...), nil)
 }
 
-// metrics returns what upstreams of all kinds have.
+// metrics returns the metrics of upstreams of all kinds.
 func metrics() []Metric {
 	desc := NewDesc
 	number := func(typ prometheus.ValueType, desc *prometheus.Desc, value func(*Status) float64) Metric {
@@ -40,7 +40,7 @@ func metrics() []Metric {
 		{desc("relay_upstream_resources", "Resources mirrored from the upstream, by kind.", "kind"), gauge, func(st *Status, emit func(float64, ...string)) {
 			emitKinds(st.Resources, emit)
 		}},
-		{desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last told anything, in seconds since the epoch. After a restart, when it was last in contact before."), gauge, func(st *Status, emit func(float64, ...string)) {
+		{desc("relay_upstream_last_update_timestamp_seconds", "When the upstream last sent anything, in seconds since the epoch. After a restart, when it was last in contact before."), gauge, func(st *Status, emit func(float64, ...string)) {
 			if !st.LastUpdate.IsZero() {
 				emit(float64(st.LastUpdate.UnixMilli()) / 1000)
 			}
@@ -54,7 +54,7 @@ func metrics() []Metric {
 			}
 		}},
 		number(counter, desc("relay_upstream_panics_total", "Panics over single resources of the upstream, which are refused."), func(st *Status) float64 { return float64(st.Panics) }),
-		flag(desc("relay_upstream_stale", "Whether the upstream has been out of contact for longer than staleAfter, or since the relay was started with what it had on disk."), func(st *Status) bool { return st.Stale }),
+		flag(desc("relay_upstream_stale", "Whether the upstream has been out of contact for longer than staleAfter, or has not synced since the relay restored it from disk."), func(st *Status) bool { return st.Stale }),
 		number(gauge, desc("relay_upstream_expired_resources", "Resources of the upstream that are not served now because it is out of contact."), func(st *Status) (n float64) {
 			for _, of := range st.Expired {
 				n += float64(of)
@@ -84,7 +84,7 @@ func metrics() []Metric {
 				emit(float64(st.Switches))
 			}
 		}},
-		{desc("relay_upstream_drift_total", "Changes that came with a full answer and not with a push, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
+		{desc("relay_upstream_drift_total", "Changes that a full answer brought, and that no push had brought before, by kind.", "kind"), counter, func(st *Status, emit func(float64, ...string)) {
 			if st.Relayed {
 				emitKinds(st.Drift, emit)
 			}
@@ -92,7 +92,8 @@ func metrics() []Metric {
 	}
 }
 
-// emitKinds emits counts by kind. Other kinds are "other": an upstream must not make labels.
+// emitKinds emits counts by kind. Kinds that are not well known count as "other": an upstream must not make
+// labels.
 func emitKinds[N int | uint64](counts map[string]N, emit func(float64, ...string)) {
 	other := N(0)
 	for _, n := range counts {
@@ -106,7 +107,7 @@ func emitKinds[N int | uint64](counts map[string]N, emit func(float64, ...string
 	emit(float64(other), "other")
 }
 
-// allMetrics returns those of all kinds.
+// allMetrics returns the metrics of upstreams of all kinds, and those of single kinds.
 func (m *Manager) allMetrics() []Metric {
 	all := metrics()
 	for _, k := range m.kinds {

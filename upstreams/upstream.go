@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// setup is what a config makes of an upstream.
+// setup is the config of an upstream, and what is made of it.
 type setup struct {
 	cfg    config.Upstream
 	kind   Kind
@@ -26,7 +26,7 @@ type setup struct {
 	log    *slog.Logger
 }
 
-// newSetup makes the source and the rules of a config. Neither has an effect yet.
+// newSetup makes the source and the rules of an upstream. Neither has an effect yet.
 func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.Logger) (s setup, err error) {
 	s.cfg, s.log = cfg, log.With("upstream", cfg.Name)
 	if s.kind, err = KindOf(kinds, cfg); err != nil {
@@ -41,29 +41,29 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 	return s, nil
 }
 
-// upstream drives the intake of one upstream. It is the source's Feed, and what a Keeper follows.
+// upstream drives the intake of one upstream. It is the Feed of the source, and the state.Source of the Keeper.
 //
 // It holds its lock for one step of the intake, and never while it calls anything else.
 type upstream struct {
 	name   string
 	store  *mirror.Store
 	log    *slog.Logger
-	notes  *loglimit.Limit // of the intake: an upstream can make it change its mind at any rate
+	notes  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
 	events *events.Journal // nil: nobody keeps them
 	since  time.Time
-	wake   chan struct{} // has an element when there is something to do before armed
+	wake   chan struct{} // has an element when turn must run before armed
 
 	// The Manager's mu guards setup, added and the functions.
 	setup
 	added bool // by a reload, while clients were held
-	// stop ends the source, stopAll also what outlives it. They return when it has ended.
+	// stop ends the source. stopAll ends the upstream, with its timer. Both wait for the end.
 	stop, stopAll func()
 
 	mu     sync.Mutex // guards all below
 	intake *intake.Intake
-	// due is when the next Tick is, and armed when the timer goes off.
+	// due is when the next Tick is due. armed is when the timer fires.
 	due, armed time.Time
-	// asks has the timer ask the source to repeat what it has, with again.
+	// asks has turn call Repeat of asked, with again.
 	asks, again bool
 	asked       Source
 }
@@ -76,7 +76,7 @@ func newUpstream(s setup, keeps bool) *upstream {
 	}
 }
 
-// succeed has the source of another setup take the place of the one before, which has ended.
+// succeed replaces the source by that of another setup. The former source has ended.
 func (u *upstream) succeed(s setup) {
 	u.mu.Lock()
 	u.asked, u.asks = s.source, false
@@ -84,13 +84,13 @@ func (u *upstream) succeed(s setup) {
 	u.Tell(intake.Succeeded{Rules: s.rules})
 }
 
-// Tell implements Feed: it takes the intake over an event that it can not refuse.
+// Tell implements Feed.
 func (u *upstream) Tell(e intake.Event) intake.Result {
 	out, _ := u.stepOver(e)
 	return out.Result
 }
 
-// stepOver takes the intake over an event, and logs what comes of it.
+// stepOver steps the intake over an event, and writes its notes to the log and its events to the journal.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
@@ -120,7 +120,7 @@ func (u *upstream) stepLocked(e intake.Event) (intake.Output, error) {
 	return out, err
 }
 
-// locked returns what f finds in the intake of an upstream.
+// locked calls f with the locked intake of an upstream, and returns the result.
 func locked[T any](u *upstream, f func(*intake.Intake) T) T {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -141,7 +141,7 @@ func (u *upstream) run(ctx context.Context) error {
 	}
 }
 
-// turn does what is due, and returns how long nothing will be. A panic has it tried again.
+// turn steps the intake over a Tick, and returns the time until the next one. After a panic that is a minute.
 func (u *upstream) turn() (wait time.Duration) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -161,14 +161,14 @@ func (u *upstream) turn() (wait time.Duration) {
 	if r, ok := source.(Repeater); ok {
 		r.Repeat(again)
 	} else {
-		u.Tell(intake.Repeated{}) // the source can not repeat: its deletions count
+		u.Tell(intake.Repeated{}) // the source can not repeat: its deletions are final
 	}
 	return wait
 }
 
 func (u *upstream) runSource(source Source) func(context.Context) error {
 	return func(ctx context.Context) error {
-		defer u.Tell(intake.Closed{Planned: true}) // so that it is known on disk until when there was contact
+		defer u.Tell(intake.Closed{Planned: true}) // the disk then has the time of the last contact
 		return source.Run(ctx, u)
 	}
 }
