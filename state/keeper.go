@@ -194,7 +194,7 @@ func (k *Keeper) Load(source string) Saved {
 		k.served = false
 		return Saved{}
 	}
-	k.loaded[source] = saved.Unusable == 0 // else the source replaces all that is kept
+	k.loaded[source] = len(saved.Unusable) == 0 // else the source replaces all that is kept
 	return saved
 }
 

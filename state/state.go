@@ -13,12 +13,13 @@ import (
 	"regexp"
 	"time"
 
+	"meshrelay/internal/owner"
 	"meshrelay/mirror"
 )
 
 // Errors of a Store and a Keeper, to be checked with errors.Is.
 var (
-	ErrInUse           = errors.New("in use by another process")
+	ErrInUse           = owner.ErrLocked
 	ErrNotInUse        = errors.New("the state can not be read now")
 	ErrUnknownRevision = errors.New("no such revision is kept")
 	ErrLaterFormat     = errors.New("a later release of the relay wrote this file")
@@ -106,8 +107,8 @@ type Saved struct {
 	Records []Record
 	// Revision is the newest one, 0 when there is none.
 	Revision uint64
-	// Unusable is the number of stored resources that did not decode. The next whole batch removes them.
-	Unusable int
+	// Unusable are the errors of stored resources that did not decode. The next whole batch removes these.
+	Unusable []error
 }
 
 // Revision is a state that a source was in, and how it differs from the one before.
@@ -246,8 +247,6 @@ type Info struct {
 	Note string
 	// SetAside are the files that could not be used and are there still.
 	SetAside []string
-	// Unusable counts the resources that this version of the relay does not take.
-	Unusable int
 }
 
 // nameShape is what names of upstreams are like. They become names of files.

@@ -30,7 +30,6 @@ type directory struct {
 	logs     map[string]*upstream // by upstream, with damaged ones
 	// lost is set when an upstream, or the index, is damaged or missing.
 	lost   bool
-	size   int64 // bytes
 	damage error // the first one
 }
 
@@ -52,7 +51,7 @@ func readDirectory(dir string) (*directory, error) {
 		return nil, err
 	}
 	d := &directory{logs: map[string]*upstream{}}
-	d.index, d.size, d.indexErr = readIndex(dir)
+	d.index, d.indexErr = readIndex(dir)
 	switch {
 	case errors.Is(d.indexErr, errCorrupt):
 		d.broken(d.indexErr)
@@ -96,7 +95,6 @@ func (d *directory) readLogs(dir string) error {
 			continue
 		}
 		d.logs[u.name] = u
-		d.size += u.info.Size()
 		d.lost = d.lost || u.lost
 		if u.damage != nil {
 			d.broken(fmt.Errorf("upstream %s: %w", u.name, u.damage))
@@ -108,26 +106,25 @@ func (d *directory) readLogs(dir string) error {
 	return err
 }
 
-// readIndex reads relay.state, which is like a log with one frame. It returns its size as well.
-func readIndex(dir string) (*statepb.Index, int64, error) {
+// readIndex reads relay.state, which is like a log with one frame.
+func readIndex(dir string) (*statepb.Index, error) {
 	f, info, err := owner.Open(filepath.Join(dir, indexName), os.O_RDONLY, 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer f.Close()
 	index := &statepb.Index{}
-	size := info.Size()
 	if _, err = readHead(f); err == nil {
 		var entry frame
-		r := &reader{from: f, size: min(size, maxIndex)}
+		r := &reader{from: f, size: min(info.Size(), maxIndex)}
 		if entry, err = r.frame(headLen); err == nil && proto.Unmarshal(entry.record, index) != nil {
 			err = invalidEntry(headLen)
 		}
 	}
 	if err != nil {
-		return nil, size, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	return index, size, nil
+	return index, nil
 }
 
 func encodeIndex(index *statepb.Index) ([]byte, error) {

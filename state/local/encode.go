@@ -96,11 +96,7 @@ func decodeTime(m *statepb.Time) time.Time {
 	if m == nil {
 		return time.Time{}
 	}
-	return timeOf(m.Seconds, m.Nanos)
-}
-
-func timeOf(seconds int64, nanos uint64) time.Time {
-	return time.Unix(seconds, int64(min(nanos, 999_999_999))).UTC()
+	return time.Unix(m.Seconds, int64(min(m.Nanos, 999_999_999))).UTC()
 }
 
 // encodeMeta returns a ledger without the counts of resources and revisions.

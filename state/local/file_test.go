@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/mirror"
-
 	"meshrelay/state"
 )
 
@@ -61,7 +60,7 @@ func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T)
 
 	other, err := os.Open(filepath.Join(dir, lockName))
 	must(t, err)
-	must(t, lock(other, syscall.LOCK_EX, 0))
+	must(t, syscall.Flock(int(other.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 	k = openStore(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
 	if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
 		t.Fatal("opened without a lock")
@@ -160,7 +159,11 @@ func TestAFileThatIsRemovedWhileInUseIsWrittenAnew(t *testing.T) {
 			if st := k.Status(); !st.Healthy || strings.HasPrefix(name, "another") && len(st.SetAside) != 1 {
 				t.Errorf("status %+v", st)
 			}
-			if h, err := k.History("east"); err != nil || len(h) != 2 {
+			revisions := 1 // the history is lost with the log
+			if strings.HasSuffix(name, "index") {
+				revisions = 2
+			}
+			if h, err := k.History("east"); err != nil || len(h) != revisions {
 				t.Errorf("history %+v, %v", h, err)
 			}
 			end(k)
@@ -196,9 +199,6 @@ func TestAFileThatIsDamagedWhileInUseIsMadeAnew(t *testing.T) {
 		t.Error("damage is no error")
 	}
 	east.put(record("new", "1"))
-	if err := k.Flush(t.Context()); err == nil {
-		t.Error("what can not be read was written")
-	}
 	flush(t, k)
 	st := k.Status()
 	if !st.InUse || len(st.SetAside) != 1 || !st.Healthy {
@@ -297,8 +297,7 @@ func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	must(t, err)
 	defer u.file.Close()
 	w := newWriter(u, u.file)
-	w.at = u.end
-	_, err = w.put(frame{key: encodeKey(key), record: record})
+	err = w.put(frame{key: encodeKey(key), record: record}, &state.Revision{})
 	must(t, err)
 	_, err = w.commit(proto.CloneOf(u.ledger), nil)
 	must(t, err)
@@ -320,19 +319,16 @@ func TestWhatThisVersionCanNotUseIsRemoved(t *testing.T) {
 	appendRaw(t, dir, "east", resource("bad", "1").Key(), []byte("\xff"))
 	k = openState(dir)
 	s := k.Load("east")
-	if st := k.Status(); st.Unusable != 1 || len(st.SetAside) > 0 {
-		t.Errorf("status %+v", st)
+	if st := k.Status(); len(s.Unusable) != 1 || len(st.SetAside) > 0 {
+		t.Errorf("unusable %v, status %+v", s.Unusable, st)
 	}
 	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "1"})
 	k.Follow("east", restoredFake(s))
 	flush(t, k)
 	end(k)
 	k = open(t, dir)
-	if n := len(k.Load("east").Records); n != 1 {
-		t.Errorf("%d records", n)
-	}
-	if st := k.Status(); st.Unusable != 0 {
-		t.Errorf("status %+v", st)
+	if s := k.Load("east"); len(s.Records) != 1 || len(s.Unusable) != 0 {
+		t.Errorf("%d records, unusable %v", len(s.Records), s.Unusable)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"meshrelay/internal/owner"
@@ -26,12 +25,8 @@ const (
 	maxSetAside = 3
 )
 
-// lockPatience is how long to wait for another process to unlock a directory, and lockPoll how often
-// to try.
-const (
-	lockPatience = time.Second
-	lockPoll     = 25 * time.Millisecond
-)
+// lockPatience is how long to wait for another process to unlock a directory.
+const lockPatience = time.Second
 
 // logName returns the name of the log of an upstream.
 func logName(upstream string) string { return logPrefix + upstream + logSuffix }
@@ -47,19 +42,16 @@ func upstreamOf(path string) string {
 }
 
 // setAside gives a file another name, and removes the oldest files that were set aside before. The
-// caller replaces the file, or removes it. Without the file it does nothing.
+// caller replaces the file, or removes it.
 func (s *Store) setAside(name string, why error) error {
 	path := filepath.Join(s.dir, name)
 	to := path + asideMark + time.Now().UTC().Format("20060102T150405.000000Z")
 	// A link keeps the first name until the caller replaces it, so that a kill loses nothing.
 	err := os.Link(path, to)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		err = os.Rename(path, to) // the file system may have no links
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("%s can not be set aside: %w", path, owner.WithoutPath(err))
 	}
 	s.log.Error("state file set aside", "path", to, "err", why)
@@ -73,53 +65,21 @@ func (s *Store) setAside(name string, why error) error {
 }
 
 // list returns the sorted paths of the files in a directory whose names match a pattern.
-func list(dir, pattern string) (found []string) {
-	entries, _ := os.ReadDir(dir) // a missing directory has none
-	for _, e := range entries {
-		if ok, _ := filepath.Match(pattern, e.Name()); ok {
-			found = append(found, filepath.Join(dir, e.Name()))
-		}
+func list(dir, pattern string) []string {
+	names, _ := fs.Glob(os.DirFS(dir), pattern) // a missing directory has none
+	for i, name := range names {
+		names[i] = filepath.Join(dir, name)
 	}
-	return found
-}
-
-// lockDir locks a directory for this process. The lock is a file of its own, because the others are
-// replaced.
-func lockDir(dir string) (*os.File, error) {
-	f, _, err := owner.Open(LockPath(dir), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock(f, syscall.LOCK_EX, lockPatience); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	return f, nil
+	return names
 }
 
 // checkUse fails with ErrInUse when another process has locked a directory. It keeps no lock, and so no
 // relay from starting: a log can be read while a relay appends to it.
-func checkUse(dir string) error {
-	f, _, err := owner.Open(LockPath(dir), os.O_RDONLY, 0)
-	if err != nil {
-		return nil //nolint:nilerr // without the file nobody has a lock
-	}
-	defer f.Close()
-	if err := lock(f, syscall.LOCK_SH, lockPatience); errors.Is(err, state.ErrInUse) {
+func checkUse(dir string, patience time.Duration) error {
+	f, err := owner.Lock(LockPath(dir), false, patience)
+	if errors.Is(err, state.ErrInUse) {
 		return err
 	}
+	f.Close() // without effect on nil: without the file nobody has a lock
 	return nil
-}
-
-// lock locks a file until it is closed. It tries for the time of patience, and at least once.
-func lock(f *os.File, how int, patience time.Duration) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(lockPoll) {
-		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return state.ErrInUse
-		}
-	}
 }

@@ -183,6 +183,42 @@ func makeLater(t *testing.T, path string) []byte {
 	return b
 }
 
+// The store reads the directory again when a file was replaced while in use.
+func TestAFileOfALaterFormatThatComesWhileInUseIsLeft(t *testing.T) {
+	for _, name := range []string{indexName, logName("west")} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			k := open(t, dir)
+			f := newFake()
+			f.put(record("db", "1"))
+			k.Follow("west", f)
+			flush(t, k)
+			path := filepath.Join(dir, name)
+			b, err := os.ReadFile(path)
+			must(t, err)
+			must(t, os.Remove(path))
+			must(t, os.WriteFile(path, b, 0o600)) // another file with the same content
+			later := makeLater(t, path)
+			f.put(record("cache", "1"))
+			for range 2 {
+				if err := k.Flush(t.Context()); !errors.Is(err, state.ErrLaterFormat) || !strings.Contains(err.Error(), path) {
+					t.Fatalf("error %v", err)
+				}
+			}
+			if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, later) {
+				t.Errorf("the file has changed: %v", err)
+			}
+			if st := k.Status(); st.Healthy || len(st.SetAside) > 0 {
+				t.Errorf("status %+v", st)
+			}
+			must(t, os.Remove(path)) // an operator makes room
+			flush(t, k)
+			end(k)
+			same(t, "kept", hostsOf(t, open(t, dir).Load("west").Records), map[string]string{"db": "1", "cache": "1"})
+		})
+	}
+}
+
 // A relay that started without the file would serve less, and would write in its place.
 func TestAStateOfALaterFormatIsLeftAndNotUsed(t *testing.T) {
 	for _, name := range []string{indexName, logName("west")} {

@@ -54,15 +54,20 @@ func (s *Store) readJournal(name string) []byte {
 // AppendJournal implements state.Store. It ends a line that was cut off. After an error it restores the
 // former size: the caller tries again, and parts of lines would fill the disk.
 func (s *Store) AppendJournal(lines []byte) (err error) {
-	if err := s.turnJournal(len(lines)); err != nil {
-		return err
-	}
-	f, info, err := owner.Open(filepath.Join(s.dir, journalName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	path := filepath.Join(s.dir, journalName)
+	f, info, err := owner.Open(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if size := info.Size(); size > 0 {
+	size := info.Size()
+	if size > 0 && size+int64(len(lines)) > maxJournal {
+		if err := os.Rename(path, filepath.Join(s.dir, oldJournalName)); err != nil {
+			return err
+		}
+		return errors.Join(owner.SyncDir(s.dir), s.AppendJournal(lines))
+	}
+	if size > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, size-1); err != nil || last[0] != '\n' {
 			lines = append([]byte("\n"), lines...)
@@ -72,25 +77,7 @@ func (s *Store) AppendJournal(lines []byte) (err error) {
 		err = f.Sync()
 	}
 	if err != nil {
-		err = errors.Join(err, f.Truncate(info.Size()))
+		err = errors.Join(err, f.Truncate(size))
 	}
 	return err
-}
-
-// turnJournal renames the newer file to the older one when more bytes would exceed its size.
-func (s *Store) turnJournal(more int) error {
-	path := filepath.Join(s.dir, journalName)
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular() || info.Size() == 0 || info.Size()+int64(more) <= maxJournal:
-		return nil
-	}
-	if err := os.Rename(path, filepath.Join(s.dir, oldJournalName)); err != nil {
-		return err
-	}
-	return owner.SyncDir(s.dir)
 }

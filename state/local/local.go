@@ -42,8 +42,7 @@ type Store struct {
 	// mu guards the following fields and the fields of the logs. It is not held during I/O.
 	mu   sync.RWMutex
 	open bool
-	// logs are by upstream. They are nil while the directory can not be read. They are not while it
-	// can be read and not written.
+	// logs are by upstream, nil while the directory can not be read. open is set when it can be written.
 	logs map[string]*upstream
 	info state.Info
 }
@@ -64,16 +63,15 @@ func (s *Store) Open() (*state.Found, error) {
 	}
 	err := s.check()
 	if errors.Is(err, errCorrupt) {
-		s.update(func() { s.logs, s.open = nil, false }) // the next call repairs the directory
+		s.log.Warn("state read again, files changed while in use", "err", err)
+		_ = s.Close() // the whole directory may be another one
+		return s.attach()
 	}
 	return nil, err
 }
 
-// Close implements state.Store.
+// Close implements state.Store. The runtime closes the logs when nobody reads them any more.
 func (s *Store) Close() error {
-	for _, u := range s.logs {
-		u.file.Close()
-	}
 	s.update(func() { s.logs, s.open = nil, false })
 	s.lockFile.Close() // without effect on nil
 	s.lockFile = nil
@@ -130,53 +128,35 @@ func (s *Store) prepare() error {
 	if err != nil || s.lockFile != nil {
 		return err
 	}
-	if s.lockFile, err = lockDir(s.dir); err != nil {
-		return cmp.Or(checkUse(s.dir), err)
+	// The lock is a file of its own, because the others are replaced.
+	if s.lockFile, err = owner.Lock(LockPath(s.dir), true, lockPatience); err != nil {
+		return cmp.Or(checkUse(s.dir, 0), err)
 	}
 	return nil
 }
 
-// check compares the files with the open ones. It rewrites files that somebody has removed or replaced,
-// and logs with a failed sync.
+// check fails with errCorrupt when somebody has removed, replaced or cut off an open file. It rewrites a
+// log with a failed sync.
 func (s *Store) check() error {
-	index, _, err := readIndex(s.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errCorrupt) {
+	index, err := readIndex(s.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && !proto.Equal(index, s.index):
+		return fmt.Errorf("%s: %w", s.info.Path, errChanged)
+	case err != nil:
 		return err
 	}
-	if err != nil || !proto.Equal(index, s.index) {
-		s.lockFile.Close() // the whole directory may be another one
-		s.lockFile = nil
-		if err := cmp.Or(s.prepare(), s.displace(indexName)); err != nil {
-			return err
-		}
-		if err := s.writeIndex(s.index); err != nil {
-			return err
-		}
-	}
 	for name, u := range s.logs {
-		info, err := os.Stat(filepath.Join(s.dir, logName(name)))
+		info, err := os.Stat(u.file.Name())
 		switch {
-		case errors.Is(err, fs.ErrNotExist), err == nil && !os.SameFile(info, u.info):
-			if err := s.displace(logName(name)); err != nil {
+		case errors.Is(err, fs.ErrNotExist), err == nil && (!os.SameFile(info, u.info) || info.Size() < u.end):
+			return fmt.Errorf("%s: %w", u.file.Name(), errChanged)
+		case u.suspect:
+			if err := s.rewrite(name); err != nil {
 				return err
 			}
-		case u.suspect:
-		case err == nil && info.Size() < u.end:
-			return fmt.Errorf("%s: %w", u.file.Name(), corruptf("it was cut off while it was in use"))
-		default:
-			continue // other errors say nothing about the file
-		}
-		if err := s.rewrite(name); err != nil {
-			return err
 		}
 	}
 	return nil
-}
-
-// displace makes room for a file that somebody has removed or replaced while it was open.
-func (s *Store) displace(name string) error {
-	s.log.Warn("state file rewritten, was removed or replaced while in use", "path", filepath.Join(s.dir, name))
-	return s.setAside(name, errors.New("the file was not written by this relay"))
 }
 
 // replaceLog writes a new log for an upstream, in the place of the former one, and opens it.
@@ -198,7 +178,6 @@ func (s *Store) rewrite(name string) error {
 	if err != nil {
 		return err
 	}
-	next.unusable = u.unusable
 	s.update(func() { s.logs[name] = next })
 	return nil
 }
@@ -219,19 +198,12 @@ func (s *Store) writeIndex(index *statepb.Index) error {
 	return err
 }
 
-// changeIndex makes a change of the index durable.
-func (s *Store) changeIndex(change func(*statepb.Index)) error {
-	index := proto.CloneOf(s.index)
-	change(index)
-	return s.writeIndex(index)
-}
-
 // SetServed implements state.Store.
 func (s *Store) SetServed() error {
 	if !s.open {
 		return state.ErrNotInUse
 	}
-	return s.changeIndex(func(index *statepb.Index) { index.Served = true })
+	return s.writeIndex(&statepb.Index{Served: true, Upstreams: s.index.Upstreams})
 }
 
 // Forget implements state.Store.
@@ -240,10 +212,8 @@ func (s *Store) Forget(name string) error {
 	if !s.open || u == nil {
 		return nil
 	}
-	err := s.changeIndex(func(index *statepb.Index) {
-		index.Upstreams = slices.DeleteFunc(index.Upstreams, func(n string) bool { return n == name })
-	})
-	if err != nil {
+	others := slices.DeleteFunc(slices.Clone(s.index.Upstreams), func(n string) bool { return n == name })
+	if err := s.writeIndex(&statepb.Index{Served: s.index.Served, Upstreams: others}); err != nil {
 		return err
 	}
 	s.update(func() { delete(s.logs, name) })
@@ -272,12 +242,7 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	if err != nil || w == nil {
 		return u.kept(), err
 	}
-	s.update(func() {
-		w.take()
-		if b.Meta.Whole {
-			u.unusable = 0 // they are removed
-		}
-	})
+	s.update(w.take)
 	kept := u.kept()
 	kept.Wrote = true
 	if u.garbage() {
@@ -294,14 +259,13 @@ func (s *Store) create(name string) (*upstream, error) {
 	if !state.IsName(name) {
 		return nil, fmt.Errorf("%.100q is not a valid name of an upstream", name)
 	}
-	u, err := s.replaceLog(name, func(f *os.File) error { return newWriter(nil, f).finish() })
+	u, err := s.replaceLog(name, func(f *os.File) error { return newWriter(newUpstream(name, nil), f).finish() })
 	if err != nil {
 		return nil, err
 	}
-	err = s.changeIndex(func(index *statepb.Index) {
-		index.Upstreams = slices.Sorted(slices.Values(append(index.Upstreams, name)))
-	})
-	if err == nil {
+	names := append(slices.Clone(s.index.Upstreams), name)
+	slices.Sort(names)
+	if err = s.writeIndex(&statepb.Index{Served: s.index.Served, Upstreams: names}); err == nil {
 		s.update(func() { s.logs[name] = u })
 	}
 	return u, err
@@ -322,7 +286,6 @@ func (s *Store) Info() state.Info {
 	info.InUse = s.open
 	for _, u := range s.logs {
 		info.Size += u.end
-		info.Unusable += u.unusable
 	}
 	return info
 }

@@ -32,6 +32,7 @@ const (
 
 var (
 	errCorrupt = errors.New("the file is damaged")
+	errChanged = corruptf("it was removed, replaced or cut off while it was in use")
 
 	little = binary.LittleEndian
 )
@@ -70,6 +71,14 @@ type frame struct {
 
 // removal reports whether the frame removes its key.
 func (f *frame) removal() bool { return len(f.record)+len(f.data) == 0 }
+
+// place returns the place of the frame at an offset, or of none when the frame is a removal.
+func (f *frame) place(at int64) place {
+	if f.removal() {
+		return place{}
+	}
+	return place{at, f.size, f.sum, f.digest}
+}
 
 // appendFrame appends the encoding of a frame, and sets its checksum and size.
 func appendFrame(b []byte, f *frame) []byte {

@@ -5,10 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"meshrelay/internal/owner"
-	"meshrelay/state"
 )
 
 // Probe reports what would keep a relay of this user from using a directory: trouble has an error for each
@@ -26,8 +24,11 @@ func Probe(dir string) (trouble []error, inUse bool) {
 		return []error{err}, false
 	}
 	for _, e := range entries {
-		flag, used := accessOf(e.Name())
-		if !used {
+		flag := os.O_RDWR
+		switch name := e.Name(); {
+		case name == indexName, name == oldJournalName:
+			flag = os.O_RDONLY // a relay replaces it
+		case name != lockName && name != journalName && upstreamOf(name) == "":
 			continue
 		}
 		f, _, err := owner.Open(filepath.Join(dir, e.Name()), flag, 0)
@@ -37,21 +38,7 @@ func Probe(dir string) (trouble []error, inUse bool) {
 			}
 			continue
 		}
-		if e.Name() == lockName {
-			inUse = errors.Is(lock(f, syscall.LOCK_SH, 0), state.ErrInUse)
-		}
 		f.Close()
 	}
-	return trouble, inUse
-}
-
-// accessOf returns how a relay opens a file of its directory. The files that it only reads, it replaces.
-func accessOf(name string) (flag int, used bool) {
-	switch {
-	case name == lockName, name == journalName, upstreamOf(name) != "":
-		return os.O_RDWR, true
-	case name == indexName, name == oldJournalName:
-		return os.O_RDONLY, true
-	}
-	return 0, false
+	return trouble, checkUse(dir, 0) != nil
 }

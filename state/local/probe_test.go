@@ -124,7 +124,7 @@ func TestProbeLeavesEverythingAsItWas(t *testing.T) {
 	f, err := os.Open(filepath.Join(dir, lockName))
 	must(t, err)
 	defer f.Close()
-	must(t, lock(f, syscall.LOCK_EX, 0))
+	must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 }
 
 func TestProbeTellsWhetherAnotherProcessHasTheDirectory(t *testing.T) {
@@ -137,7 +137,7 @@ func TestProbeTellsWhetherAnotherProcessHasTheDirectory(t *testing.T) {
 		how  int
 		want bool
 	}{{syscall.LOCK_EX, true}, {syscall.LOCK_SH, false}, {syscall.LOCK_UN, false}} {
-		must(t, lock(f, tc.how, 0))
+		must(t, syscall.Flock(int(f.Fd()), tc.how))
 		if trouble, inUse := Probe(dir); trouble != nil || inUse != tc.want {
 			t.Errorf("lock %d: %v, in use %v, want %v", tc.how, trouble, inUse, tc.want)
 		}

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
+	"meshrelay/internal/owner"
 	"meshrelay/state"
+	"meshrelay/state/local/statepb"
 )
 
 // view returns the present state of a log, without its places. Without a log it is empty.
@@ -38,27 +38,14 @@ func (s *Store) Load(name string) (state.Saved, error) {
 	u := *cmp.Or(s.logs[name], newUpstream(name, nil))
 	places := u.inOrder()
 	s.mu.RUnlock()
-	saved, bad, err := u.saved(places)
+	saved, err := u.load(places)
 	if err != nil {
 		return state.Saved{}, fmt.Errorf("%s: %w", logName(name), err)
 	}
-	s.update(func() {
-		if u := s.logs[name]; u != nil {
-			u.unusable = len(bad)
-		}
-	})
-	if saved.Unusable = len(bad); len(bad) > 0 {
-		first := slices.Min(slices.Collect(maps.Keys(bad)))
-		s.log.Error("stored resources not decoded", "upstream", name, "resources", len(bad), "first", first, "err", bad[first])
+	if n := len(saved.Unusable); n > 0 {
+		s.log.Error("stored resources not decoded", "upstream", name, "resources", n, "err", saved.Unusable[0])
 	}
 	return saved, nil
-}
-
-// saved reads the resources at the places of the log. bad has the errors of records that this build can
-// not decode, by key.
-func (u *upstream) saved(places []place) (_ state.Saved, bad map[string]error, _ error) {
-	records, bad, err := records(u.from, u.end, places)
-	return state.Saved{Meta: decodeMeta(u.ledger), Records: records, Revision: u.ledger.Newest}, bad, err
 }
 
 // History implements state.Store.
@@ -76,61 +63,55 @@ func (s *Store) At(name string, revision uint64) ([]state.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	oldest := u.ledger.Oldest
-	switch {
-	case oldest == 0:
+	oldest, newest := u.ledger.Oldest, u.ledger.Newest
+	if len(u.rows) == 0 {
 		return nil, fmt.Errorf("%w: %d, there are none", state.ErrUnknownRevision, revision)
-	case revision < oldest || revision > u.ledger.Newest:
-		return nil, fmt.Errorf("%w: %d, there are %d to %d", state.ErrUnknownRevision, revision, oldest, u.ledger.Newest)
+	}
+	if revision < oldest || revision > newest {
+		return nil, fmt.Errorf("%w: %d, there are %d to %d", state.ErrUnknownRevision, revision, oldest, newest)
 	}
 	row := u.rows[revision-oldest]
 	was, err := u.asOf(row.at + row.size)
 	if err != nil {
 		return nil, err
 	}
-	saved, bad, err := was.saved(was.inOrder())
-	for key, bad := range bad {
-		err = fmt.Errorf("%q does not decode: %w", key, bad)
-	}
-	return saved.Records, err
+	saved, err := was.load(was.inOrder())
+	return saved.Records, errors.Join(err, errors.Join(saved.Unusable...))
 }
 
-// Backup implements state.Store. The copy is a tar archive: the index, the logs, and the other files.
+// Backup implements state.Store. The copy is a tar archive: the index, the other files, and the logs.
 func (s *Store) Backup(w io.Writer, others ...state.Extra) error {
 	s.mu.RLock()
-	index, open := proto.CloneOf(s.index), s.open
-	names := slices.Sorted(maps.Keys(s.logs))
-	logs := make([]upstream, len(names))
-	for i, name := range names {
-		logs[i] = *s.logs[name]
+	open, names := s.open, slices.Sorted(maps.Keys(s.logs))
+	index := &statepb.Index{Served: s.index.GetServed(), Upstreams: names}
+	var logs []upstream
+	for _, name := range names {
+		logs = append(logs, *s.logs[name])
 	}
 	s.mu.RUnlock()
 	if !open {
 		return state.ErrNotInUse
 	}
-	index.Upstreams = names
 	b, err := encodeIndex(index)
 	if err != nil {
 		return err
 	}
 	to := tar.NewWriter(w)
-	add := func(name string, head []byte, rest io.Reader, size int64) error {
+	add := func(name string, size int64, content ...io.Reader) error {
 		if err := to.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: time.Now()}); err != nil {
 			return err
 		}
-		_, err := io.Copy(to, io.MultiReader(bytes.NewReader(head), rest))
+		_, err := io.Copy(to, io.MultiReader(content...))
 		return err
 	}
-	if err := add(indexName, b, bytes.NewReader(nil), int64(len(b))); err != nil {
-		return err
-	}
-	for _, u := range logs {
-		if err := add(logName(u.name), encodeHead(u.end), io.NewSectionReader(u.from, headLen, u.end-headLen), u.end); err != nil {
+	for _, o := range append([]state.Extra{{Name: indexName, Text: b}}, others...) {
+		if err := add(o.Name, int64(len(o.Text)), bytes.NewReader(o.Text)); err != nil {
 			return err
 		}
 	}
-	for _, o := range others {
-		if err := add(o.Name, o.Text, bytes.NewReader(nil), int64(len(o.Text))); err != nil {
+	for _, u := range logs {
+		head := bytes.NewReader(encodeHead(u.end))
+		if err := add(logName(u.name), u.end, head, io.NewSectionReader(u.from, headLen, u.end-headLen)); err != nil {
 			return err
 		}
 	}
@@ -142,7 +123,7 @@ func (s *Store) Backup(w io.Writer, others ...state.Extra) error {
 func ReadFile(path string) (*state.File, error) {
 	dir := filepath.Dir(path)
 	d := &directory{}
-	err := checkUse(dir)
+	err := checkUse(dir, lockPatience)
 	if err == nil {
 		d, err = readDirectory(dir)
 	}
@@ -153,7 +134,7 @@ func ReadFile(path string) (*state.File, error) {
 	if errors.Is(d.indexErr, fs.ErrNotExist) && len(d.logs) == 0 {
 		return nil, d.indexErr
 	}
-	out := &state.File{Path: path, Size: d.size, Format: formatVersion}
+	out := &state.File{Path: path, Format: formatVersion}
 	if d.damage != nil {
 		out.Damage = d.damage.Error()
 	}
@@ -162,11 +143,12 @@ func ReadFile(path string) (*state.File, error) {
 		if u.lost {
 			continue
 		}
-		saved, _, err := u.saved(u.inOrder())
+		saved, err := u.load(u.inOrder())
 		revisions, err2 := u.history()
 		if err := cmp.Or(err, err2); err != nil {
 			return nil, fmt.Errorf("%s: upstream %s: %w", path, name, err)
 		}
+		out.Size += u.end
 		out.Sources = append(out.Sources, state.Contents{Name: name, Saved: saved, Bytes: u.live, Revisions: revisions})
 	}
 	return out, nil
@@ -180,38 +162,31 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // the system removes it
 	damage := ""
-	for from := tar.NewReader(r); ; {
-		h, err := from.Next()
+	from := tar.NewReader(r)
+	h, err := from.Next()
+	for ; err == nil; h, err = from.Next() {
 		switch {
-		case errors.Is(err, io.EOF):
-			file, err := ReadFile(Path(dir))
-			if err == nil {
-				file.Damage = cmp.Or(damage, file.Damage)
-			}
-			return file, err
-		case err != nil:
-			return nil, err
-		}
-		if strings.HasSuffix(h.Name, ".json") {
-			continue // an Extra
-		}
-		name := indexName
-		if h.Name != name {
-			name = logName(upstreamOf(h.Name))
-		}
-		if h.Name != name {
+		case strings.HasSuffix(h.Name, ".json"): // an Extra
+		case h.Name != indexName && h.Name != logName(upstreamOf(h.Name)):
 			damage = corruptf("%.100q is not a file of a state", h.Name).Error()
-			continue
-		}
-		f, err := os.Create(filepath.Join(dir, name))
-		if err == nil {
-			_, err = io.CopyN(f, from, h.Size)
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			return nil, err
+		default:
+			err := owner.Replace(filepath.Join(dir, h.Name), func(f *os.File) error {
+				_, err := io.CopyN(f, from, h.Size)
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
+	if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	file, err := ReadFile(Path(dir))
+	if err == nil {
+		file.Damage = cmp.Or(damage, file.Damage)
+	}
+	return file, err
 }
 
 // Replace replaces the whole content of an upstream in a directory. It fails while a relay uses the

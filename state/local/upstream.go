@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +28,7 @@ const (
 	minPart = 500
 )
 
-// place is where a log has the frame of a resource.
+// place is where a log has the frame of a resource. It is zero for none.
 type place struct {
 	at          int64
 	size        int
@@ -38,9 +37,8 @@ type place struct {
 
 // edit is a change of one place.
 type edit struct {
-	key  string
-	to   place
-	gone bool
+	key string
+	to  place
 }
 
 // row is a revision of the history.
@@ -73,8 +71,6 @@ type upstream struct {
 	// lost is set.
 	damage error
 	lost   bool
-	// unusable is the number of records that this build could not decode.
-	unusable int
 	// suspect is set when the last batch may or may not be durable.
 	suspect bool
 	// tired is the size below which the log is not rewritten, because a rewrite has failed.
@@ -139,7 +135,7 @@ func (u *upstream) replay(size, durable int64) {
 				return
 			}
 		case len(f.key) > 0:
-			edits = append(edits, edit{string(f.key), place{at, f.size, f.sum, f.digest}, f.removal()})
+			edits = append(edits, edit{string(f.key), f.place(at)})
 		default:
 			u.apply(edits)
 			edits = edits[:0]
@@ -158,14 +154,14 @@ func (u *upstream) apply(edits []edit) {
 		u.places = make(map[string]place, len(edits))
 	}
 	for _, e := range edits {
-		old := u.places[e.key] // zero if there is none
-		u.sum, u.live = u.sum-old.sum, u.live-int64(old.size)
-		if e.gone {
+		old := u.places[e.key]
+		u.sum += e.to.sum - old.sum
+		u.live += int64(e.to.size - old.size)
+		if e.to == (place{}) {
 			delete(u.places, e.key)
-			continue
+		} else {
+			u.places[e.key] = e.to
 		}
-		u.places[e.key] = e.to
-		u.sum, u.live = u.sum+e.to.sum, u.live+int64(e.to.size)
 	}
 }
 
@@ -214,35 +210,34 @@ func (u *upstream) asOf(end int64) (*upstream, error) {
 	return was, was.damage
 }
 
-// records reads the resources at some places, in as many goroutines as there are CPUs. bad has the errors
-// of records that this build can not decode, by key.
-func records(from io.ReaderAt, end int64, places []place) (out []state.Record, bad map[string]error, err error) {
-	out, bad = make([]state.Record, len(places)), map[string]error{}
-	var mu sync.Mutex // of bad
+// load reads the resources at some places, in as many goroutines as there are CPUs.
+func (u *upstream) load(places []place) (state.Saved, error) {
+	records, bad := make([]state.Record, len(places)), make([]error, len(places))
 	var group errgroup.Group
 	part := max(len(places)/runtime.GOMAXPROCS(0)+1, minPart)
 	for first := 0; first < len(places); first += part {
 		group.Go(func() error {
-			r, d := &reader{from: from, size: end}, &decoder{}
+			r, d := &reader{from: u.from, size: u.end}, newDecoder()
 			for i := first; i < min(first+part, len(places)); i++ {
 				f, err := r.frame(places[i].at)
 				if err != nil {
 					return err
 				}
-				if out[i], err = d.record(f.key, f.record, f.data); err != nil {
-					out[i] = state.Record{}
-					mu.Lock()
-					bad[string(f.key)] = err
-					mu.Unlock()
+				if records[i], err = d.record(f.key, f.record, f.data); err != nil {
+					bad[i] = fmt.Errorf("%q: %w", f.key, err)
 				}
 			}
 			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, nil, err
+		return state.Saved{}, err
 	}
-	return slices.DeleteFunc(out, func(r state.Record) bool { return r.Resource == nil }), bad, nil
+	return state.Saved{
+		Meta: decodeMeta(u.ledger), Revision: u.ledger.Newest,
+		Records:  slices.DeleteFunc(records, func(r state.Record) bool { return r.Resource == nil }),
+		Unusable: slices.DeleteFunc(bad, func(err error) bool { return err == nil }),
+	}, nil
 }
 
 // history returns the revisions, the newest first.
@@ -293,23 +288,30 @@ func (u *upstream) rewrite(to *os.File) error {
 	}
 	r := &reader{from: u.from, size: u.end}
 	for _, p := range oldest.inOrder() {
-		if _, err := w.copy(r, p.at); err != nil {
+		f, err := r.frame(p.at)
+		if err == nil {
+			err = w.put(f, &state.Revision{})
+		}
+		if err != nil {
 			return err
 		}
 	}
 	if len(u.rows) == 0 {
 		l := proto.CloneOf(u.ledger)
 		l.Oldest = 0
-		if _, err := w.addCommit(&statepb.Commit{Ledger: l}); err != nil {
+		if _, err := w.commit(l, nil); err != nil {
 			return err
 		}
 	}
-	for at := tail; at < u.end; {
-		size, err := w.copy(r, at)
+	for tail < u.end {
+		f, err := r.frame(tail)
+		if err == nil {
+			err = w.add(&f)
+		}
 		if err != nil {
 			return err
 		}
-		at += int64(size)
+		tail += int64(f.size)
 	}
 	return w.finish()
 }

@@ -36,8 +36,8 @@ type writer struct {
 	revised []row
 }
 
-// newWriter returns a writer for a new log.
-func newWriter(u *upstream, to io.WriterAt) *writer { return &writer{upstream: u, to: to, at: headLen} }
+// newWriter returns a writer that appends to a log.
+func newWriter(u *upstream, to io.WriterAt) *writer { return &writer{upstream: u, to: to, at: u.end} }
 
 // offset returns the offset of the next frame.
 func (w *writer) offset() int64 { return w.at + int64(len(w.buf)) }
@@ -50,77 +50,72 @@ func (w *writer) flush() error {
 	return nil
 }
 
-// add appends a frame and returns its place.
-func (w *writer) add(f frame) (place, error) {
+// add appends a frame, and sets its checksum and size.
+func (w *writer) add(f *frame) error {
 	if len(w.buf) > bufferLen {
 		if err := w.flush(); err != nil {
-			return place{}, err
+			return err
 		}
 	}
 	if size := frameHeadLen + len(f.key) + len(f.record) + len(f.data); size > maxFrame {
-		return place{}, fmt.Errorf("an entry of %d bytes is too large", size)
+		return fmt.Errorf("an entry of %d bytes is too large", size)
 	}
-	at := w.offset()
-	w.buf = appendFrame(w.buf, &f)
-	return place{at, f.size, f.sum, f.digest}, nil
+	w.buf = appendFrame(w.buf, f)
+	return nil
 }
 
-func (w *writer) addCommit(c *statepb.Commit) (place, error) {
-	b, err := proto.Marshal(c)
-	if err != nil {
-		return place{}, err
-	}
-	return w.add(frame{record: b})
-}
-
-// copy appends the frame at an offset of another log, and returns its size.
-func (w *writer) copy(from *reader, at int64) (int, error) {
-	f, err := from.frame(at)
-	if err == nil {
-		_, err = w.add(f)
-	}
-	return f.size, err
-}
-
-// put appends the change of a key. It appends nothing when the log has that already. It returns "+"
-// for a new key, "-" for a removed one, "~" for other content, and otherwise "".
-func (w *writer) put(f frame) (mark string, err error) {
+// put appends the change of a key, and counts it in a revision. It appends nothing when the log has that
+// already.
+func (w *writer) put(f frame, r *state.Revision) error {
 	old, had := w.places[string(f.key)]
 	if f.removal() && !had {
-		return "", nil
+		return nil
 	}
-	p, err := w.add(f)
-	if err != nil {
-		return "", err
+	at := w.offset()
+	if err := w.add(&f); err != nil {
+		return err
 	}
-	if had && p.sum == old.sum {
-		w.buf = w.buf[:p.at-w.at]
-		return "", nil
+	if had && f.sum == old.sum {
+		w.buf = w.buf[:at-w.at]
+		return nil
 	}
-	w.edits = append(w.edits, edit{string(f.key), p, f.removal()})
-	w.total -= old.sum
+	to := f.place(at)
+	w.edits = append(w.edits, edit{string(f.key), to})
+	w.total += to.sum - old.sum
 	w.replaced += int64(old.size)
-	if f.removal() {
-		w.replaced += int64(p.size)
+	mark := ""
+	switch {
+	case f.removal():
+		w.replaced += int64(f.size)
 		w.count--
-		return "-", nil
-	}
-	w.total += p.sum
-	if !had {
+		r.Removed++
+		mark = "-"
+	case !had:
 		w.count++
-		return "+", nil
+		r.Added++
+		mark = "+"
+	case old.digest != f.digest:
+		r.Changed++
+		mark = "~"
 	}
-	if old.digest != f.digest {
-		return "~", nil
+	if mark != "" && len(r.Keys) < maxNamed {
+		key, _ := parseKey(f.key) // the name is only shown
+		r.Keys = append(r.Keys, mark+key.String())
 	}
-	return "", nil
+	return nil
 }
 
-// commit appends the end of a batch.
-func (w *writer) commit(l *statepb.Ledger, r *statepb.Revision) (place, error) {
+// commit appends the end of a batch. It returns the size of the frame.
+func (w *writer) commit(l *statepb.Ledger, r *statepb.Revision) (int, error) {
 	l.Count, l.Digest = uint64(len(w.places)+w.count), w.sum+w.total
 	w.next = l
-	return w.addCommit(&statepb.Commit{Ledger: l, Revision: r})
+	b, err := proto.Marshal(&statepb.Commit{Ledger: l, Revision: r})
+	if err != nil {
+		return 0, err
+	}
+	f := frame{record: b}
+	err = w.add(&f)
+	return f.size, err
 }
 
 // take makes the batch part of the upstream.
@@ -142,7 +137,6 @@ func (w *writer) finish() error {
 // write makes a batch durable. It returns nil when the batch changes nothing.
 func (u *upstream) write(b *state.Batch) (*writer, error) {
 	w := newWriter(u, u.file)
-	w.at = u.end
 	changed, err := w.batch(b)
 	if err == nil && changed {
 		if err = w.flush(); err == nil {
@@ -176,7 +170,7 @@ func (w *writer) batch(b *state.Batch) (bool, error) {
 			sum := c.Record.Resource.Digest()
 			f.data, f.digest = c.Record.Resource.Any(), little.Uint64(sum[:])
 		}
-		if err := w.change(f, revision); err != nil {
+		if err := w.put(f, revision); err != nil {
 			return false, err
 		}
 	}
@@ -185,32 +179,12 @@ func (w *writer) batch(b *state.Batch) (bool, error) {
 			if seen[key] {
 				continue
 			}
-			if err := w.change(frame{key: []byte(key)}, revision); err != nil {
+			if err := w.put(frame{key: []byte(key)}, revision); err != nil {
 				return false, err
 			}
 		}
 	}
 	return w.seal(b, revision)
-}
-
-// change puts a change, and counts it in a revision.
-func (w *writer) change(f frame, r *state.Revision) error {
-	mark, err := w.put(f)
-	switch mark {
-	case "+":
-		r.Added++
-	case "-":
-		r.Removed++
-	case "~":
-		r.Changed++
-	default:
-		return err
-	}
-	if len(r.Keys) < maxNamed {
-		key, _ := parseKey(f.key) // the name is only shown
-		r.Keys = append(r.Keys, mark+key.String())
-	}
-	return nil
 }
 
 // seal appends the commit of a batch, with a revision when content has changed. It reports whether
@@ -234,10 +208,10 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 	if len(w.edits) == 0 && l.Oldest == w.ledger.Oldest && sameMeta(b.Meta, decodeMeta(w.ledger)) {
 		return false, nil
 	}
-	p, err := w.commit(l, r)
+	size, err := w.commit(l, r)
 	if r != nil {
 		last := &w.revised[len(w.revised)-1]
-		last.at, last.size = p.at, int64(p.size)
+		last.at, last.size = w.offset()-int64(size), int64(size)
 	}
 	return true, err
 }
