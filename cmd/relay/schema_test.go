@@ -53,11 +53,11 @@ func check(t *testing.T, s *jsonschema.Schema, text []byte) error {
 	return s.Validate(doc)
 }
 
-// TestTheSchemaAcceptsEverySampleAndExample: what Load accepts, with all defaults written out too.
+// TestTheSchemaAcceptsEverySampleAndExample, and the config of each release: what Load accepts, with all defaults written out too.
 func TestTheSchemaAcceptsEverySampleAndExample(t *testing.T) {
 	s := compiled(t)
 	files := 0
-	for _, dir := range []string{"../../samples", "../../examples"} {
+	for _, dir := range []string{"../../samples", "../../examples", "../../config/testdata"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
 				return err
