@@ -12,8 +12,8 @@ const (
 	LastApplied    = lastApplied
 	MaxSocketPath  = maxSocketPath
 	MaxReasonBytes = maxReasonBytes
-	Poll           = poll
-	Quiet          = quiet
+	Poll           = fswatch.Poll
+	Quiet          = fswatch.Quiet
 )
 
 var (
@@ -28,6 +28,6 @@ func (c *Config) SetDefaults() { setDefaults(reflect.ValueOf(c).Elem()) }
 
 // Follow has another watcher follow the file, with the usual times.
 func (w *Watcher) Follow(o fswatch.Options) {
-	o.Quiet, o.Longest, o.Rescan, o.Poll = quiet, longest, rescan, poll
+	o.Longest = longest
 	w.files = fswatch.New(o)
 }

@@ -17,17 +17,10 @@ import (
 )
 
 const (
-	// quiet is how long the file must not have changed before it is read, and longest bounds
-	// the wait for that.
-	quiet   = 100 * time.Millisecond
-	longest = 5 * time.Second
-	// writing is quiet for a file that is written in place: half of a list is as valid a
-	// config as all of it.
+	// writing is how long a file that is written in place must not have changed before it is
+	// read, and longest bounds the wait for that: half of a list is as valid a config as all of it.
 	writing = time.Second
-	// rescan is how often the file is read without a change, and poll how often where the
-	// system does not report changes.
-	rescan = time.Minute
-	poll   = 10 * time.Second
+	longest = 5 * time.Second
 	// maxReasonBytes and maxReasons bound what is kept and logged of the mistakes in a file.
 	maxReasonBytes = 2 << 10
 	maxReasons     = 10
@@ -88,7 +81,7 @@ type Apply func(ctx context.Context, cfg *Config) (needsRestart []string, err er
 func NewWatcher(path string, sources ...Source) *Watcher {
 	return &Watcher{
 		path: path, sources: sources, told: func(ReloadStatus) {}, wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		files: fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Writing: writing, Rescan: rescan, Poll: poll}),
+		files: fswatch.New(fswatch.Options{Writing: writing, Longest: longest}),
 	}
 }
 

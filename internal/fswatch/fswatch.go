@@ -25,16 +25,23 @@ const (
 	maxRoutes = 10
 )
 
-// Options are the times of a Watcher.
-type Options struct {
-	// Quiet is the time without a change before Wait returns, Longest the longest time that a
-	// change waits for others.
-	Quiet, Longest time.Duration
-	// Writing is Quiet after a write in place. 0: Quiet.
-	Writing time.Duration
+// Whoever waits for files waits for these times.
+const (
+	// Quiet is the time without a change before Wait returns, and Longest the longest time that
+	// a change waits for others.
+	Quiet   = 100 * time.Millisecond
+	Longest = time.Second
 	// Rescan is the time after which Wait returns without a change, as network file systems
-	// do not report all changes, and Poll the time where the system reports none.
-	Rescan, Poll time.Duration
+	// do not report all changes. Poll is the time where the system reports none.
+	Rescan = time.Minute
+	Poll   = 5 * time.Second
+)
+
+// Options are what differs from one Watcher to another. The zero value is the usual one.
+type Options struct {
+	// Writing replaces Quiet after a write in place, and Longest the constant, for a file of
+	// which half may be as valid as all of it. 0: the usual times.
+	Writing, Longest time.Duration
 	// Open makes the system's watcher; nil: fsnotify.NewWatcher.
 	Open func() (*fsnotify.Watcher, error)
 }
@@ -55,7 +62,7 @@ func New(o Options) *Watcher {
 	if o.Open == nil {
 		o.Open = fsnotify.NewWatcher
 	}
-	o.Writing = cmp.Or(o.Writing, o.Quiet)
+	o.Writing, o.Longest = cmp.Or(o.Writing, Quiet), cmp.Or(o.Longest, Longest)
 	return &Watcher{options: o}
 }
 
@@ -69,9 +76,9 @@ func (w *Watcher) Close() {
 // Interval returns the time after which Wait returns without a change.
 func (w *Watcher) Interval() time.Duration {
 	if w.blind {
-		return w.options.Poll
+		return Poll
 	}
-	return w.options.Rescan
+	return Rescan
 }
 
 // Watch watches a path, with every link on the way to it, and everything in some directories,
@@ -173,7 +180,7 @@ func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (wo
 		}
 	}
 	if soon {
-		changed(w.options.Quiet)
+		changed(Quiet)
 	}
 	for {
 		select {
@@ -187,10 +194,10 @@ func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (wo
 			case e.Has(fsnotify.Write):
 				changed(w.options.Writing)
 			default:
-				changed(w.options.Quiet)
+				changed(Quiet)
 			}
 		case <-w.errors: //nolint:errcheck // the watcher has lost events: the caller looks for itself
-			changed(w.options.Quiet)
+			changed(Quiet)
 		case <-quiet:
 			return false, nil
 		case <-longest:

@@ -12,7 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-var options = Options{Quiet: 100 * time.Millisecond, Longest: 5 * time.Second, Writing: time.Second, Rescan: time.Minute, Poll: 10 * time.Second}
+// options are those of a file of which half is as valid as all of it.
+var options = Options{Longest: 5 * time.Second, Writing: time.Second}
 
 func TestLinksThatLeadNowhereEnd(t *testing.T) {
 	dir := t.TempDir()
@@ -39,16 +40,16 @@ func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
 		times int
 		want  time.Duration
 	}{
-		"one change":                     {false, fsnotify.Create, fsnotify.Create, time.Hour, 1, options.Quiet},
-		"several changes":                {false, fsnotify.Create, fsnotify.Create, options.Quiet / 2, 7, 6*options.Quiet/2 + options.Quiet},
-		"changes without end":            {false, fsnotify.Create, fsnotify.Create, options.Quiet / 2, 1000, options.Longest},
-		"changes of something else":      {false, 0, 0, time.Hour, 0, options.Rescan},
-		"at first":                       {true, 0, 0, time.Hour, 0, options.Quiet},
+		"one change":                     {false, fsnotify.Create, fsnotify.Create, time.Hour, 1, Quiet},
+		"several changes":                {false, fsnotify.Create, fsnotify.Create, Quiet / 2, 7, 6*Quiet/2 + Quiet},
+		"changes without end":            {false, fsnotify.Create, fsnotify.Create, Quiet / 2, 1000, options.Longest},
+		"changes of something else":      {false, 0, 0, time.Hour, 0, Rescan},
+		"at first":                       {true, 0, 0, time.Hour, 0, Quiet},
 		"written in place, and no more":  {false, fsnotify.Write, fsnotify.Write, time.Hour, 1, options.Writing},
 		"written in place, with a pause": {false, fsnotify.Write, fsnotify.Write, options.Writing * 3 / 4, 3, 2*(options.Writing*3/4) + options.Writing},
 		"written in place without end":   {false, fsnotify.Write, fsnotify.Write, options.Writing / 2, 1000, options.Longest},
-		"written while it is looked for": {true, fsnotify.Write, fsnotify.Write, options.Quiet, 2, options.Quiet + options.Writing},
-		"written, and then its mode set": {false, fsnotify.Write, fsnotify.Chmod, options.Quiet, 3, options.Writing},
+		"written while it is looked for": {true, fsnotify.Write, fsnotify.Write, Quiet, 2, Quiet + options.Writing},
+		"written, and then its mode set": {false, fsnotify.Write, fsnotify.Chmod, Quiet, 3, options.Writing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -92,9 +93,6 @@ func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
 	}
 }
 
-// files are the times of a directory that is read at once.
-var files = Options{Quiet: 100 * time.Millisecond, Longest: time.Second, Rescan: time.Minute, Poll: 5 * time.Second}
-
 // waited returns how long a wait takes while send does its work.
 func waited(t *testing.T, w *Watcher, send func(events chan<- fsnotify.Event, errs chan<- error)) time.Duration {
 	t.Helper()
@@ -116,25 +114,25 @@ func TestChangesInADirectoryAreGathered(t *testing.T) {
 		send  func(chan<- fsnotify.Event, chan<- error)
 		want  time.Duration
 	}{
-		{"one", false, func(ev chan<- fsnotify.Event, _ chan<- error) { ev <- change }, files.Quiet},
+		{"one", false, func(ev chan<- fsnotify.Event, _ chan<- error) { ev <- change }, Quiet},
 		{"several", false, func(ev chan<- fsnotify.Event, _ chan<- error) {
 			for range 3 {
 				ev <- change
-				time.Sleep(files.Quiet / 2)
+				time.Sleep(Quiet / 2)
 			}
-		}, 2*files.Quiet/2 + files.Quiet},
+		}, 2*Quiet/2 + Quiet},
 		{"without end", false, func(ev chan<- fsnotify.Event, _ chan<- error) {
-			for at := time.Now(); time.Since(at) < files.Longest; time.Sleep(files.Quiet / 2) {
+			for at := time.Now(); time.Since(at) < Longest; time.Sleep(Quiet / 2) {
 				ev <- change
 			}
-		}, files.Longest},
-		{"lost events", false, func(_ chan<- fsnotify.Event, errs chan<- error) { errs <- fsnotify.ErrEventOverflow }, files.Quiet},
-		{"none", false, func(chan<- fsnotify.Event, chan<- error) {}, files.Rescan},
-		{"none can be had", true, func(chan<- fsnotify.Event, chan<- error) {}, files.Poll},
+		}, Longest},
+		{"lost events", false, func(_ chan<- fsnotify.Event, errs chan<- error) { errs <- fsnotify.ErrEventOverflow }, Quiet},
+		{"none", false, func(chan<- fsnotify.Event, chan<- error) {}, Rescan},
+		{"none can be had", true, func(chan<- fsnotify.Event, chan<- error) {}, Poll},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := New(files)
+				w := New(Options{})
 				w.inside, w.blind = map[string]bool{"/configs": true}, tc.blind
 				if got := waited(t, w, tc.send); got != tc.want {
 					t.Errorf("waited %v, want %v", got, tc.want)
@@ -147,7 +145,7 @@ func TestChangesInADirectoryAreGathered(t *testing.T) {
 func TestWaitEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := New(files).Wait(ctx, false, nil); !errors.Is(err, context.Canceled) {
+	if _, err := New(Options{}).Wait(ctx, false, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -155,8 +153,8 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 func TestWaitIsShortWhenAFileIsBeingWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		if _, err := New(files).Wait(t.Context(), true, nil); err != nil || time.Since(start) != files.Quiet {
-			t.Errorf("waited %v (%v), want %v", time.Since(start), err, files.Quiet)
+		if _, err := New(Options{}).Wait(t.Context(), true, nil); err != nil || time.Since(start) != Quiet {
+			t.Errorf("waited %v (%v), want %v", time.Since(start), err, Quiet)
 		}
 	})
 }
@@ -167,7 +165,7 @@ func TestOtherFilesBesideThePathAreNoConcern(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "sub"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w := New(files)
+	w := New(Options{})
 	defer w.Close()
 	if err := w.Watch(root, root, filepath.Join(root, "sub")); err != nil {
 		t.Fatal(err)

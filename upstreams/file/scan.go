@@ -19,6 +19,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/semaphore"
 
+	"meshrelay/internal/fswatch"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
@@ -209,7 +210,7 @@ func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 	case s.beingWritten(last, data, written):
 		return last, true, nil
 	}
-	return s.parse(path, data, last), last == nil && s.now().Sub(written) < quiet, nil
+	return s.parse(path, data, last), last == nil && s.now().Sub(written) < fswatch.Quiet, nil
 }
 
 // beingWritten reports whether a file that was read before is being written right now: many
@@ -217,13 +218,13 @@ func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 // a file that never rests counts as it is.
 func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bool {
 	now := s.now()
-	if last == nil || now.Sub(written) >= quiet || last.digest == xxh3.Hash128(data) {
+	if last == nil || now.Sub(written) >= fswatch.Quiet || last.digest == xxh3.Hash128(data) {
 		return false
 	}
 	if last.writtenSince.IsZero() {
 		last.writtenSince = now
 	}
-	return now.Sub(last.writtenSince) < longest
+	return now.Sub(last.writtenSince) < fswatch.Longest
 }
 
 func readBounded(path string) (data []byte, written time.Time, err error) {

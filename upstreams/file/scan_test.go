@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"meshrelay/internal/fswatch"
 	"meshrelay/internal/kube"
 	"meshrelay/upstreams/intake"
 )
@@ -111,15 +112,15 @@ func TestHalfWrittenFileIsNotADeletion(t *testing.T) {
 	written(serviceEntry("a", "a.x"), 0)
 	scan(1, true) // a file that was never read before can not look like a deletion
 
-	written("", quiet/2)
+	written("", fswatch.Quiet/2)
 	scan(1, true)
-	written(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x"), quiet)
+	written(serviceEntry("a", "a.y")+"---\n"+serviceEntry("b", "b.x"), fswatch.Quiet)
 	scan(2, false)
 
 	// A file that never rests is taken in the end.
 	written("", 0)
 	scan(2, true)
-	now = now.Add(longest)
+	now = now.Add(fswatch.Longest)
 	written("", 0)
 	scan(0, false)
 }

@@ -41,16 +41,7 @@ func Kind() upstreams.Kind {
 	}
 }
 
-const (
-	// quiet and longest bound how long a change of a file waits for others.
-	quiet   = 100 * time.Millisecond
-	longest = time.Second
-	// rescan is how often the source reads everything without a change, and poll how often
-	// where the system does not report changes.
-	rescan     = time.Minute
-	poll       = 5 * time.Second
-	maxRefused = 100 // refusals in a status
-)
+const maxRefused = 100 // refusals in a status
 
 // Source brings what a file, or a directory of files, has.
 type Source struct {
@@ -114,7 +105,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (
 			err = p
 		}
 	}()
-	w := fswatch.New(fswatch.Options{Quiet: quiet, Longest: longest, Rescan: rescan, Poll: poll})
+	w := fswatch.New(fswatch.Options{})
 	defer w.Close()
 	for {
 		// It watches first, so that it notices what changes during the reading.
@@ -124,7 +115,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (
 		}
 		blind := w.Watch(s.path, slices.Collect(maps.Keys(found.dirs))...)
 		if blind != nil {
-			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", poll, blind)
+			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", w.Interval(), blind)
 		}
 		if err := s.read(feed, blind); err != nil {
 			return err

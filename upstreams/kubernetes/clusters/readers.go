@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
@@ -293,7 +292,7 @@ type directory struct {
 func (*directory) close() {}
 
 func (d *directory) follow(ctx context.Context, tell func([]registry.Entry, error)) {
-	files := fswatch.New(fswatch.Options{Quiet: 100 * time.Millisecond, Longest: time.Second, Rescan: time.Minute, Poll: 5 * time.Second})
+	files := fswatch.New(fswatch.Options{})
 	defer files.Close()
 	for soon := true; ; soon = false {
 		if _, err := files.Wait(ctx, soon, nil); err != nil {
