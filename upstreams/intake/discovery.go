@@ -11,25 +11,25 @@ import (
 	"meshrelay/mirror"
 )
 
-// Assignment returns the endpoints of a cluster, nil when none were ever told, and whether nothing more
-// is waited for.
+// Assignment returns the endpoints of a cluster, nil if there never were any. settled: nothing more
+// is awaited.
 type Assignment func(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool)
 
-// Endpoints is the event that other endpoints of some clusters are known, from now on by From. It
-// imports anew the services that have one of the clusters.
+// Endpoints is the event that the endpoints of some clusters have changed. From returns them, from
+// now on. Services with one of the clusters are imported again.
 type Endpoints struct {
 	From     Assignment
 	Clusters []string
 }
 
-// discovery has the services that are imported, and the clusters of Envoy with their endpoints.
+// discovery has the imported services, and the Envoy clusters with their endpoints.
 type discovery struct {
-	from     Assignment // nil while nothing is known
+	from     Assignment // nil until the first Endpoints
 	services map[*record]service
-	waiting  map[*record]struct{}            // whose endpoints are not known yet
-	users    map[string]map[*record]struct{} // the services, by cluster
-	asked    map[string]struct{}             // the clusters that are asked for
-	differs  bool                            // asked is not what should be asked for
+	waiting  map[*record]struct{}            // services whose endpoints are not known yet
+	users    map[string]map[*record]struct{} // services by cluster
+	asked    map[string]struct{}             // clusters that the source is asked for
+	differs  bool                            // asked must change
 }
 
 // service is a record whose endpoints are followed.
@@ -48,7 +48,7 @@ func newDiscovery() *discovery {
 var (
 	errWaiting    = errors.New("its endpoints were asked for, and the upstream has not answered yet")
 	errUnanswered = errors.New("its endpoints were asked for, and the upstream does not answer")
-	// errNoEndpoints: a ServiceEntry can not express that.
+	// errNoEndpoints: a ServiceEntry can not say that.
 	errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 )
 
@@ -94,7 +94,7 @@ func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services
 	return out, nil
 }
 
-// unfollow notes that a record is no service any more.
+// unfollow notes that a record is not a service any more.
 func (d *discovery) unfollow(rec *record) {
 	for _, c := range d.services[rec].clusters {
 		delete(d.users[c.Name], rec)
@@ -107,7 +107,7 @@ func (d *discovery) unfollow(rec *record) {
 	delete(d.waiting, rec)
 }
 
-// ask returns the clusters to ask for, nil when those are the same as before.
+// ask returns the clusters to ask for, nil if they are the same as before.
 func (d *discovery) ask() map[string]struct{} {
 	if !d.differs {
 		return nil
@@ -120,7 +120,7 @@ func (d *discovery) ask() map[string]struct{} {
 	return d.asked
 }
 
-// reimportServices imports again the services that have any of the clusters.
+// reimportServices imports the services with any of these clusters again.
 func (in *Intake) reimportServices(clusters []string, out *Result) {
 	services := map[*record]*scope{}
 	for _, c := range clusters {

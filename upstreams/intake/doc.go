@@ -1,22 +1,22 @@
-// Package intake decides what is served of what an upstream has.
+// Package intake decides which resources of an upstream are served.
 //
-// An Intake is the state machine of one upstream. It has no I/O, no goroutine and no clock: its
-// driver steps it over events (what the source has told, what an operator orders, time that has
-// passed), one at a time, and tells it what time it is.
+// An Intake is the state machine of one upstream. It has no I/O, no goroutine and no clock. Its
+// driver calls Step with one event at a time (an update of the source, an order, a tick) and with
+// the time.
 //
-// It owns the records: what the source has, by scope and name, as the rules import and rewrite
-// it. Everything else is a rule over the records and the time:
+// It owns the records: the resources of the source by scope and name, imported and rewritten by the
+// rules. What is served follows from the records and the time:
 //
 //   - a resource is served from the scope of the lowest rank that has it (scope.go),
 //   - a deletion waits while a scope of its kind may still have the name (scope.go), and while the
 //     guard holds it (guard.go, hold.go),
-//   - an upstream that is frozen or rolled back changes nothing (freeze.go),
-//   - what is out of contact for too long is not served (staleness.go),
+//   - a frozen or rolled-back upstream changes nothing (freeze.go),
+//   - resources of a source that is out of contact for too long expire (staleness.go),
 //   - services are imported again when their endpoints change (discovery.go),
-//   - changes of what is served go to disk (journal.go).
+//   - changes of what is served are written to disk (journal.go).
 //
-// Whatever changes, reconcile brings what is served of some names to what the rules make of the
-// records. Nobody asks the source to tell anything again for that.
+// After a change, reconcile makes what is served of the affected names follow the records. The
+// source does not have to send anything again.
 //
-// The package must not know where a source has its resources from, nor who reads what is served.
+// The package depends neither on the kind of source nor on the readers of the store.
 package intake

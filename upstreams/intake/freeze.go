@@ -10,7 +10,7 @@ import (
 	"meshrelay/state"
 )
 
-// Freeze is the event that what is served is to stay as it is, until it is unfrozen or o.For is over.
+// Freeze is the event that an operator freezes what is served, until Unfreeze or for the time For.
 type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
@@ -35,7 +35,7 @@ func (e Freeze) step(in *Intake, out *Output) {
 	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is%s, resources: %d%s", lasts, in.tallies.all.size, waits), Command: "relay unfreeze " + in.name})
 }
 
-// endsHold tells what a freeze makes of a hold, empty when nothing is held.
+// endsHold returns how a freeze changes a hold, empty when nothing is held.
 func (in *Intake) endsHold() string {
 	if in.held == nil {
 		return ""
@@ -43,7 +43,7 @@ func (in *Intake) endsHold() string {
 	return fmt.Sprintf("; %d held deletions wait for the end of the freeze", len(in.leaving))
 }
 
-// freeze freezes the upstream. What is held is held no longer: it stays.
+// freeze freezes the upstream. Held deletions are not carried out.
 func (in *Intake) freeze(f *state.Frozen) {
 	in.frozen = f
 	for key := range in.leaving {
@@ -51,10 +51,10 @@ func (in *Intake) freeze(f *state.Frozen) {
 		in.stay(key)
 	}
 	in.held, in.lookedAt = nil, nil
-	in.journal.reported = time.Time{} // so that it is written to disk
+	in.journal.reported = time.Time{} // so that the disk gets it
 }
 
-// compare notes whether a frozen source has something else than what is served.
+// compare notes whether the frozen source has something else than is served under a key.
 func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
 	if have := in.stale.plain(in.served, key); have.Equal(r) {
 		delete(in.differing, key)
@@ -72,7 +72,7 @@ func (e Unfreeze) step(in *Intake, out *Output) {
 		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return
 	case !e.Force && !in.stale.inContact:
-		out.err = NotPossible("upstream %s is out of contact, so that what it has now is not known: wait for it, or use --force to follow what it had last", in.name)
+		out.err = NotPossible("upstream %s is out of contact: wait for it, or use --force to follow its last known content", in.name)
 		return
 	}
 	out.Effect = in.unfreezing()
@@ -107,7 +107,7 @@ func (in *Intake) unfreezing() (e Effect) {
 	return e
 }
 
-// thaw ends a freeze. cause is what the revision that comes of it is put down to.
+// thaw ends a freeze. cause is that of the revision which follows.
 func (in *Intake) thaw(by events.By, cause string) {
 	in.frozen = nil
 	in.because(by, cause)
@@ -116,7 +116,7 @@ func (in *Intake) thaw(by events.By, cause string) {
 	in.end(in.unsettled())
 }
 
-// Rollback is the event that the resources of a former revision are served, and frozen.
+// Rollback is the event that an operator serves the resources of an earlier revision, frozen.
 type Rollback struct {
 	Order
 	Records []state.Record
@@ -143,7 +143,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 			continue
 		}
 		if !had {
-			in.outdated[key] = false // unless the source has it
+			in.outdated[key] = false // until the source has it
 		}
 		if _, changed := in.put(key, r.Resource); changed {
 			in.dirty(key, origin{saved: r})
@@ -169,7 +169,8 @@ func (e Rollback) step(in *Intake, out *Output) {
 	in.end(in.unsettled())
 }
 
-// Release is the event that held deletions are carried out: all, or those that the order picks.
+// Release is the event that an operator carries out held deletions: all, or those that the order
+// picks.
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {
@@ -177,7 +178,7 @@ func (e Release) step(in *Intake, out *Output) {
 		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return
 	}
-	if !e.DryRun && !in.noteHeldAt.IsZero() { // the journal has the hold before its release, also one that is refused
+	if !e.DryRun && !in.noteHeldAt.IsZero() { // the journal has the hold before its release, even a refused one
 		in.noteHeldAt = in.now
 		in.noteHeld()
 	}
@@ -214,5 +215,5 @@ func (e Release) step(in *Intake, out *Output) {
 	}
 	in.carry(func(key mirror.Key, _ departure) bool { return e.picks(key) })
 	in.held.picked = true
-	in.noteHeldAt = in.now // the rest is a hold of another name
+	in.noteHeldAt = in.now // the rest has another ID
 }

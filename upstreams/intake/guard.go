@@ -11,11 +11,11 @@ import (
 	"meshrelay/mirror"
 )
 
-// manyGone is how many resources of a kind, if none is left, are worth a warning.
+// manyGone is how many removed resources of a kind are worth a warning, if none is left.
 const manyGone = 5
 
-// judge carries deletions out, or holds them. complete: a new stream has just answered everything, in
-// a readable form.
+// judge carries deletions out, or holds them. complete: a new stream has just answered every scope,
+// in a readable form.
 func (in *Intake) judge(complete bool) (removed int) {
 	in.tallies.note(in.now)
 	if len(in.leaving) == 0 {
@@ -24,9 +24,9 @@ func (in *Intake) judge(complete bool) (removed int) {
 		}
 		if in.held != nil {
 			const why = "the upstream has the resources again, or they have expired"
-			in.note(slog.LevelInfo, "no deletions held any more", "reason", why)
-			if in.noteHeldAt.IsZero() { // else nobody knows of the hold
-				in.tell(events.Event{Type: events.Returned, By: events.ByUpstream, Text: "no deletions held any more", Reason: why})
+			in.note(slog.LevelInfo, "hold ended", "reason", why)
+			if in.noteHeldAt.IsZero() { // else the hold was never reported
+				in.tell(events.Event{Type: events.Returned, By: events.ByUpstream, Text: "hold ended", Reason: why})
 			}
 			in.held, in.lookedAt = nil, nil
 		}
@@ -63,15 +63,13 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 	return in.letGo()
 }
 
-// isNormalAgain reports whether the source has so many of the held resources again that
-// the guard would have let the rest pass. Where nothing has returned, nothing has changed: an
-// accident does not become a deletion because a minute is over, or because the stream is new.
+// isNormalAgain reports whether the source has so many held resources again that the guard would
+// let the rest pass. Some must have returned: neither a minute nor a new stream alone makes a
+// deletion of an accident.
 //
-// A new stream tells everything at once. On a live stream things return bit by bit, so that what
-// has not returned yet looks like what is gone: the rest waits until nothing has returned for a
-// while. It also waits while there are elements without a readable name, which it may be. What is
-// held for ever goes when a person wants it, or when the source has it again; and so does the rest
-// of what a person has released in part.
+// A new stream sends everything at once. On a live stream resources return bit by bit, so the rest
+// waits until nothing has returned for guardWindow, and until all names are readable. A hold
+// without end, and the rest of a partial release, wait for an operator or for the source.
 func (in *Intake) isNormalAgain(complete bool) bool {
 	if _, ends := in.left(); !ends || in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
 		return false
@@ -80,7 +78,7 @@ func (in *Intake) isNormalAgain(complete bool) bool {
 	return (complete || quiet) && in.tooMany() == ""
 }
 
-// tooMany returns why the deletions at hand are more than the guard lets pass, or nothing.
+// tooMany returns why the guard does not let the waiting deletions pass, empty if it does.
 func (in *Intake) tooMany() string {
 	byKind := map[mirror.Kind]int{}
 	for key := range in.leaving {
@@ -89,7 +87,7 @@ func (in *Intake) tooMany() string {
 	return in.tooManyOf(byKind)
 }
 
-// tooManyOf is tooMany for so many deletions of each kind.
+// tooManyOf is tooMany for these numbers of deletions by kind.
 func (in *Intake) tooManyOf(byKind map[mirror.Kind]int) string {
 	in.tallies.note(in.now)
 	all, n := &in.tallies.all, 0
@@ -109,8 +107,8 @@ func (in *Intake) tooManyOf(byKind map[mirror.Kind]int) string {
 	return ""
 }
 
-// emptied returns what the deletions at hand leave nothing of, or nothing. n is how many they are.
-// A MeshConfig, which an istiod without any config has, does not count.
+// emptied returns what n deletions leave empty, or an empty text. MeshConfig does not count: an
+// istiod without any config has one.
 func (in *Intake) emptied(byKind map[mirror.Kind]int, n int) string {
 	n -= byKind[mirror.MeshConfig]
 	size := in.tallies.all.size - in.tallies.kind(mirror.MeshConfig).size
@@ -143,15 +141,15 @@ func (in *Intake) exceeds(n, of int) bool {
 	return n > in.guard.Count && n*100 > in.guard.Percent*of
 }
 
-// had returns how many resources the source had before n deletions.
+// had returns how many resources there were before n deletions.
 func (in *Intake) had(n int) int {
 	if !in.synced {
-		return in.tallies.all.size // it had nothing before
+		return in.tallies.all.size // nothing counts as new before the first sync
 	}
 	return in.tallies.all.had(n)
 }
 
-// of returns what the deletions at hand are a share of.
+// of returns the number of resources that the waiting deletions are a share of.
 func (in *Intake) of() int {
 	if had := in.had(len(in.leaving)); in.exceeds(len(in.leaving), had) {
 		return had
@@ -170,7 +168,7 @@ func (in *Intake) letGo() (removed int) {
 	return removed
 }
 
-// carry carries out the departures that which picks.
+// carry carries out the deletions that which picks.
 func (in *Intake) carry(which func(mirror.Key, departure) bool) (removed int) {
 	byKind := map[mirror.Kind]int{}
 	for key, d := range in.leaving {

@@ -15,58 +15,59 @@ import (
 )
 
 const (
-	noteHeldAfter = time.Second // delays the log of a hold: a source tells type by type what is gone
-	repeatEvery   = time.Minute // is how often a source is asked to repeat what it has
+	noteHeldAfter = time.Second // delays the log of a hold: a source deletes type by type
+	repeatEvery   = time.Minute // between two requests to the source to repeat what it has
 	maxNamedHolds = 32
 	maxExamples   = 10
 )
 
-// departing are the deletions of the source that are not carried out.
+// departing are the deletions of the source that wait.
 type departing struct {
 	leaving      map[mirror.Key]departure
 	leavingBytes int
-	// former are the last records of keys that are served and that no record has now. A source that
-	// has such a key again, in a form that is refused, gets its last good content back.
+	// former has the last record of each served key without a record. If the source sends such a
+	// key again and it is refused, this content returns.
 	former     map[mirror.Key]*record
 	departures uint64 // the number of the newest one
 	held       *hold
-	before     hold      // of the former process: since when, what its clock ran, and of how many
-	noteHeldAt time.Time // when the log tells that something is held
-	// renamed: named is not the name of what is leaving now. lookedAt are the holds that somebody
-	// has seen, the oldest first.
+	before     hold      // of the former process: only since, ran and of
+	noteHeldAt time.Time // when the log reports the hold
+	// renamed: named is out of date. lookedAt are the holds that somebody has seen, oldest first.
 	renamed  bool
 	named    namedHold
 	lookedAt []namedHold
 }
 
-// departure is a deletion that is not carried out.
+// departure is a deletion that waits.
 type departure struct {
 	since  time.Time
 	number uint64        // higher than those of all departures before it
 	size   int           // of the resource, in bytes
-	joined time.Duration // what the clock of the hold had run then, zero for those that began it
+	joined time.Duration // how far the clock of the hold was, zero for those that began it
 }
 
-// hold is a clock for the departures that the guard holds. It runs while the source is in contact.
-// When it is over, the source has to repeat that the departures are gone.
+// hold is the clock of the deletions that the guard holds. It runs while the source is in contact.
+// When it is over, the source has to repeat the deletions.
 type hold struct {
 	since time.Time
 	of    int
 	why   string
-	// ran is what the clock ran until running, since when it runs: zero while it stands still.
+	// ran is the time until running, when the clock last started. running is zero while the clock
+	// is stopped.
 	ran     time.Duration
 	running time.Time
-	// asked is when the source was last asked to repeat, askedAt the newest departure at the first time.
+	// asked is when the source was last asked to repeat. askedAt is the newest departure when it
+	// was first asked.
 	asked    time.Time
 	askedAt  uint64
-	returned time.Time // when the source last had something again that was held
+	returned time.Time // when a held resource last returned
 	// picked: an operator has released a part. The rest waits for the clock or another release.
 	picked bool
 }
 
 type namedHold struct {
 	id     string
-	keys   []mirror.Key // of the newest only
+	keys   []mirror.Key // only in the newest hold
 	number uint64       // of the newest departure then
 }
 
@@ -77,19 +78,19 @@ func (h *hold) elapsed(now time.Time) time.Duration {
 	return h.ran + now.Sub(h.running)
 }
 
-// stop has the clock stand still, and forgets that the source was asked.
+// stop stops the clock and forgets the request to repeat.
 func (h *hold) stop(now time.Time) {
 	h.ran, h.running, h.asked = h.elapsed(now), time.Time{}, time.Time{}
 }
 
-// hold begins to hold all departures.
+// hold begins to hold all waiting deletions.
 func (in *Intake) hold(why string) {
 	in.held = &hold{since: in.now, of: in.of(), why: why}
 	for key, d := range in.leaving {
-		d.joined = 0 // the clock is another one
+		d.joined = 0 // they begin a new clock
 		in.leaving[key] = d
 	}
-	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // more have not waited for that long
+	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // more deletions get the full time
 		in.held.since, in.held.ran = b.since, b.ran
 	}
 	in.before = hold{}
@@ -99,7 +100,7 @@ func (in *Intake) hold(why string) {
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
 }
 
-// left returns what is left of the clock of the hold, and whether it has an end.
+// left returns the time left of the hold. ends: it has an end.
 func (in *Intake) left() (left time.Duration, ends bool) {
 	if in.guard.HoldFor == 0 {
 		return 0, false
@@ -112,7 +113,7 @@ func (in *Intake) isOver() bool {
 	return ends && left == 0
 }
 
-// planHold calls later with the times at which something will change about the hold.
+// planHold passes the next deadlines of the hold to later.
 func (in *Intake) planHold(later func(time.Time)) {
 	later(in.noteHeldAt)
 	left, ends := in.left()
@@ -127,7 +128,7 @@ func (in *Intake) planHold(later func(time.Time)) {
 	later(in.held.returned.Add(guardWindow))
 }
 
-// askToRepeat asks the source to repeat what it has, when the clock of the hold is over.
+// askToRepeat asks the source to repeat what it has, once the clock is over.
 func (in *Intake) askToRepeat() {
 	h := in.held
 	if h == nil || !in.stale.inContact || !in.isOver() || !h.asked.IsZero() && in.now.Sub(h.asked) < repeatEvery {
@@ -143,13 +144,13 @@ func (in *Intake) askToRepeat() {
 
 func (Repeated) step(in *Intake, out *Output) {
 	if in.held == nil || in.held.asked.IsZero() || in.isTorn() {
-		return // the hold has ended otherwise, or the contact has, or holdFor is another; or not all is readable
+		return // nothing was asked for, or a name is unreadable
 	}
 	out.Deleted = in.carryOut(in.held.askedAt)
 }
 
-// carryOut ends a hold whose clock is over: it removes the departures up to a number, which the
-// source has repeated. It judges anew the newer ones, and those that joined the hold late.
+// carryOut ends a hold whose clock is over. It removes the departures up to a number, which the
+// source has repeated. It judges newer ones again, and those that joined late.
 func (in *Intake) carryOut(upTo uint64) (removed int) {
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
@@ -164,7 +165,7 @@ func (in *Intake) carryOut(upTo uint64) (removed int) {
 	return removed + in.judge(false)
 }
 
-// endHold forgets the hold. The departures that are left count as new.
+// endHold forgets the hold. Departures that are left count as new.
 func (in *Intake) endHold() {
 	in.held, in.lookedAt = nil, nil
 	in.named, in.renamed = namedHold{}, true
@@ -172,7 +173,7 @@ func (in *Intake) endHold() {
 	in.tallies.forget()
 }
 
-// noteHeld logs what the guard holds, once.
+// noteHeld logs and reports a hold once.
 func (in *Intake) noteHeld() {
 	if in.held == nil || in.noteHeldAt.IsZero() || in.now.Before(in.noteHeldAt) {
 		return
@@ -203,7 +204,7 @@ func (in *Intake) depart(key mirror.Key) {
 	in.renamed = true
 }
 
-// stay notes that a deletion does not wait any more. It reports whether one did.
+// stay cancels a waiting deletion. It reports whether there was one.
 func (in *Intake) stay(key mirror.Key) bool {
 	d, known := in.leaving[key]
 	if !known {
@@ -215,8 +216,8 @@ func (in *Intake) stay(key mirror.Key) bool {
 	return true
 }
 
-// namedHold returns the name and the sorted keys of the departures. The name is made from the keys and
-// versions alone, so that replicas which hold the same name it alike.
+// namedHold returns the ID and the sorted keys of the waiting deletions. The ID is a hash of the
+// keys and versions, so that it is the same on all replicas.
 func (in *Intake) namedHold() namedHold {
 	if !in.renamed {
 		return in.named
@@ -245,7 +246,7 @@ func (in *Intake) namedHold() namedHold {
 	return in.named
 }
 
-// grown returns an error unless what is held is what the hold of that name was, or less.
+// grown returns an error if more is held than when the hold had this ID.
 func (in *Intake) grown(id string) error {
 	now := in.namedHold()
 	if id == now.id {

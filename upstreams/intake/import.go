@@ -31,7 +31,7 @@ const (
 	reasonUnhealthy = "unhealthy"
 )
 
-// Reasons returns all reasons why a resource can be left out: those of the filter, and those of the intake.
+// Reasons returns all reasons why a resource can be left out.
 func Reasons() []string {
 	var all []string
 	for _, reason := range filter.Reasons() {
@@ -40,7 +40,7 @@ func Reasons() []string {
 	return append(all, reasonLoop, reasonHops, reasonGenerated, reasonCollision, reasonEndpoints, reasonUnhealthy)
 }
 
-// leftOut is why a resource is left out: a reason, and a sentence. Many resources share one.
+// leftOut is why a resource is left out: a reason and a sentence. Equal ones share memory.
 type leftOut = unique.Handle[struct{ reason, detail string }]
 
 // imported is the leftOut of a resource that is imported.
@@ -50,27 +50,26 @@ func leftOutBy(reason, detail string) leftOut {
 	return unique.Make(struct{ reason, detail string }{reason, detail})
 }
 
-// Rules decide what becomes of the resources of one source on the way in: what of them is imported,
-// and how it is rewritten. They are immutable.
+// Rules decide which resources of one source are imported, and how they are rewritten. They are
+// immutable.
 type Rules struct {
 	cfg      config.Upstream
 	relayed  bool // resources come from istiods or relays, not from their authors
 	gateways services.Gateways
-	// displaced has, by namespace that is not mapped, the namespace that is mapped to it: of two
-	// resources of one name, one would hide the other.
+	// displaced maps a source namespace to the one that rewrite.namespaces maps onto its name. Its
+	// resources are left out: two resources could have the same key.
 	displaced  map[string]string
 	filter     *filter.Filter
 	rewriter   *rewrite.Rewriter
 	provenance config.Provenance
-	// stamp is for what an istiod or an author has, relayStamp for what a relay has: only that
-	// tells where it comes from.
+	// stamp is for resources from an istiod or an author, relayStamp for those from a relay: only a
+	// relay says where a resource comes from.
 	stamp, relayStamp *mirror.Stamp
 	version           string
 }
 
-// NewRules returns the rules of an upstream. revision is the relay's own. relayed reports whether
-// the upstream is a control plane, which may have resources from this relay, rather than where
-// resources are written.
+// NewRules returns the rules of an upstream. revision is the relay's own. relayed: the upstream is
+// a control plane, which may have resources from this relay.
 func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
 	imports, err := filter.New(u.Import)
 	if err != nil {
@@ -102,13 +101,13 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 	}, nil
 }
 
-// rulesVersion is the version of the code that imports. It changes when the same rules give another
-// result than before: the resources on disk are then imported anew.
+// rulesVersion is the version of the import code. It changes when the same rules give another
+// result: the resources on disk are then imported again.
 const rulesVersion = 3
 
-// versionOf returns a hash of all settings that the result of an import depends on. It leaves out
-// settings whose JSON is zero or empty: so a release with a new setting has the same version while nobody
-// uses the setting, and does not import the resources on disk anew. The JSON of a new setting must
+// versionOf returns a hash of all settings on which an import depends. It leaves out settings whose
+// JSON is zero or empty: a release with a new setting keeps the version while nobody uses the
+// setting, and does not import the resources on disk again. The JSON of a new setting must
 // therefore be zero when it is not set (that of a time.Time is not).
 func versionOf(u config.Upstream, p config.Provenance, revision string, relayed bool) string {
 	text, err := json.Marshal(map[string]any{
@@ -124,13 +123,13 @@ func versionOf(u config.Upstream, p config.Provenance, revision string, relayed 
 		text, err = json.Marshal(used(settings)) // with sorted keys
 	}
 	if err != nil {
-		panic(fmt.Sprintf("intake: a config has what JSON does not: %v", err))
+		panic(fmt.Sprintf("intake: the config of upstream %s has no JSON form: %v", u.Name, err))
 	}
 	sum := xxh3.Hash128(text).Bytes()
 	return fmt.Sprintf("v%d-%s", rulesVersion, base64.RawURLEncoding.EncodeToString(sum[:]))
 }
 
-// used returns decoded JSON without the members that are zero or empty.
+// used returns decoded JSON without zero and empty members.
 func used(settings any) any {
 	m, ok := settings.(map[string]any)
 	if !ok {
@@ -147,13 +146,13 @@ func used(settings any) any {
 	return m
 }
 
-// Version names the rules: under rules of the same version, the same is held of a resource.
+// Version identifies the rules: rules of one version import a resource alike.
 func (im *Rules) Version() string { return im.version }
 
-// keyOf returns the key under which a resource of the source is held here.
+// keyOf returns the served key of a resource of the source.
 func (im *Rules) keyOf(k mirror.Key) mirror.Key { return im.rewriter.Key(k) }
 
-// admits reports whether a record of a disk has a namespace, or needs none.
+// admits reports whether a record from disk has a namespace, or needs none.
 func (im *Rules) admits(r state.Record) bool {
 	original := r.Original
 	if original == nil {
@@ -172,21 +171,21 @@ func (im *Rules) scopeOf(r *state.Record) (Scope, error) {
 	}
 	url := r.TypeURL
 	if info, ok := mirror.LookupKind(kind); ok && url == "" {
-		url = info.TypeURLs()[0] // it was not had from a server
+		url = info.TypeURLs()[0] // it does not come from a server
 	}
 	return TypeScope(url)
 }
 
-// KindScope returns the scope of a kind whose resources are authored: there is one for each kind.
+// KindScope returns the scope of a kind of authored resources. There is one for each kind.
 func KindScope(kind mirror.Kind) Scope { return Scope{Kind: kind, Name: kind.String()} }
 
-// DerivedScope returns the scope of the resources of a kind that a source makes of other objects. What
-// is authored under the same name is served in their place.
+// DerivedScope returns the scope of resources that a source makes from other objects. An authored
+// resource of the same name is served instead.
 func DerivedScope(kind mirror.Kind) Scope {
 	return Scope{Kind: kind, Name: "derived/" + kind.String(), Rank: 1}
 }
 
-// TypeScope returns the scope of a type URL. Of a kind, the newest version has the lowest rank.
+// TypeScope returns the scope of a type URL. The newest version of a kind has the lowest rank.
 func TypeScope(typeURL string) (Scope, error) {
 	kind, version, err := mirror.ParseTypeURL(typeURL)
 	if err != nil {
@@ -201,14 +200,13 @@ func TypeScope(typeURL string) (Scope, error) {
 	return s, nil
 }
 
-// believed reports whether a resource has come from a relay whose word was believed.
+// believed reports whether a resource came from a relay whose path of it was trusted.
 func (im *Rules) believed(r *mirror.Resource) bool {
 	return r.Cluster() != im.cfg.ClusterID || r.Hops() > 1
 }
 
-// check returns why a resource, as the source has it, is left out. way has the relays that it has
-// passed, and relay reports whether it comes from one. This relay's own name also counts from
-// istiods, which tell a relay again what they have from it.
+// check returns why a resource of the source is left out. way has the relays that it has passed.
+// relay: it comes from one. Loops through istiods count: an istiod sends a relay its own resources.
 func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) leftOut {
 	if im.relayed {
 		if why := im.passed(way, relay); why != imported {
@@ -217,37 +215,37 @@ func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) leftOut {
 	}
 	if im.relayed && services.IsSynthetic(r) {
 		if im.cfg.Services.Mode == config.ServicesOmit {
-			return leftOutBy(reasonGenerated, "an istiod made it of a Kubernetes service, without endpoints: services.mode decides about those")
+			return leftOutBy(reasonGenerated, "an istiod made it from a Kubernetes service, without endpoints: see services.mode")
 		}
 	} else if im.relayed && !relay && im.cfg.Generated != config.GeneratedKeep && strings.Contains(r.Key().Name, "istio-autogenerated-k8s-") {
-		return leftOutBy(reasonGenerated, "an istiod made it by itself: generated: keep mirrors such objects")
+		return leftOutBy(reasonGenerated, "an istiod generated it: the setting generated: keep mirrors such objects")
 	}
 	if verdict := im.filter.Check(r); !verdict.Passes() {
 		return leftOutBy(string(verdict.Reason), verdict.Sentence())
 	}
 	if from, taken := im.displaced[r.Namespace()]; taken && r.Namespace() != "" {
-		return leftOutBy(reasonCollision, fmt.Sprintf("the namespace %q of the source is what %q becomes: map it elsewhere", r.Namespace(), from))
+		return leftOutBy(reasonCollision, fmt.Sprintf("rewrite.namespaces maps %q to the served name of %q: map that one to another name", from, r.Namespace()))
 	}
 	return imported
 }
 
-// passed returns why a resource that has come a way is left out.
+// passed returns why a resource that came this way is left out.
 func (im *Rules) passed(way mirror.Way, relay bool) leftOut {
 	switch {
 	case way.Passes(im.provenance.Relay):
 		return leftOutBy(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
 	case relay && len(way.Path) > 0 && len(way.Path) >= im.provenance.MaxHops:
-		return leftOutBy(reasonHops, fmt.Sprintf("it has passed %d relays or more, which is all that provenance.maxHops allows", im.provenance.MaxHops))
+		return leftOutBy(reasonHops, fmt.Sprintf("it has passed %d relays or more: provenance.maxHops allows no more", im.provenance.MaxHops))
 	}
 	return imported
 }
 
-// discovers reports whether the endpoints of a resource have to be asked for.
+// discovers reports whether the endpoints of a resource must be asked for.
 func (im *Rules) discovers(r *mirror.Resource) bool {
 	return im.relayed && im.cfg.Services.Mode == config.ServicesDiscover && services.IsSynthetic(r)
 }
 
-// reshape returns a resource as it is held here, with the known endpoints, and whether it differs.
+// reshape returns a resource as it is served, with the known endpoints, and whether it differs.
 func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
 	out = r
 	if im.relayed && services.IsSynthetic(r) {
@@ -267,9 +265,8 @@ func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (ou
 	return out, out != r, nil
 }
 
-// importRecord makes r, which the source has and which has come by way, the content
-// of a record: left out or reshaped. It reports whether what is held is another now. An error
-// leaves the record as it is.
+// importRecord sets the content of a record to r, which came by way: left out or reshaped. It
+// reports whether the content changed. An error leaves the record as it is.
 func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) (differs bool, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -290,14 +287,14 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	waits := errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)
 	switch {
 	case waits && (had || in.revive(rec, sc.Kind, r.FullName())):
-		rec.original = r // what was known before is served until then
+		rec.original = r // the former content is served until then
 		return !had, nil
 	case waits, errors.Is(err, errNoEndpoints), errors.Is(err, services.ErrUnreachable):
 		sc.setLeftOut(rec, leftOutBy(reasonEndpoints, err.Error()))
 		rec.resource, rec.original = nil, r
 		return had, nil
 	case err != nil:
-		// The record holds the last good content, and so do the endpoints to follow.
+		// The record keeps the last good content: follow the endpoints of that.
 		if rec.original != nil && in.rules.discovers(rec.original) {
 			in.discovery.follow(sc, rec, rec.original) //nolint:errcheck // it was followed before
 		}
@@ -311,7 +308,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	return true, nil
 }
 
-// reshape returns what a record is to hold of r.
+// reshape returns the content of a record for r.
 func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mirror.Resource, reshaped bool, err error) {
 	if !in.rules.discovers(r) {
 		in.discovery.unfollow(rec)

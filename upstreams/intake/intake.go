@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// syncPatience is how long the deletions of a new stream wait for all of its answers.
+	// syncPatience is how long the deletions of a new stream wait for all its answers.
 	syncPatience = 10 * time.Second
-	// versionGrace is how long a name that an emptied scope had may still turn up in another.
+	// versionGrace is how long names of an emptied scope may still turn up in another scope.
 	versionGrace = time.Second
 	longestSleep = time.Hour
 )
@@ -29,8 +29,8 @@ type Intake struct {
 	limits config.Limits
 	guard  config.Guard
 
-	now time.Time // of the step at hand, whose output is out
-	out Output
+	now time.Time // of the current step
+	out Output    // of the current step
 
 	records
 	stream
@@ -42,45 +42,45 @@ type Intake struct {
 	contact contact
 
 	frozen *state.Frozen
-	// differing are the keys for which a frozen source has other content than is served.
+	// differing are the keys whose content at the frozen source is not what is served.
 	differing map[mirror.Key]struct{}
-	// outdated are the keys of a frozen source that the source need not have: other rules apply
-	// since (true), or a rollback has brought them back (false).
+	// outdated are keys that stay served while frozen although the source need not have them: new
+	// rules exclude them (true), or a rollback brought them back (false).
 	outdated map[mirror.Key]bool
-	// unseen, while all is reconciled, are the served keys that no record has had yet.
+	// unseen are the served keys for which reconcileOver has found no record yet.
 	unseen map[mirror.Key]struct{}
 
-	synced bool // the source has told all that it has at least once,
-	told   bool // and so since the start of the process
-	// without is since when an operator serves clients without the source, zero when nobody does.
+	synced bool // the source has given all its content at least once, also before a restart
+	told   bool // the same since the start of the process
+	// without is when an operator began to serve clients without the source, zero if not.
 	without    time.Time
 	lastUpdate time.Time
-	identity   string // of the cluster that the source is, empty while nobody has told
+	identity   string // of the source's cluster, empty if unknown
 	panics     uint64
-	nameBuffer []byte // of peekName
-	// fault, which only tests set, panics.
+	nameBuffer []byte // reused by peekName
+	// fault is a hook of tests that panics.
 	fault func(*mirror.Resource)
 }
 
 type stream struct {
 	open   bool
-	opened []string // the scopes that it has to answer
-	// syncing: it has not answered everything, and opening: nor has it ever. openedAt is the
-	// newest departure when it began. Deletions wait until syncingUntil at most.
+	opened []string // the scopes that the stream has to answer
+	// syncing: not every scope is answered. opening: and never was on this stream. openedAt is the
+	// newest departure when the stream began. Deletions wait until syncingUntil at most.
 	syncing, opening bool
 	openedAt         uint64
-	// torn: it has answered everything, and of some scopes not in a readable form yet.
+	// torn: every scope was answered, but some answers could not be read in full.
 	torn         bool
 	syncingUntil time.Time
-	// unswept: what is served may be of a former source or process, and was not compared yet with
-	// all that the present one has.
+	// unswept: what is served may come from a former source or process. It was not compared with
+	// all content of the present source yet.
 	unswept bool
-	// complete: the present source has answered everything, at completeAt for the first time.
+	// complete: the present source has answered every scope. completeAt is the first time.
 	complete   bool
 	completeAt time.Time
 }
 
-// New returns an Intake without records. keeps: somebody calls TakeChanges.
+// New returns an Intake without records. keeps: the caller uses TakeChanges.
 func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Intake {
 	in := &Intake{
 		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
@@ -92,7 +92,7 @@ func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Int
 	return in
 }
 
-// Step takes the machine over an event. now never falls. After an error nothing has changed.
+// Step applies an event. now must not fall. After an error nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	in.now, in.out = now, Output{}
 	out := &in.out
@@ -108,10 +108,10 @@ func (in *Intake) note(level slog.Level, message string, args ...any) {
 
 func (Tick) step(*Intake, *Output) {}
 
-// due does what is due, and returns when something will be again.
+// due runs expired timers and returns the next deadline.
 func (in *Intake) due() time.Time {
 	wake := in.now.Add(longestSleep)
-	later := func(t time.Time) { // what is past does not count
+	later := func(t time.Time) { // ignores times that are over
 		if soonest := in.now.Add(time.Millisecond); t.After(in.now) && t.Before(soonest) {
 			t = soonest
 		}
@@ -136,9 +136,9 @@ func (in *Intake) due() time.Time {
 		switch {
 		case in.now.Before(f.Until):
 			later(f.Until)
-		case in.stale.inContact: // else the end waits for that
-			in.note(slog.LevelInfo, "unfreezing, freeze has reached its end", "since", f.Since.UTC().Format(time.RFC3339))
-			in.tell(events.Event{Type: events.Thawed, By: events.ByRelay, Text: "the freeze has reached its end", Reason: f.Reason})
+		case in.stale.inContact: // else the freeze lasts until the next contact
+			in.note(slog.LevelInfo, "freeze ended", "since", f.Since.UTC().Format(time.RFC3339))
+			in.tell(events.Event{Type: events.Thawed, By: events.ByRelay, Text: "the freeze has ended", Reason: f.Reason})
 			in.thaw(events.ByRelay, "end of the freeze")
 			later(in.now.Add(1))
 		}
@@ -152,13 +152,13 @@ func (in *Intake) due() time.Time {
 	return wake
 }
 
-// SetPolicy is the event that the limits, the guard and the staleness of a config count.
+// SetPolicy is the event that the config has other limits, guard or staleness.
 type SetPolicy struct{ config.Upstream }
 
 func (e SetPolicy) step(in *Intake, _ *Output) {
 	in.limits, in.guard = e.Limits, e.Guard
 	if in.held != nil && !in.isOver() {
-		in.held.asked = time.Time{} // there is more time now: what comes of it does not count
+		in.held.asked = time.Time{} // holdFor is longer now: ignore the answer to the earlier request
 	}
 	in.stale.setRules(e.Staleness)
 	back := in.stale.reconsider(in.now)
@@ -172,8 +172,8 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 	}
 }
 
-// Succeeded is the event that another source takes the place of the one before, with the same name.
-// It begins with the records of the former one; other rules import them anew.
+// Succeeded is the event that a new source replaces the former one of the same name. It takes over
+// the former records. Other rules import them again.
 type Succeeded struct{ Rules *Rules }
 
 func (e Succeeded) step(in *Intake, _ *Output) {
@@ -184,7 +184,7 @@ func (e Succeeded) step(in *Intake, _ *Output) {
 	in.adopt(records, same)
 }
 
-// Restored is the event that the disk has something of the upstream. It is the first event.
+// Restored is the event that the disk has data of the upstream. It is the first event.
 type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
@@ -222,11 +222,11 @@ func (e Restored) step(in *Intake, _ *Output) {
 	if in.synced {
 		in.served.SetSynced()
 	}
-	// Frozen resources may come from older rules than those that they were written down with.
+	// Frozen resources may come from rules older than meta.Fingerprint.
 	in.adopt(records, meta.Fingerprint == in.rules.Version() && meta.Frozen == nil)
 }
 
-// admitted returns the records of a disk that the rules admit: nearly always all.
+// admitted returns the records from disk that the rules admit: nearly always all.
 func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 	if !slices.ContainsFunc(records, func(r state.Record) bool { return !in.rules.admits(r) }) {
 		return records
@@ -243,14 +243,14 @@ func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 	return out
 }
 
-// ServeWithout is the event that clients do not wait for the source any more, until it has synced.
+// ServeWithout is the event that an operator serves clients before the source has synced.
 type ServeWithout struct{}
 
 func (ServeWithout) step(in *Intake, _ *Output) {
 	in.without = in.now.UTC()
 }
 
-// Identified is the event that the source is a cluster of some identity. The disk keeps that.
+// Identified is the event that the identity of the source's cluster is known. The disk keeps it.
 type Identified struct{ Identity string }
 
 func (e Identified) step(in *Intake, _ *Output) {
@@ -260,11 +260,11 @@ func (e Identified) step(in *Intake, _ *Output) {
 	}
 }
 
-// Identity returns what Identified told last, also before a restart, empty for nothing.
+// Identity returns the identity of the source's cluster, empty if unknown. It outlives a restart.
 func (in *Intake) Identity() string { return in.identity }
 
 // ServedWithout reports whether an operator serves clients without the source.
 func (in *Intake) ServedWithout() bool { return !in.without.IsZero() }
 
-// Synced reports whether the present source has told all that it has at least once.
+// Synced reports whether the present source has given all its content at least once.
 func (in *Intake) Synced() bool { return in.complete }

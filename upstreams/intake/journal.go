@@ -10,42 +10,44 @@ import (
 )
 
 const (
-	// contactGrain is how exactly the disk has times that count, while they pass.
+	// contactGrain is how exactly the disk has a time that passes.
 	contactGrain = time.Minute
-	// maxGone is how many keys that are gone are remembered while nothing can be written, in
-	// addition to twice as many as there are resources.
+	// maxGone is how many removed keys are remembered while the disk can not be written, in
+	// addition to twice the number of resources.
 	maxGone   = 20_000
 	maxCauses = 4
 )
 
-// journal is what is served and not on disk yet.
+// journal has the changes of what is served that are not on disk yet.
 type journal struct {
-	// dirty are the keys, each with what it is served of.
+	// dirty are the changed keys with their origins.
 	dirty map[mirror.Key]origin
-	// whole: there were too many to remember, so that all that is served has to be written, and
-	// nothing else. tookWhole: the last to take changes was told so.
+	// whole: there were too many changes to remember, so the next write contains all that is
+	// served, and nothing else. tookWhole: the newest write was such a one.
 	whole, tookWhole bool
-	// causes are those of the changes, other than the source; tookCauses were taken last.
+	// causes are those of the changes, other than the source. tookCauses went with the newest
+	// write.
 	causes, tookCauses []string
-	// reported is the last contact, as it was told last. It is zero to have the next one told.
+	// reported is the last contact as the disk has it. Zero makes the next one be written.
 	reported time.Time
 }
 
-// origin is what a key is served of: a record, or what a disk had. It is empty for what is gone.
+// origin is where the content of a key comes from: a record, or the disk. It is empty for a removed
+// key.
 type origin struct {
 	record *record
 	scope  *scope
 	saved  *state.Record
 }
 
-// because notes a cause, other than the source, of the changes from here on.
+// because notes a cause, other than the source, of the next changes.
 func (j *journal) because(cause string) {
 	if len(j.causes) < maxCauses && !slices.Contains(j.causes, cause) {
 		j.causes = append(j.causes, cause)
 	}
 }
 
-// dirty notes that a key is served of something else than before.
+// dirty marks a key as changed.
 func (in *Intake) dirty(key mirror.Key, o origin) {
 	if in.keeps {
 		in.journal.dirty[key] = o
@@ -68,7 +70,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	return out
 }
 
-// boundJournal bounds what is remembered while the disk is full.
+// boundJournal limits what is remembered while the disk can not be written.
 func (in *Intake) boundJournal() {
 	if len(in.journal.dirty) <= 2*in.tallies.all.size+maxGone {
 		return
@@ -81,12 +83,12 @@ func (in *Intake) boundJournal() {
 	}
 }
 
-// MarkAll has everything that is served written anew, because it is not on disk any more.
+// MarkAll marks all that is served as changed, because the disk has lost it.
 func (in *Intake) MarkAll() {
 	origins := make(map[mirror.Key]origin, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
-			// Only the content of a served resource is known, not whether the source has it.
+			// A record has the content, but is not proof that the source has it.
 			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
 		}
 	})
@@ -97,7 +99,7 @@ func (in *Intake) MarkAll() {
 	})
 }
 
-// TakeChanges hands over the changes to write to disk, all as of now, sorted by key.
+// TakeChanges returns and forgets the changes to write to disk, sorted by key.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.now = now
 	j := &in.journal
@@ -121,8 +123,8 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	return changes, meta
 }
 
-// meta returns the Meta to write with changes, if there are any. The time of the contact goes with them.
-// It is a reason to write only where a rule counts from it.
+// meta returns the Meta to write. changes: there are changes to write with it. Without them, the
+// time of the contact is only renewed when a rule counts from it.
 func (in *Intake) meta(changes bool) state.Meta {
 	last, lasts := in.stale.since, in.stale.inContact || in.stale.lasted
 	if in.stale.inContact {
@@ -148,7 +150,7 @@ func (in *Intake) meta(changes bool) state.Meta {
 	return meta
 }
 
-// GiveBack takes back changes that could not be written: they are among the next.
+// GiveBack takes back changes that could not be written. The next TakeChanges returns them again.
 func (in *Intake) GiveBack(changes []state.Change) {
 	j := &in.journal
 	j.whole = j.whole || j.tookWhole

@@ -8,20 +8,20 @@ import (
 	"meshrelay/mirror"
 )
 
-// overLimit begins what is told of what is refused by limits.
+// overLimit begins the reason of a refusal by the limits.
 const overLimit = "over the limit: "
 
 func isOverLimit(reason string) bool { return strings.HasPrefix(reason, overLimit) }
 
 var (
-	// errFull tells that there is no room for what is new.
+	// errFull is the error of a new resource without room.
 	errFull = errors.New("the upstream has more than")
-	// errHeldFull tells why what is new is refused while deletions are held.
-	errHeldFull = fmt.Errorf("%w limits.maxResources or limits.maxBytes, twice, with the deletions that its guard holds", errFull)
+	// errHeldFull is the same while deletions are held.
+	errHeldFull = fmt.Errorf("%w twice limits.maxResources or limits.maxBytes, with the deletions that its guard holds", errFull)
 )
 
-// room returns an error when an element is larger than the limits allow, or there is no room for
-// it. What is held already stays. rec is nil for a new name.
+// room returns an error when an element exceeds the limits. What is held stays. rec is nil for a
+// new name.
 func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	l := in.limits
 	if len(name) > maxKeptName {
@@ -46,14 +46,14 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	return nil
 }
 
-// tooLarge reports whether an element of so many bytes is over the limit, also where it is held already.
+// tooLarge reports whether an element of this size is over the limit, which also counts for held
+// content.
 func (in *Intake) tooLarge(size int) bool {
 	return in.limits.MaxResourceBytes > 0 && size > in.limits.MaxResourceBytes
 }
 
-// roomBesideHeld returns an error when a source has so much that with the deletions that wait it
-// would be more than twice its limits. Else a source whose names come and go would have the relay
-// hold them without end.
+// roomBesideHeld returns an error when the records and the waiting deletions together are more than
+// twice the limits: names that come and go must not fill the memory.
 func (in *Intake) roomBesideHeld(kind mirror.Kind, name string, size int) error {
 	original, ok := keyOf(kind, name)
 	if !ok {

@@ -5,26 +5,25 @@ import (
 	"math/bits"
 )
 
-// A source that is asked for whole scopes tells everything again with each change, in whatever
-// order. What is as it was is found by its marks (Element.Mark), in groups: the records of a scope
-// and the elements of an answer are put into groups by their marks, and where both groups have as
-// many with the same sum of marks, they have the same, but by a chance of groups / 2^64. Nothing else is
-// done about these: they are neither parsed nor looked up, and their records are not touched.
+// A source that answers whole scopes repeats everything with each change, in any order. Marks
+// (Element.Mark) tell what is unchanged: the records of a scope, and the elements of an answer, are
+// grouped by their marks. Two groups with the same number and the same sum of marks are equal, but
+// for a chance of groups / 2^64. Elements of equal groups are neither parsed nor looked up, and
+// their records are not touched.
 
-// perGroup is how many records a group has on average, at most: so many are looked at for each one
-// that changes.
+// perGroup is how many records a group has on average, at most. Each change looks at so many.
 const perGroup = 8
 
-// group is the sum of some marks, and their number.
+// group is the sum and the number of some marks.
 type group struct {
 	sum uint64
 	n   int
 }
 
-// groups are the groups of marks, by the low bits of a mark: none, or a power of two.
+// groups are groups by the low bits of a mark. Their number is zero or a power of two.
 type groups []group
 
-// newGroups returns groups for so many marks.
+// newGroups returns groups for this many marks.
 func newGroups(marks int) groups { return make(groups, 1<<bits.Len(uint(marks/perGroup))) }
 
 func (g groups) of(mark uint64) *group { return &g[mark&uint64(len(g)-1)] }
@@ -41,8 +40,8 @@ func (g groups) remove(mark uint64) {
 	of.n--
 }
 
-// mark returns the mark of an element of so many bytes, zero for none. What a relay tells is not the
-// same as what another server does, and what is too large is not what was held.
+// mark returns the mark of an element of this size, zero for none. The same bytes have another mark
+// if a relay sent them. An element that is too large has none.
 func (in *Intake) mark(mark uint64, size int) uint64 {
 	switch {
 	case mark == 0 || in.tooLarge(size):
@@ -54,7 +53,7 @@ func (in *Intake) mark(mark uint64, size int) uint64 {
 	}
 }
 
-// setMark notes the mark of the content that was accepted of a record, zero for none.
+// setMark sets the mark of a record's accepted content, zero for none.
 func (sc *scope) setMark(rec *record, mark uint64) {
 	if rec.mark == mark {
 		return
@@ -79,34 +78,34 @@ func (sc *scope) setMark(rec *record, mark uint64) {
 	sc.groups.add(mark)
 }
 
-// same tells of an answer which elements are as they were.
+// same tells which elements of an answer are unchanged.
 type same struct {
-	groups []bool // that are the same
-	n      int    // elements in them
-	all    bool   // there are no others
+	groups []bool // which groups are unchanged
+	n      int    // number of elements in them
+	all    bool   // there are no other elements
 }
 
-// has reports whether the element with a mark, or the record, is as it was. Without a same, or a mark,
-// that takes a closer look.
+// has reports whether the element or record of a mark is unchanged. Without a same or a mark, that
+// is not known.
 func (s *same) has(mark uint64) bool {
 	return s != nil && mark != 0 && s.groups[mark&uint64(len(s.groups)-1)]
 }
 
-// repeated compares the marks of a complete update with those of the scope. It returns nil where each
-// element takes a closer look.
+// repeated compares the marks of a complete update with those of the scope. It returns nil when
+// each element must be looked at.
 func (in *Intake) repeated(sc *scope, u *Update) *same {
 	if !u.Complete || u.Part || sc.parts != nil || u.Marks == nil || sc.marked == 0 {
 		return nil
 	}
-	told, n := make(groups, len(sc.groups)), 0
+	sums, n := make(groups, len(sc.groups)), 0
 	for mark, size := range u.Marks {
 		if mark = in.mark(mark, size); mark != 0 {
-			told.add(mark)
+			sums.add(mark)
 		}
 		n++
 	}
-	s := &same{groups: make([]bool, len(told))}
-	for i, g := range told {
+	s := &same{groups: make([]bool, len(sums))}
+	for i, g := range sums {
 		if g.n > 0 && g == sc.groups[i] {
 			s.groups[i] = true
 			s.n += g.n
@@ -118,8 +117,8 @@ func (in *Intake) repeated(sc *scope, u *Update) *same {
 	return s
 }
 
-// repeatsName reports whether an update has, beside what is as it was, something else of the same
-// name: which of the two counts depends on their order.
+// repeatsName reports whether an update has a changed element with the name of an unchanged one:
+// their order decides which counts.
 func (in *Intake) repeatsName(sc *scope, u *Update, s *same) bool {
 	for el := range in.elements(u, s) {
 		name, err := in.peekName(sc.Kind, el)
@@ -130,7 +129,7 @@ func (in *Intake) repeatsName(sc *scope, u *Update, s *same) bool {
 	return false
 }
 
-// elements returns the elements of an update, without those that are as they were.
+// elements returns the elements of an update that may have changed.
 func (in *Intake) elements(u *Update, s *same) iter.Seq[Element] {
 	var known Known
 	if s != nil {

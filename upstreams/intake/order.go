@@ -12,13 +12,13 @@ import (
 	"meshrelay/mirror"
 )
 
-// Errors of what an operator asks for, to be checked with errors.Is.
+// Errors of an operator's orders, for errors.Is.
 var (
 	ErrUnknownUpstream = errors.New("unknown upstream")
 	ErrNotPossible     = errors.New("not possible")
 )
 
-// NotPossible returns an ErrNotPossible with a text.
+// NotPossible returns an ErrNotPossible with a message.
 func NotPossible(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrNotPossible, fmt.Errorf(format, args...))
 }
@@ -32,16 +32,16 @@ const (
 
 // Order is what an operator asks of an upstream. Most fields belong to one kind of order.
 type Order struct {
-	Reason string // is kept with what comes of the order
-	// Operator is who gives it, nil when nobody knows.
+	Reason string // is kept with the result of the order
+	// Operator is who gives it, nil if unknown.
 	Operator *events.Operator
 	DryRun   bool // changes nothing
-	// For ends a freeze after that time, once the upstream is in contact. Zero: it has no end.
+	// For is how long a freeze lasts; it ends when the upstream is in contact. Zero: it has no end.
 	For   time.Duration
 	Force bool   // ends a freeze although the upstream is out of contact
 	To    uint64 // is the revision to roll back to
-	// Hold, Only and All are what to release: all that is held unless that is more than what
-	// was held under the name Hold; or what Only picks of it; or whatever is held.
+	// Hold, Only and All say what to release. Hold: all that is held, unless it is more than under
+	// this ID. Only: these parts. All: all that is held now.
 	Hold string
 	Only []Part
 	All  bool
@@ -51,7 +51,7 @@ type Order struct {
 type Part struct {
 	text  string        // KIND/NAMESPACE
 	kinds []mirror.Kind // none: all
-	// namespace is the served namespace; "*" is any, empty is for cluster-scoped resources.
+	// namespace is the served namespace: "*" is any, empty is for cluster-scoped resources.
 	namespace string
 }
 
@@ -79,12 +79,12 @@ func (s Part) picks(key mirror.Key) bool {
 	return (s.namespace == "*" || s.namespace == key.Namespace) && (len(s.kinds) == 0 || slices.Contains(s.kinds, key.Kind))
 }
 
-// picks reports whether an order to release is about a key.
+// picks reports whether an order to release includes a key.
 func (o Order) picks(key mirror.Key) bool {
 	return len(o.Only) == 0 || slices.ContainsFunc(o.Only, func(s Part) bool { return s.picks(key) })
 }
 
-// CheckReason returns the error of a reason that can not be kept.
+// CheckReason returns an error for a reason that is too long or not printable.
 func CheckReason(reason string) error {
 	if len(reason) > maxReasonBytes {
 		return fmt.Errorf("the reason has %d bytes: want %d at most", len(reason), maxReasonBytes)
@@ -95,7 +95,7 @@ func CheckReason(reason string) error {
 	return nil
 }
 
-// Check returns what is wrong with an order of any kind.
+// Check validates an order of any kind.
 func (o Order) Check() error {
 	err := CheckReason(o.Reason)
 	switch {
@@ -111,7 +111,7 @@ func (o Order) Check() error {
 	return nil
 }
 
-// withReason adds an operator's reason to what a revision came from.
+// withReason appends an operator's reason to a cause.
 func withReason(what, reason string) string {
 	if reason == "" {
 		return what
@@ -119,17 +119,17 @@ func withReason(what, reason string) string {
 	return what + " (" + reason + ")"
 }
 
-// Effect is what an order changes of what is served of an upstream.
+// Effect is what an order changes in what is served of an upstream.
 type Effect struct {
-	// Added, Changed and Removed count resources. Kept are those that stay as they are.
+	// Added, Changed, Removed and Kept count resources.
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Kept    int `json:"kept"`
-	// Held are deletions that the guard holds then: of an end of a freeze they are among Removed,
-	// of a release they are not.
+	// Held are deletions that the guard holds afterwards. Those of an unfreeze are among Removed,
+	// those of a release are not.
 	Held int `json:"held,omitempty"`
-	// Resources names some, sorted: "+ group/Kind namespace/name" is added, ~ changed, - removed.
+	// Resources are examples, sorted: "+ group/Kind namespace/name" is added, ~ changed, - removed.
 	Resources []string `json:"resources,omitempty"`
 }
 

@@ -13,22 +13,24 @@ import (
 	"meshrelay/state"
 )
 
-// begin starts what takes effect as one, up to end.
+// begin starts an update: changes until end are applied together.
 func (in *Intake) begin() {
 	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
-		in.tallies.settle() // nothing was gone when that came
+		in.tallies.settle() // additions so far came while no deletion waited
 		if in.syncing && in.opening {
-			in.before = hold{} // nor is what was held before
+			in.before = hold{} // nothing of the former hold is gone now
 		}
 	}
 }
 
-// end decides on the deletions, and returns how many it carries out. syncing: the source has more to tell.
+// end judges the deletions of an update and returns how many it carried out. syncing: the source
+// has more to send.
 func (in *Intake) end(syncing bool) (removed int) {
 	if syncing && !in.syncing {
 		in.syncingUntil = in.now.Add(syncPatience)
 	}
-	// After something has departed on the live stream, its answers do not tell that nothing returns.
+	// The first readable answer of a torn stream counts, too, unless something departed since it
+	// began.
 	answered := (in.opening || in.torn && in.departures == in.openedAt) && !syncing
 	in.syncing = syncing
 	removed = in.judge(answered && !in.isTorn())
@@ -40,8 +42,8 @@ func (in *Intake) end(syncing bool) (removed int) {
 	return removed
 }
 
-// reconcile brings what is served of names of a kind to what the records have, and returns how
-// many of them are new or changed for clients. It is called between begin and end.
+// reconcile makes what is served of some names follow the records. It returns how many of them are
+// new or changed for clients. It is called between begin and end.
 func (in *Intake) reconcile(k *kind, names []string) (differ int) {
 	for _, name := range names {
 		if in.reconcileOne(k, name) {
@@ -51,11 +53,11 @@ func (in *Intake) reconcile(k *kind, names []string) (differ int) {
 	return differ
 }
 
-// reconcileOne is reconcile for one name. A panic leaves what is served under it as it is.
+// reconcileOne reconciles one name. After a panic, what is served of it stays.
 func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			_ = in.panicked(name, p) // there is no update any more to refuse it in
+			_ = in.panicked(name, p) // outside an update: nothing to refuse it in
 			differs = false
 		}
 	}()
@@ -73,7 +75,7 @@ func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 			k.pending = map[string]struct{}{}
 		}
 		k.pending[name] = struct{}{}
-		delete(in.unseen, key) // what is served of it stays until then
+		delete(in.unseen, key) // it stays served until then
 		return false
 	}
 	in.remove(key)
@@ -88,7 +90,8 @@ func keyOf(kind mirror.Kind, name string) (mirror.Key, bool) {
 	return mirror.Key{Kind: kind, Namespace: namespace, Name: name}, err == nil
 }
 
-// serve serves a record, as far as freeze and staleness allow, and reports whether clients see a change.
+// serve serves a record, unless the upstream is frozen or the kind withheld. It reports whether
+// clients see a change.
 func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	key := rec.resource.Key()
 	if in.stay(key) && in.held != nil {
@@ -114,7 +117,7 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	return changed
 }
 
-// put serves a resource. It returns what is stored of it, without the annotation of what is stale.
+// put serves a resource. It returns what is stored, without the annotation of stale resources.
 func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resource, changed bool) {
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
@@ -132,7 +135,7 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 	return stored, changed
 }
 
-// remove notes that the source does not have a key that is served: judge decides later.
+// remove notes that the source does not have a key. judge decides later.
 func (in *Intake) remove(key mirror.Key) {
 	isServed := in.served.Get(key) != nil
 	if !isServed {
@@ -146,8 +149,8 @@ func (in *Intake) remove(key mirror.Key) {
 	}
 }
 
-// delete removes a record and reports whether anything was held on its account: what was left out
-// may not take with it what another name has put in the same place. What was held is reconciled next.
+// delete removes a record and reports whether it had content. Only then is its name reconciled: a
+// record that was left out must not take away what another name put in its place.
 func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	in.discovery.unfollow(rec)
 	in.account(rec.size(), 0)
@@ -163,7 +166,7 @@ func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	return true
 }
 
-// deleteAll removes all records of a scope, and returns their names.
+// deleteAll removes all records of a scope, and returns the names that had content.
 func (in *Intake) deleteAll(sc *scope) (gone []string) {
 	for name, rec := range sc.byName {
 		if in.delete(sc, name, rec) {
@@ -175,8 +178,8 @@ func (in *Intake) deleteAll(sc *scope) (gone []string) {
 	return gone
 }
 
-// revive gives a record without content what was last good under its name, while that is served
-// still, unless the rules have left out something newer. It reports whether it did.
+// revive gives a record without content the last good content of its name, if that is still served
+// and the rules have left out nothing newer. It reports whether it did.
 func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	original, ok := keyOf(kind, name)
 	if !ok || rec.resource != nil || rec.leftOut != imported || len(in.former) == 0 {
@@ -190,7 +193,7 @@ func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	return true
 }
 
-// drop takes a key out of what is served.
+// drop removes a key from what is served.
 func (in *Intake) drop(key mirror.Key) bool {
 	delete(in.former, key)
 	delete(in.stale.unmarked, key)
@@ -217,14 +220,14 @@ func (in *Intake) servedKeys() map[mirror.Key]struct{} {
 	return keys
 }
 
-// reconcileAll reconciles all that is served, between begin and end. What no record has is gone.
+// reconcileAll reconciles all names, between begin and end. Served keys without a record are gone.
 func (in *Intake) reconcileAll() {
-	clear(in.differing) // it is found anew
+	clear(in.differing) // compare fills it again
 	in.reconcileOver(in.servedKeys(), false)
 }
 
-// reconcileOver reconciles all names. Of keys, what no record has is gone; meant reports whether
-// that was meant to go, because the config has changed: the guard does not look at it then.
+// reconcileOver reconciles all names. Those of keys that have no record are gone. meant: a change
+// of the config removes them, so the guard does not judge that.
 func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 	in.unseen = keys
 	for _, k := range in.kinds {
@@ -248,7 +251,7 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 		ends, outdated := in.outdated[key]
 		intended := meant || ends
 		switch {
-		case in.unswept && !meant && !outdated: // the source may have it still
+		case in.unswept && !meant && !outdated: // the source may still have it
 		case in.frozen != nil:
 			if meant {
 				in.outdated[key] = true
@@ -256,7 +259,7 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 			in.remove(key)
 		case !intended:
 			in.remove(key)
-		case meant && leaves: // it is not on account of this
+		case meant && leaves: // the source had deleted it before
 		default:
 			in.drop(key)
 			ruled = true
@@ -271,7 +274,7 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 	}
 }
 
-// kept returns the records that hold something, as they are kept on disk.
+// kept returns the records with content, in the form of the disk.
 func (in *Intake) kept() []state.Record {
 	out := make([]state.Record, 0, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
@@ -282,9 +285,8 @@ func (in *Intake) kept() []state.Record {
 	return out
 }
 
-// adopt begins with records of before: of a former source, or of the disk. same reports whether the
-// rules are those of then. Otherwise the records are imported anew, and the source is asked for all
-// content again.
+// adopt takes over the records of a former source or of the disk. same: the rules are those of
+// then. Otherwise the records are imported again, and the source is asked for all content.
 func (in *Intake) adopt(records []state.Record, same bool) {
 	in.records = newRecords()
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
@@ -304,13 +306,13 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 	in.end(true)
 }
 
-// scopesOf returns the scope of each of records of before, nil where it has none now. The scopes are
-// new, and have room for their records.
+// scopesOf returns the scope of each adopted record, nil if it has none now. The scopes are new,
+// and have room for their records.
 func (in *Intake) scopesOf(records []state.Record) []*scope {
 	out, counts := make([]*scope, len(records)), map[*scope]int{}
 	for i := range records {
 		if i > 0 && records[i-1].TypeURL == records[i].TypeURL && records[i-1].Resource.Kind() == records[i].Resource.Kind() {
-			out[i] = out[i-1] // as nearly always
+			out[i] = out[i-1] // nearly always
 		} else if s, err := in.rules.scopeOf(&records[i]); err == nil {
 			_, out[i] = in.scope(s)
 		}
@@ -323,8 +325,8 @@ func (in *Intake) scopesOf(records []state.Record) []*scope {
 	return out
 }
 
-// adoptOne makes a record of a scope of what was kept. It returns the key under which that was
-// served, and whether it is gone unless the rules let it in: not while its endpoints are asked for.
+// adoptOne makes a record from a kept one. It returns the key that was served, and whether that is
+// gone if the rules exclude it: not while its endpoints are awaited.
 func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror.Key, judged bool) {
 	served = r.Resource.Key()
 	original := r.Original
@@ -335,7 +337,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	key, ok := keyOf(sc.Kind, name)
 	elsewhere := !ok || in.rules.keyOf(key) != served
 	if sc.byName[name] != nil || same && elsewhere {
-		return served, false // it is held under rules of before
+		return served, false // it comes from older rules
 	}
 	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: in.rules.believed(original)}
 	sc.byName[name] = rec
@@ -344,17 +346,17 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 		rec.hash, rec.version = hashOf(r.Hash), r.Version
 		if in.rules.discovers(original) {
 			rec.original = original
-			in.discovery.follow(sc, rec, original) //nolint:errcheck // its endpoints are asked for, and what is held stays until then
+			in.discovery.follow(sc, rec, original) //nolint:errcheck // the content stays until its endpoints are known
 		}
 		return served, false
 	}
 	if elsewhere {
-		rec.resource, rec.original = nil, nil // it will be held under another key
+		rec.resource, rec.original = nil, nil // it gets another key
 	}
 	if _, err := in.importRecord(sc, rec, original, mirror.Way{}); err != nil {
 		sc.refuse(name, err, &Result{})
 		if errors.As(err, new(*mirror.Panic)) {
-			rec.resource, rec.original = nil, nil // it is set aside
+			rec.resource, rec.original = nil, nil // it is not served
 		}
 	}
 	_, waits := in.discovery.waiting[rec]

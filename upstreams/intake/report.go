@@ -9,39 +9,39 @@ import (
 	"meshrelay/internal/text"
 )
 
-// maxToldRefused bounds the refused names of a scope that are known to be in the journal.
+// maxToldRefused is how many refusals per scope are known to be in the event journal.
 const maxToldRefused = 1000
 
-// report gathers the events of one step. The driver puts them into the journal, with the name of the
-// upstream.
+// report has the events of one step. The driver adds the name of the upstream and writes them to
+// the event journal.
 type report struct {
 	events  []events.Event
 	changes events.Resources // of what is served
-	by      events.By        // who has caused the changes; empty is the upstream
+	by      events.By        // who caused the changes; empty is the upstream
 	who     *events.Operator
 	reason  string
 }
 
-// contact is what the journal knows of the contact with the source.
+// contact is what the event journal knows of the contact with the source.
 type contact struct {
-	lost     time.Time     // zero while the source is in contact, or never was
-	troubles []events.Type // that were reported since
-	address  string        // from which the source was read last, empty where there is only one place
-	next     string        // from which it is about to be read
+	lost     time.Time     // zero while in contact, or before the first contact
+	troubles []events.Type // reported since the contact was lost
+	address  string        // of the last contact, empty if there is only one place
+	next     string        // of the open stream
 }
 
-// tell reports an event.
+// tell adds an event to the report.
 func (in *Intake) tell(e events.Event) { in.report.events = append(in.report.events, e) }
 
-// tellOrder reports what an operator has ordered.
+// tellOrder reports an operator's order, and that it causes the changes from here on.
 func (in *Intake) tellOrder(o Order, e events.Event) {
 	e.By, e.Operator, e.Reason = events.ByOperator, o.Operator, o.Reason
 	in.report.by, in.report.who, in.report.reason = e.By, o.Operator, o.Reason
 	in.tell(e)
 }
 
-// because notes who has caused the changes from here on, other than the source, and how a revision
-// names that.
+// because notes who causes the changes from here on, other than the source, and the cause for the
+// revision.
 func (in *Intake) because(by events.By, cause string) {
 	in.journal.because(cause)
 	if in.report.by == "" {
@@ -49,7 +49,7 @@ func (in *Intake) because(by events.By, cause string) {
 	}
 }
 
-// reported returns the events of the step, the changes last.
+// reported returns the events of the step. The changes come last.
 func (in *Intake) reported() []events.Event {
 	r := &in.report
 	if r.changes.Total() > 0 {
@@ -65,8 +65,8 @@ func (in *Intake) reported() []events.Event {
 	return out
 }
 
-// reportRefused reports what of a scope is refused for another reason than was reported before. It looks
-// at all of them, thousands perhaps, only when some may be others.
+// reportRefused reports refusals of a scope that are new, or have a new reason. It looks at them
+// only after a change: there may be thousands.
 func (in *Intake) reportRefused(sc *scope) {
 	if sc.reported == len(sc.refused) {
 		return
@@ -104,7 +104,7 @@ func (in *Intake) reportRefused(sc *scope) {
 	}
 }
 
-// reportHold reports what the guard holds, and since when: the event is later than that.
+// reportHold reports a hold with its start, which is earlier than the event.
 func (in *Intake) reportHold(lasts string) {
 	h := in.named
 	r := &events.Resources{}
@@ -117,14 +117,14 @@ func (in *Intake) reportHold(lasts string) {
 	})
 }
 
-// reportCarriedOut reports that the guard lets n held deletions go.
+// reportCarriedOut reports that the guard carries out n held deletions.
 func (in *Intake) reportCarriedOut(n int, reason string) {
 	in.report.by, in.report.reason = events.ByGuard, reason
 	in.tell(events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: reason, Text: fmt.Sprintf("%d held deletions carried out", n)})
 }
 
-// reportClosed reports that the source is out of contact: each kind of trouble once until it is in
-// contact again, because of two addresses each may have another.
+// reportClosed reports that the source is out of contact: each kind of trouble once until the next
+// contact, because two addresses may fail in turn, each in its own way.
 func (in *Intake) reportClosed(e Closed, was bool) {
 	t := events.Lost
 	switch {
@@ -151,7 +151,7 @@ func (in *Intake) reportClosed(e Closed, was bool) {
 	in.tell(events.Event{Type: t, By: events.ByUpstream, Text: what, Reason: text.Shorten(e.Reason, maxReason), Command: "relay upstreams " + in.name})
 }
 
-// reportContact reports that the source is in contact, and whether that is at another address.
+// reportContact reports that the source is in contact again, or at another address.
 func (in *Intake) reportContact() {
 	c := &in.contact
 	if !c.lost.IsZero() {

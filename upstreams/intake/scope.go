@@ -15,88 +15,88 @@ import (
 
 const (
 	maxKeptRefused = 10_000 // refused names of one scope
-	maxReason      = 512    // bytes of why a resource is refused
+	maxReason      = 512    // bytes of the reason of a refusal
 	maxKeptName    = 1024   // bytes of a name: a namespace and a name have 253 characters at most
 )
 
-// records are what the source has.
+// records are the resources of the source.
 type records struct {
 	scopes           map[string]*scope
 	kinds            map[mirror.Kind]*kind
-	resources, bytes int // that the records hold
+	resources, bytes int // held by the records
 	discovery        *discovery
-	believe          bool // the source is a relay, whose word on the way of a resource counts
+	believe          bool // the source is a relay, whose path of a resource is trusted
 }
 
 func newRecords() records {
 	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery()}
 }
 
-// kind is one kind of resources.
+// kind is one kind of resource.
 type kind struct {
 	kind   mirror.Kind
 	scopes []*scope // by rank
-	// unanswered names the scopes without an answer of the present stream. While there are any,
+	// unanswered names the scopes without an answer on the present stream. Until they are answered,
 	// names that no scope has are pending: after a rollback, an istiod answers the newest version
-	// with nothing before an older one brings all that it had.
+	// with nothing before an older version brings everything.
 	unanswered map[string]bool
 	pending    map[string]struct{}
-	// graceUntil: until then names are pending, too, because a scope has become empty while there
-	// are others. Zero when none has.
+	// graceUntil: until then names are pending, because one of several scopes became empty. Zero:
+	// none.
 	graceUntil time.Time
 }
 
-// waits reports whether it is too early to tell that a name of the kind is gone.
+// waits reports whether it is too early to say that a name of the kind is gone.
 func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZero() }
 
-// scope is a Scope and what the source has of it. Most scopes are empty, so that maps are made when the first
-// element comes; there may be hundreds of sources.
+// scope is a Scope with its records. Most scopes stay empty, and there may be hundreds of sources:
+// maps are made when the first element comes.
 type scope struct {
 	Scope
-	answered   bool // the present source has told what the scope has
+	answered   bool // the present source has answered the scope
 	byName     map[string]*record
 	groups     groups         // of the marks of the records
-	marked     int            // records that have one
+	marked     int            // number of records with a mark
 	generation uint32         // of the newest update
-	parts      *told          // of a complete answer whose last part has not come; nil while there is none
-	torn       bool           // the present stream has elements without a readable name
-	leftOut    map[string]int // records, by reason
+	parts      *counted       // of a complete answer until its last part has come, else nil
+	torn       bool           // the present stream has sent elements without a readable name
+	leftOut    map[string]int // number of records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
 	refused map[string]string
-	// told are those of refused that are in the journal of events. reported is how many were refused when
-	// that was looked at, -1 when one was refused since.
+	// told are the refusals that the event journal has. reported is how many were refused at the
+	// last look, or -1 after a new refusal.
 	told        map[string]string
 	reported    int
 	moreRefused int
-	// panicked are the elements that have made the code panic. It does not try them again.
+	// panicked has the hash of elements over which the code panicked. They are not tried again.
 	panicked map[string]xxh3.Uint128
 }
 
-// unconfirmed is the generation of records that the present source has not told of.
+// unconfirmed is the generation of records that the present source has not sent.
 const unconfirmed = 0
 
-// record is one name of one scope.
+// record is one name in one scope.
 type record struct {
-	hash     xxh3.Uint128     // of the element as received; zero when that was not accepted
-	resource *mirror.Resource // last good content, as it is held here; nil when there is none, or when it is left out
-	// original is the content as received, and stamped, when that was reshaped.
+	hash     xxh3.Uint128     // of the newest element; zero if that was not accepted
+	resource *mirror.Resource // last good content, as imported; nil if there is none or it is left out
+	// original is the content as received, and stamped, if the import changed it.
 	original   *mirror.Resource
-	version    string // that the source gave
-	mark       uint64 // of the element as received, zero for none
+	version    string // given by the source
+	mark       uint64 // of the newest element, zero for none
 	leftOut    leftOut
 	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
-	generation uint32 // of the update that it was last part of
-	relayed    bool   // hash was a relay's: what it told of its way is believed
+	generation uint32 // of the last update with this name
+	relayed    bool   // hash came from a relay, whose path of the resource is trusted
 	lacks      bool   // fields of the element are left out
 }
 
-// accepted reports whether what was received last was accepted.
+// accepted reports whether the newest element was accepted.
 func (r *record) accepted() bool { return r.hash != xxh3.Uint128{} }
 
-// seconds returns a time as records have it, zero for unknown.
+// seconds returns a time for record.at, zero for unknown.
 func seconds(t time.Time) uint32 { return uint32(min(max(t.Unix(), 0), math.MaxUint32)) }
 
-// since returns when the content came, the zero time when that is not known.
+// since returns when the content came, the zero time if unknown.
 func (r *record) since() time.Time {
 	if r.at == 0 {
 		return time.Time{}
@@ -104,7 +104,7 @@ func (r *record) since() time.Time {
 	return time.Unix(int64(r.at), 0)
 }
 
-// name returns the name of what a record holds, as the source has it.
+// name returns the name of a record with content, as the source has it.
 func (r *record) name() string {
 	if r.original != nil {
 		return r.original.FullName()
@@ -112,7 +112,7 @@ func (r *record) name() string {
 	return r.resource.FullName()
 }
 
-// size returns what a record holds, in bytes.
+// size returns how many bytes a record holds.
 func (r *record) size() (n int) {
 	if r.resource != nil {
 		n = len(r.resource.DeltaEntry())
@@ -123,8 +123,8 @@ func (r *record) size() (n int) {
 	return n
 }
 
-// kept returns what the disk, or the next source, keeps of a record that holds something. Without the
-// hash, the content is decoded when it comes again.
+// kept returns a record with content for the disk or for the next source. Without a hash, the
+// content is decoded when it comes again.
 func (im *Rules) kept(sc *scope, r *record) state.Record {
 	out := state.Record{Resource: r.resource, Original: r.original, Version: r.version, Hash: r.hash.Bytes(), At: r.since()}
 	if r.lacks {
@@ -136,15 +136,15 @@ func (im *Rules) kept(sc *scope, r *record) state.Record {
 	return out
 }
 
-// setVersion takes over the version that the source gives the content: none on a SotW stream. A
-// version of earlier content would, on resuming, claim what is not held.
+// setVersion sets the version of the content; a SotW stream gives none. The version of earlier
+// content would be a false claim when a stream resumes.
 func (r *record) setVersion(version []byte) {
 	if string(version) != r.version {
 		r.version = string(version)
 	}
 }
 
-// kind returns what is known of a kind, and makes it known.
+// kind returns the entry of a kind, and makes one if there is none.
 func (rs *records) kind(of mirror.Kind) *kind {
 	k := rs.kinds[of]
 	if k == nil {
@@ -154,7 +154,7 @@ func (rs *records) kind(of mirror.Kind) *kind {
 	return k
 }
 
-// scope returns what is known of a scope and its kind, and makes it known.
+// scope returns the entries of a scope and of its kind, and makes them if there are none.
 func (rs *records) scope(s Scope) (*kind, *scope) {
 	k := rs.kind(s.Kind)
 	sc := rs.scopes[s.Name]
@@ -209,12 +209,12 @@ func (sc *scope) setLeftOut(rec *record, why leftOut) {
 	rec.leftOut = why
 }
 
-// refuse notes that what was received of a name is not accepted.
+// refuse notes that the newest content of a name is not accepted.
 func (sc *scope) refuse(name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
 		out.Refuse(sc.Name+" "+abbreviate(name), err)
 	} else {
-		out.RefusedTotal++ // nothing is formatted: there may be millions
+		out.RefusedTotal++ // format nothing: there may be millions
 	}
 	if len(name) > maxKeptName {
 		name = abbreviate(name)
@@ -230,9 +230,9 @@ func (sc *scope) refuse(name string, err error, out *Result) {
 	sc.reported = -1
 }
 
-// dropUnopened drops the scopes of a kind that the present stream does not have, once it has
-// answered the others. A relay is asked for one version, and what another server told under the
-// others is void.
+// dropUnopened deletes the records of scopes that the open stream does not have, once it has
+// answered the others. A relay is asked for one version: records in others came from another
+// server.
 func (in *Intake) dropUnopened(k *kind) {
 	if !in.open || len(k.unanswered) > 0 || len(in.opened) == 0 {
 		return
@@ -244,7 +244,7 @@ func (in *Intake) dropUnopened(k *kind) {
 	}
 }
 
-// hasUnconfirmed reports whether there are records that the present source has not told of.
+// hasUnconfirmed reports whether the present source has not sent some of the records.
 func (in *Intake) hasUnconfirmed() bool {
 	for _, sc := range in.scopes {
 		for _, rec := range sc.byName {
@@ -256,8 +256,8 @@ func (in *Intake) hasUnconfirmed() bool {
 	return false
 }
 
-// isTorn reports whether the source has elements without a readable name. They may be what seems to
-// be gone.
+// isTorn reports whether the source has sent elements without a readable name. A name that seems
+// gone may be theirs.
 func (in *Intake) isTorn() bool {
 	for _, sc := range in.scopes {
 		if sc.torn {
@@ -267,7 +267,7 @@ func (in *Intake) isTorn() bool {
 	return false
 }
 
-// settle reconciles the names that were pending, once the kind does not wait any more.
+// settle reconciles the pending names of a kind, unless it still waits.
 func (in *Intake) settle(k *kind) {
 	if len(k.pending) == 0 || k.waits() {
 		return
@@ -277,7 +277,7 @@ func (in *Intake) settle(k *kind) {
 	in.reconcile(k, names)
 }
 
-// Pending returns the names of the scopes that the source was asked for and has never answered.
+// Pending returns the names of the opened scopes that the source has never answered.
 func (in *Intake) Pending() (names []string) {
 	for _, name := range in.opened {
 		if in.pends(name) {
@@ -292,26 +292,25 @@ func (in *Intake) pends(name string) bool {
 	return sc == nil || !sc.answered
 }
 
-// Versions returns the names that are held of a scope, each with the version that the source gave
-// it. A name whose newest content was not accepted has an empty one: it is asked for again.
+// Versions returns the names in a scope, each with the version that the source gave. The version of
+// content that was not accepted is empty, so that the source sends it again.
 func (in *Intake) Versions(name string) map[string]string {
 	sc := in.scopes[name]
 	if sc == nil || len(sc.byName) == 0 || sc.Kind == mirror.MeshConfig {
-		return nil // an istiod's MeshConfig has no name to speak of it by
+		return nil // an istiod's MeshConfig has no name
 	}
 	out := make(map[string]string, len(sc.byName))
 	for name, rec := range sc.byName {
 		version := rec.version
 		if !rec.accepted() {
-			version = "" // ask for it again
+			version = ""
 		}
 		out[name] = version
 	}
 	return out
 }
 
-// Holds reports whether what was accepted last of a name of a scope is an element with Decode of that
-// digest and size.
+// Holds reports whether the accepted content of a name has this digest and size (Element.Decode).
 func (in *Intake) Holds(scope, name string, digest xxh3.Uint128, size int) bool {
 	sc := in.scopes[scope]
 	if sc == nil {

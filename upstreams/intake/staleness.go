@@ -14,38 +14,38 @@ import (
 	"meshrelay/mirror"
 )
 
-// StaleAnnotation is the annotation, with a time in RFC 3339, of what a source that is out
-// of contact gave, if its config asks for that. The time is that of the last contact.
+// StaleAnnotation is the annotation of resources whose source is out of contact, if the config asks
+// for it. Its value is the last contact in RFC 3339.
 const StaleAnnotation = "meshrelay.io/stale-since"
 
-// staleness is how long a source has been out of contact, and what that means.
+// staleness is how long a source has been out of contact, and what follows from it.
 type staleness struct {
 	rule     staleRule
 	byKind   map[mirror.Kind]staleRule
 	annotate bool
 
 	inContact bool
-	// since is when the source was last in contact, zero when it never was. lasted tells that it was
-	// later, too: a former process was killed, and had written no later time.
+	// since is the last contact, zero if there was none. lasted: there was a later one, but a
+	// former process was killed before it wrote that down.
 	since   time.Time
 	lasted  bool
 	isStale bool
-	// told, while out of contact, has the kinds that a stream has told in full: zero while the
-	// stream follows them, or when it ended.
+	// told has the kinds that a stream has answered while the source is not in contact: zero while
+	// the stream follows them, else when it ended.
 	told     map[mirror.Kind]time.Time
 	withheld map[mirror.Kind]struct{} // kinds that are not served
 
-	// marked: what is served bears the annotation; unmarked has these resources without it.
+	// marked: served resources have the annotation. unmarked has them without it.
 	marked   bool
 	unmarked map[mirror.Key]*mirror.Resource
 }
 
 type staleRule struct {
-	staleAfter, expireAfter time.Duration // of the latter, 0 is never
+	staleAfter, expireAfter time.Duration // expireAfter 0 is never
 	drop                    bool
 }
 
-// ends returns how long after the last contact a rule has resources go; false for never.
+// ends returns how long after the last contact resources expire; false for never.
 func (r staleRule) ends() (after time.Duration, ok bool) {
 	switch {
 	case r.drop && r.expireAfter > 0:
@@ -88,13 +88,13 @@ func (s *staleness) ruleOf(kind mirror.Kind) staleRule {
 	return s.rule
 }
 
-// withholds reports whether a kind is not served.
+// withholds reports whether a kind is not served because it has expired.
 func (s *staleness) withholds(kind mirror.Kind) bool {
 	_, ok := s.withheld[kind]
 	return ok
 }
 
-// restore is for what comes from disk: it is stale until the source has told all that it has.
+// restore makes restored resources stale until the source has given all its content.
 func (s *staleness) restore(lastContact time.Time, lasted bool, now time.Time, expire bool) {
 	if lastContact.After(now) {
 		lastContact = now // the clock was set back
@@ -115,7 +115,7 @@ func (s *staleness) restore(lastContact time.Time, lasted bool, now time.Time, e
 	}
 }
 
-// lose is the end of the contact, or of a stream that has not come to be one.
+// lose notes the end of the contact, or of a stream that did not bring contact.
 func (s *staleness) lose(now time.Time) {
 	if s.inContact {
 		s.inContact, s.since = false, now
@@ -124,13 +124,13 @@ func (s *staleness) lose(now time.Time) {
 		if ended.IsZero() {
 			s.told[kind] = now
 			if s.since.IsZero() {
-				s.since = now // it never told all that it has
+				s.since = now // the stream did not give all its content
 			}
 		}
 	}
 }
 
-// freshen notes that a stream has told all of a kind. It reports whether that was withheld.
+// freshen notes that a stream has answered a kind. It reports whether that was withheld.
 func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	if s.inContact {
 		return false
@@ -147,7 +147,7 @@ func (s *staleness) regain() {
 	clear(s.told)
 }
 
-// expires reports whether its rule takes a kind out of what is served now, and withholds it then.
+// expires reports whether a kind has expired, and withholds it then.
 func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
 	over := s.isOver(kind, now)
 	if over {
@@ -156,7 +156,7 @@ func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
 	return over
 }
 
-// isOver reports whether the rule of a kind has its resources go.
+// isOver reports whether the rule of a kind lets its resources expire.
 func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
 	after, ok := s.ruleOf(kind).ends()
 	if !ok || s.inContact || s.since.IsZero() {
@@ -171,7 +171,8 @@ func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
 	return now.Sub(since) >= after
 }
 
-// reconsider reports whether there are kinds that the rules withhold no longer.
+// reconsider ends the withholding of kinds that have not expired by the present rules. It reports
+// whether there were any.
 func (s *staleness) reconsider(now time.Time) (back bool) {
 	for kind := range s.withheld {
 		if !s.isOver(kind, now) {
@@ -182,7 +183,7 @@ func (s *staleness) reconsider(now time.Time) (back bool) {
 	return back
 }
 
-// plan calls later with the times at which something will become of the passing of time.
+// plan passes the next deadlines to later.
 func (s *staleness) plan(later func(time.Time)) {
 	if s.inContact || s.since.IsZero() {
 		return
@@ -202,7 +203,7 @@ func (s *staleness) plan(later func(time.Time)) {
 
 func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
 
-// mayExpire reports whether a rule takes resources out of what is served. It allocates nothing.
+// mayExpire reports whether a rule lets resources expire. It allocates nothing.
 func (s *staleness) mayExpire() bool {
 	_, ends := s.rule.ends()
 	for _, r := range s.byKind {
@@ -212,8 +213,8 @@ func (s *staleness) mayExpire() bool {
 	return ends
 }
 
-// grain returns how exactly the disk has to know the last contact, if anything counts from it: a rule
-// that has resources go, or the annotation.
+// grain returns how exactly the disk must have the last contact, and whether anything counts from
+// it: a rule that lets resources expire, or the annotation.
 func (s *staleness) grain() (grain time.Duration, counts bool) {
 	grain, counts = contactGrain, s.annotate
 	for _, r := range s.rules() {
@@ -224,10 +225,10 @@ func (s *staleness) grain() (grain time.Duration, counts bool) {
 	return grain, counts
 }
 
-// marks reports whether resources bear the annotation.
+// marks reports whether served resources must have the annotation.
 func (s *staleness) marks() bool { return s.annotate && s.isStale && !s.inContact }
 
-// annotated returns r as it is served.
+// annotated returns r with the annotation, if it must have it.
 func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resource {
 	delete(s.unmarked, key)
 	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
@@ -240,7 +241,7 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 	}
 	out, err := rw.Rewrite(r)
 	if err != nil {
-		return r // as it is, rather than not at all
+		return r // better without the annotation than not at all
 	}
 	s.unmarked[key] = r
 	return out
@@ -254,7 +255,7 @@ func (s *staleness) plain(served *mirror.Store, key mirror.Key) *mirror.Resource
 	return served.Get(key)
 }
 
-// expire notes what has become stale, and takes out what is not to be served any more.
+// expire reports a source that has become stale, and removes expired resources.
 func (in *Intake) expire() {
 	if in.stale.inContact {
 		return
@@ -293,7 +294,8 @@ func (in *Intake) expire() {
 	}
 }
 
-// expired counts, by kind, what the source has and is not served because it has expired.
+// expired counts, by kind, the resources of the source that are not served because they have
+// expired.
 func (in *Intake) expired() map[string]int {
 	out := map[string]int{}
 	for kind := range in.stale.withheld {

@@ -8,7 +8,7 @@ import (
 	"meshrelay/state"
 )
 
-// maxRefused bounds the refusals that a Status lists.
+// maxRefused is how many refusals a Status lists.
 const maxRefused = 100
 
 // Status is what an Intake knows of its source. Counters are since the start of the process.
@@ -16,53 +16,54 @@ type Status struct {
 	// Synced: the source has given its complete content at least once. It stays true through
 	// disconnects (PROTOCOL C21).
 	Synced bool `json:"synced"`
-	// Complete: what the present stream has given is complete, since CompleteAt.
+	// Complete: the present source has given all its content, first at CompleteAt.
 	Complete   bool      `json:"-"`
 	CompleteAt time.Time `json:"-"`
 	InContact  bool      `json:"-"`
-	// LastUpdate is when the source last told anything, or, after a restart until it does, was last
-	// in contact. It is zero when neither is known.
+	// LastUpdate is when the source last sent anything. After a restart, it is the last contact
+	// until then. Zero is unknown.
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
-	// Pending are the type URLs without an answer yet, while not synced.
+	// Pending are the type URLs without an answer, while not synced.
 	Pending []string `json:"pending,omitempty"`
-	// Refused are resources, or files, whose newest content is bad, so that the last good one is
-	// served: at most a hundred, with RefusedTotal of them in all.
+	// Refused are resources or files whose newest content is refused, so that the last good one is
+	// served: at most a hundred. RefusedTotal counts all.
 	Refused      []Refusal `json:"refused,omitempty"`
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
-	// Panics counts the panics over single resources of the source, which are refused.
+	// Panics counts panics over single resources, which are refused.
 	Panics uint64 `json:"panics,omitempty"`
-	// LeftOut counts the resources of the source that are left out now, by reason.
+	// LeftOut counts the resources that are left out now, by reason.
 	LeftOut map[string]int `json:"leftOut,omitempty"`
-	// OverLimit counts what the limits refuse now.
+	// OverLimit counts the resources that the limits refuse now.
 	OverLimit int `json:"overLimit,omitempty"`
-	// Stale: the source has been out of contact for too long, or since the start of the relay. It
-	// was last in contact at StaleSince; with StaleLater, also after that.
+	// Stale: the source is out of contact for too long, or since the start of the relay. StaleSince
+	// is the last known contact. StaleLater: there was a later one.
 	Stale      bool      `json:"stale,omitempty"`
 	StaleSince time.Time `json:"staleSince,omitzero"`
 	StaleLater bool      `json:"staleLater,omitempty"`
-	// Expired counts what is not served because the source is stale, by "group/Kind".
+	// Expired counts the resources that are not served because the source is stale, by
+	// "group/Kind".
 	Expired map[string]int `json:"expired,omitempty"`
-	// Held is set while the guard holds deletions, Frozen while an operator freezes the source.
+	// Held is set while the guard holds deletions, Frozen while the upstream is frozen.
 	Held   *Held   `json:"held,omitempty"`
 	Frozen *Frozen `json:"frozen,omitempty"`
 }
 
 // Held are the deletions that the guard of a source holds.
 type Held struct {
-	// ID names what is held by its content: the keys and versions.
+	// ID is a hash of the held keys and versions.
 	ID    string    `json:"id"`
 	Since time.Time `json:"since"`
-	// Clock is how the time of the hold goes: running, stopped, over or none.
+	// Clock is the state of the hold's clock: running, stopped, over or none.
 	Clock string `json:"clock"`
-	// Until is when a running clock will be over. Left is the time of a stopped one, as in 7m30s.
+	// Until is when a running clock is over. Left is the time left of a stopped one, as in 7m30s.
 	Until time.Time `json:"until,omitzero"`
 	Left  string    `json:"left,omitempty"`
 	// Asked is when the source was last asked to repeat what it has, once the clock is over.
 	Asked time.Time `json:"asked,omitzero"`
 	// Reason is why the deletions look like an accident.
 	Reason string `json:"reason"`
-	// Removals are held, of the Of resources that the source had. Examples are some, as
-	// "group/Kind namespace/name".
+	// Removals counts the held deletions, Of the resources that the source had. Examples are some,
+	// as "group/Kind namespace/name".
 	Removals int      `json:"removals"`
 	Of       int      `json:"of"`
 	Examples []string `json:"examples,omitempty"`
@@ -72,17 +73,17 @@ type Held struct {
 const (
 	ClockRunning = "running"
 	ClockStopped = "stopped" // the source is out of contact
-	ClockOver    = "over"    // the source has to repeat that the deletions are meant
-	ClockNone    = "none"    // only an operator, or the source, ends the hold
+	ClockOver    = "over"    // the source has to repeat the deletions
+	ClockNone    = "none"    // only an operator or the source ends the hold
 )
 
-// HeldDeletion is one deletion that a guard holds: of "group/Kind", in the version that is served.
+// HeldDeletion is one deletion that a guard holds. Version is the served one.
 type HeldDeletion struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Version   string `json:"version"`
-	// Created is when the resource was created, where the source tells it.
+	// Created is when the resource was created, if the source says it.
 	Created time.Time `json:"created,omitzero"`
 	// Since is when the source deleted it.
 	Since time.Time `json:"since"`
@@ -95,14 +96,14 @@ type HeldUpstream struct {
 	Deletions []HeldDeletion `json:"deletions"`
 }
 
-// Frozen is how an operator freezes a source.
+// Frozen is the freeze of an upstream.
 type Frozen struct {
 	state.Frozen
 	// Waiting counts the resources that the source has changed or deleted since.
 	Waiting int `json:"waiting"`
 }
 
-// Status returns what is known at a time.
+// Status returns the status at a time.
 func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
@@ -126,7 +127,7 @@ func (in *Intake) Status(now time.Time) Status {
 	return st
 }
 
-// describeScopes sets what a status has of all scopes.
+// describeScopes sets the counters over all scopes.
 func (in *Intake) describeScopes(st *Status) {
 	st.LeftOut = map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
@@ -152,7 +153,7 @@ func (in *Intake) describeScopes(st *Status) {
 	}
 }
 
-// HeldDeletions returns what is held, nothing when nothing is.
+// HeldDeletions returns the held deletions, or nil.
 func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	in.now = now
 	if in.held == nil {
@@ -169,7 +170,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	return []HeldUpstream{out}
 }
 
-// describeHold returns the hold as a status shows it.
+// describeHold returns the hold for a status.
 func (in *Intake) describeHold() Held {
 	h := in.held
 	out := Held{ID: in.namedHold().id, Since: h.since, Clock: ClockNone, Reason: h.why, Asked: h.asked, Removals: len(in.leaving), Of: h.of}

@@ -17,7 +17,7 @@ func (e Opened) step(in *Intake, _ *Output) {
 		clear(k.unanswered)
 	}
 	for _, sc := range in.scopes {
-		sc.parts, sc.torn = nil, false // the stream tells that anew
+		sc.parts, sc.torn = nil, false // of the former stream
 	}
 	for _, s := range e.Scopes {
 		in.opened = append(in.opened, s.Name)
@@ -29,7 +29,7 @@ func (e Opened) step(in *Intake, _ *Output) {
 	in.startStream(in.departures)
 }
 
-// startStream has the deletions that follow the departure of a number judged together.
+// startStream has all deletions after this departure judged together.
 func (in *Intake) startStream(number uint64) {
 	in.syncing, in.opening, in.openedAt = true, true, number
 }
@@ -67,7 +67,7 @@ func (e Received) step(in *Intake, out *Output) {
 		back = in.freshen(k) || back
 	}
 	if e.Live && in.unswept && (!e.Unsure || !in.hasUnconfirmed()) {
-		// It is like the answer of a new stream: all that is gone is judged together.
+		// Judge all that is gone together, as for the answer of a new stream.
 		in.startStream(number)
 		in.sweep()
 	}
@@ -79,7 +79,7 @@ func (e Received) step(in *Intake, out *Output) {
 	out.Clusters = in.discovery.ask()
 }
 
-// takeUpdate takes in an update. Of a panic it is refused as a whole, as far as it was not taken in.
+// takeUpdate applies an update. After a panic it refuses the rest of it.
 func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 	k, sc := in.scope(u.Scope)
 	defer func() {
@@ -105,8 +105,8 @@ func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 	}
 }
 
-// unsettled reports whether it is too early to judge by what is gone how much that is: the stream
-// has not answered everything, or a scope that has lost all may yet have it back.
+// unsettled reports whether more names may still come: a scope is not answered, or an emptied scope
+// has its grace. It is too early to count what is gone.
 func (in *Intake) unsettled() bool {
 	for _, k := range in.kinds {
 		if k.waits() {
@@ -116,8 +116,8 @@ func (in *Intake) unsettled() bool {
 	return false
 }
 
-// touch notes that the source is in contact, once it has told all that it has. live reports
-// whether the source claims so itself, and back whether kinds are served again that were withheld.
+// touch marks the source as in contact once it has given all its content. live: the source says so
+// itself. back: withheld kinds are served again.
 func (in *Intake) touch(live, back bool) {
 	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
 	in.noteComplete(live)
@@ -136,7 +136,7 @@ func (in *Intake) touch(live, back bool) {
 	in.end(in.unsettled())
 }
 
-// sweep drops what the present source, which has told all, did not confirm.
+// sweep removes all that the present source did not confirm. It has given all its content.
 func (in *Intake) sweep() {
 	in.unswept = false
 	for _, sc := range in.scopes {
@@ -147,12 +147,12 @@ func (in *Intake) sweep() {
 	in.reconcileAll()
 }
 
-// freshen notes that the open stream has told all of a kind. It reports whether that was withheld.
+// freshen notes that the open stream has answered a kind. It reports whether that was withheld.
 func (in *Intake) freshen(k *kind) (back bool) {
 	return in.open && !k.waits() && in.stale.freshen(k.kind)
 }
 
-// noteComplete notes that the source has told all that it has for the first time.
+// noteComplete notes that the source has given all its content for the first time.
 func (in *Intake) noteComplete(live bool) {
 	if in.complete || !live && (len(in.opened) == 0 || slices.ContainsFunc(in.opened, in.pends) || len(in.discovery.waiting) > 0) {
 		return
@@ -163,7 +163,7 @@ func (in *Intake) noteComplete(live bool) {
 	in.tell(events.Event{Type: events.Synced, By: events.ByUpstream, Text: fmt.Sprintf("resources: %d", in.tallies.all.size)})
 }
 
-// regain notes that the source is in contact. It reports whether kinds were withheld.
+// regain marks the source as in contact. It reports whether kinds were withheld.
 func (in *Intake) regain() (back bool) {
 	if in.stale.inContact {
 		return false
@@ -192,7 +192,7 @@ func (e Endpoints) step(in *Intake, out *Output) {
 	out.Clusters = in.discovery.ask()
 }
 
-// endGraces ends the grace of the kinds that which picks: what they have lost is gone.
+// endGraces ends the grace of the kinds that which picks: names that are still missing are gone.
 func (in *Intake) endGraces(which func(*kind) bool) {
 	back, ended := false, false
 	for _, k := range in.kinds {
@@ -210,7 +210,7 @@ func (in *Intake) endGraces(which func(*kind) bool) {
 	}
 }
 
-// panicked counts a panic over a resource, and returns it as an error of that.
+// panicked counts and logs a panic over a resource, and returns it as an error.
 func (in *Intake) panicked(name string, p *mirror.Panic) error {
 	in.panics++
 	if in.panics <= maxLoggedPanics || in.panics%maxLoggedPanics == 0 {
@@ -219,10 +219,10 @@ func (in *Intake) panicked(name string, p *mirror.Panic) error {
 	return p
 }
 
-// maxLoggedPanics is how many panics are logged with their stacks; after that, one of so many.
+// maxLoggedPanics is how many panics are logged with their stacks. Later only one in so many is.
 const maxLoggedPanics = 20
 
-// Panicked is the event that the code of the source has panicked outside the intake.
+// Panicked is the event that the source's code panicked outside the intake.
 type Panicked struct {
 	What  string
 	Panic *mirror.Panic
@@ -239,7 +239,7 @@ func abbreviate(s string) string {
 	return s
 }
 
-// EndGraces is the event that no name turns up in another scope any more. The time does that, too.
+// EndGraces is the event that ends all graces before their time.
 type EndGraces struct{}
 
 func (EndGraces) step(in *Intake, _ *Output) {

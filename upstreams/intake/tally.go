@@ -7,18 +7,19 @@ import (
 )
 
 const (
-	// guardWindow is how far back the guard looks for what a source has lost bit by bit.
+	// guardWindow is the time over which the guard adds up deletions.
 	guardWindow = time.Minute
-	// fewest resources make the loss of all of them look like an accident, whatever guard.count is.
+	// fewest is how many resources look like an accident when all are lost, whatever guard.count
+	// is.
 	fewest = 3
 )
 
-// tally counts what is served of a source, as a whole or of one kind.
+// tally counts the served resources of a source, or of one of its kinds.
 type tally struct {
 	size  int
-	added int // of size: what is new since the guard last judged deletions
-	// most is the largest size within guardWindow, and bySecond the sizes that it is made of:
-	// the oldest first, falling, because a size that is followed by a larger one does not matter.
+	added int // part of size: new since the guard last judged deletions
+	// most is the largest size within guardWindow. bySecond has the sizes behind it, oldest first
+	// and falling: a size before a larger one does not matter.
 	most     int
 	bySecond []sizeAt
 }
@@ -28,10 +29,10 @@ type sizeAt struct {
 	size int
 }
 
-// had returns how many there were before n deletions, without those that came with or after them.
+// had returns the size before n deletions, without what was added with or after them.
 func (t *tally) had(n int) int { return max(t.size-t.added, n) }
 
-// note remembers how large the source is now.
+// note remembers the present size.
 func (t *tally) note(now time.Time) {
 	for len(t.bySecond) > 0 && now.Sub(t.bySecond[0].at) > guardWindow {
 		t.bySecond = t.bySecond[1:]
@@ -45,7 +46,7 @@ func (t *tally) note(now time.Time) {
 	t.most = max(t.bySecond[0].size, t.size)
 }
 
-// tallies are the tally of a source and that of each of its kinds.
+// tallies are the tallies of a source and of each kind.
 type tallies struct {
 	all    tally
 	byKind map[mirror.Kind]*tally
@@ -67,13 +68,13 @@ func (t *tallies) each(f func(*tally)) {
 	}
 }
 
-// add counts resources in.
+// add counts n more resources.
 func (t *tallies) add(k mirror.Kind, n int) {
 	t.all.size += n
 	t.kind(k).size += n
 }
 
-// addNew counts a resource in that is new, and was not restored.
+// addNew counts one more resource as new. Restored ones are not new.
 func (t *tallies) addNew(k mirror.Kind) {
 	t.add(k, 1)
 	t.all.added++
@@ -85,17 +86,17 @@ func (t *tallies) remove(k mirror.Kind) {
 	t.kind(k).size--
 }
 
-// settle makes what is new part of what the source had.
+// settle counts new resources as old ones.
 func (t *tallies) settle() {
 	if t.all.added > 0 {
 		t.each(func(one *tally) { one.added = 0 })
 	}
 }
 
-// forget is settle, and forgets how large the source has been.
+// forget counts new resources as old ones, and forgets earlier sizes.
 func (t *tallies) forget() {
 	t.each(func(one *tally) { one.added, one.most, one.bySecond = 0, 0, nil })
 }
 
-// note remembers how large the source is now.
+// note remembers the present sizes.
 func (t *tallies) note(now time.Time) { t.each(func(one *tally) { one.note(now) }) }

@@ -9,20 +9,19 @@ import (
 	"meshrelay/mirror"
 )
 
-// Trace is what became of one resource of a source on its way in.
+// Trace explains the import of one resource of a source.
 type Trace struct {
 	Upstream string
 	// Original is the key at the source, Key the served key.
 	Original, Key mirror.Key
-	// Reason is why the resource is left out, empty when it is imported; Detail is a sentence.
+	// Reason is why the resource is left out, empty if it is imported. Detail is a sentence.
 	Reason, Detail string
-	// Refused tells what is wrong with the newest content; the last good one is served, if any.
+	// Refused is what is wrong with the newest content. The last good one is served, if any.
 	Refused string
-	// Resource is what is held since Since, nil when the resource is left out or never was good.
+	// Resource is the imported content, nil if it is left out or never was good. Since is when it came.
 	Resource *mirror.Resource
 	Since    time.Time
-	// From is what the source has, nil when that is not known. But for its provenance, it is
-	// Resource when nothing was reshaped.
+	// From is the resource before rewriting, nil if unknown. It is Resource if nothing was changed.
 	From *mirror.Resource
 }
 
@@ -32,12 +31,12 @@ type LeftOut struct {
 	Kind      string `json:"kind"` // "group/Kind"
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Reason is the rule that leaves it out, Detail explains it in a sentence.
+	// Reason is the rule that leaves it out. Detail is a sentence.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// LeftOut returns what is not imported, sorted.
+// LeftOut returns the resources that are left out, sorted.
 func (in *Intake) LeftOut() []LeftOut {
 	var out []LeftOut
 	for _, k := range in.kinds {
@@ -60,8 +59,8 @@ func (in *Intake) LeftOut() []LeftOut {
 	return out
 }
 
-// Trace returns the traces of the names that have a key, at the source or served. Of a name that
-// several scopes have, it returns the served one.
+// Trace returns the traces of the resources with a key, at the source or served. If several scopes
+// have a name, it returns the served one.
 func (in *Intake) Trace(key mirror.Key) []Trace {
 	byName := map[string]Trace{}
 	trace := func(sc *scope, name string) {
@@ -107,16 +106,16 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 	return tr
 }
 
-// traceServed explains why a key is served that the source does not have.
+// traceServed explains a served key that the source does not have.
 func (in *Intake) traceServed(key mirror.Key) []Trace {
 	_, leaves := in.leaving[key]
 	_, differs := in.differing[key]
 	detail := ""
 	switch {
 	case in.frozen != nil && differs:
-		detail = "the upstream says otherwise, and is frozen: relay unfreeze " + in.name
+		detail = "the upstream is frozen, and has something else now: relay unfreeze " + in.name
 	case leaves:
-		detail = "the upstream has deleted it, and its guard holds that back: relay held " + in.name
+		detail = "the upstream has deleted it, and its guard holds the deletion: relay held " + in.name
 	default:
 		return nil
 	}

@@ -17,36 +17,37 @@ import (
 var (
 	errDuplicate = errors.New("the name comes twice in one response; the first is kept")
 	errNoName    = errors.New("the element has no name")
-	errNoMCP     = errors.New("the element is no istio.mcp.v1alpha1.Resource")
-	// errPanicked tells that content is not tried again.
-	errPanicked = errors.New("internal error of the relay, as before: the resource is tried again when it changes; the log has the stack")
+	errNoMCP     = errors.New("the element is not an istio.mcp.v1alpha1.Resource")
+	// errPanicked is the error of content that has panicked before. It is not tried again.
+	errPanicked = errors.New("internal error of the relay: the log has the stack; the resource is tried again when it changes")
 )
 
-// unnamedElement names refused elements whose own name can not be read.
+// unnamedElement names refused elements without a readable name.
 const unnamedElement = "(an element without a readable name)"
 
-type told struct {
-	seen    int     // names that the update has
+// counted counts the elements of a complete answer, over all its parts.
+type counted struct {
+	seen    int     // names in the answer
 	unnamed int     // elements without a readable name
-	late    []int32 // the numbers of new elements for which there is no room before what is gone is gone
-	crowded bool    // earlier parts had elements for which there was no room
-	// resources and bytes are what all records held when that began.
+	late    []int32 // numbers of new elements that have no room before the deletions
+	crowded bool    // an earlier part had elements without room
+	// resources and bytes are what all records held when crowded was set.
 	resources, bytes int
 }
 
-// replace makes a scope what a complete update has, with the parts before it. first reports whether
-// the update is the first on its stream. While unsure, what was restored and is not in the update stays.
+// replace sets a scope to a complete update and its earlier parts. first: it is the first update on
+// its stream. unsure: restored records that are not in the update stay.
 func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out *Result) {
 	before := sc.parts
 	if before == nil {
 		clear(sc.refused)
-		sc.moreRefused, before = 0, &told{}
+		sc.moreRefused, before = 0, &counted{}
 	}
 	same := in.repeated(sc, u)
 	t := in.takeElements(sc, u, same, nil, out)
 	t.seen, t.unnamed, t.crowded = t.seen+before.seen, t.unnamed+before.unnamed, before.crowded
 	if sc.parts = nil; u.Part {
-		sc.parts = &told{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded, resources: before.resources, bytes: before.bytes}
+		sc.parts = &counted{seen: t.seen, unnamed: t.unnamed, crowded: t.crowded, resources: before.resources, bytes: before.bytes}
 		if !t.crowded && len(t.late) > 0 {
 			sc.parts.crowded, sc.parts.resources, sc.parts.bytes = true, in.resources, in.bytes
 		}
@@ -58,9 +59,9 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 	case u.Part:
 	case t.seen == len(sc.byName):
 	case t.unnamed > 0:
-		// Whose names could not be read can not be told from what is gone.
+		// A missing name may be that of an unnamed element.
 		out.Unread = true
-		out.Refuse(sc.Name, fmt.Errorf("%d elements have no readable name: nothing is removed on account of this response", t.unnamed))
+		out.Refuse(sc.Name, fmt.Errorf("%d elements have no readable name: this response deletes nothing", t.unnamed))
 	default:
 		if t.seen == 0 && len(t.late) == 0 && !first && len(k.scopes) > 1 && k.graceUntil.IsZero() {
 			k.graceUntil = in.now.Add(versionGrace)
@@ -70,15 +71,15 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 		})
 	}
 	if len(t.late) > 0 {
-		in.takeElements(sc, u, same, t.late, out) // in a part it refuses them
+		in.takeElements(sc, u, same, t.late, out) // deletions have made room; in a part it refuses them
 	}
 	if t.crowded && !u.Part {
-		// Where nothing has gone since, everything once more would come to the same, without end.
+		// If nothing has gone since, listing again would change nothing, and never end.
 		out.Relist = out.Relist || in.resources < before.resources || in.bytes < before.bytes
 	}
 }
 
-// patch applies an update that is not complete to a scope.
+// patch applies an incomplete update to a scope.
 func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 	t := in.takeElements(sc, u, nil, nil, out)
 	defer func() { sc.torn = t.unnamed > 0 || sc.torn && len(sc.refused)+sc.moreRefused > 0 }()
@@ -93,7 +94,7 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 			if len(sc.refused) > 0 {
 				delete(sc.refused, string(name))
 			}
-			// No string is made of a name that is not held: there may be millions.
+			// Allocate no string for an unknown name: there may be millions.
 			if rec := sc.byName[string(name)]; rec != nil && !yield(string(name), rec) {
 				return
 			}
@@ -113,10 +114,10 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 	in.reconcile(k, gone)
 }
 
-// takeElements takes in the elements of an update that are not in same: all, or those whose numbers
-// only has. Elements that are as they were cost a hash and a look-up; nothing is decoded or allocated
-// for them.
-func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, out *Result) (t told) {
+// takeElements applies the elements of an update that are not in same: all, or those with the
+// numbers in only. An unchanged element costs a hash and a look-up. Nothing is decoded or allocated
+// for it.
+func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, out *Result) (t counted) {
 	if same != nil && only == nil {
 		t.seen = same.n
 	}
@@ -153,10 +154,10 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 		case rec != nil && rec.generation == sc.generation:
 			sc.refuse(string(name), errDuplicate, out)
 			continue
-		case rec != nil && in.isAsItWas(rec, el.hash(), el.size()): // and needs no room
+		case rec != nil && in.isAsItWas(rec, el.hash(), el.size()): // needs no room
 			t.seen++
 			rec.generation = sc.generation
-			rec.setVersion(el.version()) // an istiod's delta sends everything again on each push
+			rec.setVersion(el.version()) // an istiod's delta stream repeats everything on each push
 			sc.setMark(rec, el.Mark)
 			if len(sc.refused) > 0 {
 				delete(sc.refused, string(name))
@@ -190,7 +191,7 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 	return t
 }
 
-// find returns the name of an element, and the record of that name, nil when there is none.
+// find returns the name of an element, and the record of that name or nil.
 func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *record, err error) {
 	name, err = in.peekName(sc.Kind, el)
 	rec = sc.byName[string(name)]
@@ -198,7 +199,7 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 	case err != nil || el.Resource != nil || el.Decode != nil || sc.Kind == mirror.MeshConfig:
 	case u.Complete:
 		if rec == nil && !isMCP(el.peek()) {
-			err = errNoMCP // and what looked like its name need not be one
+			err = errNoMCP // its name may be wrong, too
 		}
 	case string(name) != string(el.Name):
 		err = fmt.Errorf("the element is named %q and the resource in it %q", el.Name, name)
@@ -206,13 +207,13 @@ func (in *Intake) find(sc *scope, u *Update, el Element) (name []byte, rec *reco
 	return name, rec, err
 }
 
-// isAsItWas reports whether an element of that hash and size is what its record was made of.
+// isAsItWas reports whether a record was made from an element of this hash and size.
 func (in *Intake) isAsItWas(rec *record, hash xxh3.Uint128, size int) bool {
 	return rec.accepted() && rec.relayed == in.believe && !in.tooLarge(size) && rec.hash == hash
 }
 
-// takeElement takes in one new or changed element, whose record is rec, nil when the name is new. It
-// returns the name where the record's content is another now.
+// takeElement applies one new or changed element. rec is nil for a new name. It returns the name,
+// and whether the content of the record changed.
 func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, out *Result) (full string, differs bool) {
 	if rec != nil {
 		rec.generation = sc.generation
@@ -226,16 +227,15 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 	delete(sc.refused, full)
 	differs = in.accept(sc, rec, full, el, out)
 	if rec.resource != nil && rec.resource.FullName() == full {
-		full = rec.resource.FullName() // record and resource share the name, unless it is another here
+		full = rec.resource.FullName() // share one string, unless the name was rewritten
 	}
 	sc.byName[full] = rec
 	return full, differs
 }
 
-// accept takes over a new or changed element and reports whether the record's content is another
-// now. A bad element leaves the last good content as it is, also where
-// a deletion of it waits. So does one over which the code panics:
-// that costs this element only, and it is not tried again.
+// accept applies a new or changed element and reports whether the content of the record changed.
+// After an error or a panic, the last good content stays, also if its deletion waits. Content that
+// panicked is not tried again.
 func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
 	rec.hash, rec.relayed = el.hash(), in.believe
 	sc.setMark(rec, el.Mark)
@@ -260,12 +260,12 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 		sc.panicked[name] = rec.hash
 	}
 	sc.refuse(name, err, out)
-	rec.hash = xxh3.Uint128{} // looked at again, and reported, each time it comes
+	rec.hash = xxh3.Uint128{} // check and report it again each time
 	sc.setMark(rec, 0)
 	return in.revive(rec, sc.Kind, name)
 }
 
-// decode takes over the content of an element, or returns what is wrong with it.
+// decode sets the content of a record from an element, or returns what is wrong with it.
 func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (differs bool, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -290,13 +290,13 @@ func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (diffe
 		return false, err
 	}
 	if rec.version == r.SourceVersion() {
-		rec.version = r.SourceVersion() // a relay gives both the same: held once
+		rec.version = r.SourceVersion() // a relay gives both the same: share one string
 	}
 	return in.importRecord(sc, rec, r, way)
 }
 
-// decodeObject takes over what only the source reads. Who wrote the object may have copied it from a
-// relay, with its path.
+// decodeObject sets the content of a record from Element.Decode. The author of the object may have
+// copied it from a relay, with its path.
 func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Resource, bool, error), stamp *mirror.Stamp) (differs bool, err error) {
 	why := imported
 	r, lacks, err := decode()
@@ -318,8 +318,8 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 	return differs, nil
 }
 
-// twin returns what another scope of the kind has received of the same bytes, nil when none has: a
-// server may tell the same under each version. What passes the rules there passes them here.
+// twin returns the resource that another scope of the kind has made from the same bytes, or nil: a
+// server may send the same in each version. What passes the rules there passes them here.
 func (in *Intake) twin(sc *scope, rec *record, name string) *mirror.Resource {
 	for _, other := range in.kind(sc.Kind).scopes {
 		t := other.byName[name]
@@ -365,8 +365,7 @@ func (el Element) version() []byte {
 	return el.Version
 }
 
-// peekName returns the name of an element. One without a name is an error: it may be what is left
-// of any.
+// peekName returns the name of an element. An empty name is an error: it may be the rest of any.
 func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 	if el.Resource != nil {
 		in.nameBuffer = append(in.nameBuffer[:0], el.Resource.FullName()...)
@@ -382,7 +381,7 @@ func (in *Intake) peekName(kind mirror.Kind, el Element) ([]byte, error) {
 	return name, err
 }
 
-// isMCP reports whether an element is of the type in which mirror.PeekName looks for a name.
+// isMCP reports whether an element has the type whose name mirror.PeekName reads.
 func isMCP(element []byte) bool {
 	return bytes.HasSuffix(wire.Last(element, 1), []byte("/istio.mcp.v1alpha1.Resource"))
 }
