@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +39,7 @@ and resources, and with --with-resources the resources. It is 64 MiB at most bef
 		if path == "" {
 			path = "relay-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM) // so that no half file is left
+		ctx, stop := interruptible(cmd.Context()) // so that no half file is left
 		defer stop()
 		if path == "-" {
 			return c.SupportBundle(ctx, os.Stdout, o)

@@ -17,12 +17,6 @@ import (
 	"meshrelay/relay"
 )
 
-// The outcomes of a doctor that found something.
-var (
-	errUnhealthy = &exitError{code: 1}
-	errDoubts    = &exitError{code: 2}
-)
-
 // exitError ends a command with an exit code, and prints nothing more.
 type exitError struct{ code int }
 
@@ -78,9 +72,9 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 			}
 			switch doctor.Worst(found) {
 			case doctor.Failed:
-				return errUnhealthy
+				return &exitError{code: 1}
 			case doctor.Warning:
-				return errDoubts
+				return &exitError{code: 2}
 			}
 			return nil
 		},

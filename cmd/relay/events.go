@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -205,7 +203,7 @@ func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.D
 	if f.until != "" {
 		return errors.New("--until can not be combined with --follow")
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
 	first, cancel := context.WithTimeout(ctx, timeout)
 	cmd.SetContext(first)
@@ -246,10 +244,8 @@ func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.D
 			complained = true
 			fmt.Fprintf(cmd.ErrOrStderr(), "The relay does not answer, waiting for it: %s\n", strings.TrimSpace(fmt.Sprint(err)))
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, followRetry) {
 			return nil
-		case <-time.After(followRetry):
 		}
 	}
 }

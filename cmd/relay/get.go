@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -190,7 +188,7 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 		Format: cliview.Format(format), Namespaces: namespace == "", Kinds: len(cfg.Kinds) > 1,
 		Single: sel.Single(), NoHeaders: o.noHeaders,
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
 	if o.watch {
 		if !onTerminal(cmd) && !cmd.Flags().Changed("limit") {

@@ -36,8 +36,6 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case chosen:
 		return exit.code
-	case errors.Is(err, errDiffers), errors.Is(err, errNothingDone):
-		return 2 // no failure: the user asked for this code
 	}
 	printError(errs, err)
 	return 1

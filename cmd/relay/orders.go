@@ -48,6 +48,12 @@ func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 	return cmd
 }
 
+// ordered gives an order, and describes what it did.
+func ordered(ctx context.Context, c admin.Client, upstream, verb string, o intake.Order) (string, error) {
+	s, err := c.Order(ctx, upstream, verb, o)
+	return view.Ordered(s, verb, o), err
+}
+
 func newFreeze() *cobra.Command {
 	var o intake.Order
 	cmd := order(&cobra.Command{
@@ -62,8 +68,7 @@ also ends by itself after that time, once the upstream is in contact. A relay th
   relay freeze east --socket /var/lib/relay/admin.sock
   kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		s, err := c.Order(ctx, upstream, "freeze", o)
-		return view.Ordered(s, "freeze", o), err
+		return ordered(ctx, c, upstream, "freeze", o)
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("for") && o.For <= 0 {
@@ -114,8 +119,7 @@ its config file).`,
   relay rollback east --to 17 --dry-run
   relay rollback east --to 17 --reason "routes of the new release are wrong"`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		s, err := c.Order(ctx, upstream, "rollback", o)
-		return view.Ordered(s, "rollback", o), err
+		return ordered(ctx, c, upstream, "rollback", o)
 	})
 	cmd.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if o.To, err = strconv.ParseUint(flag, 10, 64); err != nil || o.To == 0 {
@@ -128,7 +132,7 @@ its config file).`,
 }
 
 // errNothingDone ends a release that names no deletions.
-var errNothingDone = errors.New("nothing was changed")
+var errNothingDone = &exitError{code: 2}
 
 func newRelease() *cobra.Command {
 	var o intake.Order
@@ -158,8 +162,7 @@ one of the three flags the command lists what is held, changes nothing, and exit
 			}
 			return text, errNothingDone
 		}
-		s, err := c.Order(ctx, upstream, "release", o)
-		return view.Ordered(s, "release", o), err
+		return ordered(ctx, c, upstream, "release", o)
 	})
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if o.All && (o.Hold != "" || len(only) > 0) {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +13,21 @@ import (
 
 // patience is how long a person looks at a command that tells nothing.
 const patience = time.Second
+
+// interruptible returns a context that a signal to end the command ends.
+func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+}
+
+// sleep waits, and reports false when ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
 
 // whileWaiting runs do, and tells who looks on each second what is waited for. doing is called beside do.
 func whileWaiting(cmd *cobra.Command, doing func() string, do func()) {

@@ -19,9 +19,6 @@ import (
 	"meshrelay/upstreams"
 )
 
-// errDiffers ends a plan with changes, if the user asked for that exit code.
-var errDiffers = errors.New("the plan changes what is served")
-
 func newPlan() *cobra.Command {
 	var file, address string
 	var timeout time.Duration
@@ -68,7 +65,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			err = out.rows(cmd, &rows, nil, changes, text(changes, rows.diffs(diffs), cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes) > 0 {
-				return errDiffers
+				return &exitError{code: 2}
 			}
 			return err
 		},

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -86,17 +84,22 @@ type overview struct {
 	} `json:"conflicts"`
 }
 
+// ask asks a relay for all but the conflicts.
+func (all *overview) ask(ctx context.Context, c admin.Client) (err error) {
+	if all.Version, err = c.Version(ctx); err == nil {
+		all.Readiness, err = c.Ready(ctx)
+	}
+	if err == nil {
+		all.Upstreams, err = c.Upstreams(ctx)
+	}
+	if err == nil {
+		all.Clients, err = c.Clients(ctx)
+	}
+	return err
+}
+
 func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
-	if all.Version, err = c.Version(ctx); err != nil {
-		return all, err
-	}
-	if all.Readiness, err = c.Ready(ctx); err != nil {
-		return all, err
-	}
-	if all.Upstreams, err = c.Upstreams(ctx); err != nil {
-		return all, err
-	}
-	if all.Clients, err = c.Clients(ctx); err != nil {
+	if err := all.ask(ctx, c); err != nil {
 		return all, err
 	}
 	conflicts, err := c.Conflicts(ctx, "")
@@ -119,12 +122,10 @@ const watchEvery = time.Second
 
 // watchStatus prints the status, and again whenever more than ages have changed.
 func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
 	last := ""
-	for {
+	for ok := true; ok; ok = sleep(ctx, watchEvery) {
 		asked, cancel := context.WithTimeout(ctx, timeout)
 		all, err := statusOf(asked, c)
 		cancel()
@@ -147,12 +148,8 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 			fmt.Fprintf(cmd.OutOrStdout(), "--- %s\n%s\n", now.UTC().Format(time.RFC3339), shown)
 			last = text
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
+	return nil
 }
 
 func newUpstreams() *cobra.Command {

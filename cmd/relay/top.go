@@ -7,15 +7,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
 	"meshrelay/cmd/relay/internal/top"
-	"meshrelay/events"
 )
 
 const (
@@ -56,7 +53,7 @@ With --once, print one screen and end, also where there is no terminal.`,
 			if !ok || !screen.terminal || !isTerminal(os.Stdin) {
 				return errors.New("this is no terminal: use --once, or relay status --watch")
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd.Context())
 			defer stop()
 			return top.Run(ctx, top.Options{In: os.Stdin, Out: os.Stdout, Every: topEvery, Colors: screen.colored, Fetch: fetch})
 		},
@@ -69,24 +66,16 @@ With --once, print one screen and end, also where there is no terminal.`,
 // snapshotOf asks a relay for what is on the screen.
 func snapshotOf(ctx context.Context, c admin.Client) (s top.Snapshot) {
 	s.At = time.Now()
-	if s.Version, s.Err = c.Version(ctx); s.Err != nil {
-		s.Err = hinted(s.Err)
+	var all overview
+	s.Err = hinted(all.ask(ctx, c))
+	s.Version, s.Ready, s.Upstreams, s.Clients = all.Version, all.Readiness, all.Upstreams, all.Clients
+	if s.Err != nil {
 		return s
 	}
-	if s.Ready, s.Err = c.Ready(ctx); s.Err != nil {
-		return s
+	page, err := c.Events(ctx, url.Values{"limit": {topEvents}})
+	if earlier, ok := errors.AsType[*admin.StatusError](err); ok && earlier.Code == http.StatusNotFound {
+		err = nil // a release without events
 	}
-	if s.Upstreams, s.Err = c.Upstreams(ctx); s.Err != nil {
-		return s
-	}
-	if s.Clients, s.Err = c.Clients(ctx); s.Err != nil {
-		return s
-	}
-	var page events.Page
-	page, s.Err = c.Events(ctx, url.Values{"limit": {topEvents}})
-	if earlier, ok := errors.AsType[*admin.StatusError](s.Err); ok && earlier.Code == http.StatusNotFound {
-		s.Err = nil // a release without events
-	}
-	s.Events = page.Events
+	s.Events, s.Err = page.Events, err
 	return s
 }

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,7 +76,7 @@ func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
 	fmt.Fprintf(cmd.OutOrStdout(), "Open this link, which works once (Ctrl-C ends it):\n\n  %s\n\n", one.Link())
 	server := &http.Server{Handler: one, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	// The context of the command ends after --timeout.
-	ctx, end := signal.NotifyContext(cmd.Root().Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, end := interruptible(cmd.Root().Context())
 	defer end()
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

@@ -64,8 +64,6 @@ answer yet is waited for. The conditions:
 
 // await asks until a condition holds.
 func await(ctx context.Context, c admin.Client, wanted string, met condition) error {
-	tick := time.NewTicker(waitEvery)
-	defer tick.Stop()
 	var last error
 	for {
 		err := met(ctx, c)
@@ -78,10 +76,8 @@ func await(ctx context.Context, c admin.Client, wanted string, met condition) er
 		case ctx.Err() == nil || last == nil: // else it is the timeout of the question
 			last = err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, waitEvery) {
 			return fmt.Errorf("not %s in time: %w", wanted, hinted(last))
-		case <-tick.C:
 		}
 	}
 }
@@ -91,15 +87,9 @@ func conditionOf(text string) (condition, error) {
 	word, of, named := strings.Cut(text, "=")
 	switch {
 	case word == "ready" && !named:
-		return isReady, nil
+		return func(ctx context.Context, c admin.Client) error { return isReady(ctx, c, false) }, nil
 	case word == "healthy" && !named:
-		return func(ctx context.Context, c admin.Client) error {
-			r, err := c.Ready(ctx)
-			if err == nil && (!r.Ready || len(r.Reasons) > 0) {
-				err = errors.New(reasonOf(r))
-			}
-			return err
-		}, nil
+		return func(ctx context.Context, c admin.Client) error { return isReady(ctx, c, true) }, nil
 	case word == "synced" && (!named || of != ""):
 		return func(ctx context.Context, c admin.Client) error { return isSynced(ctx, c, of) }, nil
 	case word == "client" && of != "":
@@ -116,9 +106,10 @@ func conditionOf(text string) (condition, error) {
 	return nil, fmt.Errorf("--for %q: want ready, healthy, synced, synced=UPSTREAM, client=NAME or not-held", text)
 }
 
-func isReady(ctx context.Context, c admin.Client) error {
+// isReady returns nil when clients are served and, with healthy, nothing is wrong.
+func isReady(ctx context.Context, c admin.Client, healthy bool) error {
 	r, err := c.Ready(ctx)
-	if err == nil && !r.Ready {
+	if err == nil && (!r.Ready || healthy && len(r.Reasons) > 0) {
 		err = errors.New(reasonOf(r))
 	}
 	return err
