@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
-	"google.golang.org/grpc/security/advancedtls"
 
 	"meshrelay/internal/certfile"
 )
@@ -32,27 +31,28 @@ func (f TLSFiles) Credentials() credentials.TransportCredentials {
 
 // Check returns the error of a file that can not be used now.
 func (f TLSFiles) Check() error {
-	_, err := f.load()
+	_, err := f.Config()
 	return err
 }
 
-func (f TLSFiles) load() (credentials.TransportCredentials, error) {
-	opts := &advancedtls.Options{VerificationType: advancedtls.CertAndHostVerification, MinTLSVersion: tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13}
+// Config returns the configuration of a handshake with the files as they are now.
+func (f TLSFiles) Config() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CertFile != "" {
 		pair, err := certfile.Pair(f.CertFile, f.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("client certificate: %w", err)
 		}
-		opts.IdentityOptions.Certificates = []tls.Certificate{pair}
+		cfg.Certificates = []tls.Certificate{pair}
 	}
 	if f.CAFile != "" {
 		roots, err := certfile.Roots(f.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("CA file: %w", err)
 		}
-		opts.RootOptions.RootCertificates = roots
+		cfg.RootCAs = roots
 	}
-	return advancedtls.NewClientCreds(opts)
+	return cfg, nil
 }
 
 // fileCredentials are credentials over files.
@@ -67,9 +67,9 @@ type fileCredentials struct {
 // ClientHandshake implements credentials.TransportCredentials.
 func (c *fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c.mu.Lock()
-	next, err := c.files.load()
+	cfg, err := c.files.Config()
 	if err == nil {
-		c.good = next
+		c.good = credentials.NewTLS(cfg)
 	}
 	good := c.good
 	c.mu.Unlock()

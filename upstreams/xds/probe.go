@@ -2,7 +2,6 @@ package xds
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/certfile"
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -54,10 +52,11 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 	server := doctor.Server{Address: p.address, Now: now}
 	var found []doctor.Finding
 	if !p.section.Plaintext {
-		cfg, err := p.tls()
+		cfg, err := tlsFiles(p.section.TLS).Config()
 		if err != nil {
 			return []doctor.Finding{doctor.Bad("tls", p.address, "the files of TLS can not be used", err.Error(), "correct tls.caFile, tls.certFile and tls.keyFile")}
 		}
+		cfg.ServerName = p.section.TLS.ServerName
 		server.TLS, server.Roots = cfg, "the roots of this host"
 		if p.section.TLS.CAFile != "" {
 			server.Roots = p.section.TLS.CAFile
@@ -86,27 +85,6 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 		}
 	}
 	return append(found, stream)
-}
-
-// tls returns the configuration of a handshake.
-func (p prober) tls() (*tls.Config, error) {
-	t := p.section.TLS
-	cfg := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
-	if t.CAFile != "" {
-		roots, err := certfile.Roots(t.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		cfg.RootCAs = roots
-	}
-	if t.CertFile != "" {
-		pair, err := certfile.Pair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
 }
 
 // answers is what a stream has brought.
