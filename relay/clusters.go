@@ -11,11 +11,11 @@ import (
 	"meshrelay/upstreams"
 )
 
-// applyRetry is the pause after the clusters that were found could not be applied.
+// applyRetry is the pause before found clusters that could not be applied are tried again.
 const applyRetry = 5 * time.Second
 
-// effective returns the config of a file with the upstreams that were found, and all limits. Of what
-// needs a restart it has what the relay runs with.
+// effective returns the config of a file with the upstreams of found clusters and all limits. Node and
+// Provenance, which need a restart, are those of the running config.
 func (r *Relay) effective(file *config.Config) (*config.Config, error) {
 	found, err := r.finder.Upstreams(file)
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *Relay) effective(file *config.Config) (*config.Config, error) {
 	return &next, nil
 }
 
-// followClusters starts and ends upstreams as clusters are found and gone, until ctx ends.
+// followClusters starts and ends upstreams when clusters are found or gone, until ctx ends.
 func (r *Relay) followClusters(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -48,7 +48,7 @@ func (r *Relay) followClusters(ctx context.Context) error {
 			if err == nil {
 				break
 			}
-			r.log.Error("clusters not taken over", "err", err)
+			r.log.Error("found clusters not applied", "err", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(applyRetry):
@@ -71,10 +71,10 @@ func (r *Relay) applyClusters() error {
 	return nil
 }
 
-// upstreams returns the status of each upstream, and how it was found.
+// upstreams returns the status of each upstream. Found clusters are marked as such.
 func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.Status()) }
 
-// backup writes a copy of the state, and of which clusters were found.
+// backup writes a copy of the state and of the list of found clusters.
 func (r *Relay) backup(w io.Writer) error {
 	var others []state.Extra
 	if name, text := r.finder.Backup(); text != nil {

@@ -20,8 +20,8 @@ import (
 	"meshrelay/upstreams"
 )
 
-// withClusters is a relay whose clusters are found in a directory. Nothing listens where their
-// kubeconfigs lead.
+// withClusters is a relay that finds clusters in a directory. Nothing listens at the addresses in their
+// kubeconfigs.
 type withClusters struct {
 	*Relay
 	t    *testing.T
@@ -43,7 +43,7 @@ current-context: x
 	}
 }
 
-// parse returns a config with clusters of the directory, and more.
+// parse returns a config with the clusters of the directory, and more.
 func (w *withClusters) parse(fields, more string) *config.Config {
 	w.t.Helper()
 	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, directory: {path: fleet}%s}\n%s", fields, more)
@@ -54,7 +54,7 @@ func (w *withClusters) parse(fields, more string) *config.Config {
 	return cfg
 }
 
-// start runs the parts of a relay that have to do with upstreams.
+// start runs the parts of a relay that handle upstreams.
 func (w *withClusters) start(cfg *config.Config) {
 	w.t.Helper()
 	r, err := New(Options{
@@ -82,7 +82,7 @@ func (w *withClusters) start(cfg *config.Config) {
 	w.t.Cleanup(w.stop)
 }
 
-// names returns the upstreams in order, with what is the case with those that were found.
+// names returns the upstreams in order, with the state of those that were found.
 func (w *withClusters) names() (all []string) {
 	for _, u := range w.upstreams() {
 		name := u.Name
@@ -181,7 +181,7 @@ func TestARelayWithClustersAloneStartsAgainWithThoseItHad(t *testing.T) {
 	w.start(w.parse("", ""))
 	w.has("a found", "b found")
 	if err := w.manager.AwaitFirstSync(t.Context(), func() []string { return nil }); err != nil {
-		t.Fatal(err) // nobody waits for clusters
+		t.Fatal(err) // the merge does not wait for clusters
 	}
 	w.stop()
 	if err := os.RemoveAll(filepath.Join(w.dir, "fleet")); err != nil {
@@ -198,7 +198,7 @@ func TestARelayWithClustersAloneStartsAgainWithThoseItHad(t *testing.T) {
 	}
 }
 
-// A copy of the state, unpacked, gives a relay that follows the same clusters, without their place.
+// A relay that starts from a backup follows the same clusters, even without their directory.
 func TestABackupRestoresFoundClusters(t *testing.T) {
 	w := newWithClusters(t, "a", "b")
 	cfg := w.parse("", "")

@@ -15,7 +15,7 @@ import (
 	"meshrelay/state"
 )
 
-// MergePolicies returns the merge policies of a config: by kind, and of all other kinds.
+// MergePolicies returns the merge policies of a config: by kind, and for all other kinds.
 func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, others mirror.Policy, err error) {
 	byKind = map[mirror.Kind]mirror.Policy{}
 	for _, m := range rules {
@@ -50,7 +50,7 @@ func viewsOf(views []config.View) ([]downstream.View, error) {
 			Name: v.Name, Match: downstream.Match(v.Match), Default: v.Default,
 			ClusterID: v.ClusterID, ExcludeOwn: v.ExcludeOwn,
 		}
-		// A view without rules limits nobody.
+		// A view without rules accepts every resource: Accepts stays nil.
 		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
 			view.Accepts = func(r *mirror.Resource) bool {
 				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r).Passes()
@@ -65,7 +65,7 @@ func pushOptions(p config.Push) push.Options {
 	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: p.MaxShare, CPUs: runtime.GOMAXPROCS(0)}
 }
 
-// keeperOptions returns the options of the state that a reload can change.
+// keeperOptions returns the settings of the state that a reload can change.
 func keeperOptions(s config.State) state.Options {
 	return state.Options{
 		FlushInterval: s.FlushInterval.D(),
@@ -73,8 +73,8 @@ func keeperOptions(s config.State) state.Options {
 	}
 }
 
-// ownSocketDir reports whether only the relay uses the directory of the admin socket: that of
-// the state, or a default.
+// ownSocketDir reports whether only the relay uses the directory of the admin socket: it is state.dir or
+// the default.
 func ownSocketDir(cfg *config.Config) bool {
 	if cfg.Admin.Socket == "" {
 		return true
@@ -109,7 +109,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
 		MaxHeaderBytes: d.MaxHeaderBytes, Gzip: slices.Contains(d.Compression, config.CompressionGzip), Limits: limitsOf(d),
 	}
-	if cfg.Provenance.Annotations.Given() { // else no resource names this relay
+	if cfg.Provenance.Annotations.Given() { // otherwise no resource names this relay
 		out.RelayName = cfg.Provenance.Relay
 		out.ShortForIstiods = cfg.Provenance.Annotations != config.AnnotationsAll
 	}

@@ -18,22 +18,22 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// Doctor is how to look at what a relay needs.
+// Doctor are the settings of a check of everything that a relay needs.
 type Doctor struct {
 	Config *config.Config
-	// Upstream, unless empty, is the only upstream to look at, and nothing else is but MeshConfig.
+	// Upstream, unless empty, limits the check to this upstream and MeshConfig.
 	Upstream string
-	// MeshConfig, unless empty, is a file with the mesh config of an istiod that is to be a client.
+	// MeshConfig, unless empty, is a file with the mesh config of an istiod that will be a client.
 	MeshConfig string
-	// Running reports whether a relay with that node.id answers at the admin address.
+	// Running reports whether a relay with this node.id answers at the admin address.
 	Running func(ctx context.Context) bool
-	// Limit bounds each check, and Files the reading of the files of an upstream.
+	// Limit bounds each check, and Files the time to read the files of all upstreams.
 	Limit, Files time.Duration
-	// Memory is the memory limit of the process, math.MaxInt64 for none.
+	// Memory is the memory limit of the process in bytes, or math.MaxInt64 for none.
 	Memory int64
 }
 
-// Examine checks everything that a relay with a config needs. It changes nothing.
+// Examine checks everything that a relay with Config needs. It changes nothing.
 func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 	var checks []doctor.Check
 	if d.Upstream == "" {
@@ -56,7 +56,7 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 		return found
 	}
 	found = append(found, d.memory(found))
-	slices.SortStableFunc(found, func(a, b doctor.Finding) int { // what is about the relay comes first
+	slices.SortStableFunc(found, func(a, b doctor.Finding) int { // findings about the relay come first
 		return cmp.Compare(min(len(a.Upstream+a.Clusters), 1), min(len(b.Upstream+b.Clusters), 1))
 	})
 	return found
@@ -77,14 +77,15 @@ func (d Doctor) upstreamChecks(u config.Upstream, env upstreams.Env) (checks []d
 }
 
 const (
-	// maxProblems bounds the files with mistakes that are named.
+	// maxProblems is the most mistakes that are listed.
 	maxProblems = 5
-	// LookAtFiles is how long doctor reads the files of upstreams, when these are not more than atOnce.
+	// LookAtFiles is how long doctor reads the files of upstreams by default. With more than atOnce
+	// upstreams, each gets less.
 	LookAtFiles = 700 * time.Millisecond
 	atOnce      = 16
 )
 
-// files checks an upstream of files, for its part of Files at most.
+// files checks an upstream of files. It reads for at most the upstream's part of Files.
 func (d Doctor) files(ctx context.Context, kind upstreams.Kind, u config.Upstream) (found []doctor.Finding) {
 	limit := d.Files / time.Duration(1+len(d.Config.Upstreams)/atOnce)
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -98,7 +99,7 @@ func (d Doctor) files(ctx context.Context, kind upstreams.Kind, u config.Upstrea
 	}
 	switch {
 	case has.Files < has.All:
-		f := doctor.Good("files", "", "looked at %d resources in %v: %d of %d files are read to the end, and the rest is left out: relay validate reads all",
+		f := doctor.Good("files", "", "checked %d resources in %v, and %d of %d files to the end: relay validate checks all",
 			has.Resources, limit, has.Files, has.All)
 		f.Resources = has.About
 		found = append(found, f)
@@ -110,7 +111,7 @@ func (d Doctor) files(ctx context.Context, kind upstreams.Kind, u config.Upstrea
 	return found
 }
 
-// host checks what is on this host.
+// host checks the ports, certificates, socket and state directory of this host.
 func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 	cfg := d.Config
 	running := d.Running(ctx)
@@ -123,7 +124,7 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
 	found = append(found, doctor.Socket("admin.socket", cfg.AdminSocket())...)
 	if cfg.State.Dir == "" {
-		return append(found, doctor.Doubt("state", "", "nothing is kept on disk", "state.dir is not set: after a restart, clients wait until every upstream answers, and there is no history and no rollback",
+		return append(found, doctor.Doubt("state", "", "the relay keeps nothing on disk", "state.dir is not set: after a restart, clients wait until every upstream has answered, and there is no history and no rollback",
 			"set state: {dir: /var/lib/relay}"))
 	}
 	state := doctor.Directory("state.dir", cfg.State.Dir)
@@ -134,25 +135,25 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 	return append(found, state...)
 }
 
-// stored returns findings about what local.Probe tells of a directory. A relay that runs with the config
-// has its directory in use.
+// stored turns the results of local.Probe into findings. A directory in use is good if the relay of this
+// config is running.
 func stored(dir string, trouble []error, inUse, running bool) (found []doctor.Finding) {
 	if len(trouble) > 0 {
 		texts := make([]string, len(trouble))
 		for i, err := range trouble {
 			texts[i] = err.Error()
 		}
-		found = append(found, doctor.Bad("state", dir, "what is in the directory can not be used",
+		found = append(found, doctor.Bad("state", dir, "the content of the directory can not be used",
 			fmt.Sprintf("%s, for user %d: another user may have run the relay there", some(texts), os.Geteuid()),
-			fmt.Sprintf("give all of it to the user that runs the relay: chown -R USER %s; move away what is a link or a directory", dir)))
+			fmt.Sprintf("give all files to the user that runs the relay: chown -R USER %s; move links and directories away", dir)))
 	}
 	switch {
 	case inUse && running:
-		found = append(found, doctor.Good("lock", dir, "in use by the relay that runs already"))
+		found = append(found, doctor.Good("lock", dir, "in use by the running relay"))
 	case inUse:
 		found = append(found, doctor.Bad("lock", dir, "in use by another process",
-			"a relay with another config has the same state.dir, or the relay of this one runs and does not answer at admin.address; while one has it, another keeps nothing on disk",
-			fmt.Sprintf("give each relay a state.dir of its own, or end the other one: fuser -v %s names it", local.LockPath(dir))))
+			"a relay with another config has the same state.dir, or this relay runs and does not answer at admin.address; a second relay keeps nothing on disk",
+			fmt.Sprintf("give each relay its own state.dir, or end the other process: fuser -v %s names it", local.LockPath(dir))))
 	}
 	return found
 }
@@ -165,17 +166,17 @@ func some(texts []string) string {
 	return strings.Join(texts, "; ")
 }
 
-// own makes a taken port one of the relay that runs already.
+// own makes a taken port a good finding when this relay runs already.
 func own(running bool, f doctor.Finding) doctor.Finding {
 	if !running || f.Level != doctor.Failed {
 		return f
 	}
-	return doctor.Good(f.Check, f.Target, "in use by the relay that runs already")
+	return doctor.Good(f.Check, f.Target, "in use by the running relay")
 }
 
-// memory compares the resources that the upstreams have with the memory limit.
+// memory compares the number of resources of all upstreams with the memory limit.
 func (d Doctor) memory(found []doctor.Finding) doctor.Finding {
-	counts := map[string]int{} // each address of an upstream may have counted them
+	counts := map[string]int{} // by upstream; the checks of its addresses may each have counted
 	for _, f := range found {
 		counts[f.Upstream] = max(counts[f.Upstream], f.Resources)
 	}
@@ -190,7 +191,7 @@ func (d Doctor) memory(found []doctor.Finding) doctor.Finding {
 	return doctor.Memory(n, limit)
 }
 
-// HasUpstream reports whether a config has an upstream of that name.
+// HasUpstream reports whether a config has an upstream called name.
 func HasUpstream(cfg *config.Config, name string) bool {
 	return slices.ContainsFunc(cfg.Upstreams, func(u config.Upstream) bool { return u.Name == name })
 }

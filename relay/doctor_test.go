@@ -15,7 +15,7 @@ import (
 	"meshrelay/internal/doctor"
 )
 
-// A doctor that has no time for files tells how many there are; one that has reads all.
+// Without time for files, a doctor reports their number. With time, it reads all.
 func TestDoctorTellsWhichFilesItLeavesOut(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
@@ -33,7 +33,7 @@ func TestDoctorTellsWhichFilesItLeavesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for files, want := range map[time.Duration]string{
-		0:         "looked at 0 resources in 0s: 0 of 2 files are read to the end, and the rest is left out: relay validate reads all",
+		0:         "checked 0 resources in 0s, and 0 of 2 files to the end: relay validate checks all",
 		time.Hour: "2 resources",
 	} {
 		d := Doctor{Config: cfg, Upstream: "east", Limit: time.Hour, Files: files, Running: func(context.Context) bool { return false }}
@@ -67,8 +67,8 @@ func TestDoctorNamesAStateThatTheUserOfTheRelayCanNotUse(t *testing.T) {
 		"seven of them": {trouble: many, want: []string{
 			"failed|state|upstream-u0.state: permission denied; |upstream-u4.state: permission denied; and 2 more, for user|chown -R USER /own"}},
 		"another relay": {inUse: true, want: []string{
-			"failed|lock|in use by another process|another config has the same state.dir|a state.dir of its own|fuser -v /own/relay.lock"}},
-		"this relay":                       {inUse: true, running: true, want: []string{"ok|lock|in use by the relay that runs already"}},
+			"failed|lock|in use by another process|another config has the same state.dir|its own state.dir|fuser -v /own/relay.lock"}},
+		"this relay":                       {inUse: true, running: true, want: []string{"ok|lock|in use by the running relay"}},
 		"this relay has another directory": {running: true},
 		"another relay, of another user": {trouble: []error{denied("events.log")}, inUse: true, want: []string{
 			"failed|state|events.log|chown", "failed|lock|in use by another process|fuser"}},

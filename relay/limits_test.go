@@ -7,7 +7,7 @@ import (
 	"meshrelay/config"
 )
 
-// TestEveryLimitIsTakenOver: a field of the config by each field's name.
+// TestEveryLimitIsTakenOver from the config field of the same name.
 func TestEveryLimitIsTakenOver(t *testing.T) {
 	var d config.Downstream
 	names := reflect.TypeOf(limitsOf(d))

@@ -30,22 +30,22 @@ const (
 	maxMeshes = 20
 )
 
-// errNoMesh is of a file, or a value in it, that has something else.
-var errNoMesh = errors.New("there is no mesh config: that has fields, such as configSources")
+// errNoMesh is the error of a file or value that is not a mesh config.
+var errNoMesh = errors.New("this is not a mesh config, which has fields such as configSources")
 
-// istiodMesh is a mesh config, and the name of the object that has it, empty for a plain one.
+// istiodMesh is a mesh config, and the name of the object that contains it, if any.
 type istiodMesh struct {
 	name   string
 	config *mesh.MeshConfig
 }
 
-// meshConfig checks that an istiod with the mesh configs of a file reads one of the listeners, and its own
-// cluster beside that.
+// meshConfig checks that an istiod with the mesh configs of a file reads both one of the listeners and its
+// own cluster.
 func meshConfig(file string, listeners []config.Listener) (found []doctor.Finding) {
 	all, err := readMeshes(file)
 	if err != nil {
 		return []doctor.Finding{doctor.Bad("mesh", file, "the mesh config can not be read", err.Error(),
-			"give the mesh config of the istiod, or its ConfigMap: kubectl -n istio-system get configmap istio -o yaml")}
+			"use the mesh config of the istiod, or its ConfigMap: kubectl -n istio-system get configmap istio -o yaml")}
 	}
 	for _, one := range all {
 		target := file
@@ -57,15 +57,15 @@ func meshConfig(file string, listeners []config.Listener) (found []doctor.Findin
 	return found
 }
 
-// sourcesOf judges the configSources of an istiod.
+// sourcesOf checks the configSources of an istiod.
 func sourcesOf(target string, sources []*mesh.ConfigSource, listeners []config.Listener) []doctor.Finding {
 	var relays []*url.URL
-	cluster := len(sources) == 0 // what an istiod reads that is told nothing
+	cluster := len(sources) == 0 // without configSources, an istiod reads its own cluster
 	for _, s := range sources {
 		u, err := url.Parse(s.GetAddress())
 		switch {
 		case err != nil:
-			return []doctor.Finding{doctor.Bad("mesh", target, "an address in configSources is no URL", err.Error(), "write it as xds://HOST:PORT: an istiod does not start with it")}
+			return []doctor.Finding{doctor.Bad("mesh", target, "an address in configSources is no URL", err.Error(), "write it as xds://HOST:PORT; with a wrong address, an istiod does not start")}
 		case u.Scheme == "xds":
 			relays = append(relays, u)
 		case u.Scheme == "k8s" && strings.Trim(u.Path, "/") == "": // an istiod ignores one with a path
@@ -75,19 +75,19 @@ func sourcesOf(target string, sources []*mesh.ConfigSource, listeners []config.L
 	found := []doctor.Finding{doctor.Good("mesh", target, "the istiod reads its own cluster")}
 	switch {
 	case len(relays) > 0 && !cluster:
-		found[0] = doctor.Bad("mesh", target, "configSources has xds:// without k8s://", "the istiod then no longer reads its own cluster (istio/istio#34134)", `add to configSources: {address: "k8s://"}`)
+		found[0] = doctor.Bad("mesh", target, "configSources has xds:// without k8s://", "the istiod then does not read its own cluster (istio/istio#34134)", `add to configSources: {address: "k8s://"}`)
 	case !cluster:
-		found[0] = doctor.Good("mesh", target, "configSources has no xds://, and what else it has is not looked at")
+		found[0] = doctor.Good("mesh", target, "configSources has no xds://; its other addresses are not checked")
 	}
 	return append(found, reachesListener(target, relays, listeners))
 }
 
-// reachesListener compares the ports of the relays that an istiod reads with those of the listeners. The
-// hosts are names that need not be known here.
+// reachesListener compares the ports of the relays that an istiod reads with those of the listeners. It
+// does not compare hosts: their names need not resolve here.
 func reachesListener(target string, relays []*url.URL, listeners []config.Listener) doctor.Finding {
 	var ports, addresses []string
 	for _, l := range listeners {
-		if _, port, err := net.SplitHostPort(l.Address); err == nil { // as in every config
+		if _, port, err := net.SplitHostPort(l.Address); err == nil { // always so in a valid config
 			ports = append(ports, port)
 		}
 	}
@@ -98,12 +98,12 @@ func reachesListener(target string, relays []*url.URL, listeners []config.Listen
 		addresses = append(addresses, "xds://"+u.Host)
 	}
 	why := fmt.Sprintf("it has no xds:// address, and this relay has the ports %s", strings.Join(ports, ", "))
-	fix := `add to configSources: {address: "xds://HOST:PORT"} and {address: "k8s://"}, with a HOST that leads the istiod to this relay`
+	fix := `add to configSources: {address: "xds://HOST:PORT"} and {address: "k8s://"}, where HOST leads the istiod to this relay`
 	if len(addresses) > 0 {
 		why = fmt.Sprintf("it has %s, and this relay has the ports %s", some(addresses), strings.Join(ports, ", "))
 		fix = "correct the port in configSources, unless a Service or load balancer leads it to a port of this relay"
 	}
-	return doctor.Doubt("mesh", target, "none of its configSources is a listener of this relay", why, fix)
+	return doctor.Doubt("mesh", target, "no address in configSources is a listener of this relay", why, fix)
 }
 
 // readMeshes returns the mesh configs in a file.
@@ -135,8 +135,8 @@ func readMeshes(file string) (all []istiodMesh, err error) {
 	return all, nil
 }
 
-// appendMeshes appends the mesh config of a document: itself, or what an object or the values of Helm have
-// in a field.
+// appendMeshes appends the mesh configs of a document: the document itself, or a field of it, if it is an
+// object or a file of Helm values.
 func appendMeshes(all []istiodMesh, document any) ([]istiodMesh, error) {
 	fields, ok := document.(map[string]any)
 	if !ok {
@@ -169,7 +169,7 @@ func appendMeshes(all []istiodMesh, document any) ([]istiodMesh, error) {
 		value = fields
 	}
 	if value == nil {
-		return all, nil // of something else, such as another ConfigMap
+		return all, nil // another object, such as another ConfigMap
 	}
 	if len(all) == maxMeshes {
 		return nil, fmt.Errorf("the file has more than %d mesh configs", maxMeshes)
@@ -181,7 +181,7 @@ func appendMeshes(all []istiodMesh, document any) ([]istiodMesh, error) {
 	return append(all, istiodMesh{name, cfg}), err
 }
 
-// at returns the value of a field of a field, or nil.
+// at returns the value at a path of field names, or nil.
 func at(value any, path ...string) any {
 	for _, name := range path {
 		fields, _ := value.(map[string]any)
@@ -190,8 +190,8 @@ func at(value any, path ...string) any {
 	return value
 }
 
-// decodeMesh decodes what a mesh config, or the text of one, tells of sources. An istiod ignores fields that
-// it does not know, and takes both spellings of a field.
+// decodeMesh decodes configSources of a mesh config, or of the text of one. Like an istiod, it ignores
+// unknown fields and accepts both spellings of a field.
 func decodeMesh(value any) (*mesh.MeshConfig, error) {
 	if text, ok := value.(string); ok {
 		documents, err := yamlValues([]byte(text))
@@ -218,13 +218,12 @@ func decodeMesh(value any) (*mesh.MeshConfig, error) {
 	}
 	cfg := &mesh.MeshConfig{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(encoded, cfg); err != nil {
-		return nil, fmt.Errorf("configSources: it must be a list as in configSources: [{address: \"k8s://\"}]: %w", err)
+		return nil, fmt.Errorf("configSources must be a list such as configSources: [{address: \"k8s://\"}]: %w", err)
 	}
 	return cfg, nil
 }
 
-// yamlValues returns the documents of a text. It never fails otherwise: panics of the YAML library become
-// errors, too.
+// yamlValues decodes the YAML documents of a text. It returns panics of the YAML library as errors.
 func yamlValues(text []byte) (values []any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -248,7 +247,7 @@ func yamlValues(text []byte) (values []any, err error) {
 	return values, nil
 }
 
-// located makes a sentence of an error of yamlpos, with its line if it has one.
+// located turns an error of yamlpos into a sentence, with the line if it is known.
 func located(err error) error {
 	if syntax, ok := errors.AsType[*yamlpos.SyntaxError](err); ok {
 		return fmt.Errorf("line %d: it %w", syntax.Line, err)

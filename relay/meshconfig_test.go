@@ -11,7 +11,7 @@ import (
 	"meshrelay/internal/doctor"
 )
 
-// judgedMesh returns what is found of a file with that text, a line each: level, what, why and fix.
+// judgedMesh returns the findings about a file with that text, one per line: level, what, why and fix.
 func judgedMesh(t *testing.T, text string) (lines []string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -56,10 +56,10 @@ func TestDoctorJudgesTheSourcesOfAnIstiod(t *testing.T) {
 	const (
 		own      = "ok: the istiod reads its own cluster |  | "
 		port     = "ok: xds://r:15012 has the port of downstream.listeners[0] |  | "
-		alone    = `failed: configSources has xds:// without k8s:// | the istiod then no longer reads its own cluster (istio/istio#34134) | add to configSources: {address: "k8s://"}`
-		foreign  = "warning: none of its configSources is a listener of this relay | it has %s, and this relay has the ports 15012, 15010 | correct the port in configSources, unless a Service or load balancer leads it to a port of this relay"
-		without  = `warning: none of its configSources is a listener of this relay | it has no xds:// address, and this relay has the ports 15012, 15010 | add to configSources: {address: "xds://HOST:PORT"} and {address: "k8s://"}, with a HOST that leads the istiod to this relay`
-		elsewise = "ok: configSources has no xds://, and what else it has is not looked at |  | "
+		alone    = `failed: configSources has xds:// without k8s:// | the istiod then does not read its own cluster (istio/istio#34134) | add to configSources: {address: "k8s://"}`
+		foreign  = "warning: no address in configSources is a listener of this relay | it has %s, and this relay has the ports 15012, 15010 | correct the port in configSources, unless a Service or load balancer leads it to a port of this relay"
+		without  = `warning: no address in configSources is a listener of this relay | it has no xds:// address, and this relay has the ports 15012, 15010 | add to configSources: {address: "xds://HOST:PORT"} and {address: "k8s://"}, where HOST leads the istiod to this relay`
+		elsewise = "ok: configSources has no xds://; its other addresses are not checked |  | "
 	)
 	for sources, want := range map[string][2]string{
 		`[{address: "xds://r:15012"}, {address: "k8s://"}]`:                           {own, port},
@@ -82,14 +82,14 @@ func TestDoctorJudgesTheSourcesOfAnIstiod(t *testing.T) {
 func TestDoctorTellsWhyAMeshConfigCanNotBeUsed(t *testing.T) {
 	const unreadable = "the mesh config can not be read"
 	for name, tc := range map[string]struct{ text, what, fix string }{
-		"empty":                   {"", unreadable + " | there is no mesh config", "get configmap istio -o yaml"},
+		"empty":                   {"", unreadable + " | this is not a mesh config", "get configmap istio -o yaml"},
 		"no YAML":                 {"a: b\n\tc: d", unreadable + " | line 2: it is not YAML: the line begins with a tab", "get configmap istio"},
 		"no YAML in a ConfigMap":  {"kind: ConfigMap\nmetadata: {name: istio}\ndata: {mesh: '{'}", unreadable + " | ConfigMap istio: mesh: line 1: it is not YAML", "get configmap istio"},
-		"a list":                  {"- a", unreadable + " | there is no mesh config", "get configmap istio"},
-		"a list in a ConfigMap":   {"kind: ConfigMap\nmetadata: {name: istio}\ndata: {mesh: '[a]'}", unreadable + " | ConfigMap istio: there is no mesh config", "get configmap istio"},
-		"another object":          {"kind: ConfigMap\nmetadata: {name: x}\ndata: {a: b}", unreadable + " | there is no mesh config", "get configmap istio"},
-		"no list of sources":      {"configSources: {address: k8s://}", unreadable + " | configSources: it must be a list", "get configmap istio"},
-		"no address":              {"configSources: [k8s://]", unreadable + " | configSources: it must be a list", "get configmap istio"},
+		"a list":                  {"- a", unreadable + " | this is not a mesh config", "get configmap istio"},
+		"a list in a ConfigMap":   {"kind: ConfigMap\nmetadata: {name: istio}\ndata: {mesh: '[a]'}", unreadable + " | ConfigMap istio: this is not a mesh config", "get configmap istio"},
+		"another object":          {"kind: ConfigMap\nmetadata: {name: x}\ndata: {a: b}", unreadable + " | this is not a mesh config", "get configmap istio"},
+		"no list of sources":      {"configSources: {address: k8s://}", unreadable + " | configSources must be a list", "get configmap istio"},
+		"no address":              {"configSources: [k8s://]", unreadable + " | configSources must be a list", "get configmap istio"},
 		"no URL":                  {`configSources: [{address: "xds://r:port"}]`, "an address in configSources is no URL | parse", "xds://HOST:PORT"},
 		"too large":               {strings.Repeat("# comment\n", maxMeshFile/10+1), unreadable + " | the file is larger than 4 MiB", "get configmap istio"},
 		"too many":                {strings.Repeat("---\nconfigSources: []\n", maxMeshes+1), unreadable + " | the file has more than 20 mesh configs", "get configmap istio"},
@@ -107,7 +107,7 @@ func TestDoctorTellsWhyAMeshConfigCanNotBeUsed(t *testing.T) {
 	}
 }
 
-// bomb has more values than it looks.
+// bomb is a short text with many values, because of its aliases.
 var bomb = func() string {
 	text := "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
 	for i := range 6 {

@@ -10,7 +10,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// listenerAddress returns the address of a listener that "relay get" can ask: without TLS, if there is one.
+// listenerAddress returns the address of a listener for "relay get": one without TLS, if there is one.
 func listenerAddress(listeners []config.Listener) string {
 	if i := slices.IndexFunc(listeners, func(l config.Listener) bool { return l.Plaintext }); i >= 0 {
 		return listeners[i].Address
@@ -21,7 +21,7 @@ func listenerAddress(listeners []config.Listener) string {
 	return ""
 }
 
-// newPages returns the web page. conflicts counts the keys and hosts in conflict.
+// newPages returns the web pages. conflicts counts the keys and hosts in conflict.
 func (r *Relay) newPages(views admin.Views, debug *admin.Debug, conflicts func() (keys, hosts int)) (*ui.Pages, error) {
 	var changes atomic.Uint64
 	err := r.aggregate.RegisterHandler(func(c mirror.Change) {

@@ -21,12 +21,12 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// mergeTold is how often Merge tells how the upstreams do.
+// mergeTold is how often Merge reports the status of the upstreams.
 const mergeTold = 200 * time.Millisecond
 
-// Merge connects to the upstreams of a config, waits until all have synced, and returns the
-// merged resources that /debug/configz of a relay would have. While it waits it tells how the upstreams
-// do, unless told is nil.
+// Merge connects to the upstreams of a config, waits until all have synced, and returns the merged
+// resources as /debug/configz lists them. While it waits, it passes the status of the upstreams to told,
+// unless told is nil.
 func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Status)) (merged []*mirror.Resource, err error) {
 	cfg, err := WithClusters(ctx, file)
 	if err != nil {
@@ -66,14 +66,14 @@ func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Statu
 	}
 	for _, kind := range aggregate.Kinds() {
 		if kind == mirror.MeshConfig {
-			continue // /debug/configz of a relay leaves it out, too
+			continue // /debug/configz does not list it
 		}
 		merged = append(merged, aggregate.List(kind, "")...)
 	}
 	return merged, nil
 }
 
-// WithClusters returns a config with an upstream for each cluster that can be found now.
+// WithClusters returns the config with an upstream for each cluster that it finds now.
 func WithClusters(ctx context.Context, file *config.Config) (*config.Config, error) {
 	if len(file.Clusters) == 0 {
 		return file, nil
@@ -88,28 +88,28 @@ func WithClusters(ctx context.Context, file *config.Config) (*config.Config, err
 	return &cfg, nil
 }
 
-// Running is a running relay, as a plan reads it.
+// Running reads a running relay for a plan.
 type Running interface {
-	// ConfigVersions returns the versions of all that it serves, Config the object of a key, and
+	// ConfigVersions returns the versions of all served resources, Config the object of a key, and
 	// Resources all objects.
 	ConfigVersions(ctx context.Context) ([]admin.ConfigVersion, error)
 	Config(ctx context.Context, key mirror.Key) ([]kube.Object, error)
 	Resources(ctx context.Context) ([]kube.Object, error)
 }
 
-// maxSingle is how many objects are asked for one by one. All of them at once cost as much as some
-// thousands do.
+// maxSingle is the most objects that are fetched one by one. Fetching all at once costs as much as some
+// thousand single ones.
 const maxSingle = 200
 
-// Differing returns the objects that are not the same in a running relay, now, and in a plan, next:
-// what both have costs no more than its version. It asks versions for those of the running relay, so
-// that these may be read before the plan is made.
+// Differing compares a running relay with a plan. It returns the objects that differ: now has them as the
+// running relay serves them, next as planned. versions are those of the running relay; the caller may read
+// them before it makes the plan. Differing fetches only objects whose versions differ.
 func Differing(ctx context.Context, running Running, versions []admin.ConfigVersion, planned []*mirror.Resource) (now, next []kube.Object, err error) {
 	served := make(map[mirror.Key]string, len(versions))
 	for _, v := range versions {
 		served[v.Key] = v.Version
 	}
-	var differ []mirror.Key // of what the running relay has
+	var differ []mirror.Key // keys of objects of the running relay
 	for _, r := range planned {
 		key := r.Key()
 		version, has := served[key]
@@ -131,7 +131,7 @@ func Differing(ctx context.Context, running Running, versions []admin.ConfigVers
 	return now, next, err
 }
 
-// objectsOf returns the objects of keys, as far as the running relay still has them.
+// objectsOf returns the objects of keys that the running relay still has.
 func objectsOf(ctx context.Context, running Running, keys []mirror.Key) (out []kube.Object, err error) {
 	if len(keys) > maxSingle {
 		all, err := running.Resources(ctx)
@@ -153,7 +153,7 @@ func objectsOf(ctx context.Context, running Running, keys []mirror.Key) (out []k
 	return out, nil
 }
 
-// notSynced names the upstreams that have not synced, and why.
+// notSynced returns an error that names each upstream that has not synced, and why.
 func notSynced(sources []upstreams.Status) error {
 	var late []string
 	for _, s := range sources {

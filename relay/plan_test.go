@@ -16,10 +16,10 @@ import (
 	"meshrelay/relay"
 )
 
-// running is a running relay that counts what it is asked for.
+// running is a fake relay that counts the objects it returns.
 type running struct {
 	serves   []*mirror.Resource
-	objects  int // that it made
+	objects  int // the number of objects it returned
 	requests int
 }
 
@@ -54,7 +54,7 @@ func (r *running) ConfigVersions(context.Context) (out []admin.ConfigVersion, _ 
 	return out, nil
 }
 
-// entries returns ServiceEntries by number, each with a host that tells its state.
+// entries returns ServiceEntries by number. The host of each contains its state.
 func entries(t *testing.T, state func(i int) string, numbers ...int) (out []*mirror.Resource) {
 	t.Helper()
 	for _, i := range numbers {

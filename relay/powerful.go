@@ -11,7 +11,8 @@ import (
 // rootNamespace is where policies apply to a whole mesh, unless its MeshConfig names another.
 const rootNamespace = "istio-system"
 
-// powerful is a kind whose resources can change every proxy: in every namespace, or in one.
+// powerful is a kind whose resources can change every proxy of a mesh. An empty namespace means that they
+// can do so from any namespace.
 type powerful struct{ group, kind, namespace string }
 
 func (p powerful) String() string {
@@ -30,13 +31,12 @@ var powerfulKinds = []powerful{
 	{"networking.istio.io", "Sidecar", rootNamespace},
 }
 
-// mergedView lists the merged resources.
+// mergedView lists merged resources.
 type mergedView interface {
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 }
 
-// powerfulImports returns a line for each upstream without import rules that gives resources
-// which can change every proxy behind the relay.
+// powerfulImports returns a line for each upstream that has resources of powerfulKinds and no import rules.
 func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes []string) {
 	counts := map[string]map[powerful]int{} // by upstream
 	for _, p := range powerfulKinds {

@@ -10,7 +10,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// listed is a merged view.
+// listed is a mergedView.
 type listed []*mirror.Resource
 
 func (l listed) List(kind mirror.Kind, namespace string) (out []*mirror.Resource) {
@@ -22,8 +22,8 @@ func (l listed) List(kind mirror.Kind, namespace string) (out []*mirror.Resource
 	return out
 }
 
-// TestPowerfulKindsThatNothingLimitsAreNoted: one line an upstream, and nothing where import
-// tells what may come.
+// TestPowerfulKindsThatNothingLimitsAreNoted in one line per upstream, and not for upstreams with import
+// rules.
 func TestPowerfulKindsThatNothingLimitsAreNoted(t *testing.T) {
 	var all listed
 	add := func(source, group, kind, namespace, name string) {

@@ -1,7 +1,7 @@
-// Package relay puts a relay together and runs it: it makes the parts of a config, connects
-// them, and replaces their settings when the config file changes.
+// Package relay assembles and runs a relay: it makes the parts from a config, connects them, and replaces
+// their settings when the config file changes.
 //
-// The package must not know the command line or what its users read.
+// The package must not know the command line or its output.
 package relay
 
 import (
@@ -45,8 +45,8 @@ type Options struct {
 	// Config is the first config of Watcher, after Complete.
 	Config  *config.Config
 	Watcher *config.Watcher
-	// Complete finishes each config: it applies the command line and the limits that follow
-	// from the memory of this process.
+	// Complete finishes each config: it sets the flags of the command line, and the limits that depend
+	// on the memory of this process.
 	Complete func(*config.Config)
 	Build    buildinfo.Info
 	Logger   *slog.Logger
@@ -56,7 +56,7 @@ type Options struct {
 	Log *logring.Ring
 }
 
-// Relay is a whole relay. New makes it, Run runs it.
+// Relay is a relay with all its parts. New makes it, Run runs it.
 type Relay struct {
 	options   Options
 	log       *slog.Logger
@@ -73,15 +73,15 @@ type Relay struct {
 	collector *memory.Collector
 	guard     *memory.Guard
 	draining  atomic.Bool
-	// config is the present one, with the upstreams that were found; apply replaces it. Configs are
-	// immutable.
+	// config is the current config with the upstreams of found clusters. Configs are immutable: apply
+	// replaces the pointer.
 	config atomic.Pointer[config.Config]
 
-	applying sync.Mutex     // held by what changes upstreams; guards file
-	file     *config.Config // the present one as it is in the file
+	applying sync.Mutex     // held while upstreams are changed; guards file
+	file     *config.Config // the current config as it is in the file
 }
 
-// New makes a Relay. It opens the state, but neither connects nor listens.
+// New makes a Relay. It opens the state, but does not connect or listen.
 func New(o Options) (*Relay, error) {
 	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(events.Limits{}), stages: newStages()}
 	finder, whole := clusters.New(o.Config.State.Dir, r.log)
@@ -116,7 +116,7 @@ func New(o Options) (*Relay, error) {
 		for _, u := range cfg.Upstreams {
 			options.Retain = append(options.Retain, u.Name)
 		}
-		if !whole { // nobody knows which clusters there were
+		if !whole { // the list of found clusters was lost: retain the state of all upstreams
 			options.Retain = nil
 		} else if options.Retain == nil {
 			options.Retain = []string{}
@@ -127,7 +127,7 @@ func New(o Options) (*Relay, error) {
 		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
 		if bad := r.events.Load(r.keeper.LoadJournal()); bad > 0 {
-			r.log.Warn("lines of the journal of events not read", "lines", bad)
+			r.log.Warn("journal has unreadable lines", "lines", bad)
 		}
 		r.keeper.FollowJournal(r.events)
 	}
@@ -156,7 +156,7 @@ func New(o Options) (*Relay, error) {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
 		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry,
-		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it tells each push to each client
+		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {
 		return nil, err
@@ -179,9 +179,9 @@ func New(o Options) (*Relay, error) {
 	return r, registerProcess(registry, o.Build, own...)
 }
 
-// pushChanges has the server push changes of the merged view.
+// pushChanges makes the pusher push changes of the merged resources.
 func (r *Relay) pushChanges() error {
-	// A view of some copies may serve another one than the merged view does.
+	// A view of some upstreams may serve another copy than the one that the merge selects.
 	return r.aggregate.RegisterHandler(func(c mirror.Change) {
 		if !r.server.NeedsPushes() {
 			return
@@ -195,7 +195,7 @@ func (r *Relay) pushChanges() error {
 	})
 }
 
-// changer returns the upstream that a change of copies waits with: that of the first copy.
+// changer returns the upstream to which the pusher counts a change of copies: that of the first copy.
 func changer(c mirror.Change) string {
 	switch {
 	case c.Resolution != nil:
@@ -226,7 +226,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	return deps
 }
 
-// supports returns what support bundles have of the relay.
+// supports returns the parts of a support bundle that come from the relay.
 func (r *Relay) supports() (s admin.Supports) {
 	s.Config = func(w io.Writer) error {
 		text, err := r.config.Load().Shown()
@@ -247,13 +247,13 @@ func (r *Relay) supports() (s admin.Supports) {
 	return s
 }
 
-// Run runs the relay until ctx ends, a signal asks for the end, or a part fails.
+// Run runs the relay until ctx ends, SIGTERM or SIGINT arrives, or a part fails.
 func (r *Relay) Run(ctx context.Context) error {
-	signal.Ignore(syscall.SIGXFSZ) // so that a write returns the error of a limit on file sizes
+	signal.Ignore(syscall.SIGXFSZ) // a write over the limit of file sizes then returns an error
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // for ever: a SIGHUP would end the process otherwise
-	// The group interrupts them in this order, each after the end of the one before: clients
-	// leave first, and operators can look on to the end.
+	signal.Notify(hangups, syscall.SIGHUP) // never undone: a SIGHUP would end the process
+	// The group interrupts the parts in this order, each after the one before has ended. Clients leave
+	// first, and the admin server ends last.
 	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
 	var group run.Group
 	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
@@ -273,9 +273,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))
 	group.Add(actor(r.stages.Run))
-	group.Add(actor(r.events.Run)) // it ends after what it records, and before the state is written
+	group.Add(actor(r.events.Run)) // ends after all that record events, and before the keeper
 	if r.keeper != nil {
-		group.Add(actor(r.keep)) // it ends after the upstreams, and writes all their resources
+		group.Add(actor(r.keep)) // ends after the upstreams, and writes all their resources
 	}
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
@@ -286,7 +286,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// keep runs the Keeper. The store is read before it is written to.
+// keep runs the Keeper after the upstreams have read their state from disk.
 func (r *Relay) keep(ctx context.Context) error {
 	select {
 	case <-r.manager.Restored():
@@ -295,7 +295,7 @@ func (r *Relay) keep(ctx context.Context) error {
 	return r.keeper.Run(ctx)
 }
 
-// actor makes a Run method a member of a run.Group. Its interruption waits for the method.
+// actor makes a Run method a member of a run.Group. Its interrupt waits until the method has returned.
 func actor(runUntil func(context.Context) error) (execute func() error, interrupt func(error)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -310,7 +310,7 @@ func actor(runUntil func(context.Context) error) (execute func() error, interrup
 	return execute, interrupt
 }
 
-// logServing logs the first time that the relay serves clients. It returns when ctx ends.
+// logServing logs when the relay begins to serve clients. It returns when ctx ends.
 func (r *Relay) logServing(ctx context.Context) error {
 	began := time.Now()
 	select {
@@ -324,8 +324,8 @@ func (r *Relay) logServing(ctx context.Context) error {
 	return nil
 }
 
-// servedFrom counts the upstreams that have synced, those from disk, and the others, as log
-// attributes.
+// servedFrom returns log attributes with the number of upstreams that have synced, that are served from
+// disk, and the rest.
 func servedFrom(sources []upstreams.Status) []any {
 	synced, fromDisk := 0, 0
 	for _, s := range sources {

@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// TestServingLogCountsUpstreamsFromDisk and those that have synced.
+// TestServingLogCountsUpstreamsFromDisk apart from those that have synced.
 func TestServingLogCountsUpstreamsFromDisk(t *testing.T) {
 	got := fmt.Sprint(servedFrom([]upstreams.Status{
 		{Name: "there", Status: intake.Status{Synced: true}},

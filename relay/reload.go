@@ -12,8 +12,8 @@ import (
 	"meshrelay/state"
 )
 
-// apply implements config.Apply. It checks first all that can fail, so that it replaces either
-// all settings or none. The config watcher calls it, one call at a time.
+// apply implements config.Apply. It first checks everything that can fail, so that it replaces all
+// settings or none. The config watcher calls it, one call at a time.
 func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []string, err error) {
 	r.applying.Lock()
 	defer r.applying.Unlock()
@@ -25,9 +25,9 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	for _, line := range next.Warnings() {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
-	// The listeners of the start get the new views, despite those in the file.
+	// The running listeners get the new views. Changed listeners in the file need a restart.
 	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {
-		return nil, fmt.Errorf("listeners need a restart, and the views do not fit the present ones: %w", err)
+		return nil, fmt.Errorf("the views do not fit the running listeners, and new listeners need a restart: %w", err)
 	}
 	policies, others, err := MergePolicies(cfg.Merge)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
 	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
-	if next.Log.Level != now.Log.Level { // else the level of an operator stays
+	if next.Log.Level != now.Log.Level { // otherwise a level that an operator has set stays
 		if err := r.options.LogLevel.UnmarshalText([]byte(next.Log.Level)); err != nil {
 			return nil, err // never: cfg is valid
 		}
@@ -74,7 +74,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	return config.Diff(started, &restart), nil
 }
 
-// notes returns the problems that do not make the relay unready, a line each.
+// notes returns one line for each problem that does not make the relay unready.
 func (r *Relay) notes() []string {
 	notes := r.finder.Problems()
 	if r.keeper != nil {
@@ -83,25 +83,25 @@ func (r *Relay) notes() []string {
 	return notes
 }
 
-// stateNotes returns the problems of the state on disk, a line each.
+// stateNotes returns one line for each problem of the state on disk.
 func stateNotes(st state.Status) (notes []string) {
 	if st.LastError != "" {
-		notes = append(notes, fmt.Sprintf("state: not written since %s, so that a restart would go back to then: %s",
+		notes = append(notes, fmt.Sprintf("state: not written since %s, and a restart would go back to that time: %s",
 			st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
 	}
 	if st.JournalError != "" {
-		notes = append(notes, "state: the journal of events is not written, so that a restart forgets what came since: "+st.JournalError)
+		notes = append(notes, "state: the journal is not written, and a restart loses the newest events: "+st.JournalError)
 	}
 	if st.Note != "" {
 		notes = append(notes, "state: "+st.Note)
 	}
 	for _, path := range st.SetAside {
-		notes = append(notes, fmt.Sprintf("state: %s is unusable and was set aside: look at it, or delete it", path))
+		notes = append(notes, fmt.Sprintf("state: %s is unusable and was set aside: inspect or delete it", path))
 	}
 	return notes
 }
 
-// recordReload puts the result of a load of the config file into the journal.
+// recordReload records the result of a load of the config file in the journal.
 func (r *Relay) recordReload(st config.ReloadStatus) {
 	e := events.Event{Type: events.Config, By: events.ByConfig, Text: "config loaded, nothing changed"}
 	switch {

@@ -16,8 +16,7 @@ import (
 	"meshrelay/push"
 )
 
-// TestClientsWaitUntilAReloadIsMerged: it is not taken over before what the upstreams have is
-// merged anew.
+// TestClientsWaitUntilAReloadIsMerged: the reload ends after the resources of all upstreams are merged again.
 func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	dir := t.TempDir()
 	for _, source := range []string{"a", "b"} {
@@ -40,7 +39,7 @@ func TestClientsWaitUntilAReloadIsMerged(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	cfg := parse("a", "b")
-	// Once asking is set, whoever is told of something asks for leave first.
+	// Once asking is set, each handler of a change waits for permission first.
 	var asking atomic.Bool
 	leave, asks := make(chan struct{}), make(chan struct{}, 100)
 	let := sync.OnceFunc(func() { close(leave) })

@@ -16,13 +16,14 @@ func (r *Relay) reloadOnHangup(ctx context.Context, hangups <-chan os.Signal) er
 		case <-ctx.Done():
 			return nil
 		case <-hangups:
-			r.log.Info("reading the config file", "cause", "SIGHUP")
+			r.log.Info("reading config file", "cause", "SIGHUP")
 			r.options.Watcher.Trigger()
 		}
 	}
 }
 
-// untilSignal ends with the first SIGTERM or SIGINT. A second one ends the process.
+// untilSignal returns a member of a run.Group that ends with the first SIGTERM or SIGINT. A second signal
+// ends the process.
 func untilSignal(ctx context.Context, log *slog.Logger, draining *atomic.Bool) (execute func() error, interrupt func(error)) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	execute = func() error {

@@ -13,7 +13,7 @@ import (
 // Kinds returns the kinds of sources that an upstream can have.
 func Kinds() []upstreams.Kind { return []upstreams.Kind{xds.Kind(), file.Kind(), kubernetes.Kind()} }
 
-// Sources returns the sections of those kinds, for package config.
+// Sources returns the config sections of those kinds, for package config.
 func Sources() (sections []config.Source) {
 	for _, kind := range Kinds() {
 		sections = append(sections, kind.Config)
@@ -21,7 +21,7 @@ func Sources() (sections []config.Source) {
 	return sections
 }
 
-// Read returns what an upstream has, and what is wrong with that, as far as it is known without a
+// Read returns the resources of an upstream and the mistakes in them, as far as they are known without a
 // connection.
 func Read(ctx context.Context, u config.Upstream) upstreams.Content {
 	kind, err := upstreams.KindOf(Kinds(), u)

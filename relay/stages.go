@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// maxStaged is how many changes are followed at a time. Others have no stages but the first.
+	// maxStaged is how many changes are followed at a time. Other changes have only the first stage.
 	maxStaged = 64
-	// stagePatience is how long a change is followed, and stageLook after what time the clients that have
-	// it are counted first, when not all have.
+	// stagePatience is how long a change is followed. stageLook is the pause between the first two counts
+	// of the clients that have it.
 	stagePatience = 30 * time.Second
 	stageLook     = 100 * time.Millisecond
 )
 
-// stages follow changes through the relay to the clients. The parts are asked how far they are with all
-// that they had at a time: nobody follows single resources.
+// stages follow changes through the relay to the clients. They do not follow single resources: they wait
+// until each part has finished all work that it had when the change came.
 type stages struct {
 	merged func(context.Context) error // waits until all is merged
 	pushed func(context.Context) error // waits until all is pushed
-	newest func() uint64               // push
+	newest func() uint64               // returns the number of the newest push
 	round  func(uint64) (*downstream.Round, <-chan struct{})
 	begins chan begin
 }
 
-// begin is a change that is to be followed, and the newest push when it came.
+// begin is a change to follow, and the number of the newest push when it came.
 type begin struct {
 	change *events.Change
 	push   uint64
@@ -37,7 +37,7 @@ type begin struct {
 
 func newStages() *stages { return &stages{begins: make(chan begin, maxStaged)} }
 
-// follow follows a change, unless too many are.
+// follow makes Run follow a change, unless maxStaged changes are waiting.
 func (s *stages) follow(c *events.Change) {
 	select {
 	case s.begins <- begin{c, s.newest()}:
@@ -62,7 +62,7 @@ func (s *stages) Run(ctx context.Context) error {
 	}
 }
 
-// one follows one change. before is the newest push when it began.
+// one follows one change. before is the number of the newest push when it came.
 func (s *stages) one(ctx context.Context, c *events.Change, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, stagePatience)
 	defer cancel()
@@ -78,7 +78,7 @@ func (s *stages) one(ctx context.Context, c *events.Change, before uint64) {
 	pushed := time.Now().UTC()
 	number := s.newest()
 	if number == before {
-		return // no client is served anything else
+		return // there was no push: the change is not visible to clients
 	}
 	c.Reach(func(st *events.Stages) { st.Pushed = pushed })
 	for wait := stageLook; ; wait = min(2*wait, time.Second) {
@@ -107,7 +107,7 @@ func (s *stages) one(ctx context.Context, c *events.Change, before uint64) {
 	}
 }
 
-// followStages has the changes of upstreams followed to the clients.
+// followStages makes stages follow the changes of upstreams to the clients.
 func (r *Relay) followStages() {
 	s := r.stages
 	s.merged, s.pushed, s.newest, s.round = r.aggregate.CaughtUp, r.pusher.Flushed, r.server.NewestRound, r.server.Round

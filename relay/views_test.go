@@ -6,7 +6,7 @@ import (
 	"meshrelay/config"
 )
 
-// TestAViewWithoutRulesLimitsNobody: who has it may ask what whoever sees everything may.
+// TestAViewWithoutRulesLimitsNobody: its clients may read all that clients without a view may.
 func TestAViewWithoutRulesLimitsNobody(t *testing.T) {
 	for name, tc := range map[string]struct {
 		view    config.View

@@ -1,4 +1,5 @@
-// Package buildinfo names the build of the relay. It must not know who shows the names.
+// Package buildinfo describes the build of the program: version, commit, Go and platform. It must not
+// know how a description is shown.
 package buildinfo
 
 import (
@@ -17,14 +18,14 @@ type Info struct {
 	Platform   string `json:"platform"` // GOOS/GOARCH
 }
 
-// Read describes the running program. version is the one of the linker (-ldflags "-X
+// Read describes the running program. version is the version set by the linker (-ldflags "-X
 // main.version=…"), or empty.
 func Read(version string) Info {
 	bi, _ := debug.ReadBuildInfo()
 	return from(version, bi)
 }
 
-// Module returns the version of a module that the program is built with, empty when unknown.
+// Module returns the version of the module at path in this program. It is empty when unknown.
 func Module(path string) string {
 	bi, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -1,7 +1,7 @@
-// Package bundle writes a support bundle: an archive of bounded files without secrets, and a list of
-// what is in it and why.
+// Package bundle writes a support bundle: an archive of bounded files without secrets, and a manifest
+// that says what each file is for.
 //
-// The package must not know what the files are about.
+// The package must not know the content of the files.
 package bundle
 
 import (
@@ -21,7 +21,7 @@ const (
 	MaxAll  = 64 << 20 // all of them together
 )
 
-// errFull ends a file at its bound.
+// errFull is the error of a file that is cut at its bound.
 var errFull = errors.New("cut: the file is larger")
 
 // Writer writes an archive, tar.gz. Its methods are for one goroutine.
@@ -35,17 +35,17 @@ type Writer struct {
 	err  error // of the archive: nothing more is written
 }
 
-// New returns a Writer to w, whose files are in a directory of that name, of the time now.
+// New returns a Writer to w. Its files are in directory dir and have the modification time now.
 func New(w io.Writer, dir string, now time.Time) *Writer {
 	zip := gzip.NewWriter(w)
 	return &Writer{zip: zip, tar: tar.NewWriter(zip), dir: dir, now: now, left: MaxAll}
 }
 
-// Text adds a text file with the output of write. It replaces secrets, and cuts the file at the bounds.
-// An error of write is noted in the manifest; other files follow.
+// Text adds a text file with the output of write. It replaces secrets and cuts the file at the bounds.
+// The manifest notes an error of write.
 func (b *Writer) Text(name, why string, write func(io.Writer) error) { b.add(name, why, write, Redact) }
 
-// Binary adds a file that is not text, and has no secrets.
+// Binary adds a file that is not text. Its secrets, if any, are not replaced.
 func (b *Writer) Binary(name, why string, write func(io.Writer) error) {
 	b.add(name, why, write, func(content []byte) []byte { return content })
 }
@@ -58,7 +58,7 @@ func (b *Writer) add(name, why string, write func(io.Writer) error, redact func(
 	room := buffer{left: most, json: strings.HasSuffix(name, ".json")}
 	problem := write(&room)
 	content := redact(room.kept.Bytes())
-	switch cut := room.cut || len(content) > most; { // what stands in the place of a secret may be longer
+	switch cut := room.cut || len(content) > most; { // the replacement of a secret may be longer
 	case cut && room.json:
 		var kept int
 		content, kept = wholeJSON(content, most)
@@ -89,23 +89,23 @@ func (b *Writer) file(name string, content []byte) {
 	}
 }
 
-// Close writes MANIFEST.txt, which tells of each file, and ends the archive.
+// Close writes MANIFEST.txt, which describes each file, and ends the archive.
 func (b *Writer) Close() error {
 	b.file("MANIFEST.txt", []byte("Support bundle "+b.dir+`
 
-Look at the files before you send them: all but profiles are plain text. Tokens, keys, passwords and
-the paths of URLs are taken out. Names of upstreams, clients and resources are in it.
+Read the files before you send them: all but the profiles are plain text. Tokens, keys, passwords and
+the paths of URLs are replaced. The names of upstreams, clients and resources are not.
 
 `+fmt.Sprintf("%-28s %9s  %s\n", "FILE", "BYTES", "WHAT IT IS FOR")+b.list.String()))
 	return errors.Join(b.err, b.tar.Close(), b.zip.Close())
 }
 
-// buffer takes up to left bytes. Of JSON it takes more, and only counts what is in it.
+// buffer keeps up to left bytes. Of JSON behind that, it only counts the elements.
 type buffer struct {
-	kept      bytes.Buffer // not embedded: what writes strings, or reads all, would pass the bound by
+	kept      bytes.Buffer // not embedded: its WriteString and ReadFrom ignore the bound
 	left      int
 	json, cut bool
-	outline   outline // of all that has come, once it is cut
+	outline   outline // of the whole text, used once cut is set
 }
 
 // Write implements io.Writer.
@@ -127,7 +127,7 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return n, errFull
 }
 
-// elements returns how many elements the JSON that has come has in its outermost arrays.
+// elements returns the number of elements in the outermost arrays of the JSON written so far.
 func (b *buffer) elements() int {
 	if !b.cut {
 		_, _ = b.outline.Write(b.kept.Bytes())

@@ -36,7 +36,7 @@ func files(t *testing.T, archive []byte) map[string]string {
 	}
 }
 
-// withSecrets are texts with a secret each, which has the word canary in it, also in base64.
+// withSecrets are texts with one secret each. Each secret contains the word canary, plain or in base64.
 var withSecrets = []string{
 	"token eyJhbGciOiJSUzI1NiJ9.eyJjYW5hcnkiOjF9.canary-signature_x",
 	"Authorization: Bearer canary0123456789",
@@ -68,7 +68,7 @@ func TestSecretsAreTakenOut(t *testing.T) {
 	}
 }
 
-// TestSignsMissNoShape: text that is not looked at for a shape has nothing of it.
+// TestSignsMissNoShape: text without the signs of a shape does not match that shape.
 func TestSignsMissNoShape(t *testing.T) {
 	for _, text := range withSecrets {
 		for _, text := range []string{text, strings.ToUpper(text), strings.ToLower(text)} {
@@ -147,7 +147,7 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 	}
 }
 
-// TestTextThatGrowsAsItIsRedactedKeepsTheBounds: the place of a secret is longer than a short secret.
+// TestTextThatGrowsAsItIsRedactedKeepsTheBounds: [hidden] is longer than a short secret.
 func TestTextThatGrowsAsItIsRedactedKeepsTheBounds(t *testing.T) {
 	var out bytes.Buffer
 	b := New(&out, "bundle", time.Unix(0, 0))

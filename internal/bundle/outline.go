@@ -2,25 +2,25 @@ package bundle
 
 import "slices"
 
-// maxNesting bounds how deep JSON is followed, and so what closes it.
+// maxNesting bounds the depth of the JSON that is followed, and so the number of closing brackets.
 const maxNesting = 64
 
-// outline follows JSON as it comes, to cut it between the elements of its outermost arrays: what is cut
-// there is closed and stays JSON.
+// outline reads JSON in parts and finds where to cut it: between the elements of its outermost arrays.
+// The text before such a place, with its brackets closed, is valid JSON.
 type outline struct {
-	closers           []byte // of what is open
+	closers           []byte // the closing brackets of what is open
 	inString, escaped bool
-	array             int  // how deep the outermost array is that is open; 0: none
-	blank             bool // nothing of an element has come yet
-	at                int  // how many bytes have come
+	array             int  // the depth of the outermost open array; 0: none
+	blank             bool // the array has no element yet
+	at                int  // the number of bytes read
 
-	elements int // of the outermost arrays, that are whole
-	// whole is how many bytes can stay, and end what closes them.
+	elements int // complete elements of the outermost arrays
+	// whole is the number of bytes before the cut. end has the brackets that close them.
 	whole int
 	end   []byte
 }
 
-// Write takes the next bytes. It never fails.
+// Write reads the next bytes. It never fails.
 func (o *outline) Write(text []byte) (int, error) {
 	for _, c := range text {
 		o.at++
@@ -53,7 +53,7 @@ func (o *outline) open(c byte) {
 	}
 }
 
-// next takes the end of an element, or of what has elements.
+// next ends an element at a comma, or an array or object at its closing bracket c.
 func (o *outline) next(c byte) {
 	depth := len(o.closers)
 	if depth > 0 && depth == o.array && !o.blank {
@@ -71,7 +71,7 @@ func (o *outline) next(c byte) {
 	}
 }
 
-// mark notes that the text can be cut after so many bytes.
+// mark notes that the text can be cut after whole bytes.
 func (o *outline) mark(whole int) {
 	if len(o.closers) > maxNesting {
 		return
@@ -79,8 +79,8 @@ func (o *outline) mark(whole int) {
 	o.whole, o.end = whole, append(o.end[:0], o.closers...)
 }
 
-// wholeJSON returns the part of JSON that is whole, of at most so many bytes, and how many elements of its
-// outermost arrays it has.
+// wholeJSON cuts JSON to at most most bytes, so that it stays JSON. It returns also the number of elements
+// that are left in its outermost arrays.
 func wholeJSON(text []byte, most int) (whole []byte, elements int) {
 	var o outline
 	_, _ = o.Write(text[:max(min(len(text), most-maxNesting), 0)])

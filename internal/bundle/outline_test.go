@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestWhatIsCutStaysJSON: wherever it is cut, and no element is there in part.
+// TestWhatIsCutStaysJSON, wherever it is cut, and every element in it is complete.
 func TestWhatIsCutStaysJSON(t *testing.T) {
 	for text, elements := range map[string]int{
 		`[]`: 0, `{}`: 0, ` [ ] `: 0, `[1]`: 1, `[1, 22 ,333]`: 3, `["a,]}","b\"],",{"c":[1,2,{"d":"[,"}]},[],{}]`: 5,
@@ -47,7 +47,7 @@ func TestWhatIsCutStaysJSON(t *testing.T) {
 	}
 }
 
-// TestABundleTellsHowManyElementsAreLeftOut: of JSON over a bound, whose rest is counted and not kept.
+// TestABundleTellsHowManyElementsAreLeftOut when JSON is larger than its bound.
 func TestABundleTellsHowManyElementsAreLeftOut(t *testing.T) {
 	var out bytes.Buffer
 	b := New(&out, "bundle", time.Unix(0, 0))

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// hidden is in the place of what could be a secret.
+// hidden replaces each text that could be a secret.
 const hidden = "[hidden]"
 
-// secrets are texts that could be secrets, with what stands in their place. No file of a bundle
-// should have one; this is for errors and remarks that quote what somebody wrote.
+// secrets are the shapes of texts that could be secrets, with their replacements. No file of a bundle
+// should contain a secret, but errors and notes quote texts that users wrote.
 //
-// To look for all shapes takes a microsecond for each byte, and most shapes are in no text. Text that has
-// none of the signs of a shape, as they are or in lower case, has nothing of that shape.
+// Matching all shapes takes a microsecond per byte, and most texts match none. A text that contains none
+// of the signs of a shape, as written or in lower case, can not match it.
 var secrets = []struct {
 	signs []string
 	shape *regexp.Regexp
@@ -24,20 +24,20 @@ var secrets = []struct {
 	{[]string{"bearer", "basic", "negotiate"}, regexp.MustCompile(`(?i)\b(bearer|basic|negotiate)( |%20|\+)+[A-Za-z0-9._~+/=-]{6,}`), "$1 " + hidden},
 	{[]string{"PRIVATE KEY"}, regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?:[^-]|-[^-])*(-----END [A-Z0-9 ]*PRIVATE KEY-----)?`), hidden},
 	{[]string{"LS0tLS1CRUdJTi"}, regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]+`), hidden}, // PEM in base64
-	// URLs keep their scheme and host. The path of a webhook is as good as a password.
+	// URLs keep their scheme and host. The path of a webhook is a secret.
 	{[]string{"://"}, regexp.MustCompile(`(?i)\b(https?://)([^/\s"'<>@]*@)?([^/\s"'<>?#@]+)[/?#][^\s"'<>\\]+`), "$1$3/" + hidden},
 	{[]string{"://"}, regexp.MustCompile(`(?i)\b([a-z][a-z0-9+.-]*://)[^/\s"'<>@]+@`), "$1" + hidden + "@"},
 	{[]string{"-data", "_data"}, regexp.MustCompile(`(?i)((?:client[-_]?certificate|certificate[-_]?authority|key)[-_]data\\?["']?\s*[:=]\s*\\?["']?)[A-Za-z0-9+/=]+`), "$1" + hidden},
-	// What is behind such a name: in escaped quotes, in quotes, or one word.
+	// The value after one of these names: in escaped quotes, in quotes, or one word.
 	{[]string{"passw", "passphrase", "secret", "token", "apikey", "api-key", "api_key", "accesskey", "access-key", "access_key", "privatekey", "private-key", "private_key", "clientkey", "client-key", "client_key"}, regexp.MustCompile(`(?i)((?:password|passwd|passphrase|secret|token|(?:api|access|private|client)[-_]?key)(?:[-_]?v?[0-9]+)?\\?["']?\s*[:=]\s*)(?:(\\["'])[^"'\\]*|(")(?:[^"\\\n]|\\.)*|(')[^'\n]*|[^\s"'&,;}\\{\[]+)`), "$1$2$3$4" + hidden},
 	{[]string{"password", "secret", "token"}, regexp.MustCompile(`(?i)(--?[a-z-]*(?:password|secret|token)[ ]+)[^\s"'-][^\s"']*`), "$1" + hidden},
 	{[]string{"AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox"}, regexp.MustCompile(`\b(AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}|\bxox[abprs]-[A-Za-z0-9-]{8,}`), hidden},
 }
 
-// Redact returns text with hidden in the place of what could be a secret: tokens, keys, passwords,
-// and the path of every http URL.
+// Redact replaces what could be a secret by hidden: tokens, keys, passwords, and the path of every http
+// URL.
 func Redact(text []byte) []byte {
-	// The letters that (?i) takes for a k and an s, too.
+	// (?i) matches ſ as s, and the Kelvin sign as k. ToLower maps only the Kelvin sign.
 	folded := bytes.ReplaceAll(bytes.ToLower(text), []byte("ſ"), []byte("s"))
 	for _, s := range secrets {
 		if !slices.ContainsFunc(s.signs, func(sign string) bool {

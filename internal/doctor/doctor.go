@@ -1,9 +1,9 @@
-// Package doctor checks what a relay needs before it starts: names, ports, certificates, tokens,
-// directories. Each check is a Finding with what is wrong, why, and what to do.
+// Package doctor checks what a relay needs before it starts: names, ports, certificates, tokens and
+// directories. Each check returns Findings: what is wrong, why, and what to do.
 //
-// The checks only read: they connect, listen for a moment, and look at files. They change nothing.
+// The checks change nothing: they connect, listen for a moment, and read files.
 //
-// The package must not know the config file, nor the protocols of upstreams.
+// The package must not know the config file or the protocols of upstreams.
 package doctor
 
 import (
@@ -20,26 +20,26 @@ type Level string
 // The outcomes, the best first.
 const (
 	OK      Level = "ok"
-	Warning Level = "warning" // it works, and should be looked at
+	Warning Level = "warning" // it works now, but somebody should look at it
 	Failed  Level = "failed"
 )
 
 // Finding is the outcome of one check.
 type Finding struct {
-	// Check is a word for the check, such as "tls". Upstream is the upstream that it is about, or
-	// Clusters the place where clusters are found; both are empty for the relay itself.
+	// Check is a word for the check, such as "tls". Upstream names the upstream that was checked, and
+	// Clusters the place where clusters are found. Both are empty for the relay itself.
 	Check    string `json:"check"`
 	Upstream string `json:"upstream,omitempty"`
 	Clusters string `json:"clusters,omitempty"`
 	// Target is the address, file or directory.
 	Target string `json:"target,omitempty"`
 	Level  Level  `json:"level"`
-	// What is the outcome in one sentence. Why is the cause, and Fix what to do, of those that are
-	// not OK.
+	// What is the outcome in one sentence. Why is the cause and Fix the remedy; both are empty when
+	// Level is OK.
 	What string `json:"what"`
 	Why  string `json:"why,omitempty"`
 	Fix  string `json:"fix,omitempty"`
-	// Resources is how many resources an upstream has, where a check has counted them.
+	// Resources is the number of resources of an upstream, if the check counted them.
 	Resources int `json:"resources,omitempty"`
 }
 
@@ -58,7 +58,7 @@ func Doubt(check, target, what, why, fix string) Finding {
 	return Finding{Check: check, Target: target, Level: Warning, What: what, Why: why, Fix: fix}
 }
 
-// Worst returns the worst level of findings, OK for none.
+// Worst returns the worst level of findings. It is OK when there are none.
 func Worst(all []Finding) Level {
 	worst := OK
 	for _, f := range all {
@@ -69,7 +69,7 @@ func Worst(all []Finding) Level {
 	return worst
 }
 
-// Count returns how many findings have a level.
+// Count returns the number of findings of a level.
 func Count(all []Finding, level Level) (n int) {
 	for _, f := range all {
 		if f.Level == level {
@@ -79,18 +79,18 @@ func Count(all []Finding, level Level) (n int) {
 	return n
 }
 
-// Check is one check, or several that follow each other.
+// Check is one check, or several that run one after the other.
 type Check struct {
-	// Name, Upstream and Clusters are for its findings.
+	// Name says what is checked. Upstream and Clusters are set in the findings.
 	Name, Upstream, Clusters string
 	Run                      func(ctx context.Context) []Finding
 }
 
-// maxAtOnce bounds the checks that run at the same time.
+// maxAtOnce is the most checks that run at the same time.
 const maxAtOnce = 16
 
-// Run runs checks at the same time, each for at most a time limit, and returns their findings in the
-// order of the checks. A check that ignores the limit is left behind, and reported.
+// Run runs checks at the same time, each with a context that ends after limit. It returns their findings
+// in the order of checks, after all have returned.
 func Run(ctx context.Context, limit time.Duration, checks []Check) []Finding {
 	found := make([][]Finding, len(checks))
 	slots := make(chan struct{}, maxAtOnce)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roomLeast is the free space of a disk below which there is a warning.
+// roomLeast is the least free space of a disk without a warning, in bytes.
 const roomLeast = 1 << 30
 
 // Port checks that this host can listen on an address. It listens for a moment.
@@ -30,12 +30,12 @@ func Port(field, address string) Finding {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return Bad("port", address, "the address is not one of this host", "", "set an address of this host in "+field+": ip addr shows them")
 	case errors.Is(err, syscall.EACCES):
-		return Bad("port", address, "the port may not be opened by this user", "ports below 1024 need a capability", "set a port from 1024 on in "+field)
+		return Bad("port", address, "this user may not open the port", "ports below 1024 need a capability", "set a port of 1024 or higher in "+field)
 	}
 	return Bad("port", address, "the port can not be opened", cause(err), "correct "+field)
 }
 
-// Directory checks that a directory of the relay's own can be written to, or be made, and has room.
+// Directory checks that the relay can write to a directory, or make it, and that its disk has room.
 func Directory(field, dir string) []Finding {
 	at, info, err := existing(dir)
 	cure := fmt.Sprintf("set %s to a directory that the user of the relay can write to, or give it one: install -d -m 0700 -o USER %s", field, dir)
@@ -51,15 +51,15 @@ func Directory(field, dir string) []Finding {
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(at, &disk); err != nil {
-		return []Finding{Bad("state", dir, "the disk can not be looked at", err.Error(), cure)}
+		return []Finding{Bad("state", dir, "the free space of the disk can not be read", err.Error(), cure)}
 	}
 	block := int64(disk.Bsize) //nolint:unconvert // another type on other systems
 	free, whole := int64(disk.Bavail)*block, int64(disk.Blocks)*block
 	switch {
 	case whole == 0: // /proc and its like
-		return []Finding{Bad("state", dir, "the directory is on no disk", at+" is of a file system without room", cure)}
+		return []Finding{Bad("state", dir, "the directory is not on a disk", "the file system of "+at+" has no room", cure)}
 	case free < roomLeast:
-		return []Finding{Doubt("state", dir, fmt.Sprintf("the disk has %d MiB left", free>>20), "a full disk stops nothing, but what is kept grows old", "make room, or set state.dir to another disk")}
+		return []Finding{Doubt("state", dir, fmt.Sprintf("the disk has %d MiB left", free>>20), "with a full disk the relay goes on, but no longer writes its state", "make room, or set state.dir to another disk")}
 	}
 	word := "can be written to"
 	if at != dir {
@@ -80,13 +80,13 @@ func existing(path string) (string, fs.FileInfo, error) {
 	}
 }
 
-// maxSocketPath is how long the path of a Unix socket can be, in bytes.
+// maxSocketPath is the longest path of a Unix socket, in bytes.
 const maxSocketPath = 107
 
 // Socket checks that a Unix socket can be made at a path.
 func Socket(field, path string) []Finding {
 	if len(path) > maxSocketPath {
-		return []Finding{Bad("socket", path, fmt.Sprintf("the path has %d bytes, and a Unix socket can have %d", len(path), maxSocketPath), "", "set "+field+" to a shorter path")}
+		return []Finding{Bad("socket", path, fmt.Sprintf("the path has %d bytes; a Unix socket can have %d at most", len(path), maxSocketPath), "", "set "+field+" to a shorter path")}
 	}
 	found := Directory(field, filepath.Dir(path))
 	for i := range found {
@@ -98,13 +98,14 @@ func Socket(field, path string) []Finding {
 	return found
 }
 
-// perResource is what a resource takes of memory, and process what a relay without any takes.
+// perResource is the memory that a resource needs, and process that of a relay without resources, in bytes.
 const (
 	perResource = 1300
 	process     = 64 << 20
 )
 
-// Memory compares the memory of the process with what resources need. limit is 0 when there is none.
+// Memory compares limit, the memory limit of the process, with the memory that resources need. Zero is no
+// limit.
 func Memory(resources int, limit int64) Finding {
 	need := int64(resources)*perResource + process
 	if limit <= 0 {
@@ -112,7 +113,7 @@ func Memory(resources int, limit int64) Finding {
 	}
 	if need > limit*7/10 {
 		return Doubt("memory", "", fmt.Sprintf("about %d MiB are needed for %d resources, and the limit is %d MiB", need>>20, resources, limit>>20),
-			"large responses and many clients need room beside that", fmt.Sprintf("raise the memory limit to %d MiB or more: docs/sizing.md has the formula", need*2>>20))
+			"large responses and many clients need more", fmt.Sprintf("raise the memory limit to %d MiB or more: docs/sizing.md has the formula", need*2>>20))
 	}
 	return Good("memory", "", "about %d MiB are needed for %d resources, and the limit is %d MiB", need>>20, resources, limit>>20)
 }

@@ -15,23 +15,23 @@ import (
 	"meshrelay/internal/certfile"
 )
 
-// soonShare is the part of the life of a certificate in which it should have been renewed.
+// soonShare: a certificate is to be renewed before the last 1/soonShare of its life.
 const soonShare = 10
 
-// Server is a server of gRPC, as a client reaches it.
+// Server is a gRPC server as a client reaches it.
 type Server struct {
 	// Address is host:port.
 	Address string
 	// TLS is how to reach it, with InsecureSkipVerify unset; nil for plaintext.
 	TLS *tls.Config
-	// Roots are a word for where the roots of TLS come from, such as a file.
+	// Roots says where the trusted roots come from, such as a file.
 	Roots string
 	// Now is the present time.
 	Now time.Time
 }
 
-// Reach checks the way to a server, layer by layer, and stops at the first that fails: the name, the
-// port, and TLS with its certificates, or plaintext.
+// Reach checks the way to a server layer by layer, and stops at the first failure: the name, the port,
+// then plaintext or TLS with its certificates.
 func (s Server) Reach(ctx context.Context) []Finding {
 	host, port, err := net.SplitHostPort(s.Address)
 	if err != nil {
@@ -42,7 +42,7 @@ func (s Server) Reach(ctx context.Context) []Finding {
 		addresses, err := net.DefaultResolver.LookupHost(ctx, host)
 		if err != nil {
 			return []Finding{Bad("dns", s.Address, fmt.Sprintf("the name %s does not resolve", host), err.Error(),
-				"correct the host in addresses, or look at the DNS of this host: getent hosts "+host)}
+				"correct the host in addresses, or check the DNS of this host: getent hosts "+host)}
 		}
 		found = append(found, Good("dns", s.Address, "%s is %s", host, some(addresses, 3)))
 	}
@@ -63,12 +63,12 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 		return nil, err
 	}
 	if end, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(end) // of a connection that is open
+		_ = conn.SetDeadline(end) // it fails only on a closed connection
 	}
 	return conn, nil
 }
 
-// usualPorts are the cure for a wrong port.
+// usualPorts is the fix for a wrong port.
 const usualPorts = "check the port: an istiod has 15012 (TLS) and 15010 (plaintext), a relay the ports of its downstream.listeners"
 
 func unreachable(address, port string, err error) Finding {
@@ -76,12 +76,12 @@ func unreachable(address, port string, err error) Finding {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Bad("tcp", address, "connection refused", "nothing listens on port "+port+" there", usualPorts)
 	case late(err), errors.Is(err, syscall.ETIMEDOUT):
-		return Bad("tcp", address, "no answer to a connection", "packets are lost on the way", "look at firewalls, network policies and routes between this host and "+address)
+		return Bad("tcp", address, "no answer to a connection", "packets are lost on the way", "check firewalls, network policies and routes between this host and "+address)
 	}
-	return Bad("tcp", address, "no connection", cause(err), "look at the network of this host: routes, firewalls, and the address")
+	return Bad("tcp", address, "no connection", cause(err), "check the network of this host: routes, firewalls, and the address")
 }
 
-// late reports whether an error is that of the time limit.
+// late reports whether err says that the time limit has passed.
 func late(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
@@ -95,7 +95,7 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// preface is what a client of HTTP/2 begins with, and an empty SETTINGS frame.
+// preface is the connection preface of an HTTP/2 client with an empty SETTINGS frame.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // plaintext checks that a server speaks HTTP/2 without TLS.
@@ -110,10 +110,10 @@ func (s Server) plaintext(ctx context.Context, conn net.Conn) Finding {
 	case n >= 4 && answer[3] == 4 && !strings.HasPrefix(text, "HTTP/"):
 		return Good("plaintext", s.Address, "speaks HTTP/2 without TLS, as configured")
 	case strings.HasPrefix(text, "HTTP/"):
-		return Bad("plaintext", s.Address, "the port is one of an HTTP server, and not of gRPC", "it answers HTTP/1, as the admin address of a relay or the monitoring port of an istiod does", usualPorts)
+		return Bad("plaintext", s.Address, "the port is that of an HTTP server, not of a gRPC server", "it answers HTTP/1, as the admin address of a relay or the monitoring port of an istiod does", usualPorts)
 	case s.takesTLS(ctx):
-		return Bad("plaintext", s.Address, "the server wants TLS, and the config has plaintext: true", "it answers a TLS handshake, and no plaintext",
-			"replace plaintext: true by a section tls, or give the port for plaintext (15010 of an istiod)")
+		return Bad("plaintext", s.Address, "the server wants TLS, and the config has plaintext: true", "it answers a TLS handshake, but no plaintext",
+			"replace plaintext: true by a section tls, or set the plaintext port (15010 of an istiod)")
 	case err != nil:
 		return Bad("plaintext", s.Address, "the server does not speak HTTP/2", cause(err), usualPorts)
 	}
@@ -127,14 +127,14 @@ func (s Server) takesTLS(ctx context.Context) bool {
 		return false
 	}
 	defer conn.Close()
-	err = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}).HandshakeContext(ctx) //nolint:gosec // only whether it answers
+	err = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}).HandshakeContext(ctx) //nolint:gosec // nothing is sent after the handshake
 	var alert tls.AlertError
 	var net *net.OpError
 	return err == nil || errors.As(err, &alert) || errors.As(err, &net) && net.Op == "remote error"
 }
 
-// secure checks TLS. It shakes hands without verifying, so that it can tell what is wrong with the
-// certificates, and sends nothing over that connection.
+// secure checks TLS. Its handshake does not verify, so that it can explain what is wrong with the
+// certificates. It sends nothing over that connection.
 func (s Server) secure(ctx context.Context, conn net.Conn, host string) []Finding {
 	cfg := s.TLS.Clone()
 	cfg.InsecureSkipVerify, cfg.NextProtos = true, []string{"h2"} // verified below
@@ -174,15 +174,15 @@ func (s Server) secure(ctx context.Context, conn net.Conn, host string) []Findin
 func (s Server) noHandshake(err error) Finding {
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) {
-		why := "it answers the handshake with something else than TLS"
+		why := "its answer to the handshake is not TLS"
 		if strings.HasPrefix(string(record.RecordHeader[:]), "HTTP/") {
 			why = "it answers HTTP without TLS"
 		}
 		return Bad("tls", s.Address, "the server speaks plaintext there", why,
-			"give the port for TLS (15012 of an istiod), or set plaintext: true in place of tls")
+			"set the port for TLS (15012 of an istiod), or replace tls by plaintext: true")
 	}
 	if late(err) {
-		return Bad("tls", s.Address, "no answer to the TLS handshake", "the server accepts connections and is silent", "check the port, and that the server is healthy")
+		return Bad("tls", s.Address, "no answer to the TLS handshake", "the server accepts the connection and sends nothing", "check the port, and that the server is healthy")
 	}
 	if strings.Contains(err.Error(), "no application protocol") {
 		return s.notGRPC()
@@ -190,12 +190,12 @@ func (s Server) noHandshake(err error) Finding {
 	return Bad("tls", s.Address, "the TLS handshake fails", cause(err), "check the port, and whether the server wants a client certificate: tls.certFile and tls.keyFile")
 }
 
-// notGRPC is the finding of a server that takes TLS and no HTTP/2.
+// notGRPC returns the finding about a server that speaks TLS, but not HTTP/2.
 func (s Server) notGRPC() Finding {
-	return Bad("tls", s.Address, "the port is one of an HTTPS server, and not of gRPC", "it does not offer HTTP/2 in the handshake (ALPN)", usualPorts)
+	return Bad("tls", s.Address, "the port is that of an HTTPS server, not of a gRPC server", "it does not offer HTTP/2 in the handshake (ALPN)", usualPorts)
 }
 
-// chain verifies the certificates of a server, but for its name.
+// chain verifies the certificates of a server, except for its name.
 func (s Server) chain(cfg *tls.Config, certificates []*x509.Certificate) (f Finding, bad bool) {
 	leaf, between := certificates[0], x509.NewCertPool()
 	for _, c := range certificates[1:] {
@@ -208,7 +208,7 @@ func (s Server) chain(cfg *tls.Config, certificates []*x509.Certificate) (f Find
 				fmt.Sprintf("it begins at %s, and the clock here shows %s", stamp(c.NotBefore), stamp(s.Now)),
 				"correct the clock of this host (timedatectl, chronyc tracking), or that of the server"), true
 		case s.Now.After(c.NotAfter):
-			return Bad("tls", s.Address, fmt.Sprintf("the certificate of %s has expired %s ago", nameOf(c.Subject.String()), s.Now.Sub(c.NotAfter).Round(time.Second)),
+			return Bad("tls", s.Address, fmt.Sprintf("the certificate of %s expired %s ago", nameOf(c.Subject.String()), s.Now.Sub(c.NotAfter).Round(time.Second)),
 				fmt.Sprintf("it ended at %s, and the clock here shows %s", stamp(c.NotAfter), stamp(s.Now)),
 				"renew the certificate of the server, or correct the clock of this host"), true
 		}
@@ -223,7 +223,7 @@ func (s Server) chain(cfg *tls.Config, certificates []*x509.Certificate) (f Find
 			fmt.Sprintf("it is signed by %s, which is not among the roots in %s", nameOf(certificates[len(certificates)-1].Issuer.String()), s.Roots),
 			"put the root of that mesh into tls.caFile: kubectl get configmap istio-ca-root-cert -n istio-system -o jsonpath='{.data.root-cert\\.pem}'"), true
 	}
-	return Bad("tls", s.Address, "the certificate of the server does not verify", err.Error(), "look at the certificate: openssl s_client -showcerts -connect "+s.Address), true
+	return Bad("tls", s.Address, "the certificate of the server does not verify", err.Error(), "check the certificate: openssl s_client -showcerts -connect "+s.Address), true
 }
 
 // renewSoon returns a warning about a certificate in the last part of its life.
@@ -232,14 +232,14 @@ func renewSoon(check, target, what string, c *x509.Certificate, now time.Time) (
 	if left > c.NotAfter.Sub(c.NotBefore)/soonShare {
 		return Finding{}, false
 	}
-	return Doubt(check, target, fmt.Sprintf("%s ends in %s", what, left.Round(time.Second)), "less than a tenth of its life is left: what renews it may be broken", "renew it before "+stamp(c.NotAfter)), true
+	return Doubt(check, target, fmt.Sprintf("%s expires in %s", what, left.Round(time.Second)), "less than a tenth of its life is left: its automatic renewal may be broken", "renew it before "+stamp(c.NotAfter)), true
 }
 
-// OwnCertificate checks a certificate in files: that of a client or of a listener.
+// OwnCertificate checks the certificate of a client or a listener, and its key.
 func OwnCertificate(certFile, keyFile string, now time.Time) Finding {
 	pair, err := certfile.Pair(certFile, keyFile)
 	if err != nil {
-		return Bad("certificate", certFile, "the certificate or its key can not be used", err.Error(), "correct certFile and keyFile: two files in PEM form that belong together")
+		return Bad("certificate", certFile, "the certificate or its key can not be used", err.Error(), "correct certFile and keyFile: two PEM files, a certificate and its key")
 	}
 	switch leaf := pair.Leaf; {
 	case now.Before(leaf.NotBefore):
@@ -254,7 +254,7 @@ func OwnCertificate(certFile, keyFile string, now time.Time) Finding {
 	}
 }
 
-// namesOf returns the names of a certificate that a client can ask for.
+// namesOf returns the names for which a certificate is valid.
 func namesOf(c *x509.Certificate) (names []string) {
 	names = append(names, c.DNSNames...)
 	for _, ip := range c.IPAddresses {
@@ -266,7 +266,7 @@ func namesOf(c *x509.Certificate) (names []string) {
 	return names
 }
 
-// some returns the first of a list, and how many more there are.
+// some returns the first most texts, joined, and the number of the rest.
 func some(all []string, most int) string {
 	text := strings.Join(all[:min(len(all), most)], ", ")
 	if more := len(all) - most; more > 0 {
@@ -282,7 +282,7 @@ func orNothing(text string) string {
 	return text
 }
 
-// nameOf returns a distinguished name, also of those that have none.
+// nameOf returns a distinguished name, or a text for an empty one.
 func nameOf(dn string) string {
 	if dn == "" {
 		return "a CA without a name"

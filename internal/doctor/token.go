@@ -14,20 +14,21 @@ import (
 const (
 	// maxToken bounds a token, in bytes.
 	maxToken = 64 << 10
-	// soonToken is when a token should have been replaced, and maxSkew how far clocks may differ.
+	// soonToken: a token is to be renewed so long before its end. maxSkew is how far clocks may differ.
 	soonToken = 5 * time.Minute
 	maxSkew   = time.Minute
 )
 
-// Token is a file with a bearer token, and what a server may want of it.
+// Token is a file with a bearer token, and what a server demands of it.
 type Token struct {
 	File string
-	// Audience is what the token must be for, and Namespace that of its service account.
+	// Audience is an audience that the token must have, and Namespace the namespace that its service
+	// account must have. Empty fields are not checked.
 	Audience, Namespace string
 	Now                 time.Time
 }
 
-// claims are those of a service account's token. The token itself is never shown.
+// claims are the claims of a service account's token. The token itself is never shown.
 type claims struct {
 	Audience  audience `json:"aud"`
 	Subject   string   `json:"sub"`
@@ -36,7 +37,7 @@ type claims struct {
 	NotBefore float64  `json:"nbf"`
 }
 
-// audience is a text or a list of texts.
+// audience is the claim aud: one text or a list of texts.
 type audience []string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -49,8 +50,7 @@ func (a *audience) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(a))
 }
 
-// Check checks the token as far as it can be read without its key. A token in another form than JWT
-// passes.
+// Check checks the token, but not its signature. A token that is not a JWT passes.
 func (t Token) Check() []Finding {
 	text, err := readBounded(t.File)
 	token := strings.TrimSpace(string(text))
@@ -58,11 +58,11 @@ func (t Token) Check() []Finding {
 	case err != nil:
 		return []Finding{Bad("token", t.File, "the token can not be read", err.Error(), "correct tokenFile, and let the user of the relay read it")}
 	case token == "":
-		return []Finding{Bad("token", t.File, "the token is empty", "", "look at what writes the file; in Kubernetes, a projected volume with a serviceAccountToken")}
+		return []Finding{Bad("token", t.File, "the token is empty", "", "check what writes the file: in Kubernetes, a projected volume with a serviceAccountToken")}
 	}
 	c, ok := parseToken(token)
 	if !ok {
-		return []Finding{Good("token", t.File, "there is a token, of a form whose audience and end are not known here")}
+		return []Finding{Good("token", t.File, "there is a token; it is not a JWT, so its audience and end are not checked")}
 	}
 	var found []Finding
 	if f, bad := t.times(c); bad {
@@ -73,8 +73,8 @@ func (t Token) Check() []Finding {
 			fmt.Sprintf("project a token with audience: %s, or add the audience to TOKEN_AUDIENCES of the istiod", t.Audience)))
 	}
 	if namespace, account, ok := serviceAccount(c.Subject); ok && t.Namespace != "" && namespace != t.Namespace {
-		found = append(found, Bad("token", t.File, fmt.Sprintf("the token is of the service account %s in namespace %s, and node.namespace is %s", account, namespace, t.Namespace),
-			"an istiod refuses a client that calls itself of another namespace than its identity is of", "set node.namespace: "+namespace))
+		found = append(found, Bad("token", t.File, fmt.Sprintf("the service account of the token is %s in namespace %s, but node.namespace is %s", account, namespace, t.Namespace),
+			"an istiod refuses a client whose node.namespace is not the namespace of its identity", "set node.namespace: "+namespace))
 	}
 	if len(found) == 0 {
 		end := "without end"
@@ -92,20 +92,20 @@ func (t Token) times(c claims) (Finding, bool) {
 	switch left := timeOf(c.Expires).Sub(t.Now); {
 	case begins > 0 && timeOf(begins).Sub(t.Now) > maxSkew:
 		return Bad("clock", t.File, fmt.Sprintf("the token was issued %s in the future", timeOf(begins).Sub(t.Now).Round(time.Second)),
-			fmt.Sprintf("it is of %s, and the clock here shows %s", stamp(timeOf(begins)), stamp(t.Now)), "correct the clock of this host (timedatectl, chronyc tracking)"), true
+			fmt.Sprintf("it is valid from %s, and the clock here shows %s", stamp(timeOf(begins)), stamp(t.Now)), "correct the clock of this host (timedatectl, chronyc tracking)"), true
 	case c.Expires > 0 && left <= 0:
-		return Bad("token", t.File, fmt.Sprintf("the token has expired %s ago", (-left).Round(time.Second)),
+		return Bad("token", t.File, fmt.Sprintf("the token expired %s ago", (-left).Round(time.Second)),
 			fmt.Sprintf("it ended at %s, and the clock here shows %s", stamp(timeOf(c.Expires)), stamp(t.Now)),
-			"renew it: the kubelet does so for a projected serviceAccountToken, and a copy of one is never renewed"), true
+			"renew it: the kubelet renews a projected serviceAccountToken, but not a copy of it"), true
 	case c.Expires > 0 && left < soonToken:
-		return Doubt("token", t.File, fmt.Sprintf("the token ends in %s", left.Round(time.Second)), "what renews it may be broken", "look at what writes the file"), true
+		return Doubt("token", t.File, fmt.Sprintf("the token expires in %s", left.Round(time.Second)), "its automatic renewal may be broken", "check what writes the file"), true
 	}
 	return Finding{}, false
 }
 
 func timeOf(seconds float64) time.Time { return time.Unix(int64(seconds), 0) }
 
-// parseToken returns the claims of a JWT, whose signature is not verified.
+// parseToken returns the claims of a JWT. It does not verify the signature.
 func parseToken(token string) (c claims, ok bool) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -115,7 +115,7 @@ func parseToken(token string) (c claims, ok bool) {
 	return c, err == nil && json.Unmarshal(body, &c) == nil
 }
 
-// serviceAccount splits the subject of a token of Kubernetes.
+// serviceAccount splits the subject of a Kubernetes token.
 func serviceAccount(subject string) (namespace, name string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, "system:serviceaccount:")
 	namespace, name, named := strings.Cut(rest, ":")
@@ -136,8 +136,7 @@ func readBounded(path string) ([]byte, error) {
 	return b, err
 }
 
-// Skew returns a finding about the clock of a server that has told its time, none when it is near
-// enough.
+// Skew returns a finding when server, the time of a server, and now differ by more than maxSkew.
 func Skew(target string, server, now time.Time) []Finding {
 	d := server.Sub(now)
 	if d.Abs() <= maxSkew {

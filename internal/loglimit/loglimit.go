@@ -1,5 +1,5 @@
-// Package loglimit bounds the rate of log lines that others cause: clients, upstreams, writers of
-// files. It must not know the text of the lines.
+// Package loglimit bounds the rate of log lines that clients, upstreams or files cause. It must not know
+// the text of the lines.
 package loglimit
 
 import (
@@ -11,18 +11,19 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limit lets lines through, and counts those that it does not. Any goroutine may use it.
+// Limit bounds the rate of log lines, and counts those that it drops. It is safe for concurrent use.
 type Limit struct {
 	limiter *rate.Limiter
 	silent  atomic.Int64
 }
 
-// New returns a Limit that lets burst lines through at once, and then one in a time.
+// New returns a Limit for burst lines at once, and then one line per every.
 func New(burst int, every time.Duration) *Limit {
 	return &Limit{limiter: rate.NewLimiter(rate.Every(every), burst)}
 }
 
-// Log logs a line, unless there were too many. The next one tells how many it has left out.
+// Log logs a line unless the limit is reached. The next line has the number of dropped lines in the key
+// unlogged.
 func (l *Limit) Log(log *slog.Logger, level slog.Level, msg string, args ...any) {
 	if !l.limiter.Allow() {
 		l.silent.Add(1)
@@ -34,7 +35,7 @@ func (l *Limit) Log(log *slog.Logger, level slog.Level, msg string, args ...any)
 	log.Log(context.Background(), level, msg, args...)
 }
 
-// Warn is Log at the level of warnings.
+// Warn calls Log with level warn.
 func (l *Limit) Warn(log *slog.Logger, msg string, args ...any) {
 	l.Log(log, slog.LevelWarn, msg, args...)
 }

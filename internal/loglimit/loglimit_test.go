@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestAFloodOfLinesIsLoggedInPart: the next line tells how many were left out.
+// TestAFloodOfLinesIsLoggedInPart: the next line has the number of dropped lines.
 func TestAFloodOfLinesIsLoggedInPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

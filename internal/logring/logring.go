@@ -1,7 +1,7 @@
-// Package logring keeps the last lines of a log, those of level debug too, whatever the level of the
-// log is.
+// Package logring keeps the last lines of a log in memory. It keeps lines of level debug even when the
+// log itself does not.
 //
-// The package must not know what the lines tell, nor who reads them.
+// The package must not know the content of the lines.
 package logring
 
 import (
@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// maxLines and maxBytes bound what a Ring keeps, and maxLine each line, in bytes.
+	// maxLines and maxBytes bound a Ring. maxLine bounds a line, in bytes.
 	maxLines = 5000
 	maxBytes = 2 << 20
 	maxLine  = 2 << 10
-	// MaxDebug is how many lines of level debug a Ring takes a second. Others are not made at all:
-	// a push to ten thousand clients has a line for each.
+	// MaxDebug is the most lines of level debug that a Ring takes in a second. More lines are not even
+	// formatted: a push to ten thousand clients would log a line for each.
 	MaxDebug = 100
 )
 
-// Ring has the last lines of a log. The zero value is empty. Any goroutine may call its methods.
+// Ring has the last lines of a log. The zero value is an empty Ring. It is safe for concurrent use.
 type Ring struct {
-	// second is the present one, and debug the lines of level debug in it.
+	// second is the current second, and debug the number of lines of level debug in it.
 	second, debug atomic.Int64
 
 	mu    sync.Mutex // guards all below
-	lines []string   // a ring of maxLines places, nil before the first line
-	first int        // the place of the oldest line
-	n     int        // lines there are
-	bytes int        // of them
+	lines []string   // a ring buffer of maxLines elements; nil before the first line
+	first int        // the index of the oldest line
+	n     int        // the number of lines
+	bytes int        // the size of all lines
 }
 
-// Write takes one line. It implements io.Writer, and never fails.
+// Write adds one line. It implements io.Writer, and never fails.
 func (r *Ring) Write(b []byte) (int, error) {
 	line := string(b)
 	if len(b) > maxLine {
@@ -75,7 +75,7 @@ func (r *Ring) WriteTo(w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
-// room reports whether a line of a level would be taken now, and with take takes its place.
+// room reports whether a line of a level is kept now. With take, it counts the line.
 func (r *Ring) room(level slog.Level, take bool) bool {
 	if level >= slog.LevelInfo {
 		return true
@@ -90,14 +90,13 @@ func (r *Ring) room(level slog.Level, take bool) bool {
 	return r.debug.Add(1) <= MaxDebug
 }
 
-// Handler returns a handler that has the ring keep each record, and passes those on that next wants.
+// Handler returns a handler that writes each record to the ring, and to next if its level is enabled there.
 func (r *Ring) Handler(next slog.Handler) slog.Handler {
 	return &handler{r, slog.LevelDebug, next, slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug})}
 }
 
-// WithoutDebug returns a handler that has its ring keep no record of level debug, when h is one of a
-// Ring, else h. It is for parts that log something for each client of each push: no line is made of
-// that then, unless the log itself has level debug.
+// WithoutDebug returns h without the records of level debug in its ring. A handler that is not from
+// Ring.Handler is returned as it is. It is for parts that log a debug line for each client in each push.
 func WithoutDebug(h slog.Handler) slog.Handler {
 	if of, ok := h.(*handler); ok {
 		return &handler{of.ring, slog.LevelInfo, of.next, of.keep}
@@ -107,7 +106,7 @@ func WithoutDebug(h slog.Handler) slog.Handler {
 
 type handler struct {
 	ring       *Ring
-	least      slog.Level // that the ring keeps
+	least      slog.Level // the lowest level that the ring keeps
 	next, keep slog.Handler
 }
 
