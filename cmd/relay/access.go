@@ -19,22 +19,22 @@ import (
 // completionTimeout bounds how long a shell waits for the names of upstreams.
 const completionTimeout = 2 * time.Second
 
-// access is how to reach a running relay: its admin address and, with flags, its Unix socket.
+// access has the flags that say how to reach a running relay: its admin address and its Unix socket.
 type access struct {
 	address, socket string
 	timeout         time.Duration
 }
 
-// call does the work of a command. The command's context has the timeout.
+// call does the work of a command. cmd.Context() has the timeout.
 type call func(cmd *cobra.Command, c admin.Client, args []string) error
 
 // flags adds the flags of a call over the admin address.
 func (a *access) flags(cmd *cobra.Command, timeout time.Duration) {
-	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN is another default")
+	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN sets another default")
 	cmd.Flags().DurationVar(&a.timeout, "timeout", timeout, "how long to wait for answers")
 }
 
-// overAdmin makes a command a call over the admin address.
+// overAdmin makes a command that calls the admin address.
 func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
 	a.flags(cmd, 10*time.Second)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -47,17 +47,17 @@ func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
 }
 
 func (a *access) socketFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of the relay's Unix socket; $RELAY_SOCKET is another default (default: the one that the relay names at its admin address)")
+	cmd.Flags().StringVar(&a.socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of the relay's Unix socket; $RELAY_SOCKET sets another default (default: the path that the relay gives at its admin address)")
 }
 
-// overSocket makes a command a call over the Unix socket.
+// overSocket makes a command that calls the Unix socket.
 func (a *access) overSocket(cmd *cobra.Command, do call) *cobra.Command {
 	a.socketFlag(cmd)
 	return a.overAdmin(cmd, func(cmd *cobra.Command, c admin.Client, args []string) error { return throughSocket(cmd, c, args, do) })
 }
 
-// throughSocket does a call over the Unix socket: the given one, or the one that the relay names.
-// The error of a refusal is the relay's text.
+// throughSocket runs do over the Unix socket: that of the flag, or the one that the relay gives at its
+// admin address. If the relay refuses, the error is the relay's text.
 func throughSocket(cmd *cobra.Command, c admin.Client, args []string, do call) error {
 	if c.Socket == "" {
 		v, err := c.Version(cmd.Context())
@@ -72,8 +72,8 @@ func throughSocket(cmd *cobra.Command, c admin.Client, args []string, do call) e
 	return refusal(do(cmd, c, args))
 }
 
-// hinted adds advice to the error of a relay that does not answer. The error of a bad question is
-// the relay's text.
+// hinted adds advice to the error of a relay that does not answer. If the relay answers with 400, the error
+// is the relay's text.
 func hinted(err error) error {
 	var unreachable *admin.UnreachableError
 	if errors.As(err, &unreachable) {
@@ -86,8 +86,7 @@ func hinted(err error) error {
 	return err
 }
 
-// refusal returns the mistakes that a relay lists in a refusal. An indented line belongs to the
-// line before.
+// refusal returns the lines of a relay's refusal as errors. An indented line belongs to the line before.
 func refusal(err error) error {
 	var refused *admin.StatusError
 	if !errors.As(err, &refused) {
@@ -112,7 +111,7 @@ func (a *access) completeUpstreams(cmd *cobra.Command, args []string, _ string) 
 	}
 	ctx, cancel := context.WithTimeout(cmp.Or(cmd.Context(), context.Background()), completionTimeout)
 	defer cancel()
-	// Without an answer there is nothing to complete.
+	// If the relay does not answer, there is nothing to complete.
 	all, _ := admin.Client{Address: a.address, Socket: a.socket}.Upstreams(ctx) //nolint:errcheck // see above
 	for _, u := range all {
 		names = append(names, u.Name)
@@ -120,7 +119,7 @@ func (a *access) completeUpstreams(cmd *cobra.Command, args []string, _ string) 
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// wanted returns a check of the arguments: one for each name. The last optional ones may be
+// wanted returns a check that there is one argument for each name. The last optional arguments may be
 // missing.
 func wanted(optional int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

@@ -14,7 +14,7 @@ import (
 	"meshrelay/admin/view"
 )
 
-// bundlePatience is how long a bundle may take beside its CPU profile.
+// bundlePatience is how long a bundle may take in addition to its CPU profile.
 const bundlePatience = time.Minute
 
 func newSupportBundle() *cobra.Command {
@@ -24,14 +24,14 @@ func newSupportBundle() *cobra.Command {
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "support-bundle [-o FILE]",
 		Short: "Write an archive for a bug report, without secrets",
-		Long: `Write what tells how a running relay does into an archive: version, effective config, readiness,
-upstreams, clients, conflicts, held deletions, the newest events and revisions, metrics twice,
-profiles, and the last 5,000 lines of the log with those of level debug. MANIFEST.txt in it tells
-what each file is for, and how much is left out of one over 8 MiB. All but profiles are plain text:
-look at it before you send it.
+		Long: `Write an archive that describes a running relay: version, effective config, readiness, upstreams,
+clients, conflicts, held deletions, the newest events and revisions, metrics twice, profiles, and
+the last 5,000 lines of the log, including level debug. MANIFEST.txt says what each file is for, and
+how much of a file over 8 MiB is left out. All files but the profiles are plain text: read them
+before you send them.
 
-It has no tokens, keys and passwords, and of URLs no path. It has the names of upstreams, clients
-and resources, and with --with-resources the resources. It is 64 MiB at most before compression.`,
+The archive contains no tokens, keys, passwords or paths of URLs. It contains the names of upstreams,
+clients and resources; --with-resources adds the resources. Uncompressed, it is 64 MiB at most.`,
 		Example: `  relay support-bundle
   relay support-bundle -o bundle.tar.gz --seconds 30
   kubectl exec meshrelay-0 -- relay support-bundle -o - >bundle.tar.gz`,
@@ -39,25 +39,25 @@ and resources, and with --with-resources the resources. It is 64 MiB at most bef
 		if path == "" {
 			path = "relay-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
 		}
-		ctx, stop := interruptible(cmd.Context()) // so that no half file is left
+		ctx, stop := interruptible(cmd.Context()) // an interrupted command deletes its file
 		defer stop()
 		if path == "-" {
 			return c.SupportBundle(ctx, os.Stdout, o)
 		}
 		if watched(cmd) && o.Seconds > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "looking at the CPU for %s...\n", time.Duration(o.Seconds)*time.Second)
+			fmt.Fprintf(cmd.ErrOrStderr(), "profiling the CPU for %s...\n", time.Duration(o.Seconds)*time.Second)
 		}
 		size, err := writeNew(path, func(w io.Writer) error { return c.SupportBundle(ctx, w, o) })
 		if ctx.Err() != nil && cmd.Context().Err() == nil {
 			return errors.New("interrupted")
 		}
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s. Look at it before you send it: tar -xzf %s\n", path, view.Bytes(size), path)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s. Read it before you send it: tar -xzf %s\n", path, view.Bytes(size), path)
 		}
 		return err
 	})
 	cmd.Flags().StringVarP(&path, "output", "o", "", "`file` to write, - for standard output (default: relay-support-TIME.tar.gz)")
-	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "how many `seconds` to look at the CPU, 0 to 60")
+	cmd.Flags().IntVar(&o.Seconds, "seconds", 10, "how many `seconds` to profile the CPU, 0 to 60")
 	cmd.Flags().BoolVar(&o.Resources, "with-resources", false, "add the merged resources")
 	limited := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -72,8 +72,8 @@ and resources, and with --with-resources the resources. It is 64 MiB at most bef
 	return cmd
 }
 
-// writeNew writes a new file that only its owner can read, and returns its size. It leaves nothing
-// behind after an error.
+// writeNew writes a new file that only its owner can read, and returns its size. After an error it deletes
+// the file.
 func writeNew(path string, write func(io.Writer) error) (size int64, err error) {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {

@@ -119,7 +119,7 @@ upstreams:
 		t.Fatal(text)
 	}
 	path := filepath.Join(dir, "bundle.tar.gz")
-	if code, text := run("support-bundle", "-o", path, "--seconds", "0", "--with-resources"); code != 0 || !strings.Contains(text, "Look at it") {
+	if code, text := run("support-bundle", "-o", path, "--seconds", "0", "--with-resources"); code != 0 || !strings.Contains(text, "Read it before") {
 		t.Fatalf("%d %s", code, text)
 	}
 	all := archived(t, path)

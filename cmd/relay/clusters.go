@@ -17,12 +17,13 @@ func newClusters() *cobra.Command {
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "clusters",
 		Aliases: []string{"cluster"},
-		Short:   "Show the clusters that a running relay has found, or decide about them",
+		Short:   "List the found clusters of a running relay, or decide about them",
 		Long: `List the clusters that a running relay has found by "clusters" in its config, with their
-upstreams, and what is wrong with them.
+upstreams and problems.
 
-A cluster whose kubeconfig is gone is orphaned: what it gave is served until removeAfter, or until
-"relay clusters remove". Many that are gone together are held until "relay clusters release".`,
+A cluster whose kubeconfig is gone is orphaned: its resources are served until removeAfter has passed,
+or until "relay clusters remove". When many clusters are gone together, the guard holds them until
+"relay clusters release".`,
 		Example: `  relay clusters
   relay clusters release fleet
   relay clusters remove fleet west`,
@@ -43,15 +44,15 @@ func newReleaseClusters() *cobra.Command {
 	var access access
 	return access.overSocket(&cobra.Command{
 		Use:   "release CLUSTERS",
-		Short: "Let held clusters be orphaned",
-		Long: `Tell a running relay that the clusters are gone on purpose which its guard holds. They are
-orphaned from then on, and removed after removeAfter. The command needs the relay's Unix socket.`,
+		Short: "Let held clusters become orphaned",
+		Long: `Confirm that the clusters which the guard holds are gone on purpose. The running relay makes them
+orphaned at once, and removes them after removeAfter. The command needs the relay's Unix socket.`,
 		Example: `  relay clusters release fleet`,
 		Args:    wanted(0, "CLUSTERS"),
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
 		done, err := c.ReleaseClusters(cmd.Context(), args[0])
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s of %s %s orphaned now\n", view.Count(done.Clusters, "cluster"), args[0], view.Agree(done.Clusters, "is", "are"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s of %s %s now orphaned\n", view.Count(done.Clusters, "cluster"), args[0], view.Agree(done.Clusters, "is", "are"))
 		}
 		return err
 	})
@@ -61,9 +62,9 @@ func newRemoveCluster() *cobra.Command {
 	var access access
 	return access.overSocket(&cobra.Command{
 		Use:   "remove CLUSTERS CLUSTER",
-		Short: "Remove a cluster whose kubeconfig is gone, with all that it gave",
-		Long: `Remove a cluster that is orphaned or held from a running relay. What it gave is not served any
-more, and its history is deleted. The command needs the relay's Unix socket.`,
+		Short: "Remove a cluster whose kubeconfig is gone, with its resources",
+		Long: `Remove an orphaned or held cluster from a running relay. The relay stops serving its resources and
+deletes its history. The command needs the relay's Unix socket.`,
 		Example: `  relay clusters remove fleet west`,
 		Args:    wanted(0, "CLUSTERS", "CLUSTER"),
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {

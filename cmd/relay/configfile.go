@@ -12,13 +12,13 @@ import (
 type configFile string
 
 func (f *configFile) flag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP((*string)(f), "config", "c", "", "config `file` (default: $RELAY_CONFIG, or the first there is of "+strings.Join(usualFiles(), " and ")+")")
+	cmd.Flags().StringVarP((*string)(f), "config", "c", "", "config `file` (default: $RELAY_CONFIG, or the first that exists of "+strings.Join(usualFiles(), " and ")+")")
 }
 
-// usualFiles are the config files that commands look for, in that order.
+// usualFiles returns the config files that commands look for, in this order.
 func usualFiles() []string { return []string{"relay.yaml", "/etc/relay/relay.yaml"} }
 
-// find returns the file of the flag, else that of the environment, else the first usual one.
+// find returns the file of the flag, or of RELAY_CONFIG, or the first of usualFiles that exists.
 func (f *configFile) find() (string, error) {
 	if *f != "" {
 		return string(*f), nil
@@ -31,5 +31,5 @@ func (f *configFile) find() (string, error) {
 			return file, nil
 		}
 	}
-	return "", fmt.Errorf("no config file: use -c FILE or RELAY_CONFIG, or write %s; \"relay init\" prints a first one", strings.Join(usualFiles(), " or "))
+	return "", fmt.Errorf("no config file: use -c FILE or RELAY_CONFIG, or write %s; \"relay init\" writes a first one", strings.Join(usualFiles(), " or "))
 }

@@ -192,8 +192,8 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"freeze east", 0, "upstream east is frozen, with 5 resources, until \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
 		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen, with 5 resources, until 2030-01-02T03:04:05Z (later if it is out of contact) or \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
-		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a positive duration, as in 2h\n"},
-		{"freeze east --for 0s", 1, "error: --for: 0s: want a positive duration, as in 2h\n"},
+		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a positive duration, such as 2h\n"},
+		{"freeze east --for 0s", 1, "error: --for: 0s: want a positive duration, such as 2h\n"},
 		{"unfreeze east --dry-run", 0, "dry run: upstream east would be unfrozen: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 unchanged\n  - a/B c/d\n  and 3 more\n"},
 		{"unfreeze east", 0, "upstream east is unfrozen\n" + heldTable},
 		{"held", 0, heldTable},
@@ -205,7 +205,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"release east --only B", 1, "error: --only: \"B\": want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*\n"},
 		{"release east --all --only */c", 1, "error: --all can not be combined with --hold or --only\n"},
 		{"release east --all --dry-run", 0, "dry run: upstream east: 1 deletion would be released, 3 still held\n  - a/B c/d\n"},
-		{"release east --hold abcd", 0, "upstream east: 1 deletion released, 3 still held\n  - a/B c/d\nSee what is still held: relay held east\n"},
+		{"release east --hold abcd", 0, "upstream east: 1 deletion released, 3 still held\n  - a/B c/d\nTo list the held deletions: relay held east\n"},
 		{"release east --all", 1, "error: not possible: upstream east: nothing is held\n"},
 		{"release east", 1, "error: upstream east: nothing is held\n"},
 		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 unchanged\n  and 31 more\n"},
@@ -230,7 +230,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"log-level info warn", 1, "error: unexpected argument \"warn\": relay log-level [debug|info|warn|error]\n"},
 		{"log-level", 0, "debug\n"},
 		{"log-level --socket " + c.socket, 0, "debug\n"},
-		{"freeze west --socket " + c.socket, 0, "upstream west was unfrozen by somebody else\n"},
+		{"freeze west --socket " + c.socket, 0, "upstream west was unfrozen by another operator\n"},
 	} {
 		code, stdout, stderr := c.relay(strings.Fields(tc.args)...)
 		got, other := clock.ReplaceAllString(stdout, "2000-01-01T00:00:00Z"), stderr
@@ -312,7 +312,7 @@ func TestWithoutASocketNothingCanBeChanged(t *testing.T) {
 func TestAnAdminAddressIsAHostAndAPort(t *testing.T) {
 	for _, address := range []string{"http://127.0.0.1:15014", "http://127.0.0.1", "127.0.0.1", "relay", "127.0.0.1:http", "127.0.0.1:70000", ""} {
 		var out, errs strings.Builder
-		if code := execute([]string{"status", "--admin", address}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "want host:port, as in 127.0.0.1:15014") {
+		if code := execute([]string{"status", "--admin", address}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "want host:port, such as 127.0.0.1:15014") {
 			t.Errorf("%q: %d %s", address, code, errs.String())
 		}
 	}

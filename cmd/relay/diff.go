@@ -38,13 +38,13 @@ func newDiff() *cobra.Command {
 	var o diffOptions
 	cmd := &cobra.Command{
 		Use:   "diff A B",
-		Short: "Compare what two servers serve, or files",
-		Long: `Compare the resources of A and B. Each is a server of MCP-over-xDS (xds://HOST:PORT or HOST:PORT:
-a relay or an istiod), or a file or directory of YAML. Equal are resources with the same labels,
-annotations and spec; versions, times of creation and the marks of the way do not count.
+		Short: "Compare the resources of two servers or files",
+		Long: `Compare the resources of A and B. Each is a server of MCP-over-xDS (a relay or an istiod, given as
+xds://HOST:PORT or HOST:PORT), or a file or directory of YAML. Resources are equal when their labels,
+annotations and specs are. Versions, creation times and provenance are not compared.
 
-Use it before and after a migration or an upgrade, and to compare replicas. The flags for TLS are
-for both servers. The exit code is 0 when both have the same, and 1 when they differ.`,
+Use it before and after a migration or an upgrade, and to compare replicas. The TLS flags apply to
+both servers. The exit code is 0 when all resources are equal, and 1 when they differ.`,
 		Example: `  relay diff 127.0.0.1:15010 127.0.0.1:15110
   relay diff xds://127.0.0.1:15010 ./configs --kinds se,vs -n shop --diff`,
 		Args: wanted(0, "A", "B"),
@@ -54,7 +54,7 @@ for both servers. The exit code is 0 when both have the same, and 1 when they di
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.kinds, "kinds", "all", "compare these `kinds`, as in se,vs")
+	f.StringVar(&o.kinds, "kinds", "all", "compare these `kinds`, such as se,vs")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "compare this `namespace` only")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long to wait for a server's complete answer")
 	f.BoolVar(&o.diffs, "diff", false, "show the difference of each resource")
@@ -93,7 +93,8 @@ func diff(cmd *cobra.Command, a, b string, o diffOptions) error {
 	return err
 }
 
-// compare returns the changes that make the first into the second, and counts what is read.
+// compare returns the changes that turn the first side into the second. It counts in read the sides that it
+// has read.
 func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selection.Selection, read *atomic.Int32) (none view.Changes, err error) {
 	sides, errs := [2]map[mirror.Key]*mirror.Resource{}, [2]error{}
 	var both sync.WaitGroup
@@ -116,7 +117,7 @@ func (o diffOptions) compare(ctx context.Context, names [2]string, sel *selectio
 	return cliview.CompareContent(objects[0], objects[1], o.bare)
 }
 
-// selected returns what a server or path has of a selection.
+// selected returns the resources of a server or path that match a selection.
 func (o diffOptions) selected(ctx context.Context, name string, sel *selection.Selection) (map[mirror.Key]*mirror.Resource, error) {
 	all, err := o.resources(ctx, name, sel)
 	if err != nil {
@@ -135,8 +136,8 @@ func (o diffOptions) selected(ctx context.Context, name string, sel *selection.S
 	return out, nil
 }
 
-// objects returns the resources that may differ from those of the other side. The specs of those that the other
-// side does not have are there only where they are shown.
+// objects returns the resources that may differ from those of the other side. A resource that the other side
+// lacks has its spec only if the output shows it.
 func (o diffOptions) objects(all, others map[mirror.Key]*mirror.Resource) (out []kube.Object, err error) {
 	whole := o.diffs || o.output.format != "table"
 	for key, r := range all {
@@ -157,7 +158,8 @@ func (o diffOptions) objects(all, others map[mirror.Key]*mirror.Resource) (out [
 	return out, nil
 }
 
-// same reports whether two resources of a key are surely equal. Bodies that are encoded differently may be.
+// same reports whether two resources of a key are equal byte by byte. Others may be equal, too, with another
+// encoding.
 func (o diffOptions) same(a, b *mirror.Resource) bool {
 	if !bytes.Equal(a.BodyValue(), b.BodyValue()) {
 		return false

@@ -17,12 +17,12 @@ import (
 	"meshrelay/relay"
 )
 
-// exitError ends a command with an exit code, and prints nothing more.
+// exitError ends a command with an exit code. Nothing is printed for it.
 type exitError struct{ code int }
 
 func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// report is what doctor prints as JSON.
+// report is the JSON output of doctor.
 type report struct {
 	OK       int              `json:"ok"`
 	Warnings int              `json:"warnings"`
@@ -36,19 +36,20 @@ func newDoctor() *cobra.Command {
 	d := relay.Doctor{Files: relay.LookAtFiles}
 	cmd := &cobra.Command{
 		Use:   "doctor [-c FILE]",
-		Short: "Check all that a relay needs, before it starts",
-		Long: `Check a config file, and all that a relay with it needs: the ports, the socket and the directory
-of the state on this host, and of each upstream name, port, certificates, token, identity and
-permissions. Each address is connected to and asked for everything once. Of each place of clusters
-it checks that it can be read and watched, that allowed programs are there, and each kubeconfig.
-Of the files of an upstream it reads as many as it can in 0.7 s, and tells what it leaves out.
-With --mesh-config it looks at the configSources of an istiod that is to be a client: whether one
-of them has the port of a listener, and whether the istiod still reads its own cluster. The file
-has the mesh config, or an object with it: a ConfigMap, an IstioOperator, or values of Helm.
+		Short: "Check everything that a relay needs before it starts",
+		Long: `Check a config file, and everything that a relay with it needs. On this host: the ports, the Unix
+socket and the state directory. For each upstream: name, port, certificates, token, identity and
+permissions; the command connects to each address and requests all resources once. For each place of
+clusters: that the relay can list and watch it, the allowed programs, and each kubeconfig. It reads
+the files of upstreams for 0.7 s, and says if it did not read all.
 
-Run it as the user that runs the relay, on its host or in its pod. It changes nothing, and can run
-beside the relay. Whatever is wrong is printed with its cause and its cure. The exit code is 1
-when a check failed, 2 when there are only warnings, and 0 otherwise.`,
+With --mesh-config it checks the configSources of an istiod that will be a client: one of them must
+have the port of a listener, and the istiod must still read its own cluster. The file contains the
+mesh config, or an object with it: a ConfigMap, an IstioOperator, or Helm values.
+
+Run it as the user that runs the relay, on the same host or in the same pod. It changes nothing, and
+can run beside the relay. It prints each problem with its cause and its fix. The exit code is 1 when
+a check failed, 2 when there are only warnings, and 0 otherwise.`,
 		Example: `  relay doctor -c relay.yaml
   relay doctor -c relay.yaml --upstream east
   kubectl -n istio-system get configmap istio -o yaml | relay doctor --mesh-config /dev/stdin
@@ -81,13 +82,13 @@ when a check failed, 2 when there are only warnings, and 0 otherwise.`,
 	}
 	file.flag(cmd)
 	cmd.Flags().StringVar(&d.Upstream, "upstream", "", "check this `upstream` only")
-	cmd.Flags().StringVar(&d.MeshConfig, "mesh-config", "", "also check this `file`: the mesh config of an istiod that is to be a client")
+	cmd.Flags().StringVar(&d.MeshConfig, "mesh-config", "", "also check this `file`: the mesh config of an istiod that will be a client")
 	cmd.Flags().DurationVar(&d.Limit, "timeout", 10*time.Second, "how long each check may take; they run at the same time")
 	out.flag(cmd, "text", "json")
 	return cmd
 }
 
-// examine checks the config file, and what a relay with it needs. It calls told with what takes long.
+// examine checks the config file, and everything that a relay with it needs. It reports progress with told.
 func examine(ctx context.Context, path string, d relay.Doctor, told func(string, ...any)) ([]doctor.Finding, error) {
 	if d.Limit <= 0 {
 		return nil, fmt.Errorf("--timeout is %v: want more than 0", d.Limit)
@@ -97,7 +98,7 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	for _, mistake := range errlist.Split(err) {
 		found = append(found, doctor.Bad("config", "", mistake.Error(), "", ""))
 	}
-	if cfg == nil { // the mistakes tell why
+	if cfg == nil { // the findings say why
 		return found, nil
 	}
 	if len(found) == 0 {

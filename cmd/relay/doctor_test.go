@@ -294,7 +294,7 @@ func TestDoctorNamesCertificatesThatHaveExpired(t *testing.T) {
 
 	late := tlsServer(t, root.issue(istiodName, time.Now().Add(-20*time.Hour), 21*time.Hour))
 	code, found = examined(t, overTLS(late.Addr, root.file, istiodName, ""), "")
-	wantOne(t, code, found, doctor.Warning, "tls", "ends in", "renew")
+	wantOne(t, code, found, doctor.Warning, "tls", "expires in", "renew")
 }
 
 func TestDoctorNamesAStateThatCanNotBeWritten(t *testing.T) {
@@ -360,8 +360,8 @@ func TestDoctorLooksAtTheMeshConfigOfAnIstiod(t *testing.T) {
 	}{
 		{fmt.Sprintf(`[{address: "xds://relay.example:%d"}, {address: "k8s://"}]`, ports[1]), "", 0, "✔ mesh        " + mesh + ": the istiod reads its own cluster\n"},
 		{fmt.Sprintf(`[{address: "xds://relay.example:%d"}]`, ports[1]), "", 1, `fix: add to configSources: {address: "k8s://"}`},
-		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "", 2, "none of its configSources is a listener of this relay"},
-		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "--upstream=east", 2, "none of its configSources is a listener of this relay"},
+		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "", 2, "no address in configSources is a listener of this relay"},
+		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "--upstream=east", 2, "no address in configSources is a listener of this relay"},
 	} {
 		if err := os.WriteFile(mesh, []byte("configSources: "+tc.sources), 0o600); err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 const (
 	usualEvents = 50
 	maxEvents   = 100_000
-	// followRetry is how long to wait for a relay that has gone.
+	// followRetry is the pause before the next attempt when the relay does not answer.
 	followRetry = time.Second
 )
 
@@ -37,14 +37,14 @@ type eventFlags struct {
 func newEvents() *cobra.Command {
 	return eventsCommand(&cobra.Command{
 		Use:   "events",
-		Short: "List what has happened: changes, holds, orders, clients",
-		Long: `List the newest events of a running relay, the oldest first: what changed in its upstreams, what
-its guards hold, what operators ordered, which clients came, went and rejected something. All times
-are UTC. A relay that keeps state (state.dir) has the events of before a restart, too. That commands
-such as "relay get" came and went is left out, unless --tools or --client asks for it.
+		Short: "List events: changes, holds, orders, clients",
+		Long: `List the newest events of a running relay, the oldest first: changes of upstreams, held deletions,
+orders of operators, and clients that connected, disconnected or rejected a response. All times are
+UTC. A relay that keeps state (state.dir) keeps events over a restart. Connections of commands such
+as "relay get" are listed only with --tools or --client.
 
-With --follow, go on with new events until interrupted. -o wide adds how long a change took until
-half of the clients, and all, had acknowledged it.`,
+With --follow, go on with new events until interrupted. -o wide adds how long it took until half of
+the clients, and all clients, had acknowledged a change.`,
 		Example: `  relay events
   relay events --since 03:00 --upstream east
   relay events --since 2h --type held,released,expired
@@ -56,9 +56,9 @@ half of the clients, and all, had acknowledged it.`,
 func newAudit() *cobra.Command {
 	return eventsCommand(&cobra.Command{
 		Use:   "audit",
-		Short: "List what operators have ordered, who and why",
+		Short: "List the orders of operators, with user and reason",
 		Long: `List the newest orders that operators have given to a running relay over its Unix socket, the
-oldest first: freeze, release, rollback, reload and the like, with the user and the reason. All times
+oldest first: freeze, release, rollback, reload and others, with the user and the reason. All times
 are UTC.`,
 		Example: `  relay audit
   relay audit --since 24h --upstream east
@@ -81,20 +81,20 @@ func eventsCommand(cmd *cobra.Command, f *eventFlags) *cobra.Command {
 		return f.followOn(cmd, admin.Client{Address: access.address}, access.timeout, &out)
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.since, "since", "", "begin at a `time`: 03:12 or 2026-11-22T03:12:00Z (UTC), or 2h for two hours ago")
-	flags.StringVar(&f.until, "until", "", "end before a `time`, as with --since")
-	flags.StringVar(&f.upstream, "upstream", "", "events of this `upstream`")
-	flags.IntVar(&f.limit, "limit", usualEvents, "list so many events at most, the newest")
-	flags.StringVar(&f.text, "search", "", "events with this `text` in any name, reason or sentence")
+	flags.StringVar(&f.since, "since", "", "list events from this `time` on: 03:12 or 2026-11-22T03:12:00Z (UTC), or 2h for two hours ago")
+	flags.StringVar(&f.until, "until", "", "list events before this `time`, written as for --since")
+	flags.StringVar(&f.upstream, "upstream", "", "list events of this `upstream`")
+	flags.IntVar(&f.limit, "limit", usualEvents, "list at most this `number` of events, the newest")
+	flags.StringVar(&f.text, "search", "", "list events with this `text` in any name, reason or sentence")
 	if err := cmd.RegisterFlagCompletionFunc("upstream", access.completeUpstreams); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // the flag does not exist
 	}
 	if !f.orders {
-		flags.StringVar(&f.types, "type", "", "events of these `types`, as in held,released")
-		flags.StringVar(&f.client, "client", "", "events of clients with this `text` in their names")
-		flags.StringVar(&f.kind, "kind", "", "events about resources of this `kind`, as in se or virtualservice")
-		flags.StringVarP(&f.namespace, "namespace", "n", "", "events about resources in this `namespace`")
-		flags.BoolVar(&f.tools, "tools", false, "list also that commands such as \"relay get\" came and went")
+		flags.StringVar(&f.types, "type", "", "list events of these `types`, such as held,released")
+		flags.StringVar(&f.client, "client", "", "list events of clients with this `text` in their names")
+		flags.StringVar(&f.kind, "kind", "", "list events about resources of this `kind`, such as se or virtualservice")
+		flags.StringVarP(&f.namespace, "namespace", "n", "", "list events about resources in this `namespace`")
+		flags.BoolVar(&f.tools, "tools", false, "also list connections of commands such as \"relay get\"")
 		flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new events, until interrupted")
 		var words []string
 		for _, t := range events.Types() {
@@ -130,7 +130,7 @@ func (f *eventFlags) query(now time.Time) (url.Values, error) {
 	return q, nil
 }
 
-// clockTime parses a time of a flag: a clock time of the last 24 hours, a date with it, or a time span
+// clockTime parses the time of a flag: a clock time in the last 24 hours, a date and time, or a duration
 // before now.
 func clockTime(text string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil {
@@ -143,7 +143,7 @@ func clockTime(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// list prints the newest events, and returns the number of the last.
+// list prints the newest events, and returns the sequence number of the last.
 func (f *eventFlags) list(cmd *cobra.Command, c admin.Client, out *output) (last uint64, err error) {
 	q, err := f.query(time.Now())
 	if err != nil {
@@ -169,7 +169,7 @@ func (f *eventFlags) list(cmd *cobra.Command, c admin.Client, out *output) (last
 		return last, printEvents(cmd.OutOrStdout(), all)
 	}
 	if tools > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s of the relay's own tools; --tools shows them\n", view.Count(tools, "event"))
+		fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s of relay commands; --tools shows them\n", view.Count(tools, "event"))
 	}
 	view := cliview.NewEvents(cmd.OutOrStdout(), out.format == "wide")
 	if len(all) == 0 && !f.follow && out.format != "json" {
@@ -197,8 +197,8 @@ func printEvents(w io.Writer, all []events.Event) error {
 	return nil
 }
 
-// followOn lists events, and goes on with new ones until the user interrupts that. It waits for a relay
-// that has gone.
+// followOn lists events, then new events until the user interrupts it. While the relay does not answer, it
+// tries again.
 func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.Duration, out *output) error {
 	if f.until != "" {
 		return errors.New("--until can not be combined with --follow")
@@ -222,7 +222,7 @@ func (f *eventFlags) followOn(cmd *cobra.Command, c admin.Client, timeout time.D
 		err := c.FollowEvents(ctx, q, last, func(what string, e events.Event) error {
 			complained = false
 			if what == admin.StreamMissed {
-				fmt.Fprintln(cmd.ErrOrStderr(), "Some events are not kept any more, and were missed.")
+				fmt.Fprintln(cmd.ErrOrStderr(), "Some events were missed: the relay does not keep them any more.")
 				return nil
 			}
 			last = max(last, e.Seq)

@@ -21,8 +21,8 @@ import (
 	"meshrelay/downstream"
 )
 
-// watchResync is how often "get --watch" asks for everything again: an istiod does not
-// push every change (PROTOCOL C4).
+// watchResync is how often "get --watch" requests all resources again: an istiod does not push every change
+// (PROTOCOL C4).
 const watchResync = 30 * time.Second
 
 // getOptions are the flags of "relay get".
@@ -40,7 +40,7 @@ type getOptions struct {
 	serverFlags
 }
 
-// serverFlags are the flags for how to reach a server of xDS.
+// serverFlags are the flags that say how to reach an xDS server.
 type serverFlags struct {
 	access        lister.Access
 	plaintext     bool
@@ -49,23 +49,23 @@ type serverFlags struct {
 
 func (s *serverFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.BoolVar(&s.plaintext, "plaintext", false, "connect without TLS (the default if the server is on loopback and no flag for TLS is given)")
-	f.StringVar(&s.access.CAFile, "ca-file", "", "PEM `file` with the certificates to trust (default: those of this host)")
+	f.BoolVar(&s.plaintext, "plaintext", false, "connect without TLS (default for a server on loopback, unless a TLS flag is given)")
+	f.StringVar(&s.access.CAFile, "ca-file", "", "PEM `file` with the trusted certificates (default: those of this host)")
 	f.StringVar(&s.access.CertFile, "cert-file", "", "PEM `file` with a client certificate")
 	f.StringVar(&s.access.KeyFile, "key-file", "", "PEM `file` with the key of the client certificate")
 	f.StringVar(&s.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
 	f.StringVar(&s.access.TokenFile, "token-file", "", "`file` with a bearer token")
-	f.StringVar(&s.nodeNamespace, "node-namespace", "istio-system", "own `namespace` to present: an istiod may demand its root namespace, and that of the token")
+	f.StringVar(&s.nodeNamespace, "node-namespace", "istio-system", "`namespace` in the node ID: an istiod may demand its root namespace, or that of the token")
 }
 
-// complete notes whether the flag for plaintext was given.
+// complete sets access.Plaintext if the flag was given.
 func (s *serverFlags) complete(cmd *cobra.Command) {
 	if cmd.Flags().Changed("plaintext") {
 		s.access.Plaintext = &s.plaintext
 	}
 }
 
-// config returns how to list kinds of the server.
+// config returns the lister.Config for kinds of the server.
 func (s serverFlags) config(kinds []selection.Kind, timeout time.Duration) (lister.Config, error) {
 	cfg := lister.Config{
 		Kinds: kinds, Timeout: timeout,
@@ -78,20 +78,20 @@ func newGet() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get KIND[,KIND...] [NAME...]",
-		Short: "List what a relay or istiod serves over MCP-over-xDS",
-		Long: `List the resources that a server gives to its MCP-over-xDS clients: a relay, an istiod (port
+		Short: "List the resources that a relay or istiod serves",
+		Long: `List the resources that a server sends to its MCP-over-xDS clients: a relay, an istiod (port
 15010 or 15012), or another server of the protocol. An istiod with that server in configSources
-gets the same.
+gets the same resources.
 
 Name kinds as for kubectl: by kind, plural or short name, with or without group. "all" means
 every well-known kind; name others as group/version/Kind. A name that belongs to several kinds,
 such as gateways, means all of them.
 
-UPSTREAM is the upstream of the first relay on the way; an istiod does not tell it. With -o wide,
-CLUSTER is that of the upstream, RELAYS are all relays on the way, and VERSION is the version at
-this server: equal content has equal versions on every relay. When the content came to a relay is not
-sent to clients: "relay explain" shows it under SINCE.`,
-		Example: `  # What the relay on this host serves, of all kinds and namespaces
+UPSTREAM is the upstream of the first relay on the way; an istiod does not send it. With -o wide,
+CLUSTER is the cluster of that upstream, RELAYS are all relays on the way, and VERSION is the version
+at this server: equal content has equal versions on every relay. The server does not send when a
+relay received the content: "relay explain" shows this under SINCE.`,
+		Example: `  # All kinds and namespaces of the relay on this host
   relay get all -A
 
   # Two kinds in one namespace, and one resource as YAML that a file source can read
@@ -104,7 +104,7 @@ sent to clients: "relay explain" shows it under SINCE.`,
   # Follow changes
   relay get virtualservices -A --watch
 
-  # What an istiod serves: in plaintext through kubectl port-forward, and with TLS
+  # Resources of an istiod: in plaintext through kubectl port-forward, and with TLS
   relay get se -A --server 127.0.0.1:15010
   relay get se -A --server istiod.example:15012 --ca-file root-cert.pem \
     --server-name istiod.istio-system.svc --token-file token`,
@@ -118,22 +118,22 @@ sent to clients: "relay explain" shows it under SINCE.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.namespace, "namespace", "n", "default", "list this `namespace`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list all namespaces")
-	f.StringVarP(&o.labels, "selector", "l", "", "list resources whose labels match this `selector`, as in -l team=shop,tier!=test")
+	f.StringVarP(&o.labels, "selector", "l", "", "list resources whose labels match this `selector`, such as team=shop,tier!=test")
 	f.StringVar(&o.search, "search", "", "list resources with this `text` in namespace/name")
-	f.StringVar(&o.sortBy, "sort-by", "", "sort the resources of each kind by a field, named by a `JSONPath` such as .metadata.creationTimestamp")
+	f.StringVar(&o.sortBy, "sort-by", "", "sort the resources of each kind by the field at this `JSONPath`, such as .metadata.creationTimestamp")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "leave out the titles of tables")
-	f.BoolVarP(&o.watch, "watch", "w", false, "list changes after the resources, until interrupted")
+	f.BoolVarP(&o.watch, "watch", "w", false, "after the resources, list changes until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
-	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER is another default")
+	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER sets another default")
 	o.flags(cmd)
 	o.rows.flag(cmd)
-	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; with --watch it bounds what is there at first, on a terminal, and no changes"
+	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; --watch on a terminal bounds only the first list, not the changes"
 	o.output.flag(cmd, "table", "wide", "yaml", "json", "name")
-	f.Lookup("output").Usage = "output `format`: " + o.output.list() + "; all but jsonpath are bounded on a terminal, see --limit"
+	f.Lookup("output").Usage = "output `format`: " + o.output.list() + "; on a terminal, --limit bounds all but jsonpath"
 	return cmd
 }
 
-// completeKinds completes the kinds, also after a comma.
+// completeKinds completes kinds at the begin of the argument and after each comma.
 func completeKinds(_ *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -219,7 +219,7 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		}
 		if o.rows.left > 0 {
 			unit := map[bool]string{true: "more row", false: "more resource"}[opts.Tabular()]
-			whole := ", and -o yaml or json into a pipe or file is whole"
+			whole := ", and so does -o yaml or json into a pipe or file"
 			if cmd.Flags().Changed("limit") {
 				whole = ""
 			}
@@ -234,7 +234,7 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 	return errors.Join(append(missing, problems...)...)
 }
 
-// printResources prints groups in the format of the flag.
+// printResources prints groups in the format of the flag -o.
 func printResources(cmd *cobra.Command, groups []selection.Group, opts cliview.ResourceOptions, o output) error {
 	if o.path == nil {
 		return cliview.Resources(cmd.OutOrStdout(), groups, opts, time.Now())
@@ -246,7 +246,7 @@ func printResources(cmd *cobra.Command, groups []selection.Group, opts cliview.R
 	return o.json(cmd.OutOrStdout(), text.Bytes())
 }
 
-// cutGroups returns the resources that are printed, of all groups together.
+// cutGroups cuts groups, so that they together have at most l.most resources.
 func cutGroups(l *rowLimit, groups []selection.Group) (out []selection.Group) {
 	room := *l
 	for _, g := range groups {
@@ -274,7 +274,7 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 		shown := 0
 		for _, e := range events {
 			i := slices.IndexFunc(cfg.Kinds, func(k selection.Kind) bool { return k.Kind == cmp.Or(e.Cur, e.Old).Kind() })
-			// Labels may change so that a resource comes into the selection, or leaves it.
+			// A change of labels may move a resource into or out of the selection.
 			was := e.Old != nil && sel.Matches(cfg.Kinds[i], e.Old)
 			is := e.Cur != nil && sel.Matches(cfg.Kinds[i], e.Cur)
 			r, event := e.Cur, cliview.Modified
@@ -295,7 +295,7 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 				return err
 			}
 		}
-		most = 0 // what comes now are changes
+		most = 0 // from now on there are only changes
 		if shown == 0 {
 			return nil
 		}
@@ -303,7 +303,7 @@ func watch(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *sele
 			return err
 		}
 		if rows.left > 0 {
-			cmd.PrintErrf("left out: %s; --limit 0 prints all; changes follow, of every resource\n", view.Count(rows.left, "more resource"))
+			cmd.PrintErrf("left out: %s; --limit 0 prints all; changes of all resources follow\n", view.Count(rows.left, "more resource"))
 			rows.left = 0
 		}
 		return nil

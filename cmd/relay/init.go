@@ -20,7 +20,7 @@ import (
 	"meshrelay/relay"
 )
 
-// initial are the answers that a new config file is made of.
+// initial are the flags from which init makes a config file.
 type initial struct {
 	Istiod, Dir, Kubeconfig        string
 	CAFile, ServerName, TokenFile  string
@@ -32,12 +32,12 @@ const initialConfig = `# yaml-language-server: $schema=relay.schema.json
 # The schema of this file, for editors: relay schema >relay.schema.json
 # Written by "relay init". The reference of all fields is docs/configuration.md.
 
-# Upstreams are where resources come from. Of a resource that several have, the first wins.
+# Resources come from upstreams. When several have the same resource, the first upstream wins.
 upstreams:
 {{- if .Istiod}}
 - name: {{.Name}}
   xds:
-    addresses: [{{printf "%q" .Istiod}}]  # more than one: the next is taken when one is down
+    addresses: [{{printf "%q" .Istiod}}]  # with several, the next is used when one is down
 {{- if .Plaintext}}
     plaintext: true  # no TLS and no identity: port 15010 of an istiod
 {{- else}}
@@ -54,7 +54,7 @@ upstreams:
     # tokenFile: /var/run/secrets/tokens/istio-token  # a token with the audience istio-ca
 {{- end}}
 {{- end}}
-  # guard: {holdFor: forever}  # deletions in bulk wait for a person, for as long as it takes
+  # guard: {holdFor: forever}  # bulk deletions wait for an operator without time limit
 {{- end}}
 {{- if .Kubeconfig}}
 - name: cluster
@@ -64,7 +64,7 @@ upstreams:
 {{- if .Dir}}
 - name: files
   file:
-    path: {{.Dir}}  # Kubernetes-style YAML, followed as it changes
+    path: {{.Dir}}  # Kubernetes-style YAML; changes are followed
 {{- end}}
 
 # Clients connect here: istiods (configSources: [{address: "xds://…"}, {address: "k8s://"}]), other
@@ -72,21 +72,21 @@ upstreams:
 downstream:
   listeners:
   - address: {{.Listen}}
-    plaintext: true  # for clients on this host; docs/security.md has the rest
+    plaintext: true  # for clients on this host; for others see docs/security.md
 
-# What is last known good, its history, and what operators decided. Without it, a restart waits for
-# every upstream, and there is nothing to roll back to.
+# The last known good resources, their history, and the orders of operators. Without state, a restart
+# waits for every upstream, and there are no revisions to roll back to.
 state:
   dir: {{.StateDir}}
 
 admin:
-  address: 127.0.0.1:15014  # /ready, /metrics, and what "relay status" asks
+  address: 127.0.0.1:15014  # for /ready, /metrics, and commands such as "relay status"
 `
 
-// next is what to do with a new config file.
-const next = `  relay doctor -c %s  # can it reach everything?
+// next lists the commands for a new config file.
+const next = `  relay doctor -c %s  # check what the relay needs
   relay serve -c %[1]s  # run it
-  relay status  # in another terminal: see it
+  relay status  # in another terminal: show its state
 `
 
 func newInit() *cobra.Command {
@@ -94,10 +94,10 @@ func newInit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init (--istiod HOST:PORT | --file DIR | --from-kubeconfig FILE)",
 		Short: "Write a first config file, with comments",
-		Long: `Write a config file for one upstream or several: an istiod or relay, a directory of YAML, and the
-API server of a kubeconfig. The file is valid, has comments, and replaces none. Beside it the command
-writes relay.schema.json, from which editors complete fields, unless there is one. It then prints
-what to do next.`,
+		Long: `Write a config file for one or several upstreams: an istiod or relay, a directory of YAML, and the
+API server of a kubeconfig. The file is valid and has comments. The command never replaces a file. It
+also writes relay.schema.json, with which editors complete fields, unless that file exists. It then
+prints the next commands.`,
 		Example: `  relay init --istiod istiod.east.example:15012 --ca-file root-cert.pem --token-file token
   relay init --istiod 127.0.0.1:15010
   relay init --file ./configs -o relay.yaml
@@ -131,23 +131,23 @@ what to do next.`,
 	f.StringVar(&in.Dir, "file", "", "`path` of a file or directory of YAML")
 	f.StringVar(&in.Kubeconfig, "from-kubeconfig", "", "kubeconfig `file` of a cluster whose API server is read")
 	f.StringVar(&in.Name, "name", "istiod", "`name` of the upstream of --istiod")
-	f.BoolVar(&in.Plaintext, "plaintext", false, "the istiod is reached without TLS (the default on port 15010)")
+	f.BoolVar(&in.Plaintext, "plaintext", false, "connect to the istiod without TLS (default on port 15010)")
 	f.StringVar(&in.CAFile, "ca-file", "", "PEM `file` with the root of the istiod's mesh")
 	f.StringVar(&in.ServerName, "server-name", "", "`name` in the istiod's certificate (default: istiod.istio-system.svc for a port-forward, else the host)")
 	f.StringVar(&in.TokenFile, "token-file", "", "`file` with a token for the istiod")
 	f.StringVar(&in.Listen, "listen", "127.0.0.1:15010", "`address` for clients, on loopback")
-	f.StringVar(&in.StateDir, "state-dir", "state", "`directory` for what is kept")
+	f.StringVar(&in.StateDir, "state-dir", "state", "`directory` for the state")
 	f.StringVarP(&in.Output, "output", "o", "relay.yaml", "`file` to write, - for standard output")
 	return cmd
 }
 
-// schema returns where the first line of a config file says that its schema is.
+// schema returns the path of the schema that the first line of the config file names.
 func (in *initial) schema() string {
 	return filepath.Join(filepath.Dir(in.Output), "relay.schema.json")
 }
 
-// lacksSchema reports whether the schema is to be written. Where it is an upstream would read it: of files,
-// it reads all that end in .json.
+// lacksSchema reports whether to write the schema: it does not exist, and is not in the directory of the
+// file upstream, which would read it as resources.
 func (in *initial) lacksSchema() bool {
 	if _, err := os.Stat(in.schema()); !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -156,7 +156,7 @@ func (in *initial) lacksSchema() bool {
 	if err != nil || in.Dir == "" {
 		return err == nil
 	}
-	read := in.Dir // config has made it relative to dir
+	read := in.Dir // rebase has made it relative to dir
 	if !filepath.IsAbs(read) {
 		read = filepath.Join(dir, read)
 	}
@@ -164,7 +164,7 @@ func (in *initial) lacksSchema() bool {
 	return err == nil && !filepath.IsLocal(below)
 }
 
-// config returns the text of a config file, which is valid.
+// config returns the text of a valid config file.
 func (in *initial) config() (string, error) {
 	if in.Istiod == "" && in.Dir == "" && in.Kubeconfig == "" {
 		return "", errors.New("missing upstream: use --istiod HOST:PORT, --file DIR or --from-kubeconfig FILE")
@@ -176,7 +176,7 @@ func (in *initial) config() (string, error) {
 		}
 		in.Plaintext = in.Plaintext || port == "15010"
 		if in.Plaintext && cmp.Or(in.CAFile, in.TokenFile, in.ServerName) != "" {
-			return "", errors.New("--ca-file, --token-file and --server-name need TLS: leave them out, or give port 15012")
+			return "", errors.New("--ca-file, --token-file and --server-name need TLS: leave them out, or use port 15012")
 		}
 		if loopback.Host(host) {
 			host = "istiod.istio-system.svc"
@@ -198,14 +198,14 @@ func (in *initial) config() (string, error) {
 	if _, err := config.Parse(filepath.Clean(in.Output), []byte(text.String()), relay.Sources()...); err != nil {
 		var all []error
 		for _, e := range errlist.Split(err) {
-			all = append(all, fmt.Errorf("these flags make no valid config: %w", e))
+			all = append(all, fmt.Errorf("these flags make an invalid config: %w", e))
 		}
 		return "", errors.Join(all...)
 	}
 	return aligned(text.String(), 50), nil
 }
 
-// rebase makes a path, which is relative to the present directory, relative to that of the config file.
+// rebase makes a path relative to the directory of the config file. It was relative to the current directory.
 func (in *initial) rebase(path *string) error {
 	dir := filepath.Dir(in.Output)
 	if *path == "" || dir == "." || filepath.IsAbs(*path) {
@@ -223,8 +223,8 @@ func (in *initial) rebase(path *string) error {
 	return err
 }
 
-// aligned puts the comments at the ends of lines below each other, two spaces after the longest line
-// that has one and is no longer than most.
+// aligned aligns the comments at the ends of lines, two spaces after the longest code before one. Code longer
+// than most does not count.
 func aligned(text string, most int) string {
 	lines := strings.Split(text, "\n")
 	width := 0
@@ -241,7 +241,7 @@ func aligned(text string, most int) string {
 	return strings.Join(lines, "\n")
 }
 
-// cutComment divides a line into code and the comment after it.
+// cutComment splits a line into code and the comment after it.
 func cutComment(line string) (code, comment string, ok bool) {
 	i := strings.LastIndex(line, "  # ")
 	if i < 0 || strings.TrimSpace(line[:i]) == "" {

@@ -1,8 +1,8 @@
-// Command relay mirrors the configuration of many istiods and serves the merged view
-// over MCP-over-xDS (Mesh Configuration Protocol). See "relay --help".
+// Command relay mirrors the resources of many istiods and serves the merged resources over MCP-over-xDS
+// (Mesh Configuration Protocol). See "relay --help".
 //
-// The package owns the commands: flags, arguments and exit codes. It must not know how a relay
-// works (package relay) nor how data looks on a terminal (cmd/relay/internal/cliview).
+// The package has the commands: flags, arguments and exit codes. It must not know how a relay works (package
+// relay) or how data is printed (cmd/relay/internal/cliview).
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 func execute(args []string, stdout, stderr io.Writer) int {
 	// Output, errors and logs contain text from servers, clients and files.
 	out, errs := newScreen(stdout), newScreen(stderr)
-	defer func() { _ = errors.Join(out.Close(), errs.Close()) }() // the output ends anyway
+	defer func() { _ = errors.Join(out.Close(), errs.Close()) }() // nobody is left to report an error to
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -41,10 +41,10 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// printError prints an error, one line for each part.
+// printError prints each part of an error on a line of its own.
 func printError(w io.Writer, err error) {
 	for _, e := range errlist.Split(err) {
-		// This one has kubectl's words, which scripts know.
+		// This error has the text of kubectl's, for which scripts look.
 		if notFound := (*selection.NotFoundError)(nil); errors.As(e, &notFound) {
 			fmt.Fprintln(w, e)
 			continue

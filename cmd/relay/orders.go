@@ -17,8 +17,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// task does the work of a command about an upstream, and returns the text to print. The command
-// prints none after an error, but for errNothingDone.
+// task does the work of a command about an upstream, and returns the text to print. After an error, the
+// command prints the text only with errNothingDone.
 type task func(ctx context.Context, c admin.Client, upstream string) (string, error)
 
 // control makes a command about one upstream.
@@ -35,7 +35,7 @@ func control(cmd *cobra.Command, do task) *cobra.Command {
 	})
 }
 
-// order makes a command with an order about one upstream. It has a reason and a dry run.
+// order makes a command that gives an order about one upstream. It adds the flags --reason and --dry-run.
 func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 	cmd = control(cmd, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		if err := intake.CheckReason(o.Reason); err != nil {
@@ -43,8 +43,8 @@ func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 		}
 		return do(ctx, c, upstream)
 	})
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would change, without changing it")
-	cmd.Flags().StringVar(&o.Reason, "reason", "", "`text` for the log and the history")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show the changes, but do not make them")
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "`text` for the log, the journal and the history")
 	return cmd
 }
 
@@ -60,9 +60,9 @@ func newFreeze() *cobra.Command {
 		Use:   "freeze UPSTREAM",
 		Short: "Serve an upstream as it is now, despite later changes",
 		Long: `Keep the resources of an upstream of a running relay as they are. Changes of the upstream
-wait, and so do deletions that its guard holds. "relay unfreeze" ends the freeze; with --for it
-also ends by itself after that time, once the upstream is in contact. A relay that keeps state
-(state.dir) stays frozen over a restart. The command needs the relay's Unix socket.`,
+wait, and so do deletions that its guard holds. "relay unfreeze" ends the freeze. With --for it
+also ends after that time, once the upstream is in contact. In a relay that keeps state (state.dir)
+the upstream stays frozen over a restart. The command needs the relay's Unix socket.`,
 		Example: `  relay freeze east --reason "upgrade of the control plane"
   relay freeze east --for 2h
   relay freeze east --socket /var/lib/relay/admin.sock
@@ -72,11 +72,11 @@ also ends by itself after that time, once the upstream is in contact. A relay th
 	})
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("for") && o.For <= 0 {
-			return fmt.Errorf("--for: %v: want a positive duration, as in 2h", o.For)
+			return fmt.Errorf("--for: %v: want a positive duration, such as 2h", o.For)
 		}
 		return nil
 	}
-	cmd.Flags().DurationVar(&o.For, "for", 0, "end the freeze after this `time`, as in 2h (default: no end)")
+	cmd.Flags().DurationVar(&o.For, "for", 0, "end the freeze after this `time`, such as 2h (default: no end)")
 	return cmd
 }
 
@@ -85,7 +85,7 @@ func newUnfreeze() *cobra.Command {
 	cmd := order(&cobra.Command{
 		Use:   "unfreeze UPSTREAM",
 		Short: "End the freeze or rollback of an upstream",
-		Long: `Serve the present resources of an upstream of a running relay again, after a freeze or
+		Long: `Serve the current resources of an upstream of a running relay again, after a freeze or
 rollback. Its guard checks the deletions as usual, and may hold them. The relay refuses while
 the upstream is out of contact, unless --force is given.`,
 		Example: `  relay unfreeze east --dry-run
@@ -102,7 +102,7 @@ the upstream is out of contact, unless --force is given.`,
 		}
 		return text + "\n" + held, nil
 	})
-	cmd.Flags().BoolVar(&o.Force, "force", false, "unfreeze it even out of contact, with its last known resources")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "unfreeze it even while it is out of contact, with its last known resources")
 	return cmd
 }
 
@@ -131,7 +131,7 @@ its config file).`,
 	return cmd
 }
 
-// errNothingDone ends a release that names no deletions.
+// errNothingDone is the error of a release without --hold, --only and --all.
 var errNothingDone = &exitError{code: 2}
 
 func newRelease() *cobra.Command {
@@ -140,12 +140,12 @@ func newRelease() *cobra.Command {
 	cmd := order(&cobra.Command{
 		Use:   "release UPSTREAM (--hold ID | --only KIND/NAMESPACE | --all)",
 		Short: "Carry out deletions that the guard of an upstream holds",
-		Long: `Carry out deletions of an upstream of a running relay that its guard holds because they look
-like an accident. "relay held" lists them, with the ID of the hold.
+		Long: `Carry out the deletions of an upstream that its guard holds because they look like an accident.
+"relay held" lists them, with the ID of the hold.
 
 --hold deletes exactly that list: if the hold has grown since, the command fails and shows what
-was added. --only picks a part of the list, or of all that is held; the rest stays held. Without
-one of the three flags the command lists what is held, changes nothing, and exits with 2.`,
+was added. --only selects a part of that list, or of all held deletions; the rest stays held. Without
+one of the three flags the command lists the held deletions, changes nothing, and exits with 2.`,
 		Example: `  relay held east
   relay release east --hold 4kq3vx2a
   relay release east --only virtualservice/shop --dry-run
@@ -197,12 +197,12 @@ func newServeWithout() *cobra.Command {
 		Use:   "serve-without UPSTREAM",
 		Short: "Serve clients without waiting for an upstream",
 		Long: `Serve the clients of a starting relay without waiting for an upstream. A relay that starts
-without knowledge of an upstream holds its clients, so that they do not delete what they have
-of it; "relay status" names those upstreams. Without the upstream, clients do delete that.
+without the resources of an upstream lets its clients wait; otherwise they would delete what they
+have from it. "relay status" names those upstreams. After this command, clients do delete that.
 
-A relay that keeps state (state.dir) remembers this until the upstream has synced, so that a
-restart does not wait either. upstreams[].firstSync in the config file decides whether clients
-wait for an upstream at all.`,
+A relay that keeps state (state.dir) remembers this until the upstream has synced: a restart does
+not wait either. upstreams[].firstSync in the config file decides whether clients wait for an
+upstream at all.`,
 		Example: `  relay serve-without west
   relay serve-without west --socket /var/lib/relay/admin.sock`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
@@ -216,9 +216,9 @@ func newReload() *cobra.Command {
 	return access.overSocket(&cobra.Command{
 		Use:   "reload",
 		Short: "Load the config file of a running relay again",
-		Long: `Have a running relay load its config file again, as SIGHUP does, and print the result. A
-relay does so by itself when the file changes. The command prints the mistakes in the file and
-exits with 1 if there are any; then the relay keeps its previous config.`,
+		Long: `Make a running relay load its config file again, as SIGHUP does, and print the result. A relay
+also does so when the file changes. If the file has mistakes, the command prints them and exits with
+1, and the relay keeps its previous config.`,
 		Example: `  relay reload`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		s, err := c.Reload(cmd.Context())
@@ -247,19 +247,18 @@ func newLogLevel() *cobra.Command {
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), level)
 		if lasts != 0 && !strings.Contains(level, "until") {
-			return errors.New("the relay is of a release without --for: the level stays")
+			return errors.New("this release of the relay does not know --for: the level stays")
 		}
 		return nil
 	}
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "log-level [debug|info|warn|error]",
 		Short: "Show or set the log level of a running relay",
-		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file
-with another level; with --for, until that time is over. Then it is the level before again, unless a
-config file has set another one. The admin address shows it; the relay's Unix socket sets it.
+		Long: `Show the log level of a running relay, or set it until the relay ends or loads a config file with
+another level. With --for, the relay returns to the previous level after that time, unless a config
+file has set another one. The admin address shows the level; setting it needs the relay's Unix socket.
 
-It is the level of the whole relay: lines about an upstream have upstream=NAME, by which they can be
-filtered.`,
+The level is that of the whole relay. Lines about an upstream have the key upstream, to filter by.`,
 		Example: `  relay log-level
   relay log-level debug --for 10m
   relay log-level info --admin 127.0.0.1:15014`,

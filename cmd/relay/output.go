@@ -18,7 +18,7 @@ import (
 type output struct {
 	format  string
 	formats []string
-	path    *jsonpath.JSONPath // of the format jsonpath, else nil
+	path    *jsonpath.JSONPath // the template of the format jsonpath; nil for other formats
 }
 
 // flag adds the flag to a command. The first format is the default.
@@ -26,7 +26,7 @@ func (o *output) flag(cmd *cobra.Command, formats ...string) {
 	o.formats = formats
 	usage := "output `format`: " + o.list()
 	if slices.Contains(formats, "json") {
-		usage += "; json is for programs, and not shortened on a terminal"
+		usage += "; json is for programs and never shortened"
 	}
 	cmd.Flags().StringVarP(&o.format, "output", "o", formats[0], usage)
 	fixedCompletions(cmd, "output", formats...)
@@ -63,8 +63,7 @@ func (o *output) json(w io.Writer, text []byte) error {
 	return o.path.Execute(w, v)
 }
 
-// print prints v as JSON or YAML, and in other formats as text. It returns err when it is not
-// nil.
+// print prints v as JSON or YAML, and text in other formats. If err is not nil, it only returns err.
 func (o *output) print(cmd *cobra.Command, err error, v any, text string) error {
 	w := cmd.OutOrStdout()
 	switch {
@@ -100,7 +99,7 @@ func (o *output) print(cmd *cobra.Command, err error, v any, text string) error 
 
 // fixedCompletions completes a flag with a few values.
 func fixedCompletions(cmd *cobra.Command, flag string, values ...string) {
-	// It fails only without that flag, which every test would show.
+	// It fails only if the flag does not exist, and then every test fails.
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestHelpTellsWhatATerminalGetsInPart: tables, and of "relay get" all formats; JSON of others is whole.
+// TestHelpTellsWhatATerminalGetsInPart: tables, and all formats of "relay get". Other JSON is complete.
 func TestHelpTellsWhatATerminalGetsInPart(t *testing.T) {
 	var each func(cmd *cobra.Command)
 	each = func(cmd *cobra.Command) {
@@ -15,12 +15,12 @@ func TestHelpTellsWhatATerminalGetsInPart(t *testing.T) {
 		hasJSON := output != nil && strings.Contains(output.Usage, "jsonpath=TEMPLATE")
 		switch {
 		case cmd.Name() == "get":
-			if !strings.Contains(output.Usage, "bounded on a terminal") || !strings.Contains(limit.Usage, "on a terminal") {
+			if !strings.Contains(output.Usage, "on a terminal, --limit bounds") || !strings.Contains(limit.Usage, "on a terminal") {
 				t.Errorf("get: %s\n%s", output.Usage, limit.Usage)
 			}
-		case hasJSON && !strings.Contains(output.Usage, "json is for programs, and not shortened on a terminal"):
+		case hasJSON && !strings.Contains(output.Usage, "json is for programs and never shortened"):
 			t.Errorf("%s: %s", cmd.CommandPath(), output.Usage)
-		case hasJSON && limit != nil && strings.Contains(limit.Usage, "rows") && !strings.Contains(limit.Usage, "-o json is whole"):
+		case hasJSON && limit != nil && strings.Contains(limit.Usage, "rows") && !strings.Contains(limit.Usage, "-o json always prints all"):
 			t.Errorf("%s: %s", cmd.CommandPath(), limit.Usage)
 		}
 		for _, c := range cmd.Commands() {

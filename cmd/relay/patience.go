@@ -11,15 +11,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// patience is how long a person looks at a command that tells nothing.
+// patience is the time between two lines of progress.
 const patience = time.Second
 
-// interruptible returns a context that a signal to end the command ends.
+// interruptible returns a context that ends with SIGINT or SIGTERM.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 }
 
-// sleep waits, and reports false when ctx ends before.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -29,7 +29,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// whileWaiting runs do, and tells who looks on each second what is waited for. doing is called beside do.
+// whileWaiting runs do. On a terminal, it prints meanwhile each second what doing returns; doing must be safe
+// to call beside do.
 func whileWaiting(cmd *cobra.Command, doing func() string, do func()) {
 	if !watched(cmd) {
 		do()
@@ -45,7 +46,7 @@ func whileWaiting(cmd *cobra.Command, doing func() string, do func()) {
 	<-told
 }
 
-// tell tells each second what is waited for, until ended is closed.
+// tell prints each second what doing returns, until ended is closed.
 func tell(w io.Writer, doing func() string, ended <-chan struct{}) {
 	began, tick := time.Now(), time.NewTicker(patience)
 	defer tick.Stop()

@@ -132,7 +132,7 @@ func TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit(t *testing.T) {
 			within(t, "the first listing", func() bool { return shown() >= tc.want })
 			note := ""
 			if left := usualRows + 7 - tc.want; left > 0 {
-				note = fmt.Sprintf("left out: %d more resources; --limit 0 prints all; changes follow, of every resource\n", left)
+				note = fmt.Sprintf("left out: %d more resources; --limit 0 prints all; changes of all resources follow\n", left)
 			}
 			within(t, "the note", func() bool { return errs.String() == note })
 			s.Set(typeURL, entries("b.example")...)

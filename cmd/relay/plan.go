@@ -28,10 +28,9 @@ func newPlan() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan -c NEW.yaml",
 		Short: "Show what another config file would change in a running relay",
-		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file
-would, and list what it would add, change and remove against the running relay. The command
-serves nothing and changes nothing. A plan is of the whole merge: it does not tell what the views of
-the file leave out for some clients.
+		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file would,
+and list the resources that it would add, change and remove in the running relay. The command serves
+nothing and changes nothing. A plan ignores views: it is the plan for a client without a view.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
@@ -88,7 +87,7 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	versions, err := running.ConfigVersions(ctx)
 	var all []kube.Object
 	refused, earlier := errors.AsType[*admin.StatusError](err)
-	if earlier = earlier && refused.Code == http.StatusNotFound; earlier { // it is of a release without versions
+	if earlier = earlier && refused.Code == http.StatusNotFound; earlier { // an older release, which does not list versions
 		all, err = running.Resources(ctx)
 	}
 	if err != nil {
@@ -96,8 +95,8 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	}
 	merged, err := relay.Merge(ctx, cfg, told)
 	if err != nil {
-		// Without its resources, a plan would show all that an upstream has as removed.
-		return view.Changes{}, fmt.Errorf("no plan: %w; relay doctor tells what is wrong, and --timeout waits longer", err)
+		// Otherwise the plan would show all resources of such an upstream as removed.
+		return view.Changes{}, fmt.Errorf("no plan: %w; find the cause with relay doctor, or wait longer with --timeout", err)
 	}
 	now, next, err := relay.Differing(ctx, running, versions, merged)
 	if err != nil {

@@ -12,26 +12,25 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "relay",
 		Short: "Merge the resources of many istiods and serve them over xDS",
-		Long: `relay connects to several istiods (or other relays, or directories of YAML), mirrors
-their Istio and Gateway API configuration, merges it, and serves the result on one xDS
-endpoint, over the protocol that istiods use among themselves: MCP-over-xDS, the Mesh
-Configuration Protocol.
+		Long: `relay connects to several istiods (or other relays, or directories of YAML), mirrors their Istio
+and Gateway API resources, merges them, and serves the result on one xDS endpoint. The protocol is
+MCP-over-xDS (Mesh Configuration Protocol), which istiods use among themselves.
 
 A first run:
   relay validate -c relay.yaml         check the config file and the files it names
   relay doctor -c relay.yaml           check the network, certificates, tokens and ports
   relay serve -c relay.yaml            run the relay
-  relay status                         see its upstreams and clients
-  relay top                            watch them, and what happens
-  relay get serviceentries -A          see what it, or an istiod, serves
-  relay explain se NAME -n NAMESPACE   see why a resource is served as it is
-  relay plan -c new.yaml               see what another config file would change
+  relay status                         show its upstreams and clients
+  relay top                            watch them and the newest events
+  relay get serviceentries -A          list the resources that it, or an istiod, serves
+  relay explain se NAME -n NAMESPACE   explain why a resource is served as it is
+  relay plan -c new.yaml               show what another config file would change
 
 Documentation: docs/ in the source, and relay COMMAND --help.`,
 		Version:       buildinfo.Read(version).Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// Without it, --help and errors would describe a command that does nothing.
+		// Without RunE, --help and errors would describe a command that does nothing.
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -59,7 +58,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 	return root
 }
 
-// strict makes commands without a check of arguments refuse them.
+// strict makes commands without an argument check refuse all arguments.
 func strict(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		if c.Args == nil {
@@ -69,7 +68,7 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
-// noArguments refuses arguments, in the words of the other commands: cobra's call them commands.
+// noArguments refuses arguments. The errors of cobra would call them unknown commands.
 func noArguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:

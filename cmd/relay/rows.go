@@ -8,20 +8,20 @@ import (
 	"meshrelay/admin/view"
 )
 
-// usualRows is how many rows a table has at most, unless asked for more: what fits into 100 KB.
+// usualRows is the default of --limit: a table of about 100 KB.
 const usualRows = 400
 
-// rowLimit is the flag --limit of a command that prints a table. Other formats are for programs, and
-// whole.
+// rowLimit is the flag --limit of a command that prints a table. It does not apply to other formats, which are
+// for programs.
 type rowLimit struct {
 	most, left int
 }
 
 func (l *rowLimit) flag(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&l.most, "limit", usualRows, "print at most this `number` of rows of a table; 0 prints all of it, and all differences; -o json is whole")
+	cmd.Flags().IntVar(&l.most, "limit", usualRows, "print at most this `number` of rows of a table; 0 prints all rows and differences; -o json always prints all")
 }
 
-// cut returns the rows that are printed.
+// cut returns the rows to print, and counts the rest in l.left.
 func cut[T any](l *rowLimit, all []T) []T {
 	if l.most <= 0 || len(all) <= l.most {
 		return all
@@ -30,7 +30,7 @@ func cut[T any](l *rowLimit, all []T) []T {
 	return all[:l.most]
 }
 
-// diffs returns which differences are printed, if they are wanted: all with all rows.
+// diffs returns which differences to print, if they are wanted: all of them only with --limit 0.
 func (l *rowLimit) diffs(wanted bool) view.Diffs {
 	switch {
 	case !wanted:
@@ -41,16 +41,16 @@ func (l *rowLimit) diffs(wanted bool) view.Diffs {
 	return view.SomeDiffs
 }
 
-// note tells what was left out of a table.
+// note prints how many rows were left out of a table.
 func (l *rowLimit) note(cmd *cobra.Command, o output) error {
 	if l.left == 0 || o.format != o.formats[0] {
 		return nil
 	}
-	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and -o json is whole\n", view.Count(l.left, "more row"))
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "left out: %s; --limit 0 prints all, and so does -o json\n", view.Count(l.left, "more row"))
 	return err
 }
 
-// rows prints v, or text with a limited number of rows and a note of what was left out.
+// rows prints v, or text, like print. Then it notes how many rows were left out.
 func (o *output) rows(cmd *cobra.Command, l *rowLimit, err error, v any, text string) error {
 	if err := o.print(cmd, err, v, text); err != nil {
 		return err

@@ -15,11 +15,11 @@ func newSchema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print a JSON schema of the config file, for editors",
-		Long: `Print a JSON schema of the config file. Editors complete fields with it, show what they mean, and
-mark mistakes. "relay validate" finds more than a schema can tell.
+		Long: `Print a JSON schema of the config file. With it, editors complete fields, describe them, and mark
+mistakes. "relay validate" finds more mistakes than a schema can describe.
 
-The YAML language server takes it from a comment in the first line of the config file, which
-"relay init" writes together with the schema:
+The YAML language server reads the schema that a comment in the first line of the config file names.
+"relay init" writes this comment, and the schema:
 
   # yaml-language-server: $schema=relay.schema.json`,
 		Example: `  relay schema >relay.schema.json`,

@@ -22,14 +22,14 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [-c FILE]",
 		Short: "Run the relay",
-		Long: `Run the relay until SIGTERM or SIGINT. Then it tells its clients to reconnect elsewhere,
-waits for them up to downstream.drainTimeout, writes its state, and ends; a second signal ends
-it at once. It loads the config file again on SIGHUP and whenever the file changes; a file with
-mistakes changes nothing.
+		Long: `Run the relay until SIGTERM or SIGINT. The relay then makes its clients reconnect elsewhere, waits
+for them up to downstream.drainTimeout, writes its state, and ends. A second signal ends it at once.
+It loads the config file again on SIGHUP and when the file changes. A file with mistakes changes
+nothing.
 
 Clients wait until every upstream has synced or is served from disk (state.dir).
 upstreams[].firstSync and downstream.startupTimeout limit the wait, and "relay serve-without"
-ends it for one upstream. "relay status" and /ready of the admin address tell whether the relay
+ends it for one upstream. "relay status" and /ready of the admin address show whether the relay
 is ready, and why not.`,
 		Example: `  relay serve -c relay.yaml
   relay serve -c relay.yaml --log-level debug --log-format json`,
@@ -48,7 +48,7 @@ is ready, and why not.`,
 				cfg.Log.Level = cmp.Or(level, cfg.Log.Level)
 				cfg.Log.Format = cmp.Or(format, cfg.Log.Format)
 			}
-			first := *cfg // the relay completes the upstreams
+			first := *cfg // only for the log; relay.New completes the upstreams
 			first.Upstreams = nil
 			complete(&first)
 			logLevel := new(slog.LevelVar)
@@ -58,7 +58,7 @@ is ready, and why not.`,
 			}
 			recent := new(logring.Ring)
 			log = slog.New(recent.Handler(log.Handler()))
-			klog.SetSlogLogger(log) // what client-go logs without being asked
+			klog.SetSlogLogger(log) // client-go logs through klog
 			r, err := relay.New(relay.Options{
 				Config: cfg, Watcher: watcher, Complete: complete,
 				Build: buildinfo.Read(version), Logger: log, LogLevel: logLevel, Log: recent,

@@ -25,12 +25,12 @@ func newStatus() *cobra.Command {
 	var watch, exitCode bool
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "status",
-		Short: "Show the state of a running relay in short",
-		Long: `Show whether a running relay is ready, and if not why, its upstreams, and its clients; of many,
-those that need a look. The head has the memory in use, and the config file with the beginning of the
-SHA-256 of what was loaded of it, as sha256sum prints it: if that of the file is another, the file has
-changed since. The command asks the admin address, which is on loopback by default. The exit code is 0
-whenever the relay answers; with --exit-code it tells how the relay does.
+		Short: "Show the readiness, upstreams and clients of a running relay",
+		Long: `Show whether a running relay is ready, and if not why, its upstreams and its clients. Of many
+clients, it shows those with problems. The head has the memory in use, and the config file with the
+beginning of the SHA-256 of the loaded text: if sha256sum prints another one, the file has changed
+since. The command reads the admin address, which is on loopback by default. The exit code is 0
+when the relay answers; with --exit-code it depends on the state of the relay.
 
 With --watch, print the status again whenever it changes, until interrupted.`,
 		Example: `  relay status
@@ -72,7 +72,7 @@ With --watch, print the status again whenever it changes, until interrupted.`,
 	return cmd
 }
 
-// overview is all that "relay status" shows.
+// overview is the data of "relay status".
 type overview struct {
 	Version   admin.Version             `json:"version"`
 	Readiness admin.Readiness           `json:"readiness"`
@@ -107,7 +107,7 @@ func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 	return all, err
 }
 
-// text returns the overview for a terminal. now is for ages.
+// text returns the overview for a terminal. Ages are relative to now.
 func (all overview) text(now time.Time) string {
 	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now)
 	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
@@ -117,10 +117,10 @@ func (all overview) text(now time.Time) string {
 	return text
 }
 
-// watchEvery is how often "status --watch" asks.
+// watchEvery is how often "status --watch" reads the status.
 const watchEvery = time.Second
 
-// watchStatus prints the status, and again whenever more than ages have changed.
+// watchStatus prints the status, and prints it again when anything but ages has changed.
 func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) error {
 	ctx, stop := interruptible(cmd.Context())
 	defer stop()
@@ -132,7 +132,7 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 		if ctx.Err() != nil {
 			return nil
 		}
-		// Without a present, there are no ages.
+		// With a zero time, the text has no ages.
 		text, now := all.text(time.Time{}), time.Now()
 		if err != nil {
 			text = hinted(err).Error()
@@ -159,9 +159,9 @@ func newUpstreams() *cobra.Command {
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "upstreams [NAME]",
 		Aliases: []string{"upstream"},
-		Short:   "Show the upstreams of a running relay, or all about one",
-		Long: `List the upstreams of a running relay with their state; or show one with its resources by kind,
-what is refused or left out, and why.`,
+		Short:   "List the upstreams of a running relay, or show one",
+		Long: `List the upstreams of a running relay with their state. With NAME, show one upstream: its resources
+by kind, and which resources are refused or left out, and why.`,
 		Example: `  relay upstreams
   relay upstreams east`,
 		Args:              wanted(1, "NAME"),
@@ -189,9 +189,9 @@ func newClients() *cobra.Command {
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "clients [NAME]",
 		Aliases: []string{"client"},
-		Short:   "Show the clients of a running relay, or all about one",
-		Long: `List the clients of a running relay and whether they have acknowledged what they were sent; or
-show one by type. NAME is POD.NAMESPACE as in the list, the whole node ID, or a connection.`,
+		Short:   "List the clients of a running relay, or show one",
+		Long: `List the clients of a running relay, and whether they have acknowledged all responses. With NAME,
+show one client by type. NAME is POD.NAMESPACE as in the list, a node ID, or a connection.`,
 		Example: `  relay clients
   relay clients istiod-7d9.istio-system`,
 		Args: wanted(1, "NAME"),
@@ -224,19 +224,19 @@ func newExplain() *cobra.Command {
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "explain KIND [NAMESPACE/]NAME | explain --left-out [KIND]",
 		Short: "Explain why a resource is served as it is",
-		Long: `Show every upstream that has a resource, what import and rewrite rules did to it, whose copy
-is served and why, since when, and which clients have acknowledged it. Name the resource as the
-relay serves it, or as an upstream has it: KIND NAME with -n, KIND NAMESPACE/NAME, or KIND/NAME.
-The exit code is 1 when no upstream has it.
+		Long: `Show every upstream that has a resource, the effect of import and rewrite rules, which copy is
+served, why and since when, and which clients have acknowledged it. Name the resource as the relay
+serves it, or as an upstream has it: KIND NAME with -n, KIND NAMESPACE/NAME, or KIND/NAME. The exit
+code is 1 when no upstream has it.
 
 With --left-out, list all resources that import rules leave out, with the rule.`,
 		Example: `  relay explain serviceentry db -n shop
   relay explain se shop/db
 
-  # With the differences between what each upstream has and what is served
+  # With the differences between the copy of each upstream and the served resource
   relay explain se db -n shop --diff
 
-  # What import rules leave out of one upstream
+  # The resources of one upstream that import rules leave out
   relay explain --left-out --upstream east`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if leftOut {
@@ -259,7 +259,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 		}
 		if of, rest, ok := strings.Cut(name, "/"); ok {
 			if cmd.Flags().Changed("namespace") && of != namespace {
-				return fmt.Errorf("namespace %s or %s: give NAMESPACE/NAME or -n, not both", namespace, of)
+				return fmt.Errorf("namespace %s or %s: use NAMESPACE/NAME or -n, not both", namespace, of)
 			}
 			namespace, name = of, rest
 		}
@@ -272,15 +272,15 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 		return out.rows(cmd, &rows, err, e, cliview.Explain(shown, diffs, time.Now()))
 	})
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
-	cmd.Flags().BoolVar(&diffs, "diff", false, "show differences between what each upstream has and what is served")
-	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list what import rules leave out")
+	cmd.Flags().BoolVar(&diffs, "diff", false, "show the differences between the copy of each upstream and the served resource")
+	cmd.Flags().BoolVar(&leftOut, "left-out", false, "list the resources that import rules leave out")
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
 	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
 }
 
-// kindAndName splits KIND/NAME. A type, group/version/Kind, is none.
+// kindAndName splits KIND/NAME. It does not split a type, group/version/Kind.
 func kindAndName(args []string) (kind, name string, ok bool) {
 	if len(args) != 1 {
 		return "", "", false
@@ -297,10 +297,10 @@ func newConflicts() *cobra.Command {
 	cmd := access.overAdmin(&cobra.Command{
 		Use:   "conflicts",
 		Short: "List resources and hosts on which upstreams conflict",
-		Long: `List the resources that several upstreams have, with the winner, the losers, the reason and
-the time; and the hosts that different resources claim for the same clients. Neither is an
-error: the merge policy decides the first, the second is served as it is. MeshConfig is not
-listed: each upstream has one, for its own mesh.`,
+		Long: `List the resources that several upstreams have, with the winner, the losers, the reason and the
+time. Also list the hosts that different resources claim for the same clients. Neither is an error:
+the merge policy selects one copy of a resource, and all resources of a host are served. MeshConfig
+is not listed: each upstream has one, for its own mesh.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
@@ -321,9 +321,9 @@ func newHeld() *cobra.Command {
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "held [UPSTREAM]",
 		Short: "List deletions that guards hold",
-		Long: `List the deletions that the guards of a running relay hold, of one upstream or of all: the ID
-and reason of each hold, when it ends, and every resource with its age and the time since its
-upstream deleted it. All listed resources are still served.`,
+		Long: `List the deletions that the guards of a running relay hold, for one upstream or for all: the ID and
+reason of each hold, when it ends, and every resource with its age and the time since its upstream
+deleted it. All listed resources are still served.`,
 		Example: `  relay held
   relay held east
   relay held east -o yaml`,
@@ -351,11 +351,11 @@ func newHistory() *cobra.Command {
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "history UPSTREAM [REVISION]",
 		Short: "List the revisions of an upstream, newest first",
-		Long: `List the revisions of an upstream of a running relay: when it changed, and what. state.history
-in the config file limits their number and age.
+		Long: `List the revisions of an upstream of a running relay: when and how it changed. state.history in the
+config file limits their number and age.
 
-With --diff, show what one revision changed, or the newest, as a difference to the one before. Of
-the oldest revision that is kept, everything is shown as added.`,
+With --diff, show the difference between a revision, by default the newest, and the one before. For
+the oldest kept revision, all resources are shown as added.`,
 		Example: `  relay history east
   relay history east 41 --diff
   relay history east -o json`,
@@ -381,7 +381,7 @@ the oldest revision that is kept, everything is shown as added.`,
 		return out.rows(cmd, &rows, err, revisions, cliview.History(cut(&rows, revisions), time.Now()))
 	})
 	rows.flag(cmd)
-	cmd.Flags().BoolVar(&diff, "diff", false, "show what the revision changed, or the newest one")
+	cmd.Flags().BoolVar(&diff, "diff", false, "show the changes of the revision, or of the newest one")
 	out.flag(cmd, "table", "json")
 	return cmd
 }

@@ -16,13 +16,13 @@ import (
 	"meshrelay/mirror"
 )
 
-// sortKey is the JSONPath of a field by which resources are sorted. The zero value sorts nothing.
+// sortKey is the JSONPath of the field by which resources are sorted. The zero value keeps their order.
 type sortKey struct {
 	text string
 	path *jsonpath.JSONPath
 }
 
-// parseSortKey takes a JSONPath as kubectl does: the braces and the first dot may be missing.
+// parseSortKey parses a JSONPath as kubectl does: the braces and the first dot may be missing.
 func parseSortKey(text string) (k sortKey, err error) {
 	if text == "" {
 		return k, nil
@@ -59,7 +59,7 @@ func (k sortKey) sort(groups []selection.Group) error {
 	return nil
 }
 
-// value returns the field of a resource: a text, a number, a truth value, or nil where it has none.
+// value returns the field of a resource: a string, a number, a bool, or nil if it does not exist.
 func (k sortKey) value(kind selection.Kind, r *mirror.Resource) (any, error) {
 	o, err := kube.New(r, kind.Version, r.SourceVersion())
 	if err != nil {
@@ -94,7 +94,7 @@ func (k sortKey) value(kind selection.Kind, r *mirror.Resource) (any, error) {
 	return nil, errors.New("--sort-by " + k.text + ": it is a list or a map: name one value in it, such as {.spec.hosts[0]}")
 }
 
-// compareValues compares what value returns: nothing, then truth values, numbers, texts.
+// compareValues compares results of value. The order is nil, bools, numbers, strings.
 func compareValues(a, b any) int {
 	rank := func(v any) int {
 		switch v := v.(type) {
@@ -123,7 +123,7 @@ func compareValues(a, b any) int {
 	return rank(a) - rank(b)
 }
 
-// compareNatural compares texts as people do: numbers in them by their value, so that r2 is before r10.
+// compareNatural compares strings, with the numbers in them by value: r2 is before r10.
 func compareNatural(a, b string) int {
 	for a != "" && b != "" {
 		m, n := digits(a), digits(b)
@@ -143,7 +143,7 @@ func compareNatural(a, b string) int {
 	return len(a) - len(b)
 }
 
-// digits returns how many digits a text begins with.
+// digits returns the number of digits at the beginning of s.
 func digits(s string) int {
 	return len(s) - len(strings.TrimLeft(s, "0123456789"))
 }

@@ -34,7 +34,7 @@ each upstream, and their history.`,
 	return cmd
 }
 
-// stateAccess is how to reach a state.
+// stateAccess has the flags that say where the state is.
 type stateAccess struct {
 	dir, file, socket string
 	timeout           time.Duration
@@ -52,7 +52,7 @@ func (a *stateAccess) readFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&a.timeout, "timeout", 30*time.Second, "how long to wait for a relay that uses the state")
 }
 
-// open returns the directory, and the config, which is nil when none is given.
+// open returns the directory of the state, and the config, which is nil without -c.
 func (a *stateAccess) open() (dir string, cfg *config.Config, err error) {
 	if a.file != "" {
 		if cfg, err = loadConfig(a.file); err != nil {
@@ -62,20 +62,20 @@ func (a *stateAccess) open() (dir string, cfg *config.Config, err error) {
 	switch {
 	case a.dir != "":
 		if info, err := os.Stat(a.dir); errors.Is(err, fs.ErrNotExist) {
-			return "", nil, fmt.Errorf("there is no directory %s; create it, or name the state.dir of the relay", a.dir)
+			return "", nil, fmt.Errorf("there is no directory %s; create it, or use the state.dir of the relay", a.dir)
 		} else if err == nil && !info.IsDir() {
-			return "", nil, fmt.Errorf("%s is not a directory; name the state.dir of the relay", a.dir)
+			return "", nil, fmt.Errorf("%s is not a directory; use the state.dir of the relay", a.dir)
 		}
 		return a.dir, cfg, nil
 	case cfg == nil:
 		return "", nil, errors.New("missing state: use --dir DIR or -c FILE")
 	case cfg.State.Dir == "":
-		return "", nil, fmt.Errorf("%s: state.dir is not set, so that no state is kept", a.file)
+		return "", nil, fmt.Errorf("%s: state.dir is not set, so the relay keeps no state", a.file)
 	}
 	return cfg.State.Dir, cfg, nil
 }
 
-// read reads the state: the file, or, when a relay uses it, a copy from that relay.
+// read reads the state file. If a relay uses the state, it reads a copy from that relay.
 func (a *stateAccess) read(cmd *cobra.Command) (file *state.File, cfg *config.Config, err error) {
 	dir, cfg, err := a.open()
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *stateAccess) readFromRelay(ctx context.Context, path string, cfg *confi
 	}
 	file, err := readCopy(ctx, admin.Client{Socket: socket})
 	if err != nil {
-		return nil, fmt.Errorf("%s is in use by a relay, which gives no copy: %w", path, err)
+		return nil, fmt.Errorf("%s is in use by a relay, and reading a copy from it failed: %w", path, err)
 	}
 	file.Path = path
 	return file, nil
@@ -120,7 +120,7 @@ func (a *stateAccess) readFromRelay(ctx context.Context, path string, cfg *confi
 // readCopy reads a copy of the state from a running relay.
 func readCopy(ctx context.Context, c admin.Client) (*state.File, error) {
 	r, w := io.Pipe()
-	defer r.Close() // ends the client
+	defer r.Close() // ends c.Backup
 	go func() { w.CloseWithError(c.Backup(ctx, w)) }()
 	return local.ReadBackup(r)
 }
@@ -132,8 +132,8 @@ func newStateInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
 		Short: "List the upstreams in a state",
-		Long: `List the upstreams in a state; of one of them also its kinds and newest revisions. If a relay
-uses the state, the command reads a copy over the relay's Unix socket.`,
+		Long: `List the upstreams in a state. With --upstream, list also the kinds and newest revisions of one. If
+a relay uses the state, the command reads a copy over the relay's Unix socket.`,
 		Example: `  relay state inspect -c relay.yaml
   relay state inspect --dir /var/lib/relay --upstream east
   relay state inspect --dir /var/lib/relay -o json`,
@@ -161,11 +161,10 @@ func newStateExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write a state as YAML that a file upstream reads",
-		Long: `Write a state as Kubernetes YAML, as the relay holds it: after import and rewrite rules. With
--o, write a directory for each upstream, and a relay.yaml that serves the same merged view from
-them. The config file, if given, decides the order of the upstreams, the merge rules, views and
-listeners; without one the order is alphabetical. Without -o, write one upstream to standard
-output.
+		Long: `Write a state as Kubernetes YAML, after import and rewrite rules. With -o, write a directory for
+each upstream, and a relay.yaml that serves the same merged resources from them. The config file, if
+given, decides the order of the upstreams, the merge rules, views and listeners; without one the
+order is alphabetical. Without -o, write one upstream to standard output.
 
 The command reads the directory back and compares. It names resources that would change, such
 as those of kinds that are not well known, and then exits with 1. If a relay uses the state, the
@@ -186,7 +185,7 @@ command reads a copy over the relay's Unix socket.`,
 				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s\n", dir, view.Count(upstreams, "upstream"), view.Count(resources, "resource"))
 				}
-			case upstream != "" && onTerminal(cmd): // what comes is seen
+			case upstream != "" && onTerminal(cmd): // the output itself shows the progress
 				err = e.Stream(cmd.OutOrStdout())
 			case upstream != "":
 				whileWaiting(cmd, func() string { return "writing upstream " + upstream }, func() { err = e.Stream(cmd.OutOrStdout()) })
@@ -211,13 +210,13 @@ func newStateImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import --upstream NAME -f PATH",
 		Short: "Replace the state of an upstream by YAML",
-		Long: `Make a file or directory of Kubernetes YAML, read as a file upstream would, the last known
-good resources of an upstream: the next start serves them until the upstream has synced. They
-replace the present ones, and become a revision of the history. No relay may use the state.
+		Long: `Replace the last known good resources of an upstream by those in a file or directory of Kubernetes
+YAML, which is read as by a file upstream. The next start serves them until the upstream has synced.
+They become a revision of the history. No relay may use the state.
 
-The YAML has the resources as the upstream would give them: the next start applies import and
-rewrite rules. With --held it is an export of "relay state export", to which the rules were
-applied already.`,
+The YAML has the resources as the upstream would send them: the next start applies import and
+rewrite rules. With --held, it was written by "relay state export", and the rules were applied
+already.`,
 		Example: `  relay state import -c relay.yaml --upstream east -f backup/
   relay state import --dir /var/lib/relay --upstream east -f export/01-east --held`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -245,6 +244,6 @@ applied already.`,
 	access.flags(cmd)
 	cmd.Flags().StringVar(&i.Upstream, "upstream", "", "the `upstream` (required)")
 	cmd.Flags().StringVarP(&i.Path, "filename", "f", "", "`path` of a file or directory of YAML (required)")
-	cmd.Flags().BoolVar(&i.Held, "held", false, "import an export, to which rules were applied")
+	cmd.Flags().BoolVar(&i.Held, "held", false, "the YAML is an export: do not apply rules again")
 	return cmd
 }

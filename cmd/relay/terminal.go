@@ -12,15 +12,15 @@ import (
 	"meshrelay/internal/visible"
 )
 
-// screen is the output of a command. Text from servers, clients and files can not steer the
-// terminal through it; colors that cliview marks can.
+// screen is the output of a command. It makes control characters in texts of servers, clients and files
+// harmless. Colors that cliview marks stay.
 type screen struct {
 	*visible.Writer
-	// terminal tells that a person looks on; colored that the terminal takes colors.
+	// terminal is set when the output is a terminal, and colored when it also shows colors.
 	terminal, colored bool
 }
 
-// newScreen returns a screen that writes to w. NO_COLOR and TERM=dumb leave colors out.
+// newScreen returns a screen that writes to w. NO_COLOR and TERM=dumb turn colors off.
 func newScreen(w io.Writer) screen {
 	s := screen{terminal: isTerminal(w)}
 	s.colored = s.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -31,7 +31,7 @@ func newScreen(w io.Writer) screen {
 	return s
 }
 
-// painter replaces colors by what a terminal takes for them.
+// painter replaces the color marks of cliview by escape sequences.
 type painter struct {
 	w      io.Writer
 	colors *strings.Replacer
@@ -51,19 +51,19 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// colored reports whether the output of a command takes colors.
+// colored reports whether the output of a command shows colors.
 func colored(cmd *cobra.Command) bool {
 	s, ok := cmd.OutOrStdout().(screen)
 	return ok && s.colored
 }
 
-// watched reports whether a person looks at the errors of a command, so that progress is of use.
+// watched reports whether the error output of a command is a terminal. Only then it prints progress.
 func watched(cmd *cobra.Command) bool {
 	s, ok := cmd.ErrOrStderr().(screen)
 	return ok && s.terminal
 }
 
-// onTerminal reports whether a person looks at the output of a command, and no program reads it.
+// onTerminal reports whether the output of a command is a terminal.
 func onTerminal(cmd *cobra.Command) bool {
 	s, ok := cmd.OutOrStdout().(screen)
 	return ok && s.terminal

@@ -26,11 +26,11 @@ func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch a running relay on one screen",
-		Long: `Show on one screen whether a running relay is ready, its upstreams, its clients and the last
-events, every second, until q. Clients that need a look come first; s, n, b and r sort them by
-state, name, bytes and rejections, and enter shows one.
+		Long: `Show on one screen whether a running relay is ready, its upstreams, its clients and the newest
+events, every second, until the key q. Clients with problems come first. The keys s, n, b and r sort
+them by state, name, bytes and rejections, and enter shows one.
 
-With --once, print one screen and end, also where there is no terminal.`,
+With --once, print one screen and end. This needs no terminal.`,
 		Example: `  relay top
   relay top --once
   kubectl exec -it meshrelay-0 -- relay top`,
@@ -63,7 +63,7 @@ With --once, print one screen and end, also where there is no terminal.`,
 	return cmd
 }
 
-// snapshotOf asks a relay for what is on the screen.
+// snapshotOf reads from a relay the data for one screen.
 func snapshotOf(ctx context.Context, c admin.Client) (s top.Snapshot) {
 	s.At = time.Now()
 	var all overview
@@ -74,7 +74,7 @@ func snapshotOf(ctx context.Context, c admin.Client) (s top.Snapshot) {
 	}
 	page, err := c.Events(ctx, url.Values{"limit": {topEvents}})
 	if earlier, ok := errors.AsType[*admin.StatusError](err); ok && earlier.Code == http.StatusNotFound {
-		err = nil // a release without events
+		err = nil // an older release, which has no events
 	}
 	s.Events, s.Err = page.Events, err
 	return s

@@ -25,11 +25,11 @@ func newUI() *cobra.Command {
 	var port uint16
 	cmd := access.overSocket(&cobra.Command{
 		Use:   "ui",
-		Short: "Show the web page of a running relay, with buttons",
-		Long: `Show the web page of a running relay in a browser on this host, with buttons that release,
-freeze, unfreeze and roll back. The command prints a link that works once, and serves it on
-127.0.0.1 until it is interrupted. It acts through the relay's Unix socket, as the other commands do:
-who may open that may press the buttons.
+		Short: "Serve the web page of a running relay, with buttons",
+		Long: `Serve the web page of a running relay to a browser on this host, with buttons that release, freeze,
+unfreeze and roll back. The command prints a link that works once, and serves the page on 127.0.0.1
+until it is interrupted. It acts through the relay's Unix socket, as other commands do: who may open
+the socket may press the buttons.
 
 The same page without buttons is at /ui/ of the admin address.`,
 		Example: `  relay ui
@@ -38,12 +38,12 @@ The same page without buttons is at /ui/ of the admin address.`,
   # From another machine: forward the port, then open the link there
   ssh -L 8080:127.0.0.1:8080 HOST relay ui --port 8080`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
-		if _, err := c.Version(cmd.Context()); err != nil { // before somebody opens a link
+		if _, err := c.Version(cmd.Context()); err != nil { // fail before the link is printed
 			return err
 		}
 		return serveUI(cmd, c, port)
 	})
-	cmd.Flags().Uint16Var(&port, "port", 0, "`port` of 127.0.0.1 (default: any that is free)")
+	cmd.Flags().Uint16Var(&port, "port", 0, "`port` of 127.0.0.1 (default: any free port)")
 	return cmd
 }
 

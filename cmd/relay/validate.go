@@ -20,12 +20,12 @@ func newValidate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate [-c FILE]",
 		Short: "Check a config file and the files it names",
-		Long: `Check a config file, the files it names (certificates, keys and kubeconfigs are read), and every
-resource in its file upstreams. The command prints each mistake with file and line, and exits
-with 1 if there are any. It connects to nothing.`,
+		Long: `Check a config file, the files it names (certificates, keys and kubeconfigs), and every resource in
+its file upstreams. The command prints each mistake with file and line, and exits with 1 if there
+are any. It does not connect to upstreams.`,
 		Example: `  relay validate -c relay.yaml
 
-  # The same, and print the config with all defaults
+  # Also print the config with all defaults
   relay validate -c relay.yaml -o yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path, err := file.find()

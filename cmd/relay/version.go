@@ -31,7 +31,7 @@ func newVersion() *cobra.Command {
 		}{own, of}
 		return out.print(cmd, err, both, fmt.Sprintf("this program: %s\nrelay %s: %s\n", own, of.Name, of.Info))
 	})
-	cmd.Flags().BoolVar(&remote, "remote", false, "print the version of the running relay, too")
+	cmd.Flags().BoolVar(&remote, "remote", false, "also print the version of the running relay")
 	out.flag(cmd, "text", "json")
 	return cmd
 }

@@ -18,13 +18,13 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// waitEvery is how often "relay wait" asks.
+// waitEvery is how often "relay wait" checks its condition.
 const waitEvery = 200 * time.Millisecond
 
-// condition returns nil when it holds, else why not. A neverError ends the wait.
+// condition returns nil if it is met, otherwise the reason. A neverError ends the wait.
 type condition func(ctx context.Context, c admin.Client) error
 
-// neverError is why a condition never holds.
+// neverError is the reason why a condition will never be met.
 type neverError struct{ error }
 
 func newWait() *cobra.Command {
@@ -32,18 +32,18 @@ func newWait() *cobra.Command {
 	var wanted string
 	cmd := &cobra.Command{
 		Use:   "wait --for CONDITION",
-		Short: "Wait until a running relay is in a state",
-		Long: `Wait until a condition holds, and exit with 0; with 1 after --timeout. A relay that does not
-answer yet is waited for. The conditions:
+		Short: "Wait until a running relay meets a condition",
+		Long: `Wait until a condition is met, then exit with 0. After --timeout, exit with 1. The command also waits
+for a relay that does not answer yet. The conditions:
 
   ready            clients are served
-  healthy          clients are served, and nothing is wrong
-  synced           every upstream is in sync; with "clusters" in the config it has also been
-                   read which there are, and there is at least one upstream
-  synced=UPSTREAM  that upstream is in sync
+  healthy          clients are served, and there are no problems
+  synced           every upstream is synced; with "clusters" in the config, all places of clusters
+                   have been read, and there is at least one upstream
+  synced=UPSTREAM  that upstream is synced
   client=NAME      that client is connected and has acknowledged everything
-  not-held         no guard holds deletions now; right after an accident it is met at once, as the
-                   relay has yet to notice what is gone`,
+  not-held         no guard holds deletions now; this is also true right after an accident, until
+                   the relay has noticed the deletions`,
 		Example: `  relay wait --for ready --timeout 60s
   relay wait --for=synced=east`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,7 +62,7 @@ answer yet is waited for. The conditions:
 	return cmd
 }
 
-// await asks until a condition holds.
+// await checks a condition until it is met.
 func await(ctx context.Context, c admin.Client, wanted string, met condition) error {
 	var last error
 	for {
@@ -73,7 +73,7 @@ func await(ctx context.Context, c admin.Client, wanted string, met condition) er
 			return nil
 		case errors.As(err, &never):
 			return err
-		case ctx.Err() == nil || last == nil: // else it is the timeout of the question
+		case ctx.Err() == nil || last == nil: // otherwise err only says that the timeout has passed
 			last = err
 		}
 		if !sleep(ctx, waitEvery) {
@@ -115,7 +115,7 @@ func isReady(ctx context.Context, c admin.Client, healthy bool) error {
 	return err
 }
 
-// reasonOf returns the first reason of a relay that is not as it should be.
+// reasonOf returns the first reason why a relay is not ready or not healthy.
 func reasonOf(r admin.Readiness) string {
 	if len(r.Reasons) == 0 {
 		return "not ready"
@@ -128,7 +128,7 @@ func reasonOf(r admin.Readiness) string {
 }
 
 func isSynced(ctx context.Context, c admin.Client, name string) error {
-	parts, err := foundClusters(ctx, c) // before the upstreams, which come of them
+	parts, err := foundClusters(ctx, c) // before the upstreams, which are made from them
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func isSynced(ctx context.Context, c admin.Client, name string) error {
 	if name != "" && !slices.ContainsFunc(all, func(u upstreams.Status) bool { return u.Name == name }) {
 		missing := fmt.Errorf("no upstream %q: see \"relay upstreams\"", name)
 		if len(parts) > 0 {
-			return missing // it may be found yet
+			return missing // the relay may still find it
 		}
 		return &neverError{missing}
 	}
@@ -160,7 +160,7 @@ func isSynced(ctx context.Context, c admin.Client, name string) error {
 	return nil
 }
 
-// foundClusters returns how the clusters of the config fare. A relay of an earlier release finds none.
+// foundClusters returns the status of the found clusters. It is empty for an older release, which finds none.
 func foundClusters(ctx context.Context, c admin.Client) ([]clusters.Status, error) {
 	parts, err := c.Clusters(ctx)
 	if refused, ok := errors.AsType[*admin.StatusError](err); ok && refused.Code == http.StatusNotFound {
@@ -169,7 +169,7 @@ func foundClusters(ctx context.Context, c admin.Client) ([]clusters.Status, erro
 	return parts, err
 }
 
-// allFound returns which clusters may be found yet, so that the upstreams are not all that there will be.
+// allFound returns an error if the relay may still find clusters, so that upstreams are missing.
 func allFound(parts []clusters.Status, all []upstreams.Status) error {
 	for _, part := range parts {
 		if part.ReadAt.IsZero() {

@@ -8,10 +8,10 @@ import (
 	"meshrelay/downstream"
 )
 
-// clientColumns are those of a list of clients.
+// clientColumns are the columns of a list of clients.
 var clientColumns = view.Clients.Pick("Client", "Cluster", "View", "Version", "Protocol", "Types", "State", "NACKs", "Connected", "Address")
 
-// Clients returns clients as a table. now is for ages.
+// Clients returns clients as a table. Ages are relative to now.
 func Clients(clients []downstream.ClientStatus, now time.Time) string {
 	if len(clients) == 0 {
 		return "No clients are connected.\n"
@@ -19,13 +19,13 @@ func Clients(clients []downstream.ClientStatus, now time.Time) string {
 	return tableOf(clientColumns, clients, now).String()
 }
 
-// ClientRows returns clients as a table for a narrow screen: the most important columns come first. now is for
-// ages.
+// ClientRows returns clients as a table for a narrow screen: the most important columns come first. Ages are
+// relative to now.
 func ClientRows(clients []downstream.ClientStatus, now time.Time) string {
 	return tableOf(view.Clients, clients, now).String()
 }
 
-// Client returns all about one client. now is for ages.
+// Client describes one client in full. Ages are relative to now.
 func Client(c downstream.ClientStatus, now time.Time) string {
 	var p page
 	p.WriteString(Clients([]downstream.ClientStatus{c}, now) + "\n")
@@ -53,8 +53,8 @@ func MatchClients(clients []downstream.ClientStatus, name string) (found []downs
 	return found
 }
 
-// ClientSynced returns nil if a client of a name is connected and all clients of that name are synced, else why
-// not.
+// ClientSynced returns nil if at least one client called name is connected and all of them are synced. Otherwise
+// it returns the reason.
 func ClientSynced(clients []downstream.ClientStatus, name string) error {
 	found := MatchClients(clients, name)
 	if len(found) == 0 {

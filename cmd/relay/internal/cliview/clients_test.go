@@ -74,7 +74,7 @@ func TestOneUpstreamIsShownWithItsKindsAndRefusals(t *testing.T) {
 	for _, want := range []string{
 		"\nLast error: connection refused\n", "\nTypes without an answer:\n  a/v1/C\n",
 		"\nKIND   RESOURCES   EXPIRED   DRIFT\na/B    3           0         0\na/D    0           1         0\n",
-		"\nREASON   LEFT OUT\nloop     2\nWhich ones: relay explain --left-out --upstream east\n",
+		"\nREASON   LEFT OUT\nloop     2\nTo list them: relay explain --left-out --upstream east\n",
 		"\nREFUSED   REASON\na/B x/y   no hosts\nand 3 more\n",
 	} {
 		if !strings.Contains(got, want) {

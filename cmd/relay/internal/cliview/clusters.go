@@ -11,8 +11,8 @@ import (
 
 var clusterColumns = view.Clusters.Pick("Cluster", "Clusters", "State", "Since", "Upstream", "Upstream state", "Resources", "Found in")
 
-// Clusters returns found clusters as a table with their upstreams, and what an operator can do about them. now
-// is for ages.
+// Clusters returns found clusters as a table with their upstreams, and the commands for an operator. Ages are
+// relative to now.
 func Clusters(parts []clusters.Status, ups []upstreams.Status, now time.Time) string {
 	if len(parts) == 0 {
 		return "The config has no clusters.\n"
@@ -44,7 +44,7 @@ func clustersPart(p *page, part clusters.Status, now time.Time) {
 			}
 			p.printf("  %s: its kubeconfig is gone, and its resources are still served. %s To remove it now: relay clusters remove %s %[1]s\n", c.ID, end, part.Name)
 		case c.Problem != "":
-			p.printf("  %s: the new kubeconfig is not used, the last good one is: %s\n", c.ID, view.OneLine(c.Problem))
+			p.printf("  %s: the new kubeconfig is wrong, and the last good one stays in use: %s\n", c.ID, view.OneLine(c.Problem))
 		}
 		if c.Note != "" {
 			p.printf("  %s: %s\n", c.ID, view.OneLine(c.Note))

@@ -41,7 +41,7 @@ south      fleet      orphaned   60m     south      -                -          
 East       fleet      found      60m     east       synced 3m        7           secret istio-system/East
 
 fleet: 5 clusters from secrets in istio-system, read 5s ago
-  East: the new kubeconfig is not used, the last good one is: it is not a kubeconfig
+  East: the new kubeconfig is wrong, and the last good one stays in use: it is not a kubeconfig
   East: its control plane is not healthy: ?[31m
   north: its kubeconfig is gone, and its resources are still served. It is removed in 120m. To remove it now: relay clusters remove fleet north
   south: its kubeconfig is gone, and its resources are still served. It stays. To remove it now: relay clusters remove fleet south
@@ -49,7 +49,7 @@ fleet: 5 clusters from secrets in istio-system, read 5s ago
   bad in secret istio-system/x is not followed: the kubeconfig is empty
   all in secret istio-system/y is not followed: rotten
 new: 0 clusters from /etc/clusters, not read yet
-down: 0 clusters from profiles in fleet, last read 60s ago, and not now: connection refused
+down: 0 clusters from profiles in fleet, last read 60s ago, now it fails: connection refused
 `
 	squeeze := func(text string) string {
 		var lines []string

@@ -12,8 +12,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// CompareContent compares the objects of two servers by labels, annotations and spec, as the versions of two
-// servers are unrelated. It ignores creation times and provenance, and with bare all annotations. An object
+// CompareContent compares the objects of two servers by labels, annotations and spec, because the versions of
+// two servers are unrelated. It ignores creation times and provenance, and with bare all annotations. An object
 // that only one side has needs no spec.
 func CompareContent(a, b []kube.Object, bare bool) (view.Changes, error) {
 	for _, objects := range [][]kube.Object{a, b} {
@@ -43,10 +43,10 @@ func contentVersion(o *kube.Object, bare bool) error {
 	return err
 }
 
-// Diff returns the differences between two servers as a table, and as differences.
+// Diff returns the changes between two servers as a table and, with diffs, as text differences.
 func Diff(c view.Changes, nameA, nameB string, diffs view.Diffs) string {
 	if len(c.Changes) == 0 {
-		return "Both have the same.\n"
+		return "No differences.\n"
 	}
 	var p page
 	words := map[string]string{"add": "only in B", "remove": "only in A", "change": "differs"}

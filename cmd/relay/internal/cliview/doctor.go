@@ -5,7 +5,7 @@ import (
 	"meshrelay/internal/doctor"
 )
 
-// aboutOf returns what a finding is about.
+// aboutOf returns the subject of a finding: the relay, an upstream or clusters.
 func aboutOf(f doctor.Finding) string {
 	switch {
 	case f.Upstream != "":
@@ -16,7 +16,7 @@ func aboutOf(f doctor.Finding) string {
 	return "relay"
 }
 
-// signOf returns a sign and a level. The sign is for those who see no colors.
+// signOf returns the sign and the level of a finding. The sign shows the level without colors.
 func signOf(l doctor.Level) (string, view.Level) {
 	switch l {
 	case doctor.OK:
@@ -27,8 +27,8 @@ func signOf(l doctor.Level) (string, view.Level) {
 	return "✘", view.Bad
 }
 
-// Doctor returns findings as text, grouped by what they are about: a line each, cause and cure below those that
-// are not OK, and the result in the last line.
+// Doctor returns findings as text, grouped by subject: one line each, then why and fix if it is not OK. The last
+// line has the result.
 func Doctor(found []doctor.Finding) string {
 	var p page
 	group := ""
@@ -58,7 +58,7 @@ func Doctor(found []doctor.Finding) string {
 	case bad > 0:
 		p.printf("\n%s failed, %s. Correct these before you start the relay.\n", view.Count(bad, "check"), view.Count(doubts, "warning"))
 	case doubts > 0:
-		p.printf("\nEverything works. %s to look at.\n", view.Count(doubts, "warning"))
+		p.printf("\nEverything works, with %s.\n", view.Count(doubts, "warning"))
 	default:
 		p.printf("\nEverything works: %s passed.\n", view.Count(len(found), "check"))
 	}

@@ -10,7 +10,7 @@ import (
 	"meshrelay/events"
 )
 
-// Events prints events, a line each.
+// Events prints events, one line each.
 type Events struct {
 	w      io.Writer
 	wide   bool
@@ -18,10 +18,10 @@ type Events struct {
 	table  *table
 }
 
-// NewEvents returns an Events that writes to w. wide adds milliseconds, whole client IDs, the stages of a
+// NewEvents returns an Events that writes to w. wide adds milliseconds, full client IDs, the stages of a
 // change, and the command that shows more.
 func NewEvents(w io.Writer, wide bool) *Events {
-	// These widths fit most events, so that lines which come one by one line up.
+	// These widths fit most events, so that the columns of later lines align.
 	t := &table{widths: []int{20, 12, 8, 8}}
 	return &Events{w: w, wide: wide, table: t}
 }
@@ -52,7 +52,7 @@ func (v *Events) Print(all []events.Event) error {
 	return v.table.flush(v.w)
 }
 
-// text returns what happened, with the client.
+// text describes an event, with its client.
 func (v *Events) text(e *events.Event) string {
 	text := view.EventText(e)
 	if e.Client == "" {
@@ -68,7 +68,7 @@ func (v *Events) text(e *events.Event) string {
 	return "client " + name + ": " + text
 }
 
-// PrintStages prints the stages of an event that was printed before.
+// PrintStages prints new stages of an event that it printed before.
 func (v *Events) PrintStages(e events.Event) error {
 	text := view.EventStages(e.Stages)
 	if !v.wide || text == "" {

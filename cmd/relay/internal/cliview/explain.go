@@ -11,8 +11,8 @@ import (
 
 var conflictColumns = view.KeyConflicts.Pick("Kind", "Namespace", "Name", "Served from", "United", "Not served", "Since", "Reason")
 
-// Explain returns an explanation as text. With diffs, it adds the difference between each copy and
-// the served resource. now is for ages.
+// Explain returns an explanation as text. With diffs, it adds the difference between each copy and the served
+// resource. Ages are relative to now.
 func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	var p page
 	p.printf("%s\n", view.Headline(e, now))
@@ -48,7 +48,7 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	return p.String()
 }
 
-// Elsewhere lists other namespaces that have a missing resource, with the commands that explain those. It
+// Elsewhere lists resources of the same name in other namespaces, with the commands that explain them. It
 // returns "" when there are none.
 func Elsewhere(e admin.Explanation) (text string) {
 	for _, r := range e.Elsewhere {

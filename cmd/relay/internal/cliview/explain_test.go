@@ -22,7 +22,7 @@ func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 		"rolled back":                         {admin.SourceCopy{Outcome: admin.Frozen, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: at, Revision: 7}}}, "frozen at revision 7, which does not have it: relay unfreeze west"},
 		"expired":                             {admin.SourceCopy{Outcome: admin.Expired, StaleSince: at}, "expired by its staleness rules, upstream out of contact since 2024-02-03T04:05:06Z"},
 		"expired, before the source is stale": {admin.SourceCopy{Outcome: admin.Expired}, "expired by its staleness rules, upstream out of contact"},
-		"just now":                            {admin.SourceCopy{Outcome: admin.Changing}, "changing right now, ask again"},
+		"just now":                            {admin.SourceCopy{Outcome: admin.Changing}, "changing right now, try again"},
 	} {
 		tc.source.Upstream = "west"
 		e := admin.Explanation{

@@ -8,17 +8,17 @@ import (
 	"meshrelay/admin/view"
 )
 
-// maxMarkdown bounds a plan in Markdown, in bytes. A comment on GitHub has 65,536 characters at most.
+// maxMarkdown bounds a plan in Markdown, in bytes. GitHub allows 65,536 characters in a comment.
 const maxMarkdown = 60_000
 
-// PlanMarkdown returns the shown ones of all changes as a comment on a pull request: a sentence, a table
-// and, with diffs, each difference folded. It cuts what gets too long, and tells how much that is.
+// PlanMarkdown returns a plan as a comment on a pull request: a summary of all changes, a table of the shown
+// ones and, with diffs, their folded differences. It leaves out what exceeds maxMarkdown, and counts it.
 func PlanMarkdown(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	if len(c.Changes) == 0 {
-		return "**Nothing would change** in what the relay serves.\n"
+		return "**Nothing would change** in the resources that the relay serves.\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%d to add, %d to change, %d to remove** in what the relay serves.\n\n", c.Added, c.Changed, c.Removed)
+	fmt.Fprintf(&b, "**%d to add, %d to change, %d to remove** in the resources that the relay serves.\n\n", c.Added, c.Changed, c.Removed)
 	b.WriteString("| Action | Kind | Namespace | Name | From | To |\n| --- | --- | --- | --- | --- | --- |\n")
 	rows := 0
 	for _, change := range shown {
@@ -41,7 +41,7 @@ func PlanMarkdown(c view.Changes, diffs view.Diffs, shown []view.Change) string 
 	return b.String()
 }
 
-// markdownDiffs adds the differences for which there is room.
+// markdownDiffs adds differences until maxMarkdown is reached.
 func markdownDiffs(b *strings.Builder, shown []view.Change) {
 	left := 0
 	for _, change := range shown {
@@ -60,12 +60,11 @@ func markdownDiffs(b *strings.Builder, shown []view.Change) {
 		b.WriteString(part)
 	}
 	if left > 0 {
-		fmt.Fprintf(b, "\nLeft out: %s. `relay plan --diff --limit 0` has all.\n", view.Count(left, "more difference"))
+		fmt.Fprintf(b, "\nLeft out: %s. `relay plan --diff --limit 0` lists all.\n", view.Count(left, "more difference"))
 	}
 }
 
-// markdownCell returns a text of others for a cell of a table: as code, so that nothing in it is a link, a
-// mention or a tag.
+// markdownCell returns an untrusted text as a table cell: as code, so that it contains no link, mention or tag.
 func markdownCell(text string) string {
 	text = strings.NewReplacer("|", `\|`, "`", "'").Replace(Clean(cmp.Or(text, none)))
 	if text == none {
@@ -74,12 +73,12 @@ func markdownCell(text string) string {
 	return "`" + text + "`"
 }
 
-// htmlText returns a text of others for an element of HTML in Markdown.
+// htmlText returns an untrusted text as an HTML element in Markdown.
 func htmlText(text string) string {
 	return "<code>" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'", "*", "&#42;", "_", "&#95;", "[", "&#91;", "@", "&#64;").Replace(Clean(text)) + "</code>"
 }
 
-// longestRun returns how often a byte stands in a row at most.
+// longestRun returns the length of the longest run of c in text.
 func longestRun(text string, c byte) (most int) {
 	run := 0
 	for i := range len(text) {

@@ -17,7 +17,7 @@ func TestAPlanInMarkdownIsASentenceAndATable(t *testing.T) {
 		{Action: "add", Kind: "networking.istio.io/ServiceEntry", Namespace: "shop", Name: "db", To: "east"},
 		{Action: "remove", Kind: "a|b", Name: "<b>@all`x`", From: "west"},
 	}}
-	want := "**1 to add, 0 to change, 1 to remove** in what the relay serves.\n\n" +
+	want := "**1 to add, 0 to change, 1 to remove** in the resources that the relay serves.\n\n" +
 		"| Action | Kind | Namespace | Name | From | To |\n" +
 		"| --- | --- | --- | --- | --- | --- |\n" +
 		"| add | `networking.istio.io/ServiceEntry` | `shop` | `db` | - | `east` |\n" +
@@ -25,7 +25,7 @@ func TestAPlanInMarkdownIsASentenceAndATable(t *testing.T) {
 	if d := cmp.Diff(want, PlanMarkdown(c, view.NoDiffs, c.Changes)); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if got := PlanMarkdown(view.Changes{}, view.SomeDiffs, nil); got != "**Nothing would change** in what the relay serves.\n" {
+	if got := PlanMarkdown(view.Changes{}, view.SomeDiffs, nil); got != "**Nothing would change** in the resources that the relay serves.\n" {
 		t.Errorf("no change: %s", got)
 	}
 }
@@ -40,7 +40,7 @@ func TestAPlanInMarkdownIsCutWithACount(t *testing.T) {
 	if !strings.Contains(got, "\nLeft out: 4600 more changes. `relay plan --limit 0` lists all.\n") {
 		t.Errorf("no count of changes:\n%.3000s", got)
 	}
-	if !strings.Contains(got, " more differences. `relay plan --diff --limit 0` has all.\n") || !strings.Contains(got, "\n````diff\n") || !strings.Contains(got, "<details><summary>add <code>a/B shop/r0</code></summary>\n") {
+	if !strings.Contains(got, " more differences. `relay plan --diff --limit 0` lists all.\n") || !strings.Contains(got, "\n````diff\n") || !strings.Contains(got, "<details><summary>add <code>a/B shop/r0</code></summary>\n") {
 		t.Errorf("differences:\n%s", got[strings.Index(got, "Left out"):][:600])
 	}
 	if n := len(got); n > maxMarkdown+200 {

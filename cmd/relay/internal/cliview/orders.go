@@ -8,7 +8,7 @@ import (
 	"meshrelay/admin/view"
 )
 
-// Without describes which upstreams clients wait for after a serve-without.
+// Without describes the result of serve-without: for which upstreams clients still wait.
 func Without(upstream string, w admin.Waiting) string {
 	text := fmt.Sprintf("clients no longer wait for upstream %s", upstream)
 	if !w.KeepsState {

@@ -7,8 +7,8 @@ import (
 	"meshrelay/admin/view"
 )
 
-// A text has its colors as marks: characters for private use. Clean removes them from text of others.
-// Whoever prints the text replaces the marks by Escapes, or removes them with Plain.
+// Marks stand for colors in a text. They are private-use characters; Clean removes them from untrusted text. The
+// caller replaces the marks by Escapes, or removes them with Plain.
 const (
 	green  = "\ue000"
 	yellow = "\ue001"
@@ -26,7 +26,7 @@ var unmark = strings.NewReplacer(green, "", yellow, "", red, "", plain, "")
 // Plain removes the marks of a text.
 func Plain(text string) string { return unmark.Replace(text) }
 
-// Colored cleans a text, and returns it in the color of a level.
+// Colored cleans a text and marks it with the color of a level.
 func Colored(level view.Level, text string) string {
 	text = Clean(text)
 	switch level {
@@ -40,7 +40,7 @@ func Colored(level view.Level, text string) string {
 	return text
 }
 
-// Cut shortens a line to a number of characters. Marks do not count.
+// Cut shortens a line to width characters, not counting marks.
 func Cut(line string, width int) string {
 	if utf8.RuneCountInString(Plain(line)) <= width {
 		return line

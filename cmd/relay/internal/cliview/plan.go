@@ -7,7 +7,8 @@ import (
 	"meshrelay/admin/view"
 )
 
-// Plan returns the shown part of all changes as a table, and as differences. It counts many changes first.
+// Plan returns a plan as text: a table of the shown changes and, with diffs, their differences. If there are many
+// changes, a summary by kind comes first.
 func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	if len(c.Changes) == 0 {
 		return "Nothing would change.\n"

@@ -10,10 +10,10 @@ import (
 	"meshrelay/upstreams"
 )
 
-// stillEvery is how often a Progress tells whom it waits for.
+// stillEvery is how often a Progress lists the upstreams that have not synced.
 const stillEvery = 5 * time.Second
 
-// Progress tells a person how upstreams come to be in sync. It is not for concurrent use.
+// Progress prints how upstreams become synced. It is not safe for concurrent use.
 type Progress struct {
 	w      io.Writer
 	synced map[string]bool
@@ -23,8 +23,8 @@ type Progress struct {
 // NewProgress returns a Progress that writes to w.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w, synced: map[string]bool{}} }
 
-// Told takes the present status of the upstreams. It prints a line for each that has synced since, and
-// every five seconds one for each that has not.
+// Told takes the current status of the upstreams. It prints a line for each upstream that has synced since the
+// last call, and every five seconds a line for each that has not.
 func (p *Progress) Told(all []upstreams.Status, now time.Time) {
 	if p.told.IsZero() {
 		p.told = now

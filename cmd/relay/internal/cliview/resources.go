@@ -16,7 +16,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Format is a form of output.
+// Format is an output format.
 type Format string
 
 // The formats.
@@ -28,14 +28,14 @@ const (
 	Name  Format = "name"
 )
 
-// ResourceOptions are how to print resources.
+// ResourceOptions say how to print resources.
 type ResourceOptions struct {
 	Format Format
 	// Namespaces adds the column NAMESPACE to tables.
 	Namespaces bool
 	// Kinds puts the kind before the names in tables.
 	Kinds bool
-	// Single prints one JSON object instead of a list of one.
+	// Single prints one resource as a JSON object instead of a list.
 	Single bool
 	// NoHeaders leaves out the titles of tables.
 	NoHeaders bool
@@ -44,12 +44,12 @@ type ResourceOptions struct {
 // Tabular reports whether the format is a table.
 func (o ResourceOptions) Tabular() bool { return o.Format == Table || o.Format == Wide }
 
-// Resources writes groups of resources. It leaves out empty ones. now is for ages.
+// Resources writes groups of resources. It leaves out empty groups. Ages are relative to now.
 func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now time.Time) error {
 	if o.Format == JSON {
 		return printJSON(w, groups, o.Single)
 	}
-	out := bufio.NewWriterSize(w, 64<<10) // Flush returns its errors
+	out := bufio.NewWriterSize(w, 64<<10) // Flush returns all write errors
 	n := 0
 	for _, g := range groups {
 		t := o.table()
@@ -72,7 +72,7 @@ func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now tim
 	return out.Flush()
 }
 
-// table returns a table of resources, with some columns before it.
+// table returns a table for resources. Its first columns have the titles before.
 func (o ResourceOptions) table(before ...any) *table {
 	if o.Namespaces {
 		before = append(before, "NAMESPACE")
@@ -87,7 +87,7 @@ func (o ResourceOptions) table(before ...any) *table {
 	return titled(titles...)
 }
 
-// print writes a resource to w, or to t as a row with some cells before it.
+// print writes a resource to w, or adds it to t as a row. The cells before come first.
 func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirror.Resource, now time.Time, before ...any) (err error) {
 	name := k.Name() + "/" + r.Key().Name
 	switch o.Format {
@@ -125,11 +125,10 @@ func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirro
 	return err
 }
 
-// Clean replaces characters that could control the terminal. It is for text from servers and
-// clients.
+// Clean replaces characters that could control the terminal. Use it for text from servers and clients.
 func Clean(s string) string { return clean(s, -1) }
 
-// CleanLines is Clean for text of several lines.
+// CleanLines is Clean for a text of several lines.
 func CleanLines(s string) string { return clean(strings.ReplaceAll(s, "\t", "    "), '\n') }
 
 func clean(s string, but rune) string {
@@ -141,8 +140,8 @@ func clean(s string, but rune) string {
 	}, s)
 }
 
-// shortVersion returns the end of a version, where all kinds of versions differ: numbers of
-// Kubernetes, hashes of relays, and times of istiods that read files.
+// shortVersion returns the end of a version. All versions differ at their end: the numbers of Kubernetes, the
+// hashes of relays, and the times of istiods that read files.
 func shortVersion(v string) string {
 	const width = 12
 	if v == "" {
@@ -159,7 +158,7 @@ func toObject(k selection.Kind, r *mirror.Resource) (*kube.Object, error) {
 	return kube.New(r, k.Version, r.SourceVersion())
 }
 
-// printJSON writes a list as kubectl does, one object after the other, or one object.
+// printJSON writes resources as kubectl does: as a list or, with single, as one object.
 func printJSON(w io.Writer, groups []selection.Group, single bool) error {
 	n := 0
 	for _, g := range groups {

@@ -14,8 +14,8 @@ import (
 // shownRevisions bounds the revisions that State shows of an upstream.
 const shownRevisions = 10
 
-// State returns the upstreams of a state as text. With detailed, the kinds and newest revisions of
-// the first one follow.
+// State returns the upstreams of a state as text. With detailed, it adds the kinds and newest revisions of the
+// first upstream.
 func State(all stateio.Inspection, detailed bool, now time.Time) string {
 	t := titled("UPSTREAM", "RESOURCES", "BYTES", "SYNCED", "LAST CONTACT", "FROZEN", "REVISIONS")
 	for _, u := range all.Upstreams {
@@ -43,7 +43,7 @@ func frozenFor(f *state.Frozen, now time.Time) string {
 	return view.Ago(f.Since, now)
 }
 
-// lastWritten returns when an upstream was last in contact, as far as the state tells.
+// lastWritten returns when an upstream was last in contact, as the state has it.
 func lastWritten(u stateio.InspectedUpstream, now time.Time) string {
 	if u.InContact {
 		return "at most " + view.Ago(u.LastContact, now)

@@ -12,17 +12,17 @@ import (
 	"meshrelay/upstreams"
 )
 
-// maxRows bounds the upstreams, and the clients, that a summary lists.
+// maxRows is the most upstreams, and the most clients, that a summary lists.
 const maxRows = 20
 
-// Status returns the readiness with its reasons, the relay, its config file, upstreams and clients. Of many
-// upstreams or clients it lists only those that are not well. now is for ages.
+// Status describes a relay: readiness with reasons, config file, upstreams and clients. If there are many
+// upstreams or clients, it lists only those with problems. Ages are relative to now.
 func Status(v admin.Version, r admin.Readiness, ups []upstreams.Status, clients []downstream.ClientStatus, now time.Time) string {
 	var p page
 	head, level := view.Ready(r)
 	p.WriteString(Colored(level, head) + "\n")
 	for _, reason := range r.Reasons {
-		if r.Config.Error != "" { // the line about the config has it
+		if r.Config.Error != "" { // the line about the config shows it
 			reason = strings.TrimSuffix(reason, ": "+r.Config.Error)
 		}
 		p.printf("- %s\n", view.OneLine(reason))
@@ -49,8 +49,8 @@ func Status(v admin.Version, r admin.Readiness, ups []upstreams.Status, clients 
 	return p.String()
 }
 
-// summary writes a table of all things if they are few, else of those that are not well, and counts them.
-// command lists all.
+// summary writes a table of all things if there are at most maxRows. Otherwise it writes a table of those that are
+// not well, their number, and the command that lists all.
 func summary[T any](p *page, all []T, thing, command string, well func(T) bool, columns view.Columns[T], now time.Time) {
 	if len(all) <= maxRows {
 		p.table(tableOf(columns, all, now))
@@ -61,12 +61,13 @@ func summary[T any](p *page, all []T, thing, command string, well func(T) bool, 
 		p.table(tableOf(columns, bad[:min(len(bad), maxRows)], now))
 	}
 	if more := len(bad) - maxRows; more > 0 {
-		p.printf("and %d more like these\n", more)
+		p.printf("and %d more with problems\n", more)
 	}
-	p.printf("%s, %d of them up to date. All of them: %s\n", view.Count(len(all), thing), len(all)-len(bad), command)
+	p.printf("%s, %d of them up to date. To list all: %s\n", view.Count(len(all), thing), len(all)-len(bad), command)
 }
 
-// memoryOf returns the memory in use, after a comma. It returns "" for a zero now: the figure always changes.
+// memoryOf returns the memory in use, after a comma. It returns "" if now is zero, because the number always
+// changes.
 func memoryOf(v admin.Version, now time.Time) string {
 	switch {
 	case v.MemoryInUse == 0 || now.IsZero():
@@ -77,13 +78,13 @@ func memoryOf(v admin.Version, now time.Time) string {
 	return fmt.Sprintf(", %s of %s in use", view.Bytes(int64(v.MemoryInUse)), view.Bytes(int64(v.MemoryLimit)))
 }
 
-// config writes the config file, its age, and its mistakes.
+// config writes the config file, when it was loaded, and its mistakes.
 func (p *page) config(c admin.ReloadStatus, now time.Time) {
 	if c.LastSuccess.IsZero() {
 		return
 	}
 	p.WriteString("config: ")
-	if c.File != "" { // an earlier release does not send it
+	if c.File != "" { // an older release does not send it
 		p.printf("%s (sha256 %s), ", c.File, c.Hash)
 	}
 	p.printf("loaded %s ago", view.Ago(c.LastSuccess, now))
@@ -99,8 +100,8 @@ func (p *page) config(c admin.ReloadStatus, now time.Time) {
 	p.WriteString("\n")
 }
 
-// advice writes lines about each upstream that is held, frozen or stale, has several addresses, or is followed
-// in part.
+// advice writes lines about each upstream that is held, frozen or stale, has several addresses, or is only
+// partly followed.
 func (p *page) advice(ups []upstreams.Status, now time.Time) {
 	var out page
 	for _, u := range ups {

@@ -231,9 +231,9 @@ func TestTheStatusOfManyListsThoseThatNeedALook(t *testing.T) {
 	got := Plain(Status(admin.Version{}, admin.Readiness{Ready: true}, ups, clients, testNow))
 	for _, want := range []string{
 		"\nup-7       xds    disconnected -",
-		"\n250 upstreams, 249 of them up to date. All of them: relay upstreams\n",
+		"\n250 upstreams, 249 of them up to date. To list all: relay upstreams\n",
 		"\nistiod-10.istio-system ",
-		"\nand 80 more like these\n1000 clients, 900 of them up to date. All of them: relay clients\n",
+		"\nand 80 more with problems\n1000 clients, 900 of them up to date. To list all: relay clients\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("want %q in\n%s", want, got)

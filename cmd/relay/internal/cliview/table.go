@@ -16,13 +16,13 @@ const (
 	none = "-"   // an empty cell
 )
 
-// table aligns rows. Its columns only grow, so that later rows line up with earlier ones.
+// table aligns rows. Its columns only grow wider, so that later rows align with earlier ones.
 type table struct {
 	widths []int
-	rows   [][]view.Cell // not written yet
+	rows   [][]view.Cell // rows that flush has yet to write
 }
 
-// titled returns a table with titles.
+// titled returns a table with a first row of titles.
 func titled(titles ...any) *table {
 	t := &table{}
 	t.add(titles...)
@@ -95,10 +95,10 @@ func (t *table) String() string {
 	return p.String()
 }
 
-// page is a text under construction: sentences and tables.
+// page builds a text of sentences and tables.
 type page struct{ strings.Builder }
 
-// printf writes a sentence. It cleans the arguments.
+// printf writes a formatted text. It cleans the arguments.
 func (p *page) printf(format string, args ...any) {
 	for i, arg := range args {
 		switch arg := arg.(type) {

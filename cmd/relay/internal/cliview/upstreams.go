@@ -9,7 +9,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Upstreams returns upstreams as a table, with advice about them. now is for ages.
+// Upstreams returns upstreams as a table, with advice about them. Ages are relative to now.
 func Upstreams(ups []upstreams.Status, now time.Time) string {
 	var p page
 	p.table(tableOf(view.Upstreams, ups, now))
@@ -17,12 +17,12 @@ func Upstreams(ups []upstreams.Status, now time.Time) string {
 	return p.String()
 }
 
-// UpstreamRows returns upstreams as a table. now is for ages.
+// UpstreamRows returns upstreams as a table. Ages are relative to now.
 func UpstreamRows(ups []upstreams.Status, now time.Time) string {
 	return tableOf(view.Upstreams, ups, now).String()
 }
 
-// Upstream returns all about one upstream. now is for ages.
+// Upstream describes one upstream in full. Ages are relative to now.
 func Upstream(u upstreams.Status, now time.Time) string {
 	var p page
 	p.WriteString(Upstreams([]upstreams.Status{u}, now) + "\n")
@@ -47,7 +47,7 @@ func Upstream(u upstreams.Status, now time.Time) string {
 	if rules := view.Rules(u); len(rules) > 0 {
 		p.WriteString("\n")
 		p.table(tableOf(view.RuleCounts, rules, now))
-		p.printf("Which ones: relay explain --left-out --upstream %s\n", u.Name)
+		p.printf("To list them: relay explain --left-out --upstream %s\n", u.Name)
 	}
 	if u.RefusedTotal > 0 {
 		p.WriteString("\n")
@@ -59,7 +59,7 @@ func Upstream(u upstreams.Status, now time.Time) string {
 	return p.String()
 }
 
-// LeftOut returns resources that import rules leave out as a table.
+// LeftOut returns a table of resources that import rules leave out.
 func LeftOut(all []intake.LeftOut) string {
 	if len(all) == 0 {
 		return "Nothing is left out.\n"
@@ -67,7 +67,7 @@ func LeftOut(all []intake.LeftOut) string {
 	return tableOf(view.LeftOut, all, time.Time{}).String()
 }
 
-// History returns revisions as a table. now is for ages.
+// History returns revisions as a table. Ages are relative to now.
 func History(revisions []state.Revision, now time.Time) string {
 	if len(revisions) == 0 {
 		return "No revisions are kept.\n"
@@ -75,8 +75,8 @@ func History(revisions []state.Revision, now time.Time) string {
 	return tableOf(view.Revisions, revisions, now).String()
 }
 
-// Held returns held deletions: for each upstream its hold, a table of the deletions, and the command that
-// releases them. now is for ages.
+// Held describes held deletions: for each upstream its hold, a table of the deletions, and the command that
+// releases them. Ages are relative to now.
 func Held(held []intake.HeldUpstream, now time.Time) string {
 	if len(held) == 0 {
 		return "No deletions are held.\n"

@@ -10,14 +10,14 @@ import (
 	"meshrelay/mirror"
 )
 
-// The events of a resource, in Kubernetes' words.
+// The events of a resource, as Kubernetes names them.
 const (
 	Added    = "ADDED"
 	Modified = "MODIFIED"
 	Deleted  = "DELETED"
 )
 
-// Watcher prints events as they come. It is not for concurrent use.
+// Watcher prints events as they come. It is not safe for concurrent use.
 type Watcher struct {
 	w     io.Writer
 	o     ResourceOptions
@@ -31,8 +31,7 @@ func NewWatcher(w io.Writer, o ResourceOptions) *Watcher {
 	return &Watcher{w: w, o: o, table: t}
 }
 
-// Print prints one event. For Deleted r is the deleted resource. Tables are complete only after
-// Flush.
+// Print prints one event. For Deleted, r is the deleted resource. Rows of tables are written by Flush.
 func (p *Watcher) Print(event string, k selection.Kind, r *mirror.Resource, now time.Time) error {
 	switch p.o.Format {
 	case JSON: // as in Kubernetes' API and kubectl --output-watch-events
@@ -52,7 +51,7 @@ func (p *Watcher) Print(event string, k selection.Kind, r *mirror.Resource, now 
 	return p.o.print(p.w, p.table, k, r, now, event)
 }
 
-// Flush writes the rows of a table that were printed since the last call.
+// Flush writes the table rows that were printed since the last call.
 func (p *Watcher) Flush() error {
 	if !p.o.Tabular() {
 		return nil

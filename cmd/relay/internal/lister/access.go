@@ -12,19 +12,19 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// Access is how to reach a server.
+// Access says how to reach a server.
 type Access struct {
 	// Server is host:port.
 	Server string
-	// Plaintext connects without TLS. nil: only to loopback, if all fields below are empty.
+	// Plaintext connects without TLS. nil means true for loopback if all fields below are empty, and false
+	// otherwise.
 	Plaintext *bool
-	// CAFile has the roots to trust, CertFile and KeyFile are the client certificate,
-	// ServerName is the name to expect in the server's certificate, TokenFile has a bearer
-	// token.
+	// CAFile has the trusted roots. CertFile and KeyFile are the client certificate. ServerName is the
+	// expected name in the server's certificate. TokenFile has a bearer token.
 	CAFile, CertFile, KeyFile, ServerName, TokenFile string
 }
 
-// Apply has a Config use the server.
+// Apply sets the fields of cfg that concern the server and the connection.
 func (a Access) Apply(cfg *Config) error {
 	host, _, err := net.SplitHostPort(a.Server)
 	if err != nil {

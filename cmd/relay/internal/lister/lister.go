@@ -1,5 +1,5 @@
-// Package lister lists and watches the resources of an MCP-over-xDS server: an istiod, a relay,
-// or another server of the protocol.
+// Package lister lists and watches the resources of an MCP-over-xDS server: an istiod, a relay, or another
+// server of the protocol.
 //
 // The package must not know what its caller does with the resources.
 package lister
@@ -29,18 +29,18 @@ type Config struct {
 	Server string
 	Kinds  []selection.Kind
 	Node   *corev3.Node
-	// Credentials and DialOptions are for the connection; Access.Apply sets them.
+	// Credentials and DialOptions are for the connection. Access.Apply sets them.
 	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
 	// Timeout bounds the wait for the complete first answer. It must be positive.
 	Timeout time.Duration
-	// ResyncInterval is the time between two requests for everything: an istiod does not push
-	// every change (PROTOCOL C4). Zero: no second request.
+	// ResyncInterval is the time between two requests for all resources: an istiod does not push every
+	// change (PROTOCOL C4). Zero means a single request.
 	ResyncInterval time.Duration
 	Logger         *slog.Logger
 }
 
-// Event is a change of one resource. Old is nil for a new one, Cur for a deleted one.
+// Event is a change of one resource. Old is nil for a new resource, Cur for a deleted one.
 type Event struct{ Old, Cur *mirror.Resource }
 
 var (
@@ -48,8 +48,8 @@ var (
 	errLate   = errors.New("timeout")
 )
 
-// List returns all resources of the kinds, by kind in the order of Config.Kinds and
-// then by name. problems are the resources that do not decode.
+// List returns all resources of Config.Kinds, in this order of kinds and then by name. problems has an error for
+// each resource that can not be decoded.
 func List(ctx context.Context, cfg Config) (resources []*mirror.Resource, problems []error, err error) {
 	l := &lister{
 		cfg: cfg, once: true,
@@ -67,9 +67,9 @@ func List(ctx context.Context, cfg Config) (resources []*mirror.Resource, proble
 	return nil, problems, cmp.Or(err, context.Cause(ctx))
 }
 
-// Watch calls observe with all resources, as events, and from then on with each change,
-// until ctx ends or observe fails. It calls notice with warnings for the user: resources that
-// do not decode, and a lost connection, which it restores.
+// Watch calls observe first with all resources, as events, and then with each change, until ctx ends or observe
+// fails. It calls notice with warnings for the user: resources that can not be decoded, and lost connections. It
+// connects again when a connection is lost.
 func Watch(ctx context.Context, cfg Config, observe func([]Event) error, notice func(error)) error {
 	return (&lister{cfg: cfg, observe: observe, notice: notice}).run(ctx)
 }
@@ -84,7 +84,7 @@ type lister struct {
 	late    *time.Timer
 
 	kindOf map[string]mirror.Kind // by type URL
-	// relay: the present server is a relay, which has every kind under each of its spellings.
+	// relay is set when the server is a relay, which has every kind under each of its spellings.
 	relay bool
 	// answers are the newest full answers, by type URL and full name.
 	answers  map[string]map[string]*mirror.Resource
@@ -108,7 +108,7 @@ func (l *lister) run(ctx context.Context) error {
 			return l.asked()
 		},
 		Credentials: l.cfg.Credentials, DialOptions: l.cfg.DialOptions, ResyncInterval: l.cfg.ResyncInterval, Logger: l.cfg.Logger,
-		SyncTimeout: -1, // Config.Timeout is what counts
+		SyncTimeout: -1, // Config.Timeout bounds the wait
 	}, l)
 	if err != nil {
 		return err
@@ -123,14 +123,14 @@ func (l *lister) run(ctx context.Context) error {
 	switch err := context.Cause(ctx); {
 	case errors.Is(err, errLate):
 		return l.notAnswered()
-	case errors.Is(err, context.Canceled): // the caller wanted the end
+	case errors.Is(err, context.Canceled): // the caller ended ctx
 		return nil
 	default:
 		return err
 	}
 }
 
-// spellings returns the types under which a kind is asked for.
+// spellings returns the type URLs to request for a kind.
 func (l *lister) spellings(k selection.Kind) []string {
 	if l.relay {
 		return k.TypeURLs[:1]
@@ -138,7 +138,7 @@ func (l *lister) spellings(k selection.Kind) []string {
 	return k.TypeURLs
 }
 
-// asked returns the types that are asked for.
+// asked returns the requested type URLs.
 func (l *lister) asked() (typeURLs []string) {
 	for _, k := range l.cfg.Kinds {
 		typeURLs = append(typeURLs, l.spellings(k)...)
@@ -146,7 +146,7 @@ func (l *lister) asked() (typeURLs []string) {
 	return typeURLs
 }
 
-// pending returns the types that are asked for and were not answered.
+// pending returns the requested type URLs without an answer.
 func (l *lister) pending() []string {
 	return slices.DeleteFunc(l.asked(), func(u string) bool { return l.answers[u] != nil })
 }
@@ -167,10 +167,10 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 				answer[r.FullName()] = r
 				continue
 			}
-			err = fmt.Errorf("%s: is there twice", r.FullName())
+			err = fmt.Errorf("%s: sent twice in one response", r.FullName())
 		}
 		bad = append(bad, fmt.Errorf("%s: %w", resp.TypeURL, err))
-		// A bad version of a resource deletes no good one.
+		// The last good version of a resource stays when a bad one comes.
 		if name, err := mirror.PeekName(kind, raw.Any); err == nil && answer[string(name)] == nil && before[string(name)] != nil {
 			answer[string(name)] = before[string(name)]
 		}
@@ -183,7 +183,7 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 	return errors.Join(bad...)
 }
 
-// tell calls observe with the changes, once each type was answered.
+// tell calls observe with the changes if each type was answered.
 func (l *lister) tell(kind mirror.Kind) {
 	if len(l.pending()) > 0 {
 		return
@@ -206,8 +206,8 @@ func (l *lister) tell(kind mirror.Kind) {
 	}
 }
 
-// difference unites the answers to all spellings of a kind, where the newest spelling counts, and
-// compares them with the last union.
+// difference unites the answers to all spellings of a kind, and compares the union with the last one. A resource
+// under several spellings is taken from the newest.
 func (l *lister) difference(kind selection.Kind) (events []Event) {
 	united := map[mirror.Key]*mirror.Resource{}
 	for _, u := range l.spellings(kind) {
@@ -254,7 +254,7 @@ func (l *lister) HandleState(s adsclient.State) {
 	l.notice(fmt.Errorf("connection lost, reconnecting: %w", err))
 }
 
-// notAnswered names types that the server has not answered.
+// notAnswered returns an error that names types without an answer.
 func (l *lister) notAnswered() error {
 	pending := l.pending()
 	n := len(pending)

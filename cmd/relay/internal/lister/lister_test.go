@@ -132,7 +132,7 @@ func TestListNamesBadResourcesAndReturnsTheRest_C7(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].FullName() != "shop/b" || len(problems) != 3 {
 		t.Fatalf("%v, %v, %v", names(got), problems, err)
 	}
-	if !strings.Contains(problems[1].Error(), seV1+": shop/b: is there twice") {
+	if !strings.Contains(problems[1].Error(), seV1+": shop/b: sent twice in one response") {
 		t.Error(problems[1])
 	}
 }

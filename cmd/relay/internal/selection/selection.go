@@ -16,21 +16,21 @@ import (
 	"meshrelay/mirror"
 )
 
-// all is the word for every well-known kind.
+// all selects every well-known kind.
 const all = "all"
 
-// maxKindName bounds the words that are compared with names of kinds.
+// maxKindName is the longest word that is compared with the names of kinds.
 const maxKindName = 64
 
 // Kind is a selected kind.
 type Kind struct {
 	mirror.Kind
-	// TypeURLs are all the spellings under which a server may have it, newest first: a server
-	// answers an unknown spelling with nothing (PROTOCOL C1).
+	// TypeURLs are all spellings under which a server may have the kind, newest first. A server answers
+	// an unknown spelling with an empty response (PROTOCOL C1).
 	TypeURLs []string
 	// Version is the API version to show.
 	Version string
-	// ClusterScoped tells that namespaces do not apply to it.
+	// ClusterScoped is set when resources of the kind have no namespace.
 	ClusterScoped bool
 }
 
@@ -45,7 +45,7 @@ func (k Kind) plural() string {
 	return k.Name()
 }
 
-// Group is resources of one kind.
+// Group has resources of one kind.
 type Group struct {
 	Kind
 	Resources []*mirror.Resource
@@ -60,7 +60,7 @@ func withGroup(name, group string) string {
 
 // Selection is a parsed command line.
 type Selection struct {
-	targets   [][]Kind // by word: the kinds that it may mean
+	targets   [][]Kind // for each word, the kinds that it may mean
 	names     []string // empty: all
 	namespace string   // "": all
 	labels    labels.Selector
@@ -68,14 +68,14 @@ type Selection struct {
 	everyKind bool
 }
 
-// WithLabels narrows the selection to resources whose labels match a selector, as kubectl -l takes
-// it. It allows no names.
+// WithLabels limits the selection to resources whose labels match a selector, written as for kubectl -l. It fails
+// if the selection has names.
 func (s *Selection) WithLabels(selector string) error {
 	if selector == "" {
 		return nil
 	}
 	if len(s.names) > 0 {
-		return errors.New("a name and a label selector: give one of them")
+		return errors.New("a name and a label selector: use one of them")
 	}
 	parsed, err := labels.Parse(selector)
 	if err != nil {
@@ -85,18 +85,18 @@ func (s *Selection) WithLabels(selector string) error {
 	return nil
 }
 
-// WithText narrows the selection to resources with a text in their namespace/name, in any case. It allows
-// no names.
+// WithText limits the selection to resources with a text in their namespace/name, ignoring case. It fails if the
+// selection has names.
 func (s *Selection) WithText(text string) error {
 	if text != "" && len(s.names) > 0 {
-		return errors.New("a name and a text to search for: give one of them")
+		return errors.New("a name and a text to search for: use one of them")
 	}
 	s.text = strings.ToLower(text)
 	return nil
 }
 
-// Parse parses "KIND[,KIND…] [NAME…]" or "KIND/NAME". namespace is empty for all namespaces,
-// which allows no name.
+// Parse parses "KIND[,KIND…] [NAME…]" or "KIND/NAME". An empty namespace selects all namespaces, and then names
+// are not allowed.
 func Parse(args []string, namespace string) (*Selection, error) {
 	if len(args) == 0 {
 		return nil, errors.New("missing kind: use \"relay get serviceentries\", or \"relay get all\" for every kind")
@@ -106,7 +106,7 @@ func Parse(args []string, namespace string) (*Selection, error) {
 	// "se/db" names a resource; "example.com/v1/Widget" is a type URL.
 	if kind, name, ok := strings.Cut(words, "/"); ok && !strings.Contains(name, "/") {
 		if len(s.names) > 0 {
-			return nil, fmt.Errorf("%q names a resource already: give KIND/NAME or KIND NAME, not both", words)
+			return nil, fmt.Errorf("%q names a resource already: use KIND/NAME or KIND NAME, not both", words)
 		}
 		if kind == "" || name == "" {
 			return nil, fmt.Errorf("%q: want KIND/NAME", words)
@@ -190,17 +190,16 @@ func (s *Selection) Kinds() (kinds []Kind) {
 	return kinds
 }
 
-// Single reports whether the selection has one resource at most.
+// Single reports whether the selection selects at most one resource.
 func (s *Selection) Single() bool { return len(s.targets) == 1 && len(s.names) == 1 }
 
-// Matches reports whether a resource of one of the selected kinds is selected. As with
-// kubectl, every namespace has the kinds without namespaces, except that "all" in one namespace
-// leaves them out.
+// Matches reports whether r, of the selected kind k, is selected. As with kubectl, a namespace does not exclude
+// cluster-scoped resources, except with "all".
 func (s *Selection) Matches(k Kind, r *mirror.Resource) bool {
 	return s.inNamespace(k, r.Key()) && s.matchesElsewhere(r)
 }
 
-// matchesElsewhere is Matches for any namespace.
+// matchesElsewhere is Matches without the check of the namespace.
 func (s *Selection) matchesElsewhere(r *mirror.Resource) bool {
 	if len(s.names) > 0 && !slices.Contains(s.names, r.Key().Name) {
 		return false
@@ -225,12 +224,12 @@ func (s *Selection) inNamespace(k Kind, key mirror.Key) bool {
 type Found struct {
 	// Groups are the selected resources by kind, in the order of Kinds. They may be empty.
 	Groups []Group
-	// Keys are the keys of the selected resources. Elsewhere are those of resources that are
-	// selected but for their namespace.
+	// Keys are the keys of the selected resources. Elsewhere has the keys of resources that only the
+	// namespace excludes.
 	Keys, Elsewhere []mirror.Key
 }
 
-// Find finds the selected ones of some resources.
+// Find returns the selected resources among resources.
 func (s *Selection) Find(resources []*mirror.Resource) (f Found) {
 	for _, k := range s.Kinds() {
 		f.Groups = append(f.Groups, Group{Kind: k})
@@ -249,8 +248,7 @@ func (s *Selection) Find(resources []*mirror.Resource) (f Found) {
 	return f
 }
 
-// Nothing returns kubectl's words for an empty result, and how many resources there are in other
-// namespaces.
+// Nothing returns kubectl's message for an empty result, and the number of resources in other namespaces.
 func (s *Selection) Nothing(f Found) string {
 	if s.namespace == "" {
 		return "No resources found"
@@ -271,8 +269,8 @@ type NotFoundError struct{ text string }
 // Error implements error.
 func (e *NotFoundError) Error() string { return e.text }
 
-// Missing returns an error for each selected name that was not found, with the namespaces that
-// have the name. Where a word may mean several kinds, one of them suffices.
+// Missing returns an error for each selected name that was not found, with other namespaces that have it. If a
+// word may mean several kinds, it is enough that one of them has the name.
 func (s *Selection) Missing(f Found) (errs []error) {
 	for _, t := range s.targets {
 		for _, name := range s.names {
@@ -294,8 +292,8 @@ func (s *Selection) Missing(f Found) (errs []error) {
 	return errs
 }
 
-// Words returns the words for completion: "all", and the plurals of the well-known kinds. A
-// plural of several kinds has the group, too.
+// Words returns the words for completion: "all", and the plurals of the well-known kinds. A plural that several
+// kinds have includes the group.
 func Words() []string {
 	words := []string{all}
 	for _, info := range mirror.Kinds() {
@@ -315,7 +313,7 @@ func similar(word string) (near []string) {
 	if len(word) < 3 || len(word) > maxKindName {
 		return nil
 	}
-	// Cobra compares words only as the names of commands.
+	// Cobra has a comparison of similar words, but only for names of commands.
 	kinds := &cobra.Command{SuggestionsMinimumDistance: 2}
 	singular := map[string]string{}
 	for _, info := range mirror.Kinds() {

@@ -158,7 +158,7 @@ func TestLabelsSelectAsKubectlsDo(t *testing.T) {
 	if err := parse(t, "a", "se").WithLabels("team in"); err == nil {
 		t.Error("half a selector is taken")
 	}
-	if err := parse(t, "a", "se", "x").WithLabels("team=shop"); err == nil || !strings.Contains(err.Error(), "give one of them") {
+	if err := parse(t, "a", "se", "x").WithLabels("team=shop"); err == nil || !strings.Contains(err.Error(), "use one of them") {
 		t.Errorf("a name and a selector: %v", err)
 	}
 }

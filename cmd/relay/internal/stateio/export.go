@@ -1,6 +1,6 @@
 // Package stateio exports the state of a relay as YAML, and imports YAML into it.
 //
-// The package must not know how the state is stored, or what commands there are.
+// The package must not know how the state is stored, or the commands that use it.
 package stateio
 
 import (
@@ -26,34 +26,35 @@ import (
 )
 
 const (
-	// maxExportBytes is the size at which another file begins. A file upstream reads 16 MiB.
+	// maxExportBytes is the size after which the export begins another file. A file upstream reads files of
+	// up to 16 MiB.
 	maxExportBytes = 8 << 20
-	// maxUnfaithful bounds the resources that are named because the export changes them.
+	// maxUnfaithful is the most resources that are listed because the export changes them.
 	maxUnfaithful = 20
 )
 
 // Export writes a state as YAML that a file upstream reads.
 type Export struct {
 	File *state.File
-	// Config gives the order of the upstreams, and the rest of the config that is written. It
-	// is nil when there is none. ConfigPath is where it comes from.
+	// Config, which may be nil, gives the order of the upstreams and the other fields of the written config.
+	// ConfigPath is its path.
 	Config     *config.Config
 	ConfigPath string
-	// Upstream is the only one to export; empty: all.
+	// Upstream is the only upstream to export; empty means all.
 	Upstream string
 
 	unfaithful []error // at most maxUnfaithful
-	lost       int     // resources that are not the same in the export
+	lost       int     // the number of resources that differ in the export
 }
 
-// lose notes a resource that is not the same in the export.
+// lose notes a resource that differs in the export or is missing from it.
 func (e *Export) lose(key mirror.Key, source, why string) {
 	if e.lost++; len(e.unfaithful) < maxUnfaithful {
 		e.unfaithful = append(e.unfaithful, fmt.Errorf("upstream %s: %s: %s", source, key, why))
 	}
 }
 
-// Problems returns what is missing from the export, or not the same in it.
+// Problems returns an error for each upstream and resource that differs in the export or is missing from it.
 func (e *Export) Problems() (all []error) {
 	if e.Config != nil && e.Upstream == "" && e.File.Damage != "" {
 		for _, u := range e.Config.Upstreams {
@@ -69,7 +70,7 @@ func (e *Export) Problems() (all []error) {
 	return append(all, Damage(e.File))
 }
 
-// find returns the content of an upstream, nil without any.
+// find returns the content of an upstream, or nil.
 func find(file *state.File, upstream string) *state.Contents {
 	i := slices.IndexFunc(file.Sources, func(s state.Contents) bool { return s.Name == upstream })
 	if i < 0 {
@@ -86,7 +87,7 @@ func Damage(file *state.File) error {
 	return fmt.Errorf("%s: %s: only the intact parts were read", file.Path, file.Damage)
 }
 
-// NoUpstream returns the error for an upstream that a state does not have.
+// NoUpstream returns the error for an upstream that is not in the state.
 func NoUpstream(file *state.File, upstream string) error {
 	var names []string
 	for _, s := range file.Sources {
@@ -95,9 +96,8 @@ func NoUpstream(file *state.File, upstream string) error {
 	return fmt.Errorf("%s has no upstream %q: it has %s", file.Path, upstream, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// sources returns the upstreams to export: those of the config in its order, and behind them those
-// that the config does not have. An upstream of the config without content is among them, unless
-// the state is damaged: then its content may be lost.
+// sources returns the upstreams to export: first those of the config in its order, then the others. An upstream
+// of the config without content is included, unless the state is damaged: then its content may be lost.
 func (e *Export) sources() (sources []state.Contents, err error) {
 	if e.Upstream != "" {
 		if s := find(e.File, e.Upstream); s != nil {
@@ -122,7 +122,7 @@ func (e *Export) sources() (sources []state.Contents, err error) {
 	return sources, nil
 }
 
-// Stream writes the one upstream to w.
+// Stream writes the upstream e.Upstream to w.
 func (e *Export) Stream(w io.Writer) error {
 	sources, err := e.sources()
 	if err != nil {
@@ -136,8 +136,7 @@ func (e *Export) Stream(w io.Writer) error {
 	})
 }
 
-// documents visits the resources that a file upstream can read, in the order of their kinds and
-// names, and notes the others.
+// documents visits the resources that a file upstream can read, by kind and name. It calls lose for the others.
 func (e *Export) documents(s *state.Contents, visit func(r *mirror.Resource, doc []byte) error) error {
 	records := slices.SortedFunc(slices.Values(s.Records), func(x, y state.Record) int {
 		a, b := x.Resource, y.Resource
@@ -167,8 +166,8 @@ func document(r *mirror.Resource) ([]byte, error) {
 	return o.YAML()
 }
 
-// Directory writes the upstreams to an empty or new directory, with a config file that serves
-// them, and reads them back to compare. It returns how many upstreams and resources it has written.
+// Directory writes the upstreams to an empty or new directory, with a config file that serves them. Then it reads
+// them back and compares. It returns the numbers of written upstreams and resources.
 func (e *Export) Directory(out string) (upstreams, resources int, err error) {
 	sources, err := e.sources()
 	if err != nil {
@@ -180,13 +179,13 @@ func (e *Export) Directory(out string) (upstreams, resources int, err error) {
 	if entries, err := os.ReadDir(out); err != nil {
 		return 0, 0, err
 	} else if len(entries) > 0 {
-		return 0, 0, fmt.Errorf("%s is not empty: name another directory", out)
+		return 0, 0, fmt.Errorf("%s is not empty: use another directory", out)
 	}
 	var written []yaml.MapSlice
 	for i := range sources {
 		s := &sources[i]
 		if !state.IsName(s.Name) {
-			return 0, 0, fmt.Errorf("%.100q is no name of an upstream: no relay has written this file", s.Name)
+			return 0, 0, fmt.Errorf("%.100q is not a valid upstream name: no relay has written this state", s.Name)
 		}
 		dir := fmt.Sprintf("%02d-%s", i+1, s.Name)
 		n, err := e.write(filepath.Join(out, dir), s)
@@ -199,14 +198,13 @@ func (e *Export) Directory(out string) (upstreams, resources int, err error) {
 	return len(sources), resources, e.config(filepath.Join(out, "relay.yaml"), sources, written)
 }
 
-// write writes an upstream to a directory, and compares: a file for each kind, or several when it
-// is large.
+// write writes an upstream to a directory, and compares. Each kind gets one file, or several if it is large.
 func (e *Export) write(dir string, s *state.Contents) (int, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return 0, err
 	}
 	var written []*mirror.Resource
-	var buf bytes.Buffer // what goes into the file part of kind
+	var buf bytes.Buffer // the content of the current file, of the kind kind
 	var kind mirror.Kind
 	part := 0
 	flush := func() error {
@@ -244,7 +242,7 @@ func (e *Export) write(dir string, s *state.Contents) (int, error) {
 	return len(written), e.compare(dir, s.Name, written)
 }
 
-// compare reads back a directory and notes each resource that is not the same.
+// compare reads back a directory and calls lose for each resource that differs.
 func (e *Export) compare(dir, source string, written []*mirror.Resource) error {
 	found, refused, err := file.Read(dir, source)
 	if err != nil {
@@ -273,7 +271,7 @@ func (e *Export) compare(dir, source string, written []*mirror.Resource) error {
 	return nil
 }
 
-// sameObject reports whether two resources are the same as YAML. Their encodings may differ.
+// sameObject reports whether two resources are equal as YAML. Their encodings may differ.
 func sameObject(a, b *mirror.Resource) bool {
 	if a.Equal(b) {
 		return true
@@ -283,8 +281,8 @@ func sameObject(a, b *mirror.Resource) bool {
 	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
-// upstream returns what a config file has of an upstream in a directory. Its rewrite rules change
-// nothing: the relay has rewritten the resources already.
+// upstream returns the config of a file upstream that reads dir. Its rewrite rules change nothing, because the
+// relay has rewritten the resources already.
 func (e *Export) upstream(s *state.Contents, dir string) yaml.MapSlice {
 	cluster, _ := origin(s.Records)
 	if c := configured(e.Config, s.Name); c != nil {
@@ -296,7 +294,7 @@ func (e *Export) upstream(s *state.Contents, dir string) yaml.MapSlice {
 	}
 }
 
-// configured returns what a config has of an upstream, nil without any.
+// configured returns the config of an upstream, or nil.
 func configured(cfg *config.Config, upstream string) *config.Upstream {
 	if cfg != nil {
 		for i := range cfg.Upstreams {
@@ -308,8 +306,8 @@ func configured(cfg *config.Config, upstream string) *config.Upstream {
 	return nil
 }
 
-// origin returns the cluster that most resources of an upstream come from, and the relay that
-// stamped them, both empty when unknown.
+// origin returns the cluster from which most resources of an upstream come, and the relay in their provenance.
+// Both are empty when unknown.
 func origin(records []state.Record) (cluster, relay string) {
 	clusters := map[string]int{}
 	for i := range records {
@@ -327,11 +325,11 @@ func origin(records []state.Record) (cluster, relay string) {
 	return cluster, relay
 }
 
-// config writes a config file, and checks it.
+// config writes the config file and checks it.
 func (e *Export) config(path string, sources []state.Contents, upstreams []yaml.MapSlice) error {
 	comment := "# Written by \"relay state export\" on " + time.Now().UTC().Format(time.RFC3339) + ".\n"
 	if e.File.Damage != "" {
-		comment += "# The state was damaged. These are its intact parts, there may have been more.\n"
+		comment += "# The state was damaged. These are its intact parts; others may be missing.\n"
 	}
 	out := yaml.MapSlice{{Key: "upstreams", Value: upstreams}}
 	add := func(key string, value any) { out = append(out, yaml.MapItem{Key: key, Value: value}) }
@@ -351,7 +349,7 @@ func (e *Export) config(path string, sources []state.Contents, upstreams []yaml.
 		for i := 0; i < len(sources) && relay == ""; i++ {
 			_, relay = origin(sources[i].Records)
 		}
-		// Without a relay in the annotations none is added: they are part of the content.
+		// If the resources name no relay, the new relay adds no annotations: they are part of the content.
 		provenance := map[string]any{"annotations": relay != ""}
 		if relay != "" {
 			provenance["relay"] = relay

@@ -313,7 +313,7 @@ func TestAnExportStaysInItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
 	e := &stateio.Export{File: &state.File{Path: "relay.state", Sources: []state.Contents{{Name: "x/../../evil"}}}}
-	if _, _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is no name of an upstream`) {
+	if _, _, err := e.Directory(out); err == nil || !strings.Contains(err.Error(), `"x/../../evil" is not a valid upstream name`) {
 		t.Errorf("%v", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {

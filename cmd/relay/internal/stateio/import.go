@@ -14,21 +14,21 @@ import (
 	"meshrelay/upstreams/file"
 )
 
-// Import makes YAML the content of an upstream in a state.
+// Import replaces the content of an upstream in a state by YAML.
 type Import struct {
 	// Dir is the directory of the state.
 	Dir      string
 	Upstream string
 	// Path is a file or directory of YAML.
 	Path string
-	// Held tells that the YAML is an export, to which import and rewrite rules were applied.
+	// Held is set when the YAML is an export, to which import and rewrite rules were applied.
 	Held bool
-	// Config is nil when there is none. ConfigPath is where it comes from.
+	// Config may be nil. ConfigPath is its path.
 	Config     *config.Config
 	ConfigPath string
 }
 
-// Run imports. It returns how many resources it has written, and how many they replace.
+// Run imports the YAML. It returns the numbers of written and of replaced resources.
 func (i Import) Run() (written, replaced int, err error) {
 	history := state.History{Revisions: keepAllRevisions}
 	if cfg := i.Config; cfg != nil {
@@ -43,7 +43,7 @@ func (i Import) Run() (written, replaced int, err error) {
 		return 0, 0, err
 	}
 	if i.Held && before.Name == "" {
-		return 0, 0, fmt.Errorf("%s has no upstream %q, so that its rules are unknown: import without --held", local.Path(i.Dir), i.Upstream)
+		return 0, 0, fmt.Errorf("%s has no upstream %q, so its rules are unknown: import without --held", local.Path(i.Dir), i.Upstream)
 	}
 	records, err := readRecords(i.Path, i.Upstream, i.stamp(before))
 	if err != nil {
@@ -56,7 +56,7 @@ func (i Import) Run() (written, replaced int, err error) {
 	return len(records), len(before.Records), endFirst(local.Replace(i.Dir, history, i.Upstream, s))
 }
 
-// endFirst adds what to do about a state that is in use.
+// endFirst adds advice to the error of a state that is in use.
 func endFirst(err error) error {
 	if errors.Is(err, state.ErrInUse) {
 		return fmt.Errorf("%w: end the relay first", err)
@@ -64,10 +64,10 @@ func endFirst(err error) error {
 	return err
 }
 
-// keepAllRevisions prunes no history: the relay itself does.
+// keepAllRevisions makes the import keep all revisions. The relay prunes them later.
 const keepAllRevisions = 1 << 20
 
-// before returns the present content of the upstream, zero without any.
+// before returns the current content of the upstream, or empty Contents.
 func (i Import) before() (*state.Contents, error) {
 	file, err := local.ReadFile(local.Path(i.Dir))
 	switch {
@@ -81,8 +81,8 @@ func (i Import) before() (*state.Contents, error) {
 	return cmp.Or(find(file, i.Upstream), &state.Contents{}), nil
 }
 
-// stamp returns the stamp that the relay puts on the resources of the upstream: by the config,
-// or, without one, as in the present content.
+// stamp returns the stamp that the relay puts on the resources of the upstream, from the config or, without one,
+// from the current content.
 func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 	of := mirror.Stamp{Source: i.Upstream, Believe: true, Begin: true}
 	if i.Config == nil {

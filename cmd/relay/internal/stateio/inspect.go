@@ -6,7 +6,7 @@ import (
 	"meshrelay/state"
 )
 
-// Inspection is the content of a state, without the resources.
+// Inspection describes a state, without its resources.
 type Inspection struct {
 	Path      string              `json:"path"`
 	Format    int                 `json:"format"`
@@ -22,15 +22,15 @@ type InspectedUpstream struct {
 	Kinds     map[string]int `json:"kinds"`
 	Bytes     int64          `json:"bytes"`
 	Synced    bool           `json:"synced"`
-	// LastContact is when the upstream was last in contact; with InContact also later, which is not
-	// written.
+	// LastContact is when the upstream was last in contact. With InContact, it was in contact later, too,
+	// but the state has no later time.
 	LastContact time.Time        `json:"lastContact,omitzero"`
 	InContact   bool             `json:"inContact,omitempty"`
 	Frozen      *state.Frozen    `json:"frozen,omitempty"`
 	Revisions   []state.Revision `json:"revisions"`
 }
 
-// Inspect returns what a state has: of one upstream, or of all when its name is empty.
+// Inspect describes one upstream of a state, or all if upstream is empty.
 func Inspect(file *state.File, upstream string) (Inspection, error) {
 	out := Inspection{Path: file.Path, Format: file.Format, Size: file.Size, Damage: file.Damage, Upstreams: []InspectedUpstream{}}
 	for _, s := range file.Sources {

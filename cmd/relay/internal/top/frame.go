@@ -23,14 +23,14 @@ type Snapshot struct {
 	Upstreams []upstreams.Status
 	Clients   []downstream.ClientStatus
 	Events    []events.Event
-	// Err is why it could not be asked; the rest is of before then.
+	// Err is the error of the last request. The other fields are then from before.
 	Err error
 }
 
 // Order is the order of the list of clients.
 type Order string
 
-// The orders. Those that need a look come first, but by name.
+// The orders. Except by name, clients with problems come first.
 const (
 	ByState      Order = "state"
 	ByName       Order = "name"
@@ -39,7 +39,7 @@ const (
 )
 
 const (
-	// usualWidth and usualHeight are those of a screen whose size is not known.
+	// usualWidth and usualHeight are used when the size of the screen is unknown.
 	usualWidth, usualHeight = 120, 40
 	maxReasons              = 4
 	maxEvents               = 8
@@ -50,9 +50,9 @@ const (
 type frame struct {
 	width, height int
 	order         Order
-	chosen        int  // of the sorted clients
+	chosen        int  // the index of the chosen client among the sorted clients
 	one           bool // the chosen client fills the screen
-	keys          bool // the last line tells the keys
+	keys          bool // the last line lists the keys
 }
 
 // sorted returns clients in an order.
@@ -73,7 +73,7 @@ func sorted(all []downstream.ClientStatus, order Order) []downstream.ClientStatu
 	return all
 }
 
-// rank orders clients by how much they need a look: rejected, behind, waiting, synced.
+// rank orders clients by state: rejected, behind, waiting, synced.
 func rank(c downstream.ClientStatus) int {
 	_, level := view.ClientState(c)
 	switch {
@@ -141,7 +141,7 @@ func (f frame) clientLines(clients []downstream.ClientStatus, room int, now time
 		return []string{"No clients are connected."}
 	}
 	title := fmt.Sprintf("%s, by %s", view.Count(len(clients), "client"), f.order)
-	rows := max(room-2, 1) // a line for the title, and one for those that are left out
+	rows := max(room-2, 1) // without the title and the line with the column titles
 	first := max(0, min(f.chosen-rows/2, len(clients)-rows))
 	shown := clients[first:min(first+rows, len(clients))]
 	table := split(cliview.ClientRows(shown, now))
@@ -154,7 +154,7 @@ func (f frame) clientLines(clients []downstream.ClientStatus, room int, now time
 		lines = append(lines, mark+line)
 	}
 	if more := len(clients) - len(shown); more > 0 {
-		lines[0] += fmt.Sprintf(", %d of them here", len(shown))
+		lines[0] += fmt.Sprintf(", %d of them shown", len(shown))
 	}
 	return lines
 }
@@ -170,7 +170,7 @@ func eventLines(all []events.Event) []string {
 
 func split(text string) []string { return strings.Split(strings.TrimRight(text, "\n"), "\n") }
 
-// cut leaves out lines that have no room.
+// cut shortens lines to room lines. The last one then counts the lines that are left out.
 func cut(lines []string, room int, things string) []string {
 	if len(lines) <= room {
 		return lines
@@ -179,7 +179,7 @@ func cut(lines []string, room int, things string) []string {
 	return append(slices.Clone(lines[:room-1]), fmt.Sprintf("and %d more: relay %s", len(lines)-room+1, things))
 }
 
-// fit makes lines a screen: none is too wide, and foot comes last.
+// fit cuts lines to the size of the screen. foot comes last.
 func fit(lines, foot []string, width, height int) []string {
 	lines = append(slices.Clone(lines[:min(len(lines), max(height-len(foot), 1))]), foot...)
 	for i, line := range lines {

@@ -1,7 +1,6 @@
-// Package top shows a relay on one screen, and renews it: readiness, upstreams, clients and the last
-// events.
+// Package top shows a relay on one screen that it updates: readiness, upstreams, clients and the newest events.
 //
-// The package must not know how a relay is asked, nor what makes a state.
+// The package must not know how the data is read from a relay, or what decides a state.
 package top
 
 import (
@@ -16,22 +15,22 @@ import (
 	"meshrelay/cmd/relay/internal/cliview"
 )
 
-// Fetch asks a relay for a Snapshot, which has Err after a failure.
+// Fetch reads a Snapshot from a relay. After a failure, the Snapshot has Err.
 type Fetch func(ctx context.Context) Snapshot
 
-// Once returns one screen as text, of a width. Everything there is room for in 40 lines is on it.
+// Once returns one screen of 40 lines as text. A width of 0 means 120.
 func Once(s Snapshot, width int) string {
 	f := frame{width: width, order: ByState}
 	return cliview.Plain(strings.Join(f.draw(s), "\n") + "\n")
 }
 
-// Options are how to run.
+// Options are the settings of Run.
 type Options struct {
 	In  io.Reader
 	Out io.Writer
-	// Every is the time between two questions.
+	// Every is the pause between two calls of Fetch.
 	Every time.Duration
-	// Colors tells that the terminal shows colors.
+	// Colors is set when the terminal shows colors.
 	Colors bool
 	// Fetch is called from one goroutine at a time.
 	Fetch Fetch
@@ -42,21 +41,21 @@ func Run(ctx context.Context, o Options) error {
 	m := newModel(ctx, o)
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out)).Run()
 	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, context.Canceled) || errors.Is(err, tea.ErrInterrupted) {
-		return nil // the end was asked for
+		return nil // ctx ended, or the user interrupted it
 	}
 	return err
 }
 
 // model is the state of the screen. Its methods run one at a time.
 type model struct {
-	ctx     context.Context // that of Run: commands of bubbletea have none
+	ctx     context.Context // the context of Run, for tea.Cmds, which get none
 	o       Options
 	frame   frame
 	last    Snapshot
 	painter *strings.Replacer
 }
 
-// due asks for the next Snapshot.
+// due is the message that the next Snapshot is to be fetched.
 type due struct{}
 
 func newModel(ctx context.Context, o Options) model {
@@ -72,7 +71,7 @@ func (m model) fetch() tea.Msg { return m.o.Fetch(m.ctx) }
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case Snapshot:
-		if msg.Err != nil { // what was known stays on the screen
+		if msg.Err != nil { // the last data stays on the screen
 			msg.Version, msg.Ready, msg.Upstreams, msg.Clients, msg.Events = m.last.Version, m.last.Ready, m.last.Upstreams, m.last.Clients, m.last.Events
 		}
 		m.last = msg
@@ -112,7 +111,7 @@ func (m model) key(name string) (tea.Model, tea.Cmd) {
 
 // View implements tea.Model.
 func (m model) View() tea.View {
-	text := "asking the relay..."
+	text := "reading from the relay..."
 	if !m.last.At.IsZero() {
 		text = strings.Join(m.frame.draw(m.last), "\n")
 	}
