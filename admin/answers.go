@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-// refusal is an error with the HTTP status of its answer.
+// refusal is an error with the HTTP status of its response.
 type refusal struct {
 	code int
 	error
@@ -47,7 +47,7 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// interrupted reports whether a request has ended before its answer.
+// interrupted reports whether err says that a request ended before its response.
 func interrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -80,8 +80,8 @@ func (s *Server) answer(w http.ResponseWriter, v any) {
 	_ = writeJSON(w, v) // the client may have gone
 }
 
-// stream answers with what write writes, and returns its size. It cuts the connection after an
-// error, so that nobody takes a part for the whole.
+// stream answers with the output of write, and returns its size. After an error it closes the connection, so that
+// the client notices that the answer is incomplete.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType string, write func(io.Writer) error) (size int64, ok bool) {
 	w.Header().Set("Content-Type", contentType)
 	sent := &countingWriter{ctx: r.Context(), w: w}
@@ -95,7 +95,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType stri
 	case err == nil:
 		return sent.n, true
 	case sent.n > 0 || r.Context().Err() != nil:
-		s.log.Info("answer cut off", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
+		s.log.Info("answer interrupted", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
 		panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
 	case !errors.As(err, &known):
 		s.log.Error("answer failed", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
@@ -104,7 +104,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType stri
 	return 0, false
 }
 
-// countingWriter counts what is written before the end of a context.
+// countingWriter counts the bytes written to w. It fails when ctx has ended.
 type countingWriter struct {
 	ctx context.Context
 	w   io.Writer

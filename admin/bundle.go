@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	// usualSeconds and maxBundleSeconds are how long a bundle looks at the CPU.
+	// usualSeconds and maxBundleSeconds are the default and the longest CPU profile of a bundle, in seconds.
 	usualSeconds     = 10
 	maxBundleSeconds = 60
-	// maxProcFile bounds what is read of a file of the system, in bytes.
+	// maxProcFile bounds the part of a system file in a bundle, in bytes.
 	maxProcFile = 64 << 10
-	// maxBundleEvents bounds the events of a bundle, and maxEventBytes their size as text: less than a
-	// file may have, so that none is cut.
+	// maxBundleEvents bounds the events of a bundle, and maxEventBytes their size as text. It is less than
+	// bundle.MaxFile, so that no event is cut.
 	maxBundleEvents = 10_000
 	maxEventBytes   = bundle.MaxFile * 3 / 4
 )
 
-// Supports are what a support bundle has beside the debug documents. Each may be nil.
+// Supports write the parts of a support bundle that are not debug documents. Each may be nil.
 type Supports struct {
-	// Config writes the effective config, which has paths in place of secrets.
+	// Config writes the effective config, with paths instead of secrets.
 	Config func(io.Writer) error
-	// Log writes the last lines of the log, those of level debug too.
+	// Log writes the last lines of the log, including level debug.
 	Log func(io.Writer) error
-	// State writes what is on disk: sizes and times, and no content.
+	// State describes the state on disk: sizes and times, without content.
 	State func(io.Writer) error
 }
 
-// supportBundle answers with an archive. One is made at a time.
+// supportBundle answers with an archive. It makes one at a time.
 func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 	seconds := usualSeconds
 	var resources bool
@@ -74,14 +74,14 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeBundle writes the archive. It looks at the CPU for a while.
+// writeBundle writes the archive. It profiles the CPU for the duration while.
 func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Duration, resources bool) error {
 	now := time.Now()
 	b := bundle.New(w, fmt.Sprintf("relay-support-%s-%s", cmp.Or(s.deps.Name, "relay"), now.UTC().Format("20060102-150405")), now)
 	journal := s.newestEvents()
 	object := func(v any) func(io.Writer) error { return func(w io.Writer) error { return writeJSON(w, v) } }
-	b.Text("version.json", "which build it is, and since when it runs", object(s.Version()))
-	b.Text("ready.json", "whether it serves, and the reasons", object(s.readiness()))
+	b.Text("version.json", "the build, and when the process began", object(s.Version()))
+	b.Text("ready.json", "the readiness, with reasons", object(s.readiness()))
 	b.Text("metrics-start.txt", "metrics at the start", s.writeMetrics)
 	for _, doc := range documents() {
 		switch doc.name {
@@ -99,8 +99,8 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 		write     func(io.Writer) error
 	}{
 		{"config.yaml", "the effective config, with all defaults", s.deps.Supports.Config},
-		{"log.txt", "the last lines of the log, those of level debug too (100 a second at most)", s.deps.Supports.Log},
-		{"state.json", "what is on disk: sizes and times, no content", s.deps.Supports.State},
+		{"log.txt", "the last lines of the log, including level debug (at most 100 a second)", s.deps.Supports.Log},
+		{"state.json", "the state on disk: sizes and times, no content", s.deps.Supports.State},
 	} {
 		if part.write != nil {
 			b.Text(part.name, part.why, part.write)
@@ -112,20 +112,20 @@ func (s *Server) writeBundle(ctx context.Context, w io.Writer, while time.Durati
 		return errors.Join(err, writeJSON(w, notNil(held)))
 	})
 	b.Text("history.json", "the newest revisions of each upstream", s.writeHistories)
-	b.Text("goroutines.txt", "what each goroutine does", profile("goroutine", 1))
-	b.Binary("heap.pprof", "who holds memory: go tool pprof", profile("heap", 0))
-	b.Binary("mutex.pprof", "who waits for locks: go tool pprof", profile("mutex", 0))
+	b.Text("goroutines.txt", "the stacks of all goroutines", profile("goroutine", 1))
+	b.Binary("heap.pprof", "memory profile: go tool pprof", profile("heap", 0))
+	b.Binary("mutex.pprof", "profile of waits for locks: go tool pprof", profile("mutex", 0))
 	b.Text("proc-limits.txt", "limits of the process", systemFile("/proc/self/limits"))
 	b.Text("proc-status.txt", "memory and threads of the process", systemFile("/proc/self/status"))
 	b.Text("cgroup-memory.txt", "memory limit of the container", systemFile("/sys/fs/cgroup/memory.max"))
 	if while > 0 {
-		b.Binary("cpu.pprof", fmt.Sprintf("who used the CPU for %v: go tool pprof", while), func(w io.Writer) error { return cpuProfile(ctx, w, while) })
+		b.Binary("cpu.pprof", fmt.Sprintf("CPU profile of %v: go tool pprof", while), func(w io.Writer) error { return cpuProfile(ctx, w, while) })
 	}
 	b.Text("metrics-end.txt", "metrics at the end, for rates", s.writeMetrics)
 	return b.Close()
 }
 
-// newestEvents returns the newest events for a bundle, page by page, the oldest first.
+// newestEvents reads the newest events for a bundle, page by page, and returns them with the oldest first.
 func (s *Server) newestEvents() events.Page {
 	all, left := events.Page{Events: []events.Event{}}, maxEventBytes
 	for before := uint64(0); ; {
@@ -161,7 +161,7 @@ func (s *Server) writeMetrics(w io.Writer) error {
 	return err
 }
 
-// maxHeads is how many revisions of each upstream a bundle has.
+// maxHeads is the most revisions of each upstream in a bundle.
 const maxHeads = 20
 
 func (s *Server) writeHistories(w io.Writer) error {
@@ -194,7 +194,7 @@ func cpuProfile(ctx context.Context, w io.Writer, while time.Duration) error {
 	}
 }
 
-// systemFile writes the beginning of a file of the system.
+// systemFile writes the first maxProcFile bytes of a system file.
 func systemFile(path string) func(io.Writer) error {
 	return func(w io.Writer) error {
 		f, err := os.Open(path)

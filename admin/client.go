@@ -28,31 +28,31 @@ import (
 )
 
 const (
-	// maxAnswerBytes bounds what a Client reads, and maxRefusalBytes what of a refusal.
+	// maxAnswerBytes bounds an answer that a Client reads, and maxRefusalBytes the text of a refusal.
 	maxAnswerBytes  = 256 << 20
 	maxRefusalBytes = 8 << 10
 )
 
-// Client asks the Server of another process.
+// Client sends requests to the Server of another process.
 type Client struct {
 	// Address is host:port.
 	Address string
-	// Socket is the path of the Unix socket. When set it is asked instead of Address: what
-	// changes something needs it.
+	// Socket is the path of the Unix socket. If set, it is used instead of Address. Requests that change
+	// something need it.
 	Socket string
-	// Named tells that the relay at Address has named the Socket. Another process may have that
-	// port, so that the Socket must belong to the user of this process or to root.
+	// Named is set when the relay at Address has given the Socket. Another process may have taken that
+	// port: the Socket must belong to the user of this process or to root.
 	Named bool
-	// HTTP is http.DefaultClient when nil. It is not for Socket.
+	// HTTP sends requests to Address. It is http.DefaultClient when nil.
 	HTTP *http.Client
 }
 
-// StatusError is an answer that is a refusal.
+// StatusError is the error when a relay refuses a request.
 type StatusError struct {
 	// Code is the HTTP status, Text the answer of the relay.
 	Code int
 	Text string
-	// where is what was asked.
+	// where is the server and the path of the request.
 	where string
 }
 
@@ -60,7 +60,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: %d %s: %s", e.where, e.Code, http.StatusText(e.Code), e.Text)
 }
 
-// UnreachableError tells that no relay answers at an admin address.
+// UnreachableError is the error when no relay answers at an admin address.
 type UnreachableError struct {
 	Address string
 	Err     error
@@ -73,8 +73,7 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("no relay answers at %s: %v", e.Address, causeOf(e.Err))
 }
 
-// causeOf returns an error without what the layers of a connection put around its cause, as in "dial
-// tcp ADDRESS: connect: connection refused".
+// causeOf returns the cause in an error of a connection, without "dial tcp ADDRESS: connect: " before it.
 func causeOf(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err
@@ -103,13 +102,13 @@ func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
 	return ask[[]clusters.Status](ctx, c, http.MethodGet, "/debug/clusters", nil)
 }
 
-// ReleaseClusters has the clusters of a part of the config be orphaned that are held. Like
-// RemoveCluster it needs the socket.
+// ReleaseClusters makes the held clusters of a part of the config orphaned. Like RemoveCluster, it needs the
+// socket.
 func (c Client) ReleaseClusters(ctx context.Context, name string) (Released, error) {
 	return ask[Released](ctx, c, http.MethodPost, "/clusters/"+url.PathEscape(name)+"/release", nil)
 }
 
-// RemoveCluster removes a cluster that is orphaned or held.
+// RemoveCluster removes an orphaned or held cluster.
 func (c Client) RemoveCluster(ctx context.Context, name, cluster string) error {
 	_, err := ask[struct{}](ctx, c, http.MethodPost, "/clusters/"+url.PathEscape(name)+"/remove", url.Values{"cluster": {cluster}})
 	return err
@@ -120,18 +119,18 @@ func (c Client) Clients(ctx context.Context) ([]downstream.ClientStatus, error) 
 	return ask[[]downstream.ClientStatus](ctx, c, http.MethodGet, "/debug/connections", nil)
 }
 
-// Explain explains a resource. kind is a word as kubectl takes it, or group/Kind.
+// Explain explains a resource. kind is a name of a kind as for kubectl, or group/Kind.
 func (c Client) Explain(ctx context.Context, kind, namespace, name string) (Explanation, error) {
 	return ask[Explanation](ctx, c, http.MethodGet, "/debug/explain", url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}})
 }
 
-// LeftOut returns what import rules leave out; of one upstream and of one kind, or of all where
-// those are empty.
+// LeftOut returns the resources that import rules leave out, of one upstream and one kind. An empty upstream or
+// kind means all.
 func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]intake.LeftOut, error) {
 	return ask[[]intake.LeftOut](ctx, c, http.MethodGet, "/debug/leftout", url.Values{"upstream": {upstream}, "kind": {kind}})
 }
 
-// Conflicts returns the conflicts between upstreams, of a kind or, when it is empty, of all.
+// Conflicts returns the conflicts between upstreams, of one kind. An empty kind means all.
 func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
 	return ask[Conflicts](ctx, c, http.MethodGet, "/debug/conflicts", url.Values{"kind": {kind}})
 }
@@ -141,31 +140,31 @@ func (c Client) Resources(ctx context.Context) ([]kube.Object, error) {
 	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz", nil)
 }
 
-// Config returns the merged resource of a key: one, or none.
+// Config returns the merged resource of a key, or an empty list.
 func (c Client) Config(ctx context.Context, key mirror.Key) ([]kube.Object, error) {
 	return ask[[]kube.Object](ctx, c, http.MethodGet, "/debug/configz",
 		url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}})
 }
 
-// ConfigVersions returns the versions of the merged resources. A relay of an earlier release answers
-// with a StatusError of code 404.
+// ConfigVersions returns the versions of the merged resources. An older release answers with a StatusError of code
+// 404.
 func (c Client) ConfigVersions(ctx context.Context) ([]ConfigVersion, error) {
 	return ask[[]ConfigVersion](ctx, c, http.MethodGet, "/debug/versions", nil)
 }
 
-// Version returns which build the relay is, and its socket.
+// Version returns the build of the relay, its socket and its memory.
 func (c Client) Version(ctx context.Context) (Version, error) {
 	return ask[Version](ctx, c, http.MethodGet, "/version", nil)
 }
 
-// LogLevel returns the log level, and what it becomes when it was set for a time.
+// LogLevel returns the log level, with its end and the next level if it was set for a time.
 func (c Client) LogLevel(ctx context.Context) (string, error) {
 	return c.text(ctx, http.MethodGet, "/debug/loglevel")
 }
 
-// SetLogLevel sets the log level (debug, info, warn or error), until the process ends or for a time, and
-// returns it as LogLevel does. A relay of an earlier release knows no time. It needs the socket, as all
-// that follows.
+// SetLogLevel sets the log level (debug, info, warn or error), for the duration lasts or, if it is 0, until the
+// process ends. It returns the level as LogLevel does. An older release ignores lasts. SetLogLevel needs the
+// socket.
 func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Duration) (string, error) {
 	query := url.Values{"level": {level}}
 	if lasts != 0 {
@@ -174,8 +173,8 @@ func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Durati
 	return c.text(ctx, http.MethodPut, "/debug/loglevel?"+query.Encode())
 }
 
-// Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the
-// state of the upstream after that.
+// Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the state of the
+// upstream after the order, and needs the socket.
 func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
 		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
@@ -193,7 +192,7 @@ func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order
 	return ask[Controlled](ctx, c, http.MethodPost, ofUpstream(upstream, verb), query)
 }
 
-// set returns the values of a parameter that is true or not there.
+// set returns the values of a bool parameter: "true", or none.
 func set(on bool) []string {
 	if on {
 		return []string{"true"}
@@ -205,7 +204,8 @@ func ofUpstream(upstream, action string) string {
 	return "/upstreams/" + url.PathEscape(upstream) + "/" + action
 }
 
-// ServeWithout ends the wait of clients for an upstream, and returns for whom they still wait.
+// ServeWithout ends the wait of clients for an upstream, and returns the upstreams for which they still wait. It
+// needs the socket.
 func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
 	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
 }
@@ -215,7 +215,8 @@ func (c Client) Events(ctx context.Context, query url.Values) (events.Page, erro
 	return ask[events.Page](ctx, c, http.MethodGet, "/debug/events", query)
 }
 
-// Held returns what the guards hold: of one upstream, or of all when its name is empty.
+// Held returns the deletions that guards hold, of one upstream or, if its name is empty, of all. It needs the
+// socket.
 func (c Client) Held(ctx context.Context, upstream string) ([]intake.HeldUpstream, error) {
 	path := "/held"
 	if upstream != "" {
@@ -224,17 +225,17 @@ func (c Client) Held(ctx context.Context, upstream string) ([]intake.HeldUpstrea
 	return ask[[]intake.HeldUpstream](ctx, c, http.MethodGet, path, nil)
 }
 
-// History returns the revisions of an upstream, newest first.
+// History returns the revisions of an upstream, newest first. It needs the socket.
 func (c Client) History(ctx context.Context, upstream string) ([]state.Revision, error) {
 	return ask[[]state.Revision](ctx, c, http.MethodGet, ofUpstream(upstream, "history"), nil)
 }
 
-// Reload has the config file loaded again, and returns the result.
+// Reload makes the relay load its config file again, and returns the result. It needs the socket.
 func (c Client) Reload(ctx context.Context) (ReloadStatus, error) {
 	return ask[ReloadStatus](ctx, c, http.MethodPost, "/reload", nil)
 }
 
-// Backup writes a copy of the state to w.
+// Backup writes a copy of the state to w. It needs the socket.
 func (c Client) Backup(ctx context.Context, w io.Writer) error {
 	return c.do(ctx, http.MethodGet, "/state/backup", "application/octet-stream", func(body io.Reader) error {
 		_, err := io.Copy(w, body)
@@ -242,15 +243,15 @@ func (c Client) Backup(ctx context.Context, w io.Writer) error {
 	})
 }
 
-// BundleOptions tell what a support bundle has.
+// BundleOptions are the settings of a support bundle.
 type BundleOptions struct {
-	// Seconds is how long it looks at the CPU.
+	// Seconds is the length of the CPU profile.
 	Seconds int
 	// Resources adds the merged resources.
 	Resources bool
 }
 
-// SupportBundle writes a support bundle, tar.gz, to w.
+// SupportBundle writes a support bundle (tar.gz) to w. It needs the socket.
 func (c Client) SupportBundle(ctx context.Context, w io.Writer, o BundleOptions) error {
 	query := url.Values{"seconds": {strconv.Itoa(o.Seconds)}}
 	if o.Resources {
@@ -262,7 +263,7 @@ func (c Client) SupportBundle(ctx context.Context, w io.Writer, o BundleOptions)
 	})
 }
 
-// ask asks for JSON. It leaves out parameters that are empty.
+// ask sends a request and decodes the JSON of the answer. It leaves out empty parameters.
 func ask[T any](ctx context.Context, c Client, method, path string, query url.Values) (v T, err error) {
 	maps.DeleteFunc(query, func(_ string, values []string) bool { return strings.Join(values, "") == "" })
 	if len(query) > 0 {
@@ -298,7 +299,7 @@ func readAll(body io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// do sends a request and has read take the answer, unless that is a refusal.
+// do sends a request and calls read with the body of the answer. A refusal becomes a StatusError.
 func (c Client) do(ctx context.Context, method, path, accept string, read func(io.Reader) error) error {
 	resp, err := c.send(ctx, method, path, accept)
 	if err != nil {
@@ -306,7 +307,7 @@ func (c Client) do(ctx context.Context, method, path, accept string, read func(i
 	}
 	defer resp.Body.Close()
 	where := cmp.Or(c.Socket, c.Address) + path
-	// An unready relay answers with 503, and with a body like any other.
+	// An unready relay answers /ready with 503 and the usual body.
 	if resp.StatusCode != http.StatusOK && (path != "/ready" || resp.StatusCode != http.StatusServiceUnavailable) {
 		text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes))
 		if err != nil {
@@ -320,8 +321,7 @@ func (c Client) do(ctx context.Context, method, path, accept string, read func(i
 	return nil
 }
 
-// OverSocket returns a transport over the Socket, for requests to any host. Each has a connection of
-// its own.
+// OverSocket returns a transport that sends requests for any host over the Socket, each on a new connection.
 func (c Client) OverSocket() http.RoundTripper {
 	return &http.Transport{
 		DisableKeepAlives: true,
@@ -339,7 +339,7 @@ func (c Client) OverSocket() http.RoundTripper {
 	}
 }
 
-// checkAddress returns an error unless an address is host:port. A URL would be taken for a host called
+// checkAddress returns an error unless an address is host:port. Without it, a URL would be read as a host called
 // "http".
 func checkAddress(address string) error {
 	_, port, err := net.SplitHostPort(address)
@@ -347,7 +347,7 @@ func checkAddress(address string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("admin address %q: want host:port, as in 127.0.0.1:15014", address)
+		return fmt.Errorf("admin address %q: want host:port, such as 127.0.0.1:15014", address)
 	}
 	return nil
 }
@@ -372,19 +372,19 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	resp, err := client.Do(req)
 	var asked *url.Error
 	if errors.As(err, &asked) {
-		err = asked.Err // the URL adds nothing
+		err = asked.Err // without the URL
 	}
 	switch {
 	case err == nil:
 		return resp, nil
 	case c.Socket == "":
-		// A server of HTTP/2 speaks first. net/http has two texts for that, as it comes before or after the request.
+		// An HTTP/2 server sends first. net/http has two errors for this: the data came before or after the request.
 		if text := err.Error(); strings.Contains(text, "malformed HTTP response") || strings.Contains(text, "readLoopPeekFailLocked") {
 			err = errors.New("no HTTP server listens there: it may be the port for xDS")
 		}
 		return nil, &UnreachableError{c.Address, err}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("no relay answers at the socket %s: %w: it is for the user that the relay runs as", c.Socket, causeOf(err))
+		return nil, fmt.Errorf("no relay answers at the socket %s: %w: only the user of the relay may open it", c.Socket, causeOf(err))
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("no relay answers at the socket %s: %w: run the command on the relay's own host, or in its container", c.Socket, causeOf(err))
 	}

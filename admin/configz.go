@@ -10,12 +10,12 @@ import (
 	"meshrelay/mirror"
 )
 
-// configz writes the merged resources as istiod's /debug/configz does: a JSON array of
-// Kubernetes objects. Like there, the MeshConfig is not among them: see mesh. Each
-// object is encoded as it is written, so that a large mesh is never held twice.
+// configz writes the merged resources as istiod's /debug/configz does: a JSON array of Kubernetes objects, without
+// the MeshConfig (see mesh). It encodes and writes one object at a time, so that a large mesh is never in memory
+// twice.
 func (d *Debug) configz(w io.Writer, q url.Values) error {
 	kinds, err := matchKinds(d.views.Resources.Kinds(), q.Get("kind"))
-	if err != nil && (q.Get("name") == "" || !strings.Contains(q.Get("kind"), "/")) { // who asks for one key has seen its kind
+	if err != nil && (q.Get("name") == "" || !strings.Contains(q.Get("kind"), "/")) { // a kind of a single key is not checked
 		return err
 	}
 	out := &arrayWriter{w: w}
@@ -33,8 +33,8 @@ func (d *Debug) configz(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// named returns the merged resources of a kind, of one namespace or of one name where those are not
-// empty, and none for MeshConfig.
+// named returns the merged resources of a kind, in one namespace and with one name unless these are empty. For
+// MeshConfig it returns none.
 func (d *Debug) named(kind mirror.Kind, namespace, name string) []*mirror.Resource {
 	switch {
 	case kind == mirror.MeshConfig:
@@ -48,14 +48,14 @@ func (d *Debug) named(kind mirror.Kind, namespace, name string) []*mirror.Resour
 	return nil
 }
 
-// ConfigVersion is what tells one state of a merged config from another.
+// ConfigVersion is the version of one merged resource.
 type ConfigVersion struct {
 	mirror.Key
 	// Version is the resourceVersion of the object in /debug/configz.
 	Version string `json:"version"`
 }
 
-// versions writes the version of each config that configz has.
+// versions writes the version of each resource that configz writes.
 func (d *Debug) versions(w io.Writer, _ url.Values) error {
 	out := &arrayWriter{w: w}
 	for _, kind := range d.views.Resources.Kinds() {
@@ -68,9 +68,8 @@ func (d *Debug) versions(w io.Writer, _ url.Values) error {
 	return out.close()
 }
 
-// matchKinds returns those of the present kinds that a word names: as kubectl takes
-// it, or as "Kind" or "group/Kind" for kinds that are not well known. No word names
-// all. A word that can not name any kind is an error.
+// matchKinds returns the kinds among present that a word names: a name as for kubectl, or "Kind" or "group/Kind"
+// for kinds that are not well known. An empty word names all. A word that names no kind is an error.
 func matchKinds(present []mirror.Kind, word string) ([]mirror.Kind, error) {
 	if word == "" {
 		return present, nil

@@ -18,33 +18,31 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Controls are the orders of operators about upstreams. Errors that wrap
-// intake.ErrUnknownUpstream or intake.ErrNotPossible get an HTTP status of their own. The
-// methods may be called from any goroutine.
+// Controls carries out orders of operators about upstreams. Errors that wrap intake.ErrUnknownUpstream or
+// intake.ErrNotPossible get an HTTP status of their own. Its methods must be safe for concurrent use.
 type Controls interface {
-	// Order freezes an upstream, unfreezes it, releases what its guard holds, or rolls it back.
+	// Order freezes an upstream, unfreezes it, releases held deletions, or rolls it back.
 	Order(ctx context.Context, upstream, verb string, o intake.Order) (intake.Effect, error)
 	// ServeWithout ends the wait of clients for an upstream.
 	ServeWithout(ctx context.Context, upstream string) error
-	// Held returns what the guards hold: of one upstream, or of all when its name is empty.
+	// Held returns the deletions that guards hold, of one upstream or, if its name is empty, of all.
 	Held(upstream string) ([]intake.HeldUpstream, error)
 	// History returns the revisions, newest first.
 	History(upstream string) ([]state.Revision, error)
-	// Diff returns what a revision has changed; 0 is the newest.
+	// Diff returns the changes of a revision; 0 is the newest.
 	Diff(upstream string, revision uint64) (upstreams.Differences, error)
 }
 
-// ClusterControls are the orders of operators about clusters that were found. Errors that wrap
-// clusters.ErrUnknown or registry.ErrNotPossible get an HTTP status of their own. The methods may be
-// called from any goroutine.
+// ClusterControls carries out orders of operators about found clusters. Errors that wrap clusters.ErrUnknown or
+// registry.ErrNotPossible get an HTTP status of their own. Its methods must be safe for concurrent use.
 type ClusterControls interface {
-	// Release has the clusters of a part of the config be orphaned that are held, and returns how many.
+	// Release makes the held clusters of a part of the config orphaned, and returns their number.
 	Release(name string) (int, error)
-	// Remove removes a cluster that is orphaned or held.
+	// Remove removes an orphaned or held cluster.
 	Remove(name, cluster string) error
 }
 
-// Released tells how many clusters are held no longer.
+// Released is the number of clusters that were released.
 type Released struct {
 	Clusters int `json:"clusters"`
 }
@@ -52,26 +50,26 @@ type Released struct {
 // Controlled is the state of an upstream after an order.
 type Controlled struct {
 	upstreams.Status
-	// KeepsState tells that the relay keeps state, so that the order outlives a restart.
+	// KeepsState is set when the relay keeps state: the order then outlives a restart.
 	KeepsState bool `json:"keepsState"`
-	// DryRun tells that nothing has changed: Effect is what would change.
+	// DryRun is set when nothing has changed: Effect is what would change.
 	DryRun bool          `json:"dryRun,omitempty"`
 	Effect intake.Effect `json:"effect"`
 }
 
-// Waiting tells for which upstreams clients wait.
+// Waiting lists the upstreams for which clients wait.
 type Waiting struct {
 	// For are the names of upstreams that must sync first.
 	For []string `json:"for,omitempty"`
-	// KeepsState tells that a restart does not undo the order.
+	// KeepsState is set when the order outlives a restart.
 	KeepsState bool `json:"keepsState"`
 }
 
 // maxLogged bounds one parameter in the log, in bytes.
 const maxLogged = 256
 
-// addControls adds the handlers that change the relay, or return all of its state. They are for
-// connections over the socket only.
+// addControls adds the handlers that change the relay or return its whole state. They answer only over the
+// socket.
 func (s *Server) addControls(mux *http.ServeMux) {
 	handle := func(pattern string, f func(r *http.Request, upstream string) (any, error)) {
 		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
@@ -167,7 +165,7 @@ func (s *Server) releaseClusters(r *http.Request, _ string) (any, error) {
 	return out, err
 }
 
-// removeCluster removes a cluster that is orphaned or held.
+// removeCluster removes an orphaned or held cluster.
 func (s *Server) removeCluster(r *http.Request, _ string) (any, error) {
 	name, cluster := r.PathValue("clusters"), r.URL.Query().Get("cluster")
 	err := s.write(r, "remove cluster", func() error { return s.deps.Clusters.Remove(name, cluster) },
@@ -183,7 +181,7 @@ func (s *Server) reload(r *http.Request, _ string) (any, error) {
 	return s.deps.ReloadStatus(), err
 }
 
-// write carries out one change at a time, and logs who did it.
+// write carries out one change at a time, and logs the operator.
 func (s *Server) write(r *http.Request, action string, do func() error, attrs ...any) error {
 	select {
 	case s.writing <- struct{}{}:
@@ -200,14 +198,13 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 	return err
 }
 
-// audit logs an action of an operator, at a level that is always shown.
+// audit logs an action of an operator, at least at level, so that the line is always shown.
 func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
 	who, _ := peerOf(r.Context())
 	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
 }
 
-// recordOrder puts an order into the journal, unless it has changed nothing, or the upstream has put it
-// there itself.
+// recordOrder records an order in the journal, except dry runs and orders that the upstream has recorded itself.
 func (s *Server) recordOrder(r *http.Request, action string, err error, attrs []any) {
 	if slices.Contains(attrs, any("dryRun")) || err == nil && parameters[action] != nil {
 		return
@@ -228,7 +225,7 @@ func (s *Server) recordOrder(r *http.Request, action string, err error, attrs []
 	s.deps.Debug.views.Events.Record(e)
 }
 
-// operatorOf returns who has sent a request over the socket.
+// operatorOf returns the operator who sent a request over the socket.
 func operatorOf(r *http.Request) *events.Operator {
 	who, _ := peerOf(r.Context())
 	o := &events.Operator{UID: who.UID}
@@ -238,10 +235,10 @@ func operatorOf(r *http.Request) *events.Operator {
 	return o
 }
 
-// backup answers with a copy of the state. That changes nothing: it is a line of the log, and no order.
+// backup answers with a copy of the state. It changes nothing: it is logged, but not recorded as an order.
 func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 	if s.deps.Backup == nil {
-		s.refuse(w, r, refuse(http.StatusConflict, "there is no state to copy: the relay keeps none, as state.dir is not set"))
+		s.refuse(w, r, refuse(http.StatusConflict, "there is no state to copy: state.dir is not set"))
 		return
 	}
 	select {

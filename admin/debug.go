@@ -20,11 +20,11 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// maxXDSBytes bounds a debug document that is sent over xDS, where it is one message.
-// Over HTTP documents are streamed and have no bound.
+// maxXDSBytes bounds a debug document that is sent over xDS, where it is one message. Documents over HTTP are
+// streamed and have no bound.
 const maxXDSBytes = 64 << 20
 
-// Resources is the merged view, as the debug endpoints read it.
+// Resources reads the merged resources.
 type Resources interface {
 	Kinds() []mirror.Kind
 	Get(key mirror.Key) *mirror.Resource
@@ -34,40 +34,39 @@ type Resources interface {
 	Counts() map[mirror.Kind]int
 }
 
-// Clients are the connected clients, as the debug endpoints read them.
+// Clients reads the connected clients.
 type Clients interface {
 	Clients() []downstream.ClientStatus
-	// Receipts returns which clients have been sent what is served of a key.
+	// Receipts returns the clients that subscribe to the kind of a key, and what they have received of it.
 	Receipts(key mirror.Key) []downstream.Receipt
 }
 
-// Views are the data that a Debug shows. The functions may be called from any goroutine.
+// Views are the data that a Debug shows. The functions must be safe for concurrent use.
 type Views struct {
 	Resources Resources
 	Upstreams func() []upstreams.Status
-	// Clusters returns the clusters that were found, by the parts of the config.
+	// Clusters returns the found clusters, by part of the config.
 	Clusters func() []clusters.Status
-	// Trace returns what became of a key in each source, in order of priority.
+	// Trace returns the copy of a key in each upstream and its outcome, in order of priority.
 	Trace func(key mirror.Key) []intake.Trace
-	// LeftOut returns what the sources have and is not imported.
+	// LeftOut returns the resources of upstreams that are not imported.
 	LeftOut func() []intake.LeftOut
-	// Contests returns the keys that several sources have, of some kinds or of all.
+	// Contests returns the keys that several upstreams have. Without kinds, it returns those of all kinds.
 	Contests func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	// HostConflicts returns the hosts that several keys claim.
 	HostConflicts func() []conflicts.HostConflict
 	// Events is the journal; nil has no events.
 	Events *events.Journal
-	// NotFollowed returns the resources whose hosts are not looked at for conflicts.
+	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
 
-// Debug makes the debug documents, for HTTP and for the xDS debug types alike. Its
-// methods may be called from any goroutine.
+// Debug makes the debug documents, for HTTP and for the xDS debug types. It is safe for concurrent use.
 type Debug struct {
 	views   Views
 	clients Clients
-	// busy has a slot for each document that is being made, over HTTP or over xDS, and overXDS
-	// one for each of the latter, until it is sent.
+	// busy has a slot for each document in the making, over HTTP or xDS. overXDS has a slot for each
+	// document over xDS until it is sent.
 	busy, overXDS chan struct{}
 }
 
@@ -76,15 +75,14 @@ func NewDebug(views Views) *Debug {
 	return &Debug{views: views, busy: make(chan struct{}, maxDebugRequests), overXDS: make(chan struct{}, maxDebugRequests/2)}
 }
 
-// ShowServer sets the server whose clients are shown. It is called before any document is made:
-// the server itself needs the Debug.
+// ShowServer sets the server whose clients are shown. Call it before the first document is made. New can not take
+// the server, because the server needs the Debug.
 func (d *Debug) ShowServer(clients Clients) { d.clients = clients }
 
 var errBusy = refuse(http.StatusServiceUnavailable, "too many debug requests at the same time; try again")
 
-// Begin takes a slot for a document over xDS, without waiting. The caller calls end when the
-// document is sent. Half of the slots are left for HTTP: a client that does not read its document
-// keeps its slot.
+// Begin takes a slot for a document over xDS, without waiting. The caller calls end when the document is sent. A
+// client that does not read its document keeps the slot, so half of the slots are reserved for HTTP.
 func (d *Debug) Begin() (end func(), err error) {
 	select {
 	case d.overXDS <- struct{}{}:
@@ -104,33 +102,32 @@ func (d *Debug) Begin() (end func(), err error) {
 type document struct {
 	name, help string
 	write      func(d *Debug, w io.Writer, q url.Values) error
-	// xds tells that it is offered over xDS too (PROTOCOL D2).
+	// xds is set when the document is also served over xDS (PROTOCOL D2).
 	xds bool
 }
 
-// documents lists all of them, in alphabetical order.
+// documents returns all debug documents in alphabetical order.
 func documents() []document {
 	return []document{
-		{"adsz", "Connected clients and what they watch, in istiod's shape", (*Debug).adsz, true},
-		{"clusters", "Clusters that were found, and what is the case with each", (*Debug).clusters, false},
-		{"configz", "Merged resources as Kubernetes objects, in istiod's shape; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
+		{"adsz", "Connected clients and their subscriptions, in istiod's format", (*Debug).adsz, true},
+		{"clusters", "Found clusters with their states", (*Debug).clusters, false},
+		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
-		{"connections", "Connected clients with what was sent to them, by type", (*Debug).connections, true},
+		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
-		{"syncz", "Synchronization status of all clients, in istiod's shape; ?namespace= filters", (*Debug).syncz, true},
+		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},
 		{"versions", "Versions of the merged resources", (*Debug).versions, false},
 	}
 }
 
-// Handle returns a debug document as the xDS debug type does: by its name with an
-// optional query, as in "configz?kind=ServiceEntry" (PROTOCOL D2). It offers syncz,
-// configz, adsz, connections, mesh and list.
+// Handle returns a debug document for the xDS debug type, by its name with an optional query, such as
+// "configz?kind=ServiceEntry" (PROTOCOL D2). It has syncz, configz, adsz, connections, mesh and list.
 func (d *Debug) Handle(nameAndQuery string) ([]byte, error) {
 	name, query, _ := strings.Cut(nameAndQuery, "?")
 	q, err := url.ParseQuery(query)
@@ -158,18 +155,18 @@ func xdsNames() (names []string) {
 	return names
 }
 
-// boundedBuffer takes up to maxXDSBytes.
+// boundedBuffer holds up to maxXDSBytes.
 type boundedBuffer struct{ bytes.Buffer }
 
 func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > maxXDSBytes {
-		return 0, fmt.Errorf("debug: the document is larger than %d MiB: filter it, as with ?kind=ServiceEntry, or read it over HTTP", maxXDSBytes>>20)
+		return 0, fmt.Errorf("debug: the document is larger than %d MiB: filter it, for example with ?kind=ServiceEntry, or read it over HTTP", maxXDSBytes>>20)
 	}
 	return b.Buffer.Write(p)
 }
 
-// arrayWriter writes a JSON array element by element, one a line. After an error it writes nothing
-// more, and close returns the error.
+// arrayWriter writes a JSON array element by element, one per line. After an error it writes nothing more, and
+// close returns the error.
 type arrayWriter struct {
 	w   io.Writer
 	n   int
@@ -233,7 +230,7 @@ func (d *Debug) summary(w io.Writer, _ url.Values) error {
 	return writeJSON(w, counts)
 }
 
-// notNil makes no elements an empty JSON array instead of null.
+// notNil returns s, or an empty slice for nil: JSON then has an empty array instead of null.
 func notNil[T any](s []T) []T {
 	if s == nil {
 		return []T{}

@@ -1,10 +1,8 @@
-// Package admin is the relay's HTTP side for operators and their tools: readiness,
-// metrics, the log level, and debug endpoints that show what the relay holds and whom
-// it serves, in the shapes in which istiod shows the same. The debug documents are
-// also what the xDS debug types answer with (PROTOCOL D1, D2): see Debug.
+// Package admin is the HTTP server for operators and their tools. It serves readiness, metrics, the log level, and
+// debug documents about resources and clients, in the formats of istiod where it has them. The xDS debug types
+// serve the same documents (PROTOCOL D1, D2): see Debug.
 //
-// Changes (Controls, the log level, a reload) go over a Unix socket only: the file system decides
-// who may open it.
+// Changes (Controls, the log level, a reload) need the Unix socket: the file system decides who may open it.
 //
-// The package must not know how any of it works: it reads and calls small interfaces.
+// The package must not know how the relay works: it calls small interfaces.
 package admin

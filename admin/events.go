@@ -21,22 +21,21 @@ import (
 )
 
 const (
-	// maxFollowers bounds the streams of events at the same time. They take no slot of the debug
-	// documents.
+	// maxFollowers is the most event streams at the same time. They take no slots of debug documents.
 	maxFollowers = 64
-	// heartbeat is how often a stream of events without any shows that it lives.
+	// heartbeat is how often an event stream sends a comment, so that the client knows that it works.
 	heartbeat = 15 * time.Second
-	// followPage is how many events a stream takes at a time.
+	// followPage is how many events a stream reads at a time.
 	followPage = 200
 
 	eventStream = "text/event-stream"
 )
 
-// eventParameters are those of /debug/events.
+// eventParameters are the parameters of /debug/events.
 var eventParameters = []string{"after", "before", "client", "kind", "limit", "namespace", "orders", "q", "since", "tools", "type", "until", "upstream"}
 
-// queryOf parses the parameters of /debug/events. An unknown one is an error: a misspelt filter would
-// show everything.
+// queryOf parses the parameters of /debug/events. An unknown parameter is an error: a misspelt filter would show
+// all events.
 func queryOf(values url.Values) (q events.Query, err error) {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(eventParameters, name) {
@@ -58,7 +57,7 @@ func queryOf(values url.Values) (q events.Query, err error) {
 	for name, to := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		if text := values.Get(name); text != "" {
 			if *to, err = time.Parse(time.RFC3339, text); err != nil {
-				return q, badRequestf("%s is %.40q: want a time as in 2026-11-22T03:12:00Z", name, text)
+				return q, badRequestf("%s is %.40q: want a time such as 2026-11-22T03:12:00Z", name, text)
 			}
 		}
 	}
@@ -75,7 +74,7 @@ func queryOf(values url.Values) (q events.Query, err error) {
 		return q, err
 	}
 	tools, err := switchOf(values, "tools")
-	q.NoTools = !tools && q.Client == "" // who names a client may mean one
+	q.NoTools = !tools && q.Client == "" // the named client may be a tool
 	return q, err
 }
 
@@ -88,7 +87,7 @@ func (d *Debug) writeEvents(w io.Writer, values url.Values) error {
 	return writeJSON(w, d.views.Events.Read(q))
 }
 
-// events serves a page of the journal, or a stream of it for who accepts that.
+// events serves a page of the journal or, if the request accepts text/event-stream, a stream of events.
 func (s *Server) events(page http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(r.Header.Get("Accept"), eventStream) {
@@ -99,15 +98,14 @@ func (s *Server) events(page http.Handler) http.HandlerFunc {
 	}
 }
 
-// followEvents streams the events that a filter picks: those after Last-Event-ID, or after the
-// parameter after, or new ones. An event of the stream is "event", "stages" with an event of before
-// whose stages are known now, or "missed".
+// followEvents streams the events that match a filter: those after Last-Event-ID or the parameter after, or only
+// new ones. An event of the stream is StreamEvent, StreamStages or StreamMissed.
 func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.followers <- struct{}{}:
 		defer func() { <-s.followers }()
 	default:
-		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "too many streams of events at the same time: close one, or ask for pages"))
+		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "too many event streams at the same time: close one, or read pages"))
 		return
 	}
 	q, err := queryOf(r.URL.Query())
@@ -127,7 +125,7 @@ func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 		cursor = journal.From(q.After)
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{}) // nothing more is read; the socket has one at all times
+	_ = rc.SetReadDeadline(time.Time{}) // a stream outlives readTimeout, and reads nothing more
 	w.Header().Set("Content-Type", eventStream)
 	ended, _ := r.Context().Value(endingKey{}).(<-chan struct{})
 	beat := time.NewTicker(heartbeat)
@@ -135,7 +133,7 @@ func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 	out := visible.NewWriter(w)
 	fmt.Fprint(w, ": the journal of events\n\n")
 	for {
-		changed := journal.Changed() // before it is read
+		changed := journal.Changed() // before Next, so that no change is missed
 		for {
 			news, stages, next, missed := journal.Next(q.Filter, cursor, followPage)
 			if missed {
@@ -187,19 +185,19 @@ func writeStream(w io.Writer, name string, all []events.Event) error {
 // endingKey is the key of a channel that is closed when the server begins to end.
 type endingKey struct{}
 
-// What a stream of events brings: an event, an event of before whose stages are known now, or the news
-// that some are not kept any more.
+// The events of a stream: a new event of the journal, an earlier one with new stages, or the notice that some
+// events were missed because the journal does not keep them any more.
 const (
 	StreamEvent  = "event"
 	StreamStages = "stages"
 	StreamMissed = "missed"
 )
 
-// maxStreamLine bounds a line of a stream of events, in bytes.
+// maxStreamLine bounds a line of an event stream, in bytes.
 const maxStreamLine = 1 << 20
 
-// FollowEvents calls f with the events after a number, and then with new ones, until ctx ends, the
-// stream does, or f fails. It returns why.
+// FollowEvents calls f with the events after the sequence number after, then with new ones, until ctx or the stream
+// ends, or f fails. It always returns an error.
 func (c Client) FollowEvents(ctx context.Context, query url.Values, after uint64, f func(what string, e events.Event) error) error {
 	q := url.Values{}
 	for name, values := range query {

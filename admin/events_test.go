@@ -135,7 +135,7 @@ func TestEventsAreStreamed(t *testing.T) {
 	for len(f.followers) < maxFollowers {
 		<-time.After(time.Millisecond)
 	}
-	if err := c.FollowEvents(ctx, nil, 1, nil); err == nil || !strings.Contains(err.Error(), "too many streams") {
+	if err := c.FollowEvents(ctx, nil, 1, nil); err == nil || !strings.Contains(err.Error(), "too many event streams") {
 		t.Errorf("one more: %v", err)
 	}
 	if _, err := c.Events(ctx, nil); err != nil || len(f.busy) > 0 {

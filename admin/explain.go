@@ -34,13 +34,13 @@ func refOf(k mirror.Key) Ref { return Ref{k.Kind.String(), k.Namespace, k.Name} 
 // String returns "group/Kind namespace/name".
 func (r Ref) String() string { return r.Kind + " " + r.Namespace + "/" + r.Name }
 
-// Outcome is what became of a resource, or of one upstream's copy of it.
+// Outcome says what is done with a resource, or with one upstream's copy of it.
 type Outcome string
 
 // The outcomes.
 const (
 	Served   Outcome = "served"
-	United   Outcome = "united"   // merged into what is served
+	United   Outcome = "united"   // a part of the served resource
 	Shadowed Outcome = "shadowed" // another copy is served
 	Rejected Outcome = "rejected" // no copy is served
 	LeftOut  Outcome = "left out" // by an import rule
@@ -52,7 +52,7 @@ const (
 	Changing Outcome = "changing" // being added or removed right now
 )
 
-// Explanation tells why a resource is served as it is.
+// Explanation explains why a resource is served as it is.
 type Explanation struct {
 	Ref
 	Outcome Outcome `json:"outcome"`
@@ -62,26 +62,25 @@ type Explanation struct {
 	// Version is the version that clients see, Since the time of the last change.
 	Version string    `json:"version,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
-	// Into is the resource that this one is merged into, Group are all that are merged.
+	// Into is the resource into which this one is merged. Group are all resources merged into it.
 	Into  *Ref  `json:"into,omitempty"`
 	Group []Ref `json:"group,omitempty"`
 	// Sources are the copies of the upstreams, in order of priority.
 	Sources []SourceCopy `json:"sources"`
-	// HostConflicts are its hosts that other resources claim too.
+	// HostConflicts are its hosts that other resources also claim.
 	HostConflicts []conflicts.HostConflict `json:"hostConflicts,omitempty"`
-	// Clients subscribe to its kind.
+	// Clients are those that subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
-	// Also are resources of the other kinds that the word for the kind means, with the same
-	// namespace and name.
+	// Also are resources of the same namespace and name, of other kinds that the requested kind may mean.
 	Also []Ref `json:"also,omitempty"`
-	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces, when the outcome
-	// is Missing.
+	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces. It is set when the
+	// outcome is Missing.
 	Elsewhere []Ref `json:"elsewhere,omitempty"`
-	// Served is the resource that is served.
+	// Served is the served resource.
 	Served *kube.Object `json:"served,omitempty"`
 }
 
-// SourceCopy is the copy of one upstream, and what became of it.
+// SourceCopy is the copy of one upstream, and its outcome.
 type SourceCopy struct {
 	Upstream string `json:"upstream"`
 	// Original is its name in the upstream, if different.
@@ -92,24 +91,24 @@ type SourceCopy struct {
 	Detail string `json:"detail,omitempty"`
 	// ServedAs is the key under which a renamed copy is served.
 	ServedAs *Ref `json:"servedAs,omitempty"`
-	// Frozen is the freeze of the upstream that decides about this copy. Pending tells that the
-	// upstream has newer content, which waits for the end of the freeze.
+	// Frozen is the freeze of the upstream that decides about this copy. Pending is set when the upstream has
+	// newer content, which waits for the end of the freeze.
 	Frozen  *intake.Frozen `json:"frozen,omitempty"`
 	Pending bool           `json:"pending,omitempty"`
-	// Unconfirmed tells that the copy is from before and the upstream has not sent it again.
+	// Unconfirmed is set when the relay keeps the copy, but the upstream has not sent it again.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
-	// StaleSince is when the upstream, which gave this copy, was last in contact; with StaleLater, also
-	// after that.
+	// StaleSince is when the upstream of this copy was last in contact. With StaleLater, it was in contact
+	// later, too, at an unknown time.
 	StaleSince time.Time `json:"staleSince,omitzero"`
 	StaleLater bool      `json:"staleLater,omitempty"`
 	// Refused is the mistake in the newest content.
 	Refused string `json:"refused,omitempty"`
-	// Changes are what rewrite rules changed.
+	// Changes are the changes by rewrite rules.
 	Changes       []string  `json:"changes,omitempty"`
 	Version       string    `json:"version,omitempty"`
 	SourceVersion string    `json:"sourceVersion,omitempty"`
 	Since         time.Time `json:"since,omitzero"`
-	// From is what the upstream has, where that is kept.
+	// From is the resource as the upstream has it, if the relay keeps it.
 	From *kube.Object `json:"from,omitempty"`
 }
 
@@ -121,8 +120,8 @@ func (d *Debug) explain(w io.Writer, q url.Values) error {
 	return writeJSON(w, e)
 }
 
-// Explain explains the resource that the parameters kind, namespace and name of a query name. An
-// error about the query has the status 400: see StatusOf.
+// Explain explains the resource that the parameters kind, namespace and name of a query name. StatusOf returns 400
+// for an error in the query.
 func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 	namespace, name := q.Get("namespace"), q.Get("name")
 	kinds, err := kindsOf(q)
@@ -130,7 +129,7 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 		return nil, err
 	}
 	if kinds == nil || name == "" {
-		return nil, badRequestf("kind and name are required, as in explain?kind=ServiceEntry&namespace=shop&name=db")
+		return nil, badRequestf("kind and name are required, for example explain?kind=ServiceEntry&namespace=shop&name=db")
 	}
 	var best *Explanation
 	for _, kind := range kinds {
@@ -154,10 +153,10 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 	return best, nil
 }
 
-// maxElsewhere bounds the resources of the same name that are listed.
+// maxElsewhere is the most resources of the same name that are listed.
 const maxElsewhere = 10
 
-// elsewhere returns served resources of some kinds with a name, in any namespace.
+// elsewhere returns served resources of these kinds called name, in any namespace.
 func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []Ref) {
 	for _, kind := range kinds {
 		for _, r := range d.views.Resources.List(kind, "") {
@@ -174,7 +173,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Decision.Reason, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
-	place := func(c SourceCopy) int { // an upstream that was removed comes last
+	place := func(c SourceCopy) int { // a removed upstream comes last
 		i := slices.IndexFunc(sources, func(u upstreams.Status) bool { return u.Name == c.Upstream })
 		if i < 0 {
 			return len(sources)
@@ -241,7 +240,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	return e, nil
 }
 
-// copyOf returns what became of one upstream's copy.
+// copyOf returns one upstream's copy and its outcome.
 func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
@@ -279,7 +278,7 @@ func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, er
 	return c, err
 }
 
-// outcomeOf returns what a verdict makes of copy i.
+// outcomeOf returns the outcome of copy i by the decision v.
 func outcomeOf(i int, v mirror.Decision) Outcome {
 	switch {
 	case i == v.Winner:
@@ -292,8 +291,8 @@ func outcomeOf(i int, v mirror.Decision) Outcome {
 	return Shadowed
 }
 
-// explainBy adds what the state of the upstream explains about a copy of a kind. pending tells
-// that the upstream has another content than is served of it.
+// explainBy adds to a copy what the state of its upstream explains. pending means that the upstream has another
+// content than the served one.
 func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending bool) {
 	switch {
 	case c.Outcome == Changing && u.Expired[kind.String()] > 0:
@@ -307,8 +306,8 @@ func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending boo
 	}
 }
 
-// differs reports whether the upstream has another content of a key than is served of it.
-// Content with the annotation for stale resources can not be compared.
+// differs reports whether the upstream has another content of a key than its served copy. It returns false for a
+// copy with the annotation for stale resources, which can not be compared.
 func differs(t intake.Trace, s mirror.Resolution) bool {
 	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
@@ -352,7 +351,7 @@ func changesOf(from, to *mirror.Resource) ([]string, error) {
 	return out, nil
 }
 
-// maxHostsShown bounds the hosts that are listed of one resource.
+// maxHostsShown is the most hosts of a resource that are listed.
 const maxHostsShown = 8
 
 // completedHosts lists the short hosts that rewriting has completed.
@@ -393,7 +392,7 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 	return out
 }
 
-// kindsOf returns the kinds of a query, nil for all.
+// kindsOf returns the kinds of a query; nil means all.
 func kindsOf(q url.Values) ([]mirror.Kind, error) {
 	if q.Get("kind") == "" {
 		return nil, nil
@@ -405,7 +404,7 @@ func kindsOf(q url.Values) ([]mirror.Kind, error) {
 	return kinds, nil
 }
 
-// leftOut writes what import rules leave out.
+// leftOut writes the resources that import rules leave out.
 func (d *Debug) leftOut(w io.Writer, q url.Values) error {
 	kinds, err := kindsOf(q)
 	if err != nil {
@@ -421,8 +420,7 @@ func (d *Debug) leftOut(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// conflicts writes the keys that several upstreams have, and the hosts that several keys
-// claim.
+// conflicts writes the keys that several upstreams have, and the hosts that several keys claim.
 func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	kinds, err := kindsOf(q)
 	if err != nil {
@@ -439,10 +437,10 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	return writeJSON(w, all)
 }
 
-// maxApart bounds the host conflicts whose reason is worked out: that decodes resources.
+// maxApart is the most host conflicts whose Apart is set, which decodes resources.
 const maxApart = 1000
 
-// Apart returns why the claims of a host are not united, where they could be.
+// Apart returns why the merge policy does not unite the claims of a host, or "" for a kind that it never unites.
 func (d *Debug) Apart(c conflicts.HostConflict) string {
 	keys := make([]mirror.Key, 0, len(c.Claims))
 	for _, claim := range c.Claims {
@@ -451,7 +449,7 @@ func (d *Debug) Apart(c conflicts.HostConflict) string {
 	return d.views.Resources.Apart(keys)
 }
 
-// Conflicts are what upstreams do not agree on.
+// Conflicts are the resources and hosts on which upstreams conflict.
 type Conflicts struct {
 	// Keys are the keys that several upstreams have.
 	Keys []conflicts.KeyConflict `json:"keys"`

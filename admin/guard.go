@@ -8,9 +8,7 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// debugOnly lets through a few requests at a time, from connections within this host, those over
-// the socket among them. Both ends count: a connection to a public address of this host is none,
-// wherever it comes from.
+// debugOnly lets through maxDebugRequests requests at a time, if withinHost does.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 	return s.withinHost(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -23,7 +21,7 @@ func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// withinHost lets through connections within this host.
+// withinHost lets through requests from this host.
 func (s *Server) withinHost(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !withinHost(r) {
@@ -34,8 +32,8 @@ func (s *Server) withinHost(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// withinHost reports whether a request comes from this host: over the socket, or with both ends
-// of its connection on loopback.
+// withinHost reports whether a request comes from this host: over the socket, or over a connection with both ends
+// on loopback. A connection to a public address of this host does not count.
 func withinHost(r *http.Request) bool {
 	_, overSocket := peerOf(r.Context())
 	return overSocket || loopback.Is(localAddr(r)) && loopback.Text(r.RemoteAddr)
@@ -46,30 +44,30 @@ func localAddr(r *http.Request) net.Addr {
 	return addr
 }
 
-// notFromPages refuses requests of pages in a browser. A page can reach a loopback address of
-// this host under a name of its own that resolves to 127.0.0.1, and read the answer; and it can
-// have the browser send requests from anywhere.
+// notFromPages refuses requests of web pages in a browser. A page of another site can reach a loopback address of
+// this host under a name that resolves to 127.0.0.1, and read the answer. It can also make the browser send
+// requests to any address.
 func notFromPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch _, overSocket := peerOf(r.Context()); {
 		case !overSocket && onLoopback(localAddr(r)) && r.Host != "" && !isLocalName(r.Host):
-			http.Error(w, "the request names another host than localhost or a loopback address", http.StatusForbidden)
+			http.Error(w, "the host of the request is not localhost or a loopback address", http.StatusForbidden)
 		case isOfAPage(r):
-			http.Error(w, "requests of pages in a browser are not answered", http.StatusForbidden)
+			http.Error(w, "requests of web pages in a browser are refused", http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-// onLoopback reports whether an address is one of loopback, that of a sidecar too.
+// onLoopback reports whether an address is a loopback address, including that of a sidecar.
 func onLoopback(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
 }
 
-// isOfAPage reports whether a browser sends a request for a page of another site, or for a
-// script. Requests that a person types, and those of other programs, lack these headers.
+// isOfAPage reports whether a browser sends a request for a page of another site, or for a script. Requests that a
+// user types, and those of other programs, do not have these headers.
 func isOfAPage(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":

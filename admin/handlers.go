@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// maxProfileSeconds bounds how long one profile may be taken.
+// maxProfileSeconds bounds the duration of a profile.
 const maxProfileSeconds = 300
 
 // document serves a debug document.
@@ -49,11 +49,11 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", textType)
 	fmt.Fprintf(w, "relay %s\n\n", s.deps.Build.Version)
 	line := func(path, help string) { fmt.Fprintf(w, "%-20s %s\n", path, help) }
-	line("/ready", "200 when clients are served, else 503, with the reasons")
+	line("/ready", "200 when clients are served, otherwise 503, with the reasons")
 	line("/healthz", "200 while the process runs")
 	line("/metrics", "Metrics for Prometheus")
 	if s.deps.Pages != nil {
-		line("/ui/", "The web page; over loopback only")
+		line("/ui/", "Web page; over loopback only")
 	}
 	line("/version", "Version of this program, and its Unix socket")
 	for _, doc := range documents() {
@@ -62,10 +62,10 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/debug/loglevel", "Log level")
 	line("/debug/pprof/", "Profiles for go tool pprof; over loopback only")
 	fmt.Fprint(w, "\nOver the Unix socket only:\n\n")
-	line("/debug/loglevel", "PUT ?level=debug sets the log level, with for=10m for a time")
+	line("/debug/loglevel", "PUT ?level=debug sets the log level; for=10m limits the time")
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
-	line("/reload", "POST: read the config file and take it over")
-	line("/state/backup", "Copy of the state that is kept on disk")
+	line("/reload", "POST: load the config file again")
+	line("/state/backup", "Copy of the state on disk")
 	line("/support-bundle", "Archive for a bug report, without secrets; ?seconds= of CPU profile, ?resources=true adds resources")
 }

@@ -15,12 +15,13 @@ import (
 // RevisionDiff is how a revision of an upstream differs from the one before.
 type RevisionDiff struct {
 	Revision state.Revision `json:"revision"`
-	// Before and After are the objects that differ: one of both where one was added or removed.
+	// Before and After are the objects that differ. An added object is only in After, a removed one only in
+	// Before.
 	Before []kube.Object `json:"before"`
 	After  []kube.Object `json:"after"`
-	// More counts the resources that differ, too, and are left out.
+	// More counts other resources that differ.
 	More int `json:"more,omitempty"`
-	// Oldest tells that no revision before it is kept: all that there was then is in After.
+	// Oldest is set when no earlier revision is kept: After then has all objects of the revision.
 	Oldest bool `json:"oldest,omitempty"`
 }
 
@@ -42,7 +43,7 @@ func NewRevisionDiff(d upstreams.Differences) (RevisionDiff, error) {
 	return out, nil
 }
 
-// diff answers with what a revision has changed: that of the parameter revision, or the newest.
+// diff answers with the changes of the revision in the parameter revision, or of the newest one.
 func (s *Server) diff(r *http.Request, upstream string) (any, error) {
 	revision := uint64(0)
 	if text := r.FormValue("revision"); text != "" {
@@ -58,7 +59,7 @@ func (s *Server) diff(r *http.Request, upstream string) (any, error) {
 	return NewRevisionDiff(d)
 }
 
-// Diff returns what a revision of an upstream has changed; 0 is the newest.
+// Diff returns the changes of a revision of an upstream; 0 is the newest. It needs the socket.
 func (c Client) Diff(ctx context.Context, upstream string, revision uint64) (RevisionDiff, error) {
 	query := url.Values{}
 	if revision > 0 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxLevelFor bounds for how long a log level may be set: an operator forgets it.
+// maxLevelFor is the longest time for which a log level may be set. It protects against forgotten levels.
 const maxLevelFor = 24 * time.Hour
 
 // logLevel is the log level of the process. An operator may set it for a time.
@@ -19,17 +19,17 @@ type logLevel struct {
 	level   *slog.LevelVar
 	changed chan struct{} // one slot
 
-	mu    sync.Mutex // guards what follows
-	set   slog.Level // until the time is over
-	after slog.Level // what the level is then
-	until time.Time  // zero: it was not set for a time
+	mu    sync.Mutex // guards the fields below
+	set   slog.Level // the level until the time until
+	after slog.Level // the level from then on
+	until time.Time  // zero: the level was set without end
 }
 
-// Set sets the level, for a time when that is not 0.
+// Set sets the level, for the duration lasts unless it is 0.
 func (l *logLevel) Set(level slog.Level, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.until.IsZero() || l.level.Level() != l.set { // else the time is another one, and its end the same
+	if l.until.IsZero() || l.level.Level() != l.set { // otherwise keep the level of after
 		l.after = l.level.Level()
 	}
 	l.set, l.until = level, time.Time{}
@@ -43,7 +43,7 @@ func (l *logLevel) Set(level slog.Level, lasts time.Duration) {
 	}
 }
 
-// String returns the level, and what it becomes.
+// String returns the level, with its end and the next level if it was set for a time.
 func (l *logLevel) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *logLevel) String() string {
 	return text
 }
 
-// run sets levels back when their time is over, until ctx ends.
+// run restores the previous level when the time of a level is over, until ctx ends.
 func (l *logLevel) run(ctx context.Context, log *slog.Logger) error {
 	for {
 		var over <-chan time.Time
@@ -70,8 +70,8 @@ func (l *logLevel) run(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// left returns how long the level stays, false for without an end. It sets back a level whose time is over,
-// unless a reload has set another one since.
+// left returns how long the level stays, or false if it has no end. If the time is over, it restores the previous
+// level, unless a reload has set another one since.
 func (l *logLevel) left(ctx context.Context, log *slog.Logger) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *logLevel) left(ctx context.Context, log *slog.Logger) (time.Duration, b
 	l.until = time.Time{}
 	if l.level.Level() == l.set {
 		l.level.Set(l.after)
-		log.Log(ctx, max(l.after, slog.LevelInfo), "log level set back", "level", strings.ToLower(l.after.String()))
+		log.Log(ctx, max(l.after, slog.LevelInfo), "log level restored", "level", strings.ToLower(l.after.String()))
 	}
 	return 0, false
 }
@@ -98,7 +98,7 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	name, text := strings.ToLower(r.FormValue("level")), r.FormValue("for")
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, name) || level.UnmarshalText([]byte(name)) != nil {
-		s.refuse(w, r, badRequestf("level is %q: want debug, info, warn or error, as in PUT /debug/loglevel?level=debug", name))
+		s.refuse(w, r, badRequestf("level is %q: want debug, info, warn or error, for example PUT /debug/loglevel?level=debug", name))
 		return
 	}
 	attrs := []any{"level", name}
@@ -106,7 +106,7 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	if text != "" {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil || lasts <= 0 || lasts > maxLevelFor {
-			s.refuse(w, r, badRequestf("for is %.32q: want a duration up to %v, as in 10m or 2h", text, maxLevelFor))
+			s.refuse(w, r, badRequestf("for is %.32q: want a duration up to %v, such as 10m or 2h", text, maxLevelFor))
 			return
 		}
 		attrs = append(attrs, "for", lasts)

@@ -53,7 +53,7 @@ func TestALogLevelForATimeIsSetBack(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				if back := strings.Contains(f.logged.String(), `msg="log level set back" level=info`); back != (steps[len(steps)-1].want == slog.LevelInfo) {
+				if back := strings.Contains(f.logged.String(), `msg="log level restored" level=info`); back != (steps[len(steps)-1].want == slog.LevelInfo) {
 					t.Errorf("%s", f.logged)
 				}
 			})
@@ -79,7 +79,7 @@ func TestTheAnswerTellsWhenALogLevelEnds(t *testing.T) {
 		t.Errorf("%s", f.logged)
 	}
 	for _, bad := range []string{"0s", "-1m", "25h", "soon"} {
-		if code, body := put("level=warn&for=" + bad); code != http.StatusBadRequest || !strings.Contains(body, "want a duration up to 24h0m0s, as in 10m or 2h") || f.level.Level() != slog.LevelDebug {
+		if code, body := put("level=warn&for=" + bad); code != http.StatusBadRequest || !strings.Contains(body, "want a duration up to 24h0m0s, such as 10m or 2h") || f.level.Level() != slog.LevelDebug {
 			t.Errorf("%s: %d %s", bad, code, body)
 		}
 	}

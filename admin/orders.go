@@ -10,7 +10,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// parameters are the parameters of each order. Every order also takes reason and dryRun.
+// parameters are the parameters of each order, in addition to reason and dryRun.
 var parameters = map[string][]string{
 	"freeze":   {"for"},
 	"unfreeze": {"force"},
@@ -18,8 +18,8 @@ var parameters = map[string][]string{
 	"rollback": {"to"},
 }
 
-// orderOf parses the query of an order. An unknown parameter is an error: an order with a
-// misspelt dryRun must not be carried out.
+// orderOf parses the query of an order. An unknown parameter is an error: an order with a misspelt dryRun must not
+// be carried out.
 func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if name != "reason" && name != "dryRun" && !slices.Contains(parameters[verb], name) {
@@ -37,7 +37,7 @@ func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 	case "freeze":
 		if text := query.Get("for"); text != "" {
 			if o.For, err = time.ParseDuration(text); err != nil || o.For <= 0 {
-				return o, badRequestf("for is %.32q: want a duration, as in 2h or 90m", text)
+				return o, badRequestf("for is %.32q: want a duration, such as 2h or 90m", text)
 			}
 		}
 	case "unfreeze":
@@ -52,17 +52,17 @@ func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 			o.Only = append(o.Only, scope)
 		}
 		if o.All, err = switchOf(query, "all"); err == nil && o.Hold == "" && len(o.Only) == 0 && !o.All {
-			err = badRequestf("want hold=ID, only=KIND/NAMESPACE or all=true: what is held is at /held")
+			err = badRequestf("want hold=ID, only=KIND/NAMESPACE or all=true: /held lists the held deletions")
 		}
 	case "rollback":
 		if o.To, err = strconv.ParseUint(query.Get("to"), 10, 64); err != nil || o.To == 0 {
-			return o, badRequestf("to is %.32q: want the number of a revision, as in rollback?to=7: /history lists them", query.Get("to"))
+			return o, badRequestf("to is %.32q: want the number of a revision, such as rollback?to=7: /history lists them", query.Get("to"))
 		}
 	}
 	return o, err
 }
 
-// switchOf returns a parameter that is true, false, or not there.
+// switchOf returns a bool parameter. A missing parameter is false.
 func switchOf(query url.Values, name string) (bool, error) {
 	text := query.Get(name)
 	if text == "" && !query.Has(name) {

@@ -12,10 +12,10 @@ func TestAnOrderThatIsNotUnderstoodIsNotCarriedOut(t *testing.T) {
 	for path, want := range map[string]string{
 		"freeze?dryrun=true":        `"dryrun" is no parameter of freeze: want reason, dryRun or [for]`,
 		"freeze?dryRun=maybe":       `dryRun is "maybe": want true or false`,
-		"freeze?for=2":              `for is "2": want a duration, as in 2h or 90m`,
+		"freeze?for=2":              `for is "2": want a duration, such as 2h or 90m`,
 		"freeze?for=-2h":            `for is "-2h": want a duration`,
 		"unfreeze?force=yes":        `force is "yes": want true or false`,
-		"release":                   "want hold=ID, only=KIND/NAMESPACE or all=true: what is held is at /held",
+		"release":                   "want hold=ID, only=KIND/NAMESPACE or all=true: /held lists the held deletions",
 		"release?all=false":         "want hold=ID",
 		"release?only=vs":           `only: "vs": want KIND/NAMESPACE`,
 		"release?only=nothing/shop": "only: ",

@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// uiBase is the header by which "relay ui" tells, over the socket, where it shows the pages.
+// uiBase is the header in which "relay ui" sends, over the socket, the path under which it serves the pages.
 const uiBase = "Relay-Ui-Base"
 
-// pages lets requests for the web page through as debugOnly does. The pages have a bound of their
-// own: those that wait for a change must not take the slots of debug documents.
+// pages lets requests for the web pages through if withinHost does. The pages have their own bound: those that wait
+// for a change must not take the slots of debug documents.
 func (s *Server) pages(w http.ResponseWriter, r *http.Request) {
 	if !withinHost(r) {
 		http.Error(w, fmt.Sprintf(`the web page is only for connections over loopback:
@@ -23,12 +23,12 @@ func (s *Server) pages(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, overSocket := peerOf(r.Context()); !overSocket {
-		r.Header.Del(uiBase) // only there are forms answered
+		r.Header.Del(uiBase) // forms are answered only over the socket
 	}
 	s.deps.Pages.ServeHTTP(w, r)
 }
 
-// portOf returns the port that a request has come to.
+// portOf returns the local port of a request.
 func portOf(r *http.Request) string {
 	if tcp, ok := localAddr(r).(*net.TCPAddr); ok {
 		return strconv.Itoa(tcp.Port)
@@ -36,7 +36,7 @@ func portOf(r *http.Request) string {
 	return "15014"
 }
 
-// Readiness tells whether the relay serves its clients, with reasons and remarks.
+// Readiness returns whether the relay serves its clients, with reasons, notes and remarks.
 func (s *Server) Readiness() Readiness {
 	r := s.readiness()
 	if s.deps.Remarks != nil {
@@ -45,7 +45,7 @@ func (s *Server) Readiness() Readiness {
 	return r
 }
 
-// Version returns which build the relay is, its socket, and its memory.
+// Version returns the build of the relay, its socket and its memory.
 func (s *Server) Version() Version {
 	v := Version{Info: s.deps.Build, Name: s.deps.Name, Started: s.deps.Started, AdminSocket: s.socket.Load().path}
 	if s.deps.Memory == nil {

@@ -11,28 +11,28 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Readiness tells whether the relay serves its clients.
+// Readiness says whether the relay serves its clients.
 type Readiness struct {
 	Ready bool `json:"ready"`
-	// Reasons tell why the relay is not ready, or, when Ready, what is wrong nevertheless.
+	// Reasons say why the relay is not ready or, when it is Ready, why it is degraded.
 	Reasons []string `json:"reasons,omitempty"`
-	// Notes are remarks for operators about a relay that works as it is told.
+	// Notes are hints for operators that do not degrade the relay.
 	Notes []string `json:"notes,omitempty"`
 	// Config is the state of the config file.
 	Config ReloadStatus `json:"config,omitzero"`
 }
 
-// Assess works out the readiness. released tells that clients are served: every upstream is
-// known, or the wait for it is over (PROTOCOL S4). From then on an upstream that is down makes
-// the relay degraded, not unready: its resources are still served, and cutting the clients off
-// would not bring it back. An upstream that is required is an exception.
+// Assess returns the readiness. released means that clients are served: every upstream has synced or was restored,
+// or the wait for it is over (PROTOCOL S4). From then on, an upstream that is down makes the relay degraded, not
+// unready: its resources are still served, and an unready relay would not bring it back. A required upstream makes
+// it unready.
 func Assess(released bool, sources []upstreams.Status) Readiness {
 	r := Readiness{Ready: released}
 	for _, s := range sources {
 		if parts := problems(s, released); len(parts) > 0 {
 			r.Reasons = append(r.Reasons, "upstream "+s.Name+": "+strings.Join(parts, "; "))
 		}
-		if s.Frozen != nil { // somebody wants it
+		if s.Frozen != nil { // an operator wants it
 			r.Notes = append(r.Notes, "upstream "+s.Name+": "+frozen(*s.Frozen, s.Name))
 		}
 		if s.Required && (s.Stale || !s.Synced) {
@@ -45,7 +45,7 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 	return r
 }
 
-// problems returns what is wrong with an upstream. released tells that clients are served.
+// problems returns the problems of an upstream. released means that clients are served.
 func problems(s upstreams.Status, released bool) (parts []string) {
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	served, expired := Total(s.Resources), Total(s.Expired)
@@ -104,7 +104,7 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	return parts
 }
 
-// firstSync tells whether clients wait for an upstream; "" when it is known.
+// firstSync describes the wait of clients for an upstream. It is "" when there is none.
 func firstSync(s upstreams.Status, released bool) string {
 	f := s.FirstSync
 	switch {
@@ -115,7 +115,7 @@ func firstSync(s upstreams.Status, released bool) string {
 		if !f.Until.IsZero() {
 			until = ", or until " + f.Until.UTC().Format(time.RFC3339)
 		}
-		return "clients are held until it has synced" + until + ": " + f.Reason + "; let them go on without it with \"relay serve-without " + s.Name + "\""
+		return "clients are held until it has synced" + until + ": " + f.Reason + "; to serve them without it: \"relay serve-without " + s.Name + "\""
 	case released:
 		return "clients are served without it: " + f.Reason
 	}
@@ -140,7 +140,7 @@ func frozen(f intake.Frozen, upstream string) string {
 	return fmt.Sprintf("%s; unfreeze it with \"relay unfreeze %s\"", text, upstream)
 }
 
-// heldUntil tells how long a guard holds deletions.
+// heldUntil returns how long a guard holds deletions.
 func heldUntil(h intake.Held) string {
 	switch h.Clock {
 	case intake.ClockRunning:
@@ -161,7 +161,7 @@ func Total(counts map[string]int) (n int) {
 	return n
 }
 
-// Since returns " since" and the time, nothing for no time.
+// Since returns " since" and the time, or "" for the zero time.
 func Since(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -169,8 +169,8 @@ func Since(t time.Time) string {
 	return " since " + t.UTC().Format(time.RFC3339)
 }
 
-// StaleSince returns since when an upstream is stale. With later it may be so since a later time, which a
-// relay that was killed has not written.
+// StaleSince returns since when an upstream is stale. later means that a relay which was killed has not written the
+// exact time.
 func StaleSince(t time.Time, later bool) string {
 	if later && !t.IsZero() {
 		return Since(t) + " or later"
@@ -178,7 +178,7 @@ func StaleSince(t time.Time, later bool) string {
 	return Since(t)
 }
 
-// readiness adds what the server knows to what the dependencies know.
+// readiness adds the config file, the socket and the notes to the readiness of the dependencies.
 func (s *Server) readiness() Readiness {
 	r := s.deps.Ready()
 	r.Config = s.deps.ReloadStatus()
@@ -192,8 +192,8 @@ func (s *Server) readiness() Readiness {
 	return r
 }
 
-// ready answers in plain text, or with the Readiness as JSON to those who accept that. To
-// connections from other hosts it tells only whether the relay is ready.
+// ready answers in plain text or, if the request accepts it, with the Readiness as JSON. Requests from other hosts
+// get only whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	r := s.readiness()
 	if withinHost(req) {
@@ -216,7 +216,7 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	if strings.Contains(req.Header.Get("Accept"), jsonType) {
 		w.Header().Set("Content-Type", jsonType)
 		w.WriteHeader(code)
-		_ = writeJSON(w, r) // whoever asked may have gone
+		_ = writeJSON(w, r) // the client may have gone
 		return
 	}
 	w.Header().Set("Content-Type", textType)

@@ -11,7 +11,7 @@ import (
 // ReloadStatus is the state of the config file.
 type ReloadStatus = config.ReloadStatus
 
-// reloadReasons returns what is wrong with the config file.
+// reloadReasons returns the problems of the config file.
 func reloadReasons(s ReloadStatus) (reasons []string) {
 	if s.Error != "" {
 		reasons = append(reasons, "config file not loaded"+Since(s.FailingSince)+", the previous config stays: "+s.Error)
@@ -22,7 +22,7 @@ func reloadReasons(s ReloadStatus) (reasons []string) {
 	return reasons
 }
 
-// NewReloadMetrics returns the metrics of a ReloadStatus. status is called from any goroutine.
+// NewReloadMetrics returns the metrics of a ReloadStatus. status must be safe for concurrent use.
 func NewReloadMetrics(status func() ReloadStatus) []prometheus.Collector {
 	gauge := func(name, help string, value func(ReloadStatus) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(status()) })

@@ -14,7 +14,7 @@ func TestWhatIsNotKnownOfAnUpstreamIsToldWithWhatToDo(t *testing.T) {
 	source := func(f *upstreams.FirstSync) upstreams.Status {
 		return upstreams.Status{Name: "west", State: upstreams.StateConnecting, Address: "west:1", LastError: "west:1: refused", FirstSync: f}
 	}
-	const goOn = `; let them go on without it with "relay serve-without west"`
+	const goOn = `; to serve them without it: "relay serve-without west"`
 	for _, tc := range []struct {
 		name     string
 		released bool

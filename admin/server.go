@@ -33,7 +33,7 @@ const (
 	maxConnections = 256
 	// maxSocketConnections bounds the connections over the Unix socket.
 	maxSocketConnections = 64
-	// maxDebugRequests bounds the debug documents that are made at the same time.
+	// maxDebugRequests is the most debug documents that are made at the same time.
 	maxDebugRequests = 8
 )
 
@@ -46,12 +46,10 @@ const (
 type Config struct {
 	// Address is host:port. Port 0 means any.
 	Address string
-	// Socket is the absolute path of the Unix socket. It serves what Address does, and changes.
-	// Empty: none.
+	// Socket is the absolute path of the Unix socket, or empty. It serves the same as Address, and changes.
 	Socket string
-	// OwnSocketDir tells that only the relay uses the directory of the Socket: then the Server
-	// takes the permission to write there from others. Otherwise it does not open the Socket in a
-	// directory that others can write to.
+	// OwnSocketDir is set when only the relay uses the directory of the Socket. The Server then removes the
+	// write permission of others from it. Otherwise it refuses a directory to which others can write.
 	OwnSocketDir bool
 }
 
@@ -59,7 +57,7 @@ type Config struct {
 type Deps struct {
 	// Gatherer has the metrics.
 	Gatherer prometheus.Gatherer
-	// Ready may be called from any goroutine.
+	// Ready must be safe for concurrent use.
 	Ready func() Readiness
 	Debug *Debug
 	// LogLevel is read and set at /debug/loglevel.
@@ -71,26 +69,26 @@ type Deps struct {
 	Logger  *slog.Logger
 	// Controls carries out orders about upstreams.
 	Controls Controls
-	// Clusters carries out orders about clusters that were found.
+	// Clusters carries out orders about found clusters.
 	Clusters ClusterControls
 	// Reload loads the config file again.
 	Reload func(ctx context.Context) error
 	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
 
-	// The others may be nil, and may be called from any goroutine.
+	// The fields below may be nil. Their functions must be safe for concurrent use.
 
 	// Pages is the web page at /ui/.
 	Pages http.Handler
-	// Backup writes a copy of the state; nil when no state is kept.
+	// Backup writes a copy of the state. It is nil when the relay keeps no state.
 	Backup func(w io.Writer) error
-	// Notes returns other problems, a line each, which do not make the relay unready.
+	// Notes returns one line for each other problem that degrades the relay, but does not make it unready.
 	Notes func() []string
-	// Remarks returns hints about a relay that works as it is told, a line each.
+	// Remarks returns hints that do not degrade the relay, one line each.
 	Remarks func() []string
-	// Memory returns the memory in use and its limit, in bytes. A limit of math.MaxInt64 is none.
+	// Memory returns the memory in use and its limit, in bytes. The limit is math.MaxInt64 if there is none.
 	Memory func() (inUse, limit uint64)
-	// Supports are for support bundles.
+	// Supports write parts of support bundles.
 	Supports Supports
 }
 
@@ -102,12 +100,12 @@ type Server struct {
 	busy      chan struct{} // the slots of Debug
 	writing   chan struct{} // one slot: one change at a time
 	backups   chan struct{} // one slot
-	followers chan struct{} // of events
+	followers chan struct{} // a slot for each event stream
 	bundles   chan struct{} // one slot
 	level     *logLevel
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
-	// socketRetry is the constant, but for tests.
+	// socketRetry is the constant socketRetry, except in tests.
 	socketRetry time.Duration
 }
 
@@ -125,9 +123,8 @@ func New(cfg Config, deps Deps) *Server {
 	return s
 }
 
-// Run listens on the configured address and socket and serves until ctx ends; then it gives
-// requests a few seconds to finish. While the socket can not be opened it serves the address, and
-// tries again.
+// Run listens on the configured address and socket and serves until ctx ends. Then it gives requests shutdownTimeout
+// to finish. If the socket can not be opened, it serves the address and tries the socket again.
 func (s *Server) Run(ctx context.Context) error {
 	lis, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {
@@ -136,10 +133,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.Serve(ctx, lis)
 }
 
-// Serve is Run on a listener that is open already. It closes the listener.
+// Serve is Run on an open listener. It closes the listener.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.log.Info("listening for operators", "address", lis.Addr().String())
-	socket := s.openSocket() // before anybody can ask where it is
+	socket := s.openSocket() // before the first answer, which may contain its path
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.serve(ctx, netutil.LimitListener(lis, maxConnections)) })
 	g.Go(func() error { return s.level.run(ctx, s.log) })
@@ -159,8 +156,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 
 // serve serves the connections of a listener until ctx ends.
 func (s *Server) serve(ctx context.Context, lis net.Listener) error {
-	// Requests live no longer than the shutdown lasts: profiles and large documents
-	// would otherwise outlive it.
+	// The context of requests ends with the shutdown. Profiles and large documents would outlive it otherwise.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	ending, end := context.WithCancel(base)
@@ -175,7 +171,7 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return context.WithValue(base, endingKey{}, ending.Done()) },
 		ConnContext:       withPeer,
 	}
-	server.RegisterOnShutdown(end) // streams would keep it waiting
+	server.RegisterOnShutdown(end) // ends streams, for which Shutdown would wait
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
@@ -196,16 +192,15 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 	return g.Wait()
 }
 
-// Version is the build of a running relay, its name, its start, its socket, and its memory.
+// Version describes a running relay: its build, name, start, socket and memory.
 type Version struct {
 	buildinfo.Info
 	// Name is the relay's node.id.
 	Name    string    `json:"name,omitempty"`
 	Started time.Time `json:"started,omitzero"`
-	// AdminSocket is the path of the Unix socket, on the relay's own host; empty when it is
-	// not open.
+	// AdminSocket is the path of the open Unix socket on the relay's host, or empty.
 	AdminSocket string `json:"adminSocket,omitempty"`
-	// MemoryInUse and MemoryLimit are in bytes; 0 when unknown, and without a limit.
+	// MemoryInUse and MemoryLimit are in bytes. They are 0 when unknown or without a limit.
 	MemoryInUse uint64 `json:"memoryInUse,omitempty"`
 	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
 }
@@ -244,7 +239,7 @@ func (s *Server) routes() http.Handler {
 	return common(mux)
 }
 
-// common wraps all handlers.
+// common adds to all handlers the headers, the bounds and the checks that they share.
 func common(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -255,12 +250,11 @@ func common(next http.Handler) http.Handler {
 	})
 }
 
-// patientWriter gives the client writeTimeout for each part of an answer, however long
-// the whole takes to make.
+// patientWriter gives the client writeTimeout to read each part of an answer. The whole answer may take longer.
 type patientWriter struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
-	extends time.Time // when the deadline is next to be moved
+	extends time.Time // when to move the deadline next
 }
 
 // Write implements io.Writer.
@@ -274,5 +268,5 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// Unwrap serves http.ResponseController.
+// Unwrap returns the wrapped writer, for http.ResponseController.
 func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -16,10 +16,10 @@ import (
 	"meshrelay/internal/owner"
 )
 
-// socketPatience is how long another process may take to accept a connection to a socket.
+// socketPatience bounds the check whether another process serves a socket.
 const socketPatience = time.Second
 
-// peer is who is at the other end of a Unix socket.
+// peer is the process at the other end of a Unix socket.
 type peer struct {
 	UID int
 	PID int
@@ -32,7 +32,7 @@ func (p peer) String() string { return fmt.Sprintf("uid=%d pid=%d", p.UID, p.PID
 
 type peerKey struct{}
 
-// withPeer notes the peer of a connection over the socket.
+// withPeer adds the peer of a connection over the socket to ctx.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if p, ok := c.RemoteAddr().(peer); ok {
 		return context.WithValue(ctx, peerKey{}, p)
@@ -40,14 +40,13 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// peerOf returns the peer of a connection, and whether that is one over the socket.
+// peerOf returns the peer of a connection, and whether the connection is over the socket.
 func peerOf(ctx context.Context) (who peer, overSocket bool) {
 	who, overSocket = ctx.Value(peerKey{}).(peer)
 	return who, overSocket
 }
 
-// socketOnly lets through connections over the socket. The file system decides who may open
-// that.
+// socketOnly lets through requests over the socket. The file system decides who may open it.
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := peerOf(r.Context()); ok {
@@ -64,11 +63,11 @@ func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// socketState is the path of an open socket, or why it is not open.
+// socketState is the path of the open socket, or the reason why it is not open.
 type socketState struct{ path, problem string }
 
-// openSocket opens the configured socket. If that fails the relay runs without, and reports it
-// in the log and in /ready.
+// openSocket opens the configured socket. If this fails, the relay runs without it and reports it in the log and in
+// /ready.
 func (s *Server) openSocket() net.Listener {
 	if s.cfg.Socket == "" {
 		s.socket.Store(&socketState{problem: "none is configured"})
@@ -89,8 +88,8 @@ func (s *Server) openSocket() net.Listener {
 	return lis
 }
 
-// awaitSocket tries to open the configured socket until it can: another process may serve it
-// and end soon. It returns nil when ctx ends before.
+// awaitSocket tries to open the configured socket until it succeeds: another process may serve it and end soon. It
+// returns nil if ctx ends first.
 func (s *Server) awaitSocket(ctx context.Context) net.Listener {
 	retry := time.NewTicker(s.socketRetry)
 	defer retry.Stop()
@@ -106,11 +105,11 @@ func (s *Server) awaitSocket(ctx context.Context) net.Listener {
 	}
 }
 
-// closeToOthers takes from others the permission to write to a directory of this user, and
-// reports whether they had it: a mounted volume may give it (fsGroup in Kubernetes). It leaves
-// directories alone that are shared, such as /tmp. private refuses what is still open.
+// closeToOthers removes the write permission of others from a directory of this user, and reports whether it did. A
+// mounted volume may have it (fsGroup in Kubernetes). It does not change shared directories such as /tmp; private
+// refuses those.
 func closeToOthers(dir string) bool {
-	info, err := os.Lstat(dir) // a link may be another's
+	info, err := os.Lstat(dir) // another user may have made a link
 	if err != nil || !info.IsDir() || info.Mode()&fs.ModeSticky != 0 || info.Mode().Perm()&0o022 == 0 {
 		return false
 	}
@@ -118,8 +117,8 @@ func closeToOthers(dir string) bool {
 	return uid == os.Geteuid() && os.Chmod(dir, info.Mode()&^0o022) == nil
 }
 
-// listenUnix listens on a Unix socket that only its owner can open. It replaces a socket that no
-// process serves. Closing the listener removes the socket.
+// listenUnix listens on a Unix socket that only its owner can open. It replaces a socket that no process serves.
+// Closing the listener removes the socket.
 func listenUnix(path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -132,11 +131,11 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("admin socket %w", err)
 	}
 	config := net.ListenConfig{Control: closedToOthers}
-	lis, err := config.Listen(context.Background(), "unix", path) // it does not wait
+	lis, err := config.Listen(context.Background(), "unix", path) // Listen does not block
 	if err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
 	}
-	// For systems where closedToOthers does nothing.
+	// On some systems closedToOthers does nothing.
 	if err := os.Chmod(path, 0o600); err != nil {
 		lis.Close()
 		return nil, fmt.Errorf("admin socket: %w", err)
@@ -144,8 +143,8 @@ func listenUnix(path string) (net.Listener, error) {
 	return peerListener{lis.(*net.UnixListener)}, nil
 }
 
-// private returns an error unless a directory belongs to this user, only this user can write to
-// it, and others can not replace it.
+// private returns an error unless a directory belongs to this user, only this user can write to it, and others can
+// not replace it.
 func private(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -178,7 +177,7 @@ func removeStale(path string) error {
 		conn.Close()
 		return fmt.Errorf("%s: another process serves it: end that, or set admin.socket to another path", path)
 	}
-	// With a full backlog (EAGAIN) another process serves it, too.
+	// A full backlog (EAGAIN) also means that another process serves it.
 	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -208,8 +207,8 @@ type peerConn struct {
 // RemoteAddr implements net.Conn.
 func (c *peerConn) RemoteAddr() net.Addr { return c.peer }
 
-// checkServer returns an error unless a socket and the process that serves it belong to the user
-// of this process or to root.
+// checkServer returns an error unless a socket and the process that serves it belong to the user of this process or
+// to root.
 func checkServer(path string, conn net.Conn) error {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -220,7 +219,7 @@ func checkServer(path string, conn net.Conn) error {
 		return fmt.Errorf("socket %s belongs to user %d, and user %d serves it: it is not the relay's", path, uid, served.UID)
 	}
 	if !owner.Trusts(uid) {
-		return fmt.Errorf("socket %s, which the admin address names, belongs to user %d, and you are user %d: if the relay runs as that user, name the socket with --socket, or be that user", path, uid, os.Geteuid())
+		return fmt.Errorf("socket %s, given by the admin address, belongs to user %d, and you are user %d: if the relay runs as that user, use --socket, or run the command as that user", path, uid, os.Geteuid())
 	}
 	return nil
 }

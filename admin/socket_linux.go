@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// credentials returns who is at the other end of a connection over a Unix socket; -1 where the
-// system does not tell.
+// credentials returns the peer of a connection over a Unix socket. Unknown fields are -1.
 func credentials(c net.Conn) peer {
 	who := peer{UID: -1, PID: -1}
 	unix, ok := c.(*net.UnixConn)
@@ -23,9 +22,8 @@ func credentials(c net.Conn) peer {
 	return who
 }
 
-// closedToOthers sets the mode of a socket before it is bound to a path, so that others can not
-// open it for a moment either, whatever the umask is. Where the system does not allow that, the
-// caller sets the mode afterwards.
+// closedToOthers sets the mode of a socket before it is bound to a path. Without this, others could open it for a
+// moment, depending on the umask. If the system does not allow it, the caller sets the mode afterwards.
 func closedToOthers(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) })
 }

@@ -16,9 +16,8 @@ import (
 	"meshrelay/downstream"
 )
 
-// syncStatus is a client in istiod's /debug/syncz. The fields cluster_sent and so on
-// that istiod has for Envoys are absent: these clients take other types, which are in
-// Configs.
+// syncStatus is a client in istiod's /debug/syncz. It has no fields such as cluster_sent, which istiod has for
+// Envoys: clients of a relay subscribe to other types, which are in Configs.
 type syncStatus struct {
 	ClusterID    string       `json:"cluster_id,omitempty"`
 	Proxy        string       `json:"proxy,omitempty"`
@@ -27,7 +26,7 @@ type syncStatus struct {
 	Configs      []configSync `json:"configs"`
 }
 
-// configSync is what a client has of one type.
+// configSync is the state of one type of a client.
 type configSync struct {
 	TypeURL string `json:"type_url"`
 	// Status is SYNCED, STALE, NOT_SENT or ERROR.
@@ -36,7 +35,7 @@ type configSync struct {
 	NonceAcked  string    `json:"nonce_acked,omitempty"`
 	VersionSent string    `json:"version_sent,omitempty"`
 	LastSent    time.Time `json:"last_sent,omitzero"`
-	// Error is the client's last NACK, while no ACK has followed.
+	// Error is the client's last NACK, until the next ACK.
 	Error string `json:"error,omitempty"`
 }
 
@@ -66,9 +65,8 @@ func (d *Debug) syncz(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// configStatus translates the state of a type. TypeStatus.Synced already takes
-// MeshConfig, which istiod never acknowledges, for synced once it was sent (PROTOCOL S6,
-// D1).
+// configStatus translates the state of a type. TypeStatus.Synced is true for MeshConfig once it was sent, because
+// istiod never acknowledges it (PROTOCOL S6, D1).
 func configStatus(t downstream.TypeStatus) statusv3.ConfigStatus {
 	switch {
 	case t.LastNACK != "":
@@ -81,8 +79,8 @@ func configStatus(t downstream.TypeStatus) statusv3.ConfigStatus {
 	return statusv3.ConfigStatus_STALE
 }
 
-// SyncStatus returns the state of every client in the form in which the xDS type
-// istio.io/debug/syncz carries it and istioctl proxy-status prints it (PROTOCOL D1).
+// SyncStatus returns the state of every client as the xDS type istio.io/debug/syncz has it and istioctl
+// proxy-status prints it (PROTOCOL D1).
 func (d *Debug) SyncStatus() []*statusv3.ClientConfig {
 	clients := d.clients.Clients()
 	out := make([]*statusv3.ClientConfig, len(clients))
@@ -109,7 +107,7 @@ func (d *Debug) SyncStatus() []*statusv3.ClientConfig {
 	return out
 }
 
-// metadataOf returns what a client tells of itself, under istiod's names.
+// metadataOf returns the node metadata of a client, under istiod's names.
 func metadataOf(c downstream.ClientStatus) map[string]string {
 	all := map[string]string{"CLUSTER_ID": c.ClusterID, "NAMESPACE": c.Namespace, "ISTIO_VERSION": c.IstioVersion, "ISTIO_REVISION": c.Revision}
 	maps.DeleteFunc(all, func(_, v string) bool { return v == "" })
@@ -127,8 +125,8 @@ type adsClient struct {
 	ConnectedAt  time.Time         `json:"connectedAt"`
 	Address      string            `json:"address"`
 	Metadata     map[string]string `json:"metadata,omitempty"`
-	// Watches are the subscribed types. The names are empty, as they are in istiod for
-	// clients that take all of a type.
+	// Watches are the subscribed types. The lists of names are empty, as in istiod for clients that subscribe to
+	// all resources of a type.
 	Watches map[string][]string `json:"watches,omitempty"`
 }
 

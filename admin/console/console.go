@@ -1,9 +1,9 @@
-// Package console is the web page with buttons, for the one person who runs "relay ui": it shows the
-// pages of a relay, read through its Unix socket, and carries out the orders of their forms. Whoever may
-// open the socket may press a button: there is no other login.
+// Package console is the web page with buttons, for the user who runs "relay ui". It shows the pages of a relay, read
+// over its Unix socket, and carries out the orders of their forms. Who may open the socket may press the buttons:
+// there is no other login.
 //
-// A link with a token opens it, once; then a cookie does. The package must not know the command line,
-// nor how orders work.
+// A link with a token opens the page once; after that, a cookie does. The package must not know the command line or
+// how orders work.
 package console
 
 import (
@@ -24,14 +24,14 @@ import (
 
 const (
 	cookieName = "relay-ui"
-	// maxForm bounds a form, in bytes: it may have a config file.
+	// maxForm bounds a form, in bytes. A form may contain a config file.
 	maxForm = 1 << 20
 	// orderTimeout bounds an order, and planTimeout a plan.
 	orderTimeout = 30 * time.Second
 	planTimeout  = time.Minute
 )
 
-// Relay is the relay behind the socket.
+// Relay sends requests to the relay over its socket.
 type Relay interface {
 	Order(ctx context.Context, upstream, verb string, o intake.Order) (admin.Controlled, error)
 	Version(ctx context.Context) (admin.Version, error)
@@ -46,14 +46,14 @@ type Console struct {
 	host string
 
 	id, token, secret string
-	opened            atomic.Bool // the token is used up
+	opened            atomic.Bool // the token was used
 	pages             *ui.Pages
 	proxy             *httputil.ReverseProxy
 	handler           http.Handler
 }
 
-// New returns a Console for a server at host, an address with its port: a request for another host is
-// refused. adminAddress is the relay's, for the commands that pages show.
+// New returns a Console for a server at host, which is host:port. It refuses requests for other hosts. adminAddress
+// is the admin address of the relay, for the commands that pages show.
 func New(relay Relay, host, adminAddress string, plan func(ctx context.Context, config []byte) (string, error)) (*Console, error) {
 	pages, err := ui.New(ui.Data{Admin: adminAddress})
 	if err != nil {
@@ -62,7 +62,7 @@ func New(relay Relay, host, adminAddress string, plan func(ctx context.Context, 
 	c := &Console{relay: relay, plan: plan, host: host, id: random(), token: random(), secret: random(), pages: pages}
 	c.proxy = &httputil.ReverseProxy{
 		Transport:     relay.OverSocket(),
-		FlushInterval: -1, // hints are sent as they come
+		FlushInterval: -1, // send hints at once
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "localhost", "localhost"
 			r.Out.URL.Path, r.Out.URL.RawPath = strings.TrimPrefix(r.In.URL.Path, "/"+c.id), strings.TrimPrefix(r.In.URL.RawPath, "/"+c.id)
@@ -83,15 +83,15 @@ func New(relay Relay, host, adminAddress string, plan func(ctx context.Context, 
 	return c, nil
 }
 
-// random returns 128 bits, as a word.
+// random returns 128 random bits as a word.
 func random() string {
 	b := make([]byte, 16)
-	_, _ = rand.Read(b) // it never fails
+	_, _ = rand.Read(b) // Read never fails
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
 }
 
-// base is the path of the pages. No other page knows it: a cookie is sent to every port of a host,
-// and this one's path keeps it from those of others.
+// base is the path of the pages, which is secret. A browser sends a cookie to every port of a host; the path in the
+// cookie keeps it from the servers of other ports.
 func (c *Console) base() string { return "/" + c.id + ui.Path }
 
 // Link returns the address that opens the Console, once.
@@ -101,14 +101,14 @@ func (c *Console) Link() string { return "http://" + c.host + "/" + c.id + "/?to
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ui.SetHeaders(w.Header())
 	if r.Host != c.host { // another name that resolves to this host
-		http.Error(w, "the request names another host than "+c.host, http.StatusForbidden)
+		http.Error(w, "the host of the request is not "+c.host, http.StatusForbidden)
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	c.handler.ServeHTTP(w, r)
 }
 
-// open takes the token and gives the cookie.
+// open checks the token and sets the cookie.
 func (c *Console) open(w http.ResponseWriter, r *http.Request) {
 	if !same(r.URL.Query().Get("token"), c.token) || !c.opened.CompareAndSwap(false, true) {
 		if c.isKnown(r) {
@@ -134,7 +134,7 @@ func (c *Console) isKnown(r *http.Request) bool {
 func (c *Console) known(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !c.isKnown(r) {
-			http.Error(w, "this page is for whoever has opened the link of \"relay ui\"", http.StatusForbidden)
+			http.Error(w, "this page is for the browser that opened the link of \"relay ui\"", http.StatusForbidden)
 			return
 		}
 		next(w, r)
@@ -149,13 +149,13 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request) {
 		c.pages.ServeHTTP(w, own)
 		return
 	}
-	for name := range w.Header() { // the relay sets them
+	for name := range w.Header() { // the relay sets its own
 		w.Header().Del(name)
 	}
 	c.proxy.ServeHTTP(w, r)
 }
 
-// answer answers with a page of the Console's own.
+// answer answers with a page of the Console itself.
 func (c *Console) answer(w http.ResponseWriter, r *http.Request, page *ui.Page, code int) {
 	ui.SetHeaders(w.Header())
 	ctx, cancel := context.WithTimeout(r.Context(), orderTimeout)

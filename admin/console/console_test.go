@@ -183,7 +183,7 @@ func TestAButtonNeedsTheNameTheHoldAndAReason(t *testing.T) {
 	if got := strings.Join(f.relay.orders, ", "); got != "release east, rollback east, freeze east, unfreeze east" {
 		t.Error(got)
 	}
-	if w := f.do(http.MethodPost, f.base()+"/act/release", form("dryRun", "true")); !strings.Contains(w.Body.String(), "Nothing has changed") || !f.relay.last.DryRun || f.relay.last.Hold != "abc" {
+	if w := f.do(http.MethodPost, f.base()+"/act/release", form("dryRun", "true")); !strings.Contains(w.Body.String(), "nothing was changed") || !f.relay.last.DryRun || f.relay.last.Hold != "abc" {
 		t.Errorf("a dry run: %s %+v", w.Body, f.relay.last)
 	}
 	f.relay.err = intake.NotPossible("hold abc has grown by 2 since\n  + a/B c/<script>")

@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// order carries out an order of a form.
+// order carries out the order of a form.
 func (c *Console) order(w http.ResponseWriter, r *http.Request, verb string) {
 	if err := r.ParseForm(); err != nil {
 		c.refuse(w, r, verb, err)
@@ -37,19 +37,19 @@ func (c *Console) order(w http.ResponseWriter, r *http.Request, verb string) {
 	}
 	title := "Done: " + verb + " " + upstream
 	if o.DryRun {
-		title = "Nothing has changed: " + verb + " " + upstream + " was only tried"
+		title = "Dry run, nothing was changed: " + verb + " " + upstream
 	}
 	text := view.Ordered(done, verb, o)
 	c.answer(w, r, &ui.Page{
 		Title: title, Lead: ui.State{Level: ui.OK, Text: firstLine(text)}, Command: "relay upstreams " + upstream,
 		Sections: []ui.Section{
-			{ID: "effect", Title: "What it changes", Code: text + "\n"},
-			{ID: "next", Text: []ui.State{{Level: ui.None, Text: "Look at upstream " + upstream, Href: "/upstreams/" + url.PathEscape(upstream)}}},
+			{ID: "effect", Title: "Effect", Code: text + "\n"},
+			{ID: "next", Text: []ui.State{{Level: ui.None, Text: "Show upstream " + upstream, Href: "/upstreams/" + url.PathEscape(upstream)}}},
 		},
 	}, http.StatusOK)
 }
 
-// orderOf returns the order of a form. It needs the name of the upstream, typed, and a reason.
+// orderOf returns the order of a form. The form must have a reason, and the name of the upstream, typed by the user.
 func orderOf(form url.Values, verb string) (upstream string, o intake.Order, err error) {
 	upstream = form.Get("upstream")
 	o = intake.Order{Reason: strings.TrimSpace(form.Get("reason")), DryRun: form.Get("dryRun") == "true"}
@@ -59,7 +59,7 @@ func orderOf(form url.Values, verb string) (upstream string, o intake.Order, err
 	case form.Get("confirm") != upstream:
 		return "", o, fmt.Errorf("not confirmed: type the name of the upstream, %s", upstream)
 	case o.Reason == "":
-		return "", o, errors.New("give a reason, for those who look later")
+		return "", o, errors.New("missing reason: it is recorded in the journal")
 	}
 	switch verb {
 	case "release":
@@ -73,14 +73,14 @@ func orderOf(form url.Values, verb string) (upstream string, o intake.Order, err
 	case "freeze":
 		if text := strings.TrimSpace(form.Get("for")); text != "" {
 			if o.For, err = time.ParseDuration(text); err != nil || o.For <= 0 {
-				err = fmt.Errorf("freeze for %.32q: want a time, as in 4h or 90m", text)
+				err = fmt.Errorf("freeze for %.32q: want a duration, such as 4h or 90m", text)
 			}
 		}
 	}
 	return upstream, o, err
 }
 
-// what answers what a config file would change.
+// what answers with the changes that a config file would make.
 func (c *Console) what(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		c.refuse(w, r, "plan", err)
@@ -100,7 +100,7 @@ func (c *Console) what(w http.ResponseWriter, r *http.Request) {
 	}, http.StatusOK)
 }
 
-// refuse tells what is wrong with a form, or why the relay refuses it.
+// refuse answers with the mistake in a form, or with the reason why the relay refuses it.
 func (c *Console) refuse(w http.ResponseWriter, r *http.Request, verb string, err error) {
 	code, text := http.StatusUnprocessableEntity, strings.Join(errlist.Lines(err), "\n")
 	var large *http.MaxBytesError

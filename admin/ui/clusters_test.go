@@ -30,7 +30,7 @@ func TestFoundClustersAreOnThePageOfUpstreams_WithTheCommandForThoseThatAreGone(
 		"Found clusters", "fleet: 4 clusters from secrets in istio-system, read 60s ago", "mounted: 0 clusters from directory /clusters, never read: no such directory",
 		"bad in secret istio-system/bad is not followed: no kubeconfig", "and 2 more that are not followed: relay clusters",
 		"<code>relay clusters release fleet</code>", "<code>relay clusters remove fleet south</code>", "Release 2 held clusters of fleet",
-		`href="/ui/upstreams/west"`, "the new kubeconfig is not used, the last good one is: it is not a kubeconfig", "4 clusters",
+		`href="/ui/upstreams/west"`, "the new kubeconfig is wrong, and the last good one stays in use: it is not a kubeconfig", "4 clusters",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in\n%s", want, body)

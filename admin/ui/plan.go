@@ -1,7 +1,7 @@
 package ui
 
-// withoutViews tells what a plan can not answer.
-const withoutViews = "A plan is of the whole merge: it does not tell what the views of the file leave out for some clients."
+// withoutViews describes the limit of a plan.
+const withoutViews = "A plan ignores views: it is the plan for a client without a view."
 
 // planPage answers: what would happen if? The work is that of a command, on the side of whoever asks.
 func (p *Pages) planPage(*request) (*Page, error) {

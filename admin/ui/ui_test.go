@@ -409,7 +409,7 @@ func TestTheTimelineTellsHowManyToolsItLeavesOut(t *testing.T) {
 
 func TestTheWhatIfTellsThatViewsAreNoPartOfAPlan(t *testing.T) {
 	f := newFixture(t, 1)
-	if _, body, _ := f.get(t, "/plan"); !strings.Contains(body, "A plan is of the whole merge: it does not tell what the views of the file leave out for some clients.") {
+	if _, body, _ := f.get(t, "/plan"); !strings.Contains(body, "A plan ignores views: it is the plan for a client without a view.") {
 		t.Error(body)
 	}
 }

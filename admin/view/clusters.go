@@ -47,7 +47,7 @@ var Clusters = Columns[Cluster]{
 	text("Found in", func(c Cluster) string { return c.Origin }),
 	text("Remark", func(c Cluster) string {
 		if c.Problem != "" {
-			return "the new kubeconfig is not used, the last good one is: " + OneLine(c.Problem)
+			return "the new kubeconfig is wrong, and the last good one stays in use: " + OneLine(c.Problem)
 		}
 		return OneLine(c.Note)
 	}),
@@ -81,21 +81,21 @@ func rank(c Cluster) int {
 	return 3
 }
 
-// Part returns how many clusters a part of the config has found, and when it was read.
+// Part describes a part of the config: how many clusters it has found, and when it was read.
 func Part(part clusters.Status, now time.Time) (string, Level) {
 	text := fmt.Sprintf("%s: %s from %s, ", part.Name, Count(len(part.Clusters), "cluster"), part.From)
 	switch {
 	case part.Error != "" && part.ReadAt.IsZero():
 		return text + "never read: " + OneLine(part.Error), Bad
 	case part.Error != "":
-		return text + "last read " + Ago(part.ReadAt, now) + " ago, and not now: " + OneLine(part.Error), Warn
+		return text + "last read " + Ago(part.ReadAt, now) + " ago, now it fails: " + OneLine(part.Error), Warn
 	case part.ReadAt.IsZero():
 		return text + "not read yet", Warn
 	}
 	return text + "read " + Ago(part.ReadAt, now) + " ago", OK
 }
 
-// NotFollowed returns why something that was found is not followed.
+// NotFollowed says why a found cluster is not followed.
 func NotFollowed(r registry.Refused) string {
 	return cmp.Or(r.ID, "all") + " in " + r.Origin + " is not followed: " + OneLine(r.Reason)
 }

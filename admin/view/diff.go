@@ -16,7 +16,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Changes are the differences between two sets of objects, such as what is served and what a plan would serve.
+// Changes are the differences between two sets of objects, such as those of a running relay and of a plan.
 type Changes struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
@@ -41,8 +41,8 @@ type Change struct {
 
 type objectKey [3]string // kind, namespace and name
 
-// Compare returns the changes that make the objects of before into those of after. Objects of the same
-// resourceVersion are equal.
+// Compare returns the changes that turn the objects before into the objects after. Objects with the same
+// resourceVersion count as equal.
 func Compare(before, after []kube.Object) Changes {
 	index := func(objects []kube.Object) map[objectKey]*kube.Object {
 		out := make(map[objectKey]*kube.Object, len(objects))
@@ -83,11 +83,11 @@ func sourceOf(o *kube.Object) string {
 	return mirror.ParseProvenance(o.Metadata.Annotations[mirror.ProvenanceAnnotation]).Source
 }
 
-// maxDifferences bounds the differences in a text, in bytes, unless all are wanted: a terminal takes 100 KB,
-// and a table comes before them.
+// maxDifferences bounds the differences in a text with SomeDiffs, in bytes. With the table before them, the output on
+// a terminal stays below 100 KB.
 const maxDifferences = 60_000
 
-// Diffs says which differences a text has.
+// Diffs says which differences a text contains.
 type Diffs int
 
 // The choices.
@@ -97,8 +97,8 @@ const (
 	AllDiffs
 )
 
-// Differences returns the differences of changes as diff -u prints them, and how many it leaves out. before
-// and after name the two sides.
+// Differences returns the differences of changes as diff -u prints them, and the number that it leaves out. before
+// and after are the names of the two sides.
 func Differences(all []Change, before, after string, wanted Diffs) string {
 	if wanted == NoDiffs {
 		return ""
@@ -130,7 +130,7 @@ func Difference(oldName string, old *kube.Object, newName string, cur *kube.Obje
 	return "\n" + string(d)
 }
 
-// objectText returns an object as YAML, and nil for nil.
+// objectText returns an object as YAML, or nil for nil.
 func objectText(o *kube.Object) ([]byte, error) {
 	if o == nil {
 		return nil, nil
@@ -142,19 +142,19 @@ func objectText(o *kube.Object) ([]byte, error) {
 	return plain.YAML()
 }
 
-// RevisionDiff returns the changes of a revision as differences, and counts them.
+// RevisionDiff describes a revision: its differences and their numbers.
 func RevisionDiff(d admin.RevisionDiff, wanted Diffs) string {
 	var out strings.Builder
 	r := d.Revision
 	fmt.Fprintf(&out, "revision %d of %s, by %s\n", r.ID, r.Time.UTC().Format(time.RFC3339), cmp.Or(r.By, "upstream"))
 	if d.Oldest {
-		out.WriteString("It is the oldest revision that is kept: all of its resources are shown as added.\n")
+		out.WriteString("This is the oldest kept revision: all its resources are shown as added.\n")
 	}
 	all := Compare(d.Before, d.After)
 	out.WriteString(Differences(all.Changes, "before", "after", wanted))
 	fmt.Fprintf(&out, "\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
 	if d.More > 0 {
-		fmt.Fprintf(&out, ", and %d more that the relay leaves out (\"relay state export\" has the present ones)", d.More)
+		fmt.Fprintf(&out, ", and %d more are left out (\"relay state export\" has the current resources)", d.More)
 	}
 	out.WriteString("\n")
 	return out.String()

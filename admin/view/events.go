@@ -8,10 +8,10 @@ import (
 	"meshrelay/events"
 )
 
-// maxEventNames bounds the resources of an event that a line names.
+// maxEventNames is the most resources of an event that a line names.
 const maxEventNames = 3
 
-// EventText returns what happened in one sentence, without the client.
+// EventText describes an event in one sentence, without its client.
 func EventText(e *events.Event) string {
 	var b strings.Builder
 	b.WriteString(e.Text)
@@ -42,7 +42,7 @@ func EventText(e *events.Event) string {
 	return strings.TrimSpace(b.String())
 }
 
-// EventBy returns who caused an event: an operator by name, or a part of the relay.
+// EventBy returns the cause of an event: the name of an operator, or a part of the relay.
 func EventBy(e *events.Event) string {
 	if e.Operator != nil {
 		return e.Operator.String()
@@ -50,7 +50,7 @@ func EventBy(e *events.Event) string {
 	return string(e.By)
 }
 
-// EventStages returns how long a change took to reach the clients, and "" when that is not known.
+// EventStages returns how long a change took to reach the clients, or "" when this is unknown.
 func EventStages(s *events.Stages) string {
 	if s == nil || s.Merged.IsZero() {
 		return ""

@@ -24,11 +24,11 @@ func Ordered(c admin.Controlled, verb string, o intake.Order) string {
 	case c.DryRun:
 		return would + "unfrozen: " + effect(c.Effect)
 	case verb == "unfreeze" && c.Frozen != nil:
-		return fmt.Sprintf("upstream %s was frozen again by somebody else", c.Name)
+		return fmt.Sprintf("upstream %s was frozen again by another operator", c.Name)
 	case verb == "unfreeze":
 		return fmt.Sprintf("upstream %s is unfrozen", c.Name)
 	case c.Frozen == nil:
-		return fmt.Sprintf("upstream %s was unfrozen by somebody else", c.Name)
+		return fmt.Sprintf("upstream %s was unfrozen by another operator", c.Name)
 	}
 	text := fmt.Sprintf("upstream %s is frozen", c.Name)
 	if c.Frozen.Revision != 0 {
@@ -53,12 +53,12 @@ func released(c admin.Controlled) string {
 	}
 	text += fmt.Sprintf(", %d still held", c.Effect.Held) + changed(c.Effect)
 	if c.Effect.Held > 0 && !c.DryRun {
-		text += fmt.Sprintf("\nSee what is still held: relay held %s", c.Name)
+		text += fmt.Sprintf("\nTo list the held deletions: relay held %s", c.Name)
 	}
 	return text
 }
 
-// effect counts and lists what an order changes.
+// effect counts and lists the resources that an order changes.
 func effect(e intake.Effect) string {
 	text := fmt.Sprintf("%d added, %d changed, %d removed, ", e.Added, e.Changed, e.Removed-e.Held)
 	if e.Held > 0 {
@@ -67,7 +67,7 @@ func effect(e intake.Effect) string {
 	return text + fmt.Sprintf("%d unchanged", e.Kept) + changed(e)
 }
 
-// changed lists the resources that an order changes, a line for each.
+// changed lists the resources that an order changes, one per line.
 func changed(e intake.Effect) (text string) {
 	for _, line := range e.Resources {
 		text += "\n  " + OneLine(line)

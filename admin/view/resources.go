@@ -70,7 +70,7 @@ var NotChecked = Columns[conflicts.NotFollowed]{
 	text("Reason", func(n conflicts.NotFollowed) string { return n.Reason }),
 }
 
-// maxClaims bounds the claims of a host that are listed.
+// maxClaims is the most claims of a host that are listed.
 const maxClaims = 16
 
 // Claims lists the resources that claim a host.
@@ -129,14 +129,14 @@ func Headline(e admin.Explanation, now time.Time) string {
 	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
 }
 
-// because returns the reason for the outcome of a copy as its upstream's state explains it, or "".
+// because returns the reason for the outcome of a copy that lies in the state of its upstream, or "".
 func because(c admin.SourceCopy) string {
 	unfreeze := ": relay unfreeze " + c.Upstream
 	switch {
 	case c.ServedAs != nil:
 		return "served as " + c.ServedAs.String()
 	case c.Outcome == admin.Changing:
-		return "changing right now, ask again"
+		return "changing right now, try again"
 	case c.Outcome == admin.Expired:
 		return "expired by its staleness rules, upstream out of contact" + admin.StaleSince(c.StaleSince, c.StaleLater)
 	case c.Outcome == admin.Frozen && c.Frozen != nil && c.Frozen.Revision != 0:

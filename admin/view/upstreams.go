@@ -106,7 +106,7 @@ var Deletions = Columns[intake.HeldDeletion]{
 	age("Held", func(d intake.HeldDeletion) time.Time { return d.Since }),
 }
 
-// maxKeys bounds the keys of a revision that are shown.
+// maxKeys is the most keys of a revision that are shown.
 const maxKeys = 3
 
 // Revisions are the columns of a table of revisions.
@@ -206,8 +206,8 @@ func AddressState(all []adsclient.AddressStatus, i int, now time.Time) string {
 	return "not tried"
 }
 
-// lastContact returns when a stale upstream was last in contact, as in "5m ago". After a kill the relay knows
-// only the last time that it wrote to disk.
+// lastContact returns when a stale upstream was last in contact, such as "5m ago". After a kill, the relay knows only
+// the last time on disk.
 func lastContact(u upstreams.Status, now time.Time) string {
 	if u.StaleLater {
 		return "when the relay was killed, at most " + Ago(u.StaleSince, now) + " ago"

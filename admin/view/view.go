@@ -1,9 +1,9 @@
-// Package view defines what the terminal and the web page show alike: the columns of tables, states,
-// and sentences about upstreams, clusters, clients, resources and orders.
+// Package view defines what both the terminal and the web page show: columns of tables, states, and sentences about
+// upstreams, clusters, clients, resources and orders.
 //
-// A text may contain what servers and clients sent. Whoever prints it escapes control characters.
+// Its texts may contain input of servers and clients. The caller must escape control characters.
 //
-// The package must not know how a terminal or a page lays a table out.
+// The package must not know how a terminal or a page formats a table.
 package view
 
 import (
@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Level says how well something is.
+// Level says how good or bad a state is.
 type Level string
 
 // The levels.
@@ -27,7 +27,7 @@ const (
 	None Level = "none" // neither good nor bad
 )
 
-// OKIf returns OK if ok is true, else otherwise.
+// OKIf returns OK if ok is true, and otherwise the level otherwise.
 func OKIf(ok bool, otherwise Level) Level {
 	if ok {
 		return OK
@@ -39,13 +39,13 @@ func OKIf(ok bool, otherwise Level) Level {
 type Cell struct {
 	Text  string
 	Level Level
-	// Time is shown as an age, Until as the time that is left. Text is empty then.
+	// Time is shown as an age, Until as the time that is left. Text is then empty.
 	Time, Until time.Time
-	// Number tells that Text is a number.
+	// Number is set when Text is a number.
 	Number bool
 }
 
-// Column is a column of a table with a row for each T. The time is the present.
+// Column is a column of a table with a row for each T. The time argument of Cell is the current time.
 type Column[T any] struct {
 	Title string
 	Cell  func(T, time.Time) Cell
@@ -54,7 +54,7 @@ type Column[T any] struct {
 // Columns are the columns of a table.
 type Columns[T any] []Column[T]
 
-// Pick returns the columns with these titles, in this order. It panics when a title does not exist.
+// Pick returns the columns with these titles, in this order. It panics if a title does not exist.
 func (c Columns[T]) Pick(titles ...string) (picked Columns[T]) {
 	for _, title := range titles {
 		i := slices.IndexFunc(c, func(column Column[T]) bool { return column.Title == title })
@@ -107,7 +107,7 @@ func Count(n int, thing string) string {
 	return strconv.Itoa(n) + " " + thing + Agree(n, "", "s")
 }
 
-// Agree returns the form of a word that goes with a number.
+// Agree returns one or many, as the number n demands.
 func Agree(n int, one, many string) string {
 	if n == 1 {
 		return one
@@ -160,10 +160,10 @@ func ClockTime(text string, now time.Time) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%.32q: want a time in UTC, as in 03:12 or 2026-11-22T03:12:00Z", text)
+	return time.Time{}, fmt.Errorf("%.32q: want a time in UTC, such as 03:12 or 2026-11-22T03:12:00Z", text)
 }
 
-// Symbol returns a character for readers who see no colors.
+// Symbol returns a character that shows the level without colors.
 func (l Level) Symbol() string {
 	switch l {
 	case OK:
