@@ -14,7 +14,7 @@ func TestFreezeTextNamesItsEnd(t *testing.T) {
 	some := frozen
 	some.Resources = map[string]int{"a/B": 2}
 	for want, c := range map[string]admin.Controlled{
-		"upstream east was unfrozen by another operator":                                                                                    {Status: upstreams.Status{Name: "east"}},
+		"upstream east was unfrozen by another operator":                                                                                 {Status: upstreams.Status{Name: "east"}},
 		`upstream east is frozen at revision 3, with 0 resources, until "relay unfreeze east"`:                                           {Status: frozen, KeepsState: true},
 		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"`:                                           {Status: some, KeepsState: true},
 		`upstream east is frozen at revision 3, with 2 resources, until "relay unfreeze east"; without state.dir, a restart undoes this`: {Status: some},
