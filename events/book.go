@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	"meshrelay/internal/text"
@@ -253,15 +254,7 @@ func (b *book) at(i int) *Event { return b.ring[(b.head+i)%len(b.ring)] }
 
 // after returns the place of the first event with a higher Seq.
 func (b *book) after(seq uint64) int {
-	low, high := 0, b.n
-	for low < high {
-		if mid := (low + high) / 2; b.at(mid).Seq > seq {
-			high = mid
-		} else {
-			low = mid + 1
-		}
-	}
-	return low
+	return sort.Search(b.n, func(i int) bool { return b.at(i).Seq > seq })
 }
 
 // settle notes that the stages of an event will not change any more.
