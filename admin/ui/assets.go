@@ -13,13 +13,13 @@ import (
 //go:embed vendor/idiomorph.min.js vendor/uPlot.iife.min.js vendor/uPlot.min.css static/live.js static/style.css static/icon.svg
 var assetFiles embed.FS
 
-// asset is a file that browsers keep for ever: its address has the hash of its content.
+// asset is a file that browsers cache without end: its address contains the hash of its content.
 type asset struct {
 	content     []byte
 	contentType string
 }
 
-// loadAssets returns the assets by the address below the path of the pages, and the addresses by name.
+// loadAssets returns the assets by path below the path of the pages, and these paths by file name.
 func loadAssets() (byPath map[string]asset, paths map[string]string, err error) {
 	byPath, paths = map[string]asset{}, map[string]string{}
 	types := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
@@ -39,13 +39,13 @@ func loadAssets() (byPath map[string]asset, paths map[string]string, err error) 
 	return byPath, paths, err
 }
 
-// HasAsset reports whether an address, below the path of the pages, is that of a file.
+// HasAsset reports whether there is an asset at a path below the path of the pages.
 func (p *Pages) HasAsset(at string) bool {
 	_, has := p.assets[at]
 	return has
 }
 
-// asset answers with a file.
+// asset answers with an asset.
 func (p *Pages) asset(w http.ResponseWriter, r *http.Request) {
 	a, ok := p.assets[strings.TrimPrefix(r.URL.Path, Path)]
 	if !ok {

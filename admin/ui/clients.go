@@ -36,12 +36,12 @@ func (p *Pages) clientList(r *request) (*Page, error) {
 	}, nil
 }
 
-// clientPage answers: what did this client get?
+// clientPage shows one client and its types.
 func (p *Pages) clientPage(r *request) (*Page, error) {
 	all := p.data.Clients.Clients()
 	i := slices.IndexFunc(all, func(c downstream.ClientStatus) bool { return c.Connection == r.get("id") })
 	if i < 0 {
-		return nil, notFound("No client has the connection %.200q: it may have connected anew.", r.get("id"))
+		return nil, notFound("No client has the connection %.200q: it may have connected again.", r.get("id"))
 	}
 	c := all[i]
 	name := view.ClientName(c.NodeID)
@@ -62,7 +62,7 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 		}
 	}
 	page.Sections = []Section{
-		{ID: "node", Title: "The client", Text: rejections, Facts: facts},
+		{ID: "node", Title: "Client", Text: rejections, Facts: facts},
 		{ID: "types", Title: "Types", Table: typeTable(c, r.now)},
 	}
 	return page, nil

@@ -8,7 +8,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-// clusterSections shows the found clusters, and is empty where the config has no "clusters".
+// clusterSections shows the found clusters. It is empty if the config has no "clusters".
 func (p *Pages) clusterSections(r *request) []Section {
 	parts := p.data.Clusters()
 	if len(parts) == 0 {
@@ -36,7 +36,7 @@ func (p *Pages) clusterSections(r *request) []Section {
 	return []Section{all, decide}
 }
 
-// notFollowed lists what was found and is not followed.
+// notFollowed lists found clusters that are not followed.
 func (p *Pages) notFollowed(part clusters.Status) (list []State) {
 	for _, one := range part.Refused[:min(len(part.Refused), maxReasons)] {
 		list = append(list, say(Warn, view.NotFollowed(one)))
@@ -65,7 +65,7 @@ func (p *Pages) clusterTable(parts []clusters.Status, r *request) *Table {
 	return t
 }
 
-// clusterActions are what a person can do about the clusters of a part.
+// clusterActions returns the actions for the clusters of a part.
 func clusterActions(part clusters.Status) (list []Action) {
 	held := 0
 	for _, c := range part.Clusters {
@@ -76,7 +76,7 @@ func clusterActions(part clusters.Status) (list []Action) {
 			command := "relay clusters remove " + word(part.Name) + " " + word(c.ID)
 			list = append(list, Action{
 				Title: "Remove " + cut(c.ID), Command: command,
-				Why: "Its kubeconfig is gone, and what it gave is served. It goes with its resources, state and history.",
+				Why: "Its kubeconfig is gone, and its resources are still served. This removes them, with its state and history.",
 			})
 		}
 	}
@@ -85,7 +85,7 @@ func clusterActions(part clusters.Status) (list []Action) {
 	}
 	release := Action{
 		Title: fmt.Sprintf("Release %s of %s", view.Count(held, "held cluster"), part.Name), Command: "relay clusters release " + word(part.Name),
-		Why: "Their kubeconfigs are gone together, and what they gave is served. If that is meant, they are orphaned from then on, and removed after removeAfter.",
+		Why: "Their kubeconfigs are gone together, and their resources are still served. If this is intended, release them: they become orphaned, and are removed after removeAfter.",
 	}
 	return append([]Action{release}, list...)
 }

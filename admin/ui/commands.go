@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// The addresses that commands use when nothing else is given.
+// The addresses that commands use by default.
 const (
 	usualAdmin = "127.0.0.1:15014"
 	usualXDS   = "127.0.0.1:15010"
 )
 
-// withoutRelay are the commands that ask no running relay.
+// withoutRelay are the commands that need no running relay.
 var withoutRelay = []string{"validate", "doctor"}
 
-// here returns a command with the address of this relay, unless commands ask there anyway. It does so
-// once.
+// here returns a command with the address of this relay, unless it is the default or the command has it already.
 func (p *Pages) here(command string) string {
 	words := strings.Fields(command)
 	if len(words) < 2 || words[0] != "relay" || slices.Contains(withoutRelay, words[1]) {
@@ -34,8 +33,8 @@ func (p *Pages) here(command string) string {
 	return command + flag + word(address)
 }
 
-// reach returns how to reach an address that a relay listens on, from its own host. It is empty for the
-// usual one, and for none.
+// reach returns the address by which a listen address is reached from the relay's host. It is empty for the usual
+// address and for an invalid one.
 func reach(address, usual string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || port == "0" {

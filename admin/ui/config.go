@@ -7,7 +7,7 @@ import (
 	"meshrelay/internal/bundle"
 )
 
-// configPage shows the effective config, with all secrets hidden, as support bundles do.
+// configPage shows the state of the config file, and the effective config without secrets.
 func (p *Pages) configPage(r *request) (*Page, error) {
 	text, err := p.data.Config()
 	if err != nil {
@@ -26,14 +26,14 @@ func (p *Pages) configPage(r *request) (*Page, error) {
 		problems = append(problems, say(Warn, "restart needed for "+strings.Join(status.NeedsRestart, ", ")))
 	}
 	if status.Error != "" {
-		page.Lead = say(Bad, "The config file can not be loaded; the config before it stays.")
+		page.Lead = say(Bad, "The config file can not be loaded; the previous config stays.")
 		facts = append(facts, Fact{"Not loaded since", at(status.FailingSince)})
 		for _, mistake := range status.Mistakes[:min(len(status.Mistakes), maxReasons)] {
 			problems = append(problems, say(Bad, mistake))
 		}
 	}
 	page.Sections = []Section{
-		{ID: "file", Title: "The file", Text: problems, Facts: facts},
+		{ID: "file", Title: "Config file", Text: problems, Facts: facts},
 		{ID: "effective", Title: "Effective config, with all defaults", Code: Bounded(string(bundle.Redact(text)), validate)},
 	}
 	return page, nil

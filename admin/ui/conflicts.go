@@ -8,7 +8,7 @@ import (
 	"meshrelay/federation/conflicts"
 )
 
-// conflictPage answers: who shadows what?
+// conflictPage shows the resources and hosts on which upstreams conflict.
 func (p *Pages) conflictPage(r *request) (*Page, error) {
 	keys, hosts := p.data.Conflicts()
 	page := &Page{
@@ -69,7 +69,7 @@ func (p *Pages) hostTable(r *request) *Table {
 		t.Summary = fmt.Sprintf("%d of %s", len(t.Rows), view.Count(n, "host"))
 	}
 	if n > len(t.Rows) {
-		t.Summary += "; search to see others, or: " + p.here("relay conflicts")
+		t.Summary += "; search for others, or list all: " + p.here("relay conflicts")
 	}
 	return t
 }

@@ -14,7 +14,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// Resources is the merged view, as the pages read it.
+// Resources reads the merged resources.
 type Resources interface {
 	Kinds() []mirror.Kind
 	Counts() map[mirror.Kind]int
@@ -22,7 +22,7 @@ type Resources interface {
 	Resolve(key mirror.Key) mirror.Resolution
 }
 
-// Clients are the connected clients, as the pages read them.
+// Clients reads the connected clients.
 type Clients interface {
 	Clients() []downstream.ClientStatus
 }
@@ -33,7 +33,7 @@ type Server interface {
 	Version() admin.Version
 }
 
-// Data is what the pages show. The functions may be called from any goroutine. None is nil.
+// Data reads what the pages show. All functions must be set, and safe for concurrent use.
 type Data struct {
 	Resources Resources
 	Clients   Clients
@@ -41,18 +41,18 @@ type Data struct {
 	// Clusters returns the state of each element of "clusters" in the config.
 	Clusters func() []clusters.Status
 	Explain  func(q url.Values) (*admin.Explanation, error)
-	// Contests, HostConflicts and NotFollowed are as in admin.Views, and Conflicts how many keys
-	// and hosts there are of them.
+	// Contests, HostConflicts and NotFollowed are as in admin.Views. Conflicts counts the keys and hosts in
+	// conflict.
 	Contests      func(kinds ...mirror.Kind) []conflicts.KeyConflict
 	HostConflicts func() []conflicts.HostConflict
 	NotFollowed   func() []conflicts.NotFollowed
 	Conflicts     func() (keys, hosts int)
-	// Apart tells why the claims of a host are not united.
+	// Apart returns why the claims of a host are not united.
 	Apart   func(conflicts.HostConflict) string
 	LeftOut func() []intake.LeftOut
 	Held    func(upstream string) ([]intake.HeldUpstream, error)
 	History func(upstream string) ([]state.Revision, error)
-	// Diff returns what a revision has changed. Its cost grows with what the history has.
+	// Diff returns the changes of a revision. Its cost grows with the length of the history.
 	Diff func(upstream string, revision uint64) (upstreams.Differences, error)
 	// Events returns a page of the journal.
 	Events func(events.Query) events.Page
@@ -62,7 +62,7 @@ type Data struct {
 	Config func() ([]byte, error)
 	// ConfigFile is the path of the config file.
 	ConfigFile string
-	// Admin is the admin address of the relay, and XDS the address of a listener, as the config has
-	// them: commands that are shown name those that are not the usual ones.
+	// Admin is the admin address of the relay, and XDS the address of a listener, as in the config. The shown
+	// commands contain them if they are not the defaults.
 	Admin, XDS string
 }

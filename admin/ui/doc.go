@@ -1,10 +1,10 @@
-// Package ui is the web page of a relay, at /ui/ of its admin address. Small functions give it data; it
-// makes a page of that, and writes the page as HTML that works without JavaScript. With JavaScript, the
-// page renews itself when something that it shows has changed.
+// Package ui makes the web pages of a relay, at /ui/ of its admin address. It reads data through small functions,
+// makes a Page of them, and writes it as HTML that works without JavaScript. With JavaScript, a page updates itself
+// when something that it shows has changed.
 //
-// The page shows and never acts: an action is the command that does it. Only requests of "relay ui"
-// over the Unix socket get forms, which "relay ui" itself answers.
+// The pages change nothing: for each action they show the command. Only requests of "relay ui" over the Unix socket
+// get forms, and "relay ui" itself answers these.
 //
-// Pages are pure functions of what they are given: see Page. The package must not know where the data
-// comes from, nor who may see it: package admin lets requests through.
+// Pages depend only on their input: see Page. The package must not know where the data comes from, or who may see
+// it: package admin checks requests.
 package ui

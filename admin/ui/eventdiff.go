@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// maxReplayed bounds the records that a page reads of a history: what the upstream had, and all
-	// changes that are kept. Twice that is the cost of a difference.
+	// maxReplayed bounds the records that a page reads from a history: the resources of the revision, and all
+	// kept changes. A difference costs twice as much.
 	maxReplayed = 10_000
-	// maxDiffed bounds the resources whose difference an event shows, and maxCompared the bytes of their
-	// contents before and after.
+	// maxDiffed is the most resources whose difference an event shows. maxCompared bounds their contents
+	// before and after, in bytes.
 	maxDiffed   = 20
 	maxCompared = 64 << 10
-	// writtenWithin is how long after a change its revision is written at most: the longest interval of
-	// writes, and a slow disk.
+	// writtenWithin is the longest time from a change to the write of its revision: the longest interval of
+	// writes, and time for a slow disk.
 	writtenWithin = 90 * time.Second
-	// recordedWithin is how long after a change its event is recorded.
+	// recordedWithin is the longest time from a change to its event.
 	recordedWithin = 50 * time.Millisecond
 )
 
-// showDiff adds to the page of a change what "relay history --diff" shows of its revision, when that costs
-// no more than a page may. The command is on the page in any case.
+// showDiff adds to the page of a change the output of "relay history --diff" for its revision, unless this costs too
+// much. The page always shows the command.
 func (p *Pages) showDiff(page *Page, e events.Event) {
 	s := Section{ID: "diff", Title: "What changed"}
 	revisions, err := p.data.History(e.Upstream)
@@ -38,7 +38,7 @@ func (p *Pages) showDiff(page *Page, e events.Event) {
 		i = revisionOf(e, revisions)
 	}
 	if i < 0 {
-		s.Text = []State{say(None, "No revision of this change is found: it is not kept any more, or not written yet. Those that are: "+p.here("relay history "+word(e.Upstream)))}
+		s.Text = []State{say(None, "This change has no revision: it is not kept any more, or not written yet. To list the revisions: "+p.here("relay history "+word(e.Upstream)))}
 		page.Sections = append(page.Sections, s)
 		return
 	}
@@ -48,7 +48,7 @@ func (p *Pages) showDiff(page *Page, e events.Event) {
 	case err != nil:
 		s.Text = []State{say(Warn, "The history can not be read: "+err.Error())}
 	case d == nil:
-		s.Text = []State{say(None, "The history is too long for a page. All of it: "+page.Command)}
+		s.Text = []State{say(None, "The history is too long for a page. To print the difference: "+page.Command)}
 	default:
 		s.Code = Bounded(view.RevisionDiff(*d, view.SomeDiffs), page.Command)
 	}
@@ -56,8 +56,8 @@ func (p *Pages) showDiff(page *Page, e events.Event) {
 	page.boundCode()
 }
 
-// diffOf returns the first differences of a revision, nil when they cost too much. kept are the revision
-// and those before it.
+// diffOf returns the first differences of a revision, or nil when they cost too much. kept has the revision and
+// those before it.
 func (p *Pages) diffOf(upstream string, id uint64, kept []state.Revision) (*admin.RevisionDiff, error) {
 	replayed := kept[0].Resources
 	for _, v := range kept {
@@ -92,9 +92,9 @@ func sizeOf(r *mirror.Resource) int {
 	return len(r.BodyValue())
 }
 
-// revisionOf returns the place of the first revision that has a change, -1 for none. The revisions are the
-// newest first. One is written some time after the change, perhaps with others. It names some of the same
-// resources or, when it has more than it names, has as many of them.
+// revisionOf returns the index of the oldest revision that contains a change, or -1. The newest revision comes first.
+// A revision is written some time after the change, and may contain several changes. It names some of the same
+// resources, or has the same counts if the event has more resources than a revision names.
 func revisionOf(e events.Event, revisions []state.Revision) int {
 	begin := e.Time
 	if !e.Since.IsZero() {

@@ -43,7 +43,7 @@ func TestADifferenceThatCostsTooMuchIsACommand(t *testing.T) {
 	f := changedFixture(t)
 	f.revisions[1].Resources = maxReplayed
 	_, body, _ := f.get(t, "/events/7")
-	if f.diffs != 0 || !strings.Contains(body, "The history is too long for a page. All of it: relay history east 42 --diff") {
+	if f.diffs != 0 || !strings.Contains(body, "The history is too long for a page. To print the difference: relay history east 42 --diff") {
 		t.Errorf("%d differences were made:\n%s", f.diffs, body)
 	}
 }
@@ -52,7 +52,7 @@ func TestAChangeWithoutARevisionShowsNoOtherOne(t *testing.T) {
 	f := changedFixture(t)
 	f.journal[0].Resources.Names[0].Key.Name = "another"
 	_, body, _ := f.get(t, "/events/7")
-	if f.diffs != 0 || !strings.Contains(body, "No revision of this change is found") {
+	if f.diffs != 0 || !strings.Contains(body, "This change has no revision") {
 		t.Errorf("%d differences were made:\n%s", f.diffs, body)
 	}
 	f.revisions[1].Changed = 1 // as many, and all of them named
@@ -60,7 +60,7 @@ func TestAChangeWithoutARevisionShowsNoOtherOne(t *testing.T) {
 		t.Errorf("the revision of another resource is shown:\n%s", body)
 	}
 	f.revisions = nil
-	if _, body, _ = f.get(t, "/events/7"); f.diffs != 0 || !strings.Contains(body, "No revision of this change is found") {
+	if _, body, _ = f.get(t, "/events/7"); f.diffs != 0 || !strings.Contains(body, "This change has no revision") {
 		t.Errorf("no revisions:\n%s", body)
 	}
 }
@@ -71,7 +71,7 @@ func TestLargeContentsAreNotCompared(t *testing.T) {
 	huge := entry(t, 2, 5000)
 	f.diff.Resources = append(f.diff.Resources, upstreams.Difference{Before: nil, After: huge}, upstreams.Difference{Before: huge, After: (*mirror.Resource)(nil)})
 	_, body, _ := f.get(t, "/events/7")
-	if strings.Contains(body, "host-2-") || !strings.Contains(body, "and 2 more that the relay leaves out") {
+	if strings.Contains(body, "host-2-") || !strings.Contains(body, "and 2 more are left out") {
 		t.Error(body)
 	}
 }

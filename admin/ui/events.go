@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// maxLast bounds the events of the overview, maxMarks those that the lanes show.
+	// maxLast is the most events on the overview, and maxMarks the most events in the lanes.
 	maxLast  = 8
 	maxMarks = 400
 )
 
-// windows are how much time a timeline shows.
+// windows are the time spans that a timeline can show.
 var windows = []string{"10m", "1h", "6h", "24h"}
 
-// eventList answers: what changed at that time?
+// eventList shows the timeline: the newest events, or those around a time.
 func (p *Pages) eventList(r *request) (*Page, error) {
 	q, about, err := queryEvents(r)
 	if err != nil {
@@ -44,7 +44,7 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	}
 	left := []State{}
 	if all.Tools > 0 {
-		left = append(left, State{None, "left out: " + view.Count(all.Tools, "event") + " of the relay's own tools, such as relay get", r.with("tools", "true")})
+		left = append(left, State{None, "left out: " + view.Count(all.Tools, "event") + " of commands such as relay get", r.with("tools", "true")})
 	}
 	q.Limit = maxMarks
 	marks := p.data.Events(q).Events
@@ -79,7 +79,7 @@ func eventCommand(r *request, q events.Query) string {
 	return command
 }
 
-// queryEvents returns what a timeline asks for, and in words.
+// queryEvents returns the query of a timeline, and a description of it.
 func queryEvents(r *request) (q events.Query, about string, err error) {
 	q.Limit, q.Upstream, q.Text, q.NoTools = maxRows, r.get("upstream"), r.get("q"), r.get("tools") != "true"
 	if q.Types, err = events.ParseTypes(r.get("type")); err != nil {
@@ -93,7 +93,7 @@ func queryEvents(r *request) (q events.Query, about string, err error) {
 	window := 10 * time.Minute
 	if text := r.get("window"); text != "" {
 		if window, err = time.ParseDuration(text); err != nil || window <= 0 || window > 31*24*time.Hour {
-			return q, "", badRequest("window is %.32q: want a time, as in 10m or 6h", text)
+			return q, "", badRequest("window is %.32q: want a duration, such as 10m or 6h", text)
 		}
 	}
 	switch at, err := view.ClockTime(r.get("at"), r.now); {
@@ -112,7 +112,7 @@ func queryEvents(r *request) (q events.Query, about string, err error) {
 
 // eventTable lists events, the newest first.
 func eventTable(list []events.Event) *Table {
-	t := &Table{Caption: "Events, the newest first", Head: []string{"Time (UTC)", "Type", "Upstream or client", "What", "By", "Reached"}, Empty: "No event is kept of that."}
+	t := &Table{Caption: "Events, the newest first", Head: []string{"Time (UTC)", "Type", "Upstream or client", "What", "By", "Reached"}, Empty: "No kept event matches."}
 	for _, e := range slices.Backward(list) {
 		t.Rows = append(t.Rows, []Cell{
 			linked(e.Time.UTC().Format("01-02 15:04:05.000"), "/events/"+strconv.FormatUint(e.Seq, 10)),
@@ -132,7 +132,7 @@ func whom(e events.Event) Cell {
 	return Cell{}
 }
 
-// eventPage tells all about one event.
+// eventPage shows one event.
 func (p *Pages) eventPage(r *request) (*Page, error) {
 	seq, err := strconv.ParseUint(r.name, 10, 64)
 	if err != nil || seq == 0 {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// maxBoxes bounds a column of the graph.
+	// maxBoxes is the most boxes in a column of the graph.
 	maxBoxes             = 10
 	boxWidth, boxHeight  = 240, 46
 	graphWidth, boxPitch = 960, 60
 	maxLabel             = 28
 )
 
-// Graph are upstreams, the relay and clients in three columns, with lines between them.
+// Graph shows upstreams, the relay and clients in three columns, with lines between them.
 type Graph struct {
 	Width, Height int
 	Boxes         []Box
@@ -33,15 +33,15 @@ type Box struct {
 	Href        string
 }
 
-// Line leads from a box to the next column.
+// Line connects a box with one in the next column.
 type Line struct {
 	X1, Y1, X2, Y2, Bend int
-	// Broken: nothing comes this way now.
+	// Broken is set when the upstream is not connected.
 	Broken bool
 }
 
-// drawGraph draws upstreams on the left, those that are not well first, and groups of clients on the
-// right.
+// drawGraph draws upstreams on the left and groups of clients on the right. If there are too many upstreams, those
+// with problems come first.
 func drawGraph(ups []upstreams.Status, clients []downstream.ClientStatus, served, contested int, r *request) *Graph {
 	left, broken := upstreamBoxes(ups, r)
 	right := clientBoxes(clients)
@@ -84,7 +84,7 @@ func upstreamBoxes(ups []upstreams.Status, r *request) (boxes []Box, broken []bo
 			if len(ups) > maxBoxes && len(boxes) == maxBoxes-1 {
 				return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(ups)-len(boxes)), Below: "all upstreams", Href: "/upstreams"}), append(broken, false)
 			}
-			if len(ups) <= maxBoxes && well || len(ups) > maxBoxes && view.IsHealthy(u) == well { // few stay in their order
+			if len(ups) <= maxBoxes && well || len(ups) > maxBoxes && view.IsHealthy(u) == well { // up to maxBoxes upstreams keep their order
 				add(u)
 			}
 		}

@@ -18,31 +18,31 @@ import (
 )
 
 const (
-	// Path is where the pages are.
+	// Path is the path of the pages.
 	Path = "/ui"
-	// BaseHeader tells, in a request over the Unix socket, under which path "relay ui" shows the
-	// pages. Those pages have forms.
+	// BaseHeader is a header of requests over the Unix socket. It has the path under which "relay ui" serves
+	// the pages. Such pages have forms.
 	BaseHeader = "Relay-Ui-Base"
 
-	// maxPages bounds the pages that are made at the same time, and patience the wait for that.
+	// maxPages is the most pages that are made at the same time. patience is how long a request waits.
 	maxPages = 4
 	patience = 10 * time.Second
 
-	// policy lets a page load its own files only, and send forms to where it comes from.
+	// policy allows a page to load only its own files, and to send forms only to its own server.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// Pages makes and serves the pages. New makes it, Run follows changes; its handler works without Run.
+// Pages makes and serves the pages. Run updates open pages and takes samples; requests are answered without it, too.
 type Pages struct {
 	data     Data
 	server   Server
 	mux      *http.ServeMux
 	template *template.Template
 	assets   map[string]asset
-	paths    map[string]string // of assets, by name
+	paths    map[string]string // the paths of assets, by file name
 	slots    chan struct{}
 	series   series
 	hints    *hints
@@ -53,7 +53,7 @@ type Pages struct {
 // builder makes one page.
 type builder func(*request) (*Page, error)
 
-// New returns the pages of some data.
+// New returns the pages that show data.
 func New(data Data) (*Pages, error) {
 	p := &Pages{data: data, mux: http.NewServeMux(), slots: make(chan struct{}, maxPages), hints: newHints(), seed: maphash.MakeSeed(), now: time.Now}
 	var err error
@@ -87,11 +87,11 @@ func New(data Data) (*Pages, error) {
 	return p, nil
 }
 
-// ShowServer sets the server that serves the pages. It is called before any request: the server itself
-// needs the Pages.
+// ShowServer sets the admin server. Call it before the first request. New can not take the server, because the
+// server needs the Pages.
 func (p *Pages) ShowServer(server Server) { p.server = server }
 
-// ServeHTTP implements http.Handler. Who calls it has checked where the request comes from.
+// ServeHTTP implements http.Handler. The caller must check the origin of the request first.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	SetHeaders(w.Header())
 	p.mux.ServeHTTP(w, r)
@@ -109,10 +109,10 @@ func SetHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// bases are the values of BaseHeader.
+// bases matches the valid values of BaseHeader.
 var bases = regexp.MustCompile(`^(/[0-9a-z]{1,64})?/ui$`)
 
-// page serves one page. Few are made at a time; the others wait in line.
+// page serves one page. It makes at most maxPages at a time; other requests wait.
 func (p *Pages) page(build builder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		late := time.NewTimer(patience)
@@ -127,11 +127,11 @@ func (p *Pages) page(build builder) http.Handler {
 			return
 		}
 		send := p.made(req, build)
-		send(w) // without the slot: the reader may be slow
+		send(w) // the slot is free again: the client may read slowly
 	})
 }
 
-// made makes a page, gives the slot back, and returns what sends the page.
+// made makes a page, frees the slot, and returns a function that sends the page.
 func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseWriter)) {
 	defer func() { <-p.slots }()
 	r := &request{path: strings.TrimPrefix(req.URL.Path, Path), name: req.PathValue("name"), query: req.URL.Query(), now: p.now()}
@@ -150,7 +150,7 @@ func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseW
 	return p.render(r.frame(req), page, code)
 }
 
-// failed returns the page of an error.
+// failed returns the page and the HTTP status for an error.
 func failed(err error) (*Page, int) {
 	code := admin.StatusOf(err)
 	var known failure
@@ -160,17 +160,17 @@ func failed(err error) (*Page, int) {
 	return &Page{Title: http.StatusText(code), Lead: say(Bad, err.Error()), Command: "relay status"}, code
 }
 
-// arguments are those of a part of a template.
+// arguments are the arguments of a nested template.
 type arguments struct{ A, B, C any }
 
-// Entry is a page of the navigation, with the key that leads there after g.
+// Entry is a page in the navigation. The keys g and Key open it.
 type Entry struct {
 	Link
 	Key     string
 	Current bool
 }
 
-// Nav lists the pages. The current one is the one with the longest path that fits.
+// Nav lists the pages, and marks the current one.
 func (s shell) Nav() []Entry {
 	all := []Entry{
 		{Link{"Overview", "/"}, "o", s.Path == "/"}, {Link{"Upstreams", "/upstreams"}, "u", false}, {Link{"Clients", "/clients"}, "c", false}, {Link{"Resources", "/resources"}, "r", false},
@@ -185,15 +185,15 @@ func (s shell) Nav() []Entry {
 
 // Frame is the part of the HTML around a page.
 type Frame struct {
-	// Base is the path of the pages. Act tells that forms are answered there.
+	// Base is the path of the pages. Act is set when forms are answered there.
 	Base    string
 	Act     bool
 	Version admin.Version
 	Ready   State
-	// Holds is how many holds wait for a person.
+	// Holds is the number of holds that wait for a decision.
 	Holds int
 	Now   time.Time
-	// Path is that of the page, below Base.
+	// Path is the path of the page, below Base.
 	Path string
 }
 
@@ -218,8 +218,8 @@ func (r *request) frame(req *http.Request) Frame {
 	return f
 }
 
-// Render answers with a page in its frame. Characters of the page that steer a terminal, or turn text
-// around, are escaped.
+// Render answers with a page in its frame. It escapes characters that control a terminal or change the direction of
+// text.
 func (p *Pages) Render(w http.ResponseWriter, f Frame, page *Page, code int) {
 	p.render(f, page, code)(w)
 }

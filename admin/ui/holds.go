@@ -10,14 +10,14 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// maxGroups bounds the groups of a summary.
+// maxGroups is the most groups in a summary.
 const maxGroups = 20
 
 // holdList lists the holds of all upstreams.
 func (p *Pages) holdList(r *request) (*Page, error) {
 	t := &Table{
 		Caption: "Holds", Head: []string{"Upstream", "Hold", "Deletions", "Of", "Why", "Held for", "Ends"},
-		Empty: "No deletions are held: nothing waits for a person.",
+		Empty: "No deletions are held.",
 	}
 	n := 0
 	for _, u := range r.ups {
@@ -38,12 +38,12 @@ func (p *Pages) holdList(r *request) (*Page, error) {
 		Lead: State{Level: view.OKIf(n == 0, Warn), Text: fmt.Sprintf("%s waiting for a decision", view.Count(n, "hold"))},
 		Sections: []Section{{
 			ID: "list", Table: t,
-			Text: []State{say(None, "An upstream that loses much at once may be broken: the relay keeps serving what it had, and holds the deletions until the upstream repeats them, or a person decides.")},
+			Text: []State{say(None, "An upstream that deletes many resources at once may be broken. The relay still serves these resources. It holds the deletions until the upstream repeats them, or an operator decides.")},
 		}},
 	}, nil
 }
 
-// holdPage answers: what is held, and should I release it?
+// holdPage shows a hold: its deletions, and the effect of a release.
 func (p *Pages) holdPage(r *request) (*Page, error) {
 	u, err := p.upstreamOf(r)
 	if err != nil {
@@ -56,13 +56,13 @@ func (p *Pages) holdPage(r *request) (*Page, error) {
 	}
 	if len(all) == 0 {
 		page.Lead = say(OK, "No deletions of upstream "+u.Name+" are held.")
-		page.Sections = []Section{{ID: "upstream", Text: []State{{Level: None, Text: "Look at the upstream.", Href: upstreamHref(u.Name)}}}}
+		page.Sections = []Section{{ID: "upstream", Text: []State{{Level: None, Text: "Show the upstream.", Href: upstreamHref(u.Name)}}}}
 		return page, nil
 	}
 	h := all[0]
 	page.Lead = say(Warn, fmt.Sprintf("%s of %s would be deleted. All of them are still served.", view.Count(h.Removals, "resource"), fmt.Sprint(h.Of)))
 	page.Sections = []Section{
-		{ID: "why", Title: "Why, and until when", Facts: []Fact{
+		{ID: "why", Title: "Reason and end", Facts: []Fact{
 			{"Hold", cell(h.ID)}, {"Why", leveled(Warn, h.Reason)}, {"Held for", at(h.Since)}, {"Ends", cell(view.EndOfHold(h.Held, r.now))},
 			{"Goes through at", Cell{Cell: view.Cell{Until: h.Until}}}, {"Upstream", linked(u.Name+": "+view.UpstreamState(u, r.now), upstreamHref(u.Name))},
 		}},
@@ -73,9 +73,9 @@ func (p *Pages) holdPage(r *request) (*Page, error) {
 	return page, nil
 }
 
-// effectOf sums up what the release of a hold would do.
+// effectOf counts what the release of a hold would delete.
 func (p *Pages) effectOf(h intake.HeldUpstream) Section {
-	others := map[mirror.Key]bool{} // keys that another upstream has, too
+	others := map[mirror.Key]bool{} // keys that another upstream also has
 	for _, c := range p.data.Contests() {
 		others[c.Key] = c.Winner != "" && c.Winner != h.Upstream || hasOther(c.United, h.Upstream) || hasOther(c.Losers, h.Upstream)
 	}
@@ -107,8 +107,8 @@ func (p *Pages) effectOf(h intake.HeldUpstream) Section {
 	}
 	gone := len(h.Deletions) - taken
 	return Section{ID: "effect", Title: "What a release would do", Table: t, Text: []State{
-		{Level: view.OKIf(gone == 0, Bad), Text: fmt.Sprintf("%s would go from every client: no other upstream has %s.", view.Count(gone, "resource"), view.Agree(gone, "it", "them"))},
-		{Level: None, Text: fmt.Sprintf("%s would be served from another upstream that has %s, too.", view.Count(taken, "resource"), view.Agree(taken, "it", "them"))},
+		{Level: view.OKIf(gone == 0, Bad), Text: fmt.Sprintf("%s would be deleted at every client: no other upstream has %s.", view.Count(gone, "resource"), view.Agree(gone, "it", "them"))},
+		{Level: None, Text: fmt.Sprintf("%s would be served from another upstream that also has %s.", view.Count(taken, "resource"), view.Agree(taken, "it", "them"))},
 		{Level: None, Text: fmt.Sprintf("%s connected now.", view.Count(len(p.data.Clients.Clients()), "client"))},
 	}}
 }
@@ -130,7 +130,7 @@ func (p *Pages) deletions(h intake.HeldUpstream, r *request) *Table {
 	return t
 }
 
-// takenOver tells from which other upstream a resource would be served.
+// takenOver returns another upstream that would serve a resource, or "nobody".
 func (p *Pages) takenOver(upstream string, d intake.HeldDeletion) Cell {
 	if key, ok := keyOf(d.Kind, d.Namespace, d.Name); ok {
 		for _, c := range p.data.Resources.Resolve(key).Copies {
@@ -147,7 +147,7 @@ func releaseAction(upstream string, h intake.Held) Action {
 	form.Hidden = append(form.Hidden, Field{Name: "hold", Value: h.ID})
 	return Action{
 		Title: fmt.Sprintf("Release these %s", view.Count(h.Removals, "deletion")),
-		Why:   "They are meant: clients lose these resources. It is refused when more is held by then.", Command: "relay release " + word(upstream) + " --hold " + h.ID + ` --reason "…"`,
+		Why:   "Do this if the deletions are intended: clients lose these resources. The relay refuses if the hold has grown.", Command: "relay release " + word(upstream) + " --hold " + h.ID + ` --reason "…"`,
 		Form: form,
 	}
 }

@@ -17,21 +17,21 @@ const (
 	ticks                          = 5
 )
 
-// Lanes are events over time, a lane for each upstream.
+// Lanes shows events over time, with a lane for each upstream.
 type Lanes struct {
 	Width, Height int
 	Rows          []Lane
 	Ticks         []Tick
 }
 
-// Lane is the events of one upstream, or of the relay.
+// Lane has the events of one upstream, or of the relay.
 type Lane struct {
 	Y     int
 	Name  string
 	Marks []LaneMark
 }
 
-// LaneMark is one event, or several of one place.
+// LaneMark is one event, or several events that are too close to draw.
 type LaneMark struct {
 	X     int
 	Level Level
@@ -40,15 +40,15 @@ type LaneMark struct {
 	Href  string
 }
 
-// Tick is a time at the axis.
+// Tick is a time on the axis.
 type Tick struct {
 	X int
-	// Anchor is which end of the text is at X.
+	// Anchor is the part of the text that is at X: middle or end.
 	Anchor, Text string
 }
 
-// drawLanes draws events between two times, or as long as they took where those are zero. The list
-// under the lanes has the same as text. It returns nil for no events.
+// drawLanes draws events between two times. A zero time stands for the first or last event. The table below the lanes
+// lists the same events as text. It returns nil if there are no events.
 func drawLanes(list []events.Event, since, until time.Time) *Lanes {
 	if len(list) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func drawLanes(list []events.Event, since, until time.Time) *Lanes {
 			X: x(e.Time), Level: view.EventLevel(e.Type), Sign: signOf(e.Type), Href: "/events/" + strconv.FormatUint(e.Seq, 10),
 			Title: e.Time.UTC().Format("15:04:05") + " " + string(e.Type),
 		}
-		if last := len(lane.Marks) - 1; last >= 0 && mark.X-lane.Marks[last].X < 12 { // no room for both
+		if last := len(lane.Marks) - 1; last >= 0 && mark.X-lane.Marks[last].X < 12 { // too close to draw both
 			if lane.Marks[last].Level == None {
 				lane.Marks[last] = mark
 			}
@@ -110,7 +110,7 @@ func drawLanes(list []events.Event, since, until time.Time) *Lanes {
 	return l
 }
 
-// signOf returns a letter for an event, so that colour is not all that tells events apart.
+// signOf returns a sign for an event, which shows its type without color.
 func signOf(t events.Type) string {
 	switch t {
 	case events.Changed:

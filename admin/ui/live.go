@@ -14,7 +14,7 @@ import (
 	"meshrelay/events"
 )
 
-// Topics are what a page may show.
+// The topics of pages. A page is updated when one of its topics changes.
 const (
 	topicUpstreams = "upstreams"
 	topicClients   = "clients"
@@ -24,18 +24,18 @@ const (
 )
 
 const (
-	// maxStreams bounds the pages that are told of changes.
+	// maxStreams is the most open pages that are updated.
 	maxStreams = 64
-	// lookEvery is how often the relay looks for changes while a page is open. A look takes at most
-	// one part in lookShare of the time.
+	// lookEvery is how often the relay checks for changes while a page is open. The checks take at most
+	// 1/lookShare of the time.
 	lookEvery = time.Second
 	lookShare = 100
 	heartbeat = 15 * time.Second
 )
 
-// hints tells open pages what has changed.
+// hints sends changed topics to open pages.
 type hints struct {
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	streams map[chan string]bool
 	opened  chan struct{} // one slot: the first page has opened
 	ended   bool
@@ -45,7 +45,7 @@ func newHints() *hints {
 	return &hints{streams: map[chan string]bool{}, opened: make(chan struct{}, 1)}
 }
 
-// open returns a stream of topics, nil when there are too many or the relay ends.
+// open returns a stream of topics, or nil when there are too many streams or the relay ends.
 func (h *hints) open() chan string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *hints) count() int {
 	return len(h.streams)
 }
 
-// tell tells every stream. One that has not taken the last hint gets both as one.
+// tell sends topics to every stream. A stream that has not read the last hint gets both in one.
 func (h *hints) tell(topics []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,13 +87,13 @@ func (h *hints) tell(topics []string) {
 		case waiting := <-c:
 			all = strings.Fields(waiting)
 			for _, topic := range topics {
-				if !slices.Contains(all, topic) { // else the hint would grow while nobody takes it
+				if !slices.Contains(all, topic) { // otherwise an unread hint would grow
 					all = append(all, topic)
 				}
 			}
 		default:
 		}
-		c <- strings.Join(all, " ") // there is room: only tell sends
+		c <- strings.Join(all, " ") // it does not block: the slot is free, and only tell sends
 	}
 }
 
@@ -108,8 +108,8 @@ func (h *hints) end() {
 	}
 }
 
-// Run takes samples for the charts and, while pages are open, looks for changes. It returns nil when
-// ctx ends, after the end of all streams.
+// Run takes samples for the charts and, while pages are open, checks for changes. When ctx ends, it ends all streams
+// and returns nil.
 func (p *Pages) Run(ctx context.Context) error {
 	defer p.hints.end()
 	samples, looks := time.NewTicker(sampleEvery), time.NewTimer(lookEvery)
@@ -130,7 +130,7 @@ func (p *Pages) Run(ctx context.Context) error {
 		}
 		if p.hints.count() == 0 {
 			known = nil
-			continue // the next page that opens wakes it
+			continue // until the next page opens
 		}
 		began := time.Now()
 		next := p.look()
@@ -171,7 +171,7 @@ func (p *Pages) look() map[string]uint64 {
 		}
 	}
 	word := func(h *maphash.Hash, s string) {
-		_, _ = h.WriteString(s) // it never fails
+		_, _ = h.WriteString(s) // WriteString never fails
 		_ = h.WriteByte(0)
 	}
 	for _, c := range p.data.Clients.Clients() {
@@ -195,12 +195,12 @@ func (p *Pages) look() map[string]uint64 {
 	return map[string]uint64{topicUpstreams: ups.Sum64(), topicClients: clients.Sum64(), topicResources: p.data.Changes(), topicConfig: config.Sum64(), topicEvents: p.data.Events(events.Query{Limit: 1}).Newest}
 }
 
-// live tells a page, as server-sent events, when something it shows has changed.
+// live sends the changed topics to a page, as server-sent events.
 func (p *Pages) live(w http.ResponseWriter, r *http.Request) {
 	stream := p.hints.open()
 	if stream == nil {
 		w.Header().Set("Retry-After", "30")
-		http.Error(w, fmt.Sprintf("%d pages are open already, or the relay ends; this one does not renew itself", maxStreams), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d pages are open already, or the relay ends; this page does not update itself", maxStreams), http.StatusServiceUnavailable)
 		return
 	}
 	defer p.hints.shut(stream)

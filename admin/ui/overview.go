@@ -15,11 +15,11 @@ import (
 
 const (
 	maxReasons = 10
-	// maxSummary bounds the upstreams of the overview.
+	// maxSummary is the most upstreams on the overview.
 	maxSummary = 20
 )
 
-// overview answers: is everything in sync?
+// overview shows whether everything is synced.
 func (p *Pages) overview(r *request) (*Page, error) {
 	ready, ups, clients := r.ready, r.ups, p.data.Clients.Clients()
 	synced := countIf(clients, view.IsSynced)
@@ -36,7 +36,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 	return &Page{
 		Title: "Overview", Lead: lead, Command: "relay status", Topics: []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents},
 		Sections: []Section{
-			{ID: "reasons", Title: "What needs a look", Text: p.reasons(ready, ups)},
+			{ID: "reasons", Title: "Problems", Text: p.reasons(ready, ups)},
 			{
 				ID: "graph", Title: "From upstreams to clients", Graph: drawGraph(ups, clients, served, keys, r),
 				Text: []State{
@@ -52,7 +52,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 	}, nil
 }
 
-// reasons lists what is wrong, and what waits for a person.
+// reasons lists the holds, the problems and the notes.
 func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []State) {
 	level := Warn
 	if !ready.Ready {
@@ -62,7 +62,7 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 		if u.Held != nil && len(list) < maxReasons {
 			list = append(list, State{
 				Level: Warn, Href: "/holds/" + pathOf(u.Name),
-				Text: fmt.Sprintf("%s of upstream %s %s for a person: look at the hold", view.Count(u.Held.Removals, "deletion"), u.Name, view.Agree(u.Held.Removals, "waits", "wait")),
+				Text: fmt.Sprintf("%s of upstream %s %s for a decision: see the hold", view.Count(u.Held.Removals, "deletion"), u.Name, view.Agree(u.Held.Removals, "waits", "wait")),
 			})
 		}
 	}
@@ -81,12 +81,12 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 		list = append(list, say(None, "note: "+note))
 	}
 	if len(list) == 0 {
-		list = []State{say(OK, "Nothing.")}
+		list = []State{say(OK, "None.")}
 	}
 	return list
 }
 
-// upstreamSummary lists all upstreams if they are few, else those that are not well.
+// upstreamSummary lists all upstreams if they are few, and otherwise those with problems.
 func upstreamSummary(ups []upstreams.Status, r *request) *Table {
 	shown := ups
 	if len(ups) > maxSummary {
@@ -94,18 +94,18 @@ func upstreamSummary(ups []upstreams.Status, r *request) *Table {
 	}
 	t := upstreamTable(shown[:min(len(shown), maxSummary)], r)
 	if len(t.Rows) < len(ups) {
-		t.Summary, t.Next = fmt.Sprintf("%d of %s; the others are up to date or more of the same", len(t.Rows), view.Count(len(ups), "upstream")), "/upstreams"
+		t.Summary, t.Next = fmt.Sprintf("%d of %s, those with problems first", len(t.Rows), view.Count(len(ups), "upstream")), "/upstreams"
 	}
 	return t
 }
 
-// group is some clients of one view, or of one cluster where there are no views.
+// group has the clients of one view or, without a view, of one cluster.
 type group struct {
 	name      string
 	n, behind int
 }
 
-// groups counts clients by view and cluster, those that are behind first.
+// groups counts clients by view or cluster. Groups with clients that are behind come first.
 func groups(clients []downstream.ClientStatus) []group {
 	byName := map[string]*group{}
 	for _, c := range clients {
@@ -132,7 +132,7 @@ func groups(clients []downstream.ClientStatus) []group {
 }
 
 func clientSummary(clients []downstream.ClientStatus) *Table {
-	t := &Table{Caption: "Clients by view, or by cluster where there are no views", Head: []string{"View or cluster", "Clients", "Not up to date"}, Empty: "No clients are connected."}
+	t := &Table{Caption: "Clients by view, or by cluster if they have no view", Head: []string{"View or cluster", "Clients", "Not up to date"}, Empty: "No clients are connected."}
 	all := groups(clients)
 	for _, g := range all[:min(len(all), maxSummary)] {
 		t.Rows = append(t.Rows, []Cell{
@@ -141,7 +141,7 @@ func clientSummary(clients []downstream.ClientStatus) *Table {
 	}
 	t.Summary, t.Next = view.Count(len(clients), "client"), ""
 	if len(all) > maxSummary {
-		t.Summary += fmt.Sprintf("; %d groups more", len(all)-maxSummary)
+		t.Summary += fmt.Sprintf(" in %d more groups", len(all)-maxSummary)
 	}
 	return t
 }

@@ -8,7 +8,7 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Level is how well something is. A page shows it as a color and a symbol, never as a color alone.
+// Level is how good or bad a state is. A page shows it as a color and a symbol, never only as a color.
 type Level = view.Level
 
 // The levels.
@@ -19,20 +19,20 @@ const (
 	None = view.None
 )
 
-// Page is all that one page shows. Hrefs are below the path of the pages.
+// Page is the content of one page. Hrefs are relative to the path of the pages.
 type Page struct {
 	Title  string
 	Crumbs []Link
-	// Lead is the answer in one sentence.
+	// Lead is the summary in one sentence.
 	Lead State
 	// Command prints the same in a terminal.
 	Command  string
 	Sections []Section
-	// Topics are what the page shows: when one changes, a browser gets the page anew.
+	// Topics are the topics of the page: when one changes, browsers load the page again.
 	Topics []string
 }
 
-// Link leads to another page.
+// Link is a link to another page.
 type Link struct{ Text, Href string }
 
 // State is a text with a Level.
@@ -42,7 +42,7 @@ type State struct {
 	Href  string
 }
 
-// Section is a part of a page: any of its fields may be empty.
+// Section is a part of a page. Any of its fields may be empty.
 type Section struct {
 	ID, Title string
 	Text      []State
@@ -52,7 +52,7 @@ type Section struct {
 	Lanes     *Lanes
 	Search    *Search
 	Table     *Table
-	// Code is YAML or a difference, as it is.
+	// Code is preformatted text, such as YAML or a difference.
 	Code    string
 	Actions []Action
 }
@@ -65,13 +65,13 @@ type Fact struct {
 
 // Table is a table with a bounded number of rows.
 type Table struct {
-	// Caption tells what it lists, for those who hear it.
+	// Caption describes the table for screen readers.
 	Caption string
 	Head    []string
 	Rows    [][]Cell
-	// Empty stands in the place of no rows.
+	// Empty is shown when there are no rows.
 	Empty string
-	// Summary tells how many rows there are in all. Next leads to the rows after these.
+	// Summary says how many rows there are in all. Next is the address of the next rows.
 	Summary string
 	Next    string
 }
@@ -82,40 +82,40 @@ type Cell struct {
 	Href string
 }
 
-// Search is a form that leads to this page with other parameters.
+// Search is a form that loads this page with other parameters.
 type Search struct {
 	Href   string
 	Fields []Field
 }
 
-// Field is one parameter of a form: text, or one of some options.
+// Field is one parameter of a form: a text, or a choice of Options.
 type Field struct {
 	Name, Label, Value, Hint string
 	Options                  []string
 }
 
-// Action is something that a person can do: a command, and in "relay ui" a form.
+// Action is something that an operator can do: a command and, in "relay ui", a form.
 type Action struct {
 	Title, Why, Command string
 	Form                *Form
 }
 
-// Form is an order of "relay ui": its parameters, and what has to be typed to confirm it.
+// Form is a form of "relay ui" for an order. Confirm is the text that the user must type.
 type Form struct {
-	// Path is where it is sent to, below the path of the pages.
+	// Path is the target, below the path of the pages.
 	Path    string
 	Hidden  []Field
 	Fields  []Field
 	Confirm string
 	Danger  bool
-	// Area is the name of a text of many lines; empty for none.
+	// Area is the name of a text area, or empty.
 	Area string
 }
 
 const (
-	// maxRows bounds the rows of a table.
+	// maxRows is the most rows of a table.
 	maxRows = 100
-	// maxCell bounds a value, in bytes, and maxCode a text of many lines.
+	// maxCell bounds a value, and maxCode a preformatted text, in bytes.
 	maxCell = 400
 	maxCode = 32 << 10
 )
@@ -161,11 +161,11 @@ func rowOf[T any](columns view.Columns[T], v T, now time.Time, href string) []Ce
 	return row
 }
 
-// first returns the first elements of a list, at most n.
+// first returns at most the first n elements of a list.
 func first[T any](all []T, n int) []T { return all[:min(len(all), n)] }
 
-// paged fills a table with the rows of the elements that match, from the offset of the request on, and returns
-// how many match.
+// paged adds to a table the rows of the matching elements, from the offset of the request on. It returns how many
+// elements match.
 func paged[T any](t *Table, r *request, all []T, matches func(T) bool, row func(T) []Cell) (n int) {
 	for _, v := range all {
 		if !matches(v) {
@@ -181,10 +181,10 @@ func paged[T any](t *Table, r *request, all []T, matches func(T) bool, row func(
 	return n
 }
 
-// cut bounds a text from outside.
+// cut shortens a text to maxCell bytes.
 func cut(words string) string { return text.Shorten(words, maxCell) }
 
-// grouped writes a number with a thin gap between groups of three digits.
+// grouped returns a number with a thin space between groups of three digits.
 func grouped(digits string) string {
 	if len(digits) <= 4 {
 		return digits
@@ -192,10 +192,10 @@ func grouped(digits string) string {
 	return grouped(digits[:len(digits)-3]) + "\u2009" + digits[len(digits)-3:]
 }
 
-// Bounded returns the first maxCode bytes of a text, and tells what is missing.
+// Bounded shortens a text to maxCode bytes. It then appends the command that prints all of it.
 func Bounded(words, command string) string {
 	if len(words) <= maxCode {
 		return words
 	}
-	return text.Shorten(words, maxCode) + "\n… it is longer than a page shows; all of it: " + command + "\n"
+	return text.Shorten(words, maxCode) + "\n… too long for a page; to print all: " + command + "\n"
 }

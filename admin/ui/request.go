@@ -19,10 +19,10 @@ import (
 // maxParameter bounds a parameter, in bytes.
 const maxParameter = 512
 
-// request is what one page is asked for, and what several parts of it read, once.
+// request has the parameters of a request for a page, and data that several parts of the page share.
 type request struct {
-	path  string // below that of the pages
-	name  string // of the upstream in the path
+	path  string // below the path of the pages
+	name  string // the last element of the path: an upstream or an event
 	query url.Values
 	now   time.Time
 
@@ -34,7 +34,7 @@ type request struct {
 
 func (r *request) get(parameter string) string { return r.query.Get(parameter) }
 
-// offset is how many rows are before the page, for lists that are short enough to be counted.
+// offset returns the number of rows before the page, for lists that page by number.
 func (r *request) offset() int {
 	n, err := strconv.Atoi(r.get("from"))
 	if err != nil || n < 0 {
@@ -55,12 +55,12 @@ func (r *request) with(parameter, value string) string {
 	return r.path + "?" + q.Encode()
 }
 
-// search returns the form of a list.
+// search returns the search form of a list.
 func (r *request) search(href string, more ...Field) *Search {
 	return &Search{Href: href, Fields: append([]Field{{Name: "q", Label: "Search", Value: r.get("q")}}, more...)}
 }
 
-// check returns what is wrong with the parameters.
+// check returns an error if a parameter is wrong.
 func (r *request) check() error {
 	for _, k := range slices.Sorted(maps.Keys(r.query)) {
 		for _, v := range r.query[k] {
@@ -71,7 +71,7 @@ func (r *request) check() error {
 	}
 	if k := r.get("after"); k != "" {
 		if _, ok := parseCursor(k); !ok {
-			return badRequest("after is %.64q: want group/Kind/namespace/name, as the link to the next page has it.", k)
+			return badRequest("after is %.64q: want group/Kind/namespace/name, as in the link to the next page.", k)
 		}
 	}
 	return nil
@@ -89,7 +89,7 @@ func notFound(format string, args ...any) error { return failure{404, fmt.Sprint
 
 func badRequest(format string, args ...any) error { return failure{400, fmt.Sprintf(format, args...)} }
 
-// contains reports whether a text has another in it, in any case of ASCII.
+// contains reports whether in contains q, ignoring the case of ASCII letters.
 func contains(in, q string) bool {
 	if len(q) == 0 {
 		return true
@@ -103,7 +103,7 @@ func contains(in, q string) bool {
 	return false
 }
 
-// named reports whether a search is about a resource: its kind, or "namespace/name".
+// named reports whether the search text is in the kind or in "namespace/name" of a resource.
 func (r *request) named(kind, namespace, name string) bool {
 	q := r.get("q")
 	return q == "" || contains(kind, q) || contains(namespace+"/"+name, q)
@@ -126,10 +126,10 @@ func resourceHref(kind, namespace, name string) string {
 
 func orDash(s string) string { return cmp.Or(s, "-") }
 
-// word returns a word of a shell.
+// word returns s quoted as one word of a shell.
 func word(s string) string { return text.Word(cut(s)) }
 
-// countIf returns how many elements of a list fulfil a condition.
+// countIf returns the number of elements for which holds is true.
 func countIf[T any](all []T, holds func(T) bool) (n int) {
 	for _, v := range all {
 		if holds(v) {
@@ -139,7 +139,7 @@ func countIf[T any](all []T, holds func(T) bool) (n int) {
 	return n
 }
 
-// falseFirst compares elements so that those come first which do not fulfil a condition.
+// falseFirst returns a comparison that puts elements for which holds is false first.
 func falseFirst[T any](holds func(T) bool) func(a, b T) int {
 	return func(a, b T) int {
 		switch {
@@ -161,7 +161,7 @@ func (r *request) upstreamField() Field {
 	return f
 }
 
-// cutCode cuts a text at the end of a line.
+// cutCode cuts a text to at most limit bytes, at the end of a line.
 func cutCode(code string, limit int) string {
 	code = code[:min(len(code), max(limit, 0))]
 	return code[:strings.LastIndexByte(code, '\n')+1]

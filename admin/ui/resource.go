@@ -11,7 +11,7 @@ import (
 	"meshrelay/downstream"
 )
 
-// resourcePage answers: why is this served as it is, and who has it?
+// resourcePage explains why a resource is served as it is, and shows which clients have it.
 func (p *Pages) resourcePage(r *request) (*Page, error) {
 	e, err := p.data.Explain(r.query)
 	if err != nil {
@@ -27,8 +27,8 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind), "/resources?kind=" + queryOf(e.Kind)}},
 		Lead: say(view.OutcomeLevel(e.Outcome), view.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
 		Sections: []Section{
-			{ID: "explain", Title: "From its upstreams to what is served", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e, r.now)},
-			{ID: "clients", Title: "Who has it", Table: receipts(e.Clients, r.now)},
+			{ID: "explain", Title: "Copies of the upstreams", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e, r.now)},
+			{ID: "clients", Title: "Clients", Table: receipts(e.Clients, r.now)},
 		},
 	}
 	if e.Served != nil {
@@ -45,12 +45,12 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 			if s.From == nil || s.Outcome == admin.Renamed || i >= maxDiffs {
 				continue
 			}
-			difference := "Too large for a page: " + diff + "\n"
+			difference := "Too large for a page. To print it: " + diff + "\n"
 			if len(s.From.Spec) <= maxCode && len(e.Served.Spec) <= maxCode {
 				difference = view.Difference("upstream "+s.Upstream, s.From, "served", e.Served)
 			}
 			page.Sections = append(page.Sections, Section{
-				ID: fmt.Sprint("diff-", i), Title: "Difference: upstream " + s.Upstream + " and what is served", Code: Bounded(difference, diff),
+				ID: fmt.Sprint("diff-", i), Title: "Difference between upstream " + s.Upstream + " and the served resource", Code: Bounded(difference, diff),
 			})
 		}
 	}
@@ -58,19 +58,19 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 	return page, nil
 }
 
-// maxDiffs bounds the differences of a page, and maxAllCode their bytes together with the YAML.
+// maxDiffs is the most differences on a page. maxAllCode bounds them and the YAML together, in bytes.
 const (
 	maxDiffs   = 5
 	maxAllCode = 48 << 10
 )
 
-// boundCode bounds what a page has of YAML and differences in all.
+// boundCode cuts the Code of all sections to maxAllCode bytes in total.
 func (p *Page) boundCode() {
 	room := maxAllCode
 	for i := range p.Sections {
 		s := &p.Sections[i]
 		if len(s.Code) > room {
-			s.Code = cutCode(s.Code, room) + "\n… the page is full; all of it: " + p.Command + "\n"
+			s.Code = cutCode(s.Code, room) + "\n… too long for a page; to print all: " + p.Command + "\n"
 			room = 0
 			continue
 		}
@@ -92,8 +92,7 @@ func resourceFacts(e *admin.Explanation) []Fact {
 	return facts
 }
 
-// remarks lists other resources that matter to this one: other owners of its hosts, and copies that
-// are not united.
+// remarks lists related resources: those that are merged with this one, have the same name, or claim its hosts.
 func remarks(e *admin.Explanation) (list []State) {
 	refer := func(words string, refs []admin.Ref) {
 		for _, ref := range refs[:min(len(refs), maxReasons)] {
@@ -146,7 +145,7 @@ func receipts(all []downstream.Receipt, now time.Time) *Table {
 		t.Rows = append(t.Rows, rowOf(view.Receipts, c, now, clientHref(c.Connection)))
 	}
 	if len(all) > 0 {
-		t.Summary = fmt.Sprintf("%d of %s acknowledged it; %d are shown, the others first", countIf(all, view.HasReceived), view.Count(len(all), "subscription"), len(t.Rows))
+		t.Summary = fmt.Sprintf("%d of %s acknowledged it; %d are shown, those without it first", countIf(all, view.HasReceived), view.Count(len(all), "subscription"), len(t.Rows))
 	}
 	return t
 }

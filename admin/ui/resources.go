@@ -10,8 +10,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// resourceList lists served resources, a page at a time: those after the cursor that match. It looks
-// at each resource once, without decoding any.
+// resourceList lists the matching served resources after the cursor, a page at a time. It visits each resource once,
+// and decodes none.
 func (p *Pages) resourceList(r *request) (*Page, error) {
 	kinds, total := p.data.Resources.Kinds(), 0
 	names := make([]string, 0, len(kinds))
@@ -63,7 +63,8 @@ func (p *Pages) resourceList(r *request) (*Page, error) {
 	}, nil
 }
 
-// resourceCommand returns the command that lists the same resources, and what it can not leave out.
+// resourceCommand returns the command that lists the same resources. without names the filters that the command does
+// not have.
 func resourceCommand(r *request) (command, without string) {
 	kind := "all"
 	if key, ok := keyOf(r.get("kind"), "", ""); ok {
@@ -87,10 +88,10 @@ func resourceCommand(r *request) (command, without string) {
 	return command, without
 }
 
-// inContent has a search look into the content, where hosts and addresses are.
+// inContent is the option to search also the content of resources, with hosts and addresses.
 const inContent = "names and content"
 
-// matcher returns a function that tells whether a resource is asked for.
+// matcher returns a function that reports whether a resource matches the parameters.
 func matcher(r *request) func(*mirror.Resource) bool {
 	q, namespace, upstream := strings.ToLower(r.get("q")), r.get("namespace"), r.get("upstream")
 	content := []byte(nil)
@@ -117,16 +118,16 @@ func (p *Pages) alsoIn(one *mirror.Resource) Cell {
 	return leveled(None, strings.Join(others, ", "))
 }
 
-// finder keeps the first few of many resources, by key.
+// finder keeps the first limit of many resources, by key.
 type finder struct {
 	limit int
-	n     int // all that were seen
+	n     int // the number of calls of see
 	kept  []*mirror.Resource
-	// last is the limit-th key of those that are known, zero while there are fewer.
+	// last is the limit-th key so far, or zero while there are fewer. Later keys are not kept.
 	last mirror.Key
 }
 
-// see takes a resource into account. before tells that it only counts: it is before the page.
+// see adds a resource. With before, it only counts the resource, which is on an earlier page.
 func (f *finder) see(one *mirror.Resource, before bool) {
 	f.n++
 	if before || f.last != (mirror.Key{}) && mirror.CompareKeys(one.Key(), f.last) > 0 {
@@ -145,7 +146,7 @@ func (f *finder) first() []*mirror.Resource {
 	return f.kept[:min(len(f.kept), f.limit)]
 }
 
-// cursorOf names the last row of a page: "group/Kind/namespace/name".
+// cursorOf returns a key as "group/Kind/namespace/name", the cursor of the next page.
 func cursorOf(key mirror.Key) string { return key.Kind.String() + "/" + key.Namespace + "/" + key.Name }
 
 func parseCursor(words string) (mirror.Key, bool) {

@@ -12,7 +12,7 @@ const (
 	maxSamples  = 360 // an hour
 )
 
-// series are samples of the last hour.
+// series has the samples of the last hour.
 type series struct {
 	mu      sync.Mutex // guards samples
 	samples []sample
@@ -34,15 +34,15 @@ func (s *series) add(one sample) {
 	s.samples = append(s.samples, one)
 }
 
-// Chart is a line over time. Points has pairs of Unix time and value, as JSON. Sketch is a polyline
-// of SVG for those without JavaScript.
+// Chart is a line over time. Points has pairs of Unix time and value, as JSON. Sketch is an SVG polyline, shown
+// without JavaScript.
 type Chart struct {
 	ID, Title, Summary, Points, Sketch string
 }
 
 const sketchWidth, sketchHeight = 440, 120
 
-// charts returns the changes a minute, and the number of served resources.
+// charts returns two charts: the changes per minute, and the number of served resources.
 func (s *series) charts() []Chart {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *series) charts() []Chart {
 		}
 	}
 	return []Chart{
-		chart("changes", "Changes a minute", times, changes),
+		chart("changes", "Changes per minute", times, changes),
 		chart("served", "Served resources", times, served),
 	}
 }

@@ -396,7 +396,7 @@ func TestTheTimelineTellsHowManyToolsItLeavesOut(t *testing.T) {
 	f.journal = append(f.journal, events.Event{Seq: 8, Time: testNow, Type: events.Held, Upstream: "east", Text: "the accident"})
 	_, body, _ := f.get(t, "/events?window=1h")
 	if !strings.Contains(body, "the accident") || strings.Contains(body, "relay-get.shop") ||
-		!strings.Contains(body, `href="/ui/events?tools=true&amp;window=1h">left out: 25 events of the relay&#39;s own tools`) {
+		!strings.Contains(body, `href="/ui/events?tools=true&amp;window=1h">left out: 25 events of commands`) {
 		t.Errorf("%s", body)
 	}
 	if _, body, _ = f.get(t, "/events?tools=true"); !strings.Contains(body, "relay-get.shop") || strings.Contains(body, "left out") {

@@ -11,13 +11,13 @@ import (
 	"meshrelay/upstreams"
 )
 
-// maxRevisions bounds the revisions of an upstream that are listed.
+// maxRevisions is the most revisions of an upstream that are listed.
 const maxRevisions = 30
 
 func upstreamHref(name string) string { return "/upstreams/" + pathOf(name) }
 
 func upstreamTable(ups []upstreams.Status, r *request) *Table {
-	t := &Table{Caption: "Upstreams", Empty: "No upstream has such a name or state.", Head: headOf(view.Upstreams)}
+	t := &Table{Caption: "Upstreams", Empty: "No upstream matches.", Head: headOf(view.Upstreams)}
 	for _, u := range ups {
 		t.Rows = append(t.Rows, rowOf(view.Upstreams, u, r.now, upstreamHref(u.Name)))
 	}
@@ -56,7 +56,7 @@ func (p *Pages) upstreamOf(r *request) (upstreams.Status, error) {
 	return all[i], nil
 }
 
-// upstreamPage tells all about one upstream.
+// upstreamPage shows one upstream.
 func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	u, err := p.upstreamOf(r)
 	if err != nil {
@@ -65,7 +65,7 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 	page := &Page{
 		Title: "Upstream " + u.Name, Crumbs: []Link{{"Upstreams", "/upstreams"}}, Command: "relay upstreams " + word(u.Name), Topics: []string{topicUpstreams},
 		Lead:     State{Level: view.UpstreamLevel(u), Text: fmt.Sprintf("%s, %s served", view.UpstreamState(u, r.now), view.Count(admin.Total(u.Resources), "resource"))},
-		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
+		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "Show its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
 	}
 	if len(u.Addresses) > 1 {
 		t := &Table{Caption: "Addresses in order of preference", Head: []string{"Address", "State"}}
@@ -95,7 +95,7 @@ func upstreamFacts(u upstreams.Status, r *request) []Fact {
 	return facts
 }
 
-// upstreamAdvice tells about a hold, a freeze, and types without an answer.
+// upstreamAdvice describes a hold, a freeze, staleness, types without an answer, and notes.
 func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	if h := u.Held; h != nil {
 		s := say(Warn, view.Hold(*h, r.now))
@@ -113,7 +113,7 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	}
 	for i, typ := range u.Pending {
 		if i == maxReasons {
-			return append(list, say(Warn, fmt.Sprintf("and %d types more without an answer", len(u.Pending)-i)))
+			return append(list, say(Warn, fmt.Sprintf("and %d more types without an answer", len(u.Pending)-i)))
 		}
 		list = append(list, say(Warn, "no answer yet for "+typ))
 	}
@@ -138,10 +138,10 @@ func kindTable(u upstreams.Status, now time.Time) *Table {
 	return t
 }
 
-// keptOut lists what is refused and what import rules leave out.
+// keptOut lists the resources that are refused, and those that import rules leave out.
 func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 	if u.RefusedTotal > 0 {
-		t := &Table{Caption: "Resources whose newest content is bad", Head: headOf(view.Refusals)}
+		t := &Table{Caption: "Resources whose newest content is refused", Head: headOf(view.Refusals)}
 		for _, f := range u.Refused[:min(len(u.Refused), maxRows/2)] {
 			t.Rows = append(t.Rows, rowOf(view.Refusals, f, r.now, ""))
 		}
@@ -179,7 +179,7 @@ func (p *Pages) leftOut(upstream, reason string, now time.Time) Section {
 	return Section{ID: "leftout", Title: "Left out by " + reason, Table: t}
 }
 
-// history lists the revisions that are kept of an upstream.
+// history lists the kept revisions of an upstream.
 func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 	s := Section{ID: "history", Title: "History"}
 	revisions, err := p.data.History(u.Name)
@@ -196,7 +196,7 @@ func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 		t.Rows = append(t.Rows, rowOf(view.Revisions, v, now, ""))
 	}
 	command := "relay history " + word(u.Name)
-	t.Summary = fmt.Sprintf("%d of %s; all of them: %s; what one has changed: %s", len(t.Rows), view.Count(len(revisions), "revision"), p.here(command), p.here(command+" REVISION --diff"))
+	t.Summary = fmt.Sprintf("%d of %s; to list all: %s; to show the changes of one: %s", len(t.Rows), view.Count(len(revisions), "revision"), p.here(command), p.here(command+" REVISION --diff"))
 	s.Table = t
 	return s
 }
@@ -208,28 +208,28 @@ func upstreamActions(u upstreams.Status) (list []Action) {
 	}
 	if u.Frozen != nil {
 		list = append(list, Action{
-			Title: "Unfreeze " + u.Name, Why: "It is served as the upstream has it again. The guard judges deletions.", Command: "relay unfreeze " + name + ` --reason "…"`,
+			Title: "Unfreeze " + u.Name, Why: "The current resources of the upstream are served again. The guard checks the deletions.", Command: "relay unfreeze " + name + ` --reason "…"`,
 			Form: orderForm("unfreeze", u.Name, true),
 		})
 	} else {
 		list = append(list, freezeAction(u.Name))
 	}
 	if u.FirstSync != nil && u.FirstSync.Awaited {
-		list = append(list, Action{Title: "Serve without " + u.Name, Why: "Clients wait for its first sync. They go on without its resources.", Command: "relay serve-without " + name})
+		list = append(list, Action{Title: "Serve without " + u.Name, Why: "Clients wait for its first sync. This serves them without its resources.", Command: "relay serve-without " + name})
 	}
 	rollback := orderForm("rollback", u.Name, true)
-	rollback.Fields = append([]Field{{Name: "to", Label: "Revision", Hint: "a number of the history"}}, rollback.Fields...)
+	rollback.Fields = append([]Field{{Name: "to", Label: "Revision", Hint: "a revision of the history"}}, rollback.Fields...)
 	return append(list, Action{
-		Title: "Roll back " + u.Name, Why: "It is served as it was at a revision of its history, and stays frozen there.", Command: "relay rollback " + name + ` --to REVISION --reason "…"`,
+		Title: "Roll back " + u.Name, Why: "Its resources are served as they were at a revision of its history, and stay frozen.", Command: "relay rollback " + name + ` --to REVISION --reason "…"`,
 		Form: rollback,
 	})
 }
 
 func freezeAction(upstream string) Action {
 	freeze := orderForm("freeze", upstream, false)
-	freeze.Fields = append([]Field{{Name: "for", Label: "For", Value: "4h", Hint: "as in 4h or 90m; empty: without end"}}, freeze.Fields...)
+	freeze.Fields = append([]Field{{Name: "for", Label: "For", Value: "4h", Hint: "such as 4h or 90m; empty: without end"}}, freeze.Fields...)
 	return Action{
-		Title: "Freeze " + upstream, Why: "It stays as it is served now, whatever the upstream does. A hold is kept for good.", Command: "relay freeze " + word(upstream) + ` --for 4h --reason "…"`,
+		Title: "Freeze " + upstream, Why: "Its resources stay as they are served now, whatever the upstream does. A hold stays, too.", Command: "relay freeze " + word(upstream) + ` --for 4h --reason "…"`,
 		Form: freeze,
 	}
 }
@@ -239,6 +239,6 @@ func orderForm(verb, upstream string, danger bool) *Form {
 	return &Form{
 		Path: "/act/" + verb, Confirm: upstream, Danger: danger,
 		Hidden: []Field{{Name: "upstream", Value: upstream}},
-		Fields: []Field{{Name: "reason", Label: "Reason", Hint: "why, for those who look later"}},
+		Fields: []Field{{Name: "reason", Label: "Reason", Hint: "why, for the journal"}},
 	}
 }

@@ -41,8 +41,8 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.shot("ui-overview-light.png")
 
 	// What is held, and should I release it? The first thing that needs a look leads there.
-	b.do("look at the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`#deletions`)))
-	b.wants("hold", "would be deleted. All of them are still served.", "would go from every client", "Release these", "relay release east --hold ", "relay freeze east", "nobody", "west")
+	b.do("open the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`#deletions`)))
+	b.wants("hold", "would be deleted. All of them are still served.", "would be deleted at every client", "Release these", "relay release east --hold ", "relay freeze east", "nobody", "west")
 	b.shot("ui-hold.png")
 
 	// What changed at that time?
@@ -216,7 +216,7 @@ func TestTabLeadsToAllThatCanBeUsed(t *testing.T) {
 	console := newBrowser(t, "")
 	console.open(w.console())
 	console.await(`location.pathname.endsWith('/ui/')`)
-	console.do("look at the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`form.act`)))
+	console.do("open the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`form.act`)))
 	if n := console.walk("hold with buttons"); n < 15 {
 		t.Errorf("a hold with buttons: only %d things can be used", n)
 	}
@@ -264,7 +264,7 @@ func TestTheButtonsOfRelayUI(t *testing.T) {
 	b.open(link)
 	b.await(`location.pathname.endsWith('/ui/')`)
 	b.blameless("console")
-	b.do("look at the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`form.act`)))
+	b.do("open the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`form.act`)))
 	b.accessible("hold with buttons")
 	fill := func(confirm string) {
 		b.do("release", chromedp.SetValue(chromedp.CSS(`#actions form.act [name=reason]`), "meant"), chromedp.SetValue(chromedp.CSS(`#actions form.act [name=confirm]`), confirm),

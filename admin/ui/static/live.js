@@ -1,5 +1,5 @@
-// Renews the page when something that it shows has changed, draws the charts, copies commands, and
-// listens to keys. Everything works without it, but for the renewal.
+// Updates the page when something that it shows has changed, draws the charts, copies commands, and
+// handles keys. All pages work without it, but do not update themselves.
 'use strict';
 (() => {
   const base = document.body.dataset.base;
@@ -17,7 +17,7 @@
     if (d < 8) return d + 'd' + (h % 24 ? h % 24 + 'h' : '');
     return d + 'd';
   };
-  // The clock of the relay: this one may be wrong.
+  // Ages use the clock of the relay: the local clock may be wrong.
   let skew = 0;
   const readClock = () => {
     const asOf = document.querySelector('.asof time');
@@ -30,7 +30,7 @@
     for (const e of document.querySelectorAll('time[data-left]')) set(e, age(Math.max(0, Date.parse(e.dateTime) - now) / 1000));
   };
 
-  // Charts. A morph keeps what uPlot has drawn, and gives it the new points.
+  // Charts. An update keeps the drawn chart and gives it the new points.
   const charts = new Map();
   const draw = div => {
     const points = JSON.parse(div.dataset.points || '[]');
@@ -69,7 +69,7 @@
     tick();
   };
 
-  // One renewal at a time, and at most a tenth of the time.
+  // One update at a time, and at most a tenth of the time.
   let wanted = false, busy = false;
   const renew = async () => {
     wanted = true;
@@ -98,7 +98,7 @@
           old.dataset.points = cur.dataset.points;
           return false;
         }
-        // What somebody types or has opened stays.
+        // Forms and dialogs stay as the user left them.
         if (old instanceof HTMLElement && old.matches('form.act, form.search, #live, dialog')) return false;
         if (old instanceof HTMLButtonElement && old.classList.contains('copy')) cur.hidden = false;
         return true;
@@ -113,10 +113,10 @@
     document.dispatchEvent(new CustomEvent('renewed'));
   };
 
-  // Hints. Tabs of one browser share a stream: a browser opens six connections to a host.
+  // Hints. Tabs of one browser share a stream: a browser opens at most six connections to a host.
   const say = on => { live.hidden = false; live.textContent = on ? '● live' : '○ not connected'; live.className = on ? 'ok' : 'muted'; };
   const topics = new Set(document.body.dataset.topics.split(' ').filter(Boolean));
-  // A page without topics, such as the answer to a form, stays as it is.
+  // A page without topics, such as the answer to a form, is not updated.
   const hear = list => { if (topics.size && list.some(t => topics.has(t) || t === '*')) renew(); };
   const channel = 'BroadcastChannel' in window ? new BroadcastChannel('relay' + base) : null;
   let source = null, lead = false;
@@ -133,7 +133,7 @@
     if (e.data.list) hear(e.data.list);
   };
   const follow = () => {
-    // One tab holds the lock and listens; the next one takes over when it closes.
+    // The tab with the lock listens. When it closes, another tab gets the lock.
     if (navigator.locks && channel) {
       navigator.locks.request('relay-live' + base, () => new Promise(() => { lead = true; listen(); }));
       if (!lead) tell({ ask: true });
@@ -161,7 +161,7 @@
     setTimeout(() => { b.textContent = 'Copy'; }, 1500);
   });
 
-  // Search as one types.
+  // Search while the user types.
   let typing = 0;
   document.addEventListener('input', e => {
     const form = e.target.closest('form.search');
