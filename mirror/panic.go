@@ -37,5 +37,8 @@ func Recovered(value any) *Panic {
 	if value == nil {
 		return nil
 	}
+	if p, is := value.(*Panic); is {
+		return p // it was recovered before, and panics once more
+	}
 	return &Panic{Value: text.Shorten(fmt.Sprint(value), maxPanicValue), Stack: text.Shorten(string(debug.Stack()), maxPanicStack)}
 }

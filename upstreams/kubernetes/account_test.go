@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
 )
 
@@ -23,7 +24,7 @@ func (s *apiServer) account(token string) string {
 	s.t.Setenv("KUBERNETES_SERVICE_HOST", server.Hostname())
 	s.t.Setenv("KUBERNETES_SERVICE_PORT", server.Port())
 	dir := s.t.TempDir()
-	writeKubeconfig(s.t, filepath.Join(dir, "kubeconfig"), s.http, "") // beside ca.crt
+	fakekube.WriteKubeconfig(s.t, filepath.Join(dir, "kubeconfig"), s.http, "") // beside ca.crt
 	s.projects(dir, token)
 	s.section = func(c *Config) { c.InCluster, c.Kubeconfig, c.Account = true, "", dir }
 	return dir
@@ -32,7 +33,7 @@ func (s *apiServer) account(token string) string {
 // projects replaces the token of a service account, as a kubelet does.
 func (s *apiServer) projects(dir, token string) {
 	s.t.Helper()
-	replaceFile(s.t, filepath.Join(dir, "token"), []byte(token+"\n"))
+	fakekube.ReplaceFile(s.t, filepath.Join(dir, "token"), []byte(token+"\n"))
 }
 
 // TestAPodUsesItsServiceAccount_K8: its token and its CA, from where they are, also when they are replaced.

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"meshrelay/internal/testing/fakekube"
 )
 
 // authority is a CA for API servers of this machine.
@@ -68,7 +70,7 @@ func trust(t *testing.T, path string, all ...*authority) {
 	for _, a := range all {
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.crt.Raw})...)
 	}
-	replaceFile(t, path, text)
+	fakekube.ReplaceFile(t, path, text)
 }
 
 // TestCertificateAuthoritiesRotateWithoutARelist_K8 rotates the CA as clusters do: both are trusted, the

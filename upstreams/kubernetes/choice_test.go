@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -156,29 +155,6 @@ func TestIngressesOfNamespacesThatAreNotChosenAreNotConverted_K14(t *testing.T) 
 	w.serves(converted...)
 }
 
-func TestWhatIsNotChosenIsNotHeldWhileItIsListed_K7(t *testing.T) {
-	c := newChoice([]string{"mesh=on"})
-	c.set(true, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}, {name: "other"}})
-	d := decoderOf(`{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"other","resourceVersion":"7"},"spec":{"hosts":["x"]}}}
-{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"shop","resourceVersion":"8"},"spec":{"hosts":["x"]}}}`)
-	d.choice = c
-	for _, want := range []struct{ bare, spec bool }{{true, false}, {false, true}} {
-		_, o, err := d.Decode()
-		if got := o.(*object); err != nil || got.bare != want.bare || (len(got.spec) > 0) != want.spec {
-			t.Errorf("%+v: %v", got, err)
-		}
-	}
-	// It came while its namespace was not chosen, and is told after that: it has to be listed anew.
-	objects := []*object{{namespace: "other", name: "a", bare: true}}
-	if kept, missed := c.pass(nil, true, objects); len(kept) > 0 || missed {
-		t.Errorf("kept %v, missed %v", kept, missed)
-	}
-	c.set(false, []*object{{name: "other", labels: map[string]string{"mesh": "on"}}})
-	if kept, missed := c.pass(nil, true, objects); len(kept) > 0 || !missed {
-		t.Errorf("kept %v, missed %v", kept, missed)
-	}
-}
-
 func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
 	s := choosing(t)
 	s.Set(func() { s.Fault = failing("/serviceentries", 403, "Forbidden") })
@@ -191,19 +167,6 @@ func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
 	s.Set(func() { s.Fault = nil })
 	w.synced()
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
-}
-
-func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
-	c := newChoice([]string{"mesh=on"})
-	c.set(true, []*object{{name: "shop", labels: map[string]string{"mesh": "on"}}, {name: "other"}})
-	wrong := errors.New("over the limit")
-	gained, lost := c.set(true, []*object{{name: "shop", err: wrong}, {name: "other", err: wrong}, {name: "new", err: wrong}})
-	if len(gained)+len(lost) > 0 || !c.has("shop") || c.has("other") || c.has("new") {
-		t.Errorf("gained %q, lost %q", gained, lost)
-	}
-	if all, picked := c.counts(); all != 2 || picked != 1 {
-		t.Errorf("%d of %d", picked, all)
-	}
 }
 
 // The limit is for what is mirrored: it bounds the list of namespaces as a whole, not what is in it.
@@ -242,7 +205,7 @@ func TestTooManyNamespacesAreAnErrorUntilTheLimitIsRaised_K9(t *testing.T) {
 	w.serves("ServiceEntry n01/a", "ServiceEntry n29/a")
 }
 
-func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
+func TestANamespaceThatCanNotBeUsedIsNamed_K9(t *testing.T) {
 	s := choosing(t)
 	w := s.mirrors(chosen, "")
 	w.synced()
@@ -253,25 +216,4 @@ func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
 		return strings.Contains(notes, "Namespace new: metadata.labels") && strings.Contains(notes, "Namespace shop: metadata.labels")
 	})
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
-
-	l := newLedger(nil, &script{}, newChoice([]string{"mesh=on"}), nil)
-	wrong := []*object{{name: "shop", err: errors.New("its labels are wrong")}}
-	for _, all := range []bool{true, false} {
-		results := l.choose(all, wrong)
-		if len(results) != 1 || results[0].RefusedTotal != 1 || results[0].Refused[0].Resource != "Namespace shop" {
-			t.Errorf("refused %+v", results)
-		}
-	}
-	for i := range maxProblems + 2 {
-		wrong = append(wrong, &object{name: fmt.Sprint(i), err: wrong[0].err})
-	}
-	l.choose(true, wrong)
-	if named, all := l.choice.problems(); len(named) != maxProblems || all != len(wrong) {
-		t.Errorf("%d of %d are named", len(named), all)
-	}
-	l.remove(&target{served: servedNamespaces}, wrong[0])
-	l.choose(false, []*object{{name: "1"}})
-	if _, all := l.choice.problems(); all != len(wrong)-2 {
-		t.Errorf("%d can not be used", all)
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 // maxNamespaces bounds the namespaces of one upstream: each is a watch of its own for every kind.
@@ -41,7 +42,14 @@ type Config struct {
 	// Account is the directory of the service account for InCluster. Empty: that of every pod.
 	Account string `yaml:"-"`
 	// Found, unless nil, has the kubeconfig, in place of a file.
-	Found *Access `yaml:"-"`
+	Found *apiserver.Kubeconfig `yaml:"-"`
+}
+
+// credentials returns what the relay shows the server.
+func (c *Config) credentials() *apiserver.Credentials {
+	return &apiserver.Credentials{
+		Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec, Account: c.Account, Found: c.Found,
+	}
 }
 
 // sectionOf returns the section of an upstream of this kind.
@@ -80,7 +88,7 @@ func (c *Config) CheckFiles(mistakes config.Checker) {
 	if c.Kubeconfig == "" || mistakes.Reported("kubeconfig") {
 		return
 	}
-	if _, err := accessOf(c); err != nil {
+	if err := c.credentials().Check(); err != nil {
 		mistakes.Errorf("kubeconfig", "%v", err)
 	}
 }

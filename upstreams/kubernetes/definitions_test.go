@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,22 +64,6 @@ func TestABetterVersionBesideTheFollowedOneIsTaken_K1(t *testing.T) {
 	}
 	s.Put(routes, fakekube.Object("shop", "r2", `{"hosts":["b"]}`))
 	w.serves("VirtualService shop/r", "VirtualService shop/r2")
-}
-
-// Servers of two versions answer in turns, as they do while a cluster is upgraded.
-func TestServersOfTwoVersionsDoNotHaveAKindListedAgainAndAgain_K1(t *testing.T) {
-	s := &Source{better: map[mirror.Kind]*absence{}}
-	s.pace.gone = 0
-	now, best := served{kind: virtualServiceKind, version: "v1beta1"}, served{kind: virtualServiceKind, version: "v1"}
-	for range 10 {
-		if s.improves(virtualServiceKind, best, now) || s.improves(virtualServiceKind, now, now) {
-			t.Fatal("one answer is enough")
-		}
-	}
-	answers := []bool{s.improves(virtualServiceKind, best, now), s.improves(virtualServiceKind, best, now), s.improves(virtualServiceKind, best, now)}
-	if !slices.Equal(answers, []bool{false, false, true}) {
-		t.Errorf("%v", answers)
-	}
 }
 
 func TestGatewayAPIObjectsPassInWhateverVersion_K1(t *testing.T) {

@@ -1,11 +1,9 @@
 package kubernetes
 
 import (
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // apiServer is an API server in this process, which sources mirror at a pace.
@@ -27,23 +26,13 @@ type apiServer struct {
 	section func(*Config)    // changes those of the relays, unless nil
 	t       *testing.T
 	http    *httptest.Server
-	faulty  func(*object) // what the relay\'s code does over an object
+	faulty  func(*object.Object) // what the relay\'s code does over an object
 }
 
 // newAPIServer starts an API server, after others have prepared its HTTP server.
 func newAPIServer(t *testing.T, prepare ...func(*httptest.Server)) *apiServer {
 	s := &apiServer{Server: fakekube.New(), pace: quick, t: t}
-	s.http = httptest.NewUnstartedServer(s.Server)
-	s.http.EnableHTTP2 = true
-	s.http.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	for _, f := range prepare {
-		f(s.http)
-	}
-	s.http.StartTLS()
-	t.Cleanup(func() {
-		s.http.CloseClientConnections()
-		s.http.Close()
-	})
+	s.http = s.Start(t, prepare...)
 	return s
 }
 
@@ -61,35 +50,8 @@ func (s *apiServer) drop() { s.http.CloseClientConnections() }
 // kubeconfig writes a kubeconfig for the server.
 func (s *apiServer) kubeconfig(token string) string {
 	path := filepath.Join(s.t.TempDir(), "kubeconfig")
-	writeKubeconfig(s.t, path, s.http, token)
+	fakekube.WriteKubeconfig(s.t, path, s.http, token)
 	return path
-}
-
-func writeKubeconfig(t *testing.T, path string, server *httptest.Server, token string) {
-	t.Helper()
-	ca := filepath.Join(filepath.Dir(path), "ca.crt")
-	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: east, cluster: {server: %q, certificate-authority: ca.crt}}]
-users: [{name: relay, user: {token: %q}}]
-contexts: [{name: east, context: {cluster: east, user: relay}}]
-current-context: east
-`, server.URL, token)
-	replaceFile(t, ca, block)
-	replaceFile(t, path, []byte(text))
-}
-
-// replaceFile writes a file as a whole: a source reads at any time, and half a certificate would be
-// another one.
-func replaceFile(t *testing.T, path string, data []byte) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // world is a relay's upstream of an API server.
@@ -129,7 +91,7 @@ func (s *apiServer) upstream(settings, more string) *world {
 			s.section(sectionOf(u))
 		}
 		w.source = New(u, env)
-		w.source.pace, w.source.fault = s.pace, s.faulty
+		w.source.pace, w.source.converting.fault = s.pace, s.faulty
 		return w.source, nil
 	}
 	var err error
@@ -169,6 +131,7 @@ func (w *world) events(of events.Type) (all []string) {
 			all = append(all, e.Text+": "+e.Reason)
 		}
 	}
+	slices.Reverse(all) // the journal has the oldest first
 	return all
 }
 
@@ -225,11 +188,11 @@ func (w *world) synced() {
 	w.eventually("it is synced", func() bool { return w.status().State == upstreams.StateSynced })
 }
 
-// relist has each target list its objects anew.
+// relist has each collection list its objects anew.
 func (w *world) relist() {
 	for _, k := range w.source.kinds {
-		for _, t := range w.source.ledger.of(k) {
-			t.restart()
+		for _, c := range w.source.following(k) {
+			c.relist()
 		}
 	}
 }

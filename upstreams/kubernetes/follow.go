@@ -6,196 +6,40 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/ledger"
 )
 
-// absence is since when, and how often in a row, answers are such.
-type absence struct {
-	since   time.Time
-	answers int
-	gone    bool // so it was told
+// hurries is how many discoveries follow soon after a definition has changed: discovery lags behind.
+const hurries = 4
+
+var definitionKind = mirror.Kind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+
+// These kinds are followed in addition to the mirrored ones. Every server serves them in this version.
+var (
+	namespaceResource  = discovery.Resource{Kind: ledger.Namespaces, Version: "v1", Plural: "namespaces"}
+	definitionResource = discovery.Resource{Kind: definitionKind, Version: "v1", Plural: "customresourcedefinitions"}
+	inputResources     = []discovery.Resource{
+		{Kind: ingressClassKind, Version: "v1", Plural: "ingressclasses"},
+		{Kind: serviceKind, Version: "v1", Plural: "services", Namespaced: true},
+		{Kind: ingressKind, Version: "v1", Plural: "ingresses", Namespaced: true, Selected: true},
+	}
+)
+
+// needed reports whether the upstream is not complete without a kind that the relay may not read.
+func (s *Source) needed(k mirror.Kind) bool {
+	_, input := ingressInputs[k]
+	return s.named[k] || input || k == ledger.Namespaces || k == meshKind
 }
 
-// definitionsChanged has discovery follow soon, and a few times more: it lags behind definitions.
+// definitionsChanged has discovery follow soon, and a few times more.
 func (s *Source) definitionsChanged() {
 	s.hurry.Store(hurries)
 	s.discoverSoon()
-}
-
-// nextDiscovery returns how long to wait before the next one.
-func (s *Source) nextDiscovery() time.Duration {
-	if left := s.hurry.Load(); left > 0 && s.hurry.CompareAndSwap(left, left-1) {
-		return min(s.pace.soon<<(hurries-left), s.pace.discover)
-	}
-	return s.pace.discover
-}
-
-// errNamespaces is the error of a discovery before it is known what is in which namespace.
-var errNamespaces = errors.New("the namespaces have not been listed yet")
-
-// discover follows what the server serves now.
-func (s *Source) discover(ctx context.Context) error {
-	connection, err := s.verify(ctx)
-	var a *answer
-	if err == nil {
-		a, err = discover(ctx, connection, s.kinds)
-		if err = s.refused(err); apierrors.IsForbidden(err) {
-			err = fmt.Errorf("what the API server serves: %w: give the identity the ClusterRole system:discovery", err)
-		}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if errors.Is(err, errNoCredentials) {
-		return err // why there are none is known
-	}
-	s.trouble(troubleDiscovery, err)
-	if err != nil {
-		return err
-	}
-	if len(s.aside) == 0 {
-		s.aside = s.prepare(servedDefinitions, true)
-		s.launch(ctx, s.aside)
-	}
-	if s.choice != nil && !s.choice.complete() {
-		if len(s.ledger.of(namespaceKind)) == 0 {
-			s.launch(ctx, s.prepare(servedNamespaces, false))
-		}
-		return errNamespaces
-	}
-	var fresh []*target
-	first := s.discovered()
-	for _, k := range s.kinds {
-		if !s.wants(k) {
-			continue
-		}
-		now := s.ledger.of(k)
-		best, is := a.best(k)
-		switch {
-		case is:
-			delete(s.absent, k)
-			if len(now) == 0 || !a.has(now[0].served) || s.improves(k, best, now[0].served) {
-				stop(now)
-				fresh = append(fresh, s.prepare(best, false)...)
-			}
-		case a.lacks(k):
-			s.missing(ctx, k, now)
-		}
-	}
-	s.unusable(a)
-	for _, input := range servedInputs {
-		if s.ingressOptions != nil && len(s.ledger.of(input.kind)) == 0 {
-			fresh = append(fresh, s.prepare(input, false)...)
-		}
-	}
-	s.prepareMesh()
-	if first {
-		s.ledger.Begin()
-	}
-	s.launch(ctx, fresh) // after it is known who has to answer
-	s.readMesh(ctx, connection)
-	s.readVersion(ctx, connection)
-	return nil
-}
-
-// improves reports whether another version than the followed one is the better one for long enough:
-// the servers of one cluster may be of several versions for a while.
-func (s *Source) improves(k mirror.Kind, best, now served) bool {
-	if best == now {
-		delete(s.better, k)
-		return false
-	}
-	b := s.better[k]
-	if b == nil {
-		b = &absence{since: time.Now()}
-		s.better[k] = b
-	}
-	if b.answers++; b.answers < goneAnswers || time.Since(b.since) < s.pace.gone {
-		return false
-	}
-	delete(s.better, k)
-	return true
-}
-
-// prepare makes new targets those of a kind. aside: for no scope of the intake.
-func (s *Source) prepare(of served, aside bool) []*target {
-	namespaces := s.section.Namespaces
-	if len(namespaces) == 0 || !of.namespaced {
-		namespaces = []string{""}
-	}
-	targets := make([]*target, len(namespaces))
-	for i, ns := range namespaces {
-		targets[i] = &target{
-			served: of, namespace: ns, source: s, aside: aside,
-			paced: rate.NewLimiter(rate.Every(s.pace.asks), burst), again: make(chan struct{}, 1), ended: make(chan struct{}),
-		}
-	}
-	if !aside {
-		s.ledger.set(of.kind, targets)
-	}
-	s.show(of.kind, targets)
-	return targets
-}
-
-// launch begins to follow targets.
-func (s *Source) launch(ctx context.Context, targets []*target) {
-	for _, t := range targets {
-		ctx, cancel := context.WithCancel(ctx)
-		t.stopAll = cancel
-		s.running.Go(func() { t.run(ctx) })
-	}
-}
-
-func stop(targets []*target) {
-	for _, t := range targets {
-		t.stopAll()
-	}
-	for _, t := range targets {
-		<-t.ended
-	}
-}
-
-// missing counts the answers that lack a kind. What it had is gone when enough of them do, and its changes
-// do not follow: a server that starts may not know its own definitions yet, and be one of several. A
-// definition that is deleted ends the watches of its kind.
-func (s *Source) missing(ctx context.Context, k mirror.Kind, before []*target) {
-	a := s.absent[k]
-	if a == nil {
-		a = &absence{since: time.Now()}
-		s.absent[k] = a
-	}
-	follows := false
-	for _, t := range before {
-		if s.ledger.follows(t) {
-			follows = true
-		} else {
-			s.ledger.hush(t)
-		}
-	}
-	if a.answers++; follows || a.gone || a.answers < goneAnswers || time.Since(a.since) < s.pace.gone || !s.ready(ctx) {
-		return
-	}
-	stop(before)
-	s.ledger.set(k, nil)
-	s.show(k, nil)
-	a.gone = true
-	if result := s.ledger.drop(k); result.Gone > 0 {
-		s.log.Warn("kind is not served any more", "kind", k, "resources", result.Gone)
-	}
-}
-
-// ready reports whether the server does not tell that it is still starting.
-func (s *Source) ready(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	resp, err := s.client.current().get(ctx, "/readyz", nil, "*/*")
-	if err == nil {
-		resp.Body.Close()
-	}
-	return err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
 func (s *Source) discoverSoon() {
@@ -203,4 +47,136 @@ func (s *Source) discoverSoon() {
 	case s.soon <- struct{}{}:
 	default:
 	}
+}
+
+// nextDiscovery returns the pause until the next discovery.
+func (s *Source) nextDiscovery() time.Duration {
+	if left := s.hurry.Load(); left > 0 && s.hurry.CompareAndSwap(left, left-1) {
+		return min(s.pace.soon<<(hurries-left), s.pace.discover)
+	}
+	return s.pace.discover
+}
+
+// errNamespaces is the error of a discovery before the namespaces are known.
+var errNamespaces = errors.New("the namespaces have not been listed yet")
+
+// discover finds out what the server serves, and follows that.
+func (s *Source) discover(ctx context.Context) error {
+	connection, err := s.cluster.Verify(ctx)
+	var a *discovery.Answer
+	if err == nil {
+		a, err = discovery.Fetch(ctx, connection, s.kinds)
+		if err = s.client.Explain(err); apierrors.IsForbidden(err) {
+			err = fmt.Errorf("what the API server serves: %w: give the identity the ClusterRole system:discovery", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if errors.Is(err, apiserver.ErrNoCredentials) {
+		return err // reading the credentials has reported why
+	}
+	s.trouble(troubleDiscovery, err)
+	if err != nil {
+		return err
+	}
+	if len(s.following(definitionKind)) == 0 {
+		c := s.newDefinitions()
+		s.show(definitionKind, []*collection{c})
+		s.launch(ctx, []*collection{c})
+	}
+	if s.selection != nil && !s.selection.Complete() {
+		if len(s.following(ledger.Namespaces)) == 0 {
+			s.launch(ctx, s.begin(namespaceResource))
+		}
+		return errNamespaces
+	}
+	s.follow(ctx, a)
+	s.unusable(a)
+	s.readMesh(ctx, connection)
+	s.readVersion(ctx, connection)
+	return nil
+}
+
+// follow begins to follow what an answer has and is not followed yet, and drops kinds that are gone.
+func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
+	var fresh []*collection
+	first := s.discovered()
+	for _, k := range s.kinds {
+		if !s.wants(k) {
+			continue
+		}
+		now := s.following(k)
+		best, is := a.Best(k)
+		switch {
+		case is:
+			s.tracker.Serves(k)
+			if len(now) == 0 || !a.Has(now[0].Resource) || s.tracker.Improves(best, now[0].Resource, time.Now()) {
+				stop(now)
+				fresh = append(fresh, s.begin(best)...)
+			}
+		case a.Lacks(k):
+			s.missing(ctx, k, now)
+		}
+	}
+	for _, input := range inputResources {
+		if s.ingressOptions != nil && len(s.following(input.Kind)) == 0 {
+			fresh = append(fresh, s.begin(input)...)
+		}
+	}
+	s.beginMesh()
+	if first {
+		s.ledger.Begin()
+	}
+	s.launch(ctx, fresh) // after the ledger knows all entries
+}
+
+// begin replaces the collections of a kind by new ones.
+func (s *Source) begin(of discovery.Resource) []*collection {
+	all := s.newCollections(of)
+	s.replace(of.Kind, all)
+	return all
+}
+
+// replace replaces the collections of a kind.
+func (s *Source) replace(kind mirror.Kind, all []*collection) {
+	entries := make([]*ledger.Entry, len(all))
+	for i, c := range all {
+		entries[i] = c.entry
+	}
+	s.ledger.Set(kind, entries)
+	s.show(kind, all)
+}
+
+// missing notes that an answer lacks a kind. The objects of the kind are gone when enough answers do, while the
+// watches of the kind have ended: a definition that is deleted ends them.
+func (s *Source) missing(ctx context.Context, k mirror.Kind, now []*collection) {
+	follows := false
+	for _, c := range now {
+		if s.ledger.Follows(c.entry) {
+			follows = true
+		} else {
+			s.ledger.Hush(c.entry)
+		}
+	}
+	if enough := s.tracker.Misses(k, time.Now()); !enough || follows || !s.ready(ctx) {
+		return
+	}
+	stop(now)
+	s.replace(k, nil)
+	s.tracker.Drop(k)
+	if result := s.ledger.Drop(k); result.Gone > 0 {
+		s.log.Warn("kind is not served any more", "kind", k, "resources", result.Gone)
+	}
+}
+
+// ready reports whether the server has started, as far as it tells.
+func (s *Source) ready(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, apiserver.ReadTimeout)
+	defer cancel()
+	resp, err := s.client.Current().Get(ctx, "/readyz", nil, "*/*")
+	if err == nil {
+		resp.Body.Close()
+	}
+	return err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/internal/testing/fakenet"
 	"meshrelay/upstreams"
 )
@@ -29,7 +30,7 @@ func TestAConnectionThatIsHalfOpenIsNoticed_K4(t *testing.T) {
 		return w.status().State == upstreams.StateDisconnected
 	})
 	s.http.URL = direct
-	writeKubeconfig(t, w.path, s.http, "t")
+	fakekube.WriteKubeconfig(t, w.path, s.http, "t")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 	w.synced()
 }

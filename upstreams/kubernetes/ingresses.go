@@ -10,8 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/mirror"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
+	"meshrelay/upstreams/kubernetes/ledger"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // The kinds that Gateways and VirtualServices are made of, and what is made.
@@ -29,21 +32,17 @@ var (
 	ingressOutputs = []mirror.Kind{gatewayKind, virtualServiceKind}
 )
 
-// maxProblems bounds the problems of Ingresses, and those of namespaces, that a status names.
-const maxProblems = 20
-
 // ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.
 type ingresses struct {
 	upstream  string
-	panicked  func(what string, p *mirror.Panic) // tells of it
+	feed      upstreams.Feed
 	state     *ingress.State
-	undone    map[mirror.Kind]map[string]error // objects whose newest content can not be decoded
-	has       map[mirror.Kind]bool             // inputs that have synced
-	unsettled bool                             // the MeshConfig is to tell how, and was not read yet
-	relisted  bool                             // an input was, since all outputs were returned
+	inputs    map[mirror.Kind]map[string]input // by full name
+	has       map[mirror.Kind]bool             // kinds of inputs that have synced
+	unsettled bool                             // the options come from the MeshConfig, which was not read yet
+	relisted  bool                             // an input was listed anew since all outputs were returned
 
-	// sizes are those of the inputs, in bytes, used their sum, and most what that may be, 0 for any.
-	sizes      map[mirror.Kind]map[string]int
+	// used is the sum of the sizes of inputs, most bounds it, 0 for no bound.
 	used, most int
 
 	named    []string // problems, as problems returned them
@@ -51,21 +50,35 @@ type ingresses struct {
 	reviewed bool // they are those of the inputs as they are
 }
 
-// newIngresses returns the conversion of an upstream, whose inputs have at most so many bytes; 0 is no
-// bound.
-func newIngresses(upstream string, o ingress.Options, most int) *ingresses {
+// input is what is noted of an input.
+type input struct {
+	size int   // of the content that was decoded, in bytes; 0 before that
+	err  error // why the newest content can not be used
+}
+
+// newIngresses returns the conversion of an upstream. feed is told of panics.
+func newIngresses(upstream string, o ingress.Options, feed upstreams.Feed) *ingresses {
 	g := &ingresses{
-		upstream: upstream, state: ingress.New(o), most: most,
-		undone: map[mirror.Kind]map[string]error{}, has: map[mirror.Kind]bool{}, sizes: map[mirror.Kind]map[string]int{},
+		upstream: upstream, feed: feed, state: ingress.New(o),
+		inputs: map[mirror.Kind]map[string]input{}, has: map[mirror.Kind]bool{},
 	}
 	for kind := range ingressInputs {
-		g.undone[kind], g.sizes[kind] = map[string]error{}, map[string]int{}
+		g.inputs[kind] = map[string]input{}
 	}
 	return g
 }
 
-// synced notes that all objects of an input are known.
-func (g *ingresses) synced(kind mirror.Kind) {
+// Takes implements ledger.Deriver.
+func (g *ingresses) Takes(kind mirror.Kind) bool {
+	_, is := ingressInputs[kind]
+	return is || kind == meshKind
+}
+
+// Outputs implements ledger.Deriver.
+func (g *ingresses) Outputs() []mirror.Kind { return ingressOutputs }
+
+// Synced implements ledger.Deriver.
+func (g *ingresses) Synced(kind mirror.Kind) {
 	g.has[kind] = true
 	g.state.Synced(ingressInputs[kind])
 }
@@ -79,103 +92,95 @@ func (g *ingresses) settle(o ingress.Options) {
 	g.state.SetOptions(o)
 }
 
-func nameOf(o *object) ingress.Name { return ingress.Name{Namespace: o.namespace, Name: o.name} }
+func nameOf(o *object.Object) ingress.Name { return ingress.Name{Namespace: o.Namespace, Name: o.Name} }
 
-// set takes over an input, or keeps the last good content of it.
-func (g *ingresses) set(kind mirror.Kind, o *object) error {
+// Set implements ledger.Deriver. It keeps the last good content of a wrong input.
+func (g *ingresses) Set(kind mirror.Kind, o *object.Object) error {
 	g.reviewed = false
-	name, size, err := o.fullName(), o.size()+overhead, o.err
-	if err == nil && g.most > 0 && g.used-g.sizes[kind][name]+size > g.most {
-		err = fmt.Errorf("%s %s: over the limit: what is converted has more than limits.maxBytes", kind.Kind, name)
+	name, size, err := o.FullName(), o.Size()+object.Overhead, o.Err
+	before := g.inputs[kind][name].size
+	if err == nil && g.most > 0 && g.used-before+size > g.most {
+		err = fmt.Errorf("%s %s: %swhat is converted has more than limits.maxBytes", kind.Kind, name, object.OverLimit)
 	}
 	if err == nil {
 		err = g.decode(kind, o)
 	}
 	if err != nil {
-		g.undone[kind][name] = err
-		return err
+		size = before
 	}
-	delete(g.undone[kind], name)
-	g.used += size - g.sizes[kind][name]
-	g.sizes[kind][name] = size
-	return nil
+	g.used += size - before
+	g.inputs[kind][name] = input{size, err}
+	return err
 }
 
 // forget forgets what is noted of an input that is gone.
 func (g *ingresses) forget(kind mirror.Kind, name string) {
 	g.reviewed = false
-	delete(g.undone[kind], name)
-	g.used -= g.sizes[kind][name]
-	delete(g.sizes[kind], name)
+	g.used -= g.inputs[kind][name].size
+	delete(g.inputs[kind], name)
 }
 
-func (g *ingresses) decode(kind mirror.Kind, o *object) (err error) {
+func (g *ingresses) decode(kind mirror.Kind, o *object.Object) (err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			g.panicked(kind.Kind+" "+o.fullName(), p)
-			err = fmt.Errorf("%s %s: %w", kind.Kind, o.fullName(), p)
+			g.feed.Tell(intake.Panicked{What: kind.Kind + " " + o.FullName(), Panic: p})
+			err = fmt.Errorf("%s %s: %w", kind.Kind, o.FullName(), p)
 		}
 	}()
 	switch kind {
 	case ingressKind:
-		i, err := ingress.IngressOf(nameOf(o), o.created, o.annotations, o.spec)
+		i, err := ingress.IngressOf(nameOf(o), o.CreationTimestamp.Time, o.Annotations, o.Spec)
 		if err == nil {
 			g.state.SetIngress(i)
 		}
 		return err
 	case ingressClassKind:
-		c, err := ingress.ClassOf(nameOf(o), o.spec)
+		c, err := ingress.ClassOf(nameOf(o), o.Spec)
 		if err == nil {
 			g.state.SetClass(c)
 		}
 		return err
 	}
-	v, err := ingress.ServiceOf(nameOf(o), o.spec)
+	v, err := ingress.ServiceOf(nameOf(o), o.Spec)
 	if err == nil {
 		g.state.SetService(v)
 	}
 	return err
 }
 
-// list takes over all inputs of a kind that a target has, in its namespace or in all.
-func (g *ingresses) list(t *target, all []*object) (refused []intake.Refusal) {
+// Replace implements ledger.Deriver.
+func (g *ingresses) Replace(kind mirror.Kind, namespace string, all []*object.Object) (refused []intake.Refusal) {
 	g.relisted = true
 	listed := make(map[ingress.Name]bool, len(all))
 	for _, o := range all {
 		listed[nameOf(o)] = true
-		if err := g.set(t.kind, o); err != nil {
-			refused = append(refused, intake.Refusal{Resource: t.kind.String() + " " + o.fullName(), Reason: err.Error()})
+		if err := g.Set(kind, o); err != nil {
+			refused = append(refused, intake.Refusal{Resource: kind.String() + " " + o.FullName(), Reason: err.Error()})
 		}
 	}
-	g.retain(t.kind, func(n ingress.Name) bool {
-		return listed[n] || t.namespace != "" && n.Namespace != t.namespace
+	g.retain(kind, func(n ingress.Name) bool {
+		return listed[n] || namespace != "" && n.Namespace != namespace
 	})
 	return refused
 }
 
 func (g *ingresses) retain(kind mirror.Kind, keep func(ingress.Name) bool) {
 	g.state.Retain(ingressInputs[kind], keep)
-	drop := func(full string) {
+	for full := range g.inputs[kind] {
 		if namespace, name, _ := strings.Cut(full, "/"); !keep(ingress.Name{Namespace: namespace, Name: name}) {
 			g.forget(kind, full)
 		}
 	}
-	for name := range g.undone[kind] {
-		drop(name)
-	}
-	for name := range g.sizes[kind] {
-		drop(name)
-	}
 }
 
-// remove takes over that an input is gone.
-func (g *ingresses) remove(kind mirror.Kind, o *object) {
+// Delete implements ledger.Deriver.
+func (g *ingresses) Delete(kind mirror.Kind, o *object.Object) {
 	g.state.Remove(ingressInputs[kind], nameOf(o))
-	g.forget(kind, o.fullName())
+	g.forget(kind, o.FullName())
 }
 
-// leave takes over that namespaces are not mirrored any more.
-func (g *ingresses) leave(namespaces []string) {
+// Leave implements ledger.Deriver.
+func (g *ingresses) Leave(namespaces []string) {
 	for kind := range ingressInputs {
 		if kind != ingressClassKind {
 			g.retain(kind, func(n ingress.Name) bool { return !slices.Contains(namespaces, n.Namespace) })
@@ -189,9 +194,9 @@ func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 // lacks reports whether some input was never decoded. What was
 // made of it before the start, by another build or under other limits, is not gone.
 func (g *ingresses) lacks() bool {
-	for kind, undone := range g.undone {
-		for name := range undone {
-			if _, decoded := g.sizes[kind][name]; !decoded {
+	for _, inputs := range g.inputs {
+		for _, in := range inputs {
+			if in.size == 0 {
 				return true
 			}
 		}
@@ -219,16 +224,30 @@ func (g *ingresses) complete() []intake.Update {
 	for i, kind := range ingressOutputs {
 		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Complete: !lacks, Elements: g.elements(by[kind]), Room: len(by[kind])}
 		if lacks {
-			updates[i].Removed = names(gone[kind])
+			updates[i].Removed = ledger.Names(gone[kind])
 		}
 	}
 	g.relisted = lacks
 	return updates
 }
 
-// changes returns the outputs that have changed as updates of both scopes. part: the scopes wait for
-// more.
-func (g *ingresses) changes(part bool) []intake.Update {
+// Answer implements ledger.Deriver.
+func (g *ingresses) Answer() []intake.Update {
+	if g.owes() {
+		return g.complete()
+	}
+	if changes := g.Changes(false); len(changes) > 0 {
+		return changes
+	}
+	updates := make([]intake.Update, len(ingressOutputs))
+	for i, kind := range ingressOutputs {
+		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Elements: intake.Resources()}
+	}
+	return updates
+}
+
+// Changes implements ledger.Deriver.
+func (g *ingresses) Changes(part bool) []intake.Update {
 	if !part && g.owes() && !g.lacks() {
 		return g.complete()
 	}
@@ -246,7 +265,7 @@ func (g *ingresses) changes(part bool) []intake.Update {
 	}
 	updates := make([]intake.Update, len(ingressOutputs))
 	for i, kind := range ingressOutputs {
-		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Part: part, Elements: g.elements(by[kind]), Room: len(by[kind]), Removed: names(gone[kind])}
+		updates[i] = intake.Update{Scope: intake.DerivedScope(kind), Part: part, Elements: g.elements(by[kind]), Room: len(by[kind]), Removed: ledger.Names(gone[kind])}
 	}
 	return updates
 }
@@ -284,13 +303,15 @@ func (g *ingresses) problems() (named []string, all int) {
 	}
 	defer func() { g.named, g.count, g.reviewed = named, all, true }()
 	add := func(text string) {
-		if all++; len(named) < maxProblems {
+		if all++; len(named) < ledger.MaxProblems {
 			named = append(named, text)
 		}
 	}
 	for _, kind := range []mirror.Kind{ingressKind, ingressClassKind, serviceKind} {
-		for _, err := range g.undone[kind] {
-			add(err.Error())
+		for _, in := range g.inputs[kind] {
+			if in.err != nil {
+				add(in.err.Error())
+			}
 		}
 	}
 	slices.Sort(named)
@@ -298,4 +319,17 @@ func (g *ingresses) problems() (named []string, all int) {
 		add(p.String())
 	}
 	return named, all
+}
+
+// detail returns what becomes of the Ingresses.
+func (g *ingresses) detail() *IngressDetail {
+	d := &IngressDetail{}
+	for _, in := range g.inputs[ingressKind] {
+		if in.err != nil {
+			d.Refused++
+		}
+	}
+	d.Problems, d.ProblemsTotal = g.problems()
+	d.Ingresses, d.Converted = g.state.Counts()
+	return d
 }

@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"meshrelay/config"
-	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/ledger"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // What was refused for want of room is listed once more, as nobody tells of it again.
@@ -85,28 +88,21 @@ func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
 
 // Limits of found clusters change whenever another cluster comes or goes: nobody is listed for that.
 func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
-	s := &Source{st: newStatus(), ledger: newLedger(nil, &script{}, nil, nil)}
-	all := map[string]*target{}
+	s := &Source{st: newStatus()}
+	var relisted []string // sorted, as Limit goes by kind
 	for name, shown := range map[string]TargetState{"follows": Following, "cramped": Following, "fails": Failing} {
-		t := &target{again: make(chan struct{}, 1)}
-		t.shown = shown
-		all[name] = t
-		s.st.targets[mirror.Kind{Kind: name}] = []*target{t}
+		c := &collection{source: s, shown: shown}
+		c.entry = &ledger.Entry{Relist: func() { relisted = append(relisted, name) }}
+		c.Kind.Kind = name
+		c.entry.Cramped.Store(name == "cramped")
+		s.st.collections[c.Kind] = []*collection{c}
 	}
-	all["cramped"].cramped.Store(true)
 	listed := func(want string) {
 		t.Helper()
-		var got []string
-		for _, name := range []string{"cramped", "fails", "follows"} {
-			select {
-			case <-all[name].again:
-				got = append(got, name)
-			default:
-			}
+		if fmt.Sprint(relisted) != want {
+			t.Errorf("listed: %s, want %s", relisted, want)
 		}
-		if fmt.Sprint(got) != want {
-			t.Errorf("listed: %s, want %s", got, want)
-		}
+		relisted = nil
 	}
 	s.Limit(config.Limits{MaxBytes: 100})
 	listed("[]") // there was no limit before
@@ -124,17 +120,18 @@ func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
 }
 
 func TestConvertedResourcesFollowTheLimitsOfAReload_K7(t *testing.T) {
-	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), overhead)
-	l := newLedger(nil, &script{}, nil, g)
-	service := &object{namespace: "shop", name: "a"}
+	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), nil)
+	source := &Source{ingresses: g, ledger: ledger.New(nil, &script{}, nil, g)}
+	source.runs.Store(true)
+	service := &object.Object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}
 	set := func(want bool) {
 		t.Helper()
-		if err := g.set(serviceKind, service); (err == nil) != want {
+		if err := g.Set(serviceKind, service); (err == nil) != want {
 			t.Error(err)
 		}
 	}
-	l.limit(overhead - 1)
+	source.Limit(config.Limits{MaxBytes: object.Overhead - 1})
 	set(false)
-	l.limit(2 * overhead)
+	source.Limit(config.Limits{MaxBytes: 2 * object.Overhead})
 	set(true)
 }

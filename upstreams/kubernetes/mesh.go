@@ -10,7 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ingress"
+	"meshrelay/upstreams/kubernetes/ledger"
 )
 
 // modeMesh is the mode of ingress that has the MeshConfig of the cluster tell which Ingresses are
@@ -19,8 +22,8 @@ const modeMesh = "mesh"
 
 // meshKind is what a MeshConfig is in: a ConfigMap, which is read from time to time.
 var (
-	meshKind   = mirror.Kind{Kind: "ConfigMap"}
-	servedMesh = served{kind: meshKind, version: "v1", plural: "configmaps", namespaced: true}
+	meshKind     = mirror.Kind{Kind: "ConfigMap"}
+	meshResource = discovery.Resource{Kind: meshKind, Version: "v1", Plural: "configmaps", Namespaced: true}
 )
 
 // meshOf returns where the MeshConfig of a section is: that of the config, or that of the revision.
@@ -33,46 +36,45 @@ func (i Ingress) meshOf(revision string) (namespace, name string) {
 	return namespace, name
 }
 
-// prepareMesh makes the MeshConfig an input that what is made of Ingresses waits for.
-func (s *Source) prepareMesh() {
-	if s.section.Ingress.Mode != modeMesh || len(s.ledger.of(meshKind)) > 0 {
-		return
+// beginMesh makes the MeshConfig an input of the conversion.
+func (s *Source) beginMesh() {
+	if s.section.Ingress.Mode == modeMesh && len(s.following(meshKind)) == 0 {
+		c := &collection{Resource: meshResource, namespace: s.meshNamespace, source: s}
+		c.entry = &ledger.Entry{Kind: meshKind, Namespace: s.meshNamespace, Relist: c.relist}
+		s.replace(meshKind, []*collection{c})
 	}
-	targets := []*target{{served: servedMesh, namespace: s.meshNamespace, source: s}}
-	s.ledger.set(meshKind, targets)
-	s.show(meshKind, targets)
 }
 
-// readMesh takes over what the MeshConfig has on Ingresses. What it had last counts while it can not be
-// read.
-func (s *Source) readMesh(ctx context.Context, c *connection) {
-	all := s.ledger.of(meshKind)
+// readMesh reads the options of the conversion from the MeshConfig. While it can not be read, the last options
+// apply.
+func (s *Source) readMesh(ctx context.Context, conn *apiserver.Conn) {
+	all := s.following(meshKind)
 	if len(all) == 0 {
 		return
 	}
-	t := all[0]
-	options, err := s.meshOptions(ctx, c)
+	c := all[0]
+	options, err := s.meshOptions(ctx, conn)
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
-		s.ledger.settle(t, options)
-		s.enter(t, Following, nil)
+		s.ledger.Settle(c.entry, func() { s.ingresses.settle(options) })
+		s.enter(c, Following, nil)
 	case apierrors.IsForbidden(err):
-		s.ledger.lost(t)
-		s.enter(t, Denied, err)
+		s.ledger.Lost(c.entry)
+		s.enter(c, Denied, err)
 	default:
-		s.ledger.lost(t)
-		s.enter(t, Failing, err)
+		s.ledger.Lost(c.entry)
+		s.enter(c, Failing, err)
 	}
 }
 
 // meshOptions reads the options of the conversion from the MeshConfig.
-func (s *Source) meshOptions(ctx context.Context, c *connection) (ingress.Options, error) {
+func (s *Source) meshOptions(ctx context.Context, conn *apiserver.Conn) (ingress.Options, error) {
 	var object struct {
 		Data map[string]string `json:"data"`
 	}
 	where := "ConfigMap " + s.meshNamespace + "/" + s.meshName
-	err := c.read(ctx, servedMesh.path(s.meshNamespace)+"/"+s.meshName, acceptJSON, &object)
+	err := conn.Read(ctx, meshResource.Path(s.meshNamespace)+"/"+s.meshName, apiserver.AcceptJSON, &object)
 	if err != nil {
 		return ingress.Options{}, fmt.Errorf("%s: %w", where, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
+	"meshrelay/upstreams/kubernetes/ledger"
 )
 
 const meshes = "/configmaps"
@@ -171,28 +172,27 @@ func FuzzMeshConfigs(f *testing.F) {
 // for long. The stream opens again with that kind.
 func TestAMeshConfigThatIsReadAgainOpensNoStream_K13(t *testing.T) {
 	feed := &script{}
-	g := newIngresses("east", ingress.Options{}, 0)
-	l := newLedger([]mirror.Kind{serviceEntry}, feed, nil, g)
-	source := &Source{ledger: l}
-	one, mesh := &target{served: served{kind: serviceEntry}, source: source}, &target{served: servedMesh, source: source}
-	l.set(serviceEntry, []*target{one})
-	l.set(meshKind, []*target{mesh})
+	g := newIngresses("east", ingress.Options{}, feed)
+	l := ledger.New([]mirror.Kind{serviceEntry}, feed, nil, g)
+	one, mesh := &ledger.Entry{Kind: serviceEntry}, &ledger.Entry{Kind: meshKind}
+	l.Set(serviceEntry, []*ledger.Entry{one})
+	l.Set(meshKind, []*ledger.Entry{mesh})
 	l.Begin()
-	l.replace(one, nil)
-	l.settle(mesh, ingress.Options{})
-	l.lost(one)
+	l.Replace(one, nil)
+	l.Settle(mesh, func() { g.settle(ingress.Options{}) })
+	l.Lost(one)
 	lost := time.Now().Add(time.Minute)
 	unreachable := func() intake.Closed { return intake.Closed{Reason: "no answer"} }
-	if l.check(lost, 15*time.Second, unreachable); l.open {
+	if l.Check(lost, 15*time.Second, unreachable); l.Answered() {
 		t.Fatal("the stream is open without a kind")
 	}
 	feed.take()
-	l.settle(mesh, ingress.Options{Mode: ingress.ModeStrict})
-	l.check(lost, 15*time.Second, unreachable)
+	l.Settle(mesh, func() { g.settle(ingress.Options{Mode: ingress.ModeStrict}) })
+	l.Check(lost, 15*time.Second, unreachable)
 	if told := feed.updates(); len(told) > 0 {
 		t.Errorf("the intake is told %q", told)
 	}
-	if l.resumed(one); !l.open {
+	if l.Resumed(one); !l.Answered() {
 		t.Error("the stream is not open again")
 	}
 }

@@ -1,15 +1,12 @@
 package kubernetes
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/watch"
 
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
@@ -39,7 +36,7 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 					return false
 				}
 				s.Lock()
-				if asked++; asked == burst+25 {
+				if asked++; asked == 35 {
 					done <- time.Now()
 				}
 				s.Unlock()
@@ -48,7 +45,7 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 			}
 			s.mirrors("", "")
 			if took := (<-done).Sub(begun); took < 20*quick.asks {
-				t.Errorf("it was asked %d times in %s", burst+25, took)
+				t.Errorf("it was asked %d times in %s", 35, took)
 			}
 		})
 	}
@@ -61,14 +58,15 @@ func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
 	sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
 	source := New(cfg, envOf())
 	source.pace.retry = time.Hour
-	if err := source.client.refresh(t.Context()); err != nil {
+	source.prepare(&script{})
+	if err := source.client.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer source.client.close()
+	defer source.client.Close()
 	var group sync.WaitGroup
 	for range 20 {
 		group.Go(func() {
-			if _, err := source.verify(t.Context()); err == nil {
+			if _, err := source.cluster.Verify(t.Context()); err == nil {
 				t.Error("it is verified")
 			}
 		})
@@ -88,7 +86,7 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 	other := newAPIServer(t)
 	other.UID = "" // may not be read
 	other.entry("shop/z", "z.x")
-	writeKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+	fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
 	s.drop()
 	w.eventually("it was asked again and again", func() bool { return other.Asked("kube-system") > 6 })
 	w.eventually("it is denied", func() bool {
@@ -98,35 +96,9 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 	if n := other.Asked("serviceentries"); n > 0 {
 		t.Errorf("the other cluster was asked for its objects %d times", n)
 	}
-	writeKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+	fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-}
-
-func TestTheErrorTextOfAServerIsBounded_K9(t *testing.T) {
-	long := strings.Repeat("x", 1<<20)
-	kind, o, err := decoderOf(`{"type":"ERROR","object":{"code":500,"message":"` + long + `"}}`).Decode()
-	if err != nil || kind != watch.Error {
-		t.Fatal(kind, err)
-	}
-	if s := fmt.Sprint(o); len(s) > 4096 {
-		t.Errorf("an event of %d bytes", len(s))
-	}
-	if _, _, err := decoderOf(`{"type":"` + long + `"}`).Decode(); len(err.Error()) > 4096 {
-		t.Errorf("an error of %d bytes", len(err.Error()))
-	}
-	if _, err := decoderOf(`"` + long + `"`).list(); len(err.Error()) > 4096 {
-		t.Errorf("an error of %d bytes", len(err.Error()))
-	}
-}
-
-func TestAPauseEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	<-ending{ctx: ctx}.After(time.Millisecond)
-	long := ending{ctx: ctx}.After(time.Hour)
-	cancel()
-	<-long
-	<-ending{ctx: ctx}.After(time.Hour)
 }
 
 func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {

@@ -68,9 +68,9 @@ func TestThePermissionsOfTheDocsAreThoseThatAreNeeded(t *testing.T) {
 			plurals = append(plurals, info.Plural)
 		}
 	}
-	plurals = append(plurals, servedNamespaces.plural, servedDefinitions.plural)
-	for _, input := range servedInputs {
-		plurals = append(plurals, input.plural)
+	plurals = append(plurals, namespaceResource.Plural, definitionResource.Plural)
+	for _, input := range inputResources {
+		plurals = append(plurals, input.Plural)
 	}
 	_, role, _ := strings.Cut(string(text), "kind: ClusterRole")
 	role, _, _ = strings.Cut(role, "```")

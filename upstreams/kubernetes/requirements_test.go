@@ -1,25 +1,12 @@
 package kubernetes
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
@@ -149,54 +136,4 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	w.serves("ServiceEntry shop/up", "ServiceEntry shop/up2")
 	down.Set(func() { down.Fault = nil })
 	w.serves("ServiceEntry shop/down", "ServiceEntry shop/up", "ServiceEntry shop/up2")
-}
-
-// A server tells "Unauthorized", whatever the reason is. That a client certificate has expired can be
-// told all the same.
-func TestAClientCertificateThatHasExpiredIsNamed_K9(t *testing.T) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unauthorized := apierrors.NewUnauthorized("Unauthorized")
-	for end, want := range map[time.Duration]bool{-time.Hour: true, time.Hour: false} {
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(end)}
-		crt, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := t.TempDir()
-		for name, data := range map[string][]byte{
-			"crt":        pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: crt}),
-			"key":        pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
-			"kubeconfig": []byte(kubeconfigOf(`{server: "https://127.0.0.1:1"}`, `{client-certificate: crt, client-key: key}`)),
-		} {
-			if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s := New(config.Upstream{Name: "east", Source: &Config{Kubeconfig: filepath.Join(dir, "kubeconfig")}}, envOf())
-		if err := s.client.refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		told := s.refused(unauthorized)
-		if !errors.Is(told, unauthorized) || !strings.Contains(told.Error(), "renew the token or certificate in "+dir) || strings.Contains(told.Error(), "the client certificate has expired at 20") != want {
-			t.Errorf("a certificate that ends in %v: %v", end, told)
-		}
-	}
-	// Others are told where to look.
-	for want, section := range map[string]*Config{"service account of the pod": {InCluster: true}, "kubeconfig that was found": {Found: NewAccess("")}} {
-		s := New(config.Upstream{Name: "east", Source: section}, envOf())
-		s.client.now = &connection{access: access{config: &rest.Config{}}}
-		if told := s.refused(unauthorized); !strings.Contains(told.Error(), want) {
-			t.Errorf("%s: %v", want, told)
-		}
-	}
-	if err := (&Source{}).refused(nil); err != nil {
-		t.Error(err)
-	}
 }

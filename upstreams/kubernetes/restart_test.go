@@ -43,15 +43,7 @@ func (s *apiServer) keeps(dir, settings, more string) (w *world, end func()) {
 // answered waits until the server has told all that it has, and what is gone was judged.
 func (w *world) answered() {
 	w.t.Helper()
-	w.eventually("all is answered", func() bool {
-		l := w.source.told.Load()
-		if l == nil {
-			return false
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.begun && l.open && len(l.awaited) == 0
-	})
+	w.eventually("all is answered", func() bool { return w.source.runs.Load() && w.source.ledger.Answered() })
 	w.synced()
 }
 

@@ -1,16 +1,15 @@
 // Package kubernetes is the source that reads Istio and Gateway API objects from the API server of a
 // cluster.
 //
-// It owns how the server is reached, which kinds it serves, and how their objects are followed:
-// client-go's reflector lists and watches each kind; the decoder and the store under it are of this
-// package, so that nothing is held but what the intake holds.
+// It owns the config section, which kinds are followed, what becomes a resource, and the status. A collection
+// connects the reflector of a kind with the ledger, which tells the intake.
 //
 // The package must not know what is served of the objects, nor which other upstreams there are.
 package kubernetes
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -18,20 +17,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ingress"
-)
-
-const (
-	goneAnswers = 3 // that have to lack a kind, or to have a better version of it
-	hurries     = 4 // discoveries that follow soon after a definition has changed
+	"meshrelay/upstreams/kubernetes/ledger"
 )
 
 // pace has the intervals of what a source does by itself.
@@ -45,7 +40,7 @@ type pace struct {
 	gone             time.Duration // that answers have to lack a kind, or to have a better version
 	verified         time.Duration // that the identity of the cluster counts as known
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
-	// asks is the least time between two requests of a target, but for the first few.
+	// asks is the least time between two requests of a collection, but for the first few.
 	asks time.Duration
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
@@ -71,8 +66,7 @@ func Kind() upstreams.Kind {
 			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
 				return nil // a config may be checked elsewhere, and found clusters keep nobody up
 			}
-			_, err := accessOf(sectionOf(u))
-			return err
+			return sectionOf(u).credentials().Check()
 		},
 		Probe:   probe,
 		Metrics: metrics(),
@@ -81,47 +75,34 @@ func Kind() upstreams.Kind {
 
 // Source brings what one API server has.
 type Source struct {
-	name, settings string
-	section        *Config
-	pace           pace
-	kinds          []mirror.Kind // to follow
-	named          map[mirror.Kind]bool
-	log            *slog.Logger
-	complaints     *loglimit.Limit
-	client         *client
-	soon           chan struct{} // has an element when it is time to discover
-	fault          func(*object) // of tests: it panics
+	name       string
+	section    *Config
+	pace       pace
+	kinds      []mirror.Kind // to follow
+	named      map[mirror.Kind]bool
+	log        *slog.Logger
+	complaints *loglimit.Limit
+	client     *apiserver.Client
+	tracker    *discovery.Tracker
+	converting converter     // without what is of one kind
+	soon       chan struct{} // has an element when it is time to discover
 
-	choice         *choice          // of namespaces, nil for all
-	ingressOptions *ingress.Options // nil: Ingresses are not converted
+	selection      *ledger.Selection // of namespaces, nil for all
+	ingressOptions *ingress.Options  // nil: Ingresses are not converted
 	// Where the MeshConfig is that tells how they are.
 	meshNamespace, meshName string
 
 	// Only Run, and what it starts, use these.
-	feed    upstreams.Feed
-	ledger  *ledger
-	running sync.WaitGroup
-	aside   []*target // that nothing waits for
-	// absent are the kinds that are not served, better those that are served in a better version than
-	// the followed one.
-	absent, better map[mirror.Kind]*absence
-	hurry          atomic.Int32 // discoveries that are to follow soon
+	feed      upstreams.Feed
+	ledger    *ledger.Ledger
+	cluster   *apiserver.Cluster
+	ingresses *ingresses // nil: Ingresses are not converted
+	running   sync.WaitGroup
+	hurry     atomic.Int32 // discoveries that follow soon
 
-	told atomic.Pointer[ledger] // the ledger, for Describe; nil before Run
+	runs atomic.Bool // the fields above are set: Describe and Limit may use them
 
-	identifying sync.Mutex // guards these
-	identity    string     // of the cluster, empty while unknown
-	verified    *connection
-	verifiedAt  time.Time
-	unbroken    uint64 // the breaks before that
-	// unverified is the connection over which that failed last, with unverifiedErr.
-	unverified    *connection
-	unverifiedAt  time.Time
-	unverifiedErr error
-
-	breaks atomic.Uint64 // of streams: another server may answer next
-
-	mu     sync.Mutex // guards all below, and state; it is the innermost lock
+	mu     sync.Mutex // guards all below, and the states of collections; it is the innermost lock
 	st     status
 	limits config.Limits
 }
@@ -130,11 +111,12 @@ type Source struct {
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
-		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual, settings: section.UnknownFields + " " + section.UnhealthyWorkloads,
+		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual,
 		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
-		client: &client{section: section, agent: fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)},
-		soon:   make(chan struct{}, 1), absent: map[mirror.Kind]*absence{}, better: map[mirror.Kind]*absence{},
-		choice: newChoice(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
+		client:     apiserver.NewClient(section.credentials(), fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)),
+		converting: converter{upstream: cfg.Name, unknownFields: section.UnknownFields, unhealthyWorkloads: section.UnhealthyWorkloads},
+		soon:       make(chan struct{}, 1),
+		selection:  ledger.NewSelection(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 	}
 	s.st = newStatus()
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
@@ -162,17 +144,9 @@ func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named
 
 // Run implements upstreams.Source.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
-	var converting *ingresses
-	if s.ingressOptions != nil {
-		converting = newIngresses(s.name, *s.ingressOptions, 0)
-		converting.unsettled = s.section.Ingress.Mode == modeMesh
-	}
-	s.feed, s.ledger = feed, newLedger(s.kinds, feed, s.choice, converting)
-	s.told.Store(s.ledger)
-	s.ledger.limit(s.maxBytes()) // from now on Limit does
-	s.ledger.announce()
-	s.remember(feed.Identity())
-	defer s.client.close()
+	s.prepare(feed)
+	s.ledger.Announce()
+	defer s.client.Close()
 	defer s.running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,7 +167,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 				discoverAt = time.Now().Add(pause)
 			}
 		}
-		follows := s.ledger.check(time.Now(), s.pace.grace, s.outage)
+		follows := s.ledger.Check(time.Now(), s.pace.grace, s.outage)
 		s.contact(follows, feed.Synced())
 		select {
 		case <-ctx.Done():
@@ -204,6 +178,40 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 				discoverAt = at
 			}
 		}
+	}
+}
+
+// prepare makes what a run needs.
+func (s *Source) prepare(feed upstreams.Feed) {
+	s.feed, s.tracker = feed, discovery.NewTracker(s.pace.gone)
+	var deriver ledger.Deriver
+	if s.ingressOptions != nil {
+		s.ingresses = newIngresses(s.name, *s.ingressOptions, feed)
+		s.ingresses.unsettled = s.section.Ingress.Mode == modeMesh
+		deriver = s.ingresses
+	}
+	s.ledger = ledger.New(s.kinds, feed, s.selection, deriver)
+	before := feed.Identity()
+	uid := cmp.Or(s.section.ClusterUID, before)
+	if uid != before {
+		feed.Tell(intake.Identified{Identity: uid})
+	}
+	s.cluster = apiserver.NewCluster(s.client, uid, apiserver.Hooks{
+		Identified: func(uid string) { feed.Tell(intake.Identified{Identity: uid}) },
+		Judged:     s.judged,
+	})
+	s.cluster.Verified, s.cluster.Retry = s.pace.verified, s.pace.retry
+	s.runs.Store(true)
+	s.limitIngresses(s.maxBytes()) // later Limit does
+}
+
+// judged takes the result of a verification.
+func (s *Source) judged(uid string, err error) {
+	s.trouble(troubleCluster, err)
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.st.cluster = uid
 	}
 }
 
@@ -223,73 +231,53 @@ func (s *Source) rereadCredentials(ctx context.Context) {
 
 // readCredentials reads the credentials again, and uses them if they are new.
 func (s *Source) readCredentials(ctx context.Context) {
-	before := s.client.current().server()
-	err := s.client.refresh(ctx)
+	before := s.client.Current().Server()
+	err := s.client.Refresh(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	s.trouble(troubleCredentials, err)
-	if now := s.client.current().server(); err == nil && before != now {
+	if now := s.client.Current().Server(); err == nil && before != now {
 		s.log.Info("API server", "address", now)
 	}
 }
 
-// failed notes that a request of a target came to nothing.
-func (s *Source) failed(t *target, err error) {
-	if errors.Is(err, context.Canceled) {
-		return
-	}
-	s.breaks.Add(1)
-	s.panicked(t, err)
-	if !t.aside {
-		s.ledger.lost(t)
-	}
-	switch {
-	case apierrors.IsForbidden(err):
-		if !t.aside && !s.needed(t.kind) {
-			s.ledger.hush(t)
+// Limit implements upstreams.Limited.
+func (s *Source) Limit(now config.Limits) {
+	s.mu.Lock()
+	before := s.limits
+	s.limits = now
+	var cramped []*ledger.Entry
+	for _, c := range s.sorted() {
+		if c.entry != nil && (c.entry.Cramped.Load() || c.shown == Failing) { // too large a list fails as a whole
+			cramped = append(cramped, c.entry)
 		}
-		s.enter(t, Denied, err)
-	case apierrors.IsNotFound(err):
-		s.enter(t, Unserved, err)
-		if !t.aside {
-			s.ledger.hush(t)
-			s.discoverSoon()
+	}
+	s.mu.Unlock()
+	s.limitIngresses(now.MaxBytes)
+	if relaxed(before, now) {
+		for _, e := range cramped {
+			e.Relist()
 		}
-	default:
-		s.enter(t, Failing, err)
 	}
 }
 
-// lost notes that a watch of a target has ended.
-func (s *Source) lost(t *target, err error) {
-	s.breaks.Add(1)
-	s.panicked(t, err)
-	if !t.aside {
-		s.ledger.lost(t)
-	}
-	if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled) {
-		s.enter(t, Failing, err)
-	}
+// relaxed reports whether one of the limits is larger than before.
+func relaxed(before, now config.Limits) bool {
+	more := func(before, now int) bool { return before > 0 && (now == 0 || now > before) }
+	return more(before.MaxBytes, now.MaxBytes) || more(before.MaxResources, now.MaxResources) || more(before.MaxResourceBytes, now.MaxResourceBytes)
 }
 
-// panicked tells of a panic while the objects of a target were read.
-func (s *Source) panicked(t *target, err error) {
-	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
-		s.ledger.feed.Tell(intake.Panicked{What: t.kind.String(), Panic: p})
-	}
+// maxBytes returns how much the objects of a list may have in bytes, 0 for any.
+func (s *Source) maxBytes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limits.MaxBytes
 }
 
-// resumed notes that the changes of a target follow again from where they were.
-func (s *Source) resumed(t *target) {
-	if !t.aside {
-		s.ledger.resumed(t)
+// limitIngresses bounds the inputs of the conversion, in bytes; 0 is no bound.
+func (s *Source) limitIngresses(most int) {
+	if s.runs.Load() && s.ingresses != nil {
+		s.ledger.Do(func() { s.ingresses.most = most })
 	}
-	s.enter(t, Following, nil)
-}
-
-// following notes that all of a target was told.
-func (s *Source) following(t *target, objects int) {
-	s.enter(t, Following, nil)
-	s.log.Debug("objects listed", "kind", t.kind, "namespace", t.namespace, "objects", objects)
 }

@@ -12,6 +12,7 @@ import (
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 var serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
@@ -239,7 +240,7 @@ func TestFieldsThatDoNotCountAreNoChange_K6(t *testing.T) {
 func TestARelistOfTheSameDecodesNothing_K7(t *testing.T) {
 	s := newAPIServer(t)
 	var decoded atomic.Int32
-	s.faulty = func(*object) { decoded.Add(1) }
+	s.faulty = func(*object.Object) { decoded.Add(1) }
 	for i := range 50 {
 		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x", `{"spec":{"fresh":1}}`)
 	}
@@ -273,7 +274,7 @@ func TestCredentialsRotateWithoutARelist_K8(t *testing.T) {
 	for i := range 20 {
 		token := fmt.Sprint("t", i)
 		s.Set(func() { s.Token = token })
-		writeKubeconfig(t, w.source.section.Kubeconfig, s.http, token)
+		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, token)
 		w.eventually("the new token is used", func() bool { return w.detail().Rotations == uint64(i+1) })
 		s.entry("shop/a", fmt.Sprintf("a%d.x", i)) // over the stream of before
 	}
@@ -309,13 +310,13 @@ func TestAnotherClusterBehindTheKubeconfigIsNotMirrored_K4(t *testing.T) {
 	other := newAPIServer(t)
 	other.UID = "two"
 	other.entry("shop/z", "z.x")
-	writeKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+	fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
 	s.drop()
 	w.eventually("it tells that it is another cluster", func() bool {
 		return w.status().State == upstreams.StateFailed && strings.Contains(w.status().LastError, "this is another cluster: its kube-system has the uid two")
 	})
 	w.serves("ServiceEntry shop/a")
-	writeKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+	fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
 	w.synced()
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")

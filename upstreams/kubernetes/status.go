@@ -3,10 +3,8 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +15,10 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/ledger"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // TargetState is how a kind is followed.
@@ -33,12 +35,6 @@ const (
 	Polled TargetState = "polled"
 )
 
-// state is how a target is followed, as operators see it.
-type state struct {
-	shown TargetState
-	err   error
-}
-
 // The things of a source that can be in trouble. The first that is, is shown.
 const (
 	troubleCredentials = iota
@@ -49,15 +45,15 @@ const (
 
 // status is what a source shows.
 type status struct {
-	targets  map[mirror.Kind][]*target
-	trouble  [troubles]error
-	found    bool // the server has told what it serves
-	contact  bool
-	ever     bool // in contact
-	entered  upstreams.State
-	since    time.Time
-	identity string
-	version  string // of the server
+	collections map[mirror.Kind][]*collection
+	trouble     [troubles]error
+	found       bool // the server has told what it serves
+	contact     bool
+	ever        bool // in contact
+	entered     upstreams.State
+	since       time.Time
+	cluster     string // UID, empty while unknown
+	version     string // of the server
 	// unknown are the kinds of which an object had fields that this build does not know.
 	unknown map[mirror.Kind]bool
 	// unusable are kinds that are served in versions only that this build does not know.
@@ -66,7 +62,7 @@ type status struct {
 
 func newStatus() status {
 	return status{
-		targets: map[mirror.Kind][]*target{}, unknown: map[mirror.Kind]bool{},
+		collections: map[mirror.Kind][]*collection{}, unknown: map[mirror.Kind]bool{},
 		entered: upstreams.StateConnecting, since: time.Now(),
 	}
 }
@@ -85,55 +81,22 @@ func (s *Source) trouble(with int, err error) {
 	}
 }
 
-// refused returns an error of a request with what to do about it.
-func (s *Source) refused(err error) error {
-	var unreached *url.Error
-	if errors.As(err, &unreached) {
-		return fmt.Errorf("the API server can not be reached: %w", shortened{unreached})
-	}
-	if !apierrors.IsUnauthorized(err) {
-		return err
-	}
-	cure := "renew the token or certificate in " + s.section.Kubeconfig
-	switch {
-	case s.section.InCluster:
-		cure = "look at the service account of the pod"
-	case s.section.Found != nil:
-		cure = "renew the token or certificate in the kubeconfig that was found"
-	}
-	if end, over := s.client.current().expired(time.Now()); over {
-		cure = fmt.Sprintf("the client certificate has expired at %s: %s", end.UTC().Format(time.RFC3339), cure)
-	}
-	return fmt.Errorf("the API server does not accept who we are (%w): %s", err, cure)
-}
-
-// shortened is an error without the URL that was asked, which is known.
-type shortened struct{ of *url.Error }
-
-func (e shortened) Error() string { return e.of.Err.Error() }
-
-// Unwrap has the error be what it is.
-func (e shortened) Unwrap() error { return e.of }
-
-// enter notes the state of a target.
-func (s *Source) enter(t *target, now TargetState, err error) {
+// enter notes the state of a collection.
+func (s *Source) enter(c *collection, now TargetState, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.aside && (now == Denied || now == Unserved) {
-		now, err = Polled, fmt.Errorf("changes are noticed every %s: %w", s.pace.discover, err)
-	}
-	// A denied kind is listed and watched in turns, and each has words of its own.
-	before, same := t.shown, fmt.Sprint(t.err) == fmt.Sprint(err) || apierrors.IsForbidden(err) && apierrors.IsForbidden(t.err)
+	// A denied kind is listed and watched in turns, and the errors of the two differ.
+	before, same := c.shown, fmt.Sprint(c.err) == fmt.Sprint(err) || apierrors.IsForbidden(err) && apierrors.IsForbidden(c.err)
 	if before == now && same {
 		return
 	}
-	t.shown, t.err = now, err
-	args := []any{"kind", t.kind}
-	if t.namespace != "" {
-		args = append(args, "namespace", t.namespace)
+	c.shown, c.err = now, err
+	args := []any{"kind", c.Kind}
+	if c.namespace != "" {
+		args = append(args, "namespace", c.namespace)
 	}
 	switch {
-	case t.aside && now != Following:
+	case c.entry == nil && now != Following:
 		s.complaints.Log(s.log, slog.LevelInfo, "kind is not followed", append(args, "state", now, "err", err)...)
 	case now == Following && before != Following && before != Listing:
 		s.complaints.Log(s.log, slog.LevelInfo, "kind is followed again", args...)
@@ -142,17 +105,24 @@ func (s *Source) enter(t *target, now TargetState, err error) {
 	}
 }
 
-// show makes targets those of a kind.
-func (s *Source) show(kind mirror.Kind, targets []*target) {
+// following returns the collections of a kind.
+func (s *Source) following(kind mirror.Kind) []*collection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(targets) == 0 {
+	return s.st.collections[kind]
+}
+
+// show makes collections those of a kind.
+func (s *Source) show(kind mirror.Kind, all []*collection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(all) == 0 {
 		delete(s.st.unknown, kind)
 	}
-	for _, t := range targets {
-		t.shown = Listing
+	for _, c := range all {
+		c.shown = Listing
 	}
-	s.st.targets[kind] = targets
+	s.st.collections[kind] = all
 }
 
 // discovered notes that the server has told what it serves, and reports whether it was the first time.
@@ -163,18 +133,12 @@ func (s *Source) discovered() (first bool) {
 	return first
 }
 
-func (s *Source) identified(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.st.identity = id
-}
-
 // readVersion notes the version of the server, which every server tells, unless it does not.
-func (s *Source) readVersion(ctx context.Context, c *connection) {
+func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
-	if err := c.read(ctx, "/version", acceptJSON, &version); err != nil {
+	if err := c.Read(ctx, "/version", apiserver.AcceptJSON, &version); err != nil {
 		return // it matters to nobody
 	}
 	s.mu.Lock()
@@ -205,21 +169,21 @@ func (s *Source) outage() intake.Closed {
 }
 
 // unknown notes fields of an object that this build does not know.
-func (s *Source) unknown(t *target, o *object, fields []string) {
+func (s *Source) unknown(kind mirror.Kind, o *object.Object, fields []string) {
 	s.mu.Lock()
-	s.st.unknown[t.kind] = true
+	s.st.unknown[kind] = true
 	s.mu.Unlock()
-	s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", t.kind.String()+" "+o.fullName(), "fields", strings.Join(fields[:min(len(fields), 5)], " "))
+	s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", kind.String()+" "+o.FullName(), "fields", strings.Join(fields[:min(len(fields), 5)], " "))
 }
 
 // unusable notes the kinds of an answer that are served in versions only that this build does not know.
-func (s *Source) unusable(a *answer) {
+func (s *Source) unusable(a *discovery.Answer) {
 	var all []upstreams.FollowedKind
 	for _, k := range s.kinds {
-		if _, is := a.best(k); is || len(a.kinds[k]) == 0 || !s.wants(k) {
+		if _, is := a.Best(k); is || len(a.Kinds[k]) == 0 || !s.wants(k) {
 			continue
 		}
-		one := upstreams.FollowedKind{Kind: k.String(), State: string(Unserved), Version: a.kinds[k][0].version}
+		one := upstreams.FollowedKind{Kind: k.String(), State: string(Unserved), Version: a.Kinds[k][0].Version}
 		one.Reason = "this build of the relay does not know the version that the server has: update the relay"
 		all = append(all, one)
 	}
@@ -245,18 +209,18 @@ func (s *Source) present() (upstreams.State, string) {
 			return upstreams.StateConnecting, err.Error()
 		}
 	}
-	var worst *target
+	var worst *collection
 	rank := map[TargetState]int{Failing: 1, Denied: 2}
 	for _, t := range s.sorted() {
-		if of := rank[t.shown]; of > 0 && !t.aside && (worst == nil || of > rank[worst.shown]) {
+		if of := rank[t.shown]; of > 0 && t.entry != nil && (worst == nil || of > rank[worst.shown]) {
 			worst = t
 		}
 	}
 	reason := ""
 	if worst != nil {
-		reason = fmt.Sprintf("%s: %v", worst.kind, worst.err)
+		reason = fmt.Sprintf("%s: %v", worst.Kind, worst.err)
 		if worst.shown == Denied {
-			reason += ": " + cureOf(worst.kind)
+			reason += ": " + cureOf(worst.Kind)
 		}
 	}
 	switch {
@@ -278,56 +242,59 @@ func cureOf(kind mirror.Kind) string {
 	switch {
 	case kind == meshKind:
 		return "let it get that ConfigMap, or set ingress.mode to what the mesh has"
-	case kind == namespaceKind:
+	case kind == ledger.Namespaces:
 		return "let it list and watch namespaces, or leave out discoverySelectors"
 	case input:
 		return "let it list and watch that kind, or set ingress.mode: off"
 	}
-	return "let it list and watch that kind, or leave the kind out by import.kinds"
+	return "let it list and watch that kind, or leave the kind out by import.Kinds"
 }
 
-// sorted returns the targets by kind and namespace. The caller holds mu.
-func (s *Source) sorted() (all []*target) {
-	for _, targets := range s.st.targets {
-		all = append(all, targets...)
+// sorted returns the collections by kind and namespace. The caller holds mu.
+func (s *Source) sorted() (all []*collection) {
+	for _, some := range s.st.collections {
+		all = append(all, some...)
 	}
-	slices.SortFunc(all, func(a, b *target) int {
-		return cmp.Or(mirror.CompareKinds(a.kind, b.kind), strings.Compare(a.namespace, b.namespace))
+	slices.SortFunc(all, func(a, b *collection) int {
+		return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), strings.Compare(a.namespace, b.namespace))
 	})
 	return all
 }
 
 // describeDerived fills in what is made of other objects.
 func (s *Source) describeDerived(d *Detail) {
-	if s.choice != nil {
-		d.Namespaces, d.Selected = s.choice.counts()
-		d.NamespaceProblems, d.NamespaceProblemsTotal = s.choice.problems()
+	if s.selection != nil {
+		d.Namespaces, d.Selected = s.selection.Counts()
+		d.NamespaceProblems, d.NamespaceProblemsTotal = s.selection.Problems()
 	}
-	if l := s.told.Load(); l != nil && l.ingresses != nil {
-		d.Ingress = l.converting()
+	if !s.runs.Load() {
+		return
+	}
+	if s.ingresses != nil {
+		s.ledger.Do(func() { d.Ingress = s.ingresses.detail() })
 	}
 }
 
 // Describe implements upstreams.Describer.
 func (s *Source) Describe(st *upstreams.Status) {
-	address := s.client.current().server()
-	d := &Detail{Rotations: s.client.rotated()}
+	address := s.client.Current().Server()
+	d := &Detail{Rotations: s.client.Rotations()}
 	s.describeDerived(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Address = cmp.Or(address, s.section.place())
+	st.Address = cmp.Or(address, s.section.credentials().Place())
 	s.st.ever = s.st.ever || st.Complete
 	st.State, st.LastError = s.present()
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
 	}
-	d.Cluster, d.Server = s.st.identity, s.st.version
+	d.Cluster, d.Server = s.st.cluster, s.st.version
 	for k := range s.st.unknown {
 		d.UnknownFields = append(d.UnknownFields, k.String())
 	}
 	slices.Sort(d.UnknownFields)
 	for _, t := range s.sorted() {
-		one := upstreams.FollowedKind{Kind: t.kind.String(), Version: t.version, Namespace: t.namespace, State: string(t.shown)}
+		one := upstreams.FollowedKind{Kind: t.Kind.String(), Version: t.Version, Namespace: t.namespace, State: string(t.shown)}
 		if t.err != nil {
 			one.Reason = t.err.Error()
 		}

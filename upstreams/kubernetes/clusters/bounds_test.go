@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
@@ -54,9 +54,9 @@ func TestAMemoryThatCanNotBeReadStaysUntilAllIsRead(t *testing.T) {
 
 func TestADirectoryIsBounded(t *testing.T) {
 	d := &directory{checker: &checker{}, path: t.TempDir()}
-	for i := range maxDirectory/kubernetes.MaxKubeconfig + 1 {
+	for i := range maxDirectory/apiserver.MaxKubeconfig + 1 {
 		path := filepath.Join(d.path, strconv.Itoa(i))
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, kubernetes.MaxKubeconfig)); err != nil {
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, apiserver.MaxKubeconfig)); err != nil {
 			t.Fatal(err)
 		}
 	}

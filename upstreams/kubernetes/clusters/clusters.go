@@ -20,7 +20,9 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/loglimit"
 	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
+	"meshrelay/upstreams/kubernetes/hub"
 )
 
 // ErrUnknown is the error of an order for clusters that the config does not have.
@@ -34,13 +36,13 @@ type Finder struct {
 	log     *slog.Logger
 	limit   *loglimit.Limit
 	memory  memory
-	pace    kubernetes.HubPace
+	pace    hub.Pace
 	changed chan struct{} // has an element when there may be other upstreams
 	wake    chan struct{} // has an element when something changed, or is due
 
 	mu sync.Mutex // guards all below
 	set
-	access  map[string]*kubernetes.Access // of each cluster that is followed, by its ID
+	access  map[string]*apiserver.Kubeconfig // of each cluster that is followed, by its ID
 	restore []kept
 	// run starts a reader; nil before Run, and at its end.
 	run func(*part)
@@ -61,13 +63,13 @@ type part struct {
 // New returns a Finder that reads nothing yet. It keeps the list of clusters in dir, unless dir is empty.
 // whole reports whether that list could be read: if not, nothing that is kept of clusters may be forgotten.
 func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
-	return newFinder(dir, log, kubernetes.UsualHubPace)
+	return newFinder(dir, log, hub.Usual)
 }
 
-func newFinder(dir string, log *slog.Logger, pace kubernetes.HubPace) (*Finder, bool) {
+func newFinder(dir string, log *slog.Logger, pace hub.Pace) (*Finder, bool) {
 	f := &Finder{
 		log: log, limit: loglimit.New(50, 10*time.Second), memory: memory{dir: dir}, pace: pace,
-		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), access: map[string]*kubernetes.Access{},
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), access: map[string]*apiserver.Kubeconfig{},
 	}
 	f.take = func(p *part, e registry.Event) registry.Output {
 		out, _ := f.step(p, e) //nolint:errcheck // it is no order
@@ -124,7 +126,7 @@ func (f *Finder) part(name string) *part {
 }
 
 // upstreamOf returns the upstream of a cluster.
-func upstreamOf(c config.Clusters, name, id string, access *kubernetes.Access) (config.Upstream, error) {
+func upstreamOf(c config.Clusters, name, id string, access *apiserver.Kubeconfig) (config.Upstream, error) {
 	section := *c.Upstream.Source.(*kubernetes.Config) // the config has been checked
 	section.Found = access
 	return c.For(name, id, &section)
@@ -132,9 +134,9 @@ func upstreamOf(c config.Clusters, name, id string, access *kubernetes.Access) (
 
 // accessOf returns the connection of a cluster. It stays the same when another part follows the
 // cluster, whose upstream stays the same then. The caller holds mu.
-func (f *Finder) accessOf(id string) *kubernetes.Access {
+func (f *Finder) accessOf(id string) *apiserver.Kubeconfig {
 	if f.access[id] == nil {
-		f.access[id] = kubernetes.NewAccess("its kubeconfig was not read since the start of the relay")
+		f.access[id] = apiserver.NewKubeconfig("its kubeconfig was not read since the start of the relay")
 	}
 	return f.access[id]
 }
@@ -336,7 +338,7 @@ func (f *Finder) turn() time.Duration {
 // Once reads every part of a config one time, and returns the upstreams of what is found. It is for
 // commands that run no relay.
 func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
-	f, _ := newFinder("", slog.New(slog.DiscardHandler), kubernetes.UsualHubPace)
+	f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
 	f.Adopt(cfg)
 	for _, p := range f.parts {
 		r := readerOf(p.cfg, f.pace)

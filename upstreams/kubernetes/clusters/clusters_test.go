@@ -23,17 +23,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/config"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
+	"meshrelay/upstreams/kubernetes/hub"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // hub is an API server with objects of one collection, as far as a Finder asks it.
-type hub struct {
+type hubServer struct {
 	t    *testing.T
 	http *httptest.Server
 
@@ -46,8 +49,8 @@ type hub struct {
 	forbidden func(*http.Request) bool
 }
 
-func newHub(t *testing.T) *hub {
-	h := &hub{t: t, objects: map[string]map[string]any{}, changed: make(chan struct{})}
+func newHub(t *testing.T) *hubServer {
+	h := &hubServer{t: t, objects: map[string]map[string]any{}, changed: make(chan struct{})}
 	h.http = httptest.NewUnstartedServer(http.HandlerFunc(h.serve))
 	h.http.EnableHTTP2 = true
 	h.http.StartTLS()
@@ -58,7 +61,7 @@ func newHub(t *testing.T) *hub {
 	return h
 }
 
-func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
+func (h *hubServer) serve(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	changed, down, version := h.changed, h.down, strconv.Itoa(h.version)
 	forbidden := h.forbidden != nil && h.forbidden(r)
@@ -96,7 +99,7 @@ func (h *hub) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // set changes the hub.
-func (h *hub) set(f func()) {
+func (h *hubServer) set(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f()
@@ -106,7 +109,7 @@ func (h *hub) set(f func()) {
 }
 
 // secret has a Secret with kubeconfigs, none to delete it.
-func (h *hub) secret(name string, data map[string][]byte, annotations ...string) {
+func (h *hubServer) secret(name string, data map[string][]byte, annotations ...string) {
 	h.set(func() {
 		if delete(h.objects, name); data == nil {
 			return
@@ -120,7 +123,7 @@ func (h *hub) secret(name string, data map[string][]byte, annotations ...string)
 }
 
 // kubeconfig returns a kubeconfig of the hub with a token.
-func (h *hub) kubeconfig(token string) []byte {
+func (h *hubServer) kubeconfig(token string) []byte {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.http.Certificate().Raw})
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -131,7 +134,7 @@ current-context: x
 `, h.http.URL, base64.StdEncoding.EncodeToString(ca), token)
 }
 
-var quick = kubernetes.HubPace{Poll: time.Millisecond, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
+var quick = hub.Pace{Poll: time.Millisecond, Retry: time.Millisecond, RetryMost: 5 * time.Millisecond}
 
 // found is a Finder that runs.
 type found struct {
@@ -146,7 +149,7 @@ type found struct {
 }
 
 // parse returns a config whose clusters have these fields. The hub's kubeconfig is "hub".
-func (h *hub) parse(dir, clusters string) *config.Config {
+func (h *hubServer) parse(dir, clusters string) *config.Config {
 	h.t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "hub"), h.kubeconfig("hub"), 0o600); err != nil {
 		h.t.Fatal(err)
@@ -553,15 +556,15 @@ func TestOnceFindsWhatThereIsNow(t *testing.T) {
 }
 
 func TestASecretThatIsRottenTakesNoClusterAway(t *testing.T) {
-	o := kubernetes.HubObject{Namespace: "a", Name: "b", Part: json.RawMessage(`{"east": 1}`)}
+	o := &object.Object{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}, Data: []byte(`{"east": 1}`)}
 	got := secretEntries(o)
 	if len(got) != 1 || got[0].ID != "" || got[0].Origin != "secret a/b" || !strings.Contains(got[0].Problem, "the secret can not be read") {
 		t.Errorf("%+v", got)
 	}
-	if got := secretEntries(kubernetes.HubObject{Name: "b"}); len(got) != 0 {
+	if got := secretEntries(&object.Object{ObjectMeta: metav1.ObjectMeta{Name: "b"}}); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
-	if _, note := priorityOf(kubernetes.HubObject{Annotations: map[string]string{priorityAnnotation: "high"}}); !strings.Contains(note, `"high": it is no whole number`) {
+	if _, note := priorityOf(&object.Object{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{priorityAnnotation: "high"}}}); !strings.Contains(note, `"high": it is no whole number`) {
 		t.Error(note)
 	}
 	if state := registry.Found; state != "found" { // package upstreams compares it as text

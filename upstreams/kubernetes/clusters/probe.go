@@ -12,7 +12,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
-	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/hub"
 )
 
 // maxNamed bounds the clusters that a finding names.
@@ -27,13 +27,13 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 		one := *cfg
 		one.Clusters = cfg.Clusters[i : i+1]
 		checks = append(checks, doctor.Check{Name: "clusters", Clusters: c.Name, Run: func(ctx context.Context) []doctor.Finding {
-			r := readerOf(c, kubernetes.UsualHubPace)
+			r := readerOf(c, hub.Usual)
 			defer r.close()
 			entries, found, ok := r.probe(ctx)
 			if found = append(found, programs(c)...); !ok {
 				return found
 			}
-			f, _ := newFinder("", slog.New(slog.DiscardHandler), kubernetes.UsualHubPace)
+			f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
 			f.Adopt(&one)
 			p := f.parts[0]
 			p.stop = func() {}

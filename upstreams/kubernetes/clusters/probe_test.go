@@ -16,7 +16,7 @@ import (
 )
 
 // withProgram returns a kubeconfig that names a program.
-func (h *hub) withProgram(command string) []byte {
+func (h *hubServer) withProgram(command string) []byte {
 	return []byte(strings.Replace(string(h.kubeconfig("t")), "{token: t}", "{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: "+command+"}}", 1))
 }
 
@@ -25,11 +25,11 @@ func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
 		secrets  = "- {name: fleet, secrets: {kubeconfig: hub}%s}"
 		profiles = "- {name: fleet, profiles: {kubeconfig: hub, namespace: fleet, accessProviders: [{name: gke, exec: {command: %s}}]}}"
 	)
-	plain := func(h *hub) map[string][]byte { return map[string][]byte{"east": h.kubeconfig("e")} }
+	plain := func(h *hubServer) map[string][]byte { return map[string][]byte{"east": h.kubeconfig("e")} }
 	for name, tc := range map[string]struct {
 		parts   string
-		secret  func(h *hub) map[string][]byte
-		prepare func(h *hub, dir string)
+		secret  func(h *hubServer) map[string][]byte
+		prepare func(h *hubServer, dir string)
 		level   doctor.Level
 		check   string
 		what    string // and why
@@ -38,23 +38,23 @@ func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
 		"all is well":        {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.OK, check: "permissions", what: "secrets in istio-system can be listed"},
 		"a cluster is found": {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.OK, check: "clusters", what: "found: east"},
 		"no list": {parts: fmt.Sprintf(secrets, ""), secret: plain, level: doctor.Failed, check: "permissions", what: "may not list secrets in istio-system", fix: "rbac-hub.yaml",
-			prepare: func(h *hub, _ string) {
+			prepare: func(h *hubServer, _ string) {
 				h.forbidden = func(r *http.Request) bool { return r.URL.Query().Get("watch") == "" }
 			}},
 		"nobody there": {parts: fmt.Sprintf(secrets, ""), level: doctor.Failed, check: "tcp", what: "refused", fix: "port of the server",
-			prepare: func(h *hub, _ string) { h.http.Close() }},
+			prepare: func(h *hubServer, _ string) { h.http.Close() }},
 		"no kubeconfig of the hub": {parts: fmt.Sprintf(secrets, ""), level: doctor.Failed, check: "credentials", what: "no such file", fix: "correct kubeconfig",
-			prepare: func(_ *hub, dir string) { _ = os.Remove(filepath.Join(dir, "hub")) }},
+			prepare: func(_ *hubServer, dir string) { _ = os.Remove(filepath.Join(dir, "hub")) }},
 		"no secret": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "clusters", what: "no cluster is found", fix: "istioctl create-remote-secret"},
 		"a program that is not allowed": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "kubeconfig", what: "cluster west is not followed", fix: "clusters[].allowExec",
-			secret: func(h *hub) map[string][]byte { return map[string][]byte{"west": h.withProgram("plugin")} }},
+			secret: func(h *hubServer) map[string][]byte { return map[string][]byte{"west": h.withProgram("plugin")} }},
 		"an allowed program that is not there": {parts: fmt.Sprintf(secrets, ", allowExec: [no-such-plugin]"), secret: plain, level: doctor.Warning, check: "program", what: "an allowed program", fix: "PATH"},
 		"a rotten kubeconfig": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "kubeconfig", what: "it is not a kubeconfig", fix: "correct the kubeconfig",
-			secret: func(*hub) map[string][]byte { return map[string][]byte{"west": []byte("rotten")} }},
-		"no definition":          {parts: fmt.Sprintf(profiles, "sh"), level: doctor.Failed, check: "kubernetes", what: "knows no clusterprofiles in fleet", fix: "definition", prepare: func(h *hub, _ string) { h.down = true }},
+			secret: func(*hubServer) map[string][]byte { return map[string][]byte{"west": []byte("rotten")} }},
+		"no definition":          {parts: fmt.Sprintf(profiles, "sh"), level: doctor.Failed, check: "kubernetes", what: "knows no clusterprofiles in fleet", fix: "definition", prepare: func(h *hubServer, _ string) { h.down = true }},
 		"no program of profiles": {parts: fmt.Sprintf(profiles, "no-such-plugin"), level: doctor.Failed, check: "program", what: "program of an access provider", fix: "exec.command"},
 		"a directory": {parts: "- {name: fleet, directory: {path: here}}", level: doctor.OK, check: "clusters", what: "found: a",
-			prepare: func(h *hub, dir string) {
+			prepare: func(h *hubServer, dir string) {
 				if err := os.Mkdir(filepath.Join(dir, "here"), 0o700); err != nil {
 					h.t.Fatal(err)
 				}

@@ -18,8 +18,10 @@ import (
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/fswatch"
 	"meshrelay/internal/text"
-	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
+	"meshrelay/upstreams/kubernetes/hub"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // reader reads the entries of one part of the config.
@@ -37,16 +39,14 @@ type reader interface {
 }
 
 // readerOf returns the reader of a part of the config.
-func readerOf(c config.Clusters, pace kubernetes.HubPace) reader {
+func readerOf(c config.Clusters, pace hub.Pace) reader {
 	purpose := "clusters " + c.Name
 	switch {
 	case c.Secrets != nil:
 		s := c.Secrets
 		return &hubReader{
-			hub: kubernetes.NewHub(&kubernetes.Config{Kubeconfig: s.Kubeconfig, Context: s.Context, InCluster: s.InCluster, AllowExec: s.AllowExec}, purpose, pace),
-			of: kubernetes.Collection{
-				Paths: []string{"/api/v1/namespaces/" + s.Namespace + "/secrets"}, Selector: s.Selector, Part: kubernetes.Data,
-			},
+			hub:     hub.New(&apiserver.Credentials{Kubeconfig: s.Kubeconfig, Context: s.Context, InCluster: s.InCluster, AllowExec: s.AllowExec}, purpose, pace),
+			of:      hub.Collection{Paths: []string{"/api/v1/namespaces/" + s.Namespace + "/secrets"}, Selector: s.Selector},
 			entries: secretEntries, checker: &checker{trust: TrustOf(c)},
 		}
 	case c.Profiles != nil:
@@ -56,9 +56,9 @@ func readerOf(c config.Clusters, pace kubernetes.HubPace) reader {
 			paths = append(paths, "/apis/multicluster.x-k8s.io/"+version+"/namespaces/"+p.Namespace+"/clusterprofiles")
 		}
 		return &hubReader{
-			hub: kubernetes.NewHub(&kubernetes.Config{Kubeconfig: p.Kubeconfig, Context: p.Context, InCluster: p.InCluster, AllowExec: p.AllowExec}, purpose, pace),
-			of:  kubernetes.Collection{Paths: paths, Selector: p.Selector, Part: kubernetes.Status},
-			entries: func(o kubernetes.HubObject) []registry.Entry {
+			hub: hub.New(&apiserver.Credentials{Kubeconfig: p.Kubeconfig, Context: p.Context, InCluster: p.InCluster, AllowExec: p.AllowExec}, purpose, pace),
+			of:  hub.Collection{Paths: paths, Selector: p.Selector},
+			entries: func(o *object.Object) []registry.Entry {
 				return []registry.Entry{profileEntry(o, p.AccessProviders)}
 			},
 			checker: &checker{trust: TrustOf(c)},
@@ -69,8 +69,8 @@ func readerOf(c config.Clusters, pace kubernetes.HubPace) reader {
 }
 
 // TrustOf returns what the kubeconfigs of found clusters may ask for.
-func TrustOf(c config.Clusters) kubernetes.Trust {
-	t := kubernetes.Trust{AllowExec: c.AllowExec, AllowProxy: c.AllowProxy}
+func TrustOf(c config.Clusters) apiserver.Trust {
+	t := apiserver.Trust{AllowExec: c.AllowExec, AllowProxy: c.AllowProxy}
 	if c.Profiles != nil { // their programs are those of the config
 		t.AllowExec = nil
 		for _, p := range c.Profiles.AccessProviders {
@@ -82,7 +82,7 @@ func TrustOf(c config.Clusters) kubernetes.Trust {
 
 // checker tells which kubeconfigs can not be used. It looks at each of them once.
 type checker struct {
-	trust kubernetes.Trust
+	trust apiserver.Trust
 	known map[[sha256.Size]byte]string // of the last entries: the problem, empty for none
 }
 
@@ -99,7 +99,7 @@ func (c *checker) check(entries []registry.Entry) []registry.Entry {
 		sum := sha256.Sum256(e.Kubeconfig)
 		problem, known := c.known[sum]
 		if !known {
-			if err := kubernetes.CheckKubeconfig(e.Kubeconfig, c.trust); err != nil {
+			if err := apiserver.CheckKubeconfig(e.Kubeconfig, c.trust); err != nil {
 				problem = text.Abbreviate(err.Error())
 			}
 		}
@@ -114,15 +114,15 @@ func (c *checker) check(entries []registry.Entry) []registry.Entry {
 // hubReader reads objects of a hub.
 type hubReader struct {
 	*checker
-	hub     *kubernetes.Hub
-	of      kubernetes.Collection
-	entries func(kubernetes.HubObject) []registry.Entry
+	hub     *hub.Hub
+	of      hub.Collection
+	entries func(*object.Object) []registry.Entry
 }
 
 func (r *hubReader) close() { r.hub.Close() }
 
 func (r *hubReader) follow(ctx context.Context, tell func([]registry.Entry, error)) {
-	r.hub.Follow(ctx, r.of, func(objects []kubernetes.HubObject, err error) {
+	r.hub.Follow(ctx, r.of, func(objects []*object.Object, err error) {
 		if err != nil {
 			tell(nil, err)
 			return
@@ -141,7 +141,7 @@ func (r *hubReader) probe(ctx context.Context) ([]registry.Entry, []doctor.Findi
 	return r.all(objects), found, ok
 }
 
-func (r *hubReader) all(objects []kubernetes.HubObject) (all []registry.Entry) {
+func (r *hubReader) all(objects []*object.Object) (all []registry.Entry) {
 	for _, o := range objects {
 		all = append(all, r.entries(o)...)
 	}
@@ -149,7 +149,7 @@ func (r *hubReader) all(objects []kubernetes.HubObject) (all []registry.Entry) {
 }
 
 // priorityOf returns the order of the clusters of an object.
-func priorityOf(o kubernetes.HubObject) (priority int, problem string) {
+func priorityOf(o *object.Object) (priority int, problem string) {
 	text := o.Annotations[priorityAnnotation]
 	if text == "" {
 		return 0, ""
@@ -165,12 +165,12 @@ func priorityOf(o kubernetes.HubObject) (priority int, problem string) {
 const priorityAnnotation = "meshrelay.io/priority"
 
 // secretEntries returns the clusters of a Secret: a kubeconfig under each ID.
-func secretEntries(o kubernetes.HubObject) (all []registry.Entry) {
+func secretEntries(o *object.Object) (all []registry.Entry) {
 	origin := "secret " + o.Namespace + "/" + o.Name
 	var data map[string][]byte
 	err := o.Err
-	if err == nil && len(o.Part) > 0 {
-		err = json.Unmarshal(o.Part, &data)
+	if err == nil && len(o.Data) > 0 {
+		err = json.Unmarshal(o.Data, &data)
 	}
 	if err != nil {
 		return []registry.Entry{{Origin: origin, Problem: "the secret can not be read: " + err.Error()}}
@@ -223,15 +223,15 @@ const execExtension = "client.authentication.k8s.io/exec"
 
 // profileEntry returns the cluster of a ClusterProfile. Where to find its API server is from the
 // profile; which program gives the credentials is from the config alone.
-func profileEntry(o kubernetes.HubObject, providers []config.AccessProvider) registry.Entry {
+func profileEntry(o *object.Object, providers []config.AccessProvider) registry.Entry {
 	e := registry.Entry{ID: o.Name, Origin: "profile " + o.Namespace + "/" + o.Name}
 	var p profile
 	if err := o.Err; err != nil {
 		e.Problem = "the profile can not be read: " + err.Error()
 		return e
 	}
-	if len(o.Part) > 0 {
-		if err := json.Unmarshal(o.Part, &p); err != nil {
+	if len(o.Status) > 0 {
+		if err := json.Unmarshal(o.Status, &p); err != nil {
 			e.Problem = "the status of the profile can not be read: " + err.Error()
 			return e
 		}
@@ -366,5 +366,5 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, kubernetes.MaxKubeconfig+1))
+	return io.ReadAll(io.LimitReader(f, apiserver.MaxKubeconfig+1))
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package apiserver
 
 import (
 	"errors"
@@ -22,9 +22,9 @@ type Trust struct {
 	AllowProxy bool
 }
 
-// Access is the kubeconfig of a found cluster: another one may take its place at any time, and is
+// Kubeconfig is the kubeconfig of a found cluster: another one may take its place at any time, and is
 // used for new requests within ten seconds. Its methods may be called from any goroutine.
-type Access struct {
+type Kubeconfig struct {
 	// box has what is known, and nothing while somebody uses it. Configs are compared as a whole,
 	// and two channels are equal only when they are the same.
 	box chan credentials
@@ -37,27 +37,27 @@ type credentials struct {
 	reason string
 }
 
-// NewAccess returns an Access without a kubeconfig, and with the reason for that.
-func NewAccess(reason string) *Access {
-	a := &Access{make(chan credentials, 1)}
+// NewKubeconfig returns a Kubeconfig without a kubeconfig, and with the reason for that.
+func NewKubeconfig(reason string) *Kubeconfig {
+	a := &Kubeconfig{make(chan credentials, 1)}
 	a.box <- credentials{reason: reason}
 	return a
 }
 
 // Set replaces the kubeconfig.
-func (a *Access) Set(text []byte, trust Trust) {
+func (a *Kubeconfig) Set(text []byte, trust Trust) {
 	<-a.box
 	a.box <- credentials{text: text, trust: trust}
 }
 
-// Miss tells why there is no kubeconfig. It has no effect on an Access that has one.
-func (a *Access) Miss(reason string) {
+// Miss tells why there is no kubeconfig. It has no effect on a Kubeconfig that has one.
+func (a *Kubeconfig) Miss(reason string) {
 	now := <-a.box
 	now.reason = reason
 	a.box <- now
 }
 
-func (a *Access) get() (text []byte, trust Trust, err error) {
+func (a *Kubeconfig) get() (text []byte, trust Trust, err error) {
 	now := <-a.box
 	a.box <- now
 	if len(now.text) == 0 {
@@ -66,7 +66,7 @@ func (a *Access) get() (text []byte, trust Trust, err error) {
 	return now.text, now.trust, nil
 }
 
-func (a *Access) restConfig(h io.Writer) (*rest.Config, error) {
+func (a *Kubeconfig) restConfig(h io.Writer) (*rest.Config, error) {
 	text, trust, err := a.get()
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 	if err != nil {
 		return nil, errors.New("it is not a kubeconfig") // the error may quote what is secret
 	}
-	c := &Config{AllowExec: trust.AllowExec}
+	c := &Credentials{AllowExec: trust.AllowExec}
 	if err := refuse(file, c); err != nil {
 		return nil, err
 	}
@@ -129,15 +129,4 @@ func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
 		return errors.New("it has a proxy-url: set allowProxy: true to let found clusters choose a proxy")
 	}
 	return nil
-}
-
-// place returns where the credentials of a section are.
-func (c *Config) place() string {
-	switch {
-	case c.Found != nil:
-		return "found cluster"
-	case c.InCluster:
-		return "in cluster"
-	}
-	return c.Kubeconfig
 }

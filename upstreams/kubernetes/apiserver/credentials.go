@@ -1,4 +1,4 @@
-package kubernetes
+package apiserver
 
 import (
 	"bytes"
@@ -32,6 +32,34 @@ const maxCredentials = 1 << 20
 // accountPath is where a pod has its service account.
 const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+// Credentials name what the relay shows an API server: a kubeconfig file, the service account of its pod, or a
+// kubeconfig that was found.
+type Credentials struct {
+	Kubeconfig string
+	Context    string // of the kubeconfig, empty for the current one
+	InCluster  bool
+	AllowExec  []string    // programs that the kubeconfig may have run, as it writes them
+	Account    string      // directory of the service account, empty for that of every pod
+	Found      *Kubeconfig // in place of a file, nil for none
+}
+
+// Place returns where the credentials are.
+func (c *Credentials) Place() string {
+	switch {
+	case c.Found != nil:
+		return "found cluster"
+	case c.InCluster:
+		return "in cluster"
+	}
+	return c.Kubeconfig
+}
+
+// Check returns why the credentials can not be used, nil if they can.
+func (c *Credentials) Check() error {
+	_, err := accessOf(c)
+	return err
+}
+
 // access is how to reach a server and show who we are: all of it that is in files.
 type access struct {
 	config  *rest.Config
@@ -40,7 +68,7 @@ type access struct {
 }
 
 // accessOf reads how to reach the server of a section.
-func accessOf(c *Config) (access, error) {
+func accessOf(c *Credentials) (access, error) {
 	h := xxh3.New()
 	cfg, err := restConfig(c, h)
 	if err != nil {
@@ -63,7 +91,7 @@ func accessOf(c *Config) (access, error) {
 		*f.path = ""
 	}
 	if _, err := rest.TLSConfigFor(cfg); err != nil {
-		return access{}, certificateError(files, c.place(), err)
+		return access{}, certificateError(files, c.Place(), err)
 	}
 	if file := cfg.BearerTokenFile; file != "" {
 		token, err := readBounded(file)
@@ -102,7 +130,7 @@ func certificateError(files rest.TLSClientConfig, place string, err error) error
 	return fmt.Errorf("%s: %w", place, err)
 }
 
-func restConfig(c *Config, h io.Writer) (*rest.Config, error) {
+func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 	if c.InCluster {
 		return inCluster(cmp.Or(c.Account, accountPath))
 	}
@@ -151,7 +179,7 @@ func inCluster(account string) (*rest.Config, error) {
 	}, nil
 }
 
-func contextOf(file *api.Config, c *Config) string {
+func contextOf(file *api.Config, c *Credentials) string {
 	if c.Context != "" {
 		return c.Context
 	}
@@ -160,7 +188,7 @@ func contextOf(file *api.Config, c *Config) string {
 
 // refuse returns what a relay does not do for a kubeconfig: run programs that nobody has allowed,
 // talk to servers that it can not verify, or send a secret in the clear.
-func refuse(file *api.Config, c *Config) error {
+func refuse(file *api.Config, c *Credentials) error {
 	name := contextOf(file, c)
 	context := file.Contexts[name]
 	if context == nil {
@@ -223,8 +251,8 @@ func readBounded(path string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// expired returns when the client certificate has expired, and whether it has.
-func (a access) expired(now time.Time) (end time.Time, is bool) {
+// Expired returns when the client certificate expired, and whether it did.
+func (a access) Expired(now time.Time) (end time.Time, is bool) {
 	pair, err := tls.X509KeyPair(a.config.CertData, a.config.KeyData)
 	if err != nil || pair.Leaf == nil {
 		return end, false // there is none

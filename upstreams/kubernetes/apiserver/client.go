@@ -1,4 +1,7 @@
-package kubernetes
+// Package apiserver asks the API server of a cluster: credentials, connections, and which cluster it is.
+//
+// The package must not know what is read of the server.
+package apiserver
 
 import (
 	"context"
@@ -24,8 +27,8 @@ import (
 const (
 	maxFailure = 64 << 10 // bytes of an answer that tells what went wrong
 	maxAnswer  = 32 << 20 // bytes of an answer that is read as a whole
-	// readTimeout bounds how long such an answer may take.
-	readTimeout = 15 * time.Second
+	// ReadTimeout bounds how long such an answer may take.
+	ReadTimeout = 15 * time.Second
 	dialTimeout = 30 * time.Second
 	retryMost   = 10 * time.Second // that a server may have us wait
 	// maxRetired bounds the transports of former credentials whose streams may still run. A stream
@@ -33,38 +36,41 @@ const (
 	maxRetired = 16
 )
 
-// client asks one API server, with the newest credentials. Its methods may be called from any
+// NewClient returns a client that has read no credentials yet. agent is its User-Agent.
+func NewClient(c *Credentials, agent string) *Client { return &Client{creds: c, agent: agent} }
+
+// Client asks one API server, with the newest credentials. Its methods may be called from any
 // goroutine.
-type client struct {
-	section *Config
-	agent   string
+type Client struct {
+	creds *Credentials
+	agent string
 
 	mu        sync.Mutex // guards all below
-	now       *connection
-	retired   []*connection
+	now       *Conn
+	retired   []*Conn
 	rotations uint64
 
 	issued *issued // by the program of the kubeconfig; refresh alone uses it
 }
 
-// connection is how to ask a server with one set of credentials. It is nil while there are none.
-type connection struct {
+// Conn is how to ask a server with one set of credentials. It is nil while there are none.
+type Conn struct {
 	access
 	transport *http.Transport
 	http      *http.Client
 	refused   atomic.Bool // the server has not accepted who we are
 }
 
-// refresh reads the credentials again, and has requests use them from now on. Streams that run go
+// Refresh reads the credentials again, and has requests use them from now on. Streams that run go
 // on: a server looks at credentials when a stream begins. It may run a program, and is called by one
 // goroutine at a time.
-func (c *client) refresh(ctx context.Context) error {
-	next, err := accessOf(c.section)
+func (c *Client) Refresh(ctx context.Context) error {
+	next, err := accessOf(c.creds)
 	if err != nil {
 		return err // the ones before are used
 	}
 	if next.program != nil {
-		if now := c.current(); !c.issued.valid(next.digest, time.Now()) || now != nil && now.refused.Load() {
+		if now := c.Current(); !c.issued.valid(next.digest, time.Now()) || now != nil && now.refused.Load() {
 			i, err := issue(ctx, next)
 			if err != nil {
 				return err
@@ -91,12 +97,12 @@ func (c *client) refresh(ctx context.Context) error {
 	for _, r := range c.retired {
 		r.transport.CloseIdleConnections()
 	}
-	c.now = &connection{access: next, transport: transport, http: client}
+	c.now = &Conn{access: next, transport: transport, http: client}
 	return nil
 }
 
-// close ends the connections, whose streams have ended.
-func (c *client) close() {
+// Close ends the connections, whose streams have ended.
+func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range c.retired {
@@ -107,38 +113,38 @@ func (c *client) close() {
 	}
 }
 
-// current returns the newest connection.
-func (c *client) current() *connection {
+// Current returns the newest connection.
+func (c *Client) Current() *Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// server returns the URL of the server, empty while there are no credentials.
-func (c *connection) server() string {
+// Server returns the URL of the server, empty while there are no credentials.
+func (c *Conn) Server() string {
 	if c == nil {
 		return ""
 	}
 	return c.config.Host
 }
 
-// rotated returns how often the credentials have changed.
-func (c *client) rotated() uint64 {
+// Rotations returns how often the credentials have changed.
+func (c *Client) Rotations() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.rotations
 }
 
-// errNoCredentials is the error of requests before the first credentials.
-var errNoCredentials = errors.New("there are no credentials yet")
+// ErrNoCredentials is the error of requests before the first credentials.
+var ErrNoCredentials = errors.New("there are no credentials yet")
 
-// get begins a request. The caller closes the body. An answer other than 200 is an error, of
+// Get begins a request. The caller closes the body. An answer other than 200 is an error, of
 // package apierrors where the server has answered.
-func (c *connection) get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
+func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
 	if c == nil {
-		return nil, errNoCredentials
+		return nil, ErrNoCredentials
 	}
-	u := strings.TrimSuffix(c.server(), "/") + path
+	u := strings.TrimSuffix(c.Server(), "/") + path
 	if len(query) > 0 {
 		u += "?" + query.Encode()
 	}
@@ -186,11 +192,11 @@ func waitFor(ctx context.Context, retryAfter string) {
 	}
 }
 
-// read returns a JSON answer.
-func (c *connection) read(ctx context.Context, path, accept string, to any) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+// Read returns a JSON answer.
+func (c *Conn) Read(ctx context.Context, path, accept string, to any) error {
+	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
-	resp, err := c.get(ctx, path, nil, accept)
+	resp, err := c.Get(ctx, path, nil, accept)
 	if err != nil {
 		return err
 	}
@@ -206,20 +212,8 @@ func (c *connection) read(ctx context.Context, path, accept string, to any) erro
 }
 
 const (
-	acceptJSON = "application/json"
+	AcceptJSON = "application/json"
 	// These ask for names and labels only: of an object or a watch, and of a list.
-	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + acceptJSON
+	AcceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + AcceptJSON
 )
-
-// identity returns the UID of the namespace kube-system, which every cluster has for as long as it
-// lives.
-func (c *connection) identity(ctx context.Context) (string, error) {
-	var namespace struct {
-		Metadata struct {
-			UID string `json:"uid"`
-		} `json:"metadata"`
-	}
-	err := c.read(ctx, "/api/v1/namespaces/kube-system", acceptMetadata+","+acceptJSON, &namespace)
-	return namespace.Metadata.UID, err
-}

@@ -1,19 +1,35 @@
-package kubernetes
+package hub
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"meshrelay/internal/testing/fakekube"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
-var hubPace = HubPace{Poll: 2 * time.Millisecond, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
+var quick = Pace{Poll: 2 * time.Millisecond, Retry: 2 * time.Millisecond, RetryMost: 10 * time.Millisecond}
+
+// server is an API server of a test.
+type server struct {
+	*fakekube.Server
+	t    *testing.T
+	http *httptest.Server
+}
+
+func newServer(t *testing.T) *server {
+	s := fakekube.New()
+	return &server{s, t, s.Start(t)}
+}
 
 // told is what a hub tells: the objects of one list, or an error.
 type told struct {
@@ -23,21 +39,23 @@ type told struct {
 }
 
 // follows runs a Hub, and returns what it tells.
-func (s *apiServer) follows(of Collection) <-chan told {
+func (s *server) follows(of Collection) <-chan told {
 	s.t.Helper()
-	hub := NewHub(&Config{Kubeconfig: s.kubeconfig("t")}, "test", hubPace)
+	path := filepath.Join(s.t.TempDir(), "kubeconfig")
+	fakekube.WriteKubeconfig(s.t, path, s.http, "t")
+	hub := New(&apiserver.Credentials{Kubeconfig: path}, "test", quick)
 	ctx, cancel := context.WithCancel(context.Background())
 	ch, done := make(chan told, 1000), make(chan struct{})
 	go func() {
 		defer close(done)
-		hub.Follow(ctx, of, func(all []HubObject, err error) {
+		hub.Follow(ctx, of, func(all []*object.Object, err error) {
 			one := told{parts: map[string]string{}}
 			if err != nil {
 				one.err = err.Error()
 			}
 			for _, o := range all {
 				one.names = append(one.names, o.Namespace+"/"+o.Name)
-				one.parts[o.Namespace+"/"+o.Name] = string(o.Part)
+				one.parts[o.Namespace+"/"+o.Name] = string(o.Data) + string(o.Status)
 			}
 			slices.Sort(one.names)
 			ch <- one
@@ -74,7 +92,7 @@ func hasNames(t *testing.T, ch <-chan told, want ...string) told {
 }
 
 // secrets has a server serve Secrets, and returns their collection.
-func (s *apiServer) secrets() Collection {
+func (s *server) secrets() Collection {
 	s.Define("", "Secret", "secrets", "v1")
 	before := s.Fault
 	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -87,15 +105,15 @@ func (s *apiServer) secrets() Collection {
 		s.Collection(w, r, "", "v1", "secrets", "istio-system")
 		return true
 	}
-	return Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}, Selector: "istio/multiCluster=true", Part: Data}
+	return Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}, Selector: "istio/multiCluster=true"}
 }
 
-func (s *apiServer) secret(name, data string) {
+func (s *server) secret(name, data string) {
 	s.Put("/secrets", fakekube.Object("istio-system", name, "null", `{"data":`+data+`}`))
 }
 
 func TestAHubTellsAllObjectsAfterEachChange(t *testing.T) {
-	s := newAPIServer(t)
+	s := newServer(t)
 	for i := range 250 { // several pages
 		s.secret(fmt.Sprintf("a%03d", i), `{"east":"eA=="}`)
 	}
@@ -119,7 +137,7 @@ func TestAHubTellsAllObjectsAfterEachChange(t *testing.T) {
 func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 	for name, code := range map[string]int{"401": 401, "403": 403, "404": 404, "410": 410, "500": 500} {
 		t.Run(name, func(t *testing.T) {
-			s := newAPIServer(t)
+			s := newServer(t)
 			of := s.secrets()
 			s.secret("a", `{}`)
 			ch := s.follows(of)
@@ -142,9 +160,9 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 }
 
 func TestAHubReadsTheVersionOfAnAPIThatIsServed(t *testing.T) {
-	s := newAPIServer(t)
+	s := newServer(t)
 	const group = "multicluster.x-k8s.io"
-	of := Collection{Part: Status}
+	of := Collection{}
 	for _, v := range []string{"v1beta1", "v1alpha1"} {
 		of.Paths = append(of.Paths, "/apis/"+group+"/"+v+"/namespaces/fleet/clusterprofiles")
 	}
@@ -158,9 +176,9 @@ func TestAHubReadsTheVersionOfAnAPIThatIsServed(t *testing.T) {
 }
 
 func TestAHubIsBounded(t *testing.T) {
-	s := newAPIServer(t)
+	s := newServer(t)
 	of := s.secrets()
-	items := strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, hubPage), ",")
+	items := strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, pageSize), ",")
 	s.Set(func() {
 		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[%s]}`, items)
@@ -172,7 +190,7 @@ func TestAHubIsBounded(t *testing.T) {
 
 // TestAPageOfAHubIsBounded: a server need not heed the limit that it is asked for.
 func TestAPageOfAHubIsBounded(t *testing.T) {
-	s := newAPIServer(t)
+	s := newServer(t)
 	of := s.secrets()
 	items, sent := strings.Repeat(`{"metadata":{"name":"a"}},`, 1000), make(chan int, 1000)
 	s.Set(func() {

@@ -1,21 +1,23 @@
-package kubernetes
+package apiserver
 
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"meshrelay/internal/testing/fakekube"
 )
 
 // programKubeconfig writes a kubeconfig whose user runs a script.
-func (s *apiServer) programKubeconfig(t *testing.T, script string) Config {
+func programKubeconfig(t *testing.T, server *httptest.Server, script string) Credentials {
 	t.Helper()
-	path := s.kubeconfig("")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	fakekube.WriteKubeconfig(t, path, server, "")
 	program := filepath.Join(filepath.Dir(path), "login")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 		t.Fatal(err)
@@ -32,7 +34,7 @@ func (s *apiServer) programKubeconfig(t *testing.T, script string) Config {
 	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Config{Kubeconfig: path, AllowExec: []string{program}}
+	return Credentials{Kubeconfig: path, AllowExec: []string{program}}
 }
 
 // prints is a script that prints a credential.
@@ -41,10 +43,11 @@ func prints(status string) string {
 }
 
 func TestAProgramGivesTheCredentials_K8(t *testing.T) {
-	s := newAPIServer(t)
+	s := fakekube.New()
 	s.Token = "good"
 	dir := t.TempDir()
-	section := s.programKubeconfig(t, "echo run >>"+dir+"/runs; echo \"$WHO $KUBERNETES_EXEC_INFO\" >"+dir+"/told; cat "+dir+"/answer\n")
+	server := s.Start(t)
+	section := programKubeconfig(t, server, "echo run >>"+dir+"/runs; echo \"$WHO $KUBERNETES_EXEC_INFO\" >"+dir+"/told; cat "+dir+"/answer\n")
 	answer := func(token string) {
 		t.Helper()
 		text := fmt.Sprintf(`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":%q}}`, token)
@@ -60,30 +63,30 @@ func TestAProgramGivesTheCredentials_K8(t *testing.T) {
 		return strings.Count(string(b), "run")
 	}
 	answer("good")
-	c := &client{section: &section}
-	defer c.close()
+	c := NewClient(&section, "test")
+	defer c.Close()
 	for range 3 {
-		if err := c.refresh(t.Context()); err != nil {
+		if err := c.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.current().identity(t.Context()); err != nil || runs() != 1 {
+	if _, err := c.Current().clusterUID(t.Context()); err != nil || runs() != 1 {
 		t.Errorf("%v, after %d runs", err, runs())
 	}
 	told, err := os.ReadFile(filepath.Join(dir, "told"))
-	if err != nil || !strings.HasPrefix(string(told), `relay {"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"`) || !strings.Contains(string(told), `"server":"`+s.http.URL) {
+	if err != nil || !strings.HasPrefix(string(told), `relay {"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"`) || !strings.Contains(string(told), `"server":"`+server.URL) {
 		t.Errorf("it was told %s: %v", told, err)
 	}
 	// A credential that the server refuses is renewed.
 	s.Set(func() { s.Token = "newer" })
 	answer("newer")
-	if _, err := c.current().identity(t.Context()); err == nil {
+	if _, err := c.Current().clusterUID(t.Context()); err == nil {
 		t.Error("the server has accepted the former token")
 	}
-	if err := c.refresh(t.Context()); err != nil {
+	if err := c.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.current().identity(t.Context()); err != nil || runs() != 2 || c.rotated() != 1 {
+	if _, err := c.Current().clusterUID(t.Context()); err != nil || runs() != 2 || c.Rotations() != 1 {
 		t.Errorf("%v, after %d runs", err, runs())
 	}
 }
@@ -107,10 +110,10 @@ func TestTheOutputOfAProgramIsCheckedAndBounded_K8(t *testing.T) {
 		"output without end":   {"yes", "it has printed more than 1024 KiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newAPIServer(t)
-			section := s.programKubeconfig(t, tc.script)
-			c := &client{section: &section}
-			err := c.refresh(t.Context())
+			s := fakekube.New()
+			section := programKubeconfig(t, s.Start(t), tc.script)
+			c := NewClient(&section, "test")
+			err := c.Refresh(t.Context())
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "hunter2") || len(err.Error()) > 4096 {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
@@ -119,12 +122,12 @@ func TestTheOutputOfAProgramIsCheckedAndBounded_K8(t *testing.T) {
 }
 
 func TestAProgramThatHangsEndsWithTheRelay_K8(t *testing.T) {
-	s := newAPIServer(t)
+	s := fakekube.New()
 	dir := t.TempDir()
-	section := s.programKubeconfig(t, "sleep 1000 & echo $! >"+dir+"/child.new; mv "+dir+"/child.new "+dir+"/child; wait\n")
+	section := programKubeconfig(t, s.Start(t), "sleep 1000 & echo $! >"+dir+"/child.new; mv "+dir+"/child.new "+dir+"/child; wait\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- (&client{section: &section}).refresh(ctx) }()
+	go func() { ended <- NewClient(&section, "test").Refresh(ctx) }()
 	var child []byte
 	eventuallyTrue(t, "the program runs", func() bool {
 		var err error
@@ -140,59 +143,6 @@ func TestAProgramThatHangsEndsWithTheRelay_K8(t *testing.T) {
 		text, err := os.ReadFile(process)
 		return err != nil || len(text) == 0
 	})
-}
-
-// A program that hangs blocks neither requests nor streams with the credentials of before.
-func TestAProgramThatHangsBlocksNothing_K8(t *testing.T) {
-	s := newAPIServer(t)
-	s.Token = "t"
-	s.entry("shop/a", "a.x")
-	section := s.programKubeconfig(t, "sleep 1000\n")
-	text, err := os.ReadFile(section.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := s.mirrors(fmt.Sprintf(", allowExec: [%q]", section.AllowExec[0]), "")
-	w.synced()
-	if err := os.WriteFile(w.source.section.Kubeconfig, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.Compact()
-	s.drop()
-	s.entry("shop/b", "b.x")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-	w.synced()
-}
-
-func TestProxiesAreThoseOfTheKubeconfigOrTheEnvironment_K8(t *testing.T) {
-	proxyOf := func(cluster string) func(*http.Request) (interface{ String() string }, error) {
-		t.Helper()
-		path := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := os.WriteFile(path, []byte(kubeconfigOf(cluster, `{token: t}`)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		a, err := accessOf(&Config{Kubeconfig: path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		transport, _, err := a.transport()
-		if err != nil {
-			t.Fatal(err)
-		}
-		fromEnvironment := reflect.ValueOf(transport.Proxy).Pointer() == reflect.ValueOf(http.ProxyFromEnvironment).Pointer()
-		if fromEnvironment == strings.Contains(cluster, "proxy-url") {
-			t.Errorf("%s: the proxy is of the environment: %v", cluster, fromEnvironment)
-		}
-		return func(r *http.Request) (interface{ String() string }, error) { return transport.Proxy(r) }
-	}
-	proxyOf(`{server: "https://127.0.0.1:1"}`)
-	req, err := http.NewRequest(http.MethodGet, "https://127.0.0.1:1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if u, err := proxyOf(`{server: "https://127.0.0.1:1", proxy-url: "http://127.0.0.1:3128"}`)(req); err != nil || u.String() != "http://127.0.0.1:3128" {
-		t.Errorf("%v: %v", u, err)
-	}
 }
 
 func eventuallyTrue(t *testing.T, what string, ok func() bool) {

@@ -1,0 +1,142 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Cluster verifies that a client asks the server of one cluster. Its methods may be called from any
+// goroutine.
+type Cluster struct {
+	client *Client
+	hooks  Hooks
+
+	// Verified is how long a verified connection counts as verified, Retry the least time between two
+	// requests after a failed one. Nobody changes them after the first Verify.
+	Verified, Retry time.Duration
+
+	breaks atomic.Uint64 // broken streams: another server may answer next
+
+	mu         sync.Mutex // guards all below
+	uid        string     // empty while unknown
+	verified   *Conn
+	verifiedAt time.Time
+	unbroken   uint64 // breaks before the verification
+	// failed is the connection over which the last verification failed, with failedErr.
+	failed    *Conn
+	failedAt  time.Time
+	failedErr error
+}
+
+// Hooks are called with what Verify finds out. They may not call Verify.
+type Hooks struct {
+	Identified func(uid string) // a UID that was not known before
+	// Judged is called with the UID of the cluster after each verification that the server has answered, and
+	// with an error if the server is one of another cluster.
+	Judged func(uid string, err error)
+}
+
+// NewCluster returns a Cluster of the client's server. uid is that of the cluster, empty while it is unknown.
+func NewCluster(c *Client, uid string, hooks Hooks) *Cluster {
+	return &Cluster{client: c, uid: uid, hooks: hooks, Verified: 5 * time.Second, Retry: 800 * time.Millisecond}
+}
+
+// Broken notes that a stream of the server has ended: the next Verify asks the server.
+func (c *Cluster) Broken() { c.breaks.Add(1) }
+
+// Verify returns a connection to the server of the cluster. It asks the server for the UID of the cluster
+// where that may have changed.
+func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn, breaks := c.client.Current(), c.breaks.Load()
+	if conn == c.verified && breaks == c.unbroken && time.Since(c.verifiedAt) < c.Verified {
+		return conn, nil
+	}
+	if conn == c.failed && time.Since(c.failedAt) < c.Retry {
+		return nil, c.failedErr // all kinds share one answer
+	}
+	c.verifiedAt = time.Time{}
+	uid, err := conn.clusterUID(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	c.failed = nil
+	switch {
+	case c.uid == "" && (err == nil && uid == "" || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
+		// The server does not tell, and never did.
+	case err != nil:
+		switch err = c.client.Explain(err); {
+		case apierrors.IsForbidden(err):
+			err = fmt.Errorf("which cluster this is: %w: let it get the namespace kube-system", err)
+		case errors.As(err, new(*url.Error)), apierrors.IsUnauthorized(err): // the error tells what is wrong
+		default:
+			err = fmt.Errorf("which cluster this is: %w", err)
+		}
+		c.failed, c.failedAt, c.failedErr = conn, time.Now(), err
+		return nil, err
+	case c.uid == "":
+		c.uid = uid
+		c.hooks.Identified(uid)
+	case uid != c.uid:
+		err := OtherCluster(c.uid, uid)
+		c.hooks.Judged(c.uid, err)
+		return nil, err
+	}
+	c.verified, c.verifiedAt, c.unbroken = conn, time.Now(), breaks
+	c.hooks.Judged(c.uid, nil)
+	return conn, nil
+}
+
+// OtherCluster returns the error of a server of the cluster is, where the cluster was is mirrored.
+func OtherCluster(was, is string) error {
+	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of what is mirrored is %s: correct the kubeconfig, or set clusterUID: %s to mirror it in place of the other", is, was, is)
+}
+
+// clusterUID returns the UID of the namespace kube-system, which every cluster keeps while it exists.
+func (c *Conn) clusterUID(ctx context.Context) (string, error) {
+	var namespace struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	err := c.Read(ctx, "/api/v1/namespaces/kube-system", AcceptMetadata+","+AcceptJSON, &namespace)
+	return namespace.Metadata.UID, err
+}
+
+// Explain returns an error of a request with its cure, where there is one.
+func (c *Client) Explain(err error) error {
+	var unreached *url.Error
+	if errors.As(err, &unreached) {
+		return fmt.Errorf("the API server can not be reached: %w", withoutURL{unreached})
+	}
+	if !apierrors.IsUnauthorized(err) {
+		return err
+	}
+	cure := "renew the token or certificate in " + c.creds.Kubeconfig
+	switch {
+	case c.creds.InCluster:
+		cure = "look at the service account of the pod"
+	case c.creds.Found != nil:
+		cure = "renew the token or certificate in the kubeconfig that was found"
+	}
+	if end, over := c.Current().Expired(time.Now()); over {
+		cure = fmt.Sprintf("the client certificate has expired at %s: %s", end.UTC().Format(time.RFC3339), cure)
+	}
+	return fmt.Errorf("the API server does not accept who we are (%w): %s", err, cure)
+}
+
+// withoutURL is an error without the URL of the request.
+type withoutURL struct{ err *url.Error }
+
+func (e withoutURL) Error() string { return e.err.Err.Error() }
+
+// Unwrap returns the whole error.
+func (e withoutURL) Unwrap() error { return e.err }

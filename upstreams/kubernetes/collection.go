@@ -1,0 +1,272 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/zeebo/xxh3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/ledger"
+	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/reflector"
+)
+
+// collection is the objects of one kind, in one namespace or in all. It is the Sink of its reflector, and hands
+// the objects to the ledger.
+type collection struct {
+	discovery.Resource
+	namespace string // empty: all
+	source    *Source
+	entry     *ledger.Entry        // nil for definitions, which the intake does not know
+	reflector *reflector.Reflector // nil for a MeshConfig, which is polled
+	converter *converter           // nil where objects are not mirrored as they are
+	cancel    context.CancelFunc
+	ended     chan struct{}
+
+	// Source.mu guards these.
+	shown TargetState
+	err   error
+}
+
+// newCollections returns the collections of a kind: one, or one for each namespace of the config.
+func (s *Source) newCollections(of discovery.Resource) []*collection {
+	namespaces := s.section.Namespaces
+	if len(namespaces) == 0 || !of.Namespaced {
+		namespaces = []string{""}
+	}
+	all := make([]*collection, len(namespaces))
+	for i, ns := range namespaces {
+		c := &collection{Resource: of, namespace: ns, source: s, ended: make(chan struct{})}
+		c.entry = &ledger.Entry{Kind: of.Kind, Namespace: ns, Relist: c.relist}
+		if s.ledger.Mirrors(of.Kind) {
+			c.converter = s.newConverter(of.Kind)
+		}
+		c.reflector = s.newReflector(c, c)
+		all[i] = c
+	}
+	return all
+}
+
+// newReflector returns the reflector of a collection.
+func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Reflector {
+	cfg := reflector.Config{
+		Name: c.Kind.String(), Path: c.Path(c.namespace), AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
+		SyncTimeout: s.section.SyncTimeout.D(), Connect: s.cluster.Verify, Log: s.log,
+		Pace:   reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Forgive: s.pace.forgive},
+		Budget: func() *object.Budget { return object.NewBudget(s.maxBytes(), c.Kind == ledger.Namespaces) },
+	}
+	if c.Selected {
+		cfg.Selector = s.section.Selector
+	}
+	if c.Kind == ledger.Namespaces || c.Kind == definitionKind {
+		// A server sends no other form of a list that is requested as an object.
+		cfg.AcceptList, cfg.AcceptWatch = apiserver.AcceptMetadataList, apiserver.AcceptMetadata+","+apiserver.AcceptJSON
+	}
+	return reflector.New(cfg, sink)
+}
+
+// newConverter returns the converter of a kind.
+func (s *Source) newConverter(kind mirror.Kind) *converter {
+	c := s.converting
+	c.kind = kind
+	c.holds = func(name string, digest xxh3.Uint128, size int) bool {
+		return s.feed.Holds(intake.KindScope(kind).Name, name, digest, size)
+	}
+	c.unknown = func(o *object.Object, fields []string) { s.unknown(kind, o, fields) }
+	return &c
+}
+
+// relist has the objects listed anew.
+func (c *collection) relist() {
+	if c.reflector != nil {
+		c.reflector.Relist()
+	}
+}
+
+// launch begins to follow collections.
+func (s *Source) launch(ctx context.Context, all []*collection) {
+	for _, c := range all {
+		ctx, cancel := context.WithCancel(ctx)
+		c.cancel = cancel
+		s.running.Go(func() {
+			defer close(c.ended)
+			c.reflector.Run(ctx)
+		})
+	}
+}
+
+func stop(all []*collection) {
+	for _, c := range all {
+		c.cancel()
+	}
+	for _, c := range all {
+		<-c.ended
+	}
+}
+
+// Prepare implements reflector.Sink.
+func (c *collection) Prepare(o *object.Object) {
+	switch {
+	case o.Made != nil || o.Unselected:
+		return
+	case c.Kind == ledger.Namespaces:
+		o.Spec, o.Annotations = nil, nil
+	case !c.source.selection.Has(o.Namespace):
+		o.Clear()
+		o.Unselected = true
+	case c.converter != nil:
+		if c.Kind == workloadEntry {
+			o.SetHealthy()
+		}
+		c.converter.convert(o)
+	}
+	o.Status, o.Data = nil, nil
+}
+
+// Replace implements reflector.Sink.
+func (c *collection) Replace(all []*object.Object) {
+	s := c.source
+	results := s.ledger.Replace(c.entry, all)
+	s.enter(c, Following, nil)
+	s.log.Debug("objects listed", "kind", c.Kind, "namespace", c.namespace, "objects", len(all))
+	c.judge(results)
+	if c.Kind == ledger.Namespaces {
+		s.discoverSoon() // the other kinds wait for the namespaces
+	}
+}
+
+// Put implements reflector.Sink.
+func (c *collection) Put(o *object.Object) { c.judge(c.source.ledger.Put(c.entry, o)) }
+
+// Delete implements reflector.Sink.
+func (c *collection) Delete(o *object.Object) { c.judge(c.source.ledger.Delete(c.entry, o)) }
+
+// judge logs what the intake has refused, and has the objects listed anew where that is of use.
+func (c *collection) judge(results []intake.Result) {
+	for _, result := range results {
+		if err := result.Err(); err != nil {
+			c.source.complaints.Warn(c.source.log, "objects refused, last good content served", "kind", c.Kind, "err", err)
+		}
+		if result.Relist {
+			c.relist()
+		}
+	}
+}
+
+// Resumed implements reflector.Sink.
+func (c *collection) Resumed() {
+	c.source.ledger.Resumed(c.entry)
+	c.source.enter(c, Following, nil)
+}
+
+// MayResume implements reflector.Sink.
+func (c *collection) MayResume() bool {
+	return !c.source.ledger.OutOfTouch(c.entry, time.Now(), c.source.pace.grace)
+}
+
+// Failed implements reflector.Sink.
+func (c *collection) Failed(err error) {
+	s := c.source
+	if !s.broken(c, err) {
+		return
+	}
+	s.ledger.Lost(c.entry)
+	switch {
+	case apierrors.IsForbidden(err):
+		if !s.needed(c.Kind) {
+			s.ledger.Hush(c.entry)
+		}
+		s.enter(c, Denied, err)
+	case apierrors.IsNotFound(err):
+		s.enter(c, Unserved, err)
+		s.ledger.Hush(c.entry)
+		s.discoverSoon()
+	default:
+		s.enter(c, Failing, err)
+	}
+}
+
+// Lost implements reflector.Sink.
+func (c *collection) Lost(err error) {
+	s := c.source
+	s.broken(c, err)
+	s.ledger.Lost(c.entry)
+	if failure(err) {
+		s.enter(c, Failing, err)
+	}
+}
+
+// failure reports whether a watch has ended with an error that is worth a note.
+func failure(err error) bool {
+	return err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled)
+}
+
+// broken notes that a stream has ended, or that a request has failed. It reports false where the relay has
+// ended it.
+func (s *Source) broken(c *collection, err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	s.cluster.Broken()
+	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+		s.feed.Tell(intake.Panicked{What: c.Kind.String(), Panic: p})
+	}
+	return true
+}
+
+// definitions follows the resource definitions. A change of one has discovery follow soon.
+type definitions struct{ *collection }
+
+// newDefinitions returns the collection of the resource definitions.
+func (s *Source) newDefinitions() *collection {
+	c := &collection{Resource: definitionResource, source: s, ended: make(chan struct{})}
+	c.reflector = s.newReflector(c, definitions{c})
+	return c
+}
+
+// Prepare implements reflector.Sink.
+func (definitions) Prepare(o *object.Object) { o.Clear() }
+
+// Replace implements reflector.Sink.
+func (d definitions) Replace([]*object.Object) {
+	d.source.enter(d.collection, Following, nil)
+	d.source.definitionsChanged()
+}
+
+// Put implements reflector.Sink.
+func (d definitions) Put(*object.Object) { d.source.definitionsChanged() }
+
+// Delete implements reflector.Sink.
+func (d definitions) Delete(*object.Object) { d.source.definitionsChanged() }
+
+// Resumed implements reflector.Sink.
+func (d definitions) Resumed() { d.source.enter(d.collection, Following, nil) }
+
+// MayResume implements reflector.Sink.
+func (definitions) MayResume() bool { return true }
+
+// Failed implements reflector.Sink.
+func (d definitions) Failed(err error) {
+	s := d.source
+	switch {
+	case !s.broken(d.collection, err):
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		s.enter(d.collection, Polled, fmt.Errorf("changes are noticed every %s: %w", s.pace.discover, err))
+	default:
+		s.enter(d.collection, Failing, err)
+	}
+}
+
+// Lost implements reflector.Sink.
+func (d definitions) Lost(err error) {
+	if d.source.broken(d.collection, err); failure(err) {
+		d.source.enter(d.collection, Failing, err)
+	}
+}

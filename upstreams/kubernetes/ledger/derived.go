@@ -1,0 +1,76 @@
+package ledger
+
+import (
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+// refusal returns a result that refuses an object, nil without an error.
+func refusal(err error, e *Entry, o *object.Object) []intake.Result {
+	if err == nil {
+		return nil
+	}
+	var r intake.Result
+	r.Refuse(e.Kind.String()+" "+o.FullName(), err)
+	return []intake.Result{r}
+}
+
+// replaceInputs takes all inputs of an entry. When all inputs have come, it tells the intake the outputs.
+func (l *Ledger) replaceInputs(e *Entry, all []*object.Object) (results []intake.Result) {
+	var refused intake.Result
+	for _, r := range l.deriver.Replace(e.Kind, e.Namespace, all) {
+		refused.Refused = append(refused.Refused, r)
+		refused.RefusedTotal++
+	}
+	if refused.RefusedTotal > 0 {
+		results = append(results, refused)
+	}
+	listed := true
+	for _, other := range l.entries[e.Kind] {
+		listed = listed && other.listed
+	}
+	if listed {
+		l.deriver.Synced(e.Kind)
+	}
+	if l.awaitsInputs() {
+		return results
+	}
+	return append(results, l.tell(l.derive(l.deriver.Answer))...)
+}
+
+// changes returns what has changed of the outputs.
+func (l *Ledger) changes() []intake.Update {
+	return l.derive(func() []intake.Update { return l.deriver.Changes(l.awaitsInputs()) })
+}
+
+// derive returns what f makes of the inputs. Where that panics it returns nothing: the former outputs are
+// served, and their scopes wait.
+func (l *Ledger) derive(f func() []intake.Update) (updates []intake.Update) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			l.feed.Tell(intake.Panicked{What: "the Ingresses", Panic: p})
+			updates = nil
+		}
+	}()
+	return f()
+}
+
+// Settle calls change, which gives the Deriver other options, and notes that the entry of these options can be
+// read.
+func (l *Ledger) Settle(e *Entry, change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+	followed := e.ok
+	e.listed, e.ok = true, true
+	_, waits := l.awaited[e]
+	switch {
+	case !l.open && !followed:
+		l.begin(nil)
+	case waits:
+		l.answer(e)
+	default:
+		l.tell(l.changes())
+	}
+}

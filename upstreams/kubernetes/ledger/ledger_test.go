@@ -1,0 +1,190 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+// script is a Feed that notes what it is told.
+type script struct {
+	told     []intake.Event
+	versions map[string]map[string]string
+	identity string
+	held     map[string]xxh3.Uint128 // by "SCOPE NAME"
+}
+
+func (f *script) Tell(e intake.Event) (r intake.Result)   { f.told = append(f.told, e); return r }
+func (f *script) Synced() bool                            { return true }
+func (f *script) Versions(scope string) map[string]string { return f.versions[scope] }
+func (f *script) Identity() string                        { return f.identity }
+func (f *script) Holds(scope, name string, digest xxh3.Uint128, _ int) bool {
+	return f.held[scope+" "+name] == digest && digest != xxh3.Uint128{}
+}
+func (f *script) take() (told []intake.Event) { told, f.told = f.told, nil; return told }
+
+// updates returns the updates of what was told: "SCOPE +names -names".
+func (f *script) updates() (all []string) {
+	for _, e := range f.take() {
+		r, ok := e.(intake.Received)
+		if !ok {
+			all = append(all, fmt.Sprintf("%T", e))
+			continue
+		}
+		var parts []string
+		for _, u := range r.Updates {
+			text := u.Scope.Name
+			if u.Elements != nil {
+				for el := range u.Elements(0, nil) {
+					text += " +" + string(el.Name)
+				}
+			}
+			if u.Removed != nil {
+				for name := range u.Removed {
+					text += " -" + string(name)
+				}
+			}
+			if u.Complete {
+				text += " complete"
+			}
+			if u.Part {
+				text += " part"
+			}
+			parts = append(parts, text)
+		}
+		all = append(all, strings.Join(parts, ", "))
+	}
+	return all
+}
+
+// follow adds an entry of a kind to a ledger.
+func follow(l *Ledger, kind mirror.Kind) *Entry {
+	e := &Entry{Kind: kind, Relist: func() {}}
+	l.Set(kind, []*Entry{e})
+	return e
+}
+
+func namespace(name, mesh string) *object.Object {
+	return &object.Object{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"mesh": mesh}}}
+}
+
+func wrong(name string, err error) *object.Object {
+	return &object.Object{ObjectMeta: metav1.ObjectMeta{Name: name}, Err: err}
+}
+
+var serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+
+// Namespaces are listed before it is known which kinds there are: no kind is answered by that.
+func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
+	feed := &script{}
+	l := New([]mirror.Kind{serviceEntry}, feed, NewSelection([]string{"mesh=on"}), nil)
+	ns := follow(l, Namespaces)
+	l.Replace(ns, []*object.Object{namespace("shop", "on")})
+	l.Lost(ns)
+	l.Resumed(ns)
+	if told := feed.updates(); len(told) > 0 {
+		t.Errorf("told: %q", told)
+	}
+	entries := follow(l, serviceEntry)
+	l.Begin()
+	feed.take()
+	l.Replace(ns, nil)
+	if told := feed.updates(); !slices.Equal(told, []string{"intake.Opened", ""}) {
+		t.Errorf("told: %q", told)
+	}
+	l.Replace(entries, nil)
+	if told := feed.updates(); !slices.Equal(told, []string{"networking.istio.io/ServiceEntry complete"}) || !l.Answered() {
+		t.Errorf("told: %q", told)
+	}
+}
+
+// A stream that has ended without a word is named by its kind.
+func TestAnOutageThatNobodyKnowsTheReasonOfNamesTheKind_K9(t *testing.T) {
+	feed := &script{}
+	l := New(nil, feed, nil, nil)
+	one := follow(l, serviceEntry)
+	l.Begin()
+	l.Replace(one, nil)
+	l.Lost(one)
+	feed.take()
+	nothing := func() intake.Closed { return intake.Closed{} }
+	if l.Check(time.Now().Add(time.Second), 15*time.Second, nothing) || len(feed.take()) > 0 {
+		t.Error("a stream that was lost a second ago counts as out of contact")
+	}
+	for range 2 {
+		l.Check(time.Now().Add(time.Minute), 15*time.Second, nothing)
+	}
+	told := feed.take()
+	if len(told) != 1 || !strings.Contains(told[0].(intake.Closed).Reason, "ServiceEntry is not followed since 20") {
+		t.Errorf("told %v", told)
+	}
+}
+
+// An object that came while its namespace was not selected has no content: it has to be listed anew.
+func TestAnObjectThatCameBeforeItsNamespaceWasSelectedIsListedAnew_K14(t *testing.T) {
+	s := NewSelection([]string{"mesh=on"})
+	s.set(true, []*object.Object{namespace("shop", "on"), namespace("other", "")})
+	objects := []*object.Object{{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "a"}, Unselected: true}}
+	if kept, missed := s.pass(nil, true, objects); len(kept) > 0 || missed {
+		t.Errorf("kept %v, missed %v", kept, missed)
+	}
+	s.set(false, []*object.Object{namespace("other", "on")})
+	if kept, missed := s.pass(nil, true, objects); len(kept) > 0 || !missed {
+		t.Errorf("kept %v, missed %v", kept, missed)
+	}
+}
+
+func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
+	s := NewSelection([]string{"mesh=on"})
+	s.set(true, []*object.Object{namespace("shop", "on"), namespace("other", "")})
+	bad := errors.New("over the limit")
+	gained, lost := s.set(true, []*object.Object{wrong("shop", bad), wrong("other", bad), wrong("new", bad)})
+	if len(gained)+len(lost) > 0 || !s.Has("shop") || s.Has("other") || s.Has("new") {
+		t.Errorf("gained %q, lost %q", gained, lost)
+	}
+	if all, picked := s.Counts(); all != 2 || picked != 1 {
+		t.Errorf("%d of %d", picked, all)
+	}
+}
+
+func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
+	l := New(nil, &script{}, NewSelection([]string{"mesh=on"}), nil)
+	ns, all := follow(l, Namespaces), []*object.Object{wrong("shop", errors.New("its labels are wrong"))}
+	for _, results := range [][]intake.Result{l.Replace(ns, all), l.Put(ns, all[0])} {
+		if len(results) != 1 || results[0].RefusedTotal != 1 || results[0].Refused[0].Resource != "Namespace shop" {
+			t.Errorf("refused %+v", results)
+		}
+	}
+	for i := range MaxProblems + 2 {
+		all = append(all, wrong(fmt.Sprint(i), all[0].Err))
+	}
+	l.Replace(ns, all)
+	if named, n := l.selection.Problems(); len(named) != MaxProblems || n != len(all) {
+		t.Errorf("%d of %d are named", len(named), n)
+	}
+	l.Delete(ns, all[0])
+	l.Put(ns, namespace("1", ""))
+	if _, n := l.selection.Problems(); n != len(all)-2 {
+		t.Errorf("%d can not be used", n)
+	}
+}
+
+// The intake asks for the content of an object that it held when the object came, if it has gone meanwhile.
+func TestContentThatHasGoneMeanwhileIsListedAnew_K7(t *testing.T) {
+	relists := 0
+	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
+	if _, _, err := e.resource(&object.Made{Held: true}); !errors.Is(err, errLetGo) || relists != 1 {
+		t.Errorf("%v, and %d lists, want %v", err, relists, errLetGo)
+	}
+}

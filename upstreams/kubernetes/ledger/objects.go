@@ -1,0 +1,192 @@
+package ledger
+
+import (
+	"errors"
+	"iter"
+	"slices"
+	"strings"
+
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+// chunk bounds the objects of one event, so that the intake is not locked for long.
+const chunk = 1000
+
+// Replace tells the intake all objects of an entry.
+func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Result) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, waits := l.awaited[e]; !waits || !l.open {
+		l.begin(e)
+	}
+	delete(l.awaited, e)
+	e.listed, e.ok, e.quiet = true, true, false
+	switch {
+	case e.Kind == Namespaces:
+		results = l.choose(true, all)
+	case l.derives(e.Kind):
+		results = l.replaceInputs(e, l.pass(e, true, all))
+	default:
+		results = l.replace(e, l.pass(e, true, all))
+	}
+	e.Cramped.Store(lacksRoom(results))
+	return results
+}
+
+// Put tells the intake of a new or changed object.
+func (l *Ledger) Put(e *Entry, o *object.Object) []intake.Result {
+	results := l.put(e, o)
+	if lacksRoom(results) {
+		e.Cramped.Store(true)
+	}
+	return results
+}
+
+func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	some := []*object.Object{o}
+	if e.Kind == Namespaces {
+		return l.choose(false, some)
+	}
+	if some = l.pass(e, false, some); len(some) == 0 {
+		return nil
+	}
+	if l.derives(e.Kind) {
+		refused := refusal(l.deriver.Set(e.Kind, o), e, o)
+		return append(l.tell(l.changes()), refused...)
+	}
+	return l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
+}
+
+// Delete tells the intake that an object is gone.
+func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case e.Kind == Namespaces:
+		l.selection.remove(o.Name)
+		return nil
+	case l.derives(e.Kind):
+		l.deriver.Delete(e.Kind, o)
+		return l.tell(l.changes())
+	}
+	u := unchanged(e.Kind)
+	u.Removed, u.Part = Names([]string{o.FullName()}), l.awaits(e.Kind)
+	return l.tell([]intake.Update{u})
+}
+
+// pass returns the objects of an entry whose namespaces are selected.
+func (l *Ledger) pass(e *Entry, complete bool, all []*object.Object) []*object.Object {
+	kept, missed := l.selection.pass(e, complete, all)
+	if missed {
+		e.Relist()
+	}
+	return kept
+}
+
+// tell steps the intake over updates as one event, if there are any.
+func (l *Ledger) tell(updates []intake.Update) []intake.Result {
+	if len(updates) == 0 {
+		return nil
+	}
+	return []intake.Result{l.feed.Tell(intake.Received{Updates: updates})}
+}
+
+// replace tells the intake all objects of a mirrored entry.
+func (l *Ledger) replace(e *Entry, all []*object.Object) (results []intake.Result) {
+	gone := l.vanished(e, all)
+	for first := true; first || len(all) > 0; first = false {
+		some := all[:min(chunk, len(all))]
+		all = all[len(some):]
+		u := intake.Update{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Room: len(some) + len(all)}
+		if e.Namespace == "" {
+			u.Complete, u.Part = true, len(all) > 0
+		} else if u.Part = len(all) > 0 || l.awaits(e.Kind); len(all) == 0 && len(gone) > 0 {
+			u.Removed = Names(gone)
+		}
+		results = append(results, l.feed.Tell(intake.Received{Updates: []intake.Update{u}}))
+	}
+	return results
+}
+
+// vanished returns the names that the intake has in the namespace of an entry, and a list has not. With the
+// last entry of a kind that answers, it also returns the names in namespaces without an entry. Where one
+// entry has all namespaces, the intake finds the names itself.
+func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
+	if e.Namespace == "" {
+		return nil
+	}
+	listed := make(map[string]bool, len(all))
+	for _, o := range all {
+		listed[o.FullName()] = true
+	}
+	watched := map[string]bool{}
+	for _, other := range l.entries[e.Kind] {
+		watched[other.Namespace] = true
+	}
+	last := !l.awaits(e.Kind)
+	for name := range l.feed.Versions(intake.KindScope(e.Kind).Name) {
+		namespace, _, err := mirror.ParseFullName(name)
+		if err == nil && (namespace == e.Namespace && !listed[name] || last && !watched[namespace]) {
+			gone = append(gone, name)
+		}
+	}
+	return gone
+}
+
+// errLetGo is the error of an object that the intake held when the object came, and does not hold any more.
+var errLetGo = errors.New("it has gone from the mirror while its kind was listed, and is asked for again")
+
+// elements returns prepared objects for the intake.
+func (e *Entry) elements(all []*object.Object) func(int, intake.Known) iter.Seq[intake.Element] {
+	return func(int, intake.Known) iter.Seq[intake.Element] {
+		return func(yield func(intake.Element) bool) {
+			for _, o := range all {
+				if !yield(intake.Element{
+					Name: []byte(o.FullName()), Version: []byte(o.ResourceVersion), Size: o.Made.Size, Digest: o.Made.Digest,
+					Decode: func() (*mirror.Resource, bool, error) { return e.resource(o.Made) },
+				}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// resource returns the resource of an object, and whether fields of it are left out.
+func (e *Entry) resource(m *object.Made) (r *mirror.Resource, lacks bool, err error) {
+	if m.Held {
+		e.Relist()
+		return nil, false, errLetGo
+	}
+	if p := (*mirror.Panic)(nil); errors.As(m.Err, &p) {
+		panic(p) // the intake reports it, and does not try the content again
+	}
+	return m.Resource, len(m.Unknown) > 0, m.Err
+}
+
+// Names returns names for intake.Update.Removed.
+func Names(all []string) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, name := range all {
+			if !yield([]byte(name)) {
+				return
+			}
+		}
+	}
+}
+
+// unchanged returns the answer of a kind without a change.
+func unchanged(kind mirror.Kind) intake.Update {
+	return intake.Update{Scope: intake.KindScope(kind), Elements: intake.Resources()}
+}
+
+// lacksRoom reports whether something was refused for want of room, or may have been.
+func lacksRoom(results []intake.Result) bool {
+	return slices.ContainsFunc(results, func(r intake.Result) bool {
+		return r.RefusedTotal > len(r.Refused) || slices.ContainsFunc(r.Refused, func(one intake.Refusal) bool { return strings.Contains(one.Reason, object.OverLimit) })
+	})
+}

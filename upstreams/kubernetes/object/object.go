@@ -1,0 +1,149 @@
+// Package object decodes the objects that an API server lists and watches, one at a time.
+//
+// It owns what is kept of an object, and how much memory the objects of a list may take.
+//
+// The package must not know how a server is asked, nor what becomes of an object.
+package object
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/zeebo/xxh3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"meshrelay/mirror"
+)
+
+// Overhead is about what an object takes in memory in addition to its content, in bytes.
+const Overhead = 512
+
+// OverLimit is in the reason of each refusal for want of room.
+const OverLimit = "over the limit: "
+
+// Object is the part of an object that the relay reads. Of the metadata it has name, namespace, version,
+// creation time, labels, and annotations without kubectl's copy of the object.
+type Object struct {
+	metav1.ObjectMeta
+
+	Spec         []byte // JSON in one line, nil for none
+	Status, Data []byte // JSON, nil for none
+	Healthy      *bool  // condition Healthy of a WorkloadEntry, nil without one
+	Err          error  // why the object can not be used
+	// Unselected objects have no content, because their namespace was not selected when they came.
+	Unselected bool
+	// Made is what the object has become, nil before that. The object then has no content.
+	Made *Made
+}
+
+// Made is the resource of an object, with what identifies the object's content.
+type Made struct {
+	Digest xxh3.Uint128
+	Size   int // bytes, about
+	// Held: the intake holds this content already. There is no resource then.
+	Held     bool
+	Resource *mirror.Resource
+	Unknown  []string // fields that this build does not know
+	Err      error    // why there is no resource
+}
+
+// GetObjectKind implements runtime.Object.
+func (*Object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object. It returns the object itself, which nobody changes any more.
+func (o *Object) DeepCopyObject() runtime.Object { return o }
+
+// FullName returns "namespace/name", or "/name" of an object without a namespace.
+func (o *Object) FullName() string { return o.Namespace + "/" + o.Name }
+
+// Size returns about how large the resource of the object is, in bytes.
+func (o *Object) Size() int {
+	if o.Made != nil {
+		return o.Made.Size
+	}
+	n := len(o.Spec) + len(o.Name) + len(o.Namespace)
+	for _, m := range []map[string]string{o.Labels, o.Annotations} {
+		for k, v := range m {
+			n += len(k) + len(v)
+		}
+	}
+	return n
+}
+
+// Clear drops the content.
+func (o *Object) Clear() { o.Spec, o.Status, o.Data, o.Labels, o.Annotations = nil, nil, nil, nil, nil }
+
+// SetHealthy sets Healthy from the conditions of the status.
+func (o *Object) SetHealthy() {
+	var s struct {
+		Conditions []struct{ Type, Status string } `json:"conditions"`
+	}
+	if len(o.Status) == 0 || json.Unmarshal(o.Status, &s) != nil {
+		return
+	}
+	for _, c := range s.Conditions {
+		if c.Type == "Healthy" {
+			is := c.Status == "True"
+			o.Healthy = &is
+			return
+		}
+	}
+}
+
+// List is a list of objects.
+type List struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*Object
+}
+
+// DeepCopyObject implements runtime.Object. It returns the list itself, which nobody changes.
+func (l *List) DeepCopyObject() runtime.Object { return l }
+
+// Budget bounds the memory that the objects of one list take, until the intake takes them. Its methods may
+// be called from any goroutine.
+type Budget struct {
+	most  int // bytes, 0 for no bound
+	whole bool
+
+	mu            sync.Mutex // guards the next two
+	objects, used int        // used is in bytes
+}
+
+// NewBudget returns a budget of some bytes, 0 for no bound. whole: an object always keeps its content, and
+// too much content is an error.
+func NewBudget(most int, whole bool) *Budget { return &Budget{most: most, whole: whole} }
+
+// Admit reserves memory for an object. Where the budget is used up, it drops the content of the object and
+// sets Err: the intake then refuses the object by name, and keeps its last content. Held objects need no
+// memory. Too many objects are an error.
+func (b *Budget) Admit(o *Object) error {
+	if b.most <= 0 || o.Unselected {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := o.Size()
+	taken := (b.objects + 1) * Overhead
+	if b.whole {
+		taken += b.used + n
+	}
+	if b.objects++; taken > 2*b.most {
+		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) can ever hold", b.most)
+	}
+	if o.Made != nil && o.Made.Held {
+		return nil
+	}
+	if b.whole || b.used+n <= b.most {
+		b.used += n
+		return nil
+	}
+	o.Clear()
+	o.Err = errors.New(OverLimit + "the objects of its kind have more than limits.maxBytes")
+	o.Made = &Made{Digest: xxh3.HashString128(o.Err.Error()), Size: o.Size(), Err: o.Err}
+	return nil
+}

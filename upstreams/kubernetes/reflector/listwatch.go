@@ -1,0 +1,192 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+// listerWatcher sends the requests of client-go's reflector. It implements cache.ListerWatcherWithContext.
+type listerWatcher struct{ *Reflector }
+
+// List implements cache.Lister. Nobody calls it.
+func (r listerWatcher) List(options metav1.ListOptions) (runtime.Object, error) {
+	return r.ListWithContext(context.Background(), options)
+}
+
+// Watch implements cache.Watcher. Nobody calls it.
+func (r listerWatcher) Watch(options metav1.ListOptions) (watch.Interface, error) {
+	return r.WatchWithContext(context.Background(), options)
+}
+
+// ListWithContext implements cache.ListerWithContext.
+func (r listerWatcher) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if !r.running.TryRLock() {
+		return nil, context.Canceled
+	}
+	defer r.running.RUnlock()
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = "" // the cache of a replica may be older than what clients have seen
+	}
+	l, err := r.list(ctx, options)
+	if err != nil {
+		r.sink.Failed(err)
+		return nil, err
+	}
+	return l, nil
+}
+
+// list returns one page of a list.
+func (r listerWatcher) list(ctx context.Context, options metav1.ListOptions) (*object.List, error) {
+	s, err := r.open(ctx, options, mode{lists: true})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	l, err := s.List()
+	return l, s.cause(err)
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (r listerWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	streams := options.SendInitialEvents != nil && *options.SendInitialEvents
+	if streams && r.cuts.Load() >= maxCuts {
+		if time.Since(time.Unix(0, r.cutAt.Load())) < r.Pace.Forgive {
+			return nil, errPaged
+		}
+		r.cuts.Store(maxCuts - 1) // one more try
+	}
+	if !streams {
+		if err := r.continues(); err != nil {
+			return nil, err
+		}
+		if err := r.precedes(ctx, options.ResourceVersion); err != nil {
+			r.sink.Failed(err)
+			return nil, err
+		}
+	}
+	m := mode{lists: streams, watches: overtime}
+	if s := options.TimeoutSeconds; s != nil {
+		m.watches += time.Duration(*s) * time.Second
+	}
+	s, err := r.open(ctx, options, m)
+	if err != nil {
+		if streams && errors.Is(err, errSilent) {
+			r.cut(err)
+		}
+		if !streams || !apierrors.IsInvalid(err) { // a server before 1.32 has no streaming lists
+			r.sink.Failed(err)
+		}
+		return nil, err
+	}
+	if !streams {
+		r.sink.Resumed()
+	}
+	return watch.NewStreamWatcherWithLogger(logr.Discard(), s, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
+}
+
+// cut counts a streaming list that has ended early.
+func (r *Reflector) cut(err error) {
+	r.cutAt.Store(time.Now().UnixNano())
+	if errors.Is(err, errSilent) {
+		r.cuts.Add(maxCuts)
+	} else {
+		r.cuts.Add(1)
+	}
+}
+
+// continues returns an error where a watch may not go on from where the last one ended, so that everything is
+// listed anew. After an outage the etcd may have been restored, and may have passed the version of the watch
+// since. Restoring an etcd takes longer than a broken connection, as its servers have to be stopped.
+func (r *Reflector) continues() error {
+	if r.sink.MayResume() {
+		return nil
+	}
+	return apierrors.NewResourceExpired("the server was out of reach, and may have been restored")
+}
+
+// precedes returns an error where the server has not reached a version. A server whose etcd was restored
+// accepts a watch from such a version, and sends nothing until it has caught up. It refuses a list of at least
+// that version, and client-go's reflector then lists from the beginning.
+func (r listerWatcher) precedes(ctx context.Context, version string) error {
+	_, err := r.list(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1})
+	return err
+}
+
+// mode is what a response brings.
+type mode struct {
+	lists   bool          // all objects come first: a pause of SyncTimeout is an error until then
+	watches time.Duration // changes come for so long at most, 0 for none
+}
+
+// open sends a request and returns its response.
+func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode) (*stream, error) {
+	if options.Continue == "" {
+		if err := r.paced.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	connection, err := r.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	accept := r.AcceptList
+	if options.Watch {
+		accept = r.AcceptWatch
+	}
+	s := r.newStream(ctx, m)
+	began, query := time.Now(), r.query(options)
+	resp, err := connection.Get(s.ctx, r.Path, query, accept) //nolint:bodyclose // the stream closes it
+	r.Log.Debug("objects requested", "kind", r.Name, "path", r.Path, "query", query.Encode(), "took", time.Since(began), "err", err)
+	if err != nil {
+		err = s.cause(err)
+		s.stop()
+		return nil, err
+	}
+	s.Decoder = object.NewDecoder(&counted{resp.Body, s})
+	if !m.lists {
+		s.mayPause()
+		return s, nil
+	}
+	if options.Continue == "" {
+		r.budget.Store(r.Budget())
+	}
+	s.Prepare, s.Admit = r.sink.Prepare, r.budget.Load().Admit
+	return s, nil
+}
+
+// query returns the parameters of a request.
+func (r *Reflector) query(o metav1.ListOptions) url.Values {
+	q := url.Values{}
+	set := func(key, value string) {
+		if value != "" && value != "0" && value != "false" {
+			q.Set(key, value)
+		}
+	}
+	set("labelSelector", r.Selector)
+	set("resourceVersion", o.ResourceVersion)
+	set("resourceVersionMatch", string(o.ResourceVersionMatch))
+	set("continue", o.Continue)
+	set("limit", strconv.FormatInt(o.Limit, 10))
+	set("watch", strconv.FormatBool(o.Watch))
+	set("allowWatchBookmarks", strconv.FormatBool(o.AllowWatchBookmarks))
+	if o.SendInitialEvents != nil {
+		set("sendInitialEvents", strconv.FormatBool(*o.SendInitialEvents))
+	}
+	if o.TimeoutSeconds != nil {
+		set("timeoutSeconds", strconv.FormatInt(*o.TimeoutSeconds, 10))
+	}
+	return q
+}

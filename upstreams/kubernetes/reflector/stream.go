@@ -1,0 +1,154 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+var errSilent = errors.New("the server is silent: it has sent nothing for syncTimeout, or not ended a watch in time")
+
+// stream is a response that is being read. It ends with errSilent when the server sends nothing for too long.
+type stream struct {
+	*object.Decoder
+	r                 *Reflector
+	ctx               context.Context
+	cancel            context.CancelCauseFunc
+	silence, overtime *time.Timer   // overtime is nil unless the response is a watch
+	patience          time.Duration // longest pause between two reads, 0 for any
+	once              sync.Once     // for Close
+
+	mu     sync.Mutex // guards all below
+	awaits bool       // a watch: all objects come first, and have not come yet
+	err    error      // of a watch, nil for a usual end
+}
+
+// newStream returns a stream without a body.
+func (r *Reflector) newStream(ctx context.Context, m mode) *stream {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s := &stream{r: r, ctx: ctx, cancel: cancel, patience: r.SyncTimeout, awaits: m.lists && m.watches > 0}
+	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
+	if m.watches > 0 {
+		s.overtime = time.AfterFunc(m.watches, func() { cancel(errSilent) })
+	}
+	return s
+}
+
+// counted is a body that restarts the timer of its stream.
+type counted struct {
+	io.ReadCloser
+	s *stream
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if c.s.patience > 0 {
+		c.s.silence.Reset(c.s.patience)
+	}
+	return n, err
+}
+
+// mayPause lets the server be silent from now on.
+func (s *stream) mayPause() {
+	s.patience = 0
+	s.silence.Stop()
+}
+
+// Decode implements watch.Decoder.
+func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
+	event, o, err := s.Decoder.Decode()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if err = s.cause(err); !errors.Is(err, io.EOF) && s.ctx.Err() == nil || errors.Is(err, errSilent) {
+			s.err = err
+		}
+		return event, o, err
+	}
+	if event == watch.Error {
+		s.err = apierrors.FromObject(o)
+	}
+	if b, ok := o.(*object.Object); s.awaits && ok && event == watch.Bookmark && b.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+		s.awaits, s.Prepare, s.Admit = false, nil, nil
+		s.r.cuts.Store(0)
+		s.mayPause()
+	}
+	return event, o, nil
+}
+
+// cause returns errSilent if that has ended the stream, or else err.
+func (s *stream) cause(err error) error {
+	if err != nil && errors.Is(context.Cause(s.ctx), errSilent) {
+		return errSilent
+	}
+	return err
+}
+
+// Close implements watch.Decoder.
+func (s *stream) Close() {
+	s.once.Do(func() {
+		s.stop()
+		s.Decoder.Close()
+		if s.overtime == nil {
+			return
+		}
+		s.mu.Lock()
+		awaits, err := s.awaits, s.err
+		s.mu.Unlock()
+		if awaits {
+			s.r.cut(err)
+		}
+		s.r.sink.Lost(err)
+	})
+}
+
+func (s *stream) stop() {
+	s.silence.Stop()
+	if s.overtime != nil {
+		s.overtime.Stop()
+	}
+	s.cancel(nil)
+}
+
+// store implements cache.ReflectorStore. It keeps nothing.
+type store struct{ sink Sink }
+
+// Add implements cache.ReflectorStore.
+func (s store) Add(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s store) Update(o any) error {
+	one := o.(*object.Object)
+	s.sink.Prepare(one)
+	s.sink.Put(one)
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s store) Delete(o any) error {
+	s.sink.Delete(o.(*object.Object))
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s store) Replace(list []any, _ string) error {
+	all := make([]*object.Object, len(list))
+	for i := range list {
+		all[i] = list[i].(*object.Object)
+	}
+	s.sink.Replace(all)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (store) Resync() error { return nil }

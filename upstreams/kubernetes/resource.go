@@ -1,0 +1,120 @@
+package kubernetes
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/kube"
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+// workloadEntry is the kind whose status counts.
+var workloadEntry = mirror.Kind{Group: "networking.istio.io", Kind: "WorkloadEntry"}
+
+// healthChecks is the annotation of a WorkloadEntry whose proxy reports its health.
+const healthChecks = "proxy.istio.io/health-checks-enabled"
+
+// converter makes resources of the objects of one kind. Its methods may be called from any goroutine.
+type converter struct {
+	kind               mirror.Kind
+	upstream           string
+	unknownFields      string // drop or refuse
+	unhealthyWorkloads string // drop or keep
+	// holds reports whether the intake holds an object with that content.
+	holds func(name string, digest xxh3.Uint128, size int) bool
+	// unknown is told of objects with fields that this build does not know.
+	unknown func(o *object.Object, fields []string)
+	fault   func(*object.Object) // of tests: it panics
+}
+
+// convert sets Made of an object, which then has no content. It makes no resource where the intake holds the
+// content already.
+func (c *converter) convert(o *object.Object) {
+	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
+	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {
+		c.make(o, m)
+		if len(m.Unknown) > 0 {
+			c.unknown(o, m.Unknown)
+		}
+	}
+	o.Made = m
+	o.Clear()
+}
+
+// make makes the resource of an object.
+func (c *converter) make(o *object.Object, m *object.Made) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			m.Err = p
+		}
+	}()
+	annotations := o.Annotations
+	switch {
+	case o.Err != nil:
+		m.Err = o.Err
+		return
+	case c.kind == workloadEntry && c.unhealthyWorkloads == "drop" && reportsHealth(o):
+		if o.Healthy == nil || !*o.Healthy {
+			m.Err = &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+			return
+		}
+		// An istiod that sees the annotation, and no status, takes the entry for unhealthy.
+		annotations = maps.Clone(annotations)
+		delete(annotations, healthChecks)
+	}
+	if c.fault != nil {
+		c.fault(o)
+	}
+	s := kube.Served{
+		Key:             mirror.Key{Kind: c.kind, Namespace: o.Namespace, Name: o.Name},
+		ResourceVersion: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Annotations: annotations, Spec: o.Spec,
+	}
+	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream, c.unknownFields == "refuse")
+}
+
+// reportsHealth reports whether an istiod that reads a WorkloadEntry itself would give it traffic only
+// when its status has it as healthy.
+func reportsHealth(o *object.Object) bool {
+	checked, err := strconv.ParseBool(o.Annotations[healthChecks])
+	return err == nil && checked
+}
+
+// decoderVersion is part of each digest. Another version of this code, or of the messages that it knows,
+// decodes anew what is on disk.
+var decoderVersion = "2 " + buildinfo.Module("istio.io/api")
+
+// digest returns a hash of all content of an object that has an effect on its resource. The resource version is
+// no part of it, as each write of a status changes that.
+func (c *converter) digest(o *object.Object) xxh3.Uint128 {
+	h := xxh3.New()
+	write := func(s string) {
+		h.WriteString(s)   //nolint:errcheck // it never fails
+		h.Write([]byte{0}) //nolint:errcheck // it never fails
+	}
+	write(decoderVersion)
+	write(c.unknownFields + " " + c.unhealthyWorkloads)
+	write(o.CreationTimestamp.Format(time.RFC3339))
+	for _, m := range []map[string]string{o.Labels, o.Annotations} {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			write(k)
+			write(m[k])
+		}
+		write("")
+	}
+	if o.Healthy != nil {
+		write(fmt.Sprint(*o.Healthy))
+	}
+	if o.Err != nil {
+		write(o.Err.Error())
+	}
+	h.Write(o.Spec) //nolint:errcheck // it never fails
+	return h.Sum128()
+}
