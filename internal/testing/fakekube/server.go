@@ -160,6 +160,7 @@ func (s *Server) happened(e Event) {
 // Compact has the server know no events of before, nor how lists of before go on.
 func (s *Server) Compact() {
 	s.Set(func() {
+		s.Version++ // a watch from the newest version is refused as well
 		s.oldest, s.Events = s.Version, nil
 		clear(s.lists)
 	})
