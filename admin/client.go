@@ -146,8 +146,7 @@ func (c Client) Config(ctx context.Context, key mirror.Key) ([]kube.Object, erro
 		url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}})
 }
 
-// ConfigVersions returns the versions of the merged resources. An older release answers with a StatusError of code
-// 404.
+// ConfigVersions returns the versions of the merged resources.
 func (c Client) ConfigVersions(ctx context.Context) ([]ConfigVersion, error) {
 	return ask[[]ConfigVersion](ctx, c, http.MethodGet, "/debug/versions", nil)
 }
@@ -163,8 +162,7 @@ func (c Client) LogLevel(ctx context.Context) (string, error) {
 }
 
 // SetLogLevel sets the log level (debug, info, warn or error), for the duration lasts or, if it is 0, until the
-// process ends. It returns the level as LogLevel does. An older release ignores lasts. SetLogLevel needs the
-// socket.
+// process ends. It returns the level as LogLevel does. SetLogLevel needs the socket.
 func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Duration) (string, error) {
 	query := url.Values{"level": {level}}
 	if lasts != 0 {

@@ -191,7 +191,7 @@ func TestNodeIsWhatIstiodExpects_C2_C3_C12(t *testing.T) {
 	if want := "waypoint~10.0.0.7~relay-1.istio-system~istio-system.svc.cluster.local"; n.Id != want {
 		t.Errorf("id %q, want %q", n.Id, want)
 	}
-	want := map[string]string{"GENERATOR": "api", "NAMESPACE": "istio-system", "CLUSTER_ID": "east", "ISTIO_VERSION": istioVersion, "ISTIO_REVISION": "blue", "RELAY_CLUSTER_ID": "", "RELAY_PARTS": "true"}
+	want := map[string]string{"GENERATOR": "api", "NAMESPACE": "istio-system", "CLUSTER_ID": "east", "ISTIO_VERSION": istioVersion, "ISTIO_REVISION": "blue", "RELAY_CLUSTER_ID": ""}
 	if len(n.Metadata.Fields) != len(want) {
 		t.Errorf("metadata %v", n.Metadata)
 	}

@@ -32,8 +32,6 @@ func Node(c NodeConfig) *corev3.Node {
 		"ISTIO_VERSION": structpb.NewStringValue(istioVersion),
 		// CLUSTER_ID is the istiod's own cluster. A relay would take it for the client's.
 		"RELAY_CLUSTER_ID": structpb.NewStringValue(c.OwnClusterID),
-		// A relay sends whole answers to relays that do not know parts.
-		"RELAY_PARTS": structpb.NewStringValue("true"),
 	}
 	if c.Revision != "" {
 		fields["ISTIO_REVISION"] = structpb.NewStringValue(c.Revision)
@@ -62,7 +60,6 @@ func EndpointsNode(c NodeConfig) *corev3.Node {
 	n := Node(c)
 	delete(n.Metadata.Fields, "GENERATOR")
 	delete(n.Metadata.Fields, "RELAY_CLUSTER_ID")
-	delete(n.Metadata.Fields, "RELAY_PARTS")
 	n.Metadata.Fields["DISABLE_HBONE_SEND"] = structpb.NewStringValue("true")
 	if c.ClusterID == "" {
 		delete(n.Metadata.Fields, "CLUSTER_ID")

@@ -117,7 +117,7 @@ func manifests(t *testing.T, path string) map[string]manifest {
 	return all
 }
 
-// replicas are the objects of relay.yaml, and deployment those that earlier releases had.
+// replicas are the objects of relay.yaml, and deployment those of builds before 0.2.0.
 func replicas(t *testing.T) map[string]manifest { return manifests(t, "kubernetes/relay.yaml") }
 func deployment(t *testing.T) map[string]manifest {
 	return manifests(t, "../e2e/testdata/relay-deployment.yaml")

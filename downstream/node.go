@@ -16,8 +16,6 @@ type client struct {
 	labels                                               labels.Set
 	// istiod is set for what looks like the MCP client of an istiod. Such a client reads no provenance.
 	istiod bool
-	// whole is set for a relay that does not know parts of an answer (PROTOCOL S18).
-	whole bool
 	// unlabelled tells that there were more labels than are kept.
 	unlabelled bool
 }
@@ -59,7 +57,6 @@ func parseNode(node *corev3.Node) (client, error) {
 	if relay {
 		// A relay tells with CLUSTER_ID which cluster it takes this server for.
 		c.clusterID = refusal.Bounded(own.GetStringValue())
-		c.whole = md["RELAY_PARTS"].GetStringValue() != "true"
 	}
 	if c.namespace == "" {
 		c.namespace = namespaceOfID(node.GetId())

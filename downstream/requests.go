@@ -106,9 +106,6 @@ func (c *conn) subscribe(req *subscription.Request) (asks bool, err error) {
 	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.client.whole {
-		most.PartBytes = c.server.cfg.partBytes
-	}
 	result, err := c.subs.Request(req, most, time.Now())
 	if err == nil {
 		err = c.account()

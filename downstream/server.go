@@ -21,7 +21,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"meshrelay/downstream/subscription"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -72,8 +71,6 @@ type Config struct {
 	Gzip bool
 	// Limits are those that Server.Reload can replace.
 	Limits
-
-	partBytes int // subscription.PartBytes, but in tests
 }
 
 func (c Config) withDefaults() Config {
@@ -86,7 +83,6 @@ func (c Config) withDefaults() Config {
 	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 100)
 	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
-	c.partBytes = cmp.Or(c.partBytes, subscription.PartBytes)
 	return c
 }
 

@@ -124,7 +124,7 @@ func podOf(t *testing.T, owner deployed, name string, labels map[string]any) dep
 }
 
 // TestAnAPIServerTakesTheManifestBesideTheDeployment applies deploy/kubernetes/relay.yaml to
-// a real API server on which the Deployment of earlier releases is. What the controllers
+// a real API server on which the Deployment of builds before 0.2.0 is. What the controllers
 // would make of it (pods, claims) the test makes, as no controllers run.
 func TestAnAPIServerTakesTheManifestBesideTheDeployment(t *testing.T) {
 	t.Parallel()

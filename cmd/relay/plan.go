@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
-	"meshrelay/internal/kube"
 	"meshrelay/relay"
 	"meshrelay/upstreams"
 )
@@ -85,11 +83,6 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 		return view.Changes{}, fmt.Errorf("read the running relay: %w", hinted(err))
 	}
 	versions, err := running.ConfigVersions(ctx)
-	var all []kube.Object
-	refused, earlier := errors.AsType[*admin.StatusError](err)
-	if earlier = earlier && refused.Code == http.StatusNotFound; earlier { // an older release, which does not list versions
-		all, err = running.Resources(ctx)
-	}
 	if err != nil {
 		return unread(err)
 	}
@@ -101,9 +94,6 @@ func plan(ctx context.Context, running admin.Client, cfg *config.Config, told fu
 	now, next, err := relay.Differing(ctx, running, versions, merged)
 	if err != nil {
 		return unread(err)
-	}
-	if earlier {
-		now = all
 	}
 	return view.Compare(now, next), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"time"
@@ -73,9 +72,6 @@ func snapshotOf(ctx context.Context, c admin.Client) (s top.Snapshot) {
 		return s
 	}
 	page, err := c.Events(ctx, url.Values{"limit": {topEvents}})
-	if earlier, ok := errors.AsType[*admin.StatusError](err); ok && earlier.Code == http.StatusNotFound {
-		err = nil // an older release, which has no events
-	}
 	s.Events, s.Err = page.Events, err
 	return s
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -128,7 +127,7 @@ func reasonOf(r admin.Readiness) string {
 }
 
 func isSynced(ctx context.Context, c admin.Client, name string) error {
-	parts, err := foundClusters(ctx, c) // before the upstreams, which are made from them
+	parts, err := c.Clusters(ctx) // before the upstreams, which are made from them
 	if err != nil {
 		return err
 	}
@@ -158,15 +157,6 @@ func isSynced(ctx context.Context, c admin.Client, name string) error {
 		}
 	}
 	return nil
-}
-
-// foundClusters returns the status of the found clusters. It is empty for an older release, which finds none.
-func foundClusters(ctx context.Context, c admin.Client) ([]clusters.Status, error) {
-	parts, err := c.Clusters(ctx)
-	if refused, ok := errors.AsType[*admin.StatusError](err); ok && refused.Code == http.StatusNotFound {
-		return nil, nil
-	}
-	return parts, err
 }
 
 // allFound returns an error if the relay may still find clusters, so that upstreams are missing.

@@ -2,7 +2,6 @@ package subscription
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -156,7 +155,7 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 }
 
 // partBytes returns the most bytes of a part.
-func (s *Set) partBytes() int { return cmp.Or(s.limits.PartBytes, math.MaxInt) }
+func (s *Set) partBytes() int { return cmp.Or(s.limits.PartBytes, PartBytes) }
 
 // cutNames returns how many removed names fit into one response of most bytes, one at least.
 func cutNames(names []string, most int) (n int) {

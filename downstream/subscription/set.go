@@ -23,8 +23,8 @@ const (
 	maxURLs = 4
 )
 
-// Limits bound what one client subscribes to, and by PartBytes the delta responses: those of a client
-// for which that is 0 are never cut.
+// Limits bound what one client subscribes to, and by PartBytes the delta responses. Its default is the
+// constant PartBytes.
 type Limits struct{ Types, Names, NameBytes, PartBytes int }
 
 // Usage is what subscriptions make the relay keep.

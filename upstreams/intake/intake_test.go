@@ -338,7 +338,7 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 }
 
 // TestWhoGetsTheAnnotationIsNoRule: what is held does not depend on it, only on whether anybody does. The
-// versions are those of release 0.1.0, whose state is not imported anew.
+// versions are those of release 0.2.0, whose state is not imported anew.
 func TestWhoGetsTheAnnotationIsNoRule(t *testing.T) {
 	for annotations, want := range map[config.Annotations]string{
 		config.AnnotationsTrue: "v3-eRKAbOaR38jrUq_2A3JCnQ", config.AnnotationsAll: "v3-eRKAbOaR38jrUq_2A3JCnQ",

@@ -83,11 +83,7 @@ func (p *page) config(c admin.ReloadStatus, now time.Time) {
 	if c.LastSuccess.IsZero() {
 		return
 	}
-	p.WriteString("config: ")
-	if c.File != "" { // an older release does not send it
-		p.printf("%s (sha256 %s), ", c.File, c.Hash)
-	}
-	p.printf("loaded %s ago", view.Ago(c.LastSuccess, now))
+	p.printf("config: %s (sha256 %s), loaded %s ago", c.File, c.Hash, view.Ago(c.LastSuccess, now))
 	if len(c.NeedsRestart) > 0 {
 		p.printf("; restart needed for %s", strings.Join(c.NeedsRestart, ", "))
 	}

@@ -74,11 +74,11 @@ func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 			Resources: map[string]int{"a/B": 4, "a/C": 1},
 		},
 	}
-	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-2 * time.Minute)}}
+	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-2 * time.Minute), File: "relay.yaml", Hash: "0123456789ab"}}
 	got := Plain(Status(admin.Version{}, r, ups, nil, testNow))
 	want := `ready
 
-config: loaded 2m ago
+config: relay.yaml (sha256 0123456789ab), loaded 2m ago
 
 UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REFUSED   LEFT OUT   UPDATED   ADDRESS
 held       xds    synced 60m, held                      yes      100         0         0          -         -
@@ -108,10 +108,10 @@ No clients are connected.
 
 func TestStatusShowsAConfigFileThatDoesNotLoad(t *testing.T) {
 	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{
-		LastSuccess: testNow.Add(-time.Hour), FailingSince: testNow.Add(-time.Minute), Error: "relay.yaml:1: \x1bnonsense", Mistakes: []string{"relay.yaml:1: \x1bnonsense"}, NeedsRestart: []string{"node.id", "admin.address"},
+		File: "relay.yaml", Hash: "0123456789ab", LastSuccess: testNow.Add(-time.Hour), FailingSince: testNow.Add(-time.Minute), Error: "relay.yaml:1: \x1bnonsense", Mistakes: []string{"relay.yaml:1: \x1bnonsense"}, NeedsRestart: []string{"node.id", "admin.address"},
 	}}
 	got := Plain(Status(admin.Version{}, r, nil, nil, testNow))
-	want := "config: loaded 60m ago; restart needed for node.id, admin.address; the file can not be loaded since 60s:\n  relay.yaml:1: ?nonsense\n"
+	want := "config: relay.yaml (sha256 0123456789ab), loaded 60m ago; restart needed for node.id, admin.address; the file can not be loaded since 60s:\n  relay.yaml:1: ?nonsense\n"
 	if !strings.Contains(got, "\n"+want) {
 		t.Errorf("%s", got)
 	}
@@ -121,11 +121,11 @@ func TestTheMistakesOfAConfigAreListedOnce(t *testing.T) {
 	text := "relay.yaml:1: a; b; relay.yaml:2: c"
 	r := admin.Readiness{
 		Ready: true, Reasons: []string{"config file not loaded, the previous config stays: " + text},
-		Config: admin.ReloadStatus{LastSuccess: testNow, FailingSince: testNow, Error: text, Mistakes: []string{"relay.yaml:1: a; b", "relay.yaml:2: c"}},
+		Config: admin.ReloadStatus{File: "relay.yaml", Hash: "0123456789ab", LastSuccess: testNow, FailingSince: testNow, Error: text, Mistakes: []string{"relay.yaml:1: a; b", "relay.yaml:2: c"}},
 	}
 	got := Plain(Status(admin.Version{}, r, nil, nil, testNow))
 	want := "ready, degraded\n- config file not loaded, the previous config stays\n\n" +
-		"config: loaded 0s ago; the file can not be loaded since 0s:\n  relay.yaml:1: a; b\n  relay.yaml:2: c\n\n"
+		"config: relay.yaml (sha256 0123456789ab), loaded 0s ago; the file can not be loaded since 0s:\n  relay.yaml:1: a; b\n  relay.yaml:2: c\n\n"
 	if !strings.HasPrefix(got, want) {
 		t.Errorf("want\n%s\nin\n%s", want, got)
 	}
@@ -197,16 +197,12 @@ func TestSeveralAddressesAreListed(t *testing.T) {
 }
 
 func TestStatusNamesTheRelay(t *testing.T) {
-	v := admin.Version{Info: buildinfo.Info{Version: "v0.1.0"}, Name: "hub", Started: testNow.Add(-time.Hour)}
-	got := Plain(Status(v, admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-time.Minute)}}, nil, nil, testNow))
-	if want := "ready\n\nrelay:  hub v0.1.0, up 60m\nconfig: loaded 60s ago\n\n"; !strings.HasPrefix(got, want) {
-		t.Errorf("want\n%s\nin\n%s", want, got)
-	}
+	v := admin.Version{Info: buildinfo.Info{Version: "v0.2.0"}, Name: "hub", Started: testNow.Add(-time.Hour)}
 	v.MemoryInUse = 45 << 20
 	r := admin.Readiness{Ready: true, Config: admin.ReloadStatus{LastSuccess: testNow.Add(-time.Minute), File: "/etc/relay/relay.yaml", Hash: "0123456789ab"}}
 	for limit, want := range map[uint64]string{
-		0:         "ready\n\nrelay:  hub v0.1.0, 45.0 MiB of memory in use, up 60m\nconfig: /etc/relay/relay.yaml (sha256 0123456789ab), loaded 60s ago\n\n",
-		512 << 20: "ready\n\nrelay:  hub v0.1.0, 45.0 MiB of 512.0 MiB in use, up 60m\n",
+		0:         "ready\n\nrelay:  hub v0.2.0, 45.0 MiB of memory in use, up 60m\nconfig: /etc/relay/relay.yaml (sha256 0123456789ab), loaded 60s ago\n\n",
+		512 << 20: "ready\n\nrelay:  hub v0.2.0, 45.0 MiB of 512.0 MiB in use, up 60m\n",
 	} {
 		v.MemoryLimit = limit
 		if got := Plain(Status(v, r, nil, nil, testNow)); !strings.HasPrefix(got, want) {
