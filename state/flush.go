@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// flush writes what has changed. The caller is busy.
+// flush opens or checks the store, and writes all changes. The caller holds busy.
 func (k *Keeper) flush() error {
 	if k.closed() {
 		return errClosed
@@ -23,7 +23,7 @@ func (k *Keeper) flush() error {
 	return nil
 }
 
-// write asks all sources for their changes, one after the other, and writes them.
+// write forgets sources, and writes the changes of each followed source and of the journal.
 func (k *Keeper) write() error {
 	start := time.Now()
 	k.mu.Lock()
@@ -68,13 +68,13 @@ func (k *Keeper) write() error {
 	return nil
 }
 
-// maxAppends bounds the parts of the journal that one flush writes, while others come.
+// maxAppends bounds the parts of the journal that one flush writes.
 const maxAppends = 200
 
 // writeJournal writes the new lines of the journal.
 func (k *Keeper) writeJournal(j Journal) (wrote bool, err error) {
 	for range maxAppends {
-		lines := j.Take() // without a lock, because it is not ours
+		lines := j.Take() // without mu: the journal may call the Keeper
 		if len(lines) > 0 {
 			err = k.store.AppendJournal(lines)
 			wrote = true
@@ -86,8 +86,8 @@ func (k *Keeper) writeJournal(j Journal) (wrote bool, err error) {
 	return wrote, err
 }
 
-// noteJournal notes whether the journal can be written. It is no part of the state: nobody waits for it. It
-// logs only what is new.
+// noteJournal notes the result of a write of the journal, and logs a change of it. An error of the journal
+// fails no flush.
 func (k *Keeper) noteJournal(err error) {
 	is := ""
 	if err != nil {
@@ -105,14 +105,14 @@ func (k *Keeper) noteJournal(err error) {
 	k.journalError = is
 }
 
-// writeOne writes what has changed of a source. What could not be written is given back.
+// writeOne writes the changes of a source. After an error it gives them back.
 func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	changes, meta := k.take(f)
 	k.mu.Lock()
 	forgotten := k.forget[f.name]
 	k.mu.Unlock()
 	if forgotten {
-		return false, nil // since the flush began
+		return false, nil // Unfollow was called since the flush began
 	}
 	has, err := k.store.Apply(f.name, Batch{Meta: meta, Changes: changes, Now: time.Now(), History: k.present().History})
 	if err != nil {
@@ -132,10 +132,10 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	return has.Wrote, nil
 }
 
-// take asks a source for its changes. When the store has what the source does not know of, that
-// stays until the source has synced, and then has to give all that it has.
+// take returns the changes of a source. Resources of the store that the source does not know stay until
+// it has synced; then take returns everything that the source has.
 func (k *Keeper) take(f *follower) ([]Change, Meta) {
-	changes, meta := f.source.TakeChanges() // without a lock, because it is not ours
+	changes, meta := f.source.TakeChanges() // without mu: the source may call the Keeper
 	if !f.behind || meta.Whole {
 		return changes, meta
 	}
@@ -151,8 +151,8 @@ func (k *Keeper) take(f *follower) ([]Change, Meta) {
 	return changes, meta
 }
 
-// over returns the Meta to keep of a source that does not know yet all that it has: what was
-// kept before stays, where the source has nothing newer.
+// over returns the Meta to store for a source that has not synced: the stored one, with the newer values
+// of the source.
 func (m Meta) over(before Meta) Meta {
 	m.Synced = before.Synced
 	if m.LastContact.Before(before.LastContact) {
@@ -176,7 +176,7 @@ func (m Meta) over(before Meta) Meta {
 	return m
 }
 
-// note notes whether the store can be used and written. It logs only what is new.
+// note notes the result of a flush, and logs a change of it.
 func (k *Keeper) note(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -20,23 +20,23 @@ const (
 // errClosed is the error of a Keeper that has ended.
 var errClosed = errors.New("the state is closed")
 
-// Options tell how state is kept.
+// Options are the settings of a Keeper.
 type Options struct {
-	// FlushInterval is how often changes are written. Default: a second.
+	// FlushInterval is the time between two flushes. Default: a second.
 	FlushInterval time.Duration
 	History       History
-	// Retain are the sources that are kept although nobody follows them yet: all others are
-	// forgotten. Nil: none is. SetOptions does not change it.
+	// Retain are the sources whose state stays before Follow is called. The Keeper forgets all others,
+	// and nothing when Retain is nil. SetOptions does not change it.
 	Retain []string
 	// Logger may be nil.
 	Logger *slog.Logger
 }
 
-// Keeper keeps in a Store what sources have. What is wrong with the store is in Status, metrics
-// and log, and stops nobody: Load then returns nothing, and changes stay with the sources until
-// they can be written.
+// Keeper writes the resources of sources to a Store. Errors of the store are in Status, metrics and
+// log, and stop nobody: Load then returns nothing, and changes stay with the sources until they can be
+// written.
 //
-// All methods may be called from any goroutine. A Keeper is a prometheus.Collector.
+// Any goroutine may call any method. A Keeper is a prometheus.Collector.
 type Keeper struct {
 	store   Store
 	path    string
@@ -48,46 +48,46 @@ type Keeper struct {
 
 	mu      sync.Mutex // guards all below
 	options Options
-	// kept is what the store has, as far as it is known. loaded are the sources that Load was
-	// asked for: the next Source of that name knows what is kept.
+	// kept is the known content of the store. loaded are the sources that Load has returned whole: the
+	// next Source of that name begins with it.
 	kept     map[string]Kept
 	loaded   map[string]bool
 	followed map[string]*follower
 	journal  Journal // nil: none is kept
-	// journalError is why that can not be written, empty while it can.
+	// journalError is the error of the last write of the journal, empty after a success.
 	journalError string
-	// forget are the sources to be removed when there is a store. retained are Options.Retain and
-	// those that are followed.
+	// forget are the sources that the next flush removes. retained are Options.Retain and the followed
+	// sources.
 	forget   map[string]bool
 	retained map[string]bool
-	// served tells that clients were served with this state, and servedKept that the store
-	// tells so.
+	// served is set when clients were served with this state, and servedKept when the store has that.
 	served, servedKept bool
 	status             Status
 	failures           int // in a row
 	nextTry            time.Time
 }
 
-// follower is a source that is followed.
+// follower is a followed source.
 type follower struct {
 	name   string
 	source Source
-	// behind tells that the store may have what the source does not know of. It goes when the
+	// behind is set while the store may have resources that the source does not know. It ends when the
 	// source has synced.
 	behind bool
 }
 
-// Status tells how a Keeper fares.
+// Status is the state of a Keeper.
 type Status struct {
 	Info
-	// Healthy tells that the store is in use and can be written.
+	// Healthy is set while the store is in use and the last flush succeeded.
 	Healthy bool
-	// LastFlush is when changes were last written, or found to be none.
+	// LastFlush is the time of the last flush that succeeded, also of one without changes.
 	LastFlush time.Time
-	// LastError is what is wrong now, and ErrorSince since when; empty when nothing is.
+	// LastError is the error of the last flush, and ErrorSince the time of the first failure in a row.
+	// Both are zero after a success.
 	LastError  string
 	ErrorSince time.Time
-	// JournalError is why the journal can not be written, empty while it can. It is no part of the state.
+	// JournalError is the error of the last write of the journal. It does not affect Healthy.
 	JournalError string
 }
 
@@ -120,8 +120,8 @@ func Open(store Store, o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// SetOptions takes over another FlushInterval, when the present one is over, and other bounds of
-// the history, with the next upstream that is written.
+// SetOptions replaces FlushInterval, after the present interval, and History, from the next write of an
+// upstream on.
 func (k *Keeper) SetOptions(o Options) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -138,19 +138,19 @@ func (k *Keeper) release() { <-k.busy }
 
 func (k *Keeper) failure(err error) error { return fmt.Errorf("state %s: %w", k.path, err) }
 
-// open opens the store, or checks it. The caller is busy.
+// open opens the store, or checks it. The caller holds busy.
 func (k *Keeper) open() error {
 	found, err := k.store.Open()
 	if found != nil {
 		for _, s := range k.learn(found) {
-			s.MarkAll() // without a lock, because it is not ours
+			s.MarkAll() // without mu: the source may call the Keeper
 		}
 	}
 	return err
 }
 
-// learn takes in what a store has. It returns the sources that expect other content in
-// the store.
+// learn notes the content of a store. It returns the followed sources whose content differs from what
+// was known.
 func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -174,9 +174,8 @@ func (k *Keeper) learn(found *Found) (again []Source) {
 	return again
 }
 
-// Load returns the state that is kept of a source, zero when there is none. The caller calls it
-// before Follow. After an error the source is lost for this start: Served does not report what a
-// former process has served.
+// Load returns the stored state of a source, or zero. The caller calls it before Follow. After an error
+// the state is lost for this start, and Served ignores former processes.
 func (k *Keeper) Load(source string) Saved {
 	k.mu.Lock()
 	_, has := k.kept[source]
@@ -198,7 +197,7 @@ func (k *Keeper) Load(source string) Saved {
 	return saved
 }
 
-// Follow keeps what a source has from now on, in the place of an earlier one of that name.
+// Follow writes the changes of a source from now on. It replaces an earlier source of that name.
 func (k *Keeper) Follow(name string, s Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -209,21 +208,21 @@ func (k *Keeper) Follow(name string, s Source) {
 	}
 }
 
-// LoadJournal returns the lines of the journal that are kept, the oldest first.
+// LoadJournal returns the stored lines of the journal, the oldest first.
 func (k *Keeper) LoadJournal() [][]byte {
 	k.busy <- struct{}{}
 	defer k.release()
 	return k.store.LoadJournal()
 }
 
-// FollowJournal keeps the lines of a journal from now on.
+// FollowJournal writes the lines of a journal from now on.
 func (k *Keeper) FollowJournal(j Journal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.journal = j
 }
 
-// Unfollow ends that, and has the source forgotten.
+// Unfollow ends Follow. The next flush removes the state of the source.
 func (k *Keeper) Unfollow(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,8 +232,8 @@ func (k *Keeper) Unfollow(name string) {
 	delete(k.retained, name)
 }
 
-// Run writes what has changed, every Options.FlushInterval, until ctx ends; then once more,
-// and closes the store. It is called once, and returns nil.
+// Run flushes every Options.FlushInterval until ctx ends, then once more, and closes the store. It is
+// called once, and returns nil.
 func (k *Keeper) Run(ctx context.Context) error {
 	for {
 		select {
@@ -244,12 +243,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-time.After(k.present().FlushInterval):
 		}
 		if k.isDue(time.Now()) {
-			_ = k.Flush(ctx) // it has been reported, and is tried again
+			_ = k.Flush(ctx) // note has reported the error, and the next flush tries again
 		}
 	}
 }
 
-// end writes what has changed once more, and gives up the store.
+// end flushes once more and closes the store.
 func (k *Keeper) end() {
 	k.busy <- struct{}{}
 	defer k.release()
@@ -271,8 +270,8 @@ func (k *Keeper) isDue(now time.Time) bool {
 	return !now.Before(k.nextTry)
 }
 
-// Flush writes what has changed now, and returns when that is durable. After an error it is
-// not, and is tried again, as always.
+// Flush writes all changes, and returns when they are durable. After an error, the next flush writes them
+// again.
 func (k *Keeper) Flush(ctx context.Context) error {
 	select {
 	case k.busy <- struct{}{}:
@@ -283,8 +282,8 @@ func (k *Keeper) Flush(ctx context.Context) error {
 	}
 }
 
-// Served reports whether clients were ever served with this state: by this process, or by a
-// former one, unless what that had is damaged or could not be read.
+// Served reports whether clients were ever served with this state: by this process, or by a former one
+// unless part of its state is lost.
 func (k *Keeper) Served() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -304,8 +303,8 @@ func (k *Keeper) History(source string) ([]Revision, error) {
 	return out, of(source, err)
 }
 
-// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when there
-// is no such revision, or none any more.
+// At returns all resources of a source as of a revision. It fails with ErrUnknownRevision when the store
+// does not have the revision.
 func (k *Keeper) At(source string, revision uint64) ([]Record, error) {
 	out, err := k.store.At(source, revision)
 	return out, of(source, err)
@@ -318,8 +317,8 @@ func of(source string, err error) error {
 	return nil
 }
 
-// Backup writes a copy of what is kept, and other files with it, while the store is in use. It ends when
-// the Keeper does.
+// Backup writes a copy of the state and of other files while the store is in use. It fails when the Keeper
+// ends.
 func (k *Keeper) Backup(w io.Writer, others ...Extra) error {
 	err := k.store.Backup(writerFunc(func(p []byte) (int, error) {
 		if k.closed() {

@@ -59,8 +59,7 @@ func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
 	ch <- k.metrics.revisions
 }
 
-// Collect implements prometheus.Collector. Labels are upstreams of the config: a store may have
-// others.
+// Collect implements prometheus.Collector. Only upstreams of the config are labels.
 func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range k.metrics.all {
 		c.Collect(ch)
@@ -75,7 +74,7 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Status returns how the Keeper fares.
+// Status returns the state of the Keeper.
 func (k *Keeper) Status() Status {
 	info := k.store.Info()
 	k.mu.Lock()

@@ -1,10 +1,9 @@
-// Package state keeps what each upstream gave, so that it outlives the process: the last known
-// good content, with versions and times, the changes that led to it, and what operators have
-// decided.
+// Package state keeps the resources of each upstream beyond the process: the last known good content
+// with versions and times, its history, and the decisions of operators.
 //
-// The package owns when something is written (Keeper), and what a place to write to must do
-// (Store). It must not know what an upstream is, how content is merged or served, nor how a
-// Store keeps what it is given: package state/local is the store on the local disk.
+// The package owns the times of writes (Keeper) and the contract of a place to write to (Store). It must
+// not know what an upstream is, how content is merged or served, nor the format of a Store: package
+// state/local is the store on the local disk.
 package state
 
 import (
@@ -27,55 +26,55 @@ var (
 
 // Record is one resource of a source.
 type Record struct {
-	// Resource is as the relay holds and serves it. Original is as the source gave it, nil when
-	// the relay has not reshaped it.
+	// Resource is in the form that the relay serves. Original is in the form of the source, nil when both
+	// are the same.
 	Resource, Original *mirror.Resource
-	// TypeURL is the type under which the source gave it, empty for a file. Version is that of
-	// the source's protocol, empty when it has none.
+	// TypeURL is the type that the source named, empty for a file. Version is that of the source's
+	// protocol, or empty.
 	TypeURL, Version string
-	// Hash is of the element as received, zero when unknown.
+	// Hash is that of the received element, zero when unknown.
 	Hash [16]byte
-	// At is when the content came, in whole seconds.
+	// At is the time at which the content came, in whole seconds.
 	At time.Time
 }
 
-// Meta is what is known of a source, except for its resources.
+// Meta describes a source, without its resources.
 type Meta struct {
-	// Synced tells that the records were, at one time, all that the source had.
+	// Synced is set when the records were, at one time, all that the source had.
 	Synced bool
-	// LastContact is when the source was last connected and complete. With InContact it still was
-	// when this was written, so that the contact has ended later.
+	// LastContact is the last time at which the source was connected and complete. InContact is set when
+	// the contact went on after that time.
 	LastContact time.Time
 	InContact   bool
-	// Whole tells that the changes that come with this are all that the source has: the store
-	// removes everything else. A store does not keep it.
+	// Whole is set when the changes of the batch are all that the source has: the store removes
+	// everything else. A store does not keep it.
 	Whole bool
-	// By names the cause of the changes that come with this, empty when it is the source. A store
-	// keeps it with the revision.
+	// By names the cause of the changes of the batch, empty for the source. A store keeps it with the
+	// revision.
 	By string
-	// HeldSince is since when the guard holds deletions back, zero when it holds none, Held how
-	// many, and HeldRan for how much of that time the source was in contact.
+	// HeldSince is the beginning of the hold of deletions, zero without one. Held is their number, and
+	// HeldRan the part of that time in which the source was in contact.
 	HeldSince time.Time
 	Held      int
 	HeldRan   time.Duration
 	// Frozen is set while an operator holds the source as it is.
 	Frozen *Frozen
-	// ServeWithout is since when clients do not wait for the source because an operator ended
-	// that, zero when nobody did. It ends when the source has synced.
+	// ServeWithout is the time of the operator's order that clients do not wait for the source, or zero.
+	// The order ends when the source has synced.
 	ServeWithout time.Time
-	// Identity is that of the cluster whose API server the source is, empty where nobody knows it.
+	// Identity is that of the cluster whose API server the source is, or empty.
 	Identity string
-	// Fingerprint is of the settings that the records depend on. When those change, the relay
-	// imports the records again.
+	// Fingerprint is that of the settings on which the records depend. When it changes, the relay imports
+	// the records again.
 	Fingerprint string
 }
 
-// Frozen tells since when a source is frozen, and in which state.
+// Frozen is the freeze of a source.
 type Frozen struct {
 	Since time.Time `json:"since"`
-	// Revision is what the source was rolled back to, 0 when it was frozen as it was.
+	// Revision is the target of a rollback, 0 for a freeze of the present content.
 	Revision uint64 `json:"revision,omitempty"`
-	// Until is when the freeze ends by itself, zero when only an operator ends it.
+	// Until is the end of the freeze, zero when only an operator ends it.
 	Until time.Time `json:"until,omitzero"`
 	// Reason is the operator's, empty when none was given.
 	Reason string `json:"reason,omitempty"`
@@ -90,18 +89,18 @@ type Change struct {
 // Source is what a Keeper follows. One goroutine at a time calls its methods, that of Run or
 // Flush.
 type Source interface {
-	// TakeChanges returns what has changed since the last call, all as of one instant,
-	// and the present Meta. Each key comes once. The first call returns what has changed
-	// against what Load gave for the source, or everything when Load was not asked.
+	// TakeChanges returns the changes since the last call, all as of one instant, and the present
+	// Meta. Each key comes once. The first call returns the differences from what Load returned, or
+	// everything when Load was not called.
 	TakeChanges() ([]Change, Meta)
-	// GiveBack returns changes that could not be written: the next ones have their keys, too.
+	// GiveBack takes changes back that could not be written. The next TakeChanges returns their keys, too.
 	GiveBack([]Change)
-	// MarkAll makes the next changes everything that the source has, because the store does not
-	// have what the source believes.
+	// MarkAll has the next TakeChanges return everything that the source has, because the store has other
+	// content than the source believes.
 	MarkAll()
 }
 
-// Saved is what is kept of a source.
+// Saved is the stored state of a source.
 type Saved struct {
 	Meta    Meta
 	Records []Record
@@ -111,56 +110,55 @@ type Saved struct {
 	Unusable []error
 }
 
-// Revision is a state that a source was in, and how it differs from the one before.
+// Revision describes a state of a source and its difference from the one before.
 type Revision struct {
 	ID   uint64    `json:"id"`
 	Time time.Time `json:"time"`
-	// Added, Changed and Removed count resources; Resources is how many there were then.
+	// Added, Changed and Removed count changed resources, and Resources all of the revision.
 	Added     int `json:"added"`
 	Changed   int `json:"changed"`
 	Removed   int `json:"removed"`
 	Resources int `json:"resources"`
-	// By names the cause, empty when it is the source: "rollback to 17", "release".
+	// By names the cause, such as "rollback to 17" or "release". It is empty for the source.
 	By string `json:"by,omitempty"`
-	// Keys names some of them, as "group/Kind namespace/name", with +, ~ or - before it.
+	// Keys are some of the changed keys: +, ~ or -, then "group/Kind namespace/name".
 	Keys []string `json:"keys,omitempty"`
 }
 
-// Contents is what a directory of state has of one source.
+// Contents is the content of one source in a File.
 type Contents struct {
 	Name string
 	Saved
-	// Bytes is what the resources take on the disk.
+	// Bytes is the size of the resources on the disk.
 	Bytes int64
 	// Revisions are the newest first.
 	Revisions []Revision
 }
 
-// File is what a directory of state, or a backup of one, holds.
+// File is the content of a directory of state, or of a backup.
 type File struct {
 	Path   string
 	Size   int64 // bytes
 	Format int   // version
-	// Sources are sorted by name. Those that are damaged are not among them.
+	// Sources are sorted by name, without damaged ones.
 	Sources []Contents
-	// Damage tells what is wrong, empty when nothing is.
+	// Damage describes the first damage, empty without any.
 	Damage string
 }
 
-// Extra is a file that somebody else keeps beside the state. Its name ends with ".json".
+// Extra is a file of another package that a backup has. Its name ends with ".json".
 type Extra struct {
 	Name string
 	Text []byte
 }
 
-// MaxJournalLine bounds the lines of a Journal, in bytes. Longer ones are not read again.
+// MaxJournalLine bounds the lines of a Journal, in bytes. LoadJournal leaves out longer ones.
 const MaxJournalLine = 256 << 10
 
 // Journal is a log of events that a Keeper keeps beside the sources.
 type Journal interface {
-	// Take returns the oldest lines that were not returned before, each with its end; nothing when
-	// there are none. Done is called after it, and tells whether they are kept; otherwise they are
-	// returned again.
+	// Take returns the oldest lines that are not stored yet, each with its newline, or nothing. The
+	// caller then calls Done. Unless kept is set, the next Take returns the lines again.
 	Take() []byte
 	Done(kept bool)
 }
@@ -168,41 +166,39 @@ type Journal interface {
 // Store is a place where state is kept. One goroutine at a time calls Open, Apply, Forget,
 // SetServed, LoadJournal, AppendJournal and Close; any may call the other methods at any time.
 type Store interface {
-	// Open takes the store into use. It fails with ErrInUse when another process has it. Once
-	// the store is in use, Open checks that it still is what Apply has written, and repairs it.
-	// Open returns what it has found, nil when that is what Apply has written. It may find
-	// something and fail: what can be read and not written can be loaded.
+	// Open takes the store into use, and fails with ErrInUse when another process uses it. Later calls
+	// check that the store still has what Apply wrote, and repair it. Open returns the content, nil when
+	// it is what Apply wrote. With an error, Open may return content that can be loaded and not written.
 	Open() (*Found, error)
-	// Load returns what is kept of a source, zero when nothing is.
+	// Load returns the state of a source, or zero.
 	Load(source string) (Saved, error)
-	// Apply makes a batch durable, as a whole or not at all, and makes one revision of it when
-	// content has changed. It writes nothing when nothing has changed. After an error nobody
-	// knows whether the batch is durable until Open was called.
+	// Apply makes a batch durable, as a whole or not at all. The batch is one revision if it changes
+	// content. A batch without changes writes nothing. After an error, the batch may be durable or not
+	// until the next Open.
 	Apply(source string, b Batch) (Kept, error)
-	// Forget removes all that is kept of a source.
+	// Forget removes the state of a source.
 	Forget(source string) error
 	// SetServed notes durably that clients were served with this state.
 	SetServed() error
-	// History returns the revisions of a source, the newest first. There are none of a source
-	// that is not kept.
+	// History returns the revisions of a source, the newest first. A source that is not stored has none.
 	History(source string) ([]Revision, error)
-	// At returns all that a source had as of a revision. It fails with ErrUnknownRevision when
-	// there is no such revision, or none any more.
+	// At returns all resources of a source as of a revision. It fails with ErrUnknownRevision when the
+	// store does not have the revision.
 	At(source string, revision uint64) ([]Record, error)
-	// AppendJournal makes lines durable, each with its end. The store forgets the oldest lines
-	// when there is no room. LoadJournal returns the lines that there are, the oldest first,
-	// without their ends. The last of an AppendJournal that failed may be cut off.
+	// AppendJournal makes lines durable, each with its newline. The store bounds the journal: it removes
+	// the oldest lines. LoadJournal returns the stored lines without newlines, the oldest first. After an
+	// AppendJournal that failed, the last line may be cut off.
 	AppendJournal(lines []byte) error
 	LoadJournal() [][]byte
 	// Backup writes a copy of everything but the journal, as of one instant, and other files with it.
 	Backup(w io.Writer, others ...Extra) error
-	// Info tells how the store fares. It does not wait for a disk.
+	// Info returns the state of the store. It does not wait for a disk.
 	Info() Info
-	// Close gives the store up.
+	// Close ends the use of the store.
 	Close() error
 }
 
-// Batch is what a source has become.
+// Batch is a set of changes of a source, with its new Meta.
 type Batch struct {
 	Meta    Meta
 	Changes []Change
@@ -218,38 +214,38 @@ type History struct {
 	MaxBytes  int           // 0: any
 }
 
-// Found is what a Store has when it was opened.
+// Found is the content of a Store.
 type Found struct {
 	Sources map[string]Kept
-	// Served tells that clients were ever served with this state. It is false when part of
-	// the state was lost: a lost source would be taken for a new one.
+	// Served is set when clients were ever served with this state and no part of it is lost: a lost
+	// source would be taken for a new one.
 	Served bool
 }
 
-// Kept describes what a Store has of a source: how many resources, a sum that tells them from
-// others, and how many revisions.
+// Kept summarizes the state of a source in a Store: the number of resources, a sum of their checksums,
+// and the number of revisions.
 type Kept struct {
 	Meta      Meta
 	Records   int
 	Sum       uint64
 	Revisions int
-	// Wrote tells that Apply has written something.
+	// Wrote is set when Apply has written something.
 	Wrote bool
 }
 
-// Info tells how a Store fares.
+// Info is the state of a Store.
 type Info struct {
 	Path string
-	// InUse tells that the store is open.
+	// InUse is set while the store is open for writing.
 	InUse bool
 	Size  int64 // bytes
-	// Note tells what is wrong with the place, which is still used.
+	// Note is a warning about the directory, or empty.
 	Note string
-	// SetAside are the files that could not be used and are there still.
+	// SetAside are the paths of damaged files that the store has renamed.
 	SetAside []string
 }
 
-// nameShape is what names of upstreams are like. They become names of files.
+// nameShape matches names of upstreams. They become names of files.
 var nameShape = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 // IsName reports whether a text can be the name of an upstream.

@@ -15,8 +15,8 @@ import (
 
 // decoder decodes the records of a log. One goroutine uses it.
 type decoder struct {
-	texts map[string]string // that records share, by themselves
-	at    statepb.Time      // of the record
+	texts map[string]string // texts that records share, by text
+	at    statepb.Time      // scratch for parse
 }
 
 // storedRecord is a statepb.Record, and storedResource a statepb.Resource. Their slices are parts of

@@ -35,7 +35,7 @@ type directory struct {
 
 func (d *directory) broken(err error) { d.damage = cmp.Or(d.damage, err) }
 
-// served reports whether clients were served with this state, and nothing of it is lost.
+// served reports whether clients were served with this state and no part of it is lost.
 func (d *directory) served() bool { return d.index.GetServed() && !d.lost }
 
 func (d *directory) close() {
@@ -132,8 +132,8 @@ func encodeIndex(index *statepb.Index) ([]byte, error) {
 	return appendFrame(encodeHead(headLen), &frame{record: b}), err
 }
 
-// repair makes a directory whole. It sets damaged files aside and carries over their whole parts. A kill
-// loses nothing more: until repair replaces a file, the file has both names.
+// repair sets damaged files aside, and writes new ones with their whole parts. A kill loses nothing more:
+// a file has both names until repair replaces it.
 func (s *Store) repair(d *directory) error {
 	for _, path := range list(s.dir, "*"+owner.TempSuffix+"*") { // of a relay that was killed
 		os.Remove(path) //nolint:errcheck // the next start tries again
@@ -164,7 +164,7 @@ func (s *Store) repair(d *directory) error {
 	return s.writeIndex(index)
 }
 
-// repairLog makes a log whole. A lost one it removes.
+// repairLog cuts off a torn batch, replaces a damaged log, or removes a lost one.
 func (s *Store) repairLog(d *directory, name string) error {
 	u := d.logs[name]
 	if u.damage == nil {

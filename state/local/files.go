@@ -41,8 +41,8 @@ func upstreamOf(path string) string {
 	return name
 }
 
-// setAside gives a file another name, and removes the oldest files that were set aside before. The
-// caller replaces the file, or removes it.
+// setAside gives a damaged file a second name, and removes the oldest of such files. The caller replaces
+// the file, or removes it.
 func (s *Store) setAside(name string, why error) error {
 	path := filepath.Join(s.dir, name)
 	to := path + asideMark + time.Now().UTC().Format("20060102T150405.000000Z")
@@ -73,8 +73,8 @@ func list(dir, pattern string) []string {
 	return names
 }
 
-// checkUse fails with ErrInUse when another process has locked a directory. It keeps no lock, and so no
-// relay from starting: a log can be read while a relay appends to it.
+// checkUse fails with ErrInUse when another process has locked a directory. It keeps no lock, so that a
+// relay can start: a log can be read while a relay appends to it.
 func checkUse(dir string, patience time.Duration) error {
 	f, err := owner.Lock(LockPath(dir), false, patience)
 	if errors.Is(err, state.ErrInUse) {

@@ -1,8 +1,8 @@
-// Package local keeps state in a directory on the local disk: one log for each upstream, so that
-// damage costs one upstream only, and an index of the logs.
+// Package local implements state.Store in a directory on the local disk: one log for each upstream, so
+// that damage costs one upstream only, and an index of the logs.
 //
 // The package owns the files, their format and the lock. It must not know when the state is written,
-// nor the purpose of the resources. It implements state.Store.
+// nor the purpose of the resources.
 package local
 
 import (
@@ -42,7 +42,7 @@ type Store struct {
 	// mu guards the following fields and the fields of the logs. It is not held during I/O.
 	mu   sync.RWMutex
 	open bool
-	// logs are by upstream, nil while the directory can not be read. open is set when it can be written.
+	// logs are by upstream, nil while the directory can not be read. open is set while it can be written.
 	logs map[string]*upstream
 	info state.Info
 }
@@ -254,7 +254,7 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	return kept, nil
 }
 
-// create makes an empty log for an upstream.
+// create writes an empty log for an upstream.
 func (s *Store) create(name string) (*upstream, error) {
 	if !state.IsName(name) {
 		return nil, fmt.Errorf("%.100q is not a valid name of an upstream", name)

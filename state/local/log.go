@@ -27,7 +27,7 @@ const (
 	frameHeadLen = 28 // a checksum of the rest, three lengths, and the digest
 	maxFrame     = 1 << 30
 
-	windowLen = 1 << 16 // a restart has at least one window for each upstream
+	windowLen = 1 << 16 // bytes; a restart reads each upstream in one window at least
 )
 
 var (

@@ -9,9 +9,9 @@ import (
 	"meshrelay/internal/owner"
 )
 
-// Probe reports what would keep a relay of this user from using a directory: trouble has an error for each
-// file that it can not open, and inUse is set when another process has locked the directory. Probe reads
-// and changes no file, and does not wait. A missing directory is no trouble.
+// Probe reports why a relay of this user could not use a directory: trouble has an error for each file that
+// can not be opened, and inUse is set when another process has locked the directory. Probe reads and
+// changes no file, and does not wait. A missing directory is no trouble.
 func Probe(dir string) (trouble []error, inUse bool) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,7 +20,7 @@ import (
 	"meshrelay/state/local/statepb"
 )
 
-// view returns the present state of a log, without its places. Without a log it is empty.
+// view returns a copy of a log without its places, empty when there is no log.
 func (s *Store) view(name string) (*upstream, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

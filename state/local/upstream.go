@@ -67,13 +67,13 @@ type upstream struct {
 	rows   []row           // the revisions, the oldest first
 	end    int64           // of the last commit
 
-	// damage is the first error of the log. Its history is unusable then, and its resources as well if
-	// lost is set.
+	// damage is the first error of the log. After it, the history is unusable. lost is set when the
+	// resources are unusable, too.
 	damage error
 	lost   bool
 	// suspect is set when the last batch may or may not be durable.
 	suspect bool
-	// tired is the size below which the log is not rewritten, because a rewrite has failed.
+	// tired is the size below which the log is not rewritten again after a rewrite that failed.
 	tired int64
 }
 
@@ -119,7 +119,7 @@ func newUpstream(name string, from io.ReaderAt) *upstream {
 	return &upstream{name: name, from: from, places: map[string]place{}, ledger: &statepb.Ledger{}, end: headLen}
 }
 
-// replay reads the frames of a log. A broken frame before durable is damage. replay reads on behind it,
+// replay reads the frames of a log. A broken frame before durable is damage. replay continues after it,
 // because later frames may have every present resource.
 func (u *upstream) replay(size, durable int64) {
 	r := &reader{from: u.from, size: size}
@@ -165,7 +165,7 @@ func (u *upstream) apply(edits []edit) {
 	}
 }
 
-// commit reads a commit, and compares its counts with the log.
+// commit reads a commit, and compares its counts and sums with the log.
 func (u *upstream) commit(b []byte, at, size int64) {
 	c := &statepb.Commit{}
 	if err := proto.Unmarshal(b, c); err != nil {
@@ -316,7 +316,7 @@ func (u *upstream) rewrite(to *os.File) error {
 	return w.finish()
 }
 
-// sync makes an appended batch durable. It first writes the former end into the head.
+// sync makes an appended batch durable. It first writes the offset of the batch into the head.
 func (u *upstream) sync() error {
 	if _, err := u.file.WriteAt(encodeHead(u.end), 0); err != nil {
 		return err

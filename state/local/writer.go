@@ -64,8 +64,8 @@ func (w *writer) add(f *frame) error {
 	return nil
 }
 
-// put appends the change of a key, and counts it in a revision. It appends nothing when the log has that
-// already.
+// put appends the change of a key, and counts it in a revision. It appends nothing when the log has the
+// same frame already.
 func (w *writer) put(f frame, r *state.Revision) error {
 	old, had := w.places[string(f.key)]
 	if f.removal() && !had {
