@@ -15,20 +15,11 @@ import (
 // maxDepth bounds the nesting of a JSON value.
 const maxDepth = 1000
 
-// YAML returns one JSON value as block-style YAML with two spaces a level, ending in a
-// newline. Fields keep their order.
+// compactYAML returns one valid JSON value without insignificant space as block-style YAML with two
+// spaces a level, ending in a newline. Fields keep their order.
 //
 // Every YAML reader takes it for the same value, also under YAML 1.1, where a bare "on" is a
 // boolean. General encoders do not promise that: sigs.k8s.io/yaml writes the key "<<" bare.
-func YAML(data []byte) ([]byte, error) {
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, data); err != nil {
-		return nil, fmt.Errorf("JSON: %w", err)
-	}
-	return compactYAML(compact.Bytes())
-}
-
-// compactYAML is YAML of one valid value without insignificant space.
 func compactYAML(data []byte) ([]byte, error) {
 	e := &encoder{in: data}
 	e.out.Grow(2 * len(data))
