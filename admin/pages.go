@@ -8,8 +8,9 @@ import (
 	"strconv"
 )
 
-// uiBase is the header in which "relay ui" sends, over the socket, the path under which it serves the pages.
-const uiBase = "Relay-Ui-Base"
+// BaseHeader is the header of a request over the socket with the path under which "relay ui" shows the pages.
+// Those pages have forms.
+const BaseHeader = "Relay-Ui-Base"
 
 // pages lets requests for the web pages through if withinHost does. The pages have their own bound: those that wait
 // for a change must not take the slots of debug documents.
@@ -23,7 +24,7 @@ func (s *Server) pages(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, overSocket := peerOf(r.Context()); !overSocket {
-		r.Header.Del(uiBase) // forms are answered only over the socket
+		r.Header.Del(BaseHeader) // forms are answered only over the socket
 	}
 	s.deps.Pages.ServeHTTP(w, r)
 }

@@ -9,7 +9,7 @@ import (
 
 // shown is a page that tells what it was asked.
 var shown = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-	_, _ = w.Write([]byte("page " + r.URL.Path + " " + r.Header.Get(uiBase))) // a recorder takes everything
+	_, _ = w.Write([]byte("page " + r.URL.Path + " " + r.Header.Get(BaseHeader))) // a recorder takes everything
 })
 
 func withPages(d *Deps) { d.Pages = shown }
@@ -38,7 +38,7 @@ func TestThePageIsForLoopbackOnly(t *testing.T) {
 
 func TestOnlyTheSocketGivesThePageAnotherBase(t *testing.T) {
 	f := newFixture(t, Config{}, withPages)
-	asked := request{path: "/ui/", headers: []string{uiBase, "/abc/ui"}}
+	asked := request{path: "/ui/", headers: []string{BaseHeader, "/abc/ui"}}
 	if _, body, _ := f.do(t, asked); body != "page /ui/ " {
 		t.Errorf("over loopback: %s", body)
 	}

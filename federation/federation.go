@@ -15,6 +15,13 @@ var (
 	VirtualService = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
 )
 
+const (
+	// MeshGateway is the gateway of a VirtualService that means all sidecars.
+	MeshGateway = "mesh"
+	// ClusterLabel tells an istiod which cluster an endpoint belongs to.
+	ClusterLabel = "topology.istio.io/cluster"
+)
+
 // RuleError is a mistake in a rule.
 type RuleError struct {
 	// Field is the path of the mistake: "kinds[2]", "namespaces.include[0]", "selector" or

@@ -66,7 +66,7 @@ func New(relay Relay, host, adminAddress string, plan func(ctx context.Context, 
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "localhost", "localhost"
 			r.Out.URL.Path, r.Out.URL.RawPath = strings.TrimPrefix(r.In.URL.Path, "/"+c.id), strings.TrimPrefix(r.In.URL.RawPath, "/"+c.id)
-			r.Out.Header = http.Header{"Accept": r.In.Header["Accept"], ui.BaseHeader: {c.base()}}
+			r.Out.Header = http.Header{"Accept": r.In.Header["Accept"], admin.BaseHeader: {c.base()}}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			c.answer(w, r, &ui.Page{Title: "No answer", Lead: ui.State{Level: ui.Bad, Text: "The relay does not answer: " + err.Error()}, Command: "relay status"}, http.StatusBadGateway)

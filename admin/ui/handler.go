@@ -20,9 +20,6 @@ import (
 const (
 	// Path is the path of the pages.
 	Path = "/ui"
-	// BaseHeader is a header of requests over the Unix socket. It has the path under which "relay ui" serves
-	// the pages. Such pages have forms.
-	BaseHeader = "Relay-Ui-Base"
 
 	// maxPages is the most pages that are made at the same time. patience is how long a request waits.
 	maxPages = 4
@@ -109,7 +106,7 @@ func SetHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// bases matches the valid values of BaseHeader.
+// bases matches the valid values of admin.BaseHeader.
 var bases = regexp.MustCompile(`^(/[0-9a-z]{1,64})?/ui$`)
 
 // page serves one page. It makes at most maxPages at a time; other requests wait.
@@ -207,7 +204,7 @@ type shell struct {
 // frame returns the Frame of a page.
 func (r *request) frame(req *http.Request) Frame {
 	f := Frame{Base: Path, Version: r.version, Ready: r.head, Now: r.now, Path: r.path}
-	if base := req.Header.Get(BaseHeader); bases.MatchString(base) {
+	if base := req.Header.Get(admin.BaseHeader); bases.MatchString(base) {
 		f.Base, f.Act = base, true
 	}
 	for _, u := range r.ups {

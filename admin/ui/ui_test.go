@@ -175,7 +175,7 @@ func TestOnlyGETAndHEADAreAnswered(t *testing.T) {
 func TestFormsAreForRelayUIOnly(t *testing.T) {
 	f := newFixture(t, 1)
 	for base, want := range map[string]bool{"": false, "/abc123/ui": true, "//evil.example/ui": false, "/a\"b/ui": false, "/abc/ui/../..": false} {
-		_, body, _ := f.get(t, "/upstreams/east", BaseHeader, base)
+		_, body, _ := f.get(t, "/upstreams/east", admin.BaseHeader, base)
 		if got := strings.Contains(body, `<form class="act" method="post" action="`+base+`/act/freeze"`); got != want {
 			t.Errorf("base %q: forms %v", base, got)
 		}

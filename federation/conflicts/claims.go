@@ -35,7 +35,7 @@ func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
 		return nobody
 	}
 	f := kind.Parse(r.BodyValue())
-	if len(f.Hosts) == 0 || len(f.Gateways) > 0 && !slices.Contains(f.Gateways, meshGateway) {
+	if len(f.Hosts) == 0 || len(f.Gateways) > 0 && !slices.Contains(f.Gateways, federation.MeshGateway) {
 		return nobody
 	}
 	key := r.Key()

@@ -21,8 +21,6 @@ const (
 	// maxScoped bounds the sum of claimant.scopes over all hosts that several resources claim. So many take
 	// some 50 MB.
 	maxScoped = 1 << 18
-	// meshGateway is the gateway of a VirtualService that means all sidecars.
-	meshGateway = "mesh"
 	// clusterDomain completes hosts that are still short because of rewrite.ShortHostsKeep, as istioctl
 	// analyze does.
 	clusterDomain = ".svc.cluster.local"

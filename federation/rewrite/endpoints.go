@@ -5,10 +5,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
-)
 
-// clusterLabel tells istiod which cluster an endpoint belongs to.
-const clusterLabel = "topology.istio.io/cluster"
+	"meshrelay/federation"
+)
 
 // exportToOf returns the exportTo of a body, nil when its kind has none.
 func exportToOf(body proto.Message) *[]string {
@@ -59,11 +58,11 @@ func (t Endpoints) apply(body proto.Message) bool {
 		if t.Locality != "" && e.Locality != t.Locality {
 			e.Locality, changed = t.Locality, true
 		}
-		if t.Cluster != "" && e.Labels[clusterLabel] != t.Cluster {
+		if t.Cluster != "" && e.Labels[federation.ClusterLabel] != t.Cluster {
 			if e.Labels == nil {
 				e.Labels = map[string]string{}
 			}
-			e.Labels[clusterLabel], changed = t.Cluster, true
+			e.Labels[federation.ClusterLabel], changed = t.Cluster, true
 		}
 	}
 	return changed

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/federation"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
@@ -18,8 +19,7 @@ const (
 	maxLabel  = 63  // characters of a DNS label, and so of a namespace
 	maxDomain = 253 // characters of a DNS name, and so of the name of a resource
 
-	defaultDomain   = "cluster.local"
-	sidecarsGateway = "mesh" // the gateway of a VirtualService that means all sidecars
+	defaultDomain = "cluster.local"
 )
 
 // effect is a set of changes that rules can make.
@@ -223,7 +223,7 @@ func (s *scope) serviceAccount(v string) string {
 // gateway maps a reference to an Istio Gateway, in the forms that istiod knows (model.resolveGatewayName): NAME,
 // NAMESPACE/NAME, ./NAME, and the old NAME.NAMESPACE, with or without a suffix.
 func (s *scope) gateway(v string) string {
-	if v == "" || v == sidecarsGateway {
+	if v == "" || v == federation.MeshGateway {
 		return v
 	}
 	if ns, name, ok := strings.Cut(v, "/"); ok {

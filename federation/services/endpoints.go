@@ -11,6 +11,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -22,7 +23,6 @@ const (
 
 	canonicalNameLabel     = "service.istio.io/canonical-name"
 	canonicalRevisionLabel = "service.istio.io/canonical-revision"
-	clusterLabel           = "topology.istio.io/cluster"
 
 	// maxLocality bounds region, zone and subzone, together.
 	maxLocality = 253
@@ -248,7 +248,7 @@ func (p *place) entry(ports []*networking.ServicePort, served []int, network str
 
 // workloadLabels are the labels for the workload in an endpoint's metadata,
 // "name;namespace;canonical name;canonical revision;cluster".
-var workloadLabels = [...]string{"", "", canonicalNameLabel, canonicalRevisionLabel, clusterLabel}
+var workloadLabels = [...]string{"", "", canonicalNameLabel, canonicalRevisionLabel, federation.ClusterLabel}
 
 func labelsOf(workload string, tls bool) map[string]string {
 	labels := make(map[string]string, 4)
