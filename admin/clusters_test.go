@@ -12,7 +12,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-// foundClusters are clusters that were found.
+// foundClusters are found clusters.
 type foundClusters struct{}
 
 func (foundClusters) Status() []clusters.Status {

@@ -25,7 +25,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// controls note what they are told, and answer with err.
+// controls records orders, and answers with err.
 type controls struct {
 	told []string
 	err  error
@@ -43,7 +43,7 @@ func (c *controls) note(what string) error {
 	return c.err
 }
 
-// Order notes an order with what it was given.
+// Order records an order with its parameters.
 func (c *controls) Order(_ context.Context, u, verb string, o intake.Order) (intake.Effect, error) {
 	text := verb + " " + u
 	if o.For != 0 {
@@ -82,7 +82,7 @@ func (c *controls) History(u string) ([]state.Revision, error) {
 	return []state.Revision{{ID: 3, Time: created, Added: 1, Resources: 7, Keys: []string{"+a/B c/d"}}, {ID: 2, Time: created}}, nil
 }
 
-// writes are all requests that are for the socket only.
+// writes are all requests that need the socket.
 var writes = []request{
 	{method: http.MethodPost, path: "/upstreams/east/freeze"},
 	{method: http.MethodPost, path: "/upstreams/east/unfreeze"},
@@ -169,7 +169,7 @@ func TestWhatChangesSomethingIsForTheSocketOnly(t *testing.T) {
 func TestWhatIsServedToEverybodyIsServedOverTheSocket(t *testing.T) {
 	f := newFixture(t, Config{})
 	for _, path := range append(append(debugPaths(), profilePaths...), "/ready", "/healthz", "/metrics") {
-		// No host is asked for: a page in a browser can not get here.
+		// The host is not checked: a page in a browser can not reach the socket.
 		if code, body, _ := f.do(t, request{path: path, host: "anything", remote: remote, peer: &peer{}}); code != http.StatusOK {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
@@ -215,7 +215,7 @@ func TestRefusalsSayWhy(t *testing.T) {
 			t.Errorf("%s, without a revision", told)
 		}
 	}
-	// Without a state there is no copy of it.
+	// Without state there is no backup.
 	bare := newFixture(t, Config{})
 	if code, body, _ := bare.do(t, request{path: "/state/backup", peer: &peer{}}); code != http.StatusConflict || !strings.Contains(body, "state.dir is not set") {
 		t.Errorf("backup without a state: %d %s", code, body)
@@ -318,7 +318,7 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 	if got := f.logged.String(); !strings.Contains(got, fmt.Sprintf("action=freeze uid=%d pid=%d upstream=east", os.Getuid(), os.Getpid())) {
 		t.Errorf("who did it is not logged:\n%s", got)
 	}
-	// A backup that fails half-way is not taken for a complete one.
+	// A client notices a backup that fails half-way.
 	c.err = errors.New("disk error")
 	if err := over.Backup(ctx, io.Discard); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%v", err)
@@ -388,7 +388,7 @@ func TestAPlaceThatIsNotSafeForTheSocketIsRefused(t *testing.T) {
 		}
 	}
 
-	// The relay runs without the socket, and logs that.
+	// The relay runs without the socket, and logs it.
 	f := newFixture(t, Config{Socket: filepath.Join(open, "admin.sock")}, func(d *Deps) {
 		d.Notes = func() []string { return []string{"state: disk full"} }
 		d.ReloadStatus = func() ReloadStatus {
@@ -468,7 +468,7 @@ func TestEachMistakeOfAConfigIsALine(t *testing.T) {
 	}
 }
 
-// TestARelayThatDoesNotAnswerIsNamedOnce: in one sentence, with the last cause only.
+// TestARelayThatDoesNotAnswerIsNamedOnce in one sentence, with only the last cause.
 func TestARelayThatDoesNotAnswerIsNamedOnce(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

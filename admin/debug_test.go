@@ -24,7 +24,7 @@ func checkJSON(t *testing.T, name, body string) {
 	if err := json.Indent(&out, []byte(body), "", "  "); err != nil {
 		t.Fatalf("%s: %v:\n%s", name, err, body)
 	}
-	// Versions are package mirror's business; that there is one is ours.
+	// Package mirror tests the versions. Here one must exist.
 	got := regexp.MustCompile(`"resourceVersion": "[^"]+"`).ReplaceAllString(strings.TrimRight(out.String(), "\n"), `"resourceVersion": "*"`) + "\n"
 	golden.Check(t, filepath.Join("testdata", name+".json"), got)
 }
@@ -191,7 +191,7 @@ func TestVersionsAreThoseOfTheConfigs(t *testing.T) {
 	}
 	gone := versions[0].Key
 	gone.Name = "gone"
-	last := gone // of a kind that has nothing left since its version was told
+	last := gone // of a kind without resources since its version was read
 	last.Kind.Kind = "Gone"
 	for _, key := range []mirror.Key{gone, last} {
 		if none, err := asked.Config(t.Context(), key); err != nil || len(none) > 0 {

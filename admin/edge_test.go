@@ -36,8 +36,8 @@ func TestOffLoopbackReadySaysOneWord(t *testing.T) {
 	}
 }
 
-// TestAForeignHostIsRefusedOnEveryPathOfALoopbackAddress: a page in a browser gets there under a
-// name of its own that resolves to 127.0.0.1.
+// TestAForeignHostIsRefusedOnEveryPathOfALoopbackAddress: a page in a browser can reach it under a name that
+// resolves to 127.0.0.1.
 func TestAForeignHostIsRefusedOnEveryPathOfALoopbackAddress(t *testing.T) {
 	f := newFixture(t, Config{})
 	paths := append(debugPaths(), append(profilePaths, "/ready", "/healthz", "/metrics", "/version", "/", "/none")...)
@@ -58,8 +58,8 @@ func TestAForeignHostIsRefusedOnEveryPathOfALoopbackAddress(t *testing.T) {
 	}
 }
 
-// TestRequestsOfPagesAreRefused: also those whose answer the page could not read, such as one
-// that starts a profile.
+// TestRequestsOfPagesAreRefused, including those whose answer the page could not read, such as one that starts a
+// profile.
 func TestRequestsOfPagesAreRefused(t *testing.T) {
 	f := newFixture(t, Config{})
 	for _, path := range append(debugPaths(), append(profilePaths, "/ready", "/metrics", "/healthz")...) {
@@ -79,7 +79,7 @@ func TestRequestsOfPagesAreRefused(t *testing.T) {
 	}
 }
 
-// TestProfilesTakeASlotOfDebugRequests: nobody can take any number of them at once.
+// TestProfilesTakeASlotOfDebugRequests, which bounds the profiles at the same time.
 func TestProfilesTakeASlotOfDebugRequests(t *testing.T) {
 	f := newFixture(t, Config{})
 	for range maxDebugRequests {
@@ -90,7 +90,7 @@ func TestProfilesTakeASlotOfDebugRequests(t *testing.T) {
 	}
 }
 
-// TestASocketThatAPortNamesIsOursOrNotUsed: whoever has the port could name one of its own.
+// TestASocketThatAPortNamesIsOursOrNotUsed: another process may have the port and name its own socket.
 func TestASocketThatAPortNamesIsOursOrNotUsed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "admin.sock")
 	f, _, _ := controlled(t, Config{Socket: path})
@@ -123,8 +123,8 @@ func TestASocketThatAPortNamesIsOursOrNotUsed(t *testing.T) {
 	}
 }
 
-// TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory: the directory may be ours while
-// everybody can write to its parent.
+// TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory: the directory may be ours, but all users can write to
+// its parent.
 func TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory(t *testing.T) {
 	open := filepath.Join(t.TempDir(), "open")
 	own := filepath.Join(open, "relay")

@@ -26,7 +26,7 @@ func journaled(t *testing.T, n int) (*fixture, *events.Journal) {
 	return f, j
 }
 
-// TestEventsArePagedAndFiltered: by number, and a parameter that is wrong is an error.
+// TestEventsArePagedAndFiltered by number. A wrong parameter is an error.
 func TestEventsArePagedAndFiltered(t *testing.T) {
 	f, j := journaled(t, 10)
 	j.Record(events.Event{Type: events.Held, Upstream: "west", Text: "x"})
@@ -84,8 +84,8 @@ func TestEventsArePagedAndFiltered(t *testing.T) {
 	}
 }
 
-// TestEventsAreStreamed: those after a number, new ones, late stages; streams take no slot of the debug
-// documents, have a bound of their own, and do not delay the end.
+// TestEventsAreStreamed: events after a number, new events, and late stages. Streams take no slots of debug
+// documents, have their own bound, and do not delay the shutdown.
 func TestEventsAreStreamed(t *testing.T) {
 	f, j := journaled(t, 3)
 	var followed []*events.Change
@@ -143,10 +143,10 @@ func TestEventsAreStreamed(t *testing.T) {
 	}
 	cancel()
 	streams.Wait()
-	for len(f.followers) > 0 { // the server has to notice
+	for len(f.followers) > 0 { // until the server notices
 		<-time.After(time.Millisecond)
 	}
-	follow(t.Context(), 5, nil) // of long ago
+	follow(t.Context(), 5, nil) // an old event
 	want("missed")
 	began := time.Now()
 	transport.CloseIdleConnections()
@@ -159,7 +159,7 @@ func TestEventsAreStreamed(t *testing.T) {
 	streams.Wait()
 }
 
-// TestOrdersAreInTheJournal: who has ordered what; those that were refused, too; dry runs and reading not.
+// TestOrdersAreInTheJournal with their operators, including refused orders. Dry runs and reads are not.
 func TestOrdersAreInTheJournal(t *testing.T) {
 	j := events.New(events.Limits{})
 	f, c, _ := controlled(t, Config{})

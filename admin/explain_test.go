@@ -18,7 +18,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// times are those that depend on when the test runs.
+// times matches times that depend on when the test runs.
 var times = regexp.MustCompile(`"since": "20[0-9T:.Z-]+"`)
 
 func TestConflictsAreListed(t *testing.T) {
@@ -33,8 +33,8 @@ func TestConflictsAreListed(t *testing.T) {
 	}
 }
 
-// explained has two sources of one ServiceEntry: east has reshaped it, west is shadowed, and
-// a third leaves its own out.
+// explained has three upstreams with one ServiceEntry: rules have changed that of east, that of west is shadowed, and
+// that of the third is left out.
 func explained(t *testing.T) *fixture {
 	f := newFixture(t, Config{})
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
@@ -59,8 +59,8 @@ func because(c SourceCopy) string {
 	return string(b)
 }
 
-// TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed: nothing shadows what is frozen out or
-// has expired.
+// TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed: a copy that is missing because of a freeze, or expired, is not
+// shadowed.
 func TestWhatASourceHasAndDoesNotGiveIsNotCalledShadowed(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "new"}
 	for name, tc := range map[string]struct {
@@ -126,8 +126,8 @@ func TestOfAStaleSourceIsSaidSinceWhenItsCopyIsKept(t *testing.T) {
 	}
 }
 
-// TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth: served as it was, and not imported any
-// more.
+// TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth: the relay serves the old copy, and does not import the new
+// one.
 func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	f := newFixture(t, Config{})
@@ -142,8 +142,7 @@ func TestWhatIsFrozenAndLeftOutByNewerRulesIsSaidToBeBoth(t *testing.T) {
 	}
 }
 
-// TestWhatIsServedFromBeforeIsSaidToBeKept: a resource that is served from disk has no trace in its
-// upstream.
+// TestWhatIsServedFromBeforeIsSaidToBeKept: a resource from disk has no trace in its upstream.
 func TestWhatIsServedFromBeforeIsSaidToBeKept(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	for name, tc := range map[string]struct {

@@ -59,15 +59,13 @@ func entry(t *testing.T, source, namespace, name, host string) *mirror.Resource 
 		packed(t, &networking.ServiceEntry{Hosts: []string{host}, Resolution: networking.ServiceEntry_DNS, Ports: []*networking.ServicePort{{Number: 443, Name: "tls", Protocol: "TLS"}}}))
 }
 
-// merged returns an Aggregate over the resources, which are sources in the order in
-// which they first appear.
+// merged returns an Aggregate over the resources. Upstreams have the order in which they first appear.
 func merged(t *testing.T, resources ...*mirror.Resource) *mirror.Aggregate {
 	a, _ := mergedAndRegistered(t, resources...)
 	return a
 }
 
-// mergedAndRegistered returns an Aggregate as merged does, and what it has registered of
-// the conflicts.
+// mergedAndRegistered returns an Aggregate as merged does, and its conflict tracker.
 func mergedAndRegistered(t *testing.T, resources ...*mirror.Resource) (*mirror.Aggregate, *tracker.Tracker) {
 	t.Helper()
 	var sources []mirror.Source
@@ -124,7 +122,7 @@ type fixture struct {
 	logged   *bytes.Buffer
 }
 
-// newFixture returns a fixture with what more adds to its dependencies.
+// newFixture returns a fixture; more changes its dependencies.
 func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	t.Helper()
 	opaque := &anypb.Any{TypeUrl: "type.googleapis.com/example.Widget", Value: []byte{8, 1}}
@@ -189,9 +187,9 @@ type request struct {
 	method, path, host, accept, body string
 	// local and remote are the ends of the connection.
 	local, remote string
-	// headers are others, in pairs.
+	// headers are pairs of names and values.
 	headers []string
-	// peer is who is at the other end of the socket, if it came over that.
+	// peer is the peer of a request over the socket.
 	peer *peer
 }
 

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestALogLevelForATimeIsSetBack: to what it was before the first of several that follow each other. A
-// level without an end, or of a reload, stays.
+// TestALogLevelForATimeIsSetBack to the level before the first of several. A level without an end, or from a reload,
+// stays.
 func TestALogLevelForATimeIsSetBack(t *testing.T) {
 	type step struct {
 		after time.Duration
@@ -61,7 +61,7 @@ func TestALogLevelForATimeIsSetBack(t *testing.T) {
 	}
 }
 
-// TestTheAnswerTellsWhenALogLevelEnds: and a time without an end, or one of days, is refused.
+// TestTheAnswerTellsWhenALogLevelEnds. Durations without end or of days are refused.
 func TestTheAnswerTellsWhenALogLevelEnds(t *testing.T) {
 	f := newFixture(t, Config{})
 	put := func(query string) (int, string) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An order that does not decode is refused: a misspelt dryRun least of all may be ignored.
+// An order with an unknown parameter is refused: a misspelt dryRun must not be ignored.
 func TestAnOrderThatIsNotUnderstoodIsNotCarriedOut(t *testing.T) {
 	f, c, _ := controlled(t, Config{Socket: "/run/relay/admin.sock"})
 	for path, want := range map[string]string{

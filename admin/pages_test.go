@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// shown is a page that tells what it was asked.
+// shown is a page that prints its request.
 var shown = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("page " + r.URL.Path + " " + r.Header.Get(BaseHeader))) // a recorder takes everything
 })
@@ -61,7 +61,7 @@ func TestPagesDoNotTakeTheSlotsOfDebugDocuments(t *testing.T) {
 	}
 }
 
-// TestTheVersionTellsOfMemory: a limit of math.MaxInt64 is none.
+// TestTheVersionTellsOfMemory: a limit of math.MaxInt64 means no limit.
 func TestTheVersionTellsOfMemory(t *testing.T) {
 	for limit, want := range map[uint64]string{1 << 30: `"memoryLimit": 1073741824`, math.MaxInt64: ""} {
 		f := newFixture(t, Config{}, func(d *Deps) {

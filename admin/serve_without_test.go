@@ -34,7 +34,7 @@ func TestWhatIsNotKnownOfAnUpstreamIsToldWithWhatToDo(t *testing.T) {
 	}
 }
 
-// TestServeWithoutTellsWhoIsWaitedForStill, and leaves /healthz alone.
+// TestServeWithoutTellsWhoIsWaitedForStill, and does not change /healthz.
 func TestServeWithoutTellsWhoIsWaitedForStill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "admin.sock")
 	f, c, _ := controlled(t, Config{Socket: path})

@@ -21,7 +21,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// nothing is an empty merged view.
+// nothing has no merged resources.
 type nothing struct{}
 
 func (nothing) Kinds() []mirror.Kind                        { return nil }
@@ -164,7 +164,7 @@ const (
 	remote = "203.0.113.77:4000"
 )
 
-// debugPaths are all paths that show what not everybody may see.
+// debugPaths are all paths that only this host may read.
 func debugPaths() []string {
 	paths := []string{"/", "/debug", "/debug/", "/version", "/debug/loglevel"}
 	for _, doc := range documents() {
@@ -295,7 +295,7 @@ func TestDebugRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// TestDebugDocumentsOverXDSShareTheSlots: and leave half of them for HTTP.
+// TestDebugDocumentsOverXDSShareTheSlots, and leave half of them for HTTP.
 func TestDebugDocumentsOverXDSShareTheSlots(t *testing.T) {
 	f := newFixture(t, Config{})
 	d := f.deps.Debug
@@ -406,7 +406,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// failing is a view that can not be read to its end.
+// failing are Resources that can not be read to the end.
 type failing struct {
 	nothing
 	resources []*mirror.Resource

@@ -15,8 +15,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// TestTheSocketIsOpenedWhenItCanBe: a relay that starts while the one before it drains opens the
-// socket when that one has ended. Until then, and only until then, /ready has the reason.
+// TestTheSocketIsOpenedWhenItCanBe: a relay that starts while an earlier one drains opens the socket when that one has
+// ended. Until then, /ready has the reason.
 func TestTheSocketIsOpenedWhenItCanBe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "admin.sock")
 	before, err := listenUnix(path)
@@ -98,8 +98,7 @@ func TestARelayWithoutItsSocketEnds(t *testing.T) {
 	}
 }
 
-// TestTheSocketIsClosedToOthersFromTheStart: the umask may let everybody in, and the directory
-// let others search it.
+// TestTheSocketIsClosedToOthersFromTheStart, even with an open umask and a directory that others may search.
 func TestTheSocketIsClosedToOthersFromTheStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	defer syscall.Umask(syscall.Umask(0))
@@ -128,8 +127,8 @@ func TestTheSocketIsClosedToOthersFromTheStart(t *testing.T) {
 	looking.Wait()
 }
 
-// TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays: a volume of Kubernetes with an fsGroup
-// is for that group to write to, with all directories in it.
+// TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays: in a Kubernetes volume with an fsGroup, that group can write
+// to all directories.
 func TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays(t *testing.T) {
 	for name, tc := range map[string]struct {
 		own        bool
@@ -176,7 +175,7 @@ func TestWhatOthersCanWriteToIsTightenedWhereItIsTheRelays(t *testing.T) {
 	}
 }
 
-// TestWhatBelongsToSomebodyElseIsNotTightened: root could.
+// TestWhatBelongsToSomebodyElseIsNotTightened, although root could do it.
 func TestADirectoryThatIsThereToBeSharedIsLeftAsItIs(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tmp")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -17,7 +17,7 @@ import (
 
 const host = "127.0.0.1:8080"
 
-// relay is a Relay that notes what it is asked.
+// relay is a Relay that records its calls.
 type relay struct {
 	orders []string
 	last   intake.Order

@@ -55,7 +55,7 @@ func TestAChangeWithoutARevisionShowsNoOtherOne(t *testing.T) {
 	if f.diffs != 0 || !strings.Contains(body, "This change has no revision") {
 		t.Errorf("%d differences were made:\n%s", f.diffs, body)
 	}
-	f.revisions[1].Changed = 1 // as many, and all of them named
+	f.revisions[1].Changed = 1 // the same count, but other names
 	if _, body, _ = f.get(t, "/events/7"); f.diffs != 0 {
 		t.Errorf("the revision of another resource is shown:\n%s", body)
 	}
@@ -65,7 +65,7 @@ func TestAChangeWithoutARevisionShowsNoOtherOne(t *testing.T) {
 	}
 }
 
-// TestLargeContentsAreNotCompared: those that are left out are counted.
+// TestLargeContentsAreNotCompared. The page counts them.
 func TestLargeContentsAreNotCompared(t *testing.T) {
 	f := changedFixture(t)
 	huge := entry(t, 2, 5000)

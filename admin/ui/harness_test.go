@@ -36,8 +36,8 @@ var (
 type fixture struct {
 	*Pages
 	*mirror.Store
-	lookups   int          // of single resources
-	looks     atomic.Int64 // at all upstreams
+	lookups   int          // reads of single resources
+	looks     atomic.Int64 // reads of all upstreams
 	ready     admin.Readiness
 	ups       []upstreams.Status
 	clients   []downstream.ClientStatus
@@ -49,7 +49,7 @@ type fixture struct {
 	revisions []state.Revision
 	clusters  []clusters.Status
 	diff      upstreams.Differences
-	diffs     int // that were asked for
+	diffs     int // requested differences
 	explained *admin.Explanation
 	journal   []events.Event
 	changes   atomic.Uint64
@@ -135,7 +135,7 @@ func (f *fixture) get(t testing.TB, path string, headers ...string) (code int, b
 	return w.Code, w.Body.String(), w.Header()
 }
 
-// paths are those of all pages.
+// paths are the paths of all pages.
 func paths() []string {
 	return []string{
 		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/holds", "/holds/east", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",

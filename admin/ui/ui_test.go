@@ -27,7 +27,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-// evil is what an upstream or a client may put into any text.
+// evil is a text that an upstream or a client may send.
 const evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202egnp.exe\u2066\u200b\x1b[31m"
 
 // fill puts evil into each text of a value.
@@ -42,7 +42,7 @@ func fill(v reflect.Value, depth int) {
 		v.Set(reflect.New(v.Type().Elem()))
 		fill(v.Elem(), depth+1)
 	case reflect.Slice:
-		if v.Type().Elem().Kind() != reflect.Uint8 { // raw JSON is set apart
+		if v.Type().Elem().Kind() != reflect.Uint8 { // raw JSON is filled elsewhere
 			v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 			for i := range 2 {
 				fill(v.Index(i), depth+1)
@@ -114,7 +114,7 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 			shown++
 		}
 	}
-	if shown < len(all)-3 { // some pages show no text from outside
+	if shown < len(all)-3 { // some pages show no untrusted text
 		t.Errorf("only %d of %d pages show what they were given", shown, len(all))
 	}
 	f.journal[0].Type, f.diff = events.Changed, upstreams.Differences{Revision: f.revisions[0], Resources: []upstreams.Difference{{After: entryOf(t, "evil", evil)}}}
@@ -225,14 +225,14 @@ func TestHintsComeTogether(t *testing.T) {
 	h := newHints()
 	c := h.open()
 	h.tell([]string{topicUpstreams})
-	h.tell([]string{topicClients}) // nobody has taken the first
+	h.tell([]string{topicClients}) // the first was not read
 	if got := <-c; got != "upstreams clients" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// TestOpenPagesOfAnIdleRelayAreToldNothing opens ten pages for ten minutes: the relay looks at most
-// once a second for all of them, tells nothing, and does not look when none is open.
+// TestOpenPagesOfAnIdleRelayAreToldNothing opens ten pages for ten minutes. The relay checks at most once a second for
+// all of them, sends nothing, and does not check when no page is open.
 func TestOpenPagesOfAnIdleRelayAreToldNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 10)
@@ -288,7 +288,7 @@ func TestTheChartsKeepAnHour(t *testing.T) {
 	}
 }
 
-// TestVendoredFilesArePinned compares the files of others with their sums.
+// TestVendoredFilesArePinned compares the vendored files with their checksums.
 func TestVendoredFilesArePinned(t *testing.T) {
 	for _, dir := range []string{"vendor", "../uitest/axe"} {
 		sums, err := os.ReadFile(dir + "/SHA256SUMS")
@@ -331,7 +331,7 @@ func TestWordsForAShellAreQuoted(t *testing.T) {
 	}
 }
 
-// stuck is a reader that reads nothing until it is let go.
+// stuck is a client that reads nothing until it is released.
 type stuck struct {
 	http.ResponseWriter
 	writing chan<- struct{}
@@ -361,7 +361,7 @@ func TestSlowReadersTakeNoSlots(t *testing.T) {
 	readers.Wait()
 }
 
-// TestAHintThatNobodyTakesDoesNotGrow: a page whose connection is stuck takes none for a while.
+// TestAHintThatNobodyTakesDoesNotGrow while the connection of its page is stuck.
 func TestAHintThatNobodyTakesDoesNotGrow(t *testing.T) {
 	h := newHints()
 	stream := h.open()
@@ -374,7 +374,7 @@ func TestAHintThatNobodyTakesDoesNotGrow(t *testing.T) {
 	}
 }
 
-// TestTheCommandOfATimelineAsksForTheSame as the form does, or somebody at a terminal sees other events.
+// TestTheCommandOfATimelineAsksForTheSame as the form does, so that both show the same events.
 func TestTheCommandOfATimelineAsksForTheSame(t *testing.T) {
 	f := newFixture(t, 1)
 	for path, want := range map[string]string{
@@ -387,7 +387,7 @@ func TestTheCommandOfATimelineAsksForTheSame(t *testing.T) {
 	}
 }
 
-// TestTheTimelineTellsHowManyToolsItLeavesOut, and leads to them; so that no client is hidden by a name.
+// TestTheTimelineTellsHowManyToolsItLeavesOut, and links to them, so that no client can hide behind a name.
 func TestTheTimelineTellsHowManyToolsItLeavesOut(t *testing.T) {
 	f := newFixture(t, 1)
 	for range 25 {

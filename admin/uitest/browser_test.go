@@ -17,7 +17,7 @@ import (
 //go:embed axe/axe.min.js
 var axe string
 
-// watch notes what a page must not do.
+// watch records what a page must not do.
 const watch = `window.problems = [];
 addEventListener('securitypolicyviolation', e => problems.push('policy: ' + e.violatedDirective + ' ' + e.blockedURI + ' ' + e.sample));
 addEventListener('error', e => problems.push('error: ' + e.message));
@@ -64,7 +64,7 @@ func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// glance returns what the page shows, for the message of a failure.
+// glance returns the text of the page, for the message of a failure.
 func (b *browser) glance() string {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -109,7 +109,7 @@ func (b *browser) await(expression string) {
 	}
 }
 
-// text returns what a person reads on the page.
+// text returns the visible text of the page.
 func (b *browser) text() string { b.t.Helper(); return ask[string](b, `document.body.innerText`) }
 
 // wants checks that the page has some texts.
@@ -123,7 +123,7 @@ func (b *browser) wants(where string, texts ...string) {
 	}
 }
 
-// theme has the browser prefer dark or light.
+// theme makes the browser prefer dark or light.
 func (b *browser) theme(name string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -134,7 +134,7 @@ func (b *browser) theme(name string) {
 	}
 }
 
-// zoom has pages be so many times as large: the window has less room, as when a person zooms.
+// zoom enlarges pages by a factor: the window has less room, as when a user zooms.
 func (b *browser) zoom(times int64) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
@@ -145,7 +145,7 @@ func (b *browser) zoom(times int64) {
 	}
 }
 
-// fits checks that nobody has to scroll sideways.
+// fits checks that the page needs no horizontal scrolling.
 func (b *browser) fits(where string) {
 	b.t.Helper()
 	const wide = `(() => {
@@ -159,11 +159,11 @@ func (b *browser) fits(where string) {
 	}
 }
 
-// walk presses Tab until the page is over, and checks that this leads to each thing that can be used, in the
-// order of the page, and that it shows where that is. It returns how many there are.
+// walk presses Tab to the end of the page. It checks that Tab reaches each usable element, in the order of the page,
+// and that the focus is visible. It returns the number of elements.
 func (b *browser) walk(where string) int {
 	b.t.Helper()
-	// What somebody can see and use, in the order of the page.
+	// The visible and usable elements, in the order of the page.
 	const step = `(() => {
   const all = [...document.querySelectorAll('a[href], button, input, select, textarea, [tabindex="0"]')]
     .filter(e => !e.disabled && e.type !== 'hidden' && e.getClientRects().length > 0);
@@ -194,7 +194,7 @@ func (b *browser) walk(where string) int {
 	}
 }
 
-// scripts lets pages run scripts, or not.
+// scripts turns JavaScript on or off.
 func (b *browser) scripts(on bool) {
 	b.t.Helper()
 	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !on}); err != nil {
@@ -208,8 +208,7 @@ func (b *browser) keys(keys string) {
 	b.do("type "+keys, chromedp.KeyEvent(keys))
 }
 
-// blameless checks that the page has done nothing that it must not: no violation of its policy, no
-// error, no request to another origin.
+// blameless checks that the page caused no violation of its policy, no error, and no request to another origin.
 func (b *browser) blameless(where string) {
 	b.t.Helper()
 	for _, problem := range ask[[]string](b, `window.problems`) {

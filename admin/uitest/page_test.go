@@ -28,7 +28,7 @@ func (w *world) paths() []string {
 	}
 }
 
-// TestThePageAnswersSixQuestions is a night shift: a newcomer has the page only.
+// TestThePageAnswersSixQuestions is a night shift: a newcomer has only the page.
 func TestThePageAnswersSixQuestions(t *testing.T) {
 	w := newWorld(t)
 	w.breakIt()
@@ -40,7 +40,7 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.wants("overview", "ready, degraded", "1 of 3 upstreams up to date", "1 of 1 client up to date", "disconnected")
 	b.shot("ui-overview-light.png")
 
-	// What is held, and should I release it? The first thing that needs a look leads there.
+	// What is held, and should I release it? The first problem links there.
 	b.do("open the hold", chromedp.Click(chromedp.CSS(`#reasons li:first-child a`)), chromedp.WaitVisible(chromedp.CSS(`#deletions`)))
 	b.wants("hold", "would be deleted. All of them are still served.", "would be deleted at every client", "Release these", "relay release east --hold ", "relay freeze east", "nobody", "west")
 	b.shot("ui-hold.png")
@@ -81,7 +81,7 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.shot("ui-overview-dark.png")
 }
 
-// shot writes a picture where the flag asks for it.
+// shot writes a screenshot to the directory of the flag.
 func (b *browser) shot(name string) {
 	b.t.Helper()
 	if *screenshots == "" {
@@ -142,7 +142,7 @@ func TestEveryPageWorksWithoutJavaScript(t *testing.T) {
 			t.Errorf("%s: no command but %q: %v", path, command, err)
 		}
 	}
-	// The forms and the links do without it.
+	// The forms and the links work without JavaScript.
 	b.open("/resources")
 	b.do("search", chromedp.SetValue(chromedp.CSS(`#q`), "bank"), chromedp.Submit(chromedp.CSS(`form.search`)), chromedp.WaitVisible(chromedp.CSS(`#list tbody`)))
 	rows, err := chromedp.Run(b.ctx, chromedp.Text(chromedp.CSS(`#list tbody`)))
@@ -192,7 +192,7 @@ func TestKeysLeadToEveryPage(t *testing.T) {
 		b.keys("g" + key)
 		b.await(`location.pathname === '` + path + `' && document.readyState === 'complete'`)
 	}
-	// The first tab leads past the navigation.
+	// The first Tab offers to skip the navigation.
 	b.keys("\t")
 	if got := ask[string](b, `document.activeElement.textContent`); got != "Skip to the content" {
 		t.Errorf("the first tab leads to %q", got)
@@ -282,7 +282,7 @@ func TestTheButtonsOfRelayUI(t *testing.T) {
 	if got := w.relay("held"); !strings.Contains(got, "No deletions are held") {
 		t.Errorf("after the release:\n%s", got)
 	}
-	// The link has worked once; without the cookie nobody gets in.
+	// The link works once. Without the cookie, the page is refused.
 	other := newBrowser(t, "")
 	other.open(link)
 	other.wants("the link again", "works once")

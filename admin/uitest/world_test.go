@@ -21,8 +21,8 @@ import (
 // patience bounds every wait.
 const patience = 30 * time.Second
 
-// world is a relay, its upstreams, and a relay that is its client. east and west are directories; lab
-// is another relay.
+// world is a relay, its upstreams, and a relay that is its client. east and west are directories. lab is another
+// relay.
 type world struct {
 	t    *testing.T
 	dir  string
@@ -63,8 +63,7 @@ state: {dir: %s}
 	return w
 }
 
-// newFleet starts a relay that has found three clusters, two of which are held now. No API server of them
-// answers.
+// newFleet starts a relay that has found three clusters. Two of them are held. None of their API servers answers.
 func newFleet(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir()}
@@ -143,8 +142,7 @@ func (w *world) write(name, content string) {
 	}
 }
 
-// breakIt is what went wrong in the night: east loses nearly all that it has, west changes a
-// resource, and lab is gone.
+// breakIt breaks the world: east loses nearly all its resources, west changes one, and lab is gone.
 func (w *world) breakIt() {
 	w.t.Helper()
 	w.write("west/night.yaml", serviceEntry("night", "changed-at-night", "night.example", ""))
@@ -175,7 +173,7 @@ func (w *world) clients() (all []struct {
 	return all
 }
 
-// get returns what the hub answers, and nothing when it does not.
+// get returns the answer of the hub, or "" when it does not answer.
 func (w *world) get(path string) string {
 	resp, err := http.Get("http://" + w.hub + path) //nolint:noctx // the relay of this test
 	if err != nil {

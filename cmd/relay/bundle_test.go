@@ -24,8 +24,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 )
 
-// archived returns the files of a support bundle, by name without the directory. What is gzipped
-// once more is unzipped.
+// archived returns the files of a support bundle, by name without the directory. It unzips gzipped files.
 func archived(t *testing.T, path string) map[string]string {
 	t.Helper()
 	packed, err := os.ReadFile(path)

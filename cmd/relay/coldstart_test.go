@@ -24,8 +24,8 @@ import (
 
 var entryKind = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 
-// waitingIstiod is a mesh that is an upstream and a client of a relay: as an istiod does, it
-// opens its own port when its config source has answered every type, and not before.
+// waitingIstiod is an upstream and a client of a relay. Like an istiod, it opens its own port only when its config
+// source has answered every type.
 type waitingIstiod struct {
 	name, source, address string
 	answered              chan struct{}
@@ -34,7 +34,7 @@ type waitingIstiod struct {
 	has []string // names of ServiceEntries
 }
 
-// start asks the config source until ctx ends.
+// start reads the config source until ctx ends.
 func (i *waitingIstiod) start(ctx context.Context, t *testing.T) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+i.source, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -119,9 +119,8 @@ func (i *waitingIstiod) awaitAnswer(t *testing.T) {
 	}
 }
 
-// TestTwoMeshesThatAreUpstreamsAndClientsStartTogether: the istiods wait for the relay, and the
-// relay, which knows nothing of them, waits for the istiods. With a state that has served, it
-// does not.
+// TestTwoMeshesThatAreUpstreamsAndClientsStartTogether: the istiods wait for the relay, and the relay, which has
+// nothing on disk, waits for the istiods. With a state that has served, it does not wait.
 func TestTwoMeshesThatAreUpstreamsAndClientsStartTogether(t *testing.T) {
 	for _, state := range []string{"", "state"} {
 		t.Run("state="+state, func(t *testing.T) {
@@ -219,8 +218,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// TestARingOfRelaysStartsTogether: each waits for the one before it, which holds it. With a
-// state that has served, it has what it had, although the source is down.
+// TestARingOfRelaysStartsTogether: each relay waits for the one before it. With a state that has served, each serves
+// its old resources, although the source is down.
 func TestARingOfRelaysStartsTogether(t *testing.T) {
 	for _, state := range []string{"", "state"} {
 		t.Run("state="+state, func(t *testing.T) {
@@ -278,8 +277,7 @@ func TestARingOfRelaysStartsTogether(t *testing.T) {
 	}
 }
 
-// TestTwoRelaysOfOneNameSaySo: what the one serves has passed the other by its name, so that
-// nothing would arrive and nobody know why.
+// TestTwoRelaysOfOneNameSaySo: each would leave out all resources of the other as a loop.
 func TestTwoRelaysOfOneNameSaySo(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	source.Set(entryKind.TypeURL("v1"), fakexds.MCP("shop/a", versionedKinds()[entryKind]))
@@ -304,8 +302,8 @@ func TestTwoRelaysOfOneNameSaySo(t *testing.T) {
 	// The first and its clients are not concerned.
 	first.awaitReady(t)
 
-	// With a name in the path alone, it is an ordinary ring: see TestRingsOfRelaysAreSafe. What
-	// does not tell where it comes from is taken.
+	// If only the path has the name, it is an ordinary ring: see TestRingsOfRelaysAreSafe. Resources
+	// without provenance are imported.
 	ports = freePorts(t, 4)
 	third := running{xds: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])}
 	fourth := running{xds: fmt.Sprintf("127.0.0.1:%d", ports[2]), admin: fmt.Sprintf("127.0.0.1:%d", ports[3])}

@@ -24,8 +24,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// controlled is a running relay with only the operators' side, and with the upstreams east and
-// west.
+// controlled is a running relay with only the admin server, and with the upstreams east and west.
 type controlled struct {
 	address, socket string
 
@@ -122,7 +121,7 @@ func (c *controlled) sources() []upstreams.Status {
 	return []upstreams.Status{c.east, {Name: "west"}}
 }
 
-// serveControls runs the operators' side of a relay. socket is where, or empty for none.
+// serveControls runs the admin server of a relay. socket is the path of its Unix socket, or empty.
 func serveControls(t *testing.T, socket string) *controlled {
 	t.Helper()
 	c := &controlled{socket: socket, east: upstreams.Status{Name: "east", Status: intake.Status{Synced: true}, State: upstreams.StateSynced, Resources: map[string]int{"a/B": 3, "a/C": 2}}}
@@ -264,7 +263,7 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 // clock is a time of the history.
 var clock = regexp.MustCompile(`\b202\d-\d\d-\d\dT[0-9:]+Z`)
 
-// plainly returns a value as JSON has it.
+// plainly returns a value after a round trip through JSON.
 func plainly(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)

@@ -34,7 +34,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 )
 
-// ca is an authority for tests.
+// ca is a certificate authority for tests.
 type ca struct {
 	t    *testing.T
 	key  *ecdsa.PrivateKey
@@ -68,7 +68,7 @@ func newCA(t *testing.T, name string) *ca {
 	return &ca{t, key, cert, file}
 }
 
-// issue returns a certificate for a name that is valid for a while from a time on.
+// issue returns a certificate for a name, valid from a time on for a duration.
 func (c *ca) issue(name string, from time.Time, lasts time.Duration) tls.Certificate {
 	c.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -99,7 +99,7 @@ func tlsServer(t *testing.T, cert tls.Certificate) *fakexds.Server {
 	return fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.Creds(credentials.NewServerTLSFromCert(&cert))}})
 }
 
-// jwt returns a file with a token of these claims, whose signature is none.
+// jwt returns a file with a token that has these claims and no valid signature.
 func jwt(t *testing.T, claims map[string]any) string {
 	t.Helper()
 	body, err := json.Marshal(claims)
@@ -114,7 +114,7 @@ func jwt(t *testing.T, claims map[string]any) string {
 	return file
 }
 
-// goodClaims are those of a token that an istiod accepts.
+// goodClaims are the claims of a token that an istiod accepts.
 func goodClaims() map[string]any {
 	now := time.Now()
 	return map[string]any{
@@ -154,7 +154,7 @@ func examine1(t *testing.T, text string) (code int, found []doctor.Finding) {
 	return code, all.Findings
 }
 
-// wantOne checks that one finding failed, that of a check, and that its cause and cure match.
+// wantOne checks that exactly one finding has the level, and that its check, text and fix match.
 func wantOne(t *testing.T, code int, found []doctor.Finding, level doctor.Level, check, what, cure string) {
 	t.Helper()
 	want := map[doctor.Level]int{doctor.OK: 0, doctor.Warning: 2, doctor.Failed: 1}[level]
@@ -310,7 +310,7 @@ func TestDoctorNamesAStateThatCanNotBeWritten(t *testing.T) {
 	wantOne(t, code, found, doctor.Failed, "state", "", "set state.dir")
 }
 
-// A directory in the place of a file keeps root out, too, as a file of another user does with everybody else.
+// A directory instead of a file fails also for root. For other users, a file of another user does.
 func TestDoctorNamesAStateWhoseFilesCanNotBeUsed(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	plaintext := fmt.Sprintf("xds: {addresses: [%q], plaintext: true}", s.Addr)

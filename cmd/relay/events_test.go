@@ -13,7 +13,7 @@ import (
 	"meshrelay/internal/testing/fakexds"
 )
 
-// TestTimesOfFlagsAreUTC: clock times are of the last 24 hours, spans are before now.
+// TestTimesOfFlagsAreUTC: clock times are in the last 24 hours, durations are before now.
 func TestTimesOfFlagsAreUTC(t *testing.T) {
 	now := time.Date(2026, 11, 22, 3, 30, 0, 0, time.FixedZone("", 3600)) // 02:30 UTC
 	for text, want := range map[string]string{
@@ -34,7 +34,7 @@ func TestTimesOfFlagsAreUTC(t *testing.T) {
 	}
 }
 
-// TestEventsOutliveAKill: all but those of the last flush interval, whatever the kill has torn.
+// TestEventsOutliveAKill, except those of the last flush interval, whatever the kill interrupts.
 func TestEventsOutliveAKill(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	source.Set(entryType, hosts("a=a.example", "b=b.example")...)

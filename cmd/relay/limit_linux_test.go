@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitFiles bounds how large a process may make files, in bytes.
+// limitFiles bounds the size of files that a process writes, in bytes.
 func limitFiles(t *testing.T, pid int, bytes uint64) {
 	t.Helper()
 	var old unix.Rlimit

@@ -28,14 +28,14 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// manyClients are clients of a server that is not there.
+// manyClients are clients of a server that does not exist.
 type manyClients []downstream.ClientStatus
 
 func (m manyClients) Clients() []downstream.ClientStatus { return m }
 
 func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
 
-// manyHeld holds many deletions, and has a long history.
+// manyHeld has many held deletions and a long history.
 type manyHeld struct{ controlled }
 
 func (m *manyHeld) Held(string) ([]intake.HeldUpstream, error) {
@@ -53,7 +53,7 @@ func (m *manyHeld) History(string) (all []state.Revision, err error) {
 	return all, nil
 }
 
-// Diff has as many differences as a relay tells.
+// Diff returns as many differences as a relay sends.
 func (m *manyHeld) Diff(_ string, revision uint64) (d upstreams.Differences, err error) {
 	d = upstreams.Differences{Revision: state.Revision{ID: revision}, More: 500}
 	for i := range 500 {
@@ -73,9 +73,9 @@ func (m *manyHeld) Diff(_ string, revision uint64) (d upstreams.Differences, err
 	return d, nil
 }
 
-// TestACommandPrints100KBOrTellsWhatItLeftOut has a relay with 10,000 contested keys and 1,000 clients,
-// and a server with 100,000 resources. It prints the time and CPU of each command, with those of the servers,
-// which depend on the machine; a command has a second.
+// TestACommandPrints100KBOrTellsWhatItLeftOut uses a relay with 10,000 contested keys and 1,000 clients, and a server
+// with 100,000 resources. It prints the time and CPU of each command, including the servers. They depend on the
+// machine; a command may take a second.
 func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	var contested []conflicts.KeyConflict
 	for i := range 10_000 {
@@ -107,7 +107,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		Resources: mirror.NewAggregate(),
 	})
 	debug.ShowServer(clients)
-	dir, err := os.MkdirTemp("", "much") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "much") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}

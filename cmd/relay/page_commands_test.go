@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// commandsOf returns the commands that a page shows, as somebody copies them.
+// commandsOf returns the commands that a page shows, as a user copies them.
 func commandsOf(t *testing.T, address string) (commands []string) {
 	t.Helper()
 	resp, err := http.Get(address)
@@ -41,7 +41,7 @@ func commandsOf(t *testing.T, address string) (commands []string) {
 	return slices.Compact(commands)
 }
 
-// words returns the arguments of a command as a shell takes them.
+// words splits a command into arguments as a shell does.
 func words(t *testing.T, command string) []string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", `relay() { printf '%s\n' "$@"; }; `+command).CombinedOutput()
@@ -95,7 +95,7 @@ upstreams: [{name: east, file: {path: %q}}]
 			if args[0] == "ui" { // it serves until it is interrupted
 				continue
 			}
-			for i, arg := range args { // what a person fills in
+			for i, arg := range args { // placeholders that a user fills in
 				args[i] = map[string]string{"UPSTREAM": "east", "REVISION": "1", "new.yaml": filepath.Join(dir, "new.yaml")}[arg]
 				if args[i] == "" {
 					args[i] = arg
@@ -106,7 +106,7 @@ upstreams: [{name: east, file: {path: %q}}]
 			if strings.HasPrefix(path, "/events") && strings.Contains(command, "relay history east 1 --diff") {
 				differences++
 			}
-			// Nothing is held or frozen, new.yaml is not there, and a resource is bad.
+			// Nothing is held or frozen, new.yaml does not exist, and a resource is refused.
 			expected := slices.ContainsFunc([]string{"not possible: ", "no such file", "all.yaml:9"}, func(known string) bool { return strings.Contains(text, known) })
 			if code != 0 && !expected {
 				t.Errorf("%s shows %q: %s", path, command, text)

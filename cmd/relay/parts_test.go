@@ -13,9 +13,9 @@ import (
 	"meshrelay/internal/testing/fakexds"
 )
 
-// TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18: 12 MB, in parts, on both hops. Clients with
-// gRPC's usual limit that wait from the start have all of it with the first answer, and what vanished
-// while the relay between was away is gone.
+// TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18: an answer of 12 MB comes in parts on both hops. Clients that wait
+// from the start, with gRPC's default limit, get all of it with the first answer. Resources that were deleted while
+// the relay between was down are gone.
 func TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18(t *testing.T) {
 	const typeURL, n = "gateway.networking.k8s.io/v1alpha2/UDPRoute", 120 // the kind that is sent last
 	source := fakexds.Start(t, &fakexds.Server{})
@@ -73,6 +73,6 @@ func TestARelayBehindARelayServesNoPartOfAnAnswer_S4_S18(t *testing.T) {
 	set(10)
 	serve(0, source.Addr)
 	for len(holds) != n || holds["shop/r-000"] || !holds[fmt.Sprintf("shop/r-%03d", n+9)] {
-		answer() // until the stream's time is over
+		answer() // until the stream times out
 	}
 }

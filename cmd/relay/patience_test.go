@@ -18,7 +18,7 @@ import (
 	"meshrelay/internal/visible"
 )
 
-// onScreen runs a command as a person at a terminal does.
+// onScreen runs a command with a terminal as its output.
 func onScreen(t *testing.T, args ...string) (out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -32,7 +32,7 @@ func onScreen(t *testing.T, args ...string) (out, errs string) {
 	return stdout.String(), stderr.String()
 }
 
-// TestWhoWaitsIsToldEachSecondWhatFor: and a program, or somebody who does not wait, reads nothing of it.
+// TestWhoWaitsIsToldEachSecondWhatFor on a terminal. Programs and fast commands get no progress lines.
 func TestWhoWaitsIsToldEachSecondWhatFor(t *testing.T) {
 	for _, tc := range []struct {
 		watched bool
@@ -55,7 +55,7 @@ func TestWhoWaitsIsToldEachSecondWhatFor(t *testing.T) {
 	}
 }
 
-// TestATerminalGetsNoMoreResourcesThanTheLimit: a pipe gets all, unless it asks for fewer.
+// TestATerminalGetsNoMoreResourcesThanTheLimit. A pipe gets all without --limit.
 func TestATerminalGetsNoMoreResourcesThanTheLimit(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	var entries []fakexds.Resource
@@ -97,8 +97,8 @@ func TestATerminalGetsNoMoreResourcesThanTheLimit(t *testing.T) {
 	}
 }
 
-// TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit: every change after that is shown, also of what was
-// left out. A pipe gets all, unless it asks for fewer.
+// TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit. It shows every later change, also of resources that it left out.
+// A pipe gets all without --limit.
 func TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit(t *testing.T) {
 	const typeURL = "networking.istio.io/v1/ServiceEntry"
 	entries := func(last string) (all []fakexds.Resource) {
@@ -170,7 +170,7 @@ func background(t *testing.T, args ...string) (out *lockedBuffer, stop func() er
 	return out, backgroundInto(t, out, out, args...)
 }
 
-// backgroundInto runs a command with these places for its output and errors, until stop.
+// backgroundInto runs a command until stop, with its output and errors in these writers.
 func backgroundInto(t *testing.T, out, errs io.Writer, args ...string) (stop func() error) {
 	t.Helper()
 	root := newRoot()

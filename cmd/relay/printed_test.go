@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// printedCommand is a command that events and pages offer: a literal, and perhaps a name after it.
+// printedCommand matches a command that events and pages offer: a literal, and perhaps a name after it.
 var printedCommand = regexp.MustCompile("Command: \"(relay [a-z][^\"]*)\"( \\+)?")
 
 // TestCommandsThatAreOfferedCanBeRun: events and the page offer commands to copy.
@@ -47,7 +47,7 @@ func TestCommandsThatAreOfferedCanBeRun(t *testing.T) {
 // shownCommand is a command in a block of a document, without its comment.
 var shownCommand = regexp.MustCompile(`(?m)^    (?:bin/)?relay ([a-z][^#>|\n]*)`)
 
-// TestCommandsInTheDocumentsCanBeRun: what README, docs and examples show is what the parser takes.
+// TestCommandsInTheDocumentsCanBeRun: the parser accepts all commands in README, docs and examples.
 func TestCommandsInTheDocumentsCanBeRun(t *testing.T) {
 	n := 0
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../examples/*/*.md", "../../deploy/*.md"} {
@@ -100,7 +100,7 @@ func TestExamplesOfCommandsCanBeRun(t *testing.T) {
 // quoted is an argument with spaces.
 var quoted = regexp.MustCompile(`"[^"]*"`)
 
-// parses returns what is wrong with the flags and the number of arguments of a command line.
+// parses returns an error if the flags or the number of arguments of a command line are wrong.
 func parses(line string) error {
 	cmd, args, err := newRoot().Find(strings.Fields(quoted.ReplaceAllString(line, "text")))
 	if err != nil {

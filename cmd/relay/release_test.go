@@ -14,8 +14,8 @@ import (
 	"meshrelay/admin"
 )
 
-// from020 returns the config file and the state directory of release 0.2.0, copied to a directory, and
-// the admin address. The config has all upstreams of the state, and none of them answers.
+// from020 copies the config file and the state directory of release 0.2.0 to a directory, and returns them with the
+// admin address. The config has all upstreams of the state; none of them answers.
 func from020(t *testing.T) (file, stateDir, address string) {
 	t.Helper()
 	dir, ports := t.TempDir(), freePorts(t, 2)
@@ -63,7 +63,7 @@ func TestTheConfigAndTheStateOfRelease020AreUsed(t *testing.T) {
 	}
 }
 
-// TestARelayDoesNotStartOnAStateOfALaterFormat: it would serve less than the other release did.
+// TestARelayDoesNotStartOnAStateOfALaterFormat: it could not read all of its resources.
 func TestARelayDoesNotStartOnAStateOfALaterFormat(t *testing.T) {
 	file, stateDir, _ := from020(t)
 	path := filepath.Join(stateDir, "upstream-west.state")

@@ -13,9 +13,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// TestAReloadIsTakenOverAtOnce: two configs serve the copies of a alone, the one because of the
-// order of the upstreams, the other because of the view. Reloads from one to the other show
-// nobody those of b.
+// TestAReloadIsTakenOverAtOnce: two configs serve only the copies of a, one by the order of upstreams, the other by a
+// view. A reload from one to the other never serves the copies of b.
 func TestAReloadIsTakenOverAtOnce(t *testing.T) {
 	const entries, reloads = 3000, 5
 	p := newProcess(t, "")

@@ -29,7 +29,7 @@ import (
 	"meshrelay/state/local"
 )
 
-// process is a relay in a process of its own, which can be killed.
+// process is a relay in its own process, which a test can kill.
 type process struct {
 	running
 	t     *testing.T
@@ -64,7 +64,7 @@ func newProcess(t *testing.T, config string) *process {
 	return p
 }
 
-// logged returns the log of all starts.
+// logged returns the logs of all starts.
 func (p *process) logged() string {
 	p.t.Helper()
 	b, err := os.ReadFile(p.log.Name())
@@ -111,7 +111,7 @@ func (p *process) kill() {
 	p.cmd = nil
 }
 
-// wait returns how the process has ended.
+// wait returns the exit of the process.
 func (p *process) wait(within time.Duration) error {
 	p.t.Helper()
 	select {
@@ -172,7 +172,7 @@ func (w *deltaWatch) send(req *discoveryv3.DeltaDiscoveryRequest) {
 	}
 }
 
-// next returns what the next response adds or changes, and removes, and acknowledges it.
+// next returns the names that the next response adds or changes, and those that it removes. It acknowledges it.
 func (w *deltaWatch) next() (changed, removed []string) {
 	w.t.Helper()
 	resp, err := w.stream.Recv()
@@ -216,7 +216,7 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 		t.Errorf("a required upstream is stale, and the readiness is %+v", r)
 	}
 
-	// It comes back with one change and one deletion: that, and no more, is pushed.
+	// It comes back with one change and one deletion: only these are pushed.
 	again := fakexds.Start(t, &fakexds.Server{}, source.Addr)
 	again.Set(entryType, hosts("a=a.example", "b=b2.example")...)
 	changed, removed := w.next()
@@ -271,7 +271,7 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	p := newProcess(t, "upstreams: [{name: files, file: {path: .}}]\ndownstream: {drainTimeout: 1m, LISTEN}\n")
 	p.start()
 	within(t, "it is ready", func() bool { return p.readiness().Ready })
-	// An operator's request that takes its time is waited for: some seconds, at the end.
+	// The shutdown waits some seconds for a slow request of an operator.
 	get := func(path string) string {
 		resp, err := http.Get("http://" + p.admin + path)
 		if err != nil {

@@ -24,7 +24,7 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 )
 
-// rawCodec sends what it is given as it is.
+// rawCodec sends bytes unchanged.
 type rawCodec struct{ encoding.CodecV2 }
 
 func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -35,8 +35,7 @@ func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// hostile is a server whose answer for ServiceEntries is what it is told to send, and which
-// has nothing else.
+// hostile is a server that sends a given answer for ServiceEntries, and empty answers for other types.
 type hostile struct {
 	addr   string
 	delta  bool
@@ -128,14 +127,14 @@ func field(number protowire.Number, value []byte) []byte {
 func huge(number protowire.Number, n int, inner ...[]byte) mem.BufferSlice {
 	begin := bytes.Join(inner, nil)
 	out := mem.BufferSlice{mem.SliceBuffer(append(head(number, n), begin...))}
-	chunk := mem.SliceBuffer(bytes.Repeat([]byte("a"), mib)) // which is in memory once
+	chunk := mem.SliceBuffer(bytes.Repeat([]byte("a"), mib)) // one copy in memory for all uses
 	for n -= len(begin); n > len(chunk); n -= len(chunk) {
 		out = append(out, chunk)
 	}
 	return append(out, chunk[:n])
 }
 
-// again returns about n bytes of a field over and over.
+// again repeats a field to about n bytes.
 func again(n int, field []byte) (out mem.BufferSlice) {
 	chunk := mem.SliceBuffer(bytes.Repeat(field, mib/len(field)))
 	for ; n > 0; n -= len(chunk) {
@@ -184,7 +183,7 @@ func (p *process) peak() int {
 const mib = 1 << 20
 
 // TestAResponseIsInMemoryOnce_C15 sends responses of 250 MiB, just below the default limit.
-// The rest of the relay has 45 MiB, and what is refused leaves some garbage.
+// The rest of the relay needs 45 MiB, and refused resources leave some garbage.
 func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector takes memory of its own: make unit runs this without it, too")
@@ -227,8 +226,7 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 	}
 }
 
-// TestResponsesOfAllUpstreamsAreBoundedTogether_C15 has three servers answer with 250 MiB at
-// the same time.
+// TestResponsesOfAllUpstreamsAreBoundedTogether_C15: three servers answer with 250 MiB at the same time.
 func TestResponsesOfAllUpstreamsAreBoundedTogether_C15(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector takes memory of its own: make unit runs this without it, too")

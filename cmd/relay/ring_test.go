@@ -11,9 +11,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// TestRingsOfRelaysAreSafe: three relays mirror one another in a ring, into which a source
-// feeds. Everybody has what the source has, from the source; what comes back is left out,
-// and what the source deletes does not live on in the ring.
+// TestRingsOfRelaysAreSafe: three relays mirror one another in a ring with one source. All serve the resources of the
+// source, leave out those that come back, and delete those that the source deletes.
 func TestRingsOfRelaysAreSafe(t *testing.T) {
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	body := versionedKinds()[kind]

@@ -39,7 +39,7 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// check returns what a schema finds in a config.
+// check returns the mistakes that a schema finds in a config.
 func check(t *testing.T, s *jsonschema.Schema, text []byte) error {
 	t.Helper()
 	b, err := yaml.YAMLToJSON(text)
@@ -71,7 +71,7 @@ func TestTheSchemaAcceptsEverySampleAndExample(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 			cfg, refused := config.Parse(path, text, relay.Sources()...)
-			if refused != nil && bytes.Contains(text, []byte("<")) { // it has placeholders
+			if refused != nil && bytes.Contains(text, []byte("<")) { // the config has placeholders
 				return nil
 			}
 			if refused != nil {

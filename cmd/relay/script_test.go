@@ -55,9 +55,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// freePorts returns ports on which nobody listens. They are from below the range from
-// which the system hands out ports by itself, so that nothing else takes them meanwhile
-// but by choice.
+// freePorts returns free ports. They are below the range from which the system assigns ports, so that no other process
+// gets them by chance.
 func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range 1000 {
@@ -78,8 +77,7 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	return nil
 }
 
-// given are the ports that freePorts has returned, or tried: what they are for, in tests that
-// run at the same time, may not listen yet.
+// given are the ports that freePorts has returned or tried. Other tests may not listen on theirs yet.
 var given sync.Map
 
 // eventually waits until ok returns true.
@@ -97,13 +95,12 @@ func eventually(ts *testscript.TestScript, what string, ok func(context.Context)
 	}
 }
 
-// waitReady ADMIN waits until the relay with that admin address is ready and has nothing
-// to complain about.
+// waitReady ADMIN waits until the relay with that admin address is ready and not degraded.
 func waitReady(ts *testscript.TestScript, neg bool, args []string) {
 	waitReadiness(ts, neg, args, func(r admin.Readiness) bool { return r.Ready && len(r.Reasons) == 0 })
 }
 
-// waitDegraded ADMIN waits until the relay is ready and something is amiss.
+// waitDegraded ADMIN waits until the relay is ready and degraded.
 func waitDegraded(ts *testscript.TestScript, neg bool, args []string) {
 	waitReadiness(ts, neg, args, func(r admin.Readiness) bool { return r.Ready && len(r.Reasons) > 0 })
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestAnAddressThatIsTakenIsAnErrorOfItsField: the operator can look up the field.
+// TestAnAddressThatIsTakenIsAnErrorOfItsField, so that the operator finds the field.
 func TestAnAddressThatIsTakenIsAnErrorOfItsField(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"meshrelay/state/local"
 )
 
-// TestWhoWaitsForTheStateOfARunningRelayIsToldSo: the relay that uses the state takes its time to copy it.
+// TestWhoWaitsForTheStateOfARunningRelayIsToldSo while the relay copies it.
 func TestWhoWaitsForTheStateOfARunningRelayIsToldSo(t *testing.T) {
 	dir, yaml := t.TempDir(), filepath.Join(t.TempDir(), "east.yaml")
 	const entry = "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: db, namespace: shop}, spec: {hosts: [db.example.com]}}\n"

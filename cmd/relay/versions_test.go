@@ -27,7 +27,7 @@ import (
 	"meshrelay/relay"
 )
 
-// running is a relay within the test.
+// running is a relay inside the test process.
 type running struct{ xds, admin string }
 
 // runRelay runs a relay over upstreams, given as YAML, until the test ends, and waits until
@@ -104,7 +104,7 @@ func within(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// listerConfig asks for one kind under the given type URLs.
+// listerConfig requests one kind under the given type URLs.
 func (r running) listerConfig(kind mirror.Kind, typeURLs ...string) lister.Config {
 	return lister.Config{
 		Server: r.xds, Kinds: []selection.Kind{{Kind: kind, TypeURLs: typeURLs}}, Timeout: 30 * time.Second,
@@ -114,7 +114,7 @@ func (r running) listerConfig(kind mirror.Kind, typeURLs ...string) lister.Confi
 	}
 }
 
-// versionedKinds are the kinds that have several API versions, with something of each.
+// versionedKinds are the kinds that have several API versions, with a resource of each.
 func versionedKinds() map[mirror.Kind]proto.Message {
 	return map[mirror.Kind]proto.Message{
 		{Group: "networking.istio.io", Kind: "ServiceEntry"}: &networking.ServiceEntry{
@@ -128,8 +128,8 @@ func versionedKinds() map[mirror.Kind]proto.Message {
 	}
 }
 
-// TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13 is the matrix of sources
-// that answer one API version, or all, and of clients that ask for one.
+// TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13 is the matrix of sources that answer one API version, or
+// all, and of clients that request one.
 func TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13(t *testing.T) {
 	versions := []string{"v1", "v1beta1", "v1alpha3"}
 	for _, answers := range [][]string{{"v1alpha3"}, {"v1beta1"}, {"v1"}, versions} {
@@ -160,8 +160,8 @@ func TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13(t *testing.T) 
 	}
 }
 
-// TestUpgradeOfASourceInMidStreamIsNoDeletion_C1: the old version goes empty, and the new
-// one fills a moment later, on one stream and across a reconnect.
+// TestUpgradeOfASourceInMidStreamIsNoDeletion_C1: the old version becomes empty, and the new one gets the resources a
+// moment later, on one stream and across a reconnect.
 func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	old, cur := kind.TypeURL("v1alpha3"), kind.TypeURL("v1")
@@ -217,7 +217,7 @@ func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 					break
 				}
 			}
-			// And what is deleted then is gone.
+			// Later deletions are carried out.
 			source.Set(cur, fakexds.MCP("shop/c", body))
 			source.Push(cur)
 			for range 2 {

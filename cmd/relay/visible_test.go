@@ -18,8 +18,7 @@ import (
 
 const evil = "a\x1b]0;pwned\x07\x1b[31m\u009b2J\x7f\u202eb"
 
-// TestNothingThatIsPrintedSteersTheTerminal: whatever a server, or what has the port of one,
-// gives, and in whatever format.
+// TestNothingThatIsPrintedSteersTheTerminal, whatever a server or another process on its port sends, in any format.
 func TestNothingThatIsPrintedSteersTheTerminal(t *testing.T) {
 	source := fakexds.Start(t, &fakexds.Server{})
 	entry := func(host string) fakexds.Resource {
@@ -53,7 +52,7 @@ func TestNothingThatIsPrintedSteersTheTerminal(t *testing.T) {
 		}
 		return out.String() + errs.String()
 	}
-	// A name twice is an error that shows it; once it is printed.
+	// A name that is sent twice is in an error; a single one is in the output.
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	for _, twice := range []bool{false, true} {
 		resources := []fakexds.Resource{entry("a.example")}

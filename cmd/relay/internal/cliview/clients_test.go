@@ -13,7 +13,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// TestCommandsAreNamedInPlaceOfAVersion: that in their node is what istiods want of a client.
+// TestCommandsAreNamedInPlaceOfAVersion: the version in their node is only what istiods demand.
 func TestCommandsAreNamedInPlaceOfAVersion(t *testing.T) {
 	tool := adsclient.Node(adsclient.NodeConfig{Name: downstream.ToolName, Namespace: "istio-system", IP: "127.0.0.1"})
 	clients := []downstream.ClientStatus{

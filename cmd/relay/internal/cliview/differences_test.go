@@ -10,8 +10,7 @@ import (
 	"meshrelay/internal/kube"
 )
 
-// Each command that prints differences prints some of many, tells how many it leaves out, and prints all when
-// that is asked for.
+// Each command that prints differences bounds them, prints how many it leaves out, and prints all with --limit 0.
 func TestDifferencesAreBoundedAndTheRestIsCounted(t *testing.T) {
 	const n = 500
 	var before, after []kube.Object

@@ -40,8 +40,8 @@ func TestEventsAreLines(t *testing.T) {
 	}
 }
 
-// TestEventsHaveTheShortNamesOfOtherCommands: POD.NAMESPACE of a client, and a name without its empty
-// namespace. Whole IDs are in the wide format.
+// TestEventsHaveTheShortNamesOfOtherCommands: POD.NAMESPACE of a client, and no slash for an empty namespace. The
+// wide format has full IDs.
 func TestEventsHaveTheShortNamesOfOtherCommands(t *testing.T) {
 	r := &events.Resources{}
 	r.Note(events.Addition, mirror.Key{Kind: mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "GatewayClass"}, Name: "shop"})

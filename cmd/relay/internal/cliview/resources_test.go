@@ -127,7 +127,7 @@ func TestJSONIsAListOrOneObject(t *testing.T) {
 	}
 }
 
-// The list is written in pieces; it is that of the encoder.
+// The list is written in pieces, and equals the output of the encoder.
 func TestJSONListIsIndentedAsAWhole(t *testing.T) {
 	for _, all := range [][]selection.Group{nil, groups(t)} {
 		got := printed(t, all, ResourceOptions{Format: JSON})
@@ -221,7 +221,7 @@ func TestWatchers(t *testing.T) {
 	}
 }
 
-// full is a terminal that is gone.
+// full is a closed terminal.
 type full struct{}
 
 var errFull = errors.New("full")

@@ -79,8 +79,7 @@ func TestAnswersToAllSpellingsAreUnited_C1(t *testing.T) {
 	}
 }
 
-// TestARelayIsAskedForOneSpellingOfAKind: it has every kind under each of them, and each would be all of
-// it once more.
+// TestARelayIsAskedForOneSpellingOfAKind: it sends the same resources for each spelling.
 func TestARelayIsAskedForOneSpellingOfAKind(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{Relay: true})
 	s.Set(seV1, entry("shop/b", "b.example.com"))
@@ -169,7 +168,7 @@ func TestAnInterruptedListIsAnError(t *testing.T) {
 	}
 }
 
-// watching is a Watch under way.
+// watching is a running Watch.
 type watching struct {
 	events  chan string
 	notices chan error

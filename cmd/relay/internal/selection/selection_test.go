@@ -52,7 +52,7 @@ func TestEverySpellingIsAskedFor_C1(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	// A type URL stands for itself, and joins what a word brings.
+	// A type URL selects itself, and is united with the type URLs of a word.
 	got = parse(t, "x", "networking.istio.io/v1alpha3/ServiceEntry").Kinds()[0].TypeURLs
 	if d := cmp.Diff(want[2:], got); d != "" {
 		t.Errorf("-want +got:\n%s", d)

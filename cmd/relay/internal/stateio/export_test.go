@@ -33,7 +33,7 @@ import (
 	"meshrelay/upstreams/xds"
 )
 
-// received returns a resource as an istiod gives it to the relay "hub".
+// received returns a resource as the relay "hub" gets it from an istiod.
 func received(t *testing.T, source, cluster, kind, name string, body proto.Message, change func(*mcp.Metadata)) state.Record {
 	t.Helper()
 	info := mirror.MatchKinds(kind)[0]
@@ -96,7 +96,7 @@ func exampleState(t *testing.T, dir string) map[string][]state.Record {
 	return all
 }
 
-// merged returns the merged view of a config's upstreams.
+// merged returns the merged resources of a config's upstreams.
 func merged(t *testing.T, cfg *config.Config, fill func(a *mirror.Aggregate, sources []mirror.Source) func(context.Context) error) map[mirror.Key]*mirror.Resource {
 	t.Helper()
 	aggregate := mirror.NewAggregate()
@@ -129,8 +129,8 @@ func merged(t *testing.T, cfg *config.Config, fill func(a *mirror.Aggregate, sou
 	return out
 }
 
-// A relay serves an export as it served the kept state: Equal, with the same source and cluster.
-// The provenance has no earlier relays, because the content was written down here.
+// A relay serves an export as it served the state: resources are Equal, with the same source and cluster. The
+// provenance has no earlier relays, because files have none.
 func TestExportedStateIsServedAsItWasKept(t *testing.T) {
 	for _, withConfig := range []bool{true, false} {
 		t.Run(fmt.Sprint("with the config: ", withConfig), func(t *testing.T) {
@@ -252,8 +252,8 @@ func TestResourcesThatAFileUpstreamWouldNotReadAreNamed(t *testing.T) {
 	}
 }
 
-// An export of a damaged state has the upstreams that were found, and no others: a config with
-// empty upstreams would serve that.
+// An export of a damaged state has only the upstreams that were found: a config with empty upstreams would delete
+// their resources at clients.
 func TestOfADamagedStateOnlyWhatWasFoundIsExported(t *testing.T) {
 	dir := t.TempDir()
 	original := filepath.Join(dir, "relay.yaml")
@@ -308,7 +308,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	}
 }
 
-// TestAnExportStaysInItsDirectory: a name in a forged state file is no path.
+// TestAnExportStaysInItsDirectory, even if a forged state file has a path as a name.
 func TestAnExportStaysInItsDirectory(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")

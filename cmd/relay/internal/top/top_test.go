@@ -34,7 +34,7 @@ func client(i int, bytes, nacks uint64, rejected string) downstream.ClientStatus
 	}
 }
 
-// snapshot is that of a relay where something is wrong.
+// snapshot is the Snapshot of a relay with problems.
 func snapshot(clients int) Snapshot {
 	s := Snapshot{
 		At:      noon,
@@ -60,7 +60,7 @@ func snapshot(clients int) Snapshot {
 	return s
 }
 
-// press returns the model after keys.
+// press returns the model after some keys.
 func press(m tea.Model, keys ...tea.KeyPressMsg) tea.Model {
 	for _, k := range keys {
 		m, _ = m.Update(k)
@@ -146,7 +146,7 @@ func openPTY(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// screenText collects what a terminal is sent.
+// screenText collects the output to a terminal.
 type screenText struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
