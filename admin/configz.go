@@ -88,7 +88,7 @@ func matchKinds(present []mirror.Kind, word string) ([]mirror.Kind, error) {
 	return out, nil
 }
 
-// mesh writes the merged MeshConfig: that of the first upstream that has one.
+// mesh writes the MeshConfig of the first upstream that has one.
 func (d *Debug) mesh(w io.Writer, _ url.Values) error {
 	list := d.views.Resources.List(mirror.MeshConfig, "")
 	if len(list) == 0 {

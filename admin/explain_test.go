@@ -33,8 +33,8 @@ func TestConflictsAreListed(t *testing.T) {
 	}
 }
 
-// explained has three upstreams with one ServiceEntry: rules have changed that of east, that of west is shadowed, and
-// that of the third is left out.
+// explained has three upstreams with copies of one ServiceEntry. East's copy is rewritten, west's is shadowed, and the
+// third is left out.
 func explained(t *testing.T) *fixture {
 	f := newFixture(t, Config{})
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}

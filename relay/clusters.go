@@ -71,7 +71,7 @@ func (r *Relay) applyClusters() error {
 	return nil
 }
 
-// upstreams returns the status of each upstream. Found clusters are marked as such.
+// upstreams returns the status of each upstream. It sets Found for found clusters.
 func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.Status()) }
 
 // backup writes a copy of the state and of the list of found clusters.

@@ -134,7 +134,7 @@ func TestAPlanLeavesOutWhatChangesMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	planned := entries(t, func(int) string { return "new.example" }, 1)
-	r.serves = planned // 1 has become what is planned, and 2 is gone
+	r.serves = planned // 1 is as planned, and 2 is gone
 	now, next, err := relay.Differing(t.Context(), r, versions, planned)
 	if err != nil {
 		t.Fatal(err)

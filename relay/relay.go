@@ -195,7 +195,7 @@ func (r *Relay) pushChanges() error {
 	})
 }
 
-// changer returns the upstream to which the pusher counts a change of copies: that of the first copy.
+// changer returns the upstream to which the pusher counts a change of copies: the upstream of the first copy.
 func changer(c mirror.Change) string {
 	switch {
 	case c.Resolution != nil:

@@ -48,7 +48,7 @@ func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 	return cmd
 }
 
-// ordered gives an order, and describes what it did.
+// ordered gives an order, and describes its effect.
 func ordered(ctx context.Context, c admin.Client, upstream, verb string, o intake.Order) (string, error) {
 	s, err := c.Order(ctx, upstream, verb, o)
 	return view.Ordered(s, verb, o), err

@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector tells that the race detector is linked in, which takes memory of its own.
+// raceDetector reports whether the race detector is linked in. It needs memory.
 const raceDetector = false

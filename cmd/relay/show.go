@@ -84,7 +84,7 @@ type overview struct {
 	} `json:"conflicts"`
 }
 
-// ask asks a relay for all but the conflicts.
+// ask reads all fields but Conflicts from a relay.
 func (all *overview) ask(ctx context.Context, c admin.Client) (err error) {
 	if all.Version, err = c.Version(ctx); err == nil {
 		all.Readiness, err = c.Ready(ctx)

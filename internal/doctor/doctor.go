@@ -81,7 +81,7 @@ func Count(all []Finding, level Level) (n int) {
 
 // Check is one check, or several that run one after the other.
 type Check struct {
-	// Name says what is checked. Upstream and Clusters are set in the findings.
+	// Name describes the check. Upstream and Clusters are set in the findings.
 	Name, Upstream, Clusters string
 	Run                      func(ctx context.Context) []Finding
 }

@@ -92,7 +92,7 @@ func Socket(field, path string) []Finding {
 	return found
 }
 
-// perResource is the memory that a resource needs, and process that of a relay without resources, in bytes.
+// perResource is the memory of one resource, and process the memory of a relay without resources, in bytes.
 const (
 	perResource = 1300
 	process     = 64 << 20

@@ -15,7 +15,7 @@ import (
 	"meshrelay/internal/certfile"
 )
 
-// soonShare: a certificate is to be renewed before the last 1/soonShare of its life.
+// soonShare limits the life of a certificate: in its last 1/soonShare there is a warning.
 const soonShare = 10
 
 // Server is a gRPC server as a client reaches it.

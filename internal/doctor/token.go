@@ -14,7 +14,7 @@ import (
 const (
 	// maxToken bounds a token, in bytes.
 	maxToken = 64 << 10
-	// soonToken: a token is to be renewed so long before its end. maxSkew is how far clocks may differ.
+	// soonToken is how long before the end of a token there is a warning. maxSkew is how far clocks may differ.
 	soonToken = 5 * time.Minute
 	maxSkew   = time.Minute
 )
