@@ -6,10 +6,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// acks are the acknowledgements that wait for the writer, acksWaiting at most. A stream that has none
-// waiting holds no room for them.
+// acks are the acknowledgements that wait for the writer, acksWaiting at most. It allocates nothing
+// while none waits.
 type acks struct {
-	more chan struct{} // one slot: some wait
+	more chan struct{} // one slot: some acknowledgement waits
 
 	mu      sync.Mutex
 	waiting []proto.Message
@@ -17,7 +17,7 @@ type acks struct {
 
 func newAcks() *acks { return &acks{more: make(chan struct{}, 1)} }
 
-// add adds an acknowledgement, and reports false when there are too many. It never waits.
+// add adds an acknowledgement, and returns false when there are too many. It does not block.
 func (a *acks) add(m proto.Message) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -29,7 +29,7 @@ func (a *acks) add(m proto.Message) bool {
 	return true
 }
 
-// next takes the oldest acknowledgement, nil when there is none. While others wait, more is ready again.
+// next takes the oldest acknowledgement, or nil. While others wait, more is ready again.
 func (a *acks) next() (m proto.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,14 +11,14 @@ import (
 // AddressStatus is the state of one address of a Client.
 type AddressStatus struct {
 	Address string `json:"address"`
-	// Active: responses of this address are used.
+	// Active: the stream to this address is in use.
 	Active bool `json:"active"`
 	// LastError is why the last stream or probe ended, empty when the address works.
 	LastError string `json:"lastError,omitempty"`
 	// LastAttempt is when the last stream or probe began.
 	LastAttempt time.Time `json:"lastAttempt,omitzero"`
-	// HealthySince is when the stream had an answer for every type, or a probe its answer. Zero
-	// when the address is not known to work.
+	// HealthySince is when a stream had an answer for every type, or a probe its answer. Zero: the
+	// address is not known to work.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 }
 
@@ -30,7 +30,7 @@ func (c *Client) Addresses() []AddressStatus {
 	return slices.Clone(h.addresses)
 }
 
-// Switches returns how often responses came from another address than before.
+// Switches returns how often the stream moved to another address.
 func (c *Client) Switches() uint64 {
 	c.health.mu.Lock()
 	defer c.health.mu.Unlock()
@@ -42,8 +42,8 @@ type addressHealth struct {
 	mu        sync.Mutex
 	addresses []AddressStatus
 	switches  uint64
-	// answered is the address of the last response, -1 before the first one. lost is why its
-	// stream ended, where a stream to another address may follow.
+	// answered is the address of the last response, -1 before the first. lost is why its stream
+	// ended.
 	answered int
 	lost     error
 }
@@ -56,7 +56,7 @@ func newAddressHealth(addresses []string) *addressHealth {
 	return h
 }
 
-// tried notes that a stream or a probe begins.
+// tried notes the start of a stream or a probe.
 func (h *addressHealth) tried(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,7 +75,7 @@ func (h *addressHealth) connected(i int, log *slog.Logger) {
 	h.answered, h.lost = i, nil
 }
 
-// works notes that a stream has an answer for every type, or a probe its answer.
+// works notes that an address works: its stream has an answer for every type, or its probe has one.
 func (h *addressHealth) works(i int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,7 +100,7 @@ func (h *addressHealth) streamEnded(i int, err error) {
 	h.addresses[i].fail(err)
 }
 
-// probeEnded notes the end of a probe, and why it failed, if it did.
+// probeEnded notes the end of a probe. err is nil if the probe was cancelled.
 func (h *addressHealth) probeEnded(i int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,14 +116,14 @@ func (a *AddressStatus) fail(err error) {
 	}
 }
 
-// route is the order in which addresses are tried, by number: 0 is the preferred one. A round
-// tries each address once.
+// route is the order in which addresses are tried, by number; 0 is the preferred one. A round tries
+// each once.
 type route struct {
 	addresses int
-	rest      []int // of the present round
+	rest      []int // of this round
 }
 
-// next returns the address to try. It begins a new round where the last one is over.
+// next returns the address to try. After a round it begins another.
 func (r *route) next() int {
 	if r.over() {
 		r.begin()
@@ -133,10 +133,10 @@ func (r *route) next() int {
 	return i
 }
 
-// over reports whether each address of the present round was tried.
+// over reports whether the round is over.
 func (r *route) over() bool { return len(r.rest) == 0 }
 
-// begin begins a new round with the addresses given. The others follow, preferred ones first.
+// begin begins a round with these addresses. The others follow, preferred ones first.
 func (r *route) begin(first ...int) {
 	for i := range r.addresses {
 		if !slices.Contains(first, i) {

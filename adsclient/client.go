@@ -21,87 +21,88 @@ type Protocol string
 
 // The protocols.
 const (
-	// Auto uses delta towards another relay and SotW towards everything else: an
-	// istiod's delta re-sends everything on each push (PROTOCOL C14).
+	// Auto uses delta with another relay and SotW with all other servers: an istiod's delta sends
+	// everything again on each push (PROTOCOL C14).
 	Auto  Protocol = "auto"
 	SotW  Protocol = "sotw"
 	Delta Protocol = "delta"
 )
 
-// Config configures a Client, which may call its functions from several goroutines at once.
+// Config configures a Client. The Client may call the functions from several goroutines at once.
 type Config struct {
 	// Addresses are host:port, the preferred first.
 	Addresses []string
 	Protocol  Protocol
 	// Node is called for each stream.
 	Node func() *corev3.Node
-	// TypeURLs returns the types to subscribe to, at least one, in the order of the requests. It
-	// is called for each stream. relay: the server is another relay, which serves every kind
-	// under every version; the first type is the same.
+	// TypeURLs returns the types to subscribe to, at least one, in the order of the requests. It is
+	// called for each stream. relay: the server is another relay, which serves every kind under
+	// every version. The first type must be the same in both cases.
 	TypeURLs func(relay bool) []string
-	// MeetFirst: a SotW stream asks for one type, and for the others when the server has told
-	// whether it is a relay, or 10 s later. A delta stream always does so.
+	// MeetFirst: a SotW stream first asks for one type. It asks for the others when it knows
+	// whether the server is a relay, or after 10 s. A delta stream always does so.
 	MeetFirst bool
-	// Names returns the names to ask for of a type, and no stream opens while there are none. It
-	// is called for each stream and after each Resubscribe. Servers answer names in parts, so no
-	// response is Complete. It needs the protocol SotW: an istiod's delta loses deletions of
-	// names (PROTOCOL C14). Nil: the client asks for everything.
+	// Names returns the names to ask for of a type. While there are none, no stream opens. It is
+	// called for each stream and after each Resubscribe. Servers answer names in parts, so no
+	// response is Complete. The protocol must be SotW: an istiod's delta loses deletions of names
+	// (PROTOCOL C14). If Names is nil, the client asks for everything.
 	Names func(typeURL string) []string
 	// Name is the name of this relay in provenance paths, empty for none. See SameNameError.
 	Name string
-	// Met is called with the server's headers before any response of their stream is handled,
-	// unless they come late. It may run while a method of the Handler does. It may be nil.
+	// Met is called with the server's headers, normally before the first response of the stream is
+	// handled. It may run at the same time as a method of the Handler. It may be nil.
 	Met func(Peer)
-	// Credentials secure the connections. They are needed.
+	// Credentials secure the connections. They are required.
 	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
-	// SyncTimeout is how long nothing may come while a type waits for its first answer on a
-	// stream. Each DATA frame of a response counts, so that a slow link has time. It does not
-	// apply with Names. Default: 30 s; negative: for ever.
+	// SyncTimeout is how long a stream may be silent while a type has no first answer. Each DATA
+	// frame counts, so that a slow link has time. It does not apply with Names. Default: 30 s;
+	// negative: for ever.
 	SyncTimeout time.Duration
 	// FailbackAfter is how long a preferred address must have worked again before the
 	// stream moves back to it. Default: 1 min; negative: it does not move back.
 	FailbackAfter time.Duration
-	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in
-	// memory once while it is handled. Default: 256 MiB.
+	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in memory
+	// once. Default: 256 MiB.
 	MaxResponseBytes int
 	// Gzip: the server may compress its responses.
 	Gzip bool
-	// ResyncInterval is how often, give or take a tenth, a SotW stream asks for
-	// everything again (PROTOCOL C4). Zero: never.
+	// ResyncInterval is how often, plus or minus a tenth, a SotW stream asks for everything again
+	// (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration
-	// MinBackoff and MaxBackoff bound the pause after a round of attempts, give or take half of
-	// it. The pause grows until a stream syncs, and from one stream that ends soon after its
-	// sync to the next. Defaults: 250 ms and 30 s.
+	// MinBackoff and MaxBackoff bound the pause after a round of attempts, plus or minus half of
+	// it. The pause grows until a stream syncs. It also grows while each stream ends soon after its
+	// sync. Defaults: 250 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
-	// DeniedBackoff is the least pause after the server refused our identity. Default: 10 s.
+	// DeniedBackoff is the shortest pause after the server refused the relay's identity. Default:
+	// 10 s.
 	DeniedBackoff time.Duration
 	Logger        *slog.Logger
 
-	// Tests set these. A stream that ends within soon of its sync has failed. onSync is called
-	// when every type was answered.
+	// Tests set these. A stream that ends within soon of its sync counts as failed. onSync is
+	// called when every type is answered.
 	keepalive      keepalive.ClientParameters
 	connectTimeout time.Duration
 	soon           time.Duration
 	onSync         func(address string)
 }
 
-// defaultMaxResponseBytes is some ten times what 10,000 large resources take.
+// defaultMaxResponseBytes is about ten times the size of 10,000 large resources.
 const defaultMaxResponseBytes = 256 << 20
 
 // endsSoon is the default of Config.soon.
 const endsSoon = 3 * time.Second
 
-// Phase is where a Client is in the life of a stream.
+// Phase is the phase of a stream.
 type Phase string
 
 // The phases.
 const (
-	Connecting   Phase = "connecting"   // a stream is being opened
-	Streaming    Phase = "streaming"    // the stream is open and has brought nothing yet
-	Connected    Phase = "connected"    // the stream has brought a response
+	Connecting   Phase = "connecting"   // a stream is opening
+	Streaming    Phase = "streaming"    // the stream is open, without a response yet
+	Connected    Phase = "connected"    // the stream has received a response
 	Disconnected Phase = "disconnected" // the stream has ended, or could not be opened
-	Denied       Phase = "denied"       // Disconnected, because the server refuses our identity
+	Denied       Phase = "denied"       // Disconnected, because the server refuses the relay's identity
 )
 
 // State is the state of the connection, for a Handler.
@@ -109,43 +110,42 @@ type State struct {
 	Phase    Phase
 	Address  string
 	Protocol Protocol // once it is known
-	// Relay: the server is another relay. On a SotW stream that is known from the phase
-	// Connected on.
+	// Relay: the server is another relay. On a SotW stream, this is known from the phase Connected.
 	Relay bool
-	// Err is why, with what to do about it, in the phases Disconnected and Denied.
+	// Err is the error, with a cure, in the phases Disconnected and Denied.
 	Err error
-	// Answered: in the phases Disconnected and Denied, the stream had brought responses. Its
-	// end is routine until reconnecting fails: servers limit the age of connections
-	// (PROTOCOL C18).
+	// Answered: in the phases Disconnected and Denied, the stream had received responses. Its end
+	// is normal unless reconnecting fails: servers limit the age of connections (PROTOCOL C18).
 	Answered bool
 }
 
-// Handler receives the responses of a Client, which calls one method at a time.
+// Handler receives the responses of a Client. The Client calls one method at a time.
 type Handler interface {
-	// HandleResponse is called for each response before it is acknowledged. It uses the good
-	// part of the response, and its error becomes the text of a NACK (PROTOCOL C7). It must not
-	// keep any of the response's bytes.
+	// HandleResponse is called for each response before it is acknowledged. It uses the good part
+	// of the response. Its error becomes the text of a NACK (PROTOCOL C7). It must not keep any
+	// bytes of the response.
 	HandleResponse(*Response) error
-	// ResumeVersions returns the versions of the held resources of a type, by name: the
+	// ResumeVersions returns the versions of the held resources of a type, by name. They are the
 	// initial_resource_versions of a new delta stream.
 	ResumeVersions(typeURL string) map[string]string
-	// HandleState is called for every change of the connection.
+	// HandleState is called for each change of the connection.
 	HandleState(State)
 }
 
-// Client keeps a stream alive. New makes it, Run runs it.
+// Client keeps a stream open.
 type Client struct {
 	cfg     Config
 	handler Handler
 	log     *slog.Logger
 	health  *addressHealth
-	// sotwOnly has the addresses that are no relays, and noResume those that refused versions to
-	// resume from, until a stream to one fails before it brings anything.
+	// sotwOnly has the addresses of servers that are not relays. noResume has those that refused
+	// the versions to resume from. An address leaves both when a stream to it fails without a
+	// response.
 	sotwOnly, noResume map[string]bool
-	// namesChanged has an element when Names returns other names, and repeat one when the present
-	// stream has to ask for everything again.
+	// namesChanged has an element when Names returns other names, and repeat when the stream has to
+	// ask for everything again.
 	namesChanged, repeat chan struct{}
-	// leftOut has, by type, why the client does not ask for all names. Run and the writer of the
+	// leftOut has, by type, why the client does not ask for some names. Run and the writer of the
 	// present stream use it in turn.
 	leftOut map[string]string
 }
@@ -160,7 +160,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	case cfg.Protocol != Auto && cfg.Protocol != SotW && cfg.Protocol != Delta:
 		return nil, fmt.Errorf("adsclient: protocol %q: want %s, %s or %s", cfg.Protocol, Auto, SotW, Delta)
 	case cfg.MaxResponseBytes < 0 || cfg.MaxResponseBytes > math.MaxInt32:
-		return nil, fmt.Errorf("adsclient: responses of %d bytes: want 1 to %d, which is what gRPC can frame", cfg.MaxResponseBytes, math.MaxInt32)
+		return nil, fmt.Errorf("adsclient: responses of %d bytes: want 1 to %d, the largest that gRPC can frame", cfg.MaxResponseBytes, math.MaxInt32)
 	case cfg.Names != nil && cfg.Protocol != SotW:
 		return nil, fmt.Errorf("adsclient: protocol %s: names need %s", cfg.Protocol, SotW)
 	case cfg.Credentials == nil:
@@ -183,7 +183,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	}, nil
 }
 
-// Run connects and reconnects until ctx ends, and then returns nil. It is called once.
+// Run connects and reconnects until ctx ends. Then it returns nil. It is called once.
 func (c *Client) Run(ctx context.Context) error {
 	pause := newPauses(c.cfg.MinBackoff, c.cfg.MaxBackoff, c.cfg.DeniedBackoff)
 	way := route{addresses: len(c.cfg.Addresses)}
@@ -205,7 +205,7 @@ func (c *Client) Run(ctx context.Context) error {
 			state.Phase, pause.refused = Denied, true
 		}
 		c.health.streamEnded(i, state.Err)
-		wait := rand.N(max(c.cfg.MinBackoff, 1)) // many clients may come from a server that went away
+		wait := rand.N(max(c.cfg.MinBackoff, 1)) // spreads the clients of a server that went away
 		var moved *movedError
 		switch {
 		case errors.As(end.err, &moved):
@@ -232,9 +232,9 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// Relist makes the present stream ask for everything again, soon, once for several calls, and
-// does not wait. The answers have the mark Response.Relist. Without a stream, and with
-// Config.Names, it has no effect. Any goroutine may call it.
+// Relist makes the present stream ask for everything again, once for several calls. It does not
+// block. The answers have the mark Response.Relist. Without a stream, and with Config.Names, it has
+// no effect. Any goroutine may call it.
 func (c *Client) Relist() {
 	select {
 	case c.repeat <- struct{}{}:

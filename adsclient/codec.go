@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rawMessage receives a message as it is, in the buffers of gRPC.
+// rawMessage is a received message that is not decoded, in the buffers of gRPC.
 type rawMessage struct{ buffers mem.BufferSlice }
 
-// codec leaves received messages as they are and encodes requests as gRPC does.
+// codec does not decode received messages, and encodes requests as gRPC does.
 type codec struct{ encoding.CodecV2 }
 
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -24,8 +24,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// zipped leaves gzipped messages as they are, for unzip: gRPC's decompressor has a message in
-// memory twice.
+// zipped leaves gzipped messages to unzip: gRPC's decompressor has a message in memory twice.
 type zipped struct{ most int }
 
 // Type implements grpc.Decompressor.
@@ -35,15 +34,15 @@ func (zipped) Type() string { return "gzip" }
 func (z zipped) Do(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, int64(z.most)+1))
 	if err == nil && len(b) > z.most {
-		err = fmt.Errorf("it has more than %d bytes, which is a quarter of maxResponseBytes", z.most)
+		err = fmt.Errorf("it has more than %d compressed bytes, a quarter of maxResponseBytes", z.most)
 	}
 	return b, err
 }
 
-// gzipMagic begins what is gzipped, and no message: there is no such field.
+// gzipMagic begins gzipped data. No message begins so: there is no such field.
 var gzipMagic = []byte{0x1f, 0x8b}
 
-// unzip decompresses a message that zipped has left as it was, to limit bytes at most.
+// unzip decompresses a message, to limit bytes at most, unless it is not compressed.
 func (m *rawMessage) unzip(limit int, pool mem.BufferPool) error {
 	if len(m.buffers) == 0 || !bytes.HasPrefix(m.buffers[0].ReadOnlyData(), gzipMagic) {
 		return nil

@@ -17,19 +17,19 @@ import (
 
 // TLSFiles are files in PEM form. Each may be empty.
 type TLSFiles struct {
-	// CAFile has the roots to trust; those of the host when empty.
+	// CAFile has the roots to trust. If it is empty, those of the host.
 	CAFile string
 	// CertFile and KeyFile are the client certificate.
 	CertFile, KeyFile string
 }
 
-// Credentials returns TLS credentials. Each connection reads the files; while one of them can not be
-// used, connections use the last good ones.
+// Credentials returns TLS credentials. Each connection reads the files. While a file can not be
+// used, connections use the last good files.
 func (f TLSFiles) Credentials() credentials.TransportCredentials {
 	return &fileCredentials{TransportCredentials: credentials.NewTLS(nil), files: f}
 }
 
-// Check returns the error of a file that can not be used now.
+// Check returns an error if a file can not be used now.
 func (f TLSFiles) Check() error {
 	_, err := f.Config()
 	return err
@@ -55,13 +55,13 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// fileCredentials are credentials over files.
+// fileCredentials implements TLSFiles.Credentials.
 type fileCredentials struct {
-	credentials.TransportCredentials // for all but the handshake
+	credentials.TransportCredentials // for everything except the handshake
 	files                            TLSFiles
 
 	mu   sync.Mutex
-	good credentials.TransportCredentials // nil before the first
+	good credentials.TransportCredentials // nil until the files were good once
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
@@ -82,12 +82,11 @@ func (c *fileCredentials) ClientHandshake(ctx context.Context, authority string,
 	return good.ClientHandshake(ctx, authority, conn)
 }
 
-// Clone implements credentials.TransportCredentials. The files are the same for all.
+// Clone implements credentials.TransportCredentials. All clones share the files.
 func (c *fileCredentials) Clone() credentials.TransportCredentials { return c }
 
-// TokenFile returns credentials that send the token in a file as a bearer token. The
-// file is read for each stream, so that a rotated token is used from then on
-// (PROTOCOL C19). The token is not sent without TLS.
+// TokenFile returns credentials that send the token in a file as a bearer token. Each stream reads
+// the file, so that it uses a rotated token (PROTOCOL C19). The token is not sent without TLS.
 func TokenFile(path string) credentials.PerRPCCredentials { return tokenFile(path) }
 
 type tokenFile string

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// field is the head of a field of a message. Its value follows, in length bytes; the value of a
-// varint or a group was read, and has none. size is the whole field.
+// field is the head of a field of a message. Its value follows, in length bytes. length is 0 for a
+// varint or a group, which was read already. size is that of the whole field.
 type field struct {
 	number       protowire.Number
 	typ          protowire.Type
@@ -21,21 +21,20 @@ type field struct {
 
 func (f field) delimited() bool { return f.typ == protowire.BytesType }
 
-// cursor reads an encoded message that is spread over buffers. (wire.Cursor needs it in one
-// piece.)
+// cursor reads an encoded message that is spread over buffers. (wire.Cursor needs one buffer.)
 type cursor struct {
 	buffers mem.BufferSlice
-	here    []byte // what is left of the present buffer
-	left    int    // bytes from here to the end of the message
-	scratch []byte // holds what bytes returns, where that is spread over buffers
+	here    []byte // the rest of the present buffer
+	left    int    // bytes to the end of the message
+	scratch []byte // for bytes that are spread over buffers
 }
 
 func newCursor(buffers mem.BufferSlice) *cursor {
 	return &cursor{buffers: buffers, left: buffers.Len()}
 }
 
-// each calls read for each field of the message, and skips what read leaves of the value. Of a
-// group, each of its parts is a field of the type StartGroupType.
+// each calls read for each field of the message, and skips the rest of the value. Each part of a
+// group is a field of the type StartGroupType.
 func (c *cursor) each(read func(field) error) error {
 	for groups := 0; c.left > 0 || groups > 0; {
 		f, err := c.head()
@@ -63,7 +62,7 @@ func (c *cursor) each(read func(field) error) error {
 	return nil
 }
 
-// within calls each for the next n bytes, as a message of its own.
+// within calls each for the next n bytes, as for a message.
 func (c *cursor) within(n int, read func(field) error) error {
 	outer := c.left - n
 	c.left = n
@@ -73,7 +72,7 @@ func (c *cursor) within(n int, read func(field) error) error {
 	return err
 }
 
-// head reads a tag and, of a field that has one, the length.
+// head reads a tag and the length, if the field has one.
 func (c *cursor) head() (f field, err error) {
 	start := c.left
 	tag, err := c.uvarint()
@@ -105,7 +104,7 @@ func (c *cursor) head() (f field, err error) {
 	return f, err
 }
 
-// fill makes here have something, where anything is left.
+// fill moves to the next buffer that is not empty, if here is.
 func (c *cursor) fill() {
 	for len(c.here) == 0 && len(c.buffers) > 0 {
 		c.here, c.buffers = c.buffers[0].ReadOnlyData(), c.buffers[1:]
@@ -124,7 +123,7 @@ func (c *cursor) ReadByte() (byte, error) {
 }
 
 func (c *cursor) uvarint() (uint64, error) {
-	if len(c.here) > 0 && c.here[0] < 0x80 && c.left > 0 { // as most are
+	if len(c.here) > 0 && c.here[0] < 0x80 && c.left > 0 { // most are
 		v := c.here[0]
 		c.here, c.left = c.here[1:], c.left-1
 		return uint64(v), nil
@@ -136,7 +135,7 @@ func (c *cursor) uvarint() (uint64, error) {
 	return binary.ReadUvarint(c)
 }
 
-// skip skips n bytes, of those that are left.
+// skip skips the next n bytes.
 func (c *cursor) skip(n int) {
 	for c.left -= n; n > len(c.here); c.fill() {
 		n -= len(c.here)
@@ -145,8 +144,8 @@ func (c *cursor) skip(n int) {
 	c.here = c.here[n:]
 }
 
-// bytes returns the next n bytes, of those that are left, in one piece. They are copied only
-// when they are spread over buffers, to where the next call copies to, too.
+// bytes returns the next n bytes. It copies them to scratch only if they are spread over buffers.
+// The next call may overwrite scratch.
 func (c *cursor) bytes(n int) []byte {
 	if c.fill(); n <= len(c.here) {
 		b := c.here[:n:n]
@@ -162,7 +161,7 @@ func (c *cursor) bytes(n int) []byte {
 	return slices.Clip(c.scratch)
 }
 
-// text returns the next n bytes, unless these are more than most.
+// text returns the next n bytes, or an error if n is above most.
 func (c *cursor) text(what string, n, most int) (string, error) {
 	if n > most {
 		return "", fmt.Errorf("its %s has %d bytes, and %d are the most", what, n, most)

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// pingAfter and pingTimeout keep a connection alive, and notice within 40 s that it is
-	// dead. istiod ends connections that ping more often than every 15 s (PROTOCOL C17).
+	// pingAfter and pingTimeout keep a connection alive, and detect within 40 s that it is dead. An
+	// istiod ends connections that ping more often than every 15 s (PROTOCOL C17).
 	pingAfter   = 30 * time.Second
 	pingTimeout = 10 * time.Second
-	// connectTimeout bounds a connection attempt with all its handshakes.
+	// connectTimeout bounds a connection attempt, with its handshakes.
 	connectTimeout = 20 * time.Second
 	// maxHeaderBytes bounds the headers and trailers of a server.
 	maxHeaderBytes = 64 << 10
@@ -39,11 +39,10 @@ func (c *Client) connect(address string, pool *receiver) (*grpc.ClientConn, erro
 		experimental.WithBufferPool(pool),
 	}
 	if c.cfg.Gzip {
-		// For this connection: a registered compressor counts for the whole process.
+		// For this connection only: a registered compressor applies to the whole process.
 		opts = append(opts, grpc.WithDecompressor(zipped{c.cfg.MaxResponseBytes / 4})) //nolint:staticcheck // there is no other way
 	}
-	// passthrough: the dialer looks the name up, anew for each connection, and tries all
-	// addresses that it has.
+	// passthrough: the dialer resolves the name for each connection, and tries all its addresses.
 	conn, err := grpc.NewClient("passthrough:///"+address, slices.Concat(opts, c.cfg.DialOptions)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)

@@ -14,23 +14,24 @@ import (
 )
 
 const (
-	// maxErrorText bounds, in bytes, a server's words in errors and logs.
+	// maxErrorText bounds, in bytes, a server's text in errors and logs.
 	maxErrorText = 1 << 10
-	// speaksHTTP and hangsUp stand for what a library says of bytes that are no HTTP/2, and of none.
-	speaksHTTP = "an HTTP server answers there, and no server of xDS"
-	hangsUp    = "the server hangs up at once"
+	// speaksHTTP and hangsUp replace what gRPC says about bytes that are not HTTP/2, and about
+	// none.
+	speaksHTTP = "an HTTP server answers there, not an xDS server"
+	hangsUp    = "the server closes the connection at once"
 )
 
 var (
-	// errNotRelay ends the probe of a server that is no relay.
+	// errNotRelay ends the probe of a server that is not a relay.
 	errNotRelay = errors.New("server is not a relay")
-	errNoHeader = errors.New("the server ended the stream without a word")
-	errEnded    = errors.New("the server ended the stream, and gave no reason")
-	// errStalled ends a stream that was not answered and on which nothing moves.
+	errNoHeader = errors.New("the server ended the stream without an answer")
+	errEnded    = errors.New("the server ended the stream without a reason")
+	// errStalled ends a stream without progress before its first answers.
 	errStalled = errors.New("no progress")
 	// errNoStream ends the wait for a stream.
-	errNoStream = status.Error(codes.DeadlineExceeded, "no stream could be opened in time: the server accepts connections, and no streams")
-	// errUnread ends a stream whose server reads no more.
+	errNoStream = status.Error(codes.DeadlineExceeded, "no stream could be opened in time: the server accepts connections but no streams")
+	// errUnread ends a stream whose server has stopped reading.
 	errUnread = status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
 )
 
@@ -44,10 +45,10 @@ func (e *movedError) Error() string {
 	return fmt.Sprintf("left for %s, which is preferred and works again", e.address)
 }
 
-// Explain returns an error of a stream in plain words, with what to do about it where that is known.
+// Explain returns an error of a stream in plain words, with a cure if one is known.
 func Explain(err error) error { return explain(plain(err)) }
 
-// explain adds what to do about an error, where that is known, and bounds its text.
+// explain adds a cure to an error, if one is known, and bounds its text.
 func explain(err error) error {
 	if err == nil {
 		return nil
@@ -56,12 +57,12 @@ func explain(err error) error {
 	hint := ""
 	switch status.Code(err) {
 	case codes.Unauthenticated:
-		hint = "the server does not accept who we are: check tokenFile (audience istio-ca, not expired) or the client certificate, and that they are of a cluster that the server knows"
+		hint = "the server does not accept the relay's identity: check tokenFile (audience istio-ca, not expired) or the client certificate; they must be from a cluster that the server knows"
 	case codes.PermissionDenied:
 		if strings.Contains(err.Error(), "no view matches this client") {
-			return err // another relay has written all that there is to know
+			return err // the other relay has explained it
 		}
-		hint = "the server accepts who we are and refuses what we ask: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
+		hint = "the server knows the relay's identity and refuses the request: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
 	default:
 		if hint = handshakeHint(err.Error()); hint == "" {
 			return err
@@ -70,17 +71,16 @@ func explain(err error) error {
 	return fmt.Errorf("%w (%s)", err, hint)
 }
 
-// handshakeHint returns what to do about an error of TLS, or of its absence; empty for other
-// errors.
+// handshakeHint returns a cure for an error of TLS, or of missing TLS, else an empty text.
 func handshakeHint(text string) string {
 	for _, h := range [][2]string{
 		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or set plaintext: true"},
 		{speaksHTTP, "it may be the admin address of a relay: give the port for xDS"},
-		{hangsUp, "as a server that wants TLS does: give its port for plaintext, or set tls"},
+		{hangsUp, "it may expect TLS: give its port for plaintext, or set tls"},
 		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
-		{"certificate signed by unknown authority", "tls.caFile must have the root of the server's certificate"},
-		{"certificate is valid for", "tls.serverName is the name that the server's certificate must have"},
-		{"certificate has expired or is not yet valid", "renew the server's certificate, or look at the clocks"},
+		{"certificate signed by unknown authority", "tls.caFile must contain the root of the server's certificate"},
+		{"certificate is valid for", "set tls.serverName to a name in the server's certificate"},
+		{"certificate has expired or is not yet valid", "renew the server's certificate, or correct the clocks"},
 	} {
 		if strings.Contains(text, h[0]) {
 			return h[1]
@@ -89,8 +89,8 @@ func handshakeHint(text string) string {
 	return ""
 }
 
-// plain returns an error of gRPC without the frames that its layers put around the cause, as in
-// "connection refused" or "PermissionDenied: …". It keeps the code, and leaves other errors alone.
+// plain returns a gRPC error without the prefixes that its layers add, such as "connection refused"
+// or "PermissionDenied: …". It keeps the code. It returns other errors unchanged.
 func plain(err error) error {
 	grpc, ok := err.(interface{ GRPCStatus() *status.Status }) //nolint:errorlint // what wraps one has words of its own
 	if !ok {
@@ -107,7 +107,7 @@ func plain(err error) error {
 	cause = strings.Replace(strings.TrimPrefix(cause, "transport: "), "authentication handshake failed", "TLS handshake failed", 1)
 	if dial, ok := strings.CutPrefix(cause, "Error while dialing: "); ok {
 		cause = strings.TrimPrefix(dial, "dial tcp: ")
-		// The address stands before the error: "dial tcp ADDRESS: connect: connection refused".
+		// "dial tcp ADDRESS: connect: connection refused": keep what follows the address.
 		if _, reason, ok := strings.Cut(dial, ": connect: "); ok {
 			cause = reason
 		}
@@ -126,8 +126,8 @@ func denied(err error) bool {
 	return code == codes.Unauthenticated || code == codes.PermissionDenied
 }
 
-// bounded returns err when its text is short and printable; else an error that keeps the code, and
-// of the text what clean returns.
+// bounded returns err if its text is short and printable. Otherwise it returns an error with the
+// code, and the text of clean.
 func bounded(err error) error {
 	if short := clean(err.Error()); short != err.Error() {
 		return &boundedError{text: short, code: status.Code(err)}
@@ -145,7 +145,7 @@ func (e *boundedError) Error() string { return e.text }
 // GRPCStatus makes status.Code work.
 func (e *boundedError) GRPCStatus() *status.Status { return status.New(e.code, e.text) }
 
-// clean returns s in printable characters, at most maxErrorText bytes and a mark where it is cut.
+// clean replaces unprintable characters in s, and cuts it to maxErrorText bytes and a mark.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -157,8 +157,8 @@ func clean(s string) string {
 
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "�") }
 
-// refusesSize reports whether a server refuses a request for its size, in the words of gRPC in
-// its languages, or of a relay. Other things can be exhausted, too.
+// refusesSize reports whether a server refuses a request for its size, in the words of a gRPC
+// library or of a relay. ResourceExhausted has other causes, too.
 func refusesSize(err error) bool {
 	text := strings.ToLower(status.Convert(err).Message())
 	for _, words := range []string{"larger than max", "exceeds maximum size", "maxrequestbytes"} {
@@ -170,7 +170,7 @@ func refusesSize(err error) bool {
 }
 
 // tooLarge returns an error with advice for a response over the limit, nil for other errors. A
-// server has the same words for a request over its own limit, but for the number.
+// server uses the same text for a request over its own limit, with another number.
 func tooLarge(err error, limit int) error {
 	if status.Code(err) != codes.ResourceExhausted {
 		return nil

@@ -27,9 +27,9 @@ func TestErrorsOfConnectionsAreOneSentence_C16(t *testing.T) {
 		},
 		{
 			status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: http2: failed reading the frame payload: http2: frame too large, note that the frame header looked like an HTTP/1.1 header"`),
-			"an HTTP server answers there, and no server of xDS",
+			"an HTTP server answers there, not an xDS server",
 		},
-		{status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: EOF"`), "the server hangs up at once"},
+		{status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: EOF"`), "the server closes the connection at once"},
 		{status.Error(codes.PermissionDenied, "not you"), "PermissionDenied: not you"},
 		{fmt.Errorf("response: %w", status.Error(codes.DataLoss, "torn")), "response: rpc error: code = DataLoss desc = torn"},
 		{errEnded, errEnded.Error()},

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// noAnswer is how long a probe waits for its answer without a SyncTimeout.
+// noAnswer is how long a probe waits for an answer if SyncTimeout is off.
 const noAnswer = 30 * time.Second
 
 var (
@@ -22,11 +22,11 @@ var (
 	errNoAnswer      = status.Error(codes.DeadlineExceeded, "the probe was not answered in time")
 )
 
-// failBack probes the addresses that are preferred to one until one of them works, and returns
-// its number. It returns false when ctx ends.
+// failBack probes the addresses before at until one works, and returns its number. It returns false
+// when ctx ends.
 //
-// One probe runs at a time. A server that does not work sees a connection attempt now and
-// then; one that works sees one more client, of the first type only, for FailbackAfter.
+// One probe runs at a time. A server that does not work gets an attempt now and then. One that
+// works gets one more client, of the first type only, for FailbackAfter.
 func (c *Client) failBack(ctx context.Context, at int) (to int, ok bool) {
 	after := c.cfg.FailbackAfter
 	if after < 0 || at == 0 {
@@ -50,9 +50,8 @@ func (c *Client) failBack(ctx context.Context, at int) (to int, ok bool) {
 	}
 }
 
-// probe returns nil when an address has answered a Client of its own for the first type, and has
-// then kept that stream open for FailbackAfter, give or take a little: all clients of a server
-// see it return at one moment.
+// probe returns nil if an address answers the first type, and then keeps the stream open for
+// FailbackAfter plus a random time: all clients of a server see it return at the same moment.
 func (c *Client) probe(ctx context.Context, p int) error {
 	address := c.cfg.Addresses[p]
 	c.health.tried(p)
@@ -70,7 +69,7 @@ func (c *Client) probe(ctx context.Context, p int) error {
 	one.repeat, one.namesChanged, one.leftOut = nil, nil, map[string]string{}
 	one.noResume, one.sotwOnly = map[string]bool{}, map[string]bool{address: true} // a relay answers both
 	one.cfg.onSync = func(string) {
-		if timer.Stop() { // else the end is under way
+		if timer.Stop() { // else the probe is ending
 			c.health.works(p)
 			stay := c.cfg.FailbackAfter
 			timer = time.AfterFunc(stay+rand.N(stay/8+1), func() { cancel(errStayed) })
@@ -93,8 +92,8 @@ func (c *Client) probe(ctx context.Context, p int) error {
 	return err
 }
 
-// narrow makes c ask for the first type only, or for one name of the first type that has any. It
-// returns false when there is nothing to ask for.
+// narrow makes c ask for the first type only, or for one name of the first type that has names. It
+// returns false if there is nothing to ask for.
 func (c *Client) narrow() bool {
 	types, names := c.cfg.TypeURLs(false), c.cfg.Names
 	if names != nil {

@@ -14,23 +14,23 @@ import (
 
 // inFlight bounds the memory of all responses that the process receives or handles.
 //
-// It has room for the largest response that any Client may receive, and a quarter more. Where
-// several large ones take more, receiving waits for those that are being handled. Where there
-// are none, the stream that has received most ends, and comes back after its pause.
+// Its limit is the largest response of any Client, and a quarter more. If several large responses
+// need more, receiving waits until others are handled. If none is being handled, the stream that
+// has received most ends, and starts again after its pause.
 var inFlight = newBudget()
 
-// errCrowded ends a stream whose response is one too many.
-var errCrowded = status.Error(codes.Unavailable, "the responses of all upstreams together were too large to be received at once: this one is asked for again")
+// errCrowded ends the stream that has received most when there is no room.
+var errCrowded = status.Error(codes.Unavailable, "the responses of all upstreams together are too large to be received at once: the relay asks for this one again")
 
-// largeBytes is the least size of a response whose memory is collected as soon as it is free. The
-// pool keeps that of others for the next one.
+// largeBytes is the smallest size of a response whose memory is collected as soon as it is free.
+// The pool keeps the memory of smaller ones.
 const largeBytes = 32 << 20
 
 type budget struct {
 	mu          sync.Mutex
 	limit, held int
 	conns       map[*receiver]struct{}
-	released    *sync.Cond // held is less, or a connection is closed
+	released    *sync.Cond // when held falls, or a connection closes
 }
 
 func newBudget() *budget {
@@ -39,19 +39,19 @@ func newBudget() *budget {
 	return b
 }
 
-// admit makes room for responses of a size.
+// admit makes room for responses of this size.
 func (b *budget) admit(response int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.limit = max(b.limit, response+response/4)
 }
 
-// frames has the buffers of all connections.
+// frames has the free buffers of all connections.
 var frames framePool
 
-// framePool keeps buffers of each KiB, up to those of decompression: DATA frames have 16 KiB at most. It
-// does not clear them, as gRPC's own pools do for each frame; and these would take four times the
-// memory for frames of 5 KiB.
+// framePool keeps buffers by size in KiB, up to those of decompression: DATA frames have 16 KiB at
+// most. gRPC's own pools clear a buffer for each frame, and take four times the memory for frames
+// of 5 KiB.
 type framePool [maxFrameKiB + 1]sync.Pool
 
 const maxFrameKiB = 32
@@ -74,26 +74,26 @@ func (f *framePool) put(buf *[]byte) {
 	}
 }
 
-// receiver is the buffer pool of one connection, and counts the bytes that gRPC holds of responses.
-// The budget's lock guards its fields.
+// receiver is the buffer pool of one connection. It counts the bytes of responses that gRPC holds.
+// The lock of the budget guards its fields.
 type receiver struct {
 	budget *budget
 	cancel context.CancelCauseFunc // ends the streams of the connection
-	// held are the bytes in use, and freed those that wait for the collector. The budget's held
+	// held are the bytes in use, and freed those that wait for the garbage collector. budget.held
 	// includes both.
 	held, freed int
-	// small are the bytes of small DATA frames, which gRPC keeps without a buffer of the pool, and
-	// over those that came before the end of the response that is handled.
+	// small are the bytes of small DATA frames, which gRPC keeps outside the pool. over are those
+	// of them that came before the end of the response in hand.
 	small, over int
 	tiny        http2frames.Tiny
-	large       bool         // held has reached largeBytes, or all connections half of the budget
-	handling    bool         // a response is complete, and its memory will be free soon
+	large       bool         // held has reached largeBytes, or budget.held half of its limit
+	handling    bool         // a response is complete, and will free its memory soon
 	waiting     bool         // for room
-	ended       bool         // by the budget, or for good
-	progress    atomic.Int64 // DATA frames, but for very short ones, and answers
+	ended       bool         // the budget or close has ended the connection
+	progress    atomic.Int64 // counts answers, and DATA frames except very short ones
 }
 
-// busy reports whether the relay, not the server, is why nothing comes.
+// busy reports whether the relay, not the server, is the cause of the silence.
 func (r *receiver) busy() bool {
 	r.budget.mu.Lock()
 	defer r.budget.mu.Unlock()
@@ -108,7 +108,7 @@ func (b *budget) open(cancel context.CancelCauseFunc) *receiver {
 	return r
 }
 
-// Get implements mem.BufferPool. It waits until there is room.
+// Get implements mem.BufferPool. It blocks until there is room.
 func (r *receiver) Get(n int) *[]byte {
 	buf := frames.get(n)
 	b := r.budget
@@ -118,7 +118,7 @@ func (r *receiver) Get(n int) *[]byte {
 	return buf
 }
 
-// take waits until there is room for n bytes. The caller holds mu.
+// take blocks until there is room for n bytes. The caller holds mu.
 func (r *receiver) take(n int) {
 	b := r.budget
 	for !r.ended && b.held+n > b.limit {
@@ -134,19 +134,19 @@ func (r *receiver) take(n int) {
 	r.large = r.large || r.held >= largeBytes || b.held > b.limit/2
 }
 
-// crowded ends the largest stream, unless another gives room soon. The caller holds mu.
+// crowded ends the largest stream, unless another one will free memory soon. The caller holds mu.
 func (b *budget) crowded() {
 	var largest *receiver
 	for r := range b.conns {
 		if r.handling || r.ended {
-			return // it will give back what it holds
+			return // it will free its memory
 		}
 		if largest == nil || r.held > largest.held {
 			largest = r
 		}
 	}
 	largest.ended = true
-	largest.cancel(errCrowded) // it does not wait
+	largest.cancel(errCrowded) // does not block
 }
 
 // Put implements mem.BufferPool.
@@ -154,13 +154,13 @@ func (r *receiver) Put(buf *[]byte) {
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r.put(min(cap(*buf), r.held)) { // what comes after close was counted there
+	if r.put(min(cap(*buf), r.held)) { // close has counted what comes later
 		frames.put(buf)
 	}
 }
 
-// put frees n bytes, and reports whether the next response may use them: else they are for the
-// collector. The caller holds mu.
+// put frees n bytes, and reports whether the next response may use them. Otherwise the garbage
+// collector frees them. The caller holds mu.
 func (r *receiver) put(n int) bool {
 	if r.held -= n; r.large {
 		r.freed += n
@@ -171,7 +171,7 @@ func (r *receiver) put(n int) bool {
 	return true
 }
 
-// handle notes that a response is complete.
+// handle notes that a response is complete and will be handled.
 func (r *receiver) handle() {
 	r.budget.mu.Lock()
 	defer r.budget.mu.Unlock()
@@ -179,11 +179,10 @@ func (r *receiver) handle() {
 	r.tiny.Message()
 }
 
-// handled gives back the memory of a response.
+// handled frees the memory of a response.
 func (r *receiver) handled() { r.collect(false) }
 
-// close gives back the memory of a closed connection: the rest of gRPC's buffers is for the
-// collector.
+// close frees the memory of a closed connection.
 func (r *receiver) close() { r.collect(true) }
 
 func (r *receiver) collect(all bool) {

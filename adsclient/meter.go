@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	// maxTiny is how many DATA frames of a connection may carry next to nothing, until the
-	// responses before them are read.
+	// maxTiny bounds the nearly empty DATA frames of a connection that wait to be read.
 	maxTiny = 16 << 10
-	// smallFrame is the size below which gRPC keeps a DATA frame without a buffer of the pool,
-	// and frameCost what it takes beside its bytes.
+	// smallFrame is the size below which gRPC keeps a DATA frame outside the pool. frameCost is the
+	// memory for such a frame beside its bytes.
 	smallFrame = 1 << 10
 	frameCost  = 64
 )
 
-// meteredCreds make a receiver count the frames that come after the handshake.
+// meteredCreds make a receiver count the frames after the handshake.
 type meteredCreds struct {
 	credentials.TransportCredentials
 	receiver *receiver
@@ -39,7 +38,7 @@ func (c meteredCreds) Clone() credentials.TransportCredentials {
 	return meteredCreds{c.TransportCredentials.Clone(), c.receiver}
 }
 
-// meter is a connection that follows the frames of the server.
+// meter is a connection that counts the server's frames.
 type meter struct {
 	net.Conn
 	in http2frames.Follower
@@ -53,7 +52,7 @@ func (m *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// frame counts a frame that gRPC keeps without a buffer. Get counts the others.
+// frame counts a frame that gRPC keeps outside the pool. Get counts the others.
 func (r *receiver) frame(f http2frames.Frame) error {
 	if f.Type != http2frames.Data || f.Length >= smallFrame {
 		return r.tiny.Frame(f)

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// maxNamesBytes bounds the names of a request, encoded. A request has all of them, and a node,
-// and stays below maxRequestBytes.
+// maxNamesBytes bounds the encoded names of a request, which also has a node, and must stay below
+// maxRequestBytes.
 const maxNamesBytes = maxRequestBytes - 64<<10
 
 // wildcard is the name that asks for everything (PROTOCOL S16).
 const wildcard = "*"
 
-// FitNames returns the names that a request can have: sorted, each once, and as many as there
-// is room for. The error tells how many it leaves out, and why.
+// FitNames returns the names that fit into a request, sorted and each once. The error says how many
+// are left out, and why.
 func FitNames(names []string) ([]string, error) {
 	unsound := func(name string) bool { return name == "" || name == wildcard || !utf8.ValidString(name) }
 	bad := 0
@@ -34,7 +34,7 @@ func FitNames(names []string) ([]string, error) {
 	fit = slices.Compact(fit)
 	var errs []error
 	if bad > 0 {
-		errs = append(errs, fmt.Errorf("%d names are left out: a name is neither empty nor %q, and is UTF-8", bad, wildcard))
+		errs = append(errs, fmt.Errorf("%d names are left out: a name must be UTF-8, not empty, and not %q", bad, wildcard))
 	}
 	size := 0
 	for i, name := range fit {
@@ -47,8 +47,8 @@ func FitNames(names []string) ([]string, error) {
 	return fit, errors.Join(errs...)
 }
 
-// Resubscribe makes the present stream ask for the names that Config.Names returns now, soon and
-// once for any number of calls. It does not wait.
+// Resubscribe makes the present stream ask for the names that Config.Names returns now, once for
+// several calls. It does not block.
 func (c *Client) Resubscribe() {
 	select {
 	case c.namesChanged <- struct{}{}:
@@ -56,7 +56,7 @@ func (c *Client) Resubscribe() {
 	}
 }
 
-// names returns the names to ask for of a type. It logs once why names are left out.
+// names returns the names to ask for of a type. It logs once if names are left out.
 func (c *Client) names(typeURL string) []string {
 	names, err := FitNames(c.cfg.Names(typeURL))
 	reason := ""
@@ -79,18 +79,18 @@ func (c *Client) wanted() bool {
 	})
 }
 
-// subscription is the state of a type that is asked for by name. Only the writer uses it.
+// subscription is the state of a type with names. Only the writer uses it.
 type subscription struct {
 	names          []string // in the last request
-	nonce, version string   // of the last response that was acknowledged
+	nonce, version string   // of the last acknowledged response
 }
 
 // named reports whether the stream asks for names.
 func (s *stream) named() bool { return s.client.cfg.Names != nil }
 
-// subscribe asks for the names of each type if they differ from those of the last request, or with
-// again. An empty list in the first request would ask for everything, so it is not sent; in a
-// later one it ends the subscription (PROTOCOL S16).
+// subscribe asks for the names of each type if they have changed, or if again is set. An empty list
+// in a first request would ask for everything, so it is not sent. In a later request it ends the
+// subscription (PROTOCOL S16).
 func (s *stream) subscribe(again bool) error {
 	for _, typeURL := range s.types {
 		names := s.client.names(typeURL)
@@ -120,9 +120,9 @@ func (s *stream) subscribe(again bool) error {
 	return nil
 }
 
-// confirm sends an acknowledgement and those that wait behind it. Each has all names, because the
-// server ignores a request with an old nonce, which crossed a response. An ACK is not sent when a
-// later one of its type waits: servers ignore all but the ACK of their last response.
+// confirm sends an acknowledgement and all that wait behind it. Each names everything, because the
+// server ignores a request with an old nonce, which crossed a response. It skips an ACK if a later
+// one of the type waits: servers ignore all but the ACK of their last response.
 func (s *stream) confirm(first any) error {
 	waiting := []*discoveryv3.DiscoveryRequest{first.(*discoveryv3.DiscoveryRequest)}
 	for _, m := range s.out.all() {
@@ -132,7 +132,7 @@ func (s *stream) confirm(first any) error {
 		outdated := func(later *discoveryv3.DiscoveryRequest) bool { return later.TypeUrl == req.TypeUrl }
 		sub := s.subscriptions[req.TypeUrl]
 		if sub == nil || req.ErrorDetail == nil && slices.ContainsFunc(waiting[i+1:], outdated) {
-			continue // nor for an unsolicited type: an ACK without names would ask for everything
+			continue // skip unsolicited types, too: an ACK without names would ask for everything
 		}
 		sub.nonce, sub.version = req.ResponseNonce, req.VersionInfo
 		if len(sub.names) == 0 {

@@ -7,23 +7,23 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// istioVersion is the newest version whose behaviour towards MCP clients the relay knows.
+// istioVersion is the newest Istio version whose behaviour with MCP clients the relay knows.
 const istioVersion = "1.32.0"
 
 // NodeConfig describes the client. Revision and Network may be empty.
 type NodeConfig struct {
-	Name, Namespace string // of the client's pod
+	Name, Namespace string // of the relay's pod
 	IP              string
-	ClusterID       string // that the client speaks for
-	// OwnClusterID is the cluster that the client is in, empty for none. Other relays leave out
-	// resources that came from there.
+	ClusterID       string // of the server's cluster, for the relay
+	// OwnClusterID is the cluster of the relay itself, empty for none. Other relays leave out
+	// resources from it.
 	OwnClusterID string
-	Revision     string // of the client's control plane
-	Network      string // of those who use the endpoints, for EndpointsNode
+	Revision     string // of the relay's control plane
+	Network      string // of the users of the endpoints, for EndpointsNode
 }
 
-// Node returns a node as istiod expects one of a client of its api generator
-// (PROTOCOL C2, C3, C12).
+// Node returns a node as istiod expects it from a client of its api generator (PROTOCOL C2, C3,
+// C12).
 func Node(c NodeConfig) *corev3.Node {
 	fields := map[string]*structpb.Value{
 		"GENERATOR":     structpb.NewStringValue("api"),

@@ -7,16 +7,15 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// pauses are the waits between rounds of attempts, which grow as gRFC A57 has it. They are two.
-// One grows with rounds in which nothing syncs, and begins anew with each sync: whoever was away
-// is found soon after it is back, also when it goes again at once. The other grows with streams
-// that sync and end soon, because each of these costs the server a full answer, and begins anew
-// when a stream stays.
+// pauses are the waits between rounds of attempts, which grow as in gRFC A57. One grows with each
+// round in which nothing syncs, and starts again with each sync: a server that was away is found
+// soon. The other grows with each stream that syncs and ends soon, because each costs the server a
+// full answer. It starts again when a stream stays.
 type pauses struct {
 	unreachable, unsteady *backoff.ExponentialBackOff
 	denied                time.Duration
-	// unsteadily and refused are what happened in the present round: a stream synced and ended
-	// soon, and an address refused our identity.
+	// unsteadily: a stream of this round synced and ended soon. refused: an address refused the
+	// identity.
 	unsteadily, refused bool
 }
 
@@ -29,7 +28,7 @@ func newPauses(least, most, denied time.Duration) *pauses {
 	return &pauses{unreachable: grows(), unsteady: grows(), denied: denied}
 }
 
-// stayed notes that the last stream had synced and stayed, and that a round begins.
+// stayed begins a round after a stream that synced and stayed.
 func (p *pauses) stayed() {
 	p.unreachable.Reset()
 	p.unsteady.Reset()
@@ -42,7 +41,7 @@ func (p *pauses) left() {
 	p.unsteadily = true
 }
 
-// afterRound returns the pause after a round, and begins the next.
+// afterRound returns the pause after a round, and begins another round.
 func (p *pauses) afterRound() time.Duration {
 	grown := p.unreachable
 	if p.unsteadily {
@@ -56,7 +55,7 @@ func (p *pauses) afterRound() time.Duration {
 	return wait
 }
 
-// jitter returns d, give or take a tenth.
+// jitter returns d plus or minus a tenth.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

@@ -13,29 +13,28 @@ import (
 )
 
 const (
-	// A relay has the response header relayHeader. nameHeader has its name, and holdsHeader
+	// A relay sends the response header relayHeader. nameHeader has its name, and holdsHeader
 	// whether it holds its clients.
 	relayHeader = "x-meshrelay"
 	nameHeader  = "x-meshrelay-name"
 	holdsHeader = "x-meshrelay-holds"
 
-	// maxNameBytes bounds the name of a relay. A longer one is none.
+	// maxNameBytes bounds the name of a relay. A longer one is ignored.
 	maxNameBytes = 253
 )
 
-// Peer is the description of a server in the headers of a stream.
+// Peer describes a server, from the headers of a stream.
 type Peer struct {
 	// Relay: the server is another relay.
 	Relay bool
-	// Name is what the relay is called in the paths of what it serves; empty when it does not
-	// tell.
+	// Name is the relay's name in provenance paths, empty if unknown.
 	Name string
-	// Holds: the relay holds its clients back until its own upstreams have synced, and
-	// so answers nothing yet.
+	// Holds: the relay holds its clients until its own upstreams have synced, and does not answer
+	// yet.
 	Holds bool
 }
 
-// ParsePeer returns what response headers tell. What is malformed is not there.
+// ParsePeer returns the Peer of response headers. It ignores what is malformed.
 func ParsePeer(md metadata.MD) Peer {
 	p := Peer{Relay: len(md.Get(relayHeader)) > 0}
 	if !p.Relay {
@@ -50,7 +49,7 @@ func ParsePeer(md metadata.MD) Peer {
 	return p
 }
 
-// Header returns headers from which ParsePeer returns p.
+// Header returns the headers for a Peer: ParsePeer returns it again.
 func (p Peer) Header() metadata.MD {
 	md := metadata.MD{}
 	if p.Relay {
@@ -68,17 +67,17 @@ func isName(s string) bool {
 	return s != "" && len(s) <= maxNameBytes && strings.Trim(s, allowed) == ""
 }
 
-// SameNameError ends a stream to a relay of the client's own name. All that such a relay
-// serves would be left out, because it has passed this relay already.
+// SameNameError ends a stream to a relay with the client's own name. All its resources would be
+// left out, because they have passed this relay already.
 type SameNameError struct {
 	Name string
 }
 
 func (e *SameNameError) Error() string {
-	return fmt.Sprintf("the server is a relay of this relay's own name, %q, so that nothing can be taken from it: give each relay a name of its own with provenance.relay; replicas share one name, and so must not be upstreams of each other", e.Name)
+	return fmt.Sprintf("the server is a relay of this relay's own name, %q, so that all its resources would be left out: give each relay a name of its own with provenance.relay; replicas share one name, and must not be upstreams of each other", e.Name)
 }
 
-// meet handles the server's description of itself. An error ends the stream.
+// meet checks the server's description and passes it to Met. An error ends the stream.
 func (s *stream) meet(p Peer) error {
 	if cfg := s.client.cfg; cfg.Name != "" && p.Name == cfg.Name {
 		return &SameNameError{p.Name}
@@ -88,8 +87,8 @@ func (s *stream) meet(p Peer) error {
 	return nil
 }
 
-// setHeaders makes peer and greet wait for the headers of the stream. Any number of goroutines may
-// call both, and each gets the same result.
+// setHeaders makes peer and greet wait for the headers of the stream. Several goroutines may call
+// them, and get the same result.
 func (s *stream) setHeaders() {
 	s.peer = sync.OnceValues(func() (Peer, error) {
 		md, err := s.grpc.Header()
@@ -102,12 +101,11 @@ func (s *stream) setHeaders() {
 		if p, err := s.peer(); err == nil {
 			return s.meet(p)
 		}
-		return nil // the reader learns why the stream has ended
+		return nil // the reader returns why the stream has ended
 	})
 }
 
-// peerInTime is peer, but waits only for as long as a relay may need: an istiod's headers come
-// with its first answer.
+// peerInTime is peer with a timeout: an istiod sends headers with its first answer.
 func (s *stream) peerInTime(ctx context.Context) (Peer, error) {
 	done := make(chan struct{}) // the goroutine ends with the stream at the latest
 	go func() {

@@ -7,25 +7,25 @@ import (
 	"sync"
 )
 
-// A SotW response has everything again, and nearly all of it is as it was. Parse reads its bytes
-// once: it notes where each resource is, and a mark of its content. Whoever knows the mark needs
-// nothing else of the resource.
+// A SotW response repeats everything, and nearly all of it is unchanged. Parse reads its bytes once,
+// and notes the place of each resource and a mark of its content. A reader that knows the mark
+// needs nothing else of the resource.
 //
-// The mark is a keyed hash of 64 bits, with a key that no peer knows: nobody can write a resource
-// that passes for another one, also not who may write into a namespace of the same server. A changed
-// resource has the mark that it had by a chance of 1 / 2^64. The change is missed then, until the next one.
+// The mark is a keyed hash of 64 bits. No peer knows the key, so nobody can write a resource with
+// the mark of another one. With a chance of 1 / 2^64, a changed resource keeps its mark. The relay
+// then misses the change until the next one.
 
 // seed is the key of the marks.
 var seed = maphash.MakeSeed()
 
 const (
-	// placedBytes is the least mean size of resources whose places are noted: the places take an
-	// eighth of the response at most. No real resource has less.
+	// placedBytes is the smallest mean size of resources with noted places, so that places take an
+	// eighth of the response at most. No real resource is smaller.
 	placedBytes = 128
-	// placedSoon is how many resources may be smaller before the others make up for them.
+	// placedSoon is how many resources may be smaller before larger ones come.
 	placedSoon = 1 << 10
-	// maxMarked bounds the resources that have a mark: a resource that is spread over buffers is
-	// copied for that.
+	// maxMarked bounds a resource with a mark: one that is spread over buffers must be copied for
+	// its mark.
 	maxMarked = 1 << 20
 )
 
@@ -35,7 +35,7 @@ type place struct {
 	start, size int32
 }
 
-// places are the places of all resources of a response, in their order.
+// places are the places of all resources of a response, in order.
 type places struct{ all []place }
 
 // freed has places for other responses.
@@ -49,7 +49,7 @@ func (r *Response) freePlaces() {
 	}
 }
 
-// note notes the place of the resource of n bytes that comes next, while there is room for places.
+// note notes the place of the next resource, of n bytes, unless the resources are too small.
 func (r *Response) note(c *cursor, n int) {
 	switch {
 	case r.count == 0:
@@ -61,10 +61,10 @@ func (r *Response) note(c *cursor, n int) {
 		return
 	}
 	if read := r.size - c.left; (r.count-placedSoon)*placedBytes > read || r.count >= r.size/placedBytes {
-		r.freePlaces() // the rest is not read for it in vain
+		r.freePlaces() // do not read the rest in vain
 		return
 	}
-	p := place{start: int32(r.size - c.left), size: int32(n)} //nolint:gosec // gRPC frames no more
+	p := place{start: int32(r.size - c.left), size: int32(n)} //nolint:gosec // gRPC frames are not larger
 	if n <= maxMarked {
 		p.mark = maphash.Bytes(seed, c.bytes(n))
 	}
@@ -74,8 +74,8 @@ func (r *Response) note(c *cursor, n int) {
 	r.all = append(r.all, p)
 }
 
-// Marks returns the mark and the size of each resource, in their order, nil where there are none: on
-// delta streams, and of small resources.
+// Marks returns the mark and size of each resource, in order. It returns nil on delta streams, and
+// for small resources.
 func (r *Response) Marks() iter.Seq2[uint64, int] {
 	if r.places == nil {
 		return nil
@@ -89,7 +89,7 @@ func (r *Response) Marks() iter.Seq2[uint64, int] {
 	}
 }
 
-// placed yields the resources whose places are noted, without those that are known.
+// placed yields the resources with noted places, except known ones.
 func (r *Response) placed(limit int, known func(uint64, int) bool, yield func(RawResource) bool) {
 	c := newCursor(r.buffers)
 	for _, p := range r.all {

@@ -13,15 +13,15 @@ import (
 	"meshrelay/internal/text"
 )
 
-// read hands responses to the handler until the stream ends. It never waits for the
-// writer: a server that does not read requests while it sends would then wait for us.
+// read passes responses to the handler until the stream ends. It never waits for the writer: a
+// server that sends without reading would then block both.
 //
-// A panic ends the stream, and no more: another one is tried.
+// A panic ends only this stream.
 func (s *stream) read() (answered bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "internal error of this relay; its log has the stack")
+			err = status.Error(codes.Internal, "internal error of this relay: its log has the stack")
 		}
 	}()
 	for {
@@ -37,12 +37,12 @@ func (s *stream) read() (answered bool, err error) {
 				}
 			}
 			answered = true
-			peer, _ := s.peer() // the headers come with the first response at the latest
+			peer, _ := s.peer() // the headers come with the first response, or before
 			s.client.health.connected(s.number, s.client.log)
 			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay})
 		}
 		if s.named() {
-			resp.Complete = false // it has changes only
+			resp.Complete = false // it has only changes
 		}
 		if s.complete[resp.TypeURL] {
 			resp.Complete = true
@@ -88,8 +88,8 @@ func (s *stream) receive() (*Response, error) {
 	return resp, nil
 }
 
-// markAnswered notes the answer for a type. With names, which are answered in parts, any
-// answer will do.
+// markAnswered notes the answer for a type. With names, which are answered in parts, one answer is
+// enough.
 func (s *stream) markAnswered(typeURL string) {
 	if len(s.waiting) == 0 {
 		return
@@ -109,8 +109,8 @@ func (s *stream) markAnswered(typeURL string) {
 	}
 }
 
-// acknowledge returns the ACK or NACK of a response, nil when it has no nonce to
-// acknowledge: an empty one would ask for it again (PROTOCOL C6).
+// acknowledge returns the ACK or NACK of a response. It returns nil for a response without a nonce:
+// an empty nonce would ask for it again (PROTOCOL C6).
 func (s *stream) acknowledge(resp *Response, rejected error) proto.Message {
 	if resp.Nonce == "" {
 		return nil
@@ -122,7 +122,7 @@ func (s *stream) acknowledge(resp *Response, rejected error) proto.Message {
 	accepted := s.accepted[resp.TypeURL]
 	if rejected == nil {
 		accepted = resp.Version
-		if s.relisted[resp.TypeURL] != nil { // else a server could name types without end
+		if s.relisted[resp.TypeURL] != nil { // subscribed types only: a server could name any number
 			s.accepted[resp.TypeURL] = accepted
 		}
 	}

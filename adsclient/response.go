@@ -16,31 +16,32 @@ import (
 	"meshrelay/internal/wire"
 )
 
-// Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources and removed
-// names are only valid while the handler runs.
+// Response is a DiscoveryResponse or a DeltaDiscoveryResponse. Its resources and removed names are
+// valid only while the handler runs.
 type Response struct {
 	TypeURL string
-	// Version is version_info or system_version_info: opaque, and no sign of change
-	// (PROTOCOL C5).
+	// Version is version_info or system_version_info. It is opaque, and does not tell whether
+	// anything has changed (PROTOCOL C5).
 	Version string
 	Nonce   string
 	// Delta: the response came on a delta stream.
 	Delta bool
-	// Complete: the resources are all that there are. This is so in SotW without Config.Names, and
-	// in delta when the request could not tell what is held: the server sends its whole state,
-	// in one response or in parts.
+	// Complete: there are no other resources. This is so in SotW without Config.Names, and in delta
+	// when the request did not name the held resources: the server then sends its whole state, in
+	// one response or in parts.
 	Complete bool
-	// Part: more of the same answer follows. Relays cut the answers of delta streams (PROTOCOL S18).
+	// Part: more of the same answer follows. Relays split the answers of delta streams (PROTOCOL
+	// S18).
 	Part bool
-	// Relist: the response is the first of its type after a request for everything, a periodic
-	// one or one of Client.Relist (PROTOCOL C4), and not the first of its stream. A push that
-	// crossed the request has the mark in place of the answer, and all parts of an answer have it.
-	// Never set with Config.Names.
+	// Relist: the response is the first of its type after a request for everything: a periodic one,
+	// or Client.Relist (PROTOCOL C4). The first response of a stream never has it. All parts of an
+	// answer have it. A push that crossed the request has it instead of the answer. It is never set
+	// with Config.Names.
 	Relist bool
 
 	buffers mem.BufferSlice
-	// size is the length of the encoded response, count the number of resources, removed that
-	// of removed names.
+	// size is the length of the encoded response. count and removed are the numbers of resources
+	// and of removed names.
 	size, count, removed int
 	*places              // of all resources, or nil
 }
@@ -48,16 +49,16 @@ type Response struct {
 // RawResource is one encoded element of a response. It is valid until the next one.
 type RawResource struct {
 	Name, Version []byte // empty in SotW responses
-	Any           []byte // an encoded google.protobuf.Any; nil when it is larger than the limit
-	Size          int    // of the Any, also of one that is too large
-	// Mark is equal for equal bytes, and differs for others but by chance: see place. Zero: there
-	// is none.
+	Any           []byte // an encoded google.protobuf.Any; nil if it is larger than the limit
+	Size          int    // of the Any, even if that is too large
+	// Mark is equal for equal bytes, and different for others except by chance: see place. Zero:
+	// none.
 	Mark uint64
 	head []byte // the outline of an Any that is too large
 }
 
-// Peek returns Any. Of a resource that is too large it returns an Any with the short fields of its
-// message, such as the name.
+// Peek returns Any. For a resource that is too large, it returns an Any with the short fields of
+// the message, such as the name.
 func (r RawResource) Peek() []byte {
 	if r.head != nil {
 		return r.head
@@ -74,8 +75,8 @@ func (r *Response) free() {
 // Len returns the number of resources.
 func (r *Response) Len() int { return r.count }
 
-// Room returns for how many resources a handler should make room in advance: Len, but fewer where
-// they have less than 128 bytes, as no real resource has.
+// Room returns for how many resources a handler should make room: Len, or fewer if resources have
+// less than 128 bytes, which no real resource has.
 func (r *Response) Room() int { return min(r.count, r.size/placedBytes) }
 
 // Size returns the size of the encoded response in bytes.
@@ -84,12 +85,12 @@ func (r *Response) Size() int { return r.size }
 // RemovedLen returns the number of removed names.
 func (r *Response) RemovedLen() int { return r.removed }
 
-// Resources yields the resources in the order in which they were sent. Those of more than
-// limit bytes are not copied, and come without content; 0 is no limit. It may be called again.
+// Resources yields the resources in the order of the response. Resources of more than limit bytes
+// are not copied, and have no content; 0 is no limit. It may be called again.
 func (r *Response) Resources(limit int) iter.Seq[RawResource] { return r.Unknown(limit, nil) }
 
-// Unknown is Resources without those whose mark and size known reports to be known. Resources without
-// a mark are never known, and a nil known knows none.
+// Unknown is Resources without those that are known by mark and size. A resource without a mark is
+// never known. A nil known knows none.
 func (r *Response) Unknown(limit int, known func(mark uint64, size int) bool) iter.Seq[RawResource] {
 	most := cmp.Or(limit, math.MaxInt32-2*maxName)
 	return func(yield func(RawResource) bool) {
@@ -128,18 +129,17 @@ func (r *Response) Removed() iter.Seq[[]byte] {
 }
 
 const (
-	// maxOther bounds the bytes of a response that are neither resources nor names of removed
-	// ones.
+	// maxOther bounds the bytes of a response beside resources and removed names.
 	maxOther = 1 << 20
-	// maxElements bounds the resources, and the names, of a response. Each costs more here than
-	// the two bytes that it may have on the wire.
+	// maxElements bounds the resources, and the removed names, of a response. Each costs more
+	// memory than the two bytes that it may have on the wire.
 	maxElements = 1 << 22
-	// maxName bounds the name of an element, and its version. Nothing is held by a longer name.
+	// maxName bounds the name of an element, and its version.
 	maxName = 32 << 10
 )
 
-// Acknowledgements wait until the server reads them. These bound, in bytes, the type URL of a
-// response, and each of its version and nonce.
+// maxTypeURL bounds the type URL of a response, and maxOpaque its version and its nonce, in bytes.
+// Acknowledgements with them wait until the server reads.
 const (
 	maxTypeURL = 1 << 10
 	maxOpaque  = 32 << 10
@@ -150,9 +150,9 @@ const partMark = "part"
 
 var errUTF8 = errors.New("a string is not valid UTF-8")
 
-// Parse checks the framing of an encoded DiscoveryResponse or, with delta, a
-// DeltaDiscoveryResponse. It copies nothing that is over a limit. The Response refers to the
-// buffers, which remain the caller's.
+// Parse checks the framing of an encoded DiscoveryResponse or, with delta, DeltaDiscoveryResponse.
+// It copies nothing that is over a limit. The Response refers to the buffers, which the caller
+// still owns.
 func Parse(buffers mem.BufferSlice, delta bool) (*Response, error) {
 	r := &Response{Delta: delta, Complete: !delta, buffers: buffers, size: buffers.Len()}
 	if err := r.parse(newCursor(buffers)); err != nil {
@@ -183,7 +183,7 @@ func (r *Response) parse(c *cursor) error {
 	return err
 }
 
-// take takes in a field whose value comes next.
+// take reads the value of a field.
 func (r *Response) take(c *cursor, f field) (err error) {
 	switch {
 	case !f.delimited():
@@ -214,12 +214,13 @@ func (r *Response) take(c *cursor, f field) (err error) {
 	return err
 }
 
-// isResource and isRemoved are for the fields of a response.
+// isResource reports whether a field of a response is a resource, and isRemoved whether it is a
+// removed name.
 func (f field) isResource() bool { return f.number == 2 && f.delimited() }
 
 func (f field) isRemoved(delta bool) bool { return delta && f.number == 6 && f.delimited() }
 
-// element reads a resource of n bytes. It does not copy a resource that is larger than limit.
+// element reads a resource of n bytes. It does not copy one that is larger than limit.
 func (c *cursor) element(n int, delta bool, limit int) (r RawResource, err error) {
 	switch {
 	case delta && n > limit+2*maxName:
@@ -246,7 +247,7 @@ func (c *cursor) element(n int, delta bool, limit int) (r RawResource, err error
 	return r, err
 }
 
-// parseElement takes an encoded envoy.service.discovery.v3.Resource apart.
+// parseElement splits an encoded envoy.service.discovery.v3.Resource.
 func parseElement(data []byte) (r RawResource, err error) {
 	f := wire.Fields(data)
 	for f.Next() {
@@ -254,7 +255,7 @@ func parseElement(data []byte) (r RawResource, err error) {
 		case f.Bytes(1):
 			r.Version = f.Value()
 		case f.Bytes(2) && r.Any != nil:
-			// A field that comes twice is merged, and concatenation does that.
+			// A repeated field is merged, which is a concatenation.
 			r.Any = append(r.Any, f.Value()...)
 		case f.Bytes(2):
 			r.Any = f.Value()
@@ -266,7 +267,7 @@ func parseElement(data []byte) (r RawResource, err error) {
 	return r, f.Err()
 }
 
-// checkElement returns an error when a Resource of n bytes is broken.
+// checkElement returns an error if a Resource of n bytes is malformed.
 func (c *cursor) checkElement(n int) error {
 	return c.within(n, func(f field) error {
 		if f.delimited() && (f.number == 1 || f.number == 3) && f.length > maxName {
@@ -277,18 +278,17 @@ func (c *cursor) checkElement(n int) error {
 }
 
 const (
-	// maxOutlined bounds a field that an outline has, and maxOutline all of it.
+	// maxOutlined bounds each field of an outline, and maxOutline the whole.
 	maxOutlined = 4 << 10
 	maxOutline  = 64 << 10
 )
 
-// outline returns the short fields of a message of n bytes and, in place of its longer ones,
-// the outlines of these: with the metadata of a resource, and without its content. It is
-// never nil.
+// outline returns the short fields of a message of n bytes, with outlines in place of its long
+// fields: the metadata of a resource without its content. It is never nil.
 func (c *cursor) outline(n int) []byte { return c.appendOutline(make([]byte, 0, 256), n, 2) }
 
 func (c *cursor) appendOutline(out []byte, n, depth int) []byte {
-	// A broken field ends the walk: the resource is refused anyway.
+	// A malformed field ends the walk: the resource is refused anyway.
 	_ = c.within(n, func(f field) error {
 		var v []byte
 		switch {

@@ -23,12 +23,12 @@ import (
 const (
 	// probeTimeout bounds the wait for the headers of a relay.
 	probeTimeout = 10 * time.Second
-	// maxRequestBytes bounds a request: istiod receives 4 MiB (PROTOCOL C15), a relay 32.
+	// maxRequestBytes bounds a request: an istiod accepts 4 MiB (PROTOCOL C15), a relay 32.
 	maxRequestBytes      = 3 << 20
 	maxRelayRequestBytes = 30 << 20
-	// maxVersions bounds the versions in a request: relays take 600,000.
+	// maxVersions bounds the versions in a request: a relay accepts 600,000.
 	maxVersions = 500_000
-	// acksWaiting bounds the acknowledgements that wait for the server to read them.
+	// acksWaiting bounds the acknowledgements that the server has not read.
 	acksWaiting = 1024
 	// maxDetail bounds the text of a NACK.
 	maxDetail = 4096
@@ -39,14 +39,14 @@ const (
 
 var streamDesc = &grpc.StreamDesc{StreamName: "AggregatedResources", ServerStreams: true, ClientStreams: true}
 
-// end is the outcome of a stream.
+// end is the result of a stream.
 type end struct {
 	answered bool      // the stream brought a response
 	synced   time.Time // when every type was answered, or zero
 	err      error
 }
 
-// attempt connects to the address with that number and serves a stream to its end.
+// attempt connects to an address, by its number, and serves a stream to its end.
 func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	address := c.cfg.Addresses[number]
 	c.health.tried(number)
@@ -72,7 +72,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	}()
 	probe, protocols := false, []Protocol{c.cfg.Protocol}
 	if c.cfg.Protocol == Auto {
-		// A server that is neither a relay nor an istiod may have delta only.
+		// A server that is neither a relay nor an istiod may only have delta.
 		probe, protocols = !c.sotwOnly[address], []Protocol{SotW, Delta}
 	}
 	if probe {
@@ -102,16 +102,16 @@ type stream struct {
 	peer     func() (Peer, error) // waits for the headers
 	greet    func() error         // waits for the headers and handles them; an error ends the stream
 	out      *acks                // for the writer
-	// accepted is, by subscribed type, the version of the last response that was accepted.
+	// accepted is the version of the last accepted response, by subscribed type.
 	accepted map[string]string
 	// waiting has the subscribed types without an answer. Only the reader uses it.
 	waiting map[string]bool
-	// relisted tells, by subscribed type, whether a request for everything waits for its answer.
+	// relisted tells, by subscribed type, whether a request for everything has no answer yet.
 	relisted map[string]*atomic.Bool
 	// synced is closed when every type was answered, at syncedAt.
 	synced   chan struct{}
 	syncedAt time.Time
-	// complete has the types whose next response is the server's whole state, because the
+	// complete has the types whose next response is the whole state of the server, because the
 	// request could not carry the versions to resume from. It is filled before the reader starts.
 	complete map[string]bool
 	resumed  bool // a request carried versions to resume from
@@ -121,14 +121,14 @@ type stream struct {
 	introduced    bool // a request carried the node
 }
 
-// run opens the stream and serves it. With probe it fails with errNotRelay unless the
-// server turns out to be a relay.
+// run opens the stream and serves it. With probe, it fails with errNotRelay if the server is not a
+// relay.
 func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var err error
-	// A server that is alive may let no stream be opened (SETTINGS_MAX_CONCURRENT_STREAMS of
-	// 0), and gRPC waits for that without end. Connecting has a bound of its own.
+	// A server may accept a connection but no stream (SETTINGS_MAX_CONCURRENT_STREAMS of 0). gRPC
+	// would wait for ever. Connecting has its own timeout.
 	late := time.AfterFunc(s.client.cfg.connectTimeout*3/2, func() { cancel(errNoStream) })
 	s.grpc, err = conn.NewStream(ctx, streamDesc, s.method())
 	if !late.Stop() {
@@ -144,8 +144,8 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	var first []proto.Message
 	meets := s.protocol == Delta || s.client.cfg.MeetFirst
 	if meets {
-		// A relay's headers come as soon as the stream is open; an istiod's come with its
-		// first answer, so it is asked for one small thing.
+		// A relay sends headers when the stream opens, an istiod with its first answer. So ask for
+		// one small type first.
 		if err := s.grpc.SendMsg(s.firstRequest(0)); err != nil {
 			return end{err: s.failed(s.received(s.endOf(err)))}
 		}
@@ -165,8 +165,8 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	if s.relay {
 		s.types = s.client.cfg.TypeURLs(true)
 	}
-	// The handler returns its versions before it gets a response: its methods are never called
-	// at the same time.
+	// The handler returns its versions before it gets a response, so that its methods never run at
+	// the same time.
 	for i := len(first); i < len(s.types) && !s.named(); i++ {
 		first = append(first, s.firstRequest(i))
 	}
@@ -177,13 +177,13 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	}
 	s.client.handler.HandleState(State{Phase: Streaming, Address: s.address, Protocol: s.protocol, Relay: s.relay})
 
-	// Requests are written while responses are read: otherwise a server with much to answer
-	// could fill its window while the client fills its own, and both would wait.
+	// Write requests while reading responses. Otherwise both sides could fill their windows, and
+	// wait for each other for ever.
 	var others sync.WaitGroup
 	others.Go(func() { s.write(ctx, first) })
 	others.Go(func() { s.watchdog(ctx, cancel) })
 	if !meets {
-		// A relay's headers come before it answers anything, an istiod's with its first answer.
+		// A relay sends headers before it answers, an istiod with its first answer.
 		others.Go(func() {
 			if err := s.greet(); err != nil {
 				cancel(err)
@@ -205,7 +205,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	return end{answered: answered, synced: s.syncedAt, err: s.failed(err)}
 }
 
-// received returns why the stream has ended, for an error of gRPC.
+// received returns why the stream has ended, from an error of gRPC.
 func (s *stream) received(err error) error {
 	if status.Code(err) != codes.ResourceExhausted || errors.Is(err, errUnread) {
 		return err
@@ -214,8 +214,8 @@ func (s *stream) received(err error) error {
 		return local
 	}
 	if s.resumed && refusesSize(err) {
-		// An operator may have set the server's limit of a request to less than its default.
-		// The same request would fail for ever.
+		// The server's limit for a request may be below its default. The same request would fail
+		// for ever.
 		s.client.noResume[s.address] = true
 	}
 	return err
@@ -236,14 +236,13 @@ func (s *stream) failed(err error) error {
 		err = errEnded
 	}
 	short := plain(err)
-	if text := short.Error(); text == speaksHTTP || text == hangsUp { // the only trace of what the library saw
+	if text := short.Error(); text == speaksHTTP || text == hangsUp { // the log keeps what plain has replaced
 		s.client.log.Debug("stream failed", "address", s.address, "err", clean(err.Error()))
 	}
 	return fmt.Errorf("%s: %w", s.address, short)
 }
 
-// endOf returns the status of a stream that has ended. err has less: that of a failed send is
-// io.EOF.
+// endOf returns the status of a stream that has ended. The error of a failed send is only io.EOF.
 func (s *stream) endOf(err error) error {
 	m := rawMessage{}
 	if status := s.grpc.RecvMsg(&m); status != nil {
@@ -253,9 +252,9 @@ func (s *stream) endOf(err error) error {
 	return err
 }
 
-// write sends the first request of each type, but for the nil ones, which were sent before, and
-// then acknowledgements, new names, and requests for everything. It ends with the stream, and
-// the reader learns why.
+// write sends the first request of each type, except nil ones, which were sent before. Then it
+// sends acknowledgements, new names, and requests for everything, until the stream ends. The reader
+// finds out why it ended.
 func (s *stream) write(ctx context.Context, first []proto.Message) {
 	repeat, names, confirm, again := s.client.repeat, (chan struct{})(nil), s.grpc.SendMsg, s.relist
 	if s.named() {
@@ -263,7 +262,7 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 		confirm, again = s.confirm, func() error { return s.subscribe(true) }
 	}
 	select {
-	case <-repeat: // the first requests ask for everything
+	case <-repeat: // the first requests ask for everything anyway
 	default:
 	}
 	var err error
@@ -271,7 +270,7 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 		if m != nil && err == nil {
 			err = s.grpc.SendMsg(m)
 		}
-		first[i] = nil // the versions to resume from are a large map
+		first[i] = nil // free the versions, a large map
 	}
 	if s.named() {
 		err = s.subscribe(false)
@@ -301,8 +300,8 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 	}
 }
 
-// relist asks for everything again. On a SotW stream an empty nonce does that (PROTOCOL C4,
-// C6), on a delta stream a new subscription to the wildcard (PROTOCOL C14, S17).
+// relist asks for everything again: with an empty nonce on a SotW stream (PROTOCOL C4, C6), with a
+// new subscription to the wildcard on a delta stream (PROTOCOL C14, S17).
 func (s *stream) relist() error {
 	for _, typeURL := range s.types {
 		s.relisted[typeURL].Store(true)
@@ -317,8 +316,8 @@ func (s *stream) relist() error {
 	return nil
 }
 
-// firstRequest subscribes to the type with that number. The first of the stream
-// carries the node.
+// firstRequest subscribes to a type, by its number. The first request of the stream carries the
+// node.
 func (s *stream) firstRequest(i int) proto.Message {
 	typeURL := s.types[i]
 	var node *corev3.Node
@@ -336,8 +335,8 @@ func (s *stream) firstRequest(i int) proto.Message {
 	switch n := len(req.InitialResourceVersions); {
 	case n == 0:
 	case i == 0 || s.client.noResume[s.address] || n > maxVersions || proto.Size(req) > limit:
-		// The server could not receive the versions: of a first request relays take little more
-		// than the node. Without them everything is sent.
+		// The server could not receive the versions: relays accept little more than the node in a
+		// first request. Without versions the server sends everything.
 		req.InitialResourceVersions = nil
 		s.complete[typeURL] = true
 	default:
@@ -346,8 +345,8 @@ func (s *stream) firstRequest(i int) proto.Message {
 	return req
 }
 
-// sendable returns held without strings that are not UTF-8, which no request can carry: a server
-// that sends such names could otherwise make every later stream fail.
+// sendable returns held without strings that are not UTF-8. No request can carry them, so a server
+// with such names could make every later stream fail.
 func sendable(held map[string]string) map[string]string {
 	bad := func(s string) bool { return !utf8.ValidString(s) }
 	copied := false

@@ -12,9 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// watchdog ends the stream with errStalled when nothing comes while types wait for their first
-// answer, and later with a movedError when a preferred address works. It returns when the
-// stream ends.
+// watchdog ends the stream with errStalled when it is silent while types have no answer. Later it
+// ends it with a movedError when a preferred address works. It returns when the stream ends.
 func (s *stream) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	timeout := s.client.cfg.SyncTimeout
 	var tick <-chan time.Time
@@ -31,7 +30,7 @@ func (s *stream) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 		case <-s.synced:
 			synced = true
 		case now := <-tick:
-			// Nothing is read while the handler is busy, or while there is no room.
+			// Nothing is read while the handler is busy, or there is no room.
 			if n := s.pool.progress.Load(); n != seen || s.pool.busy() {
 				seen, since = n, now
 			} else if now.Sub(since) >= timeout {
@@ -45,7 +44,8 @@ func (s *stream) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// stalled returns the error of a stream that errStalled has ended. The reader has ended.
+// stalled returns the error for a stream that errStalled has ended. Call it after the reader has
+// ended.
 func (s *stream) stalled() error {
 	const shown = 3
 	types := slices.Sorted(maps.Keys(s.waiting))
@@ -54,6 +54,6 @@ func (s *stream) stalled() error {
 		types, more = types[:shown], ", …"
 	}
 	return status.Error(codes.DeadlineExceeded, fmt.Sprintf(
-		"%d of %d types were not answered and nothing came for %v: %s%s; the server may wait for its own sources, or a proxy in between may hold the stream up; a server that needs longer wants a longer syncTimeout",
+		"%d of %d types were not answered and nothing came for %v: %s%s; the server may wait for its own sources, or a proxy may hold the stream: look at both, or raise syncTimeout",
 		len(s.waiting), len(s.relisted), s.client.cfg.SyncTimeout, strings.Join(types, ", "), more))
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxFiles     = 100_000 // and directories of a source
+	maxFiles     = 100_000 // files and directories of a source
 	maxFileDepth = 64      // of nested directories
 )
 
@@ -20,22 +20,23 @@ var (
 	errTooDeep = fmt.Errorf("directories are nested deeper than %d", maxFileDepth)
 )
 
-// listing has the files to read below a root.
+// listing has the files to read below a path.
 type listing struct {
 	root  fs.FileInfo
 	files []string            // sorted
-	dirs  map[string]struct{} // to be watched
-	// unreadable has the errors of directories and files that can not be read. They are not gone.
+	dirs  map[string]struct{} // to watch
+	// unreadable has the errors of files and directories that can not be read. They do not count as
+	// deleted.
 	unreadable map[string]error
-	// real has the path behind each directory and link, empty for a link that leads nowhere.
+	// real has the real path of each directory and link, empty for a broken link.
 	real map[string]string
 
-	seen map[string]bool // real paths of directories: links may go in circles
+	seen map[string]bool // real paths of directories: links may form a circle
 }
 
-// listFiles lists the files to read at a path: the file, or all *.yaml, *.yml and *.json files below
-// the directory. It leaves out names that begin with a dot: those of editors and, in a mounted
-// ConfigMap, the versions behind the links. It fails when the path itself can not be read.
+// listFiles lists the files to read at a path: the file, or all *.yaml, *.yml and *.json files
+// below the directory. It skips names that begin with a dot: files of editors, and the versions
+// behind the links of a mounted ConfigMap. It fails when it can not read the path itself.
 func listFiles(root string) (*listing, error) {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -57,9 +58,9 @@ func listFiles(root string) (*listing, error) {
 	return l, nil
 }
 
-// replacedBy reports whether a path is another one in the next listing, so that the files that were
-// read may be of two versions. Files that were only added or deleted do not count. gone are the
-// listed files that were not found.
+// replacedBy reports whether a path leads elsewhere in the next listing. The files may then have
+// been read from two versions. Added and deleted files do not count. gone are listed files that
+// could not be found.
 func (l *listing) replacedBy(next *listing, gone []string) bool {
 	if !os.SameFile(l.root, next.root) {
 		return true
@@ -124,7 +125,7 @@ func (l *listing) entry(path string, e fs.DirEntry, depth int) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		l.real[path] = "" // gone since it was listed, or a link to what is gone
+		l.real[path] = "" // deleted since, or a broken link
 	case err != nil:
 		l.unreadable[path] = err
 	case isRead(path) && info.Mode().IsRegular():

@@ -14,9 +14,9 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Read reads a file, or every YAML and JSON file below a directory, as a Source does. Problems are
-// of single files and documents, at most a hundred; the error is that of the path. It sorts the
-// resources by kind and name.
+// Read reads a file, or every YAML and JSON file below a directory, as a Source does. problems are
+// about files and documents, at most a hundred; err is about the path. It sorts the resources by
+// kind and name.
 func Read(path, source string) (resources []*mirror.Resource, problems []intake.Refusal, err error) {
 	s := newScanner(source)
 	if err := s.scan(path); err != nil {
@@ -26,7 +26,7 @@ func Read(path, source string) (resources []*mirror.Resource, problems []intake.
 	return sorted(merged), problems, nil
 }
 
-// sorted returns resources by kind and name.
+// sorted returns the resources sorted by kind and name.
 func sorted(merged map[mirror.Key]*mirror.Resource) []*mirror.Resource {
 	return slices.SortedFunc(maps.Values(merged), func(a, b *mirror.Resource) int {
 		return cmp.Or(mirror.CompareKinds(a.Kind(), b.Kind()), cmp.Compare(a.FullName(), b.FullName()))
@@ -44,7 +44,7 @@ func look(ctx context.Context, u config.Upstream) upstreams.Content {
 	return s.look(path, u.Name)
 }
 
-// look reads a path, until the scanner is to end, and returns what it has found.
+// look reads a path until s.ended, and estimates what it has in all.
 func (s *scanner) look(path, upstream string) (c upstreams.Content) {
 	if err := s.scan(path); err != nil {
 		c.Problems = append(c.Problems, fmt.Errorf("upstream %s: %w", upstream, err))

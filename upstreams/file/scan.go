@@ -27,29 +27,29 @@ import (
 
 const (
 	maxFileBytes = 16 << 20
-	// maxReading bounds the bytes of the files that all sources read and parse at the same time,
-	// but for files of up to freeBytes.
+	// maxReading limits the bytes that all sources read and parse at the same time. Files of up to
+	// freeBytes do not count.
 	maxReading   = 2 * maxFileBytes
 	freeBytes    = 1 << 20
-	turnWait     = 30 * time.Second // of a large file for others
-	scanAttempts = 5                // of a path that is replaced while it is read
+	turnWait     = 30 * time.Second // longest wait of a large file for others
+	scanAttempts = 5                // for a path that is replaced during a scan
 )
 
-// scanner keeps the last good content of each file of a source. One goroutine uses it.
+// scanner keeps the last good content of each file of a source. It belongs to one goroutine.
 type scanner struct {
 	source string
 	files  map[string]*content // by path
-	// busy: the last scan left out files that were being written, or read perhaps half of them.
+	// busy: in the last scan a program was writing to a file, which may have been read in part.
 	busy bool
-	// changed: the last scan found something else than the one before.
+	// changed: the last scan found other content than the scan before.
 	changed bool
 	now     func() time.Time
 	read    func(path string) (data []byte, written time.Time, err error)
-	// turn bounds the bytes of large files that are read at the same time.
+	// turn limits the bytes of large files that are read at the same time.
 	turn *semaphore.Weighted
-	// helpers bounds the goroutines that help to read.
+	// helpers limits the goroutines that help to read.
 	helpers *semaphore.Weighted
-	// ended, unless nil, is closed when the rest is to be left out.
+	// ended, unless nil, is closed to skip the rest.
 	ended <-chan struct{}
 }
 
@@ -57,12 +57,12 @@ func newScanner(source string) *scanner {
 	return &scanner{source: source, files: map[string]*content{}, now: time.Now, read: readBounded, turn: semaphore.NewWeighted(maxReading), helpers: newHelpers()}
 }
 
-// newHelpers returns a bound that keeps all CPUs busy with one scanner.
+// newHelpers returns a limit that lets one scanner use all CPUs.
 func newHelpers() *semaphore.Weighted {
 	return semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0) - 1))
 }
 
-// over reports whether the rest is to be left out.
+// over reports whether to skip the rest.
 func (s *scanner) over() bool {
 	select {
 	case <-s.ended:
@@ -72,7 +72,7 @@ func (s *scanner) over() bool {
 	}
 }
 
-// clean reports whether the last scan read all files, to the end, and without mistakes.
+// clean reports whether the last scan read all files completely and without mistakes.
 func (s *scanner) clean() bool {
 	for _, f := range s.files {
 		if !f.whole {
@@ -82,26 +82,26 @@ func (s *scanner) clean() bool {
 	return !s.busy
 }
 
-// content is what a file has.
+// content is the content of a file.
 type content struct {
-	digest xxh3.Uint128 // of the text that was read last
-	// documents are those of the text, by digest, so that none is parsed again.
+	digest xxh3.Uint128 // of the text as last read
+	// documents has the parsed documents by the digest of their text, so that none is parsed twice.
 	documents map[xxh3.Uint128]*kube.Document
-	// good is the last good content, with lines of the file.
+	// good are the last good resources, with their lines.
 	good []kube.Located
-	// whole: good is all of a file without mistakes.
+	// whole: good is everything in a file without mistakes.
 	whole    bool
 	problems []intake.Refusal // at most kube.MaxProblems
-	total    int              // of problems
-	// seen and left are the bytes that were looked at, and those that were left out.
+	total    int              // number of problems
+	// seen and left are the bytes that were read, and those that were skipped.
 	seen, left int
-	// writtenSince is since when the file is being written, zero when it is not.
+	// writtenSince is when a program began to write the file, zero if none writes.
 	writtenSince time.Time
 }
 
-// scan reads all files again. When the path itself can not be read, scan fails and leaves
-// everything as it was. It also fails when the path is replaced again and again while it is
-// read: half of one version and half of the next look like deletions.
+// scan reads all files again. It fails, and changes nothing, when it can not read the path itself,
+// or when the path is replaced during each attempt: half of one version and half of the next look
+// like deletions.
 func (s *scanner) scan(root string) error {
 	for range scanAttempts {
 		found, err := listFiles(root)
@@ -122,8 +122,8 @@ func (s *scanner) scan(root string) error {
 	return fmt.Errorf("%s changes again and again while it is read: find the program that writes there", root)
 }
 
-// readAll returns the content of all files that were found, by path, the files that have gone
-// since, and whether any is being written.
+// readAll returns the content of the listed files by path, the files that have gone since, and
+// whether a program is writing to any.
 func (s *scanner) readAll(found *listing) (next map[string]*content, gone []string, busy bool) {
 	next = make(map[string]*content, len(found.files))
 	for i, r := range s.readFiles(found.files) {
@@ -134,7 +134,7 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 		}
 		next[path], busy = r.content, busy || r.busy
 	}
-	// An unreadable directory is not gone.
+	// An unreadable directory does not count as deleted.
 	for _, lost := range slices.Sorted(maps.Keys(found.unreadable)) {
 		next[lost] = s.files[lost].unreadable(lost, found.unreadable[lost])
 		for path, last := range s.files {
@@ -146,14 +146,14 @@ func (s *scanner) readAll(found *listing) (next map[string]*content, gone []stri
 	return next, gone, busy
 }
 
-// reading is what readFile returns.
+// reading is the result of readFile.
 type reading struct {
 	content *content
 	busy    bool
 	err     error
 }
 
-// readFiles reads files, several at the same time. A panic goes on in this goroutine.
+// readFiles reads several files at the same time. It repeats a panic in the calling goroutine.
 func (s *scanner) readFiles(paths []string) []reading {
 	all := make([]reading, len(paths))
 	var at atomic.Int64
@@ -184,8 +184,8 @@ func (s *scanner) readFiles(paths []string) []reading {
 	return all
 }
 
-// readFile returns the content of a file, and whether it is being written. The error is that there
-// is none. A large file is read and parsed in turn with those of all sources.
+// readFile returns the content of a file, and whether a program is writing to it. It fails if the
+// file is gone. A large file waits for its turn among all sources.
 func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 	info, err := os.Stat(path)
 	if err == nil && s.over() {
@@ -196,7 +196,7 @@ func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), turnWait)
 		err := s.turn.Acquire(ctx, size)
 		cancel()
-		if err == nil { // else those before hang, on a mount without its server perhaps
+		if err == nil { // after turnWait it is read anyway: others may hang on a dead mount
 			defer s.turn.Release(size)
 		}
 	}
@@ -213,9 +213,9 @@ func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 	return s.parse(path, data, last), last == nil && s.now().Sub(written) < fswatch.Quiet, nil
 }
 
-// beingWritten reports whether a file that was read before is being written right now: many
-// programs empty a file and then fill it, which looks like a deletion in between. After a while,
-// a file that never rests counts as it is.
+// beingWritten reports whether a program is writing to a file that was read before. Many programs
+// empty a file first, which looks like a deletion. A file that is written for ever is read after
+// fswatch.Longest.
 func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bool {
 	now := s.now()
 	if last == nil || now.Sub(written) >= fswatch.Quiet || last.digest == xxh3.Hash128(data) {
@@ -237,14 +237,14 @@ func readBounded(path string) (data []byte, written time.Time, err error) {
 	if err != nil {
 		return nil, written, err
 	}
-	if info.Size() <= maxFileBytes { // a larger file is not read at all
+	if info.Size() <= maxFileBytes { // do not read a larger file at all
 		var b bytes.Buffer
 		b.Grow(int(info.Size()) + bytes.MinRead) // io.ReadAll would take three times the size
 		if _, err = b.ReadFrom(io.LimitReader(f, maxFileBytes+1)); err != nil {
 			return nil, written, err
 		}
 		data = b.Bytes()
-		if info, err = f.Stat(); err != nil { // it may be written while it is read
+		if info, err = f.Stat(); err != nil { // it may have grown during the reading
 			return nil, written, err
 		}
 	}
@@ -254,7 +254,8 @@ func readBounded(path string) (data []byte, written time.Time, err error) {
 	return data, info.ModTime(), nil
 }
 
-// unreadable returns the content of a file that can not be read any more. c may be nil.
+// unreadable returns the content of a file that can not be read now: the last good one. c may be
+// nil.
 func (c *content) unreadable(path string, err error) *content {
 	next := &content{}
 	if c != nil {
@@ -264,7 +265,7 @@ func (c *content) unreadable(path string, err error) *content {
 	return next
 }
 
-// parse returns the content of a file after reading data from it. last may be nil.
+// parse returns the content of a file with this data. last may be nil.
 func (s *scanner) parse(path string, data []byte, last *content) *content {
 	digest := xxh3.Hash128(data)
 	if last != nil && last.digest == digest && last.documents != nil {
@@ -305,8 +306,8 @@ func (s *scanner) parse(path string, data []byte, last *content) *content {
 	case last.whole:
 		next.good, next.whole = last.good, true
 	default:
-		// The file never was without mistakes, so that its good documents count; the last
-		// good content of a document stays when that turns bad.
+		// The file was never without mistakes: serve its good documents, and the last good content
+		// of documents that have turned bad.
 		next.good = union(good, last.good)
 	}
 	return next
@@ -325,7 +326,7 @@ func union(now, before []kube.Located) []kube.Located {
 	return now
 }
 
-// refuse notes a problem of a document that begins on a line, from 1, or of the file.
+// refuse adds a problem of the file, or of a document that begins on a line, counted from 1.
 func (c *content) refuse(path string, line int, p kube.Problem) {
 	if c.total++; len(c.problems) >= kube.MaxProblems {
 		return
@@ -340,9 +341,8 @@ func (c *content) refuse(path string, line int, p kube.Problem) {
 	c.problems = append(c.problems, intake.Refusal{Resource: where, Reason: p.Reason})
 }
 
-// merge returns the resources of all files by key, and what is wrong with the files: the first
-// problems, and their total. Of two resources with one key it takes the first, in the order of
-// paths and documents.
+// merge returns the resources of all files by key, the first problems of the files, and the number
+// of problems. Of two resources with one key, it takes the first, by path and then by document.
 func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []intake.Refusal, total int) {
 	merged = map[mirror.Key]*mirror.Resource{}
 	type place struct {
@@ -363,7 +363,7 @@ func (s *scanner) merge() (merged map[mirror.Key]*mirror.Resource, problems []in
 			if total++; len(problems) < maxRefused {
 				problems = append(problems, intake.Refusal{
 					Resource: fmt.Sprintf("%s:%d %s", path, r.Line, key),
-					Reason:   fmt.Sprintf("is in %s:%d already, which is kept: remove or rename one of them", first[key].path, first[key].line),
+					Reason:   fmt.Sprintf("is also in %s:%d, which is kept: remove or rename one of them", first[key].path, first[key].line),
 				})
 			}
 		}

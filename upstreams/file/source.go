@@ -1,8 +1,7 @@
-// Package file brings the resources of a file, or of a directory of files, of Kubernetes-style
-// YAML.
+// Package file reads the resources of a file, or of a directory of files, of Kubernetes-style YAML.
 //
-// It owns how files are found, watched and read. The package must not know what is served of
-// them, nor which other upstreams there are.
+// It owns how files are found, watched and read. The package depends neither on what is served of
+// them nor on other upstreams.
 package file
 
 import (
@@ -26,8 +25,8 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Kind returns the kind of source for files. All its sources read large files in turn, and share
-// the goroutines that help to read.
+// Kind returns the kind of source for files. All its sources share one limit for large files and
+// one for helper goroutines.
 func Kind() upstreams.Kind {
 	turn, helpers := semaphore.NewWeighted(maxReading), newHelpers()
 	return upstreams.Kind{
@@ -43,29 +42,29 @@ func Kind() upstreams.Kind {
 
 const maxRefused = 100 // refusals in a status
 
-// Source brings what a file, or a directory of files, has.
+// Source reads a file, or a directory of files.
 type Source struct {
 	path string // absolute
 	log  *slog.Logger
-	// complaints bounds what is logged of files.
+	// complaints limits the log lines about files.
 	complaints *loglimit.Limit
-	// wake has an element when the feed has asked for everything once more.
+	// wake has an element when the feed has asked for a repetition.
 	wake chan struct{}
 
-	// Only Run, or who calls Read instead, uses these.
+	// Only Run, or the caller of Read, uses these.
 	scanner *scanner
-	told    map[mirror.Kind]struct{} // kinds that the feed was told of
-	refused []intake.Refusal         // by the last reading
-	// repeating tells that the feed waits for a reading of all files.
+	told    map[mirror.Kind]struct{} // kinds that the feed has had
+	refused []intake.Refusal         // in the last reading
+	// repeating: the feed waits for a reading of all files.
 	repeating bool
-	// taken tells that the feed has taken all that the files had, so that the same again tells nothing.
+	// taken: the feed has accepted everything, so that an unchanged reading is not fed again.
 	taken bool
 
 	mu sync.Mutex       // guards st
-	st upstreams.Status // its refusals are of files, not those of the feed
+	st upstreams.Status // its refusals are about files, not those of the feed
 }
 
-// New returns a source that has not read anything yet. It waits for a path that is not there.
+// New returns a source that has not read anything yet. It waits for a path that does not exist.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	path := pathOf(cfg)
 	if abs, err := filepath.Abs(path); err == nil {
@@ -77,8 +76,8 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	}
 }
 
-// Run implements upstreams.Source: it reads the path, and again whenever something changes there.
-// It tries a path that can not be read again; what that gave stays.
+// Run implements upstreams.Source: it reads the path now and after each change. It retries a path
+// that can not be read; the last content stays.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	pause := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, MaxInterval: 15 * time.Second, RandomizationFactor: 0.1, Multiplier: 1.5}
 	pause.Reset()
@@ -96,8 +95,8 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	}
 }
 
-// follow reads and watches until the path can not be read, something panics, or ctx ends. It
-// calls good after each reading. Each call watches anew: the path may have become another one.
+// follow reads and watches until the path can not be read, something panics, or ctx ends. It calls
+// good after each reading. Each call starts a new watch, because the path may lead elsewhere.
 func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -108,7 +107,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (
 	w := fswatch.New(fswatch.Options{})
 	defer w.Close()
 	for {
-		// It watches first, so that it notices what changes during the reading.
+		// Watch first, so that changes during the reading are noticed.
 		found, err := listFiles(s.path)
 		if err != nil {
 			return err
@@ -137,7 +136,7 @@ func (s *Source) Repeat(bool) {
 	}
 }
 
-// Read reads the path once, as Run does, and returns why it can not be read.
+// Read reads the path once. It returns an error if the path can not be read.
 func (s *Source) Read(feed upstreams.Feed) error {
 	err := s.read(feed, nil)
 	if err != nil {
@@ -146,7 +145,7 @@ func (s *Source) Read(feed upstreams.Feed) error {
 	return err
 }
 
-// read reads the path and feeds what it has. blind is why changes are noticed late, or nil.
+// read reads the path and feeds its content. blind is why the files are polled, or nil.
 func (s *Source) read(feed upstreams.Feed, blind error) error {
 	select {
 	case <-s.wake:
@@ -160,7 +159,7 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 		return nil
 	}
 	s.feed(feed, blind)
-	// A file that is broken or being written may have what seems to be gone: then the next
+	// A file that is broken, or being written, may still have what seems to be gone. Then the next
 	// reading counts as the repetition.
 	if s.repeating && s.scanner.clean() {
 		s.repeating = false
@@ -169,14 +168,14 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 	return nil
 }
 
-// watchedAs reports whether the status tells that blind is why changes are noticed late.
+// watchedAs reports whether the status already shows blind.
 func (s *Source) watchedAs(blind error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return blind == nil && s.st.LastError == "" || blind != nil && s.st.LastError == blind.Error()
 }
 
-// feed feeds what all files have, and notes what is wrong with them.
+// feed feeds the content of all files, and logs their problems.
 func (s *Source) feed(feed upstreams.Feed, blind error) {
 	merged, problems, total := s.scanner.merge()
 	result := feed.Tell(intake.Received{
@@ -204,7 +203,7 @@ func (s *Source) feed(feed upstreams.Feed, blind error) {
 	s.st.Enter(upstreams.StateSynced)
 }
 
-// updates returns what the files have, or had, of each kind, always in the same order.
+// updates returns one complete update for each kind that the files have or had, sorted.
 func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update {
 	byKind := map[mirror.Kind][]*mirror.Resource{}
 	for _, r := range sorted(merged) {
@@ -219,7 +218,7 @@ func (s *Source) updates(merged map[mirror.Key]*mirror.Resource) []intake.Update
 	return updates
 }
 
-// logRefused logs what was not refused before.
+// logRefused logs new refusals.
 func (s *Source) logRefused(refused []intake.Refusal) {
 	for _, r := range refused {
 		if !slices.Contains(s.refused, r) {
@@ -227,12 +226,12 @@ func (s *Source) logRefused(refused []intake.Refusal) {
 		}
 	}
 	if len(refused) == 0 && len(s.refused) > 0 {
-		s.log.Info("no resource refused any more", "path", s.path)
+		s.log.Info("no resources refused", "path", s.path)
 	}
 	s.refused = refused
 }
 
-// fail notes that the path can not be read.
+// fail reports that the path can not be read.
 func (s *Source) fail(feed upstreams.Feed, err error) {
 	s.taken = false
 	feed.Tell(intake.Closed{Reason: err.Error(), Failed: true})

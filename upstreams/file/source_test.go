@@ -242,7 +242,7 @@ func TestFirstOfTwoDocumentsWithOneKeyIsKept(t *testing.T) {
 	resources, problems, err := Read(dir, "east")
 	must(t, err)
 	at := filepath.Join(dir, "a.yaml") + ":1"
-	reason := "is in " + at + " already, which is kept: remove or rename one of them"
+	reason := "is also in " + at + ", which is kept: remove or rename one of them"
 	want := []intake.Refusal{
 		{Resource: filepath.Join(dir, "a.yaml") + ":10 networking.istio.io/ServiceEntry shop/a", Reason: reason},
 		{Resource: filepath.Join(dir, "b.yaml") + ":1 networking.istio.io/ServiceEntry shop/a", Reason: reason},

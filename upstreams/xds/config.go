@@ -24,7 +24,7 @@ type Config struct {
 	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
 }
 
-// TLS configures how the relay verifies a server, and shows who it is.
+// TLS configures how the relay verifies a server, and which certificate it shows.
 type TLS struct {
 	CAFile     string `yaml:"caFile" path:"file" pem:"roots"` // empty: the roots of the host
 	CertFile   string `yaml:"certFile" path:"file" pem:"certificate"`
@@ -64,9 +64,9 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 		mistakes.Errorf("tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
 	}
 	if t := c.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
-		mistakes.Errorf("tls", "certFile and keyFile go together: give both, or none")
+		mistakes.Errorf("tls", "set both certFile and keyFile, or neither")
 	}
-	// Of two clusters with one token, each could present it to the other, and to its CA.
+	// Of two clusters with the same token, each could use it with the other.
 	for n, other := range before {
 		o, ok := other.Source.(*Config)
 		if c.TokenFile == "" || !ok || o.TokenFile != c.TokenFile || other.ClusterID == u.ClusterID || o.ShareToken || c.ShareToken {

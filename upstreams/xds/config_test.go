@@ -42,7 +42,7 @@ func TestMistakesInTheSectionOfAServerAreNamed(t *testing.T) {
 		{"neither tls nor plaintext", replace("    tls: {caFile: ca.pem}\n", ""), "3: upstreams[0].xds.tls: neither tls nor plaintext: set tls, or plaintext: true to go without"},
 		{"both tls and plaintext", replace("    tls:", "    plaintext: true\n    tls:"), "5: upstreams[0].xds.plaintext: both plaintext and tls: leave out one"},
 		{"token over plaintext, C20", replace("tls: {caFile: ca.pem}", "plaintext: true\n    tokenFile: t"), "6: upstreams[0].xds.tokenFile: a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile"},
-		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), "5: upstreams[0].xds.tls: certFile and keyFile go together: give both, or none"},
+		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), "5: upstreams[0].xds.tls: set both certFile and keyFile, or neither"},
 		{"bad protocol", replace("    tls:", "    protocol: rest\n    tls:"), `5: upstreams[0].xds.protocol: "rest": want one of auto, sotw, delta`},
 		{"bad extra type", replace("    tls:", "    types: [ServiceEntry]\n    tls:"), `5: upstreams[0].xds.types[0]: type URL "ServiceEntry": want group/version/Kind, for example networking.istio.io/v1/ServiceEntry`},
 		{"resync too often", replace("    tls:", "    resyncInterval: 1ms\n    tls:"), "5: upstreams[0].xds.resyncInterval: 1ms is out of range: 1s to 24h0m0s"},

@@ -26,30 +26,30 @@ const (
 	edsMessage = "envoy.config.endpoint.v3.ClusterLoadAssignment"
 	edsTypeURL = "type.googleapis.com/" + edsMessage
 
-	endpointsPatience = 30 * time.Second // for a cluster's first answer
+	endpointsPatience = 30 * time.Second // for the first answer about a cluster
 	maxAssignment     = 4 << 20          // bytes of one cluster
 	maxAssignments    = 256 << 20        // bytes of all
 
-	// forgetAfter is how long an assignment is kept that is not wanted any more, and maxUnwanted
-	// how many are. A server ignores a request that crosses its response: where a cluster is wanted
-	// again soon, it sees no difference, and does not repeat the assignment.
+	// forgetAfter is how long an unwanted assignment is kept, and maxUnwanted how many are. A
+	// server ignores a request that crosses its response. If the cluster is wanted again soon, the
+	// server sees no difference and does not repeat the assignment.
 	forgetAfter = time.Minute
 	maxUnwanted = 1 << 16
 )
 
-// endpoints follows the endpoints of clusters of an istiod, by EDS on a stream of its own.
+// endpoints follows the endpoints of an istiod's clusters, by EDS on a stream of its own.
 type endpoints struct {
 	client     *adsclient.Client
 	patience   time.Duration
 	log        *slog.Logger
 	complaints *loglimit.Limit
 	changed    func(clusters []string)
-	wake       chan struct{} // has an element when run has to look at the clusters
+	wake       chan struct{} // wakes run to look at the clusters
 
-	mu       sync.Mutex             // guards all below
-	clusters map[string]*assignment // that are wanted, or were within forgetAfter
+	mu       sync.Mutex             // guards the fields below
+	clusters map[string]*assignment // wanted now, or within forgetAfter
 	size     int                    // of all assignments, in bytes
-	// lastError is that of the stream, empty while it works; leftOut is that of want.
+	// lastError is the stream's last error, empty while it works. leftOut is the error of want.
 	lastError, leftOut string
 	nacks              uint64
 }
@@ -60,13 +60,13 @@ type assignment struct {
 	answered bool
 	wanted   bool
 	since    time.Time // when wanted changed
-	awaited  bool      // the first answer is waited for
-	news     bool      // changed has to be called
+	awaited  bool      // the first answer has not come
+	news     bool      // run must call changed
 }
 
-// newEndpoints returns endpoints that follow no cluster yet, over a client of cfg. patience is how
-// long they wait for a cluster's first answer. run calls changed, never twice at a time, with the
-// clusters whose assignment is another than before, or was given up.
+// newEndpoints returns endpoints without clusters. patience is how long to wait for the first
+// answer about a cluster. run calls changed, in turn, with the clusters whose assignment has
+// changed or did not come in time.
 func newEndpoints(cfg adsclient.Config, patience time.Duration, changed func(clusters []string)) (*endpoints, error) {
 	e := &endpoints{
 		patience: patience, log: cfg.Logger, complaints: newComplaints(), changed: changed,
@@ -101,7 +101,7 @@ func (e *endpoints) run(ctx context.Context) error {
 	}
 }
 
-// take returns the clusters to call changed with, and when to look again at the latest.
+// take returns the clusters for changed, and how long run may wait until the next call.
 func (e *endpoints) take(now time.Time) (news []string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,8 +155,8 @@ func (e *endpoints) stir() {
 	}
 }
 
-// want follows these clusters and no others. It may be called at any time, and does not wait. An
-// error tells that a request can not name all of them: the others count as without endpoints.
+// want follows exactly these clusters. It does not block. It returns an error if one request can
+// not name them all: the rest counts as without endpoints.
 func (e *endpoints) want(clusters map[string]struct{}) error {
 	fit, err := adsclient.FitNames(slices.Collect(maps.Keys(clusters)))
 	if e.follow(fit, err) {
@@ -166,7 +166,7 @@ func (e *endpoints) want(clusters map[string]struct{}) error {
 	return err
 }
 
-// follow reports whether other clusters are wanted than before.
+// follow sets the wanted clusters and reports whether they have changed.
 func (e *endpoints) follow(names []string, leftOut error) (differs bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -199,7 +199,7 @@ func (e *endpoints) follow(names []string, leftOut error) (differs bool) {
 	return differs
 }
 
-// names is adsclient.Config.Names.
+// names implements adsclient.Config.Names.
 func (e *endpoints) names(string) (names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,12 +211,12 @@ func (e *endpoints) names(string) (names []string) {
 	return names
 }
 
-// assignment is an intake.Assignment. The caller owns what it returns.
+// assignment implements intake.Assignment. The caller owns the result.
 func (e *endpoints) assignment(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool) {
 	e.mu.Lock()
 	var a assignment
 	if of := e.clusters[cluster]; of != nil {
-		a = *of // its data is replaced, never changed
+		a = *of // data is replaced, never changed
 	}
 	e.mu.Unlock()
 	if !a.answered || !a.wanted {
@@ -272,10 +272,11 @@ func (e *endpoints) HandleState(s adsclient.State) {
 	}
 }
 
-// ResumeVersions implements adsclient.Handler. There are none in SotW.
+// ResumeVersions implements adsclient.Handler. SotW has none.
 func (e *endpoints) ResumeVersions(string) map[string]string { return nil }
 
-// HandleResponse implements adsclient.Handler. Clusters that it does not name stay (PROTOCOL N2).
+// HandleResponse implements adsclient.Handler. A response leaves clusters that it does not name
+// unchanged (PROTOCOL N2).
 func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	var out intake.Result
 	changed, err := 0, error(nil)
@@ -300,7 +301,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	return err
 }
 
-// takeAll takes over the assignments of a response, and returns how many wanted ones differ.
+// takeAll stores the assignments of a response, and returns how many wanted ones have changed.
 func (e *endpoints) takeAll(resp *adsclient.Response, out *intake.Result) (changed int) {
 	for raw := range resp.Resources(maxAssignment) {
 		name, value, err := splitAssignment(raw.Peek())
@@ -323,8 +324,8 @@ func (e *endpoints) takeAll(resp *adsclient.Response, out *intake.Result) (chang
 	return changed
 }
 
-// assign takes over an assignment, whose element has size bytes, and reports whether it differs from
-// the one before. It encodes the assignment anew, so that only its content decides.
+// assign stores an assignment and reports whether it has changed. size is that of its element. It
+// is encoded again, so that equal content has equal bytes.
 func (e *endpoints) assign(a *assignment, value []byte, size int) (differs bool, err error) {
 	if size > maxAssignment {
 		return false, fmt.Errorf("%d bytes: more than %d", size, maxAssignment)
@@ -356,7 +357,7 @@ func (e *endpoints) assign(a *assignment, value []byte, size int) (differs bool,
 // splitAssignment returns the name of a cluster and its encoded ClusterLoadAssignment.
 func splitAssignment(element []byte) (name, value []byte, err error) {
 	if !bytes.HasSuffix(wire.Last(element, 1), []byte("/"+edsMessage)) {
-		return nil, nil, errors.New("the element is no " + edsMessage)
+		return nil, nil, errors.New("the element is not an " + edsMessage)
 	}
 	value = wire.Last(element, 2)
 	if name = wire.Last(value, 1); len(name) == 0 {

@@ -347,7 +347,7 @@ func TestBadAssignmentsAreRefusedAndTheGoodOnesTaken_C7(t *testing.T) {
 	nameless := &anypb.Any{TypeUrl: edsTypeURL}
 	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "bad", Resources: []*anypb.Any{bad, other, nameless, edsOf("b", "10.0.0.3").Any}})
 	nack := s.Await("a NACK", func(r fakexds.Request) bool { return r.ErrorWasGiven })
-	for _, want := range []string{"a: ", "the element is no envoy.config", "no name"} {
+	for _, want := range []string{"a: ", "the element is not an envoy.config", "no name"} {
 		if !strings.Contains(nack.Error, want) {
 			t.Errorf("NACK %q does not say %q", nack.Error, want)
 		}

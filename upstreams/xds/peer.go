@@ -18,12 +18,12 @@ func (s *Source) met(p adsclient.Peer) {
 	}
 }
 
-// followPeer keeps MayWait true to the connection.
+// followPeer updates MayWait to the state of the connection.
 func (s *Source) followPeer(state adsclient.State) {
 	var same *adsclient.SameNameError
 	switch {
-	case state.Phase == adsclient.Streaming: // what the server has told is of this stream
-	case state.Phase == adsclient.Connecting && s.sameName(): // until there is other news
+	case state.Phase == adsclient.Streaming: // met has set it for this stream
+	case state.Phase == adsclient.Connecting && s.sameName(): // stays until the server answers
 	case state.Phase != adsclient.Connecting && state.Phase != adsclient.Connected && errors.As(state.Err, &same):
 		s.st.MayWait = upstreams.MayWaitSameName
 	default:
@@ -31,7 +31,7 @@ func (s *Source) followPeer(state adsclient.State) {
 	}
 }
 
-// sameName reports whether the server is a relay of this one's own name.
+// sameName reports whether the server is a relay with the name of this one.
 func (s *Source) sameName() bool { return s.st.MayWait == upstreams.MayWaitSameName }
 
 // HandleState implements adsclient.Handler.
@@ -44,7 +44,7 @@ func (s *Source) HandleState(state adsclient.State) {
 	switch state.Phase {
 	case adsclient.Connecting:
 		if st.State == upstreams.StateDenied || s.feed.Synced() || st.LastError != "" {
-			return // what is known of the server is shown until there is better news
+			return // keep the last state until there is a better one
 		}
 		s.st.Enter(upstreams.StateConnecting)
 	case adsclient.Streaming:
@@ -64,11 +64,11 @@ func (s *Source) HandleState(state adsclient.State) {
 	}
 }
 
-// openStream begins a stream, which a server that refuses us lets open, too.
+// openStream begins a stream. A server that denies the relay opens one, too.
 func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
 	s.types, s.relay = subscriptions(state.Relay, s.extra), state.Relay
-	s.repeating = nil // what a new stream answers is more than a repetition
+	s.repeating = nil // a new stream answers everything
 	st.Protocol = string(state.Protocol)
 	scopes := make([]intake.Scope, 0, len(s.types))
 	for _, url := range s.types {
@@ -101,7 +101,7 @@ func (s *Source) lose(state adsclient.State) {
 		switch {
 		case state.Answered && state.Phase == adsclient.Disconnected:
 			s.log.Info("stream ended, reconnecting", "address", state.Address, "err", state.Err)
-		case s.complained[state.Address] == text: // it is known
+		case s.complained[state.Address] == text: // already logged
 		case s.sameName():
 			s.log.Error("upstream has this relay's own name", "address", state.Address, "err", state.Err)
 		default:

@@ -22,13 +22,13 @@ import (
 	"meshrelay/upstreams"
 )
 
-// istiodAudience is the audience of the tokens that an istiod takes.
+// istiodAudience is the token audience that an istiod accepts.
 const istiodAudience = "istio-ca"
 
-// maxMissing bounds the types that a finding names.
+// maxMissing is how many types a finding names.
 const maxMissing = 5
 
-// probe returns a check of each address of an upstream.
+// probe returns one check for each address of an upstream.
 func probe(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
 	for _, address := range sectionOf(u).Addresses {
 		p := prober{section: sectionOf(u), upstream: u, env: env, address: address}
@@ -37,7 +37,7 @@ func probe(u config.Upstream, env upstreams.Env) (checks []doctor.Check) {
 	return checks
 }
 
-// prober looks at one address.
+// prober checks one address.
 type prober struct {
 	section  *Config
 	upstream config.Upstream
@@ -45,8 +45,8 @@ type prober struct {
 	address  string
 }
 
-// run checks the way to the server, then the token, then a stream. What is before a stream that opens
-// can not be a failure.
+// run checks the connection, then the token, then a stream. If the stream opens, an earlier failure
+// becomes a warning.
 func (p prober) run(ctx context.Context) []doctor.Finding {
 	now := time.Now()
 	server := doctor.Server{Address: p.address, Now: now}
@@ -87,15 +87,15 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 	return append(found, stream)
 }
 
-// answers is what a stream has brought.
+// answers are the results of one stream.
 type answers struct {
-	relay     string // the name of a relay, "relay" of one without a name
-	istiod    string // the version of an istiod
+	relay     string // name of the relay, or "without a name"; empty if it is none
+	istiod    string // version of the istiod
 	missing   []string
 	resources int
 }
 
-// stream asks for everything, as the relay does, and forgets the answers.
+// stream requests all types, as the relay does, and discards the answers.
 func (p prober) stream(ctx context.Context) doctor.Finding {
 	got, err := p.ask(ctx)
 	who := "the server"
@@ -134,7 +134,7 @@ func (p prober) stream(ctx context.Context) doctor.Finding {
 	return f
 }
 
-// refusal returns the finding of a stream that ended with an error.
+// refusal returns the finding for a stream that ended with an error.
 func (p prober) refusal(err error) doctor.Finding {
 	const serviceAccount = "run the relay under a service account of istiod's root namespace (usually istio-system), with node.namespace set to it, over port 15012"
 	text := status.Convert(err).Message()
@@ -198,13 +198,13 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 	return got, nil
 }
 
-// learn notes who the server is.
+// learn sets relay or istiod from a response.
 func (a *answers) learn(stream grpc.ClientStream, resp *discoveryv3.DiscoveryResponse) {
 	var istiod struct{ Info struct{ Version string } }
 	if json.Unmarshal([]byte(resp.GetControlPlane().GetIdentifier()), &istiod) == nil && istiod.Info.Version != "" {
 		a.istiod = istiod.Info.Version
 	}
-	if headers, err := stream.Header(); err == nil && a.relay == "" { // they have come with the answer
+	if headers, err := stream.Header(); err == nil && a.relay == "" { // the headers came with the answer
 		if p := adsclient.ParsePeer(headers); p.Relay {
 			a.relay = p.Name
 			if a.relay == "" {

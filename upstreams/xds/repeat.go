@@ -14,7 +14,7 @@ func (s *Source) Repeat(again bool) {
 	}
 	defer s.client.Relist()
 	if again && s.repeating != nil {
-		return // a server may need longer than the time between two requests
+		return // keep the progress of a slow server
 	}
 	s.repeating = make(map[string]map[string]struct{}, len(s.types))
 	for _, url := range s.types {
@@ -28,7 +28,7 @@ func (s *Source) Repeat(again bool) {
 	}
 }
 
-// Repeating returns the types that the server was asked to repeat and has not.
+// Repeating returns the types that the server was asked to repeat, and has not repeated yet.
 func (s *Source) Repeating() (types []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,16 +38,16 @@ func (s *Source) Repeating() (types []string) {
 	return types
 }
 
-// noteRepeated tells the feed when the server has repeated all that it was asked to. A delta answer
-// may come in parts, and a push may come before it: a type counts as repeated when every name that
-// is held of it was in what came since, or was removed. The caller holds mu.
+// noteRepeated tells the feed when the server has repeated everything. A delta answer may come in
+// parts, and after a push. So a type is repeated once each of its held names has been sent or
+// removed. The caller holds mu.
 func (s *Source) noteRepeated(resp *adsclient.Response, complete bool) {
 	names, asked := s.repeating[resp.TypeURL]
 	if !asked {
 		return
 	}
 	if !complete {
-		for raw := range resp.Resources(1) { // their names are enough
+		for raw := range resp.Resources(1) { // the names are enough
 			delete(names, string(raw.Name))
 		}
 		for name := range resp.Removed() {

@@ -1,9 +1,9 @@
-// Package xds brings what an MCP-over-xDS server has: an istiod, or another relay.
+// Package xds reads an MCP-over-xDS server: an istiod, or another relay.
 //
-// It owns the stream to the server: what to subscribe to, what the state of the stream means for
-// the status of the upstream, and, where services need it, a second stream for their endpoints.
+// It owns the stream to the server: the subscriptions, the state of the upstream, and, where
+// services need it, a second stream for their endpoints.
 //
-// The package must not know what is served of what it brings, nor what else there is.
+// The package depends neither on what is served of its resources nor on other upstreams.
 package xds
 
 import (
@@ -41,33 +41,33 @@ func Kind() upstreams.Kind {
 	}
 }
 
-// Source brings what one MCP-over-xDS server has.
+// Source reads one MCP-over-xDS server.
 type Source struct {
 	client    *adsclient.Client
-	endpoints *endpoints // nil unless they are discovered
+	endpoints *endpoints // nil unless the config discovers them
 	log       *slog.Logger
-	// complaints bounds what is logged of responses.
+	// complaints limits the log lines about responses.
 	complaints *loglimit.Limit
 	extra      []string // type URLs from the config
 
-	// mu guards all below. It is held while the feed is called, which never calls back.
+	// mu guards the fields below. It is held during calls of the feed, which never calls back.
 	mu   sync.Mutex
 	feed upstreams.Feed // nil before Attach
 	// st has the fields of the status that only the source knows.
 	st     upstreams.Status
 	types  []string         // subscribed on the present stream
-	relay  bool             // the server is one
-	opened uint64           // streams
-	update [1]intake.Update // that is fed now
-	// complained has, by address, the error that was logged last.
+	relay  bool             // the server is a relay
+	opened uint64           // number of streams
+	update [1]intake.Update // reused by HandleResponse
+	// complained has the last logged error of each address.
 	complained map[string]string
-	// repeating is, for each type URL that the server was asked to repeat and has not, the names
-	// that it has not repeated: none on a SotW stream, where any answer is all.
+	// repeating has the type URLs that the server was asked to repeat, with the names still
+	// missing. On a SotW stream there are no names: one answer has everything.
 	repeating map[string]map[string]struct{}
 	ended     bool
 }
 
-// New returns a source that is not connected. It needs no file of its credentials yet.
+// New returns a source that is not connected. The files of its credentials need not exist yet.
 func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	section := sectionOf(cfg)
 	s = &Source{log: env.Log, complaints: newComplaints(), extra: section.Types, complained: map[string]string{}}
@@ -77,7 +77,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 		consumer, second := nodeConfig(env), client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
-		second.Name = "" // the first stream finds out who the server is
+		second.Name = "" // the first stream identifies the server
 		if s.endpoints, err = newEndpoints(second, endpointsPatience, s.endpointsChanged); err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	return s, err
 }
 
-// clientConfig returns how to connect to an upstream, and what to ask it for.
+// clientConfig returns the settings of the connection and of the subscriptions.
 func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 	section := sectionOf(cfg)
 	creds, opts := dialOptions(section)
@@ -115,7 +115,7 @@ func nodeConfig(env upstreams.Env) adsclient.NodeConfig {
 	return adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
 }
 
-// newComplaints bounds the log lines about responses: the status counts and names what they refuse.
+// newComplaints limits the log lines about responses. The status counts and names all refusals.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
 func dialOptions(x *Config) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
@@ -136,7 +136,7 @@ func tlsFiles(t *TLS) adsclient.TLSFiles {
 	return adsclient.TLSFiles{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}
 }
 
-// check returns what is wrong with the files of the credentials.
+// check returns an error if the files of the credentials can not be used.
 func check(u config.Upstream) error {
 	section := sectionOf(u)
 	if section.Plaintext {
@@ -164,7 +164,7 @@ func subscriptions(relay bool, extra []string) []string {
 	return urls
 }
 
-// Attach has the source tell a feed what it brings. Run does that by itself.
+// Attach sets the feed of the source. Run calls it.
 func (s *Source) Attach(feed upstreams.Feed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	return g.Wait()
 }
 
-// End has the source tell nothing any more.
+// End makes Repeat do nothing from now on.
 func (s *Source) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,14 +207,15 @@ func (s *Source) Describe(st *upstreams.Status) {
 	}
 }
 
-// endpointsChanged has the services of clusters imported again.
+// endpointsChanged imports the services of these clusters again.
 func (s *Source) endpointsChanged(clusters []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tellEndpoints(clusters)
 }
 
-// tellEndpoints feeds what is known of clusters, and asks for those that are wanted. The caller holds mu.
+// tellEndpoints feeds the endpoints of clusters, and requests those that the feed needs. The caller
+// holds mu.
 func (s *Source) tellEndpoints(clusters []string) {
 	result := s.feed.Tell(intake.Endpoints{From: s.endpoints.assignment, Clusters: clusters})
 	if err := result.Err(); err != nil {
@@ -224,19 +225,19 @@ func (s *Source) tellEndpoints(clusters []string) {
 	s.want(result.Clusters)
 }
 
-// want asks for the endpoints of clusters, unless they are nil. The caller holds mu.
+// want requests the endpoints of these clusters, unless clusters is nil. The caller holds mu.
 func (s *Source) want(clusters map[string]struct{}) {
 	if clusters == nil || s.endpoints == nil {
 		return
 	}
 	if err := s.endpoints.want(clusters); err != nil {
-		// Clusters that are left out count as known, without endpoints.
+		// The clusters that are left out count as without endpoints.
 		s.complaints.Warn(s.log, "clusters of services left out of the request", "err", err)
 		s.tellEndpoints(slices.Collect(maps.Keys(clusters)))
 	}
 }
 
-// nack counts a response that is refused, and returns why.
+// nack counts and logs a refused response, and returns err.
 func (s *Source) nack(message, typeURL string, err error) error {
 	s.st.NACKs++
 	s.complaints.Warn(s.log, message, "type", typeURL, "err", err)
@@ -249,16 +250,16 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	defer s.mu.Unlock()
 	scope, err := intake.TypeScope(resp.TypeURL)
 	if err == nil && !slices.Contains(s.types, resp.TypeURL) {
-		// Nobody would ever update or remove resources of a type that was not asked for.
+		// No server would update or remove resources of a type that is not subscribed.
 		err = fmt.Errorf("type %s was not asked for", resp.TypeURL)
 	}
 	if err != nil {
 		return s.nack("response refused", resp.TypeURL, err)
 	}
-	// There is one MeshConfig at most, so what a server has of it is all that there is.
+	// A server has one MeshConfig at most, so each answer is complete.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
 	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Room: resp.Room(), Marks: resp.Marks()}
-	if resp.Len() > 0 { // a push of an istiod has dozens of empty answers
+	if resp.Len() > 0 { // each push of an istiod has dozens of empty answers
 		s.update[0].Elements = elementsOf(resp)
 	}
 	if resp.RemovedLen() > 0 {
