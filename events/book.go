@@ -12,42 +12,41 @@ import (
 
 // Limits bound a Journal.
 type Limits struct {
-	// Events and Bytes bound the ring; 20,000 and 16 MiB where they are zero.
+	// Events and Bytes bound the ring. Their defaults are 20,000 and 16 MiB.
 	Events, Bytes int
 }
 
 const (
 	defaultEvents = 20_000
 	defaultBytes  = 16 << 20
-	// batchTime is how long the changes of an upstream are gathered into one event, after a change that came
-	// alone.
+	// batchTime is how long the changes of an upstream are merged into one event, after a first
+	// change.
 	batchTime = time.Second
-	// floodBurst events of a type whose rate others choose are taken one by one; after that one in
-	// floodTime, which counts the others.
+	// Of the types whose rate others control, floodBurst events are taken singly. Then one event in
+	// each floodTime counts the others.
 	floodBurst = 20
 	floodTime  = time.Second
-	// maxSettled is how many events with late stages a reader can be behind.
+	// maxSettled is how many events with late stages are kept for readers.
 	maxSettled = 256
 )
 
-// class names the events that are merged into one when they come too fast.
+// class identifies the events that are merged when they come too fast.
 type class struct {
 	Type
 	upstream string
 	by       By
 }
 
-// bucket is how many events of a class may come now, as the time in which they would, and those that
-// wait for the next.
+// bucket has the credit of a class, as a time, and its merged event that waits for credit.
 type bucket struct {
 	credit  time.Duration
 	at      time.Time // of credit
 	waiting *Event
-	next    *bucket // of the same upstream with an event that waits
+	next    *bucket // with a waiting event of the same upstream
 }
 
-// rate returns how many events of a type are taken at once, and after that the time between two; zero
-// for a type without a bound.
+// rate returns how many events of a type may come at once, and the time between later ones. Zero:
+// no bound.
 func (t Type) rate() (burst int, every time.Duration) {
 	switch t {
 	case Changed:
@@ -58,14 +57,14 @@ func (t Type) rate() (burst int, every time.Duration) {
 	return 0, 0
 }
 
-// fill adds what has come up to now.
+// fill adds the credit up to now.
 func (b *bucket) fill(now time.Time, burst int, every time.Duration) {
 	if d := now.Sub(b.at); d > 0 {
 		b.credit, b.at = min(time.Duration(burst)*every, b.credit+d), now
 	}
 }
 
-// maxBuckets is how many buckets are kept that may be full, where no more are in use.
+// maxBuckets is how many buckets are kept although they may be full.
 const maxBuckets = 256
 
 // bucket returns the bucket of a class.
@@ -79,7 +78,7 @@ func (b *book) bucket(c class, now time.Time) *bucket {
 			bk.fill(now, burst, every)
 			return bk.waiting == nil && bk.credit == time.Duration(burst)*every
 		})
-		b.inUse = len(b.buckets) // to look at all of them for each new one would cost their square
+		b.inUse = len(b.buckets) // looking at all for each new one would cost quadratic time
 	}
 	burst, every := c.rate()
 	bk := &bucket{credit: time.Duration(burst) * every, at: now}
@@ -90,25 +89,24 @@ func (b *book) bucket(c class, now time.Time) *bucket {
 // book is the core of a Journal.
 type book struct {
 	limits Limits
-	// ring has the newest events, the oldest at head; it grows up to limits.Events.
+	// ring has the newest events, the oldest at head. It grows up to limits.Events.
 	ring    []*Event
 	head, n int
 	bytes   int
 	last    uint64 // the newest Seq
 	buckets map[class]*bucket
-	inUse   int // buckets that were not full when they were last looked at
-	// waits are the buckets with an event that waits, by upstream, each the first of a list. closing are
-	// events that wait no more, between two calls none.
+	inUse   int // buckets that were not full at the last look
+	// waits has, by upstream, a list of the buckets with a waiting event. closing has events that
+	// wait no longer; between calls it is empty.
 	waits   map[string]*bucket
 	closing []*Event
-	// settled are events whose stages came after they were appended, the newest last; stage counts
-	// all that ever were.
+	// settled are events whose stages came after they were appended, the newest last. stage counts
+	// all of them so far.
 	settled []*Event
 	stage   uint64
 	total   map[Type]uint64
 
-	// saved is the newest Seq that the disk has. late are those up to it whose stages it does not
-	// have.
+	// saved is the newest Seq on disk. late are older events whose stages are not on disk.
 	saved uint64
 	late  []*Event
 }
@@ -118,8 +116,8 @@ func newBook(l Limits) *book {
 	return &book{limits: l, buckets: map[class]*bucket{}, waits: map[string]*bucket{}, total: map[Type]uint64{}}
 }
 
-// record takes in an event, or puts it together with others that wait, unless an operator has ordered
-// it. It returns the event that it is part of, and whether that is new. now never falls.
+// record adds an event, or merges it into one that waits, except an order. It returns the event
+// that contains it, and whether that is new. now never falls.
 func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	if e.Time.IsZero() {
 		e.Time = now
@@ -142,14 +140,14 @@ func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 		}
 		bk.credit -= every
 	}
-	if e.Upstream != "" { // what waits of it was before
+	if e.Upstream != "" { // waiting events of the upstream came before
 		b.close(now, e.Upstream)
 		b.appendClosed()
 	}
 	return b.append(&e), true
 }
 
-// merge puts a later event of the class together with e.
+// merge merges a later event of the class into e.
 func (e *Event) merge(later *Event) {
 	if e.Count == 0 {
 		e.Count, e.Since = 1, e.Time
@@ -163,14 +161,15 @@ func (e *Event) merge(later *Event) {
 		e.Resources = later.Resources
 	}
 	e.Client, e.Reason, e.Hold, e.Command = later.Client, later.Reason, later.Hold, later.Command
-	e.Tool = e.Tool && later.Tool // else a client could hide others
+	e.Tool = e.Tool && later.Tool // else one client could hide others
 	if e.Type != Changed {
 		e.Text = later.Text
 	}
 }
 
-// tick appends what has waited long enough, all of it at the end, and returns when the next is due,
-// zero when nothing waits. What waits of one upstream goes together, so that its numbers follow the times.
+// tick appends events that have waited long enough, or all at the end. It returns the next
+// deadline, zero if nothing waits. The events of one upstream are appended together, so that their
+// numbers follow their times.
 func (b *book) tick(now time.Time, end bool) (next time.Time) {
 	for upstream, first := range b.waits {
 		due := first.due(now)
@@ -190,14 +189,15 @@ func (b *book) tick(now time.Time, end bool) (next time.Time) {
 	return next
 }
 
-// due returns when what waits may be appended.
+// due returns when the waiting event may be appended.
 func (b *bucket) due(now time.Time) time.Time {
 	burst, every := b.waiting.Type.rate()
 	b.fill(now, burst, every)
 	return now.Add(every - b.credit)
 }
 
-// close takes what waits of an upstream for appendClosed. What was not due takes the credit that there is.
+// close moves the waiting events of an upstream to closing. One that is not due uses the remaining
+// credit.
 func (b *book) close(now time.Time, upstream string) {
 	for bk := b.waits[upstream]; bk != nil; {
 		burst, every := bk.waiting.Type.rate()
@@ -209,7 +209,7 @@ func (b *book) close(now time.Time, upstream string) {
 	delete(b.waits, upstream)
 }
 
-// appendClosed appends what close has taken, the oldest first.
+// appendClosed appends the events in closing, the oldest first.
 func (b *book) appendClosed() {
 	slices.SortStableFunc(b.closing, func(x, y *Event) int { return x.Time.Compare(y.Time) })
 	for _, e := range b.closing {
@@ -219,7 +219,7 @@ func (b *book) appendClosed() {
 	b.closing = b.closing[:0]
 }
 
-// append appends an event, and forgets the oldest ones that there is no room for.
+// append appends an event, and drops the oldest ones if there is no room.
 func (b *book) append(e *Event) *Event {
 	if e.Type == Changed && e.Text == "" && e.Resources != nil {
 		e.Text = e.Resources.String()
@@ -249,18 +249,18 @@ func (b *book) put(e *Event) {
 	b.bytes += e.size()
 }
 
-// at returns an event by its place, 0 for the oldest.
+// at returns an event by its index, 0 for the oldest.
 func (b *book) at(i int) *Event { return b.ring[(b.head+i)%len(b.ring)] }
 
-// after returns the place of the first event with a higher Seq.
+// after returns the index of the first event with a higher Seq.
 func (b *book) after(seq uint64) int {
 	return sort.Search(b.n, func(i int) bool { return b.at(i).Seq > seq })
 }
 
-// settle notes that the stages of an event will not change any more.
+// settle notes that the stages of an event are final.
 func (b *book) settle(e *Event) {
 	if e.Seq == 0 {
-		return // it waits still, and has them when it is appended
+		return // it still waits, and is appended with its stages
 	}
 	if len(b.settled) == maxSettled {
 		b.settled = slices.Delete(b.settled, 0, 1)

@@ -2,21 +2,21 @@ package events
 
 import "encoding/json"
 
-// line is one line of the journal on a disk: an event, or stages that came later.
+// line is one line of the journal on disk: an event, or its later stages.
 type line struct {
 	Event  *Event  `json:"event,omitempty"`
 	Of     uint64  `json:"of,omitempty"`
 	Stages *Stages `json:"stages,omitempty"`
 }
 
-// taken is what Take has returned, until Done.
+// taken is the state before Take, until Done.
 type taken struct {
 	saved uint64
 	late  []*Event
 }
 
-// Load takes in the lines that a disk has, the oldest first, before any event is recorded. It leaves
-// out lines that it can not read, and returns how many.
+// Load adds the lines of a disk, the oldest first. Call it before any Record. It returns the number
+// of lines that it could not read.
 func (j *Journal) Load(lines [][]byte) (bad int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -43,11 +43,11 @@ func (j *Journal) Load(lines [][]byte) (bad int) {
 	return bad
 }
 
-// maxTaken is about how many bytes Take returns at most. Nobody can record anything meanwhile.
+// maxTaken is about how many bytes Take returns at most. It blocks Record.
 const maxTaken = 256 << 10
 
-// Take returns the oldest lines that the disk does not have yet, each with its end; nothing when there are
-// none. Done is called after it.
+// Take returns the oldest lines that are not on disk, each with a line feed, or nothing. Call Done
+// after it.
 func (j *Journal) Take() []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -75,7 +75,7 @@ func (j *Journal) Take() []byte {
 	return out
 }
 
-// Done tells whether the disk has what Take has returned. Otherwise Take returns it again.
+// Done reports whether the disk has what Take returned. Otherwise Take returns it again.
 func (j *Journal) Done(kept bool) {
 	if kept {
 		return

@@ -1,8 +1,9 @@
-// Package events is the journal of a relay: what changed, by whom, why, and how far it got.
+// Package events is the journal of a relay: what changed, who changed it and why, and how far the
+// change has got.
 //
-// It owns the events, which of them are put together when many come at once, and a bounded ring
-// that keeps the newest. A book is the core: no I/O, no goroutine, no clock. A Journal is a book
-// that any goroutine may use; its Run ends the batches that nothing follows.
+// It owns the events, the rules for merging those that come too fast, and a bounded ring with the
+// newest ones. A book is the core: it has no I/O, no goroutine and no clock. A Journal is a book
+// for several goroutines; its Run appends merged events in time.
 //
-// The package must not know where events come from, who reads them, nor how a disk keeps them.
+// The package knows neither the sources and readers of events, nor the format of a disk.
 package events

@@ -9,16 +9,15 @@ import (
 	"meshrelay/mirror"
 )
 
-// Type tells what an event is about. Every type is one word, the same in commands, documents and
-// the config file.
+// Type is the type of an event: one word, the same in commands, documents and the config file.
 type Type string
 
 // The types of events.
 const (
 	// Changed: the served resources of an upstream changed.
 	Changed Type = "changed"
-	// Synced: an upstream has told all that it has, for the first time. Lost and Regained are the
-	// ends and the later beginnings of the contact. Moved: it is read from another address.
+	// Synced: an upstream has given all its content for the first time. Lost: the contact ended.
+	// Regained: it began again. Moved: the upstream is read from another address.
 	Synced   Type = "synced"
 	Lost     Type = "lost"
 	Regained Type = "regained"
@@ -26,8 +25,8 @@ const (
 	// Denied: an upstream refuses the relay's identity. Failed: it can not be used as configured.
 	Denied Type = "denied"
 	Failed Type = "failed"
-	// Stale: an upstream is out of contact for too long. Expired: resources are not served any more
-	// because of that.
+	// Stale: an upstream is out of contact for too long. Expired: resources are therefore not
+	// served.
 	Stale   Type = "stale"
 	Expired Type = "expired"
 	// Refused: content of an upstream is wrong. OverLimit: an upstream has more than it may.
@@ -35,33 +34,33 @@ const (
 	OverLimit Type = "over-limit"
 	// Restored: an upstream is served from disk until it has synced.
 	Restored Type = "restored"
-	// Held: the guard holds deletions. The hold ends when the upstream has the resources again
-	// (Returned), an operator lets them go (Released), or the guard does (CarriedOut).
+	// Held: the guard holds deletions. A hold ends when the upstream has the resources again
+	// (Returned), or when an operator (Released) or the guard (CarriedOut) carries it out.
 	Held       Type = "held"
 	Returned   Type = "returned"
 	Released   Type = "released"
 	CarriedOut Type = "carried-out"
-	// Frozen, Unfrozen, RolledBack: what operators order. Thawed: a freeze has come to its end.
+	// Frozen, Unfrozen, RolledBack: orders of operators. Thawed: a freeze has ended.
 	Frozen     Type = "frozen"
 	Unfrozen   Type = "unfrozen"
 	Thawed     Type = "thawed"
 	RolledBack Type = "rolled-back"
-	// Ordered is anything else that an operator has asked for: reload, log level, serve-without,
-	// or an order that was refused.
+	// Ordered: any other order: reload, log level, serve-without, or an order that was refused.
 	Ordered Type = "ordered"
-	// Added, Altered and Dropped: a config adds an upstream, changes its source, or removes it.
+	// Added, Altered, Dropped: a config adds an upstream, changes its source, or removes it.
 	Added   Type = "added"
 	Altered Type = "altered"
 	Dropped Type = "dropped"
 	// Config: a config file was loaded. ConfigRefused: it could not be.
 	Config        Type = "config"
 	ConfigRefused Type = "config-refused"
-	// Connected, Gone: a client. NACK: a client rejects a response. TurnedAway: a client is refused.
+	// Connected, Gone: a client connects or leaves. NACK: it rejects a response. TurnedAway: it is
+	// refused.
 	Connected  Type = "connected"
 	Gone       Type = "gone"
 	NACK       Type = "nack"
 	TurnedAway Type = "turned-away"
-	// Started, Serving, Ended: the relay.
+	// Started, Serving, Ended: stages of the relay's process.
 	Started Type = "started"
 	Serving Type = "serving"
 	Ended   Type = "ended"
@@ -76,7 +75,7 @@ func Types() []Type {
 	}
 }
 
-// ParseTypes returns the types of words with commas between them.
+// ParseTypes parses types that are separated by commas.
 func ParseTypes(text string) (types []Type, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		word = strings.TrimSpace(word)
@@ -84,7 +83,7 @@ func ParseTypes(text string) (types []Type, err error) {
 			continue
 		}
 		if !slices.Contains(Types(), Type(word)) {
-			return nil, fmt.Errorf("there is no type of events %.32q: there are %s", word, words(Types()))
+			return nil, fmt.Errorf("unknown event type %.32q: want %s", word, words(Types()))
 		}
 		types = append(types, Type(word))
 	}
@@ -113,7 +112,7 @@ const (
 	ByRelay     By = "relay"
 )
 
-// Operator is who has given an order over the socket.
+// Operator is a person who gave an order over the socket.
 type Operator struct {
 	UID int `json:"uid"`
 	// User is the name of the UID on the relay's host, empty when it has none.
@@ -128,63 +127,66 @@ func (o Operator) String() string {
 	return fmt.Sprintf("uid %d", o.UID)
 }
 
-// Event is one line of the journal. An Event that a Journal has returned is not written to.
+// Event is one line of the journal. It never changes after a Journal has returned it.
 type Event struct {
-	// Seq is higher than that of all events before, also of former processes. It may skip numbers.
+	// Seq rises with each event, also over restarts. It may skip numbers.
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
 	Type Type      `json:"type"`
 	// Upstream and Client name the subject of the event, empty for none.
 	Upstream string `json:"upstream,omitempty"`
 	Client   string `json:"client,omitempty"`
-	// Tool tells that the client calls itself a command of the relay. Anybody can: it is no proof.
+	// Tool: the client says that it is a command of the relay. Any client can say so: it is no
+	// proof.
 	Tool bool `json:"tool,omitempty"`
 	By   By   `json:"by,omitempty"`
-	// Operator is set when an operator has ordered it.
+	// Operator is set for an order.
 	Operator *Operator `json:"operator,omitempty"`
-	// Text is a short sentence without the names above.
+	// Text is a short sentence, without Upstream and Client.
 	Text string `json:"text,omitempty"`
-	// Reason is why: an operator's words, an error, the rule of a guard.
+	// Reason is an operator's reason, an error, or the rule of a guard.
 	Reason string `json:"reason,omitempty"`
 	// Hold is the ID of a hold, as "relay release --hold" takes it.
 	Hold string `json:"hold,omitempty"`
-	// Command is the command that shows more, or acts.
+	// Command is a command that shows more, or acts.
 	Command string `json:"command,omitempty"`
-	// Count is how many events were merged into this one, since Since; zero for a single event.
+	// Count is the number of events that were merged into this one, since Since. It is zero for a
+	// single event.
 	Count int       `json:"count,omitempty"`
 	Since time.Time `json:"since,omitzero"`
-	// Resources are those that it is about.
+	// Resources are the subject of the event.
 	Resources *Resources `json:"resources,omitempty"`
-	// Stages tells how far a change has got. Of several that were put together, the first one's.
+	// Stages tells how far a change has got. If changes were merged, it is about the first one.
 	Stages *Stages `json:"stages,omitempty"`
 }
 
-// Stages are the times at which a change has reached the next stage, zero when it has not.
+// Stages are the times at which a change reached each stage, zero if it has not.
 type Stages struct {
-	// Received is when the upstream told it, Merged when the merged view had it.
+	// Received is when the upstream sent it, Merged when it was in the merged view.
 	Received time.Time `json:"received,omitzero"`
 	Merged   time.Time `json:"merged,omitzero"`
-	// Pushed is when the responses to clients could be made.
+	// Pushed is when responses with it could be made.
 	Pushed time.Time `json:"pushed,omitzero"`
-	// Half and All are when so many of the clients had acknowledged all that they were sent.
+	// Half and All are when half of the clients, and all, had acknowledged everything that they
+	// were sent.
 	Half time.Time `json:"half,omitzero"`
 	All  time.Time `json:"all,omitzero"`
-	// Clients counts those that the change was sent to, Acknowledged those that had acknowledged it at the
-	// last look.
+	// Clients counts the clients that the change was sent to. Acknowledged counts those that had
+	// acknowledged it at the last look.
 	Clients      int `json:"clients,omitempty"`
 	Acknowledged int `json:"acknowledged,omitempty"`
 }
 
 const (
-	// maxNames bounds the resources that an event names, maxGroups the counts by kind and namespace.
+	// maxNames bounds the named resources of an event, maxGroups the counts by kind and namespace.
 	maxNames  = 20
 	maxGroups = 16
-	// maxText bounds each text of an event, in bytes, and maxName a name, or a namespace.
+	// maxText bounds each text of an event, and maxName a name or a namespace, in bytes.
 	maxText = 512
 	maxName = 512
 )
 
-// Mark tells whether a resource was added, changed or removed.
+// Mark says whether a resource was added, changed or removed.
 type Mark byte
 
 // The marks.
@@ -194,7 +196,7 @@ const (
 	Removal      Mark = '-'
 )
 
-// Name is a resource with what became of it. As text it is "+group/Kind namespace/name".
+// Name is a resource with its Mark. Its text is "+group/Kind namespace/name".
 type Name struct {
 	Mark Mark
 	Key  mirror.Key
@@ -222,7 +224,7 @@ func (n *Name) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Group counts resources of a kind in a namespace.
+// Group counts the changed resources of a kind in a namespace.
 type Group struct {
 	Kind      mirror.Kind `json:"kind"` // "group/Kind"
 	Namespace string      `json:"namespace,omitempty"`
@@ -231,21 +233,21 @@ type Group struct {
 	Removed   int         `json:"removed,omitempty"`
 }
 
-// Resources are what an event is about. The zero value is nothing.
+// Resources are the changed resources of an event.
 type Resources struct {
 	// Added, Changed and Removed count changes: a resource that changes twice counts twice.
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
-	// Names are some of them, each once.
+	// Names are examples, each once.
 	Names []Name `json:"names,omitempty"`
-	// Groups counts them by kind and namespace. Elsewhere of them are in no group: there were too many,
-	// or their namespace is too long.
+	// Groups counts by kind and namespace. Elsewhere counts what is in no group: there were too
+	// many groups, or the namespace is too long.
 	Groups    []Group `json:"groups,omitempty"`
 	Elsewhere int     `json:"elsewhere,omitempty"`
 }
 
-// Total returns how many changes there are.
+// Total returns the number of changes.
 func (r *Resources) Total() int { return r.Added + r.Changed + r.Removed }
 
 // String returns the counts, as in "3 added, 1 removed".
@@ -262,7 +264,7 @@ func (r *Resources) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Note counts a resource.
+// Note counts one changed resource.
 func (r *Resources) Note(m Mark, key mirror.Key) {
 	one := Group{Kind: key.Kind, Namespace: key.Namespace}
 	switch m {
@@ -284,14 +286,14 @@ func (r *Resources) name(n Name) {
 	}
 }
 
-// sum adds to the counts of all.
+// sum adds to the total counts.
 func (r *Resources) sum(added, changed, removed int) {
 	r.Added, r.Changed, r.Removed = r.Added+added, r.Changed+changed, r.Removed+removed
 }
 
 // place adds to the counts of a group, or to Elsewhere.
 func (r *Resources) place(g Group) {
-	for i := len(r.Groups) - 1; i >= 0; i-- { // neighbours are alike
+	for i := len(r.Groups) - 1; i >= 0; i-- { // neighbours are often in one group
 		if mine := &r.Groups[i]; mine.Namespace == g.Namespace && mine.Kind == g.Kind {
 			mine.Added, mine.Changed, mine.Removed = mine.Added+g.Added, mine.Changed+g.Changed, mine.Removed+g.Removed
 			return
@@ -304,7 +306,7 @@ func (r *Resources) place(g Group) {
 	}
 }
 
-// add adds what other has.
+// add adds the resources of other.
 func (r *Resources) add(other *Resources) {
 	r.sum(other.Added, other.Changed, other.Removed)
 	for _, n := range other.Names {
@@ -316,7 +318,7 @@ func (r *Resources) add(other *Resources) {
 	r.Elsewhere += other.Elsewhere
 }
 
-// size returns about how many bytes an event takes up.
+// size returns the approximate memory of an event, in bytes.
 func (e *Event) size() int {
 	const fixed, each = 320, 96
 	n := fixed + len(e.Upstream) + len(e.Client) + len(e.Text) + len(e.Reason) + len(e.Command)

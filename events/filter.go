@@ -8,29 +8,29 @@ import (
 	"meshrelay/mirror"
 )
 
-// Filter picks events. The zero value picks all.
+// Filter selects events. The zero value selects all.
 type Filter struct {
 	Types    []Type
 	Upstream string
 	Client   string // a part of its name
-	// Kinds and Namespace pick events about such resources. An event about more groups than it
-	// counts is picked, too.
+	// Kinds and Namespace select events about such resources. An event with resources outside its
+	// groups is selected, too.
 	Kinds     []mirror.Kind
 	Namespace string
-	// Since and Until bound the time; Until is not part of it.
+	// Since and Until bound the time. Until is excluded.
 	Since, Until time.Time
-	// Text is a part of any text or name, in any case.
+	// Text is a part of any text or name. Case does not matter.
 	Text string
-	// Orders picks what operators have ordered.
+	// Orders selects orders of operators.
 	Orders bool
-	// NoTools leaves out that commands of the relay came and went, as "relay get" does each time.
+	// NoTools excludes connections of commands of the relay, such as "relay get".
 	NoTools bool
 }
 
-// Picks reports whether an event is picked.
+// Picks reports whether an event is selected.
 func (f *Filter) Picks(e *Event) bool { return f.matches(e) && !f.leavesOut(e) }
 
-// leavesOut reports whether an event that matches is left out.
+// leavesOut reports whether NoTools excludes an event.
 func (f *Filter) leavesOut(e *Event) bool {
 	return f.NoTools && e.Tool && (e.Type == Connected || e.Type == Gone)
 }

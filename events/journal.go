@@ -6,44 +6,44 @@ import (
 	"time"
 )
 
-// Journal keeps the newest events. Its methods may be called from any goroutine, and none waits for
-// another. A nil Journal takes events and keeps none.
+// Journal keeps the newest events. Any goroutine may call its methods, and none blocks for long. A
+// nil Journal accepts events and keeps none.
 type Journal struct {
-	wake chan struct{} // one slot: something waits to be appended
+	wake chan struct{} // one slot: an event waits to be appended
 
-	mu   sync.Mutex // guards all below
+	mu   sync.Mutex // guards the fields below
 	book *book
-	// changed is closed when there is something new; nil until somebody asks for it.
+	// changed is closed when there is something new. It is nil until Changed is called.
 	changed chan struct{}
 	follow  func(*Change)
 	taken   taken
 }
 
-// New returns a Journal without events. The numbers of its events begin after the present time in
-// milliseconds, so that they are higher than those of a process whose last events the disk has lost.
+// New returns an empty Journal. Its numbers start at the present time in milliseconds, so that they
+// are higher than those of a former process, even if the disk lost its last events.
 func New(l Limits) *Journal {
 	j := &Journal{wake: make(chan struct{}, 1), book: newBook(l)}
 	j.book.last = uint64(time.Now().UnixMilli()) //nolint:gosec // it is after 1970
 	return j
 }
 
-// OnChange makes the journal call f with every new event of the type Changed, to follow its stages. f
-// must not wait. Call OnChange before events come.
+// OnChange makes the journal call f with each new event of the type Changed, to follow its stages.
+// f must not block. Call OnChange before the first event.
 func (j *Journal) OnChange(f func(*Change)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.follow = f
 }
 
-// Record appends an event, or puts it together with others of its kind when they come too fast. Its
-// Time is now unless it is set. The caller does not use its parts any more.
+// Record appends an event, or merges it with others of its class when they come too fast. The
+// default of its Time is now. The caller must not use its parts any more.
 func (j *Journal) Record(e Event) {
 	if j != nil {
 		j.record(time.Now, e)
 	}
 }
 
-// record asks for the time under the lock, so that the numbers follow it.
+// record reads the clock under the lock, so that the numbers follow the times.
 func (j *Journal) record(clock func() time.Time, e Event) {
 	j.mu.Lock()
 	now := clock()
@@ -68,7 +68,7 @@ func (j *Journal) record(clock func() time.Time, e Event) {
 	}
 }
 
-// notify tells those who wait. The caller holds mu.
+// notify closes changed. The caller holds mu.
 func (j *Journal) notify() {
 	if j.changed != nil {
 		close(j.changed)
@@ -76,7 +76,7 @@ func (j *Journal) notify() {
 	}
 }
 
-// Changed returns a channel that is closed when there is a new event, or a new stage of one.
+// Changed returns a channel that is closed at the next new event or stage.
 func (j *Journal) Changed() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -86,8 +86,7 @@ func (j *Journal) Changed() <-chan struct{} {
 	return j.changed
 }
 
-// Run appends events that wait for others, until ctx ends; then the rest. It has no work while nothing
-// waits.
+// Run appends waiting events in time until ctx ends, and then the rest.
 func (j *Journal) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -117,20 +116,20 @@ func (j *Journal) tick(now time.Time, end bool) time.Time {
 	return next
 }
 
-// Change is an event whose stages are followed.
+// Change is an event of the type Changed. Its stages are not final.
 type Change struct {
 	journal *Journal
 	event   *Event
 }
 
-// Reach lets f note a stage.
+// Reach calls f to set stages.
 func (c *Change) Reach(f func(*Stages)) {
 	c.journal.mu.Lock()
 	defer c.journal.mu.Unlock()
 	f(c.event.Stages)
 }
 
-// Settle notes that no stage follows.
+// Settle notes that the stages are final.
 func (c *Change) Settle() {
 	c.journal.mu.Lock()
 	defer c.journal.mu.Unlock()

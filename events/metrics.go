@@ -3,8 +3,8 @@ package events
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	totalDesc = prometheus.NewDesc("relay_events_total", "Events of the journal since the start, by type. Events that were put together count once.", []string{"type"}, nil)
-	keptDesc  = prometheus.NewDesc("relay_events_kept", "Events that the journal has in memory.", nil, nil)
+	totalDesc = prometheus.NewDesc("relay_events_total", "Events of the journal since the start, by type. Merged events count once.", []string{"type"}, nil)
+	keptDesc  = prometheus.NewDesc("relay_events_kept", "Events of the journal in memory.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

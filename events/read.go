@@ -3,14 +3,14 @@ package events
 // Query asks for a page of events.
 type Query struct {
 	Filter
-	// After asks for the first events after a Seq. Without it the page has the newest events, those
-	// before the Seq Before unless that is zero.
+	// After selects the first events after a Seq. Without it, the page has the newest events, or
+	// those before the Seq Before.
 	After, Before uint64
-	// Limit is how many events the page has at most; zero is 100.
+	// Limit is the largest number of events on the page. Default: 100.
 	Limit int
 }
 
-// MaxPage is the most events of a page.
+// MaxPage is the largest number of events on a page.
 const MaxPage = 1000
 
 const defaultPage = 100
@@ -18,16 +18,17 @@ const defaultPage = 100
 // Page is a part of the journal, the oldest event first.
 type Page struct {
 	Events []Event `json:"events"`
-	// Next is After for the page that follows this one, also when this one has no events.
+	// Next is the After of the following page. It is set even if this page has no events.
 	Next uint64 `json:"next"`
-	// More tells that there are more events: after Next or, for a page of the newest, before its first.
+	// More: there are more events: after Next or, if the page has the newest, before its first.
 	More bool `json:"more,omitempty"`
-	// Oldest and Newest are the numbers of the events that are kept, zero when there are none.
+	// Oldest and Newest are the numbers of the kept events, zero if there are none.
 	Oldest uint64 `json:"oldest"`
 	Newest uint64 `json:"newest"`
-	// Missed tells that some events after Query.After are not kept any more.
+	// Missed: some events after Query.After are not kept any more.
 	Missed bool `json:"missed,omitempty"`
-	// Tools counts the events that Filter.NoTools has left out of this page; each is counted in one page.
+	// Tools counts the events that Filter.NoTools has excluded from this page. Each counts on one
+	// page only.
 	Tools int `json:"tools,omitempty"`
 }
 
@@ -49,7 +50,7 @@ func (j *Journal) Read(q Query) Page {
 		page.Oldest, page.Newest = b.at(0).Seq, b.at(b.n-1).Seq
 	}
 	if q.After > 0 {
-		if q.After > b.last { // of a process whose clock was ahead
+		if q.After > b.last { // from a process whose clock was ahead
 			q.After, page.Missed = 1, true
 		} else {
 			page.Missed = b.n > 0 && q.After < page.Oldest-1 || b.n == 0 && q.After < b.last
@@ -72,15 +73,16 @@ func (b *book) readAfter(q Query, limit int, page *Page) {
 	page.Tools += f.passed
 }
 
-// filling is a page that is filled.
+// filling is a page that is being filled.
 type filling struct {
 	*Page
 	filter *Filter
 	limit  int
-	passed int // events that were left out since the last one of the page, which the next page may count
+	passed int // excluded since the last event of the page; the next page may count them
 }
 
-// take adds an event that the filter picks. It returns false when the page is full, and there is more.
+// take adds an event if the filter selects it. It returns false when the page is full and there is
+// more.
 func (f *filling) take(e *Event) bool {
 	switch {
 	case !f.filter.matches(e):
@@ -118,7 +120,7 @@ func (b *book) readNewest(q Query, limit int, page *Page) {
 	}
 }
 
-// copy returns an event whose stages nobody writes to.
+// copy returns an event whose stages never change.
 func (e *Event) copy() Event {
 	out := *e
 	if e.Stages != nil {
@@ -128,14 +130,16 @@ func (e *Event) copy() Event {
 	return out
 }
 
-// Cursor is how far a reader that follows the journal has got. The zero Cursor is before everything.
+// Cursor is the position of a reader that follows the journal. The zero Cursor is before the first
+// event.
 type Cursor struct {
 	Seq   uint64 // of the last event
-	stage uint64 // one more than the stages that were seen
+	stage uint64 // 1 plus the number of stages seen
 }
 
-// Next returns what follows a cursor: new events, and events of before whose stages are known now. It
-// returns limit of the former at most; a reader that gets so many asks again at once.
+// Next returns new events after a cursor, at most limit, and earlier events whose stages are final
+// now. A reader that gets limit events calls Next again at once. missed: some events are not kept
+// any more.
 func (j *Journal) Next(f Filter, c Cursor, limit int) (news, stages []Event, next Cursor, missed bool) {
 	j.mu.Lock()
 	b := j.book
