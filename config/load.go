@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/smallfile"
 	"meshrelay/internal/yamlpos"
 )
 
@@ -32,17 +32,9 @@ func Load(path string, sources ...Source) (*Config, error) {
 
 // read returns the content of a config file.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	data, err := smallfile.Read(path, maxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("config file: %w", err) // err names the path
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("config file %s: %w", path, err)
-	}
-	if len(data) > maxFileBytes {
-		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxFileBytes)
 	}
 	return data, nil
 }

@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
@@ -17,6 +15,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/smallfile"
 	"meshrelay/internal/yamlpos"
 )
 
@@ -108,17 +107,9 @@ func reachesListener(target string, relays []*url.URL, listeners []config.Listen
 
 // readMeshes returns the mesh configs in a file.
 func readMeshes(file string) (all []istiodMesh, err error) {
-	f, err := os.Open(file)
+	text, err := smallfile.Read(file, maxMeshFile)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxMeshFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxMeshFile {
-		return nil, fmt.Errorf("the file is larger than %d MiB", maxMeshFile>>20)
 	}
 	documents, err := yamlValues(text)
 	if err != nil {

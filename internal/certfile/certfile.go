@@ -8,9 +8,9 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"io"
-	"os"
 	"strings"
+
+	"meshrelay/internal/smallfile"
 )
 
 // maxBytes bounds a file. The roots of a host are about 250 KiB.
@@ -18,7 +18,7 @@ const maxBytes = 4 << 20
 
 // Roots returns the certificates in a file as roots to trust.
 func Roots(path string) (*x509.CertPool, error) {
-	text, err := read(path)
+	text, err := smallfile.Read(path, maxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func Roots(path string) (*x509.CertPool, error) {
 // Pair returns the certificate in one file, and its key from another. The error is a *KeyError when
 // only the key is wrong.
 func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
-	cert, err := read(certFile)
+	cert, err := smallfile.Read(certFile, maxBytes)
 	if err != nil {
 		return pair, err
 	}
@@ -41,7 +41,7 @@ func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
 	} else if _, err := x509.ParseCertificate(first.Bytes); err != nil {
 		return pair, fmt.Errorf("%s: the certificate does not decode: %w; issue it again", certFile, err)
 	}
-	key, err := read(keyFile)
+	key, err := smallfile.Read(keyFile, maxBytes)
 	if err != nil {
 		return pair, &KeyError{err}
 	}
@@ -91,21 +91,4 @@ func block(text []byte, wanted func(*pem.Block) bool) *pem.Block {
 			return b
 		}
 	}
-}
-
-// read returns what is in a file.
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(text) > maxBytes:
-		return nil, fmt.Errorf("%s is larger than %d MiB: it is no file of certificates", path, maxBytes>>20)
-	}
-	return text, nil
 }

@@ -4,11 +4,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"meshrelay/internal/smallfile"
 )
 
 const (
@@ -52,7 +52,7 @@ func (a *audience) UnmarshalJSON(b []byte) error {
 
 // Check checks the token, but not its signature. A token that is not a JWT passes.
 func (t Token) Check() []Finding {
-	text, err := readBounded(t.File)
+	text, err := smallfile.Read(t.File, maxToken)
 	token := strings.TrimSpace(string(text))
 	switch {
 	case err != nil:
@@ -120,20 +120,6 @@ func serviceAccount(subject string) (namespace, name string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, "system:serviceaccount:")
 	namespace, name, named := strings.Cut(rest, ":")
 	return namespace, name, ok && named
-}
-
-// readBounded returns the content of a file of at most maxToken bytes.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	if err == nil && len(b) > maxToken {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxToken)
-	}
-	return b, err
 }
 
 // Skew returns a finding when server, the time of a server, and now differ by more than maxSkew.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/smallfile"
 )
 
 // maxCredentials bounds each file that tells how to reach a server, in bytes.
@@ -84,7 +85,7 @@ func accessOf(c *Credentials) (access, error) {
 			continue
 		}
 		// Given as data, client-go starts no goroutine for it that never ends.
-		if *f.data, err = readBounded(*f.path); err != nil {
+		if *f.data, err = smallfile.Read(*f.path, maxCredentials); err != nil {
 			return access{}, err
 		}
 		h.Write(*f.data) //nolint:errcheck // it never fails
@@ -94,7 +95,7 @@ func accessOf(c *Credentials) (access, error) {
 		return access{}, certificateError(files, c.Place(), err)
 	}
 	if file := cfg.BearerTokenFile; file != "" {
-		token, err := readBounded(file)
+		token, err := smallfile.Read(file, maxCredentials)
 		if err != nil {
 			return access{}, err
 		}
@@ -137,7 +138,7 @@ func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 	if c.Found != nil {
 		return c.Found.restConfig(h)
 	}
-	text, err := readBounded(c.Kubeconfig)
+	text, err := smallfile.Read(c.Kubeconfig, maxCredentials)
 	if err != nil {
 		return nil, err
 	}
@@ -232,23 +233,6 @@ func refuse(file *api.Config, c *Credentials) error {
 func acceptsProxy(text string) bool {
 	proxy, err := url.Parse(text)
 	return text == "" || err == nil && slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme)
-}
-
-// readBounded returns the content of a file of at most maxCredentials.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(io.LimitReader(f, maxCredentials+1)); err != nil {
-		return nil, err
-	}
-	if b.Len() > maxCredentials {
-		return nil, fmt.Errorf("%s is larger than %d KiB", path, maxCredentials>>10)
-	}
-	return b.Bytes(), nil
 }
 
 // Expired returns when the client certificate expired, and whether it did.

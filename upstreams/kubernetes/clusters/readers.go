@@ -17,6 +17,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/fswatch"
+	"meshrelay/internal/smallfile"
 	"meshrelay/internal/text"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -337,7 +338,7 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 		}
 		e := registry.Entry{ID: idOf(f.Name()), Origin: "file " + path}
 		if err == nil {
-			e.Kubeconfig, err = readFile(path)
+			e.Kubeconfig, err = smallfile.Read(path, apiserver.MaxKubeconfig)
 		}
 		if size += len(e.Kubeconfig); size > maxDirectory {
 			return nil, fmt.Errorf("%s has more than %d MiB: name a directory that has only kubeconfigs", d.path, maxDirectory>>20)
@@ -357,14 +358,4 @@ func idOf(name string) string {
 		return strings.TrimSuffix(name, ext)
 	}
 	return name
-}
-
-// readFile reads no more of a file than a kubeconfig may have, and one byte.
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, apiserver.MaxKubeconfig+1))
 }
