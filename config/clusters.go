@@ -12,30 +12,30 @@ import (
 type Clusters struct {
 	// Name is unique among Config.Clusters.
 	Name string `yaml:"name"`
-	// Exactly one of these tells where the clusters are found.
+	// Exactly one of these is set. It says where the relay finds the clusters.
 	Secrets   *ClusterSecrets   `yaml:"secrets,omitempty"`
 	Directory *ClusterDirectory `yaml:"directory,omitempty"`
 	Profiles  *ClusterProfiles  `yaml:"profiles,omitempty"`
-	// Ignore are IDs of clusters.
+	// Ignore lists IDs of clusters that are not followed.
 	Ignore []string `yaml:"ignore,omitempty"`
-	// AllowExec are the programs, as the kubeconfigs write them, that these may have run.
+	// AllowExec lists the programs that the kubeconfigs may run, written as in the kubeconfigs.
 	AllowExec   []string  `yaml:"allowExec,omitempty"`
 	AllowProxy  bool      `yaml:"allowProxy"`
 	RemoveAfter OpenEnded `yaml:"removeAfter" default:"24h" range:"1m 8760h" endless:"never"`
-	// Max bounds the clusters that are followed at the same time.
+	// Max limits the number of clusters followed at the same time.
 	Max   int          `yaml:"max" default:"100" range:"1 1000"`
 	Guard ClusterGuard `yaml:"guard"`
-	// Upstream is a template: it has neither a name, nor a clusterID, nor a connection.
+	// Upstream is a template. It has no name, no clusterID and no connection.
 	Upstream Upstream `yaml:"upstream"`
 }
 
-// ClusterGuard holds clusters that are gone when more than Percent and more than Count are.
+// ClusterGuard holds clusters when more than Percent and more than Count of them are gone.
 type ClusterGuard struct {
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
 	Count   int `yaml:"count" default:"1" range:"0 1000"`
 }
 
-// ClusterSecrets are Secrets of a hub with a kubeconfig under each key, which is the cluster's ID.
+// ClusterSecrets selects Secrets of a hub. Each key is a cluster's ID, and its value a kubeconfig.
 type ClusterSecrets struct {
 	Kubeconfig string   `yaml:"kubeconfig" path:"file"`
 	Context    string   `yaml:"context"`
@@ -45,13 +45,13 @@ type ClusterSecrets struct {
 	Selector   string   `yaml:"selector" default:"istio/multiCluster=true"`
 }
 
-// ClusterDirectory is a directory of kubeconfigs. The name of a file, without its extension, is the
+// ClusterDirectory is a directory of kubeconfigs. A file's name without its extension is the
 // cluster's ID.
 type ClusterDirectory struct {
 	Path string `yaml:"path" path:"file or directory"`
 }
 
-// ClusterProfiles are the objects of kind ClusterProfile of a hub.
+// ClusterProfiles selects ClusterProfile objects of a hub.
 type ClusterProfiles struct {
 	Kubeconfig string   `yaml:"kubeconfig" path:"file"`
 	Context    string   `yaml:"context"`
@@ -63,7 +63,7 @@ type ClusterProfiles struct {
 	AccessProviders []AccessProvider `yaml:"accessProviders"`
 }
 
-// AccessProvider tells which program gives the credentials for clusters of a provider.
+// AccessProvider names the program that gives credentials for the clusters of one provider.
 type AccessProvider struct {
 	Name string       `yaml:"name"` // as in the status of the profiles
 	Exec ProviderExec `yaml:"exec"`
@@ -77,11 +77,11 @@ type ProviderExec struct {
 	APIVersion string            `yaml:"apiVersion" default:"client.authentication.k8s.io/v1" oneof:"client.authentication.k8s.io/v1 client.authentication.k8s.io/v1beta1"`
 }
 
-// hidden is in the place of a text that may be a secret.
+// hidden replaces a text that may be a secret.
 const hidden = "[hidden]"
 
-// Shown returns YAML for people who may not see secrets: arguments and environments of programs are
-// hidden.
+// Shown returns the config as YAML without secrets: it hides the arguments and environments of
+// programs.
 func (c *Config) Shown() ([]byte, error) {
 	shown := *c
 	shown.Clusters = slices.Clone(c.Clusters)
@@ -103,20 +103,20 @@ func (c *Config) Shown() ([]byte, error) {
 	return shown.YAML()
 }
 
-// Template is a Source that found clusters can have: its connection is added to a section of the file.
+// Template is a Source that found clusters can have. The relay adds the connection to the section.
 type Template interface {
 	Source
-	// CheckTemplate reports the mistakes of a section without a connection.
+	// CheckTemplate reports mistakes in a section without a connection.
 	CheckTemplate(c Checker)
-	// CheckHub reports what is wrong with the kubeconfig of where clusters are found, and with the files
-	// that it names.
+	// CheckHub reports mistakes in the kubeconfig of a hub, and in the files that the kubeconfig
+	// names.
 	CheckHub(c Checker, kubeconfig, context string, allowExec []string)
 }
 
-// ClusterPlaceholder stands for the ID of the cluster in the texts of clusters[].upstream.rewrite.
+// ClusterPlaceholder stands for the cluster's ID in clusters[].upstream.rewrite.
 const ClusterPlaceholder = "{cluster}"
 
-// For returns the upstream of a found cluster. The error tells why the template does not fit it.
+// For returns the upstream of a found cluster, or an error if the template does not fit the cluster.
 func (c Clusters) For(name, id string, source Source) (Upstream, error) {
 	u := c.Upstream
 	u.Name, u.ClusterID, u.Source = name, id, source
@@ -132,7 +132,7 @@ func (c Clusters) For(name, id string, source Source) (Upstream, error) {
 	return u, nil
 }
 
-// substitute returns a copy of v with the ID of a cluster in its texts.
+// substitute returns a copy of v in which id replaces ClusterPlaceholder.
 func substitute(v reflect.Value, id string) reflect.Value {
 	out := reflect.New(v.Type()).Elem()
 	switch v.Kind() {
@@ -167,13 +167,13 @@ func substitute(v reflect.Value, id string) reflect.Value {
 	return out
 }
 
-// template sets the defaults of a template that no tag tells.
+// template sets those defaults of a template that are not in tags.
 func (v *validator) template(at string, c *Clusters, revision string) {
 	u := &c.Upstream
 	if u.Source == nil && len(v.given(at)) == 0 {
 		i := slices.IndexFunc(v.sources, func(s Source) bool { _, is := s.(Template); return is })
 		if i < 0 {
-			v.errorf(at, "no kind of upstream is there that clusters can have")
+			v.errorf(at, "this program has no kind of upstream for found clusters")
 			return
 		}
 		section := reflect.New(reflect.TypeOf(v.sources[i]).Elem())
@@ -181,7 +181,7 @@ func (v *validator) template(at string, c *Clusters, revision string) {
 		u.Source = section.Interface().(Source) //nolint:errcheck // it is of that type
 	}
 	if u.FirstSync != FirstSyncOptional {
-		v.errorIf(v.noted(at+".firstSync"), at+".firstSync", "%q: found clusters never hold clients back: leave it out", u.FirstSync)
+		v.errorIf(v.noted(at+".firstSync"), at+".firstSync", "%q: clients never wait for found clusters: leave it out", u.FirstSync)
 		u.FirstSync = FirstSyncOptional
 	}
 	v.completeUpstream(at, u, revision)
@@ -212,10 +212,10 @@ func (v *validator) clusters(c *Config) {
 			v.profiles(at+".profiles", p)
 		}
 		for j, program := range one.AllowExec {
-			v.errorIf(program == "", fmt.Sprintf("%s.allowExec[%d]", at, j), "empty: write the command as the kubeconfigs have it")
+			v.errorIf(program == "", fmt.Sprintf("%s.allowExec[%d]", at, j), "empty: write the command as in the kubeconfigs")
 		}
 		for j, id := range one.Ignore {
-			v.errorIf(!idShape.MatchString(id), fmt.Sprintf("%s.ignore[%d]", at, j), "%q is no ID of a cluster: 1 to 253 letters, digits, dots, dashes and underscores", id)
+			v.errorIf(!idShape.MatchString(id), fmt.Sprintf("%s.ignore[%d]", at, j), "%q is not the ID of a cluster: write 1 to 253 letters, digits, dots, dashes and underscores", id)
 		}
 		v.clusterTemplate(at+".upstream", one)
 	}
@@ -225,11 +225,11 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 	u := c.Upstream
 	v.errorIf(u.Name != "", at+".name", "a found cluster is named after its ID: leave it out")
 	v.errorIf(u.ClusterID != "", at+".clusterID", "a found cluster has an ID: leave it out")
-	v.errorIf(u.Required, at+".required", "found clusters never hold clients back: leave it out")
+	v.errorIf(u.Required, at+".required", "clients never wait for found clusters: leave it out")
 	v.staleness(at+".staleness", u.Staleness)
 	given := v.given(at)
 	if len(given) > 1 {
-		v.errorf(at, "it has several of %s: leave out all but one", strings.Join(given, ", "))
+		v.errorf(at, "has more than one of %s: leave out all but one", strings.Join(given, ", "))
 		return
 	}
 	template, is := u.Source.(Template)
@@ -243,23 +243,23 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 	v.federation(at, example)
 }
 
-// hub checks how the API server is reached that tells of clusters.
+// hub checks the connection to the API server of a hub.
 func (v *validator) hub(at, kubeconfig, context string, inCluster bool, allowExec []string, namespace, selector string) {
 	switch {
 	case inCluster && kubeconfig != "":
-		v.errorf(at+".inCluster", "both inCluster and kubeconfig: leave out one")
+		v.errorf(at+".inCluster", "inCluster and kubeconfig are both set: leave out one")
 	case !inCluster && kubeconfig == "":
-		v.errorf(at, "neither kubeconfig nor inCluster: name a kubeconfig, or set inCluster: true to use the service account of the pod")
+		v.errorf(at, "neither kubeconfig nor inCluster is set: name a kubeconfig, or set inCluster: true to use the service account of the pod")
 	case inCluster && context != "":
-		v.errorf(at+".context", "a context is of a kubeconfig, and inCluster needs none: leave it out")
+		v.errorf(at+".context", "only a kubeconfig has contexts, and inCluster uses none: leave it out")
 	case inCluster && len(allowExec) > 0:
-		v.errorf(at+".allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
+		v.errorf(at+".allowExec", "only a kubeconfig runs programs, and inCluster uses none: leave it out")
 	}
 	v.errorIf(namespace != "" && !nameShape.MatchString(namespace), at+".namespace", "%q is not a namespace", namespace)
 	v.selector(at+".selector", selector)
 }
 
-// hubFiles checks the kubeconfigs of where clusters are found.
+// hubFiles checks the kubeconfigs of hubs.
 func (v *validator) hubFiles(c *Config) {
 	for i, one := range c.Clusters {
 		template, is := one.Upstream.Source.(Template)
@@ -282,7 +282,7 @@ func (v *validator) profiles(at string, p *ClusterProfiles) {
 	v.errorIf(len(p.AccessProviders) == 0, at+".accessProviders", "missing: name at least one, with the program that gives credentials for its clusters")
 	for i, one := range p.AccessProviders {
 		field := fmt.Sprintf("%s.accessProviders[%d]", at, i)
-		v.errorIf(one.Name == "", field+".name", "missing: give the name that the status of the profiles has")
+		v.errorIf(one.Name == "", field+".name", "missing: write the provider's name as in the status of the profiles")
 		v.errorIf(one.Exec.Command == "", field+".exec.command", "missing: name the program that gives credentials")
 		if n := slices.IndexFunc(p.AccessProviders[:i], func(o AccessProvider) bool { return o.Name == one.Name }); n >= 0 {
 			v.errorf(field+".name", "%q is the name of accessProviders[%d] already: names must differ", one.Name, n)
@@ -290,12 +290,12 @@ func (v *validator) profiles(at string, p *ClusterProfiles) {
 	}
 }
 
-// Warnings returns what a valid config may not mean, a line each.
+// Warnings returns one line for each setting that is valid but probably a mistake.
 func (c *Config) Warnings() (lines []string) {
 	for i, u := range c.Upstreams {
 		for _, o := range c.Upstreams[:i] {
 			if u.ClusterID == o.ClusterID && u.ofCluster() && o.ofCluster() && u.relayed() != o.relayed() {
-				lines = append(lines, fmt.Sprintf("upstreams %s (%s) and %s (%s) are of one cluster, %s: each of its resources comes twice, and those of %s are shadowed: leave one out, or keep their kinds apart by import.kinds",
+				lines = append(lines, fmt.Sprintf("upstreams %s (%s) and %s (%s) read the same cluster, %s: each resource comes twice, and the copies of %s are shadowed: leave out one upstream, or give them different import.kinds",
 					o.Name, o.Source.Kind(), u.Name, u.Source.Kind(), u.ClusterID, u.Name))
 			}
 		}
@@ -303,7 +303,7 @@ func (c *Config) Warnings() (lines []string) {
 	return lines
 }
 
-// OfControlPlane reports whether an upstream is the control plane of a cluster, rather than its API
+// OfControlPlane reports whether an upstream is the control plane of a cluster, not its API
 // server.
 func (u Upstream) OfControlPlane() bool { return u.relayed() }
 

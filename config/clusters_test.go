@@ -50,12 +50,12 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 	}
 	const profiles = "profiles: {inCluster: true, namespace: fleet, accessProviders: "
 	for fields, want := range map[string]string{
-		`secrets: {inCluster: true}, name: Fleet`: `"Fleet": 1 to 63 lower-case letters`,
+		`secrets: {inCluster: true}, name: Fleet`: `"Fleet" is not a name: write 1 to 63 lower-case letters`,
 		``: "clusters[0]: clusters \"fleet\" need exactly one of secrets, directory, profiles",
 		`secrets: {inCluster: true}, directory: {path: a}`: "clusters[0]: clusters \"fleet\" need exactly one of",
 		`secrets: {}`: "clusters[0].secrets: neither kubeconfig nor inCluster",
-		`secrets: {inCluster: true, kubeconfig: hub}`:  "clusters[0].secrets.inCluster: both",
-		`secrets: {inCluster: true, context: a}`:       "clusters[0].secrets.context: a context is of a kubeconfig",
+		`secrets: {inCluster: true, kubeconfig: hub}`:  "clusters[0].secrets.inCluster: inCluster and kubeconfig are both set",
+		`secrets: {inCluster: true, context: a}`:       "clusters[0].secrets.context: only a kubeconfig has contexts",
 		`secrets: {inCluster: true, allowExec: [a]}`:   "clusters[0].secrets.allowExec: only a kubeconfig",
 		`secrets: {inCluster: true, namespace: A}`:     `clusters[0].secrets.namespace: "A" is not a namespace`,
 		`secrets: {inCluster: true, selector: "a in"}`: `clusters[0].secrets.selector: "a in" is not a label selector`,
@@ -67,12 +67,12 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		profiles + `[{name: a, exec: {command: a, apiVersion: v1}}]}`:                          "clusters[0].profiles.accessProviders[0].exec.apiVersion",
 		`secrets: {inCluster: true}, removeAfter: 1s`:                                          "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
 		`secrets: {inCluster: true}, max: 1001`:                                                "clusters[0].max: 1001 is out of range",
-		`secrets: {inCluster: true}, ignore: [a/b]`:                                            `clusters[0].ignore[0]: "a/b" is no ID of a cluster`,
+		`secrets: {inCluster: true}, ignore: [a/b]`:                                            `clusters[0].ignore[0]: "a/b" is not the ID of a cluster`,
 		`secrets: {inCluster: true}, allowExec: [""]`:                                          "clusters[0].allowExec[0]: empty",
 		`secrets: {inCluster: true}, upstream: {name: a}`:                                      "clusters[0].upstream.name: a found cluster is named after its ID",
 		`secrets: {inCluster: true}, upstream: {clusterID: a}`:                                 "clusters[0].upstream.clusterID: a found cluster has an ID",
-		`secrets: {inCluster: true}, upstream: {required: true}`:                               "clusters[0].upstream.required: found clusters never hold clients back",
-		`secrets: {inCluster: true}, upstream: {firstSync: wait}`:                              "clusters[0].upstream.firstSync: \"wait\": found clusters never hold clients back",
+		`secrets: {inCluster: true}, upstream: {required: true}`:                               "clusters[0].upstream.required: clients never wait for found clusters",
+		`secrets: {inCluster: true}, upstream: {firstSync: wait}`:                              "clusters[0].upstream.firstSync: \"wait\": clients never wait for found clusters",
 		`secrets: {inCluster: true}, upstream: {file: {path: a}}`:                              "clusters[0].upstream.file: found clusters are API servers",
 		`secrets: {inCluster: true}, upstream: {kubernetes: {inCluster: true}}`:                "clusters[0].upstream.kubernetes.inCluster: found clusters bring their own connection",
 		`secrets: {inCluster: true}, upstream: {kubernetes: {kubeconfig: hub}}`:                "clusters[0].upstream.kubernetes.kubeconfig: found clusters bring their own connection",
@@ -180,7 +180,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 			t.Fatal(err)
 		}
 		lines := c.Warnings()
-		if (len(lines) > 0) != want || want && !strings.Contains(lines[0], "upstreams a (xds) and b (kubernetes) are of one cluster, east") {
+		if (len(lines) > 0) != want || want && !strings.Contains(lines[0], "upstreams a (xds) and b (kubernetes) read the same cluster, east") {
 			t.Errorf("%s: %q", second, lines)
 		}
 	}

@@ -1,7 +1,7 @@
-// Package config is the relay's config file: its types, their defaults, strict
-// loading with line numbers, and validation that finds every mistake in one go.
+// Package config loads the relay's config file: its types and defaults, strict decoding
+// with line numbers, and a validation that reports every mistake at once.
 //
-// The package must not know gRPC or xDS, nor how the settings take effect.
+// The package must not depend on gRPC, on xDS, or on the code that applies the settings.
 package config
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Config is the whole file. docs/configuration.md describes each field; comments here have what
-// the code must know in addition.
+// Config is the whole file. docs/configuration.md describes each field. The comments here add
+// what only the code needs.
 type Config struct {
 	Node       Node       `yaml:"node"`
 	Upstreams  []Upstream `yaml:"upstreams"`
@@ -27,7 +27,7 @@ type Config struct {
 	Log        Log        `yaml:"log"`
 }
 
-// Node is what the relay tells its upstreams and clients about itself.
+// Node describes the relay to its upstreams and clients.
 type Node struct {
 	ID        string `yaml:"id"`
 	Namespace string `yaml:"namespace"`
@@ -68,7 +68,7 @@ func (u Upstream) MarshalYAML() (any, error) {
 	}{Fields(u), map[string]Source{u.Source.Kind(): u.Source}}, nil
 }
 
-// CompressionGzip is the one value of Downstream.Compression and of other lists of that name.
+// CompressionGzip is the only value of Downstream.Compression and of other lists of that name.
 const CompressionGzip = "gzip"
 
 // Downstream is the endpoint that clients connect to.
@@ -83,22 +83,22 @@ type Downstream struct {
 	MaxRequestBytes         int        `yaml:"maxRequestBytes" default:"32Mi" range:"64Ki 1Gi"`
 	MaxHeaderBytes          int        `yaml:"maxHeaderBytes" default:"64Ki" range:"4Ki 16Mi"`
 	MaxTypesPerClient       int        `yaml:"maxTypesPerClient" default:"256" range:"1 10000"`
-	// MaxNodeBytes bounds what a client tells about itself.
+	// MaxNodeBytes limits the size of a client's node message.
 	MaxNodeBytes int `yaml:"maxNodeBytes" default:"256Ki" range:"1Ki 16Mi"`
-	// These bound the names of resources that one stream, the streams of one peer and all
-	// streams subscribe to, and their bytes.
+	// These limit the number and bytes of subscribed resource names: of one stream, of all streams
+	// of one peer, and of all streams.
 	MaxNamesPerClient     int `yaml:"maxNamesPerClient" default:"65536" range:"1 1Gi"`
 	MaxNameBytesPerClient int `yaml:"maxNameBytesPerClient" default:"8Mi" range:"1Ki 1Gi"`
 	MaxNamesPerPeer       int `yaml:"maxNamesPerPeer" default:"262144" range:"1 1Gi"`
 	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer" default:"32Mi" range:"1Ki 1Gi"`
 	MaxNames              int `yaml:"maxNames" default:"524288" range:"1 1Gi"`
 	MaxNameBytes          int `yaml:"maxNameBytes" default:"64Mi" range:"1Ki 1Gi"`
-	// MaxVersionBytes bounds the versions that clients resume with, until the relay has sent
-	// what differs.
+	// MaxVersionBytes limits the bytes of versions that resuming clients send. The relay keeps them
+	// until it has sent the differences.
 	MaxVersionBytes int `yaml:"maxVersionBytes" default:"128Mi" range:"1Mi 1Gi"`
 	MaxConnections  int `yaml:"maxConnections" default:"20000" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams" default:"20000" range:"1 1000000"`
-	// A peer is an address or an identity. Defaults: three quarters of the above.
+	// A peer is an address or an identity. Default: three quarters of the limits above.
 	MaxConnectionsPerPeer int      `yaml:"maxConnectionsPerPeer" range:"1 1000000"`
 	MaxStreamsPerPeer     int      `yaml:"maxStreamsPerPeer" range:"1 1000000"`
 	MaxViewsPerPeer       int      `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
@@ -108,9 +108,9 @@ type Downstream struct {
 	ShedAtMemoryPercent   int      `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"` // 0: never
 }
 
-// Push bounds how long a change may wait for others, and what pushing may cost.
+// Push limits how long a change waits for other changes, and the CPU time of pushes.
 type Push struct {
-	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"` // of quiet end a burst of one upstream
+	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"` // without a change of the upstream
 	DebounceMax   Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
 	MaxShare      float64  `yaml:"maxShare" default:"0.5" range:"0.01 1"` // of the CPUs
 }
@@ -119,17 +119,17 @@ type Push struct {
 type Admin struct {
 	Address       string `yaml:"address" default:"127.0.0.1:15014"`
 	AllowInsecure bool   `yaml:"allowInsecure"`
-	// Socket is as in the file. See Config.AdminSocket for its default.
+	// Socket is the value in the file. Config.AdminSocket adds the default.
 	Socket string `yaml:"socket" path:"own"`
 }
 
-// Log is how the relay logs.
+// Log configures the relay's log.
 type Log struct {
 	Level  string `yaml:"level" default:"info" oneof:"debug info warn error"`
 	Format string `yaml:"format" default:"text" oneof:"text json"`
 }
 
-// Duration is a time.Duration that is written as Go writes them: 90s, 1m30s, 250ms.
+// Duration is a time.Duration in the text form of Go: 90s, 1m30s, 250ms.
 type Duration time.Duration
 
 // D returns d as a time.Duration.
@@ -148,7 +148,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// YAML returns the effective configuration, with all defaults and absolute paths. It
-// can be read back. Of secrets it has only the paths, but for what somebody writes into the
-// arguments and the environment of a program: Shown has none of these.
+// YAML returns the effective config, with all defaults and absolute paths. Parse reads it back.
+// It has the paths of secrets, not the secrets. But arguments and environments of programs are
+// included, and these may contain secrets: Shown hides them.
 func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }

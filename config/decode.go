@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// maxDepth bounds how deep the file is nested.
+	// maxDepth limits the nesting of the file.
 	maxDepth = 32
-	// maxValues bounds the values that are decoded, in case aliases multiply them.
+	// maxValues limits the number of decoded values, as aliases can multiply them.
 	maxValues = 100_000
 )
 
-// decoder makes Go values of a YAML document. It reports what does not fit and leaves it out, so
-// that the rest can be checked, and notes the line of every field.
+// decoder decodes a YAML document into Go values, and records the line of every field. It reports
+// and skips values of a wrong type, so that the others can still be checked.
 type decoder struct {
 	*validator
 	anchors map[string]ast.Node
@@ -36,15 +36,15 @@ var (
 	freeTextType = reflect.TypeFor[freeText]()
 )
 
-// freeText is a value in a map of texts. It may look like a placeholder, as an annotation
-// can be any text.
+// freeText is a value in a map of texts, such as an annotation. Any text is valid, also one that
+// looks like a placeholder.
 type freeText string
 
-// decode sets to to the value of a node, and reports whether it fits. at is the name of the field.
+// decode stores the value of a node in to, and reports whether its type is right. at names the field.
 func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) bool {
 	d.values++
 	if depth > maxDepth || d.values > maxValues {
-		d.errorf(at, "nested too deep, or too large when its aliases are written out")
+		d.errorf(at, "nested too deep, or too large after aliases are replaced")
 		return false
 	}
 	switch n := n.(type) {
@@ -59,7 +59,7 @@ func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) boo
 		}
 		return d.decode(at, target, to, depth+1)
 	case *ast.NullNode:
-		return true // as if the field were not there
+		return true // null means absent
 	case *ast.TagNode:
 		d.errorf(at, "tags (%s) are not used in this file", n.Start.Value)
 		return false
@@ -85,7 +85,7 @@ func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) boo
 	return d.scalar(at, n, to)
 }
 
-// scalar sets to to a scalar.
+// scalar stores a scalar in to.
 func (d *decoder) scalar(at string, n ast.Node, to reflect.Value) bool {
 	want := set(to, n)
 	if want == "want a text" && isScalar(n) {
@@ -96,7 +96,7 @@ func (d *decoder) scalar(at string, n ast.Node, to reflect.Value) bool {
 	return want == ""
 }
 
-// set sets to to the value of a node. If it does not fit, set returns what does.
+// set stores the value of a node in to. If the type is wrong, set returns the wanted one.
 func set(to reflect.Value, n ast.Node) (want string) {
 	value := reflect.ValueOf(valueOf(n))
 	form, own := to.Addr().Interface().(encoding.TextUnmarshaler)
@@ -127,7 +127,7 @@ func set(to reflect.Value, n ast.Node) (want string) {
 	return ""
 }
 
-// valueOf returns the value of a scalar, nil for another node.
+// valueOf returns the value of a scalar, or nil for any other node.
 func valueOf(n ast.Node) any {
 	switch n := n.(type) {
 	case *ast.LiteralNode:
@@ -138,7 +138,7 @@ func valueOf(n ast.Node) any {
 	return nil
 }
 
-// textOf returns the text of a scalar, empty for another node.
+// textOf returns the text of a scalar, or "" for any other node.
 func textOf(n ast.Node) string {
 	if !isScalar(n) {
 		return ""
@@ -151,18 +151,18 @@ func isScalar(n ast.Node) bool {
 	return ok
 }
 
-// placeholderShape is what a sample config has in the place of a value that everybody has to
-// choose: `<NAME OF THIS RELAY>`. No field takes such a text as a value.
+// placeholderShape matches the placeholders of sample configs, such as `<NAME OF THIS RELAY>`.
+// Users replace them. No field accepts such a text.
 var placeholderShape = regexp.MustCompile(`^<[A-Za-z][^<>]*>$`)
 
-// placeholder reports a value that is still the placeholder of a sample config.
+// placeholder reports a value that is a placeholder of a sample config.
 func (d *decoder) placeholder(at string, n ast.Node) bool {
 	if !placeholderShape.MatchString(textOf(n)) {
 		return false
 	}
-	advice := "write your own value in its place, without the angle brackets"
+	advice := "replace it by your own value, without the angle brackets"
 	if at == "provenance.relay" {
-		advice = "write a name for this relay in its place, without the angle brackets: the same in all its replicas, and one that no other relay has"
+		advice = "replace it by a name for this relay, without the angle brackets: all replicas have the same name, and no other relay has it"
 	}
 	d.errorf(at, "%s is a placeholder: %s", describe(n), advice)
 	return true
@@ -181,12 +181,12 @@ func describe(n ast.Node) string {
 	return fmt.Sprintf("%q", text.Shorten(textOf(n), 64))
 }
 
-// mapping sets the fields of a struct. Those of the map itself replace those that it merges.
+// mapping sets the fields of a struct. Fields of the map replace those of merged maps.
 func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bool {
 	setDefaults(to)
 	return d.eachKey(at, n, "a map of fields", to, depth, func(key, value ast.Node) bool {
 		name := join(at, textOf(key))
-		if value.Type() != ast.NullType { // which is as if it were not there
+		if value.Type() != ast.NullType { // null means absent
 			d.note(name, key.GetToken().Position.Line)
 		}
 		names := yamlNames(to.Type())
@@ -210,10 +210,10 @@ func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bo
 	})
 }
 
-// emptyText reports whether a value is a text that is as if it were not there.
+// emptyText reports whether a value is the empty text, which means absent.
 func emptyText(v reflect.Value) bool { return v.Kind() == reflect.String && v.Len() == 0 }
 
-// eachKey decodes what a map merges, and then calls f with its own keys and values.
+// eachKey decodes the maps that a map merges, and then calls f with the map's own keys and values.
 func (d *decoder) eachKey(at string, n ast.Node, want string, to reflect.Value, depth int, f func(key, value ast.Node) bool) bool {
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
@@ -234,7 +234,7 @@ func (d *decoder) eachKey(at string, n ast.Node, want string, to reflect.Value, 
 	return good
 }
 
-// newSource returns an empty section of the kind that a field of a struct is for, or nil.
+// newSource returns an empty section of the source kind named key, or nil if t has no such section.
 func (d *decoder) newSource(t reflect.Type, key string) Source {
 	i := slices.Index(d.sourceKinds(), key)
 	if t != upstreamType || i < 0 {
@@ -256,7 +256,7 @@ func (d *decoder) sequence(at string, n ast.Node, to reflect.Value, depth int) b
 		name := fmt.Sprintf("%s[%d]", at, i)
 		d.note(name, yamlpos.Line(item))
 		if item.Type() == ast.NullType {
-			d.errorf(name, "is empty")
+			d.errorf(name, "empty: leave it out")
 			good = false
 			continue
 		}
@@ -268,7 +268,7 @@ func (d *decoder) sequence(at string, n ast.Node, to reflect.Value, depth int) b
 	return good
 }
 
-// texts sets a map of texts. Its keys are no fields: a key may be anything.
+// texts sets a map of texts. Any text is a valid key.
 func (d *decoder) texts(at string, n ast.Node, to reflect.Value, depth int) bool {
 	if to.IsNil() {
 		to.Set(reflect.MakeMap(to.Type()))
@@ -277,7 +277,7 @@ func (d *decoder) texts(at string, n ast.Node, to reflect.Value, depth int) bool
 		name := fmt.Sprintf("%s[%s]", at, key.GetToken().Value)
 		d.note(name, key.GetToken().Position.Line)
 		if key.Type() != ast.StringType {
-			d.errorf(name, "want a text as key: put it in quotes")
+			d.errorf(name, "the key must be a text: put it in quotes")
 			return false
 		}
 		var free freeText
@@ -294,8 +294,8 @@ func join(at, key string) string {
 	return at + "." + key
 }
 
-// yamlNames returns the names of a struct's fields in YAML, in the order of the struct, without
-// Upstream.Source, which is the last one.
+// yamlNames returns the YAML names of a struct's fields in their order. It skips Upstream.Source,
+// the last field.
 func yamlNames(t reflect.Type) (out []string) {
 	for i := range t.NumField() {
 		if name := yamlName(t.Field(i)); name != "-" {

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// restartOnly are the fields that a running relay can not take over, with all that is below
-// them.
+// restartOnly returns the fields that only a restart applies. Each includes the fields below
+// it.
 func restartOnly() []string {
 	return []string{
 		"node", "provenance", "admin", "state.dir", "log.format",
@@ -17,8 +17,8 @@ func restartOnly() []string {
 	}
 }
 
-// Diff returns the names of the fields in which cfg differs from what a relay runs with and
-// that it takes over only when it is started anew, in the order of the file.
+// Diff returns the changed fields that only a restart applies, in the order of the file. It
+// compares the running config with cfg.
 func Diff(running, cfg *Config) (needsRestart []string) {
 	differing("", reflect.ValueOf(*running), reflect.ValueOf(*cfg), func(field string) {
 		if slices.ContainsFunc(restartOnly(), func(f string) bool { return encloses(f, field) }) {
@@ -28,12 +28,12 @@ func Diff(running, cfg *Config) (needsRestart []string) {
 	return needsRestart
 }
 
-// maxChanges bounds the list of Changes.
+// maxChanges limits the list that Changes returns.
 const maxChanges = 20
 
-// Changes describes in what next differs from the config before, in the order of the file: the
-// names of changed fields, and of upstreams and views that were added or removed. The list has
-// at most maxChanges elements, and one that counts the rest.
+// Changes lists the differences between two configs in the order of the file: changed fields,
+// and added or removed upstreams, clusters and views. The list has at most maxChanges elements,
+// and one more that counts the rest.
 func Changes(before, next *Config) (list []string) {
 	more := 0
 	differing("", reflect.ValueOf(*before), reflect.ValueOf(*next), func(field string) {
@@ -62,7 +62,7 @@ func Changes(before, next *Config) (list []string) {
 	return list
 }
 
-// named describes the difference of two lists whose elements have names.
+// named lists the differences between two lists with named elements.
 func named[T any](field string, before, next []T, name func(T) string) (changes []string) {
 	find := func(in []T, wanted string) int {
 		return slices.IndexFunc(in, func(e T) bool { return name(e) == wanted })
@@ -92,9 +92,9 @@ func named[T any](field string, before, next []T, name func(T) string) (changes 
 	return changes
 }
 
-// differing calls f with the name of each field in which two values differ: the innermost,
-// but for lists of different lengths, lists whose elements have names, and what only one of them
-// has.
+// differing calls f with the name of each field that differs between two values, the innermost
+// one. It does not look into lists of different lengths, lists with named elements, and fields
+// that only one value has.
 func differing(at string, a, b reflect.Value, f func(field string)) {
 	if reflect.DeepEqual(a.Interface(), b.Interface()) {
 		return

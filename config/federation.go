@@ -8,23 +8,23 @@ import (
 	"meshrelay/federation/rewrite"
 )
 
-// Import selects what of an upstream is mirrored. What it leaves empty lets everything pass. The
-// default of its Revision is Node.Revision, for sources that are clusters.
+// Import selects the resources of an upstream to mirror. An empty rule lets everything pass. For
+// clusters, Revision defaults to Node.Revision.
 type Import = filter.Rules
 
 // Globs are patterns with * and ? for names.
 type Globs = filter.Globs
 
-// The rules of package rewrite.
+// The types of package rewrite.
 type (
-	// Rewrite configures how the resources of an upstream are reshaped. Its Domain is
+	// Rewrite configures how the resources of an upstream are rewritten. Rewrite.Domain comes from
 	// Upstream.DomainSuffix.
 	Rewrite = rewrite.Rules
 	// Edit changes labels or annotations.
 	Edit = rewrite.Edit
-	// HostMapping replaces one domain by another, and its subdomains likewise.
+	// HostMapping replaces one domain, with its subdomains, by another.
 	HostMapping = rewrite.HostMapping
-	// Endpoints are fields of the endpoints of services and workloads.
+	// Endpoints sets fields in the endpoints of services and workloads.
 	Endpoints = rewrite.Endpoints
 )
 
@@ -36,35 +36,35 @@ const (
 	ServicesDiscover = "discover"
 )
 
-// Services configures what becomes of the ServiceEntries that an istiod makes of Kubernetes
-// services, which have no endpoints (PROTOCOL C9).
+// Services configures the ServiceEntries that an istiod generates from Kubernetes services. These
+// have no endpoints (PROTOCOL C9).
 type Services struct {
-	// Mode is asIs by default when Upstream.Generated is keep, else omit.
+	// Mode defaults to asIs if Upstream.Generated is keep, and to omit otherwise.
 	Mode     string   `yaml:"mode" oneof:"omit asIs gateway discover"`
 	Gateways []string `yaml:"gateways,omitempty"`
-	// Network is the one behind Gateways, or, in the mode discover, that of the consumers.
+	// Network is the network behind Gateways, or in mode discover the network of the clients.
 	Network  string `yaml:"network,omitempty"`
 	Locality string `yaml:"locality,omitempty"` // of Gateways
 }
 
-// MergeUnion is the value of Merge.Policy that has settings of its own.
+// MergeUnion is the only value of Merge.Policy with settings of its own.
 const MergeUnion = "union"
 
-// Merge configures what is served when several upstreams have a key.
+// Merge configures the merge policy for keys that several upstreams have.
 type Merge struct {
-	// Kinds are empty for every kind that no other entry names.
+	// Kinds is empty to mean every kind that no other entry names.
 	Kinds            []string `yaml:"kinds,omitempty"`
 	Policy           string   `yaml:"policy" default:"first" oneof:"first newest reject union"`
 	SameHost         bool     `yaml:"sameHost"`
 	AcrossNamespaces bool     `yaml:"acrossNamespaces"`
 }
 
-// View is what some clients see. A client has the first view that matches it.
+// View selects what some clients are served. A client gets the first view that matches it.
 type View struct {
 	Name    string `yaml:"name"`
 	Match   Match  `yaml:"match,omitempty"`
 	Default bool   `yaml:"default"` // for clients that no other view matches
-	// Sources are names of upstreams. None: all.
+	// Sources names upstreams. Empty: all.
 	Sources    []string `yaml:"sources,omitempty"`
 	Kinds      []string `yaml:"kinds,omitempty"`
 	Namespaces Globs    `yaml:"namespaces,omitempty"`
@@ -74,8 +74,8 @@ type View struct {
 	ExcludeOwn bool     `yaml:"excludeOwn" default:"true"`
 }
 
-// Match selects the clients of a view. All that is given must hold; of a list, one element. Only
-// listeners (Listener.View) and identities are proof: a client chooses the rest itself.
+// Match selects the clients of a view. Every given field must match; one element of a list is
+// enough. Only identities, and listeners (Listener.View), are secure: a client chooses the rest.
 type Match struct {
 	NodeIDs    []string `yaml:"nodeIDs,omitempty"`
 	ClusterIDs []string `yaml:"clusterIDs,omitempty"`
@@ -84,24 +84,24 @@ type Match struct {
 	Identities []string `yaml:"identities,omitempty"`
 }
 
-// Provenance configures what served resources tell about their way, and how far they may go.
+// Provenance configures the annotation and the number of relays that a resource may pass.
 type Provenance struct {
 	Annotations Annotations `yaml:"annotations" default:"true"`
 	Relay       string      `yaml:"relay"` // replicas share it; default: Node.ID
 	MaxHops     int         `yaml:"maxHops" default:"8" range:"1 64"`
 }
 
-// Annotations tells who gets the annotation of provenance: a boolean or the word all.
+// Annotations says which clients get the provenance annotation: a boolean or the word all.
 type Annotations string
 
 // Values of Annotations. The zero value is that of AnnotationsFalse.
 const (
 	AnnotationsFalse Annotations = "false" // nobody
-	AnnotationsTrue  Annotations = "true"  // who may read it: all but istiods
+	AnnotationsTrue  Annotations = "true"  // all clients but istiods
 	AnnotationsAll   Annotations = "all"
 )
 
-// Given reports whether anybody gets the annotation.
+// Given reports whether any client gets the annotation.
 func (a Annotations) Given() bool { return a == AnnotationsTrue || a == AnnotationsAll }
 
 // MarshalYAML implements yaml.InterfaceMarshaler.

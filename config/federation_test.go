@@ -31,17 +31,17 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 		{"expression that is no condition", "  import: {expression: name}\n", []string{
 			"7: upstreams[0].import.expression: its result is string, want bool"}},
 		{"expression with an unknown name", "  import: {expression: \"nmae == 'a'\"}\n", []string{
-			"7: upstreams[0].import.expression: at 1:1 of it: undeclared reference to 'nmae'"}},
+			"7: upstreams[0].import.expression: line 1, column 1: undeclared reference to 'nmae'"}},
 		{"selector", "  import:\n    selector: tier in\n", []string{"8: upstreams[0].import.selector: "}},
 		{"unknown kind, and a pattern that is none", "  import:\n    kinds: [se, servicentry]\n    namespaces:\n      include: [Team]\n", []string{
 			`8: upstreams[0].import.kinds[1]: unknown kind "servicentry"`,
 			`10: upstreams[0].import.namespaces.include[0]: pattern "Team"`}},
 		{"two namespaces become one", "  rewrite:\n    namespaces:\n      a: x\n      b: x\n", []string{
-			`10: upstreams[0].rewrite.namespaces[b]: both "a" and "b" become "x"`}},
+			`10: upstreams[0].rewrite.namespaces[b]: "a" and "b" both become "x"`}},
 		{"a namespace becomes one that is imported, too", "  import: {namespaces: {include: [a, b]}}\n  rewrite:\n    namespaces: {a: b}\n", []string{
-			`9: upstreams[0].rewrite.namespaces[a]: both "a" and "b", which is not mapped, become "b"`}},
+			`9: upstreams[0].rewrite.namespaces[a]: "a" and "b", which is not mapped, both become "b"`}},
 		{"a namespace becomes one with the prefix", "  import: {namespaces: {include: [a, b]}}\n  rewrite:\n    namespacePrefix: east-\n    namespaces: {a: east-b}\n", []string{
-			`10: upstreams[0].rewrite.namespaces[a]: both "a" and "b", which is not mapped, become "east-b"`}},
+			`10: upstreams[0].rewrite.namespaces[a]: "a" and "b", which is not mapped, both become "east-b"`}},
 		{"domains", "  rewrite:\n    hosts:\n    - {from: cluster.local, to: \"*.east\"}\n    - {from: cluster.local, to: east}\n", []string{
 			`9: upstreams[0].rewrite.hosts[0].to: "*.east"`,
 			`10: upstreams[0].rewrite.hosts[1].from: "cluster.local" is mapped already`}},
@@ -51,37 +51,37 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"9: upstreams[0].rewrite.labels.set[a b]: ", "9: upstreams[0].rewrite.labels.set[c]: "}},
 		{"services", "  services:\n    mode: gateway\n    locality: a/b\n", []string{"7: upstreams[0].services.gateways: missing"}},
 		{"services behind a gateway that would not know them", "  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {namespacePrefix: east-}\n", []string{
-			"7: upstreams[0].services.mode: a gateway routes by the names that its own mesh gives to services"}},
+			"7: upstreams[0].services.mode: a gateway routes by the service names of its own mesh"}},
 		{"services behind a gateway, in a cluster domain that is mapped", "  domainSuffix: east.corp\n  services: {mode: gateway, gateways: [10.0.0.1]}\n  rewrite: {hosts: [{from: corp, to: example}]}\n", []string{
-			"8: upstreams[0].services.mode: a gateway routes by the names that its own mesh gives to services"}},
+			"8: upstreams[0].services.mode: a gateway routes by the service names of its own mesh"}},
 		{"short hosts", "  rewrite:\n    shortHosts: drop\n", []string{`8: upstreams[0].rewrite.shortHosts: "drop": want one of complete, keep`}},
 		{"cluster domain", "  domainSuffix: .cluster.local\n  rewrite: {namePrefix: -a}\n", []string{
-			`7: upstreams[0].domainSuffix: ".cluster.local" is not a DNS domain: give the cluster domain of the source`, "8: upstreams[0].rewrite.namePrefix: "}},
+			`7: upstreams[0].domainSuffix: ".cluster.local" is not a DNS domain: write the part after NAME.NAMESPACE.svc.`, "8: upstreams[0].rewrite.namePrefix: "}},
 		{"mode of services", "  services: {mode: all}\n", []string{`7: upstreams[0].services.mode: "all": want one of omit, asIs, gateway, discover`}},
-		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: is for mode: gateway, and the mode is "discover"`}},
+		{"gateways of another mode", "  services: {mode: discover, gateways: [10.0.0.1]}\n", []string{`7: upstreams[0].services.gateways: only for mode: gateway, and the mode is "discover"`}},
 		{"gateway address", "  services: {mode: gateway, gateways: [\"a:b\"]}\n", []string{`7: upstreams[0].services.gateways[0]: gateway "a:b": want an IP address or a DNS name`}},
 		{"gateways that lead nowhere", "  services: {mode: gateway, gateways: [\"gw_east!\", 0.0.0.0], locality: a/b/c/d}\n", []string{
 			"7: upstreams[0].services.gateways[0]: ", "7: upstreams[0].services.gateways[1]: ", "7: upstreams[0].services.locality: "}},
-		{"exportTo of nothing", "  rewrite: {exportTo: []}\n", []string{"7: upstreams[0].rewrite.exportTo: is empty, which would make everything public"}},
-		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is for xds upstreams`}},
+		{"exportTo of nothing", "  rewrite: {exportTo: []}\n", []string{"7: upstreams[0].rewrite.exportTo: empty, which would export everything"}},
+		{"services of files", "- {name: f, file: {path: x}, services: {mode: asIs}}\n", []string{`7: upstreams[1].services.mode: "asIs" is only for xds upstreams`}},
 		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n- {kinds: [se], policy: union, acrossNamespaces: true}\n", []string{
 			`8: merge[0].policy: "oldest": want one of first, newest, reject, union`,
 			"9: merge[1].kinds[0]: policy union is for networking.istio.io/ServiceEntry only",
-			"10: merge[2].kinds[0]: merge[1] is for networking.istio.io/VirtualService already",
+			"10: merge[2].kinds[0]: merge[1] already names networking.istio.io/VirtualService",
 			`10: merge[2].kinds[1]: unknown kind "nonsense"`,
-			`11: merge[3].sameHost: is for policy: union, and the policy is "newest"`,
-			"12: merge[4]: merge[3] is for all other kinds already",
-			"13: merge[5].acrossNamespaces: is for sameHost: true"}},
+			`11: merge[3].sameHost: only for policy: union, and the policy is "newest"`,
+			"12: merge[4]: merge[3] already applies to all other kinds",
+			"13: merge[5].acrossNamespaces: only with sameHost: true"}},
 		{"views that nobody can have", "views:\n- name: a\n- {name: b, match: {nodeIDs: [\"*\"]}}\n- {name: c, match: {clusterIDs: [x]}}\n- {name: d, match: {nodeIDs: [\"*\"]}}\n", []string{
-			"8: views[0]: no client can have this view: it has no match, is not the default, and no listener names it",
-			"10: views[2].match: no client can have this view: views[1] matches every one before",
-			"11: views[3].match: no client can have this view: views[1] matches every one before"}},
+			"8: views[0]: no client can get this view: it has no match, is not the default, and no listener names it",
+			"10: views[2].match: no client can get this view: views[1] comes first and matches every client",
+			"11: views[3].match: no client can get this view: views[1] comes first and matches every client"}},
 		{"views that match the same", "views:\n- {name: a, match: {clusterIDs: [x]}}\n- {name: b, match: {clusterIDs: [x]}}\n", []string{
-			"9: views[1].match: no client can have this view: a view before it matches the same"}},
+			"9: views[1].match: no client can get this view: an earlier view has the same match"}},
 		{"views", "views:\n- {name: A, default: true, sources: [west], selector: \"a in\"}\n- {name: b, default: true, expression: \"1\", match: {labels: \"x in\", nodeIDs: [\"\"]}}\n", []string{
 			`8: views[0].name: "A"`, `8: views[0].selector: `, `8: views[0].sources[0]: there is no upstream "west"`,
 			"9: views[1].expression: its result is int, want bool",
-			"9: views[1].match.nodeIDs[0]: is empty", "9: views[1].match.labels: ", "9: views[1].default: views[0] is the default already"}},
+			"9: views[1].match.nodeIDs[0]: empty", "9: views[1].match.labels: ", "9: views[1].default: views[0] is the default already"}},
 		{"provenance", "provenance: {relay: \"a b\", maxHops: 0}\n", []string{"7: provenance.maxHops: 0 is out of range: 1 to 64", `7: provenance.relay: "a b"`}},
 		{"provenance for some", "provenance:\n  annotations: some\n", []string{`8: provenance.annotations: want true, false or all, not "some"`}},
 		{"provenance as a list", "provenance:\n  relay: hub\n  annotations: [true]\n", []string{"9: provenance.annotations: want true, false or all, not a list"}},
@@ -115,7 +115,7 @@ func TestListenersNameViewsThatExist(t *testing.T) {
 	in := strings.Replace(withUpstream, "plaintext: true}", "plaintext: true, view: west}", 1)
 	wantMistakes(t, in, []string{`3: downstream.listeners[0].view: there is no view "west"`})
 	wantMistakes(t, in+"views: [{name: west}, {name: other, default: true}]\n", []string{
-		"7: views[1]: no client can have this view: every listener names another one"})
+		"7: views[1]: no client can get this view: every listener names another one"})
 }
 
 func TestRulesThatAreTaken(t *testing.T) {

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// The tags of a field tell what it may be:
+// The tags of a field define its valid values:
 //
-//	default:"30s"      the value when the file has none
-//	range:"1s 24h"     the least and the greatest value
-//	endless:"never"    how an OpenEnded without an end is written
+//	default:"30s"      the value if the file has none
+//	range:"1s 24h"     the smallest and the largest value
+//	endless:"never"    the text of an OpenEnded without an end
 //	oneof:"a b"        the values of a text, or of each text in a list
-//	path:"file"        a path: of a "file" or of a "file or directory" that must be there, or
-//	                   of something of the relay's "own"
-//	pem:"roots"        what is in the file: "roots", a "certificate", or the "key" of the
-//	                   certificate in the field before it
+//	path:"file"        a path: of a "file" or a "file or directory" that must exist, or of the
+//	                   relay's "own" file
+//	pem:"roots"        the content of the file: "roots", a "certificate", or the "key" of the
+//	                   certificate in the field before
 //
 // Numbers in tags may end in Ki, Mi or Gi.
 
-// eachField calls f with each field below v that is set, and its path.
+// eachField calls f with each set field below v, and the field's path.
 func eachField(at string, v reflect.Value, f func(path string, field reflect.StructField, value reflect.Value)) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -45,7 +45,7 @@ func eachField(at string, v reflect.Value, f func(path string, field reflect.Str
 	}
 }
 
-// setDefaults sets the empty fields of a struct, and of structs in it, to the defaults in tags.
+// setDefaults sets the empty fields of a struct and of its inner structs to the defaults in tags.
 func setDefaults(v reflect.Value) {
 	for i := range v.NumField() {
 		field := v.Field(i)

@@ -26,8 +26,8 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 		ids       = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
 		mixed     = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, match: {clusterIDs: [c]}}]\n"
 		fallback  = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, default: true}]\n"
-		anonymous = "downstream.listeners[0].tls: anybody who reaches this listener can read all resources, as clients need no certificate"
-		anyID     = "downstream.listeners[0].tls.clientCAFile: whoever has a certificate of these roots can read what is served here"
+		anonymous = "downstream.listeners[0].tls: clients need no certificate, so anybody who reaches this listener can read all resources"
+		anyID     = "downstream.listeners[0].tls.clientCAFile: every client with a certificate of these roots can read what is served here"
 	)
 	for name, tc := range map[string]struct{ listener, more, want string }{
 		"plaintext on loopback":                          {loopback + "plaintext: true", "", ""},
@@ -47,8 +47,8 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 		"client CA, named view of identities":            {off + mutual + ", view: a}\n  - {address: \"127.0.0.1:1\", plaintext: true", fallback, ""},
 		"client CA and a view of another listener":       {off + mutual + "}\n  - {address: \"127.0.0.1:1\", plaintext: true, view: c", strings.Replace(ids, "}]", "}, {name: c}]", 1), ""},
 		"client CA, named view without identities":       {off + mutual + ", view: b}\n  - {address: \"127.0.0.1:1\", plaintext: true", fallback, anyID},
-		"allowAnonymous where a certificate is needed":   {off + mutual + ", allowAnonymous: true", ids, "downstream.listeners[0].allowAnonymous: clients of this listener must show a certificate"},
-		"allowAnyIdentity where there is no certificate": {off + server + ", allowAnonymous: true, allowAnyIdentity: true", "", "downstream.listeners[0].allowAnyIdentity: no client of this listener shows a certificate"},
+		"allowAnonymous where a certificate is needed":   {off + mutual + ", allowAnonymous: true", ids, "downstream.listeners[0].allowAnonymous: clients of this listener must have a certificate"},
+		"allowAnyIdentity where there is no certificate": {off + server + ", allowAnonymous: true, allowAnyIdentity: true", "", "downstream.listeners[0].allowAnyIdentity: clients of this listener need no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := listenerOf(tc.listener, tc.more)
@@ -66,11 +66,11 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 // TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem: else nobody could have it.
 func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
 	const views = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
-	want := []string{`3: downstream.listeners[0].view: the view "a" is for identities, and this listener can not verify any`}
+	want := []string{`3: downstream.listeners[0].view: the view "a" needs identities, and this listener verifies none`}
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, view: a`, views), want)
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k}, allowAnonymous: true, view: a`, views), want)
 	wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true, view: a`, "views: [{name: a, default: true, match: {identities: [\"spiffe://x/y\"]}}]\n"), append(want,
-		"7: views[0].default: the default view is for every client that no other view matches"))
+		"7: views[0].default: the default view applies to every client that no other view matches"))
 	if _, err := parse("relay.yaml", []byte(listenerOf(`address: "127.0.0.1:1", tls: {certFile: c, keyFile: k, clientCAFile: ca}, view: a`, views))); err != nil {
 		t.Error(err)
 	}
@@ -109,12 +109,12 @@ func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
 		want    string
 	}{
 		"as before":              {mutual, []config.View{ids}, ""},
-		"the views are gone":     {mutual, nil, "downstream.listeners[0].tls.clientCAFile: whoever"},
-		"a view for everybody":   {mutual, []config.View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAFile: whoever"},
+		"the views are gone":     {mutual, nil, "downstream.listeners[0].tls.clientCAFile: every client"},
+		"a view for everybody":   {mutual, []config.View{ids, {Name: "b", Default: true}}, "downstream.listeners[0].tls.clientCAFile: every client"},
 		"a view of identities":   {config.Listener{Plaintext: true, View: "a"}, []config.View{ids}, "downstream.listeners[0].view: the view"},
 		"a plaintext listener":   {config.Listener{Plaintext: true}, nil, ""},
 		"any identity, allowed":  {config.Listener{TLS: mutual.TLS, AllowAnyIdentity: true}, nil, ""},
-		"anonymous, not allowed": {config.Listener{TLS: &config.ListenerTLS{}}, nil, "downstream.listeners[0].tls: anybody"},
+		"anonymous, not allowed": {config.Listener{TLS: &config.ListenerTLS{}}, nil, "downstream.listeners[0].tls: clients need no certificate"},
 	} {
 		err := config.CheckListeners([]config.Listener{tc.running}, tc.views)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
@@ -137,7 +137,7 @@ func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
 		{roots, "relay.example", `"relay.example" is a bare name: write "dns:relay.example"`},
 		{roots, "spiffe://*", `"spiffe://*" matches nothing, as the identities of clients have a path: write "spiffe://*/**"`},
 		{one, "spiffe://west.example/**", `"spiffe://west.example/**" matches nothing, as no listener has client CAs for its trust domain`},
-		{one, "dns:relay.example", `"dns:relay.example" matches nothing, as tls.clientCAs vouch for SPIFFE IDs only`},
+		{one, "dns:relay.example", `"dns:relay.example" matches nothing, as tls.clientCAs verify only SPIFFE IDs`},
 	} {
 		in := listenerOf(tc.listener, "views: [{name: a, match: {identities: ["+strconv.Quote(tc.identity)+"]}}]\n")
 		if tc.want != "" {
@@ -168,12 +168,12 @@ func TestClientCAsNameTrustDomains(t *testing.T) {
 		t.Errorf("files that are not there: %v", err)
 	}
 	for cas, want := range map[string]string{
-		"[]":                                  "s: is empty",
+		"[]":                                  "s: empty",
 		"[{file: a}]":                         `s[0].trustDomain: "" is not a trust domain`,
 		"[{trustDomain: A.example, file: a}]": `s[0].trustDomain: "A.example" is not a trust domain`,
 		"[{trustDomain: 'spiffe://a.example', file: a}]":         `s[0].trustDomain: "spiffe://a.example" is not a trust domain: write "a.example"`,
 		"[{trustDomain: a.example}]":                             "s[0].file: missing",
-		"[{trustDomain: a, file: a}, {trustDomain: a, file: b}]": `s[1].trustDomain: "a" has roots in clientCAs[0] already`,
+		"[{trustDomain: a, file: a}, {trustDomain: a, file: b}]": `s[1].trustDomain: "a" already has roots in clientCAs[0]`,
 	} {
 		wantMistakes(t, in(cas), []string{"3: downstream.listeners[0].tls.clientCA" + want})
 	}

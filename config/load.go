@@ -17,11 +17,11 @@ import (
 	"meshrelay/internal/yamlpos"
 )
 
-// maxFileBytes bounds the config file.
+// maxFileBytes limits the size of the config file.
 const maxFileBytes = 1 << 20
 
-// Load reads and checks a config file. Relative paths in it are relative to its
-// directory. Each upstream has the section of one of sources, which only tell their types.
+// Load reads and checks a config file. Relative paths in it are relative to its directory. Each
+// upstream has a section of the type of one of sources. Load does not use their values.
 func Load(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
 	if err != nil {
@@ -39,9 +39,9 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// Parse checks the content of a config file. name is where it comes from, for
-// errors and for relative paths. All that is wrong with it is returned at once, as a
-// *multierror.Error whose parts begin with file and line.
+// Parse checks the content of a config file. name is its path, for errors and for relative
+// paths. Parse returns all mistakes at once, as a *multierror.Error whose parts begin with file
+// and line.
 func Parse(name string, data []byte, sources ...Source) (*Config, error) {
 	return newValidator(name, sources).parse(data)
 }
@@ -57,7 +57,7 @@ func (v *validator) parse(data []byte) (*Config, error) {
 		return nil, v.err()
 	}
 	v.complete(c)
-	c.resolve(filepath.Dir(v.name)) // what is missing stays so, and how long a path is counts
+	c.resolve(filepath.Dir(v.name)) // before v.config, which checks the lengths of absolute paths
 	v.config(c)
 	if err := v.err(); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (v *validator) parse(data []byte) (*Config, error) {
 	return c, nil
 }
 
-// document returns the one document of the file, or nil when there is none.
+// document returns the only document of the file, or nil after a mistake.
 func (v *validator) document(data []byte) ast.Node {
 	bodies, err := yamlpos.Parse(data)
 	var syntax *yamlpos.SyntaxError
@@ -77,17 +77,17 @@ func (v *validator) document(data []byte) ast.Node {
 		v.errorf("", "the file %v", err)
 		return nil
 	case len(bodies) == 0:
-		v.errorf("", "the file is empty: it needs at least upstreams and downstream, see docs/configuration.md")
+		v.errorf("", "the file is empty: write at least upstreams and downstream, see docs/configuration.md")
 		return nil
 	case len(bodies) > 1:
 		v.note("", yamlpos.Line(bodies[1]))
-		v.errorf("", "a second YAML document begins: the config is one document, remove the other")
+		v.errorf("", "a second YAML document begins: remove it, as the config must be one document")
 		return nil
 	}
 	return bodies[0]
 }
 
-// complete sets the defaults that no tag tells.
+// complete sets the defaults that are not in tags.
 func (v *validator) complete(c *Config) {
 	def := func(s *string, values ...string) { *s = cmp.Or(append([]string{*s}, values...)...) }
 	host, err := os.Hostname()
@@ -122,7 +122,7 @@ func (v *validator) complete(c *Config) {
 	}
 }
 
-// completeUpstream sets the defaults of an upstream that no tag tells. at is its field.
+// completeUpstream sets the defaults of an upstream that are not in tags. at is its field.
 func (v *validator) completeUpstream(at string, u *Upstream, revision string) {
 	def := func(s *string, value string) { *s = cmp.Or(*s, value) }
 	if u.relayed() && u.Generated == GeneratedKeep {
@@ -138,7 +138,7 @@ func (v *validator) completeUpstream(at string, u *Upstream, revision string) {
 	v.completeResilience(at+".staleness", u)
 }
 
-// lastApplied is where kubectl apply keeps a copy of the whole object.
+// lastApplied is the annotation in which kubectl apply keeps a copy of the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 func hostIP() string {
@@ -154,7 +154,7 @@ func hostIP() string {
 	return ""
 }
 
-// resolve makes paths in the file relative to the directory of the file.
+// resolve makes relative paths absolute, from the directory of the file.
 func (c *Config) resolve(dir string) {
 	eachField("", reflect.ValueOf(c), func(_ string, field reflect.StructField, value reflect.Value) {
 		if _, isPath := field.Tag.Lookup("path"); isPath && value.Len() > 0 && !filepath.IsAbs(value.String()) {
@@ -163,8 +163,8 @@ func (c *Config) resolve(dir string) {
 	})
 }
 
-// Check loads a config file as Load does, and tries to open every file that the config names. Of
-// those it reads certificates and keys. Where one can not be used, Check returns the config and a
+// Check loads a config file as Load does, opens every file that the config names, and reads the
+// certificates and keys. If some file is not usable, Check returns the config and a
 // *multierror.Error whose parts begin with file and line.
 func Check(path string, sources ...Source) (*Config, error) {
 	data, err := read(path)
@@ -176,7 +176,7 @@ func Check(path string, sources ...Source) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	var certificate string // the file of the field before
+	var certificate string // path in the field before a key
 	eachField("", reflect.ValueOf(c), func(path string, field reflect.StructField, value reflect.Value) {
 		kind, isPath := field.Tag.Lookup("path")
 		if !isPath || kind == "own" || value.Len() == 0 {
@@ -185,7 +185,7 @@ func Check(path string, sources ...Source) (*Config, error) {
 		file := value.String()
 		if err := readable(file, kind != "file"); err != nil {
 			v.errorf(path, "%v", err)
-			certificate = "" // no key fits a certificate that is not there
+			certificate = "" // its key is not checked
 			return
 		}
 		switch field.Tag.Get("pem") {
@@ -207,7 +207,7 @@ func Check(path string, sources ...Source) (*Config, error) {
 	return c, v.err()
 }
 
-// pair reports what is wrong with a certificate and its key, in the field that has the mistake.
+// pair reports a mistake in a certificate or its key, in the field that has the mistake.
 func (v *validator) pair(keyField, certFile, keyFile string) {
 	if certFile == "" {
 		return // reported
@@ -221,7 +221,7 @@ func (v *validator) pair(keyField, certFile, keyFile string) {
 }
 
 func readable(path string, mayBeDir bool) error {
-	// Asked first, because to open a named pipe is to wait for its writer.
+	// Opening a named pipe would block until it has a writer, so check the mode first.
 	info, err := os.Stat(path)
 	if err != nil {
 		return err

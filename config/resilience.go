@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// State is what the relay keeps on disk, so that it serves that at once after a restart.
+// State configures what the relay keeps on disk, to serve it at once after a restart.
 type State struct {
 	Dir           string   `yaml:"dir" path:"own"` // empty: the relay keeps nothing
 	FlushInterval Duration `yaml:"flushInterval" default:"1s" range:"10ms 1m"`
 	History       History  `yaml:"history"`
 }
 
-// History bounds the past states of each upstream, to which it can be rolled back.
+// History limits the revisions kept of each upstream for a rollback.
 type History struct {
 	Revisions int      `yaml:"revisions" default:"100" range:"0 10000"`
 	MaxAge    Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
@@ -24,10 +24,10 @@ type History struct {
 
 // Values of Upstream.FirstSync.
 const (
-	// FirstSyncAuto waits for as long as it takes where State.Dir is set and has never been
-	// served from, and for Downstream.StartupTimeout elsewhere.
+	// FirstSyncAuto waits without limit if State.Dir is set and no relay has served from it yet,
+	// and for Downstream.StartupTimeout otherwise.
 	FirstSyncAuto = "auto"
-	// FirstSyncWait waits for as long as it takes.
+	// FirstSyncWait waits without limit.
 	FirstSyncWait = "wait"
 	// FirstSyncOptional does not wait.
 	FirstSyncOptional = "optional"
@@ -36,17 +36,17 @@ const (
 // OnStaleDrop is a value of Staleness.OnStale.
 const OnStaleDrop = "drop"
 
-// Staleness configures what becomes of the resources of an upstream while it is out of contact.
+// Staleness configures what is served of an upstream that is out of contact.
 type Staleness struct {
 	StaleAfter  Duration  `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
 	OnStale     string    `yaml:"onStale" default:"keep" oneof:"keep drop"`
 	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
 	Annotate    bool      `yaml:"annotate"`
-	// Kinds are exceptions. The first exception with a kind counts for it.
+	// Kinds lists exceptions. The first one that names a kind applies to it.
 	Kinds []KindStaleness `yaml:"kinds,omitempty"`
 }
 
-// KindStaleness is the same for some kinds. Fields that the file leaves out are as for the others.
+// KindStaleness configures some kinds. Absent fields have the values of Staleness.
 type KindStaleness struct {
 	Kinds       []string  `yaml:"kinds"`
 	StaleAfter  Duration  `yaml:"staleAfter" range:"1s 8760h"`
@@ -60,20 +60,20 @@ const (
 	EmptyPass = "pass"
 )
 
-// Guard holds deletions that look like an accident. Those of a minute count together.
+// Guard holds deletions that look like an accident. It counts the deletions of one minute together.
 type Guard struct {
-	// An update that removes more than Percent and more than Count is held.
+	// An update is held if it removes more than Percent and more than Count.
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
 	Count   int `yaml:"count" default:"10" range:"0 1000000000"`
-	// Empty is about deletions that leave nothing of a kind that had three resources or more,
-	// or of an upstream that comes back. Default hold; pass where Percent is 100.
+	// Empty applies to deletions that remove the last resources of a kind that had three or more,
+	// or of an upstream that reconnects. Default: hold, or pass if Percent is 100.
 	Empty string `yaml:"empty" oneof:"hold pass"`
-	// HoldFor counts while the upstream is in contact.
+	// HoldFor counts only the time in which the upstream is in contact.
 	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
 }
 
-// Limits bound what the relay holds of one upstream. Config.FitMemory sets those without a
-// default.
+// Limits limits what the relay keeps of one upstream. Config.FitMemory sets the fields without
+// a default.
 type Limits struct {
 	MaxResources     int `yaml:"maxResources" default:"500000" range:"1 100000000"`
 	MaxBytes         int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
@@ -82,20 +82,20 @@ type Limits struct {
 }
 
 const (
-	// usualMemory is what a process without a memory limit is taken to have.
+	// usualMemory is the memory limit that FitMemory assumes for a process without one, in bytes.
 	usualMemory = 2 << 30
-	// mostResponse is what gRPC can frame.
+	// mostResponse is the size of the largest gRPC message, in bytes.
 	mostResponse = 1<<31 - 1
 )
 
-// FitMemory fills in the limits of upstreams that follow from the memory limit of the process,
-// in bytes: a response may have an eighth of it, and what is held of all upstreams half, in
-// equal shares. Without a limit (math.MaxInt64) they are as for 2 GiB.
+// FitMemory sets the unset limits of upstreams from the memory limit of the process, in bytes:
+// an eighth of it for a response, and an equal share of its half for the resources of each
+// upstream. Without a limit (math.MaxInt64), FitMemory assumes 2 GiB.
 func (c *Config) FitMemory(limit int64) {
 	if limit <= 0 || limit == math.MaxInt64 {
 		limit = usualMemory
 	}
-	for i := range c.Upstreams { // without any, clusters are still to be found
+	for i := range c.Upstreams { // may be empty before clusters are found
 		l := &c.Upstreams[i].Limits
 		if l.MaxBytes == 0 {
 			l.MaxBytes = int(max(limit/2/int64(len(c.Upstreams)), 1))
@@ -106,11 +106,11 @@ func (c *Config) FitMemory(limit int64) {
 	}
 }
 
-// OpenEnded is a duration that may also have no end: it is written like a Duration, or
-// as never or forever, which are 0.
+// OpenEnded is a duration that may have no end. Its text is that of a Duration, or never or
+// forever, which both mean 0.
 type OpenEnded time.Duration
 
-// D returns o as a time.Duration, 0 when it has no end.
+// D returns o as a time.Duration, or 0 if it has no end.
 func (o OpenEnded) D() time.Duration { return time.Duration(o) }
 
 // MarshalText implements encoding.TextMarshaler.

@@ -29,7 +29,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 			`7: upstreams[0].staleness.onStale: "maybe": want one of keep, drop`,
 			"7: upstreams[0].staleness.expireAfter: -1h0m0s is out of range: 1s to 87600h0m0s, or never"}},
 		{"expires before it is stale", "  staleness:\n    expireAfter: 1m\n", []string{
-			"8: upstreams[0].staleness.expireAfter: 1m0s is less than staleAfter, which is 5m0s: give both, or say never"}},
+			"8: upstreams[0].staleness.expireAfter: 1m0s is less than staleAfter, which is 5m0s: set both, or write never"}},
 		{"expires before it is stale, of a kind", "  staleness:\n    kinds:\n    - {kinds: [we]}\n    - kinds: [se]\n      expireAfter: 1m\n    - kinds: [vs]\n      staleAfter: 2h\n    expireAfter: 1h\n", []string{
 			"11: upstreams[0].staleness.kinds[1].expireAfter: 1m0s is less than staleAfter, which is 5m0s",
 			"12: upstreams[0].staleness.kinds[2].expireAfter: 1h0m0s is less than staleAfter, which is 2h0m0s"}},
@@ -41,8 +41,8 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 		{"no end where there must be one", "  staleness: {staleAfter: never}\n", []string{
 			`7: upstreams[0].staleness.staleAfter: want a duration like 90s, 5m or 250ms, not "never"`}},
 		{"a kind twice", "  staleness:\n    kinds:\n    - kinds: [we, workloadentry]\n    - {kinds: [networking.istio.io/WorkloadEntry]}\n", []string{
-			"9: upstreams[0].staleness.kinds[0].kinds[1]: upstreams[0].staleness.kinds[0].kinds[0] is for networking.istio.io/WorkloadEntry already",
-			"10: upstreams[0].staleness.kinds[1].kinds[0]: upstreams[0].staleness.kinds[0].kinds[0] is for networking.istio.io/WorkloadEntry already"}},
+			"9: upstreams[0].staleness.kinds[0].kinds[1]: upstreams[0].staleness.kinds[0].kinds[0] already names networking.istio.io/WorkloadEntry",
+			"10: upstreams[0].staleness.kinds[1].kinds[0]: upstreams[0].staleness.kinds[0].kinds[0] already names networking.istio.io/WorkloadEntry"}},
 		{"no kinds, and unknown ones", "  staleness:\n    kinds:\n    - {onStale: drop}\n    - {kinds: []}\n    - {kinds: [nonsense]}\n", []string{
 			"9: upstreams[0].staleness.kinds[0].kinds: missing: name at least one kind",
 			"10: upstreams[0].staleness.kinds[1].kinds: missing: name at least one kind",
@@ -63,7 +63,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 		{"state that is written too seldom", "state: {flushInterval: 2m}\n", []string{"7: state.flushInterval: 2m0s is out of range"}},
 		{"socket", "admin:\n  socket: " + long + "\n", []string{
 			"8: admin.socket: " + long + " is 108 bytes long, and a Unix socket can have 107 at most: choose a shorter path"}},
-		{"socket that is no file", "admin: {socket: /}\n", []string{"7: admin.socket: / is no name for a file"}},
+		{"socket that is no file", "admin: {socket: /}\n", []string{"7: admin.socket: / is not the name of a file"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })
 	}
@@ -149,7 +149,7 @@ func FuzzOpenEnded(f *testing.F) {
 // TestListsThatAreWrittenAndEmptyAreRefused: a missing list means all, which may be the opposite
 // of the intention.
 func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
-	const text = "is empty: leave it out, which means all, or name at least one"
+	const text = "empty: leave it out to mean all, or name at least one"
 	for _, tc := range []struct{ in, want string }{
 		{"  import: {kinds: []}\n", "7: upstreams[0].import.kinds: " + text},
 		{"  import: {namespaces: {include: []}}\n", "7: upstreams[0].import.namespaces.include: " + text},
@@ -160,7 +160,7 @@ func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 		{"views: [{name: a, match: {clusterIDs: [], nodeIDs: [x]}}]\n", "7: views[0].match.clusterIDs: " + text},
 		{"views: [{name: a, match: {namespaces: []}}]\n", "7: views[0].match.namespaces: " + text},
 		{"views: [{name: a, match: {identities: []}}]\n", "7: views[0].match.identities: " + text},
-		{"merge: [{kinds: [], policy: newest}]\n", "7: merge[0].kinds: is empty: leave it out, which means all other kinds, or name at least one"},
+		{"merge: [{kinds: [], policy: newest}]\n", "7: merge[0].kinds: empty: leave it out to mean all other kinds, or name at least one kind"},
 	} {
 		wantMistakes(t, withUpstream+tc.in, []string{tc.want})
 	}
@@ -177,8 +177,8 @@ func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 func TestTheRelaysOwnAnnotationsCanNotBeMadeUp(t *testing.T) {
 	const in = "  rewrite:\n    annotations:\n      set:\n        a: b\n        meshrelay.io/from: me\n        meshrelay.io/stale-since: now\n"
 	wantMistakes(t, withUpstream+in, []string{
-		"11: upstreams[0].rewrite.annotations.set[meshrelay.io/from]: annotations that begin with meshrelay.io/ are the relay's own",
-		"12: upstreams[0].rewrite.annotations.set[meshrelay.io/stale-since]: annotations that begin with meshrelay.io/ are the relay's own"})
+		"11: upstreams[0].rewrite.annotations.set[meshrelay.io/from]: only relays set annotations that begin with meshrelay.io/",
+		"12: upstreams[0].rewrite.annotations.set[meshrelay.io/stale-since]: only relays set annotations that begin with meshrelay.io/"})
 	if _, err := parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {set: {meshrelay.io: x}}, labels: {set: {meshrelay.io/from: x}}}\n")); err != nil {
 		t.Error(err)
 	}

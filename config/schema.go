@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Schema is a JSON schema of the config file, or of a part of it. It is for editors: Load finds more
-// than a schema can tell.
+// Schema is a JSON schema of the config file, or of a part of it. It is for editors: Load also
+// finds mistakes that a schema can not express.
 type Schema struct {
 	Schema      string             `json:"$schema,omitempty"`
 	ID          string             `json:"$id,omitempty"`
@@ -16,7 +16,7 @@ type Schema struct {
 	Type        any                `json:"type,omitempty"`
 	Properties  map[string]*Schema `json:"properties,omitempty"`
 	Required    []string           `json:"required,omitempty"`
-	// Additional is false, or the Schema of the values of a map.
+	// Additional is false, or the Schema of a map's values.
 	Additional any       `json:"additionalProperties,omitempty"`
 	Items      *Schema   `json:"items,omitempty"`
 	Enum       []any     `json:"enum,omitempty"`
@@ -33,8 +33,8 @@ const (
 	openEndedPattern = `^(never|forever|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`
 )
 
-// SchemaOf returns the schema of a config file whose upstreams have the sections of sources. describe
-// returns the description of a field by its path, such as "upstreams[].name".
+// SchemaOf returns the schema of a config file in which upstreams have the sections of sources.
+// describe returns the description of the field at a path such as "upstreams[].name".
 func SchemaOf(describe func(path string) string, sources ...Source) *Schema {
 	b := schemaBuilder{func(path string) string { // a template has the fields of an upstream
 		if field, ok := strings.CutPrefix(path, template+"."); ok {
@@ -50,7 +50,7 @@ func SchemaOf(describe func(path string) string, sources ...Source) *Schema {
 	return s
 }
 
-// template is an upstream without a name and a connection.
+// template is the path of an upstream without a name and a connection.
 const template = "clusters[].upstream"
 
 type schemaBuilder struct {
@@ -60,7 +60,7 @@ type schemaBuilder struct {
 
 // structure returns the schema of a struct.
 func (b schemaBuilder) structure(at string, t reflect.Type) *Schema {
-	// A field that is null is as if it were not there.
+	// A null field means an absent field.
 	s := &Schema{Type: []string{"object", "null"}, Properties: map[string]*Schema{}, Additional: false}
 	for i := range t.NumField() {
 		field := t.Field(i)
@@ -95,7 +95,7 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 		if s.Items != nil {
 			to = s.Items
 		}
-		to.Enum = []any{"", nil} // as if it were not there
+		to.Enum = []any{"", nil} // both mean absent
 		for _, word := range strings.Fields(words) {
 			to.Enum = append(to.Enum, word)
 		}
@@ -117,7 +117,7 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 
 func pointer(x float64) *float64 { return &x }
 
-// defaultOf returns a default in a tag as the file would have it.
+// defaultOf returns the default in a tag as a JSON value.
 func defaultOf(t reflect.Type, text string) any {
 	switch t.Kind() {
 	case reflect.Bool:

@@ -7,16 +7,16 @@ import (
 	"path/filepath"
 )
 
-// maxSocketPath is how long the path of a Unix socket can be, in bytes.
+// maxSocketPath is the longest path of a Unix socket, in bytes.
 const maxSocketPath = 107
 
-// AdminSocket returns the absolute path of the Unix socket for what changes something:
-// Admin.Socket, or else its default. It need not be possible to open it.
+// AdminSocket returns the absolute path of the Unix socket that takes orders: Admin.Socket, or
+// its default. The relay may be unable to open it.
 func (c *Config) AdminSocket() string {
 	if c.Admin.Socket != "" {
 		return absolute(c.Admin.Socket)
 	}
-	// Relays on one host have different ports, unless the system chooses them.
+	// Relays on one host have different ports, so the port makes the name unique.
 	_, name, err := net.SplitHostPort(c.Admin.Address)
 	if err != nil || name == "0" {
 		name = fmt.Sprintf("pid-%d", os.Getpid())
@@ -39,11 +39,11 @@ func (c *Config) AdminSocket() string {
 	return filepath.Join("/tmp", own, name)
 }
 
-// absolute returns a path as it is from everywhere.
+// absolute returns the absolute form of a path.
 func absolute(path string) string {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return path // there is no working directory: it is as good as it gets
+		return path // there is no working directory
 	}
 	return abs
 }

@@ -1,22 +1,22 @@
 package config
 
-// Source is the section of an upstream that tells where its resources come from: a pointer to a
-// struct with the tags of this package (fields.go). Each kind of source has a type of its own.
-// A section whose resources are all those of a cluster, also of other revisions, has the method
-// OfCluster() bool. One with files that can be wrong has CheckFiles(Checker), which Check of this package
-// calls: it reads them, and connects to nothing.
+// Source is the section of an upstream that says where its resources come from: a pointer to a
+// struct with the tags of this package (fields.go). Each kind of source has its own type. A section
+// that reads all resources of a cluster, of every revision, has the method OfCluster() bool. A
+// section that names files may have CheckFiles(Checker), which the function Check calls: it reads
+// the files, and connects to nothing.
 type Source interface {
-	// Kind returns the name of the section. Like Relayed, it is the same for all of a kind.
+	// Kind returns the name of the section. Kind and Relayed depend only on the type.
 	Kind() string
-	// Relayed reports whether resources come from a control plane, which may have them from
-	// this relay, rather than from their author.
+	// Relayed reports whether the source is a control plane. A control plane may have got resources
+	// from this relay.
 	Relayed() bool
-	// Check reports the mistakes that tags do not find in the section of u. before are the
-	// upstreams before it in the file.
+	// Check reports mistakes in the section of u that tags do not find. before are the upstreams
+	// before u in the file.
 	Check(c Checker, u Upstream, before []Upstream)
 }
 
-// ofCluster reports whether resources are those of a cluster, where each control plane has its own.
+// ofCluster reports whether the resources are those of a cluster, which may have several revisions.
 func (u Upstream) ofCluster() bool {
 	c, ok := u.Source.(interface{ OfCluster() bool })
 	return u.relayed() || ok && c.OfCluster()
@@ -24,13 +24,13 @@ func (u Upstream) ofCluster() bool {
 
 func (u Upstream) relayed() bool { return u.Source != nil && u.Source.Relayed() }
 
-// Checker takes the mistakes in the fields of a section, such as "tls.caFile".
+// Checker collects mistakes in the fields of a section. Field names are like "tls.caFile".
 type Checker struct {
 	v  *validator
 	at string
 }
 
-// Errorf reports a mistake in a field, unless it has one already.
+// Errorf reports a mistake in a field, unless the field already has one.
 func (c Checker) Errorf(field, format string, args ...any) {
 	c.v.errorf(join(c.at, field), format, args...)
 }
@@ -38,5 +38,5 @@ func (c Checker) Errorf(field, format string, args ...any) {
 // Reported reports whether a field has a mistake.
 func (c Checker) Reported(field string) bool { return c.v.reported(join(c.at, field)) }
 
-// Address reports a text that is no host:port to connect to.
+// Address reports an address that is not a host:port to connect to.
 func (c Checker) Address(field, address string) { c.v.address(join(c.at, field), address, 1) }

@@ -20,11 +20,11 @@ var (
 	idShape   = regexp.MustCompile(`^[-_.A-Za-z0-9]{1,253}$`)
 )
 
-// validator collects what is wrong with a config.
+// validator collects the mistakes in a config.
 type validator struct {
 	name     string
 	sources  []Source
-	lines    map[string]int // of each field that the file has; "" is the file
+	lines    map[string]int // of each field in the file; "" is the file
 	wrong    []string       // fields that were reported
 	mistakes []*mistake
 }
@@ -41,7 +41,7 @@ func (v *validator) sourceKinds() (names []string) {
 	return names
 }
 
-// mistake is one thing that is wrong.
+// mistake is one mistake in the file.
 type mistake struct {
 	file        string
 	line        int
@@ -56,7 +56,7 @@ func (m *mistake) Error() string {
 	return where + m.text
 }
 
-// err returns all mistakes, by their lines, as a *multierror.Error, or nil.
+// err returns all mistakes in the order of their lines as a *multierror.Error, or nil.
 func (v *validator) err() error {
 	slices.SortStableFunc(v.mistakes, func(a, b *mistake) int { return a.line - b.line })
 	var all *multierror.Error
@@ -76,9 +76,9 @@ func (v *validator) noted(field string) bool {
 	return ok
 }
 
-// errorf reports a mistake in a field, with the line that it, or what encloses it,
-// stands on. Of a field, what encloses it and what it encloses, only the first mistake
-// is reported: the others may well follow from it.
+// errorf reports a mistake in a field, with the line of the field or of the field around it. It
+// ignores a mistake if the field, a field around it or a field in it already has one: the second
+// may be a consequence of the first.
 func (v *validator) errorf(field, format string, args ...any) {
 	if v.reported(field) {
 		return
@@ -96,11 +96,10 @@ func (v *validator) errorIf(wrong bool, field, format string, args ...any) {
 	}
 }
 
-// errorOf reports an error, unless it is nil, as a mistake in a field.
+// errorOf reports err as a mistake in a field, unless err is nil.
 func (v *validator) errorOf(field string, err error) { v.errorIf(err != nil, field, "%v", err) }
 
-// reported reports whether there is a mistake in a field, in what encloses it or in
-// what it encloses.
+// reported reports whether a field, a field around it or a field in it has a mistake.
 func (v *validator) reported(field string) bool {
 	return slices.ContainsFunc(v.wrong, func(w string) bool { return encloses(w, field) || encloses(field, w) })
 }
@@ -134,8 +133,8 @@ func (v *validator) config(c *Config) {
 	v.errorIf(!nameShape.MatchString(c.Node.Namespace), "node.namespace", "%q is not a namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
 	v.id("node.clusterID", c.Node.ClusterID)
-	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: it is written as in the label istio.io/rev", c.Node.Revision)
-	v.errorIf(len(c.Upstreams)+len(c.Clusters) == 0, "upstreams", "there must be at least one: add an upstream with %s, or clusters", strings.Join(v.sourceKinds(), " or "))
+	v.errorIf(c.Node.Revision != "" && !nameShape.MatchString(c.Node.Revision), "node.revision", "%q is not a revision: write it as in the label istio.io/rev", c.Node.Revision)
+	v.errorIf(len(c.Upstreams)+len(c.Clusters) == 0, "upstreams", "missing: add an upstream with %s, or clusters", strings.Join(v.sourceKinds(), " or "))
 	for i, u := range c.Upstreams {
 		at := fmt.Sprintf("upstreams[%d]", i)
 		v.upstream(at, u, c.Upstreams[:i])
@@ -150,11 +149,11 @@ func (v *validator) config(c *Config) {
 	if c.Provenance.Relay != c.Node.ID {
 		v.id("provenance.relay", c.Provenance.Relay)
 	}
-	v.errorIf(len(c.Downstream.Listeners) == 0, "downstream.listeners", "there must be at least one: add an address to serve on")
+	v.errorIf(len(c.Downstream.Listeners) == 0, "downstream.listeners", "missing: add an address to serve on")
 	v.errorIf(c.Push.DebounceMax < c.Push.DebounceAfter, "push.debounceMax", "%v is less than debounceAfter, which is %v", c.Push.DebounceMax.D(), c.Push.DebounceAfter.D())
 	v.address("admin.address", c.Admin.Address, 0)
 	for i, l := range c.Downstream.Listeners {
-		v.errorIf(collide(l.Address, c.Admin.Address), "admin.address", "%q is the address of downstream.listeners[%d] already: choose another port", c.Admin.Address, i)
+		v.errorIf(collide(l.Address, c.Admin.Address), "admin.address", "%q is already the address of downstream.listeners[%d]: choose another port", c.Admin.Address, i)
 	}
 	v.errorIf(!c.Admin.AllowInsecure && !onLoopback(c.Admin.Address), "admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	v.socket(c)
@@ -171,17 +170,17 @@ func (v *validator) upstream(at string, u Upstream, before []Upstream) {
 	switch {
 	case len(given) != 1:
 		v.errorf(at, "upstream %q needs exactly one of %s", u.Name, strings.Join(v.sourceKinds(), ", "))
-	case u.Source != nil: // else it is reported
+	case u.Source != nil: // nil is already reported
 		u.Source.Check(Checker{v, join(at, given[0])}, u, before)
 	}
 }
 
-// given returns the kinds of sources that the file has sections of in an upstream.
+// given returns the kinds of sources for which an upstream in the file has a section.
 func (v *validator) given(at string) []string {
 	return slices.DeleteFunc(v.sourceKinds(), func(kind string) bool { return !v.noted(join(at, kind)) })
 }
 
-// address checks a host:port. The port is at least leastPort: 0 lets the system choose.
+// address checks a host:port. With leastPort 0, the port may be 0, and the system chooses one.
 func (v *validator) address(field, a string, leastPort uint64) {
 	host, port, err := net.SplitHostPort(a)
 	if err != nil {
@@ -195,7 +194,7 @@ func (v *validator) address(field, a string, leastPort uint64) {
 	v.errorIf(host == "" && leastPort > 0, field, "%q has no host", a)
 }
 
-// collide reports whether two addresses can not both be listened on.
+// collide reports whether a process can not listen on both addresses.
 func collide(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
@@ -218,14 +217,14 @@ func onLoopback(address string) bool {
 	return loopback.Host(host)
 }
 
-// id reports a text that is no ID of a relay, a cluster or a network, nor empty.
+// id reports a text that is neither empty nor a valid ID of a relay, a cluster or a network.
 func (v *validator) id(field, text string) {
-	v.errorIf(text != "" && !idShape.MatchString(text), field, "%q: 1 to 253 letters, digits, dots, dashes and underscores", text)
+	v.errorIf(text != "" && !idShape.MatchString(text), field, "%q is not an ID: write 1 to 253 letters, digits, dots, dashes and underscores", text)
 }
 
-// label reports a text that is no name of an upstream or a view.
+// label reports a text that is not a valid name of an upstream or a view.
 func (v *validator) label(field, text string) {
-	v.errorIf(!nameShape.MatchString(text), field, "%q: 1 to 63 lower-case letters, digits and dashes, neither first nor last a dash", text)
+	v.errorIf(!nameShape.MatchString(text), field, "%q is not a name: write 1 to 63 lower-case letters, digits and dashes, without a dash at the beginning or end", text)
 }
 
 func (v *validator) oneOf(field, value string, allowed ...string) {

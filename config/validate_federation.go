@@ -21,10 +21,10 @@ import (
 	"meshrelay/mirror"
 )
 
-// ownAnnotations is what the keys of the annotations that relays write begin with.
+// ownAnnotations is the prefix of the annotations that relays write.
 const ownAnnotations = "meshrelay.io/"
 
-// rules reports what is wrong with rules of a filter, field by field below at.
+// rules reports mistakes in the rules of a filter. at is the field that has the rules.
 func (v *validator) rules(at string, r filter.Rules) {
 	_, err := filter.New(r)
 	v.ruleErrors(at, err)
@@ -46,19 +46,19 @@ func (v *validator) ruleErrors(at string, err error) {
 		if errors.As(p, &rule) {
 			field, text = join(at, rule.Field), rule.Err.Error()
 			if rule.Line > 0 {
-				text = fmt.Sprintf("at %d:%d of it: %s", rule.Line, rule.Column, text)
+				text = fmt.Sprintf("line %d, column %d: %s", rule.Line, rule.Column, text)
 			}
 		}
 		v.errorf(field, "%s", text)
 	}
 }
 
-// Rules returns what a view selects, but for its sources.
+// Rules returns the filter rules of a view. Sources is not one of them.
 func (w View) Rules() filter.Rules {
 	return filter.Rules{Kinds: w.Kinds, Namespaces: w.Namespaces, Selector: w.Selector, Expression: w.Expression}
 }
 
-// RewriteRules returns how the resources of an upstream are reshaped.
+// RewriteRules returns the rewrite rules of an upstream, with its domain.
 func (u Upstream) RewriteRules() rewrite.Rules {
 	u.Rewrite.Domain = u.DomainSuffix
 	return u.Rewrite
@@ -66,31 +66,31 @@ func (u Upstream) RewriteRules() rewrite.Rules {
 
 func (v *validator) federation(at string, u Upstream) {
 	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
-		v.errorf(at+".import.revision", "%q is not a revision: it is written as in the label istio.io/rev", r)
+		v.errorf(at+".import.revision", "%q is not a revision: write it as in the label istio.io/rev", r)
 	}
 	v.rules(at+".import", u.Import)
 	v.notEmpty(at+".import.kinds", u.Import.Kinds)
 	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
-	v.errorIf(u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0, at+".rewrite.exportTo", "is empty, which would make everything public: leave it out, or say \"*\" if that is meant")
+	v.errorIf(u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0, at+".rewrite.exportTo", "empty, which would export everything to all namespaces: leave it out, or write \"*\" to export everything")
 	for _, key := range slices.Sorted(maps.Keys(u.Rewrite.Annotations.Set)) {
-		v.errorIf(strings.HasPrefix(key, ownAnnotations), fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "annotations that begin with %s are the relay's own: relays trust what they say, so they can not be made up", ownAnnotations)
+		v.errorIf(strings.HasPrefix(key, ownAnnotations), fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "only relays set annotations that begin with %s, as other relays trust them: leave it out", ownAnnotations)
 	}
 	rules := u.RewriteRules()
 	if len(validation.IsDNS1123Subdomain(u.DomainSuffix)) > 0 {
-		v.errorf(at+".domainSuffix", "%q is not a DNS domain: give the cluster domain of the source, what stands behind NAME.NAMESPACE.svc. in its services, such as cluster.local", u.DomainSuffix)
+		v.errorf(at+".domainSuffix", "%q is not a DNS domain: write the part after NAME.NAMESPACE.svc. in the hosts of the upstream's services, such as cluster.local", u.DomainSuffix)
 		rules.Domain = ""
 	}
 	_, err := rewrite.New(rules)
 	v.ruleErrors(at+".rewrite", err)
-	// Namespaces can be compared whatever else is wrong with the rules.
+	// Namespaces can be compared even if other rules are wrong.
 	if filter, _ := filter.New(filter.Rules{Namespaces: u.Import.Namespaces}); filter != nil {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)
 }
 
-// namespaceMapping reports a mapping that would make two keys one: then what is served
-// under it would depend on which came last.
+// namespaceMapping reports a mapping that gives two namespaces one name. Two resources could then
+// have the same key, and the later update would win.
 func (v *validator) namespaceMapping(at string, r Rewrite, include []string, filter *filter.Filter) {
 	taken := map[string]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Namespaces)) {
@@ -99,34 +99,34 @@ func (v *validator) namespaceMapping(at string, r Rewrite, include []string, fil
 			continue
 		}
 		if other, twice := taken[to]; twice {
-			v.errorf(field, "both %q and %q become %q, so that two resources of one name become one: map one of them elsewhere, or exclude it with import.namespaces", other, from, to)
+			v.errorf(field, "%q and %q both become %q, so two resources could get the same key: map one of them elsewhere, or exclude it with import.namespaces", other, from, to)
 			continue
 		}
 		taken[to] = from
-		// A namespace that the config does not name may turn up later: it is then left out.
+		// Resources of namespaces that the config does not name are left out if they collide.
 		own, prefixed := strings.CutPrefix(to, r.NamespacePrefix)
 		if _, mapped := r.Namespaces[own]; prefixed && !mapped && slices.Contains(include, own) {
-			v.errorf(field, "both %q and %q, which is not mapped, become %q, so that two resources of one name become one: map %q elsewhere, or do not include it in import.namespaces", from, own, to, own)
+			v.errorf(field, "%q and %q, which is not mapped, both become %q, so two resources could get the same key: map %q elsewhere, or do not include it in import.namespaces", from, own, to, own)
 		}
 	}
 }
 
 func (v *validator) services(at string, u Upstream) {
 	s := u.Services
-	v.errorIf(!u.relayed() && s.Mode != ServicesOmit, at+".mode", "%q is for %s upstreams: only an istiod makes ServiceEntries of services", s.Mode, v.relayedKinds())
-	v.errorIf(s.Mode == ServicesGateway && u.movesServices(), at+".mode", "a gateway routes by the names that its own mesh gives to services, and rewrite gives them others: leave out namespaces, namespacePrefix and the mapping of its cluster domain, or take another mode")
+	v.errorIf(!u.relayed() && s.Mode != ServicesOmit, at+".mode", "%q is only for %s upstreams: only an istiod generates ServiceEntries from services", s.Mode, v.relayedKinds())
+	v.errorIf(s.Mode == ServicesGateway && u.movesServices(), at+".mode", "a gateway routes by the service names of its own mesh, and rewrite changes them: leave out rewrite.namespaces, namespacePrefix and the mapping of the cluster domain, or choose another mode")
 	v.errorIf(s.Mode == ServicesGateway && len(s.Gateways) == 0, at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
-	v.errorIf(s.Mode != ServicesGateway && len(s.Gateways) > 0, at+".gateways", "is for mode: gateway, and the mode is %q", s.Mode)
-	v.errorIf(s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover, at+".network", "is for the modes gateway and discover, and the mode is %q", s.Mode)
+	v.errorIf(s.Mode != ServicesGateway && len(s.Gateways) > 0, at+".gateways", "only for mode: gateway, and the mode is %q", s.Mode)
+	v.errorIf(s.Network != "" && s.Mode != ServicesGateway && s.Mode != ServicesDiscover, at+".network", "only for the modes gateway and discover, and the mode is %q", s.Mode)
 	v.id(at+".network", s.Network)
-	v.errorIf(s.Locality != "" && s.Mode != ServicesGateway, at+".locality", "is for mode: gateway, and the mode is %q", s.Mode)
+	v.errorIf(s.Locality != "" && s.Mode != ServicesGateway, at+".locality", "only for mode: gateway, and the mode is %q", s.Mode)
 	for i, g := range s.Gateways {
 		v.errorOf(fmt.Sprintf("%s.gateways[%d]", at, i), (services.Gateways{Addresses: []string{g}}).Check())
 	}
 	v.errorOf(at+".locality", (services.Gateways{Addresses: []string{"192.0.2.1"}, Locality: s.Locality}).Check())
 }
 
-// relayedKinds names the kinds of sources that are control planes.
+// relayedKinds returns the names of the source kinds that are control planes, for a message.
 func (v *validator) relayedKinds() string {
 	var names []string
 	for _, s := range v.sources {
@@ -137,7 +137,7 @@ func (v *validator) relayedKinds() string {
 	return strings.Join(names, " or ")
 }
 
-// movesServices reports whether the hosts of Kubernetes services become others.
+// movesServices reports whether rewriting changes the hosts of Kubernetes services.
 func (u Upstream) movesServices() bool {
 	r, domain := u.Rewrite, "."+u.DomainSuffix
 	return r.NamespacePrefix != "" || len(r.Namespaces) > 0 || slices.ContainsFunc(r.Hosts, func(h HostMapping) bool {
@@ -145,7 +145,7 @@ func (u Upstream) movesServices() bool {
 	})
 }
 
-// Union returns how the policy union merges, zero for another one.
+// Union returns the settings of the policy union, or zero for another policy.
 func (m Merge) Union() merge.Union {
 	if m.Policy != MergeUnion {
 		return merge.Union{}
@@ -159,18 +159,18 @@ func (v *validator) merges(all []Merge) {
 	for i, m := range all {
 		at := fmt.Sprintf("merge[%d]", i)
 		if m.Kinds != nil && len(m.Kinds) == 0 {
-			v.errorf(at+".kinds", "is empty: leave it out, which means all other kinds, or name at least one")
+			v.errorf(at+".kinds", "empty: leave it out to mean all other kinds, or name at least one kind")
 			continue
 		}
 		if v.reported(at + ".policy") {
 			continue
 		}
-		v.errorIf(m.SameHost && m.Policy != MergeUnion, at+".sameHost", "is for policy: union, and the policy is %q", m.Policy)
-		v.errorIf(m.AcrossNamespaces && !m.SameHost, at+".acrossNamespaces", "is for sameHost: true: copies of one key are in one namespace")
+		v.errorIf(m.SameHost && m.Policy != MergeUnion, at+".sameHost", "only for policy: union, and the policy is %q", m.Policy)
+		v.errorIf(m.AcrossNamespaces && !m.SameHost, at+".acrossNamespaces", "only with sameHost: true, as copies of one key are in one namespace")
 		if len(m.Kinds) == 0 {
-			v.errorIf(general >= 0, at, "merge[%d] is for all other kinds already: name kinds", general)
+			v.errorIf(general >= 0, at, "merge[%d] already applies to all other kinds: name kinds here", general)
 			general = i
-			v.errorIf(m.Policy == MergeUnion, at+".policy", "union is for ServiceEntry: name it in kinds")
+			v.errorIf(m.Policy == MergeUnion, at+".policy", "union is only for ServiceEntry: name it in kinds")
 		}
 		v.kinds(at+".kinds", m.Kinds, at, first, func(field string, kind mirror.Kind) {
 			_, err := merge.ByName(m.Policy, kind, m.Union())
@@ -179,8 +179,8 @@ func (v *validator) merges(all []Merge) {
 	}
 }
 
-// kinds reports words that name no kind, or a kind that has an owner, and calls f with the kinds of
-// the others. It makes owner theirs, or the field of the word where owner is empty.
+// kinds reports words that name no kind, or a kind that already has an owner. It calls f with each
+// other kind, and records its owner: owner, or the field of the word if owner is empty.
 func (v *validator) kinds(at string, words []string, owner string, owners map[mirror.Kind]string, f func(field string, kind mirror.Kind)) {
 	for i, word := range words {
 		field := fmt.Sprintf("%s[%d]", at, i)
@@ -188,7 +188,7 @@ func (v *validator) kinds(at string, words []string, owner string, owners map[mi
 		v.errorOf(field, err)
 		for _, kind := range kinds {
 			if other, taken := owners[kind]; taken {
-				v.errorf(field, "%s is for %s already", other, kind)
+				v.errorf(field, "%s already names %s", other, kind)
 				continue
 			}
 			owners[kind] = cmp.Or(owner, field)
@@ -197,7 +197,7 @@ func (v *validator) kinds(at string, words []string, owner string, owners map[mi
 	}
 }
 
-// views checks the views, and that each can be somebody's.
+// views checks the views, and that some client can get each of them.
 func (v *validator) views(c *Config) {
 	byListener := map[string]bool{}
 	allByListener := len(c.Downstream.Listeners) > 0
@@ -228,19 +228,19 @@ func (v *validator) views(c *Config) {
 		if w.Default {
 			v.errorIf(fallback >= 0, at+".default", "views[%d] is the default already", fallback)
 			fallback = i
-			v.errorIf(len(w.Match.Identities) > 0, at+".default", "the default view is for every client that no other view matches, and match.identities is for some only: leave out one of them")
+			v.errorIf(len(w.Match.Identities) > 0, at+".default", "the default view applies to every client that no other view matches, and match.identities only to some: leave out one of them")
 		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
 		case byListener[w.Name]:
 		case allByListener:
-			v.errorf(at, "no client can have this view: every listener names another one")
+			v.errorf(at, "no client can get this view: every listener names another one")
 		case !given && !w.Default:
-			v.errorf(at, "no client can have this view: it has no match, is not the default, and no listener names it")
+			v.errorf(at, "no client can get this view: it has no match, is not the default, and no listener names it")
 		case given && all >= 0:
-			v.errorf(at+".match", "no client can have this view: views[%d] matches every one before", all)
+			v.errorf(at+".match", "no client can get this view: views[%d] comes first and matches every client", all)
 		case given && slices.ContainsFunc(c.Views[:i], func(o View) bool { return reflect.DeepEqual(o.Match, w.Match) }):
-			v.errorf(at+".match", "no client can have this view: a view before it matches the same")
+			v.errorf(at+".match", "no client can get this view: an earlier view has the same match")
 		}
 		if all < 0 && given && w.Match.everybody() {
 			all = i
@@ -253,15 +253,15 @@ func (v *validator) views(c *Config) {
 	}
 }
 
-// everybody reports whether every client matches.
+// everybody reports whether m matches every client.
 func (m Match) everybody() bool {
 	return reflect.DeepEqual(m, Match{NodeIDs: m.NodeIDs}) && slices.Contains(m.NodeIDs, "*")
 }
 
-// notEmpty reports a list that is written and empty: leaving it out means all, which may be
-// the opposite of what is meant.
+// notEmpty reports an empty list in the file. Absent means all, and the author may have meant
+// none.
 func (v *validator) notEmpty(field string, list []string) {
-	v.errorIf(list != nil && len(list) == 0, field, "is empty: leave it out, which means all, or name at least one")
+	v.errorIf(list != nil && len(list) == 0, field, "empty: leave it out to mean all, or name at least one")
 }
 
 func (v *validator) match(at string, m Match, listeners []Listener) {
@@ -271,7 +271,7 @@ func (v *validator) match(at string, m Match, listeners []Listener) {
 	}{{"nodeIDs", m.NodeIDs}, {"clusterIDs", m.ClusterIDs}, {"namespaces", m.Namespaces}} {
 		v.notEmpty(at+"."+list.field, list.globs)
 		for i, g := range list.globs {
-			v.errorIf(g == "", fmt.Sprintf("%s.%s[%d]", at, list.field, i), "is empty: a pattern is a text in which * stands for any text and ? for one character")
+			v.errorIf(g == "", fmt.Sprintf("%s.%s[%d]", at, list.field, i), "empty: write a pattern, in which * stands for any text and ? for one character")
 		}
 	}
 	v.notEmpty(at+".identities", m.Identities)
@@ -279,7 +279,7 @@ func (v *validator) match(at string, m Match, listeners []Listener) {
 	v.selector(at+".labels", m.Labels)
 }
 
-// selector reports a text that is no label selector.
+// selector reports a text that is not a label selector.
 func (v *validator) selector(field, text string) {
 	if _, err := labels.Parse(text); err != nil {
 		v.errorf(field, "%q is not a label selector: %v", text, err)

@@ -21,7 +21,7 @@ func (v *validator) staleness(at string, s Staleness) {
 // expiry checks that resources expire after they become stale.
 func (v *validator) expiry(at string, after Duration, expire OpenEnded, always bool) {
 	field := at + ".expireAfter"
-	v.errorIf((always || v.noted(field) || v.noted(at+".staleAfter")) && expire != 0 && expire.D() < after.D(), field, "%v is less than staleAfter, which is %v: give both, or say never", expire.D(), after.D())
+	v.errorIf((always || v.noted(field) || v.noted(at+".staleAfter")) && expire != 0 && expire.D() < after.D(), field, "%v is less than staleAfter, which is %v: set both, or write never", expire.D(), after.D())
 }
 
 func (v *validator) socket(c *Config) {
@@ -31,5 +31,5 @@ func (v *validator) socket(c *Config) {
 	}
 	path = absolute(path)
 	v.errorIf(len(path) > maxSocketPath, "admin.socket", "%s is %d bytes long, and a Unix socket can have %d at most: choose a shorter path", path, len(path), maxSocketPath)
-	v.errorIf(filepath.Base(path) == "/", "admin.socket", "%s is no name for a file", path)
+	v.errorIf(filepath.Base(path) == "/", "admin.socket", "%s is not the name of a file", path)
 }

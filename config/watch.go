@@ -17,32 +17,32 @@ import (
 )
 
 const (
-	// writing is how long a file that is written in place must not have changed before it is
-	// read, and longest bounds the wait for that: half of a list is as valid a config as all of it.
+	// The file is read when it has not been written for writing, because half of a list is a valid
+	// config too, but at the latest longest after the first change.
 	writing = time.Second
 	longest = 5 * time.Second
-	// maxReasonBytes and maxReasons bound what is kept and logged of the mistakes in a file.
+	// maxReasonBytes and maxReasons limit the text kept and logged about mistakes in a file.
 	maxReasonBytes = 2 << 10
 	maxReasons     = 10
-	// shownHash is how many digits of a hash tell one content of a file from another.
+	// shownHash is the number of shown digits of a file's hash.
 	shownHash = 12
 )
 
-// Watcher loads a config file, and loads it again when it has changed or somebody asks for
-// that. Its methods may be called from any goroutine.
+// Watcher loads a config file, and loads it again when it changes or on request. Its methods may
+// be called from any goroutine.
 type Watcher struct {
 	path    string
 	sources []Source
 	files   *fswatch.Watcher
-	wake    chan struct{} // one slot: the file is to be loaded
+	wake    chan struct{} // one slot: a request to load the file
 	ended   chan struct{} // closed when Run has returned
 
-	// Only Load and then Run use these. seen is the file at the last look, and loaded at the
-	// last load that was applied as a whole: hashes of its content, or errors. retry tells that
-	// the file is valid and could not be applied: files that it names may be late.
+	// Only Load, and after it Run, use these. seen is the hash or the error of the last read, and
+	// loaded the hash of the last content that was fully applied. retry is set if the file is valid
+	// but was not applied: files that it names may come later.
 	seen, loaded string
 	retry        bool
-	running      *Config // as it was applied last
+	running      *Config // last applied
 	told         func(ReloadStatus)
 
 	mu     sync.Mutex     // guards all below
@@ -52,31 +52,31 @@ type Watcher struct {
 
 // ReloadStatus is the state of a config file.
 type ReloadStatus struct {
-	// File is the absolute path of the file. Hash is the beginning of the SHA-256 of what was in it when
-	// the config that is used was loaded.
+	// File is the absolute path of the file. Hash is the beginning of the SHA-256 of the content
+	// that is in use.
 	File string `json:"file,omitempty"`
 	Hash string `json:"hash,omitempty"`
-	// LastAttempt is when the file was last loaded, or should have been.
+	// LastAttempt is the time of the last load, successful or not.
 	LastAttempt time.Time `json:"lastAttempt,omitzero"`
-	// LastSuccess is when the config that is used was loaded.
+	// LastSuccess is when the config in use was loaded.
 	LastSuccess time.Time `json:"lastSuccess,omitzero"`
-	// Error is why the file is not loaded since FailingSince; empty if it is. Mistakes are its
-	// parts, a line each.
+	// Error says why the file has not been loaded since FailingSince, or is empty. Mistakes are the
+	// parts of Error, one line each.
 	Error        string    `json:"error,omitempty"`
 	Mistakes     []string  `json:"mistakes,omitempty"`
 	FailingSince time.Time `json:"failingSince,omitzero"`
-	// Changed is what the last load that was applied has changed, as Changes describes it.
+	// Changed lists the changes of the last applied load, as Changes returns them.
 	Changed []string `json:"changed,omitempty"`
 	// NeedsRestart are the changed fields that only a restart applies.
 	NeedsRestart []string `json:"needsRestart,omitempty"`
 }
 
-// Apply applies a config to a running relay, and returns the fields that need a restart, as
-// Diff does. After an error, part of cfg may be applied, and Apply may be called again with the
+// Apply applies a config to a running relay, and returns the fields that need a restart (see
+// Diff). After an error, part of cfg may be applied, and Apply may be called again with the
 // same config.
 type Apply func(ctx context.Context, cfg *Config) (needsRestart []string, err error)
 
-// NewWatcher returns a Watcher of the file at path, which it does not read yet. sources are as with
+// NewWatcher returns a Watcher of the file at path. It does not read the file. sources are those of
 // Load.
 func NewWatcher(path string, sources ...Source) *Watcher {
 	return &Watcher{
@@ -93,7 +93,7 @@ func (w *Watcher) Path() string {
 	return w.path
 }
 
-// Load loads the file, as the function Load does. Run looks for changes from then on.
+// Load loads the file as the function Load does. Run then looks for later changes.
 func (w *Watcher) Load() (*Config, error) {
 	data, err := read(w.path)
 	if err != nil {
@@ -108,8 +108,8 @@ func (w *Watcher) Load() (*Config, error) {
 	return cfg, nil
 }
 
-// Tell has f called with the state of the file after each load that somebody has asked for, or that
-// has another result than the one before. It is called before Run.
+// Tell sets the function that Run calls with the state of the file, after each load that was
+// requested or that has a new result. Call Tell before Run.
 func (w *Watcher) Tell(f func(ReloadStatus)) { w.told = f }
 
 // Status returns the state of the file.
@@ -119,16 +119,16 @@ func (w *Watcher) Status() ReloadStatus {
 	return w.status
 }
 
-// Trigger has Run load the file, even if it has not changed. It does not wait.
+// Trigger makes Run load the file, even if it has not changed. Trigger does not wait.
 func (w *Watcher) Trigger() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // Run is about to load it
+	default: // a request is already waiting
 	}
 }
 
-// Reload has Run load the file, even if it has not changed, and returns when it is applied, or
-// why it is not.
+// Reload makes Run load the file, even if it has not changed. It waits, and returns nil if the
+// config is applied.
 func (w *Watcher) Reload(ctx context.Context) error {
 	answer := make(chan error, 1)
 	w.mu.Lock()
@@ -141,17 +141,17 @@ func (w *Watcher) Reload(ctx context.Context) error {
 	case <-w.ended:
 		return fmt.Errorf("reload of %s: the relay is shutting down", w.path)
 	case <-ctx.Done():
-		return fmt.Errorf("reload of %s: it takes longer and goes on: %w", w.path, ctx.Err())
+		return fmt.Errorf("reload of %s has not finished and goes on: %w", w.path, ctx.Err())
 	}
 }
 
 // Run follows the file until ctx ends, and then returns nil. It calls apply with each valid
-// config, one at a time. It is called once.
+// config, never concurrently. Call Run once.
 func (w *Watcher) Run(ctx context.Context, log *slog.Logger, apply Apply) error {
 	defer close(w.ended)
 	defer w.files.Close()
 	blind := w.watch(log, false)
-	for soon := true; ; soon = false { // it may have changed since it was loaded
+	for soon := true; ; soon = false { // the file may have changed since Load
 		woken, err := w.files.Wait(ctx, soon, w.wake)
 		if err != nil {
 			return nil //nolint:nilerr // the end was asked for
@@ -165,7 +165,7 @@ func (w *Watcher) Run(ctx context.Context, log *slog.Logger, apply Apply) error 
 		default:
 		}
 		w.mu.Unlock()
-		// It watches first and reads then, so that it misses no change in between.
+		// Watch before reading, to miss no change in between.
 		blind = w.watch(log, blind)
 		err = w.reload(ctx, log, apply, woken)
 		for _, answer := range asks {
@@ -174,8 +174,7 @@ func (w *Watcher) Run(ctx context.Context, log *slog.Logger, apply Apply) error 
 	}
 }
 
-// watch watches the file, and reports whether it is blind to changes. It logs when it becomes
-// blind.
+// watch watches the file. It reports whether watching failed, and logs the first failure.
 func (w *Watcher) watch(log *slog.Logger, blind bool) bool {
 	err := w.files.Watch(w.path)
 	if err != nil && !blind {
@@ -184,8 +183,8 @@ func (w *Watcher) watch(log *slog.Logger, blind bool) bool {
 	return err != nil
 }
 
-// reload reads the file, and applies it if it has changed, if it must, or if that failed before.
-// It returns why the file is not loaded.
+// reload reads the file, and applies it if it has changed, if must is set, or if applying failed
+// before. The error says why the file is not loaded.
 func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, must bool) error {
 	data, err := read(w.path)
 	now := ""
@@ -212,7 +211,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	}
 	var needsRestart []string
 	if err == nil {
-		w.loaded = "" // apply may do a part
+		w.loaded = "" // apply may apply a part
 		needsRestart, err = apply(ctx, cfg)
 		w.retry = err != nil
 	}
@@ -228,7 +227,7 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 		return err
 	}
 	var changed []string
-	if w.running != nil { // nil without Load
+	if w.running != nil { // nil if Load was not called
 		changed = Changes(w.running, cfg)
 	}
 	w.running = cfg
@@ -241,8 +240,8 @@ func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, mus
 	return nil
 }
 
-// succeeded notes the state after a load of a file with that hash. Without LastSuccess, the file
-// was applied now.
+// succeeded records the state after a load of a file with that hash. Without LastSuccess, it sets
+// the current time.
 func (w *Watcher) succeeded(file string, st ReloadStatus) {
 	w.loaded = file
 	st.File, st.Hash = w.Path(), hex.EncodeToString([]byte(file))[:shownHash]
@@ -255,7 +254,7 @@ func (w *Watcher) succeeded(file string, st ReloadStatus) {
 	w.status = st
 }
 
-// failed notes why the file is not loaded, and reports whether that was known.
+// failed records the mistakes in the file, and reports whether the last load had the same ones.
 func (w *Watcher) failed(mistakes []string) (known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -274,7 +273,7 @@ func hash(data []byte) string {
 	return string(sum[:])
 }
 
-// brief returns the parts of an error, a line each, of bounded number and length.
+// brief returns one line for each part of an error. It limits the number and length of lines.
 func brief(err error) (lines []string) {
 	room := maxReasonBytes
 	all := errlist.Lines(err)

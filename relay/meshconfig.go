@@ -227,7 +227,7 @@ func yamlValues(text []byte) (values []any, err error) {
 	}
 	for _, body := range bodies {
 		if yamlpos.Exceeds(body, maxMeshValues) {
-			return nil, fmt.Errorf("it has more than %d values when its aliases are written out", maxMeshValues)
+			return nil, fmt.Errorf("it has more than %d values after aliases are replaced", maxMeshValues)
 		}
 		var value any
 		if err := yaml.NodeToValue(body, &value); err != nil {

@@ -93,7 +93,7 @@ func TestDoctorTellsWhyAMeshConfigCanNotBeUsed(t *testing.T) {
 		"no URL":                  {`configSources: [{address: "xds://r:port"}]`, "an address in configSources is no URL | parse", "xds://HOST:PORT"},
 		"too large":               {strings.Repeat("# comment\n", maxMeshFile/10+1), unreadable + " | ", "mesh.yaml is larger than 4096 KiB"},
 		"too many":                {strings.Repeat("---\nconfigSources: []\n", maxMeshes+1), unreadable + " | the file has more than 20 mesh configs", "get configmap istio"},
-		"too many values":         {bomb, unreadable + " | it has more than 100000 values when its aliases are written out", "get configmap istio"},
+		"too many values":         {bomb, unreadable + " | it has more than 100000 values after aliases are replaced", "get configmap istio"},
 		"too many in a ConfigMap": {"kind: ConfigMap\ndata:\n  mesh: |\n    " + strings.ReplaceAll(bomb, "\n", "\n    "), unreadable + " | mesh: it has more than 100000 values", "get configmap istio"},
 	} {
 		got := judgedMesh(t, tc.text)

@@ -122,14 +122,14 @@ func TestMistakesInTheSectionOfAnotherKindHaveALine(t *testing.T) {
 	want := []string{
 		`6: upstreams[0].scripted.pace: "medium": want one of fast, slow`,
 		`7: upstreams[0].scripted.timeout: 1ms is out of range: 1s to 1h0m0s`,
-		`8: upstreams[0].scripted.lines[1]: is empty`,
+		`8: upstreams[0].scripted.lines[1]: empty: leave it out`,
 		`9: upstreams[0].scripted.scirpt: unknown field: check its spelling and indentation; here it can be script, pace, timeout, lines`,
 		`11: upstreams[1].scripted.timeout: want a duration like 90s, 5m or 250ms, not "soon"`,
 		`11: upstreams[1].scripted.script: upstream two plays the script of upstreams[0] ("one")`,
 		`12: upstreams[2]: upstream "three" needs exactly one of xds, file, scripted`,
 		`13: upstreams[3]: upstream "four" needs exactly one of xds, file, scripted`,
-		`14: upstreams[4].scripted.script: "<FILE>" is a placeholder: write your own value in its place, without the angle brackets`,
-		`14: upstreams[4].services.mode: "asIs" is for xds upstreams: only an istiod makes ServiceEntries of services`,
+		`14: upstreams[4].scripted.script: "<FILE>" is a placeholder: replace it by your own value, without the angle brackets`,
+		`14: upstreams[4].services.mode: "asIs" is only for xds upstreams: only an istiod generates ServiceEntries from services`,
 		`15: upstreams[5].scripted: want a map of fields, not a list`,
 		`16: upstreams[6].scriptde: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, scripted`,
 	}

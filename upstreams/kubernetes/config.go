@@ -71,13 +71,13 @@ var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][
 func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Upstream) {
 	switch {
 	case c.InCluster && c.Kubeconfig != "":
-		mistakes.Errorf("inCluster", "both inCluster and kubeconfig: leave out one")
+		mistakes.Errorf("inCluster", "inCluster and kubeconfig are both set: leave out one")
 	case !c.InCluster && c.Kubeconfig == "":
-		mistakes.Errorf("kubeconfig", "neither kubeconfig nor inCluster: name a kubeconfig, or set inCluster: true to use the service account of the pod")
+		mistakes.Errorf("kubeconfig", "neither kubeconfig nor inCluster is set: name a kubeconfig, or set inCluster: true to use the service account of the pod")
 	case c.InCluster && c.Context != "":
-		mistakes.Errorf("context", "a context is of a kubeconfig, and inCluster needs none: leave it out")
+		mistakes.Errorf("context", "only a kubeconfig has contexts, and inCluster uses none: leave it out")
 	case c.InCluster && len(c.AllowExec) > 0:
-		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster needs none: leave it out")
+		mistakes.Errorf("allowExec", "only a kubeconfig runs programs, and inCluster uses none: leave it out")
 	}
 	c.Ingress.checkImport(mistakes, u)
 	c.check(mistakes)
@@ -126,7 +126,7 @@ func (c *Config) check(mistakes config.Checker) {
 		mistakes.Errorf("selector", "%q is not a label selector: %v", c.Selector, err)
 	}
 	if len(c.Namespaces) > 0 && len(c.DiscoverySelectors) > 0 {
-		mistakes.Errorf("discoverySelectors", "both namespaces and discoverySelectors: leave out one")
+		mistakes.Errorf("discoverySelectors", "namespaces and discoverySelectors are both set: leave out one")
 	}
 	for i, text := range c.DiscoverySelectors {
 		if selector, err := labels.Parse(text); err != nil {

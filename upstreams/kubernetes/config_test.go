@@ -20,8 +20,8 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 	many := strings.TrimSuffix(strings.Repeat("a,", 65), ",")
 	for section, want := range map[string]string{
 		`{}`:                                             "3: upstreams[0].kubernetes.kubeconfig: neither kubeconfig nor inCluster",
-		`{kubeconfig: east, inCluster: true}`:            "3: upstreams[0].kubernetes.inCluster: both inCluster and kubeconfig",
-		`{inCluster: true, context: a}`:                  "3: upstreams[0].kubernetes.context: a context is of a kubeconfig",
+		`{kubeconfig: east, inCluster: true}`:            "3: upstreams[0].kubernetes.inCluster: inCluster and kubeconfig are both set",
+		`{inCluster: true, context: a}`:                  "3: upstreams[0].kubernetes.context: only a kubeconfig has contexts",
 		`{inCluster: true, allowExec: [a]}`:              "3: upstreams[0].kubernetes.allowExec: only a kubeconfig runs programs",
 		"{kubeconfig: east,\n    namespaces: [A]}":       `4: upstreams[0].kubernetes.namespaces[0]: "A" is not a namespace`,
 		`{kubeconfig: east, namespaces: [` + many + `]}`: "3: upstreams[0].kubernetes.namespaces: 65 namespaces, and each is a watch",
@@ -33,7 +33,7 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 		`{kubeconfig: east, unknownFields: keep}`:                                                        "3: upstreams[0].kubernetes.unknownFields",
 		`{kubeconfig: east, discoverySelectors: ["a in", ""]}`:                                           `3: upstreams[0].kubernetes.discoverySelectors[0]: "a in" is not a label selector`,
 		`{kubeconfig: east, discoverySelectors: [""]}`:                                                   "3: upstreams[0].kubernetes.discoverySelectors[0]: it selects every namespace",
-		`{kubeconfig: east, discoverySelectors: [a], namespaces: [b]}`:                                   "3: upstreams[0].kubernetes.discoverySelectors: both namespaces and discoverySelectors",
+		`{kubeconfig: east, discoverySelectors: [a], namespaces: [b]}`:                                   "3: upstreams[0].kubernetes.discoverySelectors: namespaces and discoverySelectors are both set",
 		`{kubeconfig: east, ingress: {mode: on}}`:                                                        "3: upstreams[0].kubernetes.ingress.mode",
 		`{kubeconfig: east, ingress: {mode: strict, namespace: A}}`:                                      `3: upstreams[0].kubernetes.ingress.namespace: "A" is not a namespace`,
 		`{kubeconfig: east, ingress: {mode: strict, selector: a b}}`:                                     `3: upstreams[0].kubernetes.ingress.selector: "a b" is no value of a label`,

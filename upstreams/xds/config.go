@@ -56,9 +56,9 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 	}
 	switch {
 	case c.Plaintext && c.TLS != nil:
-		mistakes.Errorf("plaintext", "both plaintext and tls: leave out one")
+		mistakes.Errorf("plaintext", "plaintext and tls are both set: leave out one")
 	case !c.Plaintext && c.TLS == nil && !mistakes.Reported("plaintext"):
-		mistakes.Errorf("tls", "neither tls nor plaintext: set tls, or plaintext: true to go without")
+		mistakes.Errorf("tls", "neither tls nor plaintext is set: set tls, or plaintext: true to serve without TLS")
 	}
 	if c.Plaintext && c.TokenFile != "" {
 		mistakes.Errorf("tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
