@@ -1,5 +1,5 @@
-// Package certfile reads certificates and keys from files in PEM form. It owns what such a file must
-// have, and the words for what is wrong with one. It must not know who uses the files.
+// Package certfile reads certificates and keys from PEM files, and reports mistakes in them. It must
+// not depend on the users of the files.
 package certfile
 
 import (
@@ -13,10 +13,10 @@ import (
 	"meshrelay/internal/smallfile"
 )
 
-// maxBytes bounds a file. The roots of a host are about 250 KiB.
+// maxBytes limits the size of a file. The system's root certificates are about 250 KiB.
 const maxBytes = 4 << 20
 
-// Roots returns the certificates in a file as roots to trust.
+// Roots returns the certificates in a file as trusted roots.
 func Roots(path string) (*x509.CertPool, error) {
 	text, err := smallfile.Read(path, maxBytes)
 	if err != nil {
@@ -29,8 +29,8 @@ func Roots(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// Pair returns the certificate in one file, and its key from another. The error is a *KeyError when
-// only the key is wrong.
+// Pair returns the certificate in certFile with its key in keyFile. If the mistake is in the key, the
+// error is a *KeyError.
 func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
 	cert, err := smallfile.Read(certFile, maxBytes)
 	if err != nil {
@@ -54,7 +54,7 @@ func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
 	return pair, nil
 }
 
-// KeyError is what is wrong with a key, or between it and a good certificate.
+// KeyError is the error for a wrong key, or for a key that does not fit a valid certificate.
 type KeyError struct{ err error }
 
 // Error implements error.
@@ -78,12 +78,12 @@ func noCertificate(path string, text []byte) error {
 
 func isCertificate(b *pem.Block) bool { return b.Type == "CERTIFICATE" }
 
-// isKey reports whether a block is a key as crypto/tls finds one.
+// isKey reports whether crypto/tls would accept a block as a key.
 func isKey(b *pem.Block) bool {
 	return b.Type == "PRIVATE KEY" || strings.HasSuffix(b.Type, " PRIVATE KEY")
 }
 
-// block returns the first block that is as wanted, or nil.
+// block returns the first wanted block, or nil.
 func block(text []byte, wanted func(*pem.Block) bool) *pem.Block {
 	for {
 		var b *pem.Block

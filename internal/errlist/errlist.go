@@ -1,4 +1,4 @@
-// Package errlist splits joined errors. It must not know their subjects.
+// Package errlist splits joined errors into their parts.
 package errlist
 
 import (
@@ -15,8 +15,8 @@ func Lines(err error) (lines []string) {
 	return lines
 }
 
-// Split returns the parts of an error of errors.Join or multierror, at any depth. The only part of
-// another error is itself.
+// Split returns the parts of an error from errors.Join or multierror, at any depth. Any other error
+// is its own only part.
 func Split(err error) (all []error) {
 	var parts []error
 	switch e := err.(type) { //nolint:errorlint // a wrapped list belongs to the text around it

@@ -1,7 +1,7 @@
-// Package fswatch reports possible changes of a file, or of files in directories, also where the
-// path leads through links or does not exist yet.
+// Package fswatch reports possible changes of a file, or of files in directories. The path may lead
+// through links, and need not exist yet.
 //
-// The package must not know what the files contain: it reads none.
+// The package must not read the files.
 package fswatch
 
 import (
@@ -19,45 +19,45 @@ import (
 )
 
 const (
-	// maxLinks bounds the links in a path, as in the kernel.
+	// maxLinks limits the links in a path. The kernel has the same limit.
 	maxLinks = 40
-	// maxRoutes bounds the attempts to watch a path that changes.
+	// maxRoutes limits the attempts to watch a path that changes meanwhile.
 	maxRoutes = 10
 )
 
-// Whoever waits for files waits for these times.
+// The times of every Watcher.
 const (
-	// Quiet is the time without a change before Wait returns, and Longest the longest time that
-	// a change waits for others.
+	// Wait returns when there was no change for Quiet, but at the latest Longest after the first
+	// change.
 	Quiet   = 100 * time.Millisecond
 	Longest = time.Second
-	// Rescan is the time after which Wait returns without a change, as network file systems
-	// do not report all changes. Poll is the time where the system reports none.
+	// Wait returns after Rescan without a change, as network file systems do not report all
+	// changes, and after Poll if the system reports no changes.
 	Rescan = time.Minute
 	Poll   = 5 * time.Second
 )
 
-// Options are what differs from one Watcher to another. The zero value is the usual one.
+// Options are the settings of one Watcher. The zero value is the usual one.
 type Options struct {
 	// Writing replaces Quiet after a write in place, and Longest the constant, for a file of
 	// which half may be as valid as all of it. 0: the usual times.
 	Writing, Longest time.Duration
-	// Open makes the system's watcher; nil: fsnotify.NewWatcher.
+	// Open creates the system's watcher. nil: fsnotify.NewWatcher.
 	Open func() (*fsnotify.Watcher, error)
 }
 
 // Watcher watches one path. It belongs to one goroutine.
 type Watcher struct {
 	options Options
-	watcher *fsnotify.Watcher // nil: the system gives none
+	watcher *fsnotify.Watcher // nil if Open failed
 	events  <-chan fsnotify.Event
 	errors  <-chan error
-	names   map[string]bool // links and files on the way to the path, and their directories
+	names   map[string]bool // links, files and directories that the path leads through
 	inside  map[string]bool // directories in which every change counts
 	blind   bool            // the system does not report all changes
 }
 
-// New returns a Watcher that does not watch yet.
+// New returns a Watcher that watches nothing until Watch is called.
 func New(o Options) *Watcher {
 	if o.Open == nil {
 		o.Open = fsnotify.NewWatcher
@@ -66,7 +66,7 @@ func New(o Options) *Watcher {
 	return &Watcher{options: o}
 }
 
-// Close ends the watching.
+// Close stops watching.
 func (w *Watcher) Close() {
 	if w.watcher != nil {
 		w.watcher.Close()
@@ -81,8 +81,8 @@ func (w *Watcher) Interval() time.Duration {
 	return Rescan
 }
 
-// Watch watches a path, with every link on the way to it, and everything in some directories,
-// and nothing else. After an error, Wait returns every Poll.
+// Watch watches a path, every link that it leads through, and all files in the directories inside.
+// It replaces the watches of earlier calls. After an error, Wait returns every Poll.
 func (w *Watcher) Watch(path string, inside ...string) (blind error) {
 	defer func() { w.blind = blind != nil }()
 	w.inside = make(map[string]bool, len(inside))
@@ -103,17 +103,17 @@ func (w *Watcher) Watch(path string, inside ...string) (blind error) {
 		maps.Copy(dirs, w.inside)
 		for _, old := range w.watcher.WatchList() {
 			if !dirs[old] {
-				_ = w.watcher.Remove(old) // it fails for a directory that is gone
+				_ = w.watcher.Remove(old) // fails if the directory is gone
 			}
 		}
 		blind = nil
 		for dir := range dirs {
-			// A directory that has just gone is no failure: its parent reports it.
+			// A directory that has just been removed is not an error: the parent's watch reports it.
 			if err := w.watcher.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 				blind = fmt.Errorf("%s: %w (a limit of the host, such as fs.inotify.max_user_watches, may be too low)", dir, err)
 			}
 		}
-		// The way may have changed before the system watched it.
+		// The path may have changed before the system watched it.
 		if again, _ := route(path); maps.Equal(again, way) {
 			break
 		}
@@ -121,8 +121,8 @@ func (w *Watcher) Watch(path string, inside ...string) (blind error) {
 	return blind
 }
 
-// route returns the directories to watch for changes of a path, through links, and the names in
-// them that matter. Of a path that does not exist it returns the directory where the missing
+// route returns the directories to watch for changes of a path, and the names in them that matter.
+// It follows links. For a path that does not exist, it returns the directory in which the missing
 // part would appear.
 func route(path string) (dirs, names map[string]bool) {
 	dirs, names = map[string]bool{}, map[string]bool{}
@@ -153,7 +153,7 @@ func route(path string) (dirs, names map[string]bool) {
 		if filepath.IsAbs(target) {
 			at = string(filepath.Separator)
 		}
-		// As in the kernel, ".." is relative to the target of a link.
+		// The kernel resolves ".." from the target of a link.
 		rest = append(parts(target), rest...)
 	}
 	return dirs, names
@@ -163,14 +163,14 @@ func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
 
-// Wait returns after a possible change and a quiet moment, when wake has a value, or after
-// Interval. soon tells that there may be a change already, woken that wake is the reason. The
-// only error is that of ctx.
+// Wait returns after a possible change followed by a quiet time, when wake has a value, or after
+// Interval. Set soon if there may be a change already. woken is true if wake had a value. The only
+// error is that of ctx.
 func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (woken bool, err error) {
 	rescan := time.NewTimer(w.Interval())
 	defer rescan.Stop()
 	var quiet, longest <-chan time.Time
-	var until time.Time // when quiet is over
+	var until time.Time // end of the quiet time
 	changed := func(pause time.Duration) {
 		if at := time.Now().Add(pause); at.After(until) {
 			quiet, until = time.After(pause), at
@@ -196,7 +196,7 @@ func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (wo
 			default:
 				changed(Quiet)
 			}
-		case <-w.errors: //nolint:errcheck // the watcher has lost events: the caller looks for itself
+		case <-w.errors: //nolint:errcheck // the watcher has lost events: return, and the caller checks the file
 			changed(Quiet)
 		case <-quiet:
 			return false, nil
@@ -208,7 +208,7 @@ func (w *Watcher) Wait(ctx context.Context, soon bool, wake <-chan struct{}) (wo
 	}
 }
 
-// concerns reports whether an event counts: the directory of the path may have many other files.
+// concerns reports whether an event is about the path. Its directory may have many other files.
 func (w *Watcher) concerns(name string) bool {
 	return w.names[name] || w.inside[name] || w.inside[filepath.Dir(name)]
 }

@@ -1,11 +1,11 @@
 // Package glob matches names against patterns in which * stands for any text and ? for any
-// character. It knows no paths and no classes of characters.
+// character. Path separators and brackets have no special meaning.
 package glob
 
 import "strings"
 
-// Match reports whether name is like pattern. Its time is proportional to the product of the
-// lengths at worst: after a mismatch it goes back to the last star only.
+// Match reports whether name matches pattern. After a mismatch it only goes back to the last star,
+// so its time is at most proportional to the product of the lengths.
 func Match(pattern, name string) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {

@@ -1,6 +1,6 @@
-// Package identity reads who shows a verified certificate, and matches that with patterns.
+// Package identity reads the identities in a verified certificate, and matches them with patterns.
 //
-// An identity is one text: a SPIFFE ID, or dns:NAME. The package must not know the rights of an
+// An identity is a text: a SPIFFE ID, or dns:NAME. The package must not decide the rights of an
 // identity.
 package identity
 
@@ -18,32 +18,32 @@ const (
 	dns    = "dns:"
 )
 
-// Of returns the SPIFFE ID of a certificate, or zero, and its DNS names as identities. A
-// certificate with a SPIFFE ID has no other URI (X.509-SVID), and the ID has a path.
+// Of returns the SPIFFE ID of a certificate, or zero, and its DNS names as identities. A SPIFFE ID
+// must be the only URI of the certificate (X.509-SVID), and must have a path.
 func Of(cert *x509.Certificate) (id spiffeid.ID, names []string, err error) {
 	for _, u := range cert.URIs {
 		if !strings.EqualFold(u.Scheme, "spiffe") {
 			continue
 		}
 		if len(cert.URIs) > 1 {
-			return spiffeid.ID{}, nil, errors.New("the certificate has a SPIFFE ID and other URIs, and must have exactly one")
+			return spiffeid.ID{}, nil, errors.New("the certificate has a SPIFFE ID and other URIs: a SPIFFE ID must be the only URI")
 		}
 		if id, err = spiffeid.FromURI(u); err != nil {
-			return spiffeid.ID{}, nil, fmt.Errorf("the URI of the certificate is no SPIFFE ID: %w", err)
+			return spiffeid.ID{}, nil, fmt.Errorf("the URI of the certificate is not a SPIFFE ID: %w", err)
 		}
 		if id.Path() == "" {
 			return spiffeid.ID{}, nil, fmt.Errorf("the SPIFFE ID %s of the certificate has no path", id)
 		}
 	}
 	for _, name := range cert.DNSNames {
-		if !strings.Contains(name, "*") { // which names nobody
+		if !strings.Contains(name, "*") { // a wildcard identifies nobody
 			names = append(names, dns+strings.ToLower(name))
 		}
 	}
 	return id, names, nil
 }
 
-// CheckTrustDomain returns an error if a text is no trust domain.
+// CheckTrustDomain returns an error if a text is not a trust domain.
 func CheckTrustDomain(text string) error {
 	td, err := spiffeid.TrustDomainFromString(text)
 	if err == nil && td.Name() != text {

@@ -20,8 +20,8 @@ var (
 	labels   = regexp.MustCompile(`^[-A-Za-z0-9_*?]+$`)
 )
 
-// Pattern matches identities, part by part: segments of a SPIFFE ID, its trust domain first,
-// or labels of a DNS name. In a part * stands for any text and ? for one character. A last
+// Pattern matches identities part by part. Parts are the trust domain and segments of a SPIFFE ID,
+// or the labels of a DNS name. In a part, * stands for any text and ? for one character. A last
 // segment ** stands for one or more segments.
 type Pattern struct {
 	dns   bool
@@ -29,7 +29,7 @@ type Pattern struct {
 	rest  bool // the last segment is **
 }
 
-// Parse parses a pattern. It refuses patterns that no identity can match, with the right spelling.
+// Parse parses a pattern. For a pattern that no identity can match, the error has the right spelling.
 func Parse(text string) (Pattern, error) {
 	switch {
 	case strings.HasPrefix(text, dns):
@@ -37,7 +37,7 @@ func Parse(text string) (Pattern, error) {
 	case strings.HasPrefix(text, spiffe):
 		return parseSPIFFE(text)
 	case text == "":
-		return Pattern{}, fmt.Errorf("is empty: write a SPIFFE ID such as %q, or a DNS name such as %q", spiffe+"cluster.local/ns/istio-system/sa/istiod", dns+"relay.example")
+		return Pattern{}, fmt.Errorf("empty: write a SPIFFE ID such as %q, or a DNS name such as %q", spiffe+"cluster.local/ns/istio-system/sa/istiod", dns+"relay.example")
 	case strings.Trim(text, "*") == "":
 		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q for every SPIFFE ID", text, spiffe+"*/**")
 	case len(text) >= len(spiffe) && strings.EqualFold(text[:len(spiffe)], spiffe):
@@ -58,22 +58,22 @@ func parseSPIFFE(text string) (Pattern, error) {
 	case len(text) > maxID:
 		return p, fmt.Errorf("matches nothing: it has more than the %d bytes of a SPIFFE ID", maxID)
 	case trust == "" || len(trust) > maxTrust || strings.Contains(trust, "**"):
-		return p, fmt.Errorf("%q has no trust domain: write %q for those of every trust domain", text, spiffe+"*/"+strings.Join(parts[1:], "/"))
+		return p, fmt.Errorf("%q has no trust domain: write %q for every trust domain", text, spiffe+"*/"+strings.Join(parts[1:], "/"))
 	case len(parts) == 1 || len(parts) == 2 && parts[1] == "":
 		return p, fmt.Errorf("%q matches nothing, as the identities of clients have a path: write %q", text, spiffe+trust+"/**")
 	case strings.ToLower(trust) != trust:
-		return p, fmt.Errorf("%q matches nothing, as trust domains are in lower case: write %q", text, spiffe+strings.ToLower(trust)+"/"+strings.Join(parts[1:], "/"))
+		return p, fmt.Errorf("%q matches nothing, as trust domains are lower case: write %q", text, spiffe+strings.ToLower(trust)+"/"+strings.Join(parts[1:], "/"))
 	}
 	for i, part := range parts {
 		switch {
 		case part == "**" && i == len(parts)-1:
 			p.parts, p.rest = parts[:i], true
 		case strings.Contains(part, "**"):
-			return p, fmt.Errorf("%q matches nothing: ** stands alone, as the last segment", text)
+			return p, fmt.Errorf("%q matches nothing: ** must be a whole segment, and the last one", text)
 		case part == "" || part == "." || part == "..":
-			return p, fmt.Errorf("%q matches nothing, as no segment of a SPIFFE ID is %q", text, part)
+			return p, fmt.Errorf("%q matches nothing, as a SPIFFE ID can not have the segment %q", text, part)
 		case !segments.MatchString(part):
-			return p, fmt.Errorf("%q matches nothing, as %q has characters that are in no SPIFFE ID: use letters, digits, dots, dashes, underscores, * and ?", text, part)
+			return p, fmt.Errorf("%q matches nothing, as %q has characters that a SPIFFE ID can not have: use letters, digits, dots, dashes, underscores, * and ?", text, part)
 		}
 	}
 	return p, nil
@@ -88,15 +88,15 @@ func parseDNS(text string) (Pattern, error) {
 	for _, label := range p.parts {
 		switch {
 		case strings.Contains(label, "**"):
-			return p, fmt.Errorf("%q: ** is for SPIFFE IDs; * stands for one label of a DNS name", text)
+			return p, fmt.Errorf("%q: ** is only for SPIFFE IDs: write * for one label of a DNS name", text)
 		case len(label) > maxLabel || !labels.MatchString(label):
-			return p, fmt.Errorf("%q matches nothing, as %q is no label of a DNS name: use letters, digits, dashes, underscores, * and ?", text, label)
+			return p, fmt.Errorf("%q matches nothing, as %q is not a label of a DNS name: use letters, digits, dashes, underscores, * and ?", text, label)
 		}
 	}
 	return p, nil
 }
 
-// Matches reports whether an identity is like the pattern.
+// Matches reports whether the pattern matches an identity.
 func (p Pattern) Matches(identity string) bool {
 	var parts []string
 	if name, ok := strings.CutPrefix(identity, dns); ok && p.dns {
@@ -118,7 +118,7 @@ func (p Pattern) Matches(identity string) bool {
 // IsDNS reports whether the pattern is for DNS names.
 func (p Pattern) IsDNS() bool { return p.dns }
 
-// MatchesTrustDomain reports whether SPIFFE IDs of a trust domain can be like the pattern.
+// MatchesTrustDomain reports whether the pattern can match SPIFFE IDs of a trust domain.
 func (p Pattern) MatchesTrustDomain(domain string) bool {
 	return !p.dns && glob.Match(p.parts[0], domain)
 }

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// maxDocumentBytes bounds a document. yamlpos bounds its tokens, which are what costs.
+	// maxDocumentBytes limits the size of a document. yamlpos limits its tokens, the larger cost.
 	maxDocumentBytes = 4 << 20
-	// maxValues bounds the values of a document with its aliases written out.
+	// maxValues limits the values of a document, counted after aliases are replaced.
 	maxValues = 500_000
-	// MaxProblems bounds the problems of one document.
+	// MaxProblems limits the problems of one document.
 	MaxProblems = 100
 )
 
@@ -26,7 +26,7 @@ const (
 type Document struct {
 	Resources []Located
 	Problems  []Problem // at most MaxProblems
-	// MoreProblems counts the problems above that bound.
+	// MoreProblems counts the problems above MaxProblems.
 	MoreProblems int
 }
 
@@ -41,8 +41,8 @@ type Problem struct {
 	Line int // as in Located
 	// What is the name of the object: "Kind namespace/name".
 	What, Reason string
-	// Foreign tells that the relay does not relay the kind of the object: the rest of the file
-	// stays valid.
+	// Foreign is set if the relay does not serve the object's kind. The rest of the file is still
+	// valid.
 	Foreign bool
 }
 
@@ -51,9 +51,9 @@ var (
 	separator     = []byte("---")
 )
 
-// SplitDocuments calls f with the text of each document of a YAML stream, and the line, from 1, on
-// which the text begins. It leaves out documents of comments and directives only. "---" at the
-// beginning of a line ends a document wherever it stands, also within quotes (YAML 1.2.2, 9.1.2).
+// SplitDocuments calls f with the text of each document of a YAML stream, and the line, from 1, at
+// which the text begins. It skips documents that have only comments and directives. "---" at the
+// beginning of a line ends a document, also within quotes (YAML 1.2.2, 9.1.2).
 func SplitDocuments(data []byte, f func(text []byte, line int)) {
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	start, startLine, at, line := 0, 1, 0, 1
@@ -78,8 +78,8 @@ func SplitDocuments(data []byte, f func(text []byte, line int)) {
 	flush()
 }
 
-// ParseDocument reads one document. Its resources name source as their upstream. It never
-// fails: panics of the YAML library become problems, too.
+// ParseDocument reads one document as resources of the upstream source. Every error becomes a
+// Problem, and so does a panic of the YAML library.
 func ParseDocument(text []byte, source string) (d *Document) {
 	d = &Document{}
 	defer func() {
@@ -117,7 +117,7 @@ func (d *Document) refuse(p Problem) {
 func (d *Document) read(body ast.Node, source string) {
 	line := yamlpos.Line(body) - 1
 	if yamlpos.Exceeds(body, maxValues) {
-		d.refuse(Problem{Line: line, Reason: fmt.Sprintf("the document has more than %d values when its aliases are written out", maxValues)})
+		d.refuse(Problem{Line: line, Reason: fmt.Sprintf("the document has more than %d values after aliases are replaced", maxValues)})
 		return
 	}
 	var value any
@@ -129,7 +129,7 @@ func (d *Document) read(body ast.Node, source string) {
 	d.object(body, value, source)
 }
 
-// object adds an object, or the objects of a list. value is what node decodes to.
+// object adds an object, or the objects of a list. value is the decoded node.
 func (d *Document) object(node ast.Node, value any, source string) {
 	line := yamlpos.Line(node) - 1
 	fields, ok := value.(map[string]any)

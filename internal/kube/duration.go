@@ -12,9 +12,9 @@ import (
 
 const durationName protoreflect.FullName = "google.protobuf.Duration"
 
-// plainDurations returns the JSON of a message, in one line, with durations such as 15m and 1h30m,
-// which Kubernetes and istiods take, as seconds, which protojson takes. It reports whether there
-// were any.
+// plainDurations converts durations such as 15m and 1h30m in the one-line JSON of a message to
+// seconds, and reports whether there were any. Kubernetes and istiods accept the former, protojson
+// only the latter.
 func plainDurations(encoded []byte, message protoreflect.MessageDescriptor) ([]byte, bool) {
 	dec := json.NewDecoder(bytes.NewReader(encoded))
 	dec.UseNumber()
@@ -26,7 +26,7 @@ func plainDurations(encoded []byte, message protoreflect.MessageDescriptor) ([]b
 	return out, err == nil
 }
 
-// secondsIn changes the durations of a message, and reports whether there were any to change.
+// secondsIn converts the durations of a message, and reports whether it changed any.
 func secondsIn(value any, message protoreflect.MessageDescriptor) (changed bool) {
 	fields, ok := value.(map[string]any)
 	if !ok || strings.HasPrefix(string(message.FullName()), "google.protobuf.") {
@@ -66,7 +66,7 @@ func secondsIn(value any, message protoreflect.MessageDescriptor) (changed bool)
 	return changed
 }
 
-// secondsAt does so with one value, which set replaces.
+// secondsAt does the same for one value. set replaces the value.
 func secondsAt(value any, message protoreflect.MessageDescriptor, set func(string)) bool {
 	text, ok := value.(string)
 	if !ok || message.FullName() != durationName {
@@ -74,7 +74,7 @@ func secondsAt(value any, message protoreflect.MessageDescriptor, set func(strin
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return false // protojson tells what is wrong
+		return false // protojson reports the mistake
 	}
 	sign := ""
 	if d < 0 {

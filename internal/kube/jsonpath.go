@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// pathAt returns the path of keys and indexes of the value at a column of a JSON text of one
-// line. Columns are characters, from 1.
+// pathAt returns the path of keys and indexes to the value at a column of a one-line JSON text.
+// Columns count characters from 1.
 func pathAt(text []byte, column int) []string {
 	target := 0
 	for range column - 1 {
@@ -20,8 +20,8 @@ func pathAt(text []byte, column int) []string {
 	return path
 }
 
-// seek reads one value. It stops behind the token at an offset, if the value has it, and returns
-// the path of that within the value.
+// seek reads one value up to the token at an offset. It returns the path to the token within the
+// value, and false if the value does not contain the offset.
 func seek(dec *json.Decoder, offset int64) (path []string, found bool) {
 	tok, err := dec.Token()
 	delim, nested := tok.(json.Delim)
@@ -45,7 +45,7 @@ func seek(dec *json.Decoder, offset int64) (path []string, found bool) {
 	return nil, err == nil && dec.InputOffset() > offset
 }
 
-// fieldName writes a path as people do: spec.hosts[0].name.
+// fieldName returns a path in the usual form: spec.hosts[0].name.
 func fieldName(path []string) string {
 	var b strings.Builder
 	for _, step := range path {

@@ -1,7 +1,7 @@
-// Package kube turns Kubernetes objects into resources and back: the form of /debug/configz of an
-// istiod, and of files. It reads objects from YAML, names mistakes by line, and writes YAML.
+// Package kube converts Kubernetes objects to resources and back, as in an istiod's /debug/configz
+// and in files. It reads objects from YAML, reports mistakes by line, and writes YAML.
 //
-// The package must not know where a resource comes from or where it goes.
+// The package must not depend on upstreams or clients.
 package kube
 
 import (
@@ -19,8 +19,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Object is a Kubernetes object. Its JSON has the order of fields in which such
-// objects are written by hand.
+// Object is a Kubernetes object. Its JSON has the usual order of fields.
 type Object struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -33,16 +32,16 @@ type Object struct {
 type Metadata struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace,omitempty"`
-	// ResourceVersion is whatever version the object was served with.
+	// ResourceVersion is the version with which the object was served.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// CreationTimestamp is in RFC 3339, to the second, empty when unknown.
+	// CreationTimestamp is in RFC 3339, to the second. It is empty if unknown.
 	CreationTimestamp string            `json:"creationTimestamp,omitempty"`
 	Labels            map[string]string `json:"labels,omitempty"`
 	Annotations       map[string]string `json:"annotations,omitempty"`
 }
 
-// New returns a resource as an object of an API version, which is the newest known one when
-// apiVersion is empty. version becomes the object's resource version.
+// New returns a resource as an object of apiVersion, or of the newest known one if apiVersion is
+// empty. version becomes the object's resource version.
 func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 	spec, err := specJSON(r.Kind(), r.Body())
 	if err != nil {
@@ -53,7 +52,7 @@ func New(r *mirror.Resource, apiVersion, version string) (*Object, error) {
 	return o, nil
 }
 
-// Head returns what New does, without the spec.
+// Head returns the object that New returns, without its spec.
 func Head(r *mirror.Resource, apiVersion, version string) *Object {
 	kind := r.Kind()
 	typeURL := kind.PreferredTypeURL()
@@ -90,8 +89,8 @@ func KindOf(o *Object) string {
 	return group + "/" + o.Kind
 }
 
-// specJSON returns a body as JSON. It decodes well-known kinds, and others if their message type
-// is linked into this program; the JSON of the rest has the bytes.
+// specJSON returns a body as JSON. It decodes known kinds, and others whose message type is linked
+// into this program. For the rest, the JSON has the encoded bytes.
 func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {
 	var msg proto.Message
 	if info, ok := mirror.LookupKind(kind); ok {
@@ -107,8 +106,8 @@ func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {
 	return Message(msg)
 }
 
-// Message returns a message as JSON without insignificant space, which protojson varies from build
-// to build.
+// Message returns a message as JSON without insignificant space. The space that protojson writes
+// differs between builds.
 func Message(msg proto.Message) (json.RawMessage, error) {
 	b, err := protojson.Marshal(msg)
 	if err != nil {

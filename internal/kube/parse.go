@@ -23,7 +23,7 @@ import (
 
 var (
 	objectFields = []string{"apiVersion", "kind", "metadata", "spec", "status"}
-	// metadataFields are those that Kubernetes has. A relay uses a few of them.
+	// metadataFields has all metadata fields of Kubernetes. The relay uses only some of them.
 	metadataFields = []string{
 		"name", "namespace", "labels", "annotations", "creationTimestamp", "resourceVersion",
 		"generateName", "uid", "generation", "managedFields", "ownerReferences", "finalizers",
@@ -47,11 +47,11 @@ func fieldErrorf(path []string, format string, args ...any) error {
 	return &FieldError{path, fmt.Errorf(format, args...)}
 }
 
-// ErrForeign is the error of an object that a relay has no use for.
-var ErrForeign = errors.New("is not a kind that can be relayed from a file: Istio's and Gateway API kinds can, and MeshConfig of core/v1alpha1")
+// ErrForeign is the error for an object of a kind that the relay does not serve.
+var ErrForeign = errors.New("is not a kind that the relay serves from files: it serves Istio and Gateway API kinds, and MeshConfig of core/v1alpha1")
 
-// Parse returns the resource of a Kubernetes object: fields is its decoded JSON or YAML. The
-// resource names source as its upstream. Errors about one field are a FieldError.
+// Parse returns a Kubernetes object as a resource of the upstream source. fields is its decoded JSON
+// or YAML. An error in one field is a FieldError.
 func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 	apiVersion, err := stringField(fields, nil, "apiVersion")
 	if err != nil {
@@ -85,7 +85,7 @@ func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 
 // resourceOf returns the resource of a Spec with a body.
 func resourceOf(spec mirror.Spec, body proto.Message) (*mirror.Resource, error) {
-	// Deterministic, because the version is made from the bytes.
+	// Deterministic, because the version is a hash of the bytes.
 	spec.Body = &anypb.Any{}
 	if err := anypb.MarshalFrom(spec.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
 		return nil, &FieldError{[]string{"spec"}, err}
@@ -121,7 +121,7 @@ func knownFields(m map[string]any, path []string, known []string) error {
 	return nil
 }
 
-// stringField returns a field that is a string, or missing, or null.
+// stringField returns a string field, or "" if it is missing or null.
 func stringField(m map[string]any, path []string, key string) (string, error) {
 	switch v := m[key].(type) {
 	case nil:
@@ -129,11 +129,11 @@ func stringField(m map[string]any, path []string, key string) (string, error) {
 	case string:
 		return v, nil
 	default:
-		return "", fieldErrorf(append(path, key), "%s is not a string: put it in quotes if it is meant to be one", brief(v))
+		return "", fieldErrorf(append(path, key), "%s is not a string: put it in quotes to make it one", brief(v))
 	}
 }
 
-// mapField returns a field that is a map, or missing, or null. want is for the error.
+// mapField returns a map field, or nil if it is missing or null. want is for the error message.
 func mapField(m map[string]any, path []string, want string) (map[string]any, error) {
 	v := m[path[len(path)-1]]
 	fields, ok := v.(map[string]any)
@@ -193,7 +193,7 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 	}
 	switch {
 	case info.Kind == mirror.MeshConfig:
-		s.Name, s.Namespace = mirror.MeshConfigName, "" // there is one, whatever it is called
+		s.Name, s.Namespace = mirror.MeshConfigName, "" // there is only one, so its name does not matter
 		return s, nil
 	case s.Name == "":
 		return s, fieldErrorf(append(path, "name"), "missing")
@@ -209,9 +209,9 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 	return s, nil
 }
 
-// protoPrefix is the beginning of an error of protojson, with its column. protojson puts a
-// no-break space here and there into its errors, so that nobody relies on their form: without a
-// column, the error is about all of spec.
+// protoPrefix matches the beginning of a protojson error and its column. protojson adds no-break
+// spaces at random, so that programs do not rely on its texts. An error without a column is about
+// the whole spec.
 var protoPrefix = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
 
 // bodyOf decodes the spec strictly.
@@ -224,7 +224,7 @@ func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error)
 	if spec == nil {
 		spec = map[string]any{}
 	}
-	// By way of JSON, as kubectl does, so that the usual names and types hold.
+	// Decode from JSON as kubectl does, for the same field names and types.
 	encoded, err := json.Marshal(spec)
 	if err != nil {
 		return nil, &FieldError{path, err}
@@ -236,10 +236,10 @@ func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error)
 	return body, nil
 }
 
-// errUnknownField is the mistake of a field that a body does not have.
+// errUnknownField is the error for a field that a body does not have.
 var errUnknownField = errors.New("unknown field: check its spelling and indentation")
 
-// decodeSpec decodes the JSON of a spec, in one line, strictly. Its errors are FieldErrors.
+// decodeSpec strictly decodes the JSON of a spec, which is one line. Its errors are FieldErrors.
 func decodeSpec(encoded []byte, body proto.Message) error {
 	err := protojson.Unmarshal(encoded, body)
 	if err != nil && strings.Contains(err.Error(), string(durationName)) {
@@ -256,7 +256,7 @@ func decodeSpec(encoded []byte, body proto.Message) error {
 	if m := protoPrefix.FindStringSubmatch(msg); m != nil {
 		msg = msg[len(m[0]):]
 		if column, err := strconv.Atoi(m[3]); err == nil {
-			// The column is one of the JSON, which nobody has seen.
+			// The column is in the JSON, which the user has not written: use its path instead.
 			path = append(path, pathAt(encoded, column)...)
 		}
 	}

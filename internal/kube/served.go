@@ -14,11 +14,11 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxUnknown bounds the fields of one object that a build may not know. A field of all elements of
-// a list counts once.
+// maxUnknown limits the unknown fields of one object. A field that is in several elements of a list
+// counts once.
 const maxUnknown = 64
 
-// Served is an object as an API server has it: what it tells of names and metadata is valid.
+// Served is an object from an API server. Its name and metadata are valid.
 type Served struct {
 	mirror.Key
 	ResourceVersion     string
@@ -27,10 +27,9 @@ type Served struct {
 	Spec                []byte // JSON, empty for an empty spec
 }
 
-// Resource returns the resource of the object, which names source as its upstream. An API server may
-// be newer than this build: unknown has the paths of fields that only the server knows, which the
-// resource does not have. A value that this build can not express is an error, and so are unknown
-// fields when strict.
+// Resource returns the object as a resource of the upstream source. An API server may be newer than
+// this build: Resource leaves out fields that this build does not know, and returns their paths as
+// unknown. Unknown values are an error, and with strict, unknown fields are too.
 func (s *Served) Resource(source string, strict bool) (r *mirror.Resource, unknown []string, err error) {
 	spec := mirror.Spec{
 		Key: s.Key, Source: source, SourceVersion: s.ResourceVersion, CreateTime: s.Created,
@@ -65,8 +64,8 @@ func (s *Served) Resource(source string, strict bool) (r *mirror.Resource, unkno
 	}
 }
 
-// without returns a JSON object, in one line, without a field. An index in the path stands for all
-// elements of its list.
+// without returns a JSON object in one line, without the field at path. An index in the path stands
+// for all elements of its list.
 func without(text []byte, path []string) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()

@@ -12,14 +12,14 @@ import (
 	"meshrelay/internal/visible"
 )
 
-// maxDepth bounds the nesting of a JSON value.
+// maxDepth limits the nesting of a JSON value.
 const maxDepth = 1000
 
 // compactYAML returns one valid JSON value without insignificant space as block-style YAML with two
-// spaces a level, ending in a newline. Fields keep their order.
+// spaces per level and a final newline. Fields keep their order.
 //
-// Every YAML reader takes it for the same value, also under YAML 1.1, where a bare "on" is a
-// boolean. General encoders do not promise that: sigs.k8s.io/yaml writes the key "<<" bare.
+// Every YAML reader decodes the same value, also a reader of YAML 1.1, where a bare "on" is a
+// boolean. General encoders do not guarantee that: sigs.k8s.io/yaml writes the key "<<" bare.
 func compactYAML(data []byte) ([]byte, error) {
 	e := &encoder{in: data}
 	e.out.Grow(2 * len(data))
@@ -30,12 +30,12 @@ func compactYAML(data []byte) ([]byte, error) {
 }
 
 type encoder struct {
-	in  []byte // what follows
+	in  []byte // the rest of the input
 	out bytes.Buffer
 }
 
-// value writes the next value, behind "key:", "-" or nothing. inItem tells that it is "-": a map
-// or list begins on the same line.
+// value writes the next value after "key:", "-" or nothing. inItem means after "-": a map or list
+// begins on the same line.
 func (e *encoder) value(depth int, inItem bool) error {
 	if depth > maxDepth {
 		return fmt.Errorf("JSON: nested deeper than %d", maxDepth)
@@ -43,7 +43,7 @@ func (e *encoder) value(depth int, inItem bool) error {
 	switch c := e.in[0]; c {
 	case '{', '[':
 		if c == '[' && !inItem {
-			depth = max(depth-1, 0) // as kubectl does, a list stands no deeper than its key
+			depth = max(depth-1, 0) // indent a list like its key, as kubectl does
 		}
 		return e.nested(c == '{', depth, inItem)
 	case '"':
@@ -60,7 +60,7 @@ func (e *encoder) value(depth int, inItem bool) error {
 	return nil
 }
 
-// text takes the next string.
+// text reads the next string.
 func (e *encoder) text() (s string, err error) {
 	end, simple := 1, true
 	for ; e.in[end] != '"'; end++ {
@@ -80,7 +80,7 @@ func (e *encoder) text() (s string, err error) {
 	return s, nil
 }
 
-// word takes the next number, boolean or null.
+// word reads the next number, boolean or null.
 func (e *encoder) word() string {
 	end := bytes.IndexAny(e.in, ",]}")
 	if end < 0 {
@@ -129,7 +129,7 @@ func (e *encoder) nested(isMap bool, depth int, inItem bool) error {
 	return nil
 }
 
-// startEntry goes to where an entry of a map or list begins.
+// startEntry writes the line break and indentation before an entry of a map or list.
 func (e *encoder) startEntry(depth int, first, inItem bool) {
 	switch {
 	case first && inItem:
@@ -155,8 +155,8 @@ func (e *encoder) scalar(s string) {
 	e.out.WriteByte('\n')
 }
 
-// yamlNumber returns a JSON number with an exponent in the form that YAML 1.1 demands:
-// 1e3 is a string to it, 1.0e+3 a number.
+// yamlNumber returns a JSON number with an exponent in the form of YAML 1.1, in which 1e3 is a
+// string and 1.0e+3 is a number.
 func yamlNumber(s string) string {
 	mantissa, exponent, ok := strings.Cut(strings.ToLower(s), "e")
 	if !ok {
@@ -171,8 +171,8 @@ func yamlNumber(s string) string {
 	return mantissa + "e" + exponent
 }
 
-// str writes a string: bare where no reader can take it for something else, as a
-// literal block where it has lines, and otherwise in double quotes.
+// str writes a string: bare if every reader decodes it as a string, as a literal block if it has
+// several lines, and otherwise in double quotes.
 func (e *encoder) str(s string, depth int) {
 	text, ends := strings.CutSuffix(s, "\n")
 	if e.out.Len() == 0 || !strings.Contains(s, "\n") || strings.HasSuffix(text, "\n") || !literal.MatchString(text) {
@@ -194,16 +194,16 @@ func (e *encoder) str(s string, depth int) {
 }
 
 var (
-	// plain are words that need no quotes.
+	// plain matches words that need no quotes.
 	plain = regexp.MustCompile(`^[A-Za-z/][-A-Za-z0-9_./]*$`)
-	// notPlain are the words that some reader takes for a boolean, a null or a number, in any
+	// notPlain matches words that some reader decodes as a boolean, a null or a number. It ignores
 	// case.
 	notPlain = regexp.MustCompile(`(?i)^(y|n|yes|no|on|off|true|false|null|inf|infinity|nan|[a-f0-9_.]*e[-0-9_.]*)$`)
-	// plainDomain are names that begin with a digit and are no number or date: they have a
-	// letter that is no digit, sign or exponent in any base.
+	// plainDomain matches names that begin with a digit but are not a number or a date. They have a
+	// letter that is not part of a number in any base.
 	plainDomain = regexp.MustCompile(`^[0-9][-0-9a-z.]*[g-mp-wyz][-0-9a-z.]*$`)
-	// literal are lines of printable ASCII without space at the beginning of the first or
-	// the end of any. The last one is not empty.
+	// literal matches lines of printable ASCII. The first has no leading space, none has trailing
+	// space, and the last one is not empty.
 	literal = regexp.MustCompile(`^[!-~]([ -~]*[!-~])?(\n([ -~]*[!-~])?)*$`)
 )
 
@@ -218,8 +218,8 @@ func inline(s string) string {
 	return quoted(s)
 }
 
-// sure reports whether plain matches, and notPlain does not: it is for most strings, and costs less. A
-// letter behind f is in no number.
+// sure reports whether a string certainly needs no quotes. It is a fast test that covers most strings:
+// no number has a letter after f.
 func sure(s string) bool {
 	switch strings.ToLower(s) {
 	case "y", "n", "yes", "no", "on", "off", "true", "false", "null", "inf", "infinity", "nan":
@@ -238,7 +238,7 @@ func sure(s string) bool {
 	return letter
 }
 
-// quoted writes a string in double quotes, with escapes for what would steer a terminal.
+// quoted returns a string in double quotes. It escapes characters that control a terminal.
 func quoted(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
 		return `"` + s + `"`

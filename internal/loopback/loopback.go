@@ -1,4 +1,4 @@
-// Package loopback tells connections within this host from others. It must not know their rights.
+// Package loopback recognizes connections from this host. It must not decide their rights.
 package loopback
 
 import (
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Is reports whether an address of a connection is of this host. 127.0.0.6, the passthrough of an
-// Istio sidecar, is not: everybody who reaches the pod comes from there.
+// Is reports whether a connection's address is on this host. 127.0.0.6, the passthrough address of an
+// Istio sidecar, does not count: connections from other hosts have it too.
 func Is(addr net.Addr) bool {
 	if addr == nil {
 		return false
@@ -28,6 +28,6 @@ func Host(host string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && a.Unmap().IsLoopback()
 }
 
-// passthrough is InboundPassthroughBindIpv4 of istio. Its counterpart of IPv6, ::6, is no loopback
+// passthrough is InboundPassthroughBindIpv4 of istio. Its IPv6 counterpart, ::6, is not a loopback
 // address.
 var passthrough = netip.AddrFrom4([4]byte{127, 0, 0, 6})

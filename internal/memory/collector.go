@@ -1,6 +1,6 @@
 // Package memory tunes the garbage collector, and reports a lack of memory for more clients.
 //
-// The package must not know the purpose of the memory.
+// The package must not depend on the users of the memory.
 package memory
 
 import (
@@ -16,37 +16,37 @@ import (
 )
 
 const (
-	// Until the upstreams have synced, garbage may be startGarbage bytes less one part in heldPart of
-	// the live heap, within leastPercent and mostPercent of the live heap. A start keeps most of what it
-	// allocates, so that a small heap has next to no garbage. A large heap is collected more often, so
-	// that the garbage of a start does not decide how much memory the process needs.
+	// Until the upstreams have synced, the allowed garbage is startGarbage minus 1/heldPart of the
+	// live heap, but at least leastPercent and at most mostPercent of the live heap. A start keeps most
+	// of its allocations, so a small heap has almost no garbage. A large heap is collected more often,
+	// so that garbage of the start does not determine the peak memory of the process.
 	startGarbage = 96 << 20
 	heldPart     = 8
 	leastPercent = 12
 	mostPercent  = 150
-	// stackGarbage is the garbage that is allowed for each byte of stacks, within startGarbage: a
-	// collection scans all stacks, and hundreds of upstreams have thousands.
+	// stackGarbage is the garbage allowed for each byte of stacks, at most startGarbage: a collection
+	// scans all stacks, and hundreds of upstreams have thousands of goroutines.
 	stackGarbage = 4
-	// runPercent is GOGC after the start. Pushing makes little garbage, so that collections are cheap.
+	// runPercent is GOGC after the start. Pushes allocate little, so collections are rare.
 	runPercent = 50
 	// adjustInterval is the time between two adjustments of GOGC during the start.
 	adjustInterval = 50 * time.Millisecond
-	// A relay is quiet when for quietTime it has not collected, and has allocated less than quietBytes or
-	// one part in quietPart of the live heap: the next collection would come late.
+	// A relay is quiet if during quietTime it has not collected, and has allocated less than quietBytes
+	// or 1/quietPart of the live heap. Its next collection would come late.
 	quietTime  = 2 * time.Second
 	quietBytes = 1 << 20
 	quietPart  = 20
-	// quietAgain is the least time between two collections of a quiet relay. Between them the memory must
-	// grow by one part in growPart and growBytes.
+	// quietAgain is the shortest time between two collections of a quiet relay. Between them, memory
+	// must grow by 1/growPart and by growBytes.
 	quietAgain = 10 * time.Second
 	growPart   = 10
 	growBytes  = 16 << 20
-	// manyStacks is the size of stacks, in bytes, from which a quiet relay collects twice: a collection
-	// at most halves a stack, and pools keep their buffers for one collection.
+	// manyStacks is the size of stacks, in bytes, above which a quiet relay collects twice: one
+	// collection at most halves a stack, and pools keep their buffers for one collection.
 	manyStacks = 16 << 20
 )
 
-// startPercent returns GOGC for a start, by the bytes of the live heap and the stacks.
+// startPercent returns GOGC for a start, from the bytes of the live heap and of the stacks.
 func startPercent(held, stacks uint64) int {
 	held = max(held, 1)
 	most := max(mostPercent, stackGarbage*stacks*100/held)
@@ -54,9 +54,9 @@ func startPercent(held, stacks uint64) int {
 	return int(min(max(garbage*100/held, leastPercent), most)) //nolint:gosec // far less
 }
 
-// Collector sets GOGC and the memory limit of this process. It collects after a start or a storm of
-// clients, when nothing else would start a collection for minutes. The environment variables GOGC and
-// GOMEMLIMIT take precedence.
+// Collector sets GOGC and the memory limit of this process. It collects after a start or after many
+// clients have connected, when the next collection could be minutes away. The environment variables
+// GOGC and GOMEMLIMIT take precedence.
 type Collector struct {
 	log    *slog.Logger
 	tune   bool
@@ -73,14 +73,14 @@ func NewCollector(log *slog.Logger) *Collector {
 	return c
 }
 
-// SetLimit sets the memory limit of the process to 90 % of that of its control group, unless GOMEMLIMIT
-// is set. It returns the limit in bytes, math.MaxInt64 for none.
+// SetLimit sets the memory limit of the process to 90 % of the control group's limit, unless
+// GOMEMLIMIT is set. It returns the limit in bytes, or math.MaxInt64 if there is none.
 func SetLimit() int64 {
 	_, _ = memlimit.Set(memlimit.WithRatio(0.9)) //nolint:errcheck // without a control group there is no limit
 	return debug.SetMemoryLimit(-1)
 }
 
-// Run adjusts GOGC until started is closed, and then collects garbage whenever the relay becomes quiet,
+// Run adjusts GOGC until started is closed. Then it collects garbage whenever the relay becomes quiet,
 // until ctx ends.
 func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	if !c.tune {
@@ -120,7 +120,7 @@ func (c *Collector) Run(ctx context.Context, started <-chan struct{}) error {
 	}
 }
 
-// followStart sets GOGC to startPercent until started is closed, and reports whether ctx still runs.
+// followStart sets GOGC to startPercent until started is closed. It returns false if ctx has ended.
 func followStart(ctx context.Context, started <-chan struct{}) bool {
 	tick := time.NewTicker(adjustInterval)
 	defer tick.Stop()
@@ -145,10 +145,10 @@ func heldBytes() uint64 { return metric("/gc/heap/live:bytes") }
 // stackBytes returns the size of the stacks of goroutines.
 func stackBytes() uint64 { return metric("/memory/classes/heap/stacks:bytes") }
 
-// allocatedBytes returns the bytes that were ever allocated.
+// allocatedBytes returns the total of all allocations since the process began.
 func allocatedBytes() uint64 { return metric("/gc/heap/allocs:bytes") }
 
-// residentBytes returns the memory of the runtime: the resident set without the pages of the program file.
+// residentBytes returns the memory of the Go runtime: the resident set without pages of the program file.
 func residentBytes() uint64 {
 	return metric("/memory/classes/total:bytes") - metric("/memory/classes/heap/released:bytes")
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// readInterval is how long a reading of the memory in use is valid.
+	// readInterval is the time for which a reading of the memory in use is valid.
 	readInterval = 100 * time.Millisecond
-	// collectPause is the least time between two collections for refused clients. It doubles, up to
-	// maxCollectPause, while the memory stays short.
+	// collectPause is the shortest time between two collections for refused clients. It doubles, up to
+	// maxCollectPause, while memory stays short.
 	collectPause    = 5 * time.Second
 	maxCollectPause = time.Minute
 )
@@ -29,7 +29,7 @@ type Guard struct {
 	mu      sync.Mutex // guards the following fields
 	percent int        // of the limit; 0: never
 	until   time.Time  // the end of the verdict
-	verdict error      // of the last reading, nil for enough memory
+	verdict error      // of the last reading; nil: enough memory
 }
 
 // NewGuard returns a Guard that refuses clients above a percentage of the runtime's memory limit.
@@ -44,8 +44,8 @@ func (g *Guard) SetPercent(percent int) {
 	g.percent, g.until = percent, time.Time{}
 }
 
-// Run collects garbage while the Guard refuses clients, until ctx ends. The memory of clients that have
-// disconnected counts as in use until a collection.
+// Run collects garbage while the Guard refuses clients, until ctx ends. Without a collection, memory of
+// disconnected clients would still count as in use.
 func (g *Guard) Run(ctx context.Context) error {
 	pause := collectPause
 	for {
@@ -90,11 +90,11 @@ func (g *Guard) Overloaded() error {
 	}
 	g.until, g.verdict = now.Add(readInterval), nil
 	if inUse, limit, over := g.over(); over {
-		g.verdict = fmt.Errorf("the relay refuses new clients: it uses %d MiB of its memory limit of %d MiB, and accepts new clients below %d %%",
+		g.verdict = fmt.Errorf("the relay refuses new clients: it uses %d MiB of its memory limit of %d MiB, and accepts clients below %d %%",
 			inUse>>20, limit>>20, g.percent)
 		select {
 		case g.short <- struct{}{}:
-		default: // Run has not handled the last one
+		default: // Run has not handled the last signal
 		}
 	}
 	return g.verdict
@@ -102,8 +102,8 @@ func (g *Guard) Overloaded() error {
 
 // InUse returns the memory in use and the runtime's memory limit, in bytes.
 //
-// Garbage and free spans count against the limit, although a collection frees them. The memory in use
-// is therefore what a collection would leave and a tenth of that, but at most what counts.
+// Garbage and free spans count against the limit, although a collection frees them. So the memory in
+// use is 1.1 times the memory left after a collection, but at most the memory that counts.
 func InUse() (inUse, limit uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
@@ -119,5 +119,5 @@ func InUse() (inUse, limit uint64) {
 	return min(counted, left+left/10), uint64(debug.SetMemoryLimit(-1))
 }
 
-// subFloor returns a-b, or 0 when b is larger: the metrics are not read at one instant.
+// subFloor returns a-b, or 0 if b is larger: metrics are not read at the same instant.
 func subFloor(a, b uint64) uint64 { return a - min(a, b) }

@@ -35,7 +35,7 @@ func TestNewClientsAreShedBeforeTheMemoryLimit(t *testing.T) {
 			if (err != nil) != tc.shed {
 				t.Fatal(err)
 			}
-			if name == "at" && !strings.Contains(err.Error(), "900 MiB of its memory limit of 1000 MiB, and accepts new clients below 90 %") {
+			if name == "at" && !strings.Contains(err.Error(), "900 MiB of its memory limit of 1000 MiB, and accepts clients below 90 %") {
 				t.Error(err)
 			}
 		})

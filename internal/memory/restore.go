@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// perStored is the number of bytes of memory that a restore and the first answers need for each byte
-	// on disk, with garbage.
+	// perStored is the memory, in bytes per byte on disk, that a restore and the first answers need. It
+	// includes garbage.
 	perStored = 6
-	// restoreTime bounds how long collections wait for a restore and the first answers to clients, and
-	// answerTime how long for these answers alone.
+	// Collections wait at most restoreTime for a restore and the first answers to clients, and at most
+	// answerTime for these answers alone.
 	restoreTime = 10 * time.Second
 	answerTime  = time.Second
-	// leastHeap is the least live heap to which GOGC applies: with GOGC=100 no collection starts below
-	// this size, as documented in package runtime.
+	// leastHeap is the smallest live heap to which GOGC applies: with GOGC=100, no collection starts
+	// below this size (see package runtime).
 	leastHeap = 4 << 20
 )
 
-// Restores sets the bytes of state that the start reads from disk. Nearly all of what is made of them
-// stays, so that Run lets collections wait for it. It is called before Run.
+// Restores sets the size of the state, in bytes, that the start reads from disk. A restore makes
+// almost no garbage, so Run delays collections until it ends. Call Restores before Run.
 func (c *Collector) Restores(onDisk int64) { c.onDisk = onDisk }
 
 // awaitRestore sets GOGC so high that no collection starts until the state is restored and the first
-// clients have their answers, or until a restore of this size would need less memory than is in use.
+// clients have their answers, or until more memory is in use than a restore of this size needs.
 func (c *Collector) awaitRestore(ctx context.Context, started <-chan struct{}) {
 	room := restoreRoom(c.onDisk, debug.SetMemoryLimit(-1))
 	defer debug.SetGCPercent(mostPercent)
@@ -58,8 +58,8 @@ func restoreRoom(onDisk, limit int64) int64 {
 	return min(min(onDisk, limit/perStored)*perStored, limit/2)
 }
 
-// restorePercent returns the GOGC with which no collection starts before the heap has grown by room bytes
-// since the last one.
+// restorePercent returns the GOGC at which the next collection starts when the heap has grown by room
+// bytes since the last one.
 func restorePercent(room int64, held uint64) int {
 	return int(min(room/(max(int64(min(held, math.MaxInt64)), leastHeap)/100), math.MaxInt32)) //nolint:gosec // bounded
 }

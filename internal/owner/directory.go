@@ -9,11 +9,11 @@ import (
 )
 
 // ErrOthers is the error for a directory or file that other users could have written.
-var ErrOthers = errors.New("other users could have written its content, so it is not used: set a directory that belongs to the relay's user")
+var ErrOthers = errors.New("other users could have written its content, so the relay does not use it: set a directory that belongs to the relay's user")
 
 // ClaimDir returns an error unless only trusted users can write to a directory. If the directory
-// belongs to this user, ClaimDir removes the right to write from others: volumes of Kubernetes give
-// it to a group. It returns a note when the directory belongs to another user who alone can write.
+// belongs to this user, ClaimDir first removes the write permission of others: Kubernetes volumes are
+// writable by a group. It returns a note if the directory belongs to another user, the only writer.
 func ClaimDir(dir string) (note string, err error) {
 	note, open, err := CheckDir(dir)
 	if err == nil && open != 0 && os.Chmod(dir, open&^0o022) != nil {
@@ -50,10 +50,10 @@ func CheckDir(dir string) (note string, open fs.FileMode, err error) {
 	case perm&0o002 != 0 || !ownGroup(gid):
 		return "", 0, fmt.Errorf("others can write to directory %s (%v), which belongs to root: %w", dir, perm, ErrOthers)
 	}
-	return "", 0, nil // the group of a volume, which this process is in
+	return "", 0, nil // this process is in the group of the volume
 }
 
-// checkLink returns an error when a path is a link that an untrusted user has made.
+// checkLink returns an error if a path is a link of an untrusted user.
 func checkLink(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {

@@ -14,7 +14,7 @@ import (
 func Open(path string, flag int, perm fs.FileMode) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, perm)
 	if errors.Is(err, syscall.ELOOP) {
-		return nil, nil, fmt.Errorf("%s is a link, and links are not followed: %w", path, ErrOthers)
+		return nil, nil, fmt.Errorf("%s is a link, and the relay does not follow links here: %w", path, ErrOthers)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -53,14 +53,14 @@ func Replace(path string, write func(f *os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+TempSuffix+"*")
 	if err != nil {
-		return fmt.Errorf("no file can be made in %s: %w", dir, WithoutPath(err))
+		return fmt.Errorf("can not create a file in %s: %w", dir, WithoutPath(err))
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // after the rename there is none
+	defer os.Remove(f.Name()) //nolint:errcheck // after the rename, the file does not exist
 	if err = write(f); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("a new file in %s: %w", dir, WithoutPath(err))
+		return fmt.Errorf("new file in %s: %w", dir, WithoutPath(err))
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
 		return fmt.Errorf("%s: %w", path, WithoutPath(err))
@@ -71,8 +71,8 @@ func Replace(path string, write func(f *os.File) error) (err error) {
 // TempSuffix follows the name of a file in the names of its temporary files.
 const TempSuffix = ".tmp-"
 
-// WithoutPath returns an error without its path. The name of a temporary file is random, and one
-// mistake must always have the same text.
+// WithoutPath returns an error without its path, because the random name of a temporary file would
+// give the same mistake a new text each time.
 func WithoutPath(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
@@ -90,7 +90,7 @@ func SyncDir(dir string) error {
 		return err
 	}
 	defer d.Close()
-	// Some file systems can not sync a directory, and need not.
+	// Some file systems do not support or need syncing a directory.
 	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOTSUP) {
 		return err
 	}

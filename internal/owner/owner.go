@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Trusts reports whether a user is this process's, or root.
+// Trusts reports whether a user is the user of this process, or root.
 func Trusts(uid int) bool { return uid == os.Geteuid() || uid == 0 }
 
 // Of returns the user and the group of a file.
@@ -22,9 +22,9 @@ func Of(info fs.FileInfo) (uid, gid int) {
 	return int(stat.Uid), int(stat.Gid)
 }
 
-// CheckAncestors returns an error when everybody can write to a directory above a path, before or
-// after its links are followed, and could replace the path. Directories with the sticky bit are safe.
-// The rights of groups are ignored: volumes of Kubernetes belong to the group of the pod.
+// CheckAncestors returns an error if everybody can write to a directory above a path, with or without
+// following its links, and so could replace the path. Directories with the sticky bit are safe.
+// CheckAncestors ignores group permissions: Kubernetes volumes belong to the group of the pod.
 func CheckAncestors(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -32,13 +32,13 @@ func CheckAncestors(path string) error {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		real = path // a path that does not exist is no link
+		real = path // a path that does not exist is not a link
 	}
 	for _, path := range []string{path, real} {
 		for at, dir := path, filepath.Dir(path); dir != at; at, dir = dir, filepath.Dir(dir) {
 			info, err := os.Stat(dir)
 			if err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-				return fmt.Errorf("everybody can write to directory %s (%v), which %s is in", dir, info.Mode().Perm(), path)
+				return fmt.Errorf("everybody can write to directory %s (%v), a parent of %s", dir, info.Mode().Perm(), path)
 			}
 		}
 	}

@@ -1,5 +1,5 @@
-// Package text bounds text from outside for errors, reasons and logs. It must not know what the
-// text means.
+// Package text shortens and quotes foreign text for errors, reasons and logs. It must not depend
+// on the meaning of the text.
 package text
 
 import (
@@ -25,7 +25,7 @@ func Shorten(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// Word returns s as one word of a shell, in quotes where it needs them.
+// Word returns s as one word of a shell command, in quotes if needed.
 func Word(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./~:@=,+", r)

@@ -1,7 +1,7 @@
-// Package visible escapes characters that steer a terminal or hide text: control characters, and
-// characters that turn the direction of text or have no width.
+// Package visible escapes characters that control a terminal or hide text: control characters, and
+// characters that change the direction of text or have no width.
 //
-// The package must not know where the text goes.
+// The package must not depend on the reader of the text.
 package visible
 
 import (
@@ -13,13 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// steers reports whether a character needs an escape. New lines and tabs need none: every text
-// has them.
+// steers reports whether a character needs an escape. Newlines and tabs need none.
 func steers(r rune) bool {
 	return r != '\n' && r != '\t' && r >= 0 && (r < ' ' || r >= 0x7f && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp))
 }
 
-// plain reports whether no character can need an escape: nearly always.
+// plain reports whether certainly no character needs an escape. That is the usual case.
 func plain(b []byte) bool {
 	for _, c := range b {
 		if c >= 0x7f || c < ' ' && c != '\n' && c != '\t' {
@@ -29,7 +28,7 @@ func plain(b []byte) bool {
 	return true
 }
 
-// YAML returns a text in double quotes of YAML, with escapes of YAML.
+// YAML returns a text as a double-quoted YAML string.
 func YAML(b []byte) []byte {
 	return replace(b, func(out []byte, r rune) []byte {
 		if r > 0xffff {
@@ -47,7 +46,7 @@ func escape(out []byte, r rune) []byte {
 	return fmt.Appendf(out, `\u%04x`, r)
 }
 
-// replace returns b with escapes. Bytes that are no UTF-8 become \x and two digits.
+// replace returns b with escapes. Bytes that are not UTF-8 become \x and two digits.
 func replace(b []byte, escape func([]byte, rune) []byte) []byte {
 	if plain(b) {
 		return b
@@ -68,12 +67,12 @@ func replace(b []byte, escape func([]byte, rune) []byte) []byte {
 	return out
 }
 
-// Writer writes text with the escapes of JSON, so that JSON stays the same value. A character may
-// come in pieces; Close writes the last one. Any goroutine may call its methods.
+// Writer writes text with JSON escapes, so JSON text keeps its value. Several writes may bring the
+// pieces of one character. Close writes an unfinished one. Any goroutine may call its methods.
 type Writer struct {
 	w io.Writer
 
-	mu   sync.Mutex // guards rest, and the order of what is written
+	mu   sync.Mutex // guards rest and the order of writes
 	rest []byte     // the beginning of a character
 }
 
@@ -105,7 +104,7 @@ func (t *Writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close writes what is left of a character that has not ended.
+// Close writes the bytes of an unfinished character.
 func (t *Writer) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package wire walks the fields of encoded protobuf messages. It knows no message types.
+// Package wire iterates over the fields of encoded protobuf messages of any type.
 //
 //	c := wire.Fields(data)
 //	for c.Next() {
@@ -8,7 +8,7 @@
 //	}
 //	return c.Err()
 //
-// A Cursor allocates nothing, and its slices are parts of the message.
+// A Cursor does not allocate. The slices that it returns share the memory of the message.
 package wire
 
 import (
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Cursor is at one field of an encoded message.
+// Cursor points to one field of an encoded message.
 type Cursor struct {
 	Number protowire.Number
 	Type   protowire.Type
@@ -30,7 +30,7 @@ type Cursor struct {
 // Fields returns a Cursor before the first field of a message.
 func Fields(message []byte) Cursor { return Cursor{message: message} }
 
-// Value returns the content of a length-delimited field, and the encoded value of another.
+// Value returns the content of a length-delimited field, or the encoded value of any other field.
 func (c *Cursor) Value() []byte { return c.message[c.value:c.end:c.end] }
 
 // Field returns the whole field: tag, length and value.
@@ -87,12 +87,12 @@ func (c *Cursor) fail(code int) bool {
 // Err returns the error at which Next stopped, or nil.
 func (c *Cursor) Err() error { return c.err }
 
-// Bytes reports whether the field has that number and is length-delimited.
+// Bytes reports whether the field has the given number and is length-delimited.
 func (c *Cursor) Bytes(number protowire.Number) bool {
 	return c.Number == number && c.Type == protowire.BytesType
 }
 
-// Uint returns the value of a varint or a fixed-width field, 0 of any other.
+// Uint returns the value of a varint or fixed-width field, or 0 for any other field.
 func (c *Cursor) Uint() (v uint64) {
 	switch c.Type {
 	case protowire.VarintType:

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// maxTokens bounds the tokens of a text: the parser needs some 400 bytes for each.
+	// maxTokens limits the tokens of a text: the parser needs about 400 bytes for each.
 	maxTokens = 200_000
-	// maxKeys bounds the keys of a block mapping, or of several together: the parser's time
-	// grows with the square of their number.
+	// maxKeys limits the keys of one or several nested block mappings: the parser's time grows
+	// with the square of their number.
 	maxKeys = 10_000
-	// maxInserted bounds the missing values, as in "a:", times the tokens: the parser moves all
-	// later tokens for each.
+	// maxInserted limits the number of missing values, as in "a:", times the tokens: for each
+	// missing value, the parser moves all later tokens.
 	maxInserted = 2_000_000_000
-	// maxOpen bounds the tags and anchors at the end of a line: the next may nest in each.
+	// maxOpen limits the tags and anchors at the end of a line: each may contain the next one.
 	maxOpen = 1000
 )
 
@@ -33,12 +33,12 @@ func tokenize(text string) (token.Tokens, error) {
 	return tokens, nil
 }
 
-// atMost returns about the largest number of tokens that a text can have: it counts separators.
+// atMost estimates the largest number of tokens in a text from the number of separators.
 func atMost(text string) (n int) {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
 		case '\n', ',', ':':
-			n += 2 // it, if that is a token, and the one before
+			n += 2 // the separator itself, and the token before it
 		case '[', ']', '{', '}', '&', '*', '!':
 			n++
 		case '-', '?':
@@ -53,12 +53,12 @@ func atMost(text string) (n int) {
 // mapping is a block mapping whose keys begin at a column.
 type mapping struct{ column, keys int }
 
-// bracket is an open one. value tells that the present key of a mapping has one.
+// bracket is an open bracket. value is set if the current key of a mapping has a value.
 type bracket struct{ mapping, value bool }
 
 // check refuses tokens for which the parser needs too much time.
 func check(tokens token.Tokens) error {
-	var open []mapping // each within the one before
+	var open []mapping // each is inside the one before
 	var brackets []bracket
 	copied, left, ends := 0, 0, 0
 	key := func(column int) {
@@ -77,8 +77,8 @@ func check(tokens token.Tokens) error {
 		if i+1 < len(tokens) {
 			next = tokens[i+1]
 		}
-		// below reports whether the next token, if any, is on a later line, and at a column
-		// or before it.
+		// below reports whether the next token, if any, is on a later line and not to the right of
+		// column.
 		below := func(column int) bool {
 			return next == nil || next.Position.Line > t.Position.Line && next.Position.Column <= column
 		}
@@ -109,7 +109,7 @@ func check(tokens token.Tokens) error {
 		case token.MappingKeyType:
 			if len(brackets) == 0 {
 				key(t.Position.Column)
-				left++ // it may have no value
+				left++ // the key may have no value
 			}
 		case token.MappingValueType:
 			if len(brackets) > 0 {
@@ -135,17 +135,17 @@ func check(tokens token.Tokens) error {
 	}
 	switch {
 	case copied > maxKeys*maxKeys/2:
-		return fmt.Errorf("it has a mapping of more than %d keys, or several that come to that", maxKeys)
+		return fmt.Errorf("it has a mapping of more than %d keys, or nested mappings with that many together", maxKeys)
 	case left*len(tokens) > maxInserted:
-		return fmt.Errorf("it leaves %d values out, which is too many for its size", left)
+		return fmt.Errorf("it has %d keys without a value, which is too many for its size", left)
 	case ends > maxOpen:
 		return fmt.Errorf("it has more than %d tags and anchors at the end of a line", maxOpen)
 	}
 	return nil
 }
 
-// tooDeep reports whether the nesting exceeds MaxNesting. It counts brackets, and, on a line or
-// between two commas, the marks that may nest the next one (as in "- - - -").
+// tooDeep reports whether the nesting exceeds MaxNesting. It counts brackets, and the marks on a
+// line or between two commas that may contain the next one (as in "- - - -").
 func tooDeep(tokens token.Tokens) bool {
 	brackets, marks, line := 0, 0, 0
 	for _, t := range tokens {

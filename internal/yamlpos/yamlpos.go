@@ -1,4 +1,4 @@
-// Package yamlpos parses YAML within bounds, and finds the lines of values.
+// Package yamlpos parses YAML of limited size and nesting, and finds the lines of values.
 //
 // The package must not know the meaning of the YAML.
 package yamlpos
@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// MaxNesting bounds the nesting of a text. The time to parse one grows with its square.
+	// MaxNesting limits the nesting of a text. The parser's time grows with the square of it.
 	MaxNesting = 1000
 	// textUnit is the number of bytes of a text that count as one value.
 	textUnit = 64
 )
 
-// SyntaxError is the error of a text that is not YAML, or of a value that does not decode.
+// SyntaxError is the error for a text that is not YAML, or for a value that does not decode.
 type SyntaxError struct {
 	Line int // from 1
 	Msg  string
@@ -31,8 +31,8 @@ type SyntaxError struct {
 // Error implements error.
 func (e *SyntaxError) Error() string { return "is not YAML: " + e.Msg }
 
-// Parse returns the documents of a text, without empty ones. It refuses texts that take the
-// parser too long. Errors are sentences without a subject.
+// Parse returns the non-empty documents of a text. It refuses texts that would take the parser too
+// long. Errors are sentences without a subject.
 func Parse(text []byte) ([]ast.Node, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("is not UTF-8 text")
@@ -57,13 +57,13 @@ func Parse(text []byte) ([]ast.Node, error) {
 	return bodies, nil
 }
 
-// ErrorOf returns an error of the YAML library with its line.
+// ErrorOf returns an error of the YAML library as a SyntaxError with its line.
 func ErrorOf(err error) *SyntaxError {
 	var e yaml.Error
 	if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
 		msg := e.GetMessage()
-		if strings.Contains(msg, "character '\t'") { // nobody sees it
-			msg = "the line begins with a tab: YAML takes spaces only"
+		if strings.Contains(msg, "character '\t'") { // a tab in a message is invisible
+			msg = "the line begins with a tab: indent YAML with spaces"
 		}
 		return &SyntaxError{max(e.GetToken().Position.Line, 1), msg}
 	}
@@ -86,8 +86,8 @@ func Line(n ast.Node) int {
 	return 1
 }
 
-// LineAt returns the line of the value at a path of keys and indexes below a node, or of the last
-// step that exists. It does not follow aliases.
+// LineAt returns the line of the value at a path of keys and indexes below a node. If the path does
+// not exist, it returns the line of the last existing step. It does not follow aliases.
 func LineAt(n ast.Node, path ...string) int {
 	line := Line(n)
 	for _, step := range path {
@@ -145,8 +145,8 @@ func Bare(n ast.Node) ast.Node {
 	return n
 }
 
-// Exceeds reports whether a node has more than most values with its aliases written out. Long
-// texts count as several.
+// Exceeds reports whether a node has more than most values, counted after aliases are replaced. A
+// long text counts as several values.
 func Exceeds(n ast.Node, most int) bool {
 	return size(n, most, map[string]int{}) > most
 }

@@ -86,7 +86,7 @@ func TestAliasesCountAsOftenAsTheyAreUsed(t *testing.T) {
 func TestATabIsNamed(t *testing.T) {
 	_, err := Parse([]byte("a:\n\t- b: c\n"))
 	var syntax *SyntaxError
-	if !errors.As(err, &syntax) || syntax.Line != 2 || syntax.Msg != "the line begins with a tab: YAML takes spaces only" {
+	if !errors.As(err, &syntax) || syntax.Line != 2 || syntax.Msg != "the line begins with a tab: indent YAML with spaces" {
 		t.Errorf("%v", err)
 	}
 }

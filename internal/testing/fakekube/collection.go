@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Collection answers a request for the objects of a kind, in one namespace or, for an empty one, in all.
+// Collection answers a request for the objects of a kind, in one namespace, or in all if it is empty.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, version, plural, namespace string) {
 	s.Lock()
 	serves := func() bool { return slices.Contains(s.kinds[group], plural+" "+version) }
@@ -32,7 +32,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, versi
 	case q.Get("watch") == "true" && q.Get("sendInitialEvents") == "true" && noStreams:
 		Fail(w, http.StatusUnprocessableEntity, "Invalid")
 	case q.Get("watch") != "true" && strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;"):
-		Fail(w, http.StatusNotAcceptable, "NotAcceptable") // as a server does: it takes no other form that is named
+		Fail(w, http.StatusNotAcceptable, "NotAcceptable") // as a real server does for any other named form
 	case q.Get("watch") == "true":
 		s.watch(w, r, of, namespace, serves)
 	default:
@@ -44,7 +44,7 @@ func in(o map[string]any, namespace string) bool {
 	return namespace == "" || o["metadata"].(map[string]any)["namespace"] == namespace
 }
 
-// all returns the objects of a collection by name. The caller holds the lock.
+// all returns the objects of a collection, sorted by name. The caller holds the lock.
 func (s *Server) all(of, namespace string) (items []map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(s.Objects[of])) {
 		if o := s.Objects[of][key]; in(o, namespace) {
@@ -54,7 +54,7 @@ func (s *Server) all(of, namespace string) (items []map[string]any) {
 	return items
 }
 
-// tellWhole tells that all objects of a collection are sent. The caller holds the lock.
+// tellWhole calls Sent with all objects of a collection. The caller holds the lock.
 func (s *Server) tellWhole(of string, items []map[string]any) {
 	if s.Sent == nil {
 		return
@@ -66,7 +66,7 @@ func (s *Server) tellWhole(of string, items []map[string]any) {
 	s.Sent(sending)
 }
 
-// list answers a page of a list. All pages have the objects of when the first one was asked for.
+// list answers a page of a list. All pages have the objects that existed at the first request.
 func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string) {
 	s.Lock()
 	defer s.Unlock()
@@ -98,8 +98,8 @@ func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string)
 	write(w, map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(left.version), "continue": next}, "items": items})
 }
 
-// watch answers with the events of a collection until the client leaves, or the server ends it: it does
-// when it does not serve the collection any more.
+// watch answers with the events of a collection until the client leaves or the server ends the watch.
+// The server also ends it when it stops serving the collection.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace string, serves func() bool) {
 	enc := json.NewEncoder(w)
 	send := func(kind string, o any) {
@@ -145,8 +145,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace str
 	}
 }
 
-// sendSince sends the events after a version, and returns the version from which to go on: a watch
-// from one that is not yet waits for it. The caller holds the lock.
+// sendSince sends the events after a version, and returns the version to continue from. A watch from a
+// future version waits for it. The caller holds the lock.
 func (s *Server) sendSince(at int, of, namespace string, send func(kind string, o any)) int {
 	sending := Sending{Of: of}
 	first, _ := slices.BinarySearchFunc(s.Events, at+1, func(e Event, version int) int { return e.Version - version })

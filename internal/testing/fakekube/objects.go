@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Object returns an object with a spec, into which more JSON is merged. It panics where that is none.
+// Object returns an object with a spec, merged with more JSON. It panics if a text is not JSON.
 func Object(namespace, name, spec string, more ...string) map[string]any {
 	o := map[string]any{}
 	merge(o, fmt.Sprintf(`{"metadata":{"namespace":%q,"name":%q,"creationTimestamp":"2024-02-03T04:05:06Z"},"spec":%s}`, namespace, name, spec))

@@ -1,7 +1,7 @@
-// Package fakekube is the API server of a cluster for tests: it answers discovery, lists in pages
-// and as streams, and watches with bookmarks, and misbehaves when told to.
+// Package fakekube is an API server of a cluster for tests. It serves discovery, lists in pages and
+// as streams, and watches with bookmarks. Tests can make it misbehave.
 //
-// The package must not be used outside of tests.
+// The package is for tests only.
 package fakekube
 
 import (
@@ -15,36 +15,36 @@ import (
 	"sync"
 )
 
-// Server is an API server, as an http.Handler. Its methods may be called from any goroutine; fields
-// are changed within Set.
+// Server is an API server and an http.Handler. Any goroutine may call its methods. Change its fields
+// only in Set.
 type Server struct {
 	sync.Mutex // guards all below
 
-	UID string // of kube-system, empty for one that nobody may read
-	// Objects are those of each collection, "group/plural", by "namespace/name".
+	UID string // of the namespace kube-system; empty: nobody may read it
+	// Objects has the objects of each collection, "group/plural", by "namespace/name".
 	Objects map[string]map[string]map[string]any
-	Events  []Event // that watches are sent
+	Events  []Event // for watches
 	Version int     // resourceVersion of the newest event
-	Token   string  // that requests have to show, empty for any
-	// Fault answers a request in place of the server where it returns true. It is called without the lock.
+	Token   string  // that requests must have; empty: any
+	// Fault may answer a request instead of the server: then it returns true. It is called without the lock.
 	Fault func(w http.ResponseWriter, r *http.Request) bool
-	// Sent learns what lists and watches send. It is called with the lock.
+	// Sent is called with each response of a list or watch, with the lock held.
 	Sent func(Sending)
-	// NoStreams has the server refuse streaming lists, as servers of before 1.32 do; Cut ends such
+	// NoStreams makes the server refuse streaming lists, as servers before 1.32 do. Cut ends such
 	// streams in the middle.
 	NoStreams, Cut bool
 	NoAggregation  bool // discovery names groups only, as servers before 1.27 do
-	Page           int  // objects of a page at most, 0 for as many as are asked for
+	Page           int  // limit of objects per page; 0: the limit of the request
 	Silent         bool // watches send nothing, and do not end
-	Stops          int  // of the server: each one more ends the watches as usual
+	Stops          int  // an increment ends all watches normally
 
 	kinds    map[string][]string // plurals with versions, by group
 	kind     map[string]string   // by "group/plural"
 	oldest   int                 // events up to this version are compacted
 	changed  chan struct{}       // closed at each change
 	requests []string            // the newest maxRequests
-	tells    bool                // that a definition has changed
-	lists    map[string]rest     // that are not read to their end, by token
+	tells    bool                // clients may watch definitions
+	lists    map[string]rest     // unfinished lists, by token
 	tokens   int
 }
 
@@ -62,14 +62,14 @@ type Event struct {
 	Object  map[string]any
 }
 
-// Sending is what a response has: some events of a collection, or, where Whole is true, all its objects.
+// Sending is the content of a response: events of a collection, or all its objects if Whole is set.
 type Sending struct {
 	Of     string
 	Whole  bool
 	Events []Event
 }
 
-// rest is what is left of a list.
+// rest is the unread part of a list.
 type rest struct {
 	version int
 	items   []map[string]any
@@ -85,7 +85,7 @@ func New() *Server {
 	return s
 }
 
-// Define has the server serve a kind in some versions, none to serve it no longer.
+// Define makes the server serve a kind in some versions, or stop serving it if there are none.
 func (s *Server) Define(group, kind, plural string, versions ...string) {
 	tells := false
 	s.Set(func() {
@@ -107,7 +107,7 @@ func (s *Server) TellDefinitions() {
 	s.Set(func() { s.tells = true })
 }
 
-// Set changes fields of the server, and has watches look at what has changed.
+// Set changes fields of the server, and wakes the watches.
 func (s *Server) Set(change func()) {
 	s.Lock()
 	defer s.Unlock()
@@ -135,7 +135,7 @@ func (s *Server) Put(of string, o map[string]any) {
 	})
 }
 
-// Remove deletes an object by "namespace/name", if it is there.
+// Remove deletes the object with the key "namespace/name", if it exists.
 func (s *Server) Remove(of, key string) {
 	s.Set(func() {
 		o := s.Objects[of][key]
@@ -148,7 +148,7 @@ func (s *Server) Remove(of, key string) {
 	})
 }
 
-// happened remembers an event. The caller holds the lock.
+// happened records an event. The caller holds the lock.
 func (s *Server) happened(e Event) {
 	if s.Events = append(s.Events, e); len(s.Events) > maxEvents {
 		cut := len(s.Events) / 2
@@ -157,7 +157,7 @@ func (s *Server) happened(e Event) {
 	}
 }
 
-// Compact has the server know no events of before, nor how lists of before go on.
+// Compact makes the server forget all events and unfinished lists.
 func (s *Server) Compact() {
 	s.Set(func() {
 		s.Version++ // a watch from the newest version is refused as well
@@ -166,7 +166,7 @@ func (s *Server) Compact() {
 	})
 }
 
-// Asked returns how many requests have all of some parts.
+// Asked returns the number of requests that contain all parts.
 func (s *Server) Asked(parts ...string) (n int) {
 	s.Lock()
 	defer s.Unlock()

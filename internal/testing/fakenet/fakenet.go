@@ -1,7 +1,7 @@
-// Package fakenet is a network for tests: a TCP proxy on loopback that is slow, stands still, or ends
-// connections when told to, as networks do.
+// Package fakenet is a network for tests: a TCP proxy on loopback that can be slow, stall, or end
+// connections.
 //
-// The package must not be used outside of tests, and knows no protocol above TCP.
+// The package is for tests only.
 package fakenet
 
 import (
@@ -17,9 +17,9 @@ import (
 // Proxy forwards connections to a server. Its methods may be called from any goroutine.
 type Proxy struct {
 	Addr  string        // of the proxy, host:port
-	Pace  *rate.Limiter // of what the server sends, in bytes; nil: none. Set it before the first connection.
-	After atomic.Int64  // that many bytes of the server's go through, and then none
-	Reset atomic.Bool   // connections end then, instead of standing still
+	Pace  *rate.Limiter // of bytes from the server; nil: no limit. Set it before the first connection.
+	After atomic.Int64  // number of bytes from the server to forward before connections stall
+	Reset atomic.Bool   // connections end instead of stalling
 
 	to   string
 	ctx  context.Context
@@ -56,8 +56,8 @@ func Start(t testing.TB, to string) *Proxy {
 	return p
 }
 
-// Freeze makes nothing more go through. What is sent is still acknowledged by the kernel,
-// as it is by that of a server whose process is stopped.
+// Freeze stops forwarding. The kernel still acknowledges data, as for a server whose process is
+// stopped.
 func (p *Proxy) Freeze() { p.After.Store(0) }
 
 // Cut closes all connections.
@@ -82,7 +82,7 @@ func (p *Proxy) drop(c net.Conn) {
 	delete(p.open, c)
 }
 
-// Carry forwards what comes over a connection that somebody else has accepted, until it ends.
+// Carry forwards a connection that the caller has accepted, until it ends.
 func (p *Proxy) Carry(client net.Conn) {
 	p.hold(client)
 	defer p.drop(client)

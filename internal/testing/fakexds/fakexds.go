@@ -1,7 +1,7 @@
-// Package fakexds is an MCP-over-xDS server for tests: it answers as istiod does, tells
-// what it was asked, and misbehaves when told to. It runs on real gRPC over loopback.
+// Package fakexds is an MCP-over-xDS server for tests. It answers like istiod and records
+// requests. Tests can make it misbehave. It uses real gRPC over loopback.
 //
-// The package must not be used outside of tests.
+// The package is for tests only.
 package fakexds
 
 import (
@@ -45,21 +45,21 @@ type Request struct {
 	ErrorWasGiven bool
 }
 
-// Resource is what the server has. Name is the element's name on delta streams.
+// Resource is a resource of the server. Name is the element's name on delta streams.
 type Resource struct {
 	Name, Version string
 	Any           *anypb.Any
 }
 
-// Server is a fake. Its fields may be set before Start; its methods may be called at
-// any time.
+// Server is a fake xDS server. Set its fields before Start. Its methods may be called at any
+// time.
 type Server struct {
-	// Relay makes the server tell that it is a relay; Name and Holds are what else it
-	// tells of itself: its name, and that it holds its clients.
+	// Relay makes the server identify itself as a relay. It then also sends Name, its name, and
+	// Holds, which means that it makes its clients wait.
 	Relay bool
 	Name  string
 	Holds bool
-	// NoDelta and NoSotW make a method unimplemented.
+	// NoDelta and NoSotW make the method return Unimplemented.
 	NoDelta, NoSotW bool
 	// Options are for the gRPC server.
 	Options []grpc.ServerOption
@@ -78,7 +78,7 @@ type Server struct {
 	opened   int
 	nonce    int
 	version  int
-	deaf     chan struct{} // closed: requests are not read any more
+	deaf     chan struct{} // closed: the server does not read requests
 	deafness sync.Once
 }
 
@@ -88,12 +88,12 @@ type session struct {
 	delta   bool
 	send    func(proto.Message) error
 	mu      sync.Mutex
-	sent    map[string]map[string]string // by type: name to version, as the client has it
+	sent    map[string]map[string]string // versions that the client has, by type and name
 	end     chan error
 	ended   sync.Once
 	nodeSet bool
-	// named is, by type, what the client asked for by name last. nonce is that of the last
-	// response to such a type.
+	// named has the names in the client's last request by name, by type. nonce is that of the
+	// last response for such a type.
 	named map[string][]string
 	nonce map[string]string
 }
@@ -121,17 +121,17 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 	return s
 }
 
-// Stop ends the server as a crash would.
+// Stop ends the server at once, like a crash.
 func (s *Server) Stop() { s.grpc.Stop() }
 
-// Set makes the server have these resources of a type, and pushes nothing.
+// Set replaces the resources of a type. It does not push them.
 func (s *Server) Set(typeURL string, resources ...Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.has[typeURL] = resources
 }
 
-// Withhold makes the server not answer requests for a type, or answer them again.
+// Withhold stops answers to requests for a type, or allows them again.
 func (s *Server) Withhold(typeURL string, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,11 +144,10 @@ func (s *Server) withholds(typeURL string) bool {
 	return s.withheld[typeURL]
 }
 
-// StopReading makes the server leave all requests unread that come after the next
-// one of each stream.
+// StopReading makes the server read at most one more request of each stream.
 func (s *Server) StopReading() { s.deafness.Do(func() { close(s.deaf) }) }
 
-// Fail makes every new stream end with err; nil ends that.
+// Fail makes every new stream end with err. With nil, new streams work again.
 func (s *Server) Fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,14 +165,14 @@ func (s *Server) End(err error) {
 
 func (st *session) finish(err error) { st.ended.Do(func() { st.end <- err }) }
 
-// sessions returns the open streams. Nothing is sent under the lock.
+// sessions returns the open streams, so that callers can send without the lock.
 func (s *Server) sessions() []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.streams))
 }
 
-// Push sends a type to every stream: all of it on SotW streams, what differs on delta
+// Push sends a type to every stream: all resources on SotW streams, and the differences on delta
 // streams.
 func (s *Server) Push(typeURL string) {
 	for _, st := range s.sessions() {
@@ -181,28 +180,28 @@ func (s *Server) Push(typeURL string) {
 	}
 }
 
-// Send sends a response, SotW or delta, as it is, nonce included, to every stream.
+// Send sends an unchanged SotW or delta response, with its nonce, to every stream.
 func (s *Server) Send(resp proto.Message) {
 	for _, st := range s.sessions() {
 		st.deliver(resp)
 	}
 }
 
-// Requests returns what came so far.
+// Requests returns the requests so far.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.requests)
 }
 
-// Streams returns the number of streams that were opened so far.
+// Streams returns the number of streams opened so far.
 func (s *Server) Streams() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.opened
 }
 
-// Await waits until a request that matches has come, and returns the first.
+// Await waits for a matching request, and returns the first one.
 func (s *Server) Await(what string, match func(Request) bool) Request {
 	s.t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -218,7 +217,7 @@ func (s *Server) Await(what string, match func(Request) bool) Request {
 		select {
 		case <-changed:
 		case <-deadline:
-			s.t.Fatalf("fakexds: no request came: %s; there were %d requests", what, len(requests))
+			s.t.Fatalf("fakexds: no such request: %s; there were %d requests", what, len(requests))
 		}
 	}
 }
@@ -333,8 +332,8 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 	}
 }
 
-// handle answers as istiod does: the first request of a type, and one with an empty
-// nonce; nothing else.
+// handle answers as istiod does. It answers only the first request of a type, and requests with
+// an empty nonce.
 func (s *Server) handle(st *session, req Request) error {
 	if !st.nodeSet && req.Node.GetId() == "" {
 		return status.Error(codes.InvalidArgument, "missing node information")
@@ -346,7 +345,7 @@ func (s *Server) handle(st *session, req Request) error {
 	}
 	st.mu.Lock()
 	known := st.sent[req.TypeURL] != nil
-	if !known || slices.Contains(req.Names, "*") { // asked for again, everything is sent again
+	if !known || slices.Contains(req.Names, "*") { // a repeated wildcard gets everything again
 		st.sent[req.TypeURL] = maps.Clone(req.Held)
 		if st.sent[req.TypeURL] == nil {
 			st.sent[req.TypeURL] = map[string]string{}
@@ -360,10 +359,10 @@ func (s *Server) handle(st *session, req Request) error {
 	return nil
 }
 
-// handleNames answers a request by name as istiod's SotW does (pilot/pkg/xds/ads.go
-// shouldRespond): the first one and one with an empty nonce with all that is named; a
-// request whose nonce is not the last one's with nothing; and else what is newly named. No
-// names end the subscription.
+// handleNames answers a SotW request by name as istiod does (pilot/pkg/xds/ads.go
+// shouldRespond). The first request, and one with an empty nonce, gets all named resources. A
+// request with an old nonce gets no answer. Any other request gets the newly named resources. A
+// request without names ends the subscription.
 func (s *Server) handleNames(st *session, req Request) {
 	st.mu.Lock()
 	had, last := st.named[req.TypeURL], st.nonce[req.TypeURL]
@@ -389,14 +388,14 @@ func (s *Server) handleNames(st *session, req Request) {
 	}
 }
 
-// names returns what the client asked for by name, nil when it did not.
+// names returns the names that the client asked for, or nil if it did not ask by name.
 func (st *session) names(typeURL string) []string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.named[typeURL]
 }
 
-// PushNames sends what has these names, of what each SotW stream asked for by name.
+// PushNames sends the resources with these names to each SotW stream that asked for them by name.
 func (s *Server) PushNames(typeURL string, names ...string) {
 	for _, st := range s.sessions() {
 		asked := st.names(typeURL)
@@ -419,7 +418,7 @@ func (s *Server) Asked(typeURL, name string) bool {
 	return false
 }
 
-// next returns what the server has of a type, and the nonce and version of the response to it.
+// next returns the resources of a type, and the nonce and version for the response.
 func (s *Server) next(typeURL string) (resources []Resource, nonce, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -428,7 +427,7 @@ func (s *Server) next(typeURL string) (resources []Resource, nonce, version stri
 	return s.has[typeURL], strconv.Itoa(s.nonce), fmt.Sprintf("v%d", s.version)
 }
 
-// answerSotW sends the resources of a type that have these names; all of them when names is nil.
+// answerSotW sends the resources of a type with these names, or all if names is nil.
 func (s *Server) answerSotW(st *session, typeURL string, names []string) {
 	resources, nonce, version := s.next(typeURL)
 	resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: version}
@@ -466,8 +465,7 @@ func (s *Server) answer(st *session, typeURL string) {
 	st.deliver(resp)
 }
 
-// deliver sends a message. That the stream has ended meanwhile is the client's to
-// notice.
+// deliver sends a message. It ignores errors: the client notices if the stream has ended.
 func (st *session) deliver(m proto.Message) {
 	if resp, ok := m.(*discoveryv3.DiscoveryResponse); ok {
 		st.mu.Lock()
@@ -477,7 +475,7 @@ func (st *session) deliver(m proto.Message) {
 	_ = st.send(m)
 }
 
-// MCP returns a resource as istiod's api generator encodes one.
+// MCP returns a resource encoded as by istiod's api generator.
 func MCP(fullName string, body proto.Message, change ...func(*mcp.Resource)) Resource {
 	packed, err := anypb.New(body)
 	if err != nil {
@@ -490,7 +488,7 @@ func MCP(fullName string, body proto.Message, change ...func(*mcp.Resource)) Res
 	return Bare(fullName, m)
 }
 
-// Bare returns a resource that is no MCP one, for example of Envoy's.
+// Bare returns a resource that is not an MCP resource, for example one for Envoy.
 func Bare(name string, m proto.Message) Resource {
 	a, err := anypb.New(m)
 	if err != nil {
@@ -499,7 +497,7 @@ func Bare(name string, m proto.Message) Resource {
 	return Resource{Name: name, Any: a}
 }
 
-// WithVersion returns r with the version that delta streams carry.
+// WithVersion returns r with a version for delta streams.
 func (r Resource) WithVersion(v string) Resource {
 	r.Version = v
 	return r

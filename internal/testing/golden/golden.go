@@ -1,4 +1,4 @@
-// Package golden compares what tests print with files in testdata, and writes these files with -update.
+// Package golden compares test output with files in testdata, and writes these files with -update.
 package golden
 
 import (
@@ -9,10 +9,10 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 )
 
-// Update tells that the test was run with -update.
+// Update is true if the test runs with -update.
 var Update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// Check fails the test unless got is the content of a file. With -update it writes the file.
+// Check fails the test if got differs from the content of a file. With -update it writes the file.
 func Check(t testing.TB, path, got string) {
 	t.Helper()
 	if *Update {
@@ -26,6 +26,6 @@ func Check(t testing.TB, path, got string) {
 		t.Fatalf("%v: write it with: go test . -update", err)
 	}
 	if d := diff.Diff(path, want, "got", []byte(got)); d != nil {
-		t.Errorf("%s\nif this is as it should be, write the file with: go test . -update", d)
+		t.Errorf("%s\nif the change is intended, write the file with: go test . -update", d)
 	}
 }
