@@ -154,6 +154,47 @@ func (a *Aggregate) merge(c *change) {
 	a.index.replace(c.old, c.cur)
 }
 
+func (a *Aggregate) policy(kind Kind) Policy {
+	if p := a.policies[kind]; p != nil {
+		return p
+	}
+	if kind.Singleton() {
+		return First{}
+	}
+	return a.others
+}
+
+// copies returns the copies of a key that accept accepts, in order of priority.
+func (a *Aggregate) copies(k ref, accept func(*Resource) bool) []Copy {
+	var out []Copy
+	for _, p := range a.holders.of(k, a.index.get(k)) {
+		if r := a.holders.copy(k, p); r != nil && accept(r) {
+			out = append(out, Copy{a.holders.sources[p].Name, r})
+		}
+	}
+	return out
+}
+
+// serve returns the resource that clients are served under a key, if they see only the copies that accept
+// accepts. It also returns the Resolution when there are several copies. The caller holds mu.
+func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resolution) {
+	places := a.holders.of(k, a.index.get(k))
+	if len(places) == 0 {
+		return nil, nil
+	}
+	if _, plain := a.policy(k.kind.Value()).(First); plain && len(places) == 1 {
+		if r := a.holders.copy(k, places[0]); r != nil && accept(r) {
+			return r, nil // the usual case, without an allocation
+		}
+		return nil, nil
+	}
+	r := a.resolve(k, accept)
+	if len(r.Copies) < 2 {
+		return r.Served, nil
+	}
+	return r.Served, &r
+}
+
 // deliver calls the handlers for a batch. After a panic of a handler the others still run.
 func (a *Aggregate) deliver(batch []change) {
 	for i := range batch {

@@ -102,6 +102,60 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	return *out, out.err
 }
 
+func (e Received) step(in *Intake, out *Output) {
+	in.begin()
+	in.believe = e.Believe
+	number := in.departures
+	for i := range e.Updates {
+		in.takeUpdate(&e.Updates[i], e.Unsure, &out.Result)
+	}
+	back := false
+	for i := range e.Updates {
+		k, sc := in.scope(e.Updates[i].Scope)
+		in.reportRefused(sc)
+		in.dropUnopened(k)
+		in.settle(k)
+		back = in.freshen(k) || back
+	}
+	if e.Live && in.unswept && (!e.Unsure || !in.hasUnconfirmed()) {
+		// Judge all that is gone together, as for the answer of a new stream.
+		in.startStream(number)
+		in.sweep()
+	}
+	out.Deleted = in.end(in.unsettled() || e.More && in.unswept)
+	if !e.Live || out.Changed+out.Deleted > 0 || !in.told {
+		in.lastUpdate = in.now
+	}
+	in.touch(e.Live, back)
+	out.Clusters = in.discovery.ask()
+}
+
+// takeUpdate applies an update. After a panic it refuses the rest of it.
+func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
+	k, sc := in.scope(u.Scope)
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			out.Unread, sc.torn = true, true
+			out.Refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
+		}
+	}()
+	first := k.unanswered[sc.Name]
+	if !u.Part {
+		delete(k.unanswered, sc.Name)
+		sc.answered = true
+	}
+	if sc.parts == nil {
+		if sc.generation++; sc.generation == unconfirmed {
+			sc.generation++
+		}
+	}
+	if u.Complete {
+		in.replace(k, sc, u, first, unsure, out)
+	} else {
+		in.patch(k, sc, u, out)
+	}
+}
+
 func (in *Intake) note(level slog.Level, message string, args ...any) {
 	in.out.Notes = append(in.out.Notes, Note{level, message, args})
 }
