@@ -83,14 +83,14 @@ func (s *Source) newConverter(kind mirror.Kind) *converter {
 	return &c
 }
 
-// relist has the objects listed anew.
+// relist lists all objects anew. It does not wait.
 func (c *collection) relist() {
 	if c.reflector != nil {
 		c.reflector.Relist()
 	}
 }
 
-// launch begins to follow collections.
+// launch starts the reflectors of collections.
 func (s *Source) launch(ctx context.Context, all []*collection) {
 	for _, c := range all {
 		ctx, cancel := context.WithCancel(ctx)
@@ -148,7 +148,7 @@ func (c *collection) Put(o *object.Object) { c.judge(c.source.ledger.Put(c.entry
 // Delete implements reflector.Sink.
 func (c *collection) Delete(o *object.Object) { c.judge(c.source.ledger.Delete(c.entry, o)) }
 
-// judge logs what the intake has refused, and has the objects listed anew where that is of use.
+// judge logs refused objects, and lists all objects anew where the intake asks for it.
 func (c *collection) judge(results []intake.Result) {
 	for _, result := range results {
 		if err := result.Err(); err != nil {
@@ -203,13 +203,13 @@ func (c *collection) Lost(err error) {
 	}
 }
 
-// failure reports whether a watch has ended with an error that is worth a note.
+// failure reports whether a watch has ended with an error that an operator should see.
 func failure(err error) bool {
 	return err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled)
 }
 
-// broken notes that a stream has ended, or that a request has failed. It reports false where the relay has
-// ended it.
+// broken notes that a stream has ended or that a request has failed: the cluster is verified again. It reports
+// false where the relay itself has ended it.
 func (s *Source) broken(c *collection, err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -221,7 +221,7 @@ func (s *Source) broken(c *collection, err error) bool {
 	return true
 }
 
-// definitions follows the resource definitions. A change of one has discovery follow soon.
+// definitions is the Sink for resource definitions. A change of one requests a discovery.
 type definitions struct{ *collection }
 
 // newDefinitions returns the collection of the resource definitions.

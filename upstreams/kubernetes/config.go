@@ -45,7 +45,7 @@ type Config struct {
 	Found *apiserver.Kubeconfig `yaml:"-"`
 }
 
-// credentials returns what the relay shows the server.
+// credentials returns the credentials of the section.
 func (c *Config) credentials() *apiserver.Credentials {
 	return &apiserver.Credentials{
 		Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec, Account: c.Account, Found: c.Found,

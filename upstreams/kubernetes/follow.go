@@ -14,7 +14,7 @@ import (
 	"meshrelay/upstreams/kubernetes/ledger"
 )
 
-// hurries is how many discoveries follow soon after a definition has changed: discovery lags behind.
+// hurries is the number of early discoveries after a definition has changed: discovery lags behind.
 const hurries = 4
 
 var definitionKind = mirror.Kind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
@@ -30,13 +30,13 @@ var (
 	}
 )
 
-// needed reports whether the upstream is not complete without a kind that the relay may not read.
+// needed reports whether clients wait for a kind even while the relay may not read it.
 func (s *Source) needed(k mirror.Kind) bool {
 	_, input := ingressInputs[k]
 	return s.named[k] || input || k == ledger.Namespaces || k == meshKind
 }
 
-// definitionsChanged has discovery follow soon, and a few times more.
+// definitionsChanged requests a discovery soon, and a few more.
 func (s *Source) definitionsChanged() {
 	s.hurry.Store(hurries)
 	s.discoverSoon()
@@ -60,7 +60,7 @@ func (s *Source) nextDiscovery() time.Duration {
 // errNamespaces is the error of a discovery before the namespaces are known.
 var errNamespaces = errors.New("the namespaces have not been listed yet")
 
-// discover finds out what the server serves, and follows that.
+// discover fetches the kinds that the server serves, and follows them.
 func (s *Source) discover(ctx context.Context) error {
 	connection, err := s.cluster.Verify(ctx)
 	var a *discovery.Answer
@@ -98,7 +98,7 @@ func (s *Source) discover(ctx context.Context) error {
 	return nil
 }
 
-// follow begins to follow what an answer has and is not followed yet, and drops kinds that are gone.
+// follow begins to follow new kinds of an answer, and drops kinds that are gone.
 func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	var fresh []*collection
 	first := s.discovered()
@@ -131,7 +131,7 @@ func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	s.launch(ctx, fresh) // after the ledger knows all entries
 }
 
-// begin replaces the collections of a kind by new ones.
+// begin replaces the collections of a kind by new ones, which launch starts.
 func (s *Source) begin(of discovery.Resource) []*collection {
 	all := s.newCollections(of)
 	s.replace(of.Kind, all)
@@ -170,7 +170,7 @@ func (s *Source) missing(ctx context.Context, k mirror.Kind, now []*collection) 
 	}
 }
 
-// ready reports whether the server has started, as far as it tells.
+// ready reports whether the server is ready. A server that does not tell counts as ready.
 func (s *Source) ready(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, apiserver.ReadTimeout)
 	defer cancel()

@@ -45,9 +45,9 @@ type ingresses struct {
 	// used is the sum of the sizes of inputs, most bounds it, 0 for no bound.
 	used, most int
 
-	named    []string // problems, as problems returned them
+	named    []string // result of problems
 	count    int
-	reviewed bool // they are those of the inputs as they are
+	reviewed bool // named and count are up to date
 }
 
 // input is what is noted of an input.
@@ -86,7 +86,7 @@ func (g *ingresses) Synced(kind mirror.Kind) {
 // ready reports whether all inputs have synced.
 func (g *ingresses) ready() bool { return !g.unsettled && len(g.has) == len(ingressInputs) }
 
-// settle takes over the options that the MeshConfig has.
+// settle sets the options of the MeshConfig.
 func (g *ingresses) settle(o ingress.Options) {
 	g.unsettled, g.reviewed = false, false
 	g.state.SetOptions(o)
@@ -113,7 +113,7 @@ func (g *ingresses) Set(kind mirror.Kind, o *object.Object) error {
 	return err
 }
 
-// forget forgets what is noted of an input that is gone.
+// forget drops the note of an input that is gone.
 func (g *ingresses) forget(kind mirror.Kind, name string) {
 	g.reviewed = false
 	g.used -= g.inputs[kind][name].size
@@ -188,11 +188,11 @@ func (g *ingresses) Leave(namespaces []string) {
 	}
 }
 
-// owes reports whether all outputs are to be returned once more.
+// owes reports whether all outputs have to be told again.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether some input was never decoded. What was
-// made of it before the start, by another build or under other limits, is not gone.
+// lacks reports whether some input was never decoded. Its outputs of before the start, by another build or under
+// other limits, are not gone.
 func (g *ingresses) lacks() bool {
 	for _, inputs := range g.inputs {
 		for _, in := range inputs {
@@ -204,11 +204,11 @@ func (g *ingresses) lacks() bool {
 	return false
 }
 
-// complete returns all outputs as updates of their scopes, and complete ones unless it lacks an input.
+// complete returns all outputs as updates of their scopes. The updates are complete unless an input is lacking.
 func (g *ingresses) complete() []intake.Update {
 	gone := map[mirror.Kind][]string{}
 	lacks := g.lacks()
-	g.relisted = true // unless it comes to its end
+	g.relisted = true // in case of a panic
 	if lacks {
 		for _, c := range g.state.Flush() {
 			if c.Output == nil {
@@ -295,8 +295,7 @@ func resourceOf(upstream string, out *ingress.Output) (r *mirror.Resource, lacks
 	return r, false, err
 }
 
-// problems returns what is not converted, some by name, and how many problems there are. Nobody may
-// change them.
+// problems returns the first problems of the conversion, and how many there are. Nobody may change them.
 func (g *ingresses) problems() (named []string, all int) {
 	if g.reviewed {
 		return g.named, g.count
@@ -321,7 +320,7 @@ func (g *ingresses) problems() (named []string, all int) {
 	return named, all
 }
 
-// detail returns what becomes of the Ingresses.
+// detail returns the status of the conversion.
 func (g *ingresses) detail() *IngressDetail {
 	d := &IngressDetail{}
 	for _, in := range g.inputs[ingressKind] {

@@ -16,11 +16,10 @@ import (
 	"meshrelay/upstreams/kubernetes/ledger"
 )
 
-// modeMesh is the mode of ingress that has the MeshConfig of the cluster tell which Ingresses are
-// converted, and how.
+// modeMesh is the mode of ingress that takes the options of the conversion from the MeshConfig of the cluster.
 const modeMesh = "mesh"
 
-// meshKind is what a MeshConfig is in: a ConfigMap, which is read from time to time.
+// meshKind is the kind of the object that has the MeshConfig. It is read from time to time.
 var (
 	meshKind     = mirror.Kind{Kind: "ConfigMap"}
 	meshResource = discovery.Resource{Kind: meshKind, Version: "v1", Plural: "configmaps", Namespaced: true}

@@ -29,7 +29,7 @@ const (
 	maxDenied = 5
 )
 
-// probe returns a check of the API server: who we are for it, and what we may list and watch there.
+// probe returns the checks of the API server: credentials, and the right to list and watch.
 func probe(u config.Upstream, env upstreams.Env) []doctor.Check {
 	return []doctor.Check{{Name: "kubernetes", Upstream: u.Name, Run: func(ctx context.Context) []doctor.Finding {
 		s := New(u, env)
@@ -58,8 +58,7 @@ func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
 	return append(found, s.permissions(ctx, c, all)...)
 }
 
-// contacted asks for the version of the server, whose answer tells its time. Any answer but one about
-// the credentials will do.
+// contacted requests the version of the server and compares its clock. Any answer but 401 will do.
 func (s *Source) contacted(ctx context.Context, c *apiserver.Conn, now time.Time) (found []doctor.Finding, err error) {
 	resp, err := c.Get(ctx, "/version", nil, apiserver.AcceptJSON)
 	if err == nil {
@@ -74,8 +73,7 @@ func (s *Source) contacted(ctx context.Context, c *apiserver.Conn, now time.Time
 	return append(found, doctor.Good("kubernetes", c.Server(), "the API server answers, and accepts the credentials")), nil
 }
 
-// permissions checks that each kind can be listed and watched, with requests that bring next to
-// nothing.
+// permissions checks that each kind can be listed and watched, with requests for one object each.
 func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discovery.Answer) (found []doctor.Finding) {
 	namespaces := s.section.Namespaces
 	if len(namespaces) == 0 {

@@ -35,8 +35,8 @@ type converter struct {
 	fault   func(*object.Object) // of tests: it panics
 }
 
-// convert sets Made of an object, which then has no content. It makes no resource where the intake holds the
-// content already.
+// convert sets Made of an object and clears its content. It makes no resource where the intake holds that content
+// already.
 func (c *converter) convert(o *object.Object) {
 	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
 	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {

@@ -31,21 +31,20 @@ import (
 
 // pace has the intervals of what a source does by itself.
 type pace struct {
-	// look is how often it looks whether everything follows.
+	// look is how often the source checks whether all collections follow.
 	look time.Duration
-	// discover is how often it asks what the server serves, and soon how long it waits where there
-	// is a reason to.
+	// discover is the time between two discoveries, and soon the time until one that has a reason.
 	discover, soon   time.Duration
 	reread           time.Duration // of the credentials
 	gone             time.Duration // that answers have to lack a kind, or to have a better version
 	verified         time.Duration // that the identity of the cluster counts as known
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
-	// asks is the least time between two requests of a collection, but for the first few.
+	// asks is the least time between two requests of a collection, except for the first few.
 	asks time.Duration
 	// grace is how long a kind may be without a stream before the upstream is out of contact: a
 	// server ends each watch after some minutes.
 	grace time.Duration
-	// forgive is how long lists are asked for in pages after streaming lists were cut off.
+	// forgive is how long lists are requested in pages after streaming lists were cut off.
 	forgive time.Duration
 }
 
@@ -73,7 +72,7 @@ func Kind() upstreams.Kind {
 	}
 }
 
-// Source brings what one API server has.
+// Source reads one API server.
 type Source struct {
 	name       string
 	section    *Config
@@ -89,7 +88,7 @@ type Source struct {
 
 	selection      *ledger.Selection // of namespaces, nil for all
 	ingressOptions *ingress.Options  // nil: Ingresses are not converted
-	// Where the MeshConfig is that tells how they are.
+	// The ConfigMap that has the MeshConfig.
 	meshNamespace, meshName string
 
 	// Only Run, and what it starts, use these.
@@ -107,7 +106,7 @@ type Source struct {
 	limits config.Limits
 }
 
-// New returns a source that has asked nothing yet. It needs no file of its credentials yet.
+// New returns a source that has sent no request and read no credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
@@ -139,7 +138,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	return s
 }
 
-// wants reports whether the rules of the upstream may let a kind in.
+// wants reports whether import.kinds may let a kind in.
 func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named[k] }
 
 // Run implements upstreams.Source.
@@ -181,7 +180,7 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	}
 }
 
-// prepare makes what a run needs.
+// prepare creates the ledger, the cluster and the tracker.
 func (s *Source) prepare(feed upstreams.Feed) {
 	s.feed, s.tracker = feed, discovery.NewTracker(s.pace.gone)
 	var deriver ledger.Deriver

@@ -31,11 +31,11 @@ const (
 	Failing   TargetState = "failing"
 	Denied    TargetState = "denied"
 	Unserved  TargetState = "unserved"
-	// Polled: it can not be followed, and is asked for from time to time instead.
+	// Polled: the kind can not be watched, and is read from time to time instead.
 	Polled TargetState = "polled"
 )
 
-// The things of a source that can be in trouble. The first that is, is shown.
+// The things of a source that can fail. The first failure is shown.
 const (
 	troubleCredentials = iota
 	troubleCluster
@@ -43,11 +43,11 @@ const (
 	troubles
 )
 
-// status is what a source shows.
+// status is the state that a source shows.
 type status struct {
 	collections map[mirror.Kind][]*collection
 	trouble     [troubles]error
-	found       bool // the server has told what it serves
+	found       bool // discovery has succeeded
 	contact     bool
 	ever        bool // in contact
 	entered     upstreams.State
@@ -67,7 +67,7 @@ func newStatus() status {
 	}
 }
 
-// trouble notes what is wrong with a thing, nil for nothing.
+// trouble sets the error of a thing, nil for none.
 func (s *Source) trouble(with int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Source) trouble(with int, err error) {
 	}
 }
 
-// enter notes the state of a collection.
+// enter sets the state of a collection.
 func (s *Source) enter(c *collection, now TargetState, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Source) following(kind mirror.Kind) []*collection {
 	return s.st.collections[kind]
 }
 
-// show makes collections those of a kind.
+// show sets the collections of a kind.
 func (s *Source) show(kind mirror.Kind, all []*collection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *Source) show(kind mirror.Kind, all []*collection) {
 	s.st.collections[kind] = all
 }
 
-// discovered notes that the server has told what it serves, and reports whether it was the first time.
+// discovered notes that discovery has succeeded, and reports whether it was the first time.
 func (s *Source) discovered() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,13 +133,13 @@ func (s *Source) discovered() (first bool) {
 	return first
 }
 
-// readVersion notes the version of the server, which every server tells, unless it does not.
+// readVersion reads the version of the server, for the status.
 func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
 	if err := c.Read(ctx, "/version", apiserver.AcceptJSON, &version); err != nil {
-		return // it matters to nobody
+		return // the status does without it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
 // maxVersion bounds the version of a server, in bytes.
 const maxVersion = 64
 
-// contact notes whether everything follows, and whether it ever did.
+// contact sets whether all collections follow, and whether they ever did.
 func (s *Source) contact(is, ever bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *Source) contact(is, ever bool) {
 	}
 }
 
-// outage returns why the server is out of contact, which it is from now on.
+// outage sets that the server is out of contact, and returns why.
 func (s *Source) outage() intake.Closed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *Source) unusable(a *discovery.Answer) {
 	s.st.unusable = all
 }
 
-// present returns the state of the source, and why. The caller holds mu.
+// present returns the state of the source and the reason. The caller holds mu.
 func (s *Source) present() (upstreams.State, string) {
 	for i, err := range s.st.trouble {
 		switch {
@@ -236,7 +236,7 @@ func (s *Source) present() (upstreams.State, string) {
 	return upstreams.StateConnecting, reason
 }
 
-// cureOf returns what to do about a kind that may not be read.
+// cureOf returns what an operator can do about a kind that the relay may not read.
 func cureOf(kind mirror.Kind) string {
 	_, input := ingressInputs[kind]
 	switch {
@@ -261,7 +261,7 @@ func (s *Source) sorted() (all []*collection) {
 	return all
 }
 
-// describeDerived fills in what is made of other objects.
+// describeDerived sets the fields about namespaces and Ingresses.
 func (s *Source) describeDerived(d *Detail) {
 	if s.selection != nil {
 		d.Namespaces, d.Selected = s.selection.Counts()

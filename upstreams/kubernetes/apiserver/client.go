@@ -1,4 +1,5 @@
-// Package apiserver asks the API server of a cluster: credentials, connections, and which cluster it is.
+// Package apiserver has the connection to the API server of a cluster: credentials, requests, and the identity
+// of the cluster.
 //
 // The package must not know what is read of the server.
 package apiserver
@@ -30,7 +31,7 @@ const (
 	// ReadTimeout bounds how long such an answer may take.
 	ReadTimeout = 15 * time.Second
 	dialTimeout = 30 * time.Second
-	retryMost   = 10 * time.Second // that a server may have us wait
+	retryMost   = 10 * time.Second // longest Retry-After that is obeyed
 	// maxRetired bounds the transports of former credentials whose streams may still run. A stream
 	// lasts ten minutes at most.
 	maxRetired = 16
@@ -39,7 +40,7 @@ const (
 // NewClient returns a client that has read no credentials yet. agent is its User-Agent.
 func NewClient(c *Credentials, agent string) *Client { return &Client{creds: c, agent: agent} }
 
-// Client asks one API server, with the newest credentials. Its methods may be called from any
+// Client sends requests to one API server with the newest credentials. Its methods may be called from any
 // goroutine.
 type Client struct {
 	creds *Credentials
@@ -53,17 +54,16 @@ type Client struct {
 	issued *issued // by the program of the kubeconfig; refresh alone uses it
 }
 
-// Conn is how to ask a server with one set of credentials. It is nil while there are none.
+// Conn sends requests with one set of credentials. It is nil while there are none.
 type Conn struct {
 	access
 	transport *http.Transport
 	http      *http.Client
-	refused   atomic.Bool // the server has not accepted who we are
+	refused   atomic.Bool // the server has answered 401
 }
 
-// Refresh reads the credentials again, and has requests use them from now on. Streams that run go
-// on: a server looks at credentials when a stream begins. It may run a program, and is called by one
-// goroutine at a time.
+// Refresh reads the credentials again. New requests use them; streams that run go on, since a server checks
+// credentials when a stream begins. Refresh may run a program, and is called by one goroutine at a time.
 func (c *Client) Refresh(ctx context.Context) error {
 	next, err := accessOf(c.creds)
 	if err != nil {
@@ -180,7 +180,7 @@ func failureOf(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", text.Abbreviate(strings.TrimSpace(string(body))), 0, true)
 }
 
-// waitFor waits for as long as a server asks, within bounds, or until ctx ends.
+// waitFor waits as long as Retry-After says, within bounds, or until ctx ends.
 func waitFor(ctx context.Context, retryAfter string) {
 	seconds, err := strconv.Atoi(retryAfter)
 	if err != nil || seconds <= 0 {

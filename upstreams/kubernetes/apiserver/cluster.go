@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Cluster verifies that a client asks the server of one cluster. Its methods may be called from any
+// Cluster verifies that a client is connected to one cluster. Its methods may be called from any
 // goroutine.
 type Cluster struct {
 	client *Client
@@ -51,8 +51,8 @@ func NewCluster(c *Client, uid string, hooks Hooks) *Cluster {
 // Broken notes that a stream of the server has ended: the next Verify asks the server.
 func (c *Cluster) Broken() { c.breaks.Add(1) }
 
-// Verify returns a connection to the server of the cluster. It asks the server for the UID of the cluster
-// where that may have changed.
+// Verify returns a connection to the server of the cluster. It requests the UID of the cluster when that may
+// have changed.
 func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

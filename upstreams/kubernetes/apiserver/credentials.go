@@ -33,7 +33,7 @@ const maxCredentials = 1 << 20
 // accountPath is where a pod has its service account.
 const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Credentials name what the relay shows an API server: a kubeconfig file, the service account of its pod, or a
+// Credentials name the source of the credentials for an API server: a kubeconfig file, the service account of its pod, or a
 // kubeconfig that was found.
 type Credentials struct {
 	Kubeconfig string
@@ -61,14 +61,14 @@ func (c *Credentials) Check() error {
 	return err
 }
 
-// access is how to reach a server and show who we are: all of it that is in files.
+// access is the address of a server and the credentials for it, read from files.
 type access struct {
 	config  *rest.Config
 	digest  xxh3.Uint128    // of the files, and of what a program has issued
 	program *api.ExecConfig // that issues the credential, nil for none
 }
 
-// accessOf reads how to reach the server of a section.
+// accessOf reads an access.
 func accessOf(c *Credentials) (access, error) {
 	h := xxh3.New()
 	cfg, err := restConfig(c, h)
@@ -166,7 +166,7 @@ func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// inCluster returns how a pod reaches the API server of its cluster, with the service account in a
+// inCluster returns the config by which a pod reaches the API server of its cluster, with the service account in a
 // directory. rest.InClusterConfig would do without a CA that it can not read.
 func inCluster(account string) (*rest.Config, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
@@ -187,8 +187,8 @@ func contextOf(file *api.Config, c *Credentials) string {
 	return file.CurrentContext
 }
 
-// refuse returns what a relay does not do for a kubeconfig: run programs that nobody has allowed,
-// talk to servers that it can not verify, or send a secret in the clear.
+// refuse returns an error for a kubeconfig that needs what a relay does not do: run programs that are not
+// allowed, talk to servers that it can not verify, or send a secret in the clear.
 func refuse(file *api.Config, c *Credentials) error {
 	name := contextOf(file, c)
 	context := file.Contexts[name]

@@ -25,7 +25,7 @@ type Trust struct {
 // Kubeconfig is the kubeconfig of a found cluster: another one may take its place at any time, and is
 // used for new requests within ten seconds. Its methods may be called from any goroutine.
 type Kubeconfig struct {
-	// box has what is known, and nothing while somebody uses it. Configs are compared as a whole,
+	// box has the credentials, and is empty while somebody uses them. Configs are compared as a whole,
 	// and two channels are equal only when they are the same.
 	box chan credentials
 }
@@ -50,7 +50,7 @@ func (a *Kubeconfig) Set(text []byte, trust Trust) {
 	a.box <- credentials{text: text, trust: trust}
 }
 
-// Miss tells why there is no kubeconfig. It has no effect on a Kubeconfig that has one.
+// Miss sets the reason why there is no kubeconfig. It has no effect on a Kubeconfig that has one.
 func (a *Kubeconfig) Miss(reason string) {
 	now := <-a.box
 	now.reason = reason
@@ -109,8 +109,8 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 	return clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, nil, nil).ClientConfig()
 }
 
-// refuseFound returns what a relay does not do for a kubeconfig that somebody else may have written:
-// read files of its own host, or send its credentials through a proxy of their choice.
+// refuseFound returns an error for a found kubeconfig that makes the relay read files of its own host, or send
+// its credentials through a proxy: somebody else may have written it.
 func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
 	var paths []string
 	for name, path := range map[string]string{

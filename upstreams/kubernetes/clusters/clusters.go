@@ -56,7 +56,7 @@ type part struct {
 	readAt   time.Time        // the last time that it could be read
 	entries  []registry.Entry // of that time, unless it is read in another way now
 	stop     func()           // nil while no reader runs
-	// reading counts readers: what a former one tells does not count.
+	// reading numbers the readers: answers of former readers are ignored.
 	reading int
 }
 
@@ -182,7 +182,7 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	signal(f.wake)
 }
 
-// tellEnd logs what becomes of the clusters of a part that the config has no more.
+// tellEnd logs the end of the clusters of a part that the config does not have any more.
 func (f *Finder) tellEnd(gone *part) {
 	now := map[string]string{} // the part that follows a cluster, by its ID
 	for _, p := range f.parts {
@@ -199,7 +199,7 @@ func (f *Finder) tellEnd(gone *part) {
 	}
 }
 
-// step takes the registry of a part over an event. The caller holds mu.
+// step gives an event to the registry of a part. The caller holds mu.
 func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	out, err := p.registry.Step(time.Now(), e)
 	for _, n := range out.Notes {
@@ -225,7 +225,7 @@ func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	return out, err
 }
 
-// told takes over what a reader tells.
+// told takes the entries, or the error, of a reader.
 func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -304,7 +304,7 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn does what is due, and returns the time until the next turn.
+// turn runs what is due, and returns the pause until the next turn.
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
@@ -335,8 +335,8 @@ func (f *Finder) turn() time.Duration {
 	return wait
 }
 
-// Once reads every part of a config one time, and returns the upstreams of what is found. It is for
-// commands that run no relay.
+// Once reads every part of a config once, and returns the upstreams of the found clusters. It is for commands
+// that run no relay.
 func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
 	f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
 	f.Adopt(cfg)

@@ -22,7 +22,7 @@ const (
 	maxMemory = 8 << 20
 )
 
-// kept is what is kept of a part.
+// kept is what the file has of a part.
 type kept struct {
 	Name     string             `json:"name"`
 	Source   string             `json:"source"`
@@ -38,7 +38,7 @@ type memory struct {
 	unread atomic.Bool
 }
 
-// load returns what is kept, nothing after an error.
+// load returns the content of the file, nothing after an error.
 func (m *memory) load() (all []kept, err error) {
 	if m.dir == "" {
 		return nil, nil
@@ -74,7 +74,7 @@ func (m *memory) load() (all []kept, err error) {
 // textOf returns the content of the file.
 func textOf(all []kept) ([]byte, error) { return json.MarshalIndent(all, "", "  ") }
 
-// save keeps what differs from the last time.
+// save writes the file if its content has changed.
 func (m *memory) save(all []kept) error {
 	if m.dir == "" {
 		return nil
@@ -95,11 +95,11 @@ func (m *memory) save(all []kept) error {
 	return nil
 }
 
-// unknown is the content of a file of which nobody knows what was in it. It can not be read, so that a
-// relay that is restored with it forgets nothing.
+// unknown is the content of a file whose former content is not known. It can not be decoded, so that a relay
+// that is restored with it forgets nothing.
 const unknown = "it is not known which clusters there were"
 
-// present returns what there is to keep, and whether all of it was read since the start. The caller
+// present returns what is to be written, and whether all parts were read since the start. The caller
 // holds mu.
 func (f *Finder) present() (all []kept, known bool) {
 	known = true

@@ -29,8 +29,7 @@ func policyOf(cfg *config.Config, i int, others map[string]registry.Other) regis
 	return p
 }
 
-// share adds the clusters of a part to those that others may not follow. Of two with one name the
-// first stays.
+// share adds the clusters of a part to those that others may not follow. Of two with one name the first counts.
 func share(others map[string]registry.Other, name string, clusters []registry.Cluster) {
 	for _, c := range clusters {
 		if _, is := others[c.Name]; !is {
@@ -39,18 +38,18 @@ func share(others map[string]registry.Other, name string, clusters []registry.Cl
 	}
 }
 
-// set is the parts of a config, in its order. Whoever has it guards it.
+// set has the parts of a config, in its order. The caller guards it.
 type set struct {
 	cfg   *config.Config
 	parts []*part
-	// take takes the registry of a part over an event.
+	// take gives an event to the registry of a part.
 	take func(*part, registry.Event) registry.Output
 	// before are the IDs of clusters that were followed with the config before.
 	before map[string]bool
 }
 
-// next returns the parts that another config has, each with a copy of what it goes on with. What a part
-// follows no more is, in the same step, that of the first part that has found it. The caller holds mu.
+// next returns the parts of another config, each with a copy of its registry. A cluster that a part does not
+// follow any more goes, in the same step, to the first part that has found it. The caller holds mu.
 func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) registry.Output) set {
 	s := set{cfg: cfg, take: take, before: f.followed()}
 	formers := f.formers(cfg)
@@ -98,8 +97,8 @@ func (s *set) others(but *part) map[string]registry.Other {
 	return all
 }
 
-// policies tells each part what it has to know of the others. A cluster that a part has no more is, in
-// the same step, that of the first part that has found it.
+// policies tells each part which clusters the others follow. A cluster that a part does not follow any more
+// goes, in the same step, to the first part that has found it.
 func (s *set) policies() {
 	for range 2 { // what a part has no more after the first time, one before it may take
 		for i, p := range s.parts {
@@ -114,9 +113,8 @@ func (s *set) policies() {
 // answered reports whether the place of a part was read since the start, or could not be.
 func (p *part) answered() bool { return !p.readAt.IsZero() || p.registry.Failure() != "" }
 
-// list has the registry of a part take over its entries. Those that are new wait until each part
-// before it has answered: which part a new cluster comes to is for the config to tell, and not for the
-// speed of hubs.
+// list gives the entries of a part to its registry. New entries wait until each part before it has
+// answered: the order in the config decides which part gets a new cluster, not the speed of the hubs.
 func (s *set) list(p *part) registry.Output {
 	entries := fitting(p, p.entries)
 	before := s.parts[:slices.Index(s.parts, p)]

@@ -25,7 +25,7 @@ type Status struct {
 	// are not.
 	Clusters []ClusterStatus    `json:"clusters"`
 	Refused  []registry.Refused `json:"refused,omitempty"`
-	// RefusedTotal counts all of those, also where Refused has the first only.
+	// RefusedTotal counts all of those; Refused has the first only.
 	RefusedTotal int `json:"refusedTotal,omitempty"`
 }
 
@@ -115,7 +115,7 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Mark notes in the status of upstreams how they were found.
+// Mark sets in the status of upstreams how they were found.
 func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
 	found := map[string]*upstreams.FoundStatus{}
 	for _, st := range f.Status() {
@@ -136,7 +136,7 @@ func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
 // maxProblems bounds the problems that are listed of one part.
 const maxProblems = 10
 
-// Problems returns what is wrong, and what to do about it, a line each.
+// Problems returns the problems with their cures, one a line.
 func (f *Finder) Problems() (lines []string) {
 	for _, st := range f.Status() {
 		var own []string

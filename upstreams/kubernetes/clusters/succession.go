@@ -8,8 +8,8 @@ import (
 	"meshrelay/config"
 )
 
-// sourceOf tells where the clusters of a part are found: parts with the same source are the same,
-// whatever their names are. Which of the objects there count may be another rule for the same part.
+// sourceOf returns where the clusters of a part are found. Parts with one source are the same part, also under
+// another name or with another selector.
 func sourceOf(c config.Clusters) string {
 	hub := func(kind, kubeconfig, context string, inCluster bool, namespace string) string {
 		if inCluster {
@@ -26,13 +26,13 @@ func sourceOf(c config.Clusters) string {
 	return "directory " + strconv.Quote(c.Directory.Path)
 }
 
-// former is what a part of another config goes on with: nothing, where it is new.
+// former is the state of a part before a reload, nothing for a new part.
 type former struct {
 	kept
 	part *part // nil: it is from the disk
 }
 
-// formers returns what each part of a config goes on with. The caller holds mu.
+// formers returns the former state of each part of a config. The caller holds mu.
 func (f *Finder) formers(cfg *config.Config) []former {
 	var all []former
 	for _, p := range f.parts {
@@ -44,8 +44,8 @@ func (f *Finder) formers(cfg *config.Config) []former {
 	return succeed(all, cfg.Clusters)
 }
 
-// succeed returns which of all each part goes on with: that of its name and source, else of its
-// source, else of its name. Nobody goes on with what somebody else does.
+// succeed returns the former state of each part: that of the part with its name and source, else with its
+// source, else with its name. No two parts have the same former part.
 func succeed(all []former, parts []config.Clusters) []former {
 	out, done := make([]former, len(parts)), make([]bool, len(parts))
 	for _, same := range []func(former, config.Clusters) bool{

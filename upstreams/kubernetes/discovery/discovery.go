@@ -17,16 +17,16 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
-// errTooOld is the error of a server that does not know aggregated discovery.
+// errTooOld is the error of a server without aggregated discovery.
 var errTooOld = errors.New("the API server is older than Kubernetes 1.27, which the relay needs: upgrade the cluster")
 
-// acceptDiscovery asks for all groups in one answer. A server before Kubernetes 1.27 answers with their
-// names only.
+// acceptDiscovery requests all groups in one answer. A server before Kubernetes 1.27 answers with their names
+// only.
 const acceptDiscovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," +
 	"application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
 
-// definitions is the group of the resource definitions. Where it is missing, the server has not
-// told all, or has no definitions: nothing is gone then.
+// definitions is the group of the resource definitions. An answer without it is not complete: nothing is gone
+// then.
 const definitions = "apiextensions.k8s.io"
 
 // Resource is a kind as a server serves it.
@@ -50,7 +50,7 @@ func (r Resource) Path(namespace string) string {
 	return p + "/" + r.Plural
 }
 
-// Answer is what a server serves of the kinds that are asked for.
+// Answer has the served versions of the kinds that were asked for.
 type Answer struct {
 	Kinds map[mirror.Kind][]Resource // in the order of the server
 	// unsure has the groups whose contents in the answer may be old, and none where it is
@@ -60,7 +60,7 @@ type Answer struct {
 	complete bool
 }
 
-// Lacks reports whether the server tells that it does not serve a kind.
+// Lacks reports whether the answer says for sure that a kind is not served.
 func (a *Answer) Lacks(kind mirror.Kind) bool {
 	return a.complete && !a.unsure[kind.Group] && len(a.Kinds[kind]) == 0
 }
@@ -112,7 +112,7 @@ type (
 	}
 )
 
-// Fetch asks a server which of some kinds it serves.
+// Fetch reads from a server which of some kinds it serves.
 func Fetch(ctx context.Context, c *apiserver.Conn, wanted []mirror.Kind) (*Answer, error) {
 	var list struct {
 		Items  []groupDiscovery  `json:"items"`

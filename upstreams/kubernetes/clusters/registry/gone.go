@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// judge decides what becomes of clusters that are gone, of all that were known before.
+// judge decides whether clusters that are gone become orphaned or held. known is the number of clusters before.
 func (r *Registry) judge(gone []*Cluster, known int) {
 	var counted []*Cluster
 	for _, c := range gone {

@@ -107,7 +107,7 @@ type (
 	Release struct{}
 	// Remove removes a cluster without a kubeconfig.
 	Remove struct{ ID string }
-	// Tick is the passing of time.
+	// Tick comes at the time of Output.Wake, or at any other.
 	Tick struct{}
 )
 
@@ -115,9 +115,9 @@ type (
 type Output struct {
 	// Set: other clusters are followed than before, or in another order.
 	Set bool
-	// Changed: there is something to keep, or to show. It is true where Set is.
+	// Changed: the file or the status has to be written anew. It is true where Set is.
 	Changed bool
-	// Released counts the clusters that are held no longer.
+	// Released counts the clusters that are not held any more.
 	Released int
 	// Wake is when the next Tick is due, zero for never.
 	Wake  time.Time
@@ -142,7 +142,7 @@ func (e notPossible) Error() string { return string(e) }
 // Is makes it an ErrNotPossible.
 func (notPossible) Is(target error) bool { return target == ErrNotPossible }
 
-// Registry knows the clusters that are followed.
+// Registry has the followed clusters of one part of the config.
 type Registry struct {
 	policy     Policy
 	clusters   map[string]*Cluster
@@ -163,7 +163,7 @@ func New(p Policy) *Registry {
 	return &Registry{policy: p, clusters: map[string]*Cluster{}}
 }
 
-// Copy returns a Registry that goes its own way from here.
+// Copy returns a copy, which later steps of the registry do not change.
 func (r *Registry) Copy() *Registry {
 	own := *r
 	own.clusters, own.refused = make(map[string]*Cluster, len(r.clusters)), slices.Clone(r.refused)
@@ -174,7 +174,7 @@ func (r *Registry) Copy() *Registry {
 	return &own
 }
 
-// Step takes the registry over an event. The error is ErrNotPossible, of an order.
+// Step applies an event. An order that can not be carried out returns ErrNotPossible.
 func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	r.now, r.out = now, Output{}
 	before := r.order()
@@ -216,7 +216,7 @@ func (r *Registry) Clusters() (all []Cluster) {
 	return all
 }
 
-// maxRefused bounds the entries that are told of one by one.
+// maxRefused bounds the refused entries that are listed.
 const maxRefused = 500
 
 // Refused returns the first entries that are not followed, and how many there are.
@@ -238,13 +238,13 @@ func (r *Registry) note(level slog.Level, message string, args ...any) {
 	r.out.Notes = append(r.out.Notes, Note{level, message, args})
 }
 
-// drop ends a cluster.
+// drop removes a cluster.
 func (r *Registry) drop(c *Cluster, why string) {
 	delete(r.clusters, c.ID)
 	r.note(slog.LevelWarn, "cluster removed", "cluster", c.ID, "reason", why)
 }
 
-// obey drops clusters that the policy rules out.
+// obey drops the clusters that the policy does not allow.
 func (r *Registry) obey() {
 	for _, id := range r.order() {
 		if c := r.clusters[id]; slices.Contains(r.policy.Ignore, id) {
@@ -255,7 +255,7 @@ func (r *Registry) obey() {
 	}
 }
 
-// taken returns why the name or the ID of a cluster can not be used.
+// taken returns why the name or the ID of a cluster can not be used, empty if it can.
 func (r *Registry) taken(id, name string) string {
 	if who := r.policy.IDs[id]; who != "" {
 		return fmt.Sprintf("%s is the API server of that cluster already", who)
@@ -278,7 +278,7 @@ func (r *Registry) elsewhere(id, name string) string {
 	}
 }
 
-// listed takes over all entries that there are.
+// listed takes all entries.
 func (r *Registry) listed(entries []Entry) {
 	if r.failure != "" {
 		r.note(slog.LevelInfo, "clusters can be read again")
@@ -327,7 +327,7 @@ func (r *Registry) listed(entries []Entry) {
 	r.tell(former)
 }
 
-// choose returns which of several entries of one cluster counts: the one that did before, else the
+// choose returns the entry that counts of several entries of one cluster: the one that counted before, else the
 // first that can be used.
 func (r *Registry) choose(id string, all []Entry) int {
 	if c := r.clusters[id]; c != nil {
@@ -344,7 +344,7 @@ func (r *Registry) refuse(e Entry, why string) {
 	}
 }
 
-// tell logs entries that were not refused before.
+// tell logs newly refused entries.
 func (r *Registry) tell(former []Refused) {
 	r.out.Changed = r.out.Changed || !slices.Equal(former, r.refused)
 	for _, one := range r.refused {
@@ -354,7 +354,7 @@ func (r *Registry) tell(former []Refused) {
 	}
 }
 
-// again updates a known cluster by its entry.
+// again updates a known cluster from its entry.
 func (r *Registry) again(c *Cluster, e Entry) {
 	before := *c
 	if c.State != Found {
@@ -433,7 +433,7 @@ func NameOf(id string) string {
 	return strings.TrimRight(name[:min(len(name), maxName)], "-")
 }
 
-// Valid reports whether a cluster that was read from disk is a possible one.
+// Valid reports whether a cluster that was read from disk is well-formed.
 func (c Cluster) Valid() bool {
 	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains([]State{Found, Orphaned, Held}, c.State)
 }
