@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -81,16 +77,6 @@ func Parse(fields map[string]any, source string) (*mirror.Resource, error) {
 		return nil, err
 	}
 	return resourceOf(spec, body)
-}
-
-// resourceOf returns the resource of a Spec with a body.
-func resourceOf(spec mirror.Spec, body proto.Message) (*mirror.Resource, error) {
-	// Deterministic, because the version is a hash of the bytes.
-	spec.Body = &anypb.Any{}
-	if err := anypb.MarshalFrom(spec.Body, body, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return nil, &FieldError{[]string{"spec"}, err}
-	}
-	return mirror.New(spec)
 }
 
 func lookup(apiVersion, kind string) (*mirror.KindInfo, error) {
@@ -209,11 +195,6 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 	return s, nil
 }
 
-// protoPrefix matches the beginning of a protojson error and its column. protojson adds no-break
-// spaces at random, so that programs do not rely on its texts. An error without a column is about
-// the whole spec.
-var protoPrefix = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
-
 // bodyOf decodes the spec strictly.
 func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error) {
 	path := []string{"spec"}
@@ -234,37 +215,4 @@ func bodyOf(fields map[string]any, info *mirror.KindInfo) (proto.Message, error)
 		return nil, err
 	}
 	return body, nil
-}
-
-// errUnknownField is the error for a field that a body does not have.
-var errUnknownField = errors.New("unknown field: check its spelling and indentation")
-
-// decodeSpec strictly decodes the JSON of a spec, which is one line. Its errors are FieldErrors.
-func decodeSpec(encoded []byte, body proto.Message) error {
-	err := protojson.Unmarshal(encoded, body)
-	if err != nil && strings.Contains(err.Error(), string(durationName)) {
-		if plain, changed := plainDurations(encoded, body.ProtoReflect().Descriptor()); changed {
-			proto.Reset(body)
-			encoded, err = plain, protojson.Unmarshal(plain, body)
-		}
-	}
-	if err == nil {
-		return nil
-	}
-	path := []string{"spec"}
-	msg := err.Error()
-	if m := protoPrefix.FindStringSubmatch(msg); m != nil {
-		msg = msg[len(m[0]):]
-		if column, err := strconv.Atoi(m[3]); err == nil {
-			// The column is in the JSON, which the user has not written: use its path instead.
-			path = append(path, pathAt(encoded, column)...)
-		}
-	}
-	switch {
-	case strings.HasPrefix(msg, `unknown field "`):
-		return &FieldError{path, errUnknownField}
-	case strings.HasPrefix(msg, "unexpected token "):
-		msg = "wrong type: " + msg
-	}
-	return &FieldError{path, errors.New(msg)}
 }
