@@ -1,11 +1,11 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
-	"runtime"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -19,67 +19,65 @@ import (
 	"meshrelay/events"
 )
 
-// serve takes a stream in, or returns why not. It does not return for one that is in, because gRPC ends a
-// stream whose handler returns, and a handler that waits costs 5 KB: it ends its goroutine instead. The
-// stream goes on until its context ends (conn.end, the client, the connection).
+// serve waits until a stream ends, and returns its status. gRPC cancels the stream's context when it returns.
+// That ends the goroutines that receive and send.
 func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
-	c, err := s.enter(stream, protocol, l)
-	if err != nil {
-		s.account(stream, err)
-		return err
+	p, ok := peer.FromContext(stream.Context())
+	if !ok {
+		return status.Error(codes.Internal, "stream has no peer")
 	}
-	c.open()
-	s.streams.Add(1)
-	context.AfterFunc(stream.Context(), func() {
-		defer s.streams.Done()
-		s.account(stream, s.leave(c))
-	})
-	runtime.Goexit()
-	return nil
+	s.metrics.streams.WithLabelValues(protocol).Inc()
+	c := newConn(s, stream, protocol, l, p)
+	s.streams.Go(c.run)
+	return c.wait()
+}
+
+// run admits the stream, and handles requests until the stream ends. It has a goroutine of its own, so that
+// the stack of gRPC's, which only waits, stays small.
+func (c *conn) run() {
+	err := c.server.enter(c)
+	if err != nil {
+		c.end(err)
+	} else {
+		err = c.server.leave(c, c.receive())
+	}
+	c.server.account(c, err)
 }
 
 // account counts and logs how a stream has ended.
-func (s *Server) account(stream grpc.ServerStream, err error) {
+func (s *Server) account(c *conn, err error) {
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
 	}
 	var r *refusal.Error
 	if errors.As(err, &r) {
-		p, _ := peer.FromContext(stream.Context()) // else it is another error
-		s.refuse(s.log, "client refused", p.Addr, r.Reason, err)
+		s.refuse(s.log, "client refused", c.peer.Addr, r.Reason, err)
 	}
 }
 
 // enter takes a stream in, or returns why not. The caller calls leave.
-func (s *Server) enter(stream grpc.ServerStream, protocol string, l *Listener) (c *conn, err error) {
-	s.metrics.streams.WithLabelValues(protocol).Inc()
-	ctx := stream.Context()
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil, status.Error(codes.Internal, "stream has no peer")
-	}
-	from := meterOf(p).claim()
+func (s *Server) enter(c *conn) (err error) {
 	open := s.open.Add(1)
 	overload := s.overloaded()
-	use, own, fits := s.peers.enter(l.TLS.peerKey(p), s.limits.Load(), overload != nil)
+	use, own, fits := s.peers.enter(c.listener.TLS.peerKey(c.peer), s.limits.Load(), overload != nil)
+	c.use = use
 	if overload != nil && !fits {
 		err = refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
 	} else {
-		err = s.admit(ctx, open, use, own)
+		err = s.admit(c.ctx, open, use, own)
 	}
 	if err != nil {
 		s.forget(use)
-		return nil, err
+		return err
 	}
-	c = newConn(s, stream, protocol, l, p, use, from)
 	s.add(c)
 	if err := c.greet(); err != nil {
 		s.remove(c)
 		s.forget(use)
-		return nil, err
+		return err
 	}
-	s.metrics.clients.WithLabelValues(protocol).Inc()
-	return c, nil
+	s.metrics.clients.WithLabelValues(c.protocol).Inc()
+	return nil
 }
 
 // greet begins a stream that is among the connections: from now on it is told what ends it.
@@ -93,9 +91,13 @@ func (c *conn) greet() error {
 	return c.stream.SendHeader(c.server.headers())
 }
 
-// leave ends what was kept for a stream that has ended, and returns why it has.
-func (s *Server) leave(c *conn) error {
-	err := c.ended()
+// leave frees what the server keeps of a stream that has ended. It returns why the stream has ended: refused
+// if a request was refused, else the cause.
+func (s *Server) leave(c *conn, refused error) error {
+	c.turn.shut()
+	c.reached()
+	err := cmp.Or(refused, c.status())
+	c.close(err)
 	s.metrics.clients.WithLabelValues(c.protocol).Dec()
 	s.remove(c)
 	s.forget(c.use)

@@ -1,6 +1,8 @@
 package downstream
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -30,24 +32,22 @@ const (
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. A goroutine works for it while there are requests to receive
-// (hearing), and one while there is something to send (turn). They share the subscriptions, under mu.
+// conn is one stream of one client. gRPC's goroutine waits for the end (wait), a second one receives and
+// handles requests (run), and a third one runs while there is something to send (turn). They share the
+// subscriptions, under mu.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
-	over     <-chan struct{} // closed when the stream has ended
+	ctx      context.Context         // of the stream; ends before it with cancel
+	cancel   context.CancelCauseFunc // see end
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
-	use      *peerUse
+	use      *peerUse // set by Server.enter
 	opened   time.Time
-	expires  time.Time // the client's certificate; zero when it has none
-	place    int       // in Server.conns, guarded by Server.mu
+	place    int // in Server.conns, guarded by Server.mu
 	turn     turn
-	hearing  turn
-	cause    atomic.Pointer[error] // of end
-	// sendingSince is when the send under way began, in Unix nanoseconds; zero when none is.
-	sendingSince atomic.Int64
+	sending  atomic.Bool // the transport is taking a response
 
 	// answerable counts the responses that may still be acknowledged.
 	answerable atomic.Int64
@@ -55,12 +55,8 @@ type conn struct {
 	told  atomic.Bool // of a push, and has not got to it
 	heard atomic.Bool // the first request has come
 
-	// The receiving goroutine uses these. inflow is nil when the connection does not tell what comes.
-	inflow   *inflow
+	// Only the receiving goroutine uses these.
 	incoming incoming
-	taken    uint64 // requests of inflow
-	deaf     bool   // none is received any more
-	refused  error  // why, if not because the stream has ended
 	pace     pace
 
 	form snapshot.Form // is settled before the client has a view
@@ -84,55 +80,56 @@ type conn struct {
 	sends             bool
 }
 
-func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer, use *peerUse, from *inflow) *conn {
+func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
 	c := &conn{
-		server: s, stream: stream, over: stream.Context().Done(), protocol: protocol, listener: l, peer: p, use: use, opened: time.Now(),
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, opened: time.Now(),
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
-	c.inflow = from
-	c.incoming = incoming{ctx: stream.Context(), decoding: s.decoding, limits: &s.limits, fields: fieldsOf[protocol], meter: meterOf(p)}
-	if _, certificate := verified(p); certificate != nil {
-		c.expires = certificate.NotAfter
-	}
+	c.ctx, c.cancel = context.WithCancelCause(stream.Context())
+	c.incoming = incoming{ctx: c.ctx, decoding: s.decoding, limits: &s.limits, fields: fieldsOf[protocol]}
 	return c
 }
 
-// open begins to hear the client.
-func (c *conn) open() {
-	if c.inflow != nil {
-		hear := c.hear
-		c.inflow.wake.Store(&hear)
+// wait waits for the end of the stream, and returns its status. It ends a stream without a request, and one
+// whose certificate expires.
+func (c *conn) wait() error {
+	timeout := c.server.cfg.FirstRequestTimeout
+	silent := time.AfterFunc(timeout, func() {
+		if !c.heard.Load() {
+			c.end(refusal.New(refusal.Silent, codes.DeadlineExceeded, "no request came within %v", timeout))
+		}
+	})
+	defer silent.Stop()
+	if _, certificate := verified(c.peer); certificate != nil {
+		expiry := certificate.NotAfter
+		expired := time.AfterFunc(time.Until(expiry), func() { c.end(errExpired(expiry)) })
+		defer expired.Stop()
 	}
-	c.hear()
+	<-c.ctx.Done()
+	return c.status()
 }
 
-// ended ends what is done for a stream that has ended, and returns why it has.
-func (c *conn) ended() error {
-	c.end(status.FromContextError(c.stream.Context().Err()).Err())
-	if c.inflow != nil {
-		c.inflow.wake.Store(nil) // the connection may follow the stream for long
-	}
-	c.hearing.shut()
-	c.turn.shut()
-	c.reached()
-	err := c.refused
-	if err == nil {
-		err = *c.cause.Load()
-	}
-	c.close(err)
-	return err
-}
+// errEnded is the cause of a stream that the client has ended.
+var errEnded = errors.New("the client has ended the stream")
 
-// statusWriter is how a stream of gRPC ends before its handler returns, which may wait for the client.
-type statusWriter interface {
-	WriteStatus(*status.Status) error
-}
-
-// end ends the stream. The first error counts.
+// end ends the stream with the status of err, OK for nil. Only the first call counts.
 func (c *conn) end(err error) {
-	if c.cause.CompareAndSwap(nil, &err) {
-		_ = grpc.ServerTransportStreamFromContext(c.stream.Context()).(statusWriter).WriteStatus(status.Convert(err)) // it may have ended
+	if err == nil {
+		err = errEnded
 	}
+	c.cancel(err)
+}
+
+// status returns the status of a stream that has ended, nil for OK.
+func (c *conn) status() error {
+	err := context.Cause(c.ctx)
+	if errors.Is(err, errEnded) {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.FromContextError(err).Err()
 }
 
 // guard runs f. A panic ends this stream only.
@@ -183,7 +180,7 @@ func endText(err error) string {
 
 // tell tells the client of a push.
 func (c *conn) tell() {
-	if c.sendingSince.Load() == 0 && !c.told.Swap(true) {
+	if !c.sending.Load() && !c.told.Swap(true) {
 		c.server.work.Told()
 	}
 	c.signal()
@@ -224,7 +221,7 @@ func isTool(nodeID string) bool {
 func (c *conn) log() *slog.Logger { return c.server.log.With("client", c.id()) }
 
 // debugs reports whether anybody reads what is logged for debugging.
-func (c *conn) debugs() bool { return c.server.log.Enabled(c.stream.Context(), slog.LevelDebug) }
+func (c *conn) debugs() bool { return c.server.log.Enabled(c.ctx, slog.LevelDebug) }
 
 // clientStatus returns the client's status; ok is false before its first request.
 func (c *conn) clientStatus() (st ClientStatus, ok bool) {

@@ -191,7 +191,7 @@ func TestWorkOfPushesIsReported(t *testing.T) {
 	defer far.Close()
 	go func() { _, _ = io.Copy(io.Discard, far) }()
 	all := newReceiving(1, func(net.Addr, refusal.Reason) {}, push.NewWork())
-	m := newMeter(near, all, 1, 1)
+	m := newMeter(near, all)
 	defer m.Close()
 	if _, err := m.Write([]byte{0}); err != nil || all.work.Total() <= 0 {
 		t.Errorf("after a write: %v, %v of work", err, all.work.Total())

@@ -30,19 +30,19 @@ func isDebugType(typeURL string) bool {
 }
 
 const (
-	// largeReply is from how many bytes on the transport may keep an answer until it is read.
+	// largeReply is the size, in bytes, above which the transport may hold an answer until the client reads it.
 	largeReply = 64 << 10
-	// replyTimeout is how long a client with a large answer may neither end its stream nor ask.
+	// replyTimeout is how long a client may keep its stream after a large answer without asking for another.
 	replyTimeout = time.Minute
 )
 
-// slot is the place of a stream among those that ask for debug documents (Debugger.Begin), until the
-// answer is sent. After a large one the stream keeps it: nobody tells when the client has read that.
-// conn.mu guards it.
+// slot is the slot of a stream for debug documents (Debugger.Begin), until the answer is sent. After a large
+// answer the stream keeps the slot, as the transport may hold the answer until the client reads it. conn.mu
+// guards the fields.
 type slot struct {
-	end    func() // nil: it has none
-	sentAt time.Time
-	reply  proto.Message // waits for a slow client, behind the one on its way
+	end    func()        // nil: the stream has no slot
+	unread *time.Timer   // ends the stream after a large answer
+	reply  proto.Message // waits until the last answer is sent
 }
 
 // free gives the slot back.
@@ -50,24 +50,27 @@ func (s *slot) free() {
 	if s.end != nil {
 		s.end()
 	}
-	s.end, s.sentAt = nil, time.Time{}
+	if s.unread != nil {
+		s.unread.Stop()
+	}
+	s.end, s.unread = nil, nil
 }
 
-// sent notes that an answer was sent.
-func (s *slot) sent(size int) {
+// sent notes that an answer was sent. It calls late when timeout has passed since the last large one.
+func (s *slot) sent(size int, timeout time.Duration, late func()) {
 	switch {
-	case size > largeReply:
-		s.sentAt = time.Now()
-	case s.sentAt.IsZero() && s.reply == nil:
+	case size > largeReply && s.end != nil && s.unread == nil:
+		s.unread = time.AfterFunc(timeout, late)
+	case size > largeReply && s.end != nil:
+		s.unread.Reset(timeout)
+	case s.unread == nil && s.reply == nil:
 		s.free()
 	}
 }
 
-// unread reports whether the client has had a large answer for too long.
-func (c *conn) unread(now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.slot.sentAt.IsZero() && now.Sub(c.slot.sentAt) > replyTimeout
+// leftUnread ends a stream whose client may have a large answer unread.
+func (c *conn) leftUnread() {
+	c.end(refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", c.server.cfg.replyTimeout))
 }
 
 // reply queues the answer to a debug request.

@@ -44,7 +44,6 @@ type incoming struct {
 	decoding *semaphore.Weighted
 	first    bool // whether the next request is the stream's first, which has the node
 	limits   *atomic.Pointer[Limits]
-	meter    *meter // of the connection; may be nil
 	fields   *requestFields
 	req      *request // the newest one, nil when it was refused
 	// err tells why the request was refused. gRPC would make another status of it.
@@ -82,7 +81,6 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	in.req, in.err = nil, nil
 	limits := in.limits.Load()
 	size := data.Len()
-	defer in.taken(size)
 	if most := limits.MaxNodeBytes + firstRequestBytes; in.first && size > most {
 		in.err = refusal.New(refusal.Bytes, codes.ResourceExhausted,
 			"the first request has %d bytes, more than %d (downstream.maxNodeBytes and %d more): send names and versions of resources in a later one",
@@ -113,13 +111,6 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	}
 	in.req, err = in.fields.decode(raw, o, in.first && string(o.typeURL) != healthType)
 	return err
-}
-
-// taken gives back the grant of a request. One whose stream has ended has none any more.
-func (in *incoming) taken(size int) {
-	if size > largeRequest && in.ctx.Err() == nil {
-		in.meter.taken(size)
-	}
 }
 
 // outline looks at every field of an encoded request. It allocates nothing.

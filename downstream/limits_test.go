@@ -95,7 +95,7 @@ func TestMostClientsMayBeSlowAndDelayNobody(t *testing.T) {
 	eventually(t, "the others do not take what they are sent", func() bool {
 		blocked := 0
 		for _, c := range r.server.connections() {
-			if c.sendingSince.Load() != 0 {
+			if c.sending.Load() {
 				blocked++
 			}
 		}

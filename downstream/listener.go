@@ -22,7 +22,7 @@ const (
 	receiveWindow = 1 << 20
 	streamWindow  = 64 << 10
 	// readBuffer is the most bytes that one system call reads: requests are small, clients many.
-	readBuffer = 8 << 10
+	readBuffer = 1 << 10
 	// connectionTimeout bounds the handshakes of a connection.
 	connectionTimeout = 20 * time.Second
 	// keepaliveTimeout is how long a client may be silent when it is asked for a sign.
@@ -93,7 +93,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	options := []grpc.ServerOption{
-		grpc.Creds(meteredCreds{creds, s.receiving, s.cfg.MaxRequestBytes, s.cfg.MaxStreamsPerConnection}),
+		grpc.Creds(meteredCreds{creds, s.receiving}), grpc.StatsHandler(metering{}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),

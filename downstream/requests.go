@@ -15,46 +15,18 @@ import (
 	"meshrelay/events"
 )
 
-// hear tells that a request has come.
-func (c *conn) hear() {
-	if c.hearing.begin() {
-		c.server.workers.do((*receiver)(c))
-	}
-}
-
-// receiver and sender are the two jobs of a stream.
-type (
-	receiver conn
-	sender   conn
-)
-
-func (r *receiver) run() { (*conn)(r).receive() }
-func (s *sender) run()   { (*conn)(s).send() }
-
-// receive handles the requests that have come. It ends the stream when the client does, or when one is
-// refused.
-func (c *conn) receive() {
+// receive handles requests until the stream ends. It returns why a request was refused, nil if none was.
+func (c *conn) receive() (refused error) {
 	for {
-		for c.hasMore() {
-			if err := c.guard(c.next); err != nil {
-				err = c.reasonOf(err)
-				if c.deaf = true; refusal.Is(err) {
-					c.refused = err
-				}
-				c.end(err)
-				break
+		if err := c.guard(c.next); err != nil {
+			err = c.reasonOf(err)
+			c.end(err)
+			if refusal.Is(err) {
+				return err
 			}
-			c.taken++
-		}
-		if c.hearing.rest() {
-			return
+			return nil
 		}
 	}
-}
-
-// hasMore reports whether to wait for a request: one has come, or nobody would tell.
-func (c *conn) hasMore() bool {
-	return !c.deaf && (c.inflow == nil || c.inflow.came.Load() != c.taken)
 }
 
 // reasonOf returns why the stream ends after a request could not be received.
@@ -151,7 +123,7 @@ func (c *conn) begin(client *client) error {
 	s := c.server
 	c.heard.Store(true)
 	for {
-		rs, err := s.newestRules(c.stream.Context())
+		rs, err := s.newestRules(c.ctx)
 		if err != nil {
 			return err
 		}
@@ -159,7 +131,7 @@ func (c *conn) begin(client *client) error {
 		if err != nil {
 			return err
 		}
-		v, err := s.views.admit(c.stream.Context(), variantOf(r, *client), c.viewer())
+		v, err := s.views.admit(c.ctx, variantOf(r, *client), c.viewer())
 		if err != nil {
 			return err
 		}
@@ -173,7 +145,7 @@ func (c *conn) begin(client *client) error {
 // enter makes v the view of the client. It is false when other rules than rs apply by now.
 func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, err error) {
 	s := c.server
-	if err := s.changing.Acquire(c.stream.Context(), 1); err != nil {
+	if err := s.changing.Acquire(c.ctx, 1); err != nil {
 		s.views.release(v, c.viewer())
 		return true, status.FromContextError(err).Err()
 	}
@@ -233,8 +205,8 @@ func (c *conn) await(nonce string) error {
 	select {
 	case <-timer.C:
 		return nil
-	case <-c.stream.Context().Done():
-		return status.FromContextError(c.stream.Context().Err()).Err()
+	case <-c.ctx.Done():
+		return status.FromContextError(c.ctx.Err()).Err()
 	}
 }
 

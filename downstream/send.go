@@ -5,9 +5,10 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
 )
 
@@ -64,7 +65,7 @@ func (t *turn) shut() {
 // signal tells that there may be something to send.
 func (c *conn) signal() {
 	if c.turn.begin() {
-		c.server.workers.do((*sender)(c))
+		go c.send()
 	}
 }
 
@@ -82,8 +83,8 @@ func (c *conn) send() {
 
 func (c *conn) sendAll() error {
 	for more := true; more; {
-		if isClosed(c.over) {
-			return status.FromContextError(c.stream.Context().Err()).Err()
+		if c.ctx.Err() != nil {
+			return c.status()
 		}
 		err := c.sendReply()
 		if err != nil || !isClosed(c.server.released) {
@@ -104,12 +105,12 @@ func (c *conn) sendReply() error {
 	if reply == nil {
 		return nil
 	}
-	if err := c.sendMsg(reply, time.Now()); err != nil {
+	if err := c.sendMsg(reply); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.slot.sent(proto.Size(reply))
+	c.slot.sent(proto.Size(reply), c.server.cfg.replyTimeout, c.leftUnread)
 	return nil
 }
 
@@ -130,7 +131,7 @@ func (c *conn) round() (sent bool, err error) {
 		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
-		if err := c.sendMsg(resp.Message, began); err != nil {
+		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err
 		}
 		now := time.Now()
@@ -179,9 +180,14 @@ func (c *conn) plan() (*subscription.Round, error) {
 	return round, nil
 }
 
-func (c *conn) sendMsg(m any, now time.Time) error {
+func (c *conn) sendMsg(m any) error {
 	c.answerable.Add(1)
-	c.sendingSince.Store(now.UnixNano())
-	defer c.sendingSince.Store(0)
+	c.sending.Store(true)
+	defer c.sending.Store(false)
+	timeout := c.server.cfg.SendTimeout
+	unread := time.AfterFunc(timeout, func() {
+		c.end(refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a response unread for %v", timeout))
+	})
+	defer unread.Stop()
 	return c.stream.SendMsg(m)
 }

@@ -71,6 +71,8 @@ type Config struct {
 	Gzip bool
 	// Limits are those that Server.Reload can replace.
 	Limits
+
+	replyTimeout time.Duration // the constant, but in tests
 }
 
 func (c Config) withDefaults() Config {
@@ -83,6 +85,7 @@ func (c Config) withDefaults() Config {
 	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 100)
 	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
+	c.replyTimeout = cmp.Or(c.replyTimeout, replyTimeout)
 	return c
 }
 
@@ -151,7 +154,6 @@ type Server struct {
 	decoding     *semaphore.Weighted
 	peers        *peers
 	receiving    *receiving
-	workers      workers
 	limiter      *rate.Limiter
 	refusals     *loglimit.Limit // who is refused comes back
 	comings      *loglimit.Limit // of clients that come and go
@@ -251,7 +253,6 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
 	g.Go(func() error { return s.learnOn(ctx) })
-	g.Go(func() error { return s.endLate(ctx) })
 	for l, t := range s.trust {
 		g.Go(func() error { return t.watch(ctx, func() { s.distrust(l) }) })
 	}
@@ -277,7 +278,6 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	err = g.Wait()
 	s.streams.Wait() // gRPC has waited for those that were coming
-	s.workers.close()
 	return err
 }
 

@@ -35,8 +35,8 @@ func init() {
 }
 
 // mostIdle is the most bytes of heap and stacks that an idle delta stream costs, on a connection of its
-// own, with 16 types. gRPC takes some 20 KB of them: three goroutines with 10 KB of stacks, and 10 KB.
-const mostIdle = 26_500
+// own, with 16 types. Its five goroutines have 23 KB of stacks: gRPC has four, one of them waits.
+const mostIdle = 42_000
 
 // TestIdleStreamCostsLittle holds an idle stream to mostIdle. The clients are another process.
 func TestIdleStreamCostsLittle(t *testing.T) {
@@ -50,7 +50,7 @@ func TestIdleStreamCostsLittle(t *testing.T) {
 	after := settledMemory()
 	heap, stacks := perStream(after.HeapAlloc, before.HeapAlloc, n), perStream(after.StackInuse, before.StackInuse, n)
 	t.Logf("each of %d streams of %d types: %d bytes of heap, %d of stacks, %.1f goroutines", n, len(idleTypes()), heap, stacks, float64(runtime.NumGoroutine()-goroutines)/float64(n))
-	if each := float64(runtime.NumGoroutine()-goroutines) / float64(n); each > 3.05 {
+	if each := float64(runtime.NumGoroutine()-goroutines) / float64(n); each > 5.05 {
 		t.Errorf("an idle stream has %.2f goroutines", each)
 	}
 	if heap+stacks > mostIdle {

@@ -25,7 +25,6 @@ const (
 	Requests    Reason = "requests"    // RequestsPerSecond
 	Bytes       Reason = "bytes"       // MaxRequestBytes
 	Receiving   Reason = "receiving"   // too many large requests, or one that does not come to its end
-	Frames      Reason = "frames"      // too many DATA frames that carry next to nothing
 	Node        Reason = "node"        // MaxNodeBytes, or no node
 	Types       Reason = "types"       // MaxTypesPerClient, or a type that can be none
 	Names       Reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
@@ -42,8 +41,8 @@ const (
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{
-		Connections, Streams, Peer, Rate, Overload, Headers, Requests, Bytes, Receiving, Frames, Node,
-		Types, Names, Versions, View, Views, Debug, Unread, Certificate, Silent, Handshake,
+		Connections, Streams, Peer, Rate, Overload, Headers, Requests, Bytes, Receiving, Node, Types,
+		Names, Versions, View, Views, Debug, Unread, Certificate, Silent, Handshake,
 	}
 }
 

@@ -3,7 +3,6 @@
 package http2frames
 
 import (
-	"encoding/binary"
 	"errors"
 	"sync/atomic"
 )
@@ -11,21 +10,16 @@ import (
 // Preface begins what a client sends.
 const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Types and flags of frames.
-const (
-	Data    = 0
-	Headers = 1
-	Reset   = 3
+// Data is the type of DATA frames.
+const Data = 0
 
-	FlagEndStream = 1
-	FlagPadded    = 8
-)
+// FlagPadded marks a DATA frame with padding.
+const FlagPadded = 8
 
 // Frame is the head of a frame.
 type Frame struct {
-	Length      int
+	Length      int // bytes of the payload
 	Type, Flags byte
-	Stream      uint32
 }
 
 // Follower follows the bytes of one direction of a connection, in whatever pieces they come. One
@@ -33,18 +27,15 @@ type Frame struct {
 type Follower struct {
 	// Skip is how many bytes come before the first frame.
 	Skip int
-	// Begin is called with each frame, once its head is there.
+	// Begin is called with the head of each frame.
 	Begin func(Frame) error
-	// Payload, which may be nil, is called with each piece of a payload and with how many bytes of the
-	// payload are left, including the piece.
-	Payload func(piece []byte, left int) error
 
 	head [9]byte
 	have int // bytes of head
 	left int // bytes of the payload that are still to come
 }
 
-// Follow takes the next bytes. It stops at the first error of its functions.
+// Follow takes the next bytes. It stops at the first error of Begin.
 func (f *Follower) Follow(b []byte) error {
 	n := min(len(b), f.Skip)
 	f.Skip -= n
@@ -58,17 +49,11 @@ func (f *Follower) Follow(b []byte) error {
 				return nil
 			}
 			f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
-			frame := Frame{Length: f.left, Type: f.head[3], Flags: f.head[4], Stream: binary.BigEndian.Uint32(f.head[5:]) & (1<<31 - 1)}
-			if err := f.Begin(frame); err != nil {
+			if err := f.Begin(Frame{Length: f.left, Type: f.head[3], Flags: f.head[4]}); err != nil {
 				return err
 			}
 		}
 		n := min(len(b), f.left)
-		if n > 0 && f.Payload != nil {
-			if err := f.Payload(b[:n], f.left); err != nil {
-				return err
-			}
-		}
 		b = b[n:]
 		if f.left -= n; f.left == 0 {
 			f.have = 0

@@ -43,7 +43,7 @@ func TestTinyFramesAreBounded(t *testing.T) {
 		"what a window of 4 KiB splits":   {data(1), data(1000), data(24), data(1), data(1023), data(2)},
 		"a large message":                 many(data(16 << 10)),
 		"a large message in small frames": many(data(257)),
-		"other frames":                    many(Frame{Type: Headers, Length: 1}),
+		"other frames":                    many(Frame{Type: 1, Length: 1}),
 	} {
 		if _, err := send(message, 10); err != nil {
 			t.Errorf("%s: %v", name, err)
