@@ -60,7 +60,7 @@ func attacks() []*attack {
 			run: requests(delta, [][]byte{helloDelta(), join(text(deltaType, serviceType), repeat(deltaVersions, 590_000, func(i int) string {
 				return string(join(text(1, fmt.Sprintf("evil/%030d", i)), text(2, "0123456")))
 			}))})},
-		{finding: "B2", name: "a request of 8 MB in frames of one byte", told: `reason=frames`, short: true, run: tinyFrames},
+		{finding: "B2", name: "a request of 8 MB in frames of one byte", told: `reason=receiving`, short: true, run: tinyFrames},
 		{finding: "B2", name: "100 streams of a connection with a part of a request of 63 KiB", run: partialRequests},
 
 		{finding: "B3", name: "65,000 names in 130 types of one stream", run: requests(delta, append([][]byte{helloDelta()}, manyNames(130, 500, 100)...))},

@@ -80,9 +80,10 @@ type Downstream struct {
 	DrainTimeout            Duration   `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
 	SendTimeout             Duration   `yaml:"sendTimeout" default:"5m" range:"1s 24h"`
 	MaxStreamsPerConnection int        `yaml:"maxStreamsPerConnection" default:"100" range:"1 100000"`
-	MaxRequestBytes         int        `yaml:"maxRequestBytes" default:"32Mi" range:"64Ki 1Gi"`
-	MaxHeaderBytes          int        `yaml:"maxHeaderBytes" default:"64Ki" range:"4Ki 16Mi"`
-	MaxTypesPerClient       int        `yaml:"maxTypesPerClient" default:"256" range:"1 10000"`
+	// The fields without a default follow the memory limit (Config.FitMemory).
+	MaxRequestBytes   int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
+	MaxHeaderBytes    int `yaml:"maxHeaderBytes,omitempty" range:"4Ki 16Mi"`
+	MaxTypesPerClient int `yaml:"maxTypesPerClient" default:"256" range:"1 10000"`
 	// MaxNodeBytes limits the size of a client's node message.
 	MaxNodeBytes int `yaml:"maxNodeBytes" default:"256Ki" range:"1Ki 16Mi"`
 	// These limit the number and bytes of subscribed resource names: of one stream, of all streams
@@ -96,11 +97,11 @@ type Downstream struct {
 	// MaxVersionBytes limits the bytes of versions that resuming clients send. The relay keeps them
 	// until it has sent the differences.
 	MaxVersionBytes int `yaml:"maxVersionBytes" default:"128Mi" range:"1Mi 1Gi"`
-	MaxConnections  int `yaml:"maxConnections" default:"20000" range:"1 1000000"`
-	MaxStreams      int `yaml:"maxStreams" default:"20000" range:"1 1000000"`
-	// A peer is an address or an identity. Default: three quarters of the limits above.
-	MaxConnectionsPerPeer int      `yaml:"maxConnectionsPerPeer" range:"1 1000000"`
-	MaxStreamsPerPeer     int      `yaml:"maxStreamsPerPeer" range:"1 1000000"`
+	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
+	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
+	// A peer is an address or an identity.
+	MaxConnectionsPerPeer int      `yaml:"maxConnectionsPerPeer,omitempty" range:"1 1000000"`
+	MaxStreamsPerPeer     int      `yaml:"maxStreamsPerPeer,omitempty" range:"1 1000000"`
 	MaxViewsPerPeer       int      `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
 	NewStreamsPerSecond   int      `yaml:"newStreamsPerSecond" default:"2000" range:"1 1000000"`
 	RequestsPerSecond     int      `yaml:"requestsPerSecond" default:"500" range:"1 1000000"` // of each stream

@@ -98,13 +98,6 @@ func (v *validator) complete(c *Config) {
 	def(&c.Node.Namespace, os.Getenv("POD_NAMESPACE"), "istio-system")
 	def(&c.Node.IP, os.Getenv("INSTANCE_IP"), os.Getenv("POD_IP"), hostIP(), "127.0.0.1")
 	def(&c.Provenance.Relay, c.Node.ID)
-	d := &c.Downstream
-	if d.MaxConnectionsPerPeer == 0 {
-		d.MaxConnectionsPerPeer = max(1, d.MaxConnections-d.MaxConnections/4)
-	}
-	if d.MaxStreamsPerPeer == 0 {
-		d.MaxStreamsPerPeer = max(1, d.MaxStreams-d.MaxStreams/4)
-	}
 	for i := range c.Downstream.Listeners {
 		l := &c.Downstream.Listeners[i]
 		if onLoopback(l.Address) {

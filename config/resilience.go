@@ -86,13 +86,23 @@ const (
 	usualMemory = 2 << 30
 	// mostResponse is the size of the largest gRPC message, in bytes.
 	mostResponse = 1<<31 - 1
+	// streamMemory is the memory of a stream with a connection of its own, in bytes: idle, its headers,
+	// and what it may send without a turn.
+	streamMemory = 64 << 10
+	// besideStreams is the memory for everything but the streams of all peers, in bytes. besideOnePeer is
+	// the same for the streams of one peer.
+	besideStreams, besideOnePeer = 256 << 20, 160 << 20
 )
 
-// FitMemory sets the unset limits of upstreams from the memory limit of the process, in bytes:
-// an eighth of it for a response, and an equal share of its half for the resources of each
-// upstream. Without a limit (math.MaxInt64), FitMemory assumes 2 GiB.
+// FitMemory sets the unset limits of upstreams and clients from the memory limit of the process, in bytes.
+// An upstream gets an eighth of it for a response, and an equal share of its half for its resources.
+// Without a limit (math.MaxInt64), FitMemory assumes 2 GiB for upstreams, and the largest defaults for clients.
 func (c *Config) FitMemory(limit int64) {
-	if limit <= 0 || limit == math.MaxInt64 {
+	if limit <= 0 {
+		limit = math.MaxInt64
+	}
+	c.Downstream.fitMemory(limit)
+	if limit == math.MaxInt64 {
 		limit = usualMemory
 	}
 	for i := range c.Upstreams { // may be empty before clusters are found
@@ -104,6 +114,31 @@ func (c *Config) FitMemory(limit int64) {
 			l.MaxResponseBytes = int(min(max(limit/8, 1), mostResponse))
 		}
 	}
+}
+
+// fitMemory sets the unset limits of clients, so that the streams of all peers fit in the memory limit, and
+// those of one peer in half of it. docs/security.md has the sum.
+func (d *Downstream) fitMemory(limit int64) {
+	set := func(to *int, value, least, most int64) {
+		if *to == 0 {
+			*to = int(min(max(value, least), most))
+		}
+	}
+	room := limit/2 - besideOnePeer
+	for _, of := range []struct{ all, peer *int }{
+		{&d.MaxConnections, &d.MaxConnectionsPerPeer},
+		{&d.MaxStreams, &d.MaxStreamsPerPeer},
+	} {
+		own := room / streamMemory
+		if *of.all != 0 {
+			own = math.MaxInt64 // a set limit of all peers does not follow the memory
+		}
+		set(of.all, (limit-besideStreams)/streamMemory, 1000, 20_000)
+		all := int64(*of.all)
+		set(of.peer, own, max(1, all/3), max(1, all-all/4))
+	}
+	set(&d.MaxRequestBytes, limit/96, 4<<20, 32<<20)
+	set(&d.MaxHeaderBytes, limit/usualMemory*(64<<10), 8<<10, 64<<10)
 }
 
 // OpenEnded is a duration that may have no end. Its text is that of a Duration, or never or

@@ -309,6 +309,45 @@ func TestFirstSyncIsAutoUnlessTheFileSaysOtherwise(t *testing.T) {
 	}
 }
 
+// TestLimitsOfClientsFollowFromTheMemoryOfTheProcess: 10,000 streams fit in 1 GiB, and a relay without a
+// limit takes twice as many. Who sets the number of all peers gives one peer three quarters.
+func TestLimitsOfClientsFollowFromTheMemoryOfTheProcess(t *testing.T) {
+	const tenths = 9 // of what the control group allows
+	for limit, want := range map[int64]config.Downstream{
+		64 << 20:                {MaxStreams: 1000, MaxStreamsPerPeer: 333, MaxRequestBytes: 4 << 20, MaxHeaderBytes: 8 << 10},
+		512 << 20 / 10 * tenths: {MaxStreams: 3276, MaxStreamsPerPeer: 1126, MaxRequestBytes: 512 << 20 / 10 * tenths / 96, MaxHeaderBytes: 8 << 10},
+		1 << 30 / 10 * tenths:   {MaxStreams: 10649, MaxStreamsPerPeer: 4812, MaxRequestBytes: 1 << 30 / 10 * tenths / 96, MaxHeaderBytes: 8 << 10},
+		4 << 30:                 {MaxStreams: 20_000, MaxStreamsPerPeer: 15_000, MaxRequestBytes: 32 << 20, MaxHeaderBytes: 64 << 10},
+		math.MaxInt64:           {MaxStreams: 20_000, MaxStreamsPerPeer: 15_000, MaxRequestBytes: 32 << 20, MaxHeaderBytes: 64 << 10},
+		0:                       {MaxStreams: 20_000, MaxStreamsPerPeer: 15_000, MaxRequestBytes: 32 << 20, MaxHeaderBytes: 64 << 10},
+	} {
+		c, err := parse("relay.yaml", []byte(withUpstream))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time changes nothing
+			c.FitMemory(limit)
+		}
+		want.MaxConnections, want.MaxConnectionsPerPeer = want.MaxStreams, want.MaxStreamsPerPeer
+		got := c.Downstream
+		got = config.Downstream{
+			MaxStreams: got.MaxStreams, MaxStreamsPerPeer: got.MaxStreamsPerPeer, MaxConnections: got.MaxConnections,
+			MaxConnectionsPerPeer: got.MaxConnectionsPerPeer, MaxRequestBytes: got.MaxRequestBytes, MaxHeaderBytes: got.MaxHeaderBytes,
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("with %d bytes: %+v, want %+v", limit, got, want)
+		}
+	}
+	c, err := parse("relay.yaml", []byte(strings.Replace(withUpstream, "downstream:", "downstream:\n  maxStreams: 8000\n  maxRequestBytes: 100000", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.FitMemory(1 << 29)
+	if d := c.Downstream; d.MaxStreams != 8000 || d.MaxStreamsPerPeer != 6000 || d.MaxRequestBytes != 100_000 {
+		t.Errorf("%+v", d)
+	}
+}
+
 // TestLimitsFollowFromTheMemoryOfTheProcess: a response has an eighth, and what is held of all
 // upstreams half; what the config sets stays.
 func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {

@@ -26,8 +26,8 @@ const (
 	firstRequestBytes = 256 << 10
 	// maxVersions bounds the initial_resource_versions of a request.
 	maxVersions = 600_000
-	// maxDecoding bounds what the requests cost that are decoded at the same time, in bytes.
-	maxDecoding = 128 << 20
+	// leastDecoding and mostDecoding bound what decoding admits, in bytes.
+	leastDecoding, mostDecoding = 32 << 20, 128 << 20
 	// smallRequest is the size up to which a request is decoded without waiting for others.
 	smallRequest = 4 << 10
 	// nodeCost is how many bytes of memory a byte of an encoded node may cost, otherCost any other.
@@ -37,11 +37,23 @@ const (
 	maxToken = 1024
 )
 
+// decoding bounds what the requests cost that are decoded at the same time.
+type decoding struct {
+	most int64 // bytes
+	used *semaphore.Weighted
+}
+
+// newDecoding admits what a request of the largest size costs, within leastDecoding and mostDecoding.
+func newDecoding(maxRequest int) decoding {
+	most := min(max(int64(maxRequest)*otherCost, leastDecoding), mostDecoding)
+	return decoding{most, semaphore.NewWeighted(most)}
+}
+
 // incoming receives the requests of one stream. The codec fills it: it looks at the encoded request
 // first, and decodes the fields that the relay uses when all are within bounds.
 type incoming struct {
 	ctx      context.Context // of the stream
-	decoding *semaphore.Weighted
+	decoding decoding
 	first    bool // whether the next request is the stream's first, which has the node
 	limits   *atomic.Pointer[Limits]
 	fields   *requestFields
@@ -92,12 +104,12 @@ func (in *incoming) take(data mem.BufferSlice) error {
 		if in.first {
 			cost = int64(size) * nodeCost
 		}
-		cost = min(cost, maxDecoding)
-		if err := in.decoding.Acquire(in.ctx, cost); err != nil {
+		cost = min(cost, in.decoding.most)
+		if err := in.decoding.used.Acquire(in.ctx, cost); err != nil {
 			in.err = status.FromContextError(err).Err()
 			return nil
 		}
-		defer in.decoding.Release(cost)
+		defer in.decoding.used.Release(cost)
 	}
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()

@@ -10,7 +10,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"golang.org/x/sync/semaphore"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -78,7 +77,7 @@ func details(n int) *rpcstatus.Status {
 func newIncoming(first bool) *incoming {
 	limits := &atomic.Pointer[Limits]{}
 	limits.Store(must(Limits{}.complete()))
-	return &incoming{ctx: context.Background(), decoding: semaphore.NewWeighted(maxDecoding), limits: limits, first: first}
+	return &incoming{ctx: context.Background(), decoding: newDecoding(32 << 20), limits: limits, first: first}
 }
 
 // decode decodes an encoded request, and puts what was read of it into one of its type.
@@ -170,7 +169,7 @@ func TestRequestsAreDecodedInTurn(t *testing.T) {
 	r := startRelay(t, true)
 	d := r.deltaBy("a", seV1)
 	d.next()
-	if !r.server.decoding.TryAcquire(maxDecoding) {
+	if !r.server.decoding.used.TryAcquire(mostDecoding) {
 		t.Fatal("something is being decoded")
 	}
 	waits := r.deltaBy("b", seV1)
@@ -188,7 +187,7 @@ func TestRequestsAreDecodedInTurn(t *testing.T) {
 	gone.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: drV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", smallRequest)}})
 	gone.cancel()
 	eventually(t, "a stream that has ended waits no longer", func() bool { return len(r.server.Clients()) == 2 })
-	r.server.decoding.Release(maxDecoding)
+	r.server.decoding.used.Release(mostDecoding)
 	waits.next()
 }
 

@@ -151,7 +151,7 @@ type Server struct {
 	views        *views
 	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // what it points to is immutable
-	decoding     *semaphore.Weighted
+	decoding     decoding
 	peers        *peers
 	receiving    *receiving
 	limiter      *rate.Limiter
@@ -219,7 +219,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
-		decoding:     semaphore.NewWeighted(maxDecoding),
+		decoding:     newDecoding(cfg.MaxRequestBytes),
 		refusals:     loglimit.New(10, time.Second),
 		comings:      loglimit.New(4000, 20*time.Millisecond),
 		nacks:        loglimit.New(100, time.Second),
