@@ -211,9 +211,11 @@ func (c *Conn) Read(ctx context.Context, path, accept string, to any) error {
 	return json.Unmarshal(body, to)
 }
 
+// These are media types for Conn.Get.
 const (
 	AcceptJSON = "application/json"
-	// These ask for names and labels only: of an object or a watch, and of a list.
-	AcceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// AcceptMetadata asks for names and labels only, of an object or a watch.
+	AcceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// AcceptMetadataList asks for the same of a list.
 	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + AcceptJSON
 )

@@ -323,7 +323,8 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// BenchmarkEvent decodes an event. BenchmarkRawEvent reads it, and looks at none of it.
+// BenchmarkEvent decodes an event of 4.6 KB, BenchmarkRawEvent only finds its end. Making the resource comes on top:
+// with BenchmarkConvert of package kubernetes, the library costs 1.6 times what a scanner of our own did.
 func BenchmarkEvent(b *testing.B) {
 	text := eventOf(1)
 	d := NewDecoder(io.NopCloser(&endless{text: text}))
