@@ -96,7 +96,7 @@ func wantMistakes(t *testing.T, in string, want []string) {
 	_, err := parse("relay.yaml", []byte(in))
 	var many *multierror.Error
 	if !errors.As(err, &many) {
-		t.Fatalf("error %v, want several", err)
+		t.Fatalf("error %v of\n%s\nwant the mistakes %q", err, in, want)
 	}
 	var got []string
 	for i, e := range many.Errors {

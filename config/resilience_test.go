@@ -151,7 +151,6 @@ func FuzzOpenEnded(f *testing.F) {
 func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 	const text = "empty: leave it out to mean all, or name at least one"
 	for _, tc := range []struct{ in, want string }{
-		{"  import: {kinds: []}\n", "7: upstreams[0].import.kinds: " + text},
 		{"  import: {namespaces: {include: []}}\n", "7: upstreams[0].import.namespaces.include: " + text},
 		{"views: [{name: a, default: true, sources: []}]\n", "7: views[0].sources: " + text},
 		{"views: [{name: a, default: true, kinds: []}]\n", "7: views[0].kinds: " + text},
@@ -163,6 +162,11 @@ func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 		{"merge: [{kinds: [], policy: newest}]\n", "7: merge[0].kinds: empty: leave it out to mean all other kinds, or name at least one kind"},
 	} {
 		wantMistakes(t, withUpstream+tc.in, []string{tc.want})
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[config.Import]()) {
+		if name := config.YAMLName(field); field.Type.Kind() == reflect.Slice {
+			wantMistakes(t, fmt.Sprintf("%s  import: {%s: []}\n", withUpstream, name), []string{fmt.Sprintf("7: upstreams[0].import.%s: %s", name, text)})
+		}
 	}
 	for _, in := range []string{
 		"  import: {kinds: , namespaces: {include: , exclude: []}}\n",

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"meshrelay/upstreams/intake"
 )
 
@@ -220,7 +222,7 @@ func TestTheReasonsWhyResourcesAreLeftOutAreThoseOfTheCode(t *testing.T) {
 	}
 	row := between(read(t, "metrics.md"), "\n| `relay_upstream_left_out_resources` |", "\n")
 	if got := strings.Split(between(row, "by reason: ", " ("), ", "); !slices.Equal(got, intake.Reasons()) {
-		t.Errorf("metrics.md has the reasons %q, the code %q", got, intake.Reasons())
+		t.Errorf("metrics.md has not the reasons of intake.Reasons, in that order (-code +metrics.md):\n%s", cmp.Diff(intake.Reasons(), got))
 	}
 	var got []string
 	paragraph := between(read(t, "configuration.md"), "\nThe reasons are", "\n\n")
@@ -228,7 +230,7 @@ func TestTheReasonsWhyResourcesAreLeftOutAreThoseOfTheCode(t *testing.T) {
 		got = append(got, m[1])
 	}
 	if !slices.Equal(got, intake.Reasons()) {
-		t.Errorf("configuration.md has the reasons %q, the code %q", got, intake.Reasons())
+		t.Errorf("configuration.md has not the reasons of intake.Reasons, in that order (-code +configuration.md):\n%s", cmp.Diff(intake.Reasons(), got))
 	}
 }
 

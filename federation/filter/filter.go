@@ -1,6 +1,5 @@
-// Package filter decides which resources of an upstream are imported: by kind, namespace,
-// revision, labels and a CEL expression, the cheapest first. It compiles the rules once, bounds
-// the cost of an expression, and names the rule that leaves a resource out.
+// Package filter decides which resources of an upstream are imported. It compiles the rules once, checks the
+// cheapest first, bounds the cost of an expression, and names the rule that leaves a resource out.
 //
 // The package is pure. It must not know where resources come from, and what is done with them.
 package filter
@@ -193,14 +192,14 @@ func (f *Filter) explainSelector(have labels.Set) string {
 	return fmt.Sprintf("the labels do not match %q", f.rules.Selector)
 }
 
-// checkGlobs records each pattern that no namespace can match.
+// checkGlobs records each pattern that is empty or has a character that no name has.
 func checkGlobs(patterns []string, field string, mistakes *federation.Mistakes) {
 	for i, p := range patterns {
 		switch {
 		case p == "":
 			mistakes.Add(errors.New("the pattern is empty"), "%s[%d]", field, i)
 		case strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789-.*?") != "":
-			mistakes.Add(fmt.Errorf("pattern %q: want lower-case letters, digits, dashes, * and ?", text.Abbreviate(p)), "%s[%d]", field, i)
+			mistakes.Add(fmt.Errorf("pattern %q: want lower-case letters, digits, dashes, dots, * and ?", text.Abbreviate(p)), "%s[%d]", field, i)
 		}
 	}
 }

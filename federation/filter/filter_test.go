@@ -70,6 +70,7 @@ func meshConfig(t testing.TB) *mirror.Resource {
 
 func TestEachRuleKeepsOut(t *testing.T) {
 	gateway := item{kind: mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, namespace: "kube-system", name: "gw", body: &networking.Gateway{}}
+	tested := map[Reason]bool{}
 	for _, test := range []struct {
 		name     string
 		rules    Rules
@@ -99,6 +100,7 @@ func TestEachRuleKeepsOut(t *testing.T) {
 		{"false expression", Rules{Expression: `labels.tier == "dev"`}, filterItem(), ReasonExpression, "the expression is false"},
 		{"failing expression", Rules{Expression: `labels.app == "dev"`}, filterItem(), ReasonExpressionError, "the expression failed: no such key: app"},
 	} {
+		tested[test.want] = true
 		t.Run(test.name, func(t *testing.T) {
 			f, err := New(test.rules)
 			if err != nil {
@@ -113,6 +115,11 @@ func TestEachRuleKeepsOut(t *testing.T) {
 				t.Errorf("PassesNamespace: %v, want %v", got, want)
 			}
 		})
+	}
+	for _, reason := range Reasons() {
+		if !tested[reason] {
+			t.Errorf("no row of this test leaves a resource out with the reason %q", reason)
+		}
 	}
 }
 
@@ -131,7 +138,7 @@ func TestEachFieldHasADecisionWhetherItLimitsContent(t *testing.T) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Rules]()) {
 		d, ok := decisions[field.Name]
 		if !ok || reflect.ValueOf(d.rules).FieldByIndex(field.Index).IsZero() {
-			t.Errorf("%s: no decision whether it limits what an upstream can bring", field.Name)
+			t.Errorf("%s: no decision whether it limits what an upstream can bring: add a row here, and if so, the field to Rules.LimitsContent", field.Name)
 		}
 		if got := d.rules.LimitsContent(); got != d.limits {
 			t.Errorf("%s: LimitsContent returns %v", field.Name, got)
