@@ -43,7 +43,7 @@ func (j *Journal) Load(lines [][]byte) (bad int) {
 	return bad
 }
 
-// maxTaken is about how many bytes Take returns at most. It blocks Record.
+// maxTaken is about how many bytes Take returns at most. Take blocks Record while it runs.
 const maxTaken = 256 << 10
 
 // Take returns the oldest lines that are not on disk, each with a line feed, or nothing. Call Done

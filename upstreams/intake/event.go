@@ -37,8 +37,8 @@ type Element struct {
 	Mark uint64
 	// Decode, instead of Raw, returns the resource without a stamp, or a LeftOutError. It is called
 	// when Digest differs from that of the accepted content. Name is then the name, and Size about
-	// the size. lacks: fields of the content are left out. Each new source decodes such content
-	// once, so that it can report them.
+	// the size. lacks is set when fields of the content are left out. Each
+	// new source decodes such content once, to report these fields.
 	Decode func() (r *mirror.Resource, lacks bool, err error)
 	Digest xxh3.Uint128
 }
