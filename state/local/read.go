@@ -170,7 +170,7 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 		case h.Name != indexName && h.Name != logName(upstreamOf(h.Name)):
 			damage = corruptf("%.100q is not a file of a state", h.Name).Error()
 		default:
-			err := owner.Replace(filepath.Join(dir, h.Name), func(f *os.File) error {
+			err := owner.Replace(filepath.Join(dir, h.Name), func(f *os.File) error { //nolint:gosec // the name is one of the two above
 				_, err := io.CopyN(f, from, h.Size)
 				return err
 			})

@@ -211,7 +211,7 @@ func (c *Conn) Read(ctx context.Context, path, accept string, to any) error {
 	return json.Unmarshal(body, to)
 }
 
-// These are media types for Conn.Get.
+// AcceptJSON and the others are media types for Conn.Get.
 const (
 	AcceptJSON = "application/json"
 	// AcceptMetadata asks for names and labels only, of an object or a watch.
