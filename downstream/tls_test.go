@@ -86,8 +86,8 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 		{"a name of the CA for all others", "other", nil, []string{"relay.east"}, "dns", ""},
 		{"a name of a CA of a trust domain", "a", nil, []string{"relay.east"}, "", "unknown authority"},
 		{"a name beside a SPIFFE ID", "b", []string{"spiffe://b.example/x"}, []string{"relay.east"}, "", ""},
-		{"no SPIFFE ID", "a", []string{"spiffe://a.example/ns/tenant/sa/x/../../ns/evil"}, nil, "", "no SPIFFE ID"},
-		{"two SPIFFE IDs", "b", []string{"spiffe://b.example/x", tenant}, nil, "", "exactly one"},
+		{"no SPIFFE ID", "a", []string{"spiffe://a.example/ns/tenant/sa/x/../../ns/evil"}, nil, "", "not a SPIFFE ID"},
+		{"two SPIFFE IDs", "b", []string{"spiffe://b.example/x", tenant}, nil, "", "must be the only URI"},
 		{"more segments than the pattern", "a", []string{"spiffe://a.example/ns/tenant/sa/x/y"}, nil, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
