@@ -108,7 +108,7 @@ type stream struct {
 	waiting map[string]bool
 	// relisted tells, by subscribed type, whether a request for everything has no answer yet.
 	relisted map[string]*atomic.Bool
-	// synced is closed when every type was answered, at syncedAt.
+	// synced is closed when every type was answered. syncedAt is the time of that.
 	synced   chan struct{}
 	syncedAt time.Time
 	// complete has the types whose next response is the whole state of the server, because the

@@ -6,10 +6,10 @@ package config
 // section that names files may have CheckFiles(Checker), which the function Check calls: it reads
 // the files, and connects to nothing.
 type Source interface {
-	// Kind returns the name of the section. Kind and Relayed depend only on the type.
+	// Kind returns the name of the section. It is the same for all values of one Go type.
 	Kind() string
-	// Relayed reports whether the source is a control plane. A control plane may have got resources
-	// from this relay.
+	// Relayed reports whether the source is a control plane, which may have got resources from this
+	// relay. It is the same for all values of one Go type.
 	Relayed() bool
 	// Check reports mistakes in the section of u that tags do not find. before are the upstreams
 	// before u in the file.

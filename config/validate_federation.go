@@ -170,7 +170,7 @@ func (v *validator) merges(all []Merge) {
 		if len(m.Kinds) == 0 {
 			v.errorIf(general >= 0, at, "merge[%d] already applies to all other kinds: name kinds here", general)
 			general = i
-			v.errorIf(m.Policy == MergeUnion, at+".policy", "union is only for ServiceEntry: name it in kinds")
+			v.errorIf(m.Policy == MergeUnion, at+".policy", "union is only for ServiceEntry: add kinds: [serviceentries] to this rule")
 		}
 		v.kinds(at+".kinds", m.Kinds, at, first, func(field string, kind mirror.Kind) {
 			_, err := merge.ByName(m.Policy, kind, m.Union())

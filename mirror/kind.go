@@ -26,7 +26,7 @@ var MeshConfig = Kind{Kind: "MeshConfig"}
 const MeshConfigName = "mesh"
 
 // Singleton reports whether a source has at most one resource of the kind, with a fixed name and for its own
-// mesh only. The aggregate serves the singleton of the first source, and merges none.
+// mesh only. The aggregate serves that of the first source that has one, and never merges two.
 func (k Kind) Singleton() bool { return k == MeshConfig }
 
 const coreGroup = "core"

@@ -136,7 +136,8 @@ func (r *Resource) Stamped(stamp *Stamp) *Resource {
 	return out
 }
 
-// stamp puts a stamp on metadata, and returns the cluster of the resource.
+// stamp writes the provenance that s demands into the metadata, and returns the cluster of the resource. It drops a
+// provenance that s does not believe.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
 	cluster = s.Cluster
 	if !s.Believe || len(md.from) > MaxProvenance || !isProvenance(md.from) {
@@ -169,7 +170,7 @@ func (md *metadata) stamp(s *Stamp) (cluster string) {
 	return cluster
 }
 
-// isProvenance reports whether a value has the form that relays write.
+// isProvenance reports whether a value of ProvenanceAnnotation has the form that relays write.
 func isProvenance(value []byte) bool {
 	_, path := splitVia(value)
 	return len(path) > 0 && len(originOf(value)) > 0

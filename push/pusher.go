@@ -30,7 +30,7 @@ type Pusher struct {
 }
 
 // NewPusher returns a Pusher, or an error when the options contradict each other. Whoever carries out
-// its requests reports to work.
+// the requests must report CPU time and progress to work: they decide when the next push goes.
 func NewPusher(opts Options, work *Work) (*Pusher, error) {
 	if err := opts.check(); err != nil {
 		return nil, err

@@ -108,7 +108,7 @@ type Form struct {
 	Fields  []Field
 	Confirm string
 	Danger  bool
-	// Area is the name of a text area, or empty.
+	// Area is the name of the field for a config file. Empty: the form has none.
 	Area string
 }
 

@@ -109,8 +109,8 @@ func cutPort(v string) (host, port string) {
 	return v[:i], v[i:]
 }
 
-// namespacedHost maps "namespace/host" in a list that selects hosts. The namespace may be ".",
-// "*" or "~".
+// namespacedHost maps an element of a list that selects hosts: "namespace/host", or a host alone. The
+// namespace may be ".", "*" or "~". moved are those of movedHosts, to be added to the list.
 func (s *scope) namespacedHost(v string) (to string, moved []string) {
 	ns, h, ok := strings.Cut(v, "/")
 	if !ok {

@@ -183,7 +183,8 @@ func (l *lister) HandleResponse(resp *adsclient.Response) error {
 	return errors.Join(bad...)
 }
 
-// tell calls observe with the changes if each type was answered.
+// tell calls observe with the changes of a kind. It does nothing until each type was answered. The
+// first time it reports the changes of all kinds.
 func (l *lister) tell(kind mirror.Kind) {
 	if len(l.pending()) > 0 {
 		return
