@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -23,8 +24,11 @@ type rawConn struct {
 }
 
 // rawDial opens a connection to the relay.
-func (s *stage) rawDial() *rawConn {
-	conn, err := net.Dial("tcp", s.address)
+func (s *stage) rawDial() *rawConn { return s.rawDialFrom(nil) }
+
+// rawDialFrom opens it from an address.
+func (s *stage) rawDialFrom(from net.Addr) *rawConn {
+	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", s.address)
 	if err != nil {
 		s.Error(err)
 		return nil
@@ -39,10 +43,10 @@ func (s *stage) rawDial() *rawConn {
 }
 
 // open opens a stream to a method.
-func (c *rawConn) open(id uint32, method string) error {
+func (c *rawConn) open(id uint32, method string, more ...[2]string) error {
 	var headers bytes.Buffer
 	enc := hpack.NewEncoder(&headers)
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, h := range append([][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}}, more...) {
 		if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
 			return err
 		}
@@ -156,6 +160,40 @@ func partialRequests(s *stage, n int) {
 		}
 		if err != nil {
 			s.tell("%v", err)
+		}
+	})
+}
+
+// fullStreams opens as many streams as the defaults under the manifest let one address, or fifty, have. Each has
+// a connection, headers of 7 KB, and a part of a request: of 60 KB on those that take turns, else of 12 KB.
+func fullStreams(s *stage, n int) {
+	const ofOne, ofAll, turns = 1120, 3200, 64
+	var more [][2]string
+	for i := range 7 {
+		more = append(more, [2]string{fmt.Sprintf("x-%d", i), strings.Repeat("x", 900)})
+	}
+	hello := join(field(deltaNode, node(nil)), text(deltaType, entryType))
+	big := message(field(deltaNames, bytes.Repeat([]byte("x"), 1<<20)), 2<<20)
+	each := ofOne
+	if n > 1 {
+		each = ofAll / n
+	}
+	together(n, func(i int) {
+		for k := range each {
+			c := s.rawDialFrom(&net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))})
+			if c == nil {
+				return
+			}
+			err := errors.Join(c.open(1, delta, more...), c.send(1, message(hello, len(hello)), 16<<10))
+			if part := big[:12<<10]; err == nil {
+				if k < max(turns/n, 1) {
+					part = big[:60<<10] // before the window opens for more
+				}
+				err = c.send(1, part, 12<<10)
+			}
+			if err != nil {
+				s.tell("%v", err)
+			}
 		}
 	})
 }

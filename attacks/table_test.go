@@ -62,6 +62,7 @@ func attacks() []*attack {
 			}))})},
 		{finding: "B2", name: "a request of 8 MB in frames of one byte", told: `reason=receiving`, short: true, run: tinyFrames},
 		{finding: "B2", name: "100 streams of a connection with a part of a request of 63 KiB", run: partialRequests},
+		{finding: "B14", name: "all streams of one address, each with headers and a part of a request, as in the manifest", memory: manifest, run: fullStreams},
 
 		{finding: "B3", name: "65,000 names in 130 types of one stream", run: requests(delta, append([][]byte{helloDelta()}, manyNames(130, 500, 100)...))},
 		{finding: "B3", name: "70,000 names in 140 types of one stream", told: `downstream.maxNamesPerClient`, short: true,
