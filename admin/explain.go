@@ -21,19 +21,6 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Ref names a resource.
-type Ref struct {
-	// Kind is "group/Kind".
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-}
-
-func refOf(k mirror.Key) Ref { return Ref{k.Kind.String(), k.Namespace, k.Name} }
-
-// String returns "group/Kind namespace/name".
-func (r Ref) String() string { return r.Kind + " " + r.Namespace + "/" + r.Name }
-
 // Outcome says what is done with a resource, or with one upstream's copy of it.
 type Outcome string
 
@@ -54,7 +41,7 @@ const (
 
 // Explanation explains why a resource is served as it is.
 type Explanation struct {
-	Ref
+	mirror.Key
 	Outcome Outcome `json:"outcome"`
 	// Source is the upstream whose copy is served, Reason why it wins.
 	Source string `json:"source,omitempty"`
@@ -63,8 +50,8 @@ type Explanation struct {
 	Version string    `json:"version,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	// Into is the resource into which this one is merged. Group are all resources merged into it.
-	Into  *Ref  `json:"into,omitempty"`
-	Group []Ref `json:"group,omitempty"`
+	Into  mirror.Key   `json:"into,omitzero"`
+	Group []mirror.Key `json:"group,omitempty"`
 	// Sources are the copies of the upstreams, in order of priority.
 	Sources []SourceCopy `json:"sources"`
 	// HostConflicts are its hosts that other resources also claim.
@@ -72,10 +59,10 @@ type Explanation struct {
 	// Clients are those that subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
 	// Also are resources of the same namespace and name, of other kinds that the requested kind may mean.
-	Also []Ref `json:"also,omitempty"`
+	Also []mirror.Key `json:"also,omitempty"`
 	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces. It is set when the
 	// outcome is Missing.
-	Elsewhere []Ref `json:"elsewhere,omitempty"`
+	Elsewhere []mirror.Key `json:"elsewhere,omitempty"`
 	// Served is the served resource.
 	Served *kube.Object `json:"served,omitempty"`
 }
@@ -84,13 +71,13 @@ type Explanation struct {
 type SourceCopy struct {
 	Upstream string `json:"upstream"`
 	// Original is its name in the upstream, if different.
-	Original *Ref    `json:"original,omitempty"`
-	Outcome  Outcome `json:"outcome"`
+	Original mirror.Key `json:"original,omitzero"`
+	Outcome  Outcome    `json:"outcome"`
 	// Reason is the import rule that leaves it out, Detail describes it.
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	// ServedAs is the key under which a renamed copy is served.
-	ServedAs *Ref `json:"servedAs,omitempty"`
+	ServedAs mirror.Key `json:"servedAs,omitzero"`
 	// Frozen is the freeze of the upstream that decides about this copy. Pending is set when the upstream has
 	// newer content, which waits for the end of the freeze.
 	Frozen  *intake.Frozen `json:"frozen,omitempty"`
@@ -144,7 +131,7 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 		case best == nil || best.Outcome == Missing && e.Outcome != Missing:
 			best = e
 		case e.Outcome != Missing:
-			best.Also = append(best.Also, e.Ref)
+			best.Also = append(best.Also, e.Key)
 		}
 	}
 	if best.Outcome == Missing {
@@ -157,11 +144,11 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 const maxElsewhere = 10
 
 // elsewhere returns served resources of these kinds called name, in any namespace.
-func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []Ref) {
+func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []mirror.Key) {
 	for _, kind := range kinds {
 		for _, r := range d.views.Resources.List(kind, "") {
 			if r.Key().Name == name && len(found) < maxElsewhere {
-				found = append(found, refOf(r.Key()))
+				found = append(found, r.Key())
 			}
 		}
 	}
@@ -170,7 +157,7 @@ func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []Ref) {
 
 func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	s := d.views.Resources.Resolve(key)
-	e := &Explanation{Ref: refOf(key), Outcome: Missing, Reason: s.Decision.Reason, Sources: []SourceCopy{}}
+	e := &Explanation{Key: key, Outcome: Missing, Reason: s.Decision.Reason, Group: s.Group, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
 	place := func(c SourceCopy) int { // a removed upstream comes last
@@ -218,15 +205,11 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		}
 		e.Served = o
 	case s.MergedInto != mirror.Key{}:
-		into := refOf(s.MergedInto)
-		e.Outcome, e.Into = United, &into
+		e.Outcome, e.Into = United, s.MergedInto
 	case len(s.Copies) > 0:
 		e.Outcome = Rejected
 	case len(traces) > 0:
 		e.Outcome = e.Sources[0].Outcome
-	}
-	for _, k := range s.Group {
-		e.Group = append(e.Group, refOf(k))
 	}
 	for _, c := range d.views.HostConflicts() {
 		if c.Kind == key.Kind && slices.ContainsFunc(c.Claims, func(claim conflicts.Claim) bool {
@@ -244,8 +227,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, error) {
 	c := SourceCopy{Upstream: t.Upstream, Reason: t.Reason, Detail: t.Detail, Refused: t.Refused, Since: t.Since}
 	if t.Original != key {
-		original := refOf(t.Original)
-		c.Original = &original
+		c.Original = t.Original
 	}
 	if t.From != nil {
 		o, err := kube.New(t.From, "", t.From.SourceVersion())
@@ -264,8 +246,7 @@ func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, er
 	case i < 0 && t.Key == key:
 		c.Outcome = Changing
 	case t.Key != key:
-		servedAs := refOf(t.Key)
-		c.Outcome, c.ServedAs = Renamed, &servedAs
+		c.Outcome, c.ServedAs = Renamed, t.Key
 	default:
 		c.Outcome = outcomeOf(i, s.Decision)
 	}

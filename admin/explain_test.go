@@ -174,7 +174,7 @@ func TestExplanationOfWhatNobodyHas(t *testing.T) {
 	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=Gateway&namespace=shop&name=x")), &e); err != nil {
 		t.Fatal(err)
 	}
-	if e.Outcome != Missing || e.Kind != "networking.istio.io/Gateway" || len(e.Sources) != 0 {
+	if e.Outcome != Missing || e.Kind.String() != "networking.istio.io/Gateway" || len(e.Sources) != 0 {
 		t.Errorf("%+v", e)
 	}
 	for _, path := range []string{"/debug/explain", "/debug/explain?kind=se", "/debug/explain?kind=nonsense&name=x"} {

@@ -103,7 +103,7 @@ func newFixture(t testing.TB, n int) *fixture {
 		{Name: "east", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "east:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
 		{Name: "west", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "west:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
 	}
-	f.explained = &admin.Explanation{Ref: admin.Ref{Kind: serviceEntry.String(), Namespace: "team-1", Name: "service-1"}, Outcome: admin.Served, Source: "east"}
+	f.explained = &admin.Explanation{Key: mirror.Key{Kind: serviceEntry, Namespace: "team-1", Name: "service-1"}, Outcome: admin.Served, Source: "east"}
 	var err error
 	f.Pages, err = New(Data{
 		Resources: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },

@@ -9,6 +9,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/admin/view"
 	"meshrelay/downstream"
+	"meshrelay/mirror"
 )
 
 // resourcePage explains why a resource is served as it is, and shows which clients have it.
@@ -17,14 +18,14 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 	if err != nil {
 		return nil, err
 	}
-	command := fmt.Sprintf("relay explain %s %s", word(e.Kind), word(e.Name))
+	command := fmt.Sprintf("relay explain %s %s", word(e.Kind.String()), word(e.Name))
 	if e.Namespace != "" {
 		command += " -n " + word(e.Namespace)
 	}
 	command = p.here(command)
 	diff := p.here(command + " --diff")
 	page := &Page{
-		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind), "/resources?kind=" + queryOf(e.Kind)}},
+		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind.String()), "/resources?kind=" + queryOf(e.Kind.String())}},
 		Lead: say(view.OutcomeLevel(e.Outcome), view.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
 		Sections: []Section{
 			{ID: "explain", Title: "Copies of the upstreams", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e, r.now)},
@@ -79,7 +80,7 @@ func (p *Page) boundCode() {
 }
 
 func resourceFacts(e *admin.Explanation) []Fact {
-	facts := []Fact{{"Kind", cell(e.Kind)}, {"Outcome", leveled(view.OutcomeLevel(e.Outcome), string(e.Outcome))}}
+	facts := []Fact{{"Kind", cell(e.Kind.String())}, {"Outcome", leveled(view.OutcomeLevel(e.Outcome), string(e.Outcome))}}
 	if e.Source != "" {
 		facts = append(facts, Fact{"Served from", linked(e.Source, upstreamHref(e.Source))})
 	}
@@ -94,16 +95,16 @@ func resourceFacts(e *admin.Explanation) []Fact {
 
 // remarks lists related resources: those that are merged with this one, have the same name, or claim its hosts.
 func remarks(e *admin.Explanation) (list []State) {
-	refer := func(words string, refs []admin.Ref) {
+	refer := func(words string, refs []mirror.Key) {
 		for _, ref := range refs[:min(len(refs), maxReasons)] {
-			list = append(list, State{Level: None, Text: cut(words + ref.String()), Href: resourceHref(ref.Kind, ref.Namespace, ref.Name)})
+			list = append(list, State{Level: None, Text: cut(words + ref.String()), Href: resourceHref(ref.Kind.String(), ref.Namespace, ref.Name)})
 		}
 		if more := len(refs) - maxReasons; more > 0 {
 			list = append(list, say(None, fmt.Sprintf("and %d more", more)))
 		}
 	}
-	if e.Into != nil {
-		refer("It is merged into ", []admin.Ref{*e.Into})
+	if e.Into != (mirror.Key{}) {
+		refer("It is merged into ", []mirror.Key{e.Into})
 	}
 	refer("Merged with ", e.Group)
 	refer("There is also ", e.Also)

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/federation/conflicts"
+	"meshrelay/mirror"
 )
 
 // Copies are the columns of a table of the copies of one resource.
@@ -18,7 +19,7 @@ var Copies = Columns[admin.SourceCopy]{
 		return string(c.Outcome), OutcomeLevel(c.Outcome)
 	}),
 	text("Name there", func(c admin.SourceCopy) string {
-		if c.Original == nil {
+		if c.Original == (mirror.Key{}) {
 			return ""
 		}
 		return c.Original.Namespace + "/" + c.Original.Name
@@ -112,7 +113,7 @@ func Headline(e admin.Explanation, now time.Time) string {
 		}
 		return fmt.Sprintf("%s is served from upstream %s%s. Unchanged for %s.", name, e.Source, why, Ago(e.Since, now))
 	case admin.United:
-		if e.Into != nil {
+		if e.Into != (mirror.Key{}) {
 			return fmt.Sprintf("%s is not served by itself: it is merged into %s%s.", name, e.Into, why)
 		}
 	case admin.Rejected:
@@ -133,7 +134,7 @@ func Headline(e admin.Explanation, now time.Time) string {
 func because(c admin.SourceCopy) string {
 	unfreeze := ": relay unfreeze " + c.Upstream
 	switch {
-	case c.ServedAs != nil:
+	case c.ServedAs != mirror.Key{}:
 		return "served as " + c.ServedAs.String()
 	case c.Outcome == admin.Changing:
 		return "changing right now, try again"

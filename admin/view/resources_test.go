@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"meshrelay/admin"
+	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
 )
@@ -14,7 +15,7 @@ func TestTheStateOfAnUpstreamExplainsItsCopy(t *testing.T) {
 	frozen := &intake.Frozen{Frozen: state.Frozen{Since: at}}
 	for want, c := range map[string]admin.SourceCopy{
 		"":                  {Outcome: admin.Served},
-		"served as a/B c/d": {Outcome: admin.Renamed, ServedAs: &admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}},
+		"served as a/B c/d": {Outcome: admin.Renamed, ServedAs: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}},
 		"frozen: newer content from the upstream is pending: relay unfreeze west":           {Outcome: admin.Served, Frozen: frozen, Pending: true},
 		"kept since 2024-02-03T04:05:06Z, upstream out of contact":                          {Outcome: admin.Served, StaleSince: at},
 		"kept since 2024-02-03T04:05:06Z, the upstream has not sent it again":               {Outcome: admin.Served, StaleSince: at, Unconfirmed: true},

@@ -265,7 +265,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 		}
 		e, err := c.Explain(cmd.Context(), kind, namespace, name)
 		if err == nil && e.Outcome == admin.Missing {
-			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Ref, cliview.Elsewhere(e)))
+			return errors.Join(out.print(cmd, nil, e, ""), fmt.Errorf("no upstream has %s%s", e.Key, cliview.Elsewhere(e)))
 		}
 		shown := e
 		shown.HostConflicts, shown.Group, shown.Clients = cut(&rows, e.HostConflicts), cut(&rows, e.Group), cut(&rows, e.Clients)

@@ -7,6 +7,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
+	"meshrelay/mirror"
 )
 
 var conflictColumns = view.KeyConflicts.Pick("Kind", "Namespace", "Name", "Served from", "United", "Not served", "Since", "Reason")
@@ -58,7 +59,7 @@ func Elsewhere(e admin.Explanation) (text string) {
 }
 
 // explainCommand returns the command that explains a resource.
-func explainCommand(r admin.Ref) string {
+func explainCommand(r mirror.Key) string {
 	text := fmt.Sprintf("relay explain %s %s", r.Kind, r.Name)
 	if r.Namespace != "" {
 		text += " -n " + r.Namespace

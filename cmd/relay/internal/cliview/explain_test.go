@@ -26,7 +26,7 @@ func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 	} {
 		tc.source.Upstream = "west"
 		e := admin.Explanation{
-			Ref: admin.Ref{Kind: "a/B", Namespace: "c", Name: "d"}, Outcome: tc.source.Outcome,
+			Key: mirror.Key{Kind: mirror.Kind{Group: "a", Kind: "B"}, Namespace: "c", Name: "d"}, Outcome: tc.source.Outcome,
 			Sources: []admin.SourceCopy{{Upstream: "east", Outcome: admin.Refused}, tc.source},
 		}
 		got := Plain(Explain(e, false, time.Now()))
@@ -47,7 +47,7 @@ func TestConfigsThatAreNotFollowedAreListed(t *testing.T) {
 }
 
 func TestExplainNamesAResourceWithoutNamespaceByItsNameAlone(t *testing.T) {
-	e := admin.Explanation{Ref: admin.Ref{Kind: "core/MeshConfig", Name: "mesh"}, Outcome: admin.Missing}
+	e := admin.Explanation{Key: mirror.Key{Kind: mirror.MeshConfig, Name: "mesh"}, Outcome: admin.Missing}
 	if got := Plain(Explain(e, false, time.Now())); !strings.HasPrefix(got, "core/MeshConfig mesh: no upstream has it.") {
 		t.Error(got)
 	}
