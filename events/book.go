@@ -19,13 +19,10 @@ type Limits struct {
 const (
 	defaultEvents = 20_000
 	defaultBytes  = 16 << 20
-	// batchTime is how long the changes of an upstream are merged into one event, after a first
-	// change.
-	batchTime = time.Second
 	// Of the types whose rate others control, floodBurst events are taken singly. Then one event in
-	// each floodTime counts the others.
+	// each mergeTime counts the others. Changes of an upstream are merged after the first one.
 	floodBurst = 20
-	floodTime  = time.Second
+	mergeTime  = time.Second
 	// maxSettled is how many events with late stages are kept for readers.
 	maxSettled = 256
 )
@@ -45,22 +42,22 @@ type bucket struct {
 	next    *bucket // with a waiting event of the same upstream
 }
 
-// rate returns how many events of a type may come at once, and the time between later ones. Zero:
+// credit returns the largest credit of a type: mergeTime for each event that may come at once. Zero:
 // no bound.
-func (t Type) rate() (burst int, every time.Duration) {
+func (t Type) credit() time.Duration {
 	switch t {
 	case Changed:
-		return 1, batchTime
+		return mergeTime
 	case Connected, Gone, NACK, TurnedAway, Lost, Regained, Moved, Denied, Failed, Refused, OverLimit, Held, Returned:
-		return floodBurst, floodTime
+		return floodBurst * mergeTime
 	}
-	return 0, 0
+	return 0
 }
 
 // fill adds the credit up to now.
-func (b *bucket) fill(now time.Time, burst int, every time.Duration) {
+func (b *bucket) fill(now time.Time, most time.Duration) {
 	if d := now.Sub(b.at); d > 0 {
-		b.credit, b.at = min(time.Duration(burst)*every, b.credit+d), now
+		b.credit, b.at = min(most, b.credit+d), now
 	}
 }
 
@@ -74,14 +71,12 @@ func (b *book) bucket(c class, now time.Time) *bucket {
 	}
 	if len(b.buckets) >= max(maxBuckets, 2*b.inUse) {
 		maps.DeleteFunc(b.buckets, func(c class, bk *bucket) bool {
-			burst, every := c.rate()
-			bk.fill(now, burst, every)
-			return bk.waiting == nil && bk.credit == time.Duration(burst)*every
+			bk.fill(now, c.credit())
+			return bk.waiting == nil && bk.credit == c.credit()
 		})
 		b.inUse = len(b.buckets) // looking at all for each new one would cost quadratic time
 	}
-	burst, every := c.rate()
-	bk := &bucket{credit: time.Duration(burst) * every, at: now}
+	bk := &bucket{credit: c.credit(), at: now}
 	b.buckets[c] = bk
 	return bk
 }
@@ -125,20 +120,19 @@ func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	e.Time = e.Time.UTC()
 	e.Text, e.Reason, e.Command = text.Shorten(e.Text, maxText), text.Shorten(e.Reason, maxText), text.Shorten(e.Command, maxText)
 	e.Client = text.Shorten(e.Client, maxName)
-	burst, every := e.Type.rate()
-	if burst > 0 && e.By != ByOperator {
+	if most := e.Type.credit(); most > 0 && e.By != ByOperator {
 		bk := b.bucket(class{e.Type, e.Upstream, e.By}, now)
-		bk.fill(now, burst, every)
+		bk.fill(now, most)
 		switch {
 		case bk.waiting != nil:
 			bk.waiting.merge(&e)
 			return bk.waiting, false
-		case bk.credit < every:
+		case bk.credit < mergeTime:
 			bk.waiting, bk.next = &e, b.waits[e.Upstream]
 			b.waits[e.Upstream] = bk
 			return &e, true
 		}
-		bk.credit -= every
+		bk.credit -= mergeTime
 	}
 	if e.Upstream != "" { // waiting events of the upstream came before
 		b.close(now, e.Upstream)
@@ -191,19 +185,17 @@ func (b *book) tick(now time.Time, end bool) (next time.Time) {
 
 // due returns when the waiting event may be appended.
 func (b *bucket) due(now time.Time) time.Time {
-	burst, every := b.waiting.Type.rate()
-	b.fill(now, burst, every)
-	return now.Add(every - b.credit)
+	b.fill(now, b.waiting.Type.credit())
+	return now.Add(mergeTime - b.credit)
 }
 
 // close moves the waiting events of an upstream to closing. One that is not due uses the remaining
 // credit.
 func (b *book) close(now time.Time, upstream string) {
 	for bk := b.waits[upstream]; bk != nil; {
-		burst, every := bk.waiting.Type.rate()
-		bk.fill(now, burst, every)
+		bk.fill(now, bk.waiting.Type.credit())
 		b.closing = append(b.closing, bk.waiting)
-		bk.waiting, bk.credit = nil, max(bk.credit-every, 0)
+		bk.waiting, bk.credit = nil, max(bk.credit-mergeTime, 0)
 		bk.next, bk = nil, bk.next
 	}
 	delete(b.waits, upstream)

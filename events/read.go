@@ -1,5 +1,10 @@
 package events
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Query asks for a page of events.
 type Query struct {
 	Filter
@@ -34,11 +39,7 @@ type Page struct {
 
 // Read returns a page.
 func (j *Journal) Read(q Query) Page {
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultPage
-	}
-	limit = min(limit, MaxPage)
+	limit := min(cmp.Or(max(q.Limit, 0), defaultPage), MaxPage)
 	if j == nil {
 		return Page{Events: []Event{}}
 	}
@@ -112,9 +113,7 @@ func (b *book) readNewest(q Query, limit int, page *Page) {
 	if !page.More {
 		page.Tools += f.passed
 	}
-	for i, k := 0, len(page.Events)-1; i < k; i, k = i+1, k-1 {
-		page.Events[i], page.Events[k] = page.Events[k], page.Events[i]
-	}
+	slices.Reverse(page.Events)
 	if q.Before > 0 && len(page.Events) > 0 {
 		page.Next = page.Events[len(page.Events)-1].Seq
 	}
