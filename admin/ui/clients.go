@@ -70,16 +70,12 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 
 // typeTable lists the types of a client. Types that are not synced come first.
 func typeTable(c downstream.ClientStatus, now time.Time) *Table {
-	t := &Table{Caption: "Types that the client subscribes to", Head: headOf(view.ClientTypes), Empty: "It subscribes to nothing yet."}
-	types := slices.Clone(c.Types)
-	isSynced := func(w downstream.TypeStatus) bool {
+	types := falseFirst(c.Types, func(w downstream.TypeStatus) bool {
 		_, level := view.TypeState(w)
 		return level == OK
-	}
-	slices.SortStableFunc(types, falseFirst(isSynced))
-	for _, w := range first(types, maxRows) {
-		t.Rows = append(t.Rows, rowOf(view.ClientTypes, w, now, "/resources?kind="+queryOf(kindOfType(w.TypeURL))))
-	}
+	})
+	t := tableOf("Types that the client subscribes to", "It subscribes to nothing yet.", view.ClientTypes, types, maxRows, now,
+		func(w downstream.TypeStatus) string { return "/resources?kind=" + queryOf(kindOfType(w.TypeURL)) })
 	if len(types) > maxRows {
 		t.Summary = fmt.Sprintf("the first %d of %d types", maxRows, len(types))
 	}

@@ -49,15 +49,13 @@ func (p *Pages) notFollowed(part clusters.Status) (list []State) {
 
 // clusterTable lists found clusters.
 func (p *Pages) clusterTable(parts []clusters.Status, r *request) *Table {
-	t := &Table{Caption: "Found clusters, those with problems first", Empty: "No cluster is found.", Head: headOf(view.Clusters)}
 	all := view.ClustersOf(parts, r.ups)
-	for _, c := range first(all, maxSummary) {
-		href := ""
-		if c.Upstream != nil {
-			href = upstreamHref(c.Name)
+	t := tableOf("Found clusters, those with problems first", "No cluster is found.", view.Clusters, all, maxSummary, r.now, func(c view.Cluster) string {
+		if c.Upstream == nil {
+			return ""
 		}
-		t.Rows = append(t.Rows, rowOf(view.Clusters, c, r.now, href))
-	}
+		return upstreamHref(c.Name)
+	})
 	t.Summary = view.Count(len(all), "cluster")
 	if more := len(all) - len(t.Rows); more > 0 {
 		t.Summary += fmt.Sprintf("; %d are shown, all of them: %s", len(t.Rows), p.here("relay clusters"))

@@ -24,10 +24,8 @@ func (p *Pages) conflictPage(r *request) (*Page, error) {
 		{ID: "hosts", Title: "Hosts that several resources claim", Table: p.hostTable(r)},
 	}
 	if all := p.data.NotFollowed(); len(all) > 0 {
-		t := &Table{Caption: "Resources whose hosts are not checked", Head: headOf(view.NotChecked)}
-		for _, n := range first(all, maxGroups) {
-			t.Rows = append(t.Rows, rowOf(view.NotChecked, n, r.now, resourceHref(n.Kind.String(), n.Namespace, n.Name)))
-		}
+		t := tableOf("Resources whose hosts are not checked", "", view.NotChecked, all, maxGroups, r.now,
+			func(n conflicts.NotFollowed) string { return resourceHref(n.Kind.String(), n.Namespace, n.Name) })
 		t.Summary = fmt.Sprintf("%d of %d", len(t.Rows), len(all))
 		page.Sections = append(page.Sections, Section{ID: "unchecked", Title: "Not checked", Table: t})
 	}

@@ -72,22 +72,19 @@ func lineTo(a, b Box, broken bool) Line {
 }
 
 func upstreamBoxes(ups []upstreams.Status, r *request) (boxes []Box, broken []bool) {
-	add := func(u upstreams.Status) {
+	many := len(ups) > maxBoxes
+	if many { // fewer upstreams keep their order
+		ups = falseFirst(ups, view.IsHealthy)
+	}
+	for _, u := range ups {
+		if many && len(boxes) == maxBoxes-1 {
+			return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(ups)-len(boxes)), Below: "all upstreams", Href: "/upstreams"}), append(broken, false)
+		}
 		boxes = append(boxes, Box{
 			Level: view.UpstreamLevel(u), Name: text.Shorten(u.Name, maxLabel), Href: upstreamHref(u.Name),
 			Below: text.Shorten(fmt.Sprintf("%d, %s", admin.Total(u.Resources), view.UpstreamState(u, r.now)), maxLabel+6),
 		})
 		broken = append(broken, u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing)
-	}
-	for _, well := range []bool{false, true} {
-		for _, u := range ups {
-			if len(ups) > maxBoxes && len(boxes) == maxBoxes-1 {
-				return append(boxes, Box{Level: None, Name: fmt.Sprintf("and %d more", len(ups)-len(boxes)), Below: "all upstreams", Href: "/upstreams"}), append(broken, false)
-			}
-			if len(ups) <= maxBoxes && well || len(ups) > maxBoxes && view.IsHealthy(u) == well { // up to maxBoxes upstreams keep their order
-				add(u)
-			}
-		}
 	}
 	return boxes, broken
 }

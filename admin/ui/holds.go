@@ -1,7 +1,9 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -88,15 +90,8 @@ func (p *Pages) effectOf(h intake.HeldUpstream) Section {
 		}
 		counts[place{d.Kind, d.Namespace}]++
 	}
-	places := make([]place, 0, len(counts))
-	for at := range counts {
-		places = append(places, at)
-	}
-	slices.SortFunc(places, func(a, b place) int {
-		if n := counts[b] - counts[a]; n != 0 {
-			return n
-		}
-		return strings.Compare(a.namespace+"/"+a.kind, b.namespace+"/"+b.kind)
+	places := slices.SortedFunc(maps.Keys(counts), func(a, b place) int {
+		return cmp.Or(counts[b]-counts[a], strings.Compare(a.namespace+"/"+a.kind, b.namespace+"/"+b.kind))
 	})
 	t := &Table{Caption: "Held deletions by namespace and kind", Head: []string{"Namespace", "Kind", "Deletions"}}
 	for _, at := range places[:min(len(places), maxGroups)] {

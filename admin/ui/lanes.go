@@ -2,6 +2,7 @@ package ui
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -84,12 +85,7 @@ func drawLanes(list []events.Event, since, until time.Time) *Lanes {
 		lane.Marks = append(lane.Marks, mark)
 	}
 	l := &Lanes{Width: laneWidth}
-	names := make([]string, 0, len(byName))
-	for name := range byName {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for i, name := range names[:min(len(names), maxLanes)] {
+	for i, name := range first(slices.Sorted(maps.Keys(byName)), maxLanes) {
 		lane := byName[name]
 		lane.Y = 20 + i*lanePitch
 		l.Rows = append(l.Rows, *lane)

@@ -148,11 +148,15 @@ func (p *Pages) Run(ctx context.Context) error {
 }
 
 func (p *Pages) sample() {
-	served := 0
-	for _, n := range p.data.Resources.Counts() {
-		served += n
+	p.series.add(sample{at: time.Now(), changes: p.data.Changes(), served: p.served()})
+}
+
+// served returns the number of served resources.
+func (p *Pages) served() (n int) {
+	for _, of := range p.data.Resources.Counts() {
+		n += of
 	}
-	p.series.add(sample{at: time.Now(), changes: p.data.Changes(), served: served})
+	return n
 }
 
 // look returns a hash of each topic, without counters that change all the time.

@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -29,10 +30,7 @@ func (p *Pages) overview(r *request) (*Page, error) {
 		lead.Level = Warn
 	}
 	keys, hosts := p.data.Conflicts()
-	served := 0
-	for _, n := range p.data.Resources.Counts() {
-		served += n
-	}
+	served := p.served()
 	return &Page{
 		Title: "Overview", Lead: lead, Command: "relay status", Topics: []string{topicUpstreams, topicClients, topicResources, topicConfig, topicEvents},
 		Sections: []Section{
@@ -106,7 +104,7 @@ type group struct {
 }
 
 // groups counts clients by view or cluster. Groups with clients that are behind come first.
-func groups(clients []downstream.ClientStatus) []group {
+func groups(clients []downstream.ClientStatus) []*group {
 	byName := map[string]*group{}
 	for _, c := range clients {
 		name := cmp.Or(c.View, c.ClusterID, "no cluster")
@@ -123,12 +121,7 @@ func groups(clients []downstream.ClientStatus) []group {
 			g.behind++
 		}
 	}
-	all := make([]group, 0, len(byName))
-	for _, g := range byName {
-		all = append(all, *g)
-	}
-	slices.SortFunc(all, func(a, b group) int { return cmp.Or(cmp.Compare(b.behind, a.behind), cmp.Compare(a.name, b.name)) })
-	return all
+	return slices.SortedFunc(maps.Values(byName), func(a, b *group) int { return cmp.Or(cmp.Compare(b.behind, a.behind), cmp.Compare(a.name, b.name)) })
 }
 
 func clientSummary(clients []downstream.ClientStatus) *Table {

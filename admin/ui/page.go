@@ -161,6 +161,16 @@ func rowOf[T any](columns view.Columns[T], v T, now time.Time, href string) []Ce
 	return row
 }
 
+// tableOf returns a table with a row for each of the first n elements of a list. The first cell of a row links to
+// the href of its element.
+func tableOf[T any](caption, empty string, columns view.Columns[T], all []T, n int, now time.Time, href func(T) string) *Table {
+	t := &Table{Caption: caption, Empty: empty, Head: headOf(columns)}
+	for _, v := range first(all, n) {
+		t.Rows = append(t.Rows, rowOf(columns, v, now, href(v)))
+	}
+	return t
+}
+
 // first returns at most the first n elements of a list.
 func first[T any](all []T, n int) []T { return all[:min(len(all), n)] }
 

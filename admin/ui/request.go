@@ -89,31 +89,13 @@ func notFound(format string, args ...any) error { return failure{404, fmt.Sprint
 
 func badRequest(format string, args ...any) error { return failure{400, fmt.Sprintf(format, args...)} }
 
-// contains reports whether in contains q, ignoring the case of ASCII letters.
-func contains(in, q string) bool {
-	if len(q) == 0 {
-		return true
-	}
-	first := lower(q[0])
-	for i := 0; i+len(q) <= len(in); i++ {
-		if lower(in[i]) == first && strings.EqualFold(in[i:i+len(q)], q) {
-			return true
-		}
-	}
-	return false
-}
+// contains reports whether in contains q, ignoring case. It allocates nothing for texts in lower case.
+func contains(in, q string) bool { return strings.Contains(strings.ToLower(in), strings.ToLower(q)) }
 
 // named reports whether the search text is in the kind or in "namespace/name" of a resource.
 func (r *request) named(kind, namespace, name string) bool {
 	q := r.get("q")
 	return q == "" || contains(kind, q) || contains(namespace+"/"+name, q)
-}
-
-func lower(c byte) byte {
-	if 'A' <= c && c <= 'Z' {
-		return c + 'a' - 'A'
-	}
-	return c
 }
 
 func pathOf(name string) string { return url.PathEscape(name) }
@@ -139,17 +121,10 @@ func countIf[T any](all []T, holds func(T) bool) (n int) {
 	return n
 }
 
-// falseFirst returns a comparison that puts elements for which holds is false first.
-func falseFirst[T any](holds func(T) bool) func(a, b T) int {
-	return func(a, b T) int {
-		switch {
-		case holds(a) == holds(b):
-			return 0
-		case holds(b):
-			return -1
-		}
-		return 1
-	}
+// falseFirst returns a list with the elements for which holds is false first.
+func falseFirst[T any](all []T, holds func(T) bool) []T {
+	sorted := slices.DeleteFunc(slices.Clone(all), holds)
+	return append(sorted, slices.DeleteFunc(slices.Clone(all), func(v T) bool { return !holds(v) })...)
 }
 
 // upstreamField returns the field that selects an upstream.

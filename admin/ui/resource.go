@@ -2,7 +2,6 @@ package ui
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -129,22 +128,15 @@ func remarks(e *admin.Explanation) (list []State) {
 }
 
 func copies(e *admin.Explanation, now time.Time) *Table {
-	t := &Table{Caption: "Copies of the upstreams, in order of priority", Head: headOf(view.Copies), Empty: "No upstream has it."}
-	for _, c := range first(e.Sources, maxRows) {
-		t.Rows = append(t.Rows, rowOf(view.Copies, c, now, upstreamHref(c.Upstream)))
-	}
-	return t
+	return tableOf("Copies of the upstreams, in order of priority", "No upstream has it.", view.Copies, e.Sources, maxRows, now,
+		func(c admin.SourceCopy) string { return upstreamHref(c.Upstream) })
 }
 
 // receipts lists the clients that subscribe to the kind of a resource. Clients that have not acknowledged it come
 // first.
 func receipts(all []downstream.Receipt, now time.Time) *Table {
-	t := &Table{Caption: "Clients that subscribe to its kind", Head: headOf(view.Receipts), Empty: "No client subscribes to this kind."}
-	sorted := slices.Clone(all)
-	slices.SortStableFunc(sorted, falseFirst(view.HasReceived))
-	for _, c := range first(sorted, maxRows) {
-		t.Rows = append(t.Rows, rowOf(view.Receipts, c, now, clientHref(c.Connection)))
-	}
+	t := tableOf("Clients that subscribe to its kind", "No client subscribes to this kind.", view.Receipts, falseFirst(all, view.HasReceived), maxRows, now,
+		func(c downstream.Receipt) string { return clientHref(c.Connection) })
 	if len(all) > 0 {
 		t.Summary = fmt.Sprintf("%d of %s acknowledged it; %d are shown, those without it first", countIf(all, view.HasReceived), view.Count(len(all), "subscription"), len(t.Rows))
 	}

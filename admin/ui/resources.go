@@ -13,11 +13,10 @@ import (
 // resourceList lists the matching served resources after the cursor, a page at a time. It visits each resource once,
 // and decodes none.
 func (p *Pages) resourceList(r *request) (*Page, error) {
-	kinds, total := p.data.Resources.Kinds(), 0
+	kinds, total := p.data.Resources.Kinds(), p.served()
 	names := make([]string, 0, len(kinds))
-	for kind, n := range p.data.Resources.Counts() {
+	for kind := range p.data.Resources.Counts() {
 		names = append(names, kind.String())
-		total += n
 	}
 	slices.Sort(names)
 	after, hasAfter := parseCursor(r.get("after"))
@@ -93,7 +92,7 @@ const inContent = "names and content"
 
 // matcher returns a function that reports whether a resource matches the parameters.
 func matcher(r *request) func(*mirror.Resource) bool {
-	q, namespace, upstream := strings.ToLower(r.get("q")), r.get("namespace"), r.get("upstream")
+	q, namespace, upstream := r.get("q"), r.get("namespace"), r.get("upstream")
 	content := []byte(nil)
 	if r.get("in") == inContent {
 		content = []byte(r.get("q"))

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,8 +29,7 @@ func (s *series) add(one sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.samples) == maxSamples {
-		copy(s.samples, s.samples[1:])
-		s.samples = s.samples[:maxSamples-1]
+		s.samples = slices.Delete(s.samples, 0, 1)
 	}
 	s.samples = append(s.samples, one)
 }

@@ -8,7 +8,9 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
+	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // maxRevisions is the most revisions of an upstream that are listed.
@@ -17,11 +19,8 @@ const maxRevisions = 30
 func upstreamHref(name string) string { return "/upstreams/" + pathOf(name) }
 
 func upstreamTable(ups []upstreams.Status, r *request) *Table {
-	t := &Table{Caption: "Upstreams", Empty: "No upstream matches.", Head: headOf(view.Upstreams)}
-	for _, u := range ups {
-		t.Rows = append(t.Rows, rowOf(view.Upstreams, u, r.now, upstreamHref(u.Name)))
-	}
-	return t
+	return tableOf("Upstreams", "No upstream matches.", view.Upstreams, ups, len(ups), r.now,
+		func(u upstreams.Status) string { return upstreamHref(u.Name) })
 }
 
 // upstreamList lists all upstreams, a page at a time.
@@ -48,12 +47,11 @@ func stateField(r *request) Field {
 
 // upstreamOf returns the upstream of a request.
 func (p *Pages) upstreamOf(r *request) (upstreams.Status, error) {
-	all := r.ups
-	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == r.name })
+	i := slices.IndexFunc(r.ups, func(u upstreams.Status) bool { return u.Name == r.name })
 	if i < 0 {
 		return upstreams.Status{}, notFound("There is no upstream %.64q.", r.name)
 	}
-	return all[i], nil
+	return r.ups[i], nil
 }
 
 // upstreamPage shows one upstream.
@@ -127,11 +125,11 @@ func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 }
 
 func kindTable(u upstreams.Status, now time.Time) *Table {
-	t := &Table{Caption: "Resources of the upstream by kind", Head: headOf(view.KindCounts), Empty: "It has no resources."}
 	kinds := view.Kinds(u)
-	for _, k := range first(kinds, maxRows) {
-		t.Rows = append(t.Rows, rowOf(view.KindCounts, k, now, "/resources?kind="+queryOf(k.Kind)+"&upstream="+queryOf(u.Name)))
-	}
+	t := tableOf("Resources of the upstream by kind", "It has no resources.", view.KindCounts, kinds, maxRows, now,
+		func(k view.KindCount) string {
+			return "/resources?kind=" + queryOf(k.Kind) + "&upstream=" + queryOf(u.Name)
+		})
 	if len(kinds) > maxRows {
 		t.Summary = fmt.Sprintf("the first %d of %d kinds", maxRows, len(kinds))
 	}
@@ -141,20 +139,18 @@ func kindTable(u upstreams.Status, now time.Time) *Table {
 // keptOut lists the resources that are refused, and those that import rules leave out.
 func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 	if u.RefusedTotal > 0 {
-		t := &Table{Caption: "Resources whose newest content is refused", Head: headOf(view.Refusals)}
-		for _, f := range u.Refused[:min(len(u.Refused), maxRows/2)] {
-			t.Rows = append(t.Rows, rowOf(view.Refusals, f, r.now, ""))
-		}
+		t := tableOf("Resources whose newest content is refused", "", view.Refusals, u.Refused, maxRows/2, r.now, func(intake.Refusal) string { return "" })
 		t.Summary = fmt.Sprintf("%d of %d refused; the last good content is still served", len(t.Rows), u.RefusedTotal)
 		sections = append(sections, Section{ID: "refused", Title: "Refused", Table: t})
 	}
 	if len(u.LeftOut) == 0 {
 		return sections
 	}
-	t := &Table{Caption: "Resources that import rules leave out, by rule", Head: headOf(view.RuleCounts)}
-	for _, rule := range view.Rules(u) {
-		t.Rows = append(t.Rows, rowOf(view.RuleCounts, rule, r.now, upstreamHref(u.Name)+"?leftout="+queryOf(rule.Reason)+"#leftout"))
-	}
+	rules := view.Rules(u)
+	t := tableOf("Resources that import rules leave out, by rule", "", view.RuleCounts, rules, len(rules), r.now,
+		func(rule view.RuleCount) string {
+			return upstreamHref(u.Name) + "?leftout=" + queryOf(rule.Reason) + "#leftout"
+		})
 	sections = append(sections, Section{ID: "rules", Title: "Left out", Table: t})
 	if reason := r.get("leftout"); reason != "" {
 		sections = append(sections, p.leftOut(u.Name, reason, r.now))
@@ -165,17 +161,10 @@ func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 var leftOutColumns = view.LeftOut.Pick("Name", "Namespace", "Kind", "Reason", "Detail")
 
 func (p *Pages) leftOut(upstream, reason string, now time.Time) Section {
-	t := &Table{Caption: "Resources that the rule leaves out", Head: headOf(leftOutColumns), Empty: "Nothing."}
-	n := 0
-	for _, l := range p.data.LeftOut() {
-		if l.Upstream != upstream || l.Reason != reason {
-			continue
-		}
-		if n++; n <= maxRows/2 {
-			t.Rows = append(t.Rows, rowOf(leftOutColumns, l, now, resourceHref(l.Kind, l.Namespace, l.Name)))
-		}
-	}
-	t.Summary = fmt.Sprintf("%d of %d; all of them: %s", len(t.Rows), n, p.here("relay explain --left-out --upstream "+word(upstream)))
+	all := slices.DeleteFunc(slices.Clone(p.data.LeftOut()), func(l intake.LeftOut) bool { return l.Upstream != upstream || l.Reason != reason })
+	t := tableOf("Resources that the rule leaves out", "Nothing.", leftOutColumns, all, maxRows/2, now,
+		func(l intake.LeftOut) string { return resourceHref(l.Kind, l.Namespace, l.Name) })
+	t.Summary = fmt.Sprintf("%d of %d; all of them: %s", len(t.Rows), len(all), p.here("relay explain --left-out --upstream "+word(upstream)))
 	return Section{ID: "leftout", Title: "Left out by " + reason, Table: t}
 }
 
@@ -191,10 +180,7 @@ func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 		}
 		return s
 	}
-	t := &Table{Caption: "Revisions, newest first", Head: headOf(view.Revisions), Empty: "No revisions are kept."}
-	for _, v := range first(revisions, maxRevisions) {
-		t.Rows = append(t.Rows, rowOf(view.Revisions, v, now, ""))
-	}
+	t := tableOf("Revisions, newest first", "No revisions are kept.", view.Revisions, revisions, maxRevisions, now, func(state.Revision) string { return "" })
 	command := "relay history " + word(u.Name)
 	t.Summary = fmt.Sprintf("%d of %s; to list all: %s; to show the changes of one: %s", len(t.Rows), view.Count(len(revisions), "revision"), p.here(command), p.here(command+" REVISION --diff"))
 	s.Table = t
