@@ -76,14 +76,6 @@ func (n *nameRules) namespace(ns string) string {
 	return n.NamespacePrefix + ns
 }
 
-// name maps the name of a resource.
-func (n *nameRules) name(name string) string {
-	if name == "" || n.effects&effNames == 0 {
-		return name
-	}
-	return n.NamePrefix + name + n.NameSuffix
-}
-
 // scope maps the names in one resource, and keeps the first error.
 type scope struct {
 	*nameRules
@@ -126,8 +118,12 @@ func (s *scope) namespace(ns string) string {
 	return to
 }
 
+// name maps the name of a resource.
 func (s *scope) name(name string) string {
-	to := s.nameRules.name(name)
+	if name == "" || s.effects&effNames == 0 {
+		return name
+	}
+	to := s.NamePrefix + name + s.NameSuffix
 	if len(to) > maxDomain && to != name {
 		s.fail(to, maxDomain)
 	}

@@ -98,15 +98,9 @@ type Endpoints struct {
 // of must not change.
 type Rewriter struct {
 	names *nameRules
-	plans map[mirror.Kind]*lazyPlan
-}
-
-// lazyPlan is a plan that is made for the first resource of its kind: most sources have few kinds, and there may
-// be hundreds of sources.
-type lazyPlan struct {
-	once sync.Once
-	info *mirror.KindInfo
-	plan *bodyPlan
+	// plans makes the plan of a kind for its first resource: most sources have few kinds, and there may be hundreds
+	// of sources. A plan is nil when no rule can change a body of the kind.
+	plans map[mirror.Kind]func() *bodyPlan
 }
 
 // bodyPlan describes how to rewrite the bodies of one kind.
@@ -125,23 +119,19 @@ func New(rules Rules) (*Rewriter, error) {
 		return nil, err
 	}
 	kinds := mirror.Kinds()
-	w := &Rewriter{names: newNameRules(rules), plans: make(map[mirror.Kind]*lazyPlan, len(kinds))}
-	plans := make([]lazyPlan, len(kinds))
-	for i, info := range kinds {
-		plans[i].info = info
-		w.plans[info.Kind] = &plans[i]
+	w := &Rewriter{names: newNameRules(rules), plans: make(map[mirror.Kind]func() *bodyPlan, len(kinds))}
+	for _, info := range kinds {
+		w.plans[info.Kind] = sync.OnceValue(func() *bodyPlan { return w.plan(newPlanner(w.names), info) })
 	}
 	return w, nil
 }
 
 // planOf returns the plan of a kind, nil when no rule can change a body of it.
 func (w *Rewriter) planOf(kind mirror.Kind) *bodyPlan {
-	l := w.plans[kind]
-	if l == nil {
-		return nil
+	if plan := w.plans[kind]; plan != nil {
+		return plan()
 	}
-	l.once.Do(func() { l.plan = w.plan(newPlanner(w.names), l.info) })
-	return l.plan
+	return nil
 }
 
 func (w *Rewriter) plan(c *planner, info *mirror.KindInfo) *bodyPlan {
