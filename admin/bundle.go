@@ -137,9 +137,8 @@ func (s *Server) newestEvents() events.Page {
 		for _, e := range slices.Backward(page.Events) {
 			text, err := json.MarshalIndent(e, "", "    ")
 			if left -= len(text); err != nil || left < 0 || len(all.Events) == maxBundleEvents {
-				all.More = true
-				slices.Reverse(all.Events)
-				return all
+				all.More, page.More = true, false
+				break
 			}
 			all.Events = append(all.Events, e)
 		}

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,10 +122,7 @@ type Operator struct {
 
 // String returns the user, or the UID.
 func (o Operator) String() string {
-	if o.User != "" {
-		return o.User
-	}
-	return fmt.Sprintf("uid %d", o.UID)
+	return cmp.Or(o.User, fmt.Sprintf("uid %d", o.UID))
 }
 
 // Event is one line of the journal. It never changes after a Journal has returned it.

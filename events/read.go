@@ -154,9 +154,7 @@ func (j *Journal) Next(f Filter, c Cursor, limit int) (news, stages []Event, nex
 	}
 	next = Cursor{c.Seq, b.stage + 1}
 	j.mu.Unlock()
-	if c.Seq == 0 {
-		c.Seq = 1
-	}
+	c.Seq = max(c.Seq, 1)
 	page := j.Read(Query{Filter: f, After: c.Seq, Limit: limit})
 	next.Seq = page.Next
 	return page.Events, stages, next, page.Missed && c.Seq > 1

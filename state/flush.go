@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -161,15 +162,11 @@ func (m Meta) over(before Meta) Meta {
 	if m.HeldSince.IsZero() {
 		m.HeldSince = before.HeldSince
 	}
-	if m.Frozen == nil {
-		m.Frozen = before.Frozen
-	}
+	m.Frozen = cmp.Or(m.Frozen, before.Frozen)
 	if m.ServeWithout.IsZero() {
 		m.ServeWithout = before.ServeWithout
 	}
-	if m.Identity == "" {
-		m.Identity = before.Identity
-	}
+	m.Identity = cmp.Or(m.Identity, before.Identity)
 	if m.Fingerprint != before.Fingerprint && !before.LastContact.IsZero() {
 		m.Fingerprint = "" // of neither
 	}

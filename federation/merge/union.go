@@ -2,6 +2,7 @@ package merge
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -285,10 +286,7 @@ func portsDiffer(a, b []*networking.ServicePort) string {
 }
 
 func targetPort(p *networking.ServicePort) uint32 {
-	if t := p.GetTargetPort(); t != 0 {
-		return t
-	}
-	return p.GetNumber()
+	return cmp.Or(p.GetTargetPort(), p.GetNumber())
 }
 
 // endpointKey returns the same text for equal endpoints.

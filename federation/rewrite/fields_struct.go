@@ -1,6 +1,7 @@
 package rewrite
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -222,12 +223,9 @@ func mapBackend(s *scope, o object) bool {
 	if (kind != serviceKind && kind != serviceImport) || s.effects&effHosts == 0 {
 		return mapReference(s, o, kind)
 	}
-	name, ns := o["name"].GetStringValue(), o["namespace"].GetStringValue()
+	name, ns := o["name"].GetStringValue(), cmp.Or(o["namespace"].GetStringValue(), s.here)
 	if name == "" {
 		return mapReference(s, o, kind)
-	}
-	if ns == "" {
-		ns = s.here
 	}
 	domain := s.Domain
 	if kind == serviceImport {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -138,9 +139,7 @@ func (s Server) takesTLS(ctx context.Context) bool {
 func (s Server) secure(ctx context.Context, conn net.Conn, host string) []Finding {
 	cfg := s.TLS.Clone()
 	cfg.InsecureSkipVerify, cfg.NextProtos = true, []string{"h2"} // verified below
-	if cfg.ServerName == "" {
-		cfg.ServerName = host
-	}
+	cfg.ServerName = cmp.Or(cfg.ServerName, host)
 	client := tls.Client(conn, cfg)
 	if err := client.HandshakeContext(ctx); err != nil {
 		return []Finding{s.noHandshake(err)}
@@ -275,19 +274,9 @@ func some(all []string, most int) string {
 	return text
 }
 
-func orNothing(text string) string {
-	if text == "" {
-		return "no name"
-	}
-	return text
-}
+func orNothing(text string) string { return cmp.Or(text, "no name") }
 
 // nameOf returns a distinguished name, or a text for an empty one.
-func nameOf(dn string) string {
-	if dn == "" {
-		return "a CA without a name"
-	}
-	return dn
-}
+func nameOf(dn string) string { return cmp.Or(dn, "a CA without a name") }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

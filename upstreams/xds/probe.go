@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -170,10 +171,9 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 	if err != nil {
 		return got, err
 	}
-	node := adsclient.Node(adsclient.NodeConfig{
-		Name: p.env.Node.ID, Namespace: p.env.Node.Namespace, IP: p.env.Node.IP, Revision: p.env.Node.Revision,
-		ClusterID: p.upstream.ClusterID, OwnClusterID: p.env.Node.ClusterID,
-	})
+	self := nodeConfig(p.env)
+	self.ClusterID, self.OwnClusterID = p.upstream.ClusterID, p.env.Node.ClusterID
+	node := adsclient.Node(self)
 	types := subscriptions(false, p.section.Types)
 	got.missing = slices.Clone(types)
 	for _, typeURL := range types {
@@ -206,10 +206,7 @@ func (a *answers) learn(stream grpc.ClientStream, resp *discoveryv3.DiscoveryRes
 	}
 	if headers, err := stream.Header(); err == nil && a.relay == "" { // the headers came with the answer
 		if p := adsclient.ParsePeer(headers); p.Relay {
-			a.relay = p.Name
-			if a.relay == "" {
-				a.relay = "without a name"
-			}
+			a.relay = cmp.Or(p.Name, "without a name")
 		}
 	}
 }
