@@ -89,8 +89,8 @@ type subscription struct {
 func (s *stream) named() bool { return s.client.cfg.Names != nil }
 
 // subscribe asks for the names of each type if they have changed, or if again is set. An empty list
-// in a first request would ask for everything, so it is not sent. In a later request it ends the
-// subscription (PROTOCOL S16).
+// without a nonce would ask for everything, so it is not sent. With a nonce it ends the subscription
+// (PROTOCOL S16).
 func (s *stream) subscribe(again bool) error {
 	for _, typeURL := range s.types {
 		names := s.client.names(typeURL)
@@ -98,6 +98,8 @@ func (s *stream) subscribe(again bool) error {
 		switch {
 		case len(names) == 0 && (sub == nil || len(sub.names) == 0):
 			continue
+		case len(names) == 0 && sub.nonce == "":
+			continue // confirm has a nonce, and comes back to it
 		case sub == nil:
 			sub = &subscription{}
 			s.subscriptions[typeURL] = sub
@@ -133,6 +135,9 @@ func (s *stream) confirm(first any) error {
 		sub := s.subscriptions[req.TypeUrl]
 		if sub == nil || req.ErrorDetail == nil && slices.ContainsFunc(waiting[i+1:], outdated) {
 			continue // skip unsolicited types, too: an ACK without names would ask for everything
+		}
+		if sub.nonce == "" {
+			s.client.Resubscribe() // the end of the subscription may have waited for a nonce
 		}
 		sub.nonce, sub.version = req.ResponseNonce, req.VersionInfo
 		if len(sub.names) == 0 {

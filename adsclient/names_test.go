@@ -166,6 +166,32 @@ func TestNoNamesAskForNothing_S16(t *testing.T) {
 	}
 }
 
+// TestTheEndOfASubscriptionWaitsForANonce_S16: without a nonce, no names ask for everything.
+func TestTheEndOfASubscriptionWaitsForANonce_S16(t *testing.T) {
+	s := fakexds.Start(t, &fakexds.Server{})
+	s.Set(edsURL, cluster("a"))
+	s.Withhold(edsURL, true)
+	var read sync.Once
+	none := make(chan struct{})
+	w := startNamed(t, newRecorder(), s, func(c *Config) {
+		names := c.Names
+		c.Names = func(typeURL string) []string {
+			now := names(typeURL)
+			if len(now) == 0 {
+				read.Do(func() { close(none) })
+			}
+			return now
+		}
+	}, "a")
+	s.Await("the name", asks("a"))
+	w.set(edsURL)
+	<-none
+	s.Push(edsURL) // the first answer, with a nonce
+	if end := s.Await("the end of the subscription", asks()); end.Nonce == "" {
+		t.Errorf("a request without names or nonce asks for everything: %+v", end)
+	}
+}
+
 func TestATypeWithoutNamesLeavesTheNodeToTheNext_C2(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Set(vsURL, cluster("x"))
