@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,8 @@ func play(role string) int {
 		err = playWriter(dir)
 	case "full":
 		err = playFullDisk(dir)
+	case "fulljournal":
+		err = playFullJournal(dir)
 	case "readonly":
 		err = playReadOnly(dir)
 	case "hold":
@@ -120,6 +123,23 @@ func playFullDisk(dir string) error {
 		return fmt.Errorf("after a restart, there are %d records, status %+v", len(k.Load("east").Records), k.Status())
 	}
 	return nil
+}
+
+// playFullJournal appends a line for which the disk has no room. The limit holds for the whole process, and a
+// process of tests writes files of its own.
+func playFullJournal(dir string) error {
+	signal.Ignore(syscall.SIGXFSZ) // so that writing beyond the limit is an error
+	s := New(dir, nil)
+	if _, err := s.Open(); err != nil {
+		return err
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 100, Max: 100}); err != nil {
+		return err
+	}
+	if err := s.AppendJournal(append(bytes.Repeat([]byte("b"), 200), '\n')); err == nil {
+		return errors.New("appended to a full disk")
+	}
+	return s.Close()
 }
 
 // playHolder has the state in use until its input ends.
