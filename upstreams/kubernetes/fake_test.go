@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
@@ -183,9 +184,15 @@ func (w *world) arrives(name string) {
 	w.serves(append(before, "ServiceEntry shop/"+name)...)
 }
 
+// synced waits until the upstream is synced, and the aggregate has merged all of it.
 func (w *world) synced() {
 	w.t.Helper()
 	w.eventually("it is synced", func() bool { return w.status().State == upstreams.StateSynced })
+	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := w.aggregate.CaughtUp(ctx); err != nil {
+		w.t.Fatalf("not merged in time: %v", err)
+	}
 }
 
 // relist has each collection list its objects anew.
