@@ -133,7 +133,7 @@ func attacks() []*attack {
 
 		{finding: "B24", name: "a file of 200,000 lines of labels", told: `more than 200000 keys`, files: true, upstreams: true, run: file(object("metadata: {name: evil, namespace: evil}\nspec:\n" + lines(200_000)))},
 		{finding: "B24", name: "a file of 2 MB of numbers in a list", told: `more than 200000 keys`, files: true, upstreams: true, run: file(object("spec: [" + strings.Repeat("1,", 1_000_000) + "1]"))},
-		{finding: "B24", name: "a file of aliases of aliases", told: `when its aliases are written out`, files: true, upstreams: true, run: file(object(aliases("NAME: ")))},
+		{finding: "B24", name: "a file of aliases of aliases", told: `after aliases are replaced`, files: true, upstreams: true, run: file(object(aliases("NAME: ")))},
 		{finding: "B24", name: "a file of just under 16 MiB", told: `msg=refused`, files: true, upstreams: true, run: file(object(strings.Repeat("# nothing\n", 1_670_000)))},
 		{finding: "B24", name: "a file of 64 MB", told: `larger than 16 MiB`, files: true, upstreams: true, run: file(object(strings.Repeat("# nothing\n", 6_400_000)))},
 		{finding: "B24", name: "a config of 80,000 lines, of aliases, of numbers", told: `the file is too large`, once: true, run: func(s *stage, _ int) {
