@@ -65,9 +65,9 @@ func attacks() []*attack {
 		{finding: "B14", name: "all streams of one address, each with headers and a part of a request, as in the manifest", memory: manifest, run: fullStreams},
 
 		{finding: "B3", name: "65,000 names in 130 types of one stream", run: requests(delta, append([][]byte{helloDelta()}, manyNames(130, 500, 100)...))},
-		{finding: "B3", name: "70,000 names in 140 types of one stream", told: `downstream.maxNamesPerClient`, short: true,
+		{finding: "B3", name: "70,000 names in 140 types of one stream", told: `downstream.maxNamesPer(Client|Peer)`, short: true,
 			run: requests(delta, append([][]byte{helloDelta()}, manyNames(140, 500, 100)...))},
-		{finding: "B3", name: "20 MB of names of one stream", told: `downstream.maxNameBytesPerClient`, run: requests(delta, append([][]byte{helloDelta()}, manyNames(40, 1000, 500)...))},
+		{finding: "B3", name: "20 MB of names of one stream", told: `downstream.maxNameBytesPer(Client|Peer)`, run: requests(delta, append([][]byte{helloDelta()}, manyNames(40, 1000, 500)...))},
 		{finding: "B3", name: "everything in 250 made-up API versions", resources: 2000, run: madeUpVersions},
 		{finding: "B3", name: "everything in 600 made-up types", told: `downstream.maxTypesPerClient`, run: requests(delta, append([][]byte{helloDelta()}, manyTypes("example.com/v%d/Widget", 600)...))},
 
