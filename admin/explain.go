@@ -272,8 +272,8 @@ func outcomeOf(i int, v mirror.Decision) Outcome {
 	return Shadowed
 }
 
-// explainBy adds to a copy what the state of its upstream explains. pending means that the upstream has another
-// content than the served one.
+// explainBy sets the outcome and the times of a copy from the state of its upstream, where that state
+// explains them. pending means that the upstream has another content than the served one.
 func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending bool) {
 	switch {
 	case c.Outcome == Changing && u.Expired[kind.String()] > 0:

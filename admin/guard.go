@@ -8,7 +8,7 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// debugOnly lets through maxDebugRequests requests at a time, if withinHost does.
+// debugOnly passes the requests that withinHost passes, at most maxDebugRequests at a time.
 func (s *Server) debugOnly(next http.HandlerFunc) http.Handler {
 	return s.withinHost(func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -29,7 +29,7 @@ type logLevel struct {
 func (l *logLevel) Set(level slog.Level, lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.until.IsZero() || l.level.Level() != l.set { // otherwise keep the level of after
+	if l.until.IsZero() || l.level.Level() != l.set { // otherwise after still has the level to return to
 		l.after = l.level.Level()
 	}
 	l.set, l.until = level, time.Time{}

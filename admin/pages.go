@@ -12,7 +12,7 @@ import (
 // Those pages have forms.
 const BaseHeader = "Relay-Ui-Base"
 
-// pages lets requests for the web pages through if withinHost does. The pages have their own bound: those that wait
+// pages passes requests from this host to the web pages. The pages have their own limit: requests that wait
 // for a change must not take the slots of debug documents.
 func (s *Server) pages(w http.ResponseWriter, r *http.Request) {
 	if !withinHost(r) {

@@ -39,7 +39,7 @@ func (z zipped) Do(r io.Reader) ([]byte, error) {
 	return b, err
 }
 
-// gzipMagic begins gzipped data. No message begins so: there is no such field.
+// gzipMagic begins gzipped data. No message begins with these bytes, because no field has such a tag.
 var gzipMagic = []byte{0x1f, 0x8b}
 
 // unzip decompresses a message, to limit bytes at most, unless it is not compressed.

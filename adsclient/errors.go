@@ -16,8 +16,8 @@ import (
 const (
 	// maxErrorText bounds, in bytes, a server's text in errors and logs.
 	maxErrorText = 1 << 10
-	// speaksHTTP and hangsUp replace what gRPC says about bytes that are not HTTP/2, and about
-	// none.
+	// speaksHTTP replaces gRPC's error for a server that does not speak HTTP/2, and hangsUp the one for a
+	// server that sends nothing.
 	speaksHTTP = "an HTTP server answers there, not an xDS server"
 	hangsUp    = "the server closes the connection at once"
 )

@@ -22,11 +22,11 @@ var (
 	errNoAnswer      = status.Error(codes.DeadlineExceeded, "the probe was not answered in time")
 )
 
-// failBack probes the addresses before at until one works, and returns its number. It returns false
-// when ctx ends.
+// failBack probes the addresses before at until one works, and returns its number. It returns false when ctx
+// ends.
 //
-// One probe runs at a time. A server that does not work gets an attempt now and then. One that
-// works gets one more client, of the first type only, for FailbackAfter.
+// One probe runs at a time. A server that does not work gets an attempt now and then. A server that works
+// gets one stream of the first type for FailbackAfter.
 func (c *Client) failBack(ctx context.Context, at int) (to int, ok bool) {
 	after := c.cfg.FailbackAfter
 	if after < 0 || at == 0 {

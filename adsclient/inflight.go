@@ -82,8 +82,8 @@ type receiver struct {
 	// held are the bytes in use, and freed those that wait for the garbage collector. budget.held
 	// includes both.
 	held, freed int
-	// small are the bytes of small DATA frames, which gRPC keeps outside the pool. over are those
-	// of them that came before the end of the response in hand.
+	// small are the bytes of small DATA frames, which gRPC keeps outside the pool. over are the bytes among
+	// them that came before the last complete response.
 	small, over int
 	tiny        http2frames.Tiny
 	large       bool         // held has reached largeBytes, or budget.held half of its limit
@@ -154,7 +154,7 @@ func (r *receiver) Put(buf *[]byte) {
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r.put(min(cap(*buf), r.held)) { // close has counted what comes later
+	if r.put(min(cap(*buf), r.held)) { // after close, held is 0
 		frames.put(buf)
 	}
 }

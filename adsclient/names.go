@@ -99,7 +99,7 @@ func (s *stream) subscribe(again bool) error {
 		case len(names) == 0 && (sub == nil || len(sub.names) == 0):
 			continue
 		case len(names) == 0 && sub.nonce == "":
-			continue // confirm has a nonce, and comes back to it
+			continue // confirm gets a nonce and then ends the subscription
 		case sub == nil:
 			sub = &subscription{}
 			s.subscriptions[typeURL] = sub
@@ -122,9 +122,9 @@ func (s *stream) subscribe(again bool) error {
 	return nil
 }
 
-// confirm sends an acknowledgement and all that wait behind it. Each names everything, because the
-// server ignores a request with an old nonce, which crossed a response. It skips an ACK if a later
-// one of the type waits: servers ignore all but the ACK of their last response.
+// confirm sends an acknowledgement and all that wait behind it. Each one repeats all names, because the
+// server ignores a new subscription that crossed its response. confirm skips an ACK if a later one of the
+// type waits: servers ignore all but the ACK of their last response.
 func (s *stream) confirm(first any) error {
 	waiting := []*discoveryv3.DiscoveryRequest{first.(*discoveryv3.DiscoveryRequest)}
 	for _, m := range s.out.all() {

@@ -68,7 +68,7 @@ func (r *Response) note(c *cursor, n int) {
 	if n <= maxMarked {
 		p.mark = maphash.Bytes(seed, c.bytes(n))
 	}
-	if len(r.all) == cap(r.all) { // the first one was larger than most
+	if len(r.all) == cap(r.all) { // room was reserved for the size of the first one
 		r.all = slices.Grow(r.all, r.size/placedBytes-r.count)
 	}
 	r.all = append(r.all, p)

@@ -236,7 +236,7 @@ func (s *stream) failed(err error) error {
 		err = errEnded
 	}
 	short := plain(err)
-	if text := short.Error(); text == speaksHTTP || text == hangsUp { // the log keeps what plain has replaced
+	if text := short.Error(); text == speaksHTTP || text == hangsUp { // plain has replaced the text: log the original
 		s.client.log.Debug("stream failed", "address", s.address, "err", clean(err.Error()))
 	}
 	return fmt.Errorf("%s: %w", s.address, short)

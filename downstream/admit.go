@@ -19,8 +19,8 @@ import (
 	"meshrelay/events"
 )
 
-// serve waits until a stream ends, and returns its status. gRPC cancels the stream's context when it returns.
-// That ends the goroutines that receive and send.
+// serve waits until a stream ends, and returns its status. When serve returns, gRPC cancels the stream's
+// context. That ends the goroutines that receive and send.
 func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) error {
 	p, ok := peer.FromContext(stream.Context())
 	if !ok {
@@ -32,8 +32,8 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	return c.wait()
 }
 
-// run admits the stream, and handles requests until the stream ends. It has a goroutine of its own, so that
-// the stack of gRPC's, which only waits, stays small.
+// run admits the stream, and handles requests until the stream ends. It has its own goroutine, so that the
+// stack of gRPC's goroutine stays small.
 func (c *conn) run() {
 	err := c.server.enter(c)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *conn) run() {
 	c.server.account(c, err)
 }
 
-// account counts and logs how a stream has ended.
+// account counts and logs the end of a stream.
 func (s *Server) account(c *conn, err error) {
 	if code := status.Code(err); code != codes.OK && code != codes.Canceled && code != codes.Unavailable {
 		s.metrics.refused.WithLabelValues(code.String()).Inc()
@@ -55,7 +55,8 @@ func (s *Server) account(c *conn, err error) {
 	}
 }
 
-// enter takes a stream in, or returns why not. The caller calls leave.
+// enter admits a stream and sends its headers, or returns why the stream is refused. After a success, the
+// caller calls leave.
 func (s *Server) enter(c *conn) (err error) {
 	open := s.open.Add(1)
 	overload := s.overloaded()
@@ -80,7 +81,8 @@ func (s *Server) enter(c *conn) (err error) {
 	return nil
 }
 
-// greet begins a stream that is among the connections: from now on it is told what ends it.
+// greet sends the headers of a stream. The stream is in Server.conns already, so that a change of the client
+// CAs or a shutdown from now on ends it.
 func (c *conn) greet() error {
 	if err := c.server.trusts(c.listener, c.peer); err != nil {
 		return err
@@ -91,8 +93,7 @@ func (c *conn) greet() error {
 	return c.stream.SendHeader(c.server.headers())
 }
 
-// leave frees what the server keeps of a stream that has ended. It returns why the stream has ended: refused
-// if a request was refused, else the cause.
+// leave frees the resources of a stream that has ended. It returns refused, or else the status of the stream.
 func (s *Server) leave(c *conn, refused error) error {
 	c.turn.shut()
 	c.reached()
@@ -104,13 +105,13 @@ func (s *Server) leave(c *conn, refused error) error {
 	return err
 }
 
-// forget counts a stream of a peer out.
+// forget removes a stream from the counts of its peer and of the server.
 func (s *Server) forget(use *peerUse) {
 	s.peers.leave(use, s.overloaded() != nil)
 	s.open.Add(-1)
 }
 
-// beginnings are the headers that streams begin with, which nobody writes to: streams share them.
+// beginnings are the response headers of streams. All streams share them, and nobody changes them.
 type beginnings struct{ serving, holding metadata.MD }
 
 func newBeginnings(relayName string) beginnings {
@@ -123,7 +124,7 @@ func newBeginnings(relayName string) beginnings {
 	return b
 }
 
-// headers returns those that a stream begins with.
+// headers returns the response headers of a new stream.
 func (s *Server) headers() metadata.MD {
 	if isClosed(s.released) {
 		return s.beginnings.serving
@@ -131,8 +132,8 @@ func (s *Server) headers() metadata.MD {
 	return s.beginnings.holding
 }
 
-// admit returns why a new stream is refused. streams and own are how many there are with it, of all
-// peers and of its own.
+// admit returns why a new stream is refused, nil if it is admitted. streams counts the streams of all peers,
+// and own those of its peer; both include the new one.
 func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int) error {
 	if isClosed(s.draining) {
 		return errDraining
@@ -151,7 +152,7 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 			"the headers have %d bytes, more than %d (downstream.maxHeaderBytes)", size, s.cfg.MaxHeaderBytes)
 	}
 	until := time.Now().Add(time.Second)
-	// First its own share, so that others need not wait behind it.
+	// Check the limit of the peer first: its streams must not delay those of other peers.
 	if share := mostOf(limits.NewStreamsPerSecond); share < limits.NewStreamsPerSecond {
 		if err := admitted(ctx, use.limiter, until); err != nil {
 			return refusal.New(refusal.Rate, codes.ResourceExhausted,
@@ -165,7 +166,7 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 	return nil
 }
 
-// admitted waits until the limiter lets one more through.
+// admitted waits until the limiter allows one more stream.
 func admitted(ctx context.Context, limiter *rate.Limiter, until time.Time) error {
 	if limiter.Allow() {
 		return nil
@@ -173,8 +174,8 @@ func admitted(ctx context.Context, limiter *rate.Limiter, until time.Time) error
 	return limiter.Wait(deadline{ctx, until})
 }
 
-// deadline is a context with an earlier deadline than its own, for those who look at it before they wait.
-// One that ends by itself would be kept by the stream's for as long as that lives.
+// deadline is a context with an earlier deadline, which the limiter compares with its wait. The context does
+// not end at that deadline: a context.WithDeadline would stay in memory as long as the stream.
 type deadline struct {
 	context.Context
 	at time.Time
@@ -182,7 +183,7 @@ type deadline struct {
 
 func (d deadline) Deadline() (at time.Time, ok bool) { return d.at, true }
 
-// headerBytes returns the size of a stream's headers, reckoned as HTTP/2 does.
+// headerBytes returns the size of a stream's headers, as HTTP/2 defines it.
 func headerBytes(ctx context.Context) (n int) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	for name, values := range md {
@@ -193,14 +194,14 @@ func headerBytes(ctx context.Context) (n int) {
 	return n
 }
 
-// connectionRefused counts a connection that is not let in, or closed, for a limit.
+// connectionRefused counts and logs a connection that the relay closes because of a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	limits := s.limits.Load()
 	s.refuse(s.log, "connection closed: over a limit", from, why, nil,
 		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
-// refuse counts and logs a client that is refused. err tells more of why, and may be nil.
+// refuse counts and logs a refused client. err has the details, and may be nil.
 func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, err error, attrs ...any) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
 	attrs, reason := append([]any{"address", from.String(), "reason", why}, attrs...), string(why)

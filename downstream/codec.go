@@ -7,8 +7,8 @@ import (
 	"meshrelay/downstream/snapshot"
 )
 
-// codec encodes messages by handing out their buffers, and decodes requests by
-// incoming.take. Everything else goes through gRPC's own codec for protobuf.
+// codec passes the buffers of a Message to gRPC without copying, and decodes requests with incoming.take. For
+// all other messages it uses gRPC's codec for protobuf.
 type codec struct{ encoding.CodecV2 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {

@@ -26,56 +26,56 @@ const (
 	protocolSotW  = "sotw"
 	protocolDelta = "delta"
 
-	// healthType is what an agent may send before its first xDS request (PROTOCOL S1).
+	// healthType is a type that Istio's agent may request before its first xDS request (PROTOCOL S1).
 	healthType = "type.googleapis.com/istio.v1.HealthInformation"
-	// defaultReceiveLimit is gRPC's; clients that kept it can not take more.
+	// defaultReceiveLimit is the default limit of gRPC clients for the size of a response.
 	defaultReceiveLimit = 4 << 20
 )
 
-// conn is one stream of one client. gRPC's goroutine waits for the end (wait), a second one receives and
-// handles requests (run), and a third one runs while there is something to send (turn). They share the
-// subscriptions, under mu.
+// conn is one stream of one client. It has up to three goroutines: gRPC's waits for the end (wait), run
+// handles requests, and send runs while there is something to send (turn). They share the subscriptions,
+// which mu guards.
 type conn struct {
 	server   *Server
 	stream   grpc.ServerStream
-	ctx      context.Context         // of the stream; ends before it with cancel
+	ctx      context.Context         // derived from the context of the stream
 	cancel   context.CancelCauseFunc // see end
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
 	use      *peerUse // set by Server.enter
 	opened   time.Time
-	place    int // in Server.conns, guarded by Server.mu
+	place    int // index in Server.conns, guarded by Server.mu
 	turn     turn
-	sending  atomic.Bool // the transport is taking a response
+	sending  atomic.Bool // gRPC is sending a response
 
-	// answerable counts the responses that may still be acknowledged.
+	// answerable counts the sent responses that the client has not answered.
 	answerable atomic.Int64
 
-	told  atomic.Bool // of a push, and has not got to it
+	told  atomic.Bool // a push woke the stream, which has not planned a round since
 	heard atomic.Bool // the first request has come
 
 	// Only the receiving goroutine uses these.
 	incoming incoming
 	pace     pace
 
-	form snapshot.Form // is settled before the client has a view
+	form snapshot.Form // set before the client gets a view
 
 	// mu guards all below.
 	mu     sync.Mutex
 	closed bool
-	number uint64 // the client's, of all that this server has met; 0: it is not known yet
-	client client // fixed once it is known, as number is
+	number uint64 // of the client, from Server.lastID; 0 before the first request
+	client client // set together with number
 	view   *view  // nil until the first request
 	rule   *rule  // by which it has the view
 	subs   *subscription.Set
 	slot   slot
 	kept   subscription.Usage // as it is counted in peers
-	// asked: a request came since the last round. planned is the view's count of changes then.
+	// asked is set when a request came after the last round. planned is view.changes at the last round.
 	asked   bool
 	planned uint64
-	// has is the newest push of which the client has acknowledged all, plannedRound the newest when
-	// a round was planned last. sends: that is being sent.
+	// has is the newest push whose changes the client has acknowledged. plannedRound is the newest push at
+	// the time of the last round. sends is set while the responses of a round are being sent.
 	has, plannedRound uint64
 	sends             bool
 }
@@ -90,8 +90,8 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 	return c
 }
 
-// wait waits for the end of the stream, and returns its status. It ends a stream without a request, and one
-// whose certificate expires.
+// wait waits for the end of the stream, and returns its status. It ends the stream if the first request does
+// not come in time, and when the client's certificate expires.
 func (c *conn) wait() error {
 	timeout := c.server.cfg.FirstRequestTimeout
 	silent := time.AfterFunc(timeout, func() {
@@ -109,10 +109,10 @@ func (c *conn) wait() error {
 	return c.status()
 }
 
-// errEnded is the cause of a stream that the client has ended.
+// errEnded is the cause of the end of a stream that the client has ended.
 var errEnded = errors.New("the client has ended the stream")
 
-// end ends the stream with the status of err, OK for nil. Only the first call counts.
+// end ends the stream with the status of err; nil means OK. Only the first call has an effect.
 func (c *conn) end(err error) {
 	if err == nil {
 		err = errEnded
@@ -132,7 +132,7 @@ func (c *conn) status() error {
 	return status.FromContextError(err).Err()
 }
 
-// guard runs f. A panic ends this stream only.
+// guard runs f, and returns a panic of f as an error, so that the panic ends only this stream.
 func (c *conn) guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -170,7 +170,7 @@ func (c *conn) close(err error) {
 	c.server.comings.Log(c.log(), slog.LevelInfo, "client disconnected", attrs...)
 }
 
-// endText returns why a stream has ended, empty when the client has ended it.
+// endText returns the reason for the end of a stream. It is empty when the client has ended the stream.
 func endText(err error) string {
 	if err == nil || status.Code(err) == codes.Canceled {
 		return ""
@@ -178,7 +178,7 @@ func endText(err error) string {
 	return refusal.Bounded(err.Error())
 }
 
-// tell tells the client of a push.
+// tell wakes the stream after a push.
 func (c *conn) tell() {
 	if !c.sending.Load() && !c.told.Swap(true) {
 		c.server.work.Told()
@@ -186,7 +186,7 @@ func (c *conn) tell() {
 	c.signal()
 }
 
-// reached notes that the client has got to what it was told of.
+// reached notes that the stream has planned a round after the push that woke it.
 func (c *conn) reached() {
 	if c.told.Load() && c.told.Swap(false) {
 		c.server.work.Reached()
@@ -199,7 +199,7 @@ func (c *conn) name() string {
 	return c.id()
 }
 
-// id returns the name of a client that is known, else nothing. It does not change once there is one;
+// id returns the name of the client, empty before the first request. After that, the name does not change;
 // before, the caller holds mu.
 func (c *conn) id() string {
 	if c.number == 0 {
@@ -208,19 +208,19 @@ func (c *conn) id() string {
 	return fmt.Sprintf("%s-%d", c.client.nodeID, c.number)
 }
 
-// ToolName is what the relay's own commands call themselves as clients, such as "relay get".
+// ToolName is the name in the node ID of the relay's own commands, such as "relay get".
 const ToolName = "relay-get"
 
-// isTool reports whether a client calls itself a command of the relay.
+// isTool reports whether a node ID is one of the relay's own commands.
 func isTool(nodeID string) bool {
 	parts := strings.Split(nodeID, "~")
 	return len(parts) == 4 && strings.HasPrefix(parts[2], ToolName+".")
 }
 
-// log returns the log of a client that is known.
+// log returns a logger with the name of the client.
 func (c *conn) log() *slog.Logger { return c.server.log.With("client", c.id()) }
 
-// debugs reports whether anybody reads what is logged for debugging.
+// debugs reports whether the log has level debug.
 func (c *conn) debugs() bool { return c.server.log.Enabled(c.ctx, slog.LevelDebug) }
 
 // clientStatus returns the client's status; ok is false before its first request.

@@ -8,8 +8,8 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// connLimiter bounds the connections of all listeners and of each address. It knows which of them have
-// finished their handshake: gRPC waits for the others before it sends a GOAWAY.
+// connLimiter limits the connections of all listeners, and those of each address. It knows the connections
+// that have not finished their handshake: gRPC's graceful stop would wait for them.
 type connLimiter struct {
 	most    func() (all, ofOne int)
 	refused func(from net.Addr, why refusal.Reason)
@@ -17,17 +17,17 @@ type connLimiter struct {
 	mu    sync.Mutex // guards all below
 	shut  bool
 	in    map[*limitedConn]struct{}
-	byKey map[string]int // how many are in, by addressKey
+	byKey map[string]int // number of connections, by addressKey
 }
 
 func newConnLimiter(most func() (all, ofOne int), refused func(from net.Addr, why refusal.Reason)) *connLimiter {
 	return &connLimiter{most: most, refused: refused, in: map[*limitedConn]struct{}{}, byKey: map[string]int{}}
 }
 
-// behind returns lis without the connections that are turned away.
+// behind returns a listener that accepts only connections within the limits.
 func (l *connLimiter) behind(lis net.Listener) net.Listener { return limitedListener{lis, l} }
 
-// enter takes a connection in, or closes it and returns nil.
+// enter adds a connection. Over a limit, or after close, it closes the connection and returns nil.
 func (l *connLimiter) enter(c net.Conn) *limitedConn {
 	all, ofOne := l.most()
 	in := &limitedConn{Conn: c, limiter: l, key: addressKey(c.RemoteAddr())}
@@ -63,7 +63,8 @@ func (l *connLimiter) leave(c *limitedConn) {
 	}
 }
 
-// close lets nobody in any more, and ends connections in their handshake, or all.
+// close makes the limiter refuse new connections. It closes the connections that are in their handshake or,
+// with all, every connection.
 func (l *connLimiter) close(all bool) {
 	l.mu.Lock()
 	l.shut = true
@@ -96,16 +97,16 @@ func (l limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// limitedConn is a connection that is in.
+// limitedConn is a connection that enter has added.
 type limitedConn struct {
 	net.Conn
 	limiter *connLimiter
 	key     string
-	ready   bool // its handshake is over; guarded by limiter.mu
+	ready   bool // the handshake has ended; guarded by limiter.mu
 	once    sync.Once
 }
 
-// SetDeadline is how gRPC bounds handshakes: without a deadline, that is over.
+// SetDeadline notes the end of the handshake: gRPC removes the deadline then.
 func (c *limitedConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {
 		c.limiter.mu.Lock()

@@ -16,8 +16,8 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// The types by which istioctl asks a control plane about itself (PROTOCOL D1-D3): each request is
-// answered once.
+// The types with which istioctl asks a control plane for its state (PROTOCOL D1-D3). Each request gets one
+// answer.
 const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
@@ -36,13 +36,13 @@ const (
 	replyTimeout = time.Minute
 )
 
-// slot is the slot of a stream for debug documents (Debugger.Begin), until the answer is sent. After a large
-// answer the stream keeps the slot, as the transport may hold the answer until the client reads it. conn.mu
-// guards the fields.
+// slot is the stream's slot for debug documents (Debugger.Begin). The stream keeps it until the answer is
+// sent. After a large answer it keeps the slot longer, because gRPC may hold the answer until the client
+// reads it. conn.mu guards the fields.
 type slot struct {
 	end    func()        // nil: the stream has no slot
 	unread *time.Timer   // ends the stream after a large answer
-	reply  proto.Message // waits until the last answer is sent
+	reply  proto.Message // the answer to send next
 }
 
 // free gives the slot back.
@@ -56,7 +56,8 @@ func (s *slot) free() {
 	s.end, s.unread = nil, nil
 }
 
-// sent notes that an answer was sent. It calls late when timeout has passed since the last large one.
+// sent notes that an answer was sent. It calls late when timeout has passed since the
+// last large answer.
 func (s *slot) sent(size int, timeout time.Duration, late func()) {
 	switch {
 	case size > largeReply && s.end != nil && s.unread == nil:
@@ -68,7 +69,7 @@ func (s *slot) sent(size int, timeout time.Duration, late func()) {
 	}
 }
 
-// leftUnread ends a stream whose client may have a large answer unread.
+// leftUnread ends the stream of a client that may not have read a large answer.
 func (c *conn) leftUnread() {
 	c.end(refusal.New(refusal.Unread, codes.DeadlineExceeded, "client has left a debug answer unread for %v", c.server.cfg.replyTimeout))
 }
@@ -112,12 +113,12 @@ func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
 	return resp
 }
 
-// answer returns the documents of a debug request. It takes a slot for those that cost something.
+// answer returns the documents of a debug request. It takes a slot before it makes a document.
 func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	d := c.server.debug
 	switch {
 	case d == nil || typeURL == configDumpType:
-		// A config_dump is an Envoy's, and there is none behind this relay.
+		// A config_dump is about an Envoy. The relay has none.
 		return nil
 	case !mayDebug(c.listener, c.peer, c.isLimited()):
 		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
@@ -155,17 +156,18 @@ func debugError(err error) []*anypb.Any {
 	return []*anypb.Any{{TypeUrl: debugType, Value: fmt.Appendf(nil, `{"error":%q}`, err.Error())}}
 }
 
-// The clients to which a listener answers debug types (Listener.Debug).
+// The values of Listener.Debug: the clients that get answers to requests for debug types.
 const (
-	// DebugOff is nobody.
+	// DebugOff: no clients.
 	DebugOff = "off"
-	// DebugLoopback is clients of this host that no view limits, on a listener that names none.
+	// DebugLoopback: clients on this host whose view has no limits. The listener must not name a view.
 	DebugLoopback = "loopback"
-	// DebugVerified is clients with a verified certificate that no view limits.
+	// DebugVerified: clients with a verified certificate whose view has no limits.
 	DebugVerified = "verified"
 )
 
-// mayDebug reports whether a client may see everything (PROTOCOL D4). limited: by its view.
+// mayDebug reports whether a client may read debug documents (PROTOCOL D4). limited means that its view has
+// limits.
 func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	if limited {
 		return false
@@ -180,7 +182,7 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	return false
 }
 
-// isLimited reports whether the client's View hides anything from it, by configuration.
+// isLimited reports whether the config limits the client's view.
 func (c *conn) isLimited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

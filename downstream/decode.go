@@ -22,43 +22,45 @@ import (
 )
 
 const (
-	// firstRequestBytes is how much a first request may have beside its node.
+	// firstRequestBytes bounds the first request, without its node.
 	firstRequestBytes = 256 << 10
 	// maxVersions bounds the initial_resource_versions of a request.
 	maxVersions = 600_000
-	// leastDecoding and mostDecoding bound what decoding admits, in bytes.
+	// leastDecoding and mostDecoding bound decoding.most, in bytes.
 	leastDecoding, mostDecoding = 32 << 20, 128 << 20
 	// smallRequest is the size up to which a request is decoded without waiting for others.
 	smallRequest = 4 << 10
-	// nodeCost is how many bytes of memory a byte of an encoded node may cost, otherCost any other.
+	// nodeCost is the memory for each byte of an encoded node, at most. otherCost is the same for any other
+	// byte.
 	nodeCost  = 40
 	otherCost = 8
 	// maxToken bounds nonces, versions, type URLs and error texts. The relay sends none that long.
 	maxToken = 1024
 )
 
-// decoding bounds what the requests cost that are decoded at the same time.
+// decoding bounds the memory of all requests that are being decoded.
 type decoding struct {
 	most int64 // bytes
 	used *semaphore.Weighted
 }
 
-// newDecoding admits what a request of the largest size costs, within leastDecoding and mostDecoding.
+// newDecoding returns a decoding with room for one request of the largest size, within leastDecoding and
+// mostDecoding.
 func newDecoding(maxRequest int) decoding {
 	most := min(max(int64(maxRequest)*otherCost, leastDecoding), mostDecoding)
 	return decoding{most, semaphore.NewWeighted(most)}
 }
 
-// incoming receives the requests of one stream. The codec fills it: it looks at the encoded request
-// first, and decodes the fields that the relay uses when all are within bounds.
+// incoming receives the requests of one stream. The codec calls take, which checks the encoded request
+// against the limits, and then decodes the fields that the relay uses.
 type incoming struct {
 	ctx      context.Context // of the stream
 	decoding decoding
-	first    bool // whether the next request is the stream's first, which has the node
+	first    bool // the next request is the first of the stream, which has the node
 	limits   *atomic.Pointer[Limits]
 	fields   *requestFields
-	req      *request // the newest one, nil when it was refused
-	// err tells why the request was refused. gRPC would make another status of it.
+	req      *request // the last request, nil if it was refused
+	// err is why the request was refused. take does not return it, because gRPC would replace its status.
 	err error
 }
 
@@ -68,7 +70,8 @@ type request struct {
 	node *corev3.Node // of the first request
 }
 
-// requestFields are field numbers of DiscoveryRequest or DeltaDiscoveryRequest; 0: there is none.
+// requestFields are field numbers of DiscoveryRequest or DeltaDiscoveryRequest; 0 means that it has no such
+// field.
 type requestFields struct {
 	node, typeURL, nonce, detail, version protowire.Number
 	subscribe, unsubscribe, versions      protowire.Number
@@ -81,14 +84,15 @@ var fieldsOf = map[string]*requestFields{
 
 var errNotUTF8 = errors.New("a string field contains invalid UTF-8")
 
-// outline is what a look at an encoded request tells of it.
+// outline has the sizes of the parts of an encoded request.
 type outline struct {
 	typeURL                          []byte
 	node                             int // bytes
 	subscribe, unsubscribe, versions int
 }
 
-// take decodes a request, or notes why it is refused. It fails when it can not decode it.
+// take decodes a request. It sets err if it refuses the request, and returns an error if it can not decode
+// it.
 func (in *incoming) take(data mem.BufferSlice) error {
 	in.req, in.err = nil, nil
 	limits := in.limits.Load()
@@ -125,7 +129,7 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	return err
 }
 
-// outline looks at every field of an encoded request. It allocates nothing.
+// outline returns the outline of an encoded request. It allocates nothing.
 func (f *requestFields) outline(raw []byte) (o outline, err error) {
 	err = eachField(raw, func(num protowire.Number, v []byte) error {
 		switch num {
@@ -145,7 +149,7 @@ func (f *requestFields) outline(raw []byte) (o outline, err error) {
 	return o, err
 }
 
-// check returns why a request is refused, nil when it is within bounds.
+// check returns why a request is refused, nil if it is within the limits.
 func (in *incoming) check(o outline, limits *Limits) error {
 	switch most := limits.MaxNodeBytes; {
 	case in.first && o.node > most && string(o.typeURL) != healthType:
@@ -171,7 +175,7 @@ func eachField(raw []byte, f func(num protowire.Number, value []byte) error) err
 	return c.Err()
 }
 
-// decode decodes the fields that the relay uses, the node only withNode.
+// decode decodes the fields that the relay uses. It decodes the node only if withNode is set.
 func (f *requestFields) decode(raw []byte, o outline, withNode bool) (*request, error) {
 	req := &request{}
 	req.Subscribe = slices.Grow(req.Subscribe, o.subscribe)
@@ -206,7 +210,8 @@ func (f *requestFields) decode(raw []byte, o outline, withNode bool) (*request, 
 	})
 }
 
-// token sets a text, cut to what the relay may have sent: a longer one equals none of that.
+// token sets a text, cut to maxToken bytes. The relay sends no longer ones, so a cut text equals none of
+// them.
 func token(to *string, v []byte) error {
 	if !utf8.Valid(v) {
 		return errNotUTF8
@@ -245,7 +250,8 @@ func putVersion(versions map[string]string, entry []byte) error {
 	return err
 }
 
-// mergeNode decodes what parseNode reads. To decode the rest costs many times its bytes.
+// mergeNode decodes only the fields that parseNode reads: all of them could take many times their bytes in
+// memory.
 func mergeNode(to **corev3.Node, v []byte) error {
 	if *to == nil {
 		*to = &corev3.Node{}
@@ -268,7 +274,7 @@ func mergeNode(to **corev3.Node, v []byte) error {
 	})
 }
 
-// mergeDetail takes the text of an error. It leaves the details out.
+// mergeDetail decodes the message of an error, without its details.
 func mergeDetail(to *string, v []byte) error {
 	const message protowire.Number = 2
 	return eachField(v, func(num protowire.Number, v []byte) error {

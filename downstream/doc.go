@@ -1,24 +1,23 @@
-// Package downstream is the xDS endpoint: an ADS server in state of the world (SotW) and
-// delta form, over immutable encoded snapshots of the merged view.
+// Package downstream is the xDS server: it serves immutable encoded snapshots of the merged view over ADS, in
+// the protocols state of the world (SotW) and delta.
 //
-// A Generator makes the items of a type of resources; that of MCP-over-xDS makes one of each.
-// For each view and type there is a collection of package snapshot. What one client asked for
-// and has been sent is a Set of package subscription: a cursor for each type. While its transport
-// takes more, a goroutine sends the difference between the cursor and
-// the newest snapshot. There is no queue: a client that reads slowly skips the states in
-// between, and costs nothing but its socket.
+// A Generator makes the items of a type; that of MCP-over-xDS makes one item of each resource. Each view has
+// a collection (package snapshot) for each type. Each client has a Set (package subscription) with its
+// subscriptions and a cursor for each type. A goroutine of the stream sends the difference between the cursor
+// and the newest snapshot. There is no queue: a slow client skips the snapshots in between, and takes no
+// memory for them.
 //
-// Clients may see less than the merged view: a View chooses copies, and what came from a
-// client's own cluster or is meant for other revisions is left out. What remains is merged
-// by itself, so that another upstream's copy takes the place of one that is left out. Such a
-// derived view shares the pages of the merged view wherever they are the same.
+// Clients may see less than the merged view. A View selects copies of resources. Copies from a client's own
+// cluster, and copies for other control plane revisions, are left out. The remaining copies are merged, so
+// that another upstream's copy replaces one that is left out. Such a derived view shares each page of the
+// merged view that has the same content.
 //
-// When the rules change (Reload), a client's view becomes another one, or forks into several,
-// with all that it remembers: to the client it is a change of content like any other.
+// When the rules change (Reload), a view is changed, or forked if its clients must now see different things.
+// Both keep the history of the view, so that each client gets only the difference.
 //
-// Limits protect the clients from one another. A client that is over a limit gets a gRPC
-// status with its name, is counted by reason, and is the only one that notices.
+// Limits protect the clients from one another. A client over a limit gets a gRPC status that names the limit.
+// No other client is affected.
 //
-// The package must not know where resources come from: it reads them through the Resources
-// interface, and Push names what may have changed.
+// The package must not know where resources come from: it reads them through the interface Resources, and
+// Push names the changed keys.
 package downstream

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// maxFills bounds the fills under way. One peer has three quarters of them at most.
+	// maxFills bounds the fills at the same time. One peer may have three quarters of them.
 	maxFills = 8
-	// maxFillRounds bounds how often a fill catches up without views.mu.
+	// maxFillRounds bounds the rounds of a fill that run without views.mu.
 	maxFillRounds = 4
-	// fewMissed is how many keys a fill catches up with while it holds views.mu.
+	// fewMissed is how many missed keys the last round of a fill reads while it holds views.mu.
 	fewMissed = 256
 )
 
@@ -32,18 +32,19 @@ var (
 	errFillFailed = status.Error(codes.Internal, "internal error; see the relay's log")
 )
 
-// filling is the fill of a new view. It runs without views.mu; until it is done, pushes leave the
-// view out and note what they change.
+// filling is the state of a fill: it gives a new view its content, without holding views.mu. Until the fill
+// is done, pushes do not update the view, but add their keys to missed.
 type filling struct {
 	done chan struct{} // closed at the end
-	err  error         // set before done is closed: why the view has no content
+	err  error         // why the fill failed; set before done is closed
 
-	// Guarded by views.mu: the keys that may have changed since the fill read them, or all.
+	// views.mu guards missed and all. missed has the keys that may have changed since the fill read them; all
+	// means every key.
 	missed map[mirror.Key]struct{}
 	all    bool
 }
 
-// miss notes keys that may have changed.
+// miss adds keys that may have changed.
 func (f *filling) miss(full bool, keys map[mirror.Key]struct{}) {
 	f.all = f.all || full
 	if f.all {
@@ -66,7 +67,7 @@ func (f *filling) wait(ctx context.Context) error {
 	}
 }
 
-// origin is a cluster and a revision that a resource names.
+// origin is the cluster and the control plane revision of a resource.
 type origin struct{ cluster, revision string }
 
 // draft is the content of a view that no client sees yet.
@@ -74,9 +75,9 @@ type draft struct {
 	accepts func(*mirror.Resource) bool
 	byType  map[subscription.Type]*snapshot.Collection
 
-	mu   sync.Mutex // guards all below: items are read by several goroutines
+	mu   sync.Mutex // guards the fields below: several goroutines read resources
 	seen map[origin]struct{}
-	last origin // the one added to seen last: most resources have the same
+	last origin // the origin added last: most resources have the same
 }
 
 // see notes the origin of a resource.
@@ -97,7 +98,7 @@ func (vs *views) newDraft(x variant) *draft {
 	return d
 }
 
-// fill gives a view its first content and closes f.done. The caller does not hold mu.
+// fill reads the content of a new view, and closes f.done. The caller does not hold mu.
 func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err error) {
 	defer func() {
 		if err != nil {
@@ -119,7 +120,7 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 	return err
 }
 
-// fillSlot waits until the peer, and then the server, may fill one more view.
+// fillSlot waits until neither the peer nor the server has too many fills.
 func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
 	own := semaphore.NewWeighted(1)
 	if who.peer != nil {
@@ -135,8 +136,8 @@ func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err 
 	return func() { vs.fills.Release(1); own.Release(1) }, nil
 }
 
-// fillRounds reads everything, then what has changed meanwhile. When that is little, or after many
-// rounds, it keeps mu for that and publishes the content.
+// fillRounds reads everything, and then, round by round, the keys that changed meanwhile. When they are few,
+// or after maxFillRounds, it reads them while it holds mu, and publishes the content.
 func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 	d := vs.newDraft(v.variant)
 	vs.mu.Lock()
@@ -158,14 +159,15 @@ func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 	}
 }
 
-// unlocked runs f without mu, which the caller holds.
+// unlocked unlocks mu while f runs. The caller holds mu.
 func (vs *views) unlocked(f func()) {
 	vs.mu.Unlock()
 	defer vs.mu.Lock()
 	f()
 }
 
-// read brings a draft to the present content of some keys, or of all, over bases.
+// read updates a draft with the present content of the missed keys, or of all keys. bases are the base
+// collections that the draft follows.
 func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[subscription.Type]snapshot.Basis) {
 	if all {
 		d.byType = map[subscription.Type]*snapshot.Collection{}
@@ -194,7 +196,7 @@ func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases 
 // publish makes a draft the content of a view. The caller holds mu.
 func (vs *views) publish(v *view, d *draft) {
 	for t, c := range d.byType {
-		vs.collection(t) // which gives out the revisions
+		vs.collection(t) // makes the base collection, if it is missing
 		v.byType.Store(t, c)
 	}
 	for o := range d.seen {

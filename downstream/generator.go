@@ -6,22 +6,22 @@ import (
 	"meshrelay/mirror"
 )
 
-// Generator makes the items of some types. It is safe for use by several goroutines.
+// Generator makes the items of some types. Any goroutine may call its methods.
 type Generator interface {
-	// Type returns the type that a type URL stands for; false: the generator does not make it.
+	// Type returns the type for a type URL. ok is false if the generator does not make it.
 	Type(typeURL string) (t subscription.Type, ok bool)
 	// Types returns the types that have metrics of their own.
 	Types() []subscription.Type
-	// Affected calls add with each item that the resource of a key is, or was, part of.
+	// Affected calls add for each item that contains, or contained, the resource of a key.
 	Affected(key mirror.Key, add func(t subscription.Type, ref Ref))
-	// Item returns an item as it is made of what from shows, nil when there is none.
+	// Item returns an item made of the resources of from, nil when there is none.
 	Item(from Reader, t subscription.Type, ref Ref) snapshot.Item
 }
 
 // Ref names an item of a type.
 type Ref struct {
 	Name string
-	// Key is of the resource that the item is made of, for the generator alone.
+	// Key names the resource of which the item is made. Only the generator uses it.
 	Key mirror.Key
 
 	gone bool // no key affects it any more
@@ -35,11 +35,11 @@ type Reader interface {
 	Keys(kind mirror.Kind) []mirror.Key
 }
 
-// reader is a Reader for one view. It is safe for use by several goroutines, and so are its functions.
+// reader is a Reader for one view. Any goroutine may call its methods and functions.
 type reader struct {
 	resources Resources
 	accepts   func(*mirror.Resource) bool // nil: the view shows everything
-	saw       func(*mirror.Resource)      // is called with each resource that it returns
+	saw       func(*mirror.Resource)      // called with each resource that Get returns
 }
 
 func (r *reader) Keys(kind mirror.Kind) []mirror.Key { return r.resources.Keys(kind) }
@@ -56,7 +56,7 @@ func (r *reader) Get(key mirror.Key) (shown *mirror.Resource) {
 	return shown
 }
 
-// generators are those of a Server. The first that makes a type has it.
+// generators are the generators of a Server. The first one that knows a type makes it.
 type generators []Generator
 
 func (gs generators) lookup(typeURL string) (subscription.Type, bool) {
@@ -75,7 +75,7 @@ type items struct {
 	refs      []Ref
 }
 
-// affected adds the items that a key is part of to byType.
+// affected adds to byType the items that contain the resource of a key.
 func (gs generators) affected(key mirror.Key, byType map[subscription.Type]*items) {
 	for _, g := range gs {
 		g.Affected(key, func(t subscription.Type, ref Ref) {

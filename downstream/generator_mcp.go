@@ -8,8 +8,8 @@ import (
 	"meshrelay/mirror"
 )
 
-// mcpGenerator makes the types of MCP-over-xDS: each resource is an item, and the API versions of a
-// kind are type URLs of one type.
+// mcpGenerator makes the types of MCP-over-xDS. Each resource is an item. The type URLs of all API versions
+// of a kind are for one type.
 type mcpGenerator struct {
 	known map[mirror.Kind]subscription.Type
 	types []subscription.Type // in sending order
@@ -38,8 +38,8 @@ func (g *mcpGenerator) typeOf(kind mirror.Kind) subscription.Type {
 	return subscription.Type{Group: group, Kind: kind.Kind}
 }
 
-// Type returns the type of a kind. A type URL of another shape, or of an API version that a
-// well-known kind does not have, stands for none (PROTOCOL S3).
+// Type returns the type of a kind. It returns false for a type URL of another form, and for an API version
+// that a well-known kind does not have (PROTOCOL S3).
 func (g *mcpGenerator) Type(typeURL string) (subscription.Type, bool) {
 	kind, version, err := mirror.ParseTypeURL(typeURL)
 	if err != nil {
@@ -61,5 +61,5 @@ func (g *mcpGenerator) Item(from Reader, _ subscription.Type, ref Ref) snapshot.
 	if r := from.Get(ref.Key); r != nil {
 		return r
 	}
-	return nil // and not an Item of a nil
+	return nil // not an Item that holds a nil *mirror.Resource
 }

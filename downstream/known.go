@@ -9,24 +9,26 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxKnown bounds the clusters and revisions that are known.
+// maxKnown bounds the known clusters and revisions.
 const maxKnown = 32_768
 
-// known are the clusters and control plane revisions of resources. Clients that claim others have
-// nothing to be kept from, and share a view: else each could claim a new one and take all views.
+// known has the clusters and control plane revisions that resources name. If a client claims a cluster or a
+// revision that no resource names, nothing is left out for it. All such clients share a view: otherwise each
+// could claim a new name, and they would use up maxViews.
 //
-// That view does not show resources of a cluster that is not known yet: first the cluster becomes
-// known and its clients move to a view of their own, then others see the resource.
+// The shared view does not show resources of an unknown cluster. When such a resource comes, its cluster
+// becomes known, and the clients that claim it get their own view. Then the shared view shows the resource.
 type known struct {
-	mu sync.Mutex // guards all below but news; taken after views.mu
-	// names are known. fresh become known once the clients that claim them are moved.
+	mu sync.Mutex // guards all fields but news; locked after views.mu
+	// names are the known claims. fresh become known once the clients that claim them have moved to their own
+	// views.
 	names, fresh map[claim]struct{}
 	last         origin // the last origin that was looked up: most resources share it
-	// news has one slot: there is something fresh.
+	// news has an element when fresh is not empty.
 	news chan struct{}
 }
 
-// claim is a cluster or, if it is so marked, a revision.
+// claim is the name of a cluster or of a revision.
 type claim struct {
 	name       string
 	isRevision bool
@@ -36,13 +38,14 @@ func newKnown() *known {
 	return &known{names: map[claim]struct{}{}, fresh: map[claim]struct{}{}, news: make(chan struct{}, 1)}
 }
 
-// has reports whether a cluster or revision is known, or none. The caller holds mu.
+// has reports whether a claim is known or empty. The caller holds mu.
 func (k *known) has(c claim) bool {
 	_, ok := k.names[c]
 	return ok || c.name == ""
 }
 
-// narrow returns the variant for a client that claims the cluster and revision of want.
+// narrow returns want, with the cluster and the revision replaced by strangeCluster and strangeRevision if
+// they are unknown.
 func (k *known) narrow(want variant) variant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -62,8 +65,8 @@ func (k *known) knows(o origin) bool {
 	return o == k.last || k.has(claim{o.cluster, false}) && k.has(claim{o.revision, true})
 }
 
-// note reports whether an origin is known, and learns it if not. strangers reports whether any
-// client claims an unknown origin.
+// note reports whether an origin is known, and adds it if not. strangers reports whether any client has a
+// view for unknown clusters or revisions: then the origin becomes known later.
 func (k *known) note(o origin, strangers func() bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,7 +99,7 @@ func (k *known) learn(c claim, strangers func() bool) bool {
 	return false
 }
 
-// adopt makes known what is fresh, and reports whether there was anything.
+// adopt makes fresh known, and reports whether fresh had any.
 func (k *known) adopt() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,7 +111,7 @@ func (k *known) adopt() bool {
 
 func (v variant) strange() bool { return v.strangeCluster || v.strangeRevision }
 
-// strangers reports whether a view is for clients whose cluster or revision is not known.
+// strangers reports whether there is a view for clients whose cluster or revision is unknown.
 func (vs *views) strangers() bool {
 	for _, v := range vs.copied() {
 		if v.variant.strange() {
@@ -118,25 +121,25 @@ func (vs *views) strangers() bool {
 	return false
 }
 
-// note learns the origin of a resource, and reports whether it is known. The caller holds mu.
+// note adds the origin of a resource, and reports whether it is known. The caller holds mu.
 func (vs *views) note(r *mirror.Resource) (knows bool) {
 	return vs.known.note(origin{r.Cluster(), r.Revision()}, vs.strangers)
 }
 
-// accepts returns the filter of the copies that views of a variant show. knows reports whether the
+// accepts returns a function that reports whether a view of a variant shows a copy. knows reports whether the
 // origin of a copy is known.
 func (vs *views) accepts(x variant, knows func(*mirror.Resource) bool) func(*mirror.Resource) bool {
 	if !x.strange() {
 		return x.accepts
 	}
 	return func(r *mirror.Resource) bool {
-		// Of a revision that is not known it is left out anyway.
+		// x.accepts leaves out copies of an unknown revision.
 		known := knows(r)
 		return x.accepts(r) && (known || !x.strangeCluster)
 	}
 }
 
-// admit returns the view for a client with the rule and claims of want. The caller releases it.
+// admit returns the view for a client with the variant want. The caller releases it.
 func (vs *views) admit(ctx context.Context, want variant, who viewer) (*view, error) {
 	for {
 		x := vs.known.narrow(want)
@@ -147,11 +150,11 @@ func (vs *views) admit(ctx context.Context, want variant, who viewer) (*view, er
 		if vs.known.narrow(want) == x {
 			return v, nil
 		}
-		vs.release(v, who) // filling it has made the cluster or the revision known
+		vs.release(v, who) // the fill has made the cluster or the revision known
 	}
 }
 
-// rematch brings clients to what they are to see from now on, by what is known now.
+// rematch makes fresh known, and moves clients to their new views.
 func (vs *views) rematch(moves []move, now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -160,6 +163,6 @@ func (vs *views) rematch(moves []move, now time.Time) {
 		moves[i].to = vs.known.narrow(moves[i].to)
 	}
 	if !vs.move(moves, now) && learned {
-		vs.bring(true, nil, now) // resources that strangers did not see
+		vs.bring(true, nil, now) // the resources that the shared view did not show
 	}
 }

@@ -11,37 +11,37 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// Limits bound clients. Server.Reload can replace them. A zero value means the default.
+// Limits limit clients. Server.Reload can replace them. A zero value means the default.
 type Limits struct {
-	// MaxConnections and MaxStreams bound the clients of all listeners together. Connections
-	// beyond are closed, streams refused. Lowered limits end nobody.
+	// MaxConnections and MaxStreams bound the clients of all listeners together. The relay closes connections
+	// and refuses streams above them. When a limit is lowered, open ones stay.
 	MaxConnections int
 	MaxStreams     int
-	// MaxConnectionsPerPeer bounds the connections of one address, MaxStreamsPerPeer the streams
-	// of one verified identity or address. Default: three quarters of the bound for all, because
-	// an address may be a fleet's.
+	// MaxConnectionsPerPeer bounds the connections of one address, MaxStreamsPerPeer the streams of one
+	// verified identity or address. Default: three quarters of the limit for all, because many clients may
+	// share an address.
 	MaxConnectionsPerPeer int
 	MaxStreamsPerPeer     int
-	// MaxViewsPerPeer bounds the views of the streams of one peer, counting each combination of a
-	// configured view, a cluster and a revision.
+	// MaxViewsPerPeer bounds the views of one peer: the combinations of a configured view, a cluster and a
+	// revision.
 	MaxViewsPerPeer int
-	// NewStreamsPerSecond bounds new streams; more wait for up to a second and are then refused
-	// (PROTOCOL S25). One peer has three quarters of them at most.
+	// NewStreamsPerSecond bounds new streams. More wait for up to a second, and are then refused (PROTOCOL
+	// S25). One peer may open three quarters of them.
 	NewStreamsPerSecond int
-	// RequestsPerSecond bounds each stream, acknowledgements not counted. A client that is faster
-	// for a while is delayed, and after ten seconds of delay its stream ends.
+	// RequestsPerSecond bounds the requests of each stream, without acknowledgements. The relay delays the
+	// requests of a faster client, and ends its stream after ten seconds of delay.
 	RequestsPerSecond int
 	// MaxNodeBytes bounds the encoded node of a first request.
 	MaxNodeBytes int
 	// MaxTypesPerClient bounds the types that a stream subscribes to.
 	MaxTypesPerClient int
-	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the resource names that one stream,
-	// one peer and all streams subscribe to; the others bound their bytes.
+	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the resource names to which one stream, one peer
+	// and all streams subscribe. The others bound the bytes of these names.
 	MaxNamesPerClient, MaxNameBytesPerClient int
 	MaxNamesPerPeer, MaxNameBytesPerPeer     int
 	MaxNames, MaxNameBytes                   int
-	// MaxVersionBytes bounds the initial_resource_versions of all streams that wait to be compared.
-	// Each peer has three quarters of it at most.
+	// MaxVersionBytes bounds the initial_resource_versions that the relay keeps for all streams until it has
+	// compared them. One peer may have three quarters of it.
 	MaxVersionBytes int
 }
 
@@ -65,10 +65,10 @@ func (l *Limits) each(f func(name string, value *int, byDefault int)) {
 	f("MaxVersionBytes", &l.MaxVersionBytes, 128<<20)
 }
 
-// mostOf returns three quarters of a limit, rounded up: what one peer may have of it.
+// mostOf returns the part of a limit that one peer may use: three quarters, rounded up.
 func mostOf(limit int) int { return max(1, limit-limit/4) }
 
-// complete returns l with its defaults, or an error that names each limit that is none.
+// complete returns l with its defaults. The error names each negative limit.
 func (l Limits) complete() (*Limits, error) {
 	var errs error
 	l.each(func(name string, value *int, byDefault int) {
@@ -83,22 +83,22 @@ func (l Limits) complete() (*Limits, error) {
 }
 
 const (
-	// leastBurst is how many requests a client may always make at once.
+	// leastBurst is the number of requests that a client may always send at once.
 	leastBurst = 1024
-	// maxDelay is how long a client may be delayed in all before its stream is ended.
+	// maxDelay is the total delay of a client's requests after which its stream ends.
 	maxDelay = 10 * time.Second
 )
 
-// pace is how fast one client may ask. It is of the goroutine that receives.
+// pace limits the requests of one client. Only the goroutine that receives uses it.
 type pace struct {
 	limiter *rate.Limiter
-	limits  *Limits // that the limiter was made from
-	// delayed is for how long requests were delayed since half of the burst was left.
+	limits  *Limits // of the limiter
+	// delayed is the total delay since the limiter last had half of its burst.
 	delayed time.Duration
 }
 
-// next takes one request, and returns how long it waits and whether it is the first that does. It
-// fails when the client has been delayed for too long.
+// next counts one request, and returns how long to delay it. first is set for the first request that
+// is delayed. next fails when the total delay is too long.
 func (p *pace) next(limits *Limits, now time.Time) (wait time.Duration, first bool, err error) {
 	limit := rate.Limit(limits.RequestsPerSecond)
 	burst := max(leastBurst, 2*limits.RequestsPerSecond, 4*limits.MaxTypesPerClient)

@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	// receiveWindow and streamWindow are how many bytes of requests may wait, of a connection and of
-	// a stream. A larger request is let through as a whole.
+	// receiveWindow and streamWindow are the bytes that a client may send before the relay reads them, for a
+	// connection and for a stream. gRPC enlarges the window of a stream for a larger request.
 	receiveWindow = 1 << 20
 	streamWindow  = 64 << 10
-	// readBuffer is the most bytes that one system call reads: requests are small, clients many.
+	// readBuffer is the largest read from a connection, in bytes. It is small because requests are small and
+	// clients are many.
 	readBuffer = 1 << 10
 	// connectionTimeout bounds the handshakes of a connection.
 	connectionTimeout = 20 * time.Second
-	// keepaliveTimeout is how long a client may be silent when it is asked for a sign.
+	// keepaliveTimeout bounds the wait for the answer to a keepalive ping.
 	keepaliveTimeout = 10 * time.Second
 )
 
@@ -35,13 +36,13 @@ type Listener struct {
 	Address string
 	// TLS is nil for plaintext.
 	TLS *TLS
-	// View names the view of all clients of the listener. Of its Match only the identities count.
+	// View names the view of all clients of the listener. Only the identities of the view's Match count then.
 	View string
-	// Debug is DebugOff (default), DebugLoopback or DebugVerified: who may ask the debug types.
+	// Debug is DebugOff (default), DebugLoopback or DebugVerified: the clients that may request debug types.
 	Debug string
 }
 
-// listener is a Listener at work.
+// listener is an open Listener with its gRPC server.
 type listener struct {
 	address     string
 	lis         net.Listener
@@ -50,7 +51,7 @@ type listener struct {
 	close       func()
 }
 
-// listen opens every listener, or none.
+// listen opens all listeners. After an error, it closes those that it opened.
 func (s *Server) listen() (opened []*listener, err error) {
 	defer func() {
 		if err != nil {
@@ -97,11 +98,12 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
-		// Headers up to this are refused by name (Server.admit), larger ones by the transport.
+		// Server.admit refuses headers of up to twice MaxHeaderBytes with an error that names the limit. gRPC
+		// refuses larger ones.
 		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
-		// Clients send headers once in a stream, so that a table of them would only be kept.
+		// A client sends headers once for each stream, so a compression table would only take memory.
 		grpc.HeaderTableSize(0),
-		// Fixed windows: to find out how large they should be costs a ping for each ACK.
+		// Fixed windows: gRPC would send a ping with each ACK to adapt them.
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(receiveWindow),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(connectionTimeout),
@@ -116,7 +118,7 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		}),
 	}
 	if s.cfg.Gzip {
-		// Of this server: to register it would be for the whole process.
+		// A registered decompressor would apply to the whole process.
 		options = append(options, grpc.RPCDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
 	}
 	return options
@@ -130,9 +132,9 @@ func (l *listener) serve() error {
 	return nil
 }
 
-// stop ends the streams with a GOAWAY, and what remains after timeout by closing the connections. It
-// closes those without a finished handshake at once, as gRPC would wait for them, and the last ones
-// below TLS, which would send each a farewell.
+// stop sends a GOAWAY, and after timeout closes the connections that are still open. It first closes
+// connections in their handshake, because GracefulStop would wait for them. After timeout it closes TCP
+// connections directly, because a close of TLS sends an alert first.
 func (l *listener) stop(timeout time.Duration) {
 	l.connLimiter.close(false)
 	cut := time.AfterFunc(timeout, func() {
@@ -143,7 +145,7 @@ func (l *listener) stop(timeout time.Duration) {
 	l.server.GracefulStop()
 }
 
-// service is the Server as gRPC's generated code wants it.
+// service implements the gRPC service with a Server and one of its listeners.
 type service struct {
 	s        *Server
 	listener *Listener

@@ -16,29 +16,29 @@ import (
 	"meshrelay/mirror"
 )
 
-// View is what some clients see: the copies of resources that it accepts, merged as if there were
-// no others. A client gets the first view in Config.Views that matches it.
+// View selects the copies of resources that some clients see. The copies are merged as if there were no
+// others. A client gets the first view in Config.Views that matches it.
 type View struct {
 	Name string
 	// Match selects the clients of the view. A Listener can also name it.
 	Match Match
-	// Default makes the view that of the clients that no view matches.
+	// Default makes this the view of clients that match no view.
 	Default bool
-	// Accepts reports whether clients may see a copy of a resource; nil: all. It depends on
-	// nothing but the copy, and is safe for use by several goroutines.
+	// Accepts reports whether clients may see a copy of a resource; nil means all copies. It must depend only
+	// on the copy. Any goroutine may call it.
 	Accepts func(r *mirror.Resource) bool
 	// ClusterID replaces the cluster that clients claim: an istiod claims none (PROTOCOL S14).
 	ClusterID string
-	// ExcludeOwn leaves out what came from the cluster of the client, if that is known.
+	// ExcludeOwn leaves out the copies that come from the client's own cluster, if that cluster is known.
 	ExcludeOwn bool
 }
 
-// Match selects clients: each field that is given has to match, by one element of a list. The zero
-// Match is for nobody. Lists are of patterns in which * stands for any text and ? for any
-// character; of a SPIFFE ID or DNS name, for any within one segment or label.
+// Match selects clients. A client must match each field that is set, by one element of the list. The zero
+// Match selects no client. The elements are patterns in which * stands for any text and ? for any character.
+// In a SPIFFE ID or a DNS name, they stand for text within one segment or label.
 //
-// Identities are proof, and hold on every listener. All other fields are claims of the client:
-// they tell apart clients that mean well, and keep nothing from others.
+// Only Identities are verified, on every listener. The client itself chooses the values of the other fields:
+// they do not protect any resource from it.
 type Match struct {
 	NodeIDs    []string
 	ClusterIDs []string
@@ -49,23 +49,23 @@ type Match struct {
 	Identities []string
 }
 
-// rule is a View with its Match ready for use.
+// rule is a View with its Match compiled.
 type rule struct {
 	View
 	selector   labels.Selector    // nil: labels do not matter
 	identities []identity.Pattern // of Match.Identities
 }
 
-// rules settle which view a client gets. They are immutable.
+// rules decide which view a client gets. They are immutable.
 type rules struct {
 	ordered []*rule
 	byName  map[string]*rule
-	// byLabels tells that the labels of a client may matter.
+	// byLabels is set when a view selects clients by labels.
 	byLabels bool
-	other    *rule // for clients that none matches; nil: they are refused
+	other    *rule // for clients that match no view; nil: such clients are refused
 }
 
-// newRules checks views and what listeners say of them.
+// newRules compiles views, and checks the views that listeners name.
 func newRules(views []View, listeners []Listener) (*rules, error) {
 	rs := &rules{byName: map[string]*rule{}}
 	if len(views) == 0 {
@@ -131,7 +131,7 @@ func newRule(v View) (*rule, error) {
 	return r, nil
 }
 
-// choose returns the rule for a client that came by a listener.
+// choose returns the rule for a client of a listener.
 func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error) {
 	if l.View != "" {
 		if r := rs.byName[l.View]; r.admits(identities) {
@@ -150,7 +150,7 @@ func (rs *rules) choose(l Listener, c client, identities []string) (*rule, error
 	return nil, refusal.New(refusal.View, codes.PermissionDenied, "%s", noView(l, c, identities))
 }
 
-// admits reports whether a client with these identities may have the view.
+// admits reports whether a client with these identities may get the view.
 func (r *rule) admits(identities []string) bool {
 	return len(r.identities) == 0 || slices.ContainsFunc(r.identities, func(p identity.Pattern) bool {
 		return slices.ContainsFunc(identities, p.Matches)
@@ -167,12 +167,12 @@ func (r *rule) matches(c client, identities []string) bool {
 		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.labels))
 }
 
-// allowed reports whether a value is like one of globs, or there are no globs.
+// allowed reports whether a value matches one of globs. It returns true if there are no globs.
 func allowed(globs []string, value string) bool {
 	return len(globs) == 0 || slices.ContainsFunc(globs, func(g string) bool { return glob.Match(g, value) })
 }
 
-// noView tells a client that it has no view, and by what it was judged.
+// noView is the text for a client that matches no view. It has the values that were compared.
 func noView(l Listener, c client, identities []string) string {
 	const longest, most = 200, 4
 	var shown []string
@@ -188,15 +188,17 @@ func noView(l Listener, c client, identities []string) string {
 		l.Address, text.Shorten(c.nodeID, longest), text.Shorten(c.clusterID, longest), text.Shorten(c.namespace, longest), strings.Join(shown, ", "))
 }
 
-// variant is a view for one cluster and one control plane revision. Zero is everything.
+// variant is a rule for the clients of one cluster and one control plane revision. The zero variant shows
+// everything.
 type variant struct {
-	rule              *rule  // nil: it accepts all
-	cluster, revision string // own cluster, which is left out, and revision (PROTOCOL C11, S14)
-	// strangeCluster and strangeRevision say that there is one, and that it is not known.
+	rule              *rule  // nil: accepts every copy
+	cluster, revision string // cluster is left out; copies for other revisions are, too (PROTOCOL C11, S14)
+	// strangeCluster and strangeRevision are set when the client claims a cluster or a revision that is not
+	// known.
 	strangeCluster, strangeRevision bool
 }
 
-// variantOf returns what a client with this rule sees.
+// variantOf returns the variant for a client that has the rule r.
 func variantOf(r *rule, c client) variant {
 	v := variant{revision: c.revision}
 	if r.Accepts != nil {

@@ -19,29 +19,32 @@ import (
 )
 
 const (
-	// freeBytes is how many bytes of requests gRPC may hold for a connection that has no turn. Above it
-	// the connection needs a medium turn, above mediumBytes large turns, each for the largest request.
+	// freeBytes is how many bytes of requests gRPC may hold for a connection without a turn. Above freeBytes,
+	// the connection needs a medium turn. Above mediumBytes, it also needs large turns: one for each part of
+	// the size of the largest request.
 	freeBytes   = 16 << 10
 	mediumBytes = 256 << 10
 	mediumTurns = 64
 	largeTurns  = 4
-	// turnWait is how long a connection waits for a turn. turnTime is how long it keeps one without a
-	// request that is complete. After that the connection ends.
+	// turnWait is how long a connection waits for a turn. turnTime is how long it may have a turn before a
+	// request is complete. After either time, the relay closes the connection.
 	turnWait = 10 * time.Second
 	turnTime = 30 * time.Second
-	// frameCost is how many bytes gRPC holds for a DATA frame beside the buffer of its payload.
+	// frameCost is the memory that gRPC needs for a DATA frame in addition to the buffer of its payload, in
+	// bytes.
 	frameCost = 96
 )
 
-// The sizes of turns. A connection takes them in this order, so that those with a large turn wait for nobody.
+// The sizes of turns. Each connection takes a medium turn before large ones, so that a connection with a
+// large turn never waits for a medium one.
 const (
 	medium = iota
 	large
 	turnSizes
 )
 
-// receiving bounds the bytes of requests that gRPC holds for all connections, because gRPC receives all of
-// a request before it gives it to a handler. A connection without a turn that it needs is not read.
+// receiving limits the bytes of requests that gRPC holds for all connections: gRPC receives a whole request
+// before a handler gets it. The relay does not read from a connection that needs a turn and has none.
 type receiving struct {
 	turns   [turnSizes]*turns
 	request int // bytes of the largest request
@@ -58,7 +61,7 @@ func newReceiving(maxRequest int, refused func(net.Addr, refusal.Reason), work *
 	}
 }
 
-// needed returns how many turns of each size a connection needs for the bytes that gRPC holds for it.
+// needed returns how many turns of each size a connection needs while gRPC holds this many bytes for it.
 func (r *receiving) needed(held int) (n [turnSizes]int) {
 	if held > freeBytes {
 		n[medium] = 1
@@ -69,15 +72,15 @@ func (r *receiving) needed(held int) (n [turnSizes]int) {
 	return n
 }
 
-// turns bounds how many turns of one size all connections have. One peer has three quarters at most. Any
-// goroutine may call its methods.
+// turns are all turns of one size. One peer may have three quarters of them. Any goroutine may call its
+// methods.
 type turns struct {
 	most int
 
 	mu    sync.Mutex // guards all below
 	used  int
 	byKey map[string]int
-	freed chan struct{} // is closed when a turn is given back
+	freed chan struct{} // closed when turns are given back
 }
 
 func newTurns(most int) *turns {
@@ -86,10 +89,10 @@ func newTurns(most int) *turns {
 
 var errNoTurn = errors.New("too many large requests are being received")
 
-// ofPeer returns how many turns one peer has at most.
+// ofPeer returns how many turns one peer may have.
 func (t *turns) ofPeer() int { return mostOf(t.most) }
 
-// take waits for a turn of a peer. It fails after wait.
+// take waits for a turn for a peer. It fails when wait has passed.
 func (t *turns) take(key string, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
@@ -111,7 +114,7 @@ func (t *turns) take(key string, wait time.Duration) error {
 	}
 }
 
-// give gives turns of a peer back.
+// give gives back n turns of a peer.
 func (t *turns) give(key string, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -123,7 +126,7 @@ func (t *turns) give(key string, n int) {
 	t.freed = make(chan struct{})
 }
 
-// meteredInfo is the result of a handshake, and the meter of the connection.
+// meteredInfo is the result of a handshake, with the meter of the connection.
 type meteredInfo struct {
 	credentials.AuthInfo
 	meter *meter
@@ -158,8 +161,8 @@ func (c meteredCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	return m, meteredInfo{info, m}, nil
 }
 
-// meter is a connection that counts the bytes that gRPC holds for requests of it: those of DATA frames, less
-// those of requests that a handler has received. When no stream is open, gRPC holds none.
+// meter is a connection that counts the bytes of requests that gRPC holds for it: those of the DATA frames
+// received, minus those of requests that handlers have received. When no stream is open, gRPC holds nothing.
 type meter struct {
 	net.Conn
 	all *receiving
@@ -170,9 +173,9 @@ type meter struct {
 	closed  bool
 	streams int
 	payload int // bytes of requests
-	buffers int // bytes that the buffers of frames take beside the payload, since it was zero
+	buffers int // memory of the buffers of frames in addition to the payload, since payload was last zero
 	turns   [turnSizes]int
-	timer   *time.Timer // closes the connection; it runs while the connection has a turn
+	timer   *time.Timer // closes the connection after turnTime; it runs while the connection has a turn
 }
 
 func newMeter(conn net.Conn, all *receiving) *meter {
@@ -208,7 +211,7 @@ func (m *meter) Close() error {
 	return m.Conn.Close()
 }
 
-// refuse closes the connection, unless it is closed.
+// refuse counts and closes a connection that is not closed yet.
 func (m *meter) refuse() {
 	m.mu.Lock()
 	closed := m.closed
@@ -219,7 +222,7 @@ func (m *meter) refuse() {
 	}
 }
 
-// bufferOf returns the size of the buffer in which gRPC puts the payload of a frame.
+// bufferOf returns the size of the buffer that gRPC takes for the payload of a frame.
 func bufferOf(payload int) int {
 	const page, frame = 4 << 10, 16 << 10 // of gRPC's pool
 	switch {
@@ -231,7 +234,7 @@ func bufferOf(payload int) int {
 	return max(payload, frame)
 }
 
-// frame counts a frame of the client, and waits for the turns that the connection needs with it.
+// frame counts a frame of the client, and waits for the turns that the connection now needs.
 func (m *meter) frame(f http2frames.Frame) error {
 	if f.Type != http2frames.Data || f.Length == 0 {
 		return nil
@@ -262,7 +265,7 @@ func (m *meter) frame(f http2frames.Frame) error {
 	return nil
 }
 
-// restart starts the time in which the next request has to be complete. The caller holds mu.
+// restart restarts the timer. The caller holds mu.
 func (m *meter) restart() {
 	if m.timer == nil {
 		m.timer = time.AfterFunc(m.all.time, m.late)
@@ -281,8 +284,8 @@ func (m *meter) late() {
 	}
 }
 
-// free notes that gRPC has freed bytes of the payload. It gives back the turns that the connection does not
-// need any more. The caller holds mu.
+// free notes that gRPC has freed bytes of the payload. It gives back the turns that the connection no longer
+// needs. The caller holds mu.
 func (m *meter) free(payload int) {
 	if m.payload -= payload; m.payload <= 0 {
 		m.payload, m.buffers = 0, 0
@@ -311,8 +314,8 @@ func (m *meter) streamBegins() {
 	m.streams++
 }
 
-// streamEnds counts a stream out. gRPC frees what it holds of the streams that have ended. How much that is
-// of one of several is unknown: it counts until the last one ends.
+// streamEnds notes that a stream has ended. gRPC then frees the bytes that it holds for the stream. The meter
+// does not know their number, so it counts them until the last stream ends.
 func (m *meter) streamEnds() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -321,14 +324,14 @@ func (m *meter) streamEnds() {
 	}
 }
 
-// received counts a request that a handler has received. n is how many bytes of DATA frames it took.
+// received notes that a handler has received a request of n bytes in DATA frames.
 func (m *meter) received(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.free(n)
 }
 
-// metering tells the meters of connections of their streams and requests. It implements stats.Handler.
+// metering notifies the meter of a connection of its streams and requests. It implements stats.Handler.
 type metering struct{}
 
 // HandleRPC implements stats.Handler.

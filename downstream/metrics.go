@@ -11,7 +11,8 @@ import (
 	"meshrelay/push"
 )
 
-// metrics are the Server's. They count types that clients make up as "other".
+// metrics are the metrics of a Server. Types that no generator lists are counted as "other", because clients
+// could invent any number.
 type metrics struct {
 	clients      *prometheus.GaugeVec
 	streams      *prometheus.CounterVec
@@ -31,7 +32,7 @@ type metrics struct {
 	other        *typeMetrics
 }
 
-// typeMetrics are the counters of one type, looked up once.
+// typeMetrics are the counters of one type.
 type typeMetrics struct {
 	pushes, bytes, acks, nacks prometheus.Counter
 }
@@ -109,7 +110,7 @@ func (m *metrics) pageEncoded(n int) {
 	m.pageBytes.Add(float64(n))
 }
 
-// pushed counts a response. A zero changedAt means that it brought no change.
+// pushed counts a response. changedAt is zero for a response without a change.
 func (m *metrics) pushed(t subscription.Type, size int, changedAt, now time.Time) {
 	tm := m.of(t)
 	tm.pushes.Inc()

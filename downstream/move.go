@@ -9,29 +9,30 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// A client that is moved keeps the past of its view, so its cursors stay true and it is sent what
-// differs. The view becomes another for the largest group of its clients; others get a fork of it.
+// When the view of a client changes, the client keeps the history of its old view. So its cursors stay valid,
+// and it gets only the difference. The largest group of clients of a view keeps the view, which changes its
+// variant. Each other group gets a fork of the view.
 
-// move is a client that is to see something else, or what it has seen.
+// move gives a client another variant, or the one that it has.
 type move struct {
 	from *view
 	to   variant
 	who  viewer
-	// done gives the client its view, or nil for none. It is false when the client has gone and has
+	// done gives the client its view, or nil for none. It returns false when the client has left and has
 	// released its view. The caller holds views.mu.
 	done func(*view) bool
 }
 
-// moveGroup is the clients of one view that are to see the same.
+// moveGroup has the moves from one view to one variant.
 type moveGroup struct {
 	from    *view
 	to      variant
 	members []move
-	view    *view // that they get
+	view    *view // the view for the members
 }
 
-// move gives clients the views that they are to see, and updates all views. It reports whether any
-// client sees something else; if not, it changes nothing. The caller holds mu.
+// move gives clients their new views, and updates all views. If no client gets another variant, move changes
+// nothing and returns false. The caller holds mu.
 func (vs *views) move(moves []move, now time.Time) bool {
 	groups := groupMoves(moves)
 	if !vs.assign(groups) {
@@ -56,13 +57,13 @@ func (vs *views) move(moves []move, now time.Time) bool {
 	}
 	vs.bring(true, nil, now)
 	for form := range snapshot.Forms {
-		vs.dropEncoded(vs.base, form) // of pages that were shared, and are not any more
+		vs.dropEncoded(vs.base, form) // pages that are no longer shared with other views
 	}
 	return true
 }
 
-// assign settles the view of each group, none when there are too many, and reports whether any shows
-// something else.
+// assign sets the view of each group, or leaves it nil when there are too many views. It reports whether any
+// group gets another variant.
 func (vs *views) assign(groups []*moveGroup) (changed bool) {
 	taken := map[*view]bool{vs.base: true}
 	for _, p := range groups {
@@ -97,7 +98,7 @@ func (vs *views) assign(groups []*moveGroup) (changed bool) {
 	return changed
 }
 
-// put takes a derived view among those that there are.
+// put adds a derived view.
 func (vs *views) put(v *view) {
 	if v.variant == (variant{}) || vs.derived[v.variant] != nil {
 		vs.forks[v] = struct{}{}
@@ -106,7 +107,7 @@ func (vs *views) put(v *view) {
 	vs.derived[v.variant] = v
 }
 
-// groupMoves groups moves, the largest groups first.
+// groupMoves groups moves by view and variant, the largest groups first.
 func groupMoves(moves []move) []*moveGroup {
 	type group struct {
 		from *view
@@ -126,7 +127,7 @@ func groupMoves(moves []move) []*moveGroup {
 	return all
 }
 
-// fork returns a derived view that has v's content and past, and is to show another variant.
+// fork returns a derived view of another variant, with the content and the history of v.
 func (v *view) fork(to variant) *view {
 	out := &view{variant: to}
 	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType.Store(t, c.Fork()) })

@@ -10,21 +10,21 @@ import (
 	"meshrelay/downstream/refusal"
 )
 
-// client is what a node tells of itself (PROTOCOL S1, S14).
+// client has the fields of a client's node message (PROTOCOL S1, S14).
 type client struct {
 	nodeID, clusterID, namespace, istioVersion, revision string
 	labels                                               labels.Set
-	// istiod is set for what looks like the MCP client of an istiod. Such a client reads no provenance.
+	// istiod is set when the client looks like an istiod. Istiods do not read provenance.
 	istiod bool
-	// unlabelled tells that there were more labels than are kept.
+	// unlabelled is set when lean has dropped the labels.
 	unlabelled bool
 }
 
-// maxLabelBytes bounds the labels of a client that are kept after it has got its view, for
-// when the rules change.
+// maxLabelBytes bounds the labels that the relay keeps of a connected client. It needs them when the rules
+// change.
 const maxLabelBytes = 16 << 10
 
-// lean returns c as it is kept.
+// lean returns c without labels if they are larger than maxLabelBytes.
 func (c client) lean() client {
 	size := 0
 	for name, value := range c.labels {
@@ -55,7 +55,8 @@ func parseNode(node *corev3.Node) (client, error) {
 	own, relay := md["RELAY_CLUSTER_ID"]
 	c.istiod = !relay && isSidecar(node.GetId())
 	if relay {
-		// A relay tells with CLUSTER_ID which cluster it takes this server for.
+		// A relay names its own cluster in RELAY_CLUSTER_ID. Its CLUSTER_ID is the cluster in which it
+		// expects this server.
 		c.clusterID = refusal.Bounded(own.GetStringValue())
 	}
 	if c.namespace == "" {
@@ -64,14 +65,13 @@ func parseNode(node *corev3.Node) (client, error) {
 	return c, nil
 }
 
-// isSidecar reports whether a node id is one of a sidecar. An istiod calls itself one;
-// relays and tools do not.
+// isSidecar reports whether a node ID is of type sidecar. Istiods use this type; relays and tools do not.
 func isSidecar(id string) bool {
 	return strings.HasPrefix(id, "sidecar~") && strings.Count(id, "~") == 3
 }
 
-// namespaceOfID returns the namespace in a node id of the form
-// type~IP~name.namespace~domain (PROTOCOL C2), empty when it has another.
+// namespaceOfID returns the namespace in a node ID of the form type~IP~name.namespace~domain (PROTOCOL C2).
+// It returns "" for any other form.
 func namespaceOfID(id string) string {
 	parts := strings.Split(id, "~")
 	if len(parts) != 4 {

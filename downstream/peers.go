@@ -13,30 +13,31 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// peers counts what each peer (a verified identity, or else an address) and all together take up.
+// peers counts the streams, names and versions of each peer, and of all peers. A peer is a verified identity
+// or, without one, an address.
 type peers struct {
 	mu    sync.Mutex // guards all below
 	byKey map[string]*peerUse
 	kept  subscription.Usage // of all peers
-	swept int                // how many were left when those were last forgotten that have gone
+	swept int                // number of peers after the last sweep
 }
 
-// peerUse is what one peer takes up. peers.mu guards it, but for its last two fields.
+// peerUse has the counts of one peer. peers.mu guards the fields before views.
 type peerUse struct {
 	key     string
 	streams int
-	usual   int // streams when the server was overloaded last, or is not
+	usual   int // streams at the time of the last change without overload
 	kept    subscription.Usage
 	limiter *rate.Limiter // of new streams
-	// Guarded by views.mu: the derived views of its streams, and a bound for those being filled.
+	// views.mu guards views. views counts the derived views of the peer's streams.
 	views int
-	fills *semaphore.Weighted // of those that are being filled
+	fills *semaphore.Weighted // limits the fills for the peer at the same time
 }
 
 func newPeers() *peers { return &peers{byKey: map[string]*peerUse{}} }
 
-// enter counts a stream of a peer. When overloaded, fits reports whether the peer has no more than it
-// had before: the relay itself has old connections reconnect. The caller calls leave.
+// enter counts a stream of a peer. While the server is overloaded, fits reports whether the peer has no more
+// streams than before: the relay itself makes old connections reconnect. The caller calls leave.
 func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse, streams int, fits bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -56,8 +57,8 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	return p, p.streams, p.streams <= p.usual
 }
 
-// sweep forgets peers that have gone, whenever their number has doubled. It keeps for a second those
-// that have opened many streams.
+// sweep forgets the peers without streams, whenever the number of peers has doubled. It keeps a peer that has
+// just opened many streams, for a second.
 func (ps *peers) sweep(overloaded bool) {
 	const few = 1024
 	if len(ps.byKey) < 2*ps.swept+few {
@@ -71,7 +72,7 @@ func (ps *peers) sweep(overloaded bool) {
 	ps.swept = len(ps.byKey)
 }
 
-// gone reports whether a peer has left, and has opened no more streams than it may in a second.
+// gone reports whether the peer can be forgotten: it has no streams, and its limiter is full again.
 func (p *peerUse) gone(overloaded bool) bool {
 	return p.streams == 0 && (p.usual == 0 || !overloaded) && p.limiter.Tokens() >= float64(p.limiter.Burst())
 }
@@ -88,8 +89,8 @@ func (ps *peers) leave(p *peerUse, overloaded bool) {
 	}
 }
 
-// keep changes what a stream of p keeps from was to is. It changes nothing, and returns why, when its
-// peer or all together would keep too much.
+// keep replaces the usage was of a stream of p by is. If the peer or all peers together would then exceed a
+// limit, keep changes nothing and returns an error.
 func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -115,7 +116,7 @@ func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) er
 	return nil
 }
 
-// peerKey names the peer of a stream of the listener.
+// peerKey returns the name of a stream's peer in the counts: its identity or its address.
 func (t *TLS) peerKey(p *peer.Peer) string {
 	if ids := t.identitiesOf(p); len(ids) > 0 {
 		return refusal.Bounded(ids[0])
@@ -123,7 +124,7 @@ func (t *TLS) peerKey(p *peer.Peer) string {
 	return addressKey(p.Addr)
 }
 
-// addressKey names the host of an address: of IPv6 the network of 64 bits.
+// addressKey returns the IP address of a host. For IPv6 it is the network of 64 bits.
 func addressKey(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {

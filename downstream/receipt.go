@@ -9,21 +9,22 @@ import (
 	"meshrelay/mirror"
 )
 
-// ReceiptState is how far a resource has come on its way to a client.
+// ReceiptState is the state of a resource at a client.
 type ReceiptState = subscription.Receipt
 
-// Receipt is what a client that watches the kind of a resource has received of it.
+// Receipt is the state of a resource at one client that subscribes to its kind.
 type Receipt struct {
 	Connection string       `json:"connection"`
 	NodeID     string       `json:"nodeID"`
 	View       string       `json:"view,omitempty"`
 	TypeURL    string       `json:"typeURL"`
 	State      ReceiptState `json:"state"`
-	// At is when the client acknowledged last, or was sent something last.
+	// At is the time of the acknowledgement or, before that, of the response.
 	At time.Time `json:"at,omitzero"`
 }
 
-// Receipts returns what clients have received of a key, sorted by connection and type.
+// Receipts returns the state of a resource at each client that subscribes to its kind, sorted by connection
+// and type.
 func (s *Server) Receipts(key mirror.Key) []Receipt {
 	byType := map[subscription.Type]*items{}
 	s.views.generators.affected(key, byType)

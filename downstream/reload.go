@@ -18,16 +18,16 @@ func (s *Server) CheckReload(views []View, limits Limits) error {
 	return errors.Join(err, limitsErr)
 }
 
-// Reload replaces the views and the limits. It ends the streams of clients without a view
-// (PermissionDenied); all others are matched again, and sent what differs for them. Streams and
-// connections beyond a lowered limit stay.
+// Reload replaces the views and the limits. It gives each client the view that now matches it, and sends it
+// the difference. It ends the streams of clients that match no view (PermissionDenied). Streams and
+// connections above a lowered limit stay.
 //
-// change, which may be nil, changes what Resources shows, and returns when that is done. Meanwhile no
-// client is sent anything new or given a view. That ends after longestHold and with ctx: then the
-// context of change is over, and clients see what there is.
+// Reload calls change, which may be nil, before it replaces them. change may change what Resources returns.
+// While change runs, clients get no updates and no views. This pause ends after longestHold or when ctx ends:
+// then held ends, too, and clients get updates again.
 //
-// When Reload returns an error, that of change or of its arguments, views and limits stay. It is
-// safe for use by several goroutines.
+// After an error of change or in the arguments, views and limits are unchanged. Any goroutine may call
+// Reload.
 func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error) error {
 	rs, err := newRules(views, s.cfg.Listeners)
 	complete, limitsErr := limits.complete()
@@ -43,7 +43,7 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 		defer cancel()
 		hold := context.AfterFunc(held, func() { s.changing.Release(alone) })
 		err := change(held)
-		if !hold() { // clients go on meanwhile
+		if !hold() { // the pause has ended before change
 			_ = s.changing.Acquire(context.Background(), alone)
 		}
 		if err != nil {
@@ -60,10 +60,10 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	return nil
 }
 
-// alone is the share of Server.changing that leaves none to others.
+// alone is the weight of an exclusive hold of Server.changing.
 const alone = math.MaxInt64
 
-// newestRules returns the rules, once no reload is under way.
+// newestRules waits for a running reload, and returns the rules.
 func (s *Server) newestRules(ctx context.Context) (*rules, error) {
 	if err := s.changing.Acquire(ctx, 1); err != nil {
 		return nil, status.FromContextError(err).Err()
@@ -72,11 +72,11 @@ func (s *Server) newestRules(ctx context.Context) (*rules, error) {
 	return s.rules, nil
 }
 
-// longestHold is for how long clients may wait for a reload.
+// longestHold bounds how long clients wait for the function change of a reload.
 const longestHold = 5 * time.Second
 
-// moveClients gives every client the view of the rule that match returns, or ends its stream. It
-// returns how many stay and how many streams end. The caller holds changing.
+// moveClients gives each client a view by the rule that match returns. It ends the stream if match returns an
+// error. It returns the number of clients that stay, and of streams that end. The caller holds changing.
 func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int) {
 	var moves []move
 	for _, c := range s.connections() {
@@ -108,19 +108,19 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 	return stay, ended
 }
 
-// learn makes known the clusters and revisions of resources, and gives clients that claim them
-// views of their own.
+// learn makes new clusters and revisions of resources known, and gives the clients that claim them their own
+// views.
 func (s *Server) learn(ctx context.Context) {
 	if s.changing.Acquire(ctx, alone) != nil {
-		return // the end was asked for
+		return // ctx has ended
 	}
 	defer s.changing.Release(alone)
 	same := *s.rules
-	s.rules = &same // who is about to get a view is matched again
+	s.rules = &same // clients that are about to get a view call choose again
 	s.moveClients(func(c *conn) (*rule, error) { return c.rule, nil })
 }
 
-// learnOn calls learn whenever there is something to learn, until ctx ends.
+// learnOn calls learn for each element of known.news, until ctx ends.
 func (s *Server) learnOn(ctx context.Context) error {
 	for {
 		select {
@@ -134,7 +134,7 @@ func (s *Server) learnOn(ctx context.Context) error {
 
 var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many at present to go on; reconnect")
 
-// matchAgain returns the rule for a client that is connected.
+// matchAgain returns the rule for a connected client.
 func (s *Server) matchAgain(c *conn) (*rule, error) {
 	if c.client.unlabelled && s.rules.byLabels && c.listener.View == "" {
 		return nil, status.Errorf(codes.Unavailable,
@@ -143,8 +143,8 @@ func (s *Server) matchAgain(c *conn) (*rule, error) {
 	return s.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
 }
 
-// moveTo gives the client a view by a rule. Without a view it ends the stream with err, and the
-// caller releases the old view. It is false when the stream has ended before.
+// moveTo sets the view and the rule of the client. If v is nil, it ends the stream with err, and the caller
+// releases the old view. It returns false if the client has already released its view.
 func (c *conn) moveTo(v *view, r *rule, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

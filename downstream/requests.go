@@ -15,7 +15,7 @@ import (
 	"meshrelay/events"
 )
 
-// receive handles requests until the stream ends. It returns why a request was refused, nil if none was.
+// receive handles requests until the stream ends. It returns the error of a refused request, or nil.
 func (c *conn) receive() (refused error) {
 	for {
 		if err := c.guard(c.next); err != nil {
@@ -29,12 +29,12 @@ func (c *conn) receive() (refused error) {
 	}
 }
 
-// reasonOf returns why the stream ends after a request could not be received.
+// reasonOf returns the status of the stream for an error of a request.
 func (c *conn) reasonOf(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil
-	case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // gRPC's, of the size
+	case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // an error of gRPC about the size
 		return refusal.New(refusal.Bytes, codes.ResourceExhausted,
 			"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
 	}
@@ -49,7 +49,7 @@ func (c *conn) next() error {
 		return err
 	}
 	req := in.req
-	in.req = nil // it may be large, and the next one may be long in coming
+	in.req = nil // it may be large, and the stream may wait long for the next request
 	if in.err != nil {
 		return in.err
 	}
@@ -72,7 +72,7 @@ func (c *conn) next() error {
 	return err
 }
 
-// subscribe takes over what a request asks for. It is false when that is nothing.
+// subscribe applies a request to the subscriptions. asks reports whether the request may need a response.
 func (c *conn) subscribe(req *subscription.Request) (asks bool, err error) {
 	limits := c.server.limits.Load()
 	most := subscription.Limits{Types: limits.MaxTypesPerClient, Names: limits.MaxNamesPerClient, NameBytes: limits.MaxNameBytesPerClient}
@@ -91,7 +91,8 @@ func (c *conn) subscribe(req *subscription.Request) (asks bool, err error) {
 	return asks, nil
 }
 
-// know makes the client known by its first request. It is false for what an agent sends before that.
+// know reads the first request, and gives the client a view. It returns false for the requests that Istio's
+// agent may send before.
 func (c *conn) know(req *request) (bool, error) {
 	if c.heard.Load() {
 		return true, nil
@@ -113,12 +114,12 @@ func (c *conn) know(req *request) (bool, error) {
 	return true, nil
 }
 
-// viewer returns the client as its view counts it.
+// viewer returns the client as views count it.
 func (c *conn) viewer() viewer {
 	return viewer{c.protocol == protocolDelta, c.form, c.use, c.server.limits.Load().MaxViewsPerPeer}
 }
 
-// begin gives the client of a first request a view. It begins again if the rules change meanwhile.
+// begin gives a new client a view. It repeats this if the rules change meanwhile.
 func (c *conn) begin(client *client) error {
 	s := c.server
 	c.heard.Store(true)
@@ -142,7 +143,7 @@ func (c *conn) begin(client *client) error {
 	}
 }
 
-// enter makes v the view of the client. It is false when other rules than rs apply by now.
+// enter sets the view of a new client. It returns false if the rules are no longer rs.
 func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, err error) {
 	s := c.server
 	if err := s.changing.Acquire(c.ctx, 1); err != nil {
@@ -171,7 +172,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 	return true, nil
 }
 
-// viewText names a view in a sentence.
+// viewText returns the name of a view for the end of a sentence.
 func viewText(view string) string {
 	if view == "" {
 		return ""
@@ -179,13 +180,13 @@ func viewText(view string) string {
 	return ", view " + view
 }
 
-// sees gives the client a view, by a rule. The caller holds mu.
+// sees sets the view and the rule of the client. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
 	c.view, c.rule, c.asked = v, r, true
 }
 
-// await delays a client that asks too fast: it stops reading. Answers to responses do not count, as the
-// server decides how many of these there are.
+// await delays a client that sends requests too fast. Answers to responses do not count, because the server
+// decides their number.
 func (c *conn) await(nonce string) error {
 	if nonce != "" && c.answerable.Load() > 0 {
 		c.answerable.Add(-1)
@@ -210,7 +211,7 @@ func (c *conn) await(nonce string) error {
 	}
 }
 
-// record counts and logs what a request was. The caller holds mu.
+// record counts and logs a request. The caller holds mu.
 func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *subscription.Request) {
 	switch result {
 	case subscription.ACK:
@@ -230,7 +231,8 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 	}
 }
 
-// account counts what the subscriptions keep, or returns why that is too much. The caller holds mu.
+// account updates the counted usage of the stream. It returns an error if the usage exceeds a limit. The
+// caller holds mu.
 func (c *conn) account() error {
 	is := c.subs.Usage()
 	if is == c.kept || c.closed {

@@ -6,35 +6,37 @@ import (
 	"time"
 )
 
-// keptRounds is how many pushes are followed until all clients have them.
+// keptRounds is how many of the newest pushes are kept.
 const keptRounds = 64
 
-// Round is one push that has changed a view, and how many clients have it.
+// Round is one push that has changed a view. It counts the clients that have its changes.
 type Round struct {
 	Number uint64
-	// Clients were told of it and have not gone since. Acknowledged of them have acknowledged all
-	// that it and the pushes before it brought them, if anything.
+	// Clients counts the clients connected at the time of the push that are still connected. Acknowledged
+	// counts those that have acknowledged all changes up to this push.
 	Clients, Acknowledged int
-	// Half and All are when so many had it, zero when they have not.
+	// Half and All are the times at which half of the clients, and all, had acknowledged. They are zero
+	// before.
 	Half, All time.Time
 }
 
-// rounds follow the pushes. Each client counts in those that begin while it is there, and adds itself to
-// each of them once: nothing is looked up, neither by client nor by resource.
+// rounds has the newest pushes. A client counts in the pushes since it connected. When it has acknowledged,
+// it adds itself to the pushes since the last one that it had acknowledged. So no push has a list of clients
+// or resources.
 type rounds struct {
 	newest atomic.Uint64 // written under mu
 
 	mu      sync.Mutex // guards all below
 	clients int
-	kept    [keptRounds]keptRound // of a number at its remainder
+	kept    [keptRounds]keptRound // the push n is at n % keptRounds
 }
 
 type keptRound struct {
 	Round
-	over chan struct{} // closed once all have it, or once it is not followed; nil while nobody waits
+	over chan struct{} // closed by end; nil while nobody waits
 }
 
-// end tells those who wait for the end of a round.
+// end closes over: all clients have the push, or it is no longer kept.
 func (k *keptRound) end() {
 	if k.over != nil {
 		close(k.over)
@@ -53,7 +55,7 @@ func (r *rounds) begin(now time.Time) {
 	round.look(now)
 }
 
-// look notes that enough clients have a push.
+// look sets Half and All when enough clients have acknowledged.
 func (k *keptRound) look(now time.Time) {
 	if k.Half.IsZero() && 2*k.Acknowledged >= k.Clients {
 		k.Half = now
@@ -64,7 +66,7 @@ func (k *keptRound) look(now time.Time) {
 	}
 }
 
-// enter counts a client in. What was pushed before does not count for it.
+// enter counts a new client. It returns the newest push, as if the client had acknowledged it.
 func (r *rounds) enter() (has uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +74,7 @@ func (r *rounds) enter() (has uint64) {
 	return r.newest.Load()
 }
 
-// leave counts a client out that had a push.
+// leave removes a client from the counts. has is the newest push that the client had acknowledged.
 func (r *rounds) leave(has uint64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +85,7 @@ func (r *rounds) leave(has uint64, now time.Time) {
 	})
 }
 
-// reach notes that a client that had a push has a later one.
+// reach notes that a client has acknowledged the pushes after had, up to has.
 func (r *rounds) reach(had, has uint64, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +95,7 @@ func (r *rounds) reach(had, has uint64, now time.Time) {
 	})
 }
 
-// since calls f with the pushes after one, up to another. The caller holds mu.
+// since calls f with the kept pushes after one number, up to another. The caller holds mu.
 func (r *rounds) since(after, upTo uint64, f func(*keptRound)) {
 	if newest := r.newest.Load(); newest >= keptRounds {
 		after = max(after, newest-keptRounds)
@@ -106,7 +108,7 @@ func (r *rounds) since(after, upTo uint64, f func(*keptRound)) {
 // number returns the number of the newest push.
 func (r *rounds) number() uint64 { return r.newest.Load() }
 
-// get returns a push, nil when it is not followed any more, and what is closed at its end.
+// get returns a push and its channel over, or nil when the push is no longer kept.
 func (r *rounds) get(number uint64) (*Round, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,17 +123,17 @@ func (r *rounds) get(number uint64) (*Round, <-chan struct{}) {
 	return &round, kept.over
 }
 
-// NewestRound returns the number of the newest push, zero before the first.
+// NewestRound returns the number of the newest push, 0 before the first.
 func (s *Server) NewestRound() uint64 { return s.rounds.number() }
 
-// Round returns a push, nil unless it is among the newest, which are followed. While not all clients
-// have it, over is closed once they have, or once it is not followed any more.
+// Round returns a push, or nil when it is no longer kept. over is closed once all clients have acknowledged,
+// or once the push is no longer kept. over is nil if all have.
 func (s *Server) Round(number uint64) (round *Round, over <-chan struct{}) {
 	return s.rounds.get(number)
 }
 
-// hold notes that the client has all that was planned for it, if it has acknowledged that. The caller
-// holds mu.
+// hold notes that the client has the pushes up to plannedRound, if it has acknowledged all responses. The
+// caller holds mu.
 func (c *conn) hold() {
 	if c.has < c.plannedRound && !c.sends && c.subs.Settled() {
 		c.server.rounds.reach(c.has, c.plannedRound, time.Now())

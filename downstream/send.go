@@ -12,16 +12,16 @@ import (
 	"meshrelay/downstream/subscription"
 )
 
-// turn keeps a goroutine of a stream while there is something to send.
+// turn decides when a stream needs a goroutine that sends. At most one runs at a time.
 type turn struct {
 	mu      sync.Mutex // guards all below
 	running bool
-	again   bool          // there may be more since the goroutine looked
-	closed  bool          // no goroutine begins
-	over    chan struct{} // closed when the last goroutine ends; nil: nobody waits
+	again   bool          // begin was called while the goroutine ran
+	closed  bool          // begin starts no goroutine any more
+	over    chan struct{} // closed when the goroutine ends; nil: nobody waits
 }
 
-// begin reports whether the caller starts a goroutine.
+// begin reports whether the caller must start a goroutine.
 func (t *turn) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,7 +33,7 @@ func (t *turn) begin() bool {
 	return true
 }
 
-// rest reports whether the goroutine ends: nobody has called begin since it looked.
+// rest reports whether the goroutine must end, because begin was not called since the last look.
 func (t *turn) rest() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +48,7 @@ func (t *turn) rest() bool {
 	return true
 }
 
-// shut waits for the goroutine, and lets no other one begin. Call it once.
+// shut prevents new goroutines, and waits for the running one. Call it once.
 func (t *turn) shut() {
 	t.mu.Lock()
 	t.closed = true
@@ -62,14 +62,14 @@ func (t *turn) shut() {
 	}
 }
 
-// signal tells that there may be something to send.
+// signal starts the goroutine that sends, unless it runs.
 func (c *conn) signal() {
 	if c.turn.begin() {
 		go c.send()
 	}
 }
 
-// send sends what the client lacks.
+// send sends responses until the client has everything, or the stream ends.
 func (c *conn) send() {
 	for {
 		if err := c.guard(c.sendAll); err != nil {
@@ -114,8 +114,8 @@ func (c *conn) sendReply() error {
 	return nil
 }
 
-// round brings every type to its newest snapshot, and reports whether it sent anything: then there may
-// be more by now.
+// round plans and sends one round of responses. It reports whether it sent any: there may then be newer
+// changes.
 func (c *conn) round() (sent bool, err error) {
 	began := time.Now()
 	round, err := c.plan()
@@ -144,27 +144,27 @@ func (c *conn) round() (sent bool, err error) {
 	}
 }
 
-// respond returns the next response of a round; ok is false at its end.
+// respond returns the next response of a round. ok is false after the last one.
 func (c *conn) respond(round *subscription.Round, now time.Time) (resp subscription.Response, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if resp, ok = c.subs.Next(round, now); ok {
 		return resp, true, nil
 	}
-	err = c.account() // of versions that clients resumed with, and that were compared
+	err = c.account() // the versions of a resuming client are freed
 	c.sends = false
-	c.hold() // clients do not acknowledge all types
+	c.hold() // some types are never acknowledged
 	return resp, false, err
 }
 
-// plan begins a round; nil when the client has everything.
+// plan plans a round. It returns nil when the client has everything.
 func (c *conn) plan() (*subscription.Round, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.view == nil {
 		return nil, nil
 	}
-	c.plannedRound = c.server.rounds.number() // before the view is looked at, which has all of it
+	c.plannedRound = c.server.rounds.number() // read before the view, which then has all changes of that push
 	changes := c.view.changes.Load()
 	if !c.asked && changes == c.planned {
 		c.hold()

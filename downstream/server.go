@@ -27,11 +27,11 @@ import (
 	"meshrelay/push"
 )
 
-// ProtocolHeader is the response header that every stream begins with: it tells another relay
-// that it may use the delta protocol, as this server re-sends only what has changed.
+// The headers of each stream's response, for other relays.
 //
-// NameHeader tells another relay the name of this one, so that two of one name notice. HoldsHeader
-// is "true" on streams that begin while clients are held: relays do not wait for each other.
+// ProtocolHeader identifies a relay: the client may use the delta protocol, because a relay sends only
+// changed resources. NameHeader is the name of the relay, so that two relays of one name notice it.
+// HoldsHeader is "true" while the relay holds its clients, so that relays do not wait for each other.
 const (
 	ProtocolHeader = "x-meshrelay"
 	NameHeader     = "x-meshrelay-name"
@@ -40,39 +40,41 @@ const (
 
 // Config configures a Server. The zero value of a limit means its default.
 type Config struct {
-	// NodeID and Version name this relay in control_plane.identifier.
+	// NodeID and Version are in control_plane.identifier.
 	NodeID, Version string
-	// RelayName is the name of this relay in the paths of resources. Empty: they do not have it.
+	// RelayName is the name of this relay in provenance paths, or empty.
 	RelayName string
-	// ShortForIstiods sends SotW clients that look like istiods the short form of resources.
+	// ShortForIstiods makes the server send the short form of resources to SotW clients that look like
+	// istiods.
 	ShortForIstiods bool
-	// Listeners are the addresses to serve on. At least one.
+	// Listeners are the addresses to serve on, at least one.
 	Listeners []Listener
-	// Views are what clients see. None: everything, but what came from their own cluster.
+	// Views select the copies that clients see. Without views, clients see everything except copies from
+	// their own cluster.
 	Views []View
-	// MaxConnectionAge is how long a connection lives, ±10 %; then the client is told
-	// to reconnect, and cut off after MaxConnectionAgeGrace.
+	// MaxConnectionAge is the age, ±10 %, at which a client is told to reconnect. MaxConnectionAgeGrace later
+	// the connection is closed.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 	// DrainTimeout bounds the shutdown.
 	DrainTimeout time.Duration
-	// SendTimeout is how long a client may leave a response unread.
+	// SendTimeout bounds the time in which a client must read a response.
 	SendTimeout time.Duration
-	// FirstRequestTimeout is how long a new stream may be without a request.
+	// FirstRequestTimeout bounds the wait for the first request of a stream.
 	FirstRequestTimeout time.Duration
-	// MaxConnectionIdle is how long a connection may be without a stream.
+	// MaxConnectionIdle bounds the time of a connection without a stream.
 	MaxConnectionIdle time.Duration
-	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes bound one client. They and the
-	// times above are fixed while the Server runs. The transport refuses headers of more than
-	// twice MaxHeaderBytes, and counts nothing.
+	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes limit one client. Reload can not change
+	// them, nor the times above. gRPC refuses headers above twice MaxHeaderBytes; these do not count in the
+	// metrics.
 	MaxStreamsPerConnection int
 	MaxRequestBytes         int
 	MaxHeaderBytes          int
 	// Gzip lets clients compress their requests.
 	Gzip bool
-	// Limits are those that Server.Reload can replace.
+	// Limits are the limits that Server.Reload can replace.
 	Limits
 
-	replyTimeout time.Duration // the constant, but in tests
+	replyTimeout time.Duration // replyTimeout is the constant replyTimeout, except in tests
 }
 
 func (c Config) withDefaults() Config {
@@ -89,51 +91,50 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Resources is the merged view. It is safe for use by several goroutines.
+// Resources is the merged view. Any goroutine may call its methods.
 type Resources interface {
 	Get(key mirror.Key) *mirror.Resource
-	// Select merges the copies that accept lets through. It returns the very resource that Get
-	// returns when accept lets all copies of it through.
+	// Select merges the copies that accept accepts. If accept accepts all copies of the resource, Select
+	// returns the same pointer as Get.
 	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
-	// Keys returns all keys of a kind that any source has, sorted by full name.
+	// Keys returns all keys of a kind that any upstream has, sorted by full name.
 	Keys(kind mirror.Kind) []mirror.Key
-	// SourceKinds returns all kinds that any source has resources of.
+	// SourceKinds returns all kinds of which any upstream has resources.
 	SourceKinds() []mirror.Kind
 }
 
-// Debugger answers the debug types of istiod (PROTOCOL D1, D2).
+// Debugger makes the answers to istiod's debug types (PROTOCOL D1, D2).
 type Debugger interface {
-	// Handle returns the JSON document of a debug handler, named as in a path with an
-	// optional query: "configz?kind=ServiceEntry".
+	// Handle returns a debug document as JSON. Its argument is a name with an optional query, such as
+	// "configz?kind=ServiceEntry".
 	Handle(nameAndQuery string) ([]byte, error)
 	// SyncStatus returns the state of every client.
 	SyncStatus() []*statusv3.ClientConfig
-	// Begin takes a slot for an answer, and returns the function that gives it back once the
-	// answer is sent. It fails when there is none.
+	// Begin takes a slot for a document. The caller calls end when the answer is sent. It fails when all
+	// slots are taken.
 	Begin() (end func(), err error)
 }
 
-// Deps are what a Server works with.
+// Deps are the parts that a Server uses.
 type Deps struct {
 	Resources Resources
-	// Await waits until clients may be served: until then they are held (PROTOCOL S4). Run calls
-	// it once. Nil: they are served at once.
+	// Await returns when clients may be served; until then the server holds them (PROTOCOL S4). Run calls it
+	// once. nil: clients are served at once.
 	Await func(ctx context.Context) error
-	// Debug may be nil: then the debug types are unknown types.
+	// Debug makes the answers to debug types. Without it, they are treated as unknown types.
 	Debug Debugger
-	// Overloaded returns why the relay takes on no more clients at present; nil: it does. New
-	// streams then end with ResourceExhausted and that text. Connected clients stay, and may
-	// reconnect after MaxConnectionAge: a peer may have as many streams as it had before.
-	// It is safe for use by several goroutines, or nil.
+	// Overloaded returns why the relay can not serve more clients at present, or nil. New streams then end
+	// with ResourceExhausted and this text. Connected clients stay, and may reconnect after MaxConnectionAge:
+	// a peer may open as many streams as it had before. Any goroutine may call Overloaded. It may be nil.
 	Overloaded func() error
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
-	// Work takes the work that pushes make. It may be nil.
+	// Work counts the work of pushes. It may be nil.
 	Work *push.Work
-	// Events takes what clients do. It may be nil.
+	// Events records events of clients. It may be nil.
 	Events *events.Journal
-	// Generators make types beside those of MCP-over-xDS.
+	// Generators make further types, in addition to those of MCP-over-xDS.
 	Generators []Generator
 }
 
@@ -150,12 +151,12 @@ type Server struct {
 	rounds       rounds
 	views        *views
 	connLimiter  *connLimiter
-	limits       atomic.Pointer[Limits] // what it points to is immutable
+	limits       atomic.Pointer[Limits] // the Limits are immutable
 	decoding     decoding
 	peers        *peers
 	receiving    *receiving
 	limiter      *rate.Limiter
-	refusals     *loglimit.Limit // who is refused comes back
+	refusals     *loglimit.Limit // refused clients retry
 	comings      *loglimit.Limit // of clients that come and go
 	nacks        *loglimit.Limit
 	panicLog     *loglimit.Limit
@@ -165,27 +166,27 @@ type Server struct {
 	released     chan struct{}
 	draining     chan struct{}
 	lastID       atomic.Uint64
-	panics       atomic.Uint64  // outside of streams
+	panics       atomic.Uint64  // panics outside of streams
 	open         atomic.Int64   // streams
-	streams      sync.WaitGroup // those that were taken in
+	streams      sync.WaitGroup // streams with a running goroutine
 	listening    chan struct{}  // closed once addrs is set
 	addrs        []net.Addr
-	trust        map[*Listener]*trust // of listeners that want client certificates; set by listen
+	trust        map[*Listener]*trust // of listeners that require client certificates; set by listen
 
-	// changing guards rules. Whoever gives a client its view or updates views holds a share of
-	// it; a reload, and whoever moves clients, holds all of it.
+	// changing guards rules. Giving a client a view, and updating views, take a share of it. A reload, and
+	// moving clients, take all of it.
 	changing *semaphore.Weighted
-	// rules are the newest rules. A client that was matched by others is matched again before it
-	// gets a view.
+	// rules are the newest rules. A client that was matched by older rules is matched again before it gets a
+	// view.
 	rules *rules
 
 	mu sync.Mutex // guards conns
-	// conns are about in the order in which they came, as their memory is: a push finds what it needs
-	// of one beside what it needed of the last.
+	// conns are roughly in the order in which the clients connected, and so in the order of their memory. A
+	// push visits them in this order, which uses the CPU's cache well.
 	conns []*conn
 }
 
-// New returns a Server that listens to nobody yet.
+// New returns a Server that does not listen yet.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if len(cfg.Listeners) == 0 {
 		return nil, errors.New("downstream: no listeners")
@@ -240,7 +241,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Run serves until ctx ends, then drains for Config.DrainTimeout at most. Call it once.
+// Run serves until ctx ends, and then ends all streams, for at most Config.DrainTimeout. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	listeners, err := s.listen()
 	if err != nil {
@@ -277,7 +278,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return stop.Wait()
 	})
 	err = g.Wait()
-	s.streams.Wait() // gRPC has waited for those that were coming
+	s.streams.Wait() // GracefulStop has waited for new streams
 	return err
 }
 
@@ -292,42 +293,42 @@ func (s *Server) Addrs(ctx context.Context) ([]net.Addr, error) {
 	}
 }
 
-// release opens the server to its clients once they may be served.
+// release waits until clients may be served, and then serves them.
 func (s *Server) release(ctx context.Context) error {
 	began := time.Now()
 	err := s.await(ctx)
 	if isClosed(ctx.Done()) {
-		return nil // somebody has asked for the end
+		return nil // ctx has ended
 	}
 	if err != nil {
 		return err
 	}
-	_ = s.changing.Acquire(context.Background(), 1) // a reload ends
+	_ = s.changing.Acquire(context.Background(), 1) // wait for a running reload
 	s.views.open(began)
 	s.changing.Release(1)
-	s.learn(ctx) // before anybody is sent anything: of clients that have waited
+	s.learn(ctx) // move the waiting clients before the first response
 	close(s.released)
 	s.wakeAll()
 	return nil
 }
 
-// NeedsPushes reports whether changes have to be pushed: until the server opens, it reads
-// everything anyway. It misses no change that Resources shows before the call.
+// NeedsPushes reports whether changes must be pushed. Before the views are opened they need not be, because
+// opening reads everything. A change that Resources returns before the call is never missed.
 func (s *Server) NeedsPushes() bool { return s.views.started.Load() }
 
-// NeedsCopies reports whether any client sees less than everything, so that changes of copies
-// that lose have to be pushed too. It misses no change that Resources shows before the call.
+// NeedsCopies reports whether any client has a derived view: then changes of copies that lose must be pushed,
+// too. A change that Resources returns before the call is never missed.
 func (s *Server) NeedsCopies() bool { return s.views.copies.Load() > 0 }
 
-// Released returns what is closed when clients begin to be served.
+// Released returns a channel that is closed when the server begins to serve clients.
 func (s *Server) Released() <-chan struct{} { return s.released }
 
-// HasReleased reports whether clients are being served.
+// HasReleased reports whether the server serves clients.
 func (s *Server) HasReleased() bool { return isClosed(s.released) }
 
-// Push updates every view to the present content of the keys of a request, which may name keys of
-// copies that lose. Clients are sent the changes after it has returned. It waits for a Reload
-// under way. Only one call at a time.
+// Push updates all views with the present content of the keys of a request, which may include keys of copies
+// that lose. It wakes the clients, and does not wait for their responses. It waits for a running Reload. Only
+// one call runs at a time.
 func (s *Server) Push(req *push.Request) {
 	_ = s.changing.Acquire(context.Background(), 1)
 	defer s.changing.Release(1)
@@ -342,16 +343,16 @@ func (s *Server) Push(req *push.Request) {
 	}
 }
 
-// panicked counts and logs a panic while views were brought to other content.
+// panicked counts and logs a panic during a push.
 func (s *Server) panicked(item string, p *mirror.Panic) {
 	s.metrics.panics.Inc()
 	s.panicLog.Log(s.log, slog.LevelError, "panic while pushing", "item", item, "panic", p.Value, "panics", s.panics.Add(1), "stack", p.Stack)
 }
 
-// wakeBatch is how many clients are woken before they are given the processor.
+// wakeBatch is how many clients wakeAll wakes before it yields the CPU.
 const wakeBatch = 16
 
-// wakeAll wakes every client. It yields now and then: thousands that are under way at once would
+// wakeAll wakes all streams. It yields often, because thousands of streams that send at the same time would
 // each hold a write buffer.
 func (s *Server) wakeAll() {
 	for i, c := range s.connections() {
@@ -375,7 +376,7 @@ func (s *Server) add(c *conn) {
 	s.conns = append(s.conns, c)
 }
 
-// remove gives the place of a connection to the last one.
+// remove moves the last connection to the place of the removed one.
 func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

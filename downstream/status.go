@@ -12,7 +12,7 @@ import (
 type ClientStatus struct {
 	// Connection is unique within the process: "<node id>-<number>".
 	Connection string `json:"connection"`
-	// NodeID and the fields after it are what the client tells of itself.
+	// NodeID, ClusterID, Namespace, IstioVersion and Revision come from the client's node message.
 	NodeID       string `json:"nodeID"`
 	ClusterID    string `json:"clusterID,omitempty"`
 	Namespace    string `json:"namespace,omitempty"`
@@ -20,22 +20,22 @@ type ClientStatus struct {
 	Revision     string `json:"revision,omitempty"`
 	// View is the name of the client's view, empty when views are not configured.
 	View string `json:"view,omitempty"`
-	// Address is the client's remote address; Listener the address it connected to.
+	// Address is the client's address, Listener the address to which it connected.
 	Address  string `json:"address"`
 	Listener string `json:"listener,omitempty"`
 	// Protocol is "sotw" or "delta".
 	Protocol string `json:"protocol"`
-	// Connected is when the stream was opened. A client with several streams is listed once for each.
+	// Connected is when the stream was opened. Each stream of a client is listed.
 	Connected time.Time `json:"connected"`
-	// Held tells that the client waits for the sources to sync (PROTOCOL S4).
+	// Held is set while the client waits for the first sync of the upstreams (PROTOCOL S4).
 	Held  bool         `json:"held,omitempty"`
 	Types []TypeStatus `json:"types"`
 }
 
-// TypeStatus is what a client has been sent of one type.
+// TypeStatus is the state of a client's subscription to one type.
 type TypeStatus = subscription.Status
 
-// HeldClusters returns the clusters that held clients claim to be in.
+// HeldClusters returns the clusters that the held clients claim.
 func (s *Server) HeldClusters() (clusters []string) {
 	for _, c := range s.Clients() {
 		if c.Held && c.ClusterID != "" && !slices.Contains(clusters, c.ClusterID) {
@@ -45,7 +45,7 @@ func (s *Server) HeldClusters() (clusters []string) {
 	return clusters
 }
 
-// Clients returns the status of every connected client, by connection.
+// Clients returns the status of every connected client, sorted by connection.
 func (s *Server) Clients() []ClientStatus {
 	conns := s.connections()
 	out := make([]ClientStatus, 0, len(conns))

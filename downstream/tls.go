@@ -21,36 +21,37 @@ import (
 	"meshrelay/internal/identity"
 )
 
-// certRefresh is how often certificate files are looked at, unless told otherwise.
+// certRefresh is the default of TLS.Refresh.
 const certRefresh = 10 * time.Second
 
-// TLS are the PEM files of a listener, read again when they change. A bad file replaces none.
+// TLS names the PEM files of a listener. The relay reads them again when they change. While a file is bad,
+// the last good one stays in use.
 type TLS struct {
 	CertFile, KeyFile string
-	// ClientCAFile or ClientCAs make a client certificate mandatory. An istiod as client has none
-	// (PROTOCOL S24). Roots in ClientCAFile vouch for every identity, but for SPIFFE IDs of the
-	// trust domains in ClientCAs.
+	// If ClientCAFile or ClientCAs is set, clients must have a certificate. An istiod as a client has none
+	// (PROTOCOL S24). ClientCAFile verifies all identities except SPIFFE IDs of the trust domains in
+	// ClientCAs.
 	ClientCAFile string
 	ClientCAs    []ClientCA
-	// Refresh is how often the files are looked at. Default: 10 s.
+	// Refresh is the time between two checks of the files. Default: 10 s.
 	Refresh time.Duration
 }
 
-// ClientCA are roots that vouch for the SPIFFE IDs of one trust domain and nothing else.
+// ClientCA names the roots that verify the SPIFFE IDs of one trust domain. They verify no other identities.
 type ClientCA struct {
 	TrustDomain, File string
 }
 
-// verifies reports whether clients show a certificate.
+// verifies reports whether clients must have a certificate.
 func (t *TLS) verifies() bool { return t != nil && (t.ClientCAFile != "" || len(t.ClientCAs) > 0) }
 
-// binds reports whether a trust domain has roots of its own.
+// binds reports whether ClientCAs has a trust domain.
 func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
 	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
 }
 
-// identitiesOf returns the verified identities of a peer: a SPIFFE ID, and DNS names if the roots vouch
-// for them.
+// identitiesOf returns the verified identities of a peer: its SPIFFE ID, and its DNS names if ClientCAFile
+// verified the certificate.
 func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
 	_, leaf := verified(p)
 	if leaf == nil {
@@ -68,10 +69,10 @@ func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
 	return append([]string{id.String()}, names...)
 }
 
-// refresh returns how often the files are looked at.
+// refresh returns the time between two checks of the files.
 func (t *TLS) refresh() time.Duration { return cmp.Or(t.Refresh, certRefresh) }
 
-// credentials returns the transport credentials, and the function that frees them. tr may be nil.
+// credentials returns the transport credentials, and a function that frees them. tr may be nil.
 func (t *TLS) credentials(tr *trust) (creds credentials.TransportCredentials, free func(), err error) {
 	if t == nil {
 		return insecure.NewCredentials(), func() {}, nil
@@ -100,7 +101,7 @@ func (t *TLS) credentials(tr *trust) (creds credentials.TransportCredentials, fr
 	return creds, own.Close, nil
 }
 
-// watchedCreds reports the handshakes that fail because of what the client shows.
+// watchedCreds calls refused for handshakes that fail because of the client's certificate or TLS version.
 type watchedCreds struct {
 	credentials.TransportCredentials
 	refused func(from net.Addr, err error)
@@ -115,7 +116,7 @@ func (w watchedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	return secured, info, err
 }
 
-// isOfTheNetwork reports whether a handshake failed before the client was judged.
+// isOfTheNetwork reports whether a handshake failed before the client's certificate was checked.
 func isOfTheNetwork(err error) bool {
 	var network net.Error
 	var record tls.RecordHeaderError

@@ -18,26 +18,26 @@ import (
 	"meshrelay/internal/identity"
 )
 
-// trust is the roots that a listener trusts at present, for handshakes and for open streams.
+// trust has the present roots of a listener that requires client certificates.
 type trust struct {
 	refresh  time.Duration
 	byDomain map[string]*rootFile // by trust domain
 	others   *rootFile            // nil: there are none
 }
 
-// rootFile is a file of root certificates. It is safe for use by several goroutines.
+// rootFile is a file of root certificates. Any goroutine may call its methods.
 type rootFile struct {
 	path string
 	now  atomic.Pointer[roots]
 }
 
-// roots are the content of a file of root certificates. They are immutable.
+// roots are the certificates of one reading of a file. They are immutable.
 type roots struct {
 	sum  [sha256.Size]byte // of the file
 	pool *x509.CertPool
 }
 
-// newTrust returns the trust of a listener that wants client certificates, nil of another.
+// newTrust returns the trust of a listener, nil if the listener does not require client certificates.
 func newTrust(t *TLS) (*trust, error) {
 	if !t.verifies() {
 		return nil, nil
@@ -68,7 +68,8 @@ func openRoots(path string) (*rootFile, error) {
 	return f, nil
 }
 
-// read looks at the file, and reports whether it has other roots. A bad file replaces none.
+// read reads the file, and reports whether its roots have changed. While the file is bad, the last good roots
+// stay.
 func (f *rootFile) read() (changed bool) {
 	data, err := os.ReadFile(f.path)
 	if err != nil {
@@ -86,7 +87,7 @@ func (f *rootFile) read() (changed bool) {
 	return f.now.CompareAndSwap(was, r)
 }
 
-// read looks at every file, and reports whether there are other roots in any.
+// read reads every file, and reports whether any roots have changed.
 func (t *trust) read() (changed bool) {
 	if t.others != nil {
 		changed = t.others.read()
@@ -97,7 +98,7 @@ func (t *trust) read() (changed bool) {
 	return changed
 }
 
-// of returns the roots that may vouch for a certificate.
+// of returns the roots that verify a certificate.
 func (t *trust) of(leaf *x509.Certificate) (*roots, error) {
 	id, _, err := identity.Of(leaf)
 	if err != nil {
@@ -116,7 +117,7 @@ func (t *trust) of(leaf *x509.Certificate) (*roots, error) {
 	return nil, fmt.Errorf("no client CA vouches for the trust domain of %s", id)
 }
 
-// rootsFor gives handshakes the roots that may vouch for a client.
+// rootsFor returns the roots that verify the client of a handshake.
 func (t *trust) rootsFor(info *advancedtls.ConnectionInfo) (*advancedtls.RootCertificates, error) {
 	leaf, err := x509.ParseCertificate(info.RawCerts[0])
 	if err != nil {
@@ -129,7 +130,7 @@ func (t *trust) rootsFor(info *advancedtls.ConnectionInfo) (*advancedtls.RootCer
 	return &advancedtls.RootCertificates{TrustCerts: r.pool}, nil
 }
 
-// watch calls changed whenever there are other roots, until ctx ends.
+// watch calls changed after each change of the roots, until ctx ends.
 func (t *trust) watch(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(t.refresh)
 	defer tick.Stop()
@@ -145,7 +146,7 @@ func (t *trust) watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// vouches returns an error when a peer's certificate is signed by none of the roots any more.
+// vouches returns an error if the present roots do not verify a peer's certificate.
 func (t *trust) vouches(p *peer.Peer) error {
 	state, _ := verified(p)
 	if len(state.PeerCertificates) == 0 {
@@ -168,13 +169,13 @@ func (t *trust) vouches(p *peer.Peer) error {
 var errNotTrusted = refusal.New(refusal.Certificate, codes.Unauthenticated,
 	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
 
-// errExpired is the error of clients whose certificate has expired.
+// errExpired is the error for a client whose certificate has expired.
 func errExpired(at time.Time) error {
 	return refusal.New(refusal.Certificate, codes.Unauthenticated,
 		"the client certificate has expired at %s; connect with a new one", at.UTC().Format(time.RFC3339))
 }
 
-// trusts returns why the certificate of a new stream's peer is not good any more.
+// trusts returns an error if the certificate of a new stream's peer has expired, or is no longer trusted.
 func (s *Server) trusts(l *Listener, p *peer.Peer) error {
 	if _, leaf := verified(p); leaf != nil && time.Now().After(leaf.NotAfter) {
 		return errExpired(leaf.NotAfter)
@@ -185,7 +186,7 @@ func (s *Server) trusts(l *Listener, p *peer.Peer) error {
 	return nil
 }
 
-// distrust ends the streams of a listener whose certificates are not trusted any more.
+// distrust ends the streams of a listener whose certificates are no longer trusted.
 func (s *Server) distrust(l *Listener) {
 	ended := 0
 	for _, c := range s.connections() {

@@ -13,17 +13,17 @@ import (
 	"meshrelay/mirror"
 )
 
-// openBatch is how many keys open reads at once. Lists of everything would for a moment take a third
-// of what the resources do.
+// openBatch is how many keys open reads at once. A list of all keys would take a third of the memory of the
+// resources.
 const openBatch = 8192
 
-// open fills the views for the first time; before, nothing is pushed.
+// open fills the views when the server begins to serve clients.
 func (vs *views) open(now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
 	derived := vs.filled(true, nil)
-	// The next batch is looked for while this one is read.
+	// Make the next batch while this one is read.
 	batches := make(chan map[subscription.Type]*items)
 	go func() {
 		defer close(batches)
@@ -38,11 +38,11 @@ func (vs *views) open(now time.Time) {
 		}
 	}()
 	for byType := range batches {
-		vs.applyAll(byType, derived, now) // the views are empty: nothing else is in them
+		vs.applyAll(byType, derived, now) // no updates for removed items: the views were empty
 	}
 }
 
-// try runs f, and reports whether it came to its end: a panic is reported.
+// try runs f. ok is false after a panic, which try reports.
 func (vs *views) try(item string, f func() bool) (result, ok bool) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -53,7 +53,8 @@ func (vs *views) try(item string, f func() bool) (result, ok bool) {
 	return f(), true
 }
 
-// update updates all views with the content of keys or of everything, and reports any difference.
+// update updates all views with the present content of some keys, or of all. It reports whether any view has
+// changed.
 func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -73,7 +74,7 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 	return vs.applyAll(byType, derived, changedAt)
 }
 
-// filled returns the derived views that have content. Those that are being filled note what changes.
+// filled returns the derived views that have content. It adds the keys to what the other views have missed.
 func (vs *views) filled(full bool, keys map[mirror.Key]struct{}) []*view {
 	return slices.DeleteFunc(vs.copied(), func(v *view) bool {
 		if v.filling != nil {
@@ -83,8 +84,8 @@ func (vs *views) filled(full bool, keys map[mirror.Key]struct{}) []*view {
 	})
 }
 
-// applyAll updates the base view, then derived ones, with lists of items, and reports any difference.
-// Items that it panics over stay as they are.
+// applyAll updates the base view and then the derived ones with lists of items. It reports whether any view
+// has changed. Items whose update panics stay unchanged.
 func (vs *views) applyAll(byType map[subscription.Type]*items, derived []*view, changedAt time.Time) (changed bool) {
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
@@ -95,12 +96,12 @@ func (vs *views) applyAll(byType map[subscription.Type]*items, derived []*view, 
 		for _, ref := range list.refs {
 			vs.try(t.String()+" "+ref.Name, func() bool { return vs.apply(t, &items{t, list.generator, []Ref{ref}}, derived, changedAt) })
 		}
-		changed = true // as far as one can tell
+		changed = true // a panic hides whether a view has changed
 	}
 	return changed
 }
 
-// apply updates the base view, then derived ones, with a list of items.
+// apply updates the base view and then the derived ones with a list of items.
 func (vs *views) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
 	list.sort()
 	updates := make([]snapshot.Update, len(list.refs))
@@ -122,7 +123,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	return changed
 }
 
-// sort sorts items by name, each once.
+// sort sorts items by name, and removes duplicates.
 func (l *items) sort() {
 	slices.SortFunc(l.refs, func(a, b Ref) int {
 		switch c := cmp.Compare(a.Name, b.Name); {
@@ -136,10 +137,10 @@ func (l *items) sort() {
 	l.refs = slices.CompactFunc(l.refs, func(a, b Ref) bool { return a.Name == b.Name })
 }
 
-// minPart is how many items a goroutine reads at least.
+// minPart is the smallest number of items for a goroutine that reads.
 const minPart = 1024
 
-// read puts the items, as from shows them, into updates: as many at a time as there are CPUs.
+// read puts the items, made of the resources of from, into updates. It uses all CPUs for a long list.
 func (l *items) read(from Reader, updates []snapshot.Update) {
 	part := max(len(l.refs)/runtime.GOMAXPROCS(0)+1, minPart)
 	if len(l.refs) <= part {
@@ -161,7 +162,7 @@ func (l *items) read(from Reader, updates []snapshot.Update) {
 	}
 	reading.Wait()
 	if panicked.Load() {
-		l.readPart(from, l.refs, updates) // where the caller can recover from it
+		l.readPart(from, l.refs, updates) // panic again in the caller's goroutine
 	}
 }
 
@@ -184,7 +185,8 @@ func (vs *views) collection(t subscription.Type) *snapshot.Collection {
 	return c
 }
 
-// follow updates a derived view with items of a type. It makes no collection for none.
+// follow updates a derived view with items of a type. If all items are removed and the view has no collection
+// of the type, it makes none.
 func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snapshot.Update, changedAt time.Time) bool {
 	c := v.find(t)
 	if c == nil {
@@ -201,7 +203,8 @@ func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snaps
 	return true
 }
 
-// affected returns, by type, the items that keys are part of, or that all keys are.
+// affected returns, by type, the items that contain the resource of any of the keys, or of any key if all is
+// set.
 func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
 	byType := map[subscription.Type]*items{}
 	for key := range keys {
@@ -217,7 +220,8 @@ func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscripti
 	return byType
 }
 
-// addPresent adds the items of all views as gone. Those that a key affects come first.
+// addPresent adds the items that the views have, marked as gone. items.sort keeps the other mark of an item
+// that a key still affects.
 func (vs *views) addPresent(byType map[subscription.Type]*items) {
 	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {

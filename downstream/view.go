@@ -17,20 +17,21 @@ import (
 	"meshrelay/mirror"
 )
 
-// maxViews bounds the variants that the claims of clients make the relay keep.
+// maxViews bounds the derived views. Clients decide their number by the clusters and revisions that they
+// claim.
 const maxViews = 1024
 
-// view is what some clients see: a collection for each type. Its clients share snapshots and
-// encoded pages, and views share pages with one another.
+// view is one variant of the merged view: a collection for each type. All its clients share the snapshots and
+// encoded pages. Views share pages with one another.
 type view struct {
-	// Guarded by views.mu: what the view shows (zero: everything, as the base view does), its
-	// clients, the SotW clients among them by form, and of a derived view how many each peer has.
+	// views.mu guards these fields. The zero variant is the base view, which shows everything. sotw counts
+	// the SotW clients by form. peers counts the clients of a derived view by peer.
 	variant variant
 	clients int
 	sotw    [snapshot.Forms]int
 	peers   map[*peerUse]int
-	filling *filling // nil: the view has its content, or the server does not serve yet
-	// changes counts the changes to any of the collections. It is raised after them.
+	filling *filling // nil: the view is filled, or the server does not serve yet
+	// changes counts the changes of all collections. It is increased after each change.
 	changes atomic.Uint64
 	byType  sync.Map // of *snapshot.Collection, by subscription.Type
 }
@@ -57,22 +58,22 @@ func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 	})
 }
 
-// views are the views that clients need at present, and the one of everything.
+// views has the base view, and the derived views of the present clients.
 type views struct {
 	resources  Resources
 	generators generators
-	// panicked is called with panics over an item, or over several when it has no name.
+	// panicked is called after a panic over an item, or over several items if the name is empty.
 	panicked func(item string, p *mirror.Panic)
-	started  atomic.Bool // set before everything is read for the first time
-	// copies counts the derived views, with forks. It is raised before one is filled.
+	started  atomic.Bool // set before open reads everything
+	// copies counts the derived views, including forks. It is increased before a view is filled.
 	copies atomic.Int64
 	fills  *semaphore.Weighted
 
 	mu      sync.Mutex // serializes all changes to views and their content
 	base    *view
 	derived map[variant]*view
-	// forks are derived views of clients that were moved: they show what another view does, with
-	// a past of their own. No client joins them.
+	// forks are derived views of clients that were moved. A fork has the variant of another view, with its
+	// own history. No client joins it.
 	forks map[*view]struct{}
 	known *known
 }
@@ -94,17 +95,17 @@ func (vs *views) copied() []*view {
 
 func (vs *views) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews }
 
-// viewer is a client of views.
+// viewer describes a client for views.
 type viewer struct {
 	delta bool
 	form  snapshot.Form // of a SotW client
-	// peer is who the view is counted for, and maxViews how many it may have; nil: nobody.
+	// peer is the peer whose views are counted, nil for none. maxViews is the limit of its views.
 	peer     *peerUse
 	maxViews int
 }
 
-// acquire returns the view of a variant, with its content: the first client fills it, others wait.
-// The caller releases it.
+// acquire returns the view of a variant, filled. The first client fills it, and the others wait. The caller
+// releases the view.
 func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, error) {
 	for {
 		v, f, first, err := vs.enter(x, who)
@@ -126,8 +127,8 @@ func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, err
 	}
 }
 
-// enter counts a client of the view of a variant, and returns the fill that the client waits for, or
-// with first carries out.
+// enter adds a client to the view of a variant. If the view is being filled, it returns the fill. first is
+// set if the caller must carry it out.
 func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, err error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -150,7 +151,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 	return v, v.filling, first, nil
 }
 
-// room returns why a client can not join a derived view, nil for a new one.
+// room returns an error if a client can not join a derived view. v is nil for a new view.
 func (vs *views) room(v *view, who viewer) error {
 	switch {
 	case v == nil && vs.full():
@@ -164,7 +165,7 @@ func (vs *views) room(v *view, who viewer) error {
 	return nil
 }
 
-// join counts a client of a view. The caller holds mu.
+// join adds a client to a view. The caller holds mu.
 func (vs *views) join(v *view, who viewer) {
 	v.clients++
 	if !who.delta {
@@ -181,8 +182,8 @@ func (vs *views) join(v *view, who viewer) {
 	}
 }
 
-// release gives a view back. The last SotW client of a form takes the encoded pages along that nobody
-// else needs.
+// release removes a client from a view. The last SotW client of a form also drops the encoded pages that no
+// other view needs.
 func (vs *views) release(v *view, who viewer) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -221,8 +222,8 @@ func (vs *views) drop(v *view) {
 	vs.copies.Add(-1)
 }
 
-// dropEncoded drops the encodings in a form of the pages of v that are in no view with SotW clients of
-// that form.
+// dropEncoded drops the encodings of v's pages in a form, except those of pages that views with SotW clients
+// of that form share.
 func (vs *views) dropEncoded(v *view, form snapshot.Form) {
 	users := slices.DeleteFunc(append(vs.copied(), vs.base), func(u *view) bool { return u.sotw[form] == 0 })
 	v.each(func(t subscription.Type, c *snapshot.Collection) {

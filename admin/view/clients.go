@@ -55,8 +55,8 @@ func ClientName(nodeID string) string {
 	return nodeID
 }
 
-// ClientVersion returns the Istio version of a client, and "relay get" for a command: istiods require a
-// version, so a command sends one that is not its own.
+// ClientVersion returns the Istio version of a client. For a command of the relay it returns "relay get":
+// istiods require a version, so the command sends the version of an istiod.
 func ClientVersion(c downstream.ClientStatus) string {
 	if strings.HasPrefix(ClientName(c.NodeID), downstream.ToolName+".") {
 		return "relay get"

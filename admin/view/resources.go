@@ -130,7 +130,8 @@ func Headline(e admin.Explanation, now time.Time) string {
 	return fmt.Sprintf("%s is not served: it is %s.", name, e.Outcome)
 }
 
-// because returns the reason for the outcome of a copy that lies in the state of its upstream, or "".
+// because returns why a copy has its outcome, if the state of its upstream is the reason. Otherwise it
+// returns "".
 func because(c admin.SourceCopy) string {
 	unfreeze := ": relay unfreeze " + c.Upstream
 	switch {

@@ -1,5 +1,5 @@
-// Package refusal tells why a client is refused: by a reason, for a metric, and by the gRPC
-// status that the client gets. It must not know how limits are counted.
+// Package refusal has the error for a refused client: a reason for the metric, and the gRPC status for the
+// client. It must not know how limits are counted.
 package refusal
 
 import (
@@ -11,7 +11,7 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Reason is the limit or rule for which a client, or its connection, is refused.
+// Reason is the limit or rule because of which a client or a connection is refused.
 type Reason string
 
 // The reasons.
@@ -24,18 +24,18 @@ const (
 	Headers     Reason = "headers"     // MaxHeaderBytes
 	Requests    Reason = "requests"    // RequestsPerSecond
 	Bytes       Reason = "bytes"       // MaxRequestBytes
-	Receiving   Reason = "receiving"   // too many large requests, or one that does not come to its end
+	Receiving   Reason = "receiving"   // too many large requests, or one that takes too long
 	Node        Reason = "node"        // MaxNodeBytes, or no node
-	Types       Reason = "types"       // MaxTypesPerClient, or a type that can be none
-	Names       Reason = "names"       // MaxNamesPerClient and the like, or a name that can be none
+	Types       Reason = "types"       // MaxTypesPerClient, or a wrong type URL
+	Names       Reason = "names"       // MaxNamesPerClient and the like, or a wrong name
 	Versions    Reason = "versions"    // MaxVersionBytes
 	View        Reason = "view"        // no view is for the client
 	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
-	Debug       Reason = "debug"       // a debug answer waits already
+	Debug       Reason = "debug"       // the last debug answer is not sent yet
 	Unread      Reason = "unread"      // SendTimeout
-	Certificate Reason = "certificate" // expired, or its CA is not trusted any more
+	Certificate Reason = "certificate" // expired, or signed by a CA that is no longer trusted
 	Silent      Reason = "silent"      // FirstRequestTimeout
-	Handshake   Reason = "handshake"   // TLS: no certificate, or one that is refused
+	Handshake   Reason = "handshake"   // TLS: no certificate, or a certificate that is not accepted
 )
 
 // Reasons returns all reasons.
@@ -46,20 +46,20 @@ func Reasons() []Reason {
 	}
 }
 
-// Error ends the stream of a client that is refused.
+// Error is the error of a refused client. It ends the stream.
 type Error struct {
 	Reason Reason
 	st     *status.Status
 }
 
-// New returns an Error. The client gets the text.
+// New returns an Error. The text is for the client.
 func New(why Reason, code codes.Code, format string, args ...any) error {
 	return &Error{why, status.Newf(code, format, args...)}
 }
 
 func (e *Error) Error() string { return e.st.Err().Error() }
 
-// GRPCStatus makes the error the status that the client gets.
+// GRPCStatus returns the status for the client.
 func (e *Error) GRPCStatus() *status.Status { return e.st }
 
 // Is reports whether an error is an Error.
@@ -68,5 +68,5 @@ func Is(err error) bool {
 	return errors.As(err, &e)
 }
 
-// Bounded cuts text from a client to what a log line or a status can bear.
+// Bounded cuts a client's text to 1024 bytes, for logs and statuses.
 func Bounded(s string) string { return text.Shorten(s, 1024) }

@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// Collection is the items of one type in one view, as a sequence of snapshots. Only one
-// goroutine applies changes; any number read the newest snapshot.
+// Collection is the items of one type in one view, as a sequence of snapshots. One goroutine applies changes.
+// Any goroutine may read the newest snapshot.
 //
-// A base collection has everything. It gives out the revisions of its type for all views, so
-// a page of it can stand in any of them.
+// A base collection has all items. It assigns the revisions of its type for all views, so that derived
+// collections can use its pages.
 type Collection struct {
 	current atomic.Pointer[Snapshot]
 	Keep    Memory
-	// last is the newest revision that was given out; of base collections.
+	// last is the newest assigned revision of a base collection.
 	last uint64
 }
 
-// firstRev is older than any change, and newer than the cursor of a client that has nothing.
+// firstRev is the revision of the first content. The cursor of a client without content is lower, and the
+// revision of each change is higher.
 const firstRev = 1
 
-// Memory is how much a collection remembers of the past.
+// Memory is how many changes and removals a collection remembers.
 type Memory struct{ Changes, Removals int }
 
 // New returns an empty base collection.
@@ -35,14 +36,14 @@ func New() *Collection {
 // Current returns the newest snapshot.
 func (c *Collection) Current() *Snapshot { return c.current.Load() }
 
-// Update is a name's new content; a nil Item removes it.
+// Update is the new item of a name; nil removes it.
 type Update struct {
 	Name string
 	Item Item
 }
 
-// Apply applies updates, at most one for each name, and reports whether anything differs. It sorts
-// them and gives each the next revision. Its cost grows with updates and pages, not with items.
+// Apply applies updates, at most one for each name, and reports whether anything has changed. It sorts them,
+// and assigns the next revision to each. Its cost grows with the number of updates and pages, not of items.
 func (c *Collection) Apply(updates []Update, changedAt time.Time) bool {
 	slices.SortFunc(updates, func(a, b Update) int { return cmp.Compare(a.Name, b.Name) })
 	old := c.current.Load()
@@ -60,7 +61,7 @@ func (c *Collection) Apply(updates []Update, changedAt time.Time) bool {
 	return true
 }
 
-// successor returns a copy of s without pages, to be changed.
+// successor returns a copy of s without pages, for the next snapshot.
 func (s *Snapshot) successor(changedAt time.Time) *Snapshot {
 	return &Snapshot{
 		Rev: s.Rev, Digest: s.Digest, Version: s.Version, Count: s.Count, Bytes: s.Bytes,
@@ -69,25 +70,25 @@ func (s *Snapshot) successor(changedAt time.Time) *Snapshot {
 	}
 }
 
-// builder makes one snapshot.
+// builder builds one snapshot.
 type builder struct {
 	next  *Snapshot
 	pages []*Page
-	rev   uint64 // of the update before the next one
+	rev   uint64 // of the last update
 	keep  Memory
-	// fresh tells that no client has seen the collection: nothing is a change to anyone.
+	// fresh is set if no client has seen the collection: then it records no changes.
 	fresh bool
-	// base is the page of the base collection that may stand for the range at work.
+	// base is the page of the base collection for the names that are being rebuilt, or nil.
 	base *Page
 }
 
-// finish completes a snapshot that differs from the one before.
+// finish completes the next snapshot.
 func (b *builder) finish() {
 	b.trim()
 	b.next.Version = b.next.Digest.String()
 }
 
-// rebuild appends pages with updates applied. Both are sorted.
+// rebuild applies updates to pages, and appends the result. Both are sorted.
 func (b *builder) rebuild(pages []*Page, updates []Update) {
 	if len(pages) == 0 {
 		b.rebuildPage(nil, updates)
@@ -106,7 +107,7 @@ func (b *builder) rebuild(pages []*Page, updates []Update) {
 	b.pages = append(b.pages, pages...)
 }
 
-// pageOf returns the index of the page that a name belongs to.
+// pageOf returns the index of the page to which a name belongs.
 func pageOf(pages []*Page, name string) int {
 	i, found := slices.BinarySearchFunc(pages, name, func(p *Page, name string) int {
 		return cmp.Compare(p.firstName(), name)
@@ -117,7 +118,7 @@ func pageOf(pages []*Page, name string) int {
 	return i
 }
 
-// rebuildPage appends p, which may be nil, with updates applied.
+// rebuildPage applies updates to p, which may be nil, and appends the result.
 func (b *builder) rebuildPage(p *Page, updates []Update) {
 	if p != nil && !touches(p, updates) {
 		b.pages = append(b.pages, p)
@@ -160,8 +161,7 @@ func (b *builder) rebuildPage(p *Page, updates []Update) {
 	b.add(list.taken())
 }
 
-// entryList is a list of entries. It allocates nothing as long as a page, if there is one, begins
-// with them.
+// entryList is a list of entries. While the list equals the beginning of the page like, it allocates nothing.
 type entryList struct {
 	like *Page
 	n    int // entries of like
@@ -180,7 +180,7 @@ func (l *entryList) add(entries ...Entry) {
 	l.own = append(l.taken(), entries...)
 }
 
-// taken returns the entries as a slice of its own.
+// taken returns the entries as a slice that the list owns.
 func (l *entryList) taken() []Entry {
 	if l.own == nil {
 		l.own = make([]Entry, 0, l.most)
@@ -196,7 +196,7 @@ func (b *builder) add(entries []Entry) {
 	if len(entries) == 0 {
 		return
 	}
-	// Small neighbours become one page, so that removals do not leave crumbs.
+	// Join small neighbours, so that removals do not leave many tiny pages.
 	if n := len(b.pages); n > 0 {
 		if last := b.pages[n-1]; last.Bytes+sizeOf(entries) <= pageBytes/2 {
 			entries = slices.Concat(last.Entries, entries)
@@ -221,7 +221,7 @@ func touches(p *Page, updates []Update) bool {
 	return false
 }
 
-// note records the change of the update that is at work and returns its rev.
+// note records the change of an item, and returns its revision.
 func (b *builder) note(name string, was, is Item) uint64 {
 	s := b.next
 	c := Change{Rev: b.rev, Name: name}
@@ -244,20 +244,21 @@ func (b *builder) note(name string, was, is Item) uint64 {
 		s.removed = append(s.removed, removal{s.Rev, name})
 	}
 	if s.Log = append(s.Log, c); len(s.Log) > 4*b.keep.Changes {
-		b.trim() // a great many at once: the first content, say
+		b.trim() // such as the first content
 	}
 	return s.Rev
 }
 
-// trim bounds the log and the removals. Older snapshots share their arrays, which grow in place and
-// are copied when cut.
+// trim limits the log and the removals. Older snapshots share their arrays: trim appends in place, and copies
+// before it removes.
 func (b *builder) trim() {
 	s := b.next
 	if n := b.keep.Changes; len(s.Log) > 2*n {
 		s.LogFrom = s.Log[len(s.Log)-n-1].Rev
 		s.Log = slices.Clone(s.Log[len(s.Log)-n:])
 	}
-	// Each time the removals have doubled: they are about as many as the names that come and go.
+	// Do this each time the removals have doubled. What is left then is about one removal for each name that
+	// comes and goes.
 	if n := b.keep.Removals; len(s.removed) > 2*s.tidied+n/64 {
 		s.removed = newest(s.removed)
 		if over := len(s.removed) - n; over > 0 {
@@ -268,7 +269,7 @@ func (b *builder) trim() {
 	}
 }
 
-// newest returns the newest removal of each name, in the same order.
+// newest returns only the newest removal of each name, in the same order.
 func newest(list []removal) []removal {
 	kept := make([]removal, 0, len(list)/2)
 	seen := make(map[string]struct{}, len(list)/2)

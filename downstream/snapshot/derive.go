@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A derived collection is the items of one type in a view that does not see all copies. Each base
-// page stands for the names from its first up to the first of the next. In each of these ranges a
-// derived collection has the base page, if the content is the same, or pages of its own.
+// A derived collection has the items of one type in a view that does not see all copies. A base page covers
+// the names from its first name up to the first name of the next page. For each of these ranges, a derived
+// collection has the base page if the content is the same, otherwise its own pages.
 
 // NewDerived returns an empty derived collection.
 func NewDerived() *Collection {
@@ -17,13 +17,13 @@ func NewDerived() *Collection {
 	return c
 }
 
-// Basis is one state of a base collection, for derived collections to follow.
+// Basis is a state of a base collection that derived collections follow.
 type Basis struct {
 	pages []*Page
 	last  uint64
 }
 
-// Basis returns the present state of a base collection; nil is a collection that has nothing yet.
+// Basis returns the present state of a base collection. nil means an empty collection.
 func (c *Collection) Basis() Basis {
 	if c == nil {
 		return Basis{last: firstRev}
@@ -31,9 +31,8 @@ func (c *Collection) Basis() Basis {
 	return Basis{c.current.Load().Pages, c.last}
 }
 
-// Follow applies updates to a derived collection. They name, in order, the same as the last updates
-// of the base. It reports whether clients have anything to look at; the pages may change even if
-// not.
+// Follow applies updates to a derived collection. They must have the names of the last updates of the base,
+// in the same order. It reports whether clients may see a difference: the pages can change without one.
 func (c *Collection) Follow(b Basis, updates []Update, changedAt time.Time) bool {
 	old := c.current.Load()
 	if old.Count == 0 && AllGone(updates) {
@@ -54,8 +53,7 @@ func (c *Collection) Follow(b Basis, updates []Update, changedAt time.Time) bool
 	return changed
 }
 
-// Begin applies updates to a derived collection that no client has seen. Its revision becomes that
-// of the base, and it has no past.
+// Begin builds a derived collection at the base's revision, without history. No client may have read it.
 func (c *Collection) Begin(b Basis, updates []Update, changedAt time.Time) {
 	slices.SortFunc(updates, func(a, b Update) int { return cmp.Compare(a.Name, b.Name) })
 	old := c.current.Load()
@@ -66,13 +64,13 @@ func (c *Collection) Begin(b Basis, updates []Update, changedAt time.Time) {
 	c.current.Store(d.next)
 }
 
-// AllGone reports whether updates remove all that they name.
+// AllGone reports whether all updates are removals.
 func AllGone(updates []Update) bool {
 	return !slices.ContainsFunc(updates, func(u Update) bool { return u.Item != nil })
 }
 
-// layOver applies updates to the pages of a derived collection. It returns the base pages wherever
-// these can stand for them, and base itself when all can.
+// layOver applies updates to the pages of a derived collection. It uses base pages where they have the same
+// content, and returns base itself if all have.
 func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
 	had := len(pages)
 	for i := range max(1, len(base)) {
@@ -92,7 +90,7 @@ func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
 		}
 		shared := i < len(base) && Covers(base[i], mine)
 		if shared {
-			// No entry is newer than its snapshot: a client that has that has it.
+			// A client at a snapshot must have all its entries: no entry may be newer than Rev.
 			b.next.Rev = max(b.next.Rev, base[i].MaxRev)
 			mine = base[i : i+1]
 		}
@@ -112,7 +110,7 @@ func (b *builder) layOver(base, pages []*Page, updates []Update) (out []*Page) {
 	return out
 }
 
-// countBefore returns how many of updates are of a name before another.
+// countBefore returns the number of updates whose names sort before name.
 func countBefore(updates []Update, name string) int {
 	if len(updates) == 0 || updates[0].Name >= name {
 		return 0
@@ -121,7 +119,7 @@ func countBefore(updates []Update, name string) int {
 	return n
 }
 
-// cut splits pages, which begin in the range of a base page, where the next range begins.
+// cut splits pages at the first name of the next base page.
 func cut(pages []*Page, base, next *Page) (before, after []*Page) {
 	if len(pages) > 1 && pages[0] == base && pages[1] == next {
 		return pages[:1], pages[1:]
@@ -143,8 +141,8 @@ func cut(pages []*Page, base, next *Page) (before, after []*Page) {
 	return before, append([]*Page{newPage(slices.Clone(last[at:]))}, pages[n:]...)
 }
 
-// Covers reports whether p can stand for pages. A newer revision in p does no harm: clients move on
-// to it, and a client that is far behind may be sent a resource that it has.
+// Covers reports whether the base page p can replace pages. A newer revision in p is allowed. A client that
+// is far behind may then get a resource that it already has.
 func Covers(p *Page, pages []*Page) bool {
 	count, bytes := 0, 0
 	for _, q := range pages {
@@ -165,19 +163,19 @@ func Covers(p *Page, pages []*Page) bool {
 	return true
 }
 
-// Fork returns a derived collection with the content and the past of any c.
+// Fork returns a derived collection with the content and the history of c.
 func (c *Collection) Fork() *Collection {
 	s := c.current.Load()
 	same := s.successor(s.ChangedAt)
 	same.Pages = s.Pages
-	// The arrays behind them are c's to append to.
+	// Only c may append to the shared arrays.
 	same.Log, same.removed = slices.Clip(same.Log), slices.Clip(same.removed)
 	fork := NewDerived()
 	fork.current.Store(same)
 	return fork
 }
 
-// DropEncoded drops the encodings in a form of the pages that none of users has.
+// DropEncoded drops the encodings of pages in a form, except pages that one of users has.
 func (c *Collection) DropEncoded(form Form, users []*Collection) {
 	needed := map[*Page]bool{}
 	for _, u := range users {

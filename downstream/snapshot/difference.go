@@ -8,20 +8,20 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Difference leads a client from a cursor to a snapshot. It is immutable and shared.
+// Difference has the changes from a cursor to a snapshot. It is immutable, and clients share it.
 type Difference struct {
 	from    uint64
-	Changed mem.BufferSlice // the DeltaEntry of each changed item
+	Changed mem.BufferSlice // one DeltaEntry for each changed item
 	Bytes   int             // of Changed
 	Removed []string
-	joined  mem.BufferSlice // Changed in one piece, if clients share it and it is small
+	joined  mem.BufferSlice // Changed in one buffer, if it is small and several clients need it
 }
 
-// joinedBytes is up to how many bytes entries that clients share are kept in one piece: a transport
-// works on each piece for each client, and keeps a list of them.
+// joinedBytes bounds the entries that are joined in one buffer. The transport handles each buffer once for
+// each client, so fewer buffers cost less.
 const joinedBytes = 512 << 10
 
-// Entries returns Changed, to be sent in messages of most bytes.
+// Entries returns Changed, for messages of at most most bytes.
 func (d *Difference) Entries(most int) mem.BufferSlice {
 	if d.joined != nil && d.Bytes <= most {
 		return d.joined
@@ -29,10 +29,10 @@ func (d *Difference) Entries(most int) mem.BufferSlice {
 	return d.Changed
 }
 
-// joins reports whether to join entries of size bytes.
+// joins reports whether entries of this size are joined.
 func joins(entries mem.BufferSlice, size int) bool { return len(entries) > 1 && size <= joinedBytes }
 
-// join returns entries of size bytes in one piece, or as they are.
+// join returns entries in one buffer, or unchanged if they are too large.
 func join(entries mem.BufferSlice, size int) mem.BufferSlice {
 	if !joins(entries, size) {
 		return entries
@@ -44,7 +44,7 @@ func join(entries mem.BufferSlice, size int) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(b)}
 }
 
-// Empty reports whether there is no difference.
+// Empty reports whether nothing has changed.
 func (d *Difference) Empty() bool { return len(d.Changed) == 0 && len(d.Removed) == 0 }
 
 // Add adds a changed item.
@@ -54,8 +54,8 @@ func (d *Difference) Add(r Item) {
 	d.Bytes += len(e)
 }
 
-// Since returns the difference between a cursor and the snapshot; false: it no longer knows what was
-// removed.
+// Since returns the difference between a cursor and the snapshot. ok is false if the snapshot no longer knows
+// all removals since then.
 func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	if from == s.Rev {
 		return &Difference{from: from}, true
@@ -64,7 +64,7 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	defer s.mu.Unlock()
 	for i, d := range s.deltas {
 		if d.from == from {
-			if d.joined == nil && joins(d.Changed, d.Bytes) { // for the second client, and all others
+			if d.joined == nil && joins(d.Changed, d.Bytes) { // a second client needs it
 				d = &Difference{d.from, d.Changed, d.Bytes, d.Removed, join(d.Changed, d.Bytes)}
 				s.deltas[i] = d
 			}
@@ -86,7 +86,8 @@ func (s *Snapshot) Since(from uint64) (d *Difference, ok bool) {
 	return d, true
 }
 
-// ChangesSince returns the changes since a cursor, oldest first; false: the log has lost some.
+// ChangesSince returns the changes since a cursor, oldest first. ok is false if the log does not go back that
+// far.
 func (s *Snapshot) ChangesSince(from uint64) (changes []Change, ok bool) {
 	if from > s.Rev || from < s.LogFrom {
 		return nil, false
@@ -95,7 +96,7 @@ func (s *Snapshot) ChangesSince(from uint64) (changes []Change, ok bool) {
 	return s.Log[start:], true
 }
 
-// replay reads the difference from the log. Its cost grows with the number of changes.
+// replay makes a difference from the log. Its cost grows with the number of changes.
 func (s *Snapshot) replay(from uint64) *Difference {
 	d := &Difference{from: from}
 	tail, _ := s.ChangesSince(from)
@@ -104,7 +105,7 @@ func (s *Snapshot) replay(from uint64) *Difference {
 		seen = make(map[string]struct{}, len(tail))
 	}
 	for _, c := range tail {
-		// The first change of a name since the cursor shows what the client has.
+		// Was of the first change since the cursor is the content that the client has.
 		if seen != nil {
 			if _, again := seen[c.Name]; again {
 				continue
@@ -122,8 +123,8 @@ func (s *Snapshot) replay(from uint64) *Difference {
 	return d
 }
 
-// scan reads the difference from the pages, for a cursor before the log. It may name removals that
-// the client never knew of; clients ignore these.
+// scan makes a difference from all pages, for a cursor older than the log. It may contain removals of names
+// that the client never had; clients ignore these.
 func (s *Snapshot) scan(from uint64) *Difference {
 	d := &Difference{from: from}
 	for _, p := range s.Pages {
@@ -147,7 +148,7 @@ func (s *Snapshot) scan(from uint64) *Difference {
 	return d
 }
 
-// Everything returns all items as a difference from nothing. One client makes it for all.
+// Everything returns all items as a difference. It is made once for all clients.
 func (s *Snapshot) Everything() *Difference {
 	if d := s.full.Load(); d != nil {
 		return d
@@ -163,11 +164,11 @@ func (s *Snapshot) Everything() *Difference {
 	return d
 }
 
-// IsEverything reports whether d is what Everything returns.
+// IsEverything reports whether d was returned by Everything.
 func (s *Snapshot) IsEverything(d *Difference) bool { return d != nil && d == s.full.Load() }
 
-// InitialResponses returns the first answer of a type that brings everything, in parts of most bytes.
-// Clients share them: a list of buffers for each would be more than all else that a client costs.
+// InitialResponses returns the first answer of a type, with all items, in parts of at most most bytes.
+// Clients share it: a list of buffers for each client would take more memory than the rest of a client.
 func (s *Snapshot) InitialResponses(typeURL string, controlPlane []byte, most int) (parts []*Message) {
 	rest := s.Everything().Changed
 	s.mu.Lock()
@@ -184,21 +185,21 @@ func (s *Snapshot) InitialResponses(typeURL string, controlPlane []byte, most in
 		parts = append(parts, Delta(h, join(rest[:n], size), size, nil))
 		h.ControlPlane, rest = nil, rest[n:]
 	}
-	// Of nothing there is no list to share, and clients may make up any number of types.
+	// An answer without items is cheap, and clients may invent any number of type URLs.
 	if s.Count > 0 && len(s.initial) < initialKept {
 		s.initial = append(s.initial, initialResponse{typeURL, most, parts})
 	}
 	return parts
 }
 
-// initialResponse is an encoded answer that brings everything.
+// initialResponse is an encoded answer with all items.
 type initialResponse struct {
 	typeURL string
 	most    int // bytes of a part
 	parts   []*Message
 }
 
-// Beyond returns what a client lacks that holds these versions (initial_resource_versions).
+// Beyond returns the difference for a client that has the versions held (initial_resource_versions).
 func (s *Snapshot) Beyond(held map[string]string) *Difference {
 	if len(held) == 0 {
 		return s.Everything()
@@ -225,7 +226,7 @@ func (s *Snapshot) Beyond(held map[string]string) *Difference {
 	return d
 }
 
-// With returns d, and in it the named items or the news that they are gone.
+// With returns d, with the present items of some names added. A name without an item is added to Removed.
 func (d *Difference) With(s *Snapshot, names map[string]struct{}) *Difference {
 	out := &Difference{Changed: slices.Clone(d.Changed), Bytes: d.Bytes, Removed: slices.Clone(d.Removed)}
 	present := make(map[*byte]struct{}, len(d.Changed))

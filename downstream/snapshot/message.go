@@ -7,15 +7,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Message is an encoded response: buffers that are handed to the transport as they
-// are, most of them shared with other clients.
+// Message is an encoded response. gRPC sends its buffers without copying. Most buffers are shared with other
+// clients.
 type Message struct {
 	Buffers mem.BufferSlice
 	Size    int
 }
 
-// SotW builds a DiscoveryResponse from frames (encoded resources fields); the
-// first buffer is left free for the fields before them.
+// SotW builds a DiscoveryResponse of frames, which are encoded resources. It puts the other fields into the
+// first buffer, which the caller has left free.
 func SotW(typeURL, version, nonce string, controlPlane []byte, frames mem.BufferSlice, size int) *Message {
 	b := make([]byte, 0, 24+len(version)+len(typeURL)+len(nonce)+len(controlPlane))
 	b = appendString(b, 1, version)
@@ -26,19 +26,19 @@ func SotW(typeURL, version, nonce string, controlPlane []byte, frames mem.Buffer
 	return &Message{Buffers: frames, Size: size + len(b)}
 }
 
-// PartMark is the system_version_info of a part: more of the same answer follows. The field is for
-// debugging only, and other responses leave it out: it would be a good part of a small change.
+// PartMark is the system_version_info of a part: more of the same answer follows. The field is only for
+// debugging. Other responses leave it out, because it would be a large share of a small response.
 const PartMark = "part"
 
-// Head is what a DeltaDiscoveryResponse has in addition to resources and removed names.
+// Head has the fields of a DeltaDiscoveryResponse other than resources and removed names.
 type Head struct {
 	TypeURL, Nonce string
 	ControlPlane   []byte // encoded
 	Part           bool   // more of the same answer follows
 }
 
-// Delta builds a DeltaDiscoveryResponse from entries (encoded resources fields) of size bytes, and
-// removed names.
+// Delta builds a DeltaDiscoveryResponse of entries, which are encoded resources of size bytes, and of removed
+// names.
 func Delta(h Head, entries mem.BufferSlice, size int, removed []string) *Message {
 	n := 32 + len(h.TypeURL) + len(h.Nonce) + len(h.ControlPlane)
 	for _, name := range removed {
@@ -61,11 +61,11 @@ func Delta(h Head, entries mem.BufferSlice, size int, removed []string) *Message
 	return &Message{Buffers: buffers, Size: size + len(b)}
 }
 
-// FirstNoncePrefix begins the nonces of first responses.
+// FirstNoncePrefix is the prefix of the nonces of a first answer.
 const FirstNoncePrefix = "first/"
 
-// FirstNonce returns the nonce of a part, counted from 1, of the first answer of a type on any stream,
-// as far as clients share it. All others are numbers, from 1 on.
+// FirstNonce returns the nonce of a part of the first answer of a type; parts count from 1. It is the same on
+// all streams, so that clients can share the answer. All other nonces are numbers.
 func FirstNonce(typeURL string, part int) string {
 	if part == 1 {
 		return FirstNoncePrefix + typeURL
@@ -73,7 +73,7 @@ func FirstNonce(typeURL string, part int) string {
 	return FirstNoncePrefix + typeURL + "#" + strconv.Itoa(part)
 }
 
-// Cut returns how many of the entries fit into most bytes, one at least, and their size.
+// Cut returns how many entries fit into most bytes, at least one, and their size.
 func Cut(entries mem.BufferSlice, most int) (n, size int) {
 	for _, e := range entries {
 		if n > 0 && size+e.Len() > most {

@@ -10,22 +10,23 @@ import (
 )
 
 const (
-	// pageBytes is the encoded size of pages: few buffers in a response, cheap to encode again.
+	// pageBytes is the encoded size of a page: large enough that a response has few buffers, and small enough
+	// to be encoded again cheaply.
 	pageBytes = 32 << 10
 )
 
-// Form is how items stand in a DiscoveryResponse. A DeltaDiscoveryResponse has one form only.
+// Form is the form of items in a DiscoveryResponse. A DeltaDiscoveryResponse has only one form.
 type Form uint8
 
 // The forms.
 const (
 	Full  Form = iota
-	Short      // without what its clients do not read
-	Forms      // their number
+	Short      // without fields that istiods do not read
+	Forms      // the number of forms
 )
 
-// Version returns the version_info of content in a form: a client that comes back and is to have another
-// form now does not have that.
+// Version returns the version_info for content in a form. It differs between forms, so that a client which
+// reconnects and now gets another form gets a response.
 func (f Form) Version(content string) string {
 	if f == Short {
 		return content + ".s"
@@ -33,18 +34,18 @@ func (f Form) Version(content string) string {
 	return content
 }
 
-// Item is what a collection holds: immutable, encoded, and named.
+// Item is an encoded, immutable item of a collection.
 type Item interface {
 	FullName() string
-	// Digest identifies the content. Items of one name with equal digests are the same.
+	// Digest identifies the content. Two items of one name with the same digest are equal.
 	Digest() [16]byte
-	// Version is the digest as clients see it.
+	// Version is the digest as a text for clients.
 	Version() string
-	// Frame is the item as a field of a DiscoveryResponse, DeltaEntry as one of a
+	// Frame is the item as a field of a DiscoveryResponse. DeltaEntry is the item as a field of a
 	// DeltaDiscoveryResponse.
 	Frame() []byte
 	DeltaEntry() []byte
-	// AppendShort appends the item as Frame has it, but in the form Short.
+	// AppendShort appends the item as Frame returns it, in the form Short.
 	AppendShort(b []byte) []byte
 }
 
@@ -64,7 +65,7 @@ func (f Form) Frame(item Item) []byte {
 	return item.Frame()
 }
 
-// Same reports whether two items of a collection, which may be nil, are the same.
+// Same reports whether two items of a collection are equal. Either may be nil.
 func Same(a, b Item) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -72,20 +73,20 @@ func Same(a, b Item) bool {
 	return a == b || a.Digest() == b.Digest() && a.FullName() == b.FullName()
 }
 
-// Entry is an item and the revision of the collection at which it came to be what it is.
+// Entry is an item with the revision of its last change.
 type Entry struct {
 	Item Item
 	Rev  uint64
 }
 
-// Page is a run of entries, sorted by name. It is immutable, but for its encodings, which the first
-// client makes that needs one.
+// Page is a list of entries, sorted by name. It is immutable, except for its encodings. The first client that
+// needs an encoding makes it.
 type Page struct {
 	Entries []Entry
 	MaxRev  uint64
-	Bytes   int // sum of the frames, in the form Full
+	Bytes   int // sum of the lengths of Frame
 
-	encoding sync.Mutex // held while the page is encoded: by one client, for all
+	encoding sync.Mutex // held while a client encodes the page for all clients
 	encoded  [Forms]atomic.Pointer[mem.Buffer]
 }
 
@@ -106,8 +107,8 @@ func (p *Page) find(name string) (int, bool) {
 	})
 }
 
-// frames returns the items as they stand in a DiscoveryResponse. One client encodes them for all of its
-// form, and calls encoded with their size.
+// frames returns the items as fields of a DiscoveryResponse. The first call for a form encodes them, and
+// calls encoded with their size.
 func (p *Page) frames(form Form, encoded func(bytes int)) mem.Buffer {
 	kept := &p.encoded[form]
 	if b := kept.Load(); b != nil {
@@ -128,10 +129,10 @@ func (p *Page) frames(form Form, encoded func(bytes int)) mem.Buffer {
 	return buffer
 }
 
-// Encoded reports whether the page is kept encoded in a form.
+// Encoded reports whether the page keeps an encoding in a form.
 func (p *Page) Encoded(form Form) bool { return p.encoded[form].Load() != nil }
 
-// paginate cuts sorted entries into pages.
+// paginate splits sorted entries into pages.
 func paginate(entries []Entry) []*Page {
 	var pages []*Page
 	for len(entries) > 0 {

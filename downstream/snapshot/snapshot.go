@@ -1,12 +1,12 @@
 // Package snapshot keeps encoded items as sequences of immutable snapshots.
 //
-// A Snapshot is a sorted list of pages; a change makes a new one that shares all pages but one
-// with the one before, and adds to a bounded log. A derived Collection has the pages of a base
-// collection wherever its content is the same. A SotW response is the encoded pages of a
-// snapshot, a delta response the encoded items of a Difference; both are lists of shared
-// buffers behind a small header.
+// A Snapshot is a sorted list of pages. A change of one item makes a new Snapshot, which shares all other
+// pages with the one before. It also adds the change to a log of limited length. A derived Collection shares
+// each page of its base collection that has the same content. A SotW response has the encoded pages of a
+// snapshot. A delta response has the encoded items of a Difference. Both are lists of shared buffers after a
+// small header.
 //
-// The package does no I/O. It must not know what an item is made of, nor who reads it.
+// The package does no I/O. It must not know of which resources an item is made, or who reads it.
 package snapshot
 
 import (
@@ -21,26 +21,27 @@ import (
 )
 
 const (
-	// logLen is how many changes a collection remembers. For a client further behind it compares
-	// revisions.
+	// logLen is how many changes a collection remembers. For an older cursor it compares the revisions of all
+	// entries.
 	logLen = 4096
-	// removedLen is how many removed names a collection remembers beyond its log. A client
-	// further behind has to reconnect and tell its versions.
+	// removedLen is how many removed names a collection remembers, beyond its log. A client with an older
+	// cursor must reconnect and send the versions that it has.
 	removedLen = 65536
-	// derivedLogLen and derivedRemovedLen are for derived collections, which may be many.
+	// derivedLogLen and derivedRemovedLen are the same for derived collections. They are smaller, because
+	// there may be many.
 	derivedLogLen     = 512
 	derivedRemovedLen = 8192
-	// deltasKept is how many encoded differences a snapshot keeps for sharing.
+	// deltasKept is how many differences a snapshot keeps for other clients.
 	deltasKept = 4
-	// initialKept is how many type URLs a snapshot keeps complete responses of.
+	// initialKept is for how many type URLs a snapshot keeps the first answer.
 	initialKept = 4
 )
 
-// Digest identifies the content of a set of items, in any order: it is the sum of their 128-bit
-// digests.
+// Digest identifies the content of a set of items. It is the sum of their digests, so their order does not
+// matter.
 type Digest struct{ hi, lo uint64 }
 
-// Plus returns the digest of a set with one item more.
+// Plus returns the digest of the set with one more item.
 func (d Digest) Plus(sum [16]byte) Digest {
 	lo, carry := bits.Add64(d.lo, binary.BigEndian.Uint64(sum[8:]), 0)
 	hi, _ := bits.Add64(d.hi, binary.BigEndian.Uint64(sum[:8]), carry)
@@ -53,7 +54,7 @@ func (d Digest) minus(sum [16]byte) Digest {
 	return Digest{hi, lo}
 }
 
-// String returns the version_info of the set, which is the same in every relay.
+// String returns the version_info of the set. All relays return the same for equal sets.
 func (d Digest) String() string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], d.hi)
@@ -61,7 +62,7 @@ func (d Digest) String() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Change is one entry of a log. Was is the digest that the name had before, or zero.
+// Change is one entry of a log. Was is the digest of the item before, zero if there was none.
 type Change struct {
 	Rev  uint64
 	Name string
@@ -76,38 +77,37 @@ type removal struct {
 
 // Snapshot is one state of a collection. It is immutable.
 type Snapshot struct {
-	// Rev is the revision of the newest change. It is the cursor of clients that have the snapshot.
+	// Rev is the revision of the newest change. It is the cursor of the clients that have this snapshot.
 	Rev     uint64
 	Digest  Digest
-	Version string // Digest, spelled
+	Version string // the text of Digest
 	Count   int
-	Bytes   int // sum of the frames, in the form Full
-	// ChangedAt is when the oldest change that this snapshot brought was noticed.
+	Bytes   int // sum of the lengths of Frame
+	// ChangedAt is when the relay noticed the oldest change of this snapshot.
 	ChangedAt time.Time
 	Pages     []*Page
-	// Log has every change with a rev above LogFrom. removed has of every name that was
-	// removed at a rev above removedFrom the newest removal, and may have others. Both are
-	// sorted, oldest first.
+	// Log has all changes with a revision above LogFrom. removed has the newest removal of each name that was
+	// removed after removedFrom; it may have older ones, too. Both are sorted by revision.
 	Log         []Change
 	LogFrom     uint64
 	removed     []removal
 	removedFrom uint64
-	// tidied is how many removals were left when trim last kept the newest of each name.
+	// tidied is the number of removals after trim last removed duplicates.
 	tidied int
 
-	// full caches the difference from nothing, deltas those from recent cursors.
+	// full is the difference for a client without content. deltas are the differences from recent cursors.
 	full    atomic.Pointer[Difference] // set once, under mu
 	mu      sync.Mutex                 // guards all below
 	deltas  []*Difference
 	initial []initialResponse
 }
 
-// Empty is the snapshot of a collection that never had anything.
+// Empty is the snapshot of an empty collection.
 var Empty = newSnapshot()
 
 func newSnapshot() *Snapshot { return &Snapshot{Version: Digest{}.String()} }
 
-// Find returns the item of a name and the revision of its last change.
+// Find returns the item with a name, and the revision of its last change.
 func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
 	if len(s.Pages) == 0 {
 		return nil, 0, false
@@ -119,7 +119,7 @@ func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
 	return nil, 0, false
 }
 
-// Get returns the item of a name, nil when there is none.
+// Get returns the item with a name, nil when there is none.
 func (s *Snapshot) Get(name string) Item {
 	item, _, _ := s.Find(name)
 	return item
@@ -134,8 +134,8 @@ func (s *Snapshot) Each(f func(Item)) {
 	}
 }
 
-// Frames returns all items as they stand in a DiscoveryResponse, behind a free buffer for the header,
-// and their size. It calls encoded with the size of each page that it encodes.
+// Frames returns all items as fields of a DiscoveryResponse, and their size. The first buffer is free for the
+// header. It calls encoded with the size of each page that it encodes.
 func (s *Snapshot) Frames(form Form, encoded func(bytes int)) (frames mem.BufferSlice, size int) {
 	frames = make(mem.BufferSlice, 1, 1+len(s.Pages))
 	for _, p := range s.Pages {

@@ -7,14 +7,14 @@ import (
 	"meshrelay/downstream/snapshot"
 )
 
-// nonce is the place of a nonce among those of a type on a stream: those of parts of a first answer
-// come before numbered. It is 0 for none.
+// nonce is the position of a nonce among all nonces of a type on a stream; 0 means none. The nonces of the
+// first answer come before numbered, and the others after it.
 type nonce uint64
 
-// numbered is the place before that of the nonce "1".
+// numbered is the position before the nonce "1".
 const numbered nonce = 1 << 32
 
-// text returns the nonce as the client sees it.
+// text returns the text of a nonce.
 func (w *Watch) text(n nonce) string {
 	switch {
 	case n == 0:
@@ -27,7 +27,7 @@ func (w *Watch) text(n nonce) string {
 	return strconv.FormatUint(uint64(n-numbered), 10)
 }
 
-// nonceOf returns the place of a nonce; 0 of a text that is none of the type.
+// nonceOf returns the position of a nonce, 0 if the relay never sends such a text for the type.
 func (w *Watch) nonceOf(text string) (n nonce) {
 	first, shared := strings.CutPrefix(text, snapshot.FirstNoncePrefix)
 	if !shared {
@@ -41,10 +41,10 @@ func (w *Watch) nonceOf(text string) (n nonce) {
 		}
 	}
 	if w.text(n) != text {
-		return 0 // spelled as the relay does not
+		return 0 // a number with another spelling, such as "01"
 	}
 	return n
 }
 
-// stale reports whether a nonce is not that of the newest response.
+// stale reports whether a nonce is not the newest one.
 func (w *Watch) stale(text string) bool { return text != w.text(w.sentNonce) }

@@ -11,7 +11,7 @@ import (
 
 const wildcardName = "*"
 
-// Outcome is what a request turned out to be.
+// Outcome is the class of a request.
 type Outcome int
 
 // The outcomes of a request.
@@ -19,11 +19,11 @@ const (
 	Subscribed Outcome = iota // the subscription is new or changed
 	ACK
 	NACK
-	Stale // about a response that is not the newest: nothing to do
+	Stale // its nonce is not the newest: ignore the request
 )
 
-// Asks reports whether a request with that outcome may bring the client a response. An answer to one,
-// and nothing else, does not: of that, thousands come after each push.
+// Asks reports whether a request with this outcome may need a response. An ACK without names does not;
+// clients send thousands of these after each push.
 func (o Outcome) Asks(req *Request) bool {
 	return o != ACK && o != Stale || len(req.Subscribe)+len(req.Unsubscribe) > 0
 }
@@ -31,27 +31,27 @@ func (o Outcome) Asks(req *Request) bool {
 // Request is a request of a client, in either protocol.
 type Request struct {
 	TypeURL string
-	Nonce   string // of the response that it answers
-	// Rejected makes it a NACK, with the text of the error.
+	Nonce   string // of the response that the client answers
+	// Rejected is set for a NACK. Error is its text.
 	Rejected bool
 	Error    string
-	// Version is the version that a SotW client has.
+	// Version is the version_info that a SotW client has.
 	Version string
-	// Subscribe is all names of a SotW client, the further names of a delta client.
+	// Subscribe has all names of a SotW client, or the additional names of a delta client.
 	Subscribe []string
-	// Unsubscribe and Versions (initial_resource_versions) are of delta clients.
+	// Only delta clients send Unsubscribe and Versions (initial_resource_versions).
 	Unsubscribe []string
 	Versions    map[string]string
 }
 
-// Request classifies a request and takes over what it asks for.
+// Request classifies a request, and applies its names to the subscription.
 func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcome, err error) {
 	s.limits = limits
 	w := s.Watch(req.TypeURL)
 	first := w == nil
 	if first {
-		// The first request of a type is an initial one, whatever its nonce: istiod's client sends
-		// a time there (PROTOCOL S2).
+		// The first request of a type subscribes, whatever its nonce is: istiod's client sends a time as the
+		// nonce (PROTOCOL S2).
 		if w, err = s.add(req.TypeURL); err != nil {
 			return 0, err
 		}
@@ -63,7 +63,7 @@ func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcom
 	return s.requestSotW(w, first, req, now)
 }
 
-// requestSotW follows PROTOCOL S7 and S16.
+// requestSotW applies a SotW request (PROTOCOL S7, S16).
 func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
 	answers := !first && (req.Rejected || req.Nonce != "")
 	switch {
@@ -82,7 +82,7 @@ func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Ou
 	if err := s.setNames(w, req.Subscribe); err != nil {
 		return 0, err
 	}
-	// Asked again without a nonce: full state whatever the client has (PROTOCOL C4).
+	// A request without a nonce gets all resources, even if the client has them (PROTOCOL C4).
 	w.mustReply = !answers || w.wildcard || len(w.names) > 0
 	w.tidy()
 	if req.Rejected {
@@ -95,8 +95,8 @@ func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Ou
 	return Subscribed, nil
 }
 
-// setNames takes over the names of a SotW request. A client that never sent a name keeps its
-// wildcard by sending none; a client that did unsubscribes with that (PROTOCOL S16).
+// setNames applies the names of a SotW request. An empty list means the wildcard if the client has never sent
+// a name. Otherwise it ends the subscription (PROTOCOL S16).
 func (s *Set) setNames(w *Watch, names []string) error {
 	if w.sameNames(names) {
 		return nil
@@ -139,7 +139,7 @@ func (w *Watch) sameNames(names []string) bool {
 }
 
 func (s *Set) addName(w *Watch, name string) error {
-	w.ackedCursor = 0 // nothing has been sent of it, whatever was acknowledged before
+	w.ackedCursor = 0 // the new name was not sent yet
 	if _, there := w.names[name]; there {
 		return nil
 	}
@@ -161,20 +161,20 @@ func (s *Set) addName(w *Watch, name string) error {
 	return nil
 }
 
-// TooManyNames returns the refusal of a client that subscribes to too many names.
+// TooManyNames returns the error for a client that subscribes to too many names.
 func TooManyNames(most int) error {
 	return refusal.New(refusal.Names, codes.ResourceExhausted,
 		"more than %d resource names (downstream.maxNamesPerClient); subscribe with a wildcard", most)
 }
 
-// dropName forgets a name that w has.
+// dropName removes a name of w.
 func (s *Set) dropName(w *Watch, name string) {
 	delete(w.names, name)
 	s.used.Names--
 	s.used.NameBytes -= len(name)
 }
 
-// requestDelta follows PROTOCOL S17 and S18: names count whatever the nonce is.
+// requestDelta applies a delta request (PROTOCOL S17, S18). Its names count even if the nonce is old.
 func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
 	result := Subscribed
 	switch {
@@ -186,7 +186,7 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 		}
 	case !req.Rejected && req.Nonce != "":
 		result = Stale
-		// Several responses may be on their way, and each is acknowledged.
+		// The client may acknowledge several responses, one after the other.
 		if n := w.nonceOf(req.Nonce); n > w.ackedNonce && n <= w.sentNonce {
 			w.acknowledged(n, now)
 			s.settle(w)
@@ -216,7 +216,7 @@ func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string)
 			continue
 		}
 		if n == wildcardName {
-			// Asked for again, everything is sent again.
+			// A repeated wildcard gets everything again.
 			w.wildcard, w.sendAll, w.mustReply = true, true, true
 			continue
 		}
@@ -243,14 +243,14 @@ func (s *Set) changeNames(w *Watch, first bool, subscribe, unsubscribe []string)
 		delete(w.sentDigests, n)
 		delete(w.resend, n)
 		if w.wildcard {
-			// The client drops it now, and the wildcard still covers it.
+			// The client deletes the resource, but the wildcard still includes it: send it again.
 			w.again(n)
 		}
 	}
 	return changed, nil
 }
 
-// again has the next response bring a name, whether it has changed or not.
+// again makes the next response include a name, even if its item has not changed.
 func (w *Watch) again(name string) {
 	switch {
 	case w.wildcard && w.sendAll:

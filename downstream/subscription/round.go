@@ -10,23 +10,24 @@ import (
 	"meshrelay/downstream/snapshot"
 )
 
-// maxRemoved is how many removed names one response has at most.
+// maxRemoved bounds the removed names in one response.
 const maxRemoved = 16_384
 
-// Round leads a client to the newest snapshots, in two passes: first additions and changes, from types
-// that others refer to towards those that refer; then removals, in the opposite order. So nothing goes
-// while something still points to it (PROTOCOL S20). A SotW response with a removal is in the second.
+// Round brings a client to the newest snapshots in two passes. The first pass sends additions and changes:
+// referenced types come before the types that refer to them. The second pass sends removals, in the opposite
+// order. So no resource is removed while another one still refers to it (PROTOCOL S20). A SotW response with
+// a removal belongs to the second pass.
 type Round struct {
 	steps []step
 	at    int
 }
 
-// PartBytes is the most bytes of resources, or of removed names, in a delta response. A resource is
-// never cut, so that a larger one is a response by itself. gRPC clients take 4 MiB unless told otherwise.
+// PartBytes bounds the resources, or the removed names, of a delta response. A larger resource is a response
+// of its own. The default limit of gRPC clients is 4 MiB.
 const PartBytes = 2 << 20
 
-// Plan begins a round, nil when there is nothing to send. newest returns the newest snapshot of a type.
-// It fails when the client is too far behind.
+// Plan plans a round. It returns nil when there is nothing to send. newest returns the newest snapshot of a
+// type. Plan fails when the client is too far behind.
 func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)) (*Round, error) {
 	r := &s.round
 	*r = Round{steps: r.steps[:0]}
@@ -68,12 +69,13 @@ type Response struct {
 	*snapshot.Message
 	TypeURL, Nonce string
 	Type           Type
-	First          bool // of its type on the stream
-	// ChangedAt is when the oldest change in it was noticed; zero when it brings none.
+	First          bool // the first of its type on the stream
+	// ChangedAt is when the relay noticed the oldest change in the response. It is zero for a response
+	// without a change.
 	ChangedAt time.Time
 }
 
-// Next returns the next response of the round; ok is false at the end. It does not keep the response.
+// Next returns the next response of the round, and forgets it. ok is false after the last one.
 func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 	if r.at < len(r.steps) {
 		st := &r.steps[r.at]
@@ -86,17 +88,17 @@ func (s *Set) Next(r *Round, now time.Time) (resp Response, ok bool) {
 	}
 	for _, w := range s.sorted {
 		if w.versionBytes > 0 && w.clientVersions == nil {
-			w.versionBytes = 0 // what follows from them is sent
+			w.versionBytes = 0 // the round with the differences from them is sent
 			w.drop()
 		}
 	}
 	if cap(r.steps) > 1 {
-		r.steps = nil // a round of one type is usual
+		r.steps = nil // most rounds have one step
 	}
 	return Response{}, false
 }
 
-// respond makes the next response of a step. done reports whether it is the last one.
+// respond makes the next response of a step. done reports whether it is the last one of the step.
 func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 	w := st.watch
 	resp = Response{TypeURL: w.TypeURL, Type: w.Type, First: w.sentNonce == 0, ChangedAt: st.changedAt}
@@ -104,8 +106,7 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 		resp.ChangedAt = time.Time{}
 	}
 	head := snapshot.Head{TypeURL: w.TypeURL}
-	// Nonces of a first answer do not depend on the stream, so that clients which come together
-	// share bytes.
+	// The nonces of a first answer are the same on all streams, so that clients can share its bytes.
 	var n nonce
 	switch {
 	case resp.First:
@@ -154,10 +155,10 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 	return resp, done
 }
 
-// partBytes returns the most bytes of a part.
+// partBytes returns the largest size of a part.
 func (s *Set) partBytes() int { return cmp.Or(s.limits.PartBytes, PartBytes) }
 
-// cutNames returns how many removed names fit into one response of most bytes, one at least.
+// cutNames returns how many removed names fit into one response of most bytes, at least one.
 func cutNames(names []string, most int) (n int) {
 	for size := 0; n < len(names) && n < maxRemoved; n++ {
 		if size += 1 + protowire.SizeBytes(len(names[n])); n > 0 && size > most {

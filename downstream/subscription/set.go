@@ -1,9 +1,9 @@
-// Package subscription is what one client asked for and what it has been sent of it: the
-// state machine of the xDS protocols, state of the world and delta, over snapshots. It decides
-// what a request means (a subscription, an ACK, a NACK) and what the next responses are.
+// Package subscription holds the subscriptions of one client: the state machine of the xDS protocols SotW and
+// delta, over snapshots. It decides whether a request is a subscription, an ACK or a NACK, and which
+// responses come next.
 //
-// The package does no I/O, starts no goroutine and reads no clock. It must not know where
-// snapshots come from, nor how many clients there are. A Set is for one goroutine at a time.
+// The package does no I/O, starts no goroutine and reads no clock. It must not know where snapshots come
+// from, or how many clients there are. One goroutine at a time may use a Set.
 package subscription
 
 import (
@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// MaxName is the longest name of an item: namespace and name of 253 bytes each, and separators.
+	// MaxName is the longest name of an item, in bytes: a namespace and a name of 253 bytes each, and
+	// separators.
 	MaxName = 512
-	// maxURLs bounds the type URLs of one type for one client, unless the type is Fixed.
+	// maxURLs bounds the type URLs that one client may use for one type, unless the type is Fixed.
 	maxURLs = 4
 )
 
-// Limits bound what one client subscribes to, and by PartBytes the delta responses. Its default is the
+// Limits limit the subscriptions of one client. PartBytes bounds a delta response; its default is the
 // constant PartBytes.
 type Limits struct{ Types, Names, NameBytes, PartBytes int }
 
-// Usage is what subscriptions make the relay keep.
+// Usage is the memory that subscriptions take.
 type Usage struct {
 	Names, NameBytes int
-	// Versions is the bytes of initial_resource_versions that wait to be compared.
+	// Versions is the bytes of initial_resource_versions that are not compared yet.
 	Versions int
 }
 
-// Changed returns u after a part of it has become is, and was before.
+// Changed returns u after one of its parts has changed from was to is.
 func (u Usage) Changed(was, is Usage) Usage {
 	return Usage{u.Names + is.Names - was.Names, u.NameBytes + is.NameBytes - was.NameBytes, u.Versions + is.Versions - was.Versions}
 }
@@ -51,23 +52,24 @@ type Set struct {
 	used   Usage // without versions
 	nonce  uint64
 	round  Round
-	// awaited counts the watches whose newest response is not acknowledged.
+	// awaited counts the watches whose newest response has no ACK yet.
 	awaited int
 }
 
-// New returns an empty Set. controlPlane is encoded. lookup returns the type of a type URL; a type that
-// nobody has is answered with nothing (PROTOCOL S3).
+// New returns an empty Set. controlPlane is an encoded ControlPlane. lookup returns the type of a type URL. A
+// type without a generator gets empty responses (PROTOCOL S3).
 func New(delta bool, controlPlane []byte, lookup func(typeURL string) (Type, bool)) *Set {
 	return &Set{delta: delta, controlPlane: controlPlane, lookup: lookup}
 }
 
-// Use makes form that of SotW responses. Call it before the first Request.
+// Use sets the form of SotW responses. Call it before the first Request.
 func (s *Set) Use(form snapshot.Form) { s.form = form }
 
-// Settled reports whether the client has acknowledged all that it was sent, where clients do that.
+// Settled reports whether the client has acknowledged the newest response of each type. It ignores types that
+// clients never acknowledge.
 func (s *Set) Settled() bool { return s.awaited == 0 }
 
-// settle notes that the newest response of a watch is acknowledged, if it is.
+// settle counts a watch as acknowledged, if its newest response is.
 func (s *Set) settle(w *Watch) {
 	if w.awaited && w.ackedNonce == w.sentNonce {
 		w.awaited = false
@@ -88,7 +90,7 @@ func (s *Set) Watch(typeURL string) *Watch {
 	return nil
 }
 
-// Usage returns what the subscriptions keep.
+// Usage returns the memory of the subscriptions.
 func (s *Set) Usage() Usage {
 	u := s.used
 	for _, w := range s.sorted {
@@ -126,7 +128,7 @@ func (s *Set) typeOf(typeURL string) Type {
 	return t
 }
 
-// sizeOfVersions returns what initial_resource_versions take up, about.
+// sizeOfVersions returns about how many bytes initial_resource_versions take.
 func sizeOfVersions(versions map[string]string) (n int) {
 	const entry = 64
 	for name, version := range versions {

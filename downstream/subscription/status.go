@@ -6,37 +6,37 @@ import (
 	"meshrelay/downstream/snapshot"
 )
 
-// Status is what a client has been sent of one type.
+// Status is the state of a client's subscription to one type.
 type Status struct {
 	TypeURL string `json:"typeURL"`
-	// SentVersion and SentNonce are those of the newest response, sent at SentAt.
+	// SentVersion, SentNonce and SentAt are of the newest response.
 	SentVersion string    `json:"sentVersion,omitempty"`
 	SentNonce   string    `json:"sentNonce,omitempty"`
 	SentAt      time.Time `json:"sentAt,omitzero"`
-	// AckedNonce is the newest nonce that the client has acknowledged, at AckedAt. An
-	// ACK is a receipt, not an acceptance (PROTOCOL S7).
+	// AckedNonce is the newest nonce that the client has acknowledged, at AckedAt. An ACK shows that the
+	// client has received the response, not that it has accepted it (PROTOCOL S7).
 	AckedNonce string    `json:"ackedNonce,omitempty"`
 	AckedAt    time.Time `json:"ackedAt,omitzero"`
-	// LastNACK is the client's newest rejection that no ACK has followed.
+	// LastNACK is the error of the client's last NACK. An ACK clears it.
 	LastNACK string `json:"lastNACK,omitempty"`
-	// Pushes counts responses, Bytes their encoded size.
+	// Pushes counts responses, and Bytes their encoded size.
 	Pushes uint64 `json:"pushes"`
 	Bytes  uint64 `json:"bytes"`
 	ACKs   uint64 `json:"acks"`
 	NACKs  uint64 `json:"nacks"`
-	// Synced tells that the newest answer was acknowledged, or never will be: istiod
-	// does not acknowledge MeshConfig (PROTOCOL S6).
+	// Synced is set when the newest answer was acknowledged, or was sent and is of a type that istiods never
+	// acknowledge: MeshConfig (PROTOCOL S6).
 	Synced bool `json:"synced"`
 }
 
-// record is what a Status is made of. Times are in Unix nanoseconds; zero: never.
+// record has the fields of a Status. Times are Unix times in nanoseconds, 0 for never.
 type record struct {
 	sentVersion         string
 	sentAt, ackedAt     int64
 	pushes, bytes, acks uint64
 }
 
-// Status returns what the client has been sent.
+// Status returns the state of the subscription.
 func (w *Watch) Status() Status {
 	r := &w.record
 	return Status{
@@ -54,25 +54,25 @@ func timeOf(nanoseconds int64) time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-// Receipt is how far a resource has come on its way to a client.
+// Receipt is the state of a resource at a client.
 type Receipt string
 
 // The states of a receipt.
 const (
-	// NotForIt: the client's view does not show it, or the client did not ask for it.
+	// NotForIt: the client's view does not show it, or the client does not subscribe to it.
 	NotForIt Receipt = "not for it"
-	// NotSent: its present content has not been sent yet, or not all parts of the answer with it.
+	// NotSent: its present content, or a part of the answer with it, was not sent yet.
 	NotSent Receipt = "not sent"
-	// Sent: it has been sent and not been acknowledged yet.
+	// Sent: it was sent, and is not acknowledged yet.
 	Sent Receipt = "sent"
 	// Rejected: the response with it was rejected.
 	Rejected Receipt = "rejected"
-	// Acknowledged: the response with it was acknowledged, which shows that it was received,
-	// not that it was accepted (PROTOCOL S7).
+	// Acknowledged: the response with it was acknowledged. The client has received it, but need not have
+	// accepted it (PROTOCOL S7).
 	Acknowledged Receipt = "acknowledged"
 )
 
-// Receipt returns how far an item of a snapshot has come, and since when.
+// Receipt returns the state of an item of a snapshot, and since when.
 func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) {
 	_, rev, found := s.Find(name)
 	_, named := w.names[name]

@@ -15,13 +15,13 @@ import (
 	"meshrelay/downstream/snapshot"
 )
 
-// Type is what a client subscribes to, whatever API version its type URL names.
+// Type is a type of items. The type URLs of all its API versions are for the same type.
 type Type struct {
 	Group, Kind string
-	// Order is the place in a round: a type comes before those that refer to it. Types with order 0
-	// come last, by name.
+	// Order is the position in a round: referenced types come before those that refer to them. Types with
+	// order 0 come last, sorted by name.
 	Order int
-	// Fixed is set when the type has no other type URLs than those that are known.
+	// Fixed is set when the type has a fixed list of type URLs.
 	Fixed bool
 	// NeverAcknowledged is set when clients do not acknowledge the type (PROTOCOL S6).
 	NeverAcknowledged bool
@@ -42,19 +42,19 @@ func compareTypes(a, b Type) int {
 	return cmp.Or(b.Order-a.Order, cmp.Compare(a.String(), b.String()))
 }
 
-// maxResend bounds the names that a wildcard brings again. Of more, it brings everything.
+// maxResend bounds the names in resend of a wildcard. Above it, the next response has everything.
 const maxResend = 256
 
-// Target is a type URL, and the type that it stands for. It is immutable.
+// Target is a type URL with its type. It is immutable.
 type Target struct {
 	TypeURL string
 	Type    Type
-	// first is the nonce of the first response, which does not depend on the stream, so that clients
-	// which come together share bytes.
+	// first is the nonce of the first response. It is the same on all streams, so that clients can share its
+	// bytes.
 	first string
 }
 
-// fixed shares the Targets of Fixed types between streams: they are few.
+// fixed has the Targets of Fixed types, which all streams share.
 var fixed sync.Map // from type URL to *Target
 
 func targetOf(typeURL string, t Type) *Target {
@@ -68,24 +68,24 @@ func targetOf(typeURL string, t Type) *Target {
 	return target
 }
 
-// Watch is one client's subscription to one type URL, with a cursor. Nothing queues here: the next
-// response is the difference between the cursor and the newest snapshot then. A stream has many of
-// them, most idle: what few of them need is in special.
+// Watch is a subscription of one client to one type URL, with a cursor. It has no queue: the next response is
+// the difference between the cursor and the newest snapshot. A stream has many watches, and most are idle.
+// Fields that few watches need are in special.
 type Watch struct {
 	*Target
 	*special
 
 	wildcard        bool
-	named           bool // SotW: names were sent, so that sending none unsubscribes
-	mustReply       bool // the next response comes even when there is nothing new
-	sendAll         bool // it brings everything, not only what the cursor lacks
-	wildcardDropped bool // delta: and names remain
+	named           bool // SotW: names were sent, so an empty list unsubscribes
+	mustReply       bool // the next response is sent even if it is empty
+	sendAll         bool // the next response has everything, not only the difference
+	wildcardDropped bool // delta: the wildcard was dropped, and names remain
 	partial         bool // delta: the last part of an answer was not sent
 	awaited         bool // the newest response is not acknowledged
 
-	// cursor is the content of a client with a wildcard. The last whole answer leads to sentCursor,
-	// the last acknowledged one to ackedCursor. While partial, parts of an answer were sent that leads
-	// to cursor, and its last part was not.
+	// cursor is the revision of the content that was planned for a client with a wildcard. sentCursor is the
+	// cursor of the last answer that was sent completely, and ackedCursor of the last one that was
+	// acknowledged. While partial is set, an answer to cursor was sent in part.
 	cursor      uint64
 	sentCursor  uint64
 	ackedCursor uint64
@@ -95,31 +95,31 @@ type Watch struct {
 	record record
 }
 
-// special is what few watches of delta clients need. What nobody has written to is nothing.
+// special has the fields that few watches need. An empty special is nothing.
 type special struct {
 	names map[string]struct{}
 
-	// Additions of the next response to the difference.
-	clientVersions map[string]string   // with sendAll: what the client has, by version
-	versionBytes   int                 // of clientVersions, until what follows from them is sent
-	clientVersion  string              // SotW: the version that the client has
-	resend         map[string]struct{} // delta: names to bring again, or to report as gone
+	// Additions to the next response.
+	clientVersions map[string]string   // with sendAll: the versions that the client has, by name
+	versionBytes   int                 // the size of clientVersions, until the response was sent
+	clientVersion  string              // SotW: the version_info that the client has
+	resend         map[string]struct{} // delta: names to send again, or to report as removed
 
-	// The content of the client, but for wildcards of delta clients: sent of SotW clients, and
-	// sentDigests of named delta subscriptions, by name; zero when it was reported as gone.
+	// The content that was sent: sent is of SotW clients. sentDigests has the names of a delta subscription
+	// without a wildcard; the digest is zero for a name that was reported as removed.
 	sent        snapshot.Digest
 	sentDigests map[string][16]byte
 
-	// Changes after rejectedFrom, up to rejectedTo, were in a response that was rejected.
+	// The changes after rejectedFrom, up to rejectedTo, were in a rejected response.
 	rejectedFrom, rejectedTo uint64
 	lastNACK                 string
 	nacks                    uint64
 }
 
-// nothing is the special of all watches that need none. It is never written to.
+// nothing is the special of all watches that need none. Nobody writes to it.
 var nothing = &special{}
 
-// own returns the special of the watch alone, to be written to.
+// own returns a special that belongs to this watch alone.
 func (w *Watch) own() *special {
 	if w.special == nothing {
 		w.special = &special{}
@@ -127,7 +127,7 @@ func (w *Watch) own() *special {
 	return w.special
 }
 
-// tidy forgets what the next response was to bring in addition, now that it is planned.
+// tidy clears the additions to the next response, after it was planned.
 func (w *Watch) tidy() {
 	if w.special == nothing {
 		return
@@ -136,7 +136,7 @@ func (w *Watch) tidy() {
 	w.drop()
 }
 
-// drop gives the special back when there is nothing in it.
+// drop replaces an empty special by nothing.
 func (w *Watch) drop() {
 	x := w.special
 	if len(x.names)+len(x.clientVersions)+x.versionBytes+len(x.clientVersion)+len(x.resend)+len(x.sentDigests) == 0 &&
@@ -145,8 +145,8 @@ func (w *Watch) drop() {
 	}
 }
 
-// step is one response of a round, or several with removals. It does not refer to the snapshot: a
-// client that does not read would keep all items of that alive.
+// step is one response of a round, or several responses with removals. It has no reference to the snapshot:
+// that would keep all items in memory while a slow client reads.
 type step struct {
 	watch     *Watch
 	changedAt time.Time // of the snapshot
@@ -158,19 +158,19 @@ type step struct {
 	sotwVersion string
 	removes     bool
 
-	// delta: the difference; entries are what is left to send of its changes. initial are all
-	// responses when clients share them, and part is how many of them were sent.
+	// delta: diff is the difference, entries are its changes that are not sent yet. initial are the responses
+	// that clients share, and part counts those that were sent.
 	diff    *snapshot.Difference
 	entries mem.BufferSlice
 	initial []*snapshot.Message
 	part    int
-	asked   bool     // for a response even when the difference is empty
-	more    bool     // another step removes what the difference does
-	removed []string // the responses remove these, and nothing else
+	asked   bool     // send a response even if diff is empty
+	more    bool     // a later step sends the removals of diff
+	removed []string // the responses only remove these names
 }
 
-// planSotW moves the cursor to s, and returns the step for that if the client needs one. The caller
-// sends it or ends the stream.
+// planSotW moves the cursor to s. It returns the step if the client needs a response. The caller must send
+// it, or end the stream.
 func (w *Watch) planSotW(s *snapshot.Snapshot, form snapshot.Form, encoded func(bytes int)) (step, bool) {
 	if !w.wildcard && len(w.names) == 0 {
 		return step{}, false
@@ -178,8 +178,8 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, form snapshot.Form, encoded func(
 	if !w.mustReply && s.Rev == w.cursor {
 		return step{}, false
 	}
-	// Equal versions mean equal content. The xDS specification lets a server spare the client the
-	// response to a wildcard then.
+	// Equal versions mean equal content. The xDS specification then allows the server to skip the response to
+	// a wildcard.
 	if w.clientVersion != "" && w.wildcard && s.Count > 0 && form.Version(s.Version) == w.clientVersion {
 		w.mustReply = false
 		w.cursor, w.ackedCursor, w.own().sent = s.Rev, s.Rev, s.Digest
@@ -227,7 +227,7 @@ func (w *Watch) planSotW(s *snapshot.Snapshot, form snapshot.Form, encoded func(
 	return st, true
 }
 
-// planDelta is planSotW for a delta client. It fails when the client is too far behind.
+// planDelta is planSotW for delta clients. It fails when the client is too far behind.
 func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes int) (step, bool, error) {
 	if !w.mustReply && len(w.resend) == 0 && s.Rev == w.cursor {
 		return step{}, false, nil
@@ -239,7 +239,7 @@ func (w *Watch) planDelta(s *snapshot.Snapshot, controlPlane []byte, partBytes i
 		st.diff = w.namedDifference(s)
 	case w.sendAll:
 		st.diff = s.Beyond(w.clientVersions)
-		again = map[string]struct{}{} // what has gone is not in the answer
+		again = map[string]struct{}{} // everything is sent; only add removals
 		if w.cursor > 0 {
 			d, ok := s.Since(w.cursor)
 			if !ok {
@@ -283,8 +283,8 @@ func errTooFarBehind(typeURL string) error {
 		"%s: client is too far behind to be told what was removed; reconnect with initial_resource_versions", typeURL)
 }
 
-// move moves the cursor to a snapshot that brings the client nothing. What the client has
-// acknowledged moves along.
+// move moves the cursor to a snapshot without a difference for the client. If the client has acknowledged
+// everything, ackedCursor moves along.
 func (w *Watch) move(rev uint64) {
 	if w.ackedCursor == w.sentCursor && w.sentCursor == w.cursor {
 		w.ackedCursor = rev
@@ -292,7 +292,7 @@ func (w *Watch) move(rev uint64) {
 	w.sentCursor, w.cursor = rev, rev
 }
 
-// namedDifference compares the names of a named subscription with what was sent of each.
+// namedDifference compares the named items with the digests that were sent.
 func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	d := &snapshot.Difference{}
 	if w.sentDigests == nil {
@@ -321,8 +321,8 @@ func (w *Watch) namedDifference(s *snapshot.Snapshot) *snapshot.Difference {
 	return d
 }
 
-// suspects returns, sorted, the names of a named subscription that may have changed: of a client that
-// follows those that have, however many it has.
+// suspects returns the names of a named subscription that may have changed, sorted. If the log has the
+// changes since the cursor, its cost grows with their number, not with the number of names.
 func (w *Watch) suspects(s *snapshot.Snapshot) []string {
 	changes, ok := s.ChangesSince(w.cursor)
 	if !ok || w.sendAll || w.wildcardDropped || w.cursor == 0 {
@@ -343,7 +343,7 @@ func (w *Watch) suspects(s *snapshot.Snapshot) []string {
 	return slices.Compact(out)
 }
 
-// noteSent notes what a client that drops its wildcard, and keeps names, has of those.
+// noteSent notes the digests of the named items that a client got by the wildcard that it has dropped.
 func (w *Watch) noteSent(s *snapshot.Snapshot) {
 	d, ok := s.Since(w.cursor)
 	for name := range w.names {
@@ -357,12 +357,12 @@ func (w *Watch) noteSent(s *snapshot.Snapshot) {
 	}
 }
 
-// acknowledged records the receipt of the response with this nonce.
+// acknowledged records an ACK of the response with this nonce.
 func (w *Watch) acknowledged(n nonce, now time.Time) {
 	w.record.acks++
 	whole := n == w.sentNonce
 	if whole {
-		w.ackedCursor = w.sentCursor // while partial, that of the answer before
+		w.ackedCursor = w.sentCursor // while partial: the cursor of the answer before
 	}
 	w.ackedNonce, w.record.ackedAt = n, now.UnixNano()
 	if w.special == nothing {
@@ -372,11 +372,12 @@ func (w *Watch) acknowledged(n nonce, now time.Time) {
 		w.lastNACK = ""
 	}
 	if w.sent != (snapshot.Digest{}) {
-		w.rejectedFrom, w.rejectedTo = 0, 0 // SotW: a response is everything
+		w.rejectedFrom, w.rejectedTo = 0, 0 // a SotW response has everything
 	}
 }
 
-// rejected records a NACK. The same bytes would be rejected again, so no answer (PROTOCOL S7).
+// rejected records a NACK. The relay sends no answer, because the client would reject the same bytes again
+// (PROTOCOL S7).
 func (w *Watch) rejected(reason string) {
 	x := w.own()
 	x.nacks++
