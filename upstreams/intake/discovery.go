@@ -11,12 +11,12 @@ import (
 	"meshrelay/mirror"
 )
 
-// Assignment returns the endpoints of a cluster, nil if there never were any. settled: nothing more
-// is awaited.
+// Assignment returns the endpoints of a cluster, nil if the upstream never sent any. settled is set when the
+// intake need not wait for an answer.
 type Assignment func(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool)
 
-// Endpoints is the event that the endpoints of some clusters have changed. From returns them, from
-// now on. Services with one of the clusters are imported again.
+// Endpoints is the event that the endpoints of some clusters have changed. The intake reads endpoints with
+// From until the next such event. It imports the services of these clusters again.
 type Endpoints struct {
 	From     Assignment
 	Clusters []string
@@ -28,8 +28,8 @@ type discovery struct {
 	services map[*record]service
 	waiting  map[*record]struct{}            // services whose endpoints are not known yet
 	users    map[string]map[*record]struct{} // services by cluster
-	asked    map[string]struct{}             // clusters that the source is asked for
-	differs  bool                            // asked must change
+	asked    map[string]struct{}             // clusters that the source must ask for
+	differs  bool                            // asked has changed
 }
 
 // service is a record whose endpoints are followed.
@@ -48,7 +48,7 @@ func newDiscovery() *discovery {
 var (
 	errWaiting    = errors.New("its endpoints were asked for, and the upstream has not answered yet")
 	errUnanswered = errors.New("its endpoints were asked for, and the upstream does not answer")
-	// errNoEndpoints: a ServiceEntry can not say that.
+	// errNoEndpoints leaves a service out: a ServiceEntry can not express that it has no usable endpoints.
 	errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 )
 

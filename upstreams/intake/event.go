@@ -31,14 +31,14 @@ type Element struct {
 	// short fields of the message, and Size the length of the whole.
 	Raw, Head     []byte
 	Size          int
-	Name, Version []byte           // given by the protocol beside Raw, if it does
+	Name, Version []byte           // from the protocol, in addition to Raw, if it has them
 	Resource      *mirror.Resource // without a stamp, instead of Raw
 	// Mark is the mark of Raw: see Update.Marks.
 	Mark uint64
-	// Decode, instead of Raw, returns the resource without a stamp, or a LeftOutError. It is called
-	// when Digest differs from that of the accepted content. Name is then the name, and Size about
-	// the size. lacks is set when fields of the content are left out. Each
-	// new source decodes such content once, to report these fields.
+	// Decode is set instead of Raw, for a source with its own encoding. It returns the resource without a
+	// stamp, or a LeftOutError. The intake calls it if Digest differs from that of the accepted content. It
+	// also calls it once for each new source if lacks was set: lacks means that fields of the content are
+	// left out. With Decode, Name is the name, and Size about the size of the resource.
 	Decode func() (r *mirror.Resource, lacks bool, err error)
 	Digest xxh3.Uint128
 }
@@ -51,16 +51,16 @@ type Update struct {
 	// Part: more of the same answer follows. Until the last part, the scope is not answered, and no
 	// name is gone.
 	Part bool
-	// Elements returns the resources, except known ones, always in the same order. Those of more
-	// than limit bytes may come without content; 0 is no limit. It is nil if there are none.
+	// Elements returns the resources in an order that never changes, except known ones. It may return
+	// resources of more than limit bytes without content; 0 is no limit. It is nil if there are no resources.
 	Elements func(limit int, known Known) iter.Seq[Element]
 	Room     int // about the number of elements
-	// Marks returns, in a complete update without versions, a mark of each element and its size.
-	// Equal content has equal marks. Different content has different ones, except by chance, even
-	// if somebody tries. Zero is no mark. It is nil if the source does not repeat what it has.
+	// Marks is set for a complete update without versions, by a source that repeats everything. It returns a
+	// mark and the size of each element. Equal content has equal marks. Different content has different
+	// marks, except by an unlikely chance; nobody can choose content with a given mark. A mark of zero is
+	// unknown.
 	Marks iter.Seq2[uint64, int]
-	// Removed, in an update that is not complete, has the removed names as "namespace/name". It may
-	// be nil.
+	// Removed has the removed names of an incomplete update, as "namespace/name". It may be nil.
 	Removed iter.Seq[[]byte]
 }
 
@@ -90,20 +90,20 @@ func Resources(all ...*mirror.Resource) func(int, Known) iter.Seq[Element] {
 // Received is the event that a source has sent updates. They are applied together.
 type Received struct {
 	Updates []Update
-	// Live: the source has sent all that it has, and will send its changes. A source with Opened
-	// leaves it false: its answers tell.
+	// Live: the source has sent everything that it has, and will send its changes. A source that feeds Opened
+	// leaves Live false: the intake then waits for the answers of all scopes.
 	Live bool
 	// Unsure: the source may have more than it could read. Restored resources stay even if a
 	// complete update does not have them.
 	Unsure bool
 	// Believe: the peer is a relay, whose path of a resource is trusted.
 	Believe bool
-	// More: the source will send more soon. Deletions wait for that, for ten seconds at most.
+	// More: the source will send more soon. Deletions wait for that, but for ten seconds at most.
 	More bool
 }
 
-// Opened is the event that the source begins a new stream. Deletions wait until it has answered
-// every scope. Scopes that it does not name are then dropped.
+// Opened is the event that the source begins a new stream. Deletions wait until the stream has answered every
+// scope in Scopes. Other scopes are then dropped.
 type Opened struct {
 	Scopes []Scope
 	// Address is where the source is read from, empty if there is only one place.
@@ -126,10 +126,10 @@ type Repeated struct{}
 // Tick is the event that time has passed.
 type Tick struct{}
 
-// Result is what an event has changed.
+// Result has the effects of an event.
 type Result struct {
-	// Changed counts resources that are new or changed for clients, Gone those that the source has
-	// deleted, Deleted those that are served no more.
+	// Changed counts resources that are new or changed for clients. Gone counts those that the source has
+	// deleted, and Deleted those that are no longer served.
 	Changed, Gone, Deleted int
 	Unread                 bool // some elements have no readable name
 	// Relist: there may now be room for elements of earlier parts of a complete answer. The source

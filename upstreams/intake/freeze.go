@@ -10,7 +10,7 @@ import (
 	"meshrelay/state"
 )
 
-// Freeze is the event that an operator freezes what is served, until Unfreeze or for the time For.
+// Freeze is the event that an operator freezes what is served: until Unfreeze, or for the duration For.
 type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
@@ -54,7 +54,7 @@ func (in *Intake) freeze(f *state.Frozen) {
 	in.journal.reported = time.Time{} // so that the disk gets it
 }
 
-// compare notes whether the frozen source has something else than is served under a key.
+// compare notes whether the source of a frozen upstream has other content than the served one under a key.
 func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
 	if have := in.stale.plain(in.served, key); have.Equal(r) {
 		delete(in.differing, key)
@@ -94,7 +94,7 @@ func (in *Intake) unfreezing() (e Effect) {
 	for key := range in.differing {
 		_, had := has[key]
 		e.count(key, in.served.Get(key) != nil, had)
-		if !had && !in.outdated[key] { // what other rules leave out is meant
+		if !had && !in.outdated[key] { // the guard does not judge removals by new rules
 			gone[key.Kind]++
 			judged++
 		}
@@ -107,7 +107,7 @@ func (in *Intake) unfreezing() (e Effect) {
 	return e
 }
 
-// thaw ends a freeze. cause is that of the revision which follows.
+// thaw ends a freeze. cause is the cause of the next revision.
 func (in *Intake) thaw(by events.By, cause string) {
 	in.frozen = nil
 	in.because(by, cause)
@@ -178,7 +178,7 @@ func (e Release) step(in *Intake, out *Output) {
 		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return
 	}
-	if !e.DryRun && !in.noteHeldAt.IsZero() { // the journal has the hold before its release, even a refused one
+	if !e.DryRun && !in.noteHeldAt.IsZero() { // report the hold before its release, even a refused one
 		in.noteHeldAt = in.now
 		in.noteHeld()
 	}

@@ -14,8 +14,8 @@ import (
 // manyGone is how many removed resources of a kind are worth a warning, if none is left.
 const manyGone = 5
 
-// judge carries deletions out, or holds them. complete: a new stream has just answered every scope,
-// in a readable form.
+// judge carries out the waiting deletions, or holds them. complete is set when a new stream has just answered
+// every scope, and all names were readable.
 func (in *Intake) judge(complete bool) (removed int) {
 	in.tallies.note(in.now)
 	if len(in.leaving) == 0 {
@@ -25,7 +25,7 @@ func (in *Intake) judge(complete bool) (removed int) {
 		if in.held != nil {
 			const why = "the upstream has the resources again, or they have expired"
 			in.note(slog.LevelInfo, "hold ended", "reason", why)
-			if in.noteHeldAt.IsZero() { // else the hold was never reported
+			if in.noteHeldAt.IsZero() { // otherwise the hold was never reported
 				in.tell(events.Event{Type: events.Returned, By: events.ByUpstream, Text: "hold ended", Reason: why})
 			}
 			in.held, in.lookedAt = nil, nil
@@ -87,7 +87,7 @@ func (in *Intake) tooMany() string {
 	return in.tooManyOf(byKind)
 }
 
-// tooManyOf is tooMany for these numbers of deletions by kind.
+// tooManyOf does the same for given numbers of deletions by kind.
 func (in *Intake) tooManyOf(byKind map[mirror.Kind]int) string {
 	in.tallies.note(in.now)
 	all, n := &in.tallies.all, 0
@@ -141,7 +141,7 @@ func (in *Intake) exceeds(n, of int) bool {
 	return n > in.guard.Count && n*100 > in.guard.Percent*of
 }
 
-// had returns how many resources there were before n deletions.
+// had returns the number of resources before n deletions.
 func (in *Intake) had(n int) int {
 	if !in.synced {
 		return in.tallies.all.size // nothing counts as new before the first sync
@@ -149,7 +149,7 @@ func (in *Intake) had(n int) int {
 	return in.tallies.all.had(n)
 }
 
-// of returns the number of resources that the waiting deletions are a share of.
+// of returns the number of resources with which the waiting deletions are compared.
 func (in *Intake) of() int {
 	if had := in.had(len(in.leaving)); in.exceeds(len(in.leaving), had) {
 		return had

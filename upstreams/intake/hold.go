@@ -30,9 +30,10 @@ type departing struct {
 	former     map[mirror.Key]*record
 	departures uint64 // the number of the newest one
 	held       *hold
-	before     hold      // of the former process: only since, ran and of
+	before     hold      // of a former process, with only since, ran and of
 	noteHeldAt time.Time // when the log reports the hold
-	// renamed: named is out of date. lookedAt are the holds that somebody has seen, oldest first.
+	// renamed is set when named is out of date. lookedAt are the holds that an operator has listed, oldest
+	// first.
 	renamed  bool
 	named    namedHold
 	lookedAt []namedHold
@@ -43,7 +44,7 @@ type departure struct {
 	since  time.Time
 	number uint64        // higher than those of all departures before it
 	size   int           // of the resource, in bytes
-	joined time.Duration // how far the clock of the hold was, zero for those that began it
+	joined time.Duration // time of the hold's clock at the departure, zero for a departure before the hold
 }
 
 // hold is the clock of the deletions that the guard holds. It runs while the source is in contact.
@@ -87,10 +88,10 @@ func (h *hold) stop(now time.Time) {
 func (in *Intake) hold(why string) {
 	in.held = &hold{since: in.now, of: in.of(), why: why}
 	for key, d := range in.leaving {
-		d.joined = 0 // they begin a new clock
+		d.joined = 0 // the clock of the new hold starts at zero
 		in.leaving[key] = d
 	}
-	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // more deletions get the full time
+	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // with more deletions, the clock starts at zero
 		in.held.since, in.held.ran = b.since, b.ran
 	}
 	in.before = hold{}
@@ -100,7 +101,7 @@ func (in *Intake) hold(why string) {
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
 }
 
-// left returns the time left of the hold. ends: it has an end.
+// left returns the time left of the hold. ends is false for a hold without an end.
 func (in *Intake) left() (left time.Duration, ends bool) {
 	if in.guard.HoldFor == 0 {
 		return 0, false
@@ -113,7 +114,7 @@ func (in *Intake) isOver() bool {
 	return ends && left == 0
 }
 
-// planHold passes the next deadlines of the hold to later.
+// planHold calls later with the next deadlines of the hold.
 func (in *Intake) planHold(later func(time.Time)) {
 	later(in.noteHeldAt)
 	left, ends := in.left()
@@ -149,8 +150,8 @@ func (Repeated) step(in *Intake, out *Output) {
 	out.Deleted = in.carryOut(in.held.askedAt)
 }
 
-// carryOut ends a hold whose clock is over. It removes the departures up to a number, which the
-// source has repeated. It judges newer ones again, and those that joined late.
+// carryOut ends a hold whose time has passed. It removes the departures up to the number upTo, which the
+// source has repeated. The guard judges newer ones again, and those that joined the hold late.
 func (in *Intake) carryOut(upTo uint64) (removed int) {
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
@@ -165,7 +166,7 @@ func (in *Intake) carryOut(upTo uint64) (removed int) {
 	return removed + in.judge(false)
 }
 
-// endHold forgets the hold. Departures that are left count as new.
+// endHold ends the hold. The guard will judge the remaining departures again.
 func (in *Intake) endHold() {
 	in.held, in.lookedAt = nil, nil
 	in.named, in.renamed = namedHold{}, true

@@ -325,7 +325,7 @@ func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mir
 	return held, reshaped, err
 }
 
-// overLimit begins the reason of a refusal by the limits.
+// overLimit is the beginning of the reason if a limit refuses a resource.
 const overLimit = "over the limit: "
 
 func isOverLimit(reason string) bool { return strings.HasPrefix(reason, overLimit) }
@@ -333,12 +333,12 @@ func isOverLimit(reason string) bool { return strings.HasPrefix(reason, overLimi
 var (
 	// errFull is the error of a new resource without room.
 	errFull = errors.New("the upstream has more than")
-	// errHeldFull is the same while deletions are held.
+	// errHeldFull is the error of a new resource without room beside the held deletions.
 	errHeldFull = fmt.Errorf("%w twice limits.maxResources or limits.maxBytes, with the deletions that its guard holds", errFull)
 )
 
-// room returns an error when an element exceeds the limits. What is held stays. rec is nil for a
-// new name.
+// room returns an error if an element exceeds the limits. The held content of the name stays. rec is nil for
+// a new name.
 func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	l := in.limits
 	if len(name) > maxKeptName {
@@ -363,8 +363,7 @@ func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
 	return nil
 }
 
-// tooLarge reports whether an element of this size is over the limit, which also counts for held
-// content.
+// tooLarge reports whether an element of this size exceeds limits.maxResourceBytes.
 func (in *Intake) tooLarge(size int) bool {
 	return in.limits.MaxResourceBytes > 0 && size > in.limits.MaxResourceBytes
 }

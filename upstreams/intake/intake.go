@@ -65,15 +65,15 @@ type Intake struct {
 type stream struct {
 	open   bool
 	opened []string // the scopes that the stream has to answer
-	// syncing: not every scope is answered. opening: and never was on this stream. openedAt is the
-	// newest departure when the stream began. Deletions wait until syncingUntil at most.
+	// syncing: some scope is not answered. opening: the stream has not answered all scopes at any time.
+	// openedAt is the newest departure when the stream began. Deletions wait until syncingUntil at most.
 	syncing, opening bool
 	openedAt         uint64
 	// torn: every scope was answered, but some answers could not be read in full.
 	torn         bool
 	syncingUntil time.Time
-	// unswept: what is served may come from a former source or process. It was not compared with
-	// all content of the present source yet.
+	// unswept: served resources may come from a former source or process, and were not yet compared with all
+	// content of the present source.
 	unswept bool
 	// complete: the present source has answered every scope. completeAt is the first time.
 	complete   bool

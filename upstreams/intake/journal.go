@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// contactGrain is how exactly the disk has a time that passes.
+	// contactGrain is the precision with which the disk has the last contact.
 	contactGrain = time.Minute
 	// maxGone is how many removed keys are remembered while the disk can not be written, in
 	// addition to twice the number of resources.
@@ -22,13 +22,12 @@ const (
 type journal struct {
 	// dirty are the changed keys with their origins.
 	dirty map[mirror.Key]origin
-	// whole: there were too many changes to remember, so the next write contains all that is
-	// served, and nothing else. tookWhole: the newest write was such a one.
+	// whole is set when there were too many changes to remember: the next write then contains all served
+	// resources, and the store removes all others. tookWhole is set if the newest write was such a write.
 	whole, tookWhole bool
-	// causes are those of the changes, other than the source. tookCauses went with the newest
-	// write.
+	// causes are the causes of the changes, except the source. tookCauses are those of the newest write.
 	causes, tookCauses []string
-	// reported is the last contact as the disk has it. Zero makes the next one be written.
+	// reported is the last contact on disk. It is zero if the next write must contain it.
 	reported time.Time
 }
 
@@ -40,7 +39,7 @@ type origin struct {
 	saved  *state.Record
 }
 
-// because notes a cause, other than the source, of the next changes.
+// because notes a cause of the next changes, if it is not the source.
 func (j *journal) because(cause string) {
 	if len(j.causes) < maxCauses && !slices.Contains(j.causes, cause) {
 		j.causes = append(j.causes, cause)
@@ -88,7 +87,7 @@ func (in *Intake) MarkAll() {
 	origins := make(map[mirror.Key]origin, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
-			// A record has the content, but is not proof that the source has it.
+			// The record has this content, but the source need not have it.
 			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
 		}
 	})
@@ -123,8 +122,8 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	return changes, meta
 }
 
-// meta returns the Meta to write. changes: there are changes to write with it. Without them, the
-// time of the contact is only renewed when a rule counts from it.
+// meta returns the Meta to write. changes is set if there are changes to write with it. Without changes, meta
+// only renews the time of the contact, if a rule counts from it.
 func (in *Intake) meta(changes bool) state.Meta {
 	last, lasts := in.stale.since, in.stale.inContact || in.stale.lasted
 	if in.stale.inContact {

@@ -85,8 +85,8 @@ type same struct {
 	all    bool   // there are no other elements
 }
 
-// has reports whether the element or record of a mark is unchanged. Without a same or a mark, that
-// is not known.
+// has reports whether the element or record with a mark is unchanged. It returns false if same is nil or the
+// mark is zero.
 func (s *same) has(mark uint64) bool {
 	return s != nil && mark != 0 && s.groups[mark&uint64(len(s.groups)-1)]
 }

@@ -25,23 +25,24 @@ func NotPossible(format string, args ...any) error {
 
 const (
 	maxReasonBytes = 256 // of an operator's reason
-	maxShown       = 20  // resources that an effect or a refusal names
+	maxShown       = 20  // resources in an Effect or an error
 	maxParts       = 100 // of a hold in one order
 	longestFreeze  = 365 * 24 * time.Hour
 )
 
-// Order is what an operator asks of an upstream. Most fields belong to one kind of order.
+// Order is an order of an operator to an upstream. Most fields belong to one kind of order.
 type Order struct {
-	Reason string // is kept with the result of the order
-	// Operator is who gives it, nil if unknown.
+	Reason string // the operator's reason; the journal keeps it
+	// Operator is the person who gives the order, nil if unknown.
 	Operator *events.Operator
 	DryRun   bool // changes nothing
-	// For is how long a freeze lasts; it ends when the upstream is in contact. Zero: it has no end.
+	// For is the duration of a freeze. The freeze ends after it, when the upstream is in contact. Zero means
+	// no end.
 	For   time.Duration
-	Force bool   // ends a freeze although the upstream is out of contact
-	To    uint64 // is the revision to roll back to
-	// Hold, Only and All say what to release. Hold: all that is held, unless it is more than under
-	// this ID. Only: these parts. All: all that is held now.
+	Force bool   // unfreeze even while the upstream is out of contact
+	To    uint64 // revision of a rollback
+	// One of Hold, Only and All selects what a release carries out. Hold is the ID of a hold: all its
+	// deletions, unless more are held by now. Only has parts of the hold. All means all that is held now.
 	Hold string
 	Only []Part
 	All  bool
@@ -119,15 +120,15 @@ func withReason(what, reason string) string {
 	return what + " (" + reason + ")"
 }
 
-// Effect is what an order changes in what is served of an upstream.
+// Effect has the changes of served resources by an order.
 type Effect struct {
 	// Added, Changed, Removed and Kept count resources.
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	Kept    int `json:"kept"`
-	// Held are deletions that the guard holds afterwards. Those of an unfreeze are among Removed,
-	// those of a release are not.
+	// Held counts the deletions that the guard holds after the order. For an unfreeze, Removed includes them;
+	// for a release, it does not.
 	Held int `json:"held,omitempty"`
 	// Resources are examples, sorted: "+ group/Kind namespace/name" is added, ~ changed, - removed.
 	Resources []string `json:"resources,omitempty"`

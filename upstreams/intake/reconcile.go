@@ -16,9 +16,9 @@ import (
 // begin starts an update: changes until end are applied together.
 func (in *Intake) begin() {
 	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
-		in.tallies.settle() // additions so far came while no deletion waited
+		in.tallies.settle() // no deletion waits, so additions until now are not new any more
 		if in.syncing && in.opening {
-			in.before = hold{} // nothing of the former hold is gone now
+			in.before = hold{} // no deletion of the former hold is left
 		}
 	}
 }
@@ -57,7 +57,7 @@ func (in *Intake) reconcile(k *kind, names []string) (differ int) {
 func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			_ = in.panicked(name, p) // outside an update: nothing to refuse it in
+			_ = in.panicked(name, p) // without the error: no update is there to refuse it
 			differs = false
 		}
 	}()
@@ -285,8 +285,8 @@ func (in *Intake) kept() []state.Record {
 	return out
 }
 
-// adopt takes over the records of a former source or of the disk. same: the rules are those of
-// then. Otherwise the records are imported again, and the source is asked for all content.
+// adopt takes over the records of a former source or of the disk. same is set if the rules have not changed
+// since. Otherwise adopt imports the records again, and the intake asks the source for all content.
 func (in *Intake) adopt(records []state.Record, same bool) {
 	in.records = newRecords()
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
@@ -325,8 +325,8 @@ func (in *Intake) scopesOf(records []state.Record) []*scope {
 	return out
 }
 
-// adoptOne makes a record from a kept one. It returns the key that was served, and whether that is
-// gone if the rules exclude it: not while its endpoints are awaited.
+// adoptOne makes a record of a kept one. It returns the key that was served. judged is set if the key is gone
+// when the rules leave the record out; it is not set while the record waits for its endpoints.
 func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror.Key, judged bool) {
 	served = r.Resource.Key()
 	original := r.Original

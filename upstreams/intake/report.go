@@ -9,7 +9,7 @@ import (
 	"meshrelay/internal/text"
 )
 
-// maxToldRefused is how many refusals per scope are known to be in the event journal.
+// maxToldRefused bounds the refusals of a scope that the event journal is known to have.
 const maxToldRefused = 1000
 
 // report has the events of one step. The driver adds the name of the upstream and writes them to
@@ -17,31 +17,32 @@ const maxToldRefused = 1000
 type report struct {
 	events  []events.Event
 	changes events.Resources // of what is served
-	by      events.By        // who caused the changes; empty is the upstream
+	by      events.By        // the cause of the changes; empty means the upstream
 	who     *events.Operator
 	reason  string
 }
 
-// contact is what the event journal knows of the contact with the source.
+// contact is the state of the contact with the source, as the event journal has it.
 type contact struct {
 	lost     time.Time     // zero while in contact, or before the first contact
 	troubles []events.Type // reported since the contact was lost
-	address  string        // of the last contact, empty if there is only one place
+	address  string        // of the last contact; empty if the source has only one address
 	next     string        // of the open stream
 }
 
 // tell adds an event to the report.
 func (in *Intake) tell(e events.Event) { in.report.events = append(in.report.events, e) }
 
-// tellOrder reports an operator's order, and that it causes the changes from here on.
+// tellOrder adds the event of an operator's order. The following changes of the step are changes by this
+// operator.
 func (in *Intake) tellOrder(o Order, e events.Event) {
 	e.By, e.Operator, e.Reason = events.ByOperator, o.Operator, o.Reason
 	in.report.by, in.report.who, in.report.reason = e.By, o.Operator, o.Reason
 	in.tell(e)
 }
 
-// because notes who causes the changes from here on, other than the source, and the cause for the
-// revision.
+// because sets the cause of the following changes of the step, if it is not the source. cause is the cause of
+// the revision.
 func (in *Intake) because(by events.By, cause string) {
 	in.journal.because(cause)
 	if in.report.by == "" {

@@ -25,7 +25,7 @@ type records struct {
 	kinds            map[mirror.Kind]*kind
 	resources, bytes int // held by the records
 	discovery        *discovery
-	believe          bool // the source is a relay, whose path of a resource is trusted
+	believe          bool // the source is a relay, so its provenance paths are trusted
 }
 
 func newRecords() records {
@@ -58,7 +58,7 @@ type scope struct {
 	groups     groups         // of the marks of the records
 	marked     int            // number of records with a mark
 	generation uint32         // of the newest update
-	parts      *counted       // of a complete answer until its last part has come, else nil
+	parts      *counted       // counts the parts of a complete answer until the last part; nil otherwise
 	torn       bool           // the present stream has sent elements without a readable name
 	leftOut    map[string]int // number of records, by reason
 	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
@@ -86,7 +86,7 @@ type record struct {
 	leftOut    leftOut
 	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
 	generation uint32 // of the last update with this name
-	relayed    bool   // hash came from a relay, whose path of the resource is trusted
+	relayed    bool   // hash came from a relay, so the provenance path is trusted
 	lacks      bool   // fields of the element are left out
 }
 
@@ -209,7 +209,7 @@ func (sc *scope) setLeftOut(rec *record, why leftOut) {
 	rec.leftOut = why
 }
 
-// refuse notes that the newest content of a name is not accepted.
+// refuse notes that the newest content of a name is refused.
 func (sc *scope) refuse(name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
 		out.Refuse(sc.Name+" "+abbreviate(name), err)

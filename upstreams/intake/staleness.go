@@ -18,24 +18,24 @@ import (
 // for it. Its value is the last contact in RFC 3339.
 const StaleAnnotation = "meshrelay.io/stale-since"
 
-// staleness is how long a source has been out of contact, and what follows from it.
+// staleness is the time since the last contact with a source, and its consequences.
 type staleness struct {
 	rule     staleRule
 	byKind   map[mirror.Kind]staleRule
 	annotate bool
 
 	inContact bool
-	// since is the last contact, zero if there was none. lasted: there was a later one, but a
-	// former process was killed before it wrote that down.
+	// since is the last contact, zero if there was none. lasted is set if there was a later contact: a former
+	// process was killed before it wrote the time.
 	since   time.Time
 	lasted  bool
 	isStale bool
-	// told has the kinds that a stream has answered while the source is not in contact: zero while
-	// the stream follows them, else when it ended.
+	// told has the kinds that a stream has answered before the source came in contact. The time is zero while
+	// the stream is open, and otherwise the end of the stream.
 	told     map[mirror.Kind]time.Time
 	withheld map[mirror.Kind]struct{} // kinds that are not served
 
-	// marked: served resources have the annotation. unmarked has them without it.
+	// marked is set if served resources have the annotation. unmarked has the same resources without it.
 	marked   bool
 	unmarked map[mirror.Key]*mirror.Resource
 }
@@ -45,7 +45,7 @@ type staleRule struct {
 	drop                    bool
 }
 
-// ends returns how long after the last contact resources expire; false for never.
+// ends returns the time from the last contact until resources expire. ok is false if they never expire.
 func (r staleRule) ends() (after time.Duration, ok bool) {
 	switch {
 	case r.drop && r.expireAfter > 0:
@@ -115,7 +115,7 @@ func (s *staleness) restore(lastContact time.Time, lasted bool, now time.Time, e
 	}
 }
 
-// lose notes the end of the contact, or of a stream that did not bring contact.
+// lose notes the end of the contact, or the end of a stream that did not bring contact.
 func (s *staleness) lose(now time.Time) {
 	if s.inContact {
 		s.inContact, s.since = false, now
@@ -130,7 +130,7 @@ func (s *staleness) lose(now time.Time) {
 	}
 }
 
-// freshen notes that a stream has answered a kind. It reports whether that was withheld.
+// freshen notes that a stream has answered a kind. It reports whether the kind was withheld.
 func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	if s.inContact {
 		return false
@@ -147,7 +147,7 @@ func (s *staleness) regain() {
 	clear(s.told)
 }
 
-// expires reports whether a kind has expired, and withholds it then.
+// expires reports whether a kind has expired. If it has, its resources are withheld.
 func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
 	over := s.isOver(kind, now)
 	if over {
@@ -213,8 +213,8 @@ func (s *staleness) mayExpire() bool {
 	return ends
 }
 
-// grain returns how exactly the disk must have the last contact, and whether anything counts from
-// it: a rule that lets resources expire, or the annotation.
+// grain returns the precision with which the disk must have the last contact. counts is false if no rule
+// and no annotation uses the last contact.
 func (s *staleness) grain() (grain time.Duration, counts bool) {
 	grain, counts = contactGrain, s.annotate
 	for _, r := range s.rules() {

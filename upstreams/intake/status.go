@@ -11,7 +11,7 @@ import (
 // maxRefused is how many refusals a Status lists.
 const maxRefused = 100
 
-// Status is what an Intake knows of its source. Counters are since the start of the process.
+// Status is the state of an Intake. Counters are since the start of the process.
 type Status struct {
 	// Synced: the source has given its complete content at least once. It stays true through
 	// disconnects (PROTOCOL C21).
@@ -31,9 +31,9 @@ type Status struct {
 	RefusedTotal int       `json:"refusedTotal,omitempty"`
 	// Panics counts panics over single resources, which are refused.
 	Panics uint64 `json:"panics,omitempty"`
-	// LeftOut counts the resources that are left out now, by reason.
+	// LeftOut counts the resources that are left out at present, by reason.
 	LeftOut map[string]int `json:"leftOut,omitempty"`
-	// OverLimit counts the resources that the limits refuse now.
+	// OverLimit counts the resources that the limits refuse at present.
 	OverLimit int `json:"overLimit,omitempty"`
 	// Stale: the source is out of contact for too long, or since the start of the relay. StaleSince
 	// is the last known contact. StaleLater: there was a later one.
@@ -55,10 +55,10 @@ type Held struct {
 	Since time.Time `json:"since"`
 	// Clock is the state of the hold's clock: running, stopped, over or none.
 	Clock string `json:"clock"`
-	// Until is when a running clock is over. Left is the time left of a stopped one, as in 7m30s.
+	// Until is the end of a running clock. Left is the time left of a stopped one, as in 7m30s.
 	Until time.Time `json:"until,omitzero"`
 	Left  string    `json:"left,omitempty"`
-	// Asked is when the source was last asked to repeat what it has, once the clock is over.
+	// Asked is the time of the last request to the source to repeat everything, once the clock is over.
 	Asked time.Time `json:"asked,omitzero"`
 	// Reason is why the deletions look like an accident.
 	Reason string `json:"reason"`

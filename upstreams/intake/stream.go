@@ -29,7 +29,8 @@ func (e Opened) step(in *Intake, _ *Output) {
 	in.startStream(in.departures)
 }
 
-// startStream has all deletions after this departure judged together.
+// startStream begins to wait for all scopes. The guard will judge all deletions after the departure number
+// together.
 func (in *Intake) startStream(number uint64) {
 	in.syncing, in.opening, in.openedAt = true, true, number
 }
@@ -51,8 +52,8 @@ func (in *Intake) closed(e Closed) {
 	}
 }
 
-// unsettled reports whether more names may still come: a scope is not answered, or an emptied scope
-// has its grace. It is too early to count what is gone.
+// unsettled reports whether more names may still come, because a scope is not answered, or has become empty a
+// moment ago. Then it is too early to count deletions.
 func (in *Intake) unsettled() bool {
 	for _, k := range in.kinds {
 		if k.waits() {
@@ -62,8 +63,8 @@ func (in *Intake) unsettled() bool {
 	return false
 }
 
-// touch marks the source as in contact once it has given all its content. live: the source says so
-// itself. back: withheld kinds are served again.
+// touch marks the source as in contact if it has given all its content. live is set if the source says so
+// itself. back is set if kinds are no longer withheld.
 func (in *Intake) touch(live, back bool) {
 	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
 	in.noteComplete(live)

@@ -9,8 +9,8 @@ import (
 const (
 	// guardWindow is the time over which the guard adds up deletions.
 	guardWindow = time.Minute
-	// fewest is how many resources look like an accident when all are lost, whatever guard.count
-	// is.
+	// fewest is the number of resources whose complete loss looks like an accident, even if guard.count is
+	// higher.
 	fewest = 3
 )
 
@@ -18,8 +18,7 @@ const (
 type tally struct {
 	size  int
 	added int // part of size: new since the guard last judged deletions
-	// most is the largest size within guardWindow. bySecond has the sizes behind it, oldest first
-	// and falling: a size before a larger one does not matter.
+	// most is the largest size within guardWindow. bySecond has the later and smaller sizes, oldest first.
 	most     int
 	bySecond []sizeAt
 }
@@ -29,7 +28,7 @@ type sizeAt struct {
 	size int
 }
 
-// had returns the size before n deletions, without what was added with or after them.
+// had returns the size before n deletions, without resources that were added since the guard last judged.
 func (t *tally) had(n int) int { return max(t.size-t.added, n) }
 
 // note remembers the present size.

@@ -31,7 +31,7 @@ type counted struct {
 	unnamed int     // elements without a readable name
 	late    []int32 // numbers of new elements that have no room before the deletions
 	crowded bool    // an earlier part had elements without room
-	// resources and bytes are what all records held when crowded was set.
+	// resources and bytes are the totals of all records when crowded was set.
 	resources, bytes int
 }
 
@@ -71,10 +71,10 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 		})
 	}
 	if len(t.late) > 0 {
-		in.takeElements(sc, u, same, t.late, out) // deletions have made room; in a part it refuses them
+		in.takeElements(sc, u, same, t.late, out) // after the deletions; a part refuses these elements
 	}
 	if t.crowded && !u.Part {
-		// If nothing has gone since, listing again would change nothing, and never end.
+		// If nothing was deleted since, another list would have the same result, without end.
 		out.Relist = out.Relist || in.resources < before.resources || in.bytes < before.bytes
 	}
 }
