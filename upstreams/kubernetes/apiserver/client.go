@@ -1,7 +1,7 @@
-// Package apiserver has the connection to the API server of a cluster: credentials, requests, and the identity
-// of the cluster.
+// Package apiserver has the connection to the API server of a cluster: credentials, requests, and the
+// identity of the cluster.
 //
-// The package must not know what is read of the server.
+// The package must not know which objects are read.
 package apiserver
 
 import (
@@ -26,13 +26,13 @@ import (
 )
 
 const (
-	maxFailure = 64 << 10 // bytes of an answer that tells what went wrong
-	maxAnswer  = 32 << 20 // bytes of an answer that is read as a whole
-	// ReadTimeout bounds how long such an answer may take.
+	maxFailure = 64 << 10 // bytes of an answer with an error
+	maxAnswer  = 32 << 20 // bytes of an answer that Read reads
+	// ReadTimeout bounds the time of Conn.Read.
 	ReadTimeout = 15 * time.Second
 	dialTimeout = 30 * time.Second
-	retryMost   = 10 * time.Second // longest Retry-After that is obeyed
-	// maxRetired bounds the transports of former credentials whose streams may still run. A stream
+	retryMost   = 10 * time.Second // longest wait for Retry-After
+	// maxRetired bounds the former transports that are kept because their streams may still be open. A stream
 	// lasts ten minutes at most.
 	maxRetired = 16
 )
@@ -40,8 +40,7 @@ const (
 // NewClient returns a client that has read no credentials yet. agent is its User-Agent.
 func NewClient(c *Credentials, agent string) *Client { return &Client{creds: c, agent: agent} }
 
-// Client sends requests to one API server with the newest credentials. Its methods may be called from any
-// goroutine.
+// Client sends requests to one API server with the newest credentials. Any goroutine may call its methods.
 type Client struct {
 	creds *Credentials
 	agent string
@@ -51,10 +50,10 @@ type Client struct {
 	retired   []*Conn
 	rotations uint64
 
-	issued *issued // by the program of the kubeconfig; refresh alone uses it
+	issued *issued // by the program of the kubeconfig; only Refresh uses it
 }
 
-// Conn sends requests with one set of credentials. It is nil while there are none.
+// Conn sends requests with one set of credentials. A nil Conn has none.
 type Conn struct {
 	access
 	transport *http.Transport
@@ -62,8 +61,8 @@ type Conn struct {
 	refused   atomic.Bool // the server has answered 401
 }
 
-// Refresh reads the credentials again. New requests use them; streams that run go on, since a server checks
-// credentials when a stream begins. Refresh may run a program, and is called by one goroutine at a time.
+// Refresh reads the credentials again. New requests use them. Open streams go on, because a server checks
+// credentials only when a stream begins. Refresh may run a program. One goroutine at a time may call it.
 func (c *Client) Refresh(ctx context.Context) error {
 	next, err := accessOf(c.creds)
 	if err != nil {
@@ -101,7 +100,7 @@ func (c *Client) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the connections, whose streams have ended.
+// Close closes the connections. Their streams must have ended.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +112,7 @@ func (c *Client) Close() {
 	}
 }
 
-// Current returns the newest connection.
+// Current returns the newest connection, nil while there are no credentials.
 func (c *Client) Current() *Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,11 +134,11 @@ func (c *Client) Rotations() uint64 {
 	return c.rotations
 }
 
-// ErrNoCredentials is the error of requests before the first credentials.
+// ErrNoCredentials is the error of a request while there are no credentials.
 var ErrNoCredentials = errors.New("there are no credentials yet")
 
-// Get begins a request. The caller closes the body. An answer other than 200 is an error, of
-// package apierrors where the server has answered.
+// Get sends a request, and returns an answer 200. The caller closes the body. For any other answer it returns
+// an error of package apierrors.
 func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
 	if c == nil {
 		return nil, ErrNoCredentials
@@ -180,7 +179,7 @@ func failureOf(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", text.Abbreviate(strings.TrimSpace(string(body))), 0, true)
 }
 
-// waitFor waits as long as Retry-After says, within bounds, or until ctx ends.
+// waitFor waits for the seconds in Retry-After, at most retryMost, or until ctx ends.
 func waitFor(ctx context.Context, retryAfter string) {
 	seconds, err := strconv.Atoi(retryAfter)
 	if err != nil || seconds <= 0 {
@@ -211,11 +210,11 @@ func (c *Conn) Read(ctx context.Context, path, accept string, to any) error {
 	return json.Unmarshal(body, to)
 }
 
-// AcceptJSON and the others are media types for Conn.Get.
+// These are media types for Conn.Get.
 const (
 	AcceptJSON = "application/json"
-	// AcceptMetadata asks for names and labels only, of an object or a watch.
+	// AcceptMetadata requests only the metadata of an object or of watched objects.
 	AcceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	// AcceptMetadataList asks for the same of a list.
+	// AcceptMetadataList requests only the metadata of listed objects.
 	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," + AcceptJSON
 )

@@ -12,47 +12,47 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Cluster verifies that a client is connected to one cluster. Its methods may be called from any
-// goroutine.
+// Cluster verifies that a client is connected to a server of the right cluster. Any goroutine may call its
+// methods.
 type Cluster struct {
 	client *Client
 	hooks  Hooks
 
-	// Verified is how long a verified connection counts as verified, Retry the least time between two
-	// requests after a failed one. Nobody changes them after the first Verify.
+	// Verified is how long a verification is valid. Retry is the shortest time between two requests after a
+	// failure. Do not change them after the first Verify.
 	Verified, Retry time.Duration
 
-	breaks atomic.Uint64 // broken streams: another server may answer next
+	breaks atomic.Uint64 // number of broken streams; the next connection may lead to another server
 
 	mu         sync.Mutex // guards all below
 	uid        string     // empty while unknown
 	verified   *Conn
 	verifiedAt time.Time
-	unbroken   uint64 // breaks before the verification
+	unbroken   uint64 // value of breaks before the verification
 	// failed is the connection over which the last verification failed, with failedErr.
 	failed    *Conn
 	failedAt  time.Time
 	failedErr error
 }
 
-// Hooks are called with what Verify finds out. They may not call Verify.
+// Hooks are called with the results of Verify. They must not call Verify.
 type Hooks struct {
-	Identified func(uid string) // a UID that was not known before
-	// Judged is called with the UID of the cluster after each verification that the server has answered, and
-	// with an error if the server is one of another cluster.
+	Identified func(uid string) // called when the UID becomes known
+	// Judged is called after each verification that the server has answered. The error is not nil if the
+	// server belongs to another cluster.
 	Judged func(uid string, err error)
 }
 
-// NewCluster returns a Cluster of the client's server. uid is that of the cluster, empty while it is unknown.
+// NewCluster returns a Cluster for the client's server. uid is the UID of the cluster, empty while unknown.
 func NewCluster(c *Client, uid string, hooks Hooks) *Cluster {
 	return &Cluster{client: c, uid: uid, hooks: hooks, Verified: 5 * time.Second, Retry: 800 * time.Millisecond}
 }
 
-// Broken notes that a stream of the server has ended: the next Verify asks the server.
+// Broken notes that a stream has ended: the next Verify requests the UID.
 func (c *Cluster) Broken() { c.breaks.Add(1) }
 
-// Verify returns a connection to the server of the cluster. It requests the UID of the cluster when that may
-// have changed.
+// Verify returns a connection to a server of the cluster. It requests the UID of the cluster if that may have
+// changed.
 func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 	c.failed = nil
 	switch {
 	case c.uid == "" && (err == nil && uid == "" || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
-		// The server does not tell, and never did.
+		// The server does not give the UID, and never gave it.
 	case err != nil:
 		switch err = c.client.Explain(err); {
 		case apierrors.IsForbidden(err):
@@ -95,7 +95,8 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 	return conn, nil
 }
 
-// OtherCluster returns the error of a server of the cluster is, where the cluster was is mirrored.
+// OtherCluster returns the error for a server of the cluster is, while the resources of the cluster was are
+// mirrored.
 func OtherCluster(was, is string) error {
 	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of what is mirrored is %s: correct the kubeconfig, or set clusterUID: %s to mirror it in place of the other", is, was, is)
 }
@@ -111,7 +112,7 @@ func (c *Conn) clusterUID(ctx context.Context) (string, error) {
 	return namespace.Metadata.UID, err
 }
 
-// Explain returns an error of a request with its cure, where there is one.
+// Explain returns an error of a request with its cure, if one is known.
 func (c *Client) Explain(err error) error {
 	var unreached *url.Error
 	if errors.As(err, &unreached) {
@@ -133,10 +134,10 @@ func (c *Client) Explain(err error) error {
 	return fmt.Errorf("the API server does not accept who we are (%w): %s", err, cure)
 }
 
-// withoutURL is an error without the URL of the request.
+// withoutURL is the error of a request, without its URL in the text.
 type withoutURL struct{ err *url.Error }
 
 func (e withoutURL) Error() string { return e.err.Err.Error() }
 
-// Unwrap returns the whole error.
+// Unwrap returns the error with the URL.
 func (e withoutURL) Unwrap() error { return e.err }

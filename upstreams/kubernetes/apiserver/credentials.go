@@ -27,24 +27,24 @@ import (
 	"meshrelay/internal/smallfile"
 )
 
-// maxCredentials bounds each file that tells how to reach a server, in bytes.
+// maxCredentials bounds each file of credentials, in bytes.
 const maxCredentials = 1 << 20
 
-// accountPath is where a pod has its service account.
+// accountPath is the usual directory of a pod's service account.
 const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Credentials name the source of the credentials for an API server: a kubeconfig file, the service account of its pod, or a
-// kubeconfig that was found.
+// Credentials say where to read the credentials for an API server: from a kubeconfig file, from the service
+// account of the pod, or from the kubeconfig of a found cluster.
 type Credentials struct {
 	Kubeconfig string
 	Context    string // of the kubeconfig, empty for the current one
 	InCluster  bool
-	AllowExec  []string    // programs that the kubeconfig may have run, as it writes them
-	Account    string      // directory of the service account, empty for that of every pod
-	Found      *Kubeconfig // in place of a file, nil for none
+	AllowExec  []string    // programs that the kubeconfig may run, as it writes them
+	Account    string      // directory of the service account, empty for the usual one
+	Found      *Kubeconfig // used instead of a file, unless nil
 }
 
-// Place returns where the credentials are.
+// Place names the source of the credentials.
 func (c *Credentials) Place() string {
 	switch {
 	case c.Found != nil:
@@ -55,17 +55,17 @@ func (c *Credentials) Place() string {
 	return c.Kubeconfig
 }
 
-// Check returns why the credentials can not be used, nil if they can.
+// Check returns an error if the credentials can not be used.
 func (c *Credentials) Check() error {
 	_, err := accessOf(c)
 	return err
 }
 
-// access is the address of a server and the credentials for it, read from files.
+// access is the address of a server with credentials for it.
 type access struct {
 	config  *rest.Config
-	digest  xxh3.Uint128    // of the files, and of what a program has issued
-	program *api.ExecConfig // that issues the credential, nil for none
+	digest  xxh3.Uint128    // of the files, and of the credential that a program has issued
+	program *api.ExecConfig // issues the credential, unless nil
 }
 
 // accessOf reads an access.
@@ -84,7 +84,7 @@ func accessOf(c *Credentials) (access, error) {
 		if *f.path == "" {
 			continue
 		}
-		// Given as data, client-go starts no goroutine for it that never ends.
+		// Pass the content, not the path: for a path, client-go starts a goroutine that never ends.
 		if *f.data, err = smallfile.Read(*f.path, maxCredentials); err != nil {
 			return access{}, err
 		}
@@ -110,13 +110,13 @@ func accessOf(c *Credentials) (access, error) {
 		return access{}, fmt.Errorf("program %q: the apiVersion %q is not accepted: use client.authentication.k8s.io/v1", program.Command, program.APIVersion)
 	}
 	cfg.ExecProvider = nil // it is run here
-	cfg.QPS = -1           // how much a client may ask is the server's business
+	cfg.QPS = -1           // the server limits requests
 	cfg.WarningHandler = rest.NoWarnings{}
 	return access{cfg, h.Sum128(), program}, nil
 }
 
-// certificateError returns what is wrong with certificates: of the file that has the mistake, or of place,
-// where they are written out.
+// certificateError returns an error of certificates, with the file that has the mistake, or with place if
+// they are not in a file.
 func certificateError(files rest.TLSClientConfig, place string, err error) error {
 	if files.CAFile != "" {
 		if _, err := certfile.Roots(files.CAFile); err != nil {
@@ -166,8 +166,8 @@ func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// inCluster returns the config by which a pod reaches the API server of its cluster, with the service account in a
-// directory. rest.InClusterConfig would do without a CA that it can not read.
+// inCluster returns the config of a pod for the API server of its cluster, with the service account in a
+// directory. rest.InClusterConfig would go on without a CA file that it can not read.
 func inCluster(account string) (*rest.Config, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -187,8 +187,8 @@ func contextOf(file *api.Config, c *Credentials) string {
 	return file.CurrentContext
 }
 
-// refuse returns an error for a kubeconfig that needs what a relay does not do: run programs that are not
-// allowed, talk to servers that it can not verify, or send a secret in the clear.
+// refuse returns an error if a kubeconfig runs a program that is not allowed, names a server that can not be
+// verified, or would send a secret without TLS.
 func refuse(file *api.Config, c *Credentials) error {
 	name := contextOf(file, c)
 	context := file.Contexts[name]
@@ -229,13 +229,14 @@ func refuse(file *api.Config, c *Credentials) error {
 	return nil
 }
 
-// acceptsProxy reports whether client-go accepts the URL of a proxy. Its error would quote a password.
+// acceptsProxy reports whether client-go accepts the URL of a proxy. An error of client-go would quote a
+// password in it.
 func acceptsProxy(text string) bool {
 	proxy, err := url.Parse(text)
 	return text == "" || err == nil && slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme)
 }
 
-// Expired returns when the client certificate expired, and whether it did.
+// Expired returns the end of the client certificate, and whether it is past.
 func (a access) Expired(now time.Time) (end time.Time, is bool) {
 	pair, err := tls.X509KeyPair(a.config.CertData, a.config.KeyData)
 	if err != nil || pair.Leaf == nil {
@@ -244,7 +245,7 @@ func (a access) Expired(now time.Time) (end time.Time, is bool) {
 	return pair.Leaf.NotAfter, now.After(pair.Leaf.NotAfter)
 }
 
-// with returns the access with the credential of its program.
+// with returns the access with a credential that its program has issued.
 func (a access) with(i *issued) access {
 	a.config = rest.CopyConfig(a.config)
 	a.config.BearerToken, a.config.CertData, a.config.KeyData = i.token, i.cert, i.key
@@ -258,8 +259,8 @@ func (a access) with(i *issued) access {
 	return a
 }
 
-// transport returns the transport of an access, and a client over it with its credentials. The
-// transport is not in the cache of client-go, which never lets go of what it has.
+// transport returns a transport for the server, and a client that adds the credentials. client-go's own cache
+// of transports never frees an entry, so transport does not use it.
 func (a access) transport() (*http.Transport, *http.Client, error) {
 	tls, err := rest.TLSConfigFor(a.config)
 	if err != nil {
@@ -269,7 +270,7 @@ func (a access) transport() (*http.Transport, *http.Client, error) {
 	if a.config.Proxy != nil {
 		proxy = a.config.Proxy
 	}
-	// It notices within 45 s that a server is silent.
+	// SetTransportDefaults sets pings: a silent server is detected within 45 s.
 	t := utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: proxy, DialContext: (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext, TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
@@ -279,6 +280,6 @@ func (a access) transport() (*http.Transport, *http.Client, error) {
 		t.CloseIdleConnections()
 		return nil, nil, err
 	}
-	// A redirect could lead anywhere, with our credentials.
+	// Follow no redirects: they could lead credentials to another server.
 	return t, &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
 }

@@ -23,26 +23,26 @@ import (
 const (
 	programTime      = time.Minute // that a program may take
 	maxProgramOutput = 1 << 20     // bytes
-	maxProgramWords  = 4 << 10     // bytes of what it complains about
-	// early is how long before its end a credential is renewed.
+	maxProgramWords  = 4 << 10     // bytes of the error output
+	// early is the time before its end at which a credential is renewed.
 	early = 30 * time.Second
 )
 
-// issued is the credential that a program has given.
+// issued is a credential that a program has issued.
 type issued struct {
-	of      xxh3.Uint128 // the kubeconfig that names the program
+	of      xxh3.Uint128 // digest of the kubeconfig with the program
 	token   string
 	cert    []byte // PEM, with key
 	key     []byte
 	expires time.Time // zero: never
 }
 
-// valid reports whether a credential is one of a kubeconfig, and need not be renewed yet.
+// valid reports whether the credential is for this kubeconfig, and need not be renewed yet.
 func (i *issued) valid(of xxh3.Uint128, now time.Time) bool {
 	return i != nil && i.of == of && (i.expires.IsZero() || now.Before(i.expires.Add(-early)))
 }
 
-// credential is the answer of a program, an ExecCredential of client.authentication.k8s.io.
+// credential is the output of a program: an ExecCredential of client.authentication.k8s.io.
 type credential struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -54,8 +54,8 @@ type credential struct {
 	} `json:"status"`
 }
 
-// issue runs the program of an access, and returns its credential. It takes programTime at most, and
-// ends with ctx: client-go would wait for a program without end, and keep all that it prints.
+// issue runs the program of an access, and returns its credential. It returns after programTime, or when ctx
+// ends. client-go would wait for a program without limit, and keep all of its output.
 func issue(ctx context.Context, a access) (*issued, error) {
 	p := a.program
 	info, err := execInfo(a)
@@ -93,7 +93,7 @@ func credentialOf(out []byte, version string) (*issued, error) {
 	}
 }
 
-// execInfo returns what a program is told of the cluster.
+// execInfo returns the description of the cluster for a program.
 func execInfo(a access) (string, error) {
 	type m = map[string]any
 	spec := m{"interactive": false}
@@ -120,7 +120,7 @@ func execInfo(a access) (string, error) {
 	return string(b), err
 }
 
-// run returns what a program prints. Its whole process group ends with ctx.
+// run runs a program, and returns its output. When ctx ends, it kills the whole process group.
 func run(ctx context.Context, p *api.ExecConfig, info string) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -136,7 +136,7 @@ func run(ctx context.Context, p *api.ExecConfig, info string) ([]byte, error) {
 	cmd.Stdout, cmd.Stderr = out, words
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // for children that keep its output open
+	cmd.WaitDelay = time.Second // children may keep the output open
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
@@ -150,11 +150,11 @@ func run(ctx context.Context, p *api.ExecConfig, info string) ([]byte, error) {
 	return nil, err
 }
 
-// bounded keeps the first bytes that are written to it.
+// bounded keeps the first bytes that are written.
 type bounded struct {
 	kept bytes.Buffer
 	most int
-	full func() // called when there is more; nil for nothing
+	full func() // called when more than most bytes are written, unless nil
 }
 
 // Write implements io.Writer.

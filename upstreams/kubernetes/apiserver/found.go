@@ -15,29 +15,28 @@ import (
 // MaxKubeconfig bounds the kubeconfig of a found cluster, in bytes.
 const MaxKubeconfig = 256 << 10
 
-// Trust is what a kubeconfig of a found cluster may ask for. Who wrote it need not be who runs the
-// relay.
+// Trust says what the kubeconfig of a found cluster may use. Its author may not be the operator of the relay.
 type Trust struct {
 	AllowExec  []string // programs, as the kubeconfig writes them
 	AllowProxy bool
 }
 
-// Kubeconfig is the kubeconfig of a found cluster: another one may take its place at any time, and is
-// used for new requests within ten seconds. Its methods may be called from any goroutine.
+// Kubeconfig is the kubeconfig of a found cluster. When it is replaced, new requests use the new one within
+// ten seconds. Any goroutine may call its methods.
 type Kubeconfig struct {
-	// box has the credentials, and is empty while somebody uses them. Configs are compared as a whole,
-	// and two channels are equal only when they are the same.
+	// box has the credentials, except while a method uses them. It is a channel because configs are compared
+	// with reflect.DeepEqual: two channels are equal only if they are the same.
 	box chan credentials
 }
 
-// credentials are a kubeconfig, or why there is none.
+// credentials are a kubeconfig, or the reason why there is none.
 type credentials struct {
 	text   []byte
 	trust  Trust
 	reason string
 }
 
-// NewKubeconfig returns a Kubeconfig without a kubeconfig, and with the reason for that.
+// NewKubeconfig returns an empty Kubeconfig. reason is the text of errors while it is empty.
 func NewKubeconfig(reason string) *Kubeconfig {
 	a := &Kubeconfig{make(chan credentials, 1)}
 	a.box <- credentials{reason: reason}
@@ -50,7 +49,7 @@ func (a *Kubeconfig) Set(text []byte, trust Trust) {
 	a.box <- credentials{text: text, trust: trust}
 }
 
-// Miss sets the reason why there is no kubeconfig. It has no effect on a Kubeconfig that has one.
+// Miss replaces the reason. It has no effect on a Kubeconfig that is not empty.
 func (a *Kubeconfig) Miss(reason string) {
 	now := <-a.box
 	now.reason = reason
@@ -75,7 +74,7 @@ func (a *Kubeconfig) restConfig(h io.Writer) (*rest.Config, error) {
 	return foundConfig(text, trust)
 }
 
-// CheckKubeconfig returns why a kubeconfig of a found cluster can not be used, nil if it can.
+// CheckKubeconfig returns an error if a kubeconfig of a found cluster can not be used.
 func CheckKubeconfig(text []byte, trust Trust) error {
 	cfg, err := foundConfig(text, trust)
 	if err != nil {
@@ -96,7 +95,7 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 	}
 	file, err := clientcmd.Load(text)
 	if err != nil {
-		return nil, errors.New("it is not a kubeconfig") // the error may quote what is secret
+		return nil, errors.New("it is not a kubeconfig") // the error may quote secrets
 	}
 	c := &Credentials{AllowExec: trust.AllowExec}
 	if err := refuse(file, c); err != nil {
@@ -109,8 +108,8 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 	return clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, nil, nil).ClientConfig()
 }
 
-// refuseFound returns an error for a found kubeconfig that makes the relay read files of its own host, or send
-// its credentials through a proxy: somebody else may have written it.
+// refuseFound returns an error if the kubeconfig of a found cluster names files of the relay's host, or a
+// proxy that is not allowed. Its author may not be the operator of the relay.
 func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
 	var paths []string
 	for name, path := range map[string]string{

@@ -1,8 +1,8 @@
-// Package clusters finds the clusters that "clusters" of a config asks for, and gives each an
-// upstream: from Secrets and ClusterProfiles of a hub, and from directories of kubeconfigs.
+// Package clusters finds the clusters that "clusters" of a config selects, and makes an upstream for each:
+// from Secrets and ClusterProfiles of a hub, and from directories of kubeconfigs.
 //
-// It owns how kubeconfigs are read, and what is kept of clusters over a restart: never a kubeconfig.
-// Package registry, below it, decides which clusters are followed.
+// It owns how kubeconfigs are read, and the list of clusters on disk, which never contains a kubeconfig.
+// Package registry decides which clusters are followed.
 //
 // The package must not know what is served of the clusters.
 package clusters
@@ -25,26 +25,26 @@ import (
 	"meshrelay/upstreams/kubernetes/hub"
 )
 
-// ErrUnknown is the error of an order for clusters that the config does not have.
+// ErrUnknown is the error of an order for clusters that are not in the config.
 var ErrUnknown = errors.New("the config has no clusters")
 
-// retry is the pause after the disk could not be written.
+// retry is the pause after a failed write of the list.
 const retry = 5 * time.Second
 
-// Finder finds clusters. Its methods may be called from any goroutine.
+// Finder finds clusters. Any goroutine may call its methods.
 type Finder struct {
 	log     *slog.Logger
 	limit   *loglimit.Limit
 	memory  memory
 	pace    hub.Pace
-	changed chan struct{} // has an element when there may be other upstreams
-	wake    chan struct{} // has an element when something changed, or is due
+	changed chan struct{} // has an element when Upstreams may return others
+	wake    chan struct{} // has an element when turn must run
 
 	mu sync.Mutex // guards all below
 	set
-	access  map[string]*apiserver.Kubeconfig // of each cluster that is followed, by its ID
+	access  map[string]*apiserver.Kubeconfig // by cluster ID, of each followed cluster
 	restore []kept
-	// run starts a reader; nil before Run, and at its end.
+	// run starts the reader of a part. It is nil before Run, and after its end.
 	run func(*part)
 }
 
@@ -52,16 +52,16 @@ type Finder struct {
 type part struct {
 	cfg      config.Clusters
 	registry *registry.Registry
-	due      time.Time        // of the next tick, zero for none
-	readAt   time.Time        // the last time that it could be read
-	entries  []registry.Entry // of that time, unless it is read in another way now
+	due      time.Time        // time of the next tick, zero for none
+	readAt   time.Time        // time of the last successful reading
+	entries  []registry.Entry // of the last reading, unless the config of the reading has changed
 	stop     func()           // nil while no reader runs
-	// reading numbers the readers: answers of former readers are ignored.
+	// reading is the number of the present reader. Entries of former readers are ignored.
 	reading int
 }
 
-// New returns a Finder that reads nothing yet. It keeps the list of clusters in dir, unless dir is empty.
-// whole reports whether that list could be read: if not, nothing that is kept of clusters may be forgotten.
+// New returns a Finder. It keeps the list of clusters in dir, unless dir is empty. whole is false if that
+// list could not be read: then the state of all upstreams must be retained.
 func New(dir string, log *slog.Logger) (f *Finder, whole bool) {
 	return newFinder(dir, log, hub.Usual)
 }
@@ -78,14 +78,14 @@ func newFinder(dir string, log *slog.Logger, pace hub.Pace) (*Finder, bool) {
 	var err error
 	if f.restore, err = f.memory.load(); err != nil {
 		f.memory.unread.Store(true)
-		if !errors.Is(err, syscall.ENOTDIR) { // else state.dir is a file, which the state tells
+		if !errors.Is(err, syscall.ENOTDIR) { // else state.dir is a file, and the state reports it
 			log.Error("found clusters not read from disk", "err", err)
 		}
 	}
 	return f, err == nil
 }
 
-// Changed returns a channel that has an element when there may be other upstreams.
+// Changed returns a channel that has an element when Upstreams may return others.
 func (f *Finder) Changed() <-chan struct{} { return f.changed }
 
 func signal(ch chan struct{}) {
@@ -95,8 +95,8 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// Upstreams returns those of the clusters that are found, in order, as another config would have
-// them. The error names a cluster that its template does not fit.
+// Upstreams returns the upstreams of the found clusters, in order, as they would be with the config cfg. The
+// error names a cluster that does not fit its template.
 func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,7 +117,7 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	return all, nil
 }
 
-// part returns the part of a name, or nil. The caller holds mu.
+// part returns the part with a name, or nil. The caller holds mu.
 func (f *Finder) part(name string) *part {
 	if i := slices.IndexFunc(f.parts, func(p *part) bool { return p.cfg.Name == name }); i >= 0 {
 		return f.parts[i]
@@ -125,15 +125,15 @@ func (f *Finder) part(name string) *part {
 	return nil
 }
 
-// upstreamOf returns the upstream of a cluster.
+// upstreamOf returns the upstream of a found cluster.
 func upstreamOf(c config.Clusters, name, id string, access *apiserver.Kubeconfig) (config.Upstream, error) {
 	section := *c.Upstream.Source.(*kubernetes.Config) // the config has been checked
 	section.Found = access
 	return c.For(name, id, &section)
 }
 
-// accessOf returns the connection of a cluster. It stays the same when another part follows the
-// cluster, whose upstream stays the same then. The caller holds mu.
+// accessOf returns the Kubeconfig of a cluster. It stays the same when another part takes over the cluster,
+// so that the upstream does not change. The caller holds mu.
 func (f *Finder) accessOf(id string) *apiserver.Kubeconfig {
 	if f.access[id] == nil {
 		f.access[id] = apiserver.NewKubeconfig("its kubeconfig was not read since the start of the relay")
@@ -141,7 +141,7 @@ func (f *Finder) accessOf(id string) *apiserver.Kubeconfig {
 	return f.access[id]
 }
 
-// disconnect forgets the connections of clusters that nobody follows. The caller holds mu.
+// disconnect drops the Kubeconfigs of clusters that no part follows. The caller holds mu.
 func (f *Finder) disconnect() {
 	followed := f.followed()
 	for id := range f.access {
@@ -151,7 +151,7 @@ func (f *Finder) disconnect() {
 	}
 }
 
-// Adopt replaces the config, and reads every place again.
+// Adopt replaces the config, and starts the readers again.
 func (f *Finder) Adopt(cfg *config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,9 +182,9 @@ func (f *Finder) Adopt(cfg *config.Config) {
 	signal(f.wake)
 }
 
-// tellEnd logs the end of the clusters of a part that the config does not have any more.
+// tellEnd logs each cluster of a part that is no longer in the config.
 func (f *Finder) tellEnd(gone *part) {
-	now := map[string]string{} // the part that follows a cluster, by its ID
+	now := map[string]string{} // the part that now follows a cluster, by ID
 	for _, p := range f.parts {
 		for _, c := range p.registry.Clusters() {
 			now[c.ID] = p.cfg.Name
@@ -199,7 +199,7 @@ func (f *Finder) tellEnd(gone *part) {
 	}
 }
 
-// step gives an event to the registry of a part. The caller holds mu.
+// step passes an event to the registry of a part. The caller holds mu.
 func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	out, err := p.registry.Step(time.Now(), e)
 	for _, n := range out.Notes {
@@ -225,7 +225,7 @@ func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 	return out, err
 }
 
-// told takes the entries, or the error, of a reader.
+// told receives the entries or the error of a reader.
 func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,7 +245,7 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	}
 }
 
-// fitting returns entries with the problems of those that the template of a part does not fit.
+// fitting returns the entries of a part. It sets Problem of new ones that do not fit its template.
 func fitting(p *part, entries []registry.Entry) []registry.Entry {
 	known, entries := map[string]bool{}, slices.Clone(entries)
 	for _, c := range p.registry.Clusters() {
@@ -304,7 +304,7 @@ func (f *Finder) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn runs what is due, and returns the pause until the next turn.
+// turn runs expired timers, writes the list of clusters, and returns the pause until the next turn.
 func (f *Finder) turn() time.Duration {
 	f.mu.Lock()
 	wait := time.Hour
@@ -335,7 +335,7 @@ func (f *Finder) turn() time.Duration {
 	return wait
 }
 
-// Once reads every part of a config once, and returns the upstreams of the found clusters. It is for commands
+// Once reads every part of a config once, and returns the upstreams of the found clusters. Commands use it
 // that run no relay.
 func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
 	f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
@@ -353,7 +353,7 @@ func Once(ctx context.Context, cfg *config.Config) ([]config.Upstream, error) {
 	return f.Upstreams(cfg)
 }
 
-// Release makes the held clusters of a part orphaned, and returns how many.
+// Release makes the held clusters of a part orphaned, and returns their number.
 func (f *Finder) Release(name string) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -365,7 +365,7 @@ func (f *Finder) Release(name string) (int, error) {
 	return out.Released, err
 }
 
-// Remove removes a cluster of a part that is orphaned or held.
+// Remove removes an orphaned or held cluster of a part.
 func (f *Finder) Remove(name, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

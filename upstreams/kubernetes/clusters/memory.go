@@ -22,23 +22,23 @@ const (
 	maxMemory = 8 << 20
 )
 
-// kept is what the file has of a part.
+// kept is one part in the file.
 type kept struct {
 	Name     string             `json:"name"`
 	Source   string             `json:"source"`
 	Clusters []registry.Cluster `json:"clusters"`
 }
 
-// memory keeps which clusters there are.
+// memory is the list of clusters on disk.
 type memory struct {
 	dir  string // empty: it keeps nothing
 	last []byte // that was written or read
-	// unread tells that there is a file that could not be read. The file stays until all clusters are
-	// known anew, so that the next start does not begin with none.
+	// unread is set if the file exists and could not be read. It stays on disk until all parts were read,
+	// because the next start would forget clusters that a shorter list lacks.
 	unread atomic.Bool
 }
 
-// load returns the content of the file, nothing after an error.
+// load reads the file. After an error it returns no clusters.
 func (m *memory) load() (all []kept, err error) {
 	if m.dir == "" {
 		return nil, nil
@@ -95,12 +95,11 @@ func (m *memory) save(all []kept) error {
 	return nil
 }
 
-// unknown is the content of a file whose former content is not known. It can not be decoded, so that a relay
-// that is restored with it forgets nothing.
+// unknown is the content of the file in a backup when the real content is unknown. It does not decode, so a
+// relay that is restored with it keeps the state of all upstreams.
 const unknown = "it is not known which clusters there were"
 
-// present returns what is to be written, and whether all parts were read since the start. The caller
-// holds mu.
+// present returns the list to write, and whether all parts were read since the start. The caller holds mu.
 func (f *Finder) present() (all []kept, known bool) {
 	known = true
 	for _, p := range f.parts {
@@ -110,8 +109,8 @@ func (f *Finder) present() (all []kept, known bool) {
 	return all, known
 }
 
-// Backup returns the name and the content of the file that is kept, with the clusters as they are now,
-// for a copy of the state; nil where there are none.
+// Backup returns the name and the present content of the file, for a copy of the state. It returns nil if
+// there are no clusters.
 func (f *Finder) Backup() (name string, text []byte) {
 	f.mu.Lock()
 	all, known := f.present()

@@ -10,7 +10,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-// policyOf returns the policy of a part of a config. others are clusters that other parts follow.
+// policyOf returns the policy of a part. others are the clusters that other parts follow.
 func policyOf(cfg *config.Config, i int, others map[string]registry.Other) registry.Policy {
 	c := cfg.Clusters[i]
 	p := registry.Policy{
@@ -29,7 +29,7 @@ func policyOf(cfg *config.Config, i int, others map[string]registry.Other) regis
 	return p
 }
 
-// share adds the clusters of a part to those that others may not follow. Of two with one name the first counts.
+// share adds the clusters of a part to others. If several have one name, it keeps the first.
 func share(others map[string]registry.Other, name string, clusters []registry.Cluster) {
 	for _, c := range clusters {
 		if _, is := others[c.Name]; !is {
@@ -38,18 +38,18 @@ func share(others map[string]registry.Other, name string, clusters []registry.Cl
 	}
 }
 
-// set has the parts of a config, in its order. The caller guards it.
+// set has the parts of a config, in their order. The lock of the Finder guards it.
 type set struct {
 	cfg   *config.Config
 	parts []*part
-	// take gives an event to the registry of a part.
+	// take passes an event to the registry of a part.
 	take func(*part, registry.Event) registry.Output
-	// before are the IDs of clusters that were followed with the config before.
+	// before has the IDs of the clusters that were followed with the last config.
 	before map[string]bool
 }
 
-// next returns the parts of another config, each with a copy of its registry. A cluster that a part does not
-// follow any more goes, in the same step, to the first part that has found it. The caller holds mu.
+// next returns the parts for a config, each with a copy of its registry. The first part that has found a
+// cluster takes it over, in the same step, if its former part no longer follows it. The caller holds mu.
 func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) registry.Output) set {
 	s := set{cfg: cfg, take: take, before: f.followed()}
 	formers := f.formers(cfg)
@@ -86,7 +86,7 @@ func (s *set) followed() map[string]bool {
 	return all
 }
 
-// others returns the clusters that parts but one follow.
+// others returns the clusters that all parts except one follow.
 func (s *set) others(but *part) map[string]registry.Other {
 	all := map[string]registry.Other{}
 	for _, p := range s.parts {
@@ -97,10 +97,10 @@ func (s *set) others(but *part) map[string]registry.Other {
 	return all
 }
 
-// policies tells each part which clusters the others follow. A cluster that a part does not follow any more
-// goes, in the same step, to the first part that has found it.
+// policies gives each part the clusters that the others follow. The first part that has found a cluster takes
+// it over, in the same step, if its former part no longer follows it.
 func (s *set) policies() {
-	for range 2 { // what a part has no more after the first time, one before it may take
+	for range 2 { // in the second round, a part can take over clusters that a later part has dropped
 		for i, p := range s.parts {
 			s.take(p, registry.SetPolicy{Policy: policyOf(s.cfg, i, s.others(p))})
 			if len(p.entries) > 0 && p.registry.Failure() == "" {
@@ -110,11 +110,11 @@ func (s *set) policies() {
 	}
 }
 
-// answered reports whether the place of a part was read since the start, or could not be.
+// answered reports whether a part was read since the start, or could not be read.
 func (p *part) answered() bool { return !p.readAt.IsZero() || p.registry.Failure() != "" }
 
-// list gives the entries of a part to its registry. New entries wait until each part before it has
-// answered: the order in the config decides which part gets a new cluster, not the speed of the hubs.
+// list passes the entries of a part to its registry. New entries wait until each part before it has answered:
+// the order in the config decides which part gets a new cluster, and not the speed of the hubs.
 func (s *set) list(p *part) registry.Output {
 	entries := fitting(p, p.entries)
 	before := s.parts[:slices.Index(s.parts, p)]
@@ -123,7 +123,7 @@ func (s *set) list(p *part) registry.Output {
 		if known == nil {
 			known = map[string]bool{}
 		}
-		known[""] = true // an origin that can not be used
+		known[""] = true // entries without an ID
 		for _, c := range p.registry.Clusters() {
 			known[c.ID] = true
 		}

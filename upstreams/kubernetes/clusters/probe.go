@@ -15,12 +15,12 @@ import (
 	"meshrelay/upstreams/kubernetes/hub"
 )
 
-// maxNamed bounds the clusters that a finding names.
+// maxNamed bounds the clusters in the text of a finding.
 const maxNamed = 5
 
-// Probe returns a check of each place where a config has clusters found: whether it can be read and
-// followed, whether allowed programs are there, and which kubeconfigs can not be used. It asks the place
-// and not the clusters. One more check is of what the state has of clusters.
+// Probe returns a check for each part of "clusters" in a config: whether its place can be read and followed,
+// whether the allowed programs exist, and which kubeconfigs can not be used. The check does not connect to
+// the clusters. Another check is for the list of clusters in the state.
 func Probe(cfg *config.Config) (checks []doctor.Check) {
 	checks = append(checks, doctor.Check{Name: "state", Run: func(context.Context) []doctor.Finding { return remembered(cfg.State.Dir) }})
 	for i, c := range cfg.Clusters {
@@ -44,17 +44,17 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 	return checks
 }
 
-// remembered checks that the clusters of an earlier run can be read, if there are any.
+// remembered checks that the list of clusters on disk can be read, if there is one.
 func remembered(dir string) []doctor.Finding {
 	m := memory{dir: dir}
-	if _, err := m.load(); err != nil && !errors.Is(err, syscall.ENOTDIR) { // else state.dir is a file, which the state tells
+	if _, err := m.load(); err != nil && !errors.Is(err, syscall.ENOTDIR) { // else the state reports it
 		return []doctor.Finding{doctor.Doubt("state", dir, "the clusters that were found before can not be read", err.Error(),
 			"give the file to the user that runs the relay: chown -R USER "+dir+"; a damaged one is replaced when all clusters are found anew")}
 	}
 	return nil
 }
 
-// programs checks that the programs that kubeconfigs may have run are there.
+// programs checks that the programs exist which kubeconfigs may run.
 func programs(c config.Clusters) (found []doctor.Finding) {
 	needed, allowed := []string{}, c.AllowExec
 	if p := c.Profiles; p != nil {
@@ -78,7 +78,7 @@ func programs(c config.Clusters) (found []doctor.Finding) {
 	return found
 }
 
-// judged returns findings about the kubeconfigs that were found.
+// judged returns findings about the found kubeconfigs.
 func judged(st Status) (found []doctor.Finding) {
 	for _, r := range st.Refused[:min(len(st.Refused), maxNamed)] {
 		what := "what is there is not followed"
@@ -107,7 +107,7 @@ func judged(st Status) (found []doctor.Finding) {
 	return found
 }
 
-// cureOf returns what to do about a kubeconfig that is not used for a reason.
+// cureOf returns the cure for the reason why a kubeconfig is not used.
 func cureOf(reason string) string {
 	switch {
 	case strings.Contains(reason, "allowExec"), strings.Contains(reason, "program"):

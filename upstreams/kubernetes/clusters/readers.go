@@ -27,13 +27,11 @@ import (
 
 // reader reads the entries of one part of the config.
 type reader interface {
-	// follow calls tell with all entries, or with why they can not be read, now and after each
-	// change, until ctx ends.
+	// follow calls tell with all entries, or with an error, now and after each change, until ctx ends.
 	follow(ctx context.Context, tell func([]registry.Entry, error))
 	// list returns all entries.
 	list(ctx context.Context) ([]registry.Entry, error)
-	// probe returns all entries, and whether they can be followed; false where there are none for
-	// that they can not be read.
+	// probe returns all entries and findings about reading them. ok is false if they can not be read.
 	probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool)
 	// close ends what is open.
 	close()
@@ -69,10 +67,10 @@ func readerOf(c config.Clusters, pace hub.Pace) reader {
 	}
 }
 
-// TrustOf returns what the kubeconfigs of found clusters may ask for.
+// TrustOf returns what the kubeconfigs of a part may use.
 func TrustOf(c config.Clusters) apiserver.Trust {
 	t := apiserver.Trust{AllowExec: c.AllowExec, AllowProxy: c.AllowProxy}
-	if c.Profiles != nil { // their programs are those of the config
+	if c.Profiles != nil { // their programs come from the config
 		t.AllowExec = nil
 		for _, p := range c.Profiles.AccessProviders {
 			t.AllowExec = append(t.AllowExec, p.Exec.Command)
@@ -81,13 +79,13 @@ func TrustOf(c config.Clusters) apiserver.Trust {
 	return t
 }
 
-// checker tells which kubeconfigs can not be used. It looks at each of them once.
+// checker checks kubeconfigs, each content once.
 type checker struct {
 	trust apiserver.Trust
-	known map[[sha256.Size]byte]string // of the last entries: the problem, empty for none
+	known map[[sha256.Size]byte]string // the problems of the last entries, empty for a good kubeconfig
 }
 
-// check sets the problems of entries, and bounds what is told of them.
+// check sets Problem of entries with a bad kubeconfig, and shortens their texts.
 func (c *checker) check(entries []registry.Entry) []registry.Entry {
 	next := map[[sha256.Size]byte]string{}
 	for i := range entries {
@@ -112,7 +110,7 @@ func (c *checker) check(entries []registry.Entry) []registry.Entry {
 	return entries
 }
 
-// hubReader reads objects of a hub.
+// hubReader reads entries from objects of a hub.
 type hubReader struct {
 	*checker
 	hub     *hub.Hub
@@ -149,7 +147,7 @@ func (r *hubReader) all(objects []*object.Object) (all []registry.Entry) {
 	return r.check(all)
 }
 
-// priorityOf returns the order of the clusters of an object.
+// priorityOf returns the priority of the clusters of an object.
 func priorityOf(o *object.Object) (priority int, problem string) {
 	text := o.Annotations[priorityAnnotation]
 	if text == "" {
@@ -162,10 +160,12 @@ func priorityOf(o *object.Object) (priority int, problem string) {
 	return int(n), ""
 }
 
-// priorityAnnotation orders clusters: smaller ones first, 0 without it.
+// priorityAnnotation has the priority of clusters: those with smaller numbers come first. It is 0 without the
+// annotation.
 const priorityAnnotation = "meshrelay.io/priority"
 
-// secretEntries returns the clusters of a Secret: a kubeconfig under each ID.
+// secretEntries returns the entries of a Secret. Each key is the ID of a cluster, and its value the
+// kubeconfig.
 func secretEntries(o *object.Object) (all []registry.Entry) {
 	origin := "secret " + o.Namespace + "/" + o.Name
 	var data map[string][]byte
@@ -183,11 +183,11 @@ func secretEntries(o *object.Object) (all []registry.Entry) {
 	return all
 }
 
-// profileVersions are the versions of ClusterProfile that are read, the preferred one first.
+// profileVersions are the supported versions of ClusterProfile, the preferred one first.
 var profileVersions = []string{"v1", "v1beta1", "v1alpha1"}
 
-// profile is the part of the status of a ClusterProfile that is read. Earlier versions have
-// credentialProviders.
+// profile is the status of a ClusterProfile. Earlier versions have credentialProviders instead of
+// accessProviders.
 type profile struct {
 	Conditions []struct {
 		Type    string `json:"type"`
@@ -203,7 +203,7 @@ type provider struct {
 	Cluster profileCluster `json:"cluster"`
 }
 
-// profileCluster is the cluster of a kubeconfig.
+// profileCluster is the cluster in a kubeconfig.
 type profileCluster struct {
 	Server        string             `json:"server"`
 	TLSServerName string             `json:"tls-server-name,omitempty"`
@@ -219,11 +219,11 @@ type profileExtension struct {
 	Extension json.RawMessage `json:"extension"`
 }
 
-// execExtension has what the program of a provider is told of its cluster.
+// execExtension is the extension with the data of a cluster for the program of a provider.
 const execExtension = "client.authentication.k8s.io/exec"
 
-// profileEntry returns the cluster of a ClusterProfile. Where to find its API server is from the
-// profile; which program gives the credentials is from the config alone.
+// profileEntry returns the entry of a ClusterProfile. The address of the API server comes from the profile.
+// The program for the credentials comes only from the config.
 func profileEntry(o *object.Object, providers []config.AccessProvider) registry.Entry {
 	e := registry.Entry{ID: o.Name, Origin: "profile " + o.Namespace + "/" + o.Name}
 	var p profile
@@ -260,7 +260,7 @@ func profileEntry(o *object.Object, providers []config.AccessProvider) registry.
 	return e
 }
 
-// kubeconfigOf returns the kubeconfig of a cluster whose credentials a program gives.
+// kubeconfigOf returns a kubeconfig with a program for the credentials.
 func kubeconfigOf(c profileCluster, exec config.ProviderExec) []byte {
 	c.Extensions = slices.DeleteFunc(slices.Clone(c.Extensions), func(e profileExtension) bool { return e.Name != execExtension })
 	type m = map[string]any
@@ -281,7 +281,7 @@ func kubeconfigOf(c profileCluster, exec config.ProviderExec) []byte {
 
 const (
 	maxFiles     = 5_000    // in a directory
-	maxDirectory = 64 << 20 // bytes of all files that are read of one
+	maxDirectory = 64 << 20 // bytes of all files in a directory
 )
 
 // directory reads the kubeconfigs in a directory.
@@ -329,7 +329,7 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 	size := 0
 	for _, f := range found {
 		path := filepath.Join(d.path, f.Name())
-		if strings.HasPrefix(f.Name(), ".") { // of editors and, in a mounted Secret, its versions
+		if strings.HasPrefix(f.Name(), ".") { // files of editors, and the versions of a mounted Secret
 			continue
 		}
 		info, err := os.Stat(path)
@@ -351,7 +351,7 @@ func (d *directory) list(context.Context) (all []registry.Entry, err error) {
 	return d.check(all), nil
 }
 
-// idOf returns the ID of the cluster of a file.
+// idOf returns the cluster ID in the name of a file.
 func idOf(name string) string {
 	switch ext := filepath.Ext(name); ext {
 	case ".yaml", ".yml", ".json", ".conf", ".config", ".kubeconfig":

@@ -16,23 +16,24 @@ import (
 // Status is the state of one part of the config.
 type Status struct {
 	Name string `json:"name"`
-	// From tells where the clusters are found.
+	// From is the place where the clusters are found.
 	From string `json:"from"`
-	// ReadAt is when that could last be read, and Error why it can not be now, empty if it can.
+	// ReadAt is the time of the last successful reading. Error is the error of the newest one, empty if it
+	// succeeded.
 	ReadAt time.Time `json:"readAt,omitzero"`
 	Error  string    `json:"error,omitempty"`
-	// Clusters are those that are followed, in the order of their upstreams, and Refused those that
-	// are not.
+	// Clusters are the followed clusters, in the order of their upstreams. Refused are entries that are not
+	// followed.
 	Clusters []ClusterStatus    `json:"clusters"`
 	Refused  []registry.Refused `json:"refused,omitempty"`
-	// RefusedTotal counts all of those; Refused has the first only.
+	// RefusedTotal counts all refused entries; Refused has only the first ones.
 	RefusedTotal int `json:"refusedTotal,omitempty"`
 }
 
-// ClusterStatus is the state of a cluster that is followed.
+// ClusterStatus is the state of a followed cluster.
 type ClusterStatus struct {
 	registry.Cluster
-	// RemoveAt is when an orphaned cluster is removed, zero for never.
+	// RemoveAt is the time when an orphaned cluster will be removed, zero for never.
 	RemoveAt time.Time `json:"removeAt,omitzero"`
 }
 
@@ -60,7 +61,7 @@ func (f *Finder) Status() []Status {
 	return all
 }
 
-// fromOf tells where the clusters of a part are found.
+// fromOf describes the place where the clusters of a part are found.
 func fromOf(c config.Clusters) string {
 	switch {
 	case c.Secrets != nil:
@@ -115,7 +116,7 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Mark sets in the status of upstreams how they were found.
+// Mark sets Found in the status of the upstreams of found clusters.
 func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
 	found := map[string]*upstreams.FoundStatus{}
 	for _, st := range f.Status() {
@@ -133,10 +134,10 @@ func (f *Finder) Mark(all []upstreams.Status) []upstreams.Status {
 	return all
 }
 
-// maxProblems bounds the problems that are listed of one part.
+// maxProblems bounds the listed problems of one part.
 const maxProblems = 10
 
-// Problems returns the problems with their cures, one a line.
+// Problems returns the problems with their cures, one in each line.
 func (f *Finder) Problems() (lines []string) {
 	for _, st := range f.Status() {
 		var own []string

@@ -8,8 +8,8 @@ import (
 	"meshrelay/config"
 )
 
-// sourceOf returns where the clusters of a part are found. Parts with one source are the same part, also under
-// another name or with another selector.
+// sourceOf identifies the place where a part finds its clusters. It ignores the name and the selector of the
+// part.
 func sourceOf(c config.Clusters) string {
 	hub := func(kind, kubeconfig, context string, inCluster bool, namespace string) string {
 		if inCluster {
@@ -26,13 +26,13 @@ func sourceOf(c config.Clusters) string {
 	return "directory " + strconv.Quote(c.Directory.Path)
 }
 
-// former is the state of a part before a reload, nothing for a new part.
+// former is the state of a part before a reload. It is empty for a new part.
 type former struct {
 	kept
 	part *part // nil: it is from the disk
 }
 
-// formers returns the former state of each part of a config. The caller holds mu.
+// formers returns, for each part of a config, its former state. The caller holds mu.
 func (f *Finder) formers(cfg *config.Config) []former {
 	var all []former
 	for _, p := range f.parts {
@@ -44,8 +44,8 @@ func (f *Finder) formers(cfg *config.Config) []former {
 	return succeed(all, cfg.Clusters)
 }
 
-// succeed returns the former state of each part: that of the part with its name and source, else with its
-// source, else with its name. No two parts have the same former part.
+// succeed returns, for each part, its former state: of the part with the same name and source, else with the
+// same source, else with the same name. No two parts get the same former state.
 func succeed(all []former, parts []config.Clusters) []former {
 	out, done := make([]former, len(parts)), make([]bool, len(parts))
 	for _, same := range []func(former, config.Clusters) bool{

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// judge decides whether clusters that are gone become orphaned or held. known is the number of clusters before.
+// judge makes clusters that are gone orphaned or held. known is the number of clusters before.
 func (r *Registry) judge(gone []*Cluster, known int) {
 	var counted []*Cluster
 	for _, c := range gone {
@@ -58,7 +58,8 @@ func (r *Registry) remove(id string) error {
 	return nil
 }
 
-// expire removes clusters that have been orphaned for RemoveAfter, unless the entries can not be read.
+// expire removes clusters that have been orphaned for RemoveAfter. It removes none while the entries can not
+// be read.
 func (r *Registry) expire() {
 	if !r.read || r.policy.RemoveAfter == 0 {
 		return

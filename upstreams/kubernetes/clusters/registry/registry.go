@@ -1,9 +1,9 @@
-// Package registry decides which clusters are followed, from what a hub or a directory has.
+// Package registry decides which clusters are followed, from the entries of a hub or a directory.
 //
-// It owns what becomes of a cluster that is new, gone, or given twice, and of a kubeconfig that is
+// It handles new clusters, clusters that are gone, several entries for one cluster, and kubeconfigs that are
 // new or can not be used. It does no I/O, and has no goroutine, lock or clock.
 //
-// The package must not know how kubeconfigs are read, nor what an upstream does with one.
+// The package must not know how kubeconfigs are read, or how an upstream uses them.
 package registry
 
 import (
@@ -19,68 +19,68 @@ import (
 	"time"
 )
 
-// Policy is what the config asks for.
+// Policy has the settings of a part, and the clusters of other parts.
 type Policy struct {
-	// RemoveAfter is when an orphaned cluster is removed; 0: never.
+	// RemoveAfter is the time until an orphaned cluster is removed; 0 means never.
 	RemoveAfter time.Duration
-	// Clusters that are gone are held when more than Percent and more than Count are.
+	// Clusters that are gone are held if they are more than Percent of all clusters and more than Count.
 	Percent, Count int
 	// Max bounds the clusters.
 	Max    int
 	Ignore []string // IDs
-	// Names are taken by the upstreams of the config, and IDs by its API servers: by whom. These come
-	// first: a cluster that is followed makes room for them.
+	// Names are the names of the upstreams in the config, and IDs the clusters of its API servers. The values
+	// are for messages. Clusters with these names or IDs are not followed any more.
 	Names, IDs map[string]string
-	// Others are the clusters that other registries follow, by Cluster.Name. No registry takes a
-	// cluster from another.
+	// Others are the clusters that other registries follow, by Cluster.Name. This registry does not follow
+	// them.
 	Others map[string]Other
-	// Istiods are upstreams that are control planes, by the IDs of their clusters.
+	// Istiods are the names of the control planes among the upstreams, by cluster ID.
 	Istiods map[string]string
 }
 
 // Other is a cluster that another registry follows.
 type Other struct{ ID, By, Origin string }
 
-// Entry is a kubeconfig that was found.
+// Entry is one kubeconfig of a hub or a directory.
 type Entry struct {
-	ID     string // of the cluster, empty where the origin as a whole can not be used
-	Origin string // where it is, for example "secret istio-system/east"
-	// Kubeconfig is empty, and Problem tells why, where it can not be used.
+	ID     string // of the cluster; empty if the whole origin can not be used
+	Origin string // the place of the kubeconfig, for example "secret istio-system/east"
+	// Kubeconfig is empty if it can not be used. Problem is then the reason.
 	Kubeconfig []byte
 	Problem    string
 	Priority   int
-	Note       string // what else the origin tells of the cluster
+	Note       string // a remark about the cluster, from the origin
 }
 
 // State is the state of a followed cluster.
 type State string
 
-// The states of a cluster. In each, what it gave is served.
+// The states of a cluster. In each state, the resources of the cluster are served.
 const (
 	Found State = "found"
 	// Orphaned: its kubeconfig is gone. The cluster is removed after Policy.RemoveAfter.
 	Orphaned State = "orphaned"
-	// Held: many are gone together. It waits for an operator.
+	// Held: its kubeconfig is gone, with many others. It waits for an operator.
 	Held State = "held"
 )
 
-// Cluster is a cluster that is followed. It is kept over restarts but for its kubeconfig.
+// Cluster is a followed cluster. The disk keeps it without its kubeconfig.
 type Cluster struct {
 	ID string `json:"id"`
 	// Name is that of its upstream.
 	Name   string    `json:"name"`
 	Origin string    `json:"origin"`
 	State  State     `json:"state"`
-	Since  time.Time `json:"since"` // the state
-	// Released: an operator wants it to be orphaned, so that it is not held.
+	Since  time.Time `json:"since"` // of the state
+	// Released is set when an operator has released the cluster, so that it is not held again.
 	Released bool `json:"released,omitempty"`
 	Priority int  `json:"priority,omitempty"`
-	// Problem tells why its newest kubeconfig is not used.
+	// Problem is the reason why its newest kubeconfig is not used.
 	Problem string `json:"problem,omitempty"`
 	Note    string `json:"note,omitempty"`
-	// Rotations counts kubeconfigs after the first, since the start.
+	// Rotations counts the kubeconfigs after the first one since the start.
 	Rotations uint64 `json:"rotations,omitempty"`
-	// Kubeconfig is the last good one, empty while none was found since the start.
+	// Kubeconfig is the last good one. It is empty until one is found after a start.
 	Kubeconfig []byte `json:"-"`
 }
 
@@ -95,31 +95,31 @@ type Refused struct {
 type Event any
 
 type (
-	// Restored has what was kept over a restart. It is the first event, if it comes.
+	// Restored has the clusters from disk. If it comes, it is the first event.
 	Restored struct{ Clusters []Cluster }
 	// Listed has all entries.
 	Listed struct{ Entries []Entry }
-	// Failed is a failure to read the entries.
+	// Failed means that the entries can not be read.
 	Failed struct{ Err error }
-	// SetPolicy brings another policy.
+	// SetPolicy replaces the policy.
 	SetPolicy struct{ Policy Policy }
 	// Release makes held clusters orphaned.
 	Release struct{}
-	// Remove removes a cluster without a kubeconfig.
+	// Remove removes an orphaned or held cluster.
 	Remove struct{ ID string }
-	// Tick comes at the time of Output.Wake, or at any other.
+	// Tick runs expired timers. It may come at any time, and must come at Output.Wake.
 	Tick struct{}
 )
 
 // Output is the result of a step.
 type Output struct {
-	// Set: other clusters are followed than before, or in another order.
+	// Set is set when the list of followed clusters or its order has changed.
 	Set bool
-	// Changed: the file or the status has to be written anew. It is true where Set is.
+	// Changed is set when the file or the status must be written again. It is always set together with Set.
 	Changed bool
-	// Released counts the clusters that are not held any more.
+	// Released counts the released clusters.
 	Released int
-	// Wake is when the next Tick is due, zero for never.
+	// Wake is the time of the next Tick, zero for never.
 	Wake  time.Time
 	Notes []Note
 }
@@ -131,7 +131,7 @@ type Note struct {
 	Args    []any
 }
 
-// ErrNotPossible is the error of an order that can not be carried out. Errors that are it tell why.
+// ErrNotPossible matches errors of orders that can not be carried out. Their texts say why.
 var ErrNotPossible = errors.New("not possible")
 
 // notPossible is an ErrNotPossible with a text.
@@ -139,19 +139,19 @@ type notPossible string
 
 func (e notPossible) Error() string { return string(e) }
 
-// Is makes it an ErrNotPossible.
+// Is makes errors.Is match ErrNotPossible.
 func (notPossible) Is(target error) bool { return target == ErrNotPossible }
 
 // Registry has the followed clusters of one part of the config.
 type Registry struct {
 	policy     Policy
 	clusters   map[string]*Cluster
-	refused    []Refused // the first maxRefused
-	unfollowed int       // all that are refused
-	// read: the entries were read since the start, and could be read the last time.
+	refused    []Refused // number of all refused entries
+	unfollowed int       // number of all refused entries
+	// read is set if the last reading of the entries succeeded.
 	read    bool
 	failure string
-	// rotations counts kubeconfigs that took the place of others.
+	// rotations counts the kubeconfigs that replaced others.
 	rotations uint64
 
 	now time.Time // of the step
@@ -163,7 +163,7 @@ func New(p Policy) *Registry {
 	return &Registry{policy: p, clusters: map[string]*Cluster{}}
 }
 
-// Copy returns a copy, which later steps of the registry do not change.
+// Copy returns a copy. Later steps of the registry do not change it.
 func (r *Registry) Copy() *Registry {
 	own := *r
 	own.clusters, own.refused = make(map[string]*Cluster, len(r.clusters)), slices.Clone(r.refused)
@@ -174,7 +174,7 @@ func (r *Registry) Copy() *Registry {
 	return &own
 }
 
-// Step applies an event. An order that can not be carried out returns ErrNotPossible.
+// Step applies an event. The error is for an order, and matches ErrNotPossible.
 func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	r.now, r.out = now, Output{}
 	before := r.order()
@@ -208,7 +208,7 @@ func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	return r.out, err
 }
 
-// Clusters returns those that are followed, by priority and ID.
+// Clusters returns the followed clusters, sorted by priority and ID.
 func (r *Registry) Clusters() (all []Cluster) {
 	for _, id := range r.order() {
 		all = append(all, *r.clusters[id])
@@ -216,16 +216,16 @@ func (r *Registry) Clusters() (all []Cluster) {
 	return all
 }
 
-// maxRefused bounds the refused entries that are listed.
+// maxRefused bounds the refused entries that are kept.
 const maxRefused = 500
 
-// Refused returns the first entries that are not followed, and how many there are.
+// Refused returns the first refused entries, and the number of all.
 func (r *Registry) Refused() (some []Refused, total int) { return r.refused, r.unfollowed }
 
-// Failure returns why the entries could not be read the last time, empty if they could.
+// Failure returns the error of the last reading of the entries, empty if it succeeded.
 func (r *Registry) Failure() string { return r.failure }
 
-// Rotations returns how many kubeconfigs took the place of others, also of clusters that are gone.
+// Rotations returns how many kubeconfigs replaced others, including those of removed clusters.
 func (r *Registry) Rotations() uint64 { return r.rotations }
 
 func (r *Registry) order() []string {
@@ -244,7 +244,7 @@ func (r *Registry) drop(c *Cluster, why string) {
 	r.note(slog.LevelWarn, "cluster removed", "cluster", c.ID, "reason", why)
 }
 
-// obey drops the clusters that the policy does not allow.
+// obey removes clusters that the policy forbids.
 func (r *Registry) obey() {
 	for _, id := range r.order() {
 		if c := r.clusters[id]; slices.Contains(r.policy.Ignore, id) {
@@ -255,7 +255,7 @@ func (r *Registry) obey() {
 	}
 }
 
-// taken returns why the name or the ID of a cluster can not be used, empty if it can.
+// taken returns why the config forbids a name or an ID, empty if it does not.
 func (r *Registry) taken(id, name string) string {
 	if who := r.policy.IDs[id]; who != "" {
 		return fmt.Sprintf("%s is the API server of that cluster already", who)
@@ -266,7 +266,7 @@ func (r *Registry) taken(id, name string) string {
 	return ""
 }
 
-// elsewhere returns why a cluster that is not followed yet is another registry's, empty if it is not.
+// elsewhere returns why a new cluster belongs to another registry, empty if it does not.
 func (r *Registry) elsewhere(id, name string) string {
 	switch o, is := r.policy.Others[name]; {
 	case !is:
@@ -291,7 +291,7 @@ func (r *Registry) listed(entries []Entry) {
 	for _, e := range entries {
 		switch {
 		case slices.Contains(r.policy.Ignore, e.ID):
-		case e.ID == "": // nobody knows which clusters it has
+		case e.ID == "": // the clusters of the origin are unknown
 			r.refuse(e, e.Problem)
 			for _, c := range r.clusters {
 				if c.Origin == e.Origin {
@@ -327,8 +327,8 @@ func (r *Registry) listed(entries []Entry) {
 	r.tell(former)
 }
 
-// choose returns the entry that counts of several entries of one cluster: the one that counted before, else the
-// first that can be used.
+// choose returns the index of the entry to use of several for one cluster: that of the present origin, else
+// the first without a problem.
 func (r *Registry) choose(id string, all []Entry) int {
 	if c := r.clusters[id]; c != nil {
 		if i := slices.IndexFunc(all, func(e Entry) bool { return e.Origin == c.Origin }); i >= 0 {
@@ -354,7 +354,7 @@ func (r *Registry) tell(former []Refused) {
 	}
 }
 
-// again updates a known cluster from its entry.
+// again updates a followed cluster from its entry.
 func (r *Registry) again(c *Cluster, e Entry) {
 	before := *c
 	if c.State != Found {
@@ -377,7 +377,7 @@ func (r *Registry) again(c *Cluster, e Entry) {
 	r.out.Changed = r.out.Changed || c.Problem != before.Problem || c.Origin != before.Origin || c.Note != before.Note || c.State != before.State
 }
 
-// remark returns a note about the cluster of an entry, empty for none.
+// remark returns the note for a cluster, or "".
 func (r *Registry) remark(e Entry) string {
 	if istiod := r.policy.Istiods[e.ID]; istiod != "" {
 		return strings.TrimPrefix(e.Note+"; upstream "+istiod+" is a control plane of the same cluster: each of its resources comes twice", "; ")
@@ -387,7 +387,7 @@ func (r *Registry) remark(e Entry) string {
 
 var idShape = regexp.MustCompile(`^[-_.A-Za-z0-9]{1,253}$`)
 
-// add follows the cluster of an entry, if that is possible.
+// add follows the cluster of a new entry, or refuses the entry.
 func (r *Registry) add(e Entry) {
 	name := NameOf(e.ID)
 	for _, c := range r.clusters {
@@ -417,8 +417,8 @@ func (r *Registry) add(e Entry) {
 // maxName bounds the name of an upstream, in bytes.
 const maxName = 63
 
-// NameOf returns the name of the upstream of a cluster: its ID in lower case, with dashes for what a
-// name can not have. It is empty for an ID without a letter or a digit.
+// NameOf returns the name of the upstream of a cluster: its ID in lower case, with dashes instead of
+// characters that a name can not have. It is empty for an ID without letters and digits.
 func NameOf(id string) string {
 	name := strings.Map(func(c rune) rune {
 		switch {
@@ -433,7 +433,7 @@ func NameOf(id string) string {
 	return strings.TrimRight(name[:min(len(name), maxName)], "-")
 }
 
-// Valid reports whether a cluster that was read from disk is well-formed.
+// Valid reports whether a cluster from disk is well-formed.
 func (c Cluster) Valid() bool {
 	return idShape.MatchString(c.ID) && c.Name != "" && c.Name == NameOf(c.ID) && slices.Contains([]State{Found, Orphaned, Held}, c.State)
 }
