@@ -18,15 +18,15 @@ import (
 	"meshrelay/upstreams/kubernetes/reflector"
 )
 
-// collection is the objects of one kind, in one namespace or in all. It is the Sink of its reflector, and hands
-// the objects to the ledger.
+// collection is the objects of one kind, in one namespace or in all. It is the Sink of its reflector, and
+// passes the objects to the ledger.
 type collection struct {
 	discovery.Resource
 	namespace string // empty: all
 	source    *Source
-	entry     *ledger.Entry        // nil for definitions, which the intake does not know
+	entry     *ledger.Entry        // nil for resource definitions
 	reflector *reflector.Reflector // nil for a MeshConfig, which is polled
-	converter *converter           // nil where objects are not mirrored as they are
+	converter *converter           // nil for kinds that are not mirrored
 	cancel    context.CancelFunc
 	ended     chan struct{}
 
@@ -54,7 +54,7 @@ func (s *Source) newCollections(of discovery.Resource) []*collection {
 	return all
 }
 
-// newReflector returns the reflector of a collection.
+// newReflector returns a reflector that passes the objects of a collection to a sink.
 func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Reflector {
 	cfg := reflector.Config{
 		Name: c.Kind.String(), Path: c.Path(c.namespace), AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
@@ -66,7 +66,7 @@ func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Ref
 		cfg.Selector = s.section.Selector
 	}
 	if c.Kind == ledger.Namespaces || c.Kind == definitionKind {
-		// A server sends no other form of a list that is requested as an object.
+		// Lists and watches need different types: a server sends a list only in a form for lists.
 		cfg.AcceptList, cfg.AcceptWatch = apiserver.AcceptMetadataList, apiserver.AcceptMetadata+","+apiserver.AcceptJSON
 	}
 	return reflector.New(cfg, sink)
@@ -83,7 +83,7 @@ func (s *Source) newConverter(kind mirror.Kind) *converter {
 	return &c
 }
 
-// relist lists all objects anew. It does not wait.
+// relist makes the reflector list all objects again. It does not wait.
 func (c *collection) relist() {
 	if c.reflector != nil {
 		c.reflector.Relist()
@@ -148,7 +148,7 @@ func (c *collection) Put(o *object.Object) { c.judge(c.source.ledger.Put(c.entry
 // Delete implements reflector.Sink.
 func (c *collection) Delete(o *object.Object) { c.judge(c.source.ledger.Delete(c.entry, o)) }
 
-// judge logs refused objects, and lists all objects anew where the intake asks for it.
+// judge logs refused objects. It lists all objects again if the intake asks for that.
 func (c *collection) judge(results []intake.Result) {
 	for _, result := range results {
 		if err := result.Err(); err != nil {
@@ -203,13 +203,13 @@ func (c *collection) Lost(err error) {
 	}
 }
 
-// failure reports whether a watch has ended with an error that an operator should see.
+// failure reports whether the error of a watch needs the attention of an operator.
 func failure(err error) bool {
 	return err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, context.Canceled)
 }
 
-// broken notes that a stream has ended or that a request has failed: the cluster is verified again. It reports
-// false where the relay itself has ended it.
+// broken notes the end of a stream, or a failed request: the cluster is then verified again. It returns false
+// if the relay itself has ended it.
 func (s *Source) broken(c *collection, err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false

@@ -13,7 +13,7 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
-// maxNamespaces bounds the namespaces of one upstream: each is a watch of its own for every kind.
+// maxNamespaces bounds the namespaces of one upstream: each kind has a watch for each namespace.
 const maxNamespaces = 64
 
 // Config is the section of an upstream that is the API server of a Kubernetes cluster.
@@ -21,27 +21,28 @@ type Config struct {
 	Kubeconfig string `yaml:"kubeconfig" path:"file"`
 	Context    string `yaml:"context"` // empty: the current one
 	InCluster  bool   `yaml:"inCluster"`
-	// Namespaces are watched one by one, for identities that may not read others. None: all at once.
+	// Namespaces are the namespaces to watch, for identities that may not read others. Empty means all, with
+	// one watch.
 	Namespaces []string `yaml:"namespaces,omitempty"`
-	// Selector is a label selector that the server applies.
+	// Selector is a label selector for objects. The server applies it.
 	Selector string `yaml:"selector"`
 	// Kinds are group/Kind to mirror in addition to the well-known ones.
 	Kinds              []string `yaml:"kinds,omitempty"`
 	UnknownFields      string   `yaml:"unknownFields" default:"drop" oneof:"drop refuse"`
 	UnhealthyWorkloads string   `yaml:"unhealthyWorkloads" default:"drop" oneof:"drop keep"`
-	// DiscoverySelectors are label selectors of namespaces: what is in others is not mirrored. None:
-	// all are.
+	// DiscoverySelectors are label selectors for namespaces. Objects in other namespaces are not mirrored.
+	// Empty means all namespaces.
 	DiscoverySelectors []string        `yaml:"discoverySelectors,omitempty"`
 	Ingress            Ingress         `yaml:"ingress"`
 	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
-	// ClusterUID is the UID of kube-system of the cluster to mirror. Empty: the first one that was
-	// behind the kubeconfig.
+	// ClusterUID is the UID of the namespace kube-system in the cluster to mirror. Empty means the first
+	// cluster that the kubeconfig led to.
 	ClusterUID string `yaml:"clusterUID"`
-	// AllowExec are the programs, as the kubeconfig writes them, that it may have run.
+	// AllowExec are the programs that the kubeconfig may run, as it writes them.
 	AllowExec []string `yaml:"allowExec,omitempty"`
-	// Account is the directory of the service account for InCluster. Empty: that of every pod.
+	// Account is the directory of the service account for InCluster. Empty means the usual one.
 	Account string `yaml:"-"`
-	// Found, unless nil, has the kubeconfig, in place of a file.
+	// Found has the kubeconfig of a found cluster. It is nil for an upstream in the config file.
 	Found *apiserver.Kubeconfig `yaml:"-"`
 }
 
@@ -61,10 +62,10 @@ func (*Config) Kind() string { return "kubernetes" }
 // Relayed implements config.Source.
 func (*Config) Relayed() bool { return false }
 
-// OfCluster tells package config that import.revision counts here.
+// OfCluster tells package config that import.revision applies to this source.
 func (*Config) OfCluster() bool { return true }
 
-// groupKind is how a kind is written that is not well known.
+// groupKind matches group/Kind, the form of a kind that is not well known.
 var groupKind = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Z][A-Za-z0-9]{0,62}$`)
 
 // Check implements config.Source.
@@ -83,7 +84,7 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, _ []config.Up
 	c.check(mistakes)
 }
 
-// CheckFiles tells package config what is wrong with the kubeconfig, and with the files that it names.
+// CheckFiles reports mistakes in the kubeconfig, and in the files that it names.
 func (c *Config) CheckFiles(mistakes config.Checker) {
 	if c.Kubeconfig == "" || mistakes.Reported("kubeconfig") {
 		return
@@ -112,7 +113,7 @@ func (c *Config) CheckTemplate(mistakes config.Checker) {
 	c.check(mistakes)
 }
 
-// check reports the mistakes of all but the connection.
+// check reports mistakes in all fields but those of the connection.
 func (c *Config) check(mistakes config.Checker) {
 	if len(c.Namespaces) > maxNamespaces {
 		mistakes.Errorf("namespaces", "%d namespaces, and each is a watch for every kind: name at most %d, or none and select by import.namespaces", len(c.Namespaces), maxNamespaces)

@@ -11,23 +11,25 @@ import (
 	"meshrelay/upstreams/kubernetes/ingress"
 )
 
-// Ingress is how Ingresses are converted, as the settings of the same names in a MeshConfig have it.
+// Ingress has the settings for the conversion of Ingresses. They mean what the settings of the same names in
+// a MeshConfig mean.
 type Ingress struct {
 	Mode string `yaml:"mode" default:"off" oneof:"off default strict mesh"`
-	// MeshConfig is the ConfigMap, NAMESPACE/NAME, that mode mesh reads. Empty: that of the revision.
+	// MeshConfig is the ConfigMap, NAMESPACE/NAME, that mode mesh reads. Empty means the ConfigMap of the
+	// revision.
 	MeshConfig string `yaml:"meshConfig"`
 	Class      string `yaml:"class" default:"istio"`
 	Service    string `yaml:"service" default:"istio-ingressgateway"`
 	Selector   string `yaml:"selector"`
 	Namespace  string `yaml:"namespace" default:"istio-system"`
-	// Names are those of istiods of this age: an istiod that converts the same Ingresses has each
-	// once then.
+	// Names is the version of the istiods whose names the outputs get. An istiod that converts the same
+	// Ingresses itself then has each output once.
 	Names string `yaml:"names" default:"current" oneof:"current 1.23"`
 }
 
 // options returns the options of the conversion, nil for none.
 func (i Ingress) options(domain string) *ingress.Options {
-	// Until it is known what the mesh has, nothing is converted.
+	// In mode mesh, nothing is converted before the MeshConfig is read.
 	mode, ok := map[string]ingress.Mode{"default": ingress.ModeDefault, "strict": ingress.ModeStrict, modeMesh: ingress.ModeOff}[i.Mode]
 	if !ok {
 		return nil
@@ -50,7 +52,7 @@ func (i Ingress) check(mistakes config.Checker) {
 	}
 }
 
-// checkMesh reports what the mode and the MeshConfig contradict.
+// checkMesh reports settings that contradict the mode.
 func (i Ingress) checkMesh(mistakes config.Checker) {
 	if i.Mode != modeMesh {
 		if i.MeshConfig != "" {
@@ -70,7 +72,7 @@ func (i Ingress) checkMesh(mistakes config.Checker) {
 	}
 }
 
-// checkImport reports what the rules of the upstream leave out of what is converted.
+// checkImport reports kinds of outputs that import.kinds leaves out.
 func (i Ingress) checkImport(mistakes config.Checker, u config.Upstream) {
 	if i.Mode == "off" || len(u.Import.Kinds) == 0 {
 		return

@@ -9,41 +9,41 @@ import (
 	"meshrelay/upstreams"
 )
 
-// Detail is what a status has of an API server, and of no other upstream.
+// Detail is the part of a status that only API servers have.
 type Detail struct {
-	// Cluster is the UID of its namespace kube-system, empty while that is not known.
+	// Cluster is the UID of the cluster's namespace kube-system, empty while unknown.
 	Cluster string `json:"cluster,omitempty"`
-	// Server is the version of the API server, empty while that is not known.
+	// Server is the version of the API server, empty while unknown.
 	Server string `json:"server,omitempty"`
-	// Rotations counts changes of the credentials.
+	// Rotations counts the changes of the credentials.
 	Rotations uint64 `json:"rotations,omitempty"`
-	// UnknownFields names the kinds of which an object had fields that this build does not know.
+	// UnknownFields are the kinds of objects with fields that this build does not know.
 	UnknownFields []string `json:"unknownFields,omitempty"`
-	// Namespaces counts those of the cluster, and Selected those that discoverySelectors pick.
+	// Namespaces counts the namespaces of the cluster. Selected counts those that discoverySelectors select.
 	Namespaces int `json:"namespaces,omitempty"`
 	Selected   int `json:"selected,omitempty"`
-	// NamespaceProblems names namespaces whose newest metadata can not be used, at most twenty;
+	// NamespaceProblems names namespaces whose newest metadata can not be used, at most twenty.
 	// NamespaceProblemsTotal counts all.
 	NamespaceProblems      []string `json:"namespaceProblems,omitempty"`
 	NamespaceProblemsTotal int      `json:"namespaceProblemsTotal,omitempty"`
-	// Ingress is set where Ingresses are converted.
+	// Ingress is set if Ingresses are converted.
 	Ingress *IngressDetail `json:"ingress,omitempty"`
 }
 
-// IngressDetail is what becomes of the Ingresses of a cluster.
+// IngressDetail is the state of the conversion of a cluster's Ingresses.
 type IngressDetail struct {
-	// Ingresses counts all whose content is known, Converted those that Gateways and VirtualServices are
-	// made of. Refused counts those whose newest content can not be used: what is known of them stays.
+	// Ingresses counts the Ingresses that could be decoded. Converted counts those from which outputs are
+	// made. Refused counts those whose newest content can not be used; their last good content is converted.
 	Ingresses int `json:"ingresses"`
 	Converted int `json:"converted"`
 	Refused   int `json:"refused,omitempty"`
-	// Problems names parts that are left out or that no request reaches, at most twenty;
+	// Problems names parts of Ingresses that are left out, or that no request reaches, at most twenty.
 	// ProblemsTotal counts all.
 	Problems      []string `json:"problems,omitempty"`
 	ProblemsTotal int      `json:"problemsTotal,omitempty"`
 }
 
-// notes returns the lines about an API server that operators should read.
+// notes returns lines for operators about an API server.
 func (d *Detail) notes() (lines []string) {
 	if d.Namespaces > 0 {
 		lines = append(lines, fmt.Sprintf("%d of %s selected", d.Selected, count(d.Namespaces, "namespace")))
@@ -71,7 +71,7 @@ func count(n int, thing string) string {
 	return fmt.Sprint(n, " ", thing)
 }
 
-// metrics returns those that only API servers have.
+// metrics returns the metrics that only API servers have.
 func metrics() []upstreams.Metric {
 	metric := func(desc *prometheus.Desc, values func(d *Detail, emit func(float64, ...string))) upstreams.Metric {
 		return upstreams.Metric{Desc: desc, Type: prometheus.GaugeValue, Values: func(st *upstreams.Status, emit func(float64, ...string)) {

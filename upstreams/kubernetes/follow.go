@@ -14,7 +14,8 @@ import (
 	"meshrelay/upstreams/kubernetes/ledger"
 )
 
-// hurries is the number of early discoveries after a definition has changed: discovery lags behind.
+// hurries is the number of early discoveries after a definition has changed. One is not enough, because the
+// server's discovery is updated later than the definitions.
 const hurries = 4
 
 var definitionKind = mirror.Kind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
@@ -30,13 +31,13 @@ var (
 	}
 )
 
-// needed reports whether clients wait for a kind even while the relay may not read it.
+// needed reports whether clients wait for a kind even if the relay is not allowed to read it.
 func (s *Source) needed(k mirror.Kind) bool {
 	_, input := ingressInputs[k]
 	return s.named[k] || input || k == ledger.Namespaces || k == meshKind
 }
 
-// definitionsChanged requests a discovery soon, and a few more.
+// definitionsChanged requests an early discovery, and a few more after it.
 func (s *Source) definitionsChanged() {
 	s.hurry.Store(hurries)
 	s.discoverSoon()
@@ -57,7 +58,7 @@ func (s *Source) nextDiscovery() time.Duration {
 	return s.pace.discover
 }
 
-// errNamespaces is the error of a discovery before the namespaces are known.
+// errNamespaces is the error of a discovery while the namespaces are not listed.
 var errNamespaces = errors.New("the namespaces have not been listed yet")
 
 // discover fetches the kinds that the server serves, and follows them.
@@ -74,7 +75,7 @@ func (s *Source) discover(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if errors.Is(err, apiserver.ErrNoCredentials) {
-		return err // reading the credentials has reported why
+		return err // readCredentials has reported the error
 	}
 	s.trouble(troubleDiscovery, err)
 	if err != nil {
@@ -98,7 +99,7 @@ func (s *Source) discover(ctx context.Context) error {
 	return nil
 }
 
-// follow begins to follow new kinds of an answer, and drops kinds that are gone.
+// follow starts to follow new kinds of an answer, and drops kinds that are gone.
 func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	var fresh []*collection
 	first := s.discovered()
@@ -131,7 +132,7 @@ func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 	s.launch(ctx, fresh) // after the ledger knows all entries
 }
 
-// begin replaces the collections of a kind by new ones, which launch starts.
+// begin replaces the collections of a kind by new ones. launch starts these.
 func (s *Source) begin(of discovery.Resource) []*collection {
 	all := s.newCollections(of)
 	s.replace(of.Kind, all)
@@ -148,8 +149,8 @@ func (s *Source) replace(kind mirror.Kind, all []*collection) {
 	s.show(kind, all)
 }
 
-// missing notes that an answer lacks a kind. The objects of the kind are gone when enough answers do, while the
-// watches of the kind have ended: a definition that is deleted ends them.
+// missing handles an answer that lacks a kind. The objects of the kind are deleted when enough answers lack
+// it, and its watches have ended: deleting a definition ends them.
 func (s *Source) missing(ctx context.Context, k mirror.Kind, now []*collection) {
 	follows := false
 	for _, c := range now {
@@ -170,7 +171,7 @@ func (s *Source) missing(ctx context.Context, k mirror.Kind, now []*collection) 
 	}
 }
 
-// ready reports whether the server is ready. A server that does not tell counts as ready.
+// ready reports whether the server is ready. It also returns true if the server forbids or lacks /readyz.
 func (s *Source) ready(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, apiserver.ReadTimeout)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// The kinds that Gateways and VirtualServices are made of, and what is made.
+// The kinds of the inputs and outputs of the conversion.
 var (
 	ingressKind      = mirror.Kind{Group: "networking.k8s.io", Kind: "Ingress"}
 	ingressClassKind = mirror.Kind{Group: "networking.k8s.io", Kind: "IngressClass"}
@@ -28,21 +28,21 @@ var (
 	gatewayKind        = mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}
 	virtualServiceKind = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
 
-	// ingressOutputs come in this order, as their scopes do.
+	// ingressOutputs are the kinds of outputs, in the order of their scopes.
 	ingressOutputs = []mirror.Kind{gatewayKind, virtualServiceKind}
 )
 
-// ingresses makes Gateways and VirtualServices of the Ingresses of a cluster. The ledger guards it.
+// ingresses converts the Ingresses of a cluster to Gateways and VirtualServices. The ledger's lock guards it.
 type ingresses struct {
 	upstream  string
 	feed      upstreams.Feed
 	state     *ingress.State
 	inputs    map[mirror.Kind]map[string]input // by full name
 	has       map[mirror.Kind]bool             // kinds of inputs that have synced
-	unsettled bool                             // the options come from the MeshConfig, which was not read yet
-	relisted  bool                             // an input was listed anew since all outputs were returned
+	unsettled bool                             // the MeshConfig with the options was not read yet
+	relisted  bool                             // an input was listed again since complete was called
 
-	// used is the sum of the sizes of inputs, most bounds it, 0 for no bound.
+	// used is the sum of the sizes of the inputs. most is its limit, 0 for none.
 	used, most int
 
 	named    []string // result of problems
@@ -50,13 +50,13 @@ type ingresses struct {
 	reviewed bool // named and count are up to date
 }
 
-// input is what is noted of an input.
+// input describes an object that is an input.
 type input struct {
-	size int   // of the content that was decoded, in bytes; 0 before that
+	size int   // bytes of the content that was decoded; 0 before that
 	err  error // why the newest content can not be used
 }
 
-// newIngresses returns the conversion of an upstream. feed is told of panics.
+// newIngresses returns the conversion for an upstream. It reports panics to feed.
 func newIngresses(upstream string, o ingress.Options, feed upstreams.Feed) *ingresses {
 	g := &ingresses{
 		upstream: upstream, feed: feed, state: ingress.New(o),
@@ -86,7 +86,7 @@ func (g *ingresses) Synced(kind mirror.Kind) {
 // ready reports whether all inputs have synced.
 func (g *ingresses) ready() bool { return !g.unsettled && len(g.has) == len(ingressInputs) }
 
-// settle sets the options of the MeshConfig.
+// settle sets the options that were read from the MeshConfig.
 func (g *ingresses) settle(o ingress.Options) {
 	g.unsettled, g.reviewed = false, false
 	g.state.SetOptions(o)
@@ -94,7 +94,7 @@ func (g *ingresses) settle(o ingress.Options) {
 
 func nameOf(o *object.Object) ingress.Name { return ingress.Name{Namespace: o.Namespace, Name: o.Name} }
 
-// Set implements ledger.Deriver. It keeps the last good content of a wrong input.
+// Set implements ledger.Deriver. If the new content of an input is wrong, its last good content stays.
 func (g *ingresses) Set(kind mirror.Kind, o *object.Object) error {
 	g.reviewed = false
 	name, size, err := o.FullName(), o.Size()+object.Overhead, o.Err
@@ -113,7 +113,7 @@ func (g *ingresses) Set(kind mirror.Kind, o *object.Object) error {
 	return err
 }
 
-// forget drops the note of an input that is gone.
+// forget drops the input of a deleted object.
 func (g *ingresses) forget(kind mirror.Kind, name string) {
 	g.reviewed = false
 	g.used -= g.inputs[kind][name].size
@@ -188,11 +188,11 @@ func (g *ingresses) Leave(namespaces []string) {
 	}
 }
 
-// owes reports whether all outputs have to be told again.
+// owes reports whether the intake must get all outputs again.
 func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 
-// lacks reports whether some input was never decoded. Its outputs of before the start, by another build or under
-// other limits, are not gone.
+// lacks reports whether some input was never decoded. Outputs of that input may exist from before the start,
+// made by another build or with other limits. These outputs are not gone.
 func (g *ingresses) lacks() bool {
 	for _, inputs := range g.inputs {
 		for _, in := range inputs {
@@ -204,7 +204,7 @@ func (g *ingresses) lacks() bool {
 	return false
 }
 
-// complete returns all outputs as updates of their scopes. The updates are complete unless an input is lacking.
+// complete returns all outputs. Its updates are complete unless lacks returns true.
 func (g *ingresses) complete() []intake.Update {
 	gone := map[mirror.Kind][]string{}
 	lacks := g.lacks()
@@ -295,7 +295,7 @@ func resourceOf(upstream string, out *ingress.Output) (r *mirror.Resource, lacks
 	return r, false, err
 }
 
-// problems returns the first problems of the conversion, and how many there are. Nobody may change them.
+// problems returns the first problems of the conversion, and the number of all. Nobody may change the list.
 func (g *ingresses) problems() (named []string, all int) {
 	if g.reviewed {
 		return g.named, g.count

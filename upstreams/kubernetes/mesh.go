@@ -19,13 +19,13 @@ import (
 // modeMesh is the mode of ingress that takes the options of the conversion from the MeshConfig of the cluster.
 const modeMesh = "mesh"
 
-// meshKind is the kind of the object that has the MeshConfig. It is read from time to time.
+// meshKind is the kind of the object that has the MeshConfig. It is polled, not watched.
 var (
 	meshKind     = mirror.Kind{Kind: "ConfigMap"}
 	meshResource = discovery.Resource{Kind: meshKind, Version: "v1", Plural: "configmaps", Namespaced: true}
 )
 
-// meshOf returns where the MeshConfig of a section is: that of the config, or that of the revision.
+// meshOf returns the place of the MeshConfig: the one in the section, or the usual one for the revision.
 func (i Ingress) meshOf(revision string) (namespace, name string) {
 	usual := "istio"
 	if revision != "" && revision != "default" {
@@ -44,8 +44,7 @@ func (s *Source) beginMesh() {
 	}
 }
 
-// readMesh reads the options of the conversion from the MeshConfig. While it can not be read, the last options
-// apply.
+// readMesh reads the options of the conversion from the MeshConfig. After an error, the last options stay.
 func (s *Source) readMesh(ctx context.Context, conn *apiserver.Conn) {
 	all := s.following(meshKind)
 	if len(all) == 0 {
@@ -94,7 +93,8 @@ var meshModes = map[string]ingress.Mode{
 	"1": ingress.ModeOff, "2": ingress.ModeDefault, "3": ingress.ModeStrict,
 }
 
-// withMesh returns options with those of a MeshConfig, and the defaults of an istiod for what it lacks.
+// withMesh returns options with the values of a MeshConfig. For values that it lacks, it uses the defaults of
+// an istiod.
 func withMesh(o ingress.Options, text string) (ingress.Options, error) {
 	mesh := struct {
 		Mode     any    `yaml:"ingressControllerMode"`

@@ -58,7 +58,7 @@ func (s *Source) probe(ctx context.Context, now time.Time) []doctor.Finding {
 	return append(found, s.permissions(ctx, c, all)...)
 }
 
-// contacted requests the version of the server and compares its clock. Any answer but 401 will do.
+// contacted requests the version of the server, and compares its clock. Any answer except 401 is good.
 func (s *Source) contacted(ctx context.Context, c *apiserver.Conn, now time.Time) (found []doctor.Finding, err error) {
 	resp, err := c.Get(ctx, "/version", nil, apiserver.AcceptJSON)
 	if err == nil {
@@ -73,7 +73,7 @@ func (s *Source) contacted(ctx context.Context, c *apiserver.Conn, now time.Time
 	return append(found, doctor.Good("kubernetes", c.Server(), "the API server answers, and accepts the credentials")), nil
 }
 
-// permissions checks that each kind can be listed and watched, with requests for one object each.
+// permissions checks the right to list and watch each kind, with requests for one object.
 func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discovery.Answer) (found []doctor.Finding) {
 	namespaces := s.section.Namespaces
 	if len(namespaces) == 0 {
@@ -137,7 +137,7 @@ func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discov
 	return found
 }
 
-// followed returns what the source lists and watches on a server that serves all this.
+// followed returns the resources that the source lists and watches on a server that serves them all.
 func (s *Source) followed(on *discovery.Answer) (all []discovery.Resource) {
 	for _, kind := range s.kinds {
 		if best, is := on.Best(kind); is && s.wants(kind) {
@@ -153,7 +153,7 @@ func (s *Source) followed(on *discovery.Answer) (all []discovery.Resource) {
 	return all
 }
 
-// mayFollow lists one object of a collection, and begins a watch that ends at once.
+// mayFollow lists one object of a kind, and starts a watch that ends at once.
 func mayFollow(ctx context.Context, c *apiserver.Conn, path string) error {
 	for _, query := range []url.Values{{"limit": {"1"}}, {"watch": {"true"}, "timeoutSeconds": {"1"}}} {
 		resp, err := c.Get(ctx, path, query, apiserver.AcceptMetadataList)
@@ -165,7 +165,7 @@ func mayFollow(ctx context.Context, c *apiserver.Conn, path string) error {
 	return nil
 }
 
-// some returns the first of some texts, and how many more there are.
+// some returns the first few texts, and the number of the rest.
 func some(all []string) string {
 	slices.Sort(all)
 	names := strings.Join(all[:min(len(all), maxDenied)], ", ")

@@ -16,7 +16,7 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// workloadEntry is the kind whose status counts.
+// workloadEntry is the only kind whose status has an effect.
 var workloadEntry = mirror.Kind{Group: "networking.istio.io", Kind: "WorkloadEntry"}
 
 // healthChecks is the annotation of a WorkloadEntry whose proxy reports its health.
@@ -28,15 +28,15 @@ type converter struct {
 	upstream           string
 	unknownFields      string // drop or refuse
 	unhealthyWorkloads string // drop or keep
-	// holds reports whether the intake holds an object with that content.
+	// holds reports whether the intake holds this content of an object.
 	holds func(name string, digest xxh3.Uint128, size int) bool
-	// unknown is told of objects with fields that this build does not know.
+	// unknown is called for objects with fields that this build does not know.
 	unknown func(o *object.Object, fields []string)
 	fault   func(*object.Object) // of tests: it panics
 }
 
-// convert sets Made of an object and clears its content. It makes no resource where the intake holds that content
-// already.
+// convert sets Made of an object, and clears its content. It makes no resource if the intake already holds
+// the content.
 func (c *converter) convert(o *object.Object) {
 	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
 	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {
@@ -66,7 +66,7 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 			m.Err = &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
 			return
 		}
-		// An istiod that sees the annotation, and no status, takes the entry for unhealthy.
+		// An istiod that sees the annotation and no status takes the workload for unhealthy.
 		annotations = maps.Clone(annotations)
 		delete(annotations, healthChecks)
 	}
@@ -80,19 +80,19 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream, c.unknownFields == "refuse")
 }
 
-// reportsHealth reports whether an istiod that reads a WorkloadEntry itself would give it traffic only
-// when its status has it as healthy.
+// reportsHealth reports whether a WorkloadEntry has health checks: an istiod that reads it itself gives it
+// traffic only while its status says healthy.
 func reportsHealth(o *object.Object) bool {
 	checked, err := strconv.ParseBool(o.Annotations[healthChecks])
 	return err == nil && checked
 }
 
-// decoderVersion is part of each digest. Another version of this code, or of the messages that it knows,
-// decodes anew what is on disk.
+// decoderVersion is part of each digest. It depends on this code and on the known messages. When it changes,
+// the resources on disk are decoded again.
 var decoderVersion = "2 " + buildinfo.Module("istio.io/api")
 
-// digest returns a hash of all content of an object that has an effect on its resource. The resource version is
-// no part of it, as each write of a status changes that.
+// digest returns a hash of everything in an object that changes its resource. It leaves out the resource
+// version, which changes with each write of a status.
 func (c *converter) digest(o *object.Object) xxh3.Uint128 {
 	h := xxh3.New()
 	write := func(s string) {

@@ -1,10 +1,9 @@
-// Package kubernetes is the source that reads Istio and Gateway API objects from the API server of a
-// cluster.
+// Package kubernetes is the source that reads Istio and Gateway API objects from the API server of a cluster.
 //
-// It owns the config section, which kinds are followed, what becomes a resource, and the status. A collection
-// connects the reflector of a kind with the ledger, which tells the intake.
+// It owns the config section, the choice of kinds, the conversion of objects to resources, and the status. A
+// collection connects the reflector of a kind with the ledger, which feeds the intake.
 //
-// The package must not know what is served of the objects, nor which other upstreams there are.
+// The package must not know what is served of the objects, or which other upstreams exist.
 package kubernetes
 
 import (
@@ -29,20 +28,20 @@ import (
 	"meshrelay/upstreams/kubernetes/ledger"
 )
 
-// pace has the intervals of what a source does by itself.
+// pace has the intervals and time limits of a source.
 type pace struct {
-	// look is how often the source checks whether all collections follow.
+	// look is the time between two checks of the watches.
 	look time.Duration
-	// discover is the time between two discoveries, and soon the time until one that has a reason.
+	// discover is the time between two discoveries. soon is the time until a requested one.
 	discover, soon   time.Duration
 	reread           time.Duration // of the credentials
-	gone             time.Duration // that answers have to lack a kind, or to have a better version
-	verified         time.Duration // that the identity of the cluster counts as known
+	gone             time.Duration // during which answers must lack a kind, or must have a better version of it
+	verified         time.Duration // how long a verification of the cluster is valid
 	retry, retryMost time.Duration // bound the pauses after a list or a watch that has failed
-	// asks is the least time between two requests of a collection, except for the first few.
+	// asks is the shortest time between two requests of a collection, except for the first few.
 	asks time.Duration
-	// grace is how long a kind may be without a stream before the upstream is out of contact: a
-	// server ends each watch after some minutes.
+	// grace is how long the watch of a kind may be broken before the upstream is out of contact. A server
+	// ends each watch after some minutes, so short breaks are usual.
 	grace time.Duration
 	// forgive is how long lists are requested in pages after streaming lists were cut off.
 	forgive time.Duration
@@ -63,7 +62,7 @@ func Kind() upstreams.Kind {
 		},
 		Check: func(u config.Upstream) error {
 			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
-				return nil // a config may be checked elsewhere, and found clusters keep nobody up
+				return nil // the config may be checked on another host, and a found cluster must not fail a reload
 			}
 			return sectionOf(u).credentials().Check()
 		},
@@ -83,15 +82,15 @@ type Source struct {
 	complaints *loglimit.Limit
 	client     *apiserver.Client
 	tracker    *discovery.Tracker
-	converting converter     // without what is of one kind
-	soon       chan struct{} // has an element when it is time to discover
+	converting converter     // a converter for all kinds
+	soon       chan struct{} // has an element when a discovery is requested
 
 	selection      *ledger.Selection // of namespaces, nil for all
 	ingressOptions *ingress.Options  // nil: Ingresses are not converted
-	// The ConfigMap that has the MeshConfig.
+	// The ConfigMap with the MeshConfig.
 	meshNamespace, meshName string
 
-	// Only Run, and what it starts, use these.
+	// Only Run and the goroutines that it starts use these.
 	feed      upstreams.Feed
 	ledger    *ledger.Ledger
 	cluster   *apiserver.Cluster
@@ -99,14 +98,14 @@ type Source struct {
 	running   sync.WaitGroup
 	hurry     atomic.Int32 // discoveries that follow soon
 
-	runs atomic.Bool // the fields above are set: Describe and Limit may use them
+	runs atomic.Bool // the fields above are set, so Describe and Limit may use them
 
-	mu     sync.Mutex // guards all below, and the states of collections; it is the innermost lock
+	mu     sync.Mutex // guards all below, and the states of collections; no other lock is taken while it is held
 	st     status
 	limits config.Limits
 }
 
-// New returns a source that has sent no request and read no credentials yet.
+// New returns a source. It has not sent a request or read credentials yet.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
@@ -138,7 +137,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	return s
 }
 
-// wants reports whether import.kinds may let a kind in.
+// wants reports whether import.kinds allows a kind.
 func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named[k] }
 
 // Run implements upstreams.Source.
@@ -204,7 +203,7 @@ func (s *Source) prepare(feed upstreams.Feed) {
 	s.limitIngresses(s.maxBytes()) // later Limit does
 }
 
-// judged takes the result of a verification.
+// judged handles the result of a verification.
 func (s *Source) judged(uid string, err error) {
 	s.trouble(troubleCluster, err)
 	if err == nil {
@@ -214,7 +213,7 @@ func (s *Source) judged(uid string, err error) {
 	}
 }
 
-// rereadCredentials reads the credentials again from time to time, until ctx ends.
+// rereadCredentials calls readCredentials regularly until ctx ends.
 func (s *Source) rereadCredentials(ctx context.Context) {
 	ticks := time.NewTicker(s.pace.reread)
 	defer ticks.Stop()
@@ -248,7 +247,7 @@ func (s *Source) Limit(now config.Limits) {
 	s.limits = now
 	var cramped []*ledger.Entry
 	for _, c := range s.sorted() {
-		if c.entry != nil && (c.entry.Cramped.Load() || c.shown == Failing) { // too large a list fails as a whole
+		if c.entry != nil && (c.entry.Cramped.Load() || c.shown == Failing) { // a too large list fails as a whole
 			cramped = append(cramped, c.entry)
 		}
 	}
@@ -261,20 +260,20 @@ func (s *Source) Limit(now config.Limits) {
 	}
 }
 
-// relaxed reports whether one of the limits is larger than before.
+// relaxed reports whether any limit has grown.
 func relaxed(before, now config.Limits) bool {
 	more := func(before, now int) bool { return before > 0 && (now == 0 || now > before) }
 	return more(before.MaxBytes, now.MaxBytes) || more(before.MaxResources, now.MaxResources) || more(before.MaxResourceBytes, now.MaxResourceBytes)
 }
 
-// maxBytes returns how much the objects of a list may have in bytes, 0 for any.
+// maxBytes returns the limit for the objects of a list, in bytes; 0 means no limit.
 func (s *Source) maxBytes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.limits.MaxBytes
 }
 
-// limitIngresses bounds the inputs of the conversion, in bytes; 0 is no bound.
+// limitIngresses sets the limit for the inputs of the conversion, in bytes; 0 means no limit.
 func (s *Source) limitIngresses(most int) {
 	if s.runs.Load() && s.ingresses != nil {
 		s.ledger.Do(func() { s.ingresses.most = most })

@@ -21,7 +21,7 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// TargetState is how a kind is followed.
+// TargetState is the state of a followed kind.
 type TargetState string
 
 // The states of a kind.
@@ -31,11 +31,11 @@ const (
 	Failing   TargetState = "failing"
 	Denied    TargetState = "denied"
 	Unserved  TargetState = "unserved"
-	// Polled: the kind can not be watched, and is read from time to time instead.
+	// Polled: the kind can not be watched, so it is read regularly.
 	Polled TargetState = "polled"
 )
 
-// The things of a source that can fail. The first failure is shown.
+// The parts of a source that can fail. The status shows the first failure.
 const (
 	troubleCredentials = iota
 	troubleCluster
@@ -43,7 +43,7 @@ const (
 	troubles
 )
 
-// status is the state that a source shows.
+// status is the state of a source for Describe.
 type status struct {
 	collections map[mirror.Kind][]*collection
 	trouble     [troubles]error
@@ -54,9 +54,9 @@ type status struct {
 	since       time.Time
 	cluster     string // UID, empty while unknown
 	version     string // of the server
-	// unknown are the kinds of which an object had fields that this build does not know.
+	// unknown are the kinds of objects with fields that this build does not know.
 	unknown map[mirror.Kind]bool
-	// unusable are kinds that are served in versions only that this build does not know.
+	// unusable are the kinds that are served only in versions that this build does not know.
 	unusable []upstreams.FollowedKind
 }
 
@@ -67,7 +67,7 @@ func newStatus() status {
 	}
 }
 
-// trouble sets the error of a thing, nil for none.
+// trouble sets the error of a part, nil for none.
 func (s *Source) trouble(with int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Source) trouble(with int, err error) {
 func (s *Source) enter(c *collection, now TargetState, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A denied kind is listed and watched in turns, and the errors of the two differ.
+	// A denied kind is listed and watched in turns, and the two errors differ.
 	before, same := c.shown, fmt.Sprint(c.err) == fmt.Sprint(err) || apierrors.IsForbidden(err) && apierrors.IsForbidden(c.err)
 	if before == now && same {
 		return
@@ -125,7 +125,7 @@ func (s *Source) show(kind mirror.Kind, all []*collection) {
 	s.st.collections[kind] = all
 }
 
-// discovered notes that discovery has succeeded, and reports whether it was the first time.
+// discovered notes a successful discovery, and reports whether it was the first.
 func (s *Source) discovered() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
 // maxVersion bounds the version of a server, in bytes.
 const maxVersion = 64
 
-// contact sets whether all collections follow, and whether they ever did.
+// contact sets whether all watches work, and whether they ever did.
 func (s *Source) contact(is, ever bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *Source) contact(is, ever bool) {
 	}
 }
 
-// outage sets that the server is out of contact, and returns why.
+// outage notes that the server is out of contact, and returns the reason.
 func (s *Source) outage() intake.Closed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *Source) outage() intake.Closed {
 	return intake.Closed{Reason: reason, Denied: state == upstreams.StateDenied, Failed: state == upstreams.StateFailed}
 }
 
-// unknown notes fields of an object that this build does not know.
+// unknown notes that an object has fields that this build does not know.
 func (s *Source) unknown(kind mirror.Kind, o *object.Object, fields []string) {
 	s.mu.Lock()
 	s.st.unknown[kind] = true
@@ -176,7 +176,7 @@ func (s *Source) unknown(kind mirror.Kind, o *object.Object, fields []string) {
 	s.complaints.Warn(s.log, "fields left out, this build does not know them", "resource", kind.String()+" "+o.FullName(), "fields", strings.Join(fields[:min(len(fields), 5)], " "))
 }
 
-// unusable notes the kinds of an answer that are served in versions only that this build does not know.
+// unusable notes the kinds in an answer that are served only in versions that this build does not know.
 func (s *Source) unusable(a *discovery.Answer) {
 	var all []upstreams.FollowedKind
 	for _, k := range s.kinds {
@@ -192,7 +192,7 @@ func (s *Source) unusable(a *discovery.Answer) {
 	s.st.unusable = all
 }
 
-// present returns the state of the source and the reason. The caller holds mu.
+// present returns the state of the source, and the reason. The caller holds mu.
 func (s *Source) present() (upstreams.State, string) {
 	for i, err := range s.st.trouble {
 		switch {
@@ -236,7 +236,7 @@ func (s *Source) present() (upstreams.State, string) {
 	return upstreams.StateConnecting, reason
 }
 
-// cureOf returns what an operator can do about a kind that the relay may not read.
+// cureOf returns the cure for a kind that the relay is not allowed to read.
 func cureOf(kind mirror.Kind) string {
 	_, input := ingressInputs[kind]
 	switch {

@@ -1,6 +1,6 @@
 // Package discovery finds out which kinds an API server serves, and in which versions.
 //
-// The package must not know what is read of these kinds.
+// The package must not know which objects of these kinds are read.
 package discovery
 
 import (
@@ -25,8 +25,8 @@ var errTooOld = errors.New("the API server is older than Kubernetes 1.27, which 
 const acceptDiscovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," +
 	"application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
 
-// definitions is the group of the resource definitions. An answer without it is not complete: nothing is gone
-// then.
+// definitions is the group of the resource definitions. Every complete answer has it. If an answer lacks it,
+// no kind counts as gone.
 const definitions = "apiextensions.k8s.io"
 
 // Resource is a kind as a server serves it.
@@ -34,11 +34,11 @@ type Resource struct {
 	Kind            mirror.Kind
 	Version, Plural string
 	Namespaced      bool
-	// Selected: the label selector of the upstream applies.
+	// Selected is set if the label selector of the upstream applies to the kind.
 	Selected bool
 }
 
-// Path returns the path of the collection in one namespace, or in all.
+// Path returns the path of the kind's objects in one namespace, or in all.
 func (r Resource) Path(namespace string) string {
 	p := "/apis/" + r.Kind.Group + "/" + r.Version
 	if r.Kind.Group == "" {
@@ -50,22 +50,22 @@ func (r Resource) Path(namespace string) string {
 	return p + "/" + r.Plural
 }
 
-// Answer has the served versions of the kinds that were asked for.
+// Answer has the served versions of the requested kinds.
 type Answer struct {
 	Kinds map[mirror.Kind][]Resource // in the order of the server
-	// unsure has the groups whose contents in the answer may be old, and none where it is
-	// complete is false.
+	// unsure has the groups whose versions may be out of date.
 	unsure map[string]bool
-	// complete: what the answer does not have is not served, but for unsure groups.
+	// complete is set if the server does not serve a kind that the answer lacks. It does not apply to groups
+	// in unsure.
 	complete bool
 }
 
-// Lacks reports whether the answer says for sure that a kind is not served.
+// Lacks reports whether the server certainly does not serve a kind.
 func (a *Answer) Lacks(kind mirror.Kind) bool {
 	return a.complete && !a.unsure[kind.Group] && len(a.Kinds[kind]) == 0
 }
 
-// Best returns the served version of a kind that this build prefers.
+// Best returns the version of a kind that this build prefers among those served.
 func (a *Answer) Best(kind mirror.Kind) (Resource, bool) {
 	all := a.Kinds[kind]
 	if info, ok := mirror.LookupKind(kind); ok {
@@ -83,13 +83,13 @@ func (a *Answer) Best(kind mirror.Kind) (Resource, bool) {
 	if len(all) == 0 {
 		return Resource{}, false
 	}
-	return all[0], true // the server has the preferred version first
+	return all[0], true // the server puts its preferred version first
 }
 
 // Has reports whether a version is still served.
 func (a *Answer) Has(r Resource) bool { return slices.Contains(a.Kinds[r.Kind], r) }
 
-// These are parts of the types of the same names in k8s.io/api/apidiscovery/v2.
+// These are parts of the types with the same names in k8s.io/api/apidiscovery/v2.
 type (
 	groupDiscovery struct {
 		Metadata struct {
@@ -112,7 +112,7 @@ type (
 	}
 )
 
-// Fetch reads from a server which of some kinds it serves.
+// Fetch requests the served versions of some kinds from a server.
 func Fetch(ctx context.Context, c *apiserver.Conn, wanted []mirror.Kind) (*Answer, error) {
 	var list struct {
 		Items  []groupDiscovery  `json:"items"`
@@ -142,34 +142,36 @@ func Fetch(ctx context.Context, c *apiserver.Conn, wanted []mirror.Kind) (*Answe
 func (a *Answer) add(group, version, kind, plural string, namespaced bool, verbs []string, wanted []mirror.Kind) {
 	k := mirror.Kind{Group: group, Kind: kind}
 	if strings.Contains(plural, "/") || !slices.Contains(wanted, k) || !slices.Contains(verbs, "list") || !slices.Contains(verbs, "watch") {
-		return // a subresource, or nothing that can be mirrored
+		return // a subresource, or a kind that can not be listed and watched
 	}
 	a.Kinds[k] = append(a.Kinds[k], Resource{Kind: k, Version: version, Plural: plural, Namespaced: namespaced, Selected: true})
 }
 
-// enough is how many answers in a row have to lack a kind, or to have a better version of it.
+// enough is the number of consecutive answers that must lack a kind, or must have a better version of it,
+// before the source acts on it.
 const enough = 3
 
-// Tracker counts the answers that agree: the servers of one cluster may be of several versions for a while, and
-// a server that starts may not know its own definitions yet. It is used by one goroutine.
+// Tracker counts consecutive answers that agree. One answer is not enough: the servers of a cluster may have
+// different versions for a while, and a server that starts may not know its definitions yet. One goroutine
+// uses it.
 type Tracker struct {
 	long            time.Duration // that answers have to agree
 	missing, better map[mirror.Kind]*streak
 }
 
-// streak counts answers in a row.
+// streak counts consecutive answers.
 type streak struct {
 	since   time.Time
 	answers int
 	gone    bool // the kind was dropped
 }
 
-// NewTracker returns a Tracker for answers that agree for so long.
+// NewTracker returns a Tracker. The answers must agree for the time long.
 func NewTracker(long time.Duration) *Tracker {
 	return &Tracker{long: long, missing: map[mirror.Kind]*streak{}, better: map[mirror.Kind]*streak{}}
 }
 
-// count counts one more answer, and reports whether there are enough.
+// count counts an answer, and reports whether enough answers agree.
 func (t *Tracker) count(in map[mirror.Kind]*streak, k mirror.Kind, now time.Time) (s *streak, is bool) {
 	if s = in[k]; s == nil {
 		s = &streak{since: now}
@@ -182,7 +184,7 @@ func (t *Tracker) count(in map[mirror.Kind]*streak, k mirror.Kind, now time.Time
 // Serves notes that an answer has a kind.
 func (t *Tracker) Serves(k mirror.Kind) { delete(t.missing, k) }
 
-// Misses notes that an answer lacks a kind. It reports whether enough answers have, and the kind was not
+// Misses notes that an answer lacks a kind. It reports whether enough answers lack it, unless the kind was
 // dropped before.
 func (t *Tracker) Misses(k mirror.Kind, now time.Time) bool {
 	s, is := t.count(t.missing, k, now)
@@ -192,8 +194,8 @@ func (t *Tracker) Misses(k mirror.Kind, now time.Time) bool {
 // Drop notes that a missing kind was dropped.
 func (t *Tracker) Drop(k mirror.Kind) { t.missing[k].gone = true }
 
-// Improves notes the best version of an answer. It reports whether that is another than the followed one, in
-// enough answers.
+// Improves compares the best version in an answer with the followed one. It reports whether enough answers
+// have a better one.
 func (t *Tracker) Improves(best, followed Resource, now time.Time) bool {
 	if best == followed {
 		delete(t.better, best.Kind)

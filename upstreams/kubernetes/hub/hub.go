@@ -1,6 +1,6 @@
-// Package hub reads the objects of an API server that tell of clusters: Secrets and ClusterProfiles.
+// Package hub reads the objects of an API server that list clusters: Secrets and ClusterProfiles.
 //
-// The package must not know what a kubeconfig is for, nor what becomes of a cluster.
+// The package must not know how a kubeconfig is used, or which clusters are followed.
 package hub
 
 import (
@@ -26,14 +26,14 @@ const (
 	maxBytes   = 64 << 20 // of all objects
 )
 
-// Collection names some objects of a hub.
+// Collection selects objects of a hub.
 type Collection struct {
-	// Paths are those of the collection in each version of its API, the preferred one first.
+	// Paths are the paths of the objects in each version of their API, the preferred one first.
 	Paths    []string
 	Selector string // of labels
 }
 
-// Hub lists collections of one API server. Its methods may be called by one goroutine at a time.
+// Hub lists objects of one API server. One goroutine at a time may call its methods.
 type Hub struct {
 	creds  *apiserver.Credentials
 	client *apiserver.Client
@@ -58,8 +58,7 @@ func New(creds *apiserver.Credentials, purpose string, pace Pace) *Hub {
 // Close ends the connections.
 func (h *Hub) Close() { h.client.Close() }
 
-// Follow calls f with all objects of a collection, or with why they can not be read, after each list until ctx
-// ends.
+// Follow calls f with all objects of a collection, or with an error, after each list, until ctx ends.
 func (h *Hub) Follow(ctx context.Context, of Collection, f func([]*object.Object, error)) {
 	retry := h.pace.Retry
 	for ctx.Err() == nil {
@@ -94,7 +93,7 @@ func (h *Hub) List(ctx context.Context, of Collection) (objects []*object.Object
 	return objects, err
 }
 
-// pages returns all objects of a path.
+// pages returns all objects at a path, page by page.
 func (h *Hub) pages(ctx context.Context, path, selector string) (all []*object.Object, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*apiserver.ReadTimeout)
 	defer cancel()
@@ -135,7 +134,7 @@ func (h *Hub) page(ctx context.Context, path string, query url.Values, admit fun
 	return d.List()
 }
 
-// Probe returns all objects of a collection, and findings about the credentials, the server, and the right to
+// Probe returns all objects of a collection, and findings about the credentials, the server and the right to
 // list. ok reports whether the objects can be listed.
 func (h *Hub) Probe(ctx context.Context, of Collection) (objects []*object.Object, found []doctor.Finding, ok bool) {
 	if err := h.client.Refresh(ctx); err != nil {
@@ -159,7 +158,7 @@ func (h *Hub) Probe(ctx context.Context, of Collection) (objects []*object.Objec
 	return nil, found, false
 }
 
-// name returns how the objects are called, for example "secrets in istio-system".
+// name returns a description of the objects, for example "secrets in istio-system".
 func (of Collection) name() string {
 	_, path, _ := strings.Cut(of.Paths[0], "/namespaces/")
 	namespace, plural, _ := strings.Cut(path, "/")

@@ -14,17 +14,17 @@ import (
 	"meshrelay/mirror"
 )
 
-// Output is a Gateway or a VirtualService that is made of Ingresses.
+// Output is a Gateway or a VirtualService, made of Ingresses.
 type Output struct {
 	Key         mirror.Key
 	Annotations map[string]string
 	// Body is a *networking.Gateway or a *networking.VirtualService.
 	Body proto.Message
-	// Origins are the Ingresses that it is made of, in their order, one at least.
+	// Origins are the Ingresses of which it is made, at least one, in their order.
 	Origins []Name
 }
 
-// anyHost is the host of rules without one.
+// anyHost is the host of rules without a host.
 const anyHost = "*"
 
 var (
@@ -41,7 +41,7 @@ func (o *Options) gatewayName(ing Name) Name {
 	return Name{o.Namespace, ing.Name + "-" + generatedName + "-" + ing.Namespace}
 }
 
-// serviceName returns the name of the VirtualService whose first rule is a rule of an Ingress.
+// serviceName returns the name of a VirtualService. The Ingress is the one with the first rule for the host.
 func (o *Options) serviceName(ing *Ingress, rule int) Name {
 	host := ing.Spec.Rules[rule].Host
 	if host == "" && !o.Older {
@@ -75,14 +75,14 @@ func (o *Options) gateway(ing *Ingress) *Output {
 	return &Output{Key: o.gatewayName(ing.Name).key(gatewayKind), Body: g, Origins: []Name{ing.Name}}
 }
 
-// part is the share of one Ingress in a host. rules are the indexes of its rules for the host, one at
-// least.
+// part is the part of an Ingress that is about one host. rules are the indexes of its rules for the host, at
+// least one.
 type part struct {
 	*Ingress
 	rules []int
 }
 
-// virtualService returns the VirtualService of a host. There is one part at least.
+// virtualService returns the VirtualService of a host, made of at least one part.
 func (o *Options) virtualService(name Name, host string, parts []part, port portOf) *Output {
 	vs := &networking.VirtualService{Hosts: []string{host}}
 	out := &Output{Key: name.key(serviceKind), Body: vs, Annotations: map[string]string{"internal.istio.io/route-semantics": "ingress"}}
@@ -98,14 +98,14 @@ func (o *Options) virtualService(name Name, host string, parts []part, port port
 	return out
 }
 
-// secures reports whether the Gateway of the Ingress serves some of a host over HTTPS.
+// secures reports whether the Gateway of the Ingress serves a host over HTTPS, or a host that it includes.
 func (i *Ingress) secures(host string) bool {
 	return slices.ContainsFunc(i.Spec.TLS, func(t TLS) bool {
 		return t.Secret != "" && (len(t.Hosts) == 0 || slices.ContainsFunc(t.Hosts, func(h string) bool { return covers(h, host) || covers(host, h) }))
 	})
 }
 
-// covers reports whether a host, which may be "*" or begin with "*.", is or includes another one.
+// covers reports whether a host is equal to another or includes it. A host may be "*" or begin with "*.".
 func covers(host, other string) bool {
 	rest, wild := strings.CutPrefix(host, "*")
 	return host == other || wild && strings.HasSuffix(other, rest)
@@ -114,7 +114,7 @@ func covers(host, other string) bool {
 // portOf returns the number of a port of a Service.
 type portOf func(service Name, port string) (number int32, ok bool)
 
-// route is a route of a VirtualService, and the path that it is made of.
+// route is a route of a VirtualService, with the path of which it is made.
 type route struct {
 	route *networking.HTTPRoute
 	match *networking.StringMatch // nil matches everything
@@ -122,8 +122,8 @@ type route struct {
 	field string
 }
 
-// routes returns the routes of a host in the order in which they are matched. report is told of
-// paths that are left out; it may be nil.
+// routes returns the routes of a host in the order of matching. It calls report, unless nil, for each path
+// that it leaves out.
 func (o *Options) routes(parts []part, port portOf, report func(ing Name, field, reason string)) (all []route) {
 	for _, p := range parts {
 		for _, i := range p.rules {
@@ -154,7 +154,7 @@ func (o *Options) routes(parts []part, port portOf, report func(ing Name, field,
 	return all
 }
 
-// pathField names a path for reports. Without reports nobody reads it.
+// pathField returns the name of a path's field, for reports.
 func pathField(report func(Name, string, string), rule, path int) string {
 	if report == nil {
 		return ""
@@ -170,7 +170,7 @@ func routeTo(d *networking.Destination, match *networking.StringMatch) *networki
 	return r
 }
 
-// destination returns where a backend of an Ingress in a namespace is.
+// destination returns the destination for a backend of an Ingress in a namespace.
 func (o *Options) destination(namespace string, b *ServiceBackend, port portOf) (*networking.Destination, error) {
 	if b == nil {
 		return nil, errors.New("not converted: it is not a Service")
@@ -188,7 +188,7 @@ func (o *Options) destination(namespace string, b *ServiceBackend, port portOf) 
 	}, nil
 }
 
-// match returns nil for a path that matches everything.
+// match returns the match for a path, nil if it matches everything.
 func match(p Path) *networking.StringMatch {
 	exact := func(s string) *networking.StringMatch {
 		return &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: s}}
@@ -214,7 +214,7 @@ func match(p Path) *networking.StringMatch {
 	return exact(p.Path)
 }
 
-// rank returns the length of a match and whether it is exact.
+// rank returns the length of a match, and whether the match is exact.
 func rank(m *networking.StringMatch) (length int, exact bool) {
 	if e, ok := m.GetMatchType().(*networking.StringMatch_Exact); ok {
 		return len(e.Exact), true

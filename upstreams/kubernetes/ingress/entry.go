@@ -24,11 +24,11 @@ func (x index[K]) remove(key K, n Name) {
 	}
 }
 
-// entry is an Ingress of a State.
+// entry is an Ingress in a State.
 type entry struct {
 	*Ingress
 	converted bool
-	rules     []int // the indexes of the rules with http, sorted by host
+	rules     []int // indexes of the rules with paths, sorted by host
 }
 
 func newEntry(i *Ingress) *entry {
@@ -50,7 +50,7 @@ func (e *entry) host(rule int) string {
 	return anyHost
 }
 
-// hosts iterates over the hosts that the Ingress has rules for, each once.
+// hosts iterates over the hosts of the rules, each once.
 func (e *entry) hosts() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i, rule := range e.rules {
@@ -61,7 +61,7 @@ func (e *entry) hosts() iter.Seq[string] {
 	}
 }
 
-// of returns the rules of a host, in their order.
+// of returns the rules for a host, in their order.
 func (e *entry) of(host string) []int {
 	from, _ := slices.BinarySearchFunc(e.rules, host, func(rule int, host string) int { return strings.Compare(e.host(rule), host) })
 	to := from
@@ -71,7 +71,7 @@ func (e *entry) of(host string) []int {
 	return e.rules[from:to]
 }
 
-// services iterates over the Services whose ports the Ingress names, over some repeatedly.
+// services iterates over the Services in which the Ingress names a port. A Service may come more than once.
 func (e *entry) services() iter.Seq[Name] {
 	return func(yield func(Name) bool) {
 		for _, rule := range e.rules {

@@ -16,7 +16,7 @@ import (
 // Change is an output that changed.
 type Change struct {
 	Key mirror.Key
-	// Output is nil when there is no such output any more.
+	// Output is nil for a removed output.
 	Output *Output
 }
 
@@ -58,8 +58,8 @@ func (s *State) Flush() (changes []Change) {
 	return changes
 }
 
-// All returns all outputs, in the order of Flush, and Flush then returns what changes after that. It
-// returns nothing before all inputs have synced.
+// All returns all outputs, in the order of Flush. The next Flush returns the changes after that. All returns
+// nothing before all inputs have synced.
 func (s *State) All() (outputs []*Output) {
 	clear(s.outputs)
 	for _, e := range s.ingresses {
@@ -73,7 +73,7 @@ func (s *State) All() (outputs []*Output) {
 	return outputs
 }
 
-// Counts returns how many Ingresses there are, and how many of them are converted.
+// Counts returns the number of Ingresses, and of those that are converted.
 func (s *State) Counts() (all, converted int) {
 	for _, e := range s.ingresses {
 		if e.converted {
@@ -83,7 +83,7 @@ func (s *State) Counts() (all, converted int) {
 	return len(s.ingresses), converted
 }
 
-// replace notes an output, and reports whether it is another one than before.
+// replace notes the hash of an output, and reports whether it has changed.
 func (s *State) replace(key mirror.Key, out *Output) bool {
 	old, had := s.outputs[key]
 	if out == nil {
@@ -96,10 +96,10 @@ func (s *State) replace(key mirror.Key, out *Output) bool {
 	return !had || hash != old
 }
 
-// Digest returns a hash of all that counts of an output.
+// Digest returns a hash of the content of an output.
 func (o *Output) Digest() xxh3.Uint128 { return xxh3.Hash128(o.appendTo(nil)) }
 
-// appendTo appends the body and the origins. The annotations never change.
+// appendTo appends the body and the origins. The annotations are always the same.
 func (o *Output) appendTo(b []byte) []byte {
 	b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, o.Body) //nolint:errcheck // decoded JSON is UTF-8
 	for _, n := range o.Origins {
@@ -109,8 +109,8 @@ func (o *Output) appendTo(b []byte) []byte {
 	return b
 }
 
-// flushHosts makes the VirtualServices of the hosts that changed, and of those whose name the change
-// of another host changes.
+// flushHosts makes the VirtualServices of changed hosts, and of hosts whose VirtualService gets another name
+// because of them.
 func (s *State) flushHosts(now map[mirror.Key]*Output) {
 	s.changeClaims()
 	var made []*Output
@@ -131,10 +131,10 @@ func (s *State) flushHosts(now map[mirror.Key]*Output) {
 	}
 }
 
-// changeClaims brings the claims of the hosts that changed up to date. All hosts of one claim change
-// with each of them.
+// changeClaims updates the claims of the changed hosts. It marks all hosts of a changed claim as changed,
+// because their names may change.
 func (s *State) changeClaims() {
-	touched := map[Name]set[string]{} // with the hosts that have left
+	touched := map[Name]set[string]{} // the hosts that were removed, by claim
 	leave := func(claim Name, host string) {
 		if touched[claim] == nil {
 			touched[claim] = set[string]{}
@@ -168,8 +168,8 @@ func (s *State) changeClaims() {
 	}
 }
 
-// nameOf returns the name of the VirtualService of a host: its claim, unless another host with the
-// same claim comes first.
+// nameOf returns the name of the VirtualService of a host. It is the claim of the host, unless another host
+// with the same claim comes before it.
 func (s *State) nameOf(name string, h *host) Name {
 	for _, other := range s.claims[h.claim] {
 		if other != name && s.before(other, name) {
@@ -189,7 +189,7 @@ func (s *State) before(a, b string) bool {
 	return x.rules[0] < y.rules[0]
 }
 
-// parts returns the shares of the Ingresses in a host, in their order.
+// parts returns the parts of all Ingresses about a host, in their order.
 func (s *State) parts(h *host, name string) []part {
 	parts := make([]part, 0, len(h.ingresses))
 	for n := range h.ingresses {

@@ -5,31 +5,31 @@ import "strings"
 // Mode decides which Ingresses are converted.
 type Mode int
 
-// The modes are those of ingressControllerMode in a MeshConfig.
+// The modes have the meaning of ingressControllerMode in a MeshConfig.
 const (
 	// ModeOff converts none.
 	ModeOff Mode = iota
-	// ModeDefault converts those of the class, and those without a class.
+	// ModeDefault converts Ingresses of the class, and those without a class.
 	ModeDefault
-	// ModeStrict converts those of the class.
+	// ModeStrict converts only Ingresses of the class.
 	ModeStrict
 )
 
 // Options are the settings of the mesh on which the conversion depends.
 type Options struct {
 	Mode Mode
-	// Class is the value of the annotation kubernetes.io/ingress.class that is ours: ingressClass
-	// of a MeshConfig, by default "istio".
+	// Class is the class to convert, a value of the annotation kubernetes.io/ingress.class: ingressClass of a
+	// MeshConfig, "istio" by default.
 	Class string
-	// Selector and Service are ingressSelector and ingressService of a MeshConfig. The Gateways
-	// select proxies with the label istio=Selector; when that is empty, istio=Service; when that
-	// is empty or istio-ingressgateway, istio=ingressgateway.
+	// Selector and Service are ingressSelector and ingressService of a MeshConfig. The Gateways select
+	// proxies with the label istio=Selector. If Selector is empty, the label is istio=Service. If Service is
+	// empty or istio-ingressgateway, it is istio=ingressgateway.
 	Selector, Service string
-	// Namespace is where the Gateways are, by default "istio-system".
+	// Namespace is the namespace of the Gateways, "istio-system" by default.
 	Namespace string
-	// Domain is the domain of the cluster, by default "cluster.local".
+	// Domain is the domain of the cluster, "cluster.local" by default.
 	Domain string
-	// Older gives names and order as istiods 1.23 and older do (see the package comment).
+	// Older selects the names and the order of istiods 1.23 and older (see the package comment).
 	Older bool
 }
 
@@ -49,7 +49,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// selector returns the labels of the proxies that the Gateways are for.
+// selector returns the labels of the proxies that the Gateways select.
 func (o *Options) selector() map[string]string {
 	value := "ingressgateway"
 	switch {
@@ -81,11 +81,11 @@ func (o *Options) converts(ing *Ingress, controller func(class string) (string, 
 	return ours
 }
 
-// ambiguous reports whether Ingresses of a namespace could have the Gateway name of another one:
-// a Gateway name has one end and one beginning around generatedName only without this.
+// ambiguous reports whether an Ingress in a namespace could have the same Gateway name as an Ingress in
+// another one: the namespace contains generatedName.
 func ambiguous(namespace string) bool { return strings.Contains(namespace, generatedName+"-") }
 
-// compare orders Ingresses: the first one of a host names its VirtualService.
+// compare orders Ingresses. The first Ingress of a host names its VirtualService.
 func (o *Options) compare(a, b *Ingress) int {
 	if c := a.Created.Compare(b.Created); c != 0 {
 		return c

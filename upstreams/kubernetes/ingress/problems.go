@@ -11,10 +11,10 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Problem is a part of an Ingress that is left out of the outputs, or that no request reaches.
+// Problem is a part of an Ingress that is left out, or that no request reaches.
 type Problem struct {
 	Ingress Name
-	// Field is where: "spec.rules[0].http.paths[1]".
+	// Field is the path of the part: "spec.rules[0].http.paths[1]".
 	Field  string
 	Reason string
 }
@@ -24,9 +24,9 @@ func (p Problem) String() string {
 	return fmt.Sprintf("Ingress %s: %s: %s", p.Ingress, p.Field, p.Reason)
 }
 
-// Problems iterates over the problems of the Ingresses that are converted or would be but for their
-// namespace: first those of one Ingress alone, sorted by Ingress, then those of paths, sorted by
-// host. It finds them anew each time. The State must not change meanwhile.
+// Problems iterates over the problems of the Ingresses. It includes Ingresses that are not converted because
+// of their namespace. Problems of single Ingresses come first, sorted by Ingress; those of paths follow,
+// sorted by host. Each call finds them again. The State must not change meanwhile.
 func (s *State) Problems() iter.Seq[Problem] {
 	return func(yield func(Problem) bool) {
 		byName := func(a, b Name) int {
@@ -49,7 +49,7 @@ func (s *State) Problems() iter.Seq[Problem] {
 	}
 }
 
-// problems returns the problems of an Ingress that do not depend on other objects.
+// problems returns the problems of an Ingress by itself.
 func (o *Options) problems(e *entry) (found []Problem) {
 	add := func(field, reason string) { found = append(found, Problem{e.Name, field, reason}) }
 	if ambiguous(e.Namespace) && o.Mode != ModeOff {

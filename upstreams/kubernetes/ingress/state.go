@@ -9,7 +9,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Input is one of the kinds that outputs are made of.
+// Input is a kind of which outputs are made.
 type Input int
 
 // The inputs.
@@ -20,9 +20,9 @@ const (
 	inputs
 )
 
-// State has the inputs of one cluster, and knows which outputs a change of them changes. The cost of
-// a change follows the Ingresses that share a host with the changed object. The methods must not be called
-// at the same time.
+// State has the inputs of one cluster, and finds the outputs that a change of an input changes. The cost of a
+// change grows with the number of Ingresses that have a host of the changed object. Only one method may run
+// at a time.
 type State struct {
 	options Options
 	synced  [inputs]bool
@@ -33,11 +33,11 @@ type State struct {
 
 	hosts     map[string]*host
 	ofClass   index[string] // the Ingresses that name a class
-	ofService index[Name]   // those converted that name a port of a Service
+	ofService index[Name]   // the converted Ingresses that name a port of a Service
 
-	// claims are the hosts whose VirtualServices would have one name, mostly one.
+	// claims are the hosts by the names that their VirtualServices would have. Most names have one host.
 	claims map[Name][]string
-	// outputs are hashes of the outputs that Flush returned.
+	// outputs are hashes of the outputs that Flush has returned.
 	outputs map[mirror.Key]xxh3.Uint128
 	buffer  []byte // for the next hash
 
@@ -46,10 +46,10 @@ type State struct {
 	changedOptions   bool
 }
 
-// host is a host that Ingresses which are converted have.
+// host is a host of converted Ingresses.
 type host struct {
 	ingresses set[Name]
-	claim     Name // of its VirtualService, if no other host had that
+	claim     Name // the name of its VirtualService, unless another host has it
 	output    Name // of its VirtualService
 }
 
@@ -72,7 +72,7 @@ func (s *State) SetOptions(o Options) {
 		return
 	}
 	for _, e := range s.ingresses {
-		s.unlink(e) // its outputs by the old options change
+		s.unlink(e) // the outputs of the old options change
 	}
 	s.options, s.changedOptions = o, true
 	for _, e := range s.ingresses {
@@ -80,8 +80,7 @@ func (s *State) SetOptions(o Options) {
 	}
 }
 
-// Synced notes that the State has all objects of an input. Flush returns nothing before each input is
-// synced.
+// Synced notes that the State has all objects of an input.
 func (s *State) Synced(i Input) { s.synced[i] = true }
 
 // SetIngress adds an Ingress, or changes it.
@@ -137,7 +136,7 @@ func (s *State) serviceChanged(name Name) {
 	}
 }
 
-// Remove removes an object that the State may have.
+// Remove removes an object, if it exists.
 func (s *State) Remove(i Input, n Name) {
 	switch i {
 	case Ingresses:
@@ -153,7 +152,7 @@ func (s *State) Remove(i Input, n Name) {
 	}
 }
 
-// Retain removes the objects of an input for which keep is false, as a complete list of them asks.
+// Retain removes the objects of an input for which keep returns false.
 func (s *State) Retain(i Input, keep func(Name) bool) {
 	var gone []Name
 	check := func(n Name) {
@@ -194,7 +193,7 @@ func (s *State) port(service Name, port string) (int32, bool) {
 	return 0, false
 }
 
-// link enters an Ingress into the hosts and the index of Services, if it is converted.
+// link adds a converted Ingress to its hosts and Services.
 func (s *State) link(e *entry) {
 	if e.converted = s.options.converts(e.Ingress, s.controller); !e.converted {
 		return
@@ -213,7 +212,7 @@ func (s *State) link(e *entry) {
 	s.change(e)
 }
 
-// unlink is the inverse of link.
+// unlink undoes link.
 func (s *State) unlink(e *entry) {
 	if !e.converted {
 		return
@@ -228,7 +227,7 @@ func (s *State) unlink(e *entry) {
 	e.converted = false
 }
 
-// change marks all that an Ingress is part of for Flush.
+// change marks all outputs of an Ingress as changed.
 func (s *State) change(e *entry) {
 	s.changedIngresses[e.Name] = struct{}{}
 	for name := range e.hosts() {

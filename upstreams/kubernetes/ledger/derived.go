@@ -6,7 +6,7 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// refusal returns a result that refuses an object, nil without an error.
+// refusal returns a result that refuses an object because of err. It returns nil if err is nil.
 func refusal(err error, e *Entry, o *object.Object) []intake.Result {
 	if err == nil {
 		return nil
@@ -16,7 +16,8 @@ func refusal(err error, e *Entry, o *object.Object) []intake.Result {
 	return []intake.Result{r}
 }
 
-// replaceInputs takes all inputs of an entry. When all inputs have come, it tells the intake the outputs.
+// replaceInputs passes all inputs of an entry to the Deriver. Once all inputs were listed, it feeds the
+// outputs to the intake.
 func (l *Ledger) replaceInputs(e *Entry, all []*object.Object) (results []intake.Result) {
 	var refused intake.Result
 	for _, r := range l.deriver.Replace(e.Kind, e.Namespace, all) {
@@ -39,13 +40,13 @@ func (l *Ledger) replaceInputs(e *Entry, all []*object.Object) (results []intake
 	return append(results, l.tell(l.derive(l.deriver.Answer))...)
 }
 
-// changes returns what has changed of the outputs.
+// changes returns the changes of the outputs.
 func (l *Ledger) changes() []intake.Update {
 	return l.derive(func() []intake.Update { return l.deriver.Changes(l.awaitsInputs()) })
 }
 
-// derive returns what f makes of the inputs. Where that panics it returns nothing: the former outputs are
-// served, and their scopes wait.
+// derive returns the updates that f makes. If f panics, it returns nothing: the former outputs stay served,
+// and their scopes stay unanswered.
 func (l *Ledger) derive(f func() []intake.Update) (updates []intake.Update) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -56,8 +57,8 @@ func (l *Ledger) derive(f func() []intake.Update) (updates []intake.Update) {
 	return f()
 }
 
-// Settle calls change, which gives the Deriver other options, and notes that the entry of these options can be
-// read.
+// Settle calls change, which sets the options of the Deriver. It notes that the entry with these options can
+// be read.
 func (l *Ledger) Settle(e *Entry, change func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

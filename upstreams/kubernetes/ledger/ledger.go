@@ -1,9 +1,9 @@
-// Package ledger tells the intake what the collections of an API server bring.
+// Package ledger feeds the objects of an API server to the intake.
 //
-// It owns which collections the intake waits for, in which namespaces objects are mirrored, and when what is
-// made of other objects is complete. It does no I/O and starts no goroutine.
+// It decides for which collections the intake waits, in which namespaces objects are mirrored, and when the
+// derived resources are complete. It does no I/O and starts no goroutine.
 //
-// The package must not know how objects are read, nor what is made of Ingresses.
+// The package must not know how objects are read, or how Ingresses are converted.
 package ledger
 
 import (
@@ -20,71 +20,72 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// Ledger makes one stream of the intake of the streams of all collections. The intake has one scope for each
-// kind, and judges together what is gone with the answers of one stream. A stream of the intake begins
-// whenever a collection is listed that was listed before. Collections whose watches go on have answered at
-// once, and so has a kind that the server does not serve, or does not let the relay read: nothing of that is
-// gone.
+// Ledger makes one stream for the intake from the streams of all collections. The intake has one scope for
+// each kind. The guard judges all deletions of one stream of the intake together. A new stream of the intake
+// begins whenever a collection is listed again. Collections whose watches go on have answered at once. So has
+// a kind that the server does not serve or does not let the relay read, because none of its objects count as
+// deleted.
 //
-// What a Deriver makes has scopes of its own, which are answered when all its inputs are. Objects in
-// namespaces that are not selected are not told to the intake.
+// The resources of a Deriver have their own scopes. These are answered when all inputs have answered. The
+// Ledger does not feed objects in namespaces that are not selected.
 //
-// Its methods may be called from any goroutine.
+// Any goroutine may call its methods.
 type Ledger struct {
 	kinds     []mirror.Kind // mirrored ones
 	feed      upstreams.Feed
 	selection *Selection // nil: all namespaces
 	deriver   Deriver    // nil: nothing is derived
 
-	mu sync.Mutex // guards all below, and the fields of entries; held while the feed is called
-	// entries are those of each kind, awaited those that have not answered in the present stream.
+	mu sync.Mutex // guards all fields below, and the fields of entries; held during calls of the feed
+	// entries has the entries by kind. awaited has those that have not answered on the present stream.
 	entries map[mirror.Kind][]*Entry
 	awaited map[*Entry]struct{}
 	begun   bool // all entries are known
 	open    bool // the intake has a stream
-	// closed is what the intake was last told while it has no stream, nil for nothing.
+	// closed is the last event Closed while no stream is open, nil for none.
 	closed *intake.Closed
 }
 
-// Entry is a collection: the objects of one kind, in one namespace or in all.
+// Entry is the state of a collection: the objects of one kind, in one namespace or in all.
 type Entry struct {
 	Kind      mirror.Kind
 	Namespace string // empty: all
-	// Relist has all objects of the collection listed anew. It may not wait, nor call the ledger.
+	// Relist makes the collection list all objects again. It must not wait, and must not call the ledger.
 	Relist func()
-	// Cramped: the intake has refused objects of the newest list, or newer ones, for want of room.
+	// Cramped is set if the intake refused objects since the newest list because of a limit.
 	Cramped atomic.Bool
 
 	// The ledger guards these.
-	listed bool // the intake was told all objects
-	ok     bool // and changes follow
+	listed bool // the intake has all objects
+	ok     bool // the watch of the collection works
 	quiet  bool // the server does not serve the collection, or does not let the relay read it
 	lostAt time.Time
 }
 
-// Deriver makes resources of objects that are not mirrored themselves. The ledger calls it with its lock.
+// Deriver makes resources from objects that are not mirrored themselves. The ledger calls it while it holds
+// its lock.
 type Deriver interface {
 	// Takes reports whether objects of a kind are inputs.
 	Takes(mirror.Kind) bool
-	// Outputs returns the kinds that are made.
+	// Outputs returns the kinds of the derived resources.
 	Outputs() []mirror.Kind
-	// Set takes a new or changed input. An error is what is wrong with it.
+	// Set adds or changes an input. The error is a mistake in the input.
 	Set(mirror.Kind, *object.Object) error
-	// Delete takes a deleted input.
+	// Delete removes an input.
 	Delete(mirror.Kind, *object.Object)
-	// Replace takes all inputs of a kind in a namespace, or in all, and returns the refused ones.
+	// Replace sets all inputs of a kind, in one namespace or in all. It returns the refused ones.
 	Replace(kind mirror.Kind, namespace string, all []*object.Object) []intake.Refusal
 	// Synced notes that all inputs of a kind are known.
 	Synced(mirror.Kind)
-	// Leave drops the inputs in namespaces that are not mirrored any more.
+	// Leave removes the inputs in namespaces that are no longer selected.
 	Leave(namespaces []string)
-	// Changes returns what has changed of the outputs. part: more inputs are awaited.
+	// Changes returns the changes of the outputs. part is set while inputs are awaited.
 	Changes(part bool) []intake.Update
-	// Answer returns updates of the scopes of all outputs, once all inputs have come.
+	// Answer returns updates for the scopes of all outputs, once all inputs have answered.
 	Answer() []intake.Update
 }
 
-// New returns a ledger of mirrored kinds. selection and deriver may be nil.
+// New returns a Ledger for the mirrored kinds. selection and deriver may be nil.
 func New(kinds []mirror.Kind, feed upstreams.Feed, selection *Selection, deriver Deriver) *Ledger {
 	return &Ledger{
 		kinds: kinds, feed: feed, selection: selection, deriver: deriver,
@@ -92,7 +93,7 @@ func New(kinds []mirror.Kind, feed upstreams.Feed, selection *Selection, deriver
 	}
 }
 
-// Do calls f with the lock that guards the Deriver.
+// Do calls f while it holds the lock that guards the Deriver.
 func (l *Ledger) Do(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,12 +122,12 @@ func (l *Ledger) scopes() (all []intake.Scope) {
 // derives reports whether objects of a kind are inputs of the Deriver.
 func (l *Ledger) derives(kind mirror.Kind) bool { return l.deriver != nil && l.deriver.Takes(kind) }
 
-// Mirrors reports whether objects of a kind are mirrored as they are.
+// Mirrors reports whether objects of a kind are mirrored themselves.
 func (l *Ledger) Mirrors(kind mirror.Kind) bool {
 	return slices.Contains(l.kinds, kind) && !l.derives(kind)
 }
 
-// Set replaces the entries of a kind. The objects of the former entries stay.
+// Set replaces the entries of a kind. The objects of the former entries stay served.
 func (l *Ledger) Set(kind mirror.Kind, entries []*Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +141,7 @@ func (l *Ledger) Set(kind mirror.Kind, entries []*Entry) {
 	}
 }
 
-// Begin begins the first stream, in which all entries that do not follow have to answer.
+// Begin begins the first stream. It waits for all entries whose watches do not work yet.
 func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,8 +149,8 @@ func (l *Ledger) Begin() {
 	l.begin(nil)
 }
 
-// begin begins a stream in which e, unless nil, and all entries that do not follow have to answer. It does
-// nothing before Begin, when kinds without entries would count as answered.
+// begin begins a stream. It waits for e, unless nil, and for all entries whose watches do not work. It does
+// nothing before Begin: kinds without entries would count as answered.
 func (l *Ledger) begin(e *Entry) {
 	if !l.begun {
 		return
@@ -191,7 +192,7 @@ func (l *Ledger) awaitsInputs() bool {
 	return false
 }
 
-// Resumed notes that the changes of an entry follow again.
+// Resumed notes that the watch of an entry works again.
 func (l *Ledger) Resumed(e *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,7 +206,7 @@ func (l *Ledger) Resumed(e *Entry) {
 	l.answer(e)
 }
 
-// answer notes that an entry has answered in the present stream, with no change.
+// answer notes that an entry has answered on the present stream, without a change.
 func (l *Ledger) answer(e *Entry) {
 	if _, waits := l.awaited[e]; !waits {
 		return
@@ -221,7 +222,7 @@ func (l *Ledger) answer(e *Entry) {
 	}
 }
 
-// Lost notes that the changes of an entry do not follow any more.
+// Lost notes that the watch of an entry has ended.
 func (l *Ledger) Lost(e *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,22 +235,22 @@ func (e *Entry) lost() {
 	}
 }
 
-// Follows reports whether the changes of an entry follow.
+// Follows reports whether the watch of an entry works.
 func (l *Ledger) Follows(e *Entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return e.ok
 }
 
-// OutOfTouch reports whether the changes of an entry that was listed have not followed for longer than grace.
+// OutOfTouch reports whether an entry was listed, and its watch has not worked for longer than grace.
 func (l *Ledger) OutOfTouch(e *Entry, now time.Time, grace time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return e.listed && !e.ok && now.Sub(e.lostAt) > grace
 }
 
-// Hush notes that an entry can not be read: its objects stay, and the other kinds do not wait for it. The last
-// entry that can be read is not hushed, whether or not namespaces can be.
+// Hush notes that an entry can not be read: its objects stay served, and other kinds do not wait for it. If
+// no other entry can be read, Hush has no effect; the entry of the namespaces does not count.
 func (l *Ledger) Hush(e *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,7 +266,7 @@ func (l *Ledger) Hush(e *Entry) {
 	l.answer(e)
 }
 
-// Drop tells the intake that all objects of a kind are gone.
+// Drop tells the intake that all objects of a kind are deleted.
 func (l *Ledger) Drop(kind mirror.Kind) intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,8 +275,8 @@ func (l *Ledger) Drop(kind mirror.Kind) intake.Result {
 	return l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
 }
 
-// Check ends the stream of the intake when an entry has not followed for longer than grace, and begins one
-// when all entries follow. It reports whether they do. why returns why the server is out of contact, and may
+// Check ends the stream of the intake when the watch of an entry has not worked for longer than grace. It
+// begins a stream when all watches work, and reports whether they do. why returns the event Closed; it must
 // not call the ledger.
 func (l *Ledger) Check(now time.Time, grace time.Duration, why func() intake.Closed) (follows bool) {
 	l.mu.Lock()
@@ -295,15 +296,14 @@ func (l *Ledger) Check(now time.Time, grace time.Duration, why func() intake.Clo
 	}
 	switch {
 	case follows && !l.open:
-		l.begin(nil) // the last entry that did not follow was hushed or replaced
+		l.begin(nil) // Hush or Set was called for the last entry without a watch
 	case !follows && !l.open:
 		l.close(why(), "")
 	}
 	return follows
 }
 
-// close tells the intake why the server is out of contact, unless it was told so before. fallback is the
-// reason where c has none.
+// close feeds c, unless the last Closed was like it. fallback is the reason if c has none.
 func (l *Ledger) close(c intake.Closed, fallback string) {
 	if c.Reason = cmp.Or(c.Reason, fallback); c.Reason == "" || l.closed != nil && l.closed.Denied == c.Denied && l.closed.Failed == c.Failed {
 		return
@@ -312,7 +312,7 @@ func (l *Ledger) close(c intake.Closed, fallback string) {
 	l.feed.Tell(c)
 }
 
-// Answered reports whether the present stream has been answered by all entries.
+// Answered reports whether all entries have answered on the present stream.
 func (l *Ledger) Answered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

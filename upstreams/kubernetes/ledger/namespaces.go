@@ -14,29 +14,29 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Namespaces is the kind whose objects the Selection reads.
+// Namespaces is the kind of the objects that a Selection uses.
 var Namespaces = mirror.Kind{Kind: "Namespace"}
 
-// MaxProblems bounds the problems that a status names.
+// MaxProblems bounds the problems that a status lists.
 const MaxProblems = 20
 
-// Selection decides by labels which namespaces are mirrored: none before the server has listed it. It does
-// no I/O.
+// Selection selects namespaces by their labels. It selects none before the namespaces are listed. It does no
+// I/O.
 type Selection struct {
 	selectors []labels.Selector // any of them
 
-	mu     sync.RWMutex // guards picked: decoders look while the ledger tells the intake
+	mu     sync.RWMutex // guards picked, listed and refused: decoders read them while the ledger changes them
 	picked map[string]bool
 	listed bool // all namespaces were told
-	// refused has, by namespace, what is wrong with its newest metadata.
+	// refused has the mistake in the newest metadata of a namespace, by name.
 	refused map[string]error
 
-	// passed has the namespaces in which objects of an entry were passed over since its last list. The ledger
-	// guards it.
+	// passed has, by entry, the namespaces whose objects were skipped since the last list of the entry. The
+	// ledger's lock guards it.
 	passed map[*Entry]map[string]struct{}
 }
 
-// NewSelection returns the choice of label selectors, which have been checked; nil for none.
+// NewSelection returns a Selection with valid label selectors, nil without selectors.
 func NewSelection(selectors []string) *Selection {
 	if len(selectors) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func NewSelection(selectors []string) *Selection {
 	return s
 }
 
-// Has reports whether the objects of a namespace are mirrored; those without one always are.
+// Has reports whether a namespace is selected. Objects without a namespace are always mirrored.
 func (s *Selection) Has(namespace string) bool {
 	if s == nil || namespace == "" {
 		return true
@@ -60,7 +60,7 @@ func (s *Selection) Has(namespace string) bool {
 	return s.picked[namespace]
 }
 
-// Counts returns how many namespaces there are, and how many of them are mirrored.
+// Counts returns the number of namespaces, and of selected ones.
 func (s *Selection) Counts() (all, picked int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -72,7 +72,8 @@ func (s *Selection) Counts() (all, picked int) {
 	return len(s.picked), picked
 }
 
-// Problems returns what is wrong with namespaces, some by name, and how many there are.
+// Problems returns the mistakes in the metadata of namespaces, at most MaxProblems of them, and the number of
+// all.
 func (s *Selection) Problems() (named []string, all int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -85,15 +86,15 @@ func (s *Selection) Problems() (named []string, all int) {
 	return named, len(s.refused)
 }
 
-// Complete reports whether all namespaces were told.
+// Complete reports whether all namespaces are known.
 func (s *Selection) Complete() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.listed
 }
 
-// set takes over namespaces, all that there are or some. It returns those that are mirrored from now
-// on, and those that are so no longer though the server has them.
+// set sets all namespaces, or changes some. It returns those that are newly selected, and those that are no
+// longer selected but still exist.
 func (s *Selection) set(all bool, namespaces []*object.Object) (gained, lost []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +107,7 @@ func (s *Selection) set(all bool, namespaces []*object.Object) (gained, lost []s
 		was, known := before[ns.Name]
 		is := s.picks(labels.Set(ns.Labels))
 		delete(s.refused, ns.Name)
-		if ns.Err != nil { // nobody knows its labels: it is as it was
+		if ns.Err != nil { // its labels are unknown: the selection stays
 			s.refused[ns.Name] = ns.Err
 			if is = was; !known {
 				continue
@@ -131,7 +132,7 @@ func (s *Selection) picks(of labels.Set) bool {
 	return false
 }
 
-// remove forgets a namespace that is gone. Its objects go by their own events.
+// remove forgets a deleted namespace. Its objects are deleted by their own events.
 func (s *Selection) remove(namespace string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +140,9 @@ func (s *Selection) remove(namespace string) {
 	delete(s.refused, namespace)
 }
 
-// pass returns the objects of an entry that are mirrored, and notes the namespaces of the others. all: these
-// are all objects of the entry. missed: some namespaces were selected after their objects had come.
+// pass returns the objects of an entry in selected namespaces, and notes the namespaces of the others. all is
+// set if these are all objects of the entry. missed is set if a namespace was selected after the decoder had
+// dropped its objects.
 func (s *Selection) pass(e *Entry, all bool, objects []*object.Object) (kept []*object.Object, missed bool) {
 	if s == nil {
 		return objects, false
@@ -160,7 +162,7 @@ func (s *Selection) pass(e *Entry, all bool, objects []*object.Object) (kept []*
 	return kept, missed
 }
 
-// note notes that objects of an entry in a namespace were passed over.
+// note notes that objects of an entry in a namespace were skipped.
 func (s *Selection) note(e *Entry, namespace string) {
 	if s.passed[e] == nil {
 		s.passed[e] = map[string]struct{}{}
@@ -168,7 +170,8 @@ func (s *Selection) note(e *Entry, namespace string) {
 	s.passed[e][namespace] = struct{}{}
 }
 
-// lacking returns the entries that were passed over in one of some namespaces: they have to list anew.
+// lacking returns the entries of which objects in any of the namespaces were skipped. They must be listed
+// again.
 func (s *Selection) lacking(namespaces []string) (all []*Entry) {
 	for e, passed := range s.passed {
 		for _, ns := range namespaces {
@@ -181,14 +184,14 @@ func (s *Selection) lacking(namespaces []string) (all []*Entry) {
 	return all
 }
 
-// forget forgets an entry that ends.
+// forget forgets an entry.
 func (s *Selection) forget(e *Entry) {
 	if s != nil {
 		delete(s.passed, e)
 	}
 }
 
-// choose takes over namespaces. What is in those that are not mirrored any more is gone, in one step.
+// choose sets or changes namespaces. Objects in namespaces that are no longer selected are deleted together.
 func (l *Ledger) choose(all bool, namespaces []*object.Object) []intake.Result {
 	gained, lost := l.selection.set(all, namespaces)
 	for _, e := range l.selection.lacking(gained) {
@@ -207,7 +210,7 @@ func (l *Ledger) choose(all bool, namespaces []*object.Object) []intake.Result {
 	return results
 }
 
-// leave takes over that namespaces are not mirrored any more.
+// leave deletes the objects in namespaces that are no longer selected.
 func (l *Ledger) leave(lost []string) []intake.Result {
 	if len(lost) == 0 {
 		return nil
@@ -233,7 +236,7 @@ func (l *Ledger) leave(lost []string) []intake.Result {
 	return l.tell(updates)
 }
 
-// passOver notes that entries were passed over in namespaces.
+// passOver notes that objects of entries in these namespaces are skipped.
 func (l *Ledger) passOver(entries []*Entry, namespaces []string) {
 	for _, e := range entries {
 		for _, ns := range namespaces {
@@ -242,7 +245,7 @@ func (l *Ledger) passOver(entries []*Entry, namespaces []string) {
 	}
 }
 
-// within returns the names of a scope that are in one of some namespaces.
+// within returns the names in a scope whose namespaces are among namespaces.
 func (l *Ledger) within(scope string, namespaces []string) (all []string) {
 	in := make(map[string]bool, len(namespaces))
 	for _, ns := range namespaces {

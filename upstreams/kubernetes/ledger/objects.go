@@ -11,10 +11,10 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// chunk bounds the objects of one event, so that the intake is not locked for long.
+// chunk bounds the objects of one event, so that the upstream's lock is not held for long.
 const chunk = 1000
 
-// Replace tells the intake all objects of an entry.
+// Replace feeds all objects of an entry to the intake.
 func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Result) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,7 +35,7 @@ func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Resul
 	return results
 }
 
-// Put tells the intake of a new or changed object.
+// Put feeds a new or changed object to the intake.
 func (l *Ledger) Put(e *Entry, o *object.Object) []intake.Result {
 	results := l.put(e, o)
 	if lacksRoom(results) {
@@ -61,7 +61,7 @@ func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
 	return l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
 }
 
-// Delete tells the intake that an object is gone.
+// Delete feeds the deletion of an object to the intake.
 func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
 	return l.tell([]intake.Update{u})
 }
 
-// pass returns the objects of an entry whose namespaces are selected.
+// pass returns the objects of an entry in selected namespaces.
 func (l *Ledger) pass(e *Entry, complete bool, all []*object.Object) []*object.Object {
 	kept, missed := l.selection.pass(e, complete, all)
 	if missed {
@@ -87,7 +87,7 @@ func (l *Ledger) pass(e *Entry, complete bool, all []*object.Object) []*object.O
 	return kept
 }
 
-// tell steps the intake over updates as one event, if there are any.
+// tell feeds updates as one event, unless there are none.
 func (l *Ledger) tell(updates []intake.Update) []intake.Result {
 	if len(updates) == 0 {
 		return nil
@@ -95,7 +95,7 @@ func (l *Ledger) tell(updates []intake.Update) []intake.Result {
 	return []intake.Result{l.feed.Tell(intake.Received{Updates: updates})}
 }
 
-// replace tells the intake all objects of a mirrored entry.
+// replace feeds all objects of a mirrored entry.
 func (l *Ledger) replace(e *Entry, all []*object.Object) (results []intake.Result) {
 	gone := l.vanished(e, all)
 	for first := true; first || len(all) > 0; first = false {
@@ -112,9 +112,9 @@ func (l *Ledger) replace(e *Entry, all []*object.Object) (results []intake.Resul
 	return results
 }
 
-// vanished returns the names that the intake has in the namespace of an entry, and a list has not. With the
-// last entry of a kind that answers, it also returns the names in namespaces without an entry. Where one
-// entry has all namespaces, the intake finds the names itself.
+// vanished returns the names of the entry's namespace that the intake has and the list all lacks. When the
+// last entry of a kind answers, it adds the names in namespaces without an entry. It returns nothing for an
+// entry of all namespaces: the intake then finds deleted names itself.
 func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
 	if e.Namespace == "" {
 		return nil
@@ -137,10 +137,11 @@ func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
 	return gone
 }
 
-// errLetGo is the error of an object that the intake held when the object came, and does not hold any more.
+// errLetGo is the error of an object without content, because the intake held the content when the object
+// came, and no longer holds it.
 var errLetGo = errors.New("it has gone from the mirror while its kind was listed, and is asked for again")
 
-// elements returns prepared objects for the intake.
+// elements returns prepared objects as elements of an update.
 func (e *Entry) elements(all []*object.Object) func(int, intake.Known) iter.Seq[intake.Element] {
 	return func(int, intake.Known) iter.Seq[intake.Element] {
 		return func(yield func(intake.Element) bool) {
@@ -156,14 +157,14 @@ func (e *Entry) elements(all []*object.Object) func(int, intake.Known) iter.Seq[
 	}
 }
 
-// resource returns the resource of an object, and whether fields of it are left out.
+// resource returns the resource of an object. lacks is set if fields of the object are left out.
 func (e *Entry) resource(m *object.Made) (r *mirror.Resource, lacks bool, err error) {
 	if m.Held {
 		e.Relist()
 		return nil, false, errLetGo
 	}
 	if p := (*mirror.Panic)(nil); errors.As(m.Err, &p) {
-		panic(p) // the intake reports it, and does not try the content again
+		panic(p) // the intake reports the panic, and does not try the content again
 	}
 	return m.Resource, len(m.Unknown) > 0, m.Err
 }
@@ -179,12 +180,13 @@ func Names(all []string) iter.Seq[[]byte] {
 	}
 }
 
-// unchanged returns the answer of a kind without a change.
+// unchanged returns an update of a kind without changes.
 func unchanged(kind mirror.Kind) intake.Update {
 	return intake.Update{Scope: intake.KindScope(kind), Elements: intake.Resources()}
 }
 
-// lacksRoom reports whether something was refused for want of room, or may have been.
+// lacksRoom reports whether a limit refused an object. It also returns true if the results do not name all
+// refusals.
 func lacksRoom(results []intake.Result) bool {
 	return slices.ContainsFunc(results, func(r intake.Result) bool {
 		return r.RefusedTotal > len(r.Refused) || slices.ContainsFunc(r.Refused, func(one intake.Refusal) bool { return strings.Contains(one.Reason, object.OverLimit) })

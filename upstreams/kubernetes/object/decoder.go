@@ -86,7 +86,8 @@ type envelope struct {
 	Details json.RawMessage `json:"details"`
 }
 
-// value decodes the next value. Fields of a wrong type are no error: wrong names the first.
+// value decodes the next value. A field of a wrong type is not an error: wrong has the mistake in the first
+// such field.
 func (d *Decoder) value(to any) (wrong, err error) {
 	d.body.left = maxObject
 	err = d.json.Decode(to)
@@ -119,30 +120,30 @@ func (d *Decoder) Decode() (event watch.EventType, o runtime.Object, err error) 
 		o, err := d.object(&e.Object, wrong)
 		return e.Type, o, err
 	case watch.Error:
-		return e.Type, e.Object.failure(), nil // an expired watch ends like this
+		return e.Type, e.Object.failure(), nil // this is how an expired watch ends
 	}
 	return "", nil, fmt.Errorf("the server has sent an event of the unknown type %q", text.Abbreviate(string(e.Type)))
 }
 
-// recovered makes a panic an error: client-go calls the decoder in goroutines of its own.
+// recovered returns a panic as an error: client-go calls the decoder in its own goroutines.
 func recovered(err *error) {
 	if p := mirror.Recovered(recover()); p != nil {
 		*err = p
 	}
 }
 
-// failure returns the metav1.Status that an envelope has.
+// failure returns the metav1.Status in an envelope, if it is one.
 func (e *envelope) failure() *metav1.Status {
 	s := &metav1.Status{Status: metav1.StatusFailure}
 	for to, value := range map[any][]byte{&s.Code: e.Code, &s.Reason: e.Reason, &s.Message: e.Message, &s.Details: e.Details} {
-		_ = json.Unmarshal(value, to) // a Status without the field is a Status
+		_ = json.Unmarshal(value, to) // a Status may lack the field
 	}
 	s.Message = text.Abbreviate(s.Message)
 	return s
 }
 
-// object returns the object of an envelope. Only an object without a name is an error: other mistakes are
-// in Err of the object, and the intake refuses it by name.
+// object returns the object of an envelope. It fails only for an object without a name. Other mistakes are in
+// the object's Err, and the intake refuses the object by name.
 func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	m := &e.Metadata
 	o := &Object{Spec: e.Spec, Status: e.Status, Data: e.Data, Err: wrong}

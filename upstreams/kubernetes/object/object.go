@@ -1,8 +1,8 @@
 // Package object decodes the objects that an API server lists and watches, one at a time.
 //
-// It owns what is kept of an object, and how much memory the objects of a list may take.
+// It decides which parts of an object are kept, and limits the memory of the objects in a list.
 //
-// The package must not know how a server is asked, nor what becomes of an object.
+// The package must not know how requests are sent, or how objects are used.
 package object
 
 import (
@@ -19,32 +19,33 @@ import (
 	"meshrelay/mirror"
 )
 
-// Overhead is about what an object takes in memory in addition to its content, in bytes.
+// Overhead is about how much memory an object takes in addition to its content, in bytes.
 const Overhead = 512
 
-// OverLimit is in the reason of each refusal for want of room.
+// OverLimit is a part of each error because of a limit.
 const OverLimit = "over the limit: "
 
-// Object is the part of an object that the relay reads. Of the metadata it has name, namespace, version,
-// creation time, labels, and annotations without kubectl's copy of the object.
+// Object is the part of an object that the relay uses. Of the metadata, it has name, namespace, version,
+// creation time, labels, and annotations other than kubectl's copy of the object.
 type Object struct {
 	metav1.ObjectMeta
 
 	Spec         []byte // JSON in one line, nil for none
 	Status, Data []byte // JSON, nil for none
 	Healthy      *bool  // condition Healthy of a WorkloadEntry, nil without one
-	Err          error  // why the object can not be used
-	// Unselected objects have no content, because their namespace was not selected when they came.
+	Err          error  // the mistake because of which the object can not be used
+	// Unselected is set if the namespace was not selected when the object came. The object then has no
+	// content.
 	Unselected bool
-	// Made is what the object has become, nil before that. The object then has no content.
+	// Made is the result of the conversion. The object then has no content any more.
 	Made *Made
 }
 
-// Made is the resource of an object, with what identifies the object's content.
+// Made is the resource of an object, with the digest of its content.
 type Made struct {
 	Digest xxh3.Uint128
 	Size   int // bytes, about
-	// Held: the intake holds this content already. There is no resource then.
+	// Held is set if the intake already holds this content. Resource is then nil.
 	Held     bool
 	Resource *mirror.Resource
 	Unknown  []string // fields that this build does not know
@@ -54,13 +55,13 @@ type Made struct {
 // GetObjectKind implements runtime.Object.
 func (*Object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements runtime.Object. It returns the object itself, which nobody changes any more.
+// DeepCopyObject implements runtime.Object. It returns the object itself, because nobody changes it.
 func (o *Object) DeepCopyObject() runtime.Object { return o }
 
 // FullName returns "namespace/name", or "/name" of an object without a namespace.
 func (o *Object) FullName() string { return o.Namespace + "/" + o.Name }
 
-// Size returns about how large the resource of the object is, in bytes.
+// Size returns about the size of the object's resource, in bytes.
 func (o *Object) Size() int {
 	if o.Made != nil {
 		return o.Made.Size
@@ -101,11 +102,11 @@ type List struct {
 	Items []*Object
 }
 
-// DeepCopyObject implements runtime.Object. It returns the list itself, which nobody changes.
+// DeepCopyObject implements runtime.Object. It returns the list itself, because nobody changes it.
 func (l *List) DeepCopyObject() runtime.Object { return l }
 
-// Budget bounds the memory that the objects of one list take, until the intake takes them. Its methods may
-// be called from any goroutine.
+// Budget bounds the memory of the objects of one list, until the intake has them. Any goroutine may call its
+// methods.
 type Budget struct {
 	most  int // bytes, 0 for no bound
 	whole bool
@@ -114,12 +115,12 @@ type Budget struct {
 	objects, used int        // used is in bytes
 }
 
-// NewBudget returns a budget of some bytes, 0 for no bound. whole: an object always keeps its content, and
-// too much content is an error.
+// NewBudget returns a budget of some bytes, 0 for no limit. With whole, objects always keep their content,
+// and too much content is an error.
 func NewBudget(most int, whole bool) *Budget { return &Budget{most: most, whole: whole} }
 
-// Admit reserves memory for an object. Where the budget is used up, it drops the content of the object and
-// sets Err: the intake then refuses the object by name, and keeps its last content. Held objects need no
+// Admit reserves memory for an object. If the budget is used up, it drops the object's content and sets Err:
+// the intake then refuses the object, and keeps its last good content. Objects that the intake holds need no
 // memory. Too many objects are an error.
 func (b *Budget) Admit(o *Object) error {
 	if b.most <= 0 || o.Unselected {

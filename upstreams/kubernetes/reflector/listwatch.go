@@ -37,7 +37,7 @@ func (r listerWatcher) ListWithContext(ctx context.Context, options metav1.ListO
 	}
 	defer r.running.RUnlock()
 	if options.ResourceVersion == "0" {
-		options.ResourceVersion = "" // the cache of a replica may be older than what clients have seen
+		options.ResourceVersion = "" // the cache of a replica may be older than the objects that clients have
 	}
 	l, err := r.list(ctx, options)
 	if err != nil {
@@ -97,7 +97,7 @@ func (r listerWatcher) WatchWithContext(ctx context.Context, options metav1.List
 	return watch.NewStreamWatcherWithLogger(logr.Discard(), s, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
 }
 
-// cut counts a streaming list that has ended early.
+// cut counts a streaming list that was cut off.
 func (r *Reflector) cut(err error) {
 	r.cutAt.Store(time.Now().UnixNano())
 	if errors.Is(err, errSilent) {
@@ -107,9 +107,10 @@ func (r *Reflector) cut(err error) {
 	}
 }
 
-// continues returns an error where a watch may not go on from where the last one ended, so that everything is
-// listed anew. After an outage the etcd may have been restored, and may have passed the version of the watch
-// since. Restoring an etcd takes longer than a broken connection, as its servers have to be stopped.
+// continues returns an error if a watch must not go on from the end of the last one: then everything is
+// listed again. After an outage, an older state of etcd may have been restored, and may have passed the
+// version of the watch since. A restore takes longer than a broken connection, because the servers must be
+// stopped for it.
 func (r *Reflector) continues() error {
 	if r.sink.MayResume() {
 		return nil
@@ -117,18 +118,18 @@ func (r *Reflector) continues() error {
 	return apierrors.NewResourceExpired("the server was out of reach, and may have been restored")
 }
 
-// precedes returns an error where the server has not reached a version. A server whose etcd was restored
-// accepts a watch from such a version, and sends nothing until it has caught up. It refuses a list of at least
-// that version, and client-go's reflector then lists from the beginning.
+// precedes returns an error if the server has not reached a version yet. After a restore of etcd, a server
+// accepts a watch from such a version, and sends nothing until it reaches it. But it refuses a list of at
+// least that version. client-go's reflector then lists from the beginning.
 func (r listerWatcher) precedes(ctx context.Context, version string) error {
 	_, err := r.list(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1})
 	return err
 }
 
-// mode is what a response brings.
+// mode is what a response contains.
 type mode struct {
-	lists   bool          // all objects come first: a pause of SyncTimeout is an error until then
-	watches time.Duration // changes come for so long at most, 0 for none
+	lists   bool          // all objects come first; until then, a silence of SyncTimeout is an error
+	watches time.Duration // changes come, for at most this time; 0: none come
 }
 
 // open sends a request and returns its response.

@@ -1,10 +1,10 @@
 // Package reflector follows the objects of one collection of an API server with client-go's reflector: it
-// lists them, watches their changes, and hands both to a Sink.
+// lists them, watches their changes, and passes both to a Sink.
 //
-// It owns the requests, their pauses, and when a list may be taken for complete. It is the only user of
+// It owns the requests and their pauses, and decides when a list is complete. It is the only user of
 // client-go's cache.
 //
-// The package must not know what becomes of the objects.
+// The package must not know how the objects are used.
 package reflector
 
 import (
@@ -27,55 +27,54 @@ import (
 )
 
 const (
-	// maxCuts is how many streaming lists in a row may end early, until lists are requested in pages. One
-	// that is silent for SyncTimeout counts as maxCuts.
+	// maxCuts is the number of consecutive streaming lists that may be cut off before lists are requested in
+	// pages. One that is silent for SyncTimeout counts as maxCuts.
 	maxCuts = 3
 	// overtime is how much longer than requested a watch may last.
 	overtime = time.Minute
-	// burst is how many requests may follow each other without a pause. client-go's reflector does not
-	// pause after some answers, such as 410 and watches that end at once.
+	// burst is the number of requests without a pause between them. client-go's reflector does not pause
+	// after some answers, such as 410, and after watches that end at once.
 	burst = 10
-	// recovered is how long a server has to work until the pauses after failures are short again.
+	// recovered is how long the server must work before the pauses after failures are short again.
 	recovered = 2 * time.Minute
 )
 
-// Sink takes what a Reflector reads. Its methods are called from several goroutines, one object after the
-// other.
+// Sink receives the objects of a Reflector. Several goroutines call its methods, one at a time.
 type Sink interface {
-	// Prepare is called with each object of a list while the list is read, and with each changed object
-	// before Put. It may be called twice with an object.
+	// Prepare is called with each object of a list while the list is being read, and with each changed object
+	// before Put. It may be called twice for an object.
 	Prepare(*object.Object)
-	// Replace takes all objects of the collection.
+	// Replace receives all objects of the collection.
 	Replace([]*object.Object)
-	// Put takes a new or changed object.
+	// Put receives a new or changed object.
 	Put(*object.Object)
-	// Delete takes a deleted object.
+	// Delete receives a deleted object.
 	Delete(*object.Object)
-	// Resumed is called when a watch goes on from where the last one ended.
+	// Resumed is called when a watch continues from the end of the last one.
 	Resumed()
-	// Lost is called when a watch has ended, with an error unless it ended as usual.
+	// Lost is called when a watch has ended. The error is nil for a usual end.
 	Lost(error)
 	// Failed is called when a request has failed.
 	Failed(error)
-	// MayResume reports whether the next watch may go on from where the last one ended.
+	// MayResume reports whether the next watch may continue from the end of the last one.
 	MayResume() bool
 }
 
 // Pace has the pauses of a Reflector.
 type Pace struct {
 	Retry, RetryMax time.Duration // bound the pauses after a failed list or watch
-	Request         time.Duration // least time between two requests, but for the first few
+	Request         time.Duration // shortest time between two requests, except for the first few
 	Forgive         time.Duration // how long lists are requested in pages after streaming lists were cut off
 }
 
-// Config is what a Reflector follows, and how.
+// Config selects the objects that a Reflector follows, and has its settings.
 type Config struct {
 	Name                    string // for the log
 	Path, Selector          string // of the collection, and of the labels of its objects
 	AcceptList, AcceptWatch string // media types
 	SyncTimeout             time.Duration
 	Pace                    Pace
-	// Connect returns the connection for a request. An error ends the request.
+	// Connect returns the connection for a request. Its error is the error of the request.
 	Connect func(context.Context) (*apiserver.Conn, error)
 	// Budget returns the budget for a new list.
 	Budget func() *object.Budget
@@ -87,13 +86,13 @@ type Reflector struct {
 	Config
 	sink Sink
 
-	relist chan struct{} // has an element when everything is to be listed anew
-	cuts   atomic.Int32  // streaming lists that have ended early, in a row
-	cutAt  atomic.Int64  // when the last one did, in nanoseconds since the epoch
+	relist chan struct{} // has an element when all objects must be listed again
+	cuts   atomic.Int32  // consecutive streaming lists that were cut off
+	cutAt  atomic.Int64  // time of the last cut, in nanoseconds since the epoch
 	paced  *rate.Limiter
 	budget atomic.Pointer[object.Budget] // of the present list
-	// running is read-locked by each list: client-go may leave one behind, or begin it late. Run locks it when it
-	// ends, for ever.
+	// running is read-locked during each list. client-go may start a list late, or leave one running. Run
+	// locks it at the end, for ever, so that no list runs after that.
 	running sync.RWMutex
 }
 
@@ -102,7 +101,7 @@ func New(c Config, sink Sink) *Reflector {
 	return &Reflector{Config: c, sink: sink, relist: make(chan struct{}, 1), paced: rate.NewLimiter(rate.Every(c.Pace.Request), burst)}
 }
 
-// Relist makes the reflector list all objects anew. It does not wait, and may be called from any goroutine.
+// Relist makes the reflector list all objects again. It does not wait. Any goroutine may call it.
 func (r *Reflector) Relist() {
 	select {
 	case r.relist <- struct{}{}:
@@ -127,8 +126,8 @@ func (r *Reflector) Run(ctx context.Context) {
 	}
 }
 
-// follow runs one reflector of client-go until ctx ends. It does what the reflector's own loop does, but its
-// pauses end with ctx.
+// follow runs client-go's reflector until ctx ends. It replaces the reflector's own loop, whose pauses do not
+// end with ctx.
 func (r *Reflector) follow(ctx context.Context) {
 	logger, c := logr.Discard(), endingClock{ctx: ctx}
 	backoff := wait.Backoff{Duration: r.Pace.Retry, Cap: r.Pace.RetryMax, Steps: 40, Factor: 2, Jitter: 1}
@@ -141,8 +140,8 @@ func (r *Reflector) follow(ctx context.Context) {
 	}
 }
 
-// endingClock is a clock whose timers fire early when a context ends: client-go's reflector ignores its
-// context while it pauses.
+// endingClock is a clock whose timers fire when a context ends: client-go's reflector ignores its context
+// during pauses.
 type endingClock struct {
 	clock.RealClock
 	ctx context.Context

@@ -17,19 +17,19 @@ import (
 
 var errSilent = errors.New("the server is silent: it has sent nothing for syncTimeout, or not ended a watch in time")
 
-// stream is a response that is being read. It ends with errSilent when the server sends nothing for too long.
+// stream is a response that is being read. It ends with errSilent if the server is silent for too long.
 type stream struct {
 	*object.Decoder
 	r                 *Reflector
 	ctx               context.Context
 	cancel            context.CancelCauseFunc
 	silence, overtime *time.Timer   // overtime is nil unless the response is a watch
-	patience          time.Duration // longest pause between two reads, 0 for any
+	patience          time.Duration // longest silence, 0 for no limit
 	once              sync.Once     // for Close
 
 	mu     sync.Mutex // guards all below
-	awaits bool       // a watch: all objects come first, and have not come yet
-	err    error      // of a watch, nil for a usual end
+	awaits bool       // a watch that sends all objects first, and has not sent all of them
+	err    error      // error of a watch, nil for a usual end
 }
 
 // newStream returns a stream without a body.
@@ -43,7 +43,7 @@ func (r *Reflector) newStream(ctx context.Context, m mode) *stream {
 	return s
 }
 
-// counted is a body that restarts the timer of its stream.
+// counted is a body that restarts the stream's timer with each read.
 type counted struct {
 	io.ReadCloser
 	s *stream
@@ -58,7 +58,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// mayPause lets the server be silent from now on.
+// mayPause removes the limit for silence.
 func (s *stream) mayPause() {
 	s.patience = 0
 	s.silence.Stop()
@@ -86,7 +86,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	return event, o, nil
 }
 
-// cause returns errSilent if that has ended the stream, or else err.
+// cause returns errSilent if it has ended the stream, otherwise err.
 func (s *stream) cause(err error) error {
 	if err != nil && errors.Is(context.Cause(s.ctx), errSilent) {
 		return errSilent
