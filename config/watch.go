@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// The file is read when it has not been written for writing, because half of a list is a valid
-	// config too, but at the latest longest after the first change.
+	// Run reads the file when it was not written for the time writing, because half of a file may be a valid
+	// config, too. It reads the file at the latest when longest has passed since the first change.
 	writing = time.Second
 	longest = 5 * time.Second
 	// maxReasonBytes and maxReasons limit the text kept and logged about mistakes in a file.

@@ -1,4 +1,4 @@
-// Package docs has those documents of this directory that the program shows.
+// Package docs embeds the documents of this directory that the program shows.
 package docs
 
 import (
@@ -16,8 +16,8 @@ var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|(.*)\\|(.*)\\|(.*)\\|(.*)\\|
 // link is a link of Markdown.
 var link = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
 
-// Fields returns what configuration.md tells of each field of the config file, by its path, as plain
-// text.
+// Fields returns the meaning of each field of the config file as plain text, by the path of the field. It
+// reads configuration.md.
 func Fields() map[string]string {
 	all := map[string]string{}
 	for _, m := range row.FindAllStringSubmatch(reference, -1) {

@@ -19,8 +19,9 @@ type Limits struct {
 const (
 	defaultEvents = 20_000
 	defaultBytes  = 16 << 20
-	// Of the types whose rate others control, floodBurst events are taken singly. Then one event in
-	// each mergeTime counts the others. Changes of an upstream are merged after the first one.
+	// Clients and upstreams control how many events of some types come. The first floodBurst events of such a
+	// class are kept; after that, one event in each mergeTime counts the others. Changes of an upstream are
+	// merged after the first one.
 	floodBurst = 20
 	mergeTime  = time.Second
 	// maxSettled is how many events with late stages are kept for readers.
@@ -34,7 +35,7 @@ type class struct {
 	by       By
 }
 
-// bucket has the credit of a class, as a time, and its merged event that waits for credit.
+// bucket has the credit of a class, as a time, and the merged event of the class that waits for credit.
 type bucket struct {
 	credit  time.Duration
 	at      time.Time // of credit
@@ -42,8 +43,8 @@ type bucket struct {
 	next    *bucket // with a waiting event of the same upstream
 }
 
-// credit returns the largest credit of a type: mergeTime for each event that may come at once. Zero:
-// no bound.
+// credit returns the largest credit of a type: mergeTime for each event that may come at once. Zero means
+// that its events are never merged.
 func (t Type) credit() time.Duration {
 	switch t {
 	case Changed:
@@ -74,7 +75,7 @@ func (b *book) bucket(c class, now time.Time) *bucket {
 			bk.fill(now, c.credit())
 			return bk.waiting == nil && bk.credit == c.credit()
 		})
-		b.inUse = len(b.buckets) // looking at all for each new one would cost quadratic time
+		b.inUse = len(b.buckets) // looking at all buckets for each new one would cost quadratic time
 	}
 	bk := &bucket{credit: c.credit(), at: now}
 	b.buckets[c] = bk
@@ -91,12 +92,12 @@ type book struct {
 	last    uint64 // the newest Seq
 	buckets map[class]*bucket
 	inUse   int // buckets that were not full at the last look
-	// waits has, by upstream, a list of the buckets with a waiting event. closing has events that
-	// wait no longer; between calls it is empty.
+	// waits has the buckets with a waiting event, as a list for each upstream. closing has the events that
+	// are about to be appended; between calls it is empty.
 	waits   map[string]*bucket
 	closing []*Event
-	// settled are events whose stages came after they were appended, the newest last. stage counts
-	// all of them so far.
+	// settled has the events whose stages became final after they were appended, the newest last. stage
+	// counts them all.
 	settled []*Event
 	stage   uint64
 	total   map[Type]uint64
@@ -155,7 +156,7 @@ func (e *Event) merge(later *Event) {
 		e.Resources = later.Resources
 	}
 	e.Client, e.Reason, e.Hold, e.Command = later.Client, later.Reason, later.Hold, later.Command
-	e.Tool = e.Tool && later.Tool // else one client could hide others
+	e.Tool = e.Tool && later.Tool // otherwise one client could hide others
 	if e.Type != Changed {
 		e.Text = later.Text
 	}
@@ -252,7 +253,7 @@ func (b *book) after(seq uint64) int {
 // settle notes that the stages of an event are final.
 func (b *book) settle(e *Event) {
 	if e.Seq == 0 {
-		return // it still waits, and is appended with its stages
+		return // it still waits: it will be appended with its stages
 	}
 	if len(b.settled) == maxSettled {
 		b.settled = slices.Delete(b.settled, 0, 1)

@@ -3,8 +3,8 @@ package mirror
 // Policy decides which resource is served when several sources have a copy. Its methods run on any goroutine.
 // They must be pure functions: the order in which copies arrive has no effect.
 type Policy interface {
-	// Merge decides between copies, at least one, in order of priority. All have the same key or, for a
-	// Grouper, the same group: then the first copy has the key that is served.
+	// Merge decides between copies, in order of priority; there is at least one. They all have the same key
+	// or, for a Grouper, the same group. The key of the first copy is then served.
 	Merge(copies []Copy) Decision
 }
 

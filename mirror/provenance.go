@@ -103,16 +103,16 @@ func (r *Resource) annotation(key string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Stamp is an addition to the provenance of the resources of one source.
+// Stamp says how to change the provenance of the resources of one source.
 type Stamp struct {
 	// Source and Cluster are for resources without provenance.
 	Source, Cluster string
 	// Relay is added to the path. When it is empty, a resource only gets its cluster.
 	Relay string
-	// Believe keeps the provenance that a resource has: a relay wrote it, and nobody else who can annotate
-	// the resource.
+	// Believe keeps the provenance that a resource has. It is only for resources from relays: other authors
+	// could write any provenance.
 	Believe bool
-	// Begin removes the path so far: a file may hold a resource that a relay served.
+	// Begin removes the path that a resource has: a file may contain a resource that a relay served.
 	Begin bool
 }
 

@@ -45,8 +45,8 @@ func (r ref) key() Key {
 	return Key{Kind: r.kind.Value(), Namespace: namespace, Name: name}
 }
 
-// mark is a key in the queue. by is a Store that begins with a copy of it. It is nil for a key whose stores are
-// in waiting and also.
+// mark is a key in the queue. by is set if a Store begins with a copy of the key. Otherwise by is nil, and
+// waiting and also have the stores.
 type mark struct {
 	ref
 	by *Store

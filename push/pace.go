@@ -10,8 +10,8 @@ const (
 	// company is how long an isolated change waits for others: changes of one response arrive a few
 	// microseconds apart, and belong in one push. An idle process may wake a millisecond later.
 	company = 250 * time.Microsecond
-	// thrift times the work of a push, up to brief, passes before the next push even when the CPUs are
-	// idle: changes that come meanwhile share a push.
+	// thrift is the number of times that the work of a push, up to brief, must pass before the next push,
+	// even while CPUs are idle. Changes that come meanwhile share a push.
 	thrift = 8
 	brief  = 10 * time.Millisecond
 	// costly is the work of a push, in time of all CPUs, that doubles the wait after it when the share is
@@ -111,7 +111,7 @@ func (s *source) drain(now time.Time, quiet time.Duration) {
 // worked adds work that was done for clients.
 func (p *pace) worked(cost time.Duration) { p.cost += cost }
 
-// rest returns the least time between the begin of the last push and the next.
+// rest returns the shortest time from the beginning of the last push to the next one.
 func (p *pace) rest() time.Duration {
 	whole := float64(p.cost) / float64(p.opts.CPUs)
 	share := time.Duration(whole / p.opts.MaxShare)

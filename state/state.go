@@ -34,7 +34,7 @@ type Record struct {
 	TypeURL, Version string
 	// Hash is that of the received element, zero when unknown.
 	Hash [16]byte
-	// At is the time at which the content came, in whole seconds.
+	// At is the time at which the content came, to the second.
 	At time.Time
 }
 
@@ -166,9 +166,9 @@ type Journal interface {
 // Store is a place where state is kept. One goroutine at a time calls Open, Apply, Forget,
 // SetServed, LoadJournal, AppendJournal and Close; any may call the other methods at any time.
 type Store interface {
-	// Open takes the store into use, and fails with ErrInUse when another process uses it. Later calls
-	// check that the store still has what Apply wrote, and repair it. Open returns the content, nil when
-	// it is what Apply wrote. With an error, Open may return content that can be loaded and not written.
+	// Open opens the store, and fails with ErrInUse if another process uses it. Later calls check that the
+	// store still has what Apply wrote, and repair it. Open returns the content, or nil if it is what Apply
+	// wrote. With an error, Open may return content that can be loaded but not written.
 	Open() (*Found, error)
 	// Load returns the state of a source, or zero.
 	Load(source string) (Saved, error)
@@ -194,7 +194,7 @@ type Store interface {
 	Backup(w io.Writer, others ...Extra) error
 	// Info returns the state of the store. It does not wait for a disk.
 	Info() Info
-	// Close ends the use of the store.
+	// Close closes the store.
 	Close() error
 }
 

@@ -42,7 +42,8 @@ func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) 
 	})
 }
 
-// order steps an upstream over an event, and flushes. did is the participle of the order, for errors.
+// order passes the event of an order to the intake, and flushes. did is the participle of the order, for
+// errors.
 func (m *Manager) order(ctx context.Context, name string, o intake.Order, did string, do func() (intake.Event, error)) (intake.Effect, error) {
 	if err := o.Check(); err != nil {
 		return intake.Effect{}, err

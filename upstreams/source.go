@@ -44,16 +44,16 @@ type Limited interface {
 
 // Feed takes the events of a source. Its methods may be called from any goroutine.
 type Feed interface {
-	// Tell steps the intake over Opened, Received, Endpoints, Closed, Repeated, Identified or Panicked. The
-	// driver adds Closed at the end of Run.
+	// Tell passes an event to the intake: Opened, Received, Endpoints, Closed, Repeated, Identified or
+	// Panicked. The driver adds Closed at the end of Run.
 	Tell(intake.Event) intake.Result
 	// Synced reports whether the source has fed its whole content at least once.
 	Synced() bool
 	// Versions returns the names of a scope, with the versions that the source gave them. A stream resumes
 	// with them. The version is empty for a name that the source must send again.
 	Versions(scope string) map[string]string
-	// Holds reports whether the intake has accepted an element with Decode of this name, digest and size. Then
-	// it would not decode the element.
+	// Holds reports whether the intake has accepted an element of this name, digest and size with Decode. It
+	// would not decode such an element again.
 	Holds(scope, name string, digest xxh3.Uint128, size int) bool
 	// Identity returns the identity of the last Identified, which may be older than the process. It is empty
 	// for none.

@@ -61,9 +61,9 @@ type upstream struct {
 
 	mu     sync.Mutex // guards all below
 	intake *intake.Intake
-	// due is when the next Tick is due. armed is when the timer fires.
+	// due is the time of the next Tick. armed is the time at which the timer fires.
 	due, armed time.Time
-	// asks has turn call Repeat of asked, with again.
+	// asks makes turn call asked.Repeat(again).
 	asks, again bool
 	asked       Source
 }
@@ -90,7 +90,7 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 	return out.Result
 }
 
-// stepOver steps the intake over an event, and writes its notes to the log and its events to the journal.
+// stepOver passes an event to the intake, and writes its notes to the log and its events to the journal.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	for _, n := range out.Notes {
@@ -141,7 +141,7 @@ func (u *upstream) run(ctx context.Context) error {
 	}
 }
 
-// turn steps the intake over a Tick, and returns the time until the next one. After a panic that is a minute.
+// turn passes a Tick to the intake, and returns the time until the next one. After a panic that is a minute.
 func (u *upstream) turn() (wait time.Duration) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -237,7 +237,7 @@ func (u current) status() Status {
 	return st
 }
 
-// mayWait returns why the source may itself be waiting for this relay, empty when it may not.
+// mayWait returns why the source may itself be waiting for this relay, or "".
 func (u current) mayWait() string {
 	var st Status
 	if d, ok := u.source.(Describer); ok {

@@ -29,8 +29,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// whileWaiting runs do. On a terminal, it prints meanwhile each second what doing returns; doing must be safe
-// to call beside do.
+// whileWaiting runs do. On a terminal, it prints the result of doing every second meanwhile. do and doing run
+// at the same time.
 func whileWaiting(cmd *cobra.Command, doing func() string, do func()) {
 	if !watched(cmd) {
 		do()
@@ -46,7 +46,7 @@ func whileWaiting(cmd *cobra.Command, doing func() string, do func()) {
 	<-told
 }
 
-// tell prints each second what doing returns, until ended is closed.
+// tell prints the result of doing every second, until ended is closed.
 func tell(w io.Writer, doing func() string, ended <-chan struct{}) {
 	began, tick := time.Now(), time.NewTicker(patience)
 	defer tick.Stop()

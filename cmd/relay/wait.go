@@ -127,7 +127,7 @@ func reasonOf(r admin.Readiness) string {
 }
 
 func isSynced(ctx context.Context, c admin.Client, name string) error {
-	parts, err := c.Clusters(ctx) // before the upstreams, which are made from them
+	parts, err := c.Clusters(ctx) // read this first: upstreams are made from clusters
 	if err != nil {
 		return err
 	}

@@ -36,8 +36,8 @@ type Rules struct {
 	Expression string `yaml:"expression,omitempty"`
 }
 
-// LimitsContent reports whether any rule limits what an upstream can bring. Revision does not count: an
-// upstream chooses the revision label of its resources.
+// LimitsContent reports whether any rule limits what an upstream can bring. Revision does not count, because
+// an upstream chooses the revision labels itself.
 func (r Rules) LimitsContent() bool {
 	return len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
 }

@@ -27,22 +27,22 @@ const (
 
 // The times of every Watcher.
 const (
-	// Wait returns when there was no change for Quiet, but at the latest Longest after the first
+	// Wait returns when there was no change for Quiet. It returns at the latest Longest after the first
 	// change.
 	Quiet   = 100 * time.Millisecond
 	Longest = time.Second
-	// Wait returns after Rescan without a change, as network file systems do not report all
-	// changes, and after Poll if the system reports no changes.
+	// Wait also returns without a change: after Rescan, because network file systems do not report all
+	// changes, or after Poll if the system reports none.
 	Rescan = time.Minute
 	Poll   = 5 * time.Second
 )
 
 // Options are the settings of one Watcher. The zero value is the usual one.
 type Options struct {
-	// Writing replaces Quiet after a write in place, and Longest the constant, for a file of
-	// which half may be as valid as all of it. 0: the usual times.
+	// After a write in place, Writing replaces the constant Quiet, and Longest the constant Longest. They are
+	// for a file of which half may be valid. 0 means the usual times.
 	Writing, Longest time.Duration
-	// Open creates the system's watcher. nil: fsnotify.NewWatcher.
+	// Open creates the system's watcher; nil means fsnotify.NewWatcher.
 	Open func() (*fsnotify.Watcher, error)
 }
 

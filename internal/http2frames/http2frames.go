@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Preface begins what a client sends.
+// Preface is the beginning of what a client sends.
 const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Data is the type of DATA frames.
@@ -32,10 +32,10 @@ type Follower struct {
 
 	head [9]byte
 	have int // bytes of head
-	left int // bytes of the payload that are still to come
+	left int // bytes of the current payload that are still to come
 }
 
-// Follow takes the next bytes. It stops at the first error of Begin.
+// Follow reads the next bytes. It stops at the first error of Begin.
 func (f *Follower) Follow(b []byte) error {
 	n := min(len(b), f.Skip)
 	f.Skip -= n
@@ -66,22 +66,22 @@ func (f *Follower) Follow(b []byte) error {
 var ErrTiny = errors.New("too many DATA frames of less than 256 bytes: gRPC takes many times their bytes")
 
 const (
-	// usual is how many bytes a DATA frame has at least, on average. What flow control splits
-	// has more: a window is opened again by a quarter of it.
+	// usual is the smallest mean size of DATA frames that a connection may have, in bytes. Flow control may
+	// split a message, but into larger frames: a window is opened again by a quarter of its size.
 	usual = 256
-	// perMessage is how many bytes each message makes up for.
+	// perMessage is how many bytes of debt a complete message pays.
 	perMessage = 16 * usual
 )
 
-// Tiny bounds the DATA frames of a connection that carry next to nothing: gRPC keeps some 64
-// bytes for each. Its methods may be called from any goroutine.
+// Tiny limits the tiny DATA frames of a connection: gRPC keeps some 64 bytes for each. Any goroutine may call
+// its methods.
 type Tiny struct {
-	// Most is how many such frames there may be beyond those of complete messages.
+	// Most is the number of tiny frames that are allowed in addition to those that complete messages pay for.
 	Most int64
-	debt atomic.Int64 // bytes that frames lack to the usual size
+	debt atomic.Int64 // bytes that the frames lack to the size usual
 }
 
-// Frame takes account of a frame. It fails when the connection has too many that are tiny.
+// Frame counts a frame. It fails when the connection has too many tiny ones.
 func (t *Tiny) Frame(f Frame) error {
 	if f.Type != Data {
 		return nil
@@ -95,10 +95,11 @@ func (t *Tiny) Frame(f Frame) error {
 	return nil
 }
 
-// Message takes account of a message that is complete.
+// Message counts a complete message.
 func (t *Tiny) Message() { t.add(-perMessage) }
 
-// add returns the debt. It is never negative: large frames must not pay for later tiny ones.
+// add changes the debt, and returns it. The debt is never negative, because large frames must not pay for
+// later tiny ones.
 func (t *Tiny) add(n int64) int64 {
 	for {
 		old := t.debt.Load()

@@ -41,8 +41,8 @@ const (
 	quietAgain = 10 * time.Second
 	growPart   = 10
 	growBytes  = 16 << 20
-	// manyStacks is the size of stacks, in bytes, above which a quiet relay collects twice: one
-	// collection at most halves a stack, and pools keep their buffers for one collection.
+	// manyStacks is the size of all stacks, in bytes, above which a quiet relay collects twice. A stack
+	// shrinks by half at most in one collection, and pools free their buffers only in the second one.
 	manyStacks = 16 << 20
 )
 

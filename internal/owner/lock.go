@@ -14,9 +14,9 @@ var ErrLocked = errors.New("in use by another process")
 // lockPoll is the time between two attempts to lock a file.
 const lockPoll = 25 * time.Millisecond
 
-// Lock opens and locks a file. The lock ends when the file is closed. An exclusive lock makes a missing
-// file, another one is shared with other processes. Lock tries for the time of patience, at least once,
-// and then fails with ErrLocked.
+// Lock opens and locks a file. Closing the file ends the lock. An exclusive lock creates a missing file.
+// Other locks are shared between processes. Lock tries at least once, for the time patience, and then fails
+// with ErrLocked.
 func Lock(path string, exclusive bool, patience time.Duration) (*os.File, error) {
 	flag, how := os.O_RDONLY, syscall.LOCK_SH
 	if exclusive {

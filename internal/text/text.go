@@ -1,5 +1,5 @@
-// Package text shortens and quotes foreign text for errors, reasons and logs. It must not depend
-// on the meaning of the text.
+// Package text shortens and quotes text from outside for errors, reasons and logs. It must not depend on the
+// meaning of the text.
 package text
 
 import (

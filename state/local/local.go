@@ -64,7 +64,7 @@ func (s *Store) Open() (*state.Found, error) {
 	err := s.check()
 	if errors.Is(err, errCorrupt) {
 		s.log.Warn("state read again, files changed while in use", "err", err)
-		_ = s.Close() // the whole directory may be another one
+		_ = s.Close() // another directory may have taken its place
 		return s.attach()
 	}
 	return nil, err
@@ -85,8 +85,8 @@ func (s *Store) update(change func()) {
 	change()
 }
 
-// attach takes the directory into use. When it can be read and not written, attach returns its content
-// and the error.
+// attach opens the directory for use. If it can be read but not written, attach returns its content and the
+// error.
 func (s *Store) attach() (*state.Found, error) {
 	err := s.prepare()
 	if errors.Is(err, state.ErrInUse) || errors.Is(err, owner.ErrOthers) {
@@ -135,8 +135,8 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// check fails with errCorrupt when somebody has removed, replaced or cut off an open file. It rewrites a
-// log with a failed sync.
+// check fails with errCorrupt if somebody has removed, replaced or truncated an open file. It rewrites a log
+// whose last sync failed.
 func (s *Store) check() error {
 	index, err := readIndex(s.dir)
 	switch {
@@ -171,7 +171,7 @@ func (s *Store) replaceLog(name string, write func(*os.File) error) (*upstream, 
 	return u, err
 }
 
-// rewrite writes the log of an upstream again without garbage, and takes the new file into use.
+// rewrite writes the log of an upstream again without garbage, and replaces the open file.
 func (s *Store) rewrite(name string) error {
 	u := s.logs[name]
 	next, err := s.replaceLog(name, u.rewrite)
@@ -182,7 +182,7 @@ func (s *Store) rewrite(name string) error {
 	return nil
 }
 
-// writeIndex makes an index durable, and takes it into use.
+// writeIndex makes an index durable, and replaces the open one.
 func (s *Store) writeIndex(index *statepb.Index) error {
 	b, err := encodeIndex(index)
 	if err != nil {
