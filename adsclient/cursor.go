@@ -164,7 +164,7 @@ func (c *cursor) bytes(n int) []byte {
 // text returns the next n bytes, or an error if n is above most.
 func (c *cursor) text(what string, n, most int) (string, error) {
 	if n > most {
-		return "", fmt.Errorf("its %s has %d bytes, and %d are the most", what, n, most)
+		return "", fmt.Errorf("its %s has %d bytes: want %d at most", what, n, most)
 	}
 	return string(c.bytes(n)), nil
 }

@@ -169,7 +169,7 @@ func (r *Response) parse(c *cursor) error {
 				return fmt.Errorf("it has more than %d resources", maxElements)
 			}
 		} else if other += f.size; other > maxOther {
-			return fmt.Errorf("its fields other than resources have %d bytes, and %d are the most", other, maxOther)
+			return fmt.Errorf("its fields other than resources have %d bytes: want %d at most", other, maxOther)
 		}
 		return r.take(c, f)
 	})
@@ -198,7 +198,7 @@ func (r *Response) take(c *cursor, f field) (err error) {
 		r.count++
 	case f.isRemoved(r.Delta):
 		if f.length > maxName {
-			return fmt.Errorf("the name of a removed resource has %d bytes, and %d are the most", f.length, maxName)
+			return fmt.Errorf("the name of a removed resource has %d bytes: want %d at most", f.length, maxName)
 		}
 		if !utf8.Valid(c.bytes(f.length)) {
 			err = errUTF8
@@ -271,7 +271,7 @@ func parseElement(data []byte) (r RawResource, err error) {
 func (c *cursor) checkElement(n int) error {
 	return c.within(n, func(f field) error {
 		if f.delimited() && (f.number == 1 || f.number == 3) && f.length > maxName {
-			return fmt.Errorf("its name or version has %d bytes, and %d are the most", f.length, maxName)
+			return fmt.Errorf("its name or version has %d bytes: want %d at most", f.length, maxName)
 		}
 		return nil
 	})

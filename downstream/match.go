@@ -83,7 +83,7 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 			continue
 		}
 		if rs.byName[v.Name] != nil {
-			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: there is another of that name", v.Name))
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: another view has this name", v.Name))
 		}
 		if v.Default && rs.other != nil {
 			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: view %s is the default already", v.Name, rs.other.Name))
@@ -102,7 +102,7 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 		case i < 0:
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: there is no view %s", l.Address, l.View))
 		case len(views[i].Match.Identities) > 0 && !l.TLS.verifies():
-			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: view %s is for identities, and the listener verifies none", l.Address, l.View))
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: view %s needs identities, and the listener verifies none", l.Address, l.View))
 		}
 	}
 	return rs, errs

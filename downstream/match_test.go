@@ -149,14 +149,14 @@ func TestBadViewsAreErrorsThatNameThem(t *testing.T) {
 		views     []View
 		listeners []Listener
 	}{
-		"view a: there is another of that name":         {[]View{{Name: "a"}, {Name: "a"}}, nil},
-		"view b: view a is the default already":         {[]View{{Name: "a", Default: true}, {Name: "b", Default: true}}, nil},
-		"view 2 has no name":                            {[]View{{Name: "a"}, {}}, nil},
-		"view a: a pattern for the namespace is empty":  {[]View{{Name: "a", Match: Match{Namespaces: []string{"x", ""}}}}, nil},
-		`view a: label selector "x in"`:                 {[]View{{Name: "a", Match: Match{Labels: "x in"}}}, nil},
-		"listener :1: there is no view b":               {[]View{{Name: "a"}}, []Listener{{Address: ":1", View: "b"}}},
-		"listener :1: there is no view a":               {nil, []Listener{{Address: ":1", View: "a"}}},
-		"view c: there is another of that name\ndownst": {[]View{{Name: "c"}, {Name: "c"}}, []Listener{{View: "d"}}},
+		"view a: another view has this name":           {[]View{{Name: "a"}, {Name: "a"}}, nil},
+		"view b: view a is the default already":        {[]View{{Name: "a", Default: true}, {Name: "b", Default: true}}, nil},
+		"view 2 has no name":                           {[]View{{Name: "a"}, {}}, nil},
+		"view a: a pattern for the namespace is empty": {[]View{{Name: "a", Match: Match{Namespaces: []string{"x", ""}}}}, nil},
+		`view a: label selector "x in"`:                {[]View{{Name: "a", Match: Match{Labels: "x in"}}}, nil},
+		"listener :1: there is no view b":              {[]View{{Name: "a"}}, []Listener{{Address: ":1", View: "b"}}},
+		"listener :1: there is no view a":              {nil, []Listener{{Address: ":1", View: "a"}}},
+		"view c: another view has this name\ndownst":   {[]View{{Name: "c"}, {Name: "c"}}, []Listener{{View: "d"}}},
 	} {
 		if len(tc.listeners) == 0 {
 			tc.listeners = []Listener{{Address: ":1"}}

@@ -55,7 +55,7 @@ func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change
 	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
 	s.limiter.SetBurst(complete.NewStreamsPerSecond)
 	if stay, ended := s.moveClients(s.matchAgain); ended > 0 {
-		s.log.Info("views changed, streams end for it", "ended", ended, "clients", stay)
+		s.log.Info("views changed, streams ended", "ended", ended, "clients", stay)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (s *Server) learnOn(ctx context.Context) error {
 	}
 }
 
-var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many at present to go on; reconnect")
+var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many of them now; reconnect")
 
 // matchAgain returns the rule for a connected client.
 func (s *Server) matchAgain(c *conn) (*rule, error) {

@@ -198,7 +198,7 @@ func (c *conn) await(nonce string) error {
 	}
 	c.server.metrics.delayed.Inc()
 	if first {
-		c.server.refusals.Warn(c.server.log, "client asks too fast, its requests are delayed", "client", c.name(), "address", c.peer.Addr.String(),
+		c.server.refusals.Warn(c.server.log, "client sends requests too fast, they are delayed", "client", c.name(), "address", c.peer.Addr.String(),
 			"requestsPerSecond", c.server.limits.Load().RequestsPerSecond)
 	}
 	timer := time.NewTimer(wait)

@@ -129,7 +129,7 @@ func (c *conn) round() (sent bool, err error) {
 			return true, err
 		}
 		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
-			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than gRPC clients accept unless told to", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
+			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than the default limit of gRPC clients", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
 		if err := c.sendMsg(resp.Message); err != nil {
 			return true, err

@@ -68,7 +68,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	k.server.kill()
 	k.serve()
-	tells("denied", "does not accept who we are")
+	tells("denied", "does not accept the relay's identity")
 	k.entry("shop/late", "late.example")
 	k.readerKubeconfig(kubeconfig) // with a new token
 	has("a new token is used without a restart", 13, "late.example")

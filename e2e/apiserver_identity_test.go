@@ -88,7 +88,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	later("the relay tells that its token is not accepted any more", func() error {
 		out, _ := r.command("upstreams", "east")
-		if !strings.Contains(out, "denied") || !strings.Contains(out, "does not accept who we are") {
+		if !strings.Contains(out, "denied") || !strings.Contains(out, "does not accept the relay's identity") {
 			return fmt.Errorf("it tells\n%s", out)
 		}
 		return nil

@@ -33,7 +33,7 @@ func DecodeStamped(kind Kind, data []byte, source string, stamp *Stamp) (r *Reso
 	f := from{source: source}
 	if stamp != nil {
 		if stamp.Believe && len(md.from) > MaxProvenance {
-			return nil, way, fmt.Errorf("%s: its annotation %s has %d bytes, and %d are the most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
+			return nil, way, fmt.Errorf("%s: its annotation %s has %d bytes: want %d at most", text.Abbreviate(string(md.name)), ProvenanceAnnotation, len(md.from), MaxProvenance)
 		}
 		way = wayOf(&md)
 		f.cluster = md.stamp(stamp)

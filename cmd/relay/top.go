@@ -50,7 +50,7 @@ With --once, print one screen and end. This needs no terminal.`,
 			}
 			screen, ok := cmd.OutOrStdout().(screen)
 			if !ok || !screen.terminal || !isTerminal(os.Stdin) {
-				return errors.New("this is no terminal: use --once, or relay status --watch")
+				return errors.New("this is not a terminal: use --once, or relay status --watch")
 			}
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()

@@ -29,7 +29,7 @@ const (
 	Types       Reason = "types"       // MaxTypesPerClient, or a wrong type URL
 	Names       Reason = "names"       // MaxNamesPerClient and the like, or a wrong name
 	Versions    Reason = "versions"    // MaxVersionBytes
-	View        Reason = "view"        // no view is for the client
+	View        Reason = "view"        // no view matches the client
 	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
 	Debug       Reason = "debug"       // the last debug answer is not sent yet
 	Unread      Reason = "unread"      // SendTimeout

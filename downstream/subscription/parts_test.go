@@ -99,7 +99,7 @@ func (c *cutClient) next() *discoveryv3.DeltaDiscoveryResponse {
 		c.t.Fatalf("%d bytes of %s, nonce %q; announced are %d of %s, %q", proto.Size(m), m.TypeUrl, m.Nonce, resp.Size, resp.TypeURL, resp.Nonce)
 	}
 	if c.most > 0 && resp.Size > c.most+headBytes && len(m.Resources)+len(m.RemovedResources) > 1 {
-		c.t.Fatalf("%d bytes, and %d are the most", resp.Size, c.most)
+		c.t.Fatalf("%d bytes: want %d at most", resp.Size, c.most)
 	}
 	for _, r := range m.Resources {
 		c.holds[m.TypeUrl][r.Name] = r.Version

@@ -199,7 +199,7 @@ func normalize(se *networking.ServiceEntry, namespace string) error {
 	case len(se.Hosts) != 1:
 		return fmt.Errorf("it has %d hosts, and a Kubernetes service has one", len(se.Hosts))
 	case !isFQDN(se.Hosts[0]):
-		return fmt.Errorf("host %q is no domain name", text.Abbreviate(se.Hosts[0]))
+		return fmt.Errorf("host %q is not a domain name", text.Abbreviate(se.Hosts[0]))
 	case se.Location == networking.ServiceEntry_MESH_EXTERNAL:
 		// It is an alias of another name. Gateways have no clusters for such services (istio
 		// pilot/pkg/networking/core/cluster.go buildOutboundSniDnatClusters), and istiods no
@@ -277,7 +277,7 @@ func normalizeExportTo(se *networking.ServiceEntry, namespace string) error {
 			to = "."
 		}
 		if to != "." && to != "*" && to != "~" && !isDNSLabel(to) {
-			return fmt.Errorf("exportTo %q is no namespace", text.Abbreviate(to))
+			return fmt.Errorf("exportTo %q is not a namespace", text.Abbreviate(to))
 		}
 		se.ExportTo[i] = to
 	}

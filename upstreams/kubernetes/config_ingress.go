@@ -47,7 +47,7 @@ func (i Ingress) check(mistakes config.Checker) {
 	}
 	for field, value := range map[string]string{"ingress.service": i.Service, "ingress.selector": i.Selector} {
 		if len(validation.IsValidLabelValue(value)) > 0 {
-			mistakes.Errorf(field, "%q is no value of a label: at most 63 letters, digits, dashes, dots and underscores, letters or digits first and last", value)
+			mistakes.Errorf(field, "%q is not the value of a label: at most 63 letters, digits, dashes, dots and underscores, letters or digits first and last", value)
 		}
 	}
 }

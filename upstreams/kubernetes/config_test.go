@@ -36,7 +36,7 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 		`{kubeconfig: east, discoverySelectors: [a], namespaces: [b]}`:                                   "3: upstreams[0].kubernetes.discoverySelectors: namespaces and discoverySelectors are both set",
 		`{kubeconfig: east, ingress: {mode: on}}`:                                                        "3: upstreams[0].kubernetes.ingress.mode",
 		`{kubeconfig: east, ingress: {mode: strict, namespace: A}}`:                                      `3: upstreams[0].kubernetes.ingress.namespace: "A" is not a namespace`,
-		`{kubeconfig: east, ingress: {mode: strict, selector: a b}}`:                                     `3: upstreams[0].kubernetes.ingress.selector: "a b" is no value of a label`,
+		`{kubeconfig: east, ingress: {mode: strict, selector: a b}}`:                                     `3: upstreams[0].kubernetes.ingress.selector: "a b" is not the value of a label`,
 		"{kubeconfig: east, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import.kinds leaves out networking.istio.io/VirtualService",
 		`{kubeconfig: east, ingress: {mode: strict}, discoverySelectors: [a=b], clusterUID: x}`:          "",
 		`{kubeconfig: east, syncTimeout: 1ms}`:                                                           "3: upstreams[0].kubernetes.syncTimeout",
@@ -80,7 +80,7 @@ func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 		"no such cluster":        {kubeconfigOf(good, token), Config{Context: "lost"}, `the cluster "x", which does not exist`},
 		"no such user":           {kubeconfigOf(good, token), Config{Context: "nobody"}, `the user "x", which does not exist`},
 		"in the clear":           {kubeconfigOf(`{server: "http://127.0.0.1:1"}`, token), Config{}, "does not begin with https://"},
-		"a password in the URL":  {kubeconfigOf(`{server: "https://user:hunter2@127.0.0.1:1"}`, token), Config{}, `cluster "c": the server is no URL without user and password`},
+		"a password in the URL":  {kubeconfigOf(`{server: "https://user:hunter2@127.0.0.1:1"}`, token), Config{}, `cluster "c": the server must be a URL without user and password`},
 		"not verified":           {kubeconfigOf(`{server: "https://127.0.0.1:1", insecure-skip-tls-verify: true}`, token), Config{}, "insecure-skip-tls-verify is not accepted: give certificate-authority"},
 		"a CA that is not there": {kubeconfigOf(`{server: "https://127.0.0.1:1", certificate-authority: no.crt}`, token), Config{}, "no.crt"},
 		"an auth-provider":       {kubeconfigOf(good, `{auth-provider: {name: gcp}}`), Config{}, `the auth-provider "gcp" is not accepted`},
@@ -117,7 +117,7 @@ func TestForbiddenPartsOfAKubeconfigAreRefused_K8(t *testing.T) {
 
 func TestOutsideOfAClusterInClusterIsAnError(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if err := (&Config{InCluster: true}).credentials().Check(); err == nil || !strings.Contains(err.Error(), "this is no pod of a cluster") {
+	if err := (&Config{InCluster: true}).credentials().Check(); err == nil || !strings.Contains(err.Error(), "the relay does not run in a pod") {
 		t.Error(err)
 	}
 }

@@ -68,7 +68,7 @@ func (s *Source) discover(ctx context.Context) error {
 	if err == nil {
 		a, err = discovery.Fetch(ctx, connection, s.kinds)
 		if err = s.client.Explain(err); apierrors.IsForbidden(err) {
-			err = fmt.Errorf("what the API server serves: %w: give the identity the ClusterRole system:discovery", err)
+			err = fmt.Errorf("discovery of the API server: %w: give the identity the ClusterRole system:discovery", err)
 		}
 	}
 	if ctx.Err() != nil {

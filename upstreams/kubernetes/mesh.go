@@ -103,7 +103,7 @@ func withMesh(o ingress.Options, text string) (ingress.Options, error) {
 		Selector string `yaml:"ingressSelector"`
 	}{Mode: "STRICT", Class: "istio", Service: "istio-ingressgateway"}
 	if err := yaml.Unmarshal([]byte(text), &mesh); err != nil {
-		return o, fmt.Errorf("it is no YAML of a MeshConfig: %.200s", yaml.FormatError(err, false, false))
+		return o, fmt.Errorf("it is not the YAML of a MeshConfig: %.200s", yaml.FormatError(err, false, false))
 	}
 	mode, is := meshModes[fmt.Sprint(mesh.Mode)]
 	if !is {

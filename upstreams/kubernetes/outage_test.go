@@ -40,7 +40,7 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 	}{
 		"errors":               {answers(500, "InternalError"), events.Lost, "contact lost", "scripted"},
 		"connections that end": {ends, events.Lost, "contact lost", "INTERNAL_ERROR"},
-		"credentials":          {answers(401, "Unauthorized"), events.Denied, "the upstream refuses the relay's identity", "does not accept who we are"},
+		"credentials":          {answers(401, "Unauthorized"), events.Denied, "the upstream refuses the relay's identity", "does not accept the relay's identity"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)
@@ -58,7 +58,7 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 		w := s.mirrors("", "")
 		tells(w, events.Lost, "not reached", "INTERNAL_ERROR")
 		s.Set(func() { s.Fault = answers(401, "Unauthorized") })
-		tells(w, events.Denied, "the upstream refuses", "does not accept who we are")
+		tells(w, events.Denied, "the upstream refuses", "does not accept the relay's identity")
 		if all := w.events(events.Lost); len(all) != 1 {
 			t.Errorf("one outage is told %d times: %q", len(all), all)
 		}

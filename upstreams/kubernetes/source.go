@@ -236,7 +236,7 @@ func (s *Source) readCredentials(ctx context.Context) {
 	}
 	s.trouble(troubleCredentials, err)
 	if now := s.client.Current().Server(); err == nil && before != now {
-		s.log.Info("API server", "address", now)
+		s.log.Info("API server address changed", "address", now)
 	}
 }
 

@@ -129,7 +129,7 @@ func (e *endpoints) take(now time.Time) (news []string, wait time.Duration) {
 		}
 	}
 	if late > 0 {
-		e.log.Warn("clusters not answered, their endpoints are left out", "clusters", late, "waited", e.patience)
+		e.log.Warn("clusters without an answer, their endpoints are left out", "clusters", late, "waited", e.patience)
 	}
 	slices.Sort(news)
 	return news, wait
@@ -291,7 +291,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 		e.nacks++
 	}
 	e.mu.Unlock()
-	e.log.Debug("endpoints", "clusters", resp.Len(), "changed", changed, "bytes", resp.Size())
+	e.log.Debug("endpoint response", "clusters", resp.Len(), "changed", changed, "bytes", resp.Size())
 	if changed > 0 {
 		e.stir()
 	}

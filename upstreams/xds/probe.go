@@ -141,7 +141,7 @@ func (p prober) refusal(err error) doctor.Finding {
 	text := status.Convert(err).Message()
 	switch status.Code(err) {
 	case codes.Unauthenticated:
-		return doctor.Bad("identity", p.address, "the server does not accept who we are", text,
+		return doctor.Bad("identity", p.address, "the server does not accept the relay's identity", text,
 			"check tokenFile (audience "+istiodAudience+", not expired, of a cluster that the server knows) or the client certificate")
 	case codes.PermissionDenied:
 		if strings.Contains(text, "no view matches this client") {

@@ -75,10 +75,10 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 	case err != nil:
 		switch err = c.client.Explain(err); {
 		case apierrors.IsForbidden(err):
-			err = fmt.Errorf("which cluster this is: %w: let it get the namespace kube-system", err)
+			err = fmt.Errorf("the identity of the cluster: %w: allow the relay to get the namespace kube-system", err)
 		case errors.As(err, new(*url.Error)), apierrors.IsUnauthorized(err): // the error tells what is wrong
 		default:
-			err = fmt.Errorf("which cluster this is: %w", err)
+			err = fmt.Errorf("the identity of the cluster: %w", err)
 		}
 		c.failed, c.failedAt, c.failedErr = conn, time.Now(), err
 		return nil, err
@@ -98,7 +98,7 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 // OtherCluster returns the error for a server of the cluster is, while the resources of the cluster was are
 // mirrored.
 func OtherCluster(was, is string) error {
-	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of what is mirrored is %s: correct the kubeconfig, or set clusterUID: %s to mirror it in place of the other", is, was, is)
+	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of the mirrored cluster is %s: correct the kubeconfig, or set clusterUID: %s to mirror this cluster instead", is, was, is)
 }
 
 // clusterUID returns the UID of the namespace kube-system, which every cluster keeps while it exists.
@@ -131,7 +131,7 @@ func (c *Client) Explain(err error) error {
 	if end, over := c.Current().Expired(time.Now()); over {
 		cure = fmt.Sprintf("the client certificate has expired at %s: %s", end.UTC().Format(time.RFC3339), cure)
 	}
-	return fmt.Errorf("the API server does not accept who we are (%w): %s", err, cure)
+	return fmt.Errorf("the API server does not accept the relay's identity (%w): %s", err, cure)
 }
 
 // withoutURL is the error of a request, without its URL in the text.

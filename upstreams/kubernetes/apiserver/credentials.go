@@ -171,7 +171,7 @@ func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 func inCluster(account string) (*rest.Config, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("inCluster: this is no pod of a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+		return nil, errors.New("inCluster: the relay does not run in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
 	}
 	return &rest.Config{
 		Host:            "https://" + net.JoinHostPort(host, port),
@@ -207,10 +207,10 @@ func refuse(file *api.Config, c *Credentials) error {
 		return fmt.Errorf("cluster %q: the server does not begin with https://: credentials are not sent in the clear", context.Cluster)
 	}
 	if server, err := url.Parse(cluster.Server); err != nil || server.User != nil { // an error would quote it
-		return fmt.Errorf("cluster %q: the server is no URL without user and password: put credentials into a user", context.Cluster)
+		return fmt.Errorf("cluster %q: the server must be a URL without user and password: put credentials into a user", context.Cluster)
 	}
 	if !acceptsProxy(cluster.ProxyURL) { // nor is this quoted
-		return fmt.Errorf("cluster %q: the proxy-url is no URL that begins with http://, https:// or socks5://", context.Cluster)
+		return fmt.Errorf("cluster %q: the proxy-url must be a URL that begins with http://, https:// or socks5://", context.Cluster)
 	}
 	if cluster.InsecureSkipTLSVerify {
 		return fmt.Errorf("cluster %q: insecure-skip-tls-verify is not accepted: give certificate-authority", context.Cluster)

@@ -77,11 +77,11 @@ func issue(ctx context.Context, a access) (*issued, error) {
 func credentialOf(out []byte, version string) (*issued, error) {
 	var c credential
 	if json.Unmarshal(out, &c) != nil { // an error might quote a secret
-		return nil, errors.New("what it prints is no ExecCredential")
+		return nil, errors.New("its output is not an ExecCredential")
 	}
 	switch s := c.Status; {
 	case c.Kind != "ExecCredential" || c.APIVersion != version:
-		return nil, fmt.Errorf("it prints a %s of %s, and the kubeconfig wants an ExecCredential of %s", text.Abbreviate(c.Kind), text.Abbreviate(c.APIVersion), version)
+		return nil, fmt.Errorf("its output is a %s of %s, and the kubeconfig wants an ExecCredential of %s", text.Abbreviate(c.Kind), text.Abbreviate(c.APIVersion), version)
 	case s == nil || s.Token == "" && s.Certificate == "" || (s.Certificate == "") != (s.Key == ""):
 		return nil, errors.New("its credential has neither a token nor a certificate with its key")
 	default:

@@ -101,8 +101,8 @@ func TestCredentialsOfAProgramAreRenewedBeforeTheyExpire_K8(t *testing.T) {
 
 func TestTheOutputOfAProgramIsCheckedAndBounded_K8(t *testing.T) {
 	for name, tc := range map[string]struct{ script, want string }{
-		"no JSON":              {"echo hunter2", "what it prints is no ExecCredential"},
-		"another kind":         {`echo '{"kind":"Pod","apiVersion":"v1"}'`, "it prints a Pod of v1"},
+		"no JSON":              {"echo hunter2", "its output is not an ExecCredential"},
+		"another kind":         {`echo '{"kind":"Pod","apiVersion":"v1"}'`, "its output is a Pod of v1"},
 		"nothing in it":        {prints(`{}`), "neither a token nor a certificate with its key"},
 		"a key is missing":     {prints(`{"clientCertificateData":"x"}`), "neither a token nor a certificate with its key"},
 		"an end with an error": {"echo you are nobody >&2; exit 3", "exit status 3: you are nobody"},

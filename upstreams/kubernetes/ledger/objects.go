@@ -139,7 +139,7 @@ func (l *Ledger) vanished(e *Entry, all []*object.Object) (gone []string) {
 
 // errLetGo is the error of an object without content, because the intake held the content when the object
 // came, and no longer holds it.
-var errLetGo = errors.New("it has gone from the mirror while its kind was listed, and is asked for again")
+var errLetGo = errors.New("its content was removed while its kind was listed: the relay lists the kind again")
 
 // elements returns prepared objects as elements of an update.
 func (e *Entry) elements(all []*object.Object) func(int, intake.Known) iter.Seq[intake.Element] {

@@ -227,7 +227,7 @@ func (d *Decoder) fields(begin json.Delim, f func() error) error {
 	case t == nil:
 		return nil
 	case t != begin:
-		return fmt.Errorf("the server has sent something else than %q where a list has it", begin)
+		return fmt.Errorf("the server has sent a value that does not begin with %q in a list", begin)
 	}
 	for d.json.More() {
 		if err := f(); err != nil {

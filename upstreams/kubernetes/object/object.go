@@ -134,7 +134,7 @@ func (b *Budget) Admit(o *Object) error {
 		taken += b.used + n
 	}
 	if b.objects++; taken > 2*b.most {
-		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) can ever hold", b.most)
+		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) has room for", b.most)
 	}
 	if o.Made != nil && o.Made.Held {
 		return nil
