@@ -32,7 +32,7 @@ func Assess(released bool, sources []upstreams.Status) Readiness {
 		if parts := problems(s, released); len(parts) > 0 {
 			r.Reasons = append(r.Reasons, "upstream "+s.Name+": "+strings.Join(parts, "; "))
 		}
-		if s.Frozen != nil { // an operator wants it
+		if s.Frozen != nil { // an operator has frozen it
 			r.Notes = append(r.Notes, "upstream "+s.Name+": "+frozen(*s.Frozen, s.Name))
 		}
 		if s.Required && (s.Stale || !s.Synced) {

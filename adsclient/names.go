@@ -99,7 +99,7 @@ func (s *stream) subscribe(again bool) error {
 		case len(names) == 0 && (sub == nil || len(sub.names) == 0):
 			continue
 		case len(names) == 0 && sub.nonce == "":
-			continue // confirm gets a nonce and then ends the subscription
+			continue // confirm gets the nonce, and calls Resubscribe
 		case sub == nil:
 			sub = &subscription{}
 			s.subscriptions[typeURL] = sub

@@ -26,8 +26,8 @@ var ErrRunning = errors.New("handlers must be registered before Run")
 // Change is a key whose copies may have changed.
 type Change struct {
 	Key Key
-	// Old and New are what is served under the key before and after; nil for nothing. The merged view may be
-	// newer than New.
+	// Old and New are the served resources of the key before and after; nil means none. The merged view may
+	// be newer than New.
 	Old, New *Resource
 	// Resolution is nil when there are less than two copies.
 	Resolution *Resolution

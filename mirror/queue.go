@@ -284,8 +284,8 @@ func (h *holders) sourceOf(served *Resource) []int32 {
 	return nil
 }
 
-// update sets the holders of a key: those of the former holders, and of the stores that have marked the key,
-// that have a copy.
+// update sets the holders of a key: those stores that have a copy, of the former holders and of the stores
+// that have marked the key.
 func (h *holders) update(c *change, served *Resource) {
 	was := h.of(c.ref, served)
 	var room [8]int32

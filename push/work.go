@@ -50,8 +50,8 @@ func (w *Work) Reached() {
 	}
 }
 
-// track runs push, and counts its calls of Told. hasReached is true when half as many calls of Reached
-// have followed.
+// track runs push, and counts its calls of Told. After that, hasReached returns true once Reached was called
+// at least half as often.
 func (w *Work) track(push func()) {
 	told, reached := w.told.Load(), w.reached.Load()
 	push()

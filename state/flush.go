@@ -133,8 +133,8 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	return has.Wrote, nil
 }
 
-// take returns the changes of a source. Resources of the store that the source does not know stay until
-// it has synced; then take returns everything that the source has.
+// take returns the changes of a source. Resources that only the store has stay in the store until the source
+// has synced. Then take returns everything that the source has.
 func (k *Keeper) take(f *follower) ([]Change, Meta) {
 	changes, meta := f.source.TakeChanges() // without mu: the source may call the Keeper
 	if !f.behind || meta.Whole {

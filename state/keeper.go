@@ -149,8 +149,8 @@ func (k *Keeper) open() error {
 	return err
 }
 
-// learn notes the content of a store. It returns the followed sources whose content differs from what
-// was known.
+// learn notes the content of a store. It returns the followed sources whose content differs from the noted
+// one.
 func (k *Keeper) learn(found *Found) (again []Source) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -29,10 +29,10 @@ type Record struct {
 	// Resource is in the form that the relay serves. Original is in the form of the source, nil when both
 	// are the same.
 	Resource, Original *mirror.Resource
-	// TypeURL is the type that the source named, empty for a file. Version is that of the source's
-	// protocol, or empty.
+	// TypeURL is the type of the resource in the source's protocol, empty for a file. Version is its version
+	// there, or empty.
 	TypeURL, Version string
-	// Hash is that of the received element, zero when unknown.
+	// Hash is the hash of the received element, zero when unknown.
 	Hash [16]byte
 	// At is the time at which the content came, to the second.
 	At time.Time
@@ -62,9 +62,9 @@ type Meta struct {
 	// ServeWithout is the time of the operator's order that clients do not wait for the source, or zero.
 	// The order ends when the source has synced.
 	ServeWithout time.Time
-	// Identity is that of the cluster whose API server the source is, or empty.
+	// Identity identifies the cluster whose API server the source is, or is empty.
 	Identity string
-	// Fingerprint is that of the settings on which the records depend. When it changes, the relay imports
+	// Fingerprint is a hash of the settings on which the records depend. When it changes, the relay imports
 	// the records again.
 	Fingerprint string
 }
@@ -86,12 +86,11 @@ type Change struct {
 	Record *Record
 }
 
-// Source is what a Keeper follows. One goroutine at a time calls its methods, that of Run or
-// Flush.
+// Source is a source that a Keeper follows. The goroutine of Run or Flush calls its methods, one at a time.
 type Source interface {
-	// TakeChanges returns the changes since the last call, all as of one instant, and the present
-	// Meta. Each key comes once. The first call returns the differences from what Load returned, or
-	// everything when Load was not called.
+	// TakeChanges returns the changes since the last call, as of one instant, and the present Meta. It
+	// returns each key once. The first call returns the differences from the result of Load, or everything if
+	// Load was not called.
 	TakeChanges() ([]Change, Meta)
 	// GiveBack takes changes back that could not be written. The next TakeChanges returns their keys, too.
 	GiveBack([]Change)
@@ -202,7 +201,7 @@ type Store interface {
 type Batch struct {
 	Meta    Meta
 	Changes []Change
-	// Now is the time of the revision, and of the bounds of the history.
+	// Now is the time of the revision. The ages of older revisions are relative to it.
 	Now     time.Time
 	History History
 }

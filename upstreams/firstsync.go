@@ -48,7 +48,7 @@ type candidate struct {
 // start holds clients at the start of a relay. It has no clock.
 type start struct {
 	kept, served     bool // there is a state; clients were served from it before
-	reading          bool // and it is not read yet: nobody is served before
+	reading          bool // the state is not read yet: no client is served
 	elapsed, timeout time.Duration
 	until            time.Time // when the timeout ends, zero before clients wait
 }

@@ -54,8 +54,8 @@ type Status struct {
 	Following []FollowedKind `json:"following,omitempty"`
 	// Notes are lines for operators. The source bounds them.
 	Notes []string `json:"notes,omitempty"`
-	// Detail is what only sources of this kind have: a struct of the package of the kind, or a map after
-	// JSON.
+	// Detail has the fields that only sources of this kind have: a struct of the package of the kind, or a
+	// map after JSON.
 	Detail any `json:"detail,omitempty"`
 	// Found is set for the API server of a cluster that was found.
 	Found *FoundStatus `json:"found,omitempty"`
@@ -117,7 +117,7 @@ type FollowedKind struct {
 	Namespace string `json:"namespace,omitempty"`
 	// State is listing, following, failing, denied, unserved, or polled (listed at intervals, not watched).
 	State string `json:"state"`
-	// Reason is what is wrong, empty for nothing.
+	// Reason is the error, empty for none.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// setup is the config of an upstream, and what is made of it.
+// setup is the config of an upstream, with the source and the rules made from it.
 type setup struct {
 	cfg    config.Upstream
 	kind   Kind

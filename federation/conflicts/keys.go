@@ -34,7 +34,7 @@ type KeyConflict struct {
 	Losers []string `json:"losers,omitempty"`
 	// Outcome summarizes the fields above.
 	Outcome Outcome `json:"outcome"`
-	// Reason is that of the mirror.Decision.
+	// Reason is the reason of the mirror.Decision.
 	Reason string `json:"reason,omitempty"`
 	// Since is when one of the fields above last changed.
 	Since time.Time `json:"since"`

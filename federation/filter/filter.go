@@ -69,7 +69,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonKind, ReasonNamespace, ReasonRevision, ReasonSelector, ReasonExpression, ReasonExpressionError}
 }
 
-// Verdict is what a Filter decides about a resource. The zero Verdict is that it passes.
+// Verdict is the decision of a Filter about a resource. The zero Verdict means that the resource passes.
 type Verdict struct {
 	Reason   Reason
 	sentence func() string // only explanations need the text

@@ -187,7 +187,7 @@ func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
 		}
 	}
 	if why := e.forbids(added); why != "" {
-		e.endpoints = nil // made anew: it has the endpoints that are not added
+		e.endpoints = nil // it contains added; build it again
 		return why
 	}
 	e.Endpoints = append(e.Endpoints, added...)

@@ -182,7 +182,7 @@ type wireWriter struct {
 	kept int    // the unchanged bytes of in, while out is nil
 	out  []byte // nil until something differs
 	seen uint64 // the bits of the steps so far
-	// written has the strings in the first indexed bytes of out.
+	// written has the strings in out[:indexed].
 	written map[element]bool
 	indexed int
 }

@@ -374,7 +374,7 @@ func TestUnreachableServicesAreErrors(t *testing.T) {
 		}, true, "no port that is proxied"},
 		{"another name", func(se *networking.ServiceEntry) { se.Location = networking.ServiceEntry_MESH_EXTERNAL }, true, "ExternalName"},
 		{"two hosts", func(se *networking.ServiceEntry) { se.Hosts = []string{"a.b", "c.d"} }, false, "2 hosts"},
-		{"no host", func(se *networking.ServiceEntry) { se.Hosts = []string{"a b"} }, false, "no domain name"},
+		{"no host", func(se *networking.ServiceEntry) { se.Hosts = []string{"a b"} }, false, "not a domain name"},
 		{"a port out of range", func(se *networking.ServiceEntry) { se.Ports[0].Number = 70000 }, false, "70000"},
 		{"a name that is taken", func(se *networking.ServiceEntry) { se.Ports[0].Name, se.Ports[1].Name = "port-9090", "" }, false, "two ports"},
 		{"an exportTo that would become public", func(se *networking.ServiceEntry) { se.ExportTo = []string{"a b"} }, false, "exportTo"},

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// conflictBurst is the number of host conflicts that are logged at once, and logBurst that of panics.
-	// After that, one is logged each logEvery: a source that repeats another one causes thousands.
+	// conflictBurst is the number of host conflicts that are logged at once, and logBurst the number of
+	// panics. After that, one is logged each logEvery: a source that repeats another one causes thousands.
 	logBurst      = 20
 	logEvery      = 10 * time.Second
 	conflictBurst = 5

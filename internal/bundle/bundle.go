@@ -22,7 +22,7 @@ const (
 )
 
 // errFull is the error of a file that is cut at its bound.
-var errFull = errors.New("cut: the file is larger")
+var errFull = errors.New("cut at the size limit")
 
 // Writer writes an archive, tar.gz. Its methods are for one goroutine.
 type Writer struct {

@@ -137,7 +137,7 @@ func TestABundleIsBoundedAndTellsWhatItHas(t *testing.T) {
 	if all["bundle/a.txt"] != "password=[hidden]" || len(all["bundle/large"]) > MaxFile || strings.Contains(manifest, "canary") {
 		t.Errorf("%q %d %s", all["bundle/a.txt"], len(all["bundle/large"]), manifest)
 	}
-	for _, want := range []string{"a.txt", "the first", "failed.txt", "password=[hidden] is wrong", "cut: the file is larger"} {
+	for _, want := range []string{"a.txt", "the first", "failed.txt", "password=[hidden] is wrong", "cut at the size limit"} {
 		if !strings.Contains(manifest, want) {
 			t.Errorf("no %q in %s", want, manifest)
 		}

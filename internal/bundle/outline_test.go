@@ -74,7 +74,7 @@ func TestABundleTellsHowManyElementsAreLeftOut(t *testing.T) {
 	if last := kept[len(kept)-1].Name; last != fmt.Sprintf("entry-%d", len(kept)-1) {
 		t.Errorf("%d elements, and the last is %s", len(kept), last)
 	}
-	want := fmt.Sprintf("the versions  (cut: the file is larger, %d of its %d elements are left out)\n", elements-len(kept), elements)
+	want := fmt.Sprintf("the versions  (cut at the size limit, %d of its %d elements are left out)\n", elements-len(kept), elements)
 	if manifest := all["bundle/MANIFEST.txt"]; !strings.Contains(manifest, want) {
 		t.Errorf("want %q in %s", want, manifest)
 	}

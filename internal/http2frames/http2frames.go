@@ -1,5 +1,5 @@
-// Package http2frames follows the frames of HTTP/2 as far as limits of memory need it. It owns
-// no connection, and must not know what the frames carry.
+// Package http2frames follows the frames of HTTP/2, for limits of memory. It owns no connection, and must not
+// know what the frames carry.
 package http2frames
 
 import (
@@ -87,7 +87,7 @@ func (t *Tiny) Frame(f Frame) error {
 		return nil
 	}
 	if f.Flags&FlagPadded != 0 {
-		f.Length = 0 // nobody pads but to pretend
+		f.Length = 0 // padding would hide a tiny frame
 	}
 	if t.add(usual-int64(f.Length)) > t.Most*usual {
 		return ErrTiny

@@ -159,8 +159,8 @@ func (s *Source) read(feed upstreams.Feed, blind error) error {
 		return nil
 	}
 	s.feed(feed, blind)
-	// A file that is broken, or being written, may still have what seems to be gone. Then the next
-	// reading counts as the repetition.
+	// A file that is broken, or that is being written, may still contain resources that seem deleted. Then
+	// the next reading counts as the repetition.
 	if s.repeating && s.scanner.clean() {
 		s.repeating = false
 		feed.Tell(intake.Repeated{})

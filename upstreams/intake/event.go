@@ -181,8 +181,9 @@ type Event interface {
 type Output struct {
 	Result
 	Effect Effect    // of an order
-	Wake   time.Time // when the next Tick is due
-	// Repeat asks the source to repeat all that it has. Again: it did not do so when last asked.
+	Wake   time.Time // time of the next Tick
+	// Repeat asks the source to repeat everything. Again is set if the source has not done so after the last
+	// request.
 	Repeat, Again bool
 	Notes         []Note
 	Events        []events.Event // for the journal, without the name of the upstream

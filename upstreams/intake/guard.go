@@ -63,13 +63,13 @@ func (in *Intake) judgeHold(complete bool) (removed int) {
 	return in.letGo()
 }
 
-// isNormalAgain reports whether the source has so many held resources again that the guard would
-// let the rest pass. Some must have returned: neither a minute nor a new stream alone makes a
-// deletion of an accident.
+// isNormalAgain reports whether the source has enough of the held resources again: the guard would let the
+// remaining deletions pass. Some resources must have returned: time alone, or a new stream alone, does not
+// prove that the remaining deletions are no accident.
 //
-// A new stream sends everything at once. On a live stream resources return bit by bit, so the rest
-// waits until nothing has returned for guardWindow, and until all names are readable. A hold
-// without end, and the rest of a partial release, wait for an operator or for the source.
+// A new stream sends everything at once. On a live stream resources return bit by bit, so the rest waits
+// until nothing has returned for guardWindow, and until all names are readable. A hold without end, and the
+// rest of a partial release, wait for an operator or for the source.
 func (in *Intake) isNormalAgain(complete bool) bool {
 	if _, ends := in.left(); !ends || in.held.returned.IsZero() || in.held.picked || in.syncing || in.isTorn() {
 		return false
@@ -107,8 +107,8 @@ func (in *Intake) tooManyOf(byKind map[mirror.Kind]int) string {
 	return ""
 }
 
-// emptied returns what n deletions leave empty, or an empty text. MeshConfig does not count: an
-// istiod without any config has one.
+// emptied describes the upstream or the kinds that n deletions would leave empty. It returns "" if they leave
+// none empty. MeshConfig does not count, because even an istiod without any config has one.
 func (in *Intake) emptied(byKind map[mirror.Kind]int, n int) string {
 	n -= byKind[mirror.MeshConfig]
 	size := in.tallies.all.size - in.tallies.kind(mirror.MeshConfig).size

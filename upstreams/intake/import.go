@@ -62,8 +62,8 @@ type Rules struct {
 	filter     *filter.Filter
 	rewriter   *rewrite.Rewriter
 	provenance config.Provenance
-	// stamp is for resources from an istiod or an author, relayStamp for those from a relay: only a
-	// relay says where a resource comes from.
+	// stamp is for resources from an istiod or an author. relayStamp is for resources from a relay: it keeps
+	// the provenance that only relays write.
 	stamp, relayStamp *mirror.Stamp
 	version           string
 }

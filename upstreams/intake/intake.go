@@ -42,7 +42,8 @@ type Intake struct {
 	contact contact
 
 	frozen *state.Frozen
-	// differing are the keys whose content at the frozen source is not what is served.
+	// differing has the keys under which the source of a frozen upstream has other content than the served
+	// one.
 	differing map[mirror.Key]struct{}
 	// outdated are keys that stay served while frozen although the source need not have them: new
 	// rules exclude them (true), or a rollback brought them back (false).
@@ -165,7 +166,7 @@ func (Tick) step(*Intake, *Output) {}
 // due runs expired timers and returns the next deadline.
 func (in *Intake) due() time.Time {
 	wake := in.now.Add(longestSleep)
-	later := func(t time.Time) { // ignores times that are over
+	later := func(t time.Time) { // ignores times in the past
 		if soonest := in.now.Add(time.Millisecond); t.After(in.now) && t.Before(soonest) {
 			t = soonest
 		}

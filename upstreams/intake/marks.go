@@ -11,7 +11,8 @@ import (
 // for a chance of groups / 2^64. Elements of equal groups are neither parsed nor looked up, and
 // their records are not touched.
 
-// perGroup is how many records a group has on average, at most. Each change looks at so many.
+// perGroup bounds the mean number of records in a group. A change of one record costs a look at all records
+// of its group.
 const perGroup = 8
 
 // group is the sum and the number of some marks.
@@ -78,7 +79,7 @@ func (sc *scope) setMark(rec *record, mark uint64) {
 	sc.groups.add(mark)
 }
 
-// same tells which elements of an answer are unchanged.
+// same has the elements of an answer that are unchanged.
 type same struct {
 	groups []bool // which groups are unchanged
 	n      int    // number of elements in them

@@ -117,7 +117,7 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	return changed
 }
 
-// put serves a resource. It returns what is stored, without the annotation of stale resources.
+// put serves a resource. It returns the stored resource, without the annotation of stale resources.
 func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resource, changed bool) {
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
@@ -149,8 +149,8 @@ func (in *Intake) remove(key mirror.Key) {
 	}
 }
 
-// delete removes a record and reports whether it had content. Only then is its name reconciled: a
-// record that was left out must not take away what another name put in its place.
+// delete removes a record and reports whether it had content. The caller reconciles its name only then:
+// without content, a resource that is served under the name comes from another record.
 func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	in.discovery.unfollow(rec)
 	in.account(rec.size(), 0)

@@ -166,7 +166,8 @@ func (in *Intake) panicked(name string, p *mirror.Panic) error {
 	return p
 }
 
-// maxLoggedPanics is how many panics are logged with their stacks. Later only one in so many is.
+// maxLoggedPanics is how many panics are logged with their stacks. After that, one in maxLoggedPanics is
+// logged.
 const maxLoggedPanics = 20
 
 // Panicked is the event that the source's code panicked outside the intake.

@@ -82,7 +82,7 @@ type Source struct {
 	complaints *loglimit.Limit
 	client     *apiserver.Client
 	tracker    *discovery.Tracker
-	converting converter     // a converter for all kinds
+	converting converter     // template for the converter of each kind
 	soon       chan struct{} // has an element when a discovery is requested
 
 	selection      *ledger.Selection // of namespaces, nil for all

@@ -49,7 +49,7 @@ type status struct {
 	trouble     [troubles]error
 	found       bool // discovery has succeeded
 	contact     bool
-	ever        bool // in contact
+	ever        bool // whether it was ever in contact
 	entered     upstreams.State
 	since       time.Time
 	cluster     string // UID, empty while unknown
@@ -139,7 +139,7 @@ func (s *Source) readVersion(ctx context.Context, c *apiserver.Conn) {
 		GitVersion string `json:"gitVersion"`
 	}
 	if err := c.Read(ctx, "/version", apiserver.AcceptJSON, &version); err != nil {
-		return // the status does without it
+		return // the status shows no version then
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

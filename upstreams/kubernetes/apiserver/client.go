@@ -66,7 +66,7 @@ type Conn struct {
 func (c *Client) Refresh(ctx context.Context) error {
 	next, err := accessOf(c.creds)
 	if err != nil {
-		return err // the ones before are used
+		return err // the former credentials stay in use
 	}
 	if next.program != nil {
 		if now := c.Current(); !c.issued.valid(next.digest, time.Now()) || now != nil && now.refused.Load() {
@@ -169,13 +169,13 @@ func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept st
 
 // failureOf returns the error of an answer that is not 200.
 func failureOf(resp *http.Response) error {
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxFailure)) // what is missing tells less
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxFailure)) // a part of the text is enough
 	status := &metav1.Status{}
 	if json.Unmarshal(body, status) == nil && status.Status == metav1.StatusFailure && status.Code == int32(resp.StatusCode) {
 		status.Message = text.Abbreviate(status.Message)
 		return &apierrors.StatusError{ErrStatus: *status}
 	}
-	// A proxy's, perhaps.
+	// The answer may be a proxy's.
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", text.Abbreviate(strings.TrimSpace(string(body))), 0, true)
 }
 

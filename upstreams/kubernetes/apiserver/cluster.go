@@ -61,7 +61,7 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 		return conn, nil
 	}
 	if conn == c.failed && time.Since(c.failedAt) < c.Retry {
-		return nil, c.failedErr // all kinds share one answer
+		return nil, c.failedErr // one failed request is enough for all kinds
 	}
 	c.verifiedAt = time.Time{}
 	uid, err := conn.clusterUID(ctx)
@@ -76,7 +76,7 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 		switch err = c.client.Explain(err); {
 		case apierrors.IsForbidden(err):
 			err = fmt.Errorf("the identity of the cluster: %w: allow the relay to get the namespace kube-system", err)
-		case errors.As(err, new(*url.Error)), apierrors.IsUnauthorized(err): // the error tells what is wrong
+		case errors.As(err, new(*url.Error)), apierrors.IsUnauthorized(err): // the error needs no more text
 		default:
 			err = fmt.Errorf("the identity of the cluster: %w", err)
 		}

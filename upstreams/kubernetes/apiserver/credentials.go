@@ -109,7 +109,7 @@ func accessOf(c *Credentials) (access, error) {
 	if program != nil && program.APIVersion != "client.authentication.k8s.io/v1" && program.APIVersion != "client.authentication.k8s.io/v1beta1" {
 		return access{}, fmt.Errorf("program %q: the apiVersion %q is not accepted: use client.authentication.k8s.io/v1", program.Command, program.APIVersion)
 	}
-	cfg.ExecProvider = nil // it is run here
+	cfg.ExecProvider = nil // run runs the program
 	cfg.QPS = -1           // the server limits requests
 	cfg.WarningHandler = rest.NoWarnings{}
 	return access{cfg, h.Sum128(), program}, nil
@@ -209,7 +209,7 @@ func refuse(file *api.Config, c *Credentials) error {
 	if server, err := url.Parse(cluster.Server); err != nil || server.User != nil { // an error would quote it
 		return fmt.Errorf("cluster %q: the server must be a URL without user and password: put credentials into a user", context.Cluster)
 	}
-	if !acceptsProxy(cluster.ProxyURL) { // nor is this quoted
+	if !acceptsProxy(cluster.ProxyURL) { // an error would quote it, too
 		return fmt.Errorf("cluster %q: the proxy-url must be a URL that begins with http://, https:// or socks5://", context.Cluster)
 	}
 	if cluster.InsecureSkipTLSVerify {
@@ -240,7 +240,7 @@ func acceptsProxy(text string) bool {
 func (a access) Expired(now time.Time) (end time.Time, is bool) {
 	pair, err := tls.X509KeyPair(a.config.CertData, a.config.KeyData)
 	if err != nil || pair.Leaf == nil {
-		return end, false // there is none
+		return end, false // no client certificate
 	}
 	return pair.Leaf.NotAfter, now.After(pair.Leaf.NotAfter)
 }

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	programTime      = time.Minute // that a program may take
+	programTime      = time.Minute // limit for a program
 	maxProgramOutput = 1 << 20     // bytes
 	maxProgramWords  = 4 << 10     // bytes of the error output
 	// early is the time before its end at which a credential is renewed.

@@ -32,7 +32,7 @@ type kept struct {
 // memory is the list of clusters on disk.
 type memory struct {
 	dir  string // empty: it keeps nothing
-	last []byte // that was written or read
+	last []byte // the content last written or read
 	// unread is set if the file exists and could not be read. It stays on disk until all parts were read,
 	// because the next start would forget clusters that a shorter list lacks.
 	unread atomic.Bool

@@ -33,7 +33,7 @@ type reader interface {
 	list(ctx context.Context) ([]registry.Entry, error)
 	// probe returns all entries and findings about reading them. ok is false if they can not be read.
 	probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool)
-	// close ends what is open.
+	// close closes connections and watches.
 	close()
 }
 
@@ -299,7 +299,7 @@ func (d *directory) follow(ctx context.Context, tell func([]registry.Entry, erro
 		if _, err := files.Wait(ctx, soon, nil); err != nil {
 			return
 		}
-		_ = files.Watch(d.path, d.path) // it polls where watching fails
+		_ = files.Watch(d.path, d.path) // on failure it polls
 		tell(d.list(ctx))
 	}
 }

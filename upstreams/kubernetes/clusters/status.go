@@ -50,7 +50,7 @@ func (f *Finder) Status() []Status {
 		st.Refused, st.RefusedTotal = p.registry.Refused()
 		for _, c := range p.registry.Clusters() {
 			one := ClusterStatus{Cluster: c}
-			one.Kubeconfig = nil // it is nobody's to see
+			one.Kubeconfig = nil // it is a secret
 			if after := p.cfg.RemoveAfter.D(); c.State == registry.Orphaned && after > 0 {
 				one.RemoveAt = c.Since.Add(after)
 			}

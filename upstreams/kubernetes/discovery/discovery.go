@@ -155,7 +155,7 @@ const enough = 3
 // different versions for a while, and a server that starts may not know its definitions yet. One goroutine
 // uses it.
 type Tracker struct {
-	long            time.Duration // that answers have to agree
+	long            time.Duration // for which answers must agree
 	missing, better map[mirror.Kind]*streak
 }
 

@@ -26,10 +26,10 @@ func (s *State) Flush() (changes []Change) {
 	if s.synced != [inputs]bool{true, true, true} {
 		return nil
 	}
-	now := map[mirror.Key]*Output{} // nil: not any more
+	now := map[mirror.Key]*Output{} // nil for a removed output
 	if s.changedOptions {
 		for key := range s.outputs {
-			now[key] = nil // unless something has it below
+			now[key] = nil // unless it is made again below
 		}
 	}
 	for name := range s.changedIngresses {
@@ -117,7 +117,7 @@ func (s *State) flushHosts(now map[mirror.Key]*Output) {
 	for name := range s.changedHosts {
 		h := s.hosts[name]
 		if h.output != (Name{}) {
-			now[h.output.key(serviceKind)] = nil // unless a host has it below
+			now[h.output.key(serviceKind)] = nil // unless it is made again below
 		}
 		if len(h.ingresses) == 0 {
 			delete(s.hosts, name)

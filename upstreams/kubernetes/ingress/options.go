@@ -7,7 +7,7 @@ type Mode int
 
 // The modes have the meaning of ingressControllerMode in a MeshConfig.
 const (
-	// ModeOff converts none.
+	// ModeOff converts no Ingress.
 	ModeOff Mode = iota
 	// ModeDefault converts Ingresses of the class, and those without a class.
 	ModeDefault

@@ -27,7 +27,7 @@ type Selection struct {
 
 	mu     sync.RWMutex // guards picked, listed and refused: decoders read them while the ledger changes them
 	picked map[string]bool
-	listed bool // all namespaces were told
+	listed bool // all namespaces are known
 	// refused has the mistake in the newest metadata of a namespace, by name.
 	refused map[string]error
 

@@ -49,7 +49,7 @@ type Made struct {
 	Held     bool
 	Resource *mirror.Resource
 	Unknown  []string // fields that this build does not know
-	Err      error    // why there is no resource
+	Err      error    // the mistake because of which there is no resource
 }
 
 // GetObjectKind implements runtime.Object.

@@ -67,7 +67,7 @@ const (
 // Cluster is a followed cluster. The disk keeps it without its kubeconfig.
 type Cluster struct {
 	ID string `json:"id"`
-	// Name is that of its upstream.
+	// Name is the name of its upstream.
 	Name   string    `json:"name"`
 	Origin string    `json:"origin"`
 	State  State     `json:"state"`
@@ -146,7 +146,7 @@ func (notPossible) Is(target error) bool { return target == ErrNotPossible }
 type Registry struct {
 	policy     Policy
 	clusters   map[string]*Cluster
-	refused    []Refused // number of all refused entries
+	refused    []Refused // the first maxRefused
 	unfollowed int       // number of all refused entries
 	// read is set if the last reading of the entries succeeded.
 	read    bool
