@@ -47,7 +47,7 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// interrupted reports whether err says that a request ended before its response.
+// interrupted reports whether err is the error of a request that ended before its response.
 func interrupted(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -21,7 +21,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Outcome says what is done with a resource, or with one upstream's copy of it.
+// Outcome is the result for a resource, or for one upstream's copy of it.
 type Outcome string
 
 // The outcomes.

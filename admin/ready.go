@@ -11,10 +11,10 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Readiness says whether the relay serves its clients.
+// Readiness is whether the relay serves its clients, with reasons.
 type Readiness struct {
 	Ready bool `json:"ready"`
-	// Reasons say why the relay is not ready or, when it is Ready, why it is degraded.
+	// Reasons are why the relay is not ready or, when it is Ready, why it is degraded.
 	Reasons []string `json:"reasons,omitempty"`
 	// Notes are hints for operators that do not degrade the relay.
 	Notes []string `json:"notes,omitempty"`

@@ -12,8 +12,8 @@ import (
 const (
 	// maxTiny bounds the nearly empty DATA frames of a connection that wait to be read.
 	maxTiny = 16 << 10
-	// smallFrame is the size below which gRPC keeps a DATA frame outside the pool. frameCost is the
-	// memory for such a frame beside its bytes.
+	// smallFrame is the size below which gRPC keeps a DATA frame outside the pool. frameCost is the memory
+	// for such a frame in addition to its bytes.
 	smallFrame = 1 << 10
 	frameCost  = 64
 )

@@ -17,8 +17,8 @@ const maxNamesBytes = maxRequestBytes - 64<<10
 // wildcard is the name that asks for everything (PROTOCOL S16).
 const wildcard = "*"
 
-// FitNames returns the names that fit into a request, sorted and each once. The error says how many
-// are left out, and why.
+// FitNames returns the names that fit into a request, sorted and without duplicates. The error has the number
+// of names that are left out, and the reason.
 func FitNames(names []string) ([]string, error) {
 	unsound := func(name string) bool { return name == "" || name == wildcard || !utf8.ValidString(name) }
 	bad := 0

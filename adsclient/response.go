@@ -129,7 +129,7 @@ func (r *Response) Removed() iter.Seq[[]byte] {
 }
 
 const (
-	// maxOther bounds the bytes of a response beside resources and removed names.
+	// maxOther bounds the bytes of a response other than resources and removed names.
 	maxOther = 1 << 20
 	// maxElements bounds the resources, and the removed names, of a response. Each costs more
 	// memory than the two bytes that it may have on the wire.

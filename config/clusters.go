@@ -12,7 +12,7 @@ import (
 type Clusters struct {
 	// Name is unique among Config.Clusters.
 	Name string `yaml:"name"`
-	// Exactly one of these is set. It says where the relay finds the clusters.
+	// Exactly one of these is set. It is the place where the relay finds the clusters.
 	Secrets   *ClusterSecrets   `yaml:"secrets,omitempty"`
 	Directory *ClusterDirectory `yaml:"directory,omitempty"`
 	Profiles  *ClusterProfiles  `yaml:"profiles,omitempty"`

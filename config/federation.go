@@ -91,7 +91,7 @@ type Provenance struct {
 	MaxHops     int         `yaml:"maxHops" default:"8" range:"1 64"`
 }
 
-// Annotations says which clients get the provenance annotation: a boolean or the word all.
+// Annotations selects the clients that get the provenance annotation: a boolean or the word all.
 type Annotations string
 
 // Values of Annotations. The zero value is that of AnnotationsFalse.

@@ -60,8 +60,8 @@ type ReloadStatus struct {
 	LastAttempt time.Time `json:"lastAttempt,omitzero"`
 	// LastSuccess is when the config in use was loaded.
 	LastSuccess time.Time `json:"lastSuccess,omitzero"`
-	// Error says why the file has not been loaded since FailingSince, or is empty. Mistakes are the
-	// parts of Error, one line each.
+	// Error is why the file has not been loaded since FailingSince, or empty. Mistakes are the parts of
+	// Error, one line each.
 	Error        string    `json:"error,omitempty"`
 	Mistakes     []string  `json:"mistakes,omitempty"`
 	FailingSince time.Time `json:"failingSince,omitzero"`
@@ -183,8 +183,8 @@ func (w *Watcher) watch(log *slog.Logger, blind bool) bool {
 	return err != nil
 }
 
-// reload reads the file, and applies it if it has changed, if must is set, or if applying failed
-// before. The error says why the file is not loaded.
+// reload reads the file, and applies it if it has changed, if must is set, or if applying failed before. The
+// error is why the file is not loaded.
 func (w *Watcher) reload(ctx context.Context, log *slog.Logger, apply Apply, must bool) error {
 	data, err := read(w.path)
 	now := ""

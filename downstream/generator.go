@@ -21,7 +21,7 @@ type Generator interface {
 // Ref names an item of a type.
 type Ref struct {
 	Name string
-	// Key names the resource of which the item is made. Only the generator uses it.
+	// Key names the resource for the item. Only the generator uses it.
 	Key mirror.Key
 
 	gone bool // no key affects it any more

@@ -99,7 +99,7 @@ type Resources interface {
 	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
 	// Keys returns all keys of a kind that any upstream has, sorted by full name.
 	Keys(kind mirror.Kind) []mirror.Key
-	// SourceKinds returns all kinds of which any upstream has resources.
+	// SourceKinds returns all kinds with resources of any upstream.
 	SourceKinds() []mirror.Kind
 }
 

@@ -134,8 +134,7 @@ type Event struct {
 	// Upstream and Client name the subject of the event, empty for none.
 	Upstream string `json:"upstream,omitempty"`
 	Client   string `json:"client,omitempty"`
-	// Tool: the client says that it is a command of the relay. Any client can say so: it is no
-	// proof.
+	// Tool is set if the client calls itself a command of the relay. It is no proof: any client can do that.
 	Tool bool `json:"tool,omitempty"`
 	By   By   `json:"by,omitempty"`
 	// Operator is set for an order.
@@ -184,7 +183,7 @@ const (
 	maxName = 512
 )
 
-// Mark says whether a resource was added, changed or removed.
+// Mark is the change of a resource: added, changed or removed.
 type Mark byte
 
 // The marks.
@@ -239,8 +238,8 @@ type Resources struct {
 	Removed int `json:"removed"`
 	// Names are examples, each once.
 	Names []Name `json:"names,omitempty"`
-	// Groups counts by kind and namespace. Elsewhere counts what is in no group: there were too
-	// many groups, or the namespace is too long.
+	// Groups counts by kind and namespace. Elsewhere counts the resources in no group, because there were too
+	// many groups, or because the namespace is too long.
 	Groups    []Group `json:"groups,omitempty"`
 	Elsewhere int     `json:"elsewhere,omitempty"`
 }

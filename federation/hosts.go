@@ -42,7 +42,7 @@ func HostKindOf(kind mirror.Kind) *HostKind {
 	return nil
 }
 
-// HostFields has the fields of a body that say which hosts it claims, and where.
+// HostFields has the fields of a body that determine which hosts it claims, and where.
 type HostFields struct{ Hosts, ExportTo, Gateways []string }
 
 // Parse reads the fields without decoding the body. It stops at the first byte that is not protobuf: a

@@ -31,7 +31,7 @@ type Decision struct {
 	Winner int
 	// United are the indexes of the other copies that are part of Served.
 	United []int
-	// Reason says why in a few words, for example "first in order" or "newest".
+	// Reason is a few words, for example "first in order" or "newest".
 	Reason string
 }
 

@@ -103,7 +103,7 @@ func (r *Resource) annotation(key string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Stamp says how to change the provenance of the resources of one source.
+// Stamp is a change of the provenance of the resources of one source.
 type Stamp struct {
 	// Source and Cluster are for resources without provenance.
 	Source, Cluster string

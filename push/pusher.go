@@ -12,8 +12,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Pusher merges changes into requests, and calls for a push when pace says so. It is a
-// prometheus.Collector.
+// Pusher merges changes into requests, and requests a push when pace allows it. It is a prometheus.Collector.
 type Pusher struct {
 	work    *Work
 	busy    prometheus.CounterFunc

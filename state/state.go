@@ -154,7 +154,7 @@ type Extra struct {
 // MaxJournalLine bounds the lines of a Journal, in bytes. LoadJournal leaves out longer ones.
 const MaxJournalLine = 256 << 10
 
-// Journal is a log of events that a Keeper keeps beside the sources.
+// Journal is a log of events. A Keeper keeps it in addition to the sources.
 type Journal interface {
 	// Take returns the oldest lines that are not stored yet, each with its newline, or nothing. The
 	// caller then calls Done. Unless kept is set, the next Take returns the lines again.

@@ -24,8 +24,8 @@ const (
 	MayWaitSameName = "it is a relay with the name of this relay: nothing can be taken from it"
 )
 
-// FirstSync says whether clients wait for a source. The source has not synced since the start of the relay, and
-// was not on disk then.
+// FirstSync is whether clients wait for a source, and why. The source has not synced since the start of the
+// relay, and was not on disk then.
 type FirstSync struct {
 	// Awaited: clients wait for it. Otherwise they are served without it, or will be.
 	Awaited bool `json:"awaited"`

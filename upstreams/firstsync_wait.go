@@ -102,7 +102,7 @@ func (m *Manager) atStart() (start, []verdict) {
 	m.mu.Lock()
 	first := m.first
 	m.mu.Unlock()
-	reading := m.reading() // first: the rest then includes what is read meanwhile
+	reading := m.reading() // first: the rest then includes sources that are read meanwhile
 	ups := m.all()
 	all, s := make([]candidate, len(ups)), first.start
 	s.reading = reading

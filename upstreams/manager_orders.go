@@ -78,7 +78,7 @@ func (m *Manager) flush(ctx context.Context) error {
 	return m.keeper.Flush(ctx)
 }
 
-// errNoHistory returns the error of a relay without history. It says how to keep one.
+// errNoHistory returns the error of a relay without history, with advice how to keep one.
 func errNoHistory() error {
 	return intake.NotPossible("this relay keeps no history: set state.dir in its config file, as in \"state: {dir: /var/lib/relay}\"")
 }

@@ -71,7 +71,7 @@ type Table struct {
 	Rows    [][]Cell
 	// Empty is shown when there are no rows.
 	Empty string
-	// Summary says how many rows there are in all. Next is the address of the next rows.
+	// Summary has the number of all rows. Next is the address of the next rows.
 	Summary string
 	Next    string
 }

@@ -95,7 +95,7 @@ func Part(part clusters.Status, now time.Time) (string, Level) {
 	return text + "read " + Ago(part.ReadAt, now) + " ago", OK
 }
 
-// NotFollowed says why a found cluster is not followed.
+// NotFollowed returns why a found cluster is not followed.
 func NotFollowed(r registry.Refused) string {
 	return cmp.Or(r.ID, "all") + " in " + r.Origin + " is not followed: " + OneLine(r.Reason)
 }

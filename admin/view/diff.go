@@ -87,7 +87,7 @@ func sourceOf(o *kube.Object) string {
 // a terminal stays below 100 KB.
 const maxDifferences = 60_000
 
-// Diffs says which differences a text contains.
+// Diffs selects the differences that a text contains.
 type Diffs int
 
 // The choices.

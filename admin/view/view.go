@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Level says how good or bad a state is.
+// Level is how good or bad a state is.
 type Level string
 
 // The levels.

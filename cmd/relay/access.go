@@ -19,7 +19,7 @@ import (
 // completionTimeout bounds how long a shell waits for the names of upstreams.
 const completionTimeout = 2 * time.Second
 
-// access has the flags that say how to reach a running relay: its admin address and its Unix socket.
+// access has the flags for reaching a running relay: its admin address and its Unix socket.
 type access struct {
 	address, socket string
 	timeout         time.Duration

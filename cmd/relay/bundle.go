@@ -26,8 +26,8 @@ func newSupportBundle() *cobra.Command {
 		Short: "Write an archive for a bug report, without secrets",
 		Long: `Write an archive that describes a running relay: version, effective config, readiness, upstreams,
 clients, conflicts, held deletions, the newest events and revisions, metrics twice, profiles, and
-the last 5,000 lines of the log, including level debug. MANIFEST.txt says what each file is for, and
-how much of a file over 8 MiB is left out. All files but the profiles are plain text: read them
+the last 5,000 lines of the log, including level debug. MANIFEST.txt describes each file, and
+tells how much of a file over 8 MiB is left out. All files but the profiles are plain text: read them
 before you send them.
 
 The archive contains no tokens, keys, passwords or paths of URLs. It contains the names of upstreams,

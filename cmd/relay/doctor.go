@@ -41,7 +41,7 @@ func newDoctor() *cobra.Command {
 socket and the state directory. For each upstream: name, port, certificates, token, identity and
 permissions; the command connects to each address and requests all resources once. For each place of
 clusters: that the relay can list and watch it, the allowed programs, and each kubeconfig. It reads
-the files of upstreams for 0.7 s, and says if it did not read all.
+the files of upstreams for 0.7 s, and reports if it did not read all.
 
 With --mesh-config it checks the configSources of an istiod that will be a client: one of them must
 have the port of a listener, and the istiod must still read its own cluster. The file contains the
@@ -98,7 +98,7 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	for _, mistake := range errlist.Split(err) {
 		found = append(found, doctor.Bad("config", "", mistake.Error(), "", ""))
 	}
-	if cfg == nil { // the findings say why
+	if cfg == nil { // the findings have the mistakes
 		return found, nil
 	}
 	if len(found) == 0 {

@@ -40,7 +40,7 @@ type getOptions struct {
 	serverFlags
 }
 
-// serverFlags are the flags that say how to reach an xDS server.
+// serverFlags are the flags for reaching an xDS server.
 type serverFlags struct {
 	access        lister.Access
 	plaintext     bool

@@ -34,7 +34,7 @@ each upstream, and their history.`,
 	return cmd
 }
 
-// stateAccess has the flags that say where the state is.
+// stateAccess has the flags for finding the state.
 type stateAccess struct {
 	dir, file, socket string
 	timeout           time.Duration

@@ -72,7 +72,7 @@ func await(ctx context.Context, c admin.Client, wanted string, met condition) er
 			return nil
 		case errors.As(err, &never):
 			return err
-		case ctx.Err() == nil || last == nil: // otherwise err only says that the timeout has passed
+		case ctx.Err() == nil || last == nil: // otherwise err is only the timeout
 			last = err
 		}
 		if !sleep(ctx, waitEvery) {

@@ -11,7 +11,7 @@ import (
 	"meshrelay/internal/text"
 )
 
-// Reason is the limit or rule because of which a client or a connection is refused.
+// Reason is the limit or rule that refuses a client or a connection.
 type Reason string
 
 // The reasons.

@@ -75,7 +75,7 @@ type NotFollowed struct {
 	Hosts int `json:"hosts"`
 	// Namespaces is the number of namespaces that see it, 0 for all.
 	Namespaces int `json:"namespaces,omitempty"`
-	// Reason says why it is not followed.
+	// Reason is why it is not followed.
 	Reason string `json:"reason"`
 }
 

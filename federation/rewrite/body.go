@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// role says what a field names, and so how the rules map its values. Either one of the functions or fields is
-// set.
+// role is the meaning of a field's values. It decides how the rules map them. Either one of the functions or
+// fields is set.
 type role struct {
 	// sees has the effects that can change a value.
 	sees effect

@@ -1,5 +1,5 @@
-// Package bundle writes a support bundle: an archive of bounded files without secrets, and a manifest
-// that says what each file is for.
+// Package bundle writes a support bundle: an archive of bounded files without secrets, and a manifest that
+// describes each file.
 //
 // The package must not know the content of the files.
 package bundle

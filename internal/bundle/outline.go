@@ -8,7 +8,7 @@ const maxNesting = 64
 // outline reads JSON in parts and finds where to cut it: between the elements of its outermost arrays.
 // The text before such a place, with its brackets closed, is valid JSON.
 type outline struct {
-	closers           []byte // the closing brackets of what is open
+	closers           []byte // closing brackets of the open arrays and objects
 	inString, escaped bool
 	array             int  // the depth of the outermost open array; 0: none
 	blank             bool // the array has no element yet

@@ -25,7 +25,7 @@ type Server struct {
 	Address string
 	// TLS is how to reach it, with InsecureSkipVerify unset; nil for plaintext.
 	TLS *tls.Config
-	// Roots says where the trusted roots come from, such as a file.
+	// Roots is the source of the trusted roots, such as a file.
 	Roots string
 	// Now is the present time.
 	Now time.Time
@@ -82,7 +82,7 @@ func unreachable(address, port string, err error) Finding {
 	return Bad("tcp", address, "no connection", cause(err), "check the network of this host: routes, firewalls, and the address")
 }
 
-// late reports whether err says that the time limit has passed.
+// late reports whether err is the end of the time limit.
 func late(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }

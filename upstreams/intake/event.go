@@ -135,7 +135,7 @@ type Result struct {
 	// Relist: there may now be room for elements of earlier parts of a complete answer. The source
 	// should send everything again.
 	Relist bool
-	// Refused names what is refused, at most maxNamed; RefusedTotal counts all.
+	// Refused has the refused resources, at most maxNamed. RefusedTotal counts all.
 	Refused      []Refusal
 	RefusedTotal int
 	// Clusters are those whose endpoints are needed, nil if they are the same as before.
@@ -146,7 +146,7 @@ type Result struct {
 type Refusal struct {
 	// Resource is "group/Kind namespace/name" if known, or a file with its line.
 	Resource string `json:"resource"`
-	// Reason says what is wrong with it.
+	// Reason is the mistake.
 	Reason string `json:"reason"`
 }
 

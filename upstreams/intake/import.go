@@ -333,7 +333,7 @@ func isOverLimit(reason string) bool { return strings.HasPrefix(reason, overLimi
 var (
 	// errFull is the error of a new resource without room.
 	errFull = errors.New("the upstream has more than")
-	// errHeldFull is the error of a new resource without room beside the held deletions.
+	// errHeldFull is the error of a new resource for which the held deletions leave no room.
 	errHeldFull = fmt.Errorf("%w twice limits.maxResources or limits.maxBytes, with the deletions that its guard holds", errFull)
 )
 

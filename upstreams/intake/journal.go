@@ -18,7 +18,7 @@ const (
 	maxCauses = 4
 )
 
-// journal has the changes of what is served that are not on disk yet.
+// journal has the changes of served resources that are not on disk yet.
 type journal struct {
 	// dirty are the changed keys with their origins.
 	dirty map[mirror.Key]origin
@@ -69,7 +69,7 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	return out
 }
 
-// boundJournal limits what is remembered while the disk can not be written.
+// boundJournal limits the remembered changes while the disk can not be written.
 func (in *Intake) boundJournal() {
 	if len(in.journal.dirty) <= 2*in.tallies.all.size+maxGone {
 		return

@@ -42,8 +42,8 @@ func (in *Intake) end(syncing bool) (removed int) {
 	return removed
 }
 
-// reconcile makes what is served of some names follow the records. It returns how many of them are
-// new or changed for clients. It is called between begin and end.
+// reconcile makes the served resources of some names follow the records. It returns how many of them are new
+// or changed for clients. It is called between begin and end.
 func (in *Intake) reconcile(k *kind, names []string) (differ int) {
 	for _, name := range names {
 		if in.reconcileOne(k, name) {
@@ -53,7 +53,7 @@ func (in *Intake) reconcile(k *kind, names []string) (differ int) {
 	return differ
 }
 
-// reconcileOne reconciles one name. After a panic, what is served of it stays.
+// reconcileOne reconciles one name. After a panic, its served resource stays.
 func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
@@ -193,7 +193,7 @@ func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	return true
 }
 
-// drop removes a key from what is served.
+// drop removes a served resource.
 func (in *Intake) drop(key mirror.Key) bool {
 	delete(in.former, key)
 	delete(in.stale.unmarked, key)

@@ -16,7 +16,7 @@ const maxToldRefused = 1000
 // the event journal.
 type report struct {
 	events  []events.Event
-	changes events.Resources // of what is served
+	changes events.Resources // of served resources
 	by      events.By        // the cause of the changes; empty means the upstream
 	who     *events.Operator
 	reason  string

@@ -46,7 +46,7 @@ type kind struct {
 	graceUntil time.Time
 }
 
-// waits reports whether it is too early to say that a name of the kind is gone.
+// waits reports whether it is too early to count missing names of the kind as gone.
 func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZero() }
 
 // scope is a Scope with its records. Most scopes stay empty, and there may be hundreds of sources:

@@ -247,7 +247,7 @@ func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resour
 	return out
 }
 
-// plain returns what is served under a key, without the annotation of staleness.
+// plain returns the served resource of a key, without the annotation of staleness.
 func (s *staleness) plain(served *mirror.Store, key mirror.Key) *mirror.Resource {
 	if r := s.unmarked[key]; r != nil {
 		return r

@@ -83,7 +83,7 @@ type HeldDeletion struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Version   string `json:"version"`
-	// Created is when the resource was created, if the source says it.
+	// Created is when the resource was created, zero if unknown.
 	Created time.Time `json:"created,omitzero"`
 	// Since is when the source deleted it.
 	Since time.Time `json:"since"`

@@ -63,8 +63,8 @@ func (in *Intake) unsettled() bool {
 	return false
 }
 
-// touch marks the source as in contact if it has given all its content. live is set if the source says so
-// itself. back is set if kinds are no longer withheld.
+// touch marks the source as in contact if it has given all its content. live is set if the source has
+// declared that. back is set if kinds are no longer withheld.
 func (in *Intake) touch(live, back bool) {
 	live = live || in.open && len(in.opened) > 0 && !in.unsettled() && len(in.discovery.waiting) == 0
 	in.noteComplete(live)

@@ -16,7 +16,7 @@ type Trace struct {
 	Original, Key mirror.Key
 	// Reason is why the resource is left out, empty if it is imported. Detail is a sentence.
 	Reason, Detail string
-	// Refused is what is wrong with the newest content. The last good one is served, if any.
+	// Refused is the mistake in the newest content. The last good one is served, if any.
 	Refused string
 	// Resource is the imported content, nil if it is left out or never was good. Since is when it came.
 	Resource *mirror.Resource

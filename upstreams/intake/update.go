@@ -265,7 +265,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 	return in.revive(rec, sc.Kind, name)
 }
 
-// decode sets the content of a record from an element, or returns what is wrong with it.
+// decode sets the content of a record from an element, or returns the mistake in the element.
 func (in *Intake) decode(sc *scope, rec *record, name string, el Element) (differs bool, err error) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {

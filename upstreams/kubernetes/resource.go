@@ -81,7 +81,7 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 }
 
 // reportsHealth reports whether a WorkloadEntry has health checks: an istiod that reads it itself gives it
-// traffic only while its status says healthy.
+// traffic only while its status is healthy.
 func reportsHealth(o *object.Object) bool {
 	checked, err := strconv.ParseBool(o.Annotations[healthChecks])
 	return err == nil && checked

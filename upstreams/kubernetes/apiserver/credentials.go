@@ -33,8 +33,8 @@ const maxCredentials = 1 << 20
 // accountPath is the usual directory of a pod's service account.
 const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Credentials say where to read the credentials for an API server: from a kubeconfig file, from the service
-// account of the pod, or from the kubeconfig of a found cluster.
+// Credentials name the source of the credentials for an API server: a kubeconfig file, the service account of
+// the pod, or the kubeconfig of a found cluster.
 type Credentials struct {
 	Kubeconfig string
 	Context    string // of the kubeconfig, empty for the current one

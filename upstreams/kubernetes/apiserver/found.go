@@ -15,7 +15,7 @@ import (
 // MaxKubeconfig bounds the kubeconfig of a found cluster, in bytes.
 const MaxKubeconfig = 256 << 10
 
-// Trust says what the kubeconfig of a found cluster may use. Its author may not be the operator of the relay.
+// Trust limits the content of a found cluster's kubeconfig. Its author may not be the operator of the relay.
 type Trust struct {
 	AllowExec  []string // programs, as the kubeconfig writes them
 	AllowProxy bool

@@ -20,7 +20,7 @@ type Output struct {
 	Annotations map[string]string
 	// Body is a *networking.Gateway or a *networking.VirtualService.
 	Body proto.Message
-	// Origins are the Ingresses of which it is made, at least one, in their order.
+	// Origins are its Ingresses, at least one, in their order.
 	Origins []Name
 }
 
@@ -114,7 +114,7 @@ func covers(host, other string) bool {
 // portOf returns the number of a port of a Service.
 type portOf func(service Name, port string) (number int32, ok bool)
 
-// route is a route of a VirtualService, with the path of which it is made.
+// route is a route of a VirtualService, with its path.
 type route struct {
 	route *networking.HTTPRoute
 	match *networking.StringMatch // nil matches everything

@@ -9,7 +9,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// Input is a kind of which outputs are made.
+// Input is a kind from which outputs are made.
 type Input int
 
 // The inputs.

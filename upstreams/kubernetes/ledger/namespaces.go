@@ -170,8 +170,7 @@ func (s *Selection) note(e *Entry, namespace string) {
 	s.passed[e][namespace] = struct{}{}
 }
 
-// lacking returns the entries of which objects in any of the namespaces were skipped. They must be listed
-// again.
+// lacking returns the entries with skipped objects in any of the namespaces. They must be listed again.
 func (s *Selection) lacking(namespaces []string) (all []*Entry) {
 	for e, passed := range s.passed {
 		for _, ns := range namespaces {

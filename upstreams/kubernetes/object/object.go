@@ -33,7 +33,7 @@ type Object struct {
 	Spec         []byte // JSON in one line, nil for none
 	Status, Data []byte // JSON, nil for none
 	Healthy      *bool  // condition Healthy of a WorkloadEntry, nil without one
-	Err          error  // the mistake because of which the object can not be used
+	Err          error  // the mistake in the object
 	// Unselected is set if the namespace was not selected when the object came. The object then has no
 	// content.
 	Unselected bool
@@ -49,7 +49,7 @@ type Made struct {
 	Held     bool
 	Resource *mirror.Resource
 	Unknown  []string // fields that this build does not know
-	Err      error    // the mistake because of which there is no resource
+	Err      error    // the mistake in the object; there is no resource then
 }
 
 // GetObjectKind implements runtime.Object.

@@ -28,7 +28,7 @@ const (
 	Name  Format = "name"
 )
 
-// ResourceOptions say how to print resources.
+// ResourceOptions are options for printing resources.
 type ResourceOptions struct {
 	Format Format
 	// Namespaces adds the column NAMESPACE to tables.

@@ -12,7 +12,7 @@ import (
 	"meshrelay/internal/loopback"
 )
 
-// Access says how to reach a server.
+// Access has the address of a server, and the credentials for it.
 type Access struct {
 	// Server is host:port.
 	Server string

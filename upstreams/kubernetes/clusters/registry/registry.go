@@ -131,7 +131,7 @@ type Note struct {
 	Args    []any
 }
 
-// ErrNotPossible matches errors of orders that can not be carried out. Their texts say why.
+// ErrNotPossible matches errors of orders that can not be carried out. Their texts have the reason.
 var ErrNotPossible = errors.New("not possible")
 
 // notPossible is an ErrNotPossible with a text.
