@@ -7,8 +7,8 @@
 //   - The client tries the next address if a stream cannot be opened, is refused, is silent
 //     (SyncTimeout, keepalive), or ends soon after it has synced, or before.
 //   - A stream that ends later is opened again at the same address, then at others.
-//   - A client at another than the first address probes the ones before its own, one at a time. The
-//     stream moves to an address that has answered and stayed open for FailbackAfter.
+//   - A client that does not use the first address probes the addresses before its own, one at a
+//     time. The stream moves to an address that has answered and stayed open for FailbackAfter.
 //
 // The pauses between rounds through the addresses grow until a stream has synced. All pauses are
 // random within bounds: when a server goes away, its clients do not all come back, or move to the

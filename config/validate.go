@@ -194,7 +194,7 @@ func (v *validator) address(field, a string, leastPort uint64) {
 	v.errorIf(host == "" && leastPort > 0, field, "%q has no host", a)
 }
 
-// collide reports whether a process can not listen on both addresses.
+// collide reports whether two addresses conflict: a process can listen on only one of them.
 func collide(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)

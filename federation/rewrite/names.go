@@ -93,7 +93,7 @@ func newScope(n *nameRules, namespace string) *scope {
 	return &scope{nameRules: n, here: namespace, completes: n.effects&effShortHosts != 0}
 }
 
-// sibling returns another string of the message that holds the string to map.
+// sibling returns another string field of scope.message, by its number.
 func (s *scope) sibling(number protowire.Number) string { return string(wire.Last(s.message, number)) }
 
 func (s *scope) fail(result string, limit int) {

@@ -318,8 +318,8 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 	return differs, nil
 }
 
-// twin returns the resource that another scope of the kind has made from the same bytes, or nil: a
-// server may send the same in each version. What passes the rules there passes them here.
+// twin returns the resource that another scope of the kind has made from the same bytes, or nil. A server may
+// send the same bytes for each version of a kind. They need no second check by the rules.
 func (in *Intake) twin(sc *scope, rec *record, name string) *mirror.Resource {
 	for _, other := range in.kind(sc.Kind).scopes {
 		t := other.byName[name]
