@@ -156,7 +156,7 @@ func (vs *views) room(v *view, who viewer) error {
 	switch {
 	case v == nil && vs.full():
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
-			"clients of %d views, clusters and control plane revisions are connected, no more are served at once; try again later", maxViews)
+			"%d views, clusters and control plane revisions have clients, no more are served; try again later", maxViews)
 	case who.peer != nil && (v == nil || v.peers[who.peer] == 0) && who.peer.views >= who.maxViews:
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once (downstream.maxViewsPerPeer); try again later",

@@ -100,7 +100,7 @@ func (g *ingresses) Set(kind mirror.Kind, o *object.Object) error {
 	name, size, err := o.FullName(), o.Size()+object.Overhead, o.Err
 	before := g.inputs[kind][name].size
 	if err == nil && g.most > 0 && g.used-before+size > g.most {
-		err = fmt.Errorf("%s %s: %sall inputs of the conversion have more than limits.maxBytes", kind.Kind, name, object.OverLimit)
+		err = fmt.Errorf("%s %s: %sthe converted objects exceed limits.maxBytes", kind.Kind, name, object.OverLimit)
 	}
 	if err == nil {
 		err = g.decode(kind, o)

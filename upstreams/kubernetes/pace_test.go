@@ -90,7 +90,8 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 	s.drop()
 	w.eventually("it was asked again and again", func() bool { return other.Asked("kube-system") > 6 })
 	w.eventually("it is denied", func() bool {
-		return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "the identity of the cluster")
+		st := w.status()
+		return st.State == upstreams.StateDenied && strings.Contains(st.LastError, "the identity of the cluster")
 	})
 	w.serves("ServiceEntry shop/a")
 	if n := other.Asked("serviceentries"); n > 0 {
