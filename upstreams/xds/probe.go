@@ -147,7 +147,7 @@ func (p prober) refusal(err error) doctor.Finding {
 		if strings.Contains(text, "no view matches this client") {
 			return doctor.Bad("identity", p.address, "the relay there has no view for us", text, "add this client to a view of that relay")
 		}
-		return doctor.Bad("identity", p.address, "the server knows who we are, and its api generator is closed to that identity", text,
+		return doctor.Bad("identity", p.address, "the server knows the relay's identity, and its api generator is closed to it", text,
 			serviceAccount+"; or set ENABLE_XDS_API_GENERATOR_AUTH=false on the istiod")
 	case codes.Unimplemented:
 		return doctor.Bad("stream", p.address, "the server is one of gRPC, and not of xDS", text, "check the port: an istiod has 15012 (TLS) and 15010 (plaintext)")

@@ -26,7 +26,7 @@ func Finding(server string, err error) doctor.Finding {
 	case apierrors.IsUnauthorized(err):
 		return bad("identity", "the API server does not accept the credentials", "renew the token or certificate of the kubeconfig, or the service account of the pod")
 	case apierrors.IsForbidden(err):
-		return bad("identity", "the API server knows who we are, and refuses to tell what it serves", "give the identity the ClusterRole system:discovery")
+		return bad("identity", "the API server knows the relay's identity, and refuses discovery to it", "give the identity the ClusterRole system:discovery")
 	case errors.As(err, &unknown):
 		return bad("tls", "the certificate of the API server is signed by a root that is not trusted", "correct certificate-authority of the cluster in the kubeconfig")
 	case errors.As(err, &name):
