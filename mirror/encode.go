@@ -48,6 +48,26 @@ func (r *Resource) WithBody(m proto.Message) (*Resource, error) {
 	return New(s)
 }
 
+// Stamped returns r with a stamp. A MeshConfig has no annotations, and only gets the cluster.
+func (r *Resource) Stamped(stamp *Stamp) *Resource {
+	if r.Kind() == MeshConfig {
+		return r.withCluster(stamp.Cluster)
+	}
+	_, body := r.split()
+	md := r.metadata()
+	md.version = []byte(r.sourceVersion)
+	had := md.from != nil
+	cluster := md.stamp(stamp)
+	if len(stamp.Relay) == 0 && had == (md.from != nil) {
+		return r.withCluster(cluster)
+	}
+	out, err := build(r.Kind(), md, body, from{r.Source(), cluster})
+	if err != nil {
+		return r // build fails for a wrong name only, and r has this one already
+	}
+	return out
+}
+
 // from is the source and the cluster of a resource.
 type from struct{ source, cluster string }
 

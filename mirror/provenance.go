@@ -116,26 +116,6 @@ type Stamp struct {
 	Begin bool
 }
 
-// Stamped returns r with a stamp. A MeshConfig has no annotations, and only gets the cluster.
-func (r *Resource) Stamped(stamp *Stamp) *Resource {
-	if r.Kind() == MeshConfig {
-		return r.withCluster(stamp.Cluster)
-	}
-	_, body := r.split()
-	md := r.metadata()
-	md.version = []byte(r.sourceVersion)
-	had := md.from != nil
-	cluster := md.stamp(stamp)
-	if len(stamp.Relay) == 0 && had == (md.from != nil) {
-		return r.withCluster(cluster)
-	}
-	out, err := build(r.Kind(), md, body, from{r.Source(), cluster})
-	if err != nil {
-		return r // build fails for a wrong name only, and r has this one already
-	}
-	return out
-}
-
 // stamp writes the provenance that s demands into the metadata, and returns the cluster of the resource. It drops a
 // provenance that s does not believe.
 func (md *metadata) stamp(s *Stamp) (cluster string) {
