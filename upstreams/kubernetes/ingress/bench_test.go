@@ -53,7 +53,7 @@ func BenchmarkDecodeIngress(b *testing.B) {
 	text := jsonOf(b, ingress("shop", "web", 1, "tls cert a.example", "a.example / front:http", "b.example /x back:80"))
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		if _, err := DecodeIngress(text); err != nil {
+		if _, err := objectOf(b, text).ingress(); err != nil {
 			b.Fatal(err)
 		}
 	}

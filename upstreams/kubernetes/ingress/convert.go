@@ -221,32 +221,3 @@ func rank(m *networking.StringMatch) (length int, exact bool) {
 	}
 	return len(m.GetPrefix()), false
 }
-
-// Inputs are all inputs of a conversion.
-type Inputs struct {
-	Ingresses []*Ingress
-	Classes   []*Class
-	Services  []*Service
-}
-
-// Convert returns the outputs of inputs: Gateways before VirtualServices, each sorted by namespace
-// and name.
-func Convert(in Inputs, o Options) (outputs []*Output) {
-	s := New(o)
-	for _, c := range in.Classes {
-		s.SetClass(c)
-	}
-	for _, v := range in.Services {
-		s.SetService(v)
-	}
-	for _, i := range in.Ingresses {
-		s.SetIngress(i)
-	}
-	for i := range inputs {
-		s.Synced(i)
-	}
-	for _, c := range s.Flush() {
-		outputs = append(outputs, c.Output)
-	}
-	return outputs
-}

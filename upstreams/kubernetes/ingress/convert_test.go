@@ -73,7 +73,7 @@ func TestGatewaysSelectTheIngressProxies(t *testing.T) {
 }
 
 func TestNamespaceAndDomainAreOptions(t *testing.T) {
-	out := Convert(Inputs{Ingresses: []*Ingress{{
+	out := convertAll(allInputs{Ingresses: []*Ingress{{
 		Name: Name{"shop", "web"},
 		Spec: Spec{Rules: []Rule{{Host: "a", HTTP: &HTTP{Paths: []Path{{Backend: Backend{Service: &ServiceBackend{"front", Port{Number: 80}}}}}}}}},
 	}}}, Options{Mode: ModeDefault, Namespace: "edge", Domain: "east.local"})

@@ -7,7 +7,7 @@
 //
 // A State is told of Ingresses, IngressClasses and Services, in any order. It has no outputs before
 // all three have synced. After that, Flush returns the changes of both kinds as one list, Gateways
-// first. Convert does the same for a set of inputs that never changes.
+// first.
 //
 // # What comes out
 //

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
@@ -64,27 +65,91 @@ func tell(s *State, b []byte) error {
 }
 
 func tellAs(s *State, kind string, b []byte) error {
+	var o object
+	if err := json.Unmarshal(b, &o); err != nil {
+		return err
+	}
 	switch kind {
 	case "Ingress":
-		i, err := DecodeIngress(b)
+		i, err := o.ingress()
 		if err == nil {
 			s.SetIngress(i)
 		}
 		return err
 	case "IngressClass":
-		c, err := DecodeClass(b)
+		c, err := o.class()
 		if err == nil {
 			s.SetClass(c)
 		}
 		return err
 	case "Service":
-		v, err := DecodeService(b)
+		v, err := o.service()
 		if err == nil {
 			s.SetService(v)
 		}
 		return err
 	}
 	return fmt.Errorf("kind %q", kind)
+}
+
+// object is an object in JSON.
+type object struct {
+	Metadata struct {
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		Created     time.Time         `json:"creationTimestamp"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec json.RawMessage `json:"spec"`
+}
+
+func (o *object) name() Name { return Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name} }
+
+func (o *object) ingress() (*Ingress, error) {
+	return IngressOf(o.name(), o.Metadata.Created, o.Metadata.Annotations, o.Spec)
+}
+
+func (o *object) class() (*Class, error) { return ClassOf(o.name(), o.Spec) }
+
+func (o *object) service() (*Service, error) { return ServiceOf(o.name(), o.Spec) }
+
+// objectOf decodes an object.
+func objectOf(t testing.TB, b []byte) *object {
+	t.Helper()
+	var o object
+	if err := json.Unmarshal(b, &o); err != nil {
+		t.Fatalf("%v in\n%s", err, b)
+	}
+	return &o
+}
+
+// allInputs are all inputs of a conversion.
+type allInputs struct {
+	Ingresses []*Ingress
+	Classes   []*Class
+	Services  []*Service
+}
+
+// convertAll returns the outputs of inputs: Gateways before VirtualServices, each sorted by namespace
+// and name.
+func convertAll(in allInputs, o Options) (outputs []*Output) {
+	s := New(o)
+	for _, c := range in.Classes {
+		s.SetClass(c)
+	}
+	for _, v := range in.Services {
+		s.SetService(v)
+	}
+	for _, i := range in.Ingresses {
+		s.SetIngress(i)
+	}
+	for i := range inputs {
+		s.Synced(i)
+	}
+	for _, c := range s.Flush() {
+		outputs = append(outputs, c.Output)
+	}
+	return outputs
 }
 
 // want compares the changes since the last call with lines like those of show.

@@ -10,22 +10,19 @@ import (
 	"meshrelay/internal/text"
 )
 
-// maxObjectBytes bounds an encoded object. API servers accept no larger ones.
-const maxObjectBytes = 4 << 20
-
 // Name is the name of an object. Namespace is empty for IngressClasses.
 type Name struct{ Namespace, Name string }
 
 // String returns "namespace/name".
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Ingress has the fields of a networking.k8s.io/v1 Ingress that are converted. Nobody may change an Ingress
-// in a State.
+// Ingress is a networking.k8s.io/v1 Ingress, as far as it is converted. Nobody may change the
+// Ingresses that a State has.
 type Ingress struct {
 	Name
-	// Created is zero if unknown. Such an Ingress comes before all others.
+	// Created may be zero: unknown. Such an Ingress comes before all others.
 	Created time.Time
-	// Annotation is the value of the annotation kubernetes.io/ingress.class, nil if there is none.
+	// Annotation is the value of the annotation kubernetes.io/ingress.class, nil without it.
 	Annotation *string
 	Spec       Spec
 }
@@ -39,13 +36,13 @@ type Spec struct {
 	Rules          []Rule   `json:"rules"`
 }
 
-// TLS names the certificate for some hosts. An empty list means all hosts.
+// TLS names the certificate of some hosts. No hosts are all hosts.
 type TLS struct {
 	Hosts  []string `json:"hosts"`
 	Secret string   `json:"secretName"`
 }
 
-// Rule has the paths for a host. An empty Host means every host.
+// Rule has the paths of a host. An empty host is every host.
 type Rule struct {
 	Host string `json:"host"`
 	HTTP *HTTP  `json:"http"`
@@ -56,14 +53,14 @@ type HTTP struct {
 	Paths []Path `json:"paths"`
 }
 
-// Path directs requests to a backend. Type is Exact, Prefix, ImplementationSpecific or empty.
+// Path leads requests to a backend. Type is Exact, Prefix, ImplementationSpecific or empty.
 type Path struct {
 	Path    string  `json:"path"`
 	Type    string  `json:"pathType"`
 	Backend Backend `json:"backend"`
 }
 
-// Backend is the target of requests. Service is nil if the target is not a Service.
+// Backend is where requests go. Service is nil for a resource that is no Service.
 type Backend struct {
 	Service *ServiceBackend `json:"service"`
 }
@@ -74,7 +71,7 @@ type ServiceBackend struct {
 	Port Port   `json:"port"`
 }
 
-// Port is a port of a Service. In a ServiceBackend, the number counts if it is above 0, otherwise the name.
+// Port is a port of a Service. In a ServiceBackend, a number above 0 decides, and the name else.
 type Port struct {
 	Name   string `json:"name"`
 	Number int32  `json:"number"`
@@ -86,29 +83,14 @@ type Class struct {
 	Controller string
 }
 
-// Service has the ports of a core/v1 Service.
+// Service is a core/v1 Service, as far as port names need it.
 type Service struct {
 	Name
 	Ports []Port
 }
 
-type metadata struct {
-	Name        string            `json:"name"`
-	Namespace   string            `json:"namespace"`
-	Created     time.Time         `json:"creationTimestamp"`
-	Annotations map[string]string `json:"annotations"`
-}
-
-// DecodeIngress decodes an Ingress from JSON. It does not check the type of fields that are not converted.
-func DecodeIngress(b []byte) (*Ingress, error) {
-	name, m, spec, err := decode(b, "Ingress")
-	if err != nil {
-		return nil, err
-	}
-	return IngressOf(name, m.Created, m.Annotations, spec)
-}
-
-// IngressOf returns an Ingress with a name. annotations may have others, too. spec is JSON, or nil.
+// IngressOf returns an Ingress with a name. It does not check the type of fields that are not converted.
+// annotations may have others, too. spec is JSON, or nil.
 func IngressOf(name Name, created time.Time, annotations map[string]string, spec []byte) (*Ingress, error) {
 	i := &Ingress{Name: name, Created: created}
 	if err := decodeSpec(spec, "Ingress", name, &i.Spec, true); err != nil {
@@ -125,15 +107,6 @@ func IngressOf(name Name, created time.Time, annotations map[string]string, spec
 	return i, nil
 }
 
-// DecodeClass decodes an IngressClass from JSON.
-func DecodeClass(b []byte) (*Class, error) {
-	name, _, spec, err := decode(b, "IngressClass")
-	if err != nil {
-		return nil, err
-	}
-	return ClassOf(name, spec)
-}
-
 // ClassOf returns an IngressClass with a name. spec is JSON, or nil.
 func ClassOf(name Name, spec []byte) (*Class, error) {
 	var v struct {
@@ -143,15 +116,6 @@ func ClassOf(name Name, spec []byte) (*Class, error) {
 		return nil, err
 	}
 	return &Class{Name: name.Name, Controller: v.Controller}, nil
-}
-
-// DecodeService decodes the ports of a Service from JSON.
-func DecodeService(b []byte) (*Service, error) {
-	name, _, spec, err := decode(b, "Service")
-	if err != nil {
-		return nil, err
-	}
-	return ServiceOf(name, spec)
 }
 
 // ServiceOf returns the ports of a Service with a name. spec is JSON, or nil.
@@ -172,23 +136,6 @@ func ServiceOf(name Name, spec []byte) (*Service, error) {
 	return s, nil
 }
 
-// decode decodes parts of an object of a kind.
-func decode(b []byte, kind string) (name Name, m metadata, spec json.RawMessage, err error) {
-	if len(b) > maxObjectBytes {
-		return name, m, nil, fmt.Errorf("%s: larger than %d MiB", kind, maxObjectBytes>>20)
-	}
-	var o struct {
-		Metadata metadata        `json:"metadata"`
-		Spec     json.RawMessage `json:"spec"`
-	}
-	err = readable(json.Unmarshal(b, &o), "")
-	name = Name{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
-	if err != nil {
-		return name, m, nil, wrong(kind, name, err)
-	}
-	return name, o.Metadata, o.Spec, nil
-}
-
 // decodeSpec decodes the spec of an object of a kind, and checks its name.
 func decodeSpec(spec []byte, kind string, name Name, to any, namespaced bool) error {
 	err := name.check(namespaced)
@@ -205,7 +152,8 @@ func wrong(kind string, name Name, err error) error {
 	return fmt.Errorf("%s %s: %w", kind, Name{text.Abbreviate(name.Namespace), text.Abbreviate(name.Name)}, err)
 }
 
-// readable rewrites an error of the decoder for readers who know the object but not the Go types.
+// readable words an error of the decoder for people who know the object, not the code. The decoder
+// names fields below one of the object.
 func readable(err error, below string) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {

@@ -42,25 +42,24 @@ status: {loadBalancer: {}}`)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Ingress, - wanted, + got:\n%s", diff)
 	}
-	c, err := DecodeClass([]byte(`{"metadata":{"name":"edge","creationTimestamp":null},"spec":{"controller":"x/y","parameters":{}}}`))
+	c, err := objectOf(t, []byte(`{"metadata":{"name":"edge","creationTimestamp":null},"spec":{"controller":"x/y","parameters":{}}}`)).class()
 	if err != nil || *c != (Class{"edge", "x/y"}) {
 		t.Errorf("IngressClass %v, %v", c, err)
 	}
-	s, err := DecodeService([]byte(`{"metadata":{"name":"front","namespace":"shop"},"spec":{"ports":[{"name":"http","port":80,"targetPort":"web"},{"port":81,"targetPort":8081}]}}`))
+	s, err := objectOf(t, []byte(`{"metadata":{"name":"front","namespace":"shop"},"spec":{"ports":[{"name":"http","port":80,"targetPort":"web"},{"port":81,"targetPort":8081}]}}`)).service()
 	if diff := cmp.Diff(&Service{Name{"shop", "front"}, []Port{{"http", 80}, {"", 81}}}, s); diff != "" || err != nil {
 		t.Errorf("Service, %v, - wanted, + got:\n%s", err, diff)
 	}
 }
 
 func TestObjectsThatDoNotDecodeAreRefusedByName(t *testing.T) {
-	ingress := func(b []byte) error { _, err := DecodeIngress(b); return err }
-	class := func(b []byte) error { _, err := DecodeClass(b); return err }
-	service := func(b []byte) error { _, err := DecodeService(b); return err }
+	ingress := func(o *object) error { _, err := o.ingress(); return err }
+	class := func(o *object) error { _, err := o.class(); return err }
+	service := func(o *object) error { _, err := o.service(); return err }
 	for _, tc := range []struct {
-		decode   func([]byte) error
+		decode   func(*object) error
 		in, want string
 	}{
-		{ingress, `{`, "Ingress /: unexpected end of JSON input"},
 		{ingress, `{"metadata":{"name":"web","namespace":"shop"},"spec":{"tls":{}}}`, "Ingress shop/web: spec.tls: wrong type or out of range: object"},
 		{ingress, `{"metadata":{"namespace":"shop"}}`, "Ingress shop/: metadata.name: missing"},
 		{ingress, `{"metadata":{"name":"web"}}`, "Ingress /web: metadata.namespace: missing"},
@@ -68,12 +67,11 @@ func TestObjectsThatDoNotDecodeAreRefusedByName(t *testing.T) {
 		{ingress, `{"metadata":{"name":"b","namespace":"shop/a"}}`, `Ingress shop/a/b: metadata.namespace: has a "/"`},
 		{ingress, `{"metadata":{"name":"b","namespace":"shop"},"spec":{"rules":[{},{"host":"a/b"}]}}`, `Ingress shop/b: spec.rules[1].host: "a/b" is not a host: it has a "/"`},
 		{ingress, `{"metadata":{"name":"b","namespace":"shop"},"spec":{"rules":[{"http":{"paths":[{"backend":{"service":{"port":{"number":2147483648}}}}]}}]}}`, "Ingress shop/b: spec.rules.http.paths.backend.service.port.number: wrong type or out of range: number 2147483648"},
-		{ingress, strings.Repeat(" ", maxObjectBytes) + `{}`, "Ingress: larger than 4 MiB"},
 		{class, `{"metadata":{},"spec":{"controller":"x"}}`, "IngressClass /: metadata.name: missing"},
 		{service, `{"metadata":{"name":"front"}}`, "Service /front: metadata.namespace: missing"},
 		{service, `{"metadata":{"name":"` + strings.Repeat("x", 1000) + `"}}`, "Service /" + strings.Repeat("x", 100)},
 	} {
-		err := tc.decode([]byte(tc.in))
+		err := tc.decode(objectOf(t, []byte(tc.in)))
 		if err == nil || !strings.HasPrefix(err.Error(), tc.want) || len(err.Error()) > 500 {
 			t.Errorf("%.100s\n got %v\nwant %s", tc.in, err, tc.want)
 		}

@@ -69,7 +69,7 @@ func drawPath(t *rapid.T) Path {
 }
 
 // change makes one change of a State, and the same one of its inputs.
-func change(t *rapid.T, s *State, in *Inputs, o *Options) {
+func change(t *rapid.T, s *State, in *allInputs, o *Options) {
 	add := rapid.IntRange(0, 2).Draw(t, "add") > 0
 	switch rapid.SampledFrom([]string{"ingress", "ingress", "ingress", "class", "service", "options"}).Draw(t, "what") {
 	case "ingress":

@@ -259,7 +259,7 @@ func TestAChangeCostsWhatItsHostsCost(t *testing.T) {
 
 func decoded(t testing.TB, manifest string) *Ingress {
 	t.Helper()
-	i, err := DecodeIngress(jsonOf(t, manifest))
+	i, err := objectOf(t, jsonOf(t, manifest)).ingress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func decoded(t testing.TB, manifest string) *Ingress {
 func TestChangesComeToWhatAConversionOfAllMakes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := drawOptions(t)
-		s, in, outputs := New(o), Inputs{}, map[mirror.Key]*Output{}
+		s, in, outputs := New(o), allInputs{}, map[mirror.Key]*Output{}
 		flush := func() {
 			for _, c := range s.Flush() {
 				if c.Output == nil {
@@ -295,7 +295,7 @@ func TestChangesComeToWhatAConversionOfAllMakes(t *testing.T) {
 		}
 		flush()
 		want := map[mirror.Key]*Output{}
-		for _, out := range Convert(in, o) {
+		for _, out := range convertAll(in, o) {
 			if want[out.Key] != nil {
 				t.Fatalf("two outputs have the key %v", out.Key)
 			}
