@@ -31,7 +31,7 @@ type collection struct {
 	ended     chan struct{}
 
 	// Source.mu guards these.
-	shown TargetState
+	shown CollectionState
 	err   error
 }
 

@@ -90,7 +90,7 @@ func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
 func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
 	s := &Source{st: newStatus()}
 	var relisted []string // sorted, as Limit goes by kind
-	for name, shown := range map[string]TargetState{"follows": Following, "cramped": Following, "fails": Failing} {
+	for name, shown := range map[string]CollectionState{"follows": Following, "cramped": Following, "fails": Failing} {
 		c := &collection{source: s, shown: shown}
 		c.entry = &ledger.Entry{Relist: func() { relisted = append(relisted, name) }}
 		c.Kind.Kind = name

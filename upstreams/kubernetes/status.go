@@ -21,18 +21,18 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// TargetState is the state of a followed kind.
-type TargetState string
+// CollectionState is the state of a followed kind.
+type CollectionState string
 
 // The states of a kind.
 const (
-	Listing   TargetState = "listing"
-	Following TargetState = "following"
-	Failing   TargetState = "failing"
-	Denied    TargetState = "denied"
-	Unserved  TargetState = "unserved"
+	Listing   CollectionState = "listing"
+	Following CollectionState = "following"
+	Failing   CollectionState = "failing"
+	Denied    CollectionState = "denied"
+	Unserved  CollectionState = "unserved"
 	// Polled: the kind can not be watched, so it is read regularly.
-	Polled TargetState = "polled"
+	Polled CollectionState = "polled"
 )
 
 // The parts of a source that can fail. The status shows the first failure.
@@ -82,7 +82,7 @@ func (s *Source) trouble(with int, err error) {
 }
 
 // enter sets the state of a collection.
-func (s *Source) enter(c *collection, now TargetState, err error) {
+func (s *Source) enter(c *collection, now CollectionState, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A denied kind is listed and watched in turns, and the two errors differ.
@@ -210,7 +210,7 @@ func (s *Source) present() (upstreams.State, string) {
 		}
 	}
 	var worst *collection
-	rank := map[TargetState]int{Failing: 1, Denied: 2}
+	rank := map[CollectionState]int{Failing: 1, Denied: 2}
 	for _, t := range s.sorted() {
 		if of := rank[t.shown]; of > 0 && t.entry != nil && (worst == nil || of > rank[worst.shown]) {
 			worst = t
