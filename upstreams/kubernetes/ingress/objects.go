@@ -16,13 +16,13 @@ type Name struct{ Namespace, Name string }
 // String returns "namespace/name".
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Ingress is a networking.k8s.io/v1 Ingress, as far as it is converted. Nobody may change the
-// Ingresses that a State has.
+// Ingress has the fields of a networking.k8s.io/v1 Ingress that are converted. Nobody may change an Ingress
+// in a State.
 type Ingress struct {
 	Name
-	// Created may be zero: unknown. Such an Ingress comes before all others.
+	// Created is zero if unknown. Such an Ingress comes before all others.
 	Created time.Time
-	// Annotation is the value of the annotation kubernetes.io/ingress.class, nil without it.
+	// Annotation is the value of the annotation kubernetes.io/ingress.class, nil if there is none.
 	Annotation *string
 	Spec       Spec
 }
@@ -36,13 +36,13 @@ type Spec struct {
 	Rules          []Rule   `json:"rules"`
 }
 
-// TLS names the certificate of some hosts. No hosts are all hosts.
+// TLS names the certificate for some hosts. An empty list means all hosts.
 type TLS struct {
 	Hosts  []string `json:"hosts"`
 	Secret string   `json:"secretName"`
 }
 
-// Rule has the paths of a host. An empty host is every host.
+// Rule has the paths for a host. An empty Host means every host.
 type Rule struct {
 	Host string `json:"host"`
 	HTTP *HTTP  `json:"http"`
@@ -53,14 +53,14 @@ type HTTP struct {
 	Paths []Path `json:"paths"`
 }
 
-// Path leads requests to a backend. Type is Exact, Prefix, ImplementationSpecific or empty.
+// Path directs requests to a backend. Type is Exact, Prefix, ImplementationSpecific or empty.
 type Path struct {
 	Path    string  `json:"path"`
 	Type    string  `json:"pathType"`
 	Backend Backend `json:"backend"`
 }
 
-// Backend is where requests go. Service is nil for a resource that is no Service.
+// Backend is the target of requests. Service is nil if the target is not a Service.
 type Backend struct {
 	Service *ServiceBackend `json:"service"`
 }
@@ -71,7 +71,7 @@ type ServiceBackend struct {
 	Port Port   `json:"port"`
 }
 
-// Port is a port of a Service. In a ServiceBackend, a number above 0 decides, and the name else.
+// Port is a port of a Service. In a ServiceBackend, the number counts if it is above 0, otherwise the name.
 type Port struct {
 	Name   string `json:"name"`
 	Number int32  `json:"number"`
@@ -83,14 +83,13 @@ type Class struct {
 	Controller string
 }
 
-// Service is a core/v1 Service, as far as port names need it.
+// Service has the ports of a core/v1 Service.
 type Service struct {
 	Name
 	Ports []Port
 }
 
-// IngressOf returns an Ingress with a name. It does not check the type of fields that are not converted.
-// annotations may have others, too. spec is JSON, or nil.
+// IngressOf returns an Ingress with a name. annotations may have others, too. spec is JSON, or nil.
 func IngressOf(name Name, created time.Time, annotations map[string]string, spec []byte) (*Ingress, error) {
 	i := &Ingress{Name: name, Created: created}
 	if err := decodeSpec(spec, "Ingress", name, &i.Spec, true); err != nil {
@@ -152,8 +151,7 @@ func wrong(kind string, name Name, err error) error {
 	return fmt.Errorf("%s %s: %w", kind, Name{text.Abbreviate(name.Namespace), text.Abbreviate(name.Name)}, err)
 }
 
-// readable words an error of the decoder for people who know the object, not the code. The decoder
-// names fields below one of the object.
+// readable rewrites an error of the decoder for readers who know the object but not the Go types.
 func readable(err error, below string) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
