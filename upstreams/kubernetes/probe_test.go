@@ -52,7 +52,7 @@ func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 		"all is well":   {s.kubeconfig("good"), nil, doctor.OK, "permissions", "1 kinds can be listed", ""},
 		"a bad token":   {s.kubeconfig("stolen"), nil, doctor.Failed, "identity", "does not accept", "renew the token"},
 		"no permission": {s.kubeconfig("good"), refuse("serviceentries", 403, "Forbidden"), doctor.Failed, "permissions", "may not list and watch serviceentries", "grant list and watch"},
-		"no discovery":  {s.kubeconfig("good"), refuse("/apis", 403, "Forbidden"), doctor.Failed, "identity", "refuses to tell", "system:discovery"},
+		"no discovery":  {s.kubeconfig("good"), refuse("/apis", 403, "Forbidden"), doctor.Failed, "identity", "refuses discovery", "system:discovery"},
 		"errors":        {s.kubeconfig("good"), refuse("serviceentries", 500, "InternalError"), doctor.Failed, "permissions", "could not be asked", "log of the API server"},
 		"nobody there":  {gone, nil, doctor.Failed, "tcp", "refused", "port of the server"},
 		"another clock": {s.kubeconfig("good"), late, doctor.Failed, "clock", "behind", "clock of this host"},
