@@ -21,19 +21,20 @@ func pathAt(text []byte, column int) []string {
 }
 
 // seek reads one value up to the token at an offset. It returns the path to the token within the
-// value, and false if the value does not contain the offset.
+// value, and false if the value does not contain the offset. It stops at a token that this decoder
+// does not read: that of protojson accepts control characters in strings.
 func seek(dec *json.Decoder, offset int64) (path []string, found bool) {
 	tok, err := dec.Token()
 	delim, nested := tok.(json.Delim)
 	if err != nil || !nested || dec.InputOffset() > offset {
-		return nil, dec.InputOffset() > offset
+		return nil, err != nil || dec.InputOffset() > offset
 	}
 	for i := 0; dec.More(); i++ {
 		step := strconv.Itoa(i)
 		if delim == '{' {
-			key, _ := dec.Token() //nolint:errcheck // the text is JSON
+			key, err := dec.Token()
 			step, _ = key.(string)
-			if dec.InputOffset() > offset {
+			if err != nil || dec.InputOffset() > offset {
 				return []string{step}, true
 			}
 		}
@@ -42,7 +43,7 @@ func seek(dec *json.Decoder, offset int64) (path []string, found bool) {
 		}
 	}
 	_, err = dec.Token()
-	return nil, err == nil && dec.InputOffset() > offset
+	return nil, err != nil || dec.InputOffset() > offset
 }
 
 // fieldName returns a path in the usual form: spec.hosts[0].name.

@@ -81,6 +81,8 @@ func FuzzServed(f *testing.F) {
 	f.Add(`{"hosts":["a"],"http":[{"x":1}]}`)
 	f.Add(`[]`)
 	f.Add(`{"hosts":{"a":[{"b":null}]}}`)
+	f.Add("{\"hosts\":[\"a\"],\"ht\x01p\":[{\"x\":1}]}") // JSON for protojson alone
+	f.Add("{\"hosts\":[\"a\x01\"],\"x\":[\"\x01\",{\"\x01\":[}]}")
 	f.Fuzz(func(t *testing.T, spec string) {
 		if strings.Contains(spec, "\n") {
 			return // the decoder of the source writes it in one line
