@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"meshrelay/internal/servers"
 )
 
 // Clusters finds upstreams: the API servers of clusters that come and go by themselves.
@@ -18,8 +20,11 @@ type Clusters struct {
 	Profiles  *ClusterProfiles  `yaml:"profiles,omitempty"`
 	// Ignore lists IDs of clusters that are not followed.
 	Ignore []string `yaml:"ignore,omitempty"`
-	// AllowExec lists the programs that the kubeconfigs may run, written as in the kubeconfigs.
-	AllowExec   []string  `yaml:"allowExec,omitempty"`
+	// AllowServers lists the networks, addresses and patterns of DNS names of the servers that the
+	// kubeconfigs may name.
+	AllowServers []string `yaml:"allowServers,omitempty"`
+	// AllowExec lists the programs that the kubeconfigs may run.
+	AllowExec   []Program `yaml:"allowExec,omitempty"`
 	AllowProxy  bool      `yaml:"allowProxy"`
 	RemoveAfter OpenEnded `yaml:"removeAfter" default:"24h" range:"1m 8760h" endless:"never"`
 	// Max limits the number of clusters followed at the same time.
@@ -28,6 +33,17 @@ type Clusters struct {
 	// Upstream is a template. It has no name, no clusterID and no connection.
 	Upstream Upstream `yaml:"upstream"`
 }
+
+// Program is a program with its arguments, and with variables in addition to those of the relay. Its
+// short form in the file is the command alone.
+type Program struct {
+	Command string            `yaml:"command"` // as in the kubeconfigs
+	Args    []string          `yaml:"args,omitempty"`
+	Env     map[string]string `yaml:"env,omitempty"`
+}
+
+// RunsPrograms reports whether the relay runs programs for found clusters.
+func (c Clusters) RunsPrograms() bool { return len(c.AllowExec) > 0 || c.Profiles != nil }
 
 // ClusterGuard holds clusters when more than Percent and more than Count of them are gone.
 type ClusterGuard struct {
@@ -87,20 +103,28 @@ func (c *Config) Shown() ([]byte, error) {
 	shown.Clusters = slices.Clone(c.Clusters)
 	for i := range shown.Clusters {
 		part := &shown.Clusters[i]
+		part.AllowExec = slices.Clone(part.AllowExec)
+		for k := range part.AllowExec {
+			hide(&part.AllowExec[k].Args, &part.AllowExec[k].Env)
+		}
 		if part.Profiles == nil {
 			continue
 		}
 		profiles := *part.Profiles
 		part.Profiles, profiles.AccessProviders = &profiles, slices.Clone(profiles.AccessProviders)
 		for k := range profiles.AccessProviders {
-			program := &profiles.AccessProviders[k].Exec
-			program.Args, program.Env = slices.Repeat([]string{hidden}, len(program.Args)), maps.Clone(program.Env)
-			for name := range program.Env {
-				program.Env[name] = hidden
-			}
+			hide(&profiles.AccessProviders[k].Exec.Args, &profiles.AccessProviders[k].Exec.Env)
 		}
 	}
 	return shown.YAML()
+}
+
+// hide replaces arguments and variables of a program by copies without their texts.
+func hide(args *[]string, env *map[string]string) {
+	*args, *env = slices.Repeat([]string{hidden}, len(*args)), maps.Clone(*env)
+	for name := range *env {
+		(*env)[name] = hidden
+	}
 }
 
 // Template is a Source that found clusters can have. The relay adds the connection to the section.
@@ -212,7 +236,15 @@ func (v *validator) clusters(c *Config) {
 			v.profiles(at+".profiles", p)
 		}
 		for j, program := range one.AllowExec {
-			v.errorIf(program == "", fmt.Sprintf("%s.allowExec[%d]", at, j), "empty: write the command as in the kubeconfigs")
+			field := fmt.Sprintf("%s.allowExec[%d]", at, j)
+			v.errorIf(program.Command == "", field, "no command: write it as in the kubeconfigs")
+			if n := slices.IndexFunc(one.AllowExec[:j], func(o Program) bool { return o.Command == program.Command && slices.Equal(o.Args, program.Args) }); n >= 0 {
+				v.errorf(field, "the same command and arguments as in allowExec[%d]: leave out one", n)
+			}
+		}
+		for j, server := range one.AllowServers {
+			_, err := servers.Parse([]string{server})
+			v.errorOf(fmt.Sprintf("%s.allowServers[%d]", at, j), err)
 		}
 		for j, id := range one.Ignore {
 			v.errorIf(!idShape.MatchString(id), fmt.Sprintf("%s.ignore[%d]", at, j), "%q is not the ID of a cluster: write 1 to 253 letters, digits, dots, dashes and underscores", id)
@@ -298,6 +330,11 @@ func (c *Config) Warnings() (lines []string) {
 				lines = append(lines, fmt.Sprintf("upstreams %s (%s) and %s (%s) read the same cluster, %s: each resource comes twice, and the copies of %s are shadowed: leave out one upstream, or give them different import.kinds",
 					o.Name, o.Source.Kind(), u.Name, u.Source.Kind(), u.ClusterID, u.Name))
 			}
+		}
+	}
+	for i, c := range c.Clusters {
+		if c.RunsPrograms() && len(c.AllowServers) == 0 {
+			lines = append(lines, fmt.Sprintf("clusters %s: no cluster whose credentials a program gives is followed, because clusters[%d].allowServers is missing: list the servers that may get those credentials", c.Name, i))
 		}
 	}
 	return lines

@@ -68,7 +68,14 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		`secrets: {inCluster: true}, removeAfter: 1s`:                                          "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
 		`secrets: {inCluster: true}, max: 1001`:                                                "clusters[0].max: 1001 is out of range",
 		`secrets: {inCluster: true}, ignore: [a/b]`:                                            `clusters[0].ignore[0]: "a/b" is not the ID of a cluster`,
-		`secrets: {inCluster: true}, allowExec: [""]`:                                          "clusters[0].allowExec[0]: empty",
+		`secrets: {inCluster: true}, allowExec: [""]`:                                          "clusters[0].allowExec[0]: no command",
+		`secrets: {inCluster: true}, allowExec: [{args: [b]}]`:                                 "clusters[0].allowExec[0]: no command",
+		`secrets: {inCluster: true}, allowExec: [{command: a, arg: [b]}]`:                      "clusters[0].allowExec[0].arg: unknown field",
+		`secrets: {inCluster: true}, allowExec: [[a]]`:                                         "clusters[0].allowExec[0]: want a map of fields, not a list",
+		`secrets: {inCluster: true}, allowExec: [1]`:                                           "clusters[0].allowExec[0]: want a text, not",
+		`secrets: {inCluster: true}, allowExec: [a, {command: a, env: {B: c}}]`:                "clusters[0].allowExec[1]: the same command and arguments as in allowExec[0]",
+		`secrets: {inCluster: true}, allowServers: [10.0.0.0/8, "https://a"]`:                  `clusters[0].allowServers[1]: "https://a" is neither an IP address, nor a network`,
+		`secrets: {inCluster: true}, allowServers: [10.0.0.1/8]`:                               `clusters[0].allowServers[0]: "10.0.0.1/8" is neither an IP address, nor a network such as`,
 		`secrets: {inCluster: true}, upstream: {name: a}`:                                      "clusters[0].upstream.name: a found cluster is named after its ID",
 		`secrets: {inCluster: true}, upstream: {clusterID: a}`:                                 "clusters[0].upstream.clusterID: a found cluster has an ID",
 		`secrets: {inCluster: true}, upstream: {required: true}`:                               "clusters[0].upstream.required: clients never wait for found clusters",
@@ -81,9 +88,9 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		`secrets: {inCluster: true}, upstream: {import: {kinds: [nothing]}}`:                   "clusters[0].upstream.import.kinds",
 		`secrets: {inCluster: true}, upstream: {rewrite: {namespacePrefix: "A-"}}`:             "clusters[0].upstream.rewrite.namespacePrefix",
 		`secrets: {inCluster: true}, upstream: {staleness: {staleAfter: 2h, expireAfter: 1h}}`: "clusters[0].upstream.staleness.expireAfter",
-		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {unknownFields: refuse}}, allowExec: [x]`: "",
-		profiles + `[{name: a, exec: {command: a, args: [b], env: {C: d}}}]}`:                                                                                   "",
-		`directory: {path: .}, removeAfter: never, guard: {percent: 100}`:                                                                                       "",
+		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {unknownFields: refuse}}, allowExec: [x, {command: x, args: [y], env: {A: b}}, {command: x, args: [z]}], allowServers: [10.0.0.0/8, "::1", "*.example.com"]`: "",
+		profiles + `[{name: a, exec: {command: a, args: [b], env: {C: d}}}]}`: "",
+		`directory: {path: .}, removeAfter: never, guard: {percent: 100}`:     "",
 	} {
 		name := "name: fleet"
 		if strings.Contains(fields, "name: Fleet") {
@@ -186,6 +193,45 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 }
 
+func TestProgramsWithoutServersAreWarnedOf(t *testing.T) {
+	const profiles = `profiles: {inCluster: true, namespace: a, accessProviders: [{name: p, exec: {command: x}}]}`
+	for fields, want := range map[string]bool{
+		`secrets: {inCluster: true}`:                                             false,
+		`secrets: {kubeconfig: hub, allowExec: [x]}`:                             false,
+		`secrets: {inCluster: true}, allowExec: [x]`:                             true,
+		`secrets: {inCluster: true}, allowExec: [x], allowServers: [10.0.0.0/8]`: false,
+		profiles: true,
+		profiles + `, allowServers: ["*.example"]`: false,
+	} {
+		c, err := parse("relay.yaml", []byte(fmt.Sprintf("clusters:\n- {name: fleet, %s}\n", fields)+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := c.Warnings()
+		if (len(lines) > 0) != want || want && !strings.Contains(lines[0], "clusters fleet: no cluster whose credentials a program gives is followed, because clusters[0].allowServers is missing") {
+			t.Errorf("%s: %q", fields, lines)
+		}
+	}
+}
+
+func TestAProgramMayBeACommandAlone(t *testing.T) {
+	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  allowExec: [a, {command: b, args: [c], env: {D: e}}]\n", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []config.Program{{Command: "a"}, {Command: "b", Args: []string{"c"}, Env: map[string]string{"D": "e"}}}
+	if got := c.Clusters[0].AllowExec; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := parse("relay.yaml", text); err != nil || !reflect.DeepEqual(again.Clusters[0].AllowExec, want) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
 func TestChangesOfClustersAreNamed(t *testing.T) {
 	before, err := parse("relay.yaml", []byte(clustersOnly))
 	if err != nil {
@@ -207,16 +253,19 @@ func TestAShownConfigHasNoTextOfPrograms(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(`clusters:
 - name: fleet
   profiles: {inCluster: true, namespace: fleet, accessProviders: [{name: cloud, exec: {command: login, args: [--client-secret, canary], env: {AWS_KEY: canary}}}]}
+- name: secrets
+  secrets: {inCluster: true}
+  allowExec: [{command: other, args: [--client-secret, canary], env: {AZURE_KEY: canary}}]
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	shown, err := c.Shown()
-	if err != nil || strings.Contains(string(shown), "canary") || !strings.Contains(string(shown), "AWS_KEY:") || !strings.Contains(string(shown), "command: login") {
+	if err != nil || strings.Contains(string(shown), "canary") || !strings.Contains(string(shown), "AWS_KEY:") || !strings.Contains(string(shown), "command: login") || !strings.Contains(string(shown), "AZURE_KEY:") || !strings.Contains(string(shown), "command: other") {
 		t.Errorf("%v\n%s", err, shown)
 	}
-	if text, err := c.YAML(); err != nil || strings.Count(string(text), "canary") != 2 {
+	if text, err := c.YAML(); err != nil || strings.Count(string(text), "canary") != 4 {
 		t.Errorf("the config itself was changed: %v\n%s", err, text)
 	}
 }

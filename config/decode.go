@@ -33,6 +33,7 @@ type decoder struct {
 var (
 	durationType = reflect.TypeFor[Duration]()
 	upstreamType = reflect.TypeFor[Upstream]()
+	programType  = reflect.TypeFor[Program]()
 	freeTextType = reflect.TypeFor[freeText]()
 )
 
@@ -76,6 +77,9 @@ func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) boo
 		}
 		return ok
 	case reflect.Struct:
+		if to.Type() == programType && isScalar(n) { // the short form
+			return d.scalar(at, n, to.FieldByName("Command"))
+		}
 		return d.mapping(at, n, to, depth)
 	case reflect.Slice:
 		return d.sequence(at, n, to, depth)

@@ -156,6 +156,9 @@ func (b schemaBuilder) value(path string, t reflect.Type) *Schema {
 		if types, ok := items.Type.([]string); ok { // elements are never null
 			items.Type = types[0]
 		}
+		if t.Elem() == programType { // or its short form
+			items.Type, items.Required = []string{"string", "object"}, []string{"command"}
+		}
 		return &Schema{Type: []string{"array", "null"}, Items: items}
 	case reflect.Map:
 		return &Schema{Type: []string{"object", "null"}, Additional: &Schema{Type: []string{"string", "number", "boolean", "null"}}}

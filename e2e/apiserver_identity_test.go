@@ -168,8 +168,8 @@ func TestTheRoleOfAHubLetsTheRelayFindClustersAndNothingElse_K9(t *testing.T) {
 	hub := filepath.Join(dir, "hub.kubeconfig")
 	k.tokenKubeconfig(hub, k.token("istio-system", "relay"))
 	r := relayOf(t, "relay", fmt.Sprintf(`clusters:
-- {name: fleet, secrets: {kubeconfig: %[1]q}}
-- {name: inventory, profiles: {kubeconfig: %[1]q, namespace: istio-system, accessProviders: [{name: mine, exec: {command: none}}]}}
+- {name: fleet, secrets: {kubeconfig: %[1]q}, allowServers: [127.0.0.0/8]}
+- {name: inventory, allowServers: [127.0.0.0/8], profiles: {kubeconfig: %[1]q, namespace: istio-system, accessProviders: [{name: mine, exec: {command: none}}]}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, hub)).start().ready()
 	shows := func(what string, texts ...string) {

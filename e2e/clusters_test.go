@@ -38,6 +38,7 @@ func TestClustersOfRemoteSecretsAreFollowed(t *testing.T) {
 	r := relayOf(t, "relay", fmt.Sprintf(`clusters:
 - name: fleet
   secrets: {kubeconfig: %q}
+  allowServers: [127.0.0.0/8]
   upstream: {rewrite: {labels: {set: {found-in: "{cluster}"}}}}
 state: {dir: DIR/state}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}

@@ -46,7 +46,7 @@ current-context: x
 // parse returns a config with the clusters of the directory, and more.
 func (w *withClusters) parse(fields, more string) *config.Config {
 	w.t.Helper()
-	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, directory: {path: fleet}%s}\n%s", fields, more)
+	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, directory: {path: fleet}, allowServers: [127.0.0.0/8]%s}\n%s", fields, more)
 	cfg, err := config.Parse(filepath.Join(w.dir, "relay.yaml"), []byte(text), Sources()...)
 	if err != nil {
 		w.t.Fatal(err)

@@ -79,7 +79,7 @@ current-context: x
 	w.write("fleet/bad", "rotten\n")
 	w.hub = freePort(t)
 	w.base = "http://" + w.hub + "/ui"
-	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, directory: {path: fleet}}\n"+endpoints(freePort(t), w.hub))
+	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, directory: {path: fleet}, allowServers: [127.0.0.0/8]}\n"+endpoints(freePort(t), w.hub))
 	w.await("three clusters", func() bool { return w.clustersIn("found") == 3 })
 	for _, name := range []string{"north", "west"} {
 		if err := os.Remove(filepath.Join(w.dir, "fleet", name)); err != nil {

@@ -102,18 +102,21 @@ func TestTheSchemaRefusesWhatLoadRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"an unknown field":       good + "bogus: 1\n",
-		"an unknown field below": strings.Replace(good, "plaintext: true}}", "plaintext: true, bogus: 1}}", 1),
-		"no upstreams":           "downstream: {}\n",
-		"no name":                strings.Replace(good, "name: east, ", "", 1),
-		"two sources":            strings.Replace(good, "xds:", "file: {path: x}, xds:", 1),
-		"no source":              "upstreams: [{name: east}]\ndownstream: {}\n",
-		"a bad duration":         good + "push: {debounceAfter: soon}\n",
-		"a number out of range":  good + "push: {maxShare: 2}\n",
-		"an integer too large":   good + "state: {history: {revisions: 10001}}\n",
-		"an unknown word":        good + "log: {level: loud}\n",
-		"a word in a list":       strings.Replace(good, "plaintext: true}}", "plaintext: true, compression: [zip]}}", 1),
-		"a list for a text":      good + "node: {id: [a]}\n",
+		"an unknown field":              good + "bogus: 1\n",
+		"an unknown field below":        strings.Replace(good, "plaintext: true}}", "plaintext: true, bogus: 1}}", 1),
+		"no upstreams":                  "downstream: {}\n",
+		"no name":                       strings.Replace(good, "name: east, ", "", 1),
+		"two sources":                   strings.Replace(good, "xds:", "file: {path: x}, xds:", 1),
+		"no source":                     "upstreams: [{name: east}]\ndownstream: {}\n",
+		"a bad duration":                good + "push: {debounceAfter: soon}\n",
+		"a number out of range":         good + "push: {maxShare: 2}\n",
+		"an integer too large":          good + "state: {history: {revisions: 10001}}\n",
+		"an unknown word":               good + "log: {level: loud}\n",
+		"a word in a list":              strings.Replace(good, "plaintext: true}}", "plaintext: true, compression: [zip]}}", 1),
+		"a program of arguments":        good + "clusters: [{name: a, allowExec: [b, {args: [c]}]}]\n",
+		"an unknown field of a program": good + "clusters: [{name: a, allowExec: [{command: b, arg: [c]}]}]\n",
+		"a list for a program":          good + "clusters: [{name: a, allowExec: [[b]]}]\n",
+		"a list for a text":             good + "node: {id: [a]}\n",
 	} {
 		if check(t, s, []byte(text)) == nil {
 			t.Errorf("%s: the schema accepts it", name)

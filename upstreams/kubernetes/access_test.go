@@ -69,14 +69,14 @@ func TestAFoundKubeconfigRotatesWithoutARelist_K8(t *testing.T) {
 	w.eventually("it waits for a kubeconfig", func() bool {
 		return w.status().State == upstreams.StateFailed && strings.Contains(w.status().LastError, "not read yet")
 	})
-	access.Set(foundKubeconfig(s.http, "{token: t0}"), apiserver.Trust{})
+	access.Set(foundKubeconfig(s.http, "{token: t0}"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
 	w.synced()
 	w.serves("ServiceEntry shop/a")
 	lists := s.Asked("serviceentries")
 	for i := range 1000 {
 		token := fmt.Sprint("t", i+1)
 		s.Set(func() { s.Token = token }) // streams that run go on
-		access.Set(foundKubeconfig(s.http, "{token: "+token+"}"), apiserver.Trust{})
+		access.Set(foundKubeconfig(s.http, "{token: "+token+"}"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
 		if err := w.source.client.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestAFoundKubeconfigRotatesWithoutARelist_K8(t *testing.T) {
 	if now := s.Asked("serviceentries"); now != lists {
 		t.Errorf("the objects were asked for %d times meanwhile", now-lists)
 	}
-	access.Set([]byte("rotten"), apiserver.Trust{})
+	access.Set([]byte("rotten"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
 	w.eventually("it is told that the kubeconfig is rotten", func() bool { return strings.Contains(w.status().LastError, "not a kubeconfig") })
 	s.entry("shop/c", "c.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/c")

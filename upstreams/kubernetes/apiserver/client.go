@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,6 +67,7 @@ type Conn struct {
 func (c *Client) Refresh(ctx context.Context) error {
 	next, err := accessOf(c.creds)
 	if err != nil {
+		c.revoke()
 		return err // the former credentials stay in use
 	}
 	if next.program != nil {
@@ -91,13 +93,23 @@ func (c *Client) Refresh(ctx context.Context) error {
 	if c.now != nil {
 		c.rotations++
 		c.retired = append(c.retired, c.now)
-		c.retired = c.retired[max(0, len(c.retired)-maxRetired):]
 	}
+	c.retired = c.retired[max(0, len(c.retired)-maxRetired):]
 	for _, r := range c.retired {
 		r.transport.CloseIdleConnections()
 	}
 	c.now = &Conn{access: next, transport: transport, http: client}
 	return nil
+}
+
+// revoke ends the use of the connection to a found cluster if the config has changed the trust in its kubeconfig.
+func (c *Client) revoke() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now != nil && !reflect.DeepEqual(c.now.trust, c.creds.Found.trust()) {
+		c.now.transport.CloseIdleConnections()
+		c.retired, c.now = append(c.retired, c.now), nil
+	}
 }
 
 // Close closes the connections. Their streams must have ended.

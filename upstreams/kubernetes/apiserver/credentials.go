@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,11 +11,13 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -24,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/servers"
 	"meshrelay/internal/smallfile"
 )
 
@@ -66,6 +70,7 @@ type access struct {
 	config  *rest.Config
 	digest  xxh3.Uint128    // of the files, and of the credential that a program has issued
 	program *api.ExecConfig // issues the credential, unless nil
+	trust   *Trust          // in a found kubeconfig, nil for any other
 }
 
 // accessOf reads an access.
@@ -112,7 +117,7 @@ func accessOf(c *Credentials) (access, error) {
 	cfg.ExecProvider = nil // run runs the program
 	cfg.QPS = -1           // the server limits requests
 	cfg.WarningHandler = rest.NoWarnings{}
-	return access{cfg, h.Sum128(), program}, nil
+	return access{cfg, h.Sum128(), program, c.Found.trust()}, nil
 }
 
 // certificateError returns an error of certificates, with the file that has the mistake, or with place if
@@ -237,8 +242,11 @@ func acceptsProxy(text string) bool {
 }
 
 // Expired returns the end of the client certificate, and whether it is past.
-func (a access) Expired(now time.Time) (end time.Time, is bool) {
-	pair, err := tls.X509KeyPair(a.config.CertData, a.config.KeyData)
+func (c *Conn) Expired(now time.Time) (end time.Time, is bool) {
+	if c == nil {
+		return end, false
+	}
+	pair, err := tls.X509KeyPair(c.config.CertData, c.config.KeyData)
 	if err != nil || pair.Leaf == nil {
 		return end, false // no client certificate
 	}
@@ -272,7 +280,7 @@ func (a access) transport() (*http.Transport, *http.Client, error) {
 	}
 	// SetTransportDefaults sets pings: a silent server is detected within 45 s.
 	t := utilnet.SetTransportDefaults(&http.Transport{
-		Proxy: proxy, DialContext: (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext, TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		Proxy: proxy, DialContext: a.dial(), TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
 	})
 	rt, err := rest.HTTPWrappersForConfig(a.config, t)
@@ -282,4 +290,39 @@ func (a access) transport() (*http.Transport, *http.Client, error) {
 	}
 	// Follow no redirects: they could lead credentials to another server.
 	return t, &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+}
+
+// dial returns the function that connects to the server, or to the proxy of a kubeconfig. Of a found kubeconfig, the
+// function refuses addresses that the rules do not allow, after their names are resolved.
+func (a access) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}
+	if a.trust == nil || a.config.Proxy == nil && proxyOfEnvironment(a.config.Host) {
+		return dialer.DialContext
+	}
+	rules, _ := servers.Parse(a.trust.AllowServers) //nolint:errcheck // refuseFound has looked at it
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		d := dialer
+		d.Control = func(_, resolved string, _ syscall.RawConn) error {
+			to, err := netip.ParseAddrPort(resolved)
+			if err != nil {
+				return err
+			}
+			return rules.Address(host, to.Addr())
+		}
+		return d.DialContext(ctx, network, address)
+	}
+}
+
+// proxyOfEnvironment reports whether the environment of the relay has a proxy for a server.
+func proxyOfEnvironment(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: u})
+	return err == nil && proxy != nil
 }

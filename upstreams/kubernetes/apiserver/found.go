@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"meshrelay/internal/servers"
 )
 
 // MaxKubeconfig bounds the kubeconfig of a found cluster, in bytes.
@@ -17,8 +21,19 @@ const MaxKubeconfig = 256 << 10
 
 // Trust limits the content of a found cluster's kubeconfig. Its author may not be the operator of the relay.
 type Trust struct {
-	AllowExec  []string // programs, as the kubeconfig writes them
-	AllowProxy bool
+	AllowExec []Program
+	// OwnPrograms tells that the relay has written the program into the kubeconfig, with its arguments and variables.
+	OwnPrograms bool
+	AllowProxy  bool
+	// AllowServers are the elements of servers.Rules.
+	AllowServers []string
+}
+
+// Program is a program with its arguments, and with variables in addition to those of the relay.
+type Program struct {
+	Command string // as the kubeconfig writes it
+	Args    []string
+	Env     map[string]string
 }
 
 // Kubeconfig is the kubeconfig of a found cluster. When it is replaced, new requests use the new one within
@@ -65,12 +80,21 @@ func (a *Kubeconfig) get() (text []byte, trust Trust, err error) {
 	return now.text, now.trust, nil
 }
 
+// trust returns the trust in the kubeconfig, nil for a nil Kubeconfig.
+func (a *Kubeconfig) trust() *Trust {
+	if a == nil {
+		return nil
+	}
+	_, trust, _ := a.get() //nolint:errcheck // there is trust without a kubeconfig, too
+	return &trust
+}
+
 func (a *Kubeconfig) restConfig(h io.Writer) (*rest.Config, error) {
 	text, trust, err := a.get()
 	if err != nil {
 		return nil, err
 	}
-	h.Write(text) //nolint:errcheck // it never fails
+	fmt.Fprintf(h, "%s%#v", text, trust) //nolint:errcheck // it never fails
 	return foundConfig(text, trust)
 }
 
@@ -97,19 +121,60 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 	if err != nil {
 		return nil, errors.New("it is not a kubeconfig") // the error may quote secrets
 	}
-	c := &Credentials{AllowExec: trust.AllowExec}
+	c := &Credentials{}
+	for _, p := range trust.AllowExec {
+		c.AllowExec = append(c.AllowExec, p.Command)
+	}
 	if err := refuse(file, c); err != nil {
 		return nil, err
 	}
 	context := file.Contexts[file.CurrentContext]
-	if err := refuseFound(file.Clusters[context.Cluster], file.AuthInfos[context.AuthInfo], trust); err != nil {
+	cluster, user := file.Clusters[context.Cluster], file.AuthInfos[context.AuthInfo]
+	if user.Exec != nil {
+		if err := trust.bind(user.Exec); err != nil {
+			return nil, fmt.Errorf("user %q: %w", context.AuthInfo, err)
+		}
+	}
+	if err := refuseFound(cluster, user, trust); err != nil {
 		return nil, err
 	}
-	return clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, nil, nil).ClientConfig()
+	cfg, err := clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, nil, nil).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.ExecProvider != nil && !trust.OwnPrograms {
+		cfg.ExecProvider.Config = nil // an extension of the cluster
+	}
+	return cfg, nil
 }
 
-// refuseFound returns an error if the kubeconfig of a found cluster names files of the relay's host, or a
-// proxy that is not allowed. Its author may not be the operator of the relay.
+// bind gives a program of a kubeconfig the arguments and variables that the config has for it: those of the element
+// with the arguments of the kubeconfig, or else of the only element with its command.
+func (t *Trust) bind(x *api.ExecConfig) error {
+	if len(t.AllowServers) == 0 {
+		return fmt.Errorf("it runs the program %q, whose credential could go to any server: list the servers that may get it in clusters[].allowServers", x.Command)
+	}
+	if t.OwnPrograms {
+		return nil
+	}
+	of := slices.DeleteFunc(slices.Clone(t.AllowExec), func(p Program) bool { return p.Command != x.Command })
+	i := slices.IndexFunc(of, func(p Program) bool { return slices.Equal(p.Args, x.Args) })
+	if i < 0 && len(of) == 1 {
+		i = 0
+	}
+	if i < 0 || len(of[i].Args)+len(of[i].Env) == 0 && len(x.Args)+len(x.Env) > 0 {
+		return fmt.Errorf("it gives the program %q arguments or variables, and only the config does so: write {command: %[1]s, args: [...], env: {...}} in clusters[].allowExec", x.Command)
+	}
+	x.Args, x.Env = of[i].Args, nil
+	for _, name := range slices.Sorted(maps.Keys(of[i].Env)) {
+		x.Env = append(x.Env, api.ExecEnvVar{Name: name, Value: of[i].Env[name]})
+	}
+	return nil
+}
+
+// refuseFound returns an error if the kubeconfig of a found cluster names files of the relay's host, a server or a
+// proxy that is not allowed, or anything but a host where a host belongs. Its author may not be the operator of the
+// relay.
 func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
 	var paths []string
 	for name, path := range map[string]string{
@@ -121,11 +186,23 @@ func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
 		}
 	}
 	slices.Sort(paths)
+	server, err := url.Parse(cluster.Server)
+	proxy, failed := url.Parse(cluster.ProxyURL)
 	switch {
 	case len(paths) > 0:
 		return fmt.Errorf("it names files of the relay's own host (%s): put their content into the kubeconfig", strings.Join(paths, ", "))
 	case cluster.ProxyURL != "" && !trust.AllowProxy:
 		return errors.New("it has a proxy-url: set allowProxy: true to let found clusters choose a proxy")
+	case err != nil || !servers.IsHost(server.Hostname()) || strings.ContainsAny(cluster.Server, "?#"):
+		return errors.New("the server is not https:// with a DNS name or an IP address, and perhaps a port and a path")
+	case failed != nil || cluster.ProxyURL != "" && !servers.IsHost(proxy.Hostname()):
+		return errors.New("the proxy-url has neither a DNS name nor an IP address")
+	case cluster.TLSServerName != "" && !servers.IsHost(cluster.TLSServerName):
+		return fmt.Errorf("the tls-server-name %.64q is neither a DNS name nor an IP address", cluster.TLSServerName)
 	}
-	return nil
+	rules, err := servers.Parse(trust.AllowServers)
+	if err != nil {
+		return err
+	}
+	return rules.Host(server.Hostname(), cluster.ProxyURL != "" || proxyOfEnvironment(cluster.Server))
 }

@@ -159,6 +159,11 @@ func (h *hubServer) parse(dir, clusters string) *config.Config {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	for i := range cfg.Clusters { // the kubeconfigs name servers at loopback
+		if c := &cfg.Clusters[i]; c.AllowServers == nil {
+			c.AllowServers = []string{"127.0.0.0/8"}
+		}
+	}
 	return cfg
 }
 
@@ -490,6 +495,29 @@ func TestADirectoryOfKubeconfigsIsFollowed(t *testing.T) {
 	}
 	f.eventually("it can not be read", func() bool { return f.Status()[0].Error != "" })
 	f.has("a found", "b found", "c found", "d orphaned")
+}
+
+// The config is valid, and the other clusters of the place are followed.
+func TestClustersWithProgramsAreNotFollowedWithoutServers(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e"), "west": h.withProgram("sh")})
+	part := "- {name: fleet, secrets: {kubeconfig: hub}, allowExec: [sh], allowServers: [%s]}"
+	f := finds(t, "", h.parse(dir, fmt.Sprintf(part, "127.0.0.1")))
+	f.has("east found", "west found")
+	f.stop()
+
+	f = finds(t, "", h.parse(dir, fmt.Sprintf(part, "10.0.0.0/8")))
+	f.eventually("both are refused", func() bool { return f.Status()[0].RefusedTotal == 2 })
+	f.Adopt(h.parse(dir, fmt.Sprintf(part, "127.0.0.1")))
+	f.has("east found", "west found")
+	f.stop()
+
+	f = finds(t, "", h.parse(dir, fmt.Sprintf(part, "")))
+	f.eventually("all is refused", func() bool {
+		text := fmt.Sprint(f.Problems())
+		return strings.Contains(text, `west in secret istio-system/one is not followed: user "u": it runs the program "sh", whose credential could go to any server: list the servers that may get it in clusters[].allowServers`) &&
+			strings.Contains(text, "east in secret istio-system/one is not followed: 127.0.0.1 is a loopback, link-local or unspecified address: add it to clusters[].allowServers")
+	})
 }
 
 func TestClustersOfProfilesHaveTheProgramsOfTheConfig(t *testing.T) {

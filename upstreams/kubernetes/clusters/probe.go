@@ -30,7 +30,11 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 			r := readerOf(c, hub.Usual)
 			defer r.close()
 			entries, found, ok := r.probe(ctx)
-			if found = append(found, programs(c)...); !ok {
+			if found = append(found, programs(c)...); c.RunsPrograms() && len(c.AllowServers) == 0 {
+				found = append(found, doctor.Doubt("servers", "", "no cluster whose credentials a program gives is followed", "clusters[].allowServers is missing",
+					"list the servers that may get those credentials in clusters[].allowServers"))
+			}
+			if !ok {
 				return found
 			}
 			f, _ := newFinder("", slog.New(slog.DiscardHandler), hub.Usual)
@@ -56,14 +60,17 @@ func remembered(dir string) []doctor.Finding {
 
 // programs checks that the programs exist which kubeconfigs may run.
 func programs(c config.Clusters) (found []doctor.Finding) {
-	needed, allowed := []string{}, c.AllowExec
+	needed, allowed := []string{}, []string{}
+	for _, one := range c.AllowExec {
+		allowed = append(allowed, one.Command)
+	}
 	if p := c.Profiles; p != nil {
 		allowed = p.AllowExec
 		for _, one := range p.AccessProviders {
 			needed = append(needed, one.Exec.Command)
 		}
 	} else if s := c.Secrets; s != nil {
-		allowed = append(slices.Clone(allowed), s.AllowExec...)
+		allowed = append(allowed, s.AllowExec...)
 	}
 	for _, command := range slices.Compact(slices.Sorted(slices.Values(needed))) {
 		if _, err := exec.LookPath(command); err != nil {
@@ -110,6 +117,8 @@ func judged(st Status) (found []doctor.Finding) {
 // cureOf returns the cure for the reason why a kubeconfig is not used.
 func cureOf(reason string) string {
 	switch {
+	case strings.Contains(reason, "allowServers"):
+		return "list the server in clusters[].allowServers, if you trust it"
 	case strings.Contains(reason, "allowExec"), strings.Contains(reason, "program"):
 		return "let it run that program by clusters[].allowExec, if you trust who writes the kubeconfigs, or put a token into it"
 	case strings.Contains(reason, "allowProxy"):

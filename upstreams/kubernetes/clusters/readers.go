@@ -69,12 +69,15 @@ func readerOf(c config.Clusters, pace hub.Pace) reader {
 
 // TrustOf returns what the kubeconfigs of a part may use.
 func TrustOf(c config.Clusters) apiserver.Trust {
-	t := apiserver.Trust{AllowExec: c.AllowExec, AllowProxy: c.AllowProxy}
-	if c.Profiles != nil { // their programs come from the config
-		t.AllowExec = nil
+	t := apiserver.Trust{OwnPrograms: c.Profiles != nil, AllowProxy: c.AllowProxy, AllowServers: c.AllowServers}
+	if c.Profiles != nil {
 		for _, p := range c.Profiles.AccessProviders {
-			t.AllowExec = append(t.AllowExec, p.Exec.Command)
+			t.AllowExec = append(t.AllowExec, apiserver.Program{Command: p.Exec.Command})
 		}
+		return t
+	}
+	for _, p := range c.AllowExec {
+		t.AllowExec = append(t.AllowExec, apiserver.Program(p))
 	}
 	return t
 }
