@@ -248,6 +248,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "another copy is being made; try again"))
 		return
 	}
+	endIn(w, backupTimeout)
 	if n, ok := s.stream(w, r, "application/octet-stream", s.deps.Backup); ok {
 		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
 	}

@@ -135,6 +135,7 @@ func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 	for {
 		changed := journal.Changed() // before Next, so that no change is missed
 		for {
+			endIn(w, streamTimeout)
 			news, stages, next, missed := journal.Next(q.Filter, cursor, followPage)
 			if missed {
 				fmt.Fprintf(w, "event: %s\ndata: {}\n\n", StreamMissed)
@@ -156,6 +157,7 @@ func (s *Server) followEvents(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-changed:
 		case <-beat.C:
+			endIn(w, streamTimeout)
 			fmt.Fprint(w, ": still here\n\n")
 		case <-r.Context().Done():
 			return

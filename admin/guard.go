@@ -28,6 +28,7 @@ func (s *Server) withinHost(next http.HandlerFunc) http.HandlerFunc {
 			http.Error(w, "only for connections over loopback: use it on the relay's own host, or through kubectl port-forward or ssh -L", http.StatusForbidden)
 			return
 		}
+		endIn(w, operatorTimeout)
 		next(w, r)
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/internal/buildinfo"
@@ -22,9 +21,16 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
-	idleTimeout       = 2 * time.Minute
-	// writeTimeout is how long a client may take to read a part of an answer.
-	writeTimeout    = 30 * time.Second
+	// idleTimeout is how long a connection may wait for its next request. It is short, because anybody may reach the
+	// address. Prometheus connects again.
+	idleTimeout       = 10 * time.Second
+	socketIdleTimeout = 2 * time.Minute
+	// answerTimeout bounds a request, from its headers to the end of the answer, operatorTimeout one of this host, and
+	// backupTimeout a backup. streamTimeout bounds a part of an event stream.
+	answerTimeout   = 30 * time.Second
+	operatorTimeout = (maxProfileSeconds + 60) * time.Second
+	backupTimeout   = time.Hour
+	streamTimeout   = 30 * time.Second
 	shutdownTimeout = 5 * time.Second
 	// socketRetry is how often the Server tries again to open the Unix socket.
 	socketRetry    = 5 * time.Second
@@ -138,7 +144,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.log.Info("listening for operators", "address", lis.Addr().String())
 	socket := s.openSocket() // before the first answer, which may contain its path
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.serve(ctx, netutil.LimitListener(lis, maxConnections)) })
+	g.Go(func() error { return s.serve(ctx, newPlaces(lis, maxConnections), idleTimeout) })
 	g.Go(func() error { return s.level.run(ctx, s.log) })
 	if s.cfg.Socket != "" {
 		g.Go(func() error {
@@ -148,14 +154,14 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 					return nil
 				}
 			}
-			return s.serve(ctx, netutil.LimitListener(socket, maxSocketConnections))
+			return s.serve(ctx, newPlaces(socket, maxSocketConnections), socketIdleTimeout)
 		})
 	}
 	return g.Wait()
 }
 
 // serve serves the connections of a listener until ctx ends.
-func (s *Server) serve(ctx context.Context, lis net.Listener) error {
+func (s *Server) serve(ctx context.Context, lis *places, idle time.Duration) error {
 	// The context of requests ends with the shutdown. Profiles and large documents would outlive it otherwise.
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -165,7 +171,7 @@ func (s *Server) serve(ctx context.Context, lis net.Listener) error {
 		Handler:           s.handler,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
-		IdleTimeout:       idleTimeout,
+		IdleTimeout:       idle,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return context.WithValue(base, endingKey{}, ending.Done()) },
@@ -246,27 +252,16 @@ func common(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
-		notFromPages(next).ServeHTTP(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r)
+		endIn(w, answerTimeout)
+		if in, is := r.Context().Value(placeKey{}).(*place); is {
+			in.wait(time.Time{})
+			defer func() { in.wait(time.Now()) }()
+		}
+		notFromPages(next).ServeHTTP(w, r)
 	})
 }
 
-// patientWriter gives the client writeTimeout to read each part of an answer. The whole answer may take longer.
-type patientWriter struct {
-	http.ResponseWriter
-	rc      *http.ResponseController
-	extends time.Time // when to move the deadline next
+// endIn bounds the time until the client has read the answer.
+func endIn(w http.ResponseWriter, d time.Duration) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d)) // it fails if the client has gone, as writing does
 }
-
-// Write implements io.Writer.
-func (p *patientWriter) Write(b []byte) (int, error) {
-	if now := time.Now(); now.After(p.extends) {
-		if err := p.rc.SetWriteDeadline(now.Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return 0, err
-		}
-		p.extends = now.Add(writeTimeout / 8)
-	}
-	return p.ResponseWriter.Write(b)
-}
-
-// Unwrap returns the wrapped writer, for http.ResponseController.
-func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -32,8 +32,9 @@ func (p peer) String() string { return fmt.Sprintf("uid=%d pid=%d", p.UID, p.PID
 
 type peerKey struct{}
 
-// withPeer adds the peer of a connection over the socket to ctx.
+// withPeer adds a connection to ctx, and the peer of one over the socket.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
+	ctx = context.WithValue(ctx, placeKey{}, c)
 	if p, ok := c.RemoteAddr().(peer); ok {
 		return context.WithValue(ctx, peerKey{}, p)
 	}
@@ -50,6 +51,7 @@ func peerOf(ctx context.Context) (who peer, overSocket bool) {
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := peerOf(r.Context()); ok {
+			endIn(w, operatorTimeout)
 			next(w, r)
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/peerkey"
 )
 
 // connLimiter limits the connections of all listeners, and those of each address. It knows the connections
@@ -17,7 +18,7 @@ type connLimiter struct {
 	mu    sync.Mutex // guards all below
 	shut  bool
 	in    map[*limitedConn]struct{}
-	byKey map[string]int // number of connections, by addressKey
+	byKey map[string]int // number of connections, by peerkey.Of
 }
 
 func newConnLimiter(most func() (all, ofOne int), refused func(from net.Addr, why refusal.Reason)) *connLimiter {
@@ -30,7 +31,7 @@ func (l *connLimiter) behind(lis net.Listener) net.Listener { return limitedList
 // enter adds a connection. Over a limit, or after close, it closes the connection and returns nil.
 func (l *connLimiter) enter(c net.Conn) *limitedConn {
 	all, ofOne := l.most()
-	in := &limitedConn{Conn: c, limiter: l, key: addressKey(c.RemoteAddr())}
+	in := &limitedConn{Conn: c, limiter: l, key: peerkey.Of(c.RemoteAddr())}
 	var why refusal.Reason
 	l.mu.Lock()
 	shut := l.shut

@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/http2frames"
+	"meshrelay/internal/peerkey"
 	"meshrelay/push"
 )
 
@@ -179,7 +180,7 @@ type meter struct {
 }
 
 func newMeter(conn net.Conn, all *receiving) *meter {
-	m := &meter{Conn: conn, all: all, key: addressKey(conn.RemoteAddr())}
+	m := &meter{Conn: conn, all: all, key: peerkey.Of(conn.RemoteAddr())}
 	m.in = http2frames.Follower{Skip: len(http2frames.Preface), Begin: m.frame}
 	return m
 }

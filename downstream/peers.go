@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"net"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
@@ -11,6 +10,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
+	"meshrelay/internal/peerkey"
 )
 
 // peers counts the streams, names and versions of each peer, and of all peers. A peer is a verified identity
@@ -121,20 +121,5 @@ func (t *TLS) peerKey(p *peer.Peer) string {
 	if ids := t.identitiesOf(p); len(ids) > 0 {
 		return refusal.Bounded(ids[0])
 	}
-	return addressKey(p.Addr)
-}
-
-// addressKey returns the IP address of a host. For IPv6 it is the network of 64 bits.
-func addressKey(addr net.Addr) string {
-	tcp, ok := addr.(*net.TCPAddr)
-	if !ok {
-		return addr.String()
-	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
-	if ip.Is6() && !ip.IsLoopback() {
-		if network, err := ip.Prefix(64); err == nil {
-			return network.String()
-		}
-	}
-	return ip.String()
+	return peerkey.Of(p.Addr)
 }

@@ -31,6 +31,8 @@ const (
 	lookEvery = time.Second
 	lookShare = 100
 	heartbeat = 15 * time.Second
+	// sendTimeout bounds the time until a page has read what is sent to it.
+	sendTimeout = 30 * time.Second
 )
 
 // hints sends changed topics to open pages.
@@ -211,6 +213,7 @@ func (p *Pages) live(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	send := func(text string) bool {
+		_ = out.SetWriteDeadline(time.Now().Add(sendTimeout)) // it fails if the page has gone, as writing does
 		if _, err := fmt.Fprint(w, text); err != nil {
 			return false
 		}
