@@ -183,7 +183,8 @@ func New(cfg Config, h Handler) (*Client, error) {
 	}, nil
 }
 
-// Run connects and reconnects until ctx ends. Then it returns nil. It is called once.
+// Run connects and reconnects until ctx ends. Then it returns nil. It is called once. After a panic in a goroutine of
+// its own it returns a Panic. A panic of the handler may also be one of Run.
 func (c *Client) Run(ctx context.Context) error {
 	pause := newPauses(c.cfg.MinBackoff, c.cfg.MaxBackoff, c.cfg.DeniedBackoff)
 	way := route{addresses: len(c.cfg.Addresses)}
@@ -197,6 +198,9 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		i := way.next()
 		end := c.attempt(ctx, i)
+		if p := (*Panic)(nil); errors.As(end.err, &p) {
+			return p
+		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end was asked for
 		}

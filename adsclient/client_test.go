@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
@@ -542,26 +545,49 @@ func TestBadOptionsAreErrors(t *testing.T) {
 	}
 }
 
-func TestPanicOverAResponseCostsTheStream(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(seURL, entry("shop/a"))
-	h := newRecorder()
-	panics := 1
-	h.reject = func(*Response) error {
-		if panics > 0 {
-			panics--
-			panic("no")
-		}
-		return nil
-	}
-	start(t, h, func(c *Config) { c.Protocol = SotW }, s.Addr)
-	h.await(t, "another stream is answered", func() bool {
-		streams := 0
-		for _, st := range h.states {
-			if st.Phase == Connected {
-				streams++
+// TestAPanicEndsRun, as an error with its stack, wherever the Client calls its Config and Handler.
+func TestAPanicEndsRun(t *testing.T) {
+	for name, change := range map[string]func(*Config, *recorder){
+		"over a response":     func(_ *Config, h *recorder) { h.reject = func(*Response) error { panic("injected") } },
+		"over the peer":       func(c *Config, _ *recorder) { c.Met = func(Peer) { panic("injected") } },
+		"over names":          func(c *Config, _ *recorder) { c.Names = func(string) []string { panic("injected") } },
+		"over the credential": func(c *Config, _ *recorder) { c.Credentials = brittleCreds{c.Credentials} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fakexds.Start(t, &fakexds.Server{})
+			s.Set(seURL, entry("shop/a"))
+			h := newRecorder()
+			cfg := Config{
+				Addresses: []string{s.Addr}, Protocol: SotW, Node: testNode, Credentials: insecure.NewCredentials(),
+				TypeURLs: func(bool) []string { return []string{seURL} }, Logger: slog.New(slog.DiscardHandler),
 			}
-		}
-		return streams == 2 && len(h.responses) >= 2
-	})
+			change(&cfg, h)
+			c, err := New(cfg, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = func() (err error) {
+				defer func() {
+					if v := recover(); v != nil { // names are asked for in Run, too
+						err = &Panic{fmt.Sprint(v), string(debug.Stack())}
+					}
+				}()
+				return c.Run(t.Context())
+			}()
+			var p *Panic
+			if !errors.As(err, &p) || p.Value != "injected" || !strings.Contains(p.Stack, "client_test.go") {
+				t.Errorf("Run returns %v", err)
+			}
+		})
+	}
 }
+
+// brittleCreds panic in a goroutine of gRPC.
+type brittleCreds struct {
+	credentials.TransportCredentials
+}
+
+func (brittleCreds) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	panic("injected")
+}
+func (b brittleCreds) Clone() credentials.TransportCredentials { return b }

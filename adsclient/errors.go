@@ -3,6 +3,7 @@ package adsclient
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"unicode"
@@ -31,6 +32,8 @@ var (
 	errStalled = errors.New("no progress")
 	// errNoStream ends the wait for a stream.
 	errNoStream = status.Error(codes.DeadlineExceeded, "no stream could be opened in time: the server accepts connections but no streams")
+	// errPanic is the error of a handshake that has panicked.
+	errPanic = errors.New("internal error of the relay")
 	// errUnread ends a stream whose server has stopped reading.
 	errUnread = status.Errorf(codes.ResourceExhausted, "the server has left %d acknowledgements unread", acksWaiting)
 )
@@ -183,4 +186,23 @@ func tooLarge(err error, limit int) error {
 
 func errTooLarge(limit int, detail string) error {
 	return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)", limit, detail)
+}
+
+// Panic is a panic in a goroutine of a Client, which has ended its stream.
+type Panic struct {
+	// Value is the argument of panic, and Stack the stack. Both are bounded.
+	Value, Stack string
+}
+
+// Error implements error.
+func (p *Panic) Error() string { return "internal error of the relay: " + p.Value }
+
+// maxStack bounds the stack of a Panic, in bytes.
+const maxStack = 16 << 10
+
+// contain, deferred, makes a panic end the streams of the connection, and Client.Run.
+func (r *receiver) contain() {
+	if v := recover(); v != nil {
+		r.cancel(&Panic{text.Shorten(fmt.Sprint(v), maxErrorText), text.Shorten(string(debug.Stack()), maxStack)})
+	}
 }

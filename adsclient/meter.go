@@ -25,12 +25,14 @@ type meteredCreds struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (c meteredCreds) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+func (c meteredCreds) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (_ net.Conn, _ credentials.AuthInfo, err error) {
+	defer c.receiver.contain() // it runs in a goroutine of gRPC
+	err = errPanic
+	secure, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
 	if err != nil {
-		return conn, info, err
+		return secure, info, err
 	}
-	return &meter{conn, http2frames.Follower{Begin: c.receiver.frame}}, info, nil
+	return &meter{secure, c.receiver, http2frames.Follower{Begin: c.receiver.frame}}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -41,10 +43,12 @@ func (c meteredCreds) Clone() credentials.TransportCredentials {
 // meter is a connection that counts the server's frames.
 type meter struct {
 	net.Conn
-	in http2frames.Follower
+	receiver *receiver
+	in       http2frames.Follower
 }
 
 func (m *meter) Read(b []byte) (int, error) {
+	defer m.receiver.contain() // a goroutine of gRPC reads
 	n, err := m.Conn.Read(b)
 	if ferr := m.in.Follow(b[:n]); ferr != nil {
 		return 0, ferr

@@ -109,8 +109,9 @@ func (s *stream) setHeaders() {
 func (s *stream) peerInTime(ctx context.Context) (Peer, error) {
 	done := make(chan struct{}) // the goroutine ends with the stream at the latest
 	go func() {
+		defer close(done)
+		defer s.pool.contain()
 		_, _ = s.peer()
-		close(done)
 	}()
 	late := time.NewTimer(probeTimeout)
 	defer late.Stop()

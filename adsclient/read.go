@@ -1,7 +1,6 @@
 package adsclient
 
 import (
-	"runtime/debug"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -15,15 +14,8 @@ import (
 
 // read passes responses to the handler until the stream ends. It never waits for the writer: a
 // server that sends without reading would then block both.
-//
-// A panic ends only this stream.
 func (s *stream) read() (answered bool, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.client.log.Error("panic while handling a response", "address", s.address, "panic", r, "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "internal error of this relay: its log has the stack")
-		}
-	}()
+	defer s.pool.contain()
 	for {
 		resp, err := s.receive()
 		if err != nil {

@@ -53,6 +53,11 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	c.handler.HandleState(State{Phase: Connecting, Address: address})
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer func() {
+		if p := (*Panic)(nil); errors.As(context.Cause(ctx), &p) {
+			e.err = p
+		}
+	}()
 	pool := inFlight.open(cancel)
 	defer pool.close()
 	conn, err := c.connect(address, pool)
@@ -180,11 +185,12 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	// Write requests while reading responses. Otherwise both sides could fill their windows, and
 	// wait for each other for ever.
 	var others sync.WaitGroup
-	others.Go(func() { s.write(ctx, first) })
-	others.Go(func() { s.watchdog(ctx, cancel) })
+	others.Go(func() { defer s.pool.contain(); s.write(ctx, first) })
+	others.Go(func() { defer s.pool.contain(); s.watchdog(ctx, cancel) })
 	if !meets {
 		// A relay sends headers before it answers, an istiod with its first answer.
 		others.Go(func() {
+			defer s.pool.contain()
 			if err := s.greet(); err != nil {
 				cancel(err)
 			}

@@ -128,7 +128,7 @@ func (a *Aggregate) next(batch []change) []change {
 	batch = a.queue.pop(batch)
 	for i := range batch {
 		c := &batch[i]
-		if c.panicked = try(func() { a.merge(c) }); c.panicked != nil {
+		if c.panicked = Try(func() { a.merge(c) }); c.panicked != nil {
 			// The served resource stays until a copy changes.
 			c.old = a.index.get(c.ref)
 			c.cur, c.resolution = c.old, nil
@@ -202,7 +202,7 @@ func (a *Aggregate) deliver(batch []change) {
 		a.report(c.ref, c.panicked)
 		told := Change{Key: c.key(), Old: c.old, New: c.cur, Resolution: c.resolution}
 		for _, h := range a.handlers {
-			a.report(c.ref, try(func() { h(told) }))
+			a.report(c.ref, Try(func() { h(told) }))
 		}
 	}
 	a.queue.done(len(batch))

@@ -24,8 +24,8 @@ func (p *Panic) Error() string {
 	return "internal error of the relay: " + p.Value + "; its log has the stack"
 }
 
-// try calls f and returns its panic, nil for none.
-func try(f func()) (p *Panic) {
+// Try calls f and returns its panic, nil for none.
+func Try(f func()) (p *Panic) {
 	defer func() { p = Recovered(recover()) }()
 	f()
 	return nil

@@ -60,7 +60,7 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
 	k := refOf(key)
 	a.mu.RLock()
-	p := try(func() {
+	p := Try(func() {
 		// The merged view may be older than the copies, and have a resource that accept refuses.
 		selected, _ = a.serve(k, accept)
 	})
@@ -107,7 +107,7 @@ func (a *Aggregate) resolve(k ref, accept func(*Resource) bool) Resolution {
 // is resolved.
 func mergeOthers(policy Policy, copies []Copy) (v Decision, ok bool) {
 	v.Winner = -1
-	p := try(func() { v = policy.Merge(copies) })
+	p := Try(func() { v = policy.Merge(copies) })
 	return v, p == nil
 }
 

@@ -163,7 +163,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		if u.stopAll == nil {
 			u.stopAll = run(u.run)
 		}
-		u.stop = run(u.runSource(u.source))
+		u.stop = run(m.runSource(u))
 	}
 	for _, u := range m.upstreams {
 		m.start(u)

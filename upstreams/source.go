@@ -16,7 +16,8 @@ import (
 // a Describer, a Repeater and Limited.
 type Source interface {
 	// Run feeds the content of the upstream, and then its changes, until ctx ends. Then it returns nil. It is
-	// called once.
+	// called once. After a panic or an error, another source of the same config takes its place. Goroutines that
+	// Run starts have ended when it returns, and make their panics its own: see Contain.
 	Run(ctx context.Context, feed Feed) error
 }
 

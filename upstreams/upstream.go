@@ -2,6 +2,7 @@ package upstreams
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -21,9 +22,13 @@ import (
 type setup struct {
 	cfg    config.Upstream
 	kind   Kind
+	env    Env
 	source Source
 	rules  *intake.Rules
 	log    *slog.Logger
+	// failed is why the former source of the same config has ended, at failedAt. It is nil for none.
+	failed   error
+	failedAt time.Time
 }
 
 // newSetup makes the source and the rules of an upstream. Neither has an effect yet.
@@ -35,7 +40,8 @@ func newSetup(cfg config.Upstream, all *config.Config, kinds []Kind, log *slog.L
 	if s.rules, err = intake.NewRules(cfg, all.Provenance, all.Node.Revision, cfg.Source.Relayed()); err != nil {
 		return s, err
 	}
-	if s.source, err = s.kind.New(cfg, Env{Node: all.Node, Relay: all.Provenance.Relay, Log: s.log}); err != nil {
+	s.env = Env{Node: all.Node, Relay: all.Provenance.Relay, Log: s.log}
+	if s.source, err = s.kind.New(cfg, s.env); err != nil {
 		return s, fmt.Errorf("upstream %s: %w", cfg.Name, err)
 	}
 	return s, nil
@@ -66,6 +72,7 @@ type upstream struct {
 	// asks makes turn call asked.Repeat(again).
 	asks, again bool
 	asked       Source
+	end         context.CancelCauseFunc // ends the run of the source, nil while none runs
 }
 
 func newUpstream(s setup, keeps bool) *upstream {
@@ -93,6 +100,9 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 // stepOver passes an event to the intake, and writes its notes to the log and its events to the journal.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
+	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
+		u.fail(p)
+	}
 	for _, n := range out.Notes {
 		u.notes.Log(u.log, n.Level, n.Message, n.Args...)
 	}
@@ -103,10 +113,18 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	return out, err
 }
 
-func (u *upstream) stepLocked(e intake.Event) (intake.Output, error) {
+// stepLocked steps the intake. After a panic another intake begins with what it held.
+func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	out, err := u.intake.Step(time.Now(), e)
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			out, err = intake.Output{}, p
+			u.due = time.Now().Add(time.Minute)
+			u.intake = u.intake.Renewed(time.Now())
+		}
+	}()
+	out, err = u.intake.Step(time.Now(), e)
 	u.due = out.Wake
 	if out.Repeat {
 		u.asks, u.again = true, out.Again
@@ -145,7 +163,7 @@ func (u *upstream) run(ctx context.Context) error {
 func (u *upstream) turn() (wait time.Duration) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			u.log.Error("panic in the intake of an upstream", "panic", p.Value, "stack", p.Stack)
+			u.fail(p)
 			wait = time.Minute
 		}
 	}()
@@ -166,11 +184,52 @@ func (u *upstream) turn() (wait time.Duration) {
 	return wait
 }
 
-func (u *upstream) runSource(source Source) func(context.Context) error {
+// fail ends the run of the source with a panic, or logs it where none runs.
+func (u *upstream) fail(p *mirror.Panic) {
+	if end := locked(u, func(*intake.Intake) context.CancelCauseFunc { return u.end }); end != nil {
+		end(p)
+		return
+	}
+	u.log.Error("panic in the intake of an upstream", "panic", p.Value, "stack", p.Stack)
+}
+
+// runSource runs the source of an upstream until ctx ends. When it fails, a new one begins with what the intake holds.
+func (m *Manager) runSource(u *upstream) func(context.Context) error {
 	return func(ctx context.Context) error {
 		defer u.Tell(intake.Closed{Planned: true}) // the disk then has the time of the last contact
-		return source.Run(ctx, u)
+		Restart(ctx, u.log, func(ctx context.Context) error { return u.runOnce(ctx, m.setupOf(u, nil).source) }, func(err error) {
+			u.Tell(intake.Closed{Reason: err.Error(), Failed: true})
+			u.succeed(m.setupOf(u, err))
+		})
+		return nil
 	}
+}
+
+// setupOf returns the setup of an upstream, after a failure with a new source.
+func (m *Manager) setupOf(u *upstream, failed error) setup {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if failed != nil {
+		u.failed, u.failedAt = failed, time.Now()
+		if source, err := u.kind.New(u.cfg, u.env); err == nil { // the config was good before
+			u.source = source
+		}
+	}
+	return u.setup
+}
+
+// runOnce runs a source until ctx ends, or until the source or the intake fails. The error is why.
+func (u *upstream) runOnce(ctx context.Context, source Source) error {
+	run, end := context.WithCancelCause(ctx)
+	set := func(end context.CancelCauseFunc) { u.mu.Lock(); defer u.mu.Unlock(); u.end = end }
+	set(end)
+	defer set(nil)
+	defer end(nil)
+	err := source.Run(run, u)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(run)
+	}
+	return err
 }
 
 // Versions implements Feed.
@@ -233,6 +292,11 @@ func (u current) status() Status {
 		if st.CompleteAt.After(st.Since) {
 			st.Since = st.CompleteAt
 		}
+	}
+	// A new source is shown as failed until it has synced, or has an error of its own.
+	if u.failed != nil && !st.Complete && st.LastError == "" && (st.State == StateConnecting || st.State == StateSyncing) {
+		st.State, st.Since = StateFailed, u.failedAt
+		st.LastError = u.failed.Error() + "; a new source starts after a growing pause: report the stack, and leave out with import what causes it"
 	}
 	return st
 }

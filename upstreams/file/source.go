@@ -95,15 +95,9 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	}
 }
 
-// follow reads and watches until the path can not be read, something panics, or ctx ends. It calls
-// good after each reading. Each call starts a new watch, because the path may lead elsewhere.
-func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) (err error) {
-	defer func() {
-		if p := mirror.Recovered(recover()); p != nil {
-			feed.Tell(intake.Panicked{What: s.path, Panic: p})
-			err = p
-		}
-	}()
+// follow reads and watches until the path can not be read, or ctx ends. It calls good after each
+// reading. Each call starts a new watch, because the path may lead elsewhere.
+func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) error {
 	w := fswatch.New(fswatch.Options{})
 	defer w.Close()
 	for {

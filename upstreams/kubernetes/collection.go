@@ -95,7 +95,7 @@ func (s *Source) launch(ctx context.Context, all []*collection) {
 	for _, c := range all {
 		ctx, cancel := context.WithCancel(ctx)
 		c.cancel = cancel
-		s.running.Go(func() {
+		s.spawn(func() {
 			defer close(c.ended)
 			c.reflector.Run(ctx)
 		})

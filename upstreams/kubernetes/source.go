@@ -9,6 +9,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -96,7 +97,8 @@ type Source struct {
 	cluster   *apiserver.Cluster
 	ingresses *ingresses // nil: Ingresses are not converted
 	running   sync.WaitGroup
-	hurry     atomic.Int32 // discoveries that follow soon
+	fail      context.CancelCauseFunc // ends Run
+	hurry     atomic.Int32            // discoveries that follow soon
 
 	runs atomic.Bool // the fields above are set, so Describe and Limit may use them
 
@@ -146,13 +148,13 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.ledger.Announce()
 	defer s.client.Close()
 	defer s.running.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, s.fail = context.WithCancelCause(ctx)
+	defer s.fail(nil)
 
 	looks := time.NewTicker(s.pace.look)
 	defer looks.Stop()
 	s.readCredentials(ctx)
-	s.running.Go(func() { s.rereadCredentials(ctx) })
+	s.spawn(func() { s.rereadCredentials(ctx) })
 	pause, discoverAt := s.pace.soon, time.Now()
 	var err error // of the last discovery
 	for {
@@ -169,6 +171,9 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 		s.contact(follows, feed.Synced())
 		select {
 		case <-ctx.Done():
+			if p := (*mirror.Panic)(nil); errors.As(context.Cause(ctx), &p) {
+				return p
+			}
 			return nil
 		case <-looks.C:
 		case <-s.soon:
@@ -177,6 +182,15 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 			}
 		}
 	}
+}
+
+// spawn calls f in a goroutine, for which Run waits. A panic ends Run.
+func (s *Source) spawn(f func()) {
+	s.running.Go(func() {
+		if err := upstreams.Contain(func() error { f(); return nil }); err != nil {
+			s.fail(err)
+		}
+	})
 }
 
 // prepare creates the ledger, the cluster and the tracker.

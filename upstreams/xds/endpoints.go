@@ -83,7 +83,7 @@ func (e *endpoints) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- e.client.Run(ctx) }()
+	go func() { done <- upstreams.Contain(func() error { return e.client.Run(ctx) }) }()
 	late := time.NewTimer(0)
 	defer late.Stop()
 	for {
@@ -275,12 +275,11 @@ func (e *endpoints) HandleState(s adsclient.State) {
 // ResumeVersions implements adsclient.Handler. SotW has none.
 func (e *endpoints) ResumeVersions(string) map[string]string { return nil }
 
-// HandleResponse implements adsclient.Handler. A response leaves clusters that it does not name
-// unchanged (PROTOCOL N2).
-func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
-	var out intake.Result
-	changed, err := 0, error(nil)
+// takeResponse takes a response, and returns how many clusters have changed.
+func (e *endpoints) takeResponse(resp *adsclient.Response) (changed int, err error) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out intake.Result
 	if resp.TypeURL == edsTypeURL {
 		changed = e.takeAll(resp, &out)
 		err = out.Err()
@@ -290,7 +289,13 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	if err != nil {
 		e.nacks++
 	}
-	e.mu.Unlock()
+	return changed, err
+}
+
+// HandleResponse implements adsclient.Handler. A response leaves clusters that it does not name
+// unchanged (PROTOCOL N2).
+func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
+	changed, err := e.takeResponse(resp)
 	e.log.Debug("endpoint response", "clusters", resp.Len(), "changed", changed, "bytes", resp.Size())
 	if changed > 0 {
 		e.stir()

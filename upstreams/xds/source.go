@@ -8,6 +8,7 @@ package xds
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -178,13 +179,16 @@ func (s *Source) Attach(feed upstreams.Feed) {
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	s.Attach(feed)
 	defer s.End()
-	if s.endpoints == nil {
-		return s.client.Run(ctx)
-	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.client.Run(ctx) })
-	g.Go(func() error { return s.endpoints.run(ctx) })
-	return g.Wait()
+	g.Go(func() error { return upstreams.Contain(func() error { return s.client.Run(ctx) }) })
+	if s.endpoints != nil {
+		g.Go(func() error { return upstreams.Contain(func() error { return s.endpoints.run(ctx) }) })
+	}
+	err := g.Wait()
+	if p := (*adsclient.Panic)(nil); errors.As(err, &p) {
+		return (*mirror.Panic)(p)
+	}
+	return err
 }
 
 // End makes Repeat do nothing from now on.

@@ -19,6 +19,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/loglimit"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -273,10 +274,14 @@ func (f *Finder) Run(ctx context.Context) error {
 		reading := p.reading
 		ctx, cancel := context.WithCancel(ctx)
 		p.stop = cancel
-		r := readerOf(p.cfg, f.pace)
+		cfg := p.cfg
 		running.Go(func() {
-			defer r.close()
-			r.follow(ctx, func(entries []registry.Entry, err error) { f.told(p, reading, entries, err) })
+			upstreams.Restart(ctx, f.log.With("clusters", cfg.Name), func(ctx context.Context) error {
+				r := readerOf(cfg, f.pace)
+				defer r.close()
+				r.follow(ctx, func(entries []registry.Entry, err error) { f.told(p, reading, entries, err) })
+				return nil
+			}, func(err error) { f.told(p, reading, nil, err) })
 		})
 	}
 	for _, p := range f.parts {

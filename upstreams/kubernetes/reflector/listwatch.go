@@ -94,7 +94,9 @@ func (r listerWatcher) WatchWithContext(ctx context.Context, options metav1.List
 	if !streams {
 		r.sink.Resumed()
 	}
-	return watch.NewStreamWatcherWithLogger(logr.Discard(), s, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding")), nil
+	w := watch.NewStreamWatcherWithLogger(logr.Discard(), s, apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "ClientWatchDecoding"))
+	r.watch.Store(w)
+	return w, nil
 }
 
 // cut counts a streaming list that was cut off.

@@ -18,10 +18,12 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -89,8 +91,11 @@ type Reflector struct {
 	relist chan struct{} // has an element when all objects must be listed again
 	cuts   atomic.Int32  // consecutive streaming lists that were cut off
 	cutAt  atomic.Int64  // time of the last cut, in nanoseconds since the epoch
-	paced  *rate.Limiter
-	budget atomic.Pointer[object.Budget] // of the present list
+	// panicked has a panic of a goroutine that Run or client-go has started.
+	panicked chan *mirror.Panic
+	watch    atomic.Pointer[watch.StreamWatcher] // the newest
+	paced    *rate.Limiter
+	budget   atomic.Pointer[object.Budget] // of the present list
 	// running is read-locked during each list. client-go may start a list late, or leave one running. Run
 	// locks it at the end, for ever, so that no list runs after that.
 	running sync.RWMutex
@@ -98,7 +103,7 @@ type Reflector struct {
 
 // New returns a Reflector that has requested nothing yet.
 func New(c Config, sink Sink) *Reflector {
-	return &Reflector{Config: c, sink: sink, relist: make(chan struct{}, 1), paced: rate.NewLimiter(rate.Every(c.Pace.Request), burst)}
+	return &Reflector{Config: c, sink: sink, relist: make(chan struct{}, 1), panicked: make(chan *mirror.Panic, 1), paced: rate.NewLimiter(rate.Every(c.Pace.Request), burst)}
 }
 
 // Relist makes the reflector list all objects again. It does not wait. Any goroutine may call it.
@@ -109,6 +114,16 @@ func (r *Reflector) Relist() {
 	}
 }
 
+// contain calls f. Run repeats a panic of f.
+func (r *Reflector) contain(f func()) {
+	if p := mirror.Try(f); p != nil {
+		select {
+		case r.panicked <- p:
+		default: // one is enough
+		}
+	}
+}
+
 // Run follows the objects until ctx ends. It is called once.
 func (r *Reflector) Run(ctx context.Context) {
 	defer r.running.Lock()
@@ -116,13 +131,21 @@ func (r *Reflector) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan struct{})
-		go func() { defer close(done); r.follow(ctx) }()
+		go func() { defer close(done); r.contain(func() { r.follow(ctx) }) }()
+		var p *mirror.Panic
 		select {
 		case <-ctx.Done():
 		case <-r.relist:
+		case p = <-r.panicked:
 		}
 		cancel()
 		<-done
+		if p != nil {
+			if w := r.watch.Load(); w != nil {
+				w.Stop() // client-go does not after each panic
+			}
+			panic(p)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 )
@@ -24,3 +25,5 @@ func TestAPauseEndsWithItsContext(t *testing.T) {
 	<-long
 	<-endingClock{ctx: ctx}.After(time.Hour)
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -94,8 +94,10 @@ func (s *stream) cause(err error) error {
 	return err
 }
 
-// Close implements watch.Decoder.
-func (s *stream) Close() {
+// Close implements watch.Decoder. client-go calls it in a goroutine of its own.
+func (s *stream) Close() { s.r.contain(s.close) }
+
+func (s *stream) close() {
 	s.once.Do(func() {
 		s.stop()
 		s.Decoder.Close()

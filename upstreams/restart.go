@@ -1,0 +1,58 @@
+package upstreams
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"meshrelay/mirror"
+)
+
+// Bounds of the pauses after failures. After a run of mostPause, the next pause is short again.
+const (
+	leastPause = time.Second
+	mostPause  = 5 * time.Minute
+)
+
+// Contain calls f, and returns a panic of f as an error. Every goroutine that a source starts uses it: a panic would
+// end the process.
+func Contain(f func() error) (err error) {
+	if p := mirror.Try(func() { err = f() }); p != nil {
+		return p
+	}
+	return err
+}
+
+// Restart calls run until run returns nil, or ctx ends. After a panic or an error it logs that, calls failed, and
+// pauses before it calls run again. It logs the stack of a panic that repeats once.
+func Restart(ctx context.Context, log *slog.Logger, run func(context.Context) error, failed func(error)) {
+	pauses := &backoff.ExponentialBackOff{InitialInterval: leastPause, MaxInterval: mostPause, Multiplier: 2, RandomizationFactor: 0.1}
+	pauses.Reset()
+	for last := ""; ; {
+		began := time.Now()
+		err := Contain(func() error { return run(ctx) })
+		if err == nil {
+			return
+		}
+		if time.Since(began) >= mostPause {
+			pauses.Reset()
+			last = ""
+		}
+		pause := pauses.NextBackOff()
+		args := []any{"err", err, "pause", pause.Round(time.Millisecond)}
+		if p := (*mirror.Panic)(nil); errors.As(err, &p) && p.Value != last {
+			last = p.Value
+			args = append(args, "stack", p.Stack)
+		}
+		log.Error("source failed", args...)
+		_ = Contain(func() error { failed(err); return nil }) // what panics there has panicked in run, and is logged
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
