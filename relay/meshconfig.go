@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"google.golang.org/protobuf/encoding/protojson"
 	mesh "istio.io/api/mesh/v1alpha1"
 
@@ -23,11 +22,11 @@ const (
 	// maxMeshFile bounds a file with mesh configs, in bytes. A ConfigMap has 1 MiB at most, and kubectl
 	// may print it twice, in an annotation.
 	maxMeshFile = 4 << 20
-	// maxMeshValues bounds the values of a document with its aliases written out.
-	maxMeshValues = 100_000
 	// maxMeshes bounds the mesh configs of a file.
 	maxMeshes = 20
 )
+
+var meshLimits = yamlpos.Limits{Bytes: maxMeshFile, Values: 100_000}
 
 // errNoMesh is the error of a file or value that is not a mesh config.
 var errNoMesh = errors.New("this is not a mesh config, which has fields such as configSources")
@@ -111,7 +110,7 @@ func readMeshes(file string) (all []istiodMesh, err error) {
 	if err != nil {
 		return nil, err
 	}
-	documents, err := yamlValues(text)
+	documents, err := yamlpos.Decode(text, meshLimits)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +184,7 @@ func at(value any, path ...string) any {
 // unknown fields and accepts both spellings of a field.
 func decodeMesh(value any) (*mesh.MeshConfig, error) {
 	if text, ok := value.(string); ok {
-		documents, err := yamlValues([]byte(text))
+		documents, err := yamlpos.Decode([]byte(text), meshLimits)
 		if err != nil {
 			return nil, fmt.Errorf("mesh: %w", err)
 		}
@@ -212,36 +211,4 @@ func decodeMesh(value any) (*mesh.MeshConfig, error) {
 		return nil, fmt.Errorf("configSources must be a list such as configSources: [{address: \"k8s://\"}]: %w", err)
 	}
 	return cfg, nil
-}
-
-// yamlValues decodes the YAML documents of a text. It returns panics of the YAML library as errors.
-func yamlValues(text []byte) (values []any, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			values, err = nil, fmt.Errorf("the YAML can not be parsed: %v", r)
-		}
-	}()
-	bodies, err := yamlpos.Parse(text)
-	if err != nil {
-		return nil, located(err)
-	}
-	for _, body := range bodies {
-		if yamlpos.Exceeds(body, maxMeshValues) {
-			return nil, fmt.Errorf("it has more than %d values after aliases are replaced", maxMeshValues)
-		}
-		var value any
-		if err := yaml.NodeToValue(body, &value); err != nil {
-			return nil, located(yamlpos.ErrorOf(err))
-		}
-		values = append(values, value)
-	}
-	return values, nil
-}
-
-// located turns an error of yamlpos into a sentence, with the line if it is known.
-func located(err error) error {
-	if syntax, ok := errors.AsType[*yamlpos.SyntaxError](err); ok {
-		return fmt.Errorf("line %d: it %w", syntax.Line, err)
-	}
-	return fmt.Errorf("it %w", err)
 }

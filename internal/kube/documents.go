@@ -100,6 +100,10 @@ func ParseDocument(text []byte, source string) (d *Document) {
 		}
 		d.refuse(p)
 	}
+	if yamlpos.Exceeds(maxValues, bodies...) {
+		d.refuse(Problem{Line: yamlpos.Line(bodies[0]) - 1, Reason: fmt.Sprintf("the document has more than %d values after aliases are replaced", maxValues)})
+		return d
+	}
 	for _, body := range bodies {
 		d.read(body, source)
 	}
@@ -116,10 +120,6 @@ func (d *Document) refuse(p Problem) {
 
 func (d *Document) read(body ast.Node, source string) {
 	line := yamlpos.Line(body) - 1
-	if yamlpos.Exceeds(body, maxValues) {
-		d.refuse(Problem{Line: line, Reason: fmt.Sprintf("the document has more than %d values after aliases are replaced", maxValues)})
-		return
-	}
 	var value any
 	if err := yaml.NodeToValue(body, &value); err != nil {
 		e := yamlpos.ErrorOf(err)

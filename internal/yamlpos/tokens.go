@@ -20,11 +20,11 @@ const (
 	maxOpen = 1000
 )
 
-// tokenize returns the tokens of a text. It refuses texts for which the parser needs too much time
-// or memory.
-func tokenize(text string) (token.Tokens, error) {
-	if atMost(text) > maxTokens {
-		return nil, fmt.Errorf("it has more than %d keys, values and marks", maxTokens)
+// tokenize returns the tokens of a text. It refuses texts with more than most tokens, and those for which
+// the parser needs too much time or memory.
+func tokenize(text string, most int) (token.Tokens, error) {
+	if atMost(text) > most {
+		return nil, fmt.Errorf("it has more than %d keys, values and marks", most)
 	}
 	tokens := lexer.Tokenize(text)
 	if err := check(tokens); err != nil {

@@ -66,7 +66,7 @@ func TestAcceptedTextsAreParsedWithinBounds(t *testing.T) {
 			least, most := 100, 1<<20
 			for most-least > most/20 {
 				n := (least + most) / 2
-				if _, err := tokenize(shape(n)); err != nil {
+				if _, err := tokenize(shape(n), maxTokens); err != nil {
 					most = n
 				} else {
 					least = n
@@ -75,7 +75,7 @@ func TestAcceptedTextsAreParsedWithinBounds(t *testing.T) {
 			text := shape(least / 2)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			tokens, err := tokenize(text)
+			tokens, err := tokenize(text, maxTokens)
 			if err == nil {
 				_, err = parser.Parse(tokens, 0)
 			}
@@ -105,7 +105,7 @@ func TestTwoHundredThousandLinesAreRefused(t *testing.T) {
 	text += text
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := tokenize(text)
+	_, err := tokenize(text, maxTokens)
 	runtime.ReadMemStats(&after)
 	if allocated := after.TotalAlloc - before.TotalAlloc; err == nil || allocated > 1<<20 {
 		t.Errorf("%v, with %d bytes allocated: it is to be refused before it is parsed", err, allocated)
@@ -120,7 +120,7 @@ func FuzzTokenize(f *testing.F) {
 		if len(text) > 4096 {
 			return
 		}
-		tokens, err := tokenize(text)
+		tokens, err := tokenize(text, maxTokens)
 		if err == nil && len(tokens) > 4*atMost(text) {
 			t.Errorf("%d tokens, %d counted", len(tokens), atMost(text))
 		}

@@ -1,4 +1,5 @@
-// Package yamlpos parses YAML of limited size and nesting, and finds the lines of values.
+// Package yamlpos parses and decodes YAML of limited size and nesting, finds the lines of values, and bounds
+// JSON before it is decoded.
 //
 // The package must not know the meaning of the YAML.
 package yamlpos
@@ -13,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 const (
@@ -34,15 +36,25 @@ func (e *SyntaxError) Error() string { return "is not YAML: " + e.Msg }
 // Parse returns the non-empty documents of a text. It refuses texts that would take the parser too
 // long. Errors are sentences without a subject.
 func Parse(text []byte) ([]ast.Node, error) {
+	return parse(text, maxTokens, false)
+}
+
+// parse does that with most tokens at most. plain refuses anchors, aliases and tags.
+func parse(text []byte, most int, plain bool) ([]ast.Node, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("is not UTF-8 text")
 	}
-	tokens, err := tokenize(string(text))
+	tokens, err := tokenize(string(text), most)
 	if err != nil {
 		return nil, fmt.Errorf("is too large: %w", err)
 	}
 	if tooDeep(tokens) {
 		return nil, fmt.Errorf("is nested deeper than %d", MaxNesting)
+	}
+	for _, t := range tokens {
+		if plain && (t.Type == token.AnchorType || t.Type == token.AliasType || t.Type == token.TagType) {
+			return nil, fmt.Errorf("has an anchor (&), an alias (*) or a tag (!) on line %d: write the value itself, or quote it", t.Position.Line)
+		}
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
@@ -145,10 +157,16 @@ func Bare(n ast.Node) ast.Node {
 	return n
 }
 
-// Exceeds reports whether a node has more than most values, counted after aliases are replaced. A
-// long text counts as several values.
-func Exceeds(n ast.Node, most int) bool {
-	return size(n, most, map[string]int{}) > most
+// Exceeds reports whether documents together have more than most values, counted after aliases are
+// replaced. A long text counts as several values.
+func Exceeds(most int, documents ...ast.Node) bool {
+	total := 0
+	for _, n := range documents {
+		if total += size(n, most-total, map[string]int{}); total > most {
+			return true
+		}
+	}
+	return false
 }
 
 func size(n ast.Node, most int, anchors map[string]int) int {
@@ -170,8 +188,6 @@ func size(n ast.Node, most int, anchors map[string]int) int {
 		for _, v := range n.Values {
 			add(v)
 		}
-	case *ast.StringNode:
-		total += len(n.Value) / textUnit
 	case *ast.LiteralNode:
 		total += len(n.Value.Value) / textUnit
 	case *ast.AnchorNode:
@@ -181,6 +197,10 @@ func size(n ast.Node, most int, anchors map[string]int) int {
 		add(n.Value)
 	case *ast.AliasNode:
 		total += anchors[n.Value.String()]
+	default:
+		if t := n.GetToken(); t != nil {
+			total += len(t.Value) / textUnit
+		}
 	}
 	return total
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-func parse(t *testing.T, text string) ast.Node {
+func parsed(t *testing.T, text string) ast.Node {
 	t.Helper()
 	docs, err := Parse([]byte(text))
 	if err != nil || len(docs) != 1 {
@@ -18,7 +18,7 @@ func parse(t *testing.T, text string) ast.Node {
 }
 
 func TestLinesOfPaths(t *testing.T) {
-	n := parse(t, `# a comment
+	n := parsed(t, `# a comment
 metadata: &m
   name: a
   labels:
@@ -73,12 +73,12 @@ func TestEmptyDocumentsAreLeftOut(t *testing.T) {
 }
 
 func TestAliasesCountAsOftenAsTheyAreUsed(t *testing.T) {
-	n := parse(t, "a: &a [1, 2, 3]\nb: [*a, *a, *a]\n")
-	if Exceeds(n, 40) || !Exceeds(n, 20) { // 14 as it is written
+	n := parsed(t, "a: &a [1, 2, 3]\nb: [*a, *a, *a]\n")
+	if Exceeds(40, n) || !Exceeds(20, n) { // 14 as it is written
 		t.Error("the node has 29 values")
 	}
-	long := parse(t, "a: "+strings.Repeat("x", 64*textUnit)+"\n")
-	if !Exceeds(long, 60) || Exceeds(long, 70) {
+	long := parsed(t, "a: "+strings.Repeat("x", 64*textUnit)+"\n")
+	if !Exceeds(60, long) || Exceeds(70, long) {
 		t.Error("a long text counts as several values")
 	}
 }
