@@ -3,12 +3,16 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -69,14 +73,21 @@ func (s *Source) readMesh(ctx context.Context, conn *apiserver.Conn) {
 // meshOptions reads the options of the conversion from the MeshConfig.
 func (s *Source) meshOptions(ctx context.Context, conn *apiserver.Conn) (ingress.Options, error) {
 	var object struct {
-		Data map[string]string `json:"data"`
+		Data json.RawMessage `json:"data"`
 	}
+	var data map[string]string
 	where := "ConfigMap " + s.meshNamespace + "/" + s.meshName
 	err := conn.Read(ctx, meshResource.Path(s.meshNamespace)+"/"+s.meshName, apiserver.AcceptJSON, &object)
+	if err == nil {
+		err = yamlpos.CheckJSON(object.Data, maxMeshKeys)
+	}
+	if err == nil && len(object.Data) > 0 {
+		err = json.Unmarshal(object.Data, &data)
+	}
 	if err != nil {
 		return ingress.Options{}, fmt.Errorf("%s: %w", where, err)
 	}
-	text, is := object.Data["mesh"]
+	text, is := data["mesh"]
 	if !is {
 		return ingress.Options{}, fmt.Errorf("%s has no key mesh", where)
 	}
@@ -93,22 +104,44 @@ var meshModes = map[string]ingress.Mode{
 	"1": ingress.ModeOff, "2": ingress.ModeDefault, "3": ingress.ModeStrict,
 }
 
+// meshLimits bound a MeshConfig. An API server takes no larger ConfigMap.
+var meshLimits = yamlpos.Limits{Bytes: 1 << 20, Values: 20_000}
+
+const (
+	maxMeshKeys = 1_000 // of the ConfigMap
+	maxOption   = 253   // bytes of an option, as of a name
+)
+
 // withMesh returns options with the values of a MeshConfig. For values that it lacks, it uses the defaults of
 // an istiod.
 func withMesh(o ingress.Options, text string) (ingress.Options, error) {
-	mesh := struct {
-		Mode     any    `yaml:"ingressControllerMode"`
-		Class    string `yaml:"ingressClass"`
-		Service  string `yaml:"ingressService"`
-		Selector string `yaml:"ingressSelector"`
-	}{Mode: "STRICT", Class: "istio", Service: "istio-ingressgateway"}
-	if err := yaml.Unmarshal([]byte(text), &mesh); err != nil {
-		return o, fmt.Errorf("it is not the YAML of a MeshConfig: %.200s", yaml.FormatError(err, false, false))
+	documents, err := yamlpos.Decode([]byte(text), meshLimits)
+	if err != nil {
+		return o, fmt.Errorf("it is not the YAML of a MeshConfig: %.200w", err)
 	}
-	mode, is := meshModes[fmt.Sprint(mesh.Mode)]
+	documents = append(documents, map[string]any{}) // of an empty text
+	fields, is := documents[0].(map[string]any)
 	if !is {
-		return o, fmt.Errorf("ingressControllerMode is %.40q, and an istiod knows OFF, DEFAULT and STRICT", fmt.Sprint(mesh.Mode))
+		return o, errors.New("it is not the YAML of a MeshConfig: it has no fields")
 	}
-	o.Mode, o.Class, o.Service, o.Selector = mode, mesh.Class, mesh.Service, mesh.Selector
+	value := "STRICT"
+	o.Class, o.Service, o.Selector = "istio", "istio-ingressgateway", ""
+	options := map[string]*string{"ingressControllerMode": &value, "ingressClass": &o.Class, "ingressService": &o.Service, "ingressSelector": &o.Selector}
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		switch v := fields[name].(type) {
+		case nil:
+		case map[string]any, []any:
+			return o, fmt.Errorf("%s is a map or a list: it has to be a text", name)
+		default:
+			if *options[name] = fmt.Sprint(v); len(*options[name]) > maxOption {
+				return o, fmt.Errorf("%s has more than %d bytes: shorten it", name, maxOption)
+			}
+		}
+	}
+	mode, is := meshModes[value]
+	if !is {
+		return o, fmt.Errorf("ingressControllerMode is %.40q, and an istiod knows OFF, DEFAULT and STRICT", value)
+	}
+	o.Mode = mode
 	return o, nil
 }

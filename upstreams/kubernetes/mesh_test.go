@@ -2,9 +2,12 @@ package kubernetes
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
@@ -157,13 +160,110 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 }
 
+// meshBombs are MeshConfigs that are much larger when they are decoded.
+func meshBombs() map[string]string {
+	nine := func(c string) string { return "[" + strings.Repeat(c+",", 9) + "]" }
+	aliases := "x0: &x0 " + nine("x") + "\n"
+	for i := range 8 {
+		aliases += fmt.Sprintf("x%d: &x%d %s\n", i+1, i+1, nine(fmt.Sprintf("*x%d ", i)))
+	}
+	return map[string]string{
+		"aliases of aliases":       aliases + "ingressControllerMode: *x8\n",
+		"aliases that nobody uses": aliases,
+		"aliases of a text":        "a: &a " + strings.Repeat("x", 500<<10) + "\ningressControllerMode: [" + strings.Repeat("*a ,", 100_000) + "]",
+		"100,000 brackets":         "ingressControllerMode: " + strings.Repeat("[", 100_000),
+		"empty values":             "ingressControllerMode: [" + strings.Repeat(",", 200_000) + "]",
+		"a long text":              "ingressSelector: " + strings.Repeat("x", 1<<20),
+	}
+}
+
+// TestAMeshConfigIsBoundedBeforeItIsDecoded: 357 bytes of aliases took 1 GB.
+func TestAMeshConfigIsBoundedBeforeItIsDecoded_K13(t *testing.T) {
+	for name, bomb := range meshBombs() {
+		var err error
+		if used := allocated(func() { _, err = withMesh(ingress.Options{}, bomb) }); used > 96<<20 {
+			t.Errorf("%s: %d bytes have %d MiB allocated", name, len(bomb), used>>20)
+		}
+		if err == nil || len(err.Error()) > 400 {
+			t.Errorf("%s: %.400v", name, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"ingressControllerMode: [a]":                   "ingressControllerMode is a map or a list: it has to be a text",
+		"ingressClass: {a: b}":                         "ingressClass is a map or a list: it has to be a text",
+		"ingressSelector: " + strings.Repeat("x", 254): "ingressSelector has more than 253 bytes: shorten it",
+		"- a":        "it is not the YAML of a MeshConfig: it has no fields",
+		"a: b\nc: [": "it is not the YAML of a MeshConfig: line 2: it is not YAML",
+		"ingressControllerMode: " + strings.Repeat("y", 99): "and an istiod knows OFF, DEFAULT and STRICT",
+	} {
+		if _, err := withMesh(ingress.Options{}, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v, want %s", text, err, want)
+		}
+	}
+	want := ingress.Options{Mode: ingress.ModeStrict, Class: "istio", Service: "istio-ingressgateway"}
+	for _, text := range []string{"", "# nothing", "ingressClass:\ningressService: ~\ningressControllerMode: null", "a: &a {b: c}\nd: *a", "ingressControllerMode: 3"} {
+		if got, err := withMesh(ingress.Options{}, text); err != nil || got != want {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
+func TestAConfigMapOfManyKeysIsNotDecoded_K13(t *testing.T) {
+	s := meshServer(t)
+	data := map[string]any{"mesh": "ingressControllerMode: OFF"}
+	for i := range 5_000 {
+		data[fmt.Sprint("key-", i)] = ""
+	}
+	s.Put(meshes, map[string]any{"metadata": map[string]any{"namespace": "istio-system", "name": "istio"}, "data": data})
+	w := s.mirrors(ofCluster, passes)
+	w.eventually("it is told", func() bool {
+		return strings.Contains(w.status().LastError, "ConfigMap istio-system/istio: it has more than 1000 values")
+	})
+}
+
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// FuzzMeshConfigs compares the options with the fields that sigs.k8s.io/yaml reads and writes again, and bounds
+// what is allocated.
 func FuzzMeshConfigs(f *testing.F) {
 	f.Add("ingressControllerMode: DEFAULT")
 	f.Add("ingressControllerMode: [1")
+	f.Add("ingressControllerMode: 2\ningressClass: 'a'\ningressService: \"b\\u0041\"\ningressSelector: >-\n  c\n  d\n")
+	f.Add("ingressClass: &a x\ningressService: *a")
+	for _, bomb := range meshBombs() {
+		f.Add(bomb)
+	}
 	f.Fuzz(func(t *testing.T, text string) {
-		o, err := withMesh(ingress.Options{Namespace: "kept"}, text)
+		var o ingress.Options
+		var err error
+		if used := allocated(func() { o, err = withMesh(ingress.Options{Namespace: "kept"}, text) }); used > 96<<20 {
+			t.Fatalf("%d bytes have %d MiB allocated", len(text), used>>20)
+		}
 		if o.Namespace != "kept" || err == nil && (o.Mode < ingress.ModeOff || o.Mode > ingress.ModeStrict) {
 			t.Errorf("%+v: %v", o, err)
+		}
+		var theirs any
+		if err != nil || yaml.Unmarshal([]byte(text), &theirs) != nil {
+			return
+		}
+		fields, _ := theirs.(map[string]any)
+		written, err := yaml.Marshal(fields) // of texts that nobody writes, libraries make different things
+		if err != nil || strings.ContainsAny(string(written), "\u0085\u2028\u2029") {
+			return // YAML 1.1 has more line breaks
+		}
+		if o, err = withMesh(o, string(written)); err != nil {
+			return
+		}
+		for name, got := range map[string]string{"ingressClass": o.Class, "ingressService": o.Service, "ingressSelector": o.Selector} {
+			if want, is := fields[name].(string); is && got != want { // else a number, a boolean or null in YAML 1.1
+				t.Errorf("%q: %s is %q, and of the library %q", text, name, got, want)
+			}
 		}
 	})
 }
