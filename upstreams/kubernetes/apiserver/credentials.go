@@ -148,6 +148,9 @@ func restConfig(c *Credentials, h io.Writer) (*rest.Config, error) {
 		return nil, err
 	}
 	h.Write(text) //nolint:errcheck // it never fails
+	if text, err = plainOf(text, fileLimits); err != nil {
+		return nil, fmt.Errorf("%s is not a kubeconfig that is accepted: %w", c.Kubeconfig, err)
+	}
 	file, err := clientcmd.Load(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not a kubeconfig: %w", c.Kubeconfig, err)

@@ -111,11 +111,12 @@ func CheckKubeconfig(text []byte, trust Trust) error {
 }
 
 func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
-	switch {
-	case len(text) > MaxKubeconfig:
-		return nil, fmt.Errorf("the kubeconfig is larger than %d KiB", MaxKubeconfig>>10)
-	case len(strings.TrimSpace(string(text))) == 0:
+	if len(strings.TrimSpace(string(text))) == 0 {
 		return nil, errors.New("the kubeconfig is empty")
+	}
+	text, err := plainOf(text, foundLimits)
+	if err != nil {
+		return nil, fmt.Errorf("it is not a kubeconfig that is accepted: %w", err)
 	}
 	file, err := clientcmd.Load(text)
 	if err != nil {

@@ -57,9 +57,10 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 		with(server.URL, server.URL+"/k8s/clusters/a"):                                                 "",
 		with("certificate-authority-data", `tls-server-name: "a\r\nQUIT", certificate-authority-data`): `the tls-server-name "a\r\nQUIT" is neither a DNS name nor an IP address`,
 		with("certificate-authority-data", `tls-server-name: api.example, certificate-authority-data`): "",
-		"":     "is empty",
-		"a: [": "it is not a kubeconfig",
-		good + strings.Repeat("#", MaxKubeconfig): "larger than 256 KiB",
+		"":         "is empty",
+		"a: [":     "it is not a kubeconfig",
+		"users: a": "it is not a kubeconfig",
+		good + strings.Repeat("#", MaxKubeconfig): "it is larger than 256 KiB",
 	} {
 		err := CheckKubeconfig([]byte(text), Trust{AllowExec: []Program{{Command: "gke"}}, AllowServers: []string{loopback}})
 		if err != nil && strings.Contains(err.Error(), "SECRET") {
