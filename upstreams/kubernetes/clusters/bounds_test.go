@@ -2,16 +2,23 @@ package clusters
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"meshrelay/config"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 func TestTheTextsOfAHubAreBounded(t *testing.T) {
@@ -63,4 +70,116 @@ func TestADirectoryIsBounded(t *testing.T) {
 	if all, err := d.list(t.Context()); err == nil || !strings.Contains(err.Error(), "has more than 64 MiB") {
 		t.Errorf("%d entries: %v", len(all), err)
 	}
+}
+
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// secretOf returns a Secret with some data, which is JSON.
+func secretOf(data string) *object.Object {
+	o := &object.Object{Data: []byte(data)}
+	o.Namespace, o.Name = "istio-system", "east"
+	return o
+}
+
+// keysOf returns the data of a Secret with some keys.
+func keysOf(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `"%d":"",`, i)
+	}
+	return "{" + strings.TrimSuffix(b.String(), ",") + "}"
+}
+
+// TestTheKeysOfASecretAreCountedBeforeTheyAreDecoded: 64 MiB of empty keys are six million clusters.
+func TestTheKeysOfASecretAreCountedBeforeTheyAreDecoded(t *testing.T) {
+	if all := secretEntries(secretOf(keysOf(maxKeys))); len(all) != maxKeys || all[0].Problem != "" {
+		t.Errorf("%d entries: %s", len(all), all[0].Problem)
+	}
+	for _, o := range []*object.Object{secretOf(keysOf(maxKeys + 1)), secretOf(keysOf(800_000)), secretOf(`{"a":[` + strings.Repeat("1,", 800_000) + `1]}`)} {
+		var all []registry.Entry
+		if used := allocated(func() { all = secretEntries(o) }); used > 1<<20 {
+			t.Errorf("%d bytes have %d MiB allocated", len(o.Data), used>>20)
+		}
+		if len(all) != 1 || all[0].ID != "" || all[0].Origin != "secret istio-system/east" || !strings.Contains(all[0].Problem, "it has more than 1000 keys: keep kubeconfigs in several secrets") {
+			t.Errorf("%d entries: %+v", len(all), all[0])
+		}
+	}
+}
+
+func TestTheEntriesOfAHubAreBounded(t *testing.T) {
+	r := &hubReader{checker: &checker{}, entries: secretEntries}
+	var objects []*object.Object
+	for range maxEntries / maxKeys {
+		objects = append(objects, secretOf(keysOf(maxKeys)))
+	}
+	if all, err := r.all(objects); err != nil || len(all) != maxEntries {
+		t.Errorf("%d entries: %v", len(all), err)
+	}
+	if all, err := r.all(append(objects, secretOf(keysOf(1)))); err == nil || all != nil || !strings.Contains(err.Error(), "more than 5000 clusters: select fewer objects") {
+		t.Errorf("%d entries: %v", len(all), err)
+	}
+}
+
+// Before, each condition was added to the texts of those before it.
+func TestTheConditionsOfAProfileAreBounded(t *testing.T) {
+	o := secretOf("")
+	o.Status = []byte(`{"conditions":[` + strings.Repeat(`{"type":"ControlPlaneHealthy","status":"False","message":"long ago"},`, 5_000) + `{}]}`)
+	var e registry.Entry
+	if used := allocated(func() { e = profileEntry(o, []config.AccessProvider{{Name: "gke"}}) }); used > 16<<20 || e.Note != "its control plane is not healthy: long ago" {
+		t.Errorf("%d MiB are allocated: %.100s", used>>20, e.Note)
+	}
+}
+
+func TestAHubWithTooManyClustersChangesNothing(t *testing.T) {
+	h := newHub(t)
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	f := finds(t, t.TempDir(), h.parse(t.TempDir(), fleet))
+	f.has("east found")
+	for i := range maxEntries/maxKeys + 1 {
+		data := map[string][]byte{}
+		for n := range maxKeys {
+			data[fmt.Sprint(i, "-", n)] = nil
+		}
+		h.secret(fmt.Sprint("many-", i), data)
+	}
+	f.eventually("it is told", func() bool { return strings.Contains(f.Status()[0].Error, "more than 5000 clusters") })
+	h.set(func() {
+		for i := range maxEntries/maxKeys + 1 {
+			delete(h.objects, fmt.Sprint("many-", i))
+		}
+	})
+	f.eventually("the hub is read again", func() bool { return f.Status()[0].Error == "" })
+	f.has("east found")
+}
+
+// FuzzSecrets compares the kubeconfigs of a Secret with what encoding/json makes of its data, and bounds what
+// is allocated.
+func FuzzSecrets(f *testing.F) {
+	for _, data := range []string{`{"east":"YQ==","west":"Yg=="}`, `{"a":"YQ==","a":"Yg==","b":null,"c":[1,2]}`, keysOf(10), keysOf(maxKeys + 1), `{"a":"?"}`, `null`, strings.Repeat(`{"a":`, 2000), `{"\u0061\ud800":""}`} {
+		f.Add([]byte(data))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var all []registry.Entry
+		if used := allocated(func() { all = secretEntries(secretOf(string(data))) }); used > uint64(10*len(data)+2<<20) {
+			t.Fatalf("%d bytes have %d MiB allocated", len(data), used>>20)
+		}
+		if len(all) == 1 && all[0].ID == "" && all[0].Problem != "" {
+			return
+		}
+		var want map[string][]byte
+		if err := json.Unmarshal(data, &want); len(data) > 0 && err != nil || len(want) != len(all) || len(all) > maxKeys {
+			t.Fatalf("%q: %d entries, want %d: %v", data, len(all), len(want), err)
+		}
+		for i, id := range slices.Sorted(maps.Keys(want)) {
+			if all[i].ID != id || !bytes.Equal(all[i].Kubeconfig, want[id]) {
+				t.Fatalf("%q: entry %d is %+v", data, i, all[i])
+			}
+		}
+	})
 }

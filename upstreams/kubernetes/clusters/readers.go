@@ -19,6 +19,7 @@ import (
 	"meshrelay/internal/fswatch"
 	"meshrelay/internal/smallfile"
 	"meshrelay/internal/text"
+	"meshrelay/internal/yamlpos"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 	"meshrelay/upstreams/kubernetes/hub"
@@ -129,26 +130,40 @@ func (r *hubReader) follow(ctx context.Context, tell func([]registry.Entry, erro
 			tell(nil, err)
 			return
 		}
-		tell(r.all(objects), nil)
+		tell(r.all(objects))
 	})
 }
 
 func (r *hubReader) list(ctx context.Context) ([]registry.Entry, error) {
 	objects, err := r.hub.List(ctx, r.of)
-	return r.all(objects), err
+	if err != nil {
+		return nil, err
+	}
+	return r.all(objects)
 }
 
 func (r *hubReader) probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool) {
 	objects, found, ok := r.hub.Probe(ctx, r.of)
-	return r.all(objects), found, ok
+	all, err := r.all(objects)
+	if err != nil {
+		return nil, append(found, doctor.Bad("clusters", r.of.Paths[0], "the clusters can not be read", err.Error(), "set a selector that selects fewer objects")), false
+	}
+	return all, found, ok
 }
 
-func (r *hubReader) all(objects []*object.Object) (all []registry.Entry) {
+func (r *hubReader) all(objects []*object.Object) (all []registry.Entry, err error) {
 	for _, o := range objects {
-		all = append(all, r.entries(o)...)
+		if all = append(all, r.entries(o)...); len(all) > maxEntries {
+			return nil, fmt.Errorf("there are more than %d clusters: select fewer objects", maxEntries)
+		}
 	}
-	return r.check(all)
+	return r.check(all), nil
 }
+
+const (
+	maxEntries = 5_000 // of all objects of a hub
+	maxKeys    = 1_000 // of a Secret: one has 1 MiB at most
+)
 
 // priorityOf returns the priority of the clusters of an object.
 func priorityOf(o *object.Object) (priority int, problem string) {
@@ -173,6 +188,9 @@ func secretEntries(o *object.Object) (all []registry.Entry) {
 	origin := "secret " + o.Namespace + "/" + o.Name
 	var data map[string][]byte
 	err := o.Err
+	if err == nil && yamlpos.CheckJSON(o.Data, 1+maxKeys) != nil {
+		err = fmt.Errorf("it has more than %d keys: keep kubeconfigs in several secrets", maxKeys)
+	}
 	if err == nil && len(o.Data) > 0 {
 		err = json.Unmarshal(o.Data, &data)
 	}
@@ -244,6 +262,7 @@ func profileEntry(o *object.Object, providers []config.AccessProvider) registry.
 	for _, c := range p.Conditions {
 		if c.Type == "ControlPlaneHealthy" && c.Status == "False" {
 			e.Note = strings.TrimPrefix(e.Note+"; its control plane is not healthy: "+c.Message, "; ")
+			break // there is one of a type
 		}
 	}
 	offered := append(p.AccessProviders, p.CredentialProviders...)

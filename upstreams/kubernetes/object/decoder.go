@@ -15,6 +15,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"meshrelay/internal/text"
+	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 )
 
@@ -23,6 +24,9 @@ const (
 	maxObject = 8 << 20
 	// maxBuffer is the largest object after which a watch keeps its buffer, in bytes.
 	maxBuffer = 64 << 10
+	// maxValues bounds the values of each field of an object. A decoded value takes a hundred times the two
+	// bytes of an empty one.
+	maxValues = 200_000
 )
 
 // lastApplied is the annotation in which kubectl keeps a copy of the object that was applied.
@@ -136,7 +140,9 @@ func recovered(err *error) {
 func (e *envelope) failure() *metav1.Status {
 	s := &metav1.Status{Status: metav1.StatusFailure}
 	for to, value := range map[any][]byte{&s.Code: e.Code, &s.Reason: e.Reason, &s.Message: e.Message, &s.Details: e.Details} {
-		_ = json.Unmarshal(value, to) // a Status may lack the field
+		if len(value) <= maxBuffer {
+			_ = json.Unmarshal(value, to) // a Status may lack the field
+		}
 	}
 	s.Message = text.Abbreviate(s.Message)
 	return s
@@ -158,6 +164,11 @@ func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 		at, err := time.Parse(time.RFC3339, m.CreationTimestamp)
 		if o.CreationTimestamp = metav1.NewTime(at); err != nil && o.Err == nil {
 			o.Err = errors.New("metadata.creationTimestamp is not a time")
+		}
+	}
+	for _, value := range [...][]byte{e.Spec, e.Status, e.Data} {
+		if err := yamlpos.CheckJSON(value, maxValues); err != nil {
+			o.Spec, o.Status, o.Data, o.Err = nil, nil, nil, fmt.Errorf("spec, status or data: %w", err)
 		}
 	}
 	if bytes.IndexByte(o.Spec, '\n') >= 0 {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kjson "sigs.k8s.io/json"
 
+	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
 )
 
@@ -150,6 +152,32 @@ func TestAFieldOfAWrongTypeIsAMistakeOfItsObject_K3(t *testing.T) {
 				t.Errorf("%s: %v, want %s", metadata, o.Err, want)
 			}
 		}
+	}
+}
+
+// A value of two bytes takes a hundred when it is decoded, so that 8 MiB would take a gigabyte.
+func TestAnObjectOfTooManyValuesIsAMistakeOfThatObject_K3(t *testing.T) {
+	for _, field := range []string{"spec", "status", "data"} {
+		value := `{"conditions":[` + strings.Repeat("{},", 1_000_000) + `{}]}`
+		text := `{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a"},"` + field + `":` + value + `},{"metadata":{"name":"b"},"` + field + `":{"a":["{,[,"]}}]}`
+		l, err := decoderOf(text).List()
+		if err != nil || len(l.Items) != 2 || l.Items[1].Err != nil {
+			t.Fatal(l, err)
+		}
+		o := l.Items[0]
+		if o.SetHealthy(); o.Err == nil || o.Err.Error() != "spec, status or data: it has more than 200000 values" || len(o.Spec)+len(o.Status)+len(o.Data) > 0 {
+			t.Errorf("%s: %v, with %d bytes", field, o.Err, len(o.Spec)+len(o.Status)+len(o.Data))
+		}
+	}
+	var o runtime.Object
+	text := `{"type":"ERROR","object":{"code":410,"details":{"causes":[` + strings.Repeat("{},", 1_000_000) + `{}]}}}`
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	if _, o, _ = decoderOf(text).Decode(); o.(*metav1.Status).Code != 410 {
+		t.Error(o)
+	}
+	if goruntime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 64<<20 {
+		t.Errorf("%d MiB are allocated for the reason of an error", (after.TotalAlloc-before.TotalAlloc)>>20)
 	}
 }
 
@@ -298,6 +326,14 @@ func alike(t *testing.T, text []byte, wantErr error, want *envelope, read func(*
 func same(t *testing.T, text []byte, want *envelope, o *Object) {
 	t.Helper()
 	m := want.Metadata
+	for _, field := range [][]byte{want.Spec, want.Status, want.Data} {
+		if yamlpos.CheckJSON(field, maxValues) != nil {
+			if o.Err == nil || len(o.Spec)+len(o.Status)+len(o.Data) > 0 {
+				t.Fatalf("an object with too many values is kept: %v", o.Err)
+			}
+			return
+		}
+	}
 	delete(m.Annotations, lastApplied)
 	spec, wantSpec := &bytes.Buffer{}, &bytes.Buffer{}
 	if len(want.Spec) > 0 {
