@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	kjson "sigs.k8s.io/json"
 
 	"meshrelay/internal/text"
 	"meshrelay/internal/yamlpos"
 	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/jsonstream"
 )
 
 const (
@@ -27,28 +27,12 @@ const (
 	// maxValues bounds the values of each field of an object. A decoded value takes a hundred times the two
 	// bytes of an empty one.
 	maxValues = 200_000
+	// maxParts bounds the objects of one response that is a list, and its fields.
+	maxParts = 1_000_000
 )
 
 // lastApplied is the annotation in which kubectl keeps a copy of the object that was applied.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
-var errTooLarge = fmt.Errorf("the server has sent an object of more than %d MiB", maxObject>>20)
-
-// bounded reads a stream. It fails when one value needs more than left bytes.
-type bounded struct {
-	io.ReadCloser
-	left int
-}
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
-}
 
 // Decoder decodes the objects of one response. It implements watch.Decoder.
 type Decoder struct {
@@ -57,14 +41,13 @@ type Decoder struct {
 	// Admit, unless nil, is called with each object. Its error ends the response.
 	Admit func(*Object) error
 
-	body *bounded
-	json kjson.Decoder
+	body io.Closer
+	json *jsonstream.Decoder
 }
 
 // NewDecoder returns a decoder of a body, which Close closes.
 func NewDecoder(body io.ReadCloser) *Decoder {
-	b := &bounded{ReadCloser: body}
-	return &Decoder{body: b, json: kjson.NewDecoderCaseSensitivePreserveInts(b)}
+	return &Decoder{body: body, json: jsonstream.New(body, maxObject, maxParts)}
 }
 
 // Close implements watch.Decoder.
@@ -93,7 +76,6 @@ type envelope struct {
 // value decodes the next value. A field of a wrong type is not an error: wrong has the mistake in the first
 // such field.
 func (d *Decoder) value(to any) (wrong, err error) {
-	d.body.left = maxObject
 	err = d.json.Decode(to)
 	var field *json.UnmarshalTypeError
 	if errors.As(err, &field) {
@@ -114,9 +96,7 @@ func (d *Decoder) Decode() (event watch.EventType, o runtime.Object, err error) 
 	if err != nil {
 		return "", nil, err
 	}
-	if maxObject-d.body.left > maxBuffer { // the decoder keeps a buffer for its largest value
-		d.json = kjson.NewDecoderCaseSensitivePreserveInts(io.MultiReader(d.json.Buffered(), d.body))
-	}
+	d.json.Renew(maxBuffer)
 	switch m := &e.Object.Metadata; e.Type {
 	case watch.Bookmark:
 		return e.Type, &Object{ObjectMeta: metav1.ObjectMeta{ResourceVersion: m.ResourceVersion, Annotations: m.Annotations}}, nil
@@ -194,24 +174,16 @@ func (d *Decoder) List() (l *List, err error) {
 	defer recovered(&err)
 	l = &List{}
 	complete := false
-	err = d.fields('{', func() error {
-		switch key, err := d.token(); {
-		case err != nil:
-			return err
-		case key == "items":
+	err = d.json.Object(func(key string) error {
+		switch key {
+		case "items":
 			complete = true
-			return d.fields('[', func() error { return d.item(l) })
-		case key == "metadata":
+			return d.json.Array(func() error { return d.item(l) })
+		case "metadata":
 			return d.json.Decode(&l.ListMeta)
-		default:
-			var skipped json.RawMessage
-			_, err := d.value(&skipped)
-			return err
 		}
+		return d.json.Skip()
 	})
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
 	if err == nil && (!complete || l.ResourceVersion == "") { // a proxy's answer, for example
 		err = errors.New("the server has sent a list without items or without a resourceVersion")
 	}
@@ -228,28 +200,4 @@ func (d *Decoder) item(l *List) error {
 	o, err := d.object(&e, wrong)
 	l.Items = append(l.Items, o)
 	return err
-}
-
-// fields calls f before each element of an object or array, until its end. null has no elements.
-func (d *Decoder) fields(begin json.Delim, f func() error) error {
-	switch t, err := d.token(); {
-	case err != nil:
-		return err
-	case t == nil:
-		return nil
-	case t != begin:
-		return fmt.Errorf("the server has sent a value that does not begin with %q in a list", begin)
-	}
-	for d.json.More() {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	_, err := d.token()
-	return err
-}
-
-func (d *Decoder) token() (json.Token, error) {
-	d.body.left = maxObject
-	return d.json.Token()
 }

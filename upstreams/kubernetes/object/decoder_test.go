@@ -102,6 +102,7 @@ func TestAnElementThatIsNoObjectEndsTheStream_K3(t *testing.T) {
 		"a large item":  `{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a"},"x":` + large + `}]}`,
 		"a large field": `{"x":` + large + `}`,
 		"a large key":   `{` + large + `:1}`,
+		"many fields":   `{"metadata":{"resourceVersion":"1"},"items":[]` + strings.Repeat(`,"x":1`, maxParts) + `}`,
 	} {
 		if l, err := decoderOf(text).List(); err == nil {
 			t.Errorf("%s: %d items", name, len(l.Items))
