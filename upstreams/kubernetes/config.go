@@ -136,6 +136,9 @@ func (c *Config) check(mistakes config.Checker) {
 			mistakes.Errorf(fmt.Sprintf("discoverySelectors[%d]", i), "it selects every namespace: leave discoverySelectors out")
 		}
 	}
+	if c.ClusterUID != "" && !apiserver.UID.MatchString(c.ClusterUID) {
+		mistakes.Errorf("clusterUID", "it is not the UID of a cluster, which has 1 to 128 letters, digits and dashes: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it")
+	}
 	c.Ingress.check(mistakes)
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)

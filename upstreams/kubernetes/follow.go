@@ -66,7 +66,7 @@ func (s *Source) discover(ctx context.Context) error {
 	connection, err := s.cluster.Verify(ctx)
 	var a *discovery.Answer
 	if err == nil {
-		a, err = discovery.Fetch(ctx, connection, s.kinds)
+		a, err = s.fetch(ctx, connection)
 		if err = s.client.Explain(err); apierrors.IsForbidden(err) {
 			err = fmt.Errorf("discovery of the API server: %w: give the identity the ClusterRole system:discovery", err)
 		}
@@ -97,6 +97,15 @@ func (s *Source) discover(ctx context.Context) error {
 	s.readMesh(ctx, connection)
 	s.readVersion(ctx, connection)
 	return nil
+}
+
+// fetch requests the served kinds from the server. It waits until the source has one of the places.
+func (s *Source) fetch(ctx context.Context, c *apiserver.Conn) (*discovery.Answer, error) {
+	if err := s.discoveries.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.discoveries.Release(1)
+	return discovery.Fetch(ctx, c, s.kinds)
 }
 
 // follow starts to follow new kinds of an answer, and drops kinds that are gone.

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/loglimit"
@@ -54,12 +56,19 @@ var usual = pace{
 	forgive: time.Hour,
 }
 
+// maxDiscoveries bounds the discoveries of all sources at a time. A server can make one take apiserver.ReadTimeout,
+// and a failed one is followed by a longer pause: less than 190 such servers keep nobody waiting.
+const maxDiscoveries = 64
+
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
+	discoveries := semaphore.NewWeighted(maxDiscoveries)
 	return upstreams.Kind{
 		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
-			return New(u, env), nil
+			s := New(u, env)
+			s.discoveries = discoveries
+			return s, nil
 		},
 		Check: func(u config.Upstream) error {
 			if sectionOf(u).InCluster || sectionOf(u).Found != nil {
@@ -85,6 +94,8 @@ type Source struct {
 	tracker    *discovery.Tracker
 	converting converter     // template for the converter of each kind
 	soon       chan struct{} // has an element when a discovery is requested
+	// discoveries has a place for each running discovery, of all sources of a Kind.
+	discoveries *semaphore.Weighted
 
 	selection      *ledger.Selection // of namespaces, nil for all
 	ingressOptions *ingress.Options  // nil: Ingresses are not converted
@@ -107,7 +118,7 @@ type Source struct {
 	limits config.Limits
 }
 
-// New returns a source. It has not sent a request or read credentials yet.
+// New returns a source. It has not sent a request or read credentials yet. It shares no places for discoveries.
 func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
@@ -117,6 +128,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		converting: converter{upstream: cfg.Name, unknownFields: section.UnknownFields, unhealthyWorkloads: section.UnhealthyWorkloads},
 		soon:       make(chan struct{}, 1),
 		selection:  ledger.NewSelection(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
+		discoveries: semaphore.NewWeighted(1),
 	}
 	s.st = newStatus()
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)

@@ -28,8 +28,8 @@ import (
 
 const (
 	maxFailure = 64 << 10 // bytes of an answer with an error
-	maxAnswer  = 32 << 20 // bytes of an answer that Read reads
-	// ReadTimeout bounds the time of Conn.Read.
+	maxAnswer  = 4 << 20  // bytes of an answer that Read reads. An object in etcd has 1.5 MiB.
+	// ReadTimeout bounds the time of Conn.Read and Conn.Stream.
 	ReadTimeout = 15 * time.Second
 	dialTimeout = 30 * time.Second
 	retryMost   = 10 * time.Second // longest wait for Retry-After
@@ -150,7 +150,7 @@ func (c *Client) Rotations() uint64 {
 var ErrNoCredentials = errors.New("there are no credentials yet")
 
 // Get sends a request, and returns an answer 200. The caller closes the body. For any other answer it returns
-// an error of package apierrors.
+// an error of package apierrors. A compressed answer is an error: a few KiB of it may be many MiB.
 func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
 	if c == nil {
 		return nil, ErrNoCredentials
@@ -164,9 +164,14 @@ func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept st
 		return nil, err
 	}
 	req.Header.Set("Accept", accept)
+	req.Header.Set("Accept-Encoding", "identity") // else net/http asks for gzip and inflates it
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err
+	}
+	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s: the server has compressed its answer, and the relay asks for none that is: look for a proxy between them", path)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp, nil
@@ -203,8 +208,19 @@ func waitFor(ctx context.Context, retryAfter string) {
 	}
 }
 
-// Read returns a JSON answer.
+// Read decodes a small JSON answer.
 func (c *Conn) Read(ctx context.Context, path, accept string, to any) error {
+	return c.Stream(ctx, path, accept, maxAnswer, func(body io.Reader) error {
+		text, err := io.ReadAll(body)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(text, to)
+	})
+}
+
+// Stream calls f with the body of an answer, which has most bytes and takes ReadTimeout at most.
+func (c *Conn) Stream(ctx context.Context, path, accept string, most int64, f func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
 	defer cancel()
 	resp, err := c.Get(ctx, path, nil, accept)
@@ -212,14 +228,11 @@ func (c *Conn) Read(ctx context.Context, path, accept string, to any) error {
 		return err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err != nil {
-		return err
+	err = f(http.MaxBytesReader(nil, resp.Body, most))
+	if errors.As(err, new(*http.MaxBytesError)) {
+		return fmt.Errorf("%s: the answer is larger than %d MiB: look whether the address is that of an API server", path, most>>20)
 	}
-	if len(body) > maxAnswer {
-		return fmt.Errorf("%s is larger than %d MiB", path, maxAnswer>>20)
-	}
-	return json.Unmarshal(body, to)
+	return err
 }
 
 // These are media types for Conn.Get.

@@ -102,6 +102,9 @@ func TestATransportFollowsNoRedirectAndIsHTTP2(t *testing.T) {
 	if transport.TLSNextProto["h2"] == nil {
 		t.Error("no HTTP/2: silent servers are not noticed")
 	}
+	if h := transport.HTTP2; h == nil || h.MaxReceiveBufferPerStream > 1<<20 || h.MaxReceiveBufferPerConnection > 4<<20 {
+		t.Errorf("what a server may send before it is read: %+v", h)
+	}
 	if a.config.QPS != -1 || a.config.Timeout != 0 {
 		t.Errorf("limits of client-go: %v, %v", a.config.QPS, a.config.Timeout)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,6 +102,9 @@ func OtherCluster(was, is string) error {
 	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of the mirrored cluster is %s: correct the kubeconfig, or set clusterUID: %s to mirror this cluster instead", is, was, is)
 }
 
+// UID matches the UID of a cluster. Kubernetes makes UUIDs.
+var UID = regexp.MustCompile(`^[-A-Za-z0-9]{1,128}$`)
+
 // clusterUID returns the UID of the namespace kube-system, which every cluster keeps while it exists.
 func (c *Conn) clusterUID(ctx context.Context) (string, error) {
 	var namespace struct {
@@ -109,6 +113,9 @@ func (c *Conn) clusterUID(ctx context.Context) (string, error) {
 		} `json:"metadata"`
 	}
 	err := c.Read(ctx, "/api/v1/namespaces/kube-system", AcceptMetadata+","+AcceptJSON, &namespace)
+	if uid := namespace.Metadata.UID; uid != "" && !UID.MatchString(uid) {
+		return "", fmt.Errorf("its kube-system has a uid of %d bytes that is not 1 to 128 letters, digits and dashes: look whether the server of the kubeconfig is an API server", len(uid))
+	}
 	return namespace.Metadata.UID, err
 }
 

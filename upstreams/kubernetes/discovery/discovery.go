@@ -6,12 +6,11 @@ package discovery
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -89,62 +88,13 @@ func (a *Answer) Best(kind mirror.Kind) (Resource, bool) {
 // Has reports whether a version is still served.
 func (a *Answer) Has(r Resource) bool { return slices.Contains(a.Kinds[r.Kind], r) }
 
-// These are parts of the types with the same names in k8s.io/api/apidiscovery/v2.
-type (
-	groupDiscovery struct {
-		Metadata struct {
-			Name string `json:"name"`
-		} `json:"metadata"`
-		Versions []versionDiscovery `json:"versions"`
-	}
-	versionDiscovery struct {
-		Version   string              `json:"version"`
-		Freshness string              `json:"freshness"`
-		Resources []resourceDiscovery `json:"resources"`
-	}
-	resourceDiscovery struct {
-		Resource     string `json:"resource"`
-		ResponseKind struct {
-			Kind string `json:"kind"`
-		} `json:"responseKind"`
-		Scope string   `json:"scope"`
-		Verbs []string `json:"verbs"`
-	}
-)
-
 // Fetch requests the served versions of some kinds from a server.
-func Fetch(ctx context.Context, c *apiserver.Conn, wanted []mirror.Kind) (*Answer, error) {
-	var list struct {
-		Items  []groupDiscovery  `json:"items"`
-		Groups []metav1.APIGroup `json:"groups"`
-	}
-	if err := c.Read(ctx, "/apis", acceptDiscovery, &list); err != nil {
-		return nil, err
-	}
-	a := &Answer{Kinds: map[mirror.Kind][]Resource{}, unsure: map[string]bool{}}
-	if len(list.Items) == 0 && len(list.Groups) > 0 {
-		return nil, errTooOld
-	}
-	for _, g := range list.Items {
-		a.complete = a.complete || g.Metadata.Name == definitions
-		for _, v := range g.Versions {
-			if v.Freshness == "Stale" {
-				a.unsure[g.Metadata.Name] = true
-			}
-			for _, r := range v.Resources {
-				a.add(g.Metadata.Name, v.Version, r.ResponseKind.Kind, r.Resource, r.Scope == "Namespaced", r.Verbs, wanted)
-			}
-		}
-	}
-	return a, nil
-}
-
-func (a *Answer) add(group, version, kind, plural string, namespaced bool, verbs []string, wanted []mirror.Kind) {
-	k := mirror.Kind{Group: group, Kind: kind}
-	if strings.Contains(plural, "/") || !slices.Contains(wanted, k) || !slices.Contains(verbs, "list") || !slices.Contains(verbs, "watch") {
-		return // a subresource, or a kind that can not be listed and watched
-	}
-	a.Kinds[k] = append(a.Kinds[k], Resource{Kind: k, Version: version, Plural: plural, Namespaced: namespaced, Selected: true})
+func Fetch(ctx context.Context, c *apiserver.Conn, wanted []mirror.Kind) (a *Answer, err error) {
+	err = c.Stream(ctx, "/apis", acceptDiscovery, maxAnswer, func(body io.Reader) error {
+		a, err = read(body, wanted)
+		return err
+	})
+	return a, err
 }
 
 // enough is the number of consecutive answers that must lack a kind, or must have a better version of it,
