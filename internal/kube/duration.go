@@ -33,10 +33,7 @@ func secondsIn(value any, message protoreflect.MessageDescriptor) (changed bool)
 		return false
 	}
 	for name, v := range fields {
-		field := message.Fields().ByJSONName(name)
-		if field == nil {
-			field = message.Fields().ByTextName(name)
-		}
+		field := fieldOf(message, name)
 		if field == nil || field.Message() == nil {
 			continue
 		}
@@ -64,6 +61,14 @@ func secondsIn(value any, message protoreflect.MessageDescriptor) (changed bool)
 		}
 	}
 	return changed
+}
+
+// fieldOf returns the field of a message that a JSON key names, nil for none.
+func fieldOf(message protoreflect.MessageDescriptor, key string) protoreflect.FieldDescriptor {
+	if field := message.Fields().ByJSONName(key); field != nil {
+		return field
+	}
+	return message.Fields().ByTextName(key)
 }
 
 // secondsAt does the same for one value. set replaces the value.

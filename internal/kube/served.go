@@ -5,21 +5,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
-// maxUnknown limits the unknown fields of one object. A field that is in several elements of a list
-// counts once.
+// maxUnknown limits the unknown fields of one object.
 const maxUnknown = 64
 
 // Served is an object from an API server. Its name and metadata are valid.
@@ -43,29 +46,23 @@ func (s *Served) Resource(source string, strict bool) (r *mirror.Resource, unkno
 	if info, ok := mirror.LookupKind(s.Kind); ok {
 		body = info.NewBody
 	}
-	text := s.Spec
-	if len(text) == 0 || string(text) == "null" {
-		text = []byte("{}")
+	encoded := s.Spec
+	if len(encoded) == 0 || string(encoded) == "null" {
+		encoded = []byte("{}")
 	}
-	for {
-		msg := body()
-		err := decodeSpec(text, msg)
-		if err == nil {
-			r, err = resourceOf(spec, msg)
-			return r, unknown, err
+	msg := body()
+	err = decodeSpec(encoded, msg)
+	if !strict && errors.Is(err, errUnknownField) {
+		proto.Reset(msg)
+		if encoded, unknown, err = known(encoded, msg.ProtoReflect().Descriptor()); err == nil {
+			err = decodeSpec(encoded, msg)
 		}
-		if strict || !errors.Is(err, errUnknownField) {
-			return nil, unknown, err
-		}
-		var field *FieldError
-		if !errors.As(err, &field) || len(field.Path) < 2 || len(unknown) >= maxUnknown {
-			return nil, unknown, fmt.Errorf("more than %d fields are unknown to this build: %w", maxUnknown, err)
-		}
-		if text, err = without(text, field.Path[1:]); err != nil {
-			return nil, unknown, fmt.Errorf("%s: %w", fieldName(field.Path), err)
-		}
-		unknown = append(unknown, fieldName(field.Path))
 	}
+	if err != nil {
+		return nil, unknown, err
+	}
+	r, err = resourceOf(spec, msg)
+	return r, unknown, err
 }
 
 // errUnknownField is the error for a field that a body does not have.
@@ -116,37 +113,54 @@ func resourceOf(spec mirror.Spec, body proto.Message) (*mirror.Resource, error) 
 // the whole spec.
 var protoPrefix = regexp.MustCompile(`^proto:[\s\x{a0}]*(syntax error[\s\x{a0}]*)?(\(line 1:(\d+)\):)?[\s\x{a0}]*`)
 
-// without returns a JSON object in one line, without the field at path. An index in the path stands
-// for all elements of its list.
-func without(text []byte, path []string) ([]byte, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
+// known returns the JSON of a message without the fields that the message does not have, and their paths. A field
+// that several messages of one type have counts once.
+func known(encoded []byte, message protoreflect.MessageDescriptor) (rest []byte, unknown []string, err error) {
+	dec := json.NewDecoder(bytes.NewReader(encoded))
 	dec.UseNumber()
 	var value any
 	if err := dec.Decode(&value); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if !remove(value, path) {
-		return nil, errors.New("the field can not be left out")
+	seen := map[protoreflect.FullName]bool{}
+	prune(value, message, []string{"spec"}, func(field protoreflect.FullName, path []string) {
+		if len(unknown) <= maxUnknown && !seen[field] {
+			seen[field], unknown = true, append(unknown, text.Abbreviate(fieldName(path)))
+		}
+	})
+	if len(unknown) > maxUnknown {
+		return nil, nil, fmt.Errorf("more than %d fields are unknown to this build: %s: %w", maxUnknown, unknown[maxUnknown], errUnknownField)
 	}
-	return json.Marshal(value)
+	rest, err = json.Marshal(value)
+	return rest, unknown, err
 }
 
-func remove(value any, path []string) (removed bool) {
-	switch v := value.(type) {
-	case map[string]any:
-		if len(path) == 1 {
-			_, removed = v[path[0]]
-			delete(v, path[0])
-			return removed
+// prune removes the unknown fields of a message at a path, and calls f with each.
+func prune(value any, message protoreflect.MessageDescriptor, path []string, f func(field protoreflect.FullName, path []string)) {
+	fields, is := value.(map[string]any)
+	if !is || message == nil || strings.HasPrefix(string(message.FullName()), "google.protobuf.") {
+		return // the latter have JSON of their own
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		field, path := fieldOf(message, name), append(path, name)
+		if field == nil {
+			delete(fields, name)
+			f(message.FullName()+"."+protoreflect.FullName(name), path)
+			continue
 		}
-		return remove(v[path[0]], path[1:])
-	case []any:
-		if i, err := strconv.Atoi(path[0]); err != nil || i >= len(v) || len(path) == 1 {
-			return false
-		}
-		for _, element := range v {
-			removed = remove(element, path[1:]) || removed
+		switch v := fields[name].(type) {
+		case []any:
+			for i := range v {
+				prune(v[i], field.Message(), append(path, strconv.Itoa(i)), f)
+			}
+		case map[string]any:
+			if !field.IsMap() {
+				prune(v, field.Message(), path, f)
+				continue
+			}
+			for _, key := range slices.Sorted(maps.Keys(v)) {
+				prune(v[key], field.MapValue().Message(), append(path, key), f)
+			}
 		}
 	}
-	return removed
 }

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +28,7 @@ func TestUnknownFieldsOfNewerServersAreDroppedByName_K9(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"spec.http[0].retries.later", "spec.http[0].fresh", "spec.newest"}; !slices.Equal(unknown, want) {
+	if want := []string{"spec.http[0].fresh", "spec.http[0].retries.later", "spec.newest"}; !slices.Equal(unknown, want) {
 		t.Errorf("unknown: %q, want %q", unknown, want)
 	}
 	known, _, err := served(virtualService, `{"hosts":["db"],"http":[{"retries":{"attempts":2}},{"timeout":"3s"}]}`).Resource("east", true)
@@ -35,6 +37,50 @@ func TestUnknownFieldsOfNewerServersAreDroppedByName_K9(t *testing.T) {
 	}
 	if _, _, err := served(virtualService, spec).Resource("east", true); err == nil || !strings.Contains(err.Error(), "spec.http[0].retries.later: unknown field") {
 		t.Errorf("strictly: %v", err)
+	}
+}
+
+// An object costs the same with one unknown field as with as many as are left out.
+func TestAllUnknownFieldsAreFoundInOnePass_K9(t *testing.T) {
+	routes := strings.Repeat(`{"timeout":"3s","route":[{"destination":{"host":"db"}}]},`, 6000)
+	specOf := func(fields int) string {
+		var more strings.Builder
+		for i := range fields {
+			fmt.Fprintf(&more, `,"fresh%02d":1`, i)
+		}
+		return `{"hosts":["db"],"http":[` + strings.TrimSuffix(routes, ",") + `]` + more.String() + `}`
+	}
+	allocated := func(fields int) uint64 {
+		s := served(virtualService, specOf(fields))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, unknown, err := s.Resource("east", false)
+		runtime.ReadMemStats(&after)
+		if err != nil || len(unknown) != fields {
+			t.Fatalf("%d fields are unknown, want %d: %v", len(unknown), fields, err)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	one, all := allocated(1), allocated(maxUnknown)
+	if all > one+one/10 {
+		t.Errorf("%d bytes are allocated, and %d for one unknown field", all, one)
+	}
+	_, _, err := served(virtualService, specOf(maxUnknown+1)).Resource("east", false)
+	if err == nil || err.Error() != "more than 64 fields are unknown to this build: spec.fresh64: unknown field: check its spelling and indentation" {
+		t.Error(err)
+	}
+}
+
+// Types of messages are few, and their messages may be many.
+func TestAFieldThatManyMessagesHaveCountsOnce_K9(t *testing.T) {
+	spec := `{"hosts":["db"],"http":[` + strings.Repeat(`{"fresh":1,"retries":{"fresh":2}},`, 100) + `{}],"subsets":{"a":1}}`
+	_, unknown, err := served(virtualService, spec).Resource("east", false)
+	if want := []string{"spec.http[0].fresh", "spec.http[0].retries.fresh", "spec.subsets"}; err != nil || !slices.Equal(unknown, want) {
+		t.Errorf("%q, %v", unknown, err)
+	}
+	_, unknown, err = served(virtualService, `{"`+strings.Repeat("x", 1<<20)+`":1}`).Resource("east", false)
+	if err != nil || len(unknown) != 1 || len(unknown[0]) > 300 {
+		t.Errorf("a name of %d bytes, %v", len(fmt.Sprint(unknown)), err)
 	}
 }
 
