@@ -24,6 +24,7 @@ const (
 	pageSize   = 100
 	maxObjects = 5_000
 	maxBytes   = 64 << 20 // of all objects
+	maxPages   = 1_000    // a server may have a page for each few objects
 )
 
 // Collection selects objects of a hub.
@@ -109,7 +110,7 @@ func (h *Hub) pages(ctx context.Context, path, selector string) (all []*object.O
 		}
 		return nil
 	}
-	for {
+	for range maxPages {
 		l, err := h.page(ctx, path, query, admit)
 		if err != nil {
 			return nil, err
@@ -120,6 +121,7 @@ func (h *Hub) pages(ctx context.Context, path, selector string) (all []*object.O
 		}
 		query.Set("continue", l.Continue)
 	}
+	return nil, fmt.Errorf("%s has more than %d pages: look for a proxy between the relay and the server", path, maxPages)
 }
 
 func (h *Hub) page(ctx context.Context, path string, query url.Values, admit func(*object.Object) error) (*object.List, error) {

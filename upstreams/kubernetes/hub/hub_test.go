@@ -91,6 +91,16 @@ func hasNames(t *testing.T, ch <-chan told, want ...string) told {
 	return until(t, ch, fmt.Sprint(want), func(o told) bool { return o.err == "" && slices.Equal(o.names, want) })
 }
 
+func TestAListOfAHubHasSoManyPages(t *testing.T) {
+	s := newServer(t)
+	s.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
+		fmt.Fprint(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}`)
+		return true
+	}
+	ch := s.follows(Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}})
+	until(t, ch, "the pages have no end", func(o told) bool { return strings.Contains(o.err, "secrets has more than 1000 pages") })
+}
+
 // secrets has a server serve Secrets, and returns their collection.
 func (s *server) secrets() Collection {
 	s.Define("", "Secret", "secrets", "v1")

@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -77,9 +78,9 @@ func (r listerWatcher) WatchWithContext(ctx context.Context, options metav1.List
 			return nil, err
 		}
 	}
-	m := mode{lists: streams, watches: overtime}
+	m := mode{lists: streams, watches: true, most: overtime}
 	if s := options.TimeoutSeconds; s != nil {
-		m.watches += time.Duration(*s) * time.Second
+		m.most += time.Duration(*s) * time.Second
 	}
 	s, err := r.open(ctx, options, m)
 	if err != nil {
@@ -130,8 +131,21 @@ func (r listerWatcher) precedes(ctx context.Context, version string) error {
 
 // mode is what a response contains.
 type mode struct {
-	lists   bool          // all objects come first; until then, a silence of SyncTimeout is an error
-	watches time.Duration // changes come, for at most this time; 0: none come
+	lists   bool // all objects come first; until then, a silence of SyncTimeout is an error
+	watches bool // changes come
+	most    time.Duration
+}
+
+// page counts a page of a list, and returns how long it may take: all pages together have maxList.
+func (r *Reflector) page(first bool) (time.Duration, error) {
+	if first {
+		r.pages.Store(0)
+		r.began.Store(time.Now().UnixNano())
+	}
+	if r.pages.Add(1) > maxPages {
+		return 0, fmt.Errorf("the server has sent more than %d pages of one list: look for a proxy between the relay and the server", maxPages)
+	}
+	return time.Until(time.Unix(0, r.began.Load()).Add(maxList)), nil
 }
 
 // open sends a request and returns its response.
@@ -149,6 +163,11 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 	if options.Watch {
 		accept = r.AcceptWatch
 	}
+	if !options.Watch {
+		if m.most, err = r.page(options.Continue == ""); err != nil {
+			return nil, err
+		}
+	}
 	s := r.newStream(ctx, m)
 	began, query := time.Now(), r.query(options)
 	resp, err := connection.Get(s.ctx, r.Path, query, accept) //nolint:bodyclose // the stream closes it
@@ -158,7 +177,7 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 		s.stop()
 		return nil, err
 	}
-	s.Decoder = object.NewDecoder(&counted{resp.Body, s})
+	s.Decoder = object.NewDecoder(&counted{ReadCloser: resp.Body, s: s})
 	if !m.lists {
 		s.mayPause()
 		return s, nil

@@ -34,6 +34,10 @@ const (
 	maxCuts = 3
 	// overtime is how much longer than requested a watch may last.
 	overtime = time.Minute
+	// maxList and maxPages bound all pages of a list together. 300,000 objects of 5 KB need 600 pages, and 20
+	// minutes at 10 Mbit/s. A server ends a streaming list after ten minutes by itself.
+	maxList  = time.Hour
+	maxPages = 5_000
 	// burst is the number of requests without a pause between them. client-go's reflector does not pause
 	// after some answers, such as 410, and after watches that end at once.
 	burst = 10
@@ -96,6 +100,8 @@ type Reflector struct {
 	watch    atomic.Pointer[watch.StreamWatcher] // the newest
 	paced    *rate.Limiter
 	budget   atomic.Pointer[object.Budget] // of the present list
+	pages    atomic.Int32                  // of the present list
+	began    atomic.Int64                  // start of the present list, in nanoseconds since the epoch
 	// running is read-locked during each list. client-go may start a list late, or leave one running. Run
 	// locks it at the end, for ever, so that no list runs after that.
 	running sync.RWMutex

@@ -15,15 +15,17 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-var errSilent = errors.New("the server is silent: it has sent nothing for syncTimeout, or not ended a watch in time")
+var errSilent = errors.New("the server is silent: it has sent less than 1 KiB within syncTimeout, or not ended a watch, or a list with all its pages, in time")
 
-// stream is a response that is being read. It ends with errSilent if the server is silent for too long.
+// stream is a response that is being read. It ends with errSilent if the server is silent for too long, or if the
+// response lasts too long.
 type stream struct {
 	*object.Decoder
 	r                 *Reflector
 	ctx               context.Context
 	cancel            context.CancelCauseFunc
-	silence, overtime *time.Timer   // overtime is nil unless the response is a watch
+	silence, overtime *time.Timer
+	watches           bool
 	patience          time.Duration // longest silence, 0 for no limit
 	once              sync.Once     // for Close
 
@@ -35,24 +37,27 @@ type stream struct {
 // newStream returns a stream without a body.
 func (r *Reflector) newStream(ctx context.Context, m mode) *stream {
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &stream{r: r, ctx: ctx, cancel: cancel, patience: r.SyncTimeout, awaits: m.lists && m.watches > 0}
+	s := &stream{r: r, ctx: ctx, cancel: cancel, watches: m.watches, patience: r.SyncTimeout, awaits: m.lists && m.watches}
 	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
-	if m.watches > 0 {
-		s.overtime = time.AfterFunc(m.watches, func() { cancel(errSilent) })
-	}
+	s.overtime = time.AfterFunc(m.most, func() { cancel(errSilent) })
 	return s
 }
 
-// counted is a body that restarts the stream's timer with each read.
+// minRead is the number of bytes that restart the timer of a stream. A server that drips is silent.
+const minRead = 1 << 10
+
+// counted is a body that restarts the stream's timer.
 type counted struct {
 	io.ReadCloser
-	s *stream
+	s    *stream
+	read int // bytes since the last restart
 }
 
 // Read implements io.Reader.
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
-	if c.s.patience > 0 {
+	if c.read += n; c.s.patience > 0 && c.read >= minRead {
+		c.read = 0
 		c.s.silence.Reset(c.s.patience)
 	}
 	return n, err
@@ -101,7 +106,7 @@ func (s *stream) close() {
 	s.once.Do(func() {
 		s.stop()
 		s.Decoder.Close()
-		if s.overtime == nil {
+		if !s.watches {
 			return
 		}
 		s.mu.Lock()
@@ -116,9 +121,7 @@ func (s *stream) close() {
 
 func (s *stream) stop() {
 	s.silence.Stop()
-	if s.overtime != nil {
-		s.overtime.Stop()
-	}
+	s.overtime.Stop()
 	s.cancel(nil)
 }
 
