@@ -104,7 +104,7 @@ func TestTheUIDOfAClusterIsBounded_K9(t *testing.T) {
 			switch {
 			case valid && (err == nil) != (known == "" || uid == known):
 				t.Errorf("%.200q: %v", uid, err)
-			case !valid && (err == nil || !strings.Contains(err.Error(), "which cluster this is: its kube-system has a uid of") || len(err.Error()) > 300 || len(kept) > 0):
+			case !valid && (err == nil || !strings.Contains(err.Error(), "the identity of the cluster: its kube-system has a uid of") || len(err.Error()) > 300 || len(kept) > 0):
 				t.Errorf("%.200q: %v, kept %.200q", uid, err, kept)
 			}
 		}

@@ -46,7 +46,7 @@ func read(body io.Reader, wanted []mirror.Kind) (*Answer, error) {
 	})
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("what the API server serves: %w: look at kubectl get --raw /apis", err)
+		return nil, fmt.Errorf("discovery of the API server: %w: look at kubectl get --raw /apis", err)
 	case named && !aggregated:
 		return nil, errTooOld
 	}
