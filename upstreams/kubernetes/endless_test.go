@@ -13,30 +13,6 @@ import (
 	"meshrelay/upstreams"
 )
 
-func TestPagesWithoutEndAreNamed_K8(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	endless := false
-	s.NoStreams = true
-	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-		s.Lock()
-		defer s.Unlock()
-		if !endless || !strings.Contains(r.URL.Path, "serviceentries") || r.URL.Query().Get("watch") == "true" {
-			return false
-		}
-		fmt.Fprint(w, `{"metadata":{"resourceVersion":"100","continue":"more"},"items":[]}`)
-		return true
-	}
-	w := s.mirrors("", "")
-	w.synced()
-	s.Set(func() { endless = true })
-	w.relist()
-	w.eventually("the status tells of the pages", func() bool { return strings.Contains(w.status().LastError, "more than 5000 pages of one list") })
-	w.serves("ServiceEntry shop/a")
-	s.Set(func() { endless = false })
-	w.arrives("b")
-}
-
 // A discovery that fails is not one that lacks a kind.
 func TestHostileDiscoveriesChangeNothing_K4(t *testing.T) {
 	for want, answer := range map[string]string{

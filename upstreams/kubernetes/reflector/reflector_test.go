@@ -3,15 +3,22 @@ package reflector
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
@@ -60,7 +67,7 @@ func (d *drip) Close() error { return nil }
 
 const forever = 1 << 30
 
-// page returns a page of a list that drips like this.
+// dripPage returns a page of a list that drips like this.
 func (r *Reflector) dripPage(t *testing.T, first bool, times, bytes int, text string) *stream {
 	t.Helper()
 	most, err := r.page(first)
@@ -125,14 +132,51 @@ func TestAStreamingListThatHasNoEndEnds_K8(t *testing.T) {
 	})
 }
 
+// failures is a Sink that counts failed requests.
+type failures struct {
+	Sink
+	n int
+}
+
+func (s *failures) Failed(error) { s.n++ }
+
 func TestAListHasSoManyPages_K8(t *testing.T) {
-	r := New(Config{SyncTimeout: time.Hour}, nil)
-	for page := range maxPages + 1 {
-		if _, err := r.page(page == 0); (page == maxPages) != (err != nil) {
-			t.Fatalf("page %d: %v", page, err)
+	server := fakekube.New()
+	server.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/api/v1/services" {
+			return false
 		}
+		fmt.Fprint(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}`)
+		return true
 	}
-	if most, err := r.page(true); err != nil || most < maxList-time.Minute {
-		t.Errorf("the next list has %v, %v", most, err)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	fakekube.WriteKubeconfig(t, path, server.Start(t), "t")
+	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
+	if err := client.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	sink := &failures{}
+	r := New(Config{
+		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Connect: func(context.Context) (*apiserver.Conn, error) { return client.Current(), nil },
+		Budget:  func() *object.Budget { return object.NewBudget(0, false) },
+	}, sink)
+	page := func(more string) error {
+		_, err := listerWatcher{r}.ListWithContext(t.Context(), metav1.ListOptions{Continue: more})
+		return err
+	}
+	if err := errors.Join(page(""), page("more"), page("more")); err != nil || r.pages.Load() != 3 {
+		t.Fatalf("%d pages, %v", r.pages.Load(), err)
+	}
+	r.pages.Store(maxPages - 1)
+	if err := page("more"); err != nil {
+		t.Errorf("the last page: %v", err)
+	}
+	if err := page("more"); err == nil || !strings.Contains(err.Error(), "more than 5000 pages of one list") || sink.n != 1 {
+		t.Errorf("one page more: %v, %d failures", err, sink.n)
+	}
+	if err := page(""); err != nil {
+		t.Errorf("the next list: %v", err)
 	}
 }
