@@ -159,7 +159,7 @@ func (w *world) has() (all []string) {
 // eventually waits for a condition.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	deadline, tick := time.After(60*time.Second), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
@@ -188,7 +188,7 @@ func (w *world) arrives(name string) {
 func (w *world) synced() {
 	w.t.Helper()
 	w.eventually("it is synced", func() bool { return w.status().State == upstreams.StateSynced })
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 60*time.Second)
 	defer cancel()
 	if err := w.aggregate.CaughtUp(ctx); err != nil {
 		w.t.Fatalf("not merged in time: %v", err)
