@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -217,7 +216,7 @@ var origins = map[string]func(t *testing.T) origin{
 	"kubernetes": func(t *testing.T) origin {
 		s := fakekube.New()
 		path := filepath.Join(t.TempDir(), "kubeconfig")
-		var server *httptest.Server = s.Start(t)
+		server := s.Start(t)
 		fakekube.WriteKubeconfig(t, path, server, "t")
 		cfg, err := config.Parse("relay.yaml", fmt.Appendf(nil, "upstreams: [{name: east, kubernetes: {kubeconfig: %q}, guard: {percent: 100}}]\ndownstream: {listeners: [{address: '127.0.0.1:0', plaintext: true}]}\n", path), &kubernetes.Config{})
 		if err != nil {

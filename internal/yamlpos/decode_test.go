@@ -291,7 +291,7 @@ func alike(ours, theirs any) bool {
 		}
 		for k := range b {
 			var key any
-			if yaml.Unmarshal([]byte(k), &key); reflect.TypeOf(key) != reflect.TypeFor[string]() {
+			if err := yaml.Unmarshal([]byte(k), &key); err != nil || reflect.TypeOf(key) != reflect.TypeFor[string]() {
 				return true // the key is no text, or may be none
 			}
 		}
