@@ -150,7 +150,7 @@ func (c *conn) close(err error) {
 	c.view, c.closed = nil, true
 	known := c.number != 0
 	kept := c.kept
-	c.kept = subscription.Usage{}
+	c.kept, c.subs = subscription.Usage{}, &subscription.Set{} // gRPC may refer to the stream until its connection closes
 	has := c.has
 	c.slot.free()
 	c.mu.Unlock()

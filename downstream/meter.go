@@ -73,7 +73,7 @@ func (r *receiving) needed(held int) (n [turnSizes]int) {
 	return n
 }
 
-// turns are all turns of one size. One peer may have three quarters of them. Any goroutine may call its
+// turns are all turns of one size. One peer may have half of them. Any goroutine may call its
 // methods.
 type turns struct {
 	most int
@@ -91,7 +91,7 @@ func newTurns(most int) *turns {
 var errNoTurn = errors.New("too many large requests are being received")
 
 // ofPeer returns how many turns one peer may have.
-func (t *turns) ofPeer() int { return mostOf(t.most) }
+func (t *turns) ofPeer() int { return max(1, t.most/2) }
 
 // take waits for a turn for a peer. It fails when wait has passed.
 func (t *turns) take(key string, wait time.Duration) error {

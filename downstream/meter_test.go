@@ -141,7 +141,7 @@ func FuzzFollow(f *testing.F) {
 			}
 		}
 		for size, of := range m.all.turns {
-			if m.turns[size] != of.used || of.used > mostOf(of.most) {
+			if m.turns[size] != of.used || of.used > of.ofPeer() {
 				t.Errorf("the connection has %v turns of size %d, and %d are used", m.turns, size, of.used)
 			}
 		}
@@ -169,14 +169,14 @@ func TestLargeRequestsAreReceivedInTurn(t *testing.T) {
 		all := r.server.receiving
 		of := all.turns[size]
 		request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: drV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", bytes)}}
-		someone := takeAll(t, of, "someone", mostOf(of.most))
+		someone := takeAll(t, of, "someone", of.ofPeer())
 		small := r.deltaBy("small", seV1)
 		small.next()
 		fits := r.deltaBy("fits", seV1)
 		fits.next()
 		fits.send(request)
 		fits.next()
-		others := takeAll(t, of, "others", of.most-mostOf(of.most))
+		others := takeAll(t, of, "others", of.most-of.ofPeer())
 		waits := r.deltaBy("waits", seV1)
 		waits.next()
 		sent := make(chan struct{})
@@ -235,8 +235,8 @@ func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
 		want := 0
 		if full {
 			want = all.turns[medium].most
-			takeAll(t, all.turns[medium], "one", mostOf(want))
-			takeAll(t, all.turns[medium], "two", want-mostOf(want))
+			takeAll(t, all.turns[medium], "one", all.turns[medium].ofPeer())
+			takeAll(t, all.turns[medium], "two", want-all.turns[medium].ofPeer())
 		}
 		conn, f := rawStream(t, r)
 		if err := errors.Join(f.WriteData(1, false, grpcMessage(1 << 20)[:freeBytes]), f.WriteData(1, false, make([]byte, 1000))); err != nil {

@@ -140,6 +140,24 @@ func TestVersionsThatWaitToBeComparedAreBounded(t *testing.T) {
 	later.next()
 }
 
+// TestAStreamThatHasEndedKeepsNoVersions: the server may refer to it until its connection closes.
+func TestAStreamThatHasEndedKeepsNoVersions(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxVersionBytes = 1000 })
+	d := r.delta()
+	d.send(subscribeDelta(meshURL))
+	d.next()
+	r.server.mu.Lock()
+	c := r.server.conns[0]
+	r.server.mu.Unlock()
+	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", 2000)}})
+	wantCode(t, d.end(), codes.ResourceExhausted)
+	eventually(t, "it keeps nothing", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.closed && len(c.subs.Watches()) == 0
+	})
+}
+
 // TestVersionsThatNoKindHasAreUnknownTypes_S3: so nobody is sent everything under many names.
 func TestVersionsThatNoKindHasAreUnknownTypes_S3(t *testing.T) {
 	r := startRelay(t, true)
