@@ -112,20 +112,6 @@ func TestTheKeysOfASecretAreCountedBeforeTheyAreDecoded(t *testing.T) {
 	}
 }
 
-func TestTheEntriesOfAHubAreBounded(t *testing.T) {
-	r := &hubReader{checker: &checker{}, entries: secretEntries}
-	var objects []*object.Object
-	for range maxEntries / maxKeys {
-		objects = append(objects, secretOf(keysOf(maxKeys)))
-	}
-	if all, err := r.all(objects); err != nil || len(all) != maxEntries {
-		t.Errorf("%d entries: %v", len(all), err)
-	}
-	if all, err := r.all(append(objects, secretOf(keysOf(1)))); err == nil || all != nil || !strings.Contains(err.Error(), "more than 5000 clusters: select fewer objects") {
-		t.Errorf("%d entries: %v", len(all), err)
-	}
-}
-
 // Before, each condition was added to the texts of those before it.
 func TestTheConditionsOfAProfileAreBounded(t *testing.T) {
 	o := secretOf("")
@@ -141,16 +127,16 @@ func TestAHubWithTooManyClustersChangesNothing(t *testing.T) {
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
 	f := finds(t, t.TempDir(), h.parse(t.TempDir(), fleet))
 	f.has("east found")
-	for i := range maxEntries/maxKeys + 1 {
+	for i := range 6 {
 		data := map[string][]byte{}
 		for n := range maxKeys {
 			data[fmt.Sprint(i, "-", n)] = nil
 		}
 		h.secret(fmt.Sprint("many-", i), data)
 	}
-	f.eventually("it is told", func() bool { return strings.Contains(f.Status()[0].Error, "more than 5000 clusters") })
+	f.eventually("it is told", func() bool { return strings.Contains(f.Status()[0].Error, "more than 5000 objects or keys") })
 	h.set(func() {
-		for i := range maxEntries/maxKeys + 1 {
+		for i := range 6 {
 			delete(h.objects, fmt.Sprint("many-", i))
 		}
 	})

@@ -130,40 +130,29 @@ func (r *hubReader) follow(ctx context.Context, tell func([]registry.Entry, erro
 			tell(nil, err)
 			return
 		}
-		tell(r.all(objects))
+		tell(r.all(objects), nil)
 	})
 }
 
 func (r *hubReader) list(ctx context.Context) ([]registry.Entry, error) {
 	objects, err := r.hub.List(ctx, r.of)
-	if err != nil {
-		return nil, err
-	}
-	return r.all(objects)
+	return r.all(objects), err
 }
 
 func (r *hubReader) probe(ctx context.Context) ([]registry.Entry, []doctor.Finding, bool) {
 	objects, found, ok := r.hub.Probe(ctx, r.of)
-	all, err := r.all(objects)
-	if err != nil {
-		return nil, append(found, doctor.Bad("clusters", r.of.Paths[0], "the clusters can not be read", err.Error(), "set a selector that selects fewer objects")), false
-	}
-	return all, found, ok
+	return r.all(objects), found, ok
 }
 
-func (r *hubReader) all(objects []*object.Object) (all []registry.Entry, err error) {
+func (r *hubReader) all(objects []*object.Object) (all []registry.Entry) {
 	for _, o := range objects {
-		if all = append(all, r.entries(o)...); len(all) > maxEntries {
-			return nil, fmt.Errorf("there are more than %d clusters: select fewer objects", maxEntries)
-		}
+		all = append(all, r.entries(o)...)
 	}
-	return r.check(all), nil
+	return r.check(all)
 }
 
-const (
-	maxEntries = 5_000 // of all objects of a hub
-	maxKeys    = 1_000 // of a Secret: one has 1 MiB at most
-)
+// maxKeys bounds the keys of a Secret: it has 1 MiB at most.
+const maxKeys = 1_000
 
 // priorityOf returns the priority of the clusters of an object.
 func priorityOf(o *object.Object) (priority int, problem string) {

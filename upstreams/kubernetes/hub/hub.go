@@ -4,6 +4,7 @@
 package hub
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/url"
@@ -22,7 +23,7 @@ import (
 
 const (
 	pageSize   = 100
-	maxObjects = 5_000
+	maxObjects = 5_000    // objects without data, and keys of data
 	maxBytes   = 64 << 20 // of all objects
 	maxPages   = 1_000    // a server may have a page for each few objects
 )
@@ -102,11 +103,10 @@ func (h *Hub) pages(ctx context.Context, path, selector string) (all []*object.O
 	if selector != "" {
 		query.Set("labelSelector", selector)
 	}
-	objects, bytes := 0, 0
+	objects, reading := 0, object.NewBudget(maxBytes/2).Begin(true)
 	admit := func(o *object.Object) error { // a server may ignore the limit of a page
-		objects++
-		if bytes += o.Size() + len(o.Data) + len(o.Status); objects > maxObjects || bytes > maxBytes {
-			return fmt.Errorf("%s has more than %d objects or %d MiB: select fewer", path, maxObjects, maxBytes>>20)
+		if objects += 1 + bytes.Count(o.Data, []byte{','}); objects > maxObjects || reading.Admit(o) != nil {
+			return fmt.Errorf("%s has more than %d objects or keys, or more than %d MiB: select fewer objects", path, maxObjects, maxBytes>>20)
 		}
 		return nil
 	}

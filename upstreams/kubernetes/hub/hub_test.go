@@ -195,7 +195,9 @@ func TestAHubIsBounded(t *testing.T) {
 			return true
 		}
 	})
-	until(t, s.follows(of), "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or 64 MiB") })
+	until(t, s.follows(of), "the bound", func(o told) bool {
+		return strings.Contains(o.err, "more than 5000 objects or keys, or more than 64 MiB")
+	})
 }
 
 // TestAPageOfAHubIsBounded: a server need not heed the limit that it is asked for.
@@ -217,8 +219,43 @@ func TestAPageOfAHubIsBounded(t *testing.T) {
 			return true
 		}
 	})
-	until(t, s.follows(of), "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or 64 MiB") })
+	until(t, s.follows(of), "the bound", func(o told) bool {
+		return strings.Contains(o.err, "more than 5000 objects or keys, or more than 64 MiB")
+	})
 	if n := <-sent; n == 1000 {
 		t.Error("all of a million objects was read")
 	}
+}
+
+// Entries count, not only their texts.
+func TestAHubIsBoundedByWhatItsObjectsTake(t *testing.T) {
+	s := newServer(t)
+	of := s.secrets()
+	var entries []string
+	for i := range 4000 {
+		entries = append(entries, fmt.Sprintf(`"a%d":""`, i))
+	}
+	for i := range 200 { // 9 MiB of text
+		s.Put("/secrets", fakekube.Object("istio-system", fmt.Sprint("s", i), `{}`, `{"metadata":{"annotations":{`+strings.Join(entries, ",")+`}}}`))
+	}
+	until(t, s.follows(of), "it has too much", func(o told) bool { return strings.Contains(o.err, "select fewer") })
+}
+
+func TestTheKeysOfAHubAreCounted(t *testing.T) {
+	s := newServer(t)
+	of := s.secrets()
+	data := func(n int) string {
+		var keys []string
+		for i := range n {
+			keys = append(keys, fmt.Sprintf(`"a%d":""`, i))
+		}
+		return `{"data":{` + strings.Join(keys, ",") + `}}`
+	}
+	for i := range 5 {
+		s.Put("/secrets", fakekube.Object("istio-system", fmt.Sprint("s", i), `{}`, data(1000)))
+	}
+	ch := s.follows(of)
+	until(t, ch, "all that there is room for", func(o told) bool { return len(o.parts) == 5 && o.err == "" })
+	s.Put("/secrets", fakekube.Object("istio-system", "more", `{}`, data(1)))
+	until(t, ch, "the bound", func(o told) bool { return strings.Contains(o.err, "more than 5000 objects or keys") })
 }
