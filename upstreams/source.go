@@ -56,6 +56,9 @@ type Feed interface {
 	// Holds reports whether the intake has accepted an element of this name, digest and size with Decode. It
 	// would not decode such an element again.
 	Holds(scope, name string, digest xxh3.Uint128, size int) bool
+	// Keep adds n, which may be negative, to the bytes that the source itself keeps. It reports whether all that is
+	// kept of the upstream fits limits.maxBytes. A new source begins with 0.
+	Keep(n int) (fits bool)
 	// Identity returns the identity of the last Identified, which may be older than the process. It is empty
 	// for none.
 	Identity() string

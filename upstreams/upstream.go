@@ -242,6 +242,11 @@ func (u *upstream) Holds(scope, name string, digest xxh3.Uint128, size int) bool
 	return locked(u, func(in *intake.Intake) bool { return in.Holds(scope, name, digest, size) })
 }
 
+// Keep implements Feed.
+func (u *upstream) Keep(n int) (fits bool) {
+	return locked(u, func(in *intake.Intake) bool { return in.Keep(n) })
+}
+
 // Identity implements Feed.
 func (u *upstream) Identity() string { return locked(u, (*intake.Intake).Identity) }
 

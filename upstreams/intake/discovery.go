@@ -133,15 +133,16 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 		if rec.original == nil {
 			continue
 		}
-		before, name := rec.size(), rec.original.FullName()
+		name := rec.original.FullName()
+		before := rec.load(len(name))
 		differs, err := in.importRecord(sc, rec, rec.original, mirror.Way{})
-		in.account(before, rec.size())
+		in.account(before, rec.load(len(name)))
 		if err != nil {
-			sc.refuse(name, err, out)
+			in.refuse(sc, name, err, out)
 			continue
 		}
 		if rec.accepted() {
-			delete(sc.refused, name)
+			in.forgive(sc, name)
 		}
 		if differs {
 			rec.at = seconds(in.now)

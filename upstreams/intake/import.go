@@ -17,6 +17,7 @@ import (
 	"meshrelay/federation/filter"
 	"meshrelay/federation/rewrite"
 	"meshrelay/federation/services"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -47,7 +48,7 @@ type leftOut = unique.Handle[struct{ reason, detail string }]
 var imported leftOut
 
 func leftOutBy(reason, detail string) leftOut {
-	return unique.Make(struct{ reason, detail string }{reason, detail})
+	return unique.Make(struct{ reason, detail string }{reason, text.Shorten(detail, maxReason)})
 }
 
 // Rules decide which resources of one source are imported, and how they are rewritten. They are
@@ -339,25 +340,25 @@ var (
 
 // room returns an error if an element exceeds the limits. The held content of the name stays. rec is nil for
 // a new name.
-func (in *Intake) room(sc *scope, rec *record, name []byte, size int) error {
-	l := in.limits
+func (in *Intake) room(sc *scope, rec *record, name []byte, el Element) error {
+	l, size := in.limits, el.size()
 	if len(name) > maxKeptName {
 		return fmt.Errorf("the name has %d characters: want %d at most", len(name), maxKeptName)
 	}
 	if in.tooLarge(size) {
 		return fmt.Errorf(overLimit+"%d bytes, and limits.maxResourceBytes of the upstream is %d", size, l.MaxResourceBytes)
 	}
-	held := 0
+	held, needed := load{}, recordBytes+len(name)+len(el.version())+size
 	if rec != nil {
-		held = rec.size()
+		held = rec.load(len(name))
 	}
-	if held == 0 && l.MaxResources > 0 && in.resources >= l.MaxResources {
+	if !held.content && l.MaxResources > 0 && in.resources >= l.MaxResources {
 		return fmt.Errorf(overLimit+"%w limits.maxResources, which is %d", errFull, l.MaxResources)
 	}
-	if l.MaxBytes > 0 && size > held && in.bytes+size-held > l.MaxBytes {
+	if l.MaxBytes > 0 && needed > held.bytes && in.Kept()+needed-held.bytes > l.MaxBytes {
 		return fmt.Errorf(overLimit+"%w limits.maxBytes, which is %d", errFull, l.MaxBytes)
 	}
-	if held == 0 && len(in.leaving) > 0 {
+	if !held.content && len(in.leaving) > 0 {
 		return in.roomBesideHeld(sc.Kind, string(name), size)
 	}
 	return nil

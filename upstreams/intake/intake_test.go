@@ -1,7 +1,9 @@
 package intake
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -301,7 +303,7 @@ func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
 		m.step(Received{Updates: []Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
 	}
 	actual := 0
-	m.all(func(_ *scope, _ string, rec *record) { actual += rec.size() })
+	m.all(func(_ *scope, name string, rec *record) { actual += rec.load(len(name)).bytes })
 	if m.bytes != actual || actual == 0 {
 		t.Errorf("accounted %d bytes, held %d", m.bytes, actual)
 	}
@@ -363,5 +365,46 @@ func TestAnOrderThatIsRefusedChangesNothing(t *testing.T) {
 	m.step(Freeze{Order{DryRun: true}})
 	if m.Status(m.now).Frozen != nil {
 		t.Error("frozen by a trial")
+	}
+}
+
+// Records without content take memory, too: their names, their versions, and why they are left out.
+func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
+	wrong := errors.New(strings.Repeat("wrong ", 50))
+	for what, err := range map[string]error{"left out": &LeftOutError{Detail: strings.Repeat("x", 5000)}, "refused": wrong} {
+		m := newMachine(t, false, config.Provenance{})
+		m.limits.MaxBytes = 40_000
+		if !m.Keep(5000) {
+			t.Fatal("an empty intake has no room")
+		}
+		sc := KindScope(federation.ServiceEntry)
+		refused := 0
+		for i := range 1000 {
+			name := fmt.Sprintf("shop/%0200d", i)
+			out := m.step(Received{Updates: []Update{{Scope: sc, Elements: each(func(yield func(Element) bool) {
+				yield(Element{Name: []byte(name), Version: bytes.Repeat([]byte("1"), 500), Size: 10, Digest: xxh3.HashString128(name), Decode: func() (*mirror.Resource, bool, error) { return nil, false, err }})
+			})}}})
+			refused += out.RefusedTotal
+			if n := m.Kept(); n > 40_000+40_000/8+1400 { // refused names, and one record
+				t.Fatalf("%s: %d bytes are kept", what, n)
+			}
+		}
+		if n := len(m.scopes[sc.Name].byName); n == 0 || n > 40 || refused < 960 {
+			t.Errorf("%s: %d records, %d refused", what, n, refused)
+		}
+		if st := m.Status(m.now); st.RefusedTotal < 900 || m.notes > 5000 || m.notes == 0 {
+			t.Errorf("%s: %d are refused, %d bytes of notes", what, st.RefusedTotal, m.notes)
+		}
+		if fits := m.Keep(20_000); fits {
+			t.Errorf("%s: the source may keep as much as there is", what)
+		}
+		m.Keep(-20_000)
+		m.step(Received{Updates: []Update{{Scope: sc, Complete: true, Elements: Resources()}}})
+		if n := m.Kept(); n != 5000 {
+			t.Errorf("%s: %d bytes of nothing", what, n)
+		}
+		if !m.Keep(20_000) || !m.Keep(-25_000) || m.Kept() != 0 {
+			t.Errorf("%s: %d bytes of nothing", what, m.Kept())
+		}
 	}
 }

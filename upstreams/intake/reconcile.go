@@ -111,9 +111,9 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	if changed {
 		in.dirty(key, origin{record: rec, scope: sc})
 	}
-	before := rec.size()
+	before := rec.load(0)
 	rec.resource = stored
-	in.account(before, rec.size())
+	in.account(before, rec.load(0))
 	return changed
 }
 
@@ -153,11 +153,11 @@ func (in *Intake) remove(key mirror.Key) {
 // without content, a resource that is served under the name comes from another record.
 func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	in.discovery.unfollow(rec)
-	in.account(rec.size(), 0)
+	in.account(rec.load(len(name)), load{})
 	sc.setLeftOut(rec, imported)
 	sc.setMark(rec, 0)
 	delete(sc.byName, name)
-	delete(sc.refused, name)
+	in.forgive(sc, name)
 	delete(sc.panicked, name)
 	if rec.resource == nil {
 		return false
@@ -173,8 +173,7 @@ func (in *Intake) deleteAll(sc *scope) (gone []string) {
 			gone = append(gone, name)
 		}
 	}
-	clear(sc.refused)
-	sc.moreRefused = 0
+	in.forgiveAll(sc)
 	return gone
 }
 
@@ -341,7 +340,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	}
 	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: in.rules.believed(original)}
 	sc.byName[name] = rec
-	defer func() { in.account(0, rec.size()) }()
+	defer func() { in.account(load{}, rec.load(len(name))) }()
 	if same {
 		rec.hash, rec.version = hashOf(r.Hash), r.Version
 		if in.rules.discovers(original) {
@@ -354,7 +353,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 		rec.resource, rec.original = nil, nil // it gets another key
 	}
 	if _, err := in.importRecord(sc, rec, original, mirror.Way{}); err != nil {
-		sc.refuse(name, err, &Result{})
+		in.refuse(sc, name, err, &Result{})
 		if errors.As(err, new(*mirror.Panic)) {
 			rec.resource, rec.original = nil, nil // it is not served
 		}

@@ -14,16 +14,19 @@ import (
 )
 
 const (
-	maxKeptRefused = 10_000 // refused names of one scope
-	maxReason      = 512    // bytes of the reason of a refusal
-	maxKeptName    = 1024   // bytes of a name: a namespace and a name have 253 characters at most
+	maxKeptRefused = 10_000  // refused names of one scope
+	maxNotes       = 1 << 20 // bytes of all refused names and reasons, or an eighth of limits.maxBytes if that is less
+	maxReason      = 512     // bytes of the reason of a refusal
+	maxKeptName    = 1024    // bytes of a name: a namespace and a name have 253 characters at most
 )
 
 // records are the resources of the source.
 type records struct {
 	scopes           map[string]*scope
 	kinds            map[mirror.Kind]*kind
-	resources, bytes int // held by the records
+	resources, bytes int // records with content, and what all of them take
+	notes            int // bytes of refused names and reasons
+	beside           int // bytes that the source keeps
 	discovery        *discovery
 	believe          bool // the source is a relay, so its provenance paths are trusted
 }
@@ -61,7 +64,7 @@ type scope struct {
 	parts      *counted       // counts the parts of a complete answer until the last part; nil otherwise
 	torn       bool           // the present stream has sent elements without a readable name
 	leftOut    map[string]int // number of records, by reason
-	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused.
+	// refused has the errors by name; moreRefused counts those beyond maxKeptRefused and maxNotes.
 	refused map[string]string
 	// told are the refusals that the event journal has. reported is how many were refused at the
 	// last look, or -1 after a new refusal.
@@ -175,12 +178,41 @@ func (rs *records) all(f func(*scope, string, *record)) {
 	}
 }
 
-func (rs *records) account(before, after int) {
-	rs.bytes += after - before
+// Kept returns about how many bytes limits.maxBytes counts.
+func (rs *records) Kept() int { return rs.bytes + rs.notes + rs.beside }
+
+// Keep implements upstreams.Feed.
+func (in *Intake) Keep(n int) (fits bool) {
+	in.beside = max(in.beside+n, 0) // after a panic, a former source may still free what it has kept
+	return in.limits.MaxBytes == 0 || in.Kept() <= in.limits.MaxBytes
+}
+
+// load is what a record takes.
+type load struct {
+	bytes   int
+	content bool
+}
+
+// recordBytes is about what a record takes in addition to its texts and its content, in bytes.
+const recordBytes = 160
+
+// load returns what a record takes. nameLen is the length of its name.
+func (r *record) load(nameLen int) load {
+	size := r.size()
+	n := recordBytes + nameLen + len(r.version) + size
+	if r.leftOut != imported {
+		n += len(r.leftOut.Value().detail)
+	}
+	return load{n, size > 0}
+}
+
+// account counts that a record takes after in place of before.
+func (rs *records) account(before, after load) {
+	rs.bytes += after.bytes - before.bytes
 	switch {
-	case before == 0 && after > 0:
+	case !before.content && after.content:
 		rs.resources++
-	case before > 0 && after == 0:
+	case before.content && !after.content:
 		rs.resources--
 	}
 }
@@ -210,7 +242,7 @@ func (sc *scope) setLeftOut(rec *record, why leftOut) {
 }
 
 // refuse notes that the newest content of a name is refused.
-func (sc *scope) refuse(name string, err error, out *Result) {
+func (in *Intake) refuse(sc *scope, name string, err error, out *Result) {
 	if len(out.Refused) < maxNamed {
 		out.Refuse(sc.Name+" "+abbreviate(name), err)
 	} else {
@@ -219,15 +251,41 @@ func (sc *scope) refuse(name string, err error, out *Result) {
 	if len(name) > maxKeptName {
 		name = abbreviate(name)
 	}
-	if _, known := sc.refused[name]; !known && len(sc.refused) >= maxKeptRefused {
+	in.forgive(sc, name)
+	reason := text.Shorten(err.Error(), maxReason)
+	cost, most := noteBytes+len(name)+len(reason), maxNotes
+	if l := in.limits.MaxBytes; l > 0 {
+		most = min(most, l/8)
+	}
+	if len(sc.refused) >= maxKeptRefused || in.notes+cost > most {
 		sc.moreRefused++
 		return
 	}
 	if sc.refused == nil {
 		sc.refused = map[string]string{}
 	}
-	sc.refused[name] = text.Shorten(err.Error(), maxReason)
+	sc.refused[name] = reason
+	in.notes += cost
 	sc.reported = -1
+}
+
+// noteBytes is about what the note of a refused name takes in addition to its texts, in bytes.
+const noteBytes = 64
+
+// forgive drops the note that a name was refused.
+func (rs *records) forgive(sc *scope, name string) {
+	if reason, is := sc.refused[name]; is {
+		rs.notes -= noteBytes + len(name) + len(reason)
+		delete(sc.refused, name)
+	}
+}
+
+// forgiveAll drops the notes of all refused names.
+func (rs *records) forgiveAll(sc *scope) {
+	for name := range sc.refused {
+		rs.forgive(sc, name)
+	}
+	sc.moreRefused = 0
 }
 
 // dropUnopened deletes the records of scopes that the open stream does not have, once it has

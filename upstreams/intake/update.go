@@ -40,8 +40,8 @@ type counted struct {
 func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out *Result) {
 	before := sc.parts
 	if before == nil {
-		clear(sc.refused)
-		sc.moreRefused, before = 0, &counted{}
+		in.forgiveAll(sc)
+		before = &counted{}
 	}
 	same := in.repeated(sc, u)
 	t := in.takeElements(sc, u, same, nil, out)
@@ -92,7 +92,7 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 				name = []byte(mirror.MeshConfigName)
 			}
 			if len(sc.refused) > 0 {
-				delete(sc.refused, string(name))
+				in.forgive(sc, string(name))
 			}
 			// Allocate no string for an unknown name: there may be millions.
 			if rec := sc.byName[string(name)]; rec != nil && !yield(string(name), rec) {
@@ -149,24 +149,26 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 		switch {
 		case err != nil:
 			t.unnamed++
-			sc.refuse(cmp.Or(string(el.Name), unnamedElement), err, out)
+			in.refuse(sc, cmp.Or(string(el.Name), unnamedElement), err, out)
 			continue
 		case rec != nil && rec.generation == sc.generation:
-			sc.refuse(string(name), errDuplicate, out)
+			in.refuse(sc, string(name), errDuplicate, out)
 			continue
 		case rec != nil && in.isAsItWas(rec, el.hash(), el.size()): // needs no room
 			t.seen++
 			rec.generation = sc.generation
+			in.bytes -= len(rec.version)
 			rec.setVersion(el.version()) // an istiod's delta stream repeats everything on each push
+			in.bytes += len(rec.version)
 			sc.setMark(rec, el.Mark)
 			if len(sc.refused) > 0 {
-				delete(sc.refused, string(name))
+				in.forgive(sc, string(name))
 			}
 			continue
 		}
-		if err := in.room(sc, rec, name, el.size()); err != nil {
+		if err := in.room(sc, rec, name, el); err != nil {
 			if back := (&record{}); rec == nil && in.tooLarge(el.size()) && in.revive(back, sc.Kind, string(name)) {
-				in.account(0, back.size())
+				in.account(load{}, back.load(len(name)))
 				rec, sc.byName[string(name)] = back, back
 				changed = append(changed, string(name))
 			}
@@ -179,7 +181,7 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 				t.late = append(t.late, at)
 				continue
 			}
-			sc.refuse(string(name), err, out)
+			in.refuse(sc, string(name), err, out)
 			continue
 		}
 		t.seen++
@@ -218,13 +220,13 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 	if rec != nil {
 		rec.generation = sc.generation
 		if len(sc.refused) > 0 {
-			delete(sc.refused, string(name))
+			in.forgive(sc, string(name))
 		}
 		full = string(name)
 		return full, in.accept(sc, rec, full, el, out)
 	}
 	rec, full = &record{generation: sc.generation}, string(name)
-	delete(sc.refused, full)
+	in.forgive(sc, full)
 	differs = in.accept(sc, rec, full, el, out)
 	if rec.resource != nil && rec.resource.FullName() == full {
 		full = rec.resource.FullName() // share one string, unless the name was rewritten
@@ -237,11 +239,14 @@ func (in *Intake) takeElement(sc *scope, rec *record, name []byte, el Element, o
 // After an error or a panic, the last good content stays, also if its deletion waits. Content that
 // panicked is not tried again.
 func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *Result) bool {
+	was, before := rec.resource, load{}
+	if sc.byName[name] == rec {
+		before = rec.load(len(name))
+	}
+	defer func() { in.account(before, rec.load(len(name))) }()
 	rec.hash, rec.relayed = el.hash(), in.believe
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
-	was, before := rec.resource, rec.size()
-	defer func() { in.account(before, rec.size()) }()
 	err := errPanicked
 	if sc.panicked[name] != rec.hash {
 		var differs bool
@@ -259,7 +264,7 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 		}
 		sc.panicked[name] = rec.hash
 	}
-	sc.refuse(name, err, out)
+	in.refuse(sc, name, err, out)
 	rec.hash = xxh3.Uint128{} // check and report it again each time
 	sc.setMark(rec, 0)
 	return in.revive(rec, sc.Kind, name)
@@ -309,6 +314,9 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 	case err != nil:
 		return false, err
 	case why == imported:
+		if rec.version == r.SourceVersion() {
+			rec.version = r.SourceVersion() // share one string
+		}
 		rec.lacks = lacks
 		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
 	}

@@ -59,8 +59,9 @@ func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Ref
 	cfg := reflector.Config{
 		Name: c.Kind.String(), Path: c.Path(c.namespace), AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
 		SyncTimeout: s.section.SyncTimeout.D(), Connect: s.cluster.Verify, Log: s.log,
-		Pace:   reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Forgive: s.pace.forgive},
-		Budget: func() *object.Budget { return object.NewBudget(s.maxBytes(), c.Kind == ledger.Namespaces) },
+		Pace:  reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Forgive: s.pace.forgive},
+		Turn:  s.turn,
+		Begin: func() *object.Reading { return s.lists.Begin(c.Kind == ledger.Namespaces) },
 	}
 	if c.Selected {
 		cfg.Selector = s.section.Selector
@@ -118,9 +119,9 @@ func (c *collection) Prepare(o *object.Object) {
 		return
 	case c.Kind == ledger.Namespaces:
 		o.Spec, o.Annotations = nil, nil
-	case !c.source.selection.Has(o.Namespace):
+	case c.source.selection.Skips(c.entry, o.Namespace):
 		o.Clear()
-		o.Unselected = true
+		o.Namespace, o.Name, o.Unselected = "", object.AnyName, true
 	case c.converter != nil:
 		if c.Kind == workloadEntry {
 			o.SetHealthy()

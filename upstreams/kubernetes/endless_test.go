@@ -92,3 +92,47 @@ func TestDiscoveriesOfAllSourcesTakeTurns_K8(t *testing.T) {
 		}
 	}
 }
+
+// A source receives one large object at a time, and all sources of the process receive maxLarge that are larger than
+// etcd allows.
+func TestLargeObjectsOfAllSourcesTakeTurns_K7(t *testing.T) {
+	kind := Kind()
+	var sources []*Source
+	for range maxLarge + 1 {
+		one, err := kind.New(configOf(), envOf())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, one.(*Source))
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	has := func(s *Source, level int) bool { // whether a turn is free
+		if !s.large[level].TryAcquire(1) {
+			_, err := s.turn(ended, level)
+			return err == nil
+		}
+		s.large[level].Release(1)
+		return true
+	}
+	var ends []func()
+	for _, s := range sources[:maxLarge] {
+		for level := range s.large {
+			end, err := s.turn(t.Context(), level)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends = append(ends, end)
+		}
+	}
+	last := sources[maxLarge]
+	if has(sources[0], 0) || !has(last, 0) {
+		t.Error("a source has two turns, or none")
+	}
+	if has(last, 1) {
+		t.Errorf("more than %d sources have a turn", maxLarge)
+	}
+	if ends[1](); !has(last, 1) || has(sources[0], 0) {
+		t.Error("a turn that has ended is not free, or both are")
+	}
+}

@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -42,8 +45,9 @@ type ingresses struct {
 	unsettled bool                             // the MeshConfig with the options was not read yet
 	relisted  bool                             // an input was listed again since complete was called
 
-	// used is the sum of the sizes of the inputs. most is its limit, 0 for none.
-	used, most int
+	// unnoted is set while there may be refused inputs that are not in inputs, because there is no room. A list of
+	// one namespace does not clear it: outputs that are gone then stay until the source starts again.
+	unnoted map[mirror.Kind]bool
 
 	named    []string // result of problems
 	count    int
@@ -52,15 +56,33 @@ type ingresses struct {
 
 // input describes an object that is an input.
 type input struct {
-	size int   // bytes of the content that was decoded; 0 before that
-	err  error // why the newest content can not be used
+	size    int   // charged bytes
+	decoded bool  // an earlier or the newest content was decoded
+	err     error // why the newest content can not be used
+}
+
+const (
+	// partBytes is about the memory of one part of an Ingress, in bytes. A host is in several maps.
+	partBytes = 256
+	// maxProblem bounds the kept error of an input, in bytes.
+	maxProblem = 512
+)
+
+// newInput returns the input of an object. The number of commas bounds the number of its parts.
+func newInput(kind mirror.Kind, o *object.Object) input {
+	each := object.Entry
+	if kind == ingressKind {
+		each = partBytes
+	}
+	texts := 2*len(o.FullName()) + len(o.Spec) + len(o.Annotations[ingress.ClassAnnotation])
+	return input{size: object.Overhead + texts + each*bytes.Count(o.Spec, []byte{','}), decoded: true}
 }
 
 // newIngresses returns the conversion for an upstream. It reports panics to feed.
 func newIngresses(upstream string, o ingress.Options, feed upstreams.Feed) *ingresses {
 	g := &ingresses{
 		upstream: upstream, feed: feed, state: ingress.New(o),
-		inputs: map[mirror.Kind]map[string]input{}, has: map[mirror.Kind]bool{},
+		inputs: map[mirror.Kind]map[string]input{}, has: map[mirror.Kind]bool{}, unnoted: map[mirror.Kind]bool{},
 	}
 	for kind := range ingressInputs {
 		g.inputs[kind] = map[string]input{}
@@ -97,26 +119,37 @@ func nameOf(o *object.Object) ingress.Name { return ingress.Name{Namespace: o.Na
 // Set implements ledger.Deriver. If the new content of an input is wrong, its last good content stays.
 func (g *ingresses) Set(kind mirror.Kind, o *object.Object) error {
 	g.reviewed = false
-	name, size, err := o.FullName(), o.Size()+object.Overhead, o.Err
-	before := g.inputs[kind][name].size
-	if err == nil && g.most > 0 && g.used-before+size > g.most {
-		err = fmt.Errorf("%s %s: %sthe converted objects exceed limits.maxBytes", kind.Kind, name, object.OverLimit)
+	name := o.FullName()
+	before, known := g.inputs[kind][name]
+	now, err := newInput(kind, o), o.Err
+	grows := now.size - before.size
+	if fits := g.feed.Keep(grows); err == nil && grows > 0 && !fits {
+		err = fmt.Errorf("%s %s: %sthe upstream has more than limits.maxBytes", kind.Kind, name, object.OverLimit)
 	}
 	if err == nil {
 		err = g.decode(kind, o)
 	}
 	if err != nil {
-		size = before
+		g.feed.Keep(-grows)
+		now = before
+		now.err = errors.New(text.Shorten(err.Error(), maxProblem))
 	}
-	g.used += size - before
-	g.inputs[kind][name] = input{size, err}
+	if !now.decoded {
+		now.size = object.Entry + 2*len(name) + len(now.err.Error())
+		if fits := g.feed.Keep(now.size - before.size); !known && !fits {
+			g.feed.Keep(-now.size)
+			g.unnoted[kind] = true
+			return err
+		}
+	}
+	g.inputs[kind][name] = now
 	return err
 }
 
 // forget drops the input of a deleted object.
 func (g *ingresses) forget(kind mirror.Kind, name string) {
 	g.reviewed = false
-	g.used -= g.inputs[kind][name].size
+	g.feed.Keep(-g.inputs[kind][name].size)
 	delete(g.inputs[kind], name)
 }
 
@@ -149,13 +182,16 @@ func (g *ingresses) decode(kind mirror.Kind, o *object.Object) (err error) {
 }
 
 // Replace implements ledger.Deriver.
-func (g *ingresses) Replace(kind mirror.Kind, namespace string, all []*object.Object) (refused []intake.Refusal) {
+func (g *ingresses) Replace(kind mirror.Kind, namespace string, all []*object.Object) (refused intake.Result) {
 	g.relisted = true
+	if namespace == "" {
+		g.unnoted[kind] = false
+	}
 	listed := make(map[ingress.Name]bool, len(all))
 	for _, o := range all {
 		listed[nameOf(o)] = true
 		if err := g.Set(kind, o); err != nil {
-			refused = append(refused, intake.Refusal{Resource: kind.String() + " " + o.FullName(), Reason: err.Error()})
+			refused.Refuse(kind.String()+" "+o.FullName(), err)
 		}
 	}
 	g.retain(kind, func(n ingress.Name) bool {
@@ -194,9 +230,12 @@ func (g *ingresses) owes() bool { return g.relisted && g.ready() }
 // lacks reports whether some input was never decoded. Outputs of that input may exist from before the start,
 // made by another build or with other limits. These outputs are not gone.
 func (g *ingresses) lacks() bool {
-	for _, inputs := range g.inputs {
+	for kind, inputs := range g.inputs {
+		if g.unnoted[kind] {
+			return true
+		}
 		for _, in := range inputs {
-			if in.size == 0 {
+			if !in.decoded {
 				return true
 			}
 		}
@@ -301,12 +340,15 @@ func (g *ingresses) problems() (named []string, all int) {
 		return g.named, g.count
 	}
 	defer func() { g.named, g.count, g.reviewed = named, all, true }()
-	add := func(text string) {
+	add := func(problem string) {
 		if all++; len(named) < ledger.MaxProblems {
-			named = append(named, text)
+			named = append(named, problem)
 		}
 	}
 	for _, kind := range []mirror.Kind{ingressKind, ingressClassKind, serviceKind} {
+		if g.unnoted[kind] {
+			add(fmt.Sprintf("%s: there is no room for the names of all that are refused: raise limits.maxBytes", kind.Kind))
+		}
 		for _, in := range g.inputs[kind] {
 			if in.err != nil {
 				add(in.err.Error())

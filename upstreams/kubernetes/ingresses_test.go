@@ -235,6 +235,8 @@ type script struct {
 	versions map[string]map[string]string
 	identity string
 	held     map[string]xxh3.Uint128 // by "SCOPE NAME"
+	// kept are the bytes of Keep, and most is their limit, 0 for none.
+	kept, most int
 }
 
 func (f *script) Tell(e intake.Event) (r intake.Result)   { f.told = append(f.told, e); return r }
@@ -243,6 +245,10 @@ func (f *script) Versions(scope string) map[string]string { return f.versions[sc
 func (f *script) Identity() string                        { return f.identity }
 func (f *script) Holds(scope, name string, digest xxh3.Uint128, _ int) bool {
 	return f.held[scope+" "+name] == digest && digest != xxh3.Uint128{}
+}
+func (f *script) Keep(n int) (fits bool) {
+	f.kept += n
+	return f.most == 0 || f.kept <= f.most
 }
 func (f *script) take() (told []intake.Event) { told, f.told = f.told, nil; return told }
 
@@ -318,8 +324,8 @@ func TestBothKindsOfIngressesAreToldAsOne_K13(t *testing.T) {
 }
 
 func TestInputsOfIngressesAreBounded_K7(t *testing.T) {
-	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), nil)
-	g.most = 3 * object.Overhead
+	feed := &script{most: 9 * object.Overhead / 4}
+	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), feed)
 	service := func(name string) *object.Object {
 		return &object.Object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
 	}
@@ -333,17 +339,27 @@ func TestInputsOfIngressesAreBounded_K7(t *testing.T) {
 	set("b", true)
 	set("a", true) // once more
 	set("c", false)
-	if named, n := g.problems(); n != 1 || !strings.Contains(named[0], "Service shop/c: over the limit") {
+	if named, n := g.problems(); n != 1 || !strings.Contains(named[0], "no room for the names") || !g.lacks() {
 		t.Errorf("%d problems: %q", n, named)
+	}
+	feed.most += object.Overhead / 2 // for the name of one, and not for one
+	for range 2 {
+		all := []*object.Object{service("a"), service("b"), service("c")}
+		if refused := g.Replace(serviceKind, "", all); refused.RefusedTotal != 1 {
+			t.Errorf("refused: %+v", refused)
+		}
+		if named, n := g.problems(); n != 1 || !strings.Contains(named[0], "Service shop/c: over the limit") || !g.lacks() {
+			t.Errorf("%d problems: %q", n, named)
+		}
 	}
 	g.Delete(serviceKind, service("a"))
 	set("c", true)
-	if _, n := g.problems(); n != 0 {
+	if _, n := g.problems(); n != 0 || g.lacks() {
 		t.Errorf("%d problems", n)
 	}
 	g.retain(serviceKind, func(ingress.Name) bool { return false })
-	if g.used != 0 {
-		t.Errorf("%d bytes of nothing", g.used)
+	if feed.kept != 0 {
+		t.Errorf("%d bytes of nothing", feed.kept)
 	}
 }
 

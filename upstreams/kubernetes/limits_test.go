@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"meshrelay/config"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
@@ -62,7 +60,7 @@ func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
 	for i := range 100 {
 		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
 	}
-	w := s.mirrors("", "  limits: {maxBytes: 40000}\n")
+	w := s.mirrors("", "  limits: {maxBytes: 48000}\n")
 	w.synced()
 	check := func(when string) {
 		t.Helper()
@@ -88,7 +86,7 @@ func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
 
 // Limits of found clusters change whenever another cluster comes or goes: nobody is listed for that.
 func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
-	s := &Source{st: newStatus()}
+	s := &Source{st: newStatus(), lists: object.NewBudget(0)}
 	var relisted []string // sorted, as Limit goes by kind
 	for name, shown := range map[string]CollectionState{"follows": Following, "cramped": Following, "fails": Failing} {
 		c := &collection{source: s, shown: shown}
@@ -114,24 +112,4 @@ func TestOtherLimitsListOnlyWhatLacksRoom_K7(t *testing.T) {
 	listed("[cramped fails]")
 	s.Limit(config.Limits{})
 	listed("[cramped fails]")
-	if s.maxBytes() != 0 {
-		t.Error(s.maxBytes())
-	}
-}
-
-func TestConvertedResourcesFollowTheLimitsOfAReload_K7(t *testing.T) {
-	g := newIngresses("east", *Ingress{Mode: "default"}.options(""), nil)
-	source := &Source{ingresses: g, ledger: ledger.New(nil, &script{}, nil, g)}
-	source.runs.Store(true)
-	service := &object.Object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}
-	set := func(want bool) {
-		t.Helper()
-		if err := g.Set(serviceKind, service); (err == nil) != want {
-			t.Error(err)
-		}
-	}
-	source.Limit(config.Limits{MaxBytes: object.Overhead - 1})
-	set(false)
-	source.Limit(config.Limits{MaxBytes: 2 * object.Overhead})
-	set(true)
 }

@@ -80,7 +80,7 @@ func TestWhatIsNotSelectedIsNotHeldWhileItIsListed_K7(t *testing.T) {
 	d := decoderOf(eventOf(1))
 	d.Prepare = c.Prepare
 	_, o, err := d.Decode()
-	if got := o.(*object.Object); err != nil || !got.Unselected || got.Made != nil || got.Spec != nil || got.Name == "" {
+	if got := o.(*object.Object); err != nil || !got.Unselected || got.Made != nil || got.Spec != nil || got.FullName() != "/*" {
 		t.Errorf("%+v: %v", got, err)
 	}
 }

@@ -28,7 +28,9 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ingress"
+	"meshrelay/upstreams/kubernetes/jsonstream"
 	"meshrelay/upstreams/kubernetes/ledger"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 // pace has the intervals and time limits of a source.
@@ -60,14 +62,18 @@ var usual = pace{
 // and a failed one is followed by a longer pause: less than 190 such servers keep nobody waiting.
 const maxDiscoveries = 64
 
+// maxLarge bounds the objects that all sources receive at a time and that are larger than etcd allows. A source
+// receives one object of more than 64 KiB at a time.
+const maxLarge = 4
+
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
-	discoveries := semaphore.NewWeighted(maxDiscoveries)
+	discoveries, large := semaphore.NewWeighted(maxDiscoveries), semaphore.NewWeighted(maxLarge)
 	return upstreams.Kind{
 		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 			s := New(u, env)
-			s.discoveries = discoveries
+			s.discoveries, s.large[1] = discoveries, large
 			return s, nil
 		},
 		Check: func(u config.Upstream) error {
@@ -96,11 +102,15 @@ type Source struct {
 	soon       chan struct{} // has an element when a discovery is requested
 	// discoveries has a place for each running discovery, of all sources of a Kind.
 	discoveries *semaphore.Weighted
+	// large has the turns for large objects, by level of jsonstream.Large. The source has the first level to itself.
+	// All sources of a Kind share the second.
+	large [len(jsonstream.Large)]*semaphore.Weighted
 
 	selection      *ledger.Selection // of namespaces, nil for all
 	ingressOptions *ingress.Options  // nil: Ingresses are not converted
 	// The ConfigMap with the MeshConfig.
 	meshNamespace, meshName string
+	lists                   *object.Budget // of the collections
 
 	// Only Run and the goroutines that it starts use these.
 	feed      upstreams.Feed
@@ -111,7 +121,7 @@ type Source struct {
 	fail      context.CancelCauseFunc // ends Run
 	hurry     atomic.Int32            // discoveries that follow soon
 
-	runs atomic.Bool // the fields above are set, so Describe and Limit may use them
+	runs atomic.Bool // the fields above are set, so Describe may use them
 
 	mu     sync.Mutex // guards all below, and the states of collections; no other lock is taken while it is held
 	st     status
@@ -128,7 +138,10 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		converting: converter{upstream: cfg.Name, unknownFields: section.UnknownFields, unhealthyWorkloads: section.UnhealthyWorkloads},
 		soon:       make(chan struct{}, 1),
 		selection:  ledger.NewSelection(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
-		discoveries: semaphore.NewWeighted(1),
+		discoveries: semaphore.NewWeighted(1), lists: object.NewBudget(cfg.Limits.MaxBytes),
+	}
+	for level := range s.large {
+		s.large[level] = semaphore.NewWeighted(1)
 	}
 	s.st = newStatus()
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
@@ -226,7 +239,11 @@ func (s *Source) prepare(feed upstreams.Feed) {
 	})
 	s.cluster.Verified, s.cluster.Retry = s.pace.verified, s.pace.retry
 	s.runs.Store(true)
-	s.limitIngresses(s.maxBytes()) // later Limit does
+}
+
+// turn waits until the source may receive the rest of a large object. end ends the turn.
+func (s *Source) turn(ctx context.Context, level int) (end func(), err error) {
+	return func() { s.large[level].Release(1) }, s.large[level].Acquire(ctx, 1)
 }
 
 // judged handles the result of a verification.
@@ -278,7 +295,7 @@ func (s *Source) Limit(now config.Limits) {
 		}
 	}
 	s.mu.Unlock()
-	s.limitIngresses(now.MaxBytes)
+	s.lists.Set(now.MaxBytes)
 	if relaxed(before, now) {
 		for _, e := range cramped {
 			e.Relist()
@@ -290,18 +307,4 @@ func (s *Source) Limit(now config.Limits) {
 func relaxed(before, now config.Limits) bool {
 	more := func(before, now int) bool { return before > 0 && (now == 0 || now > before) }
 	return more(before.MaxBytes, now.MaxBytes) || more(before.MaxResources, now.MaxResources) || more(before.MaxResourceBytes, now.MaxResourceBytes)
-}
-
-// maxBytes returns the limit for the objects of a list, in bytes; 0 means no limit.
-func (s *Source) maxBytes() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.limits.MaxBytes
-}
-
-// limitIngresses sets the limit for the inputs of the conversion, in bytes; 0 means no limit.
-func (s *Source) limitIngresses(most int) {
-	if s.runs.Load() && s.ingresses != nil {
-		s.ledger.Do(func() { s.ingresses.most = most })
-	}
 }

@@ -89,13 +89,16 @@ type Service struct {
 	Ports []Port
 }
 
+// ClassAnnotation is the annotation of an Ingress with its class.
+const ClassAnnotation = "kubernetes.io/ingress.class"
+
 // IngressOf returns an Ingress with a name. annotations may have others, too. spec is JSON, or nil.
 func IngressOf(name Name, created time.Time, annotations map[string]string, spec []byte) (*Ingress, error) {
 	i := &Ingress{Name: name, Created: created}
 	if err := decodeSpec(spec, "Ingress", name, &i.Spec, true); err != nil {
 		return nil, err
 	}
-	if class, ok := annotations["kubernetes.io/ingress.class"]; ok {
+	if class, ok := annotations[ClassAnnotation]; ok {
 		i.Annotation = &class
 	}
 	for at, rule := range i.Spec.Rules {

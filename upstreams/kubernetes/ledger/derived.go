@@ -19,12 +19,7 @@ func refusal(err error, e *Entry, o *object.Object) []intake.Result {
 // replaceInputs passes all inputs of an entry to the Deriver. Once all inputs were listed, it feeds the
 // outputs to the intake.
 func (l *Ledger) replaceInputs(e *Entry, all []*object.Object) (results []intake.Result) {
-	var refused intake.Result
-	for _, r := range l.deriver.Replace(e.Kind, e.Namespace, all) {
-		refused.Refused = append(refused.Refused, r)
-		refused.RefusedTotal++
-	}
-	if refused.RefusedTotal > 0 {
+	if refused := l.deriver.Replace(e.Kind, e.Namespace, all); refused.RefusedTotal > 0 {
 		results = append(results, refused)
 	}
 	listed := true

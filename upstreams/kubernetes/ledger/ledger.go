@@ -73,8 +73,8 @@ type Deriver interface {
 	Set(mirror.Kind, *object.Object) error
 	// Delete removes an input.
 	Delete(mirror.Kind, *object.Object)
-	// Replace sets all inputs of a kind, in one namespace or in all. It returns the refused ones.
-	Replace(kind mirror.Kind, namespace string, all []*object.Object) []intake.Refusal
+	// Replace sets all inputs of a kind, in one namespace or in all. The result has the refused ones.
+	Replace(kind mirror.Kind, namespace string, all []*object.Object) intake.Result
 	// Synced notes that all inputs of a kind are known.
 	Synced(mirror.Kind)
 	// Leave removes the inputs in namespaces that are no longer selected.

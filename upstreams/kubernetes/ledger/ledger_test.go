@@ -23,6 +23,8 @@ type script struct {
 	versions map[string]map[string]string
 	identity string
 	held     map[string]xxh3.Uint128 // by "SCOPE NAME"
+	// kept are the bytes of Keep, and most is their limit, 0 for none.
+	kept, most int
 }
 
 func (f *script) Tell(e intake.Event) (r intake.Result)   { f.told = append(f.told, e); return r }
@@ -31,6 +33,10 @@ func (f *script) Versions(scope string) map[string]string { return f.versions[sc
 func (f *script) Identity() string                        { return f.identity }
 func (f *script) Holds(scope, name string, digest xxh3.Uint128, _ int) bool {
 	return f.held[scope+" "+name] == digest && digest != xxh3.Uint128{}
+}
+func (f *script) Keep(n int) (fits bool) {
+	f.kept += n
+	return f.most == 0 || f.kept <= f.most
 }
 func (f *script) take() (told []intake.Event) { told, f.told = f.told, nil; return told }
 
@@ -133,24 +139,34 @@ func TestAnOutageThatNobodyKnowsTheReasonOfNamesTheKind_K9(t *testing.T) {
 
 // An object that came while its namespace was not selected has no content: it has to be listed anew.
 func TestAnObjectThatCameBeforeItsNamespaceWasSelectedIsListedAnew_K14(t *testing.T) {
-	s := NewSelection([]string{"mesh=on"})
-	s.set(true, []*object.Object{namespace("shop", "on"), namespace("other", "")})
-	objects := []*object.Object{{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "a"}, Unselected: true}}
-	if kept, missed := s.pass(nil, true, objects); len(kept) > 0 || missed {
-		t.Errorf("kept %v, missed %v", kept, missed)
+	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}), nil)
+	relists := 0
+	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
+	l.Set(serviceEntry, []*Entry{e})
+	ns := follow(l, Namespaces)
+	l.Replace(ns, []*object.Object{namespace("shop", "on"), namespace("other", "")})
+	if !l.selection.Skips(e, "other") || l.selection.Skips(e, "shop") || l.selection.Skips(e, "") {
+		t.Error("the decoder skips other objects")
 	}
-	s.set(false, []*object.Object{namespace("other", "on")})
-	if kept, missed := s.pass(nil, true, objects); len(kept) > 0 || !missed {
-		t.Errorf("kept %v, missed %v", kept, missed)
+	if l.Put(ns, namespace("new", "on")); relists != 0 {
+		t.Errorf("%d lists for a namespace without objects", relists)
+	}
+	if l.Put(ns, namespace("other", "on")); relists != 1 || l.selection.Skips(e, "other") {
+		t.Errorf("%d lists", relists)
+	}
+	kept := l.pass(e, []*object.Object{{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: object.AnyName}, Unselected: true}})
+	if len(kept) != 1 || kept[0].Name != "a" {
+		t.Errorf("kept %v", kept)
 	}
 }
 
 func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
 	s := NewSelection([]string{"mesh=on"})
-	s.set(true, []*object.Object{namespace("shop", "on"), namespace("other", "")})
+	keep := func(int) bool { return true }
+	s.set(true, []*object.Object{namespace("shop", "on"), namespace("other", "")}, keep)
 	bad := errors.New("over the limit")
-	gained, lost := s.set(true, []*object.Object{wrong("shop", bad), wrong("other", bad), wrong("new", bad)})
-	if len(gained)+len(lost) > 0 || !s.Has("shop") || s.Has("other") || s.Has("new") {
+	gained, lost := s.set(true, []*object.Object{wrong("shop", bad), wrong("other", bad), wrong("new", bad)}, keep)
+	if len(gained)+len(lost) > 0 || s.Skips(nil, "shop") || !s.Skips(nil, "other") || !s.Skips(nil, "new") {
 		t.Errorf("gained %q, lost %q", gained, lost)
 	}
 	if all, picked := s.Counts(); all != 2 || picked != 1 {
@@ -186,5 +202,76 @@ func TestContentThatHasGoneMeanwhileIsListedAnew_K7(t *testing.T) {
 	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
 	if _, _, err := e.resource(&object.Made{Held: true}); !errors.Is(err, errLetGo) || relists != 1 {
 		t.Errorf("%v, and %d lists, want %v", err, relists, errLetGo)
+	}
+}
+
+// Events of ever new namespaces that are not selected take no memory: the notes of an entry have 2 KiB.
+func TestNamespacesWithSkippedObjectsAreNotedUpToABound_K14(t *testing.T) {
+	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}), nil)
+	relists := 0
+	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
+	l.Set(serviceEntry, []*Entry{e})
+	ns := follow(l, Namespaces)
+	l.Replace(ns, []*object.Object{namespace("shop", "on")})
+	l.selection.Skips(e, "other")
+	wrong := 0
+	for i := range 100 {
+		l.Put(ns, namespace(fmt.Sprint("empty", i), "on"))
+		wrong = relists
+	}
+	if wrong > 10 {
+		t.Errorf("%d lists for namespaces without objects", wrong)
+	}
+	for i := range 10_000 {
+		l.selection.Skips(e, fmt.Sprint("n", i))
+	}
+	for i := range 100 {
+		relists = 0
+		if l.Put(ns, namespace(fmt.Sprint("n", i), "on")); relists != 1 {
+			t.Errorf("%d lists after a namespace was selected that has objects", relists)
+		}
+	}
+	l.Set(serviceEntry, nil)
+	if n := len(l.selection.passed); n != 0 {
+		t.Errorf("%d entries are noted", n)
+	}
+}
+
+// The namespaces of a list always fit: without them, what is mirrored would be deleted.
+func TestANamespaceWithoutRoomIsRefusedByName_K9(t *testing.T) {
+	feed := &script{versions: map[string]map[string]string{"networking.istio.io/ServiceEntry": {"shop/a": "1"}}, most: 2 * costOf("shop")}
+	l := New([]mirror.Kind{serviceEntry}, feed, NewSelection([]string{"mesh=on"}), nil)
+	ns, e := follow(l, Namespaces), follow(l, serviceEntry)
+	full := []*object.Object{namespace("shop", "on"), namespace("new1", "on"), namespace("new1", "on"), namespace("new2", "on")}
+	for range 2 {
+		feed.take()
+		if results := l.Replace(ns, full); len(results) != 0 || l.selection.Skips(e, "shop") || l.selection.Skips(e, "new2") {
+			t.Errorf("refused: %+v", results)
+		}
+		if feed.kept != 3*costOf("shop") || strings.Contains(fmt.Sprint(feed.updates()), "shop/a") {
+			t.Errorf("a namespace that was known is gone, or %d bytes are kept", feed.kept)
+		}
+	}
+	if results := l.Put(ns, namespace("shop", "")); len(results) != 1 || results[0].RefusedTotal != 0 || !l.selection.Skips(e, "shop") {
+		t.Errorf("a namespace that is known needs room: %+v", results)
+	}
+	results := l.Put(ns, namespace("more", "on"))
+	if len(results) != 1 || results[0].RefusedTotal != 1 || !strings.Contains(results[0].Refused[0].Reason, object.OverLimit) || !ns.Cramped.Load() || !l.selection.Skips(e, "more") {
+		t.Errorf("refused: %+v", results)
+	}
+	l.Delete(ns, namespace("new1", ""))
+	l.Delete(ns, namespace("new1", ""))
+	l.Delete(ns, namespace("never", ""))
+	if feed.kept != 2*costOf("shop") || l.selection.cost != feed.kept {
+		t.Errorf("%d bytes are kept, and %d counted", feed.kept, l.selection.cost)
+	}
+	if results := l.Put(ns, namespace("more", "on")); len(results) != 0 || l.selection.Skips(e, "more") {
+		t.Errorf("there is room: %+v", results)
+	}
+	for i := range 2 * maxRefused {
+		l.Put(ns, wrong(fmt.Sprint(i), errNoRoom))
+	}
+	if _, n := l.selection.Problems(); n != maxRefused {
+		t.Errorf("%d refused namespaces are noted", n)
 	}
 }

@@ -27,9 +27,9 @@ func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Resul
 	case e.Kind == Namespaces:
 		results = l.choose(true, all)
 	case l.derives(e.Kind):
-		results = l.replaceInputs(e, l.pass(e, true, all))
+		results = l.replaceInputs(e, l.pass(e, all))
 	default:
-		results = l.replace(e, l.pass(e, true, all))
+		results = l.replace(e, l.pass(e, all))
 	}
 	e.Cramped.Store(lacksRoom(results))
 	return results
@@ -51,7 +51,7 @@ func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
 	if e.Kind == Namespaces {
 		return l.choose(false, some)
 	}
-	if some = l.pass(e, false, some); len(some) == 0 {
+	if some = l.pass(e, some); len(some) == 0 {
 		return nil
 	}
 	if l.derives(e.Kind) {
@@ -67,7 +67,7 @@ func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
 	defer l.mu.Unlock()
 	switch {
 	case e.Kind == Namespaces:
-		l.selection.remove(o.Name)
+		l.feed.Keep(-l.selection.remove(o.Name))
 		return nil
 	case l.derives(e.Kind):
 		l.deriver.Delete(e.Kind, o)
@@ -78,13 +78,9 @@ func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
 	return l.tell([]intake.Update{u})
 }
 
-// pass returns the objects of an entry in selected namespaces.
-func (l *Ledger) pass(e *Entry, complete bool, all []*object.Object) []*object.Object {
-	kept, missed := l.selection.pass(e, complete, all)
-	if missed {
-		e.Relist()
-	}
-	return kept
+// pass returns the objects of an entry in selected namespaces, in the same array.
+func (l *Ledger) pass(e *Entry, all []*object.Object) []*object.Object {
+	return slices.DeleteFunc(all, func(o *object.Object) bool { return o.Unselected || l.selection.Skips(e, o.Namespace) })
 }
 
 // tell feeds updates as one event, unless there are none.

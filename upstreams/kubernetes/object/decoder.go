@@ -2,6 +2,7 @@ package object
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +30,11 @@ const (
 	maxValues = 200_000
 	// maxParts bounds the objects of one response that is a list, and its fields.
 	maxParts = 1_000_000
+	// maxName bounds a name and a namespace, in bytes. Kubernetes has the same limit. maxVersion bounds a
+	// resourceVersion, which has 20 digits. maxContinue bounds the token for the next page of a list.
+	maxName, maxVersion, maxContinue = 253, 1 << 10, 8 << 10
+	// maxEntries bounds the labels and the annotations of an object.
+	maxEntries = 4096
 )
 
 // lastApplied is the annotation in which kubectl keeps a copy of the object that was applied.
@@ -38,7 +44,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 type Decoder struct {
 	// Prepare, unless nil, is called with each object before Admit.
 	Prepare func(*Object)
-	// Admit, unless nil, is called with each object. Its error ends the response.
+	// Admit, unless nil, is called with each object that is not Unselected. Its error ends the response.
 	Admit func(*Object) error
 
 	body io.Closer
@@ -50,18 +56,21 @@ func NewDecoder(body io.ReadCloser) *Decoder {
 	return &Decoder{body: body, json: jsonstream.New(body, maxObject, maxParts)}
 }
 
+// OnLarge is the method of jsonstream.Decoder: an object is a part.
+func (d *Decoder) OnLarge(turn func(level int) (free func(), err error)) { d.json.OnLarge(turn) }
+
 // Close implements watch.Decoder.
 func (d *Decoder) Close() { d.body.Close() }
 
 // envelope is the part of an object that is decoded.
 type envelope struct {
 	Metadata struct {
-		Name              string            `json:"name"`
-		Namespace         string            `json:"namespace"`
-		ResourceVersion   string            `json:"resourceVersion"`
-		CreationTimestamp string            `json:"creationTimestamp"`
-		Labels            map[string]string `json:"labels"`
-		Annotations       map[string]string `json:"annotations"`
+		Name              string  `json:"name"`
+		Namespace         string  `json:"namespace"`
+		ResourceVersion   string  `json:"resourceVersion"`
+		CreationTimestamp string  `json:"creationTimestamp"`
+		Labels            entries `json:"labels"`
+		Annotations       entries `json:"annotations"`
 	} `json:"metadata"`
 	Spec   json.RawMessage `json:"spec"`
 	Status json.RawMessage `json:"status"`
@@ -73,16 +82,38 @@ type envelope struct {
 	Details json.RawMessage `json:"details"`
 }
 
+// entries has labels or annotations, and the mistake in them.
+type entries struct {
+	of  map[string]string
+	err error
+}
+
+// UnmarshalJSON implements json.Unmarshaler. It counts the entries before it decodes them.
+func (e *entries) UnmarshalJSON(value []byte) error {
+	*e = entries{err: yamlpos.CheckJSON(value, maxEntries+1)}
+	if e.err == nil {
+		e.err = json.Unmarshal(value, &e.of)
+	}
+	return nil
+}
+
 // value decodes the next value. A field of a wrong type is not an error: wrong has the mistake in the first
 // such field.
 func (d *Decoder) value(to any) (wrong, err error) {
 	err = d.json.Decode(to)
 	var field *json.UnmarshalTypeError
 	if errors.As(err, &field) {
-		path := strings.TrimPrefix(field.Field, "object.")
-		return fmt.Errorf("%s: the value is a %s, not a %s", text.Abbreviate(path), text.Abbreviate(field.Value), field.Type), nil
+		return wrongType(strings.TrimPrefix(field.Field, "object."), field), nil
 	}
 	return nil, err
+}
+
+// wrongType returns err as the mistake in a field.
+func wrongType(path string, err error) error {
+	if field := (*json.UnmarshalTypeError)(nil); errors.As(err, &field) {
+		return fmt.Errorf("%s: the value is a %s, not a %s", text.Abbreviate(path), text.Abbreviate(field.Value), field.Type)
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }
 
 // Decode implements watch.Decoder. It returns io.EOF at the end of the stream.
@@ -99,7 +130,7 @@ func (d *Decoder) Decode() (event watch.EventType, o runtime.Object, err error) 
 	d.json.Renew(maxBuffer)
 	switch m := &e.Object.Metadata; e.Type {
 	case watch.Bookmark:
-		return e.Type, &Object{ObjectMeta: metav1.ObjectMeta{ResourceVersion: m.ResourceVersion, Annotations: m.Annotations}}, nil
+		return e.Type, &Object{ObjectMeta: metav1.ObjectMeta{ResourceVersion: m.ResourceVersion, Annotations: m.Annotations.of}}, tooLong("resourceVersion", m.ResourceVersion, maxVersion)
 	case watch.Added, watch.Modified, watch.Deleted:
 		o, err := d.object(&e.Object, wrong)
 		return e.Type, o, err
@@ -128,14 +159,32 @@ func (e *envelope) failure() *metav1.Status {
 	return s
 }
 
-// object returns the object of an envelope. It fails only for an object without a name. Other mistakes are in
-// the object's Err, and the intake refuses the object by name.
+// tooLong returns an error for a field of the metadata with more than most bytes. No API server sends such a field.
+func tooLong(field, value string, most int) error {
+	if len(value) > most {
+		return fmt.Errorf("the server has sent a metadata.%s of %d bytes: want %d at most", field, len(value), most)
+	}
+	return nil
+}
+
+// object returns the object of an envelope. It fails only for an object without a name, or with a name, a namespace
+// or a resourceVersion that is too long. Other mistakes are in the object's Err, and the intake refuses the object
+// by name.
 func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	m := &e.Metadata
 	o := &Object{Spec: e.Spec, Status: e.Status, Data: e.Data, Err: wrong}
-	o.Namespace, o.Name, o.ResourceVersion, o.Labels, o.Annotations = m.Namespace, m.Name, m.ResourceVersion, m.Labels, m.Annotations
+	o.Namespace, o.Name, o.ResourceVersion, o.Labels, o.Annotations = m.Namespace, m.Name, m.ResourceVersion, m.Labels.of, m.Annotations.of
 	if o.Name == "" {
 		return nil, errors.New("the server has sent an object without a name")
+	}
+	if err := cmp.Or(tooLong("name", m.Name, maxName), tooLong("namespace", m.Namespace, maxName), tooLong("resourceVersion", m.ResourceVersion, maxVersion)); err != nil {
+		return nil, err
+	}
+	if err := m.Annotations.err; err != nil && o.Err == nil {
+		o.Err = wrongType("metadata.annotations", err)
+	}
+	if err := m.Labels.err; err != nil && o.Err == nil {
+		o.Err = wrongType("metadata.labels", err)
 	}
 	if delete(o.Annotations, lastApplied); len(o.Annotations) == 0 {
 		o.Annotations = nil
@@ -161,7 +210,7 @@ func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	if d.Prepare != nil {
 		d.Prepare(o)
 	}
-	if d.Admit != nil {
+	if d.Admit != nil && !o.Unselected {
 		if err := d.Admit(o); err != nil {
 			return nil, err
 		}
@@ -187,6 +236,9 @@ func (d *Decoder) List() (l *List, err error) {
 	if err == nil && (!complete || l.ResourceVersion == "") { // a proxy's answer, for example
 		err = errors.New("the server has sent a list without items or without a resourceVersion")
 	}
+	if err == nil {
+		err = cmp.Or(tooLong("resourceVersion", l.ResourceVersion, maxVersion), tooLong("continue", l.Continue, maxContinue))
+	}
 	return l, err
 }
 
@@ -198,6 +250,8 @@ func (d *Decoder) item(l *List) error {
 		return err
 	}
 	o, err := d.object(&e, wrong)
-	l.Items = append(l.Items, o)
+	if err == nil && !o.Unselected {
+		l.Items = append(l.Items, o)
+	}
 	return err
 }

@@ -247,34 +247,6 @@ func TestAPanicOverAStreamEndsThatStream_C7(t *testing.T) {
 	}
 }
 
-func TestABudgetDropsContentAndBoundsTheNumber_K7(t *testing.T) {
-	b := NewBudget(2000, false)
-	for i, want := range []bool{true, true, false, true} { // the third needs too much
-		o := &Object{Spec: make([]byte, []int{900, 900, 900, 100}[i])}
-		if err := b.Admit(o); err != nil || (o.Err == nil) != want || (o.Spec != nil) != want {
-			t.Errorf("object %d: %v, %v", i, err, o.Err)
-		}
-	}
-	held := &Object{Made: &Made{Held: true, Size: 5000}}
-	if err := b.Admit(held); err != nil || held.Err != nil {
-		t.Error(err, held.Err)
-	}
-	var err error
-	for range 10 {
-		err = b.Admit(&Object{})
-	}
-	if err == nil {
-		t.Error("any number of objects is admitted")
-	}
-	whole := NewBudget(2000, true)
-	if err := errors.Join(whole.Admit(&Object{Spec: make([]byte, 3000)}), whole.Admit(&Object{})); err == nil {
-		t.Error("more than twice the budget is admitted")
-	}
-	if err := NewBudget(0, true).Admit(&Object{Spec: make([]byte, 1<<20)}); err != nil {
-		t.Error(err)
-	}
-}
-
 // FuzzDecoder compares what the decoder makes of any text with what the library makes of it as a whole.
 func FuzzDecoder(f *testing.F) {
 	for _, text := range []string{
@@ -335,14 +307,14 @@ func same(t *testing.T, text []byte, want *envelope, o *Object) {
 			return
 		}
 	}
-	delete(m.Annotations, lastApplied)
+	delete(m.Annotations.of, lastApplied)
 	spec, wantSpec := &bytes.Buffer{}, &bytes.Buffer{}
 	if len(want.Spec) > 0 {
 		if err := errors.Join(json.Compact(spec, o.Spec), json.Compact(wantSpec, want.Spec)); err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
 	}
-	if o.Name != m.Name || o.Namespace != m.Namespace || o.ResourceVersion != m.ResourceVersion || !maps.Equal(o.Labels, m.Labels) || !maps.Equal(o.Annotations, m.Annotations) ||
+	if o.Name != m.Name || o.Namespace != m.Namespace || o.ResourceVersion != m.ResourceVersion || !maps.Equal(o.Labels, m.Labels.of) || !maps.Equal(o.Annotations, m.Annotations.of) ||
 		!bytes.Equal(spec.Bytes(), wantSpec.Bytes()) || !bytes.Equal(o.Status, want.Status) || !bytes.Equal(o.Data, want.Data) {
 		t.Fatalf("%q: %+v, want %+v", text, o, want)
 	}

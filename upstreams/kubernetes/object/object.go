@@ -1,15 +1,12 @@
 // Package object decodes the objects that an API server lists and watches, one at a time.
 //
-// It decides which parts of an object are kept, and limits the memory of the objects in a list.
+// It decides which parts of an object are kept, and bounds the memory of the objects of lists.
 //
 // The package must not know how requests are sent, or how objects are used.
 package object
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"sync"
 
 	"github.com/zeebo/xxh3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,12 +15,6 @@ import (
 
 	"meshrelay/mirror"
 )
-
-// Overhead is about how much memory an object takes in addition to its content, in bytes.
-const Overhead = 512
-
-// OverLimit is a part of each error because of a limit.
-const OverLimit = "over the limit: "
 
 // Object is the part of an object that the relay uses. Of the metadata, it has name, namespace, version,
 // creation time, labels, and annotations other than kubectl's copy of the object.
@@ -34,12 +25,16 @@ type Object struct {
 	Status, Data []byte // JSON, nil for none
 	Healthy      *bool  // condition Healthy of a WorkloadEntry, nil without one
 	Err          error  // the mistake in the object
-	// Unselected is set if the namespace was not selected when the object came. The object then has no
-	// content.
+	// Unselected is set if the namespace was not selected when the object came. A list does not keep the object.
+	// The object of an event then has no content, and the name AnyName.
 	Unselected bool
 	// Made is the result of the conversion. The object then has no content any more.
 	Made *Made
 }
+
+// AnyName is the name of each object in a namespace that is not selected: client-go collects the objects of a list
+// by their names.
+const AnyName = "*"
 
 // Made is the resource of an object, with the digest of its content.
 type Made struct {
@@ -104,47 +99,3 @@ type List struct {
 
 // DeepCopyObject implements runtime.Object. It returns the list itself, because nobody changes it.
 func (l *List) DeepCopyObject() runtime.Object { return l }
-
-// Budget bounds the memory of the objects of one list, until the intake has them. Any goroutine may call its
-// methods.
-type Budget struct {
-	most  int // bytes, 0 for no bound
-	whole bool
-
-	mu            sync.Mutex // guards the next two
-	objects, used int        // used is in bytes
-}
-
-// NewBudget returns a budget of some bytes, 0 for no limit. With whole, objects always keep their content,
-// and too much content is an error.
-func NewBudget(most int, whole bool) *Budget { return &Budget{most: most, whole: whole} }
-
-// Admit reserves memory for an object. If the budget is used up, it drops the object's content and sets Err:
-// the intake then refuses the object, and keeps its last good content. Objects that the intake holds need no
-// memory. Too many objects are an error.
-func (b *Budget) Admit(o *Object) error {
-	if b.most <= 0 || o.Unselected {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := o.Size()
-	taken := (b.objects + 1) * Overhead
-	if b.whole {
-		taken += b.used + n
-	}
-	if b.objects++; taken > 2*b.most {
-		return fmt.Errorf("the server has more objects of the kind than limits.maxBytes of the upstream (%d) has room for", b.most)
-	}
-	if o.Made != nil && o.Made.Held {
-		return nil
-	}
-	if b.whole || b.used+n <= b.most {
-		b.used += n
-		return nil
-	}
-	o.Clear()
-	o.Err = errors.New(OverLimit + "the objects of its kind have more than limits.maxBytes")
-	o.Made = &Made{Digest: xxh3.HashString128(o.Err.Error()), Size: o.Size(), Err: o.Err}
-	return nil
-}

@@ -49,7 +49,12 @@ func (r listerWatcher) ListWithContext(ctx context.Context, options metav1.ListO
 }
 
 // list returns one page of a list.
-func (r listerWatcher) list(ctx context.Context, options metav1.ListOptions) (*object.List, error) {
+func (r listerWatcher) list(ctx context.Context, options metav1.ListOptions) (_ *object.List, err error) {
+	defer func() {
+		if err != nil {
+			r.reading.Load().Close()
+		}
+	}()
 	s, err := r.open(ctx, options, mode{lists: true})
 	if err != nil {
 		return nil, err
@@ -125,6 +130,7 @@ func (r *Reflector) continues() error {
 // accepts a watch from such a version, and sends nothing until it reaches it. But it refuses a list of at
 // least that version. client-go's reflector then lists from the beginning.
 func (r listerWatcher) precedes(ctx context.Context, version string) error {
+	defer func() { r.reading.Load().Close() }()
 	_, err := r.list(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1})
 	return err
 }
@@ -178,14 +184,18 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 		return nil, err
 	}
 	s.Decoder = object.NewDecoder(&counted{ReadCloser: resp.Body, s: s})
+	s.OnLarge(s.turn)
 	if !m.lists {
 		s.mayPause()
 		return s, nil
 	}
-	if options.Continue == "" {
-		r.budget.Store(r.Budget())
+	s.reading = r.reading.Load()
+	if options.Continue == "" || s.reading == nil {
+		s.reading.Close()
+		s.reading = r.Begin()
+		r.reading.Store(s.reading)
 	}
-	s.Prepare, s.Admit = r.sink.Prepare, r.budget.Load().Admit
+	s.Prepare, s.Admit = r.sink.Prepare, s.reading.Admit
 	return s, nil
 }
 

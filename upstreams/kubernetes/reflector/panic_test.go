@@ -58,7 +58,7 @@ func TestAPanicOfASinkIsThatOfRun(t *testing.T) {
 					}
 					return client.Current(), nil
 				},
-				Budget: func() *object.Budget { return object.NewBudget(0, false) },
+				Begin: func() *object.Reading { return object.NewBudget(0).Begin(false) },
 			}, brittle{in})
 			ended := make(chan any, 1)
 			go func() {

@@ -37,7 +37,7 @@ const (
 	// maxList and maxPages bound all pages of a list together. 300,000 objects of 5 KB need 600 pages, and 20
 	// minutes at 10 Mbit/s. A server ends a streaming list after ten minutes by itself.
 	maxList  = time.Hour
-	maxPages = 5_000
+	maxPages = 2_000
 	// burst is the number of requests without a pause between them. client-go's reflector does not pause
 	// after some answers, such as 410, and after watches that end at once.
 	burst = 10
@@ -82,9 +82,12 @@ type Config struct {
 	Pace                    Pace
 	// Connect returns the connection for a request. Its error is the error of the request.
 	Connect func(context.Context) (*apiserver.Conn, error)
-	// Budget returns the budget for a new list.
-	Budget func() *object.Budget
-	Log    *slog.Logger
+	// Turn waits until the rest of a large object may be received, one of some level of jsonstream.Large. It returns
+	// a function that ends the turn.
+	Turn func(ctx context.Context, level int) (end func(), err error)
+	// Begin returns the count of a new list.
+	Begin func() *object.Reading
+	Log   *slog.Logger
 }
 
 // Reflector follows the objects of a collection.
@@ -99,9 +102,9 @@ type Reflector struct {
 	panicked chan *mirror.Panic
 	watch    atomic.Pointer[watch.StreamWatcher] // the newest
 	paced    *rate.Limiter
-	budget   atomic.Pointer[object.Budget] // of the present list
-	pages    atomic.Int32                  // of the present list
-	began    atomic.Int64                  // start of the present list, in nanoseconds since the epoch
+	reading  atomic.Pointer[object.Reading] // the newest list
+	pages    atomic.Int32                   // of the present list
+	began    atomic.Int64                   // start of the present list, in nanoseconds since the epoch
 	// running is read-locked during each list. client-go may start a list late, or leave one running. Run
 	// locks it at the end, for ever, so that no list runs after that.
 	running sync.RWMutex
@@ -132,7 +135,10 @@ func (r *Reflector) contain(f func()) {
 
 // Run follows the objects until ctx ends. It is called once.
 func (r *Reflector) Run(ctx context.Context) {
-	defer r.running.Lock()
+	defer func() {
+		r.running.Lock()
+		r.reading.Load().Close()
+	}()
 	ctx = klog.NewContext(ctx, logr.Discard()) // the Sink logs failures
 	for ctx.Err() == nil {
 		ctx, cancel := context.WithCancel(ctx)
@@ -160,7 +166,7 @@ func (r *Reflector) Run(ctx context.Context) {
 func (r *Reflector) follow(ctx context.Context) {
 	logger, c := logr.Discard(), endingClock{ctx: ctx}
 	backoff := wait.Backoff{Duration: r.Pace.Retry, Cap: r.Pace.RetryMax, Steps: 40, Factor: 2, Jitter: 1}
-	reflector := cache.NewReflectorWithOptions(listerWatcher{r}, &object.Object{}, store{r.sink}, cache.ReflectorOptions{
+	reflector := cache.NewReflectorWithOptions(listerWatcher{r}, &object.Object{}, store{r}, cache.ReflectorOptions{
 		Name: "meshrelay", TypeDescription: r.Name, Logger: &logger, Clock: c, Backoff: &backoff,
 	})
 	for pause := backoff.DelayWithReset(c, recovered); ctx.Err() == nil; {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -160,7 +161,7 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 	r := New(Config{
 		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Connect: func(context.Context) (*apiserver.Conn, error) { return client.Current(), nil },
-		Budget:  func() *object.Budget { return object.NewBudget(0, false) },
+		Begin:   func() *object.Reading { return object.NewBudget(0).Begin(false) },
 	}, sink)
 	page := func(more string) error {
 		_, err := listerWatcher{r}.ListWithContext(t.Context(), metav1.ListOptions{Continue: more})
@@ -173,10 +174,115 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 	if err := page("more"); err != nil {
 		t.Errorf("the last page: %v", err)
 	}
-	if err := page("more"); err == nil || !strings.Contains(err.Error(), "more than 5000 pages of one list") || sink.n != 1 {
+	if err := page("more"); err == nil || !strings.Contains(err.Error(), "more than 2000 pages of one list") || sink.n != 1 {
 		t.Errorf("one page more: %v, %d failures", err, sink.n)
 	}
 	if err := page(""); err != nil {
 		t.Errorf("the next list: %v", err)
+	}
+}
+
+// flood sends a text at once, and then a space every ten seconds.
+type flood struct {
+	drip
+	first io.Reader
+}
+
+func (f *flood) Read(p []byte) (int, error) {
+	if n, err := f.first.Read(p); err == nil {
+		return n, nil
+	}
+	return f.drip.Read(p)
+}
+
+// flooded returns a stream with a flood, and notes its turns.
+func flooded(t *testing.T, text string) (s *stream, turns *[]string) {
+	t.Helper()
+	turns = &[]string{}
+	r := New(Config{SyncTimeout: time.Minute, Turn: func(_ context.Context, level int) (func(), error) {
+		time.Sleep(2 * time.Minute) // longer than any silence
+		*turns = append(*turns, fmt.Sprint("+", level))
+		return func() { *turns = append(*turns, fmt.Sprint("-", level)) }, nil
+	}}, nil)
+	s = r.newStream(t.Context(), mode{lists: true, watches: true, most: time.Hour})
+	s.Decoder = object.NewDecoder(&counted{ReadCloser: &flood{drip{s.ctx, forever, " ", ""}, strings.NewReader(text)}, s: s})
+	s.OnLarge(s.turn)
+	return s, turns
+}
+
+func TestALargeObjectThatHasNoEndEndsWithItsTurn_K8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, turns := flooded(t, `{"type":"ADDED","object":{"a":"`+strings.Repeat("b", 100<<10))
+		began := time.Now()
+		_, _, err := s.Decode()
+		s.stop()
+		synctest.Wait()
+		if took := time.Since(began); !errors.Is(err, errLarge) || took != 2*time.Minute+largeTime || fmt.Sprint(*turns) != "[+0 -0]" {
+			t.Errorf("after %v, with the turns %v: %v", took, *turns, err)
+		}
+	})
+}
+
+func TestATurnEndsWithItsObject_K8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := `{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":"` + strings.Repeat("b", 2<<20) + `"}}`
+		s, turns := flooded(t, one)
+		if _, o, err := s.Decode(); err != nil || o.(*object.Object).Name != "a" || fmt.Sprint(*turns) != "[+0 +1]" {
+			t.Errorf("%v, with the turns %v: %v", o, *turns, err)
+		}
+		_, _, err := s.Decode() // the server is silent now
+		if fmt.Sprint(*turns) != "[+0 +1 -0 -1]" || !errors.Is(err, errSilent) {
+			t.Errorf("after the object: %v, %v", *turns, err)
+		}
+		s.stop()
+	})
+}
+
+func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {
+	server := fakekube.New()
+	fails := false
+	server.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.URL.Path != "/api/v1/services":
+			return false
+		case fails:
+			http.Error(w, "no", http.StatusInternalServerError)
+		default:
+			fmt.Fprint(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[{"metadata":{"name":"a"},"spec":{"a":"`+strings.Repeat("b", 1500)+`"}}]}`)
+		}
+		return true
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	fakekube.WriteKubeconfig(t, path, server.Start(t), "t")
+	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
+	if err := client.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	lists := object.NewBudget(2000)
+	sink := &failures{Sink: brittle{}}
+	r := listerWatcher{New(Config{
+		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Connect: func(context.Context) (*apiserver.Conn, error) { return client.Current(), nil },
+		Begin:   func() *object.Reading { return lists.Begin(false) },
+	}, sink)}
+	fits := func() bool { // whether nothing is charged
+		reading := lists.Begin(true)
+		defer reading.Close()
+		return reading.Admit(&object.Object{Spec: make([]byte, 3500)}) == nil
+	}
+	if !fits() {
+		t.Fatal("an empty budget has no room")
+	}
+	if _, err := r.ListWithContext(t.Context(), metav1.ListOptions{}); err != nil || fits() {
+		t.Errorf("a list of one page is not counted, %v", err)
+	}
+	server.Set(func() { fails = true })
+	if _, err := r.ListWithContext(t.Context(), metav1.ListOptions{Continue: "more"}); err == nil || !fits() {
+		t.Errorf("a list whose second page has failed is counted, %v", err)
+	}
+	server.Set(func() { fails = false })
+	if err := r.precedes(t.Context(), "1"); err != nil || !fits() {
+		t.Errorf("the object of a check is counted, %v", err)
 	}
 }

@@ -15,19 +15,30 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-var errSilent = errors.New("the server is silent: it has sent less than 1 KiB within syncTimeout, or not ended a watch, or a list with all its pages, in time")
+// slow is the error of a server that takes too long.
+type slow string
 
-// stream is a response that is being read. It ends with errSilent if the server is silent for too long, or if the
-// response lasts too long.
+// Error implements error.
+func (s slow) Error() string { return string(s) }
+
+const (
+	errSilent = slow("the server is silent: it has sent less than 1 KiB within syncTimeout, or not ended a watch, or a list with all its pages, in time")
+	errLarge  = slow("the server takes more than 30 s for the rest of an object of more than 64 KiB")
+)
+
+// stream is a response that is being read. It ends with a slow if the server is silent for too long, or if the
+// response or a large object lasts too long.
 type stream struct {
 	*object.Decoder
 	r                 *Reflector
 	ctx               context.Context
 	cancel            context.CancelCauseFunc
 	silence, overtime *time.Timer
+	late              *time.Timer // runs while the rest of a large object is read
 	watches           bool
-	patience          time.Duration // longest silence, 0 for no limit
-	once              sync.Once     // for Close
+	patience          time.Duration   // longest silence, 0 for no limit
+	once              sync.Once       // for Close
+	reading           *object.Reading // nil unless the response has a list
 
 	mu     sync.Mutex // guards all below
 	awaits bool       // a watch that sends all objects first, and has not sent all of them
@@ -39,6 +50,8 @@ func (r *Reflector) newStream(ctx context.Context, m mode) *stream {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &stream{r: r, ctx: ctx, cancel: cancel, watches: m.watches, patience: r.SyncTimeout, awaits: m.lists && m.watches}
 	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
+	s.late = time.AfterFunc(largeTime, func() { cancel(errLarge) })
+	s.late.Stop()
 	s.overtime = time.AfterFunc(m.most, func() { cancel(errSilent) })
 	return s
 }
@@ -63,6 +76,30 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// largeTime is how long the rest of a large object may take.
+const largeTime = 30 * time.Second
+
+// turn waits for a turn of Config.Turn, which the server can not hasten. The turn ends with free or with the stream.
+func (s *stream) turn(level int) (free func(), err error) {
+	s.silence.Stop()
+	s.late.Stop()
+	end, err := s.r.Turn(s.ctx, level)
+	if err != nil {
+		return nil, err
+	}
+	if s.patience > 0 {
+		s.silence.Reset(s.patience)
+	}
+	s.late.Reset(largeTime)
+	ended := context.AfterFunc(s.ctx, end)
+	return func() {
+		s.late.Stop()
+		if ended() {
+			end()
+		}
+	}, nil
+}
+
 // mayPause removes the limit for silence.
 func (s *stream) mayPause() {
 	s.patience = 0
@@ -75,7 +112,7 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		if err = s.cause(err); !errors.Is(err, io.EOF) && s.ctx.Err() == nil || errors.Is(err, errSilent) {
+		if err = s.cause(err); !errors.Is(err, io.EOF) && s.ctx.Err() == nil || errors.As(err, new(slow)) {
 			s.err = err
 		}
 		return event, o, err
@@ -91,10 +128,10 @@ func (s *stream) Decode() (watch.EventType, runtime.Object, error) {
 	return event, o, nil
 }
 
-// cause returns errSilent if it has ended the stream, otherwise err.
+// cause returns the slow that has ended the stream, or err if there is none.
 func (s *stream) cause(err error) error {
-	if err != nil && errors.Is(context.Cause(s.ctx), errSilent) {
-		return errSilent
+	if why := context.Cause(s.ctx); err != nil && errors.As(why, new(slow)) {
+		return why
 	}
 	return err
 }
@@ -113,6 +150,7 @@ func (s *stream) close() {
 		awaits, err := s.awaits, s.err
 		s.mu.Unlock()
 		if awaits {
+			s.reading.Close()
 			s.r.cut(err)
 		}
 		s.r.sink.Lost(err)
@@ -121,12 +159,13 @@ func (s *stream) close() {
 
 func (s *stream) stop() {
 	s.silence.Stop()
+	s.late.Stop() // a timer that runs would keep the buffer of the large object
 	s.overtime.Stop()
 	s.cancel(nil)
 }
 
 // store implements cache.ReflectorStore. It keeps nothing.
-type store struct{ sink Sink }
+type store struct{ *Reflector }
 
 // Add implements cache.ReflectorStore.
 func (s store) Add(o any) error { return s.Update(o) }
@@ -152,6 +191,7 @@ func (s store) Replace(list []any, _ string) error {
 		all[i] = list[i].(*object.Object)
 	}
 	s.sink.Replace(all)
+	s.reading.Load().Close()
 	return nil
 }
 
