@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -28,6 +29,12 @@ const (
 	mostLine  = 8 << 10 // of the log
 	mostLines = 10_000
 	mostTime  = 5 * time.Second // of relay validate
+
+	// These are for what API servers, kubeconfigs and ConfigMaps can cost, and who reaches the admin port.
+	mostEdgeRSS   = 400 << 20 // of one
+	mostEdgeByAll = 512 << 20 // of fifty at once, as in the manifest
+	mostEdgeCPU   = 3 * time.Second
+	costOfObject  = 10 * time.Microsecond // of CPU
 )
 
 // attack is one row of the table.
@@ -49,12 +56,25 @@ type attack struct {
 	short                      bool // fifty at once are part of the short form
 	once                       bool // fifty at once would be no other attack
 	run                        func(s *stage, n int)
+
+	// The rest is for the attacks of apiServerAttacks.
+	edge    bool   // the mostEdge bounds count, and an honest API server is among the upstreams
+	seldom  bool   // part of the long form only
+	objects int    // each of them may cost costOfObject beside mostEdgeCPU
+	empty   int    // further upstreams, which are empty directories
+	api     evil   // of the attacking upstreams, which are API servers
+	section string // of their config
+	limits  string // of one of them: fifty share the memory of the process
+	hub     evil   // of the API server in whose objects clusters are found
+	// clusters is where they are found, and what they may.
+	clusters string
 }
 
 // result is what an attack has cost.
 type result struct {
 	rss        int64
-	cpu        time.Duration
+	cost       time.Duration // CPU of the attack
+	cpu        time.Duration // CPU of a later change
 	outcome    string
 	bystanders string // unchanged, or what they were served
 }
@@ -62,28 +82,42 @@ type result struct {
 // TestNoAttackIsFeltByOthers runs every attack against a relay of its own, and shows what they
 // cost as a table.
 func TestNoAttackIsFeltByOthers(t *testing.T) {
-	all := attacks()
+	all := slices.Concat(attacks(), apiServerAttacks())
 	ones, fifties := make([]*result, len(all)), make([]*result, len(all))
 	t.Run("attack", func(t *testing.T) {
 		for i, a := range all {
 			t.Run(a.finding+" "+a.name, func(t *testing.T) {
-				if !*long {
+				switch {
+				case *long:
+				case a.seldom:
+					t.Skip("part of the long form")
+				default:
 					t.Parallel()
 				}
-				ones[i] = a.measure(t, 1, mostRSS)
+				ones[i] = a.measure(t, 1)
 				if !a.once && (*long || a.short) {
-					fifties[i] = a.measure(t, many, mostByAll)
+					fifties[i] = a.measure(t, many)
 				}
 			})
 		}
 	})
+	t.Logf("\n%s\n%s", tableOf(false, all, ones, fifties), tableOf(true, all, ones, fifties))
+}
+
+// tableOf returns the table of the attacks of one kind, edge or not, that were measured.
+func tableOf(edge bool, all []*attack, ones, fifties []*result) string {
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "| attack\t| RSS, one\t| RSS, fifty\t| CPU of a later change\t| bystanders\t| outcome\t|")
-	fmt.Fprintln(w, "| ---\t| ---\t| ---\t| ---\t| ---\t| ---\t|")
+	columns := []string{"attack", "RSS, one", "RSS, fifty", "CPU of a later change", "bystanders", "outcome"}
+	if edge {
+		columns = slices.Insert(columns, 3, "CPU")
+	}
+	row := func(cells ...string) { fmt.Fprintf(w, "| %s\t|\n", strings.Join(cells, "\t| ")) }
+	row(columns...)
+	row(slices.Repeat([]string{"---"}, len(columns))...)
 	for i, a := range all {
 		one, fifty := ones[i], fifties[i]
-		if one == nil {
+		if one == nil || a.edge != edge {
 			continue // it was not asked for, or could not be measured
 		}
 		byAll := "-"
@@ -94,10 +128,14 @@ func TestNoAttackIsFeltByOthers(t *testing.T) {
 				one.bystanders = fifty.bystanders
 			}
 		}
-		fmt.Fprintf(w, "| %s: %s\t| %s\t| %s\t| %v\t| %s\t| %s\t|\n", a.finding, a.name, megabytes(one.rss), byAll, one.cpu, one.bystanders, one.outcome)
+		cells := []string{a.finding + ": " + a.name, megabytes(one.rss), byAll, one.cpu.String(), one.bystanders, one.outcome}
+		if edge {
+			cells = slices.Insert(cells, 3, one.cost.String())
+		}
+		row(cells...)
 	}
 	w.Flush()
-	t.Logf("\n%s", &table)
+	return table.String()
 }
 
 func megabytes(n int64) string { return fmt.Sprintf("%d MB", n/1_000_000) }
@@ -106,7 +144,7 @@ const unchanged = "unchanged"
 
 // measure runs an attack n times at once, and fails where it has cost too much or where others
 // have noticed.
-func (a *attack) measure(t *testing.T, n int, most int64) *result {
+func (a *attack) measure(t *testing.T, n int) *result {
 	s := newStage(t, a, n)
 	old, err := s.connect(bystander, "")
 	if err != nil {
@@ -115,11 +153,23 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 	before, _ := old.all()
 	s.settle()
 	r := &result{outcome: "nothing is refused"}
+	began := s.cpu()
 	a.run(s, n)
 	telling := regexp.MustCompile(a.told)
 	s.await(fmt.Sprintf("%q to be told", a.told), func() bool { return telling.MatchString(s.allTold()) })
 	if !s.settle() {
 		t.Errorf("by %d: the relay computes on and on", n)
+	}
+	r.cost = s.cpu() - began
+	gone := func() bool {
+		if s.gone() {
+			r.rss, r.bystanders = s.rss(), "the relay is gone"
+			t.Errorf("by %d: the relay is gone; its RSS was %s, its CPU %v", n, megabytes(r.rss), r.cost)
+		}
+		return s.gone()
+	}
+	if gone() {
+		return r
 	}
 	r.bystanders = s.compare(a, old, before)
 	r.cpu = time.Hour
@@ -128,12 +178,15 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 		s.setEast(n+1, a.resources)
 		s.east.Push(entryType)
 		s.await("a later change to be served", func() bool { return old.get("shop/cart") != was })
+		if a.edge {
+			s.changeNorth(old, n)
+		}
 		s.settle()
 		r.cpu = min(r.cpu, s.cpu()-used)
 	}
 	r.rss = s.rss()
-	if s.gone() {
-		r.bystanders = "the relay is gone"
+	if gone() {
+		return r
 	}
 	told := s.allTold()
 	if a.told != "" {
@@ -153,14 +206,18 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 			t.Errorf("by %d: %d bytes are logged at once: %.300s", n, len(line), line)
 		}
 	}
-	if a.adds != "" || a.upstreams { // it is on disk, too
+	if a.adds != "" || a.upstreams || a.clusters != "" { // it is on disk, too
 		s.restart(old)
 		r.rss = max(r.rss, s.rss())
 	}
 	if os.Getenv("TOLD") != "" {
 		t.Log(told)
 	}
-	t.Logf("by %d: RSS %s, CPU of a later change %v, bystanders %s, %s", n, megabytes(r.rss), r.cpu, r.bystanders, r.outcome)
+	t.Logf("by %d: RSS %s, CPU %v and of a later change %v, bystanders %s, %s", n, megabytes(r.rss), r.cost, r.cpu, r.bystanders, r.outcome)
+	most := a.most(n)
+	if a.edge && n == 1 && r.cost > mostEdgeCPU+time.Duration(a.objects)*costOfObject {
+		t.Errorf("by %d: CPU %v", n, r.cost)
+	}
 	if r.rss > most || r.rss == 0 {
 		t.Errorf("by %d: RSS %s, more than %s", n, megabytes(r.rss), megabytes(most))
 	}
@@ -171,6 +228,19 @@ func (a *attack) measure(t *testing.T, n int, most int64) *result {
 		t.Errorf("by %d: %s", n, r.bystanders)
 	}
 	return r
+}
+
+// most returns how much memory n attacks at once may take, in bytes.
+func (a *attack) most(n int) int64 {
+	switch {
+	case a.edge && n == 1:
+		return mostEdgeRSS
+	case a.edge:
+		return mostEdgeByAll
+	case n == 1:
+		return mostRSS
+	}
+	return mostByAll
 }
 
 // compare reports how an old client, or new ones, are served differently than before; "" if not.

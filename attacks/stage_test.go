@@ -25,7 +25,6 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
-	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/internal/testing/fakexds"
 )
@@ -42,6 +41,10 @@ const (
 	attacker  = "127.0.0.1"
 	bystander = "127.0.0.2"
 	newcomer  = "127.0.0.3"
+	operator  = "127.0.0.4"
+
+	// mostAddresses bounds the address space of the relay, in bytes. It has some 1.3 GB from the beginning.
+	mostAddresses = 3 << 30
 )
 
 // binary is the relay, built as it is shipped.
@@ -82,9 +85,16 @@ type stage struct {
 	admin      string
 	east       *fakexds.Server
 	west       []*fakexds.Server
+	north      *apiServer    // an honest one
+	apis       []*apiServer  // of the attacker
+	hub        *apiServer    // of the attacker: in its objects clusters are found
+	begun      chan struct{} // closed when the attack of API servers begins
 	memory     string
+	asks       http.Client // of the operator
 	cmd        *exec.Cmd
 	ended      chan error
+	most       int64         // bytes that were resident
+	used       time.Duration // that the relay has computed
 	log        *lockedBuffer
 
 	received atomic.Int64 // bytes that the attacker was sent
@@ -97,7 +107,10 @@ type stage struct {
 func newStage(t *testing.T, a *attack, n int) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	ports := freePorts(t, 3)
-	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}}
+	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}, begun: make(chan struct{}), asks: clientFrom(operator, patience)}
+	if a.edge && n > 1 {
+		s.memory = manifest
+	}
 	s.east = fakexds.Start(t, &fakexds.Server{})
 	s.setEast(0, a.resources)
 	t.Cleanup(func() {
@@ -111,64 +124,9 @@ func newStage(t *testing.T, a *attack, n int) *stage {
 	return s
 }
 
-// setEast gives the honest upstream its resources: two that the bystander knows, one of them in
-// its n-th edition, and more of some size.
-func (s *stage) setEast(n, more int) {
-	entries := []fakexds.Resource{
-		fakexds.MCP("shop/cart", &networking.ServiceEntry{Hosts: []string{"cart.example"}, Ports: []*networking.ServicePort{{Number: uint32(80 + n), Name: "http"}}}),
-		fakexds.MCP("payments/db", &networking.ServiceEntry{
-			Hosts: []string{"db.example"}, SubjectAltNames: []string{"spiffe://east/ns/payments/sa/db"}, Resolution: networking.ServiceEntry_STATIC,
-			Ports: []*networking.ServicePort{{Number: 5432, Name: "tcp"}}, Endpoints: []*networking.WorkloadEntry{{Address: "192.0.2.1"}},
-		}),
-	}
-	for i := range more {
-		entries = append(entries, fakexds.MCP(fmt.Sprintf("many/s-%d", i), &networking.ServiceEntry{Hosts: []string{fmt.Sprintf("%0400d.example", i)}}))
-	}
-	s.east.Set(entryType, entries...)
-}
-
-func (s *stage) configure(a *attack, n int) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "node: {id: relay}\nstate: {dir: state, flushInterval: 50ms}\nadmin: {address: %q}\n%s\n", s.admin, a.rest)
-	fmt.Fprintf(&b, "views: [{name: restricted, namespaces: {include: [public]}}, {name: all, default: true}]\n")
-	fmt.Fprintf(&b, "downstream:\n  startupTimeout: 5s\n  drainTimeout: 100ms\n  listeners: [{address: %q, plaintext: true}, {address: %q, plaintext: true, view: restricted}]\n  %s\n", s.address, s.restricted, a.downstream)
-	fmt.Fprintf(&b, "upstreams:\n- {name: east, xds: {addresses: [%q], plaintext: true}}\n", s.east.Addr)
-	wests := 1
-	if a.upstreams {
-		wests = n
-	}
-	for i := range wests {
-		source := ""
-		if !a.files {
-			west := fakexds.Start(s.T, &fakexds.Server{Relay: a.delta, Name: fmt.Sprint("west-", i), Options: append([]grpc.ServerOption{grpc.ForceServerCodecV2(newCodec())}, a.server...)})
-			s.west = append(s.west, west)
-			source = fmt.Sprintf("xds: {addresses: [%q], plaintext: true}", west.Addr)
-		} else {
-			if err := os.Mkdir(filepath.Join(s.dir, fmt.Sprint("west-", i)), 0o700); err != nil {
-				s.Fatal(err)
-			}
-			source = fmt.Sprintf("file: {path: west-%d}", i)
-		}
-		fmt.Fprintf(&b, "- {name: west-%d, firstSync: optional, %s%s}\n", i, a.upstream, source)
-	}
-	s.write("relay.yaml", b.String())
-}
-
-// write makes a file, whole at once.
-func (s *stage) write(name, text string) string {
-	s.Helper()
-	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		s.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		s.Fatal(err)
-	}
-	return path
-}
-
 func (s *stage) start() {
-	s.cmd = exec.Command(binary, "serve", "-c", filepath.Join(s.dir, "relay.yaml"))
+	// An attack that succeeds takes the relay, and not the machine.
+	s.cmd = exec.Command("sh", "-c", fmt.Sprintf("ulimit -v %d && exec \"$@\"", mostAddresses>>10), "sh", binary, "serve", "-c", filepath.Join(s.dir, "relay.yaml"))
 	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr = s.dir, s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "GO") }), "GOMEMLIMIT="+s.memory)
@@ -226,7 +184,7 @@ func (s *stage) get(path string, header ...string) (int, string) {
 			req.Host = header[i+1]
 		}
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := s.asks.Do(req)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -234,6 +192,12 @@ func (s *stage) get(path string, header ...string) (int, string) {
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(resp.Body) // it may be cut off
 	return resp.StatusCode, body.String()
+}
+
+// clientFrom returns an HTTP client that connects from an address, and waits so long for a whole answer.
+func clientFrom(address string, most time.Duration) http.Client {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return http.Client{Timeout: most, Transport: &http.Transport{DialContext: dialer.DialContext, IdleConnTimeout: time.Second}}
 }
 
 // residentMost returns the most memory of its own that a process has had resident, in bytes: without the
@@ -251,18 +215,21 @@ func kilobytes(status []byte, field string) int64 {
 	return n << 10
 }
 
-func (s *stage) rss() int64 { return residentMost(s.cmd.Process.Pid) }
+// rss returns the most memory of its own that the relay has had resident when rss was called, in bytes.
+func (s *stage) rss() int64 {
+	s.most = max(s.most, residentMost(s.cmd.Process.Pid))
+	return s.most
+}
 
-// cpu returns how long the relay has computed.
+// cpu returns how long the relay has computed; of one that has ended, until the last call before.
 func (s *stage) cpu() time.Duration {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid)) // empty when it has ended
-	fields := strings.Fields(string(stat))
-	if len(fields) < 15 {
-		return 0
+	if fields := strings.Fields(string(stat)); len(fields) >= 15 {
+		user, _ := strconv.Atoi(fields[13])
+		system, _ := strconv.Atoi(fields[14])
+		s.used = time.Duration(user+system) * 10 * time.Millisecond // the kernel tells it in hundredths
 	}
-	user, _ := strconv.Atoi(fields[13])
-	system, _ := strconv.Atoi(fields[14])
-	return time.Duration(user+system) * 10 * time.Millisecond // the kernel tells it in hundredths
+	return s.used
 }
 
 // settle waits until the relay has next to nothing to do, and reports whether it came to that.
@@ -271,6 +238,7 @@ func (s *stage) settle() bool {
 	for end := time.Now().Add(2 * patience); time.Now().Before(end); {
 		quiet := 0
 		for quiet < 2 {
+			s.rss()
 			before := s.cpu()
 			time.Sleep(window)
 			if s.cpu()-before > 20*time.Millisecond {
@@ -288,7 +256,13 @@ func (s *stage) settle() bool {
 // await waits until ok returns true.
 func (s *stage) await(what string, ok func() bool) {
 	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+		s.rss()
+		s.cpu()
+		switch {
+		case s.gone():
+			s.Errorf("the relay is gone; waited for %s", what)
+			return
+		case time.Now().After(end):
 			s.Errorf("waited %v for %s", patience, what)
 			return
 		}

@@ -1,0 +1,105 @@
+package attacks
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// adminPort are the attacks of who reaches the admin port.
+func adminPort() []*attack {
+	return []*attack{
+		{finding: "D6", name: "1,000 connections of one address that send nothing", once: true, run: idle("", "")},
+		{finding: "D6", name: "1,000 connections of one address that are idle", once: true, run: idle("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "ok\n")},
+		{finding: "D6", name: "1,000 connections of one address that drip", once: true, run: idle("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", "")},
+		{finding: "D14", name: "slow readers of /metrics", once: true, empty: 60, run: slowReaders},
+	}
+}
+
+// idle opens 1,000 connections that send a text, and wait for its answer. Then it looks whether a probe is
+// answered within a second.
+func idle(text, want string) func(*stage, int) {
+	return func(s *stage, _ int) {
+		for range 1000 {
+			s.attackAdmin(nil, text)
+		}
+		if want != "" {
+			s.settle() // as many are answered as there is room for
+		}
+		probe := clientFrom(bystander, time.Second)
+		for range 10 {
+			began := time.Now()
+			resp, err := probe.Get("http://" + s.admin + "/healthz")
+			if err != nil {
+				s.Errorf("/healthz after %v: %v", time.Since(began), err)
+				return
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK || string(body) != "ok\n" {
+				s.Errorf("/healthz: %d %s", resp.StatusCode, body)
+			}
+			probe.CloseIdleConnections()
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+// attackAdmin opens a connection to the admin port, which stays open, and sends a text.
+func (s *stage) attackAdmin(control func(network, address string, c syscall.RawConn) error, text string) net.Conn {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(attacker)}, Control: control}
+	conn, err := dialer.DialContext(s.ctx, "tcp", s.admin)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { conn.Close() })
+	_, _ = io.WriteString(conn, text) // it may be closed
+	return conn
+}
+
+// slowReaders asks for /metrics as often as the relay answers at once, and reads slowly. Then it looks whether
+// somebody else is answered.
+func slowReaders(s *stage, _ int) {
+	small := func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 2304)  // the least
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 200) // so that the relay buffers little
+		})
+	}
+	for range 16 {
+		conn := s.attackAdmin(small, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		go func() {
+			b := make([]byte, 1024)
+			for {
+				if _, err := conn.Read(b); err != nil {
+					return
+				}
+				select {
+				case <-s.ctx.Done():
+					return
+				case <-time.After(time.Second):
+				}
+			}
+		}()
+	}
+	s.settle()
+	other := clientFrom(bystander, patience)
+	s.await("/metrics to be answered", func() bool {
+		resp, err := other.Get("http://" + s.admin + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		n, _ := io.Copy(io.Discard, resp.Body)
+		if resp.StatusCode != http.StatusOK {
+			s.tell("%s", fmt.Sprint(resp.Status))
+			time.Sleep(time.Second)
+			return false
+		}
+		s.tell("%d bytes of metrics", n)
+		return true
+	})
+}
