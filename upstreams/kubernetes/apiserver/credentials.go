@@ -286,7 +286,7 @@ func (a access) transport() (*http.Transport, *http.Client, error) {
 		Proxy: proxy, DialContext: a.dial(), TLSClientConfig: tls, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 256 << 10,
 		// What nobody has read yet. Without this, it is 4 MiB for each of some sixty streams.
-		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 4<<20 - 1},
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 512 << 10, MaxReceiveBufferPerConnection: 2 << 20},
 	})
 	rt, err := rest.HTTPWrappersForConfig(a.config, t)
 	if err != nil {
