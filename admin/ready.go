@@ -62,9 +62,12 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 		switch {
 		case !s.Stale && served > 0 && (s.Synced || s.State != upstreams.StateSyncing):
 			add("its resources are still served")
-		case len(s.Pending) > 0:
+		case len(s.Pending) > 0 && s.Silence == "":
 			add("types without an answer: %d, such as %s", len(s.Pending), s.Pending[0])
 		}
+	}
+	if s.Silence != "" {
+		add("%s", s.Silence)
 	}
 	if first := firstSync(s, released); first != "" {
 		add("%s", first)

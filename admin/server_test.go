@@ -72,6 +72,10 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Status: intake.Status{Pending: []string{"a/v1/B", "a/v1/C"}}},
 			Readiness{Reasons: []string{"upstream west: syncing; types without an answer: 2, such as a/v1/B"}},
 		},
+		"silent about kinds": {
+			false, upstreams.Status{Name: "west", State: upstreams.StateSyncing, Silence: "answers 6 kinds", Status: intake.Status{Pending: []string{"a/v1/B"}}},
+			Readiness{Reasons: []string{"upstream west: syncing; answers 6 kinds"}},
+		},
 		"lost, after the start": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true}, LastError: "reset", Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected: reset; its resources are still served"}},

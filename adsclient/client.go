@@ -55,13 +55,19 @@ type Config struct {
 	// Credentials secure the connections. They are required.
 	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
-	// SyncTimeout is how long a stream may be silent while a type has no first answer. Each DATA
-	// frame counts, so that a slow link has time. It does not apply with Names. Default: 30 s;
-	// negative: for ever.
+	// SyncTimeout is how long a stream may be silent while a type has no first answer. DATA frames
+	// count, so that a slow link has time. If the only address answers some types, the next stream has
+	// twice the time, up to 10 min. It is not for Names. Default: 30 s; negative: for ever.
 	SyncTimeout time.Duration
 	// FailbackAfter is how long a preferred address must have worked again before the
 	// stream moves back to it. Default: 1 min; negative: it does not move back.
 	FailbackAfter time.Duration
+	// Silent gets the types without an answer when the stream has answered others, and then none for
+	// the first time for Silence. It returns those that are still awaited. The others count as
+	// answered, and stay subscribed. It is called like a method of the Handler, and again while types
+	// are awaited. It may be nil. Default of Silence: 10 s.
+	Silent  func(typeURLs []string) (awaited []string)
+	Silence time.Duration
 	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in memory
 	// once. Default: 256 MiB.
 	MaxResponseBytes int
@@ -147,7 +153,9 @@ type Client struct {
 	namesChanged, repeat chan struct{}
 	// leftOut has, by type, why the client does not ask for some names. Run and the writer of the
 	// present stream use it in turn.
-	leftOut map[string]string
+	leftOut  map[string]string
+	patience time.Duration   // SyncTimeout of a stream that has answered some types
+	silent   map[string]bool // types that the server does not offer, for the watchdog
 }
 
 // New returns a Client that is not connected.
@@ -171,6 +179,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	cfg.DeniedBackoff = cmp.Or(cfg.DeniedBackoff, 10*time.Second)
 	cfg.SyncTimeout = cmp.Or(cfg.SyncTimeout, 30*time.Second)
 	cfg.FailbackAfter = cmp.Or(cfg.FailbackAfter, time.Minute)
+	cfg.Silence = cmp.Or(cfg.Silence, 10*time.Second)
 	cfg.soon = cmp.Or(cfg.soon, endsSoon)
 	cfg.connectTimeout = cmp.Or(cfg.connectTimeout, connectTimeout)
 	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, defaultMaxResponseBytes)
@@ -180,6 +189,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
 		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),
+		patience: cfg.SyncTimeout,
 	}, nil
 }
 
@@ -209,6 +219,9 @@ func (c *Client) Run(ctx context.Context) error {
 			state.Phase, pause.refused = Denied, true
 		}
 		c.health.streamEnded(i, state.Err)
+		if c.patience = min(2*c.patience, max(10*time.Minute, c.cfg.SyncTimeout)); !end.answered || !end.synced.IsZero() || way.addresses > 1 {
+			c.patience = c.cfg.SyncTimeout
+		}
 		wait := rand.N(max(c.cfg.MinBackoff, 1)) // spreads the clients of a server that went away
 		var moved *movedError
 		switch {

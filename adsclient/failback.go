@@ -65,7 +65,7 @@ func (c *Client) probe(ctx context.Context, p int) error {
 	defer func() { timer.Stop() }()
 	one := *c
 	one.handler, one.health, one.cfg.Addresses = ignore{}, newAddressHealth([]string{address}), []string{address}
-	one.cfg.SyncTimeout, one.cfg.ResyncInterval, one.cfg.Met = -1, 0, nil
+	one.cfg.SyncTimeout, one.cfg.ResyncInterval, one.cfg.Met, one.cfg.Silent = -1, 0, nil, nil
 	one.repeat, one.namesChanged, one.leftOut = nil, nil, map[string]string{}
 	one.noResume, one.sotwOnly = map[string]bool{}, map[string]bool{address: true} // a relay answers both
 	one.cfg.onSync = func(string) {
@@ -92,13 +92,14 @@ func (c *Client) probe(ctx context.Context, p int) error {
 	return err
 }
 
-// narrow makes c ask for the first type only, or for one name of the first type that has names. It
-// returns false if there is nothing to ask for.
+// narrow makes c ask for the first type that the server offers only, or for one name of the first type
+// that has names. It returns false if there is nothing to ask for.
 func (c *Client) narrow() bool {
-	types, names := c.cfg.TypeURLs(false), c.cfg.Names
+	names, isSilent := c.cfg.Names, func(typeURL string) bool { return c.silent[typeURL] }
+	types := slices.DeleteFunc(slices.Clone(c.cfg.TypeURLs(false)), isSilent)
 	if names != nil {
 		wanted := func(typeURL string) bool { fit, _ := FitNames(names(typeURL)); return len(fit) > 0 }
-		types = slices.DeleteFunc(slices.Clone(types), func(typeURL string) bool { return !wanted(typeURL) })
+		types = slices.DeleteFunc(types, func(typeURL string) bool { return !wanted(typeURL) })
 		c.cfg.Names = func(typeURL string) []string {
 			fit, _ := FitNames(names(typeURL))
 			return fit[:min(len(fit), 1)]

@@ -93,11 +93,12 @@ type receiver struct {
 	progress    atomic.Int64 // counts answers, and DATA frames except very short ones
 }
 
-// busy reports whether the relay, not the server, is the cause of the silence.
-func (r *receiver) busy() bool {
+// busy reports whether the relay, not the server, is the cause of the silence. receives: a part of a
+// response has come.
+func (r *receiver) busy() (busy, receives bool) {
 	r.budget.mu.Lock()
 	defer r.budget.mu.Unlock()
-	return r.handling || r.waiting
+	return r.handling || r.waiting, r.held > 0
 }
 
 func (b *budget) open(cancel context.CancelCauseFunc) *receiver {

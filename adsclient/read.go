@@ -21,34 +21,14 @@ func (s *stream) read() (answered bool, err error) {
 		if err != nil {
 			return answered, err
 		}
-		if !answered {
-			if s.protocol == SotW {
-				if err := s.greet(); err != nil {
-					resp.free()
-					return false, err
-				}
-			}
-			answered = true
-			peer, _ := s.peer() // the headers come with the first response, or before
-			s.client.health.connected(s.number, s.client.log)
-			s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay})
-		}
-		if s.named() {
-			resp.Complete = false // it has only changes
-		}
-		if s.complete[resp.TypeURL] {
-			resp.Complete = true
-			if !resp.Part {
-				delete(s.complete, resp.TypeURL)
+		if !answered && s.protocol == SotW {
+			if err := s.greet(); err != nil {
+				resp.free()
+				return false, err
 			}
 		}
-		if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
-			resp.Relist = asked.CompareAndSwap(true, resp.Part)
-		}
-		ack := s.acknowledge(resp, s.client.handler.HandleResponse(resp))
-		if !resp.Part {
-			s.markAnswered(resp.TypeURL)
-		}
+		ack := s.handle(resp, !answered)
+		answered = true
 		resp.free()
 		s.pool.handled()
 		if ack == nil {
@@ -58,6 +38,39 @@ func (s *stream) read() (answered bool, err error) {
 			return answered, errUnread
 		}
 	}
+}
+
+// handle passes a response to the handler, and returns its acknowledgement or nil. begins: it is the
+// first one of the stream.
+func (s *stream) handle(resp *Response, begins bool) (ack proto.Message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if begins {
+		peer, _ := s.peer() // the headers come with the first response, or before
+		s.client.health.connected(s.number, s.client.log)
+		s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay})
+	}
+	if s.named() {
+		resp.Complete = false // it has only changes
+	}
+	if s.complete[resp.TypeURL] {
+		resp.Complete = true
+		if !resp.Part {
+			delete(s.complete, resp.TypeURL)
+		}
+	}
+	if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
+		resp.Relist = asked.CompareAndSwap(true, resp.Part) && !s.silent[resp.TypeURL]
+	}
+	ack = s.acknowledge(resp, s.client.handler.HandleResponse(resp))
+	if s.waiting[resp.TypeURL] {
+		s.firsts.Add(1)
+	}
+	if !resp.Part {
+		delete(s.silent, resp.TypeURL)
+		s.markAnswered(resp.TypeURL)
+	}
+	return ack
 }
 
 // receive returns the next response. The caller frees it.
@@ -80,8 +93,8 @@ func (s *stream) receive() (*Response, error) {
 	return resp, nil
 }
 
-// markAnswered notes the answer for a type. With names, which are answered in parts, one answer is
-// enough.
+// markAnswered notes the answer for a type, or that none is awaited. With names, which are answered in
+// parts, one answer is enough. The caller holds mu.
 func (s *stream) markAnswered(typeURL string) {
 	if len(s.waiting) == 0 {
 		return

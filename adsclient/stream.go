@@ -109,8 +109,11 @@ type stream struct {
 	out      *acks                // for the writer
 	// accepted is the version of the last accepted response, by subscribed type.
 	accepted map[string]string
-	// waiting has the subscribed types without an answer. Only the reader uses it.
-	waiting map[string]bool
+	// mu guards waiting and silent. It is held during calls of the handler.
+	mu sync.Mutex
+	// waiting has the subscribed types without an answer, silent those that are not offered.
+	waiting, silent map[string]bool
+	firsts          atomic.Int64 // counts first answers of a type, and their parts
 	// relisted tells, by subscribed type, whether a request for everything has no answer yet.
 	relisted map[string]*atomic.Bool
 	// synced is closed when every type was answered. syncedAt is the time of that.
@@ -176,6 +179,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 		first = append(first, s.firstRequest(i))
 	}
 	s.synced = make(chan struct{})
+	s.silent = map[string]bool{}
 	s.waiting, s.relisted = make(map[string]bool, len(s.types)), make(map[string]*atomic.Bool, len(s.types))
 	for _, typeURL := range s.types {
 		s.waiting[typeURL], s.relisted[typeURL] = true, &atomic.Bool{}

@@ -85,7 +85,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
-	const xdsFields = "addresses, protocol, tls, tokenFile, shareToken, plaintext, resyncInterval, syncTimeout, failbackAfter, types, compression"
+	const xdsFields = "addresses, protocol, tls, tokenFile, shareToken, plaintext, resyncInterval, syncTimeout, failbackAfter, partial, types, compression"
 	for _, tc := range []struct {
 		name, in string
 		want     []string

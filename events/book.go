@@ -49,7 +49,7 @@ func (t Type) credit() time.Duration {
 	switch t {
 	case Changed:
 		return mergeTime
-	case Connected, Gone, NACK, TurnedAway, Lost, Regained, Moved, Denied, Failed, Refused, OverLimit, Held, Returned:
+	case Connected, Gone, NACK, TurnedAway, Lost, Regained, Moved, NotOffered, Denied, Failed, Refused, OverLimit, Held, Returned:
 		return floodBurst * mergeTime
 	}
 	return 0

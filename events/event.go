@@ -23,6 +23,8 @@ const (
 	Lost     Type = "lost"
 	Regained Type = "regained"
 	Moved    Type = "moved"
+	// NotOffered: other types than before are not offered by an upstream.
+	NotOffered Type = "not-offered"
 	// Denied: an upstream refuses the relay's identity. Failed: it can not be used as configured.
 	Denied Type = "denied"
 	Failed Type = "failed"
@@ -70,7 +72,7 @@ const (
 // Types returns all types, in the order of the documents.
 func Types() []Type {
 	return []Type{
-		Changed, Synced, Lost, Regained, Moved, Denied, Failed, Stale, Expired, Refused, OverLimit, Restored,
+		Changed, Synced, Lost, Regained, Moved, NotOffered, Denied, Failed, Stale, Expired, Refused, OverLimit, Restored,
 		Held, Returned, Released, CarriedOut, Frozen, Unfrozen, Thawed, RolledBack, Ordered, Added, Altered, Dropped,
 		Config, ConfigRefused, Connected, Gone, NACK, TurnedAway, Started, Serving, Ended,
 	}

@@ -100,6 +100,14 @@ func (c *scenario) status([]string) error {
 	if st.OverLimit > 0 {
 		c.printf("over the limit: %d\n", st.OverLimit)
 	}
+	if n := len(st.NotOffered); n > 3 {
+		c.printf("not offered: %d types\n", n)
+	} else if n > 0 {
+		c.printf("not offered: %s\n", strings.Join(st.NotOffered, " "))
+	}
+	if st.Silence != "" {
+		c.printf("%s\n", st.Silence)
+	}
 	if st.NACKs > 0 {
 		c.printf("NACKs: %d\n", st.NACKs)
 	}

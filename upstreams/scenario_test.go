@@ -132,6 +132,7 @@ func (c *scenario) commands() map[string]func(args []string) error {
 		"say":        func(args []string) error { return c.answer(args, false, false) },
 		"relist":     func(args []string) error { return c.answer(args, true, true) },
 		"rest":       c.rest,
+		"silent":     c.silent,
 		"push":       c.push,
 		"disconnect": func([]string) error { c.disconnected(); return nil },
 		"resume":     c.resume,
@@ -272,6 +273,23 @@ func (c *scenario) rest(args []string) error {
 		}
 	}
 	c.lapse()
+	return nil
+}
+
+// silent has the server give no answer for the types that were not answered on the stream. It prints which
+// of them are awaited all the same.
+func (c *scenario) silent([]string) error {
+	var types []string
+	for _, url := range c.types() {
+		if !c.answered[url] {
+			types = append(types, url)
+		}
+	}
+	awaited := c.s.x.HandleSilence(types)
+	if len(awaited) > 3 {
+		awaited = append(awaited[:1:1], fmt.Sprintf("and %d more", len(awaited)-1))
+	}
+	c.printf("awaits %s\n", orNothing(awaited))
 	return nil
 }
 

@@ -46,6 +46,8 @@ type Status struct {
 	Protocol string `json:"protocol,omitempty"`
 	// LastError is the last error, with a cure. It is empty when there was none.
 	LastError string `json:"lastError,omitempty"`
+	// Silence describes an xds server that is silent about awaited types for a while, and what to do.
+	Silence string `json:"silence,omitempty"`
 	// Resources counts the mirrored resources, by "group/Kind".
 	Resources map[string]int `json:"resources,omitempty"`
 	// Endpoints is set where the endpoints of services are discovered.

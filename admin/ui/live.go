@@ -168,7 +168,7 @@ func (p *Pages) look() map[string]uint64 {
 		h.SetSeed(p.seed)
 	}
 	for _, u := range p.data.Upstreams() {
-		fmt.Fprintln(&ups, u.Name, u.State, u.Synced, u.Stale, u.Address, u.LastError, u.RefusedTotal, u.OverLimit, len(u.Pending), admin.Total(u.Resources), admin.Total(u.LeftOut), admin.Total(u.Expired), u.LastUpdate.Unix())
+		fmt.Fprintln(&ups, u.Name, u.State, u.Synced, u.Stale, u.Address, u.LastError, u.RefusedTotal, u.OverLimit, len(u.Pending), len(u.NotOffered), admin.Total(u.Resources), admin.Total(u.LeftOut), admin.Total(u.Expired), u.LastUpdate.Unix())
 		if u.Held != nil {
 			fmt.Fprintln(&ups, u.Held.ID, u.Held.Clock)
 		}

@@ -161,7 +161,7 @@ func (p *Pages) keptOut(u upstreams.Status, r *request) (sections []Section) {
 var leftOutColumns = view.LeftOut.Pick("Name", "Namespace", "Kind", "Reason", "Detail")
 
 func (p *Pages) leftOut(upstream, reason string, now time.Time) Section {
-	all := slices.DeleteFunc(slices.Clone(p.data.LeftOut()), func(l intake.LeftOut) bool { return l.Upstream != upstream || l.Reason != reason })
+	all := slices.DeleteFunc(slices.Clone(p.data.LeftOut()), func(l intake.LeftOut) bool { return l.Upstream != upstream || l.Reason != reason || l.Name == "" })
 	t := tableOf("Resources that the rule leaves out", "Nothing.", leftOutColumns, all, maxRows/2, now,
 		func(l intake.LeftOut) string { return resourceHref(l.Kind, l.Namespace, l.Name) })
 	t.Summary = fmt.Sprintf("%d of %d; all of them: %s", len(t.Rows), len(all), p.here("relay explain --left-out --upstream "+word(upstream)))

@@ -140,6 +140,8 @@ type Result struct {
 	RefusedTotal int
 	// Clusters are those whose endpoints are needed, nil if they are the same as before.
 	Clusters map[string]struct{}
+	// Awaited are the scopes of a Silent that are awaited all the same.
+	Awaited []string
 }
 
 // Refusal is a resource or file whose newest content is refused.

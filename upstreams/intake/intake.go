@@ -64,8 +64,9 @@ type Intake struct {
 }
 
 type stream struct {
-	open   bool
-	opened []string // the scopes that the stream has to answer
+	open bool
+	// opened are the scopes that the stream has to answer, notOffered those of them that are not offered.
+	opened, notOffered []string
 	// syncing: some scope is not answered. opening: the stream has not answered all scopes at any time.
 	// openedAt is the newest departure when the stream began. Deletions wait until syncingUntil at most.
 	syncing, opening bool
@@ -118,6 +119,9 @@ func (e Received) step(in *Intake, out *Output) {
 		in.settle(k)
 		back = in.freshen(k) || back
 	}
+	if len(in.notOffered) > 0 {
+		in.reportNotOffered()
+	}
 	if e.Live && in.unswept && (!e.Unsure || !in.hasUnconfirmed()) {
 		// Judge all that is gone together, as for the answer of a new stream.
 		in.startStream(number)
@@ -140,10 +144,10 @@ func (in *Intake) takeUpdate(u *Update, unsure bool, out *Result) {
 			out.Refuse(u.Scope.Name, in.panicked(u.Scope.Name, p))
 		}
 	}()
-	first := k.unanswered[sc.Name]
+	first := k.unanswered[sc.Name] || sc.silent
 	if !u.Part {
 		delete(k.unanswered, sc.Name)
-		sc.answered = true
+		sc.answered, sc.silent = true, false
 	}
 	if sc.parts == nil {
 		if sc.generation++; sc.generation == unconfirmed {

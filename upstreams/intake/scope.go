@@ -57,6 +57,7 @@ func (k *kind) waits() bool { return len(k.unanswered) > 0 || !k.graceUntil.IsZe
 type scope struct {
 	Scope
 	answered   bool // the present source has answered the scope
+	silent     bool // the present source does not offer the scope
 	byName     map[string]*record
 	groups     groups         // of the marks of the records
 	marked     int            // number of records with a mark
@@ -335,7 +336,7 @@ func (in *Intake) settle(k *kind) {
 	in.reconcile(k, names)
 }
 
-// Pending returns the names of the opened scopes that the source has never answered.
+// Pending returns the names of the opened scopes that the source has never answered, and may offer.
 func (in *Intake) Pending() (names []string) {
 	for _, name := range in.opened {
 		if in.pends(name) {
@@ -347,7 +348,7 @@ func (in *Intake) Pending() (names []string) {
 
 func (in *Intake) pends(name string) bool {
 	sc := in.scopes[name]
-	return sc == nil || !sc.answered
+	return sc == nil || !sc.answered && !sc.silent
 }
 
 // Versions returns the names in a scope, each with the version that the source gave. The version of

@@ -25,6 +25,8 @@ type Status struct {
 	LastUpdate time.Time `json:"lastUpdate,omitzero"`
 	// Pending are the type URLs without an answer, while not synced.
 	Pending []string `json:"pending,omitempty"`
+	// NotOffered are the type URLs that the source does not offer. Their answers are taken if they come.
+	NotOffered []string `json:"notOffered,omitempty"`
 	// Refused are resources or files whose newest content is refused, so that the last good one is
 	// served: at most a hundred. RefusedTotal counts all.
 	Refused      []Refusal `json:"refused,omitempty"`
@@ -108,7 +110,7 @@ func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
 		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
-		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(),
+		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(), NotOffered: in.notOffered,
 	}
 	if !in.complete {
 		st.Pending = in.Pending()

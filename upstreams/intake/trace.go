@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"meshrelay/federation/filter"
 	"meshrelay/mirror"
 )
 
@@ -30,15 +31,21 @@ type LeftOut struct {
 	Upstream  string `json:"upstream"`
 	Kind      string `json:"kind"` // "group/Kind"
 	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
+	Name      string `json:"name"` // empty for a kind that is not asked for
 	// Reason is the rule that leaves it out. Detail is a sentence.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// LeftOut returns the resources that are left out, sorted.
+// LeftOut returns the resources that are left out and the kinds that are not asked for, sorted.
 func (in *Intake) LeftOut() []LeftOut {
 	var out []LeftOut
+	asked := Asked(in.rules.cfg)
+	for _, info := range mirror.Kinds() {
+		if in.rules.relayed && !asked(info.Kind) {
+			out = append(out, LeftOut{in.name, info.Kind.String(), "", "", string(filter.ReasonKind), "the kind is not asked for: import.kinds does not have it"})
+		}
+	}
 	for _, k := range in.kinds {
 		seen := map[string]bool{}
 		for _, sc := range k.scopes {

@@ -19,6 +19,8 @@ type Config struct {
 	ResyncInterval config.Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
 	SyncTimeout    config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
 	FailbackAfter  config.Duration `yaml:"failbackAfter" default:"1m" range:"1s 24h"`
+	// Partial: the server may offer only some of the types.
+	Partial bool `yaml:"partial"`
 	// Types are type URLs to mirror in addition to the well-known ones.
 	Types       []string `yaml:"types,omitempty"`
 	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`

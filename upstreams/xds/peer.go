@@ -67,8 +67,8 @@ func (s *Source) HandleState(state adsclient.State) {
 // openStream begins a stream. A server that denies the relay opens one, too.
 func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
-	s.types, s.relay = subscriptions(state.Relay, s.extra), state.Relay
-	s.repeating = nil // a new stream answers everything
+	s.types, s.relay = subscriptions(s.cfg)(state.Relay), state.Relay
+	s.repeating, s.notOffered, s.silence = nil, map[string]bool{}, "" // a new stream answers everything
 	st.Protocol = string(state.Protocol)
 	scopes := make([]intake.Scope, 0, len(s.types))
 	for _, url := range s.types {

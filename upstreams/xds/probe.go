@@ -114,22 +114,27 @@ func (p prober) stream(ctx context.Context) doctor.Finding {
 		f.Resources = got.resources
 		return f
 	}
-	all := len(subscriptions(got.relay != "", p.section.Types))
-	why := fmt.Sprintf("no answer to %s", strings.Join(got.missing[:min(len(got.missing), maxMissing)], ", "))
+	types := subscriptions(p.upstream)(false)
+	all, why := len(types), "no answer to "+strings.Join(got.missing[:min(len(got.missing), maxMissing)], ", ")
 	if more := len(got.missing) - maxMissing; more > 0 {
 		why += fmt.Sprintf(" and %d more", more)
 	}
+	lacks := p.section.Partial || slices.Equal(got.missing, []string{mirror.MeshConfig.PreferredTypeURL()})
 	what := fmt.Sprintf("%s answers %d of %d types in time", who, all-len(got.missing), all)
-	fix := "look whether the server is ready; leave out types that it does not know"
-	if got.relay != "" {
-		fix = "look at that relay: relay status there tells whom it waits for"
+	f := doctor.Doubt("stream", p.address, what, why, "look whether the server is ready")
+	switch {
+	case len(got.missing) == all:
+		f.Level = doctor.Failed
+	case lacks && ctx.Err() != nil:
+		f = doctor.Good("stream", p.address, "%s, with %d resources: %s, which counts as not offered", what, got.resources, why)
+	case !lacks:
+		f.What, f.Fix = who+" "+silentAbout(types, got.missing), f.Fix+"; "+ifSilent
+	}
+	if got.relay != "" && f.Level != doctor.OK {
+		f.Fix = "look at that relay: relay status there tells whom it waits for"
 	}
 	if err != nil && ctx.Err() == nil {
-		why += "; " + err.Error()
-	}
-	f := doctor.Doubt("stream", p.address, what, why, fix)
-	if len(got.missing) == all {
-		f.Level = doctor.Failed
+		f.Why += "; " + err.Error()
 	}
 	f.Resources = got.resources
 	return f
@@ -174,7 +179,7 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 	self := nodeConfig(p.env)
 	self.ClusterID, self.OwnClusterID = p.upstream.ClusterID, p.env.Node.ClusterID
 	node := adsclient.Node(self)
-	types := subscriptions(false, p.section.Types)
+	types := subscriptions(p.upstream)(false)
 	got.missing = slices.Clone(types)
 	for _, typeURL := range types {
 		if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}); err != nil {

@@ -18,6 +18,9 @@ func (s *Source) Repeat(again bool) {
 	}
 	s.repeating = make(map[string]map[string]struct{}, len(s.types))
 	for _, url := range s.types {
+		if s.notOffered[url] {
+			continue
+		}
 		names := map[string]struct{}{}
 		if s.st.Protocol == string(adsclient.Delta) {
 			for name := range s.feed.Versions(url) {

@@ -49,7 +49,7 @@ type Source struct {
 	log       *slog.Logger
 	// complaints limits the log lines about responses.
 	complaints *loglimit.Limit
-	extra      []string // type URLs from the config
+	cfg        config.Upstream
 
 	// mu guards the fields below. It is held during calls of the feed, which never calls back.
 	mu   sync.Mutex
@@ -65,15 +65,17 @@ type Source struct {
 	// repeating has the type URLs that the server was asked to repeat, with the names still
 	// missing. On a SotW stream there are no names: one answer has everything.
 	repeating map[string]map[string]struct{}
-	ended     bool
+	// notOffered has the types of the present stream that the server does not offer.
+	notOffered map[string]bool
+	silence    string // upstreams.Status.Silence of the present stream
+	ended      bool
 }
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
 func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
-	section := sectionOf(cfg)
-	s = &Source{log: env.Log, complaints: newComplaints(), extra: section.Types, complained: map[string]string{}}
+	section, client := sectionOf(cfg), clientConfig(cfg, env)
+	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
-	client := clientConfig(cfg, env)
 	if cfg.Services.Mode == config.ServicesDiscover {
 		consumer, second := nodeConfig(env), client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
@@ -83,7 +85,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 			return nil, err
 		}
 	}
-	client.Met = s.met
+	client.Met, client.Silent = s.met, s.HandleSilence
 	s.client, err = adsclient.New(client, s)
 	return s, err
 }
@@ -98,7 +100,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 		Addresses:        section.Addresses,
 		Protocol:         adsclient.Protocol(section.Protocol),
 		Node:             func() *corev3.Node { return adsclient.Node(node) },
-		TypeURLs:         func(relay bool) []string { return subscriptions(relay, section.Types) },
+		TypeURLs:         subscriptions(cfg),
 		Name:             env.Relay,
 		Credentials:      creds,
 		DialOptions:      opts,
@@ -146,23 +148,27 @@ func check(u config.Upstream) error {
 	return tlsFiles(section.TLS).Check()
 }
 
-// subscriptions returns the type URLs to ask for. It asks an istiod for every version of a kind,
-// because an istiod answers an unknown version with nothing (PROTOCOL C1). A relay serves all of a
-// kind under each version, so one is enough.
-func subscriptions(relay bool, extra []string) []string {
-	var all, urls []string
+// subscriptions returns a function with the type URLs to ask for. It asks an istiod for every version of
+// a kind, because an istiod answers an unknown version with nothing (PROTOCOL C1). A relay serves all of
+// a kind under each version, so one is enough.
+func subscriptions(cfg config.Upstream) func(relay bool) []string {
+	var all []string
 	for _, info := range mirror.Kinds() {
 		all = append(all, info.TypeURLs()...)
 	}
-	kinds := map[mirror.Kind]bool{}
-	for _, url := range slices.Concat(all, extra) {
-		kind, _, err := mirror.ParseTypeURL(url)
-		if err == nil && !slices.Contains(urls, url) && (!relay || !kinds[kind]) {
-			kinds[kind] = true
-			urls = append(urls, url)
+	all = append(all, sectionOf(cfg).Types...)
+	asked := intake.Asked(cfg)
+	return func(relay bool) (urls []string) {
+		kinds := map[mirror.Kind]bool{}
+		for _, url := range all {
+			kind, _, err := mirror.ParseTypeURL(url)
+			if err == nil && asked(kind) && !slices.Contains(urls, url) && (!relay || !kinds[kind]) {
+				kinds[kind] = true
+				urls = append(urls, url)
+			}
 		}
+		return urls
 	}
-	return urls
 }
 
 // Attach sets the feed of the source. Run calls it.
@@ -206,6 +212,12 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
 	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
 	st.MayWait = s.st.MayWait
+	if s.silence != "" && s.st.Protocol != "" && !st.InContact {
+		st.Silence, st.Notes = s.silence, append(st.Notes, "it "+s.silence)
+	}
+	if n := len(st.NotOffered); n > 0 {
+		st.Notes = append(st.Notes, fmt.Sprintf("types not offered: %d, such as %s", n, st.NotOffered[0]))
+	}
 	if s.endpoints != nil {
 		st.Endpoints = s.endpoints.describe()
 	}
@@ -260,6 +272,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	if err != nil {
 		return s.nack("response refused", resp.TypeURL, err)
 	}
+	delete(s.notOffered, resp.TypeURL)
 	// A server has one MeshConfig at most, so each answer is complete.
 	complete := resp.Complete || scope.Kind == mirror.MeshConfig
 	s.update[0] = intake.Update{Scope: scope, Complete: complete, Part: resp.Part, Room: resp.Room(), Marks: resp.Marks()}

@@ -63,6 +63,8 @@ type Server struct {
 	NoDelta, NoSotW bool
 	// Options are for the gRPC server.
 	Options []grpc.ServerOption
+	// Listener is where the server listens, instead of a port of its own.
+	Listener net.Listener
 
 	Addr string
 
@@ -72,7 +74,8 @@ type Server struct {
 	changed  chan struct{}
 	has      map[string][]Resource
 	withheld map[string]bool
-	fail     error // for new streams
+	offered  []string // nil: every type
+	fail     error    // for new streams
 	requests []Request
 	streams  map[*session]struct{}
 	opened   int
@@ -104,13 +107,15 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 	s.t = t
 	s.changed, s.deaf = make(chan struct{}), make(chan struct{})
 	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
-	on := "127.0.0.1:0"
+	on, lis := "127.0.0.1:0", s.Listener
 	if len(addr) > 0 {
 		on = addr[0]
 	}
-	lis, err := net.Listen("tcp", on)
-	if err != nil {
-		t.Fatal(err)
+	if lis == nil {
+		var err error
+		if lis, err = net.Listen("tcp", on); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.Addr = lis.Addr().String()
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100)}, s.Options...)...)
@@ -138,10 +143,18 @@ func (s *Server) Withhold(typeURL string, on bool) {
 	s.withheld[typeURL] = on
 }
 
+// Offer makes the server answer requests for these types only, as a server that is no istiod does. With no
+// types it answers all.
+func (s *Server) Offer(typeURLs ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offered = typeURLs
+}
+
 func (s *Server) withholds(typeURL string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.withheld[typeURL]
+	return s.withheld[typeURL] || len(s.offered) > 0 && !slices.Contains(s.offered, typeURL)
 }
 
 // StopReading makes the server read at most one more request of each stream.

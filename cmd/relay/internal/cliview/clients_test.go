@@ -66,13 +66,13 @@ func TestOneUpstreamIsShownWithItsKindsAndRefusals(t *testing.T) {
 	u := upstreams.Status{
 		Name: "east", Type: "xds", State: upstreams.StateSyncing, Resources: map[string]int{"a/B": 3}, LastError: "connection refused",
 		Status: intake.Status{
-			Pending: []string{"a/v1/C"}, Expired: map[string]int{"a/D": 1}, LeftOut: map[string]int{"loop": 2},
+			Pending: []string{"a/v1/C"}, NotOffered: []string{"a/v1/E", "a/v1/F"}, Expired: map[string]int{"a/D": 1}, LeftOut: map[string]int{"loop": 2},
 			Refused: []intake.Refusal{{Resource: "a/B x/y", Reason: "no hosts"}}, RefusedTotal: 4,
 		},
 	}
 	got := Plain(Upstream(u, testNow))
 	for _, want := range []string{
-		"\nLast error: connection refused\n", "\nTypes without an answer:\n  a/v1/C\n",
+		"\nLast error: connection refused\n", "\nTypes without an answer:\n  a/v1/C\n\nTypes that are not offered:\n  a/v1/E\n  a/v1/F\n\n",
 		"\nKIND   RESOURCES   EXPIRED   DRIFT\na/B    3           0         0\na/D    0           1         0\n",
 		"\nREASON   LEFT OUT\nloop     2\nTo list them: relay explain --left-out --upstream east\n",
 		"\nREFUSED   REASON\na/B x/y   no hosts\nand 3 more\n",

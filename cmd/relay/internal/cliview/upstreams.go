@@ -1,6 +1,7 @@
 package cliview
 
 import (
+	"strings"
 	"time"
 
 	"meshrelay/admin/view"
@@ -32,12 +33,13 @@ func Upstream(u upstreams.Status, now time.Time) string {
 	if u.LastError != "" {
 		p.printf("Last error: %s\n\n", u.LastError)
 	}
-	if len(u.Pending) > 0 {
-		p.printf("Types without an answer:\n")
-		for _, t := range u.Pending {
-			p.printf("  %s\n", t)
+	for _, list := range []struct {
+		title string
+		types []string
+	}{{"Types without an answer", u.Pending}, {"Types that are not offered", u.NotOffered}} {
+		if len(list.types) > 0 {
+			p.printf("%s:\n  %s\n\n", list.title, strings.Join(list.types, "\n  "))
 		}
-		p.WriteString("\n")
 	}
 	if kinds := view.Kinds(u); len(kinds) > 0 {
 		p.table(tableOf(view.KindCounts, kinds, now))
