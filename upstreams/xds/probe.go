@@ -107,7 +107,7 @@ func (p prober) stream(ctx context.Context) doctor.Finding {
 		who = "istiod " + got.istiod
 	}
 	switch {
-	case err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF):
+	case err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && status.Code(err) != codes.DeadlineExceeded:
 		return p.refusal(err)
 	case len(got.missing) == 0:
 		f := doctor.Good("stream", p.address, "%s answers every type, with %d resources", who, got.resources)
@@ -125,7 +125,7 @@ func (p prober) stream(ctx context.Context) doctor.Finding {
 	switch {
 	case len(got.missing) == all:
 		f.Level = doctor.Failed
-	case lacks && ctx.Err() != nil:
+	case lacks && !errors.Is(err, io.EOF):
 		f = doctor.Good("stream", p.address, "%s, with %d resources: %s, which counts as not offered", what, got.resources, why)
 	case !lacks:
 		f.What, f.Fix = who+" "+silentAbout(types, got.missing), f.Fix+"; "+ifSilent
@@ -133,7 +133,7 @@ func (p prober) stream(ctx context.Context) doctor.Finding {
 	if got.relay != "" && f.Level != doctor.OK {
 		f.Fix = "look at that relay: relay status there tells whom it waits for"
 	}
-	if err != nil && ctx.Err() == nil {
+	if errors.Is(err, io.EOF) {
 		f.Why += "; " + err.Error()
 	}
 	f.Resources = got.resources
