@@ -20,6 +20,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -118,7 +119,8 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 		}
 	}
 	s.Addr = lis.Addr().String()
-	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100)}, s.Options...)...)
+	pings := keepalive.EnforcementPolicy{MinTime: 15 * time.Second} // as an istiod
+	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100), grpc.KeepaliveEnforcementPolicy(pings)}, s.Options...)...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, s)
 	done := make(chan struct{})
 	go func() { defer close(done); s.grpc.Serve(lis) }() //nolint:errcheck // it ends with Stop
