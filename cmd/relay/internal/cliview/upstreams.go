@@ -1,7 +1,6 @@
 package cliview
 
 import (
-	"strings"
 	"time"
 
 	"meshrelay/admin/view"
@@ -38,7 +37,11 @@ func Upstream(u upstreams.Status, now time.Time) string {
 		types []string
 	}{{"Types without an answer", u.Pending}, {"Types that are not offered", u.NotOffered}} {
 		if len(list.types) > 0 {
-			p.printf("%s:\n  %s\n\n", list.title, strings.Join(list.types, "\n  "))
+			p.printf("%s:\n", list.title)
+			for _, t := range list.types {
+				p.printf("  %s\n", t)
+			}
+			p.WriteString("\n")
 		}
 	}
 	if kinds := view.Kinds(u); len(kinds) > 0 {
