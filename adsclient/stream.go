@@ -178,8 +178,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	for i := len(first); i < len(s.types) && !s.named(); i++ {
 		first = append(first, s.firstRequest(i))
 	}
-	s.synced = make(chan struct{})
-	s.silent = map[string]bool{}
+	s.synced, s.silent = make(chan struct{}), map[string]bool{}
 	s.waiting, s.relisted = make(map[string]bool, len(s.types)), make(map[string]*atomic.Bool, len(s.types))
 	for _, typeURL := range s.types {
 		s.waiting[typeURL], s.relisted[typeURL] = true, &atomic.Bool{}

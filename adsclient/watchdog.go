@@ -86,7 +86,7 @@ func (q *quiet) look(now time.Time, frames, firsts int64, busy, receives bool) {
 	switch {
 	case firsts != q.firsts:
 		q.first = 0
-	case !busy && !(came && receives): // a first answer may be on the way
+	case !busy && (!came || !receives): // a first answer may be on the way
 		q.first += passed
 	}
 	q.last, q.frames, q.firsts = now, frames, firsts

@@ -72,6 +72,5 @@ func (in *Intake) reportNotOffered() {
 		return
 	}
 	in.notOffered = now
-	what := "types not offered: " + cmp.Or(strings.Join(now, ", "), "none")
-	in.tell(events.Event{Type: events.NotOffered, By: events.ByUpstream, Text: what, Command: "relay upstreams " + in.name})
+	in.tell(events.Event{Type: events.NotOffered, By: events.ByUpstream, Text: "types not offered: " + cmp.Or(strings.Join(now, ", "), "none"), Command: "relay upstreams " + in.name})
 }

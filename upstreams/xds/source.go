@@ -152,12 +152,11 @@ func check(u config.Upstream) error {
 // a kind, because an istiod answers an unknown version with nothing (PROTOCOL C1). A relay serves all of
 // a kind under each version, so one is enough.
 func subscriptions(cfg config.Upstream) func(relay bool) []string {
-	var all []string
+	all, asked := []string{}, intake.Asked(cfg)
 	for _, info := range mirror.Kinds() {
 		all = append(all, info.TypeURLs()...)
 	}
 	all = append(all, sectionOf(cfg).Types...)
-	asked := intake.Asked(cfg)
 	return func(relay bool) (urls []string) {
 		kinds := map[mirror.Kind]bool{}
 		for _, url := range all {
