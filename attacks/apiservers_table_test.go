@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"meshrelay/internal/testing/fakekube"
 )
@@ -77,7 +78,7 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 	return []*attack{
 		{finding: "D4", name: "a list of 500 MB of versions", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("serviceentries", n, bare)},
 		{finding: "D4", name: "a list of 500 MB of names", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("serviceentries", n, longName)},
-		{finding: "D4", name: "a list of two million objects of a namespace that is not selected", objects: 2_000_000, once: true, limits: tight, section: selecting, told: `west-0`, api: objects("serviceentries", 2_000_000, small)},
+		{finding: "D4", name: "a list of two million objects of a namespace that is not selected", more: 30 * time.Second, once: true, limits: tight, section: selecting, told: `west-0`, api: objects("serviceentries", 2_000_000, small)},
 		{finding: "D4", name: "a list of 500 MB of versions of a namespace that is not selected", limits: tight, section: selecting, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("serviceentries", n, bare)},
 		{finding: "D4", name: "a list of 500 MB of versions of namespaces", limits: tight, section: selecting, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("namespaces", n, func(i int) string {
 			return named("", fmt.Sprint("ns-", i), version(i), "")
@@ -101,11 +102,11 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 		{finding: "D9", name: "watched changes of 500 MB of namespaces that are not selected", limits: tight, section: selecting, told: `west-0`, api: events("serviceentries", n, func(i int) string {
 			return `{"type":"ADDED","object":` + named(strings.TrimSuffix(version(i)[20:], `"`), "e", `,"resourceVersion":"201"`, "") + "}"
 		})},
-		{finding: "D9", name: "watched changes of 800,000 namespaces that are not selected", objects: 800_000, once: true, limits: tight, section: selecting, told: `west-0`, api: events("serviceentries", 800_000, func(i int) string {
+		{finding: "D9", name: "watched changes of 800,000 namespaces that are not selected", more: 12 * time.Second, once: true, limits: tight, section: selecting, told: `west-0`, api: events("serviceentries", 800_000, func(i int) string {
 			return `{"type":"ADDED","object":` + named(fmt.Sprintf("n%0252d", i), "e", `,"resourceVersion":"201"`, "") + "}"
 		})},
 
-		{finding: "D13", name: "a list of empty pages without end", told: `west-0.*more than \d+ pages`, api: pages("")},
+		{finding: "D13", name: "a list of empty pages without end", more: 3 * time.Second, told: `west-0.*more than \d+ pages`, api: pages("")},
 		{finding: "D13", name: "a list that drips for an hour", section: "syncTimeout: 1s", api: drip("serviceentries"), run: begin},
 	}
 }

@@ -37,7 +37,7 @@ const (
 	// maxList and maxPages bound all pages of a list together. 300,000 objects of 5 KB need 600 pages, and 20
 	// minutes at 10 Mbit/s. A server ends a streaming list after ten minutes by itself.
 	maxList  = time.Hour
-	maxPages = 2_000
+	maxPages = 1_000
 	// burst is the number of requests without a pause between them. client-go's reflector does not pause
 	// after some answers, such as 410, and after watches that end at once.
 	burst = 10
