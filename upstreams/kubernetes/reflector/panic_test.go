@@ -41,22 +41,16 @@ func TestAPanicOfASinkIsThatOfRun(t *testing.T) {
 			const of = "networking.istio.io/serviceentries"
 			s := fakekube.New()
 			server := s.Start(t)
-			path := t.TempDir() + "/kubeconfig"
-			fakekube.WriteKubeconfig(t, path, server, "t")
-			client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
-			defer client.Close()
-			if err := client.Refresh(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			current := connect(t, server)
 			failing := in == "Failed"
 			r := New(Config{
 				Name: "ServiceEntry", Path: "/apis/networking.istio.io/v1/serviceentries", AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
 				SyncTimeout: time.Minute, Pace: Pace{Retry: time.Millisecond, RetryMax: time.Millisecond, Request: time.Millisecond, Forgive: time.Hour}, Log: slog.New(slog.DiscardHandler),
-				Connect: func(context.Context) (*apiserver.Conn, error) {
+				Connect: func(ctx context.Context) (*apiserver.Conn, error) {
 					if failing {
 						return nil, io.ErrUnexpectedEOF
 					}
-					return client.Current(), nil
+					return current(ctx)
 				},
 				Begin: func() *object.Reading { return object.NewBudget(0).Begin(false) },
 			}, brittle{in})

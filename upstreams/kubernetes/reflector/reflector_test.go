@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -133,6 +134,19 @@ func TestAStreamingListThatHasNoEndEnds_K8(t *testing.T) {
 	})
 }
 
+// connect returns Config.Connect for a server.
+func connect(t *testing.T, server *httptest.Server) func(context.Context) (*apiserver.Conn, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	fakekube.WriteKubeconfig(t, path, server, "t")
+	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
+	t.Cleanup(client.Close)
+	if err := client.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return func(context.Context) (*apiserver.Conn, error) { return client.Current(), nil }
+}
+
 // failures is a Sink that counts failed requests.
 type failures struct {
 	Sink
@@ -150,17 +164,10 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 		fmt.Fprint(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}`)
 		return true
 	}
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	fakekube.WriteKubeconfig(t, path, server.Start(t), "t")
-	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
-	if err := client.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
 	sink := &failures{}
 	r := New(Config{
 		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Connect: func(context.Context) (*apiserver.Conn, error) { return client.Current(), nil },
+		Connect: connect(t, server.Start(t)),
 		Begin:   func() *object.Reading { return object.NewBudget(0).Begin(false) },
 	}, sink)
 	page := func(more string) error {
@@ -252,18 +259,11 @@ func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {
 		}
 		return true
 	}
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	fakekube.WriteKubeconfig(t, path, server.Start(t), "t")
-	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
-	if err := client.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
 	lists := object.NewBudget(2000)
 	sink := &failures{Sink: brittle{}}
 	r := listerWatcher{New(Config{
 		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Connect: func(context.Context) (*apiserver.Conn, error) { return client.Current(), nil },
+		Connect: connect(t, server.Start(t)),
 		Begin:   func() *object.Reading { return lists.Begin(false) },
 	}, sink)}
 	fits := func() bool { // whether nothing is charged
