@@ -149,6 +149,7 @@ func (r *Reflector) page(first bool) (time.Duration, error) {
 		r.began.Store(time.Now().UnixNano())
 	}
 	if r.pages.Add(1) > maxPages {
+		r.endless.Store(true)
 		return 0, fmt.Errorf("the server has sent more than %d pages of one list: look for a proxy between the relay and the server", maxPages)
 	}
 	return time.Until(time.Unix(0, r.began.Load()).Add(maxList)), nil

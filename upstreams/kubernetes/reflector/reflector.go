@@ -105,6 +105,7 @@ type Reflector struct {
 	reading  atomic.Pointer[object.Reading] // the newest list
 	pages    atomic.Int32                   // of the present list
 	began    atomic.Int64                   // start of the present list, in nanoseconds since the epoch
+	endless  atomic.Bool                    // the last list had too many pages: the next one is as expensive
 	// running is read-locked during each list. client-go may start a list late, or leave one running. Run
 	// locks it at the end, for ever, so that no list runs after that.
 	running sync.RWMutex
@@ -171,7 +172,11 @@ func (r *Reflector) follow(ctx context.Context) {
 	})
 	for pause := backoff.DelayWithReset(c, recovered); ctx.Err() == nil; {
 		_ = reflector.ListAndWatchWithContext(ctx) //nolint:errcheck // the Sink knows from the requests
-		<-c.After(pause())
+		wait := pause()
+		if r.endless.Swap(false) {
+			wait = max(wait, r.Pace.RetryMax)
+		}
+		<-c.After(wait)
 	}
 }
 

@@ -181,7 +181,7 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 	if err := page("more"); err != nil {
 		t.Errorf("the last page: %v", err)
 	}
-	if err := page("more"); err == nil || !strings.Contains(err.Error(), "more than 1000 pages of one list") || sink.n != 1 {
+	if err := page("more"); err == nil || !strings.Contains(err.Error(), "more than 1000 pages of one list") || sink.n != 1 || !r.endless.Load() {
 		t.Errorf("one page more: %v, %d failures", err, sink.n)
 	}
 	if err := page(""); err != nil {
