@@ -75,7 +75,7 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		`secrets: {inCluster: true}, allowExec: [1]`:                                           "clusters[0].allowExec[0]: want a text, not",
 		`secrets: {inCluster: true}, allowExec: [a, {command: a, env: {B: c}}]`:                "clusters[0].allowExec[1]: the same command and arguments as in allowExec[0]",
 		`secrets: {inCluster: true}, allowServers: [10.0.0.0/8, "https://a"]`:                  `clusters[0].allowServers[1]: "https://a" is neither an IP address, nor a network`,
-		`secrets: {inCluster: true}, allowServers: [10.0.0.1/8]`:                               `clusters[0].allowServers[0]: "10.0.0.1/8" is neither an IP address, nor a network such as`,
+		`secrets: {inCluster: true}, allowServers: [10.0.0.1/8]`:                               `clusters[0].allowServers[0]: "10.0.0.1/8" has bits after the network: write 10.0.0.0/8`,
 		`secrets: {inCluster: true}, upstream: {name: a}`:                                      "clusters[0].upstream.name: a found cluster is named after its ID",
 		`secrets: {inCluster: true}, upstream: {clusterID: a}`:                                 "clusters[0].upstream.clusterID: a found cluster has an ID",
 		`secrets: {inCluster: true}, upstream: {required: true}`:                               "clusters[0].upstream.required: clients never wait for found clusters",

@@ -55,7 +55,7 @@ func Parse(elements []string) (r Rules, err error) {
 		switch {
 		case other == nil && network != network.Masked():
 			err = errors.Join(err, fmt.Errorf("%q has bits after the network: write %s", one, network.Masked()))
-		case other == nil && network == network.Masked() && !network.Addr().Is4In6():
+		case other == nil && !network.Addr().Is4In6():
 			r.networks = append(r.networks, network)
 		case other != nil && patternShape.MatchString(one):
 			r.names = append(r.names, fold(one))

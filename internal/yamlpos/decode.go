@@ -17,6 +17,8 @@ type Limits struct {
 	Values int
 	// Plain refuses anchors, aliases and tags.
 	Plain bool
+	// Texts has numbers be the texts that they are written as. Libraries do not agree about what is a number.
+	Texts bool
 }
 
 // decoding is held while a text is decoded: texts of many sources take the memory of one.
@@ -41,7 +43,7 @@ func Decode(text []byte, l Limits) (values []any, err error) {
 	if len(text) > l.Bytes {
 		return nil, fmt.Errorf("is larger than %d KiB", l.Bytes>>10)
 	}
-	bodies, err := parse(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), min(maxTokens, 2*l.Values), l.Plain)
+	bodies, err := parse(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), min(maxTokens, 2*l.Values), l)
 	if err != nil {
 		return nil, err
 	}

@@ -36,11 +36,11 @@ func (e *SyntaxError) Error() string { return "is not YAML: " + e.Msg }
 // Parse returns the non-empty documents of a text. It refuses texts that would take the parser too
 // long. Errors are sentences without a subject.
 func Parse(text []byte) ([]ast.Node, error) {
-	return parse(text, maxTokens, false)
+	return parse(text, maxTokens, Limits{})
 }
 
-// parse does that with most tokens at most. plain refuses anchors, aliases and tags.
-func parse(text []byte, most int, plain bool) ([]ast.Node, error) {
+// parse does that with most tokens at most. Of l it needs only Plain and Texts.
+func parse(text []byte, most int, l Limits) ([]ast.Node, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("is not UTF-8 text")
 	}
@@ -52,8 +52,14 @@ func parse(text []byte, most int, plain bool) ([]ast.Node, error) {
 		return nil, fmt.Errorf("is nested deeper than %d", MaxNesting)
 	}
 	for _, t := range tokens {
-		if plain && (t.Type == token.AnchorType || t.Type == token.AliasType || t.Type == token.TagType) {
+		if l.Plain && (t.Type == token.AnchorType || t.Type == token.AliasType || t.Type == token.TagType) {
 			return nil, fmt.Errorf("has an anchor (&), an alias (*) or a tag (!) on line %d: write the value itself, or quote it", t.Position.Line)
+		}
+		switch t.Type {
+		case token.IntegerType, token.BinaryIntegerType, token.OctetIntegerType, token.HexIntegerType, token.FloatType:
+			if l.Texts {
+				t.Type = token.StringType
+			}
 		}
 	}
 	file, err := parser.Parse(tokens, 0)

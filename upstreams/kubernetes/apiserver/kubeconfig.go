@@ -9,10 +9,11 @@ import (
 )
 
 var (
-	// fileLimits bound a kubeconfig that the config names. It may have many clusters.
-	fileLimits = yamlpos.Limits{Bytes: maxCredentials, Values: 100_000, Plain: true}
+	// fileLimits bound a kubeconfig that the config names. It may have many clusters. No field of a kubeconfig
+	// is a number: "name: .0_", as kubectl writes it, is a text.
+	fileLimits = yamlpos.Limits{Bytes: maxCredentials, Values: 100_000, Plain: true, Texts: true}
 	// foundLimits bound the kubeconfig of a found cluster.
-	foundLimits = yamlpos.Limits{Bytes: MaxKubeconfig, Values: 5_000, Plain: true}
+	foundLimits = yamlpos.Limits{Bytes: MaxKubeconfig, Values: 5_000, Plain: true, Texts: true}
 )
 
 // plainOf returns a kubeconfig of which the library makes nothing much larger: the text itself where it can not
