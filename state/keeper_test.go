@@ -158,7 +158,7 @@ func (s *source) put(name string) {
 
 func (s *source) TakeChanges() (out []Change, m Meta) {
 	for name := range s.changed {
-		out = append(out, Change{keyOf(name), s.content[name]})
+		out = append(out, Change{Key: keyOf(name), Record: s.content[name]})
 	}
 	clear(s.changed)
 	return out, s.meta

@@ -84,6 +84,8 @@ type Frozen struct {
 type Change struct {
 	Key    mirror.Key
 	Record *Record
+	// Endpoints: a stored resource differs in its endpoints only. That is no change for the history.
+	Endpoints bool
 }
 
 // Source is a source that a Keeper follows. The goroutine of Run or Flush calls its methods, one at a time.
@@ -172,7 +174,7 @@ type Store interface {
 	// Load returns the state of a source, or zero.
 	Load(source string) (Saved, error)
 	// Apply makes a batch durable, as a whole or not at all. The batch is one revision if it changes
-	// content. A batch without changes writes nothing. After an error, the batch may be durable or not
+	// content other than endpoints (Change.Endpoints). A batch without changes writes nothing. After an error, the batch may be durable or not
 	// until the next Open.
 	Apply(source string, b Batch) (Kept, error)
 	// Forget removes the state of a source.

@@ -155,7 +155,7 @@ func TestAFrameAtThePlaceOfAnotherIsDamage(t *testing.T) {
 	var starts []int64
 	for i := range 4 {
 		starts = append(starts, w.offset())
-		err := w.put(frame{key: []byte("a"), record: []byte{byte(i)}, data: []byte("data"), digest: uint64(i)}, &state.Revision{})
+		err := w.put(frame{key: []byte("a"), record: []byte{byte(i)}, data: []byte("data"), digest: uint64(i)}, false, &state.Revision{})
 		must(t, err)
 		_, err = w.commit(&statepb.Ledger{}, nil)
 		must(t, err)

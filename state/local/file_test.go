@@ -297,7 +297,7 @@ func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	must(t, err)
 	defer u.file.Close()
 	w := newWriter(u, u.file)
-	err = w.put(frame{key: encodeKey(key), record: record}, &state.Revision{})
+	err = w.put(frame{key: encodeKey(key), record: record}, false, &state.Revision{})
 	must(t, err)
 	_, err = w.commit(proto.CloneOf(u.ledger), nil)
 	must(t, err)

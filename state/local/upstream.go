@@ -66,6 +66,9 @@ type upstream struct {
 	ledger *statepb.Ledger // of the last commit
 	rows   []row           // the revisions, the oldest first
 	end    int64           // of the last commit
+	// carried is the size of the frames that the log keeps only for the newest revision: they were replaced
+	// by endpoints.
+	carried int64
 
 	// damage is the first error of the log. After it, the history is unusable. lost is set when the
 	// resources are unusable, too.
@@ -155,6 +158,7 @@ func (u *upstream) apply(edits []edit) {
 	}
 	for _, e := range edits {
 		old := u.places[e.key]
+		u.carried += u.historic(old)
 		u.sum += e.to.sum - old.sum
 		u.live += int64(e.to.size - old.size)
 		if e.to == (place{}) {
@@ -163,6 +167,14 @@ func (u *upstream) apply(edits []edit) {
 			u.places[e.key] = e.to
 		}
 	}
+}
+
+// historic returns the size of a frame if the newest revision has it, else 0: no revision has the others.
+func (u *upstream) historic(p place) int64 {
+	if n := len(u.rows); n == 0 || p.at >= u.rows[n-1].at {
+		return 0
+	}
+	return int64(p.size)
 }
 
 // commit reads a commit, and compares its counts and sums with the log.
@@ -178,6 +190,7 @@ func (u *upstream) commit(b []byte, at, size int64) {
 	}
 	if c.Revision != nil {
 		u.rows = append(u.rows, row{decodeTime(c.Revision.Time), at, size, int64(c.Revision.ReplacedBytes)})
+		u.carried = 0
 	}
 	u.rows = u.rows[len(u.rows)-int(min(revisions(l), uint64(len(u.rows)))):]
 }
@@ -271,11 +284,11 @@ func historySize(rows []row) (n int64) {
 
 // garbage reports whether more than half of the log, and more than minGarbage, is garbage.
 func (u *upstream) garbage() bool {
-	return u.end > 2*(headLen+u.live+historySize(u.rows))+minGarbage && u.end >= u.tired
+	return u.end > 2*(headLen+u.live+historySize(u.rows)+u.carried)+minGarbage && u.end >= u.tired
 }
 
-// rewrite writes a log without garbage into a file: the resources as of the oldest revision, and all
-// changes since.
+// rewrite writes a log without garbage into a file: the resources as of the oldest revision, and the changes since.
+// Of the changes of a key between two revisions it keeps the last one.
 func (u *upstream) rewrite(to *os.File) error {
 	w := newWriter(newUpstream(u.name, nil), to)
 	oldest, tail := u, u.end
@@ -290,7 +303,7 @@ func (u *upstream) rewrite(to *os.File) error {
 	for _, p := range oldest.inOrder() {
 		f, err := r.frame(p.at)
 		if err == nil {
-			err = w.put(f, &state.Revision{})
+			err = w.put(f, false, &state.Revision{})
 		}
 		if err != nil {
 			return err
@@ -303,15 +316,27 @@ func (u *upstream) rewrite(to *os.File) error {
 			return err
 		}
 	}
+	rows, last := u.rows, map[string]int64{} // offsets of the last changes since the revision before
 	for tail < u.end {
 		f, err := r.frame(tail)
-		if err == nil {
-			err = w.add(&f)
-		}
 		if err != nil {
 			return err
 		}
-		tail += int64(f.size)
+		next := tail + int64(f.size)
+		revises := len(rows) > 0 && rows[0].at == tail
+		switch {
+		case len(f.key) > 0:
+			last[string(f.key)] = tail
+		case revises || next >= u.end:
+			if err := w.copy(r, append(slices.Sorted(maps.Values(last)), tail)); err != nil {
+				return err
+			}
+			clear(last)
+		}
+		if revises {
+			rows = rows[1:]
+		}
+		tail = next
 	}
 	return w.finish()
 }

@@ -64,9 +64,23 @@ func (w *writer) add(f *frame) error {
 	return nil
 }
 
-// put appends the change of a key, and counts it in a revision. It appends nothing when the log has the
-// same frame already.
-func (w *writer) put(f frame, r *state.Revision) error {
+// copy appends the frames at some offsets of another log.
+func (w *writer) copy(from *reader, offsets []int64) error {
+	for _, at := range offsets {
+		f, err := from.frame(at)
+		if err == nil {
+			err = w.add(&f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put appends the change of a key, and counts it in a revision, unless only endpoints differ. It appends nothing
+// when the log has the same frame already.
+func (w *writer) put(f frame, endpoints bool, r *state.Revision) error {
 	old, had := w.places[string(f.key)]
 	if f.removal() && !had {
 		return nil
@@ -82,7 +96,7 @@ func (w *writer) put(f frame, r *state.Revision) error {
 	to := f.place(at)
 	w.edits = append(w.edits, edit{string(f.key), to})
 	w.total += to.sum - old.sum
-	w.replaced += int64(old.size)
+	w.replaced += w.historic(old)
 	mark := ""
 	switch {
 	case f.removal():
@@ -94,7 +108,7 @@ func (w *writer) put(f frame, r *state.Revision) error {
 		w.count++
 		r.Added++
 		mark = "+"
-	case old.digest != f.digest:
+	case old.digest != f.digest && !endpoints:
 		r.Changed++
 		mark = "~"
 	}
@@ -121,6 +135,9 @@ func (w *writer) commit(l *statepb.Ledger, r *statepb.Revision) (int, error) {
 // take makes the batch part of the upstream.
 func (w *writer) take() {
 	w.apply(w.edits)
+	if w.next.Newest != w.ledger.Newest {
+		w.carried = 0
+	}
 	w.ledger, w.rows, w.end = w.next, w.revised, w.offset()
 	w.edits, w.count, w.total, w.replaced = w.edits[:0], 0, 0, 0
 }
@@ -170,7 +187,7 @@ func (w *writer) batch(b *state.Batch) (bool, error) {
 			sum := c.Record.Resource.Digest()
 			f.data, f.digest = c.Record.Resource.Any(), little.Uint64(sum[:])
 		}
-		if err := w.put(f, revision); err != nil {
+		if err := w.put(f, c.Endpoints, revision); err != nil {
 			return false, err
 		}
 	}
@@ -179,7 +196,7 @@ func (w *writer) batch(b *state.Batch) (bool, error) {
 			if seen[key] {
 				continue
 			}
-			if err := w.put(frame{key: []byte(key)}, revision); err != nil {
+			if err := w.put(frame{key: []byte(key)}, false, revision); err != nil {
 				return false, err
 			}
 		}
@@ -197,8 +214,9 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 		l.Newest++
 		if b.History.Revisions > 0 {
 			revision.Resources = len(w.places) + w.count
-			r = encodeRevision(revision, w.replaced)
-			w.revised = append(w.revised, row{b.Now, 0, int64(proto.Size(r)), w.replaced})
+			replaced := w.carried + w.replaced
+			r = encodeRevision(revision, replaced)
+			w.revised = append(w.revised, row{b.Now, 0, int64(proto.Size(r)), replaced})
 		}
 	}
 	w.revised = prune(w.revised, b)
