@@ -25,11 +25,17 @@ type HostKind struct {
 	hosts, exportTo, gateways protowire.Number
 }
 
+// entryEndpoints is the number of the field endpoints of a ServiceEntry.
+const entryEndpoints = 6
+
 // The host kinds.
 var (
 	EntryHosts   = &HostKind{Kind: ServiceEntry, hosts: 1, exportTo: 7}
 	ServiceHosts = &HostKind{Kind: VirtualService, hosts: 1, exportTo: 6, gateways: 2}
 )
+
+// HasEndpoints reports whether the body of a ServiceEntry has endpoints. It decodes nothing.
+func HasEndpoints(body []byte) bool { return wire.Last(body, entryEndpoints) != nil }
 
 // HostKindOf returns the HostKind of a kind, nil for a kind that claims no hosts.
 func HostKindOf(kind mirror.Kind) *HostKind {

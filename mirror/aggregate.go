@@ -141,12 +141,12 @@ func (a *Aggregate) next(batch []change) []change {
 func (a *Aggregate) merge(c *change) {
 	c.old = a.index.get(c.ref)
 	a.holders.update(c, c.old)
-	_, plain := a.policy(c.kind.Value()).(First)
-	if !plain {
+	keys := mergesKeys(a.policy(c.kind.Value()))
+	if keys {
 		a.regroup(c.ref)
 	}
 	c.cur, c.resolution = a.serve(c.ref, everything)
-	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && !plain {
+	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && keys {
 		// A Policy may make a new resource each time: equal content is never held twice.
 		c.cur = c.old.withSourceVersion(c.cur.sourceVersion)
 	}
@@ -182,7 +182,7 @@ func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resol
 	if len(places) == 0 {
 		return nil, nil
 	}
-	if _, plain := a.policy(k.kind.Value()).(First); plain && len(places) == 1 {
+	if len(places) == 1 && !mergesKeys(a.policy(k.kind.Value())) {
 		if r := a.holders.copy(k, places[0]); r != nil && accept(r) {
 			return r, nil // the usual case, without an allocation
 		}

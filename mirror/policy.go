@@ -4,7 +4,8 @@ package mirror
 // They must be pure functions: the order in which copies arrive has no effect.
 type Policy interface {
 	// Merge decides between copies, in order of priority; there is at least one. They all have the same key
-	// or, for a Grouper, the same group. The key of the first copy is then served.
+	// or, for a Grouper, the same group. The key of the first copy is then served. It serves an only copy as
+	// it is.
 	Merge(copies []Copy) Decision
 }
 
@@ -14,6 +15,12 @@ type Grouper interface {
 	// Group returns the same text for resources to merge. A resource without a group, for which it returns
 	// an empty text, is merged with copies of its own key only.
 	Group(r *Resource) string
+}
+
+// mergesKeys reports whether a Policy merges resources of different keys.
+func mergesKeys(p Policy) bool {
+	_, is := p.(Grouper)
+	return is
 }
 
 func groupOf(p Policy, r *Resource) string {

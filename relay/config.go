@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/federation/merge"
 	"meshrelay/mirror"
@@ -36,6 +37,11 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 			}
 		}
 	}
+	of := byKind[federation.ServiceEntry]
+	if of == nil {
+		of = others
+	}
+	byKind[federation.ServiceEntry] = merge.ForEntries(of)
 	return byKind, others, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
@@ -106,6 +107,9 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 	}
 	if sum != nil && sum.grown {
 		served, err := first.WithBody(sum.ServiceEntry)
+		if err == nil && len(sum.Endpoints) > 0 {
+			served, err = services.Untold(served)
+		}
 		if err != nil {
 			return mirror.Decision{Served: first, Reason: "first in order: the union can not be built: " + text.Abbreviate(err.Error())}
 		}

@@ -21,7 +21,6 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/internal/text"
-	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -45,17 +44,13 @@ var ErrUnreachable = errors.New("not reachable from other clusters")
 // IsSynthetic reports whether r is a ServiceEntry that an istiod made of a Kubernetes service: its name begins
 // with synthetic-, and it has no endpoints. Once a relay has added endpoints, it is not synthetic any more.
 func IsSynthetic(r *mirror.Resource) bool {
-	if r.Kind() != federation.ServiceEntry || !strings.HasPrefix(r.Key().Name, syntheticPrefix) {
-		return false
-	}
-	const endpoints = 6
-	c := wire.Fields(r.BodyValue())
-	for c.Next() {
-		if c.Number == endpoints {
-			return false
-		}
-	}
-	return c.Err() == nil
+	return IsMade(r) && !federation.HasEndpoints(r.BodyValue())
+}
+
+// IsMade reports whether r has the name of a ServiceEntry that an istiod made of a Kubernetes service, with
+// endpoints or without.
+func IsMade(r *mirror.Resource) bool {
+	return r.Kind() == federation.ServiceEntry && strings.HasPrefix(r.Key().Name, syntheticPrefix)
 }
 
 // Gateways are the east-west gateways of a cluster.

@@ -1,0 +1,92 @@
+package merge
+
+import (
+	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
+	"pgregory.net/rapid"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+func TestACopyWithoutEndpointsStandsBehindTheNextOneThatHasSome(t *testing.T) {
+	type edit = func(*item, *networking.ServiceEntry)
+	has := withEndpoints("192.0.2.1")
+	and := func(a edit, b edit) edit {
+		return func(it *item, se *networking.ServiceEntry) { a(it, se); b(it, se) }
+	}
+	old := func(it *item, _ *networking.ServiceEntry) { it.created = monday }
+	young := func(it *item, _ *networking.ServiceEntry) { it.created = tuesday }
+	const behind = "first in order, but east has no endpoints"
+	for _, test := range []struct {
+		name   string
+		policy mirror.Policy
+		east   edit
+		others []edit
+		winner int
+		reason string
+	}{
+		{"the first has some", mirror.First{}, has, []edit{has}, 0, "first in order"},
+		{"nobody has some", mirror.First{}, nil, []edit{nil}, 0, "first in order"},
+		{"the next has some", mirror.First{}, nil, []edit{nil, has, has}, 2, behind},
+		{"the order is that of the policy", Newest{}, and(has, old), []edit{young, and(has, old)}, 0, "newest, but west has no endpoints"},
+		{"another host", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Hosts = []string{"other.example"} })}, 0, "first in order"},
+		{"a host in another case", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Hosts = []string{"DB.example"} })}, 1, behind},
+		{"another port", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Ports = se.Ports[:1] })}, 0, "first in order"},
+		{"another identity", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.SubjectAltNames = []string{"spiffe://x"} })}, 0, "first in order"},
+		{"another visibility", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.ExportTo = []string{"."} })}, 0, "first in order"},
+		{"a selector", mirror.First{}, func(_ *item, se *networking.ServiceEntry) {
+			se.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"a": "b"}}
+		}, []edit{has}, 0, "first in order"},
+		{"a host that is resolved", mirror.First{}, func(_ *item, se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS }, []edit{has}, 0, "first in order"},
+		{"nothing is chosen", Reject{}, nil, []edit{has}, -1, "several upstreams have it"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			copies := []mirror.Copy{copyOf(t, "east", test.east)}
+			for i, other := range test.others {
+				copies = append(copies, copyOf(t, []string{"west", "north", "south"}[i], other))
+			}
+			d := ForEntries(test.policy).Merge(copies)
+			if d.Winner != test.winner || d.Reason != test.reason {
+				t.Errorf("%+v", d)
+			}
+			if d.Winner >= 0 && d.Served != copies[d.Winner].Resource {
+				t.Error("what is served is not the winner's copy")
+			}
+		})
+	}
+	if ForEntries(nil) != (Entries{mirror.First{}}) || ForEntries(Union{SameHost: true}) != (Union{SameHost: true}) {
+		t.Error("union unites endpoints by itself")
+	}
+}
+
+// TestNoCopyIsServedForAnotherService: whatever the copies are, the one that is served describes the service of the one
+// that the policy chooses, and it is without endpoints only if each such copy is.
+func TestNoCopyIsServedForAnotherService(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		var copies []mirror.Copy
+		for i := range rapid.IntRange(1, 5).Draw(r, "copies") {
+			host := rapid.SampledFrom([]string{"a.example", "A.example", "b.example"}).Draw(r, "host")
+			some := rapid.Bool().Draw(r, "endpoints")
+			copies = append(copies, copyOf(t, string(rune('a'+i)), func(_ *item, se *networking.ServiceEntry) {
+				if se.Hosts = []string{host}; some {
+					se.Endpoints = endpoints("192.0.2.1")
+				}
+			}))
+		}
+		plain, d := mirror.First{}.Merge(copies), ForEntries(mirror.First{}).Merge(copies)
+		same := func(c mirror.Copy) bool {
+			return hostSet(entryOf(t, c.Resource).Hosts) == hostSet(entryOf(t, plain.Served).Hosts)
+		}
+		if !same(copies[d.Winner]) || d.Served != copies[d.Winner].Resource {
+			r.Fatalf("%+v", d)
+		}
+		for i, c := range copies {
+			if i < d.Winner && same(c) && federation.HasEndpoints(c.Resource.BodyValue()) ||
+				!federation.HasEndpoints(d.Served.BodyValue()) && same(c) && federation.HasEndpoints(c.Resource.BodyValue()) {
+				r.Fatalf("copy %d: %+v", i, d)
+			}
+		}
+	})
+}
