@@ -67,7 +67,7 @@ func TestDiscoveredEndpointsAreFoldedIntoTheirServices(t *testing.T) {
 	if got := r.endpoints("synthetic-web"); got != "10.0.0.1:8080@here" {
 		t.Errorf("web has %q when the source has synced", got)
 	}
-	if got, n := r.endpoints("synthetic-db"), r.x.Status().LeftOut["endpoints"]; got != "-" || n != 1 {
+	if got, n := r.endpoints("synthetic-db"), r.x.Status().LeftOut["endpoints"]; got != "" || n != 0 {
 		t.Errorf("a service without endpoints has %q, %d left out", got, n)
 	}
 	if got := r.endpoints("other"); got == "-" {
@@ -82,7 +82,7 @@ func TestDiscoveredEndpointsAreFoldedIntoTheirServices(t *testing.T) {
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.2"), edsOf(dbCluster))
 	s.PushNames(edsTypeURL, webCluster, dbCluster)
 	r.awaitEndpoints("synthetic-web", "10.0.0.2:8080@here")
-	r.awaitEndpoints("synthetic-db", "-")
+	r.awaitEndpoints("synthetic-db", "")
 
 	// A service goes, and is not asked for any more; another comes.
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.2"), edsOf("outbound|80||new.example", "10.0.0.5"))

@@ -298,7 +298,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 // sameSource reports whether an upstream can keep its source when its config changes from a to b.
 func sameSource(a, b config.Upstream) bool {
 	for _, u := range []*config.Upstream{&a, &b} {
-		u.Guard, u.Staleness, u.Required, u.FirstSync = config.Guard{}, config.Staleness{}, false, ""
+		u.Guard, u.Staleness, u.Required, u.FirstSync = config.Guard{Profile: u.Guard.Profile}, config.Staleness{}, false, ""
 		u.Limits = config.Limits{MaxResponseBytes: u.Limits.MaxResponseBytes}
 	}
 	return reflect.DeepEqual(a, b)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+
 	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakexds"
@@ -39,10 +41,12 @@ type adapter struct {
 	s     *xdsScript // of an xds source: the stream
 	state adsclient.State
 	f     *file.Source // of a file source
+	// assigned has the endpoints that the server has told, by cluster.
+	assigned map[string]*endpointv3.ClusterLoadAssignment
 }
 
 func newAdapter(t *testing.T) *adapter {
-	return &adapter{t: t, name: "east", dir: filepath.Join(t.TempDir(), "config"), warns: new(atomic.Int32)}
+	return &adapter{assigned: map[string]*endpointv3.ClusterLoadAssignment{}, t: t, name: "east", dir: filepath.Join(t.TempDir(), "config"), warns: new(atomic.Int32)}
 }
 
 // start makes an upstream that nothing is known of.
@@ -152,6 +156,14 @@ func (a *adapter) received(url string, delta, relist bool, removed []string, has
 		return a.s.delta(url, removed, has...)
 	}
 	return a.s.sotw(url, has...)
+}
+
+// tellEndpoints feeds what the server has told of a cluster.
+func (a *adapter) tellEndpoints(cluster string) {
+	from := func(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
+		return a.assigned[cluster], a.assigned[cluster] != nil
+	}
+	a.m.Upstreams()[0].Tell(intake.Endpoints{From: from, Clusters: []string{cluster}})
 }
 
 // lapse lets the grace pass in which names may turn up in another version.
@@ -264,6 +276,9 @@ func (d *scriptDisk) Flush(context.Context) error {
 		line := "+ " + c.Key.String()
 		if c.Record.TypeURL == "" {
 			line += ", of no type"
+		}
+		if c.Endpoints {
+			line += ", only endpoints"
 		}
 		w.put = append(w.put, line)
 	}

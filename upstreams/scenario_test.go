@@ -134,6 +134,7 @@ func (c *scenario) commands() map[string]func(args []string) error {
 		"rest":       c.rest,
 		"silent":     c.silent,
 		"push":       c.push,
+		"endpoints":  c.endpoints,
 		"disconnect": func([]string) error { c.disconnected(); return nil },
 		"resume":     c.resume,
 		// Files.
@@ -305,6 +306,14 @@ func (c *scenario) push(args []string) error {
 		}
 	}
 	return c.received(url, c.delta, false, removed, elementsOf(url, added))
+}
+
+// endpoints has the server tell the endpoints of the service of a host: endpoints HOST ADDRESS...
+func (c *scenario) endpoints(args []string) error {
+	cluster := "outbound|80||" + args[0]
+	c.assigned[cluster] = assignmentOf(cluster, args[1:]...)
+	c.tellEndpoints(cluster)
+	return nil
 }
 
 // resume prints what the next stream resumes with: resume TYPE.

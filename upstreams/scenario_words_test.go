@@ -1,6 +1,7 @@
 package upstreams_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/config"
+	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/file"
@@ -136,12 +138,19 @@ func (w resourceWord) element(url string) fakexds.Resource {
 	if w.host != "" {
 		entry.Hosts = []string{w.host}
 	}
+	w.addEndpoints(entry)
 	r := fakexds.MCP(w.name, entry, func(m *mcp.Resource) {
 		if rev := w.settings["rev"]; rev != "" {
 			m.Metadata.Labels = map[string]string{"istio.io/rev": rev}
 		}
 		if from := w.settings["from"]; from != "" {
 			m.Metadata.Annotations = map[string]string{mirror.ProvenanceAnnotation: from}
+		}
+		if is := w.settings["endpoints"]; is != "" {
+			m.Metadata.Annotations = map[string]string{services.EndpointsAnnotation: is}
+			if from := w.settings["from"]; from != "" {
+				m.Metadata.Annotations[mirror.ProvenanceAnnotation] = from
+			}
 		}
 		if version := w.settings["is"]; version != "" {
 			m.Metadata.Version = version
@@ -151,6 +160,30 @@ func (w resourceWord) element(url string) fakexds.Resource {
 		r = fakexds.Resource{Name: w.name, Any: rewrapped(r, &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3." + kind.Kind})}
 	}
 	return r.WithVersion(w.settings["v"])
+}
+
+// addEndpoints gives a ServiceEntry the endpoints in ;ep=ADDRESS,ADDRESS and the port in ;port=NUMBER, which is 80
+// where it has endpoints or is made of a Kubernetes service.
+func (w resourceWord) addEndpoints(entry *networking.ServiceEntry) {
+	port, given := w.settings["port"]
+	addresses, has := w.settings["ep"]
+	if !has && !given && !strings.Contains(w.name, "/synthetic-") {
+		return
+	}
+	number, err := strconv.ParseUint(cmp.Or(port, "80"), 10, 32)
+	if err != nil {
+		panic("script: " + err.Error())
+	}
+	entry.Location, entry.Resolution = networking.ServiceEntry_MESH_INTERNAL, networking.ServiceEntry_STATIC
+	if w.settings["by"] == "dns" {
+		entry.Resolution = networking.ServiceEntry_DNS
+	}
+	entry.Ports = []*networking.ServicePort{{Number: uint32(number), Name: "http", Protocol: "HTTP"}}
+	for address := range strings.SplitSeq(addresses, ",") {
+		if address != "" {
+			entry.Endpoints = append(entry.Endpoints, &networking.WorkloadEntry{Address: address})
+		}
+	}
 }
 
 // documentsOf returns resources as a file has them: TYPE RESOURCE... [and TYPE RESOURCE...].
@@ -189,7 +222,7 @@ func contentOf(t *testing.T, r *mirror.Resource) string {
 	switch r.Kind() {
 	case xdsEntryKind:
 		if host := hostOf(t, r); host != "" {
-			return "=" + host
+			return "=" + host + endpointsShown(t, r)
 		}
 	case mirror.MeshConfig:
 		m := &mesh.MeshConfig{}
@@ -201,8 +234,33 @@ func contentOf(t *testing.T, r *mirror.Resource) string {
 	return ""
 }
 
+// endpointsShown returns the endpoints of a ServiceEntry that has some, or was told to have none, and a port that is not
+// 80.
+func endpointsShown(t *testing.T, r *mirror.Resource) (out string) {
+	se := &networking.ServiceEntry{}
+	if err := r.Body().UnmarshalTo(se); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range se.Ports {
+		if p.Number != 80 {
+			out += fmt.Sprintf(":%d", p.Number)
+		}
+	}
+	switch {
+	case services.Told(r):
+		return out + "@none"
+	case len(se.Endpoints) == 0:
+		return out
+	}
+	var all []string
+	for _, e := range se.Endpoints {
+		all = append(all, e.Address)
+	}
+	return out + "@" + strings.Join(all, ",")
+}
+
 // guardSettings may be named without "guard.".
-var guardSettings = []string{"percent", "count", "empty", "holdFor"}
+var guardSettings = []string{"percent", "count", "empty", "holdFor", "profile", "keepFor"}
 
 // configOf returns the config of an upstream: settings of the upstream as in guard.percent=30 or
 // import.namespaces.include=["shop"], and of provenance.

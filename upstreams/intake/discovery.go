@@ -48,8 +48,6 @@ func newDiscovery() *discovery {
 var (
 	errWaiting    = errors.New("its endpoints were asked for, and the upstream has not answered yet")
 	errUnanswered = errors.New("its endpoints were asked for, and the upstream does not answer")
-	// errNoEndpoints leaves a service out: a ServiceEntry can not express that it has no usable endpoints.
-	errNoEndpoints = errors.New("the service has no endpoints that are healthy and reachable")
 )
 
 // follow notes that a record is the service r, and returns its endpoints.
@@ -134,6 +132,10 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			continue
 		}
 		name := rec.original.FullName()
+		if sc.byName[name] != rec {
+			in.refollow(rec, sc)
+			continue
+		}
 		before := rec.load(len(name))
 		differs, err := in.importRecord(sc, rec, rec.original, mirror.Way{})
 		in.account(before, rec.load(len(name)))
@@ -149,7 +151,9 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			differ = append(differ, name)
 		}
 	}
+	in.addressing = true
 	out.Changed += in.reconcile(in.kind(federation.ServiceEntry), differ)
+	in.addressing = false
 	for _, sc := range services {
 		in.reportRefused(sc)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -65,25 +66,34 @@ func oneEndpoint(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
 	}}}, true
 }
 
-// TestAHeldServiceStaysWhileItsEndpointsAreAskedForAgain: the upstream has it again, so that the end of
-// the hold does not remove it.
-func TestAHeldServiceStaysWhileItsEndpointsAreAskedForAgain(t *testing.T) {
+// TestAHeldServiceFollowsItsEndpoints: also when the upstream has it again, which ends the hold.
+func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
 	u, service := discovered()
 	m, key := newHeld(t, u, service)
 	before := m.store.Get(key)
+	cluster := "outbound|80||web.example"
+	none := func(string) (*endpointv3.ClusterLoadAssignment, bool) {
+		return &endpointv3.ClusterLoadAssignment{ClusterName: cluster}, true
+	}
+	out := m.step(Endpoints{From: none, Clusters: []string{cluster}})
+	if r := m.store.Get(key); out.Clusters != nil || !services.Told(r) {
+		t.Errorf("it is served with endpoints that have gone: %v", r)
+	}
+	m.step(Endpoints{From: oneEndpoint, Clusters: []string{cluster}})
+	if !before.Equal(m.store.Get(key)) {
+		t.Error("it is another with its endpoints")
+	}
 	m.step(Closed{})
 	m.now = m.now.Add(2 * time.Minute)
 	m.open(entryURL)
-	out := m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
-	if m.held != nil || len(out.Clusters) != 1 {
-		t.Errorf("the hold has not ended, or the endpoints of %d services are asked for", len(out.Clusters))
+	out = m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
+	if m.held != nil || out.Clusters != nil || out.Deleted > 0 || !before.Equal(m.store.Get(key)) {
+		t.Errorf("the hold has not ended, or other endpoints are asked for: %v, %d deleted", out.Clusters, out.Deleted)
 	}
-	if out.Deleted > 0 || !before.Equal(m.store.Get(key)) {
-		t.Errorf("%d deleted", out.Deleted)
-	}
-	m.step(Endpoints{From: oneEndpoint, Clusters: slices.Collect(maps.Keys(out.Clusters))})
-	if !before.Equal(m.store.Get(key)) {
-		t.Error("it is another with its endpoints")
+	// When it has gone, nobody asks for its endpoints.
+	m.step(Received{Updates: []Update{m.update(true, entries(8, "a")...)}})
+	if m.store.Get(key) != nil || len(m.discovery.users) > 0 || len(m.discovery.services) > 0 {
+		t.Errorf("%d clusters are followed", len(m.discovery.users))
 	}
 }
 

@@ -123,7 +123,7 @@ type Rollback struct {
 }
 
 func (e Rollback) step(in *Intake, out *Output) {
-	records := in.admitted(e.Records)
+	records := in.present(in.admitted(e.Records))
 	waits := in.endsHold()
 	if !e.DryRun {
 		in.freeze(&state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason})
@@ -145,9 +145,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 		if !had {
 			in.outdated[key] = false // until the source has it
 		}
-		if _, changed := in.put(key, r.Resource); changed {
-			in.dirty(key, origin{saved: r})
-		}
+		in.put(key, r.Resource, origin{saved: r})
 	}
 	for key := range present {
 		effect.count(key, true, false)

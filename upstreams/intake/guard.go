@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -108,10 +109,16 @@ func (in *Intake) tooManyOf(byKind map[mirror.Kind]int) string {
 }
 
 // emptied describes the upstream or the kinds that n deletions would leave empty. It returns "" if they leave
-// none empty. MeshConfig does not count, because even an istiod without any config has one.
+// none empty. MeshConfig does not count, because even an istiod without any config has one, and neither do the
+// ServiceEntries of a registry, which has none while no service is healthy.
 func (in *Intake) emptied(byKind map[mirror.Kind]int, n int) string {
-	n -= byKind[mirror.MeshConfig]
-	size := in.tallies.all.size - in.tallies.kind(mirror.MeshConfig).size
+	size := in.tallies.all.size
+	for _, kind := range []mirror.Kind{mirror.MeshConfig, federation.ServiceEntry} {
+		if in.mayBeEmpty(kind) {
+			n -= byKind[kind]
+			size -= in.tallies.kind(kind).size
+		}
+	}
 	if n > 0 && n == size && in.opening && in.synced {
 		return "it comes back with nothing"
 	}
@@ -123,7 +130,7 @@ func (in *Intake) emptied(byKind map[mirror.Kind]int, n int) string {
 			had = t.size
 		}
 		every := of >= had && had >= fewest || of == t.size && t.most >= fewest
-		if kind != mirror.MeshConfig && every {
+		if !in.mayBeEmpty(kind) && every {
 			kinds = append(kinds, kind.Kind)
 		}
 	}
@@ -132,6 +139,10 @@ func (in *Intake) emptied(byKind map[mirror.Kind]int, n int) string {
 	}
 	slices.Sort(kinds)
 	return fmt.Sprintf("every %s would go", strings.Join(kinds, ", every "))
+}
+
+func (in *Intake) mayBeEmpty(kind mirror.Kind) bool {
+	return kind == mirror.MeshConfig || kind == federation.ServiceEntry && in.isRegistry()
 }
 
 // isOff reports whether the guard lets everything pass.

@@ -90,6 +90,7 @@ func (in *Intake) hold(why string) {
 	for key, d := range in.leaving {
 		d.joined = 0 // the clock of the new hold starts at zero
 		in.leaving[key] = d
+		in.withdraw(key)
 	}
 	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // with more deletions, the clock starts at zero
 		in.held.since, in.held.ran = b.since, b.ran
@@ -197,6 +198,7 @@ func (in *Intake) depart(key mirror.Key) {
 	d := departure{since: in.now, number: in.departures}
 	if in.held != nil {
 		d.joined = in.held.elapsed(in.now)
+		in.withdraw(key)
 	}
 	if r := in.served.Get(key); r != nil {
 		d.size = len(r.DeltaEntry())

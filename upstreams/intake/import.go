@@ -14,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/federation/rewrite"
 	"meshrelay/federation/services"
@@ -114,7 +115,7 @@ func versionOf(u config.Upstream, p config.Provenance, revision string, relayed 
 	text, err := json.Marshal(map[string]any{
 		"name": u.Name, "clusterID": u.ClusterID, "generated": u.Generated, "domainSuffix": u.DomainSuffix,
 		"revision": revision, "relayed": relayed, "provenance": map[string]any{"Annotations": p.Annotations.Given(), "Relay": p.Relay, "MaxHops": p.MaxHops},
-		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite,
+		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite, "profile": u.Guard.Profile,
 	})
 	var settings any
 	if err == nil {
@@ -214,7 +215,7 @@ func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) leftOut {
 			return why
 		}
 	}
-	if im.relayed && services.IsSynthetic(r) {
+	if im.relayed && services.IsSynthetic(r) && !isTold(r, relay) {
 		if im.cfg.Services.Mode == config.ServicesOmit {
 			return leftOutBy(reasonGenerated, "an istiod made it from a Kubernetes service, without endpoints: see services.mode")
 		}
@@ -241,15 +242,23 @@ func (im *Rules) passed(way mirror.Way, relay bool) leftOut {
 	return imported
 }
 
-// discovers reports whether the endpoints of a resource must be asked for.
-func (im *Rules) discovers(r *mirror.Resource) bool {
-	return im.relayed && im.cfg.Services.Mode == config.ServicesDiscover && services.IsSynthetic(r)
+// isTold reports whether a relay serves r without endpoints because the service has none. It is then served as it is.
+func isTold(r *mirror.Resource, relay bool) bool { return relay && services.Told(r) }
+
+// discovering reports whether endpoints of services are asked for.
+func (im *Rules) discovering() bool {
+	return im.relayed && im.cfg.Services.Mode == config.ServicesDiscover
+}
+
+// discovers reports whether the endpoints of a resource must be asked for. relay: it comes from one.
+func (im *Rules) discovers(r *mirror.Resource, relay bool) bool {
+	return im.discovering() && services.IsSynthetic(r) && !isTold(r, relay)
 }
 
 // reshape returns a resource as it is served, with the known endpoints, and whether it differs.
-func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments) (out *mirror.Resource, differs bool, err error) {
+func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, relay bool) (out *mirror.Resource, differs bool, err error) {
 	out = r
-	if im.relayed && services.IsSynthetic(r) {
+	if im.relayed && services.IsSynthetic(r) && !isTold(r, relay) {
 		switch im.cfg.Services.Mode {
 		case config.ServicesGateway:
 			out, err = services.WithGateways(r, im.gateways)
@@ -278,6 +287,11 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		in.fault(r)
 	}
 	had := rec.resource != nil
+	if !rec.relayed && r.Kind() == federation.ServiceEntry {
+		if r, err = services.Untold(r); err != nil {
+			return false, err
+		}
+	}
 	if why := in.rules.check(r, way, rec.relayed); why != imported {
 		in.discovery.unfollow(rec)
 		sc.setLeftOut(rec, why)
@@ -290,13 +304,13 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	case waits && (had || in.revive(rec, sc.Kind, r.FullName())):
 		rec.original = r // the former content is served until then
 		return !had, nil
-	case waits, errors.Is(err, errNoEndpoints), errors.Is(err, services.ErrUnreachable):
+	case waits, errors.Is(err, services.ErrUnreachable):
 		sc.setLeftOut(rec, leftOutBy(reasonEndpoints, err.Error()))
 		rec.resource, rec.original = nil, r
 		return had, nil
 	case err != nil:
 		// The record keeps the last good content: follow the endpoints of that.
-		if rec.original != nil && in.rules.discovers(rec.original) {
+		if rec.original != nil && in.rules.discovers(rec.original, rec.relayed) {
 			in.discovery.follow(sc, rec, rec.original) //nolint:errcheck // it was followed before
 		}
 		return false, err
@@ -311,17 +325,21 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 
 // reshape returns the content of a record for r.
 func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mirror.Resource, reshaped bool, err error) {
-	if !in.rules.discovers(r) {
+	var known services.Assignments
+	discovers := in.rules.discovers(r, rec.relayed)
+	if !discovers {
 		in.discovery.unfollow(rec)
-		return in.rules.reshape(r, nil)
-	}
-	known, err := in.discovery.follow(sc, rec, r)
-	if err != nil {
+	} else if known, err = in.discovery.follow(sc, rec, r); err != nil {
 		return nil, false, err
 	}
-	held, reshaped, err = in.rules.reshape(r, known)
-	if err == nil && services.IsSynthetic(held) {
-		err = errNoEndpoints
+	held, reshaped, err = in.rules.reshape(r, known, rec.relayed)
+	switch {
+	case err != nil:
+	case discovers && !federation.HasEndpoints(held.BodyValue()):
+		held, err = services.Without(held)
+	case !discovers:
+		held, err = in.bare(held, rec.resource)
+		reshaped = held != r
 	}
 	return held, reshaped, err
 }

@@ -49,7 +49,7 @@ func BenchmarkImport(b *testing.B) {
 				if why := im.check(r, way, false); why != imported {
 					b.Fatal(why.Value())
 				}
-				if _, _, err := im.reshape(r, nil); err != nil {
+				if _, _, err := im.reshape(r, nil, false); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -92,7 +92,7 @@ func BenchmarkImportVirtualService(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, _, err := im.reshape(r, nil); err != nil {
+				if _, _, err := im.reshape(r, nil, false); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -94,7 +94,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 
 func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	first := imports(t, config.Upstream{}, config.Provenance{})
-	r, reshaped, err := first.reshape(given(t, "shop/db", nil).Stamped(first.stamp), nil)
+	r, reshaped, err := first.reshape(given(t, "shop/db", nil).Stamped(first.stamp), nil, false)
 	if err != nil || reshaped {
 		t.Fatalf("reshaped %v, %v", reshaped, err)
 	}
@@ -106,7 +106,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _, err = second.reshape(r.Stamped(second.relayStamp), nil); err != nil {
+	if r, _, err = second.reshape(r.Stamped(second.relayStamp), nil, true); err != nil {
 		t.Fatal(err)
 	}
 	want.Path = []string{"hub", "far"}
@@ -118,7 +118,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 func TestProvenanceCanBeTurnedOff(t *testing.T) {
 	im := imports(t, config.Upstream{}, config.Provenance{Relay: "hub", MaxHops: 3})
 	in := given(t, "shop/db", nil)
-	r, _, err := im.reshape(in.Stamped(im.stamp), nil)
+	r, _, err := im.reshape(in.Stamped(im.stamp), nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,9 @@ type Intake struct {
 	identity   string // of the source's cluster, empty if unknown
 	panics     uint64
 	nameBuffer []byte // reused by peekName
+	// keeping has the records that a registry has left out. addressing is set while only endpoints change.
+	keeping    map[*record]keep
+	addressing bool
 	// fault is a hook of tests that panics.
 	fault func(*mirror.Resource)
 }
@@ -88,7 +91,7 @@ func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Int
 		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
 		departing: departing{leaving: map[mirror.Key]departure{}, former: map[mirror.Key]*record{}, renamed: true},
 		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
-		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{},
+		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{},
 	}
 	in.stale.setRules(u.Staleness)
 	return in
@@ -180,6 +183,7 @@ func (in *Intake) due() time.Time {
 	}
 	in.endGraces(func(k *kind) bool { return !in.now.Before(k.graceUntil) })
 	in.expire()
+	in.endKeeping(later)
 	if len(in.leaving) > 0 || in.held != nil {
 		in.judge(false)
 	}

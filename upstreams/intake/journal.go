@@ -37,6 +37,8 @@ type origin struct {
 	record *record
 	scope  *scope
 	saved  *state.Record
+	// endpoints: the disk has the key with other endpoints.
+	endpoints bool
 }
 
 // because notes a cause of the next changes, if it is not the source.
@@ -48,9 +50,13 @@ func (j *journal) because(cause string) {
 
 // dirty marks a key as changed.
 func (in *Intake) dirty(key mirror.Key, o origin) {
-	if in.keeps {
-		in.journal.dirty[key] = o
+	if !in.keeps {
+		return
 	}
+	if before, is := in.journal.dirty[key]; is {
+		o.endpoints = o.endpoints && before.endpoints
+	}
+	in.journal.dirty[key] = o
 }
 
 // recordOf returns the record to write for a key, nil when the key is gone.
@@ -109,7 +115,7 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	j.whole, j.tookWhole = false, whole
 	changes := make([]state.Change, 0, len(j.dirty))
 	for key, o := range j.dirty {
-		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o)})
+		changes = append(changes, state.Change{Key: key, Record: in.recordOf(key, o), Endpoints: o.endpoints})
 	}
 	slices.SortFunc(changes, func(a, b state.Change) int { return mirror.CompareKeys(a.Key, b.Key) })
 	if len(j.dirty) > 0 {
@@ -159,9 +165,12 @@ func (in *Intake) GiveBack(changes []state.Change) {
 		j.because(cause)
 	}
 	for _, c := range changes {
-		if _, newer := j.dirty[c.Key]; !newer {
-			j.dirty[c.Key] = origin{saved: c.Record}
+		newer, is := j.dirty[c.Key]
+		if !is {
+			newer = origin{saved: c.Record, endpoints: true}
 		}
+		newer.endpoints = newer.endpoints && c.Endpoints
+		j.dirty[c.Key] = newer
 	}
 	in.boundJournal()
 }

@@ -62,7 +62,7 @@ func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 		}
 	}()
 	rec, sc := k.find(name)
-	if rec != nil {
+	if rec != nil && !(rec.kept && k.waits()) {
 		return in.serve(rec, sc)
 	}
 	original, ok := keyOf(k.kind, name)
@@ -99,34 +99,35 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	}
 	delete(in.unseen, key)
 	delete(in.outdated, key)
-	delete(in.former, key)
+	in.dropFormer(key)
 	switch {
 	case in.frozen != nil:
+		in.follow(key, rec, sc)
 		in.compare(key, rec.resource)
 		return false
 	case in.stale.withholds(key.Kind):
 		return false
 	}
-	stored, changed := in.put(key, rec.resource)
-	if changed {
-		in.dirty(key, origin{record: rec, scope: sc})
-	}
+	stored, changed := in.put(key, rec.resource, origin{record: rec, scope: sc, endpoints: in.addressing})
 	before := rec.load(0)
 	rec.resource = stored
 	in.account(before, rec.load(0))
 	return changed
 }
 
-// put serves a resource. It returns the stored resource, without the annotation of stale resources.
-func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resource, changed bool) {
+// put serves a resource, which comes from o. It returns the stored resource, without the annotation of stale resources.
+func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mirror.Resource, changed bool) {
 	shown, old := in.stale.annotated(key, r), in.served.Get(key)
 	isNew := old == nil
 	stored, changed = in.served.Put(shown)
+	if o.endpoints = changed && in.sameConfig(old, r, o); changed {
+		in.dirty(key, o)
+	}
 	switch {
 	case isNew:
 		in.tallies.addNew(key.Kind)
 		in.report.changes.Note(events.Addition, key)
-	case changed:
+	case changed && !o.endpoints:
 		in.report.changes.Note(events.Modification, key)
 	}
 	if shown != r {
@@ -139,10 +140,11 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource) (stored *mirror.Resour
 func (in *Intake) remove(key mirror.Key) {
 	isServed := in.served.Get(key) != nil
 	if !isServed {
-		delete(in.former, key)
+		in.dropFormer(key)
 	}
 	switch {
 	case in.frozen != nil:
+		in.withdraw(key)
 		in.compare(key, nil)
 	case isServed && !in.stale.withholds(key.Kind):
 		in.depart(key)
@@ -152,17 +154,20 @@ func (in *Intake) remove(key mirror.Key) {
 // delete removes a record and reports whether it had content. The caller reconciles its name only then:
 // without content, a resource that is served under the name comes from another record.
 func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
-	in.discovery.unfollow(rec)
 	in.account(rec.load(len(name)), load{})
+	delete(in.keeping, rec)
 	sc.setLeftOut(rec, imported)
 	sc.setMark(rec, 0)
 	delete(sc.byName, name)
 	in.forgive(sc, name)
 	delete(sc.panicked, name)
 	if rec.resource == nil {
+		in.discovery.unfollow(rec)
 		return false
 	}
-	in.former[rec.resource.Key()] = rec
+	delete(in.discovery.waiting, rec)
+	in.dropFormer(rec.resource.Key())
+	in.former[rec.resource.Key()] = rec // its endpoints are followed until it is not served any more
 	return true
 }
 
@@ -194,7 +199,7 @@ func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 
 // drop removes a served resource.
 func (in *Intake) drop(key mirror.Key) bool {
-	delete(in.former, key)
+	in.dropFormer(key)
 	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
 	if !in.served.Remove(key) {
@@ -288,6 +293,7 @@ func (in *Intake) kept() []state.Record {
 // since. Otherwise adopt imports the records again, and the intake asks the source for all content.
 func (in *Intake) adopt(records []state.Record, same bool) {
 	in.records = newRecords()
+	clear(in.keeping)
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
 	held := map[mirror.Key]struct{}{}
 	for i, sc := range in.scopesOf(records) {
@@ -343,7 +349,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	defer func() { in.account(load{}, rec.load(len(name))) }()
 	if same {
 		rec.hash, rec.version = hashOf(r.Hash), r.Version
-		if in.rules.discovers(original) {
+		if in.rules.discovers(original, rec.relayed) {
 			rec.original = original
 			in.discovery.follow(sc, rec, original) //nolint:errcheck // the content stays until its endpoints are known
 		}

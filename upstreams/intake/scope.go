@@ -92,6 +92,7 @@ type record struct {
 	generation uint32 // of the last update with this name
 	relayed    bool   // hash came from a relay, so the provenance path is trusted
 	lacks      bool   // fields of the element are left out
+	kept       bool   // the source does not have it any more (Intake.keeping)
 }
 
 // accepted reports whether the newest element was accepted.
@@ -218,14 +219,20 @@ func (rs *records) account(before, after load) {
 	}
 }
 
-// find returns the record from which a name is served, and its scope: that of the lowest rank.
-func (k *kind) find(name string) (*record, *scope) {
+// find returns the record from which a name is served, and its scope: that of the lowest rank, and one that the
+// source has before one that is kept.
+func (k *kind) find(name string) (found *record, in *scope) {
 	for _, sc := range k.scopes {
-		if rec := sc.byName[name]; rec != nil && rec.resource != nil {
+		rec := sc.byName[name]
+		switch {
+		case rec == nil || rec.resource == nil:
+		case !rec.kept:
 			return rec, sc
+		case found == nil:
+			found, in = rec, sc
 		}
 	}
-	return nil, nil
+	return found, in
 }
 
 // setLeftOut sets why a record is left out, and counts it. why may be imported.

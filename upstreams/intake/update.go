@@ -104,13 +104,18 @@ func (in *Intake) patch(k *kind, sc *scope, u *Update, out *Result) {
 }
 
 func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *record], out *Result, which func(*record) bool) {
-	var gone []string
+	var gone, kept []string
 	for name, rec := range records {
-		if which(rec) && in.delete(sc, name, rec) {
+		switch {
+		case !which(rec):
+		case in.keepFor(sc, name, rec):
+			kept = append(kept, name)
+		case in.delete(sc, name, rec):
 			gone = append(gone, name)
 		}
 	}
 	out.Gone += len(gone)
+	out.Changed += in.reconcile(k, kept)
 	in.reconcile(k, gone)
 }
 
@@ -244,7 +249,8 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 		before = rec.load(len(name))
 	}
 	defer func() { in.account(before, rec.load(len(name))) }()
-	rec.hash, rec.relayed = el.hash(), in.believe
+	rec.hash, rec.relayed, rec.kept = el.hash(), in.believe, false
+	delete(in.keeping, rec)
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
 	err := errPanicked

@@ -1,0 +1,231 @@
+package intake
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	"pgregory.net/rapid"
+
+	"meshrelay/config"
+	"meshrelay/events"
+	"meshrelay/federation"
+	"meshrelay/internal/testing/fakexds"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// town is a source with five services, in the model of TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway.
+type town struct {
+	*machine
+	registry  bool
+	present   [5]bool
+	addresses [5][]string
+	ports     [5]int
+}
+
+func (w *town) name(i int) string { return fmt.Sprintf("shop/synthetic-%d", i) }
+func (w *town) cluster(i, port int) string {
+	return fmt.Sprintf("outbound|%d||s%d.example", port, i)
+}
+
+// answer is all that the source has.
+func (w *town) answer() Received {
+	var all []fakexds.Resource
+	for i := range w.present {
+		if !w.present[i] {
+			continue
+		}
+		se := &networking.ServiceEntry{
+			Hosts: []string{fmt.Sprintf("s%d.example", i)}, Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC,
+		}
+		for p := range w.ports[i] {
+			se.Ports = append(se.Ports, &networking.ServicePort{Number: uint32(80 + p), Name: fmt.Sprintf("http-%d", p), Protocol: "HTTP"})
+		}
+		if w.registry {
+			for _, a := range w.addresses[i] {
+				se.Endpoints = append(se.Endpoints, &networking.WorkloadEntry{Address: a})
+			}
+		}
+		all = append(all, fakexds.MCP(w.name(i), se))
+	}
+	return Received{Updates: []Update{w.update(true, all...)}}
+}
+
+// assignment is what the source tells of a cluster.
+func (w *town) assignment(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
+	l := &endpointv3.LocalityLbEndpoints{}
+	for i := range w.present {
+		for p := range 2 {
+			if w.cluster(i, 80+p) != cluster {
+				continue
+			}
+			for _, a := range w.addresses[i] {
+				l.LbEndpoints = append(l.LbEndpoints, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+					Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+						Address: a, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080},
+					}}},
+				}}})
+			}
+		}
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{l}}, true
+}
+
+// tell has the source tell all that has changed of a service.
+func (w *town) tell(i int) {
+	if w.registry {
+		w.step(w.answer())
+		return
+	}
+	w.step(Endpoints{From: w.assignment, Clusters: []string{w.cluster(i, 80), w.cluster(i, 81)}})
+}
+
+// records are what is served, in the form of the disk.
+func (w *town) records() (all []state.Record) {
+	originals := map[mirror.Key]*mirror.Resource{}
+	w.Intake.all(func(_ *scope, _ string, rec *record) {
+		if rec.resource != nil {
+			originals[rec.resource.Key()] = rec.original
+		}
+	})
+	w.eachServed(func(r *mirror.Resource) {
+		all = append(all, state.Record{Resource: r, Original: originals[r.Key()], TypeURL: entryURL})
+	})
+	return all
+}
+
+// TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway: whatever an operator and the guard do. A service that the source
+// has is served with all of its addresses, unless the ports of a registry have changed and it is frozen.
+func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := &town{registry: rapid.Bool().Draw(rt, "registry")}
+		u := config.Upstream{Guard: config.Guard{Percent: 0, Count: 0, HoldFor: config.OpenEnded(10 * time.Minute), Empty: config.EmptyHold}}
+		if w.registry {
+			u.Guard.Profile, u.Guard.KeepFor = config.ProfileRegistry, config.Duration(rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(rt, "keepFor"))
+			u.Services.Mode = config.ServicesAsIs
+		} else {
+			u.Services.Mode = config.ServicesDiscover
+		}
+		w.machine = machineOf(t, u)
+		for i := range w.present {
+			w.present[i], w.ports[i], w.addresses[i] = true, 1, []string{fmt.Sprintf("10.0.%d.1", i)}
+		}
+		connect := func() {
+			w.open(entryURL)
+			w.step(w.answer())
+			w.step(Endpoints{From: w.assignment})
+			for i := range w.present {
+				w.tell(i)
+			}
+		}
+		connect()
+		var revisions [][]state.Record
+		// A frozen service of a registry keeps its ports, and has the endpoints that serve all of them.
+		portsMayChange, changed := rapid.Bool().Draw(rt, "ports may change"), false
+		rt.Repeat(map[string]func(*rapid.T){
+			"addresses": func(rt *rapid.T) {
+				i := rapid.IntRange(0, 4).Draw(rt, "service")
+				w.addresses[i] = nil
+				for n := range rapid.IntRange(0, 3).Draw(rt, "addresses") {
+					w.addresses[i] = append(w.addresses[i], fmt.Sprintf("10.0.%d.%d", i, n+rapid.IntRange(1, 9).Draw(rt, "address")))
+				}
+				slices.Sort(w.addresses[i])
+				w.addresses[i] = slices.Compact(w.addresses[i])
+				w.tell(i)
+			},
+			"presence": func(rt *rapid.T) {
+				i := rapid.IntRange(0, 4).Draw(rt, "service")
+				w.present[i] = !w.present[i]
+				w.step(w.answer())
+				w.tell(i)
+			},
+			"ports": func(rt *rapid.T) {
+				i := rapid.IntRange(0, 4).Draw(rt, "service")
+				if w.registry && !portsMayChange {
+					return
+				}
+				w.ports[i], changed = 3-w.ports[i], w.registry
+				w.step(w.answer())
+				w.tell(i)
+			},
+			"remember": func(*rapid.T) { revisions = append(revisions, w.records()) },
+			"rollback": func(rt *rapid.T) {
+				if len(revisions) > 0 {
+					w.step(Rollback{Order: Order{To: 1}, Records: rapid.SampledFrom(revisions).Draw(rt, "revision")})
+				}
+			},
+			"freeze":    func(*rapid.T) { _, _ = w.Step(w.now, Freeze{}) },
+			"unfreeze":  func(*rapid.T) { _, _ = w.Step(w.now, Unfreeze{}) },
+			"release":   func(*rapid.T) { _, _ = w.Step(w.now, Release{Order{All: true}}) },
+			"reconnect": func(*rapid.T) { w.step(Closed{}); connect() },
+			"time": func(rt *rapid.T) {
+				w.now = w.now.Add(rapid.SampledFrom([]time.Duration{time.Second, 2 * time.Minute, 61 * time.Minute}).Draw(rt, "time"))
+				w.step(Tick{})
+			},
+			"": func(rt *rapid.T) {
+				for i := range w.present {
+					key, _ := keyOf(federation.ServiceEntry, w.name(i))
+					r := w.store.Get(key)
+					if r == nil {
+						if w.present[i] && w.frozen == nil {
+							rt.Fatalf("%s is not served", key)
+						}
+						continue
+					}
+					se := &networking.ServiceEntry{}
+					if err := proto.Unmarshal(r.BodyValue(), se); err != nil {
+						rt.Fatal(err)
+					}
+					var served []string
+					for _, e := range se.Endpoints {
+						served = append(served, e.Address)
+						if !slices.Contains(w.addresses[i], e.Address) || w.registry && !w.present[i] {
+							rt.Fatalf("%s is served with %s, frozen %v, held %v", key, e.Address, w.frozen != nil, w.held != nil)
+						}
+					}
+					if slices.Sort(served); w.present[i] && !slices.Equal(served, w.addresses[i]) && (w.frozen == nil || !changed) {
+						rt.Fatalf("%s is served with %v of %v, frozen %v", key, served, w.addresses[i], w.frozen != nil)
+					}
+					if r.HasAnnotation("meshrelay.io/endpoints") != (len(served) == 0) {
+						rt.Fatalf("%s: %v", key, r.Metadata())
+					}
+				}
+			},
+		})
+	})
+}
+
+// TestAddressesMakeNoLineInTheJournal: a service that loses all of them, or has some again, does.
+func TestAddressesMakeNoLineInTheJournal(t *testing.T) {
+	w := &town{registry: true, machine: machineOf(t, config.Upstream{Guard: config.Guard{Percent: 100, Profile: config.ProfileRegistry}})}
+	w.open(entryURL)
+	for _, test := range []struct {
+		what      string
+		addresses []string
+		ports     int
+		want      string
+	}{
+		{"it is new", []string{"10.0.0.1"}, 1, "1 added"},
+		{"another address", []string{"10.0.0.2"}, 1, ""},
+		{"no address", nil, 1, "1 changed"},
+		{"an address again", []string{"10.0.0.2"}, 1, "1 changed"},
+		{"another port", []string{"10.0.0.2"}, 2, "1 changed"},
+	} {
+		w.present[0], w.addresses[0], w.ports[0] = true, test.addresses, test.ports
+		got := ""
+		for _, e := range w.step(w.answer()).Events {
+			if e.Type == events.Changed {
+				got += e.Resources.String()
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: %q, want %q", test.what, got, test.want)
+		}
+	}
+}
