@@ -52,6 +52,7 @@ func TestContendersServeWhatIsRight(t *testing.T) {
 		{Name: "federation-sotw", Configs: 200, Upstreams: 3, Clients: 4, Changes: 3, Burst: 200, Federated: true, Only: withAndWithout},
 		{Name: "rates", Configs: 200, Upstreams: 3, Clients: 4, Delta: true, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond, 5 * time.Millisecond}, Only: []string{"floor", "relay"}},
 		{Name: "rates-sotw", Configs: 200, Upstreams: 3, Clients: 4, Lasting: time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Only: []string{"floor", "relay"}},
+		{Name: "registry", Configs: 200, Upstreams: 1, Clients: 4, Delta: true, SotWUpstreams: true, Instances: 10, Together: 10, Lasting: time.Second, Gaps: []time.Duration{100 * time.Millisecond}, Only: []string{"relay"}},
 		{Name: "start", Configs: 200, Upstreams: 5, Clients: 4, Delta: true, SotWUpstreams: true, Settle: true, Changes: 3, Lasting: time.Second, Gaps: []time.Duration{20 * time.Millisecond}},
 		{Name: "elsewhere", Configs: 200, Upstreams: 3, Clients: 4, Elsewhere: true, Changes: 3, Burst: 200, Only: []string{"floor", "relay"}},
 		{Name: "disk", Configs: 200, Upstreams: 3, Clients: 1, Delta: true, Starts: 2, Only: []string{"relay"}},
@@ -147,7 +148,7 @@ func checkRates(t *testing.T, s scenario, r result) {
 		t.Fatalf("%d rates of %d: %+v", len(r.Rates), len(s.Gaps), r.Rates)
 	}
 	for i, rate := range r.Rates {
-		if rate.GapMS != ms(s.Gaps[i]) || rate.Changes != int(s.Lasting/s.Gaps[i]) || rate.MedianMS <= 0 || rate.P99MS < rate.MedianMS || rate.MaxMS < rate.P99MS ||
+		if rate.GapMS != ms(s.Gaps[i]) || rate.Changes != int(s.Lasting/s.Gaps[i])*max(1, s.Together) || rate.MedianMS <= 0 || rate.P99MS < rate.MedianMS || rate.MaxMS < rate.P99MS ||
 			rate.Cores <= 0 || rate.OwnCores <= 0 || rate.Messages <= 0 || rate.RSSMiB <= 0 {
 			t.Errorf("figures are missing: %+v", rate)
 		}

@@ -370,7 +370,7 @@ func (b *bench) burst() error {
 	return nil
 }
 
-// churn makes n changes, one after each gap.
+// churn makes n changes, or as many times those that are made together, one after each gap.
 func (b *bench) churn(ctx context.Context, n int, gap time.Duration) {
 	began := time.Now()
 	for i := range n {
@@ -383,7 +383,11 @@ func (b *bench) churn(ctx context.Context, n int, gap time.Duration) {
 		if ctx.Err() != nil {
 			return
 		}
-		b.world.change(b.world.pick())
+		picked := make([]int, max(1, b.scenario.Together))
+		for i := range picked {
+			picked[i] = b.world.pick()
+		}
+		b.world.change(picked...)
 	}
 }
 

@@ -18,8 +18,9 @@ const (
 type rateResult struct {
 	GapMS    float64 `json:"gapMs"` // from one change to the next
 	Changes  int     `json:"changes"`
-	Timed    int     `json:"timed"`    // changes, each to each client that is timed
-	MedianMS float64 `json:"medianMs"` // from each change to each client
+	Together int     `json:"together,omitempty"` // changes at once, if more than one
+	Timed    int     `json:"timed"`              // changes, each to each client that is timed
+	MedianMS float64 `json:"medianMs"`           // from each change to each client
 	P99MS    float64 `json:"p99Ms"`
 	MaxMS    float64 `json:"maxMs"`
 	// Cores is how much of one CPU the contender used, and Messages what each client was sent in
@@ -81,11 +82,11 @@ func (b *bench) rates() error {
 }
 
 func (b *bench) rate(clients []*client, gap time.Duration) (r rateResult, err error) {
-	n := int(b.scenario.Lasting / gap)
+	n, together := int(b.scenario.Lasting/gap), max(1, b.scenario.Together)
 	defer b.profile(fmt.Sprintf("every-%v", gap), fmt.Sprintf("profile?seconds=%d", max(1, int(b.scenario.Lasting/time.Second))))()
 	cpu, own, began := b.process.cpu(), ownCPU(), time.Now()
 	_, messages := b.received()
-	g := b.world.aim(len(b.clients), b.world.changes.Load()+int64(n), time.Now())
+	g := b.world.aim(len(b.clients), b.world.changes.Load()+int64(n*together), time.Now())
 	b.churn(context.Background(), n, gap)
 	if _, err := b.wait(g); err != nil {
 		return r, err
@@ -96,7 +97,7 @@ func (b *bench) rate(clients []*client, gap time.Duration) (r rateResult, err er
 	rss, _ := b.process.memory()
 	took := collect(clients)
 	return rateResult{
-		GapMS: ms(gap), Changes: n, Timed: len(took), MedianMS: ms(quantile(took, 0.5)), P99MS: ms(quantile(took, 0.99)), MaxMS: ms(quantile(took, 1)),
+		Together: b.scenario.Together, GapMS: ms(gap), Changes: n * together, Timed: len(took), MedianMS: ms(quantile(took, 0.5)), P99MS: ms(quantile(took, 0.99)), MaxMS: ms(quantile(took, 1)),
 		Cores: float64(used) / float64(lasted), OwnCores: float64(ownUsed) / float64(lasted), Messages: (after - messages) / lasted.Seconds(), RSSMiB: mib(rss),
 	}, nil
 }

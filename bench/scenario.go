@@ -35,6 +35,10 @@ type scenario struct {
 	// Lasting each. Slow contenders are spared them.
 	Gaps    []time.Duration `json:"gaps,omitempty"`
 	Lasting time.Duration   `json:"lasting,omitempty"`
+	// Instances, when not zero, makes each resource a service of a registry with that many. Together is how
+	// many changes are made at once in place of one.
+	Instances int `json:"instances,omitempty"`
+	Together  int `json:"together,omitempty"`
 	// Settle lets memory settle before steady rates begin; its peak is taken then, too.
 	Settle bool `json:"settle,omitempty"`
 	// Rest, when not zero, is how long the contender is left alone before the single changes, and before
@@ -193,6 +197,7 @@ func scenarios() []scenario {
 		{Name: "rates-delta-10k-100", Configs: 10_000, Upstreams: 4, Clients: 100, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Without: tooSlow},
 		{Name: "rates-sotw-10k-20", Configs: 10_000, Upstreams: 4, Clients: 20, Lasting: 10 * time.Second, Gaps: []time.Duration{50 * time.Millisecond}, Without: tooSlow},
 		{Name: "rates-delta-1k-5000", Configs: 1000, Upstreams: 4, Clients: 5000, Delta: true, Lasting: 10 * time.Second, Gaps: []time.Duration{time.Millisecond}, Without: tooSlow},
+		{Name: "registry-2k-20", Configs: 2000, Upstreams: 1, Clients: 20, Delta: true, SotWUpstreams: true, Instances: 10, Together: 10, Lasting: 10 * time.Second, Gaps: []time.Duration{100 * time.Millisecond}, Only: []string{"relay"}},
 		{Name: "kubernetes-1k-20", Kubernetes: true, Configs: 1000, Clients: 20, Delta: true, Changes: 40, Relist: true},
 		{Name: "kubernetes-10k-20", Kubernetes: true, Configs: 10_000, Clients: 20, Delta: true, Changes: 200, Rate: 500, Lasting: time.Minute, Relist: true},
 		{Name: "kubernetes-100k-4", Kubernetes: true, Configs: 100_000, Clients: 4, Delta: true, Changes: 40, Relist: true, Without: map[string]string{"istiod": largeCluster}},

@@ -28,7 +28,7 @@ type coefficients struct {
 	connect float64 // ms of CPU for an upstream at the start
 	round   float64 // ms of CPU of a change, before it goes to clients
 	send    float64 // µs of CPU of a change for each client
-	repeat  float64 // µs of CPU of a change for each resource of its istiod
+	repeat  float64 // ns of CPU of a change for each byte of what its istiod repeats
 	move    float64 // ns of CPU of a change for each byte to SotW clients
 
 	frame   float64 // bytes more than size that a delta client is sent of a resource
@@ -78,7 +78,7 @@ func (c coefficients) startCPU(l load) float64 {
 
 // changeCPU returns the milliseconds of CPU that a single change costs.
 func (c coefficients) changeCPU(l load) float64 {
-	return c.round + float64(l.deltaClients+l.clients)*c.send/1000 + float64(l.clients)*c.sotwBytes(l)*c.move/1e6 + l.repeated()*c.repeat/1000
+	return c.round + float64(l.deltaClients+l.clients)*c.send/1000 + float64(l.clients)*c.sotwBytes(l)*c.move/1e6 + l.repeated()*l.size*c.repeat/1e6
 }
 
 // repeated returns how many resources come again with a change: all of an istiod.
@@ -139,7 +139,7 @@ func fit(medians []result) (c coefficients, err error) {
 			start.add(m.SyncCPUMS, m.SyncCPUMS, resources/1000, upstreams)
 		}
 		if m.Changes > 0 {
-			change.add(m.CPUPerChangeMS, m.CPUPerChangeMS, 1, (deltas+sotws)/1000, sotws*c.sotwBytes(l)/1e6, l.repeated()/1000)
+			change.add(m.CPUPerChangeMS, m.CPUPerChangeMS, 1, (deltas+sotws)/1000, sotws*c.sotwBytes(l)/1e6, l.repeated()*l.size/1e6)
 		}
 	})
 	into := func(e equations, to ...*float64) {
@@ -200,6 +200,13 @@ func predictions(c coefficients, medians []result) (out []prediction) {
 		}
 		add("bytes of a first sync to a client", c.syncBytes(l), m.SyncBytes, size)
 	})
+	for _, s := range scenarios() {
+		if m, ok := find(medians, s.Name, "relay"); ok && s.Instances > 0 {
+			for _, r := range m.Rates {
+				out = append(out, prediction{"CPU of a full answer", s.Name, c.changeCPU(loadOf(s, m.ResourceBytes)), r.Cores * r.GapMS, duration})
+			}
+		}
+	}
 	return out
 }
 
@@ -226,7 +233,7 @@ func coefficientRows(c coefficients) [][]string {
 		row("connect", c.connect, "ms", "CPU for an upstream at the start"),
 		row("round", c.round, "ms", "CPU of a change before it goes to clients"),
 		row("send", c.send, "µs", "CPU of a change for each client"),
-		row("repeat", c.repeat, "µs", "CPU of a change for each resource of its istiod, which repeats all"),
+		row("repeat", c.repeat, "ns", "CPU of a change for each byte of the resources of its istiod, which repeats all"),
 		row("move", c.move, "ns", "CPU of a change for each byte to SotW clients"),
 		row("frame", c.frame, "B", "what a delta client is sent of a resource, more than its size"),
 		row("message", c.message, "B", "what a delta client is sent more of a change"),

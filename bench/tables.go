@@ -157,8 +157,12 @@ func ratesTable(medians []result) table {
 	}}
 	for _, m := range medians {
 		for _, r := range m.Rates {
+			every := gapText(r.GapMS)
+			if r.Together > 0 {
+				every += fmt.Sprintf(", %d at once", r.Together)
+			}
 			t.rows = append(t.rows, []string{
-				m.Scenario, m.Contender, gapText(r.GapMS), durations(r.MedianMS, r.P99MS, r.MaxMS),
+				m.Scenario, m.Contender, every, durations(r.MedianMS, r.P99MS, r.MaxMS),
 				fmt.Sprintf("%.2f", r.Cores), fmt.Sprintf("%.0f", r.Messages), fmt.Sprintf("%.0f MiB", r.RSSMiB),
 			})
 		}
@@ -309,7 +313,7 @@ func method() string {
 		"CPU is user and system time of the contender's process, everything in between included; bytes are of the gRPC messages. "+
 		"RSS is read at least %v after the first sync and %v after the last change, and after steady rates at their end; "+
 		"the peak is of the whole run, or of the start in the scenarios `%s*`. A control plane that speaks SotW sends its full state on each change, and waits %v before it does so again, as istiods do: "+
-		"that is part of the times at steady rates.\n", gap, rest, slowChanges, age, rest, startPrefix, pushInterval)
+		"that is part of the times at steady rates. The registry of `registry*` does not wait.\n", gap, rest, slowChanges, age, rest, startPrefix, pushInterval)
 }
 
 func memory(m result) string { return fmt.Sprintf("%.0f / %.0f MiB", m.RSSMiB, m.PeakMiB) }

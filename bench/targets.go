@@ -32,6 +32,8 @@ func targets() []target {
 		{"the same: the most CPU, of one core", 0.5, cores, worst("rates-delta-10k-20", func(r rateResult) float64 { return r.Cores }), false},
 		{"delta × 100, 1,000 changes a second: p99", 150, duration, worst("rates-delta-10k-100", func(r rateResult) float64 { return r.P99MS }), false},
 		{"SotW, 10,000 × 20, 20 changes a second: p99", 250, duration, worst("rates-sotw-10k-20", func(r rateResult) float64 { return r.P99MS }), false},
+		{"a registry of 2,000 × 10 instances, which tells all each 100 ms, 10 of them changed, delta × 20: p99", 300, duration, worst("registry-2k-20", func(r rateResult) float64 { return r.P99MS }), true},
+		{"the same: CPU, of one core", 0.5, cores, worst("registry-2k-20", func(r rateResult) float64 { return r.Cores }), true},
 		{"10,000 delta streams: RSS", 500, mibText, inResult("delta-1k-10000", func(m result) float64 { return m.RSSMiB }), false},
 		{"the same: a stream, against 20 of them", 45_000, size, perStream, false},
 		{"the same: CPU a change", 450, duration, inResult("delta-1k-10000", func(m result) float64 { return m.CPUPerChangeMS }), false},

@@ -33,6 +33,7 @@ type upstream struct {
 	n      int
 	has    []int // indices: first its own, then those of which it has a copy
 	delta  bool
+	pause  time.Duration // between pushes on SotW streams, at least
 	server *grpc.Server
 	addr   string
 	done   chan struct{}
@@ -47,7 +48,10 @@ func newUpstream(w *world, n int, delta bool) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{world: w, n: n, delta: delta, addr: lis.Addr().String(), done: make(chan struct{}), waken: make(chan struct{})}
+	u := &upstream{world: w, n: n, delta: delta, pause: pushInterval, addr: lis.Addr().String(), done: make(chan struct{}), waken: make(chan struct{})}
+	if w.instances > 0 {
+		u.pause = 0 // a registry gathers nothing
+	}
 	for i := n; i < len(w.items); i += w.of {
 		u.has = append(u.has, i)
 	}
@@ -77,10 +81,10 @@ func (u *upstream) content(index int) (element []byte, version int) {
 	return it.element, it.seq
 }
 
-func (u *upstream) changed(index int) {
+func (u *upstream) changed(indices ...int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.log = append(u.log, index)
+	u.log = append(u.log, indices...)
 	close(u.waken)
 	u.waken = make(chan struct{})
 }
@@ -158,7 +162,7 @@ func (u *upstream) StreamAggregatedResources(stream discoveryv3.AggregatedDiscov
 		if err := stream.SendMsg(&wire.Message{Data: mem.BufferSlice{mem.SliceBuffer(b)}}); err != nil {
 			return err
 		}
-		next, pause = nil, time.After(pushInterval)
+		next, pause = nil, time.After(u.pause)
 	}
 }
 

@@ -100,6 +100,7 @@ type world struct {
 	keeps     bool // the contender keeps on disk what it has
 	rules     bool // what clients hold has passed the rules of relay-rules
 	elsewhere bool // clients name clusters of their own
+	instances int  // of each resource, in a registry; 0: it is no registry
 	upstreams []*upstream
 	cluster   *cluster // in place of the upstreams; nil: none
 	of        int      // how many upstreams there are to be
@@ -128,7 +129,7 @@ type item struct {
 // are to see it. The upstreams have the same for both.
 func newWorld(s scenario, c contender) (*world, error) {
 	rules := c.rules
-	w := &world{federated: s.Federated, keeps: s.Starts > 0, rules: rules, elsewhere: s.Elsewhere, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
+	w := &world{federated: s.Federated, keeps: s.Starts > 0, rules: rules, elsewhere: s.Elsewhere, instances: s.Instances, of: s.Upstreams, items: make([]item, s.Configs), rand: rand.New(rand.NewPCG(1, 2))}
 	for i := range w.items {
 		var err error
 		if w.items[i], err = w.make(i, 0); err != nil {
@@ -185,6 +186,9 @@ func (w *world) make(index, seq int) (item, error) {
 	}
 	if w.federated {
 		return makeShared(index, seq, index%w.of < w.of-1, w.rules)
+	}
+	if w.instances > 0 {
+		return makeService(index, seq, w.instances)
 	}
 	return makeItem(index, seq)
 }
@@ -275,27 +279,30 @@ func isProvenance(key []byte) bool {
 	return string(key) == "meshrelay.io/from" || string(key) == "kubectl.kubernetes.io/last-applied-configuration"
 }
 
-// change changes one resource and lets its upstream send it. It returns when that began, or when
-// the raw reader of a cluster had it.
-func (w *world) change(index int) time.Time {
+// change changes resources of one upstream, and lets it send them together. It returns when that began, or
+// when the raw reader of a cluster had the first.
+func (w *world) change(indices ...int) time.Time {
 	w.mu.Lock()
 	began := time.Now()
-	it, err := w.make(index, w.items[index].seq+1)
-	if err != nil {
-		w.mu.Unlock()
-		panic(err) // it worked for the same index before
+	for _, index := range indices {
+		it, err := w.make(index, w.items[index].seq+1)
+		if err != nil {
+			w.mu.Unlock()
+			panic(err) // it worked for the same index before
+		}
+		w.items[index] = it
+		if w.issued != nil {
+			w.issued[index] = append(w.issued[index], time.Now())
+		}
+		w.changes.Add(1)
 	}
-	w.items[index] = it
-	if w.issued != nil {
-		w.issued[index] = append(w.issued[index], time.Now())
-	}
-	w.changes.Add(1)
+	index, seq := indices[0], w.items[indices[0]].seq
 	w.mu.Unlock()
 	if w.cluster == nil {
-		w.upstreams[index%len(w.upstreams)].changed(index)
+		w.upstreams[index%len(w.upstreams)].changed(indices...)
 		return began
 	}
-	seen, err := w.write(index, it.seq)
+	seen, err := w.write(index, seq)
 	if err != nil {
 		panic(err) // nothing of the run can be right any more
 	}
