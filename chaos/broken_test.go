@@ -20,7 +20,7 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 	breaks := map[string]struct {
 		in        scenario
 		invariant string
-	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}}
+	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}, "silence": {scenarioOf(t, "silence"), lost}}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
 			t.Parallel()

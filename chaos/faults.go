@@ -294,6 +294,7 @@ func init() {
 		}, func(st *stage, f *fault) error { st.clients[f.dice[0]%len(st.clients)].nacks.Store(false); return nil }),
 	}
 	maps.Copy(faultKinds, clusterFaults())
+	maps.Copy(faultKinds, silenceFaults())
 }
 
 // outages is how many groups of upstreams there are that crash together.

@@ -52,6 +52,7 @@ type upstreamConfig struct {
 	name      string
 	addresses []string
 	path      string
+	partial   bool // the server may have some types only
 	// kubeconfig is of an API server.
 	kubeconfig string
 }
@@ -117,6 +118,9 @@ func (r *relay) configure(order []int) error {
 		fmt.Fprintf(&b, "  xds: {addresses: [%s], plaintext: true", strings.Join(quoted, ", "))
 		if len(u.addresses) > 1 {
 			b.WriteString(", syncTimeout: 3s, failbackAfter: 3s")
+		}
+		if u.partial {
+			b.WriteString(", partial: true")
 		}
 		b.WriteString("}\n")
 	}

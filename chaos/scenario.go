@@ -23,6 +23,7 @@ type scenario struct {
 	state       bool // relays keep their state on disk
 	past        int  // bytes of the past that they keep of each source; 0: what is usual
 	replicas    bool // the first source has two servers
+	silent      bool // servers are silent from the start, and all but the first are partial
 	guard       string
 	staleness   string
 
@@ -107,6 +108,11 @@ func scenarios() []scenario {
 			sc.clusters, sc.state, sc.storm, sc.faultsPerRound = 2, true, 30, 10
 			sc.faults = append([]string{"api-other", "api-empty", "kill", "storm", "cut", "timeout", "limit_data", "reset_peer"}, slices.Sorted(maps.Keys(clusterFaults()))...)
 		}),
+		with("silence", "upstreams that are silent about some types, at first, for a while, or as long as a stream lasts", func(sc *scenario) {
+			sc.sources, sc.silent, sc.state, sc.round, sc.storm = []string{"east", "west", "north", localSource}, true, true, 24*time.Second, 30
+			sc.guard = "percent: 100" // off: it would hide what goes by silence
+			sc.faults = []string{"silence", "silence", "silence", "late", "late", "late", "kill", "kill", "cut", "storm"}
+		}),
 		with("rates", "upstreams that change 1, 10, 100 and 1,000 resources a second, and then rest", func(sc *scenario) {
 			sc.state, sc.rates, sc.round, sc.probes, sc.storm = true, []int{1, 10, 100, 1000}, 16*time.Second, 5, 30
 			sc.faults = []string{"cut", "cut", "flap", "crash", "stall", "bandwidth", "bandwidth", "kill", "storm"}
@@ -186,6 +192,9 @@ func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, bi
 	began := time.Now()
 	plan := newSchedule(seed, sc, len(sc.sources), st.world.holders)
 	j.say("scenario %s: %s", sc.name, sc.about)
+	if sc.silent {
+		st.beSilent(plan.rand.Uint64())
+	}
 	if err := st.start(plan.first()); err != nil {
 		return res, err
 	}

@@ -109,7 +109,7 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 			configs = append(configs, upstreamConfig{name: s.name, kubeconfig: path})
 			continue
 		}
-		c := upstreamConfig{name: s.name}
+		c := upstreamConfig{name: s.name, partial: sc.silent && n > 0}
 		replicas := 1
 		if sc.replicas && n == 0 {
 			replicas = 2
@@ -233,6 +233,12 @@ func (st *stage) start(first []change) error {
 	}
 	for _, c := range st.clients {
 		st.running.Go(func() { c.run(st.ctx) })
+	}
+	if st.scenario.silent {
+		if err := sleep(st.ctx, firstSilence); err != nil {
+			return err
+		}
+		st.speak()
 	}
 	return st.settle("the start", patience)
 }

@@ -35,6 +35,8 @@ type mood struct {
 	empty bool
 	// withholds is the number of a kind that new requests for are not answered, plus one.
 	withholds int
+	// silent has the types that are not answered, asked for or not.
+	silent silence
 	// lies is what is wrong with its responses.
 	lies lie
 }
@@ -47,6 +49,7 @@ type upstream struct {
 	source  *source
 	relay   bool
 	address string
+	never   string // a type that is not answered, in any mood
 
 	mu      sync.Mutex // guards all below
 	server  *grpc.Server
@@ -425,7 +428,8 @@ func (u *upstream) begin(s *session, sub *subscription) (m mood, nonce int, answ
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.nonce++
-	return u.mood, u.nonce, !s.ending && (u.mood.withholds == 0 || u.mood.withholds-1 != sub.kind)
+	answers = (u.mood.withholds == 0 || u.mood.withholds-1 != sub.kind) && !u.mood.silent.covers(sub.typeURL) && sub.typeURL != u.never
+	return u.mood, u.nonce, !s.ending && answers
 }
 
 // sendAll sends all of a type.

@@ -177,6 +177,60 @@ func TestUpstreamRefusesStreamsWhenItIsToldTo(t *testing.T) {
 	})
 }
 
+// TestASilentUpstreamIsHeardLater: on the same stream, and about the other types at once.
+func TestASilentUpstreamIsHeardLater(t *testing.T) {
+	eachProtocol(t, func(t *testing.T, p *pair) {
+		p.settles()
+		const quiet, loud = 0, 1 // keys, which are of kinds with these numbers
+		covers := func(s silence, kind int) bool { return s.covers(kinds[kind].typeURL(kinds[kind].versions[0])) }
+		about := silence(1)
+		for !covers(about, quiet) || covers(about, loud) {
+			about++
+		}
+		shown := func(key int) int {
+			p.client.mu.Lock()
+			defer p.client.mu.Unlock()
+			return p.client.view.shown[key].seq
+		}
+		p.upstream.restart(func(m *mood) { m.silent = about })
+		p.put(quiet)
+		p.put(loud)
+		deadline := time.After(20 * time.Second)
+		for shown(loud) != 2 {
+			select {
+			case v := <-p.bad:
+				t.Fatal(v)
+			case <-deadline:
+				t.Fatal("the other types are not answered")
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		if seq := shown(quiet); seq != 1 {
+			t.Errorf("it sees #%d of a type that is not answered", seq)
+		}
+		p.upstream.feel(func(m *mood) { m.silent = 0 })
+		p.settles()
+	})
+}
+
+func TestSilenceIsAboutHalfOfTheTypesAndFollowsFromItsNumber(t *testing.T) {
+	silent, all := 0, 0
+	for n := range silence(500) {
+		for _, k := range kinds {
+			url := k.typeURL(k.versions[0])
+			if all++; n.covers(url) {
+				silent++
+			}
+			if n.covers(url) != n.covers(url) || n == 0 && n.covers(url) {
+				t.Fatalf("silence %d about %s", n, url)
+			}
+		}
+	}
+	if silent < all*4/10 || silent > all*6/10 {
+		t.Errorf("silent about %d of %d", silent, all)
+	}
+}
+
 func TestLinkThatIsCutComesBack(t *testing.T) {
 	p := newPair(t, false)
 	l, err := newLink(newProxies(), "link", "127.0.0.1:0", p.upstream.address)
