@@ -9,8 +9,8 @@ import (
 const (
 	// meshConfig is the type that the first upstream of the scenario "silence" never answers.
 	meshConfig = "core/v1alpha1/MeshConfig"
-	// firstSilence is for how long upstreams are silent about some types when the stage starts: a relay that
-	// is told so takes these for types that are not offered after 10 s.
+	// firstSilence is for how long upstreams are silent about some types when the stage starts. After 10 s a
+	// relay takes these for types that are not offered, where xds.partial is set.
 	firstSilence = 13 * time.Second
 )
 
@@ -48,8 +48,8 @@ func silenceFaults() map[string]faultKind {
 	return map[string]faultKind{"late": late, "silence": never}
 }
 
-// beSilent makes the upstreams silent about some types from the start: the first, to which the config does not
-// allow that, about MeshConfig alone and for ever.
+// beSilent makes the upstreams silent about some types from the start: the first, which is not partial, about
+// MeshConfig alone and for ever.
 func (st *stage) beSilent(dice uint64) {
 	for n, u := range st.upstreams {
 		if n == 0 {
@@ -60,7 +60,7 @@ func (st *stage) beSilent(dice uint64) {
 	}
 }
 
-// speak ends what beSilent has begun, but for what is for ever.
+// speak has all upstreams answer everything, except what one never answers.
 func (st *stage) speak() {
 	for _, u := range st.upstreams {
 		u.feel(func(m *mood) { m.silent = 0 })
