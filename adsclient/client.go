@@ -25,7 +25,7 @@ const (
 	// everything again on each push (PROTOCOL C14).
 	Auto  Protocol = "auto"
 	SotW  Protocol = "sotw"
-	Delta Protocol = "delta"
+	Delta Protocol = "delta" // except after a DeltaError
 )
 
 // Config configures a Client. The Client may call the functions from several goroutines at once.
@@ -128,8 +128,8 @@ type State struct {
 // Handler receives the responses of a Client. The Client calls one method at a time.
 type Handler interface {
 	// HandleResponse is called for each response before it is acknowledged. It uses the good part
-	// of the response. Its error becomes the text of a NACK (PROTOCOL C7). It must not keep any
-	// bytes of the response.
+	// of the response. Its error becomes the text of a NACK (PROTOCOL C7). A DeltaError ends a delta
+	// stream instead. It must not keep any bytes of the response.
 	HandleResponse(*Response) error
 	// ResumeVersions returns the versions of the held resources of a type, by name. They are the
 	// initial_resource_versions of a new delta stream.
@@ -148,6 +148,10 @@ type Client struct {
 	// the versions to resume from. An address leaves both when a stream to it fails without a
 	// response.
 	sotwOnly, noResume map[string]bool
+	// badDelta has the DeltaError of an address, until a stream to it fails without a response. pinged
+	// has the addresses that have ended a connection for too many pings. Only attempt changes them.
+	badDelta map[string]*DeltaError
+	pinged   map[string]bool
 	// namesChanged has an element when Names returns other names, and repeat when the stream has to
 	// ask for everything again.
 	namesChanged, repeat chan struct{}
@@ -188,6 +192,7 @@ func New(cfg Config, h Handler) (*Client, error) {
 	inFlight.admit(cfg.MaxResponseBytes)
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
+		badDelta: map[string]*DeltaError{}, pinged: map[string]bool{},
 		namesChanged: make(chan struct{}, 1), repeat: make(chan struct{}, 1), leftOut: map[string]string{}, health: newAddressHealth(cfg.Addresses),
 		patience: cfg.SyncTimeout,
 	}, nil
@@ -224,11 +229,14 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		wait := rand.N(max(c.cfg.MinBackoff, 1)) // spreads the clients of a server that went away
 		var moved *movedError
+		var bad *DeltaError
 		switch {
 		case errors.As(end.err, &moved):
 			way.begin(moved.to, i)
 			pause.stayed()
 			wait = 0
+		case errors.As(end.err, &bad):
+			way.begin(i) // with SotW
 		case !end.synced.IsZero() && time.Since(end.synced) >= c.cfg.soon:
 			way.begin(i)
 			pause.stayed()

@@ -48,6 +48,20 @@ func (e *movedError) Error() string {
 	return fmt.Sprintf("left for %s, which is preferred and works again", e.address)
 }
 
+// DeltaError ends a delta stream whose server does not speak delta as a Handler needs it. The client then uses SotW
+// with this address, also where Protocol is Delta.
+type DeltaError struct {
+	Why string // bounded by the Handler
+}
+
+// Error implements error.
+func (e *DeltaError) Error() string { return "delta is left for SotW: " + e.Why }
+
+// tooManyPings reports whether a server has ended the connection for pings, in the words of gRPC's proposal A8.
+func tooManyPings(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "too_many_pings")
+}
+
 // Explain returns an error of a stream in plain words, with a cure if one is known.
 func Explain(err error) error { return explain(plain(err)) }
 
@@ -83,6 +97,7 @@ func handshakeHint(text string) string {
 		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
 		{"certificate signed by unknown authority", "tls.caFile must contain the root of the server's certificate"},
 		{"certificate is valid for", "set tls.serverName to a name in the server's certificate"},
+		{"too_many_pings", "from now on the relay pings it every " + calmPingAfter.String()},
 		{"certificate has expired or is not yet valid", "renew the server's certificate, or correct the clocks"},
 	} {
 		if strings.Contains(text, h[0]) {

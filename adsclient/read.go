@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"errors"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -27,10 +28,13 @@ func (s *stream) read() (answered bool, err error) {
 				return false, err
 			}
 		}
-		ack := s.handle(resp, !answered)
+		ack, err := s.handle(resp, !answered)
 		answered = true
 		resp.free()
 		s.pool.handled()
+		if err != nil {
+			return answered, err
+		}
 		if ack == nil {
 			continue
 		}
@@ -41,8 +45,8 @@ func (s *stream) read() (answered bool, err error) {
 }
 
 // handle passes a response to the handler, and returns its acknowledgement or nil. begins: it is the
-// first one of the stream.
-func (s *stream) handle(resp *Response, begins bool) (ack proto.Message) {
+// first one of the stream. An error ends the stream.
+func (s *stream) handle(resp *Response, begins bool) (ack proto.Message, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if begins {
@@ -62,7 +66,11 @@ func (s *stream) handle(resp *Response, begins bool) (ack proto.Message) {
 	if asked := s.relisted[resp.TypeURL]; asked != nil && !s.waiting[resp.TypeURL] {
 		resp.Relist = asked.CompareAndSwap(true, resp.Part) && !s.silent[resp.TypeURL]
 	}
-	ack = s.acknowledge(resp, s.client.handler.HandleResponse(resp))
+	rejected := s.client.handler.HandleResponse(resp)
+	if bad := (*DeltaError)(nil); resp.Delta && errors.As(rejected, &bad) {
+		return nil, bad
+	}
+	ack = s.acknowledge(resp, rejected)
 	if s.waiting[resp.TypeURL] {
 		s.firsts.Add(1)
 	}
@@ -70,7 +78,7 @@ func (s *stream) handle(resp *Response, begins bool) (ack proto.Message) {
 		delete(s.silent, resp.TypeURL)
 		s.markAnswered(resp.TypeURL)
 	}
-	return ack
+	return ack, nil
 }
 
 // receive returns the next response. The caller frees it.

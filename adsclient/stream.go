@@ -66,17 +66,28 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	}
 	defer conn.Close()
 	noResume := c.noResume[address] // this stream may set it
+	bad := c.badDelta[address]
 	defer func() {
+		if errors.As(e.err, &bad) {
+			c.badDelta[address] = bad
+		}
+		if tooManyPings(e.err) {
+			c.pinged[address] = true
+		}
 		if e.answered {
 			return
 		}
 		delete(c.sotwOnly, address)
+		delete(c.badDelta, address)
 		if noResume {
 			delete(c.noResume, address)
 		}
 	}()
 	probe, protocols := false, []Protocol{c.cfg.Protocol}
-	if c.cfg.Protocol == Auto {
+	switch {
+	case bad != nil:
+		protocols[0] = SotW
+	case c.cfg.Protocol == Auto:
 		// A server that is neither a relay nor an istiod may only have delta.
 		probe, protocols = !c.sotwOnly[address], []Protocol{SotW, Delta}
 	}
@@ -90,6 +101,9 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 			break
 		}
 		c.sotwOnly[address], probe = c.sotwOnly[address] || probe, false
+	}
+	if bad != nil && status.Code(e.err) == codes.Unimplemented {
+		e.err = fmt.Errorf("%w; its delta can not be used: %s", e.err, bad.Why)
 	}
 	return e
 }

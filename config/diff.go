@@ -104,11 +104,13 @@ func differing(at string, a, b reflect.Value, f func(field string)) {
 		f(at)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {
-			name := yamlName(a.Type().Field(i))
+			path := join(at, yamlName(a.Type().Field(i)))
 			if s, ok := a.Field(i).Interface().(Source); ok {
-				name = s.Kind()
+				path = join(at, s.Kind())
+			} else if yamlName(a.Type().Field(i)) == "-" {
+				path = at // it depends on other parts of the file
 			}
-			differing(join(at, name), a.Field(i), b.Field(i), f)
+			differing(path, a.Field(i), b.Field(i), f)
 		}
 	case a.Kind() == reflect.Interface && !a.IsNil() && !b.IsNil() && a.Elem().Type() == b.Elem().Type():
 		differing(at, a.Elem(), b.Elem(), f)

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"slices"
 
 	"meshrelay/config"
 	"meshrelay/mirror"
@@ -24,6 +25,8 @@ type Config struct {
 	// Types are type URLs to mirror in addition to the well-known ones.
 	Types       []string `yaml:"types,omitempty"`
 	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
+	// Second: an upstream before this one in the config has an address of this one. Check sets it.
+	Second bool `yaml:"-"`
 }
 
 // TLS configures how the relay verifies a server, and which certificate it shows.
@@ -43,8 +46,12 @@ func (*Config) Kind() string { return "xds" }
 // Relayed implements config.Source.
 func (*Config) Relayed() bool { return true }
 
-// Check implements config.Source.
+// Check implements config.Source, and sets Second.
 func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []config.Upstream) {
+	c.Second = slices.ContainsFunc(before, func(other config.Upstream) bool {
+		o, is := other.Source.(*Config)
+		return is && slices.ContainsFunc(o.Addresses, func(a string) bool { return slices.Contains(c.Addresses, a) })
+	})
 	if len(c.Addresses) == 0 {
 		mistakes.Errorf("addresses", "missing: give at least one host:port")
 	}

@@ -98,7 +98,9 @@ func (s *Source) lose(state adsclient.State) {
 	}
 	if state.Err != nil {
 		text := state.Err.Error()
-		switch {
+		switch bad := (*adsclient.DeltaError)(nil); {
+		case errors.As(state.Err, &bad):
+			s.log.Warn("delta left for SotW", "address", state.Address, "err", state.Err)
 		case state.Answered && state.Phase == adsclient.Disconnected:
 			s.log.Info("stream ended, reconnecting", "address", state.Address, "err", state.Err)
 		case s.complained[state.Address] == text: // already logged

@@ -176,7 +176,7 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 	if err != nil {
 		return got, err
 	}
-	self := nodeConfig(p.env)
+	self := nodeConfig(p.upstream, p.env, "probe")
 	self.ClusterID, self.OwnClusterID = p.upstream.ClusterID, p.env.Node.ClusterID
 	node := adsclient.Node(self)
 	types := subscriptions(p.upstream)(false)

@@ -77,7 +77,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
-		consumer, second := nodeConfig(env), client
+		consumer, second := nodeConfig(cfg, env, "endpoints"), client
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
 		second.Name = "" // the first stream identifies the server
@@ -94,7 +94,7 @@ func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
 func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 	section := sectionOf(cfg)
 	creds, opts := dialOptions(section)
-	node := nodeConfig(env)
+	node := nodeConfig(cfg, env, "")
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	return adsclient.Config{
 		Addresses:        section.Addresses,
@@ -113,9 +113,17 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 	}
 }
 
-// nodeConfig returns the description of this relay, without clusters.
-func nodeConfig(env upstreams.Env) adsclient.NodeConfig {
-	return adsclient.NodeConfig{Name: env.Node.ID, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
+// nodeConfig returns the description of this relay, without clusters. Servers such as Nacos keep streams by node ID,
+// so each has its own. That of the main stream, "", is the pod's, by which an istiod finds the pod.
+func nodeConfig(cfg config.Upstream, env upstreams.Env, stream string) adsclient.NodeConfig {
+	id := env.Node.ID
+	if sectionOf(cfg).Second {
+		id += "_upstream-" + cfg.Name
+	}
+	if stream != "" {
+		id += "_" + stream
+	}
+	return adsclient.NodeConfig{Name: id, Namespace: env.Node.Namespace, IP: env.Node.IP, Revision: env.Node.Revision}
 }
 
 // newComplaints limits the log lines about responses. The status counts and names all refusals.
@@ -270,6 +278,9 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	}
 	if err != nil {
 		return s.nack("response refused", resp.TypeURL, err)
+	}
+	if err := fitDelta(scope.Kind, resp); err != nil {
+		return err // HandleState logs it
 	}
 	delete(s.notOffered, resp.TypeURL)
 	// A server has one MeshConfig at most, so each answer is complete.
