@@ -19,8 +19,8 @@ func (s *scope) host(h string) string {
 	ns := bare[at:end]
 	if end > cut {
 		at, end, ns = cut, cut, "" // the mapping replaces the namespace, too
-	} else {
-		ns = s.namespace(ns)
+	} else if lower := strings.ToLower(ns); s.namespace(lower) != lower {
+		ns = s.namespace(lower)
 	}
 	if to == bare[cut:] && ns == bare[at:end] {
 		return h
@@ -41,11 +41,16 @@ func (s *scope) movedHosts(v string) (moved []string) {
 	reach := s.host(v)[1:]
 	for i := range s.Hosts {
 		m := &s.Hosts[i]
-		if strings.HasSuffix("."+m.From, v[1:]) && !strings.HasSuffix("."+m.To, reach) {
+		if hasSuffix("."+m.From, v[1:]) && !hasSuffix("."+m.To, reach) {
 			moved = append(moved, m.To, "*."+m.To)
 		}
 	}
 	return moved
+}
+
+// hasSuffix reports whether a host ends with a domain, without regard to case.
+func hasSuffix(h, domain string) bool {
+	return len(h) >= len(domain) && strings.EqualFold(h[len(h)-len(domain):], domain)
 }
 
 // mappedDomain returns where the domain in h begins that a HostMapping replaces, and the new domain. Without
@@ -53,8 +58,8 @@ func (s *scope) movedHosts(v string) (moved []string) {
 func (n *nameRules) mappedDomain(h string) (cut int, to string) {
 	for i := range n.Hosts {
 		m := &n.Hosts[i]
-		rest, ok := strings.CutSuffix(h, m.From)
-		if ok && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
+		rest := h[:max(len(h)-len(m.From), 0)]
+		if hasSuffix(h, m.From) && (rest == "" || rest == "*" || rest[len(rest)-1] == '.') {
 			return len(rest), m.To
 		}
 	}
@@ -68,10 +73,10 @@ func (n *nameRules) serviceNamespace(h string) (at, end int) {
 		return 0, 0
 	}
 	for _, d := range n.serviceDomains {
-		rest, ok := strings.CutSuffix(h, d)
-		if !ok {
+		if !hasSuffix(h, d) {
 			continue
 		}
+		rest := h[:len(h)-len(d)]
 		i := strings.LastIndexByte(rest, '.')
 		if i < 1 || strings.IndexByte(rest[i:], '*') >= 0 {
 			return 0, 0

@@ -65,7 +65,7 @@ func (s *scope) virtualServiceHost(h string) string {
 		if !c.Bytes(virtualServiceHosts) || len(c.Value()) < 2 || c.Value()[0] != '*' || string(c.Value()) == h {
 			continue
 		}
-		if wildcard := s.shortHost(string(c.Value())); strings.HasSuffix(to, wildcard[1:]) {
+		if wildcard := s.shortHost(string(c.Value())); hasSuffix(to, wildcard[1:]) {
 			return wildcard
 		}
 	}
