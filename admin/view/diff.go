@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/kube"
+	words "meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -105,7 +106,7 @@ func Differences(all []Change, before, after string, wanted Diffs) string {
 	}
 	var out strings.Builder
 	for i, c := range all {
-		name := " " + c.Kind + " " + c.Namespace + "/" + c.Name
+		name := " " + c.Kind + " " + words.Name(c.Namespace+"/"+c.Name)
 		one := Difference(before+name, c.Old, after+name, c.New)
 		if wanted == SomeDiffs && out.Len()+len(one) > maxDifferences {
 			return out.String() + "\nleft out: " + Count(len(all)-i, "more difference") + "; --limit 0 prints all\n"

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/federation/conflicts"
+	words "meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -22,7 +23,7 @@ var Copies = Columns[admin.SourceCopy]{
 		if c.Original == (mirror.Key{}) {
 			return ""
 		}
-		return c.Original.Namespace + "/" + c.Original.Name
+		return words.Name(c.Original.Namespace + "/" + c.Original.Name)
 	}),
 	age("Since", func(c admin.SourceCopy) time.Time { return c.Since }),
 	text("Version there", func(c admin.SourceCopy) string { return c.SourceVersion }),
@@ -32,8 +33,8 @@ var Copies = Columns[admin.SourceCopy]{
 // KeyConflicts are the columns of a table of resources that several upstreams have.
 var KeyConflicts = Columns[conflicts.KeyConflict]{
 	text("Kind", func(c conflicts.KeyConflict) string { return c.Kind.String() }),
-	text("Namespace", func(c conflicts.KeyConflict) string { return c.Namespace }),
-	text("Name", func(c conflicts.KeyConflict) string { return c.Name }),
+	text("Namespace", func(c conflicts.KeyConflict) string { return words.Name(c.Namespace) }),
+	text("Name", func(c conflicts.KeyConflict) string { return words.Name(c.Name) }),
 	text("Served from", func(c conflicts.KeyConflict) string { return c.Winner }),
 	level("Outcome", func(c conflicts.KeyConflict, _ time.Time) (string, Level) {
 		if c.Outcome == conflicts.Rejected {
@@ -58,7 +59,7 @@ var HostConflicts = Columns[conflicts.HostConflict]{
 
 // NotChecked are the columns of a table of resources whose hosts are not checked for conflicts.
 var NotChecked = Columns[conflicts.NotFollowed]{
-	text("Not checked", func(n conflicts.NotFollowed) string { return n.Namespace + "/" + n.Name }),
+	text("Not checked", func(n conflicts.NotFollowed) string { return words.Name(n.Namespace + "/" + n.Name) }),
 	text("Kind", func(n conflicts.NotFollowed) string { return n.Kind.Kind }),
 	text("Served from", func(n conflicts.NotFollowed) string { return n.Source }),
 	number("Hosts", func(n conflicts.NotFollowed) int { return n.Hosts }),
@@ -78,7 +79,7 @@ const maxClaims = 16
 func Claims(c conflicts.HostConflict) string {
 	var claims []string
 	for _, claim := range c.Claims[:min(len(c.Claims), maxClaims)] {
-		claims = append(claims, fmt.Sprintf("%s/%s from %s", claim.Namespace, claim.Name, claim.Source))
+		claims = append(claims, fmt.Sprintf("%s from %s", words.Name(claim.Namespace+"/"+claim.Name), claim.Source))
 	}
 	if more := c.More + len(c.Claims) - len(claims); more > 0 {
 		claims = append(claims, fmt.Sprintf("and %d more", more))
@@ -99,9 +100,12 @@ func OutcomeLevel(o admin.Outcome) Level {
 	return None
 }
 
+// KeyText returns a key as "group/Kind namespace/name".
+func KeyText(k mirror.Key) string { return k.Kind.String() + " " + words.Name(k.FullName()) }
+
 // Headline explains a resource in one sentence.
 func Headline(e admin.Explanation, now time.Time) string {
-	name := strings.Replace(e.String(), " /", " ", 1) // without a namespace
+	name := strings.Replace(KeyText(e.Key), " /", " ", 1) // without a namespace
 	why := ""
 	if e.Reason != "" {
 		why = ": " + e.Reason
@@ -114,7 +118,7 @@ func Headline(e admin.Explanation, now time.Time) string {
 		return fmt.Sprintf("%s is served from upstream %s%s. Unchanged for %s.", name, e.Source, why, Ago(e.Since, now))
 	case admin.United:
 		if e.Into != (mirror.Key{}) {
-			return fmt.Sprintf("%s is not served by itself: it is merged into %s%s.", name, e.Into, why)
+			return fmt.Sprintf("%s is not served by itself: it is merged into %s%s.", name, KeyText(e.Into), why)
 		}
 	case admin.Rejected:
 		return fmt.Sprintf("%s is not served%s.", name, why)
@@ -136,7 +140,7 @@ func because(c admin.SourceCopy) string {
 	unfreeze := ": relay unfreeze " + c.Upstream
 	switch {
 	case c.ServedAs != mirror.Key{}:
-		return "served as " + c.ServedAs.String()
+		return "served as " + KeyText(c.ServedAs)
 	case c.Outcome == admin.Changing:
 		return "changing right now, try again"
 	case c.Outcome == admin.Expired:

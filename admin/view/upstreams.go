@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/adsclient"
+	words "meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -91,8 +92,8 @@ var Refusals = Columns[intake.Refusal]{
 var LeftOut = Columns[intake.LeftOut]{
 	text("Upstream", func(l intake.LeftOut) string { return l.Upstream }),
 	text("Kind", func(l intake.LeftOut) string { return l.Kind }),
-	text("Namespace", func(l intake.LeftOut) string { return l.Namespace }),
-	text("Name", func(l intake.LeftOut) string { return l.Name }),
+	text("Namespace", func(l intake.LeftOut) string { return words.Name(l.Namespace) }),
+	text("Name", func(l intake.LeftOut) string { return words.Name(l.Name) }),
 	text("Reason", func(l intake.LeftOut) string { return l.Reason }),
 	text("Detail", func(l intake.LeftOut) string { return l.Detail }),
 }
@@ -100,8 +101,8 @@ var LeftOut = Columns[intake.LeftOut]{
 // Deletions are the columns of a table of held deletions.
 var Deletions = Columns[intake.HeldDeletion]{
 	text("Kind", func(d intake.HeldDeletion) string { return d.Kind }),
-	text("Namespace", func(d intake.HeldDeletion) string { return d.Namespace }),
-	text("Name", func(d intake.HeldDeletion) string { return d.Name }),
+	text("Namespace", func(d intake.HeldDeletion) string { return words.Name(d.Namespace) }),
+	text("Name", func(d intake.HeldDeletion) string { return words.Name(d.Name) }),
 	age("Age", func(d intake.HeldDeletion) time.Time { return d.Created }),
 	age("Held", func(d intake.HeldDeletion) time.Time { return d.Since }),
 }
@@ -148,7 +149,7 @@ func shortKey(key string) string {
 	if len(info.ShortNames) > 0 {
 		short = info.ShortNames[0]
 	}
-	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + strings.TrimPrefix(name, "/")
+	return key[:len(key)-len(strings.TrimLeft(key, "+~-"))] + short + " " + words.Name(strings.TrimPrefix(name, "/"))
 }
 
 // IsHealthy reports whether nothing is wrong with an upstream.

@@ -33,5 +33,16 @@ func Word(s string) string {
 	if s != "" && !strings.ContainsAny(s[:1], "~=") && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s
 	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return quote(s)
 }
+
+// Name returns the name of a resource, with or without its namespace. It is in quotes of a shell if it has
+// characters that no name in Kubernetes has.
+func Name(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-./") == "" {
+		return s
+	}
+	return quote(s)
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -9,6 +9,7 @@ import (
 
 	"meshrelay/admin/view"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -53,7 +54,7 @@ func Diff(c view.Changes, nameA, nameB string, diffs view.Diffs) string {
 	p.printf("A is %s, B is %s\n\n", nameA, nameB)
 	t := titled("DIFFERENCE", "KIND", "NAMESPACE", "NAME", "UPSTREAM IN A", "UPSTREAM IN B")
 	for _, change := range c.Changes {
-		t.add(words[change.Action], change.Kind, change.Namespace, change.Name, change.From, change.To)
+		t.add(words[change.Action], change.Kind, text.Name(change.Namespace), text.Name(change.Name), change.From, change.To)
 	}
 	p.table(t)
 	p.WriteString(CleanLines(view.Differences(c.Changes, "A", "B", diffs)))

@@ -7,6 +7,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -18,12 +19,12 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 	var p page
 	p.printf("%s\n", view.Headline(e, now))
 	for _, r := range e.Also {
-		p.printf("There is also %s: %s\n", r, explainCommand(r))
+		p.printf("There is also %s: %s\n", view.KeyText(r), explainCommand(r))
 	}
 	if len(e.Group) > 0 {
 		names := make([]string, 0, len(e.Group))
 		for _, g := range e.Group {
-			names = append(names, g.Namespace+"/"+g.Name)
+			names = append(names, text.Name(g.Namespace+"/"+g.Name))
 		}
 		p.printf("Merged with resources of the same hosts: %s.\n", strings.Join(names, ", "))
 	}
@@ -51,20 +52,20 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 
 // Elsewhere lists resources of the same name in other namespaces, with the commands that explain them. It
 // returns "" when there are none.
-func Elsewhere(e admin.Explanation) (text string) {
+func Elsewhere(e admin.Explanation) (all string) {
 	for _, r := range e.Elsewhere {
-		text += fmt.Sprintf("\n  %s exists: %s", Clean(r.String()), Clean(explainCommand(r)))
+		all += fmt.Sprintf("\n  %s exists: %s", Clean(view.KeyText(r)), Clean(explainCommand(r)))
 	}
-	return text
+	return all
 }
 
 // explainCommand returns the command that explains a resource.
 func explainCommand(r mirror.Key) string {
-	text := fmt.Sprintf("relay explain %s %s", r.Kind, r.Name)
+	command := "relay explain " + text.Word(r.Kind.String()) + " " + text.Word(r.Name)
 	if r.Namespace != "" {
-		text += " -n " + r.Namespace
+		command += " -n " + text.Word(r.Namespace)
 	}
-	return text
+	return command
 }
 
 // Conflicts returns the conflicts between upstreams as tables.

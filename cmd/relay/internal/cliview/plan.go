@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"meshrelay/admin/view"
+	"meshrelay/internal/text"
 )
 
 // Plan returns a plan as text: a table of the shown changes and, with diffs, their differences. If there are many
@@ -20,7 +21,7 @@ func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	}
 	t := titled("ACTION", "KIND", "NAMESPACE", "NAME", "FROM", "TO")
 	for _, change := range shown {
-		t.add(change.Action, change.Kind, change.Namespace, change.Name, change.From, change.To)
+		t.add(change.Action, change.Kind, text.Name(change.Namespace), text.Name(change.Name), change.From, change.To)
 	}
 	p.table(t)
 	p.WriteString(CleanLines(view.Differences(shown, "now", "planned", diffs)))

@@ -13,6 +13,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -92,11 +93,11 @@ func (o ResourceOptions) print(w io.Writer, t *table, k selection.Kind, r *mirro
 	name := k.Name() + "/" + r.Key().Name
 	switch o.Format {
 	case Table, Wide:
-		if !o.Kinds {
-			name = r.Key().Name
+		if name = text.Name(r.Key().Name); o.Kinds {
+			name = k.Name() + "/" + name
 		}
 		if o.Namespaces {
-			before = append(before, cmp.Or(r.Namespace(), " ")) // empty, as kubectl prints it
+			before = append(before, cmp.Or(text.Name(r.Namespace()), " ")) // empty, as kubectl prints it
 		}
 		age := "<unknown>"
 		if created := r.Metadata().CreateTime; !created.IsZero() {

@@ -82,7 +82,7 @@ func TestTables(t *testing.T) {
 NAMESPACE   NAME                                                  UPSTREAM   AGE
 bank        serviceentry.networking.istio.io/ledger               -          <unknown>
 shop        serviceentry.networking.istio.io/a-rather-long-name   -          3h
-shop        serviceentry.networking.istio.io/evil?[2J             -          60s
+shop        serviceentry.networking.istio.io/'evil?[2J'           -          60s
 `
 	got := printed(t, groups(t), ResourceOptions{Format: Table, Namespaces: true, Kinds: true})
 	if d := cmp.Diff(want, got); d != "" {
