@@ -97,13 +97,14 @@ func (d Doctor) files(ctx context.Context, kind upstreams.Kind, u config.Upstrea
 	if more := len(has.Problems) - maxProblems; more > 0 {
 		found = append(found, doctor.Bad("files", "", fmt.Sprintf("%d more mistakes", more), "", "see relay validate"))
 	}
+	found = append(found, has.Objections.Findings("")...)
 	switch {
 	case has.Files < has.All:
 		f := doctor.Good("files", "", "checked %d resources in %v, and %d of %d files to the end: relay validate checks all",
 			has.Resources, limit, has.Files, has.All)
 		f.Resources = has.About
 		found = append(found, f)
-	case len(found) == 0:
+	case doctor.Worst(found) != doctor.Failed:
 		f := doctor.Good("files", "", "%d resources", has.Resources)
 		f.Resources = has.Resources
 		found = append(found, f)

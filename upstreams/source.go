@@ -68,6 +68,8 @@ type Feed interface {
 type Content struct {
 	Resources int
 	Problems  []error
+	// Objections are about resources that are served, and that Kubernetes would refuse.
+	Objections doctor.Objections
 	// Files is the number of files that were read to the end, of All files. About estimates the resources of
 	// all files from those that were read.
 	Files, All, About int

@@ -47,7 +47,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 	}
 	cfg.FitMemory(memory.SetLimit())
 	problems := errlist.Split(err)
-	resources := 0
+	resources, warnings := 0, []string(nil)
 	var reading atomic.Pointer[string]
 	reading.Store(&file)
 	whileWaiting(cmd, func() string { return fmt.Sprintf("reading the files of %s", *reading.Load()) }, func() {
@@ -56,6 +56,9 @@ func validate(cmd *cobra.Command, file, format string) error {
 			has := relay.Read(cmd.Context(), u)
 			resources += has.Resources
 			problems = append(problems, has.Problems...)
+			for _, f := range has.Objections.Findings("") {
+				warnings = append(warnings, fmt.Sprintf("upstream %s: %s: %s", u.Name, f.What, f.Why))
+			}
 		}
 	})
 	if err := cmd.Context().Err(); err != nil {
@@ -64,7 +67,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	for _, line := range cfg.Warnings() {
+	for _, line := range append(cfg.Warnings(), warnings...) {
 		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", file, line); err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -183,14 +182,14 @@ func metadataOf(fields map[string]any, info *mirror.KindInfo) (s mirror.Spec, er
 		return s, nil
 	case s.Name == "":
 		return s, fieldErrorf(append(path, "name"), "missing")
-	case len(validation.IsDNS1123Subdomain(s.Name)) > 0:
-		return s, fieldErrorf(append(path, "name"), "%q is not a name: at most %d lower-case letters, digits, dashes and dots, letters or digits first and last", brief(s.Name), validation.DNS1123SubdomainMaxLength)
+	case strings.Contains(s.Name, "/"):
+		return s, fieldErrorf(append(path, "name"), "%q is not a name: it has a slash", brief(s.Name))
 	case info.ClusterScoped:
 		s.Namespace = ""
 	case s.Namespace == "":
 		s.Namespace = "default"
-	case len(validation.IsDNS1123Label(s.Namespace)) > 0:
-		return s, fieldErrorf(append(path, "namespace"), "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", brief(s.Namespace))
+	case strings.Contains(s.Namespace, "/"):
+		return s, fieldErrorf(append(path, "namespace"), "%q is not a namespace: it has a slash", brief(s.Namespace))
 	}
 	return s, nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"meshrelay/config"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -52,6 +53,9 @@ func (s *scanner) look(path, upstream string) (c upstreams.Content) {
 	merged, bad, _ := s.merge()
 	for _, b := range bad {
 		c.Problems = append(c.Problems, fmt.Errorf("%s: %s", b.Resource, b.Reason))
+	}
+	for _, r := range sorted(merged) {
+		c.Objections.Add(r.Key().String(), kube.Objection(r))
 	}
 	c.Resources, c.About, c.All = len(merged), len(merged), len(s.files)
 	seen, left := 0, 0

@@ -15,10 +15,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 )
@@ -75,7 +78,8 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 	if doctor.Worst(way) == doctor.Failed {
 		return found
 	}
-	stream := p.stream(ctx)
+	got, err := p.ask(ctx)
+	stream := p.stream(ctx, got, err)
 	if stream.Level != doctor.Failed {
 		for i, f := range found[identity:] {
 			if f.Level == doctor.Failed {
@@ -85,7 +89,7 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 			}
 		}
 	}
-	return append(found, stream)
+	return append(append(found, stream), got.objections.Findings(p.address)...)
 }
 
 // answers are the results of one stream.
@@ -94,11 +98,12 @@ type answers struct {
 	istiod    string // version of the istiod
 	missing   []string
 	resources int
+	// objections are about resources of the server.
+	objections doctor.Objections
 }
 
-// stream requests all types, as the relay does, and discards the answers.
-func (p prober) stream(ctx context.Context) doctor.Finding {
-	got, err := p.ask(ctx)
+// stream returns the finding about a stream that asked for all types, as the relay does.
+func (p prober) stream(ctx context.Context, got answers, err error) doctor.Finding {
 	who := "the server"
 	switch {
 	case got.relay != "":
@@ -198,9 +203,23 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 		if kind, _, err := mirror.ParseTypeURL(resp.TypeUrl); err == nil && !counted[kind.String()] && len(resp.Resources) > 0 {
 			counted[kind.String()] = true
 			got.resources += len(resp.Resources)
+			for _, one := range resp.Resources {
+				got.object(kind, one)
+			}
 		}
 	}
 	return got, nil
+}
+
+// object adds an objection to a resource that the relay would take.
+func (a *answers) object(kind mirror.Kind, element *anypb.Any) {
+	encoded, err := proto.Marshal(element)
+	if err != nil {
+		return
+	}
+	if r, err := mirror.Decode(kind, encoded, ""); err == nil {
+		a.objections.Add(r.Key().String(), kube.Objection(r))
+	}
 }
 
 // learn sets relay or istiod from a response.
