@@ -106,8 +106,6 @@ type session struct {
 func Start(t *testing.T, s *Server, addr ...string) *Server {
 	t.Helper()
 	s.t = t
-	s.changed, s.deaf = make(chan struct{}), make(chan struct{})
-	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
 	on, lis := "127.0.0.1:0", s.Listener
 	if len(addr) > 0 {
 		on = addr[0]
@@ -118,14 +116,20 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 			t.Fatal(err)
 		}
 	}
-	s.Addr = lis.Addr().String()
-	pings := keepalive.EnforcementPolicy{MinTime: 15 * time.Second} // as an istiod
-	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100), grpc.KeepaliveEnforcementPolicy(pings)}, s.Options...)...)
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, s)
+	s.prepare(lis)
 	done := make(chan struct{})
 	go func() { defer close(done); s.grpc.Serve(lis) }() //nolint:errcheck // it ends with Stop
 	t.Cleanup(func() { s.grpc.Stop(); <-done })
 	return s
+}
+
+func (s *Server) prepare(lis net.Listener) {
+	s.changed, s.deaf = make(chan struct{}), make(chan struct{})
+	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
+	s.Addr = lis.Addr().String()
+	pings := keepalive.EnforcementPolicy{MinTime: 15 * time.Second} // as an istiod
+	s.grpc = grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20), grpc.MaxConcurrentStreams(100), grpc.KeepaliveEnforcementPolicy(pings)}, s.Options...)...)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s.grpc, s)
 }
 
 // Stop ends the server at once, like a crash.
