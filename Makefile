@@ -11,7 +11,7 @@ RACE ?= $(shell $$(go env CC) --version >/dev/null 2>&1 && [[ $$(go env CGO_ENAB
 export GOTOOLCHAIN := local
 
 # The relay is built from its own go.mod, and e2e and tools pin other worlds. go.work has the rest.
-build e2e ui-test ui-screenshots oracle examples istiod kube vulncheck bin/golangci-lint: export GOWORK := off
+build e2e ui-test ui-screenshots oracle examples istiod kube nacos vulncheck bin/golangci-lint: export GOWORK := off
 
 .PHONY: help
 help: ## List the targets
@@ -70,7 +70,7 @@ ui-vendor: ## Fetch the files of others in the web page anew (needs npm)
 	cp "$$work"/ui/* admin/ui/vendor/; cp "$$work"/tests/* admin/uitest/axe/
 
 .PHONY: e2e
-e2e: build istiod kube ## Run the relay between real istiods, with and without Kubernetes
+e2e: build istiod kube nacos ## Run the relay between real istiods, with and without Kubernetes
 	cd e2e && go test -count=1 -parallel 4 -timeout 15m ./...
 
 ORACLE_SETS ?= 300
@@ -83,7 +83,7 @@ oracle: build istiod kube ## Compare what istiods make of configs, as files, thr
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m ./ingress
 
 .PHONY: examples
-examples: build istiod kube ## Run the examples with real istiods
+examples: build istiod kube nacos ## Run the examples with real istiods
 	cd e2e && go test -count=1 -timeout 15m -v -run '^TestExample' ./...
 
 # istiod and istioctl are tools of the e2e module, so that their version is in its go.mod.
@@ -97,6 +97,11 @@ istiod:
 kube:
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/ k8s.io/kubernetes/cmd/kube-apiserver
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/etcd go.etcd.io/etcd/server/v3
+
+# A server that behaves as Nacos and Higress' controller do. Its module has other versions than e2e.
+.PHONY: nacos
+nacos:
+	CGO_ENABLED=0 go build -o e2e/bin/ ./examples/registry/nacos
 
 # tools/proto pins the generator, and needs no protoc.
 .PHONY: generate
