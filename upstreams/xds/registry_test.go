@@ -240,6 +240,30 @@ func TestAServiceOfNacosWithoutHealthyInstances(t *testing.T) {
 	})
 }
 
+// TestARegistryOfNacosKeepsItsPortsAndNoEndpoints, with guard.profile, when its instances are unhealthy and
+// when they are gone.
+func TestARegistryOfNacosKeepsItsPortsAndNoEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := registryPlace(t)
+		n := p.nacos(&fakexds.Nacos{})
+		p.begin(func(u *config.Upstream) {
+			resyncing(u)
+			u.Guard = config.Guard{Percent: 30, Count: 10, Profile: config.ProfileRegistry, KeepFor: config.Duration(time.Hour)}
+		})
+		p.synced()
+		const empty = nacosOrders + " consumers:cn.example.OrderService::.DEFAULT-GROUP.public.nacos:8080"
+		n.Put(orders, at("10.1.0.1", unhealthy))
+		p.wantsServed(empty)
+		n.Put(orders)
+		p.wantsServed(empty)
+		n.Put(orders, at("10.1.0.2"))
+		p.wantsServed(empty + " 10.1.0.2*1")
+		n.Put(orders)
+		p.after(2 * time.Hour)
+		p.wantsServed()
+	})
+}
+
 // TestNacosForgetsARefusal: what the relay refuses by name it refuses in each answer, and takes the rest.
 func TestNacosForgetsARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
