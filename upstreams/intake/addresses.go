@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -61,6 +62,18 @@ func (in *Intake) keepFor(sc *scope, name string, rec *record) bool {
 	in.account(before, rec.load(len(name)))
 	in.keeping[rec] = keep{sc, name, in.stale.contact(in.now) + in.guard.KeepFor.D()}
 	return true
+}
+
+// withoutEndpoints tells why a record is served without endpoints, empty if it is not.
+func (in *Intake) withoutEndpoints(rec *record) string {
+	switch {
+	case rec.kept:
+		left := max(in.keeping[rec].ends-in.stale.contact(in.now), 0).Round(time.Second)
+		return fmt.Sprintf("the upstream does not have it any more: it is served without endpoints for another %v of contact (guard.keepFor)", left)
+	case services.Told(rec.resource):
+		return "it is served without endpoints: the upstream has none for it"
+	}
+	return ""
 }
 
 // endKeeping deletes the records whose time is over.

@@ -103,6 +103,8 @@ func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 	tr.Resource, tr.From = rec.resource, rec.original
 	if rec.leftOut != imported {
 		tr.Reason, tr.Detail = rec.leftOut.Value().reason, rec.leftOut.Value().detail
+	} else if rec.resource != nil {
+		tr.Detail = in.withoutEndpoints(rec)
 	}
 	if tr.From == nil {
 		tr.From = rec.resource
