@@ -6,13 +6,13 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
-// Entries is the Policy of ServiceEntries for which another Policy decides: a copy of a service without endpoints stands
-// behind the next one, in the order of that Policy, that has some, and has the same hosts, ports, subjectAltNames and
-// exportTo. A service is without endpoints if it has none and could have some: its resolution is STATIC, and it selects
-// no workloads.
+// Entries is the Policy of ServiceEntries for which another Policy decides: the copy of a service that has no endpoints now
+// (services.Told) stands behind the next one, in the order of that Policy, that has some, and has the same hosts, ports,
+// subjectAltNames and exportTo. That copy may lack ports for which it has no endpoints.
 type Entries struct{ Order mirror.Policy }
 
 // ForEntries returns Entries of a Policy. A Grouper is returned itself: it unites endpoints, and nil is mirror.First.
@@ -29,33 +29,43 @@ func ForEntries(p mirror.Policy) mirror.Policy {
 // Merge implements mirror.Policy.
 func (p Entries) Merge(copies []mirror.Copy) mirror.Decision {
 	d := p.Order.Merge(copies)
-	if len(copies) < 2 || d.Winner < 0 || federation.HasEndpoints(copies[d.Winner].Resource.BodyValue()) {
+	if len(copies) < 2 || d.Winner < 0 || !services.Told(copies[d.Winner].Resource) {
 		return d
 	}
 	leads := copies[d.Winner]
-	empty := newEntry(leads.Resource.BodyValue(), leads.Resource.Namespace())
-	if empty.broken || empty.Resolution != networking.ServiceEntry_STATIC || empty.WorkloadSelector != nil {
-		return d
-	}
+	bare := newEntry(leads.Resource.BodyValue(), leads.Resource.Namespace())
 	var others []mirror.Copy
 	var at []int
 	for i, c := range copies {
-		if federation.HasEndpoints(c.Resource.BodyValue()) && empty.describes(newEntry(c.Resource.BodyValue(), c.Resource.Namespace())) {
+		if federation.HasEndpoints(c.Resource.BodyValue()) {
 			others, at = append(others, c), append(at, i)
 		}
 	}
-	if len(others) == 0 {
-		return d
+	for len(others) > 0 {
+		next := p.Order.Merge(others).Winner
+		if next < 0 {
+			break
+		}
+		if r := others[next].Resource; bare.describes(newEntry(r.BodyValue(), r.Namespace())) {
+			return mirror.Decision{Served: r, Winner: at[next], Reason: d.Reason + ", but " + leads.Source + " has no endpoints"}
+		}
+		others, at = slices.Delete(others, next, next+1), slices.Delete(at, next, next+1)
 	}
-	next := p.Order.Merge(others)
-	if next.Winner < 0 {
-		return d
-	}
-	return mirror.Decision{Served: next.Served, Winner: at[next.Winner], Reason: d.Reason + ", but " + leads.Source + " has no endpoints"}
+	return d
 }
 
-// describes reports whether two entries have the same hosts, ports, subjectAltNames and exportTo.
+// describes reports whether e, which has no endpoints now, is the same service as another entry, which has.
 func (e *entry) describes(other *entry) bool {
-	return !other.broken && e.hosts == other.hosts && e.visibility.Equal(other.visibility) &&
-		slices.Equal(sortedSet(e.SubjectAltNames), sortedSet(other.SubjectAltNames)) && portsDiffer(e.Ports, other.Ports) == ""
+	return !e.broken && !other.broken && e.hosts == other.hosts && e.visibility.Equal(other.visibility) &&
+		slices.Equal(sortedSet(e.SubjectAltNames), sortedSet(other.SubjectAltNames)) && len(other.Ports) > 0 && portsDiffer(e.portsIn(other), other.Ports) == ""
+}
+
+// portsIn returns the ports of e that another entry has, too.
+func (e *entry) portsIn(other *entry) (out []*networking.ServicePort) {
+	for _, p := range e.Ports {
+		if slices.ContainsFunc(other.Ports, func(o *networking.ServicePort) bool { return o.GetNumber() == p.GetNumber() }) {
+			out = append(out, p)
+		}
+	}
+	return out
 }

@@ -1,12 +1,14 @@
 package merge
 
 import (
+	"slices"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -18,6 +20,9 @@ func TestACopyWithoutEndpointsStandsBehindTheNextOneThatHasSome(t *testing.T) {
 	}
 	old := func(it *item, _ *networking.ServiceEntry) { it.created = monday }
 	young := func(it *item, _ *networking.ServiceEntry) { it.created = tuesday }
+	none := func(it *item, _ *networking.ServiceEntry) {
+		it.annotations = map[string]string{services.EndpointsAnnotation: "none"}
+	}
 	const behind = "first in order, but east has no endpoints"
 	for _, test := range []struct {
 		name   string
@@ -28,19 +33,17 @@ func TestACopyWithoutEndpointsStandsBehindTheNextOneThatHasSome(t *testing.T) {
 		reason string
 	}{
 		{"the first has some", mirror.First{}, has, []edit{has}, 0, "first in order"},
-		{"nobody has some", mirror.First{}, nil, []edit{nil}, 0, "first in order"},
-		{"the next has some", mirror.First{}, nil, []edit{nil, has, has}, 2, behind},
-		{"the order is that of the policy", Newest{}, and(has, old), []edit{young, and(has, old)}, 0, "newest, but west has no endpoints"},
-		{"another host", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Hosts = []string{"other.example"} })}, 0, "first in order"},
-		{"a host in another case", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Hosts = []string{"DB.example"} })}, 1, behind},
-		{"another port", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Ports = se.Ports[:1] })}, 0, "first in order"},
-		{"another identity", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.SubjectAltNames = []string{"spiffe://x"} })}, 0, "first in order"},
-		{"another visibility", mirror.First{}, nil, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.ExportTo = []string{"."} })}, 0, "first in order"},
-		{"a selector", mirror.First{}, func(_ *item, se *networking.ServiceEntry) {
-			se.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"a": "b"}}
-		}, []edit{has}, 0, "first in order"},
-		{"a host that is resolved", mirror.First{}, func(_ *item, se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS }, []edit{has}, 0, "first in order"},
-		{"nothing is chosen", Reject{}, nil, []edit{has}, -1, "several upstreams have it"},
+		{"nobody has some", mirror.First{}, none, []edit{none}, 0, "first in order"},
+		{"the next has some", mirror.First{}, none, []edit{none, has, has}, 2, behind},
+		{"a host that nobody serves", mirror.First{}, nil, []edit{has}, 0, "first in order"},
+		{"the order is that of the policy", Newest{}, and(has, old), []edit{and(none, young), and(has, old)}, 0, "newest, but west has no endpoints"},
+		{"another host", mirror.First{}, none, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Hosts = []string{"other.example"} })}, 0, "first in order"},
+		{"a host in another case", mirror.First{}, none, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Hosts = []string{"DB.example"} })}, 1, behind},
+		{"a port without endpoints", mirror.First{}, none, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Ports = se.Ports[:1] })}, 1, behind},
+		{"another port", mirror.First{}, none, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.Ports[0].Number++ })}, 0, "first in order"},
+		{"another identity", mirror.First{}, none, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.SubjectAltNames = []string{"spiffe://x"} })}, 0, "first in order"},
+		{"another visibility", mirror.First{}, none, []edit{and(has, func(_ *item, se *networking.ServiceEntry) { se.ExportTo = []string{"."} })}, 0, "first in order"},
+		{"nothing is chosen", Reject{}, none, []edit{has}, -1, "several upstreams have it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			copies := []mirror.Copy{copyOf(t, "east", test.east)}
@@ -69,9 +72,11 @@ func TestNoCopyIsServedForAnotherService(t *testing.T) {
 		for i := range rapid.IntRange(1, 5).Draw(r, "copies") {
 			host := rapid.SampledFrom([]string{"a.example", "A.example", "b.example"}).Draw(r, "host")
 			some := rapid.Bool().Draw(r, "endpoints")
-			copies = append(copies, copyOf(t, string(rune('a'+i)), func(_ *item, se *networking.ServiceEntry) {
+			copies = append(copies, copyOf(t, string(rune('a'+i)), func(it *item, se *networking.ServiceEntry) {
 				if se.Hosts = []string{host}; some {
 					se.Endpoints = endpoints("192.0.2.1")
+				} else {
+					it.annotations = map[string]string{services.EndpointsAnnotation: "none"}
 				}
 			}))
 		}
@@ -89,4 +94,25 @@ func TestNoCopyIsServedForAnotherService(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAUnionBeginsWithTheFirstCopyThatHasEndpoints(t *testing.T) {
+	east := copyOf(t, "east", func(it *item, _ *networking.ServiceEntry) {
+		it.annotations = map[string]string{services.EndpointsAnnotation: "none"}
+	})
+	west := copyOf(t, "west", func(_ *item, se *networking.ServiceEntry) {
+		se.Resolution, se.Endpoints, se.Ports = networking.ServiceEntry_DNS, endpoints("gateway.west"), se.Ports[:1]
+	})
+	north := copyOf(t, "north", func(_ *item, se *networking.ServiceEntry) {
+		se.Resolution, se.Endpoints, se.Ports = networking.ServiceEntry_DNS, endpoints("gateway.north"), se.Ports[:1]
+	})
+	d := Union{}.Merge([]mirror.Copy{east, west, north})
+	se := entryOf(t, d.Served)
+	if d.Winner != 0 || !slices.Equal(d.United, []int{1, 2}) || !slices.Equal(addressesOf(t, d.Served), []string{"gateway.west", "gateway.north"}) ||
+		se.Resolution != networking.ServiceEntry_DNS || len(se.Ports) != 1 || d.Served.HasAnnotation(services.EndpointsAnnotation) {
+		t.Errorf("%+v: %v", d, se)
+	}
+	if d := (Union{}).Merge([]mirror.Copy{west, east}); d.Served != west.Resource || addressesOf(t, d.Served)[0] != "gateway.west" {
+		t.Errorf("%+v", d)
+	}
 }

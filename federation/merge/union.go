@@ -98,6 +98,7 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 		}
 		if sum == nil {
 			sum = newEntry(body, first.Namespace())
+			sum.bare = services.Told(first)
 		}
 		if why := sum.add(newEntry(other, c.Resource.Namespace()), u.AcrossNamespaces); why != "" {
 			refused = append(refused, nameOf(c, first)+" "+why)
@@ -148,8 +149,9 @@ type entry struct {
 	visibility federation.Visibility
 	hosts      string
 	broken     bool
-	// grown is set when an endpoint or address was added.
-	grown bool
+	// grown is set when an endpoint or address was added. bare is set while the service has no endpoints
+	// (services.Told): the first ones bring their resolution and ports.
+	grown, bare bool
 
 	endpoints, addresses map[string]struct{} // of the ServiceEntry, as keys; nil: not known
 }
@@ -169,6 +171,10 @@ func newEntry(body []byte, namespace string) *entry {
 func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
 	if e.namespace != other.namespace && !acrossNamespaces {
 		return "is of another namespace, and merge[].acrossNamespaces is not set"
+	}
+	if e.bare && len(other.Endpoints) > 0 && e.describes(other) {
+		e.bare, e.Ports, e.Resolution = false, other.Ports, other.Resolution
+		e.Endpoints, e.endpoints, e.grown = other.Endpoints, nil, true
 	}
 	if why := e.differs(other); why != "" {
 		return why

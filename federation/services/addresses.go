@@ -2,6 +2,7 @@ package services
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,7 +40,11 @@ func Untold(r *mirror.Resource) (*mirror.Resource, error) {
 // Without returns a ServiceEntry without endpoints, and with EndpointsAnnotation. A name that was resolved for the
 // endpoints is not resolved any more: without endpoints, clients would resolve the host. r itself is returned if it
 // has no endpoints that it could lose: the annotation, a workloadSelector, or another resolution than STATIC.
-func Without(r *mirror.Resource) (*mirror.Resource, error) {
+func Without(r *mirror.Resource) (*mirror.Resource, error) { return WithoutFrom(r, nil) }
+
+// WithoutFrom does that with the ports of an earlier content, unless that is nil, if a port of r has the number 0: a
+// registry without a healthy instance does not know the ports.
+func WithoutFrom(r, earlier *mirror.Resource) (*mirror.Resource, error) {
 	if Told(r) {
 		return r, nil
 	}
@@ -50,55 +55,63 @@ func Without(r *mirror.Resource) (*mirror.Resource, error) {
 	if len(se.Endpoints) == 0 && (se.WorkloadSelector != nil || se.Resolution != networking.ServiceEntry_STATIC) {
 		return r, nil
 	}
+	if earlier != nil && slices.ContainsFunc(se.Ports, func(p *networking.ServicePort) bool { return p.Number == 0 }) {
+		before, err := entryOf(earlier)
+		if err != nil {
+			return nil, err
+		}
+		if se.Ports = before.Ports; Told(earlier) {
+			settle(se.Ports)
+		}
+	}
 	se.Endpoints, se.Resolution = nil, networking.ServiceEntry_STATIC
+	unsettle(se.Ports)
 	return withEntry(r, se, false)
 }
 
-// WithPorts returns r, which has no endpoints, with the ports of an earlier content of it if a port of r has the number
-// 0: a registry without a healthy instance does not know the ports.
-func WithPorts(r, earlier *mirror.Resource) (*mirror.Resource, error) {
-	se, err := entryOf(r)
-	if err != nil || earlier == nil {
-		return r, err
+// unsettle gives the first port another targetPort, which means nothing without endpoints. An istiod does nothing on an
+// update in which a service only loses its last endpoint, unless a targetPort changes (PROTOCOL S28; istio
+// pilot/pkg/serviceregistry/serviceentry/controller.go serviceEntryHandler).
+func unsettle(ports []*networking.ServicePort) {
+	if len(ports) > 0 && ports[0].TargetPort == 0 {
+		ports[0].TargetPort = ports[0].Number
+	} else if len(ports) > 0 {
+		ports[0].TargetPort = 0
 	}
-	known := true
-	for _, p := range se.Ports {
-		known = known && p.Number != 0
-	}
-	if known {
-		return r, nil
-	}
-	before, err := entryOf(earlier)
-	if err != nil {
-		return nil, err
-	}
-	se.Ports = before.Ports
-	return r.WithBody(se)
 }
 
-// Follow returns a ServiceEntry with the endpoints of present, which is another content of it. It leaves out endpoints
-// that do not serve all ports of r under the names that r gives them. The resolution goes with the endpoints. made: the
-// endpoints decide which ports of a Kubernetes service are served, so that the ports are those of present, and r only
-// decides about their names and protocols.
-func Follow(r, present *mirror.Resource, made bool) (*mirror.Resource, error) {
+// settle takes back what unsettle has done to a port without a targetPort, as nearly all are.
+func settle(ports []*networking.ServicePort) {
+	if len(ports) > 0 && ports[0].TargetPort == ports[0].Number {
+		ports[0].TargetPort = 0
+	}
+}
+
+// Follow returns a ServiceEntry with the endpoints of newer, which is another content of it. Without all ports of r, newer
+// has no endpoints for r. The resolution goes with the endpoints. made: the endpoints decide which ports of a Kubernetes
+// service are served, so that the ports are those of newer, and r only decides about their names and protocols.
+func Follow(r, newer *mirror.Resource, made bool) (*mirror.Resource, error) {
 	se, err := entryOf(r)
 	if err != nil || se.WorkloadSelector != nil {
 		return r, err
 	}
-	now, err := entryOf(present)
+	now, err := entryOf(newer)
 	if err != nil {
 		return nil, err
 	}
-	names := make(map[uint32]string, len(now.Ports)) // in present
+	if Told(r) {
+		settle(se.Ports)
+	}
+	present := make(map[uint32]*networking.ServicePort, len(now.Ports))
 	for _, p := range now.Ports {
-		names[p.Number] = p.Name
+		present[p.Number] = p
 	}
 	if ports := portsOf(se.Ports, now.Ports); made && len(now.Endpoints) > 0 && len(ports) > 0 {
 		se.Ports = ports
 	}
 	se.Endpoints = nil
 	for _, e := range now.Endpoints {
-		if serves(e, se.Ports, names) {
+		if serves(e, se.Ports, present) {
 			se.Endpoints = append(se.Endpoints, e)
 		}
 	}
@@ -109,9 +122,9 @@ func Follow(r, present *mirror.Resource, made bool) (*mirror.Resource, error) {
 	return withEntry(r, se, true)
 }
 
-// portsOf returns the ports of present, as own has them. It leaves out those whose name another port of own has.
-func portsOf(own, present []*networking.ServicePort) (out []*networking.ServicePort) {
-	for _, p := range present {
+// portsOf returns the ports of newer, as own has them. It leaves out those whose name another port of own has.
+func portsOf(own, newer []*networking.ServicePort) (out []*networking.ServicePort) {
+	for _, p := range newer {
 		i := slices.IndexFunc(own, func(o *networking.ServicePort) bool { return o.Number == p.Number })
 		switch {
 		case i >= 0:
@@ -123,27 +136,32 @@ func portsOf(own, present []*networking.ServicePort) (out []*networking.ServiceP
 	return out
 }
 
-// serves reports whether an endpoint serves all of some ports, and has it name them as they are named. names has the
-// names that it uses, by number.
-func serves(e *networking.WorkloadEntry, ports []*networking.ServicePort, names map[uint32]string) bool {
-	named := make(map[string]uint32, len(ports))
+// serves reports whether an endpoint serves all of some ports, and has it name them as they are named. present has the
+// ports that it has served so far, by number: on those that it names, on the targetPort of the others, or on their number.
+func serves(e *networking.WorkloadEntry, ports []*networking.ServicePort, present map[uint32]*networking.ServicePort) bool {
+	named, differ := make(map[string]uint32, len(ports)), false
 	for _, p := range ports {
-		name, is := names[p.Number]
-		number, has := e.Ports[name]
-		if !is || !has && len(e.Ports) > 0 {
+		q := present[p.Number]
+		if q == nil {
 			return false
 		}
-		named[p.Name] = number
+		number, has := e.Ports[q.Name]
+		named[p.Name] = cmp.Or(number, q.TargetPort, q.Number)
+		differ = differ || has || cmp.Or(p.TargetPort, p.Number) != named[p.Name]
 	}
-	if len(e.Ports) > 0 { // else it serves the numbers of the ports
+	if differ {
 		e.Ports = named
+	} else {
+		e.Ports = nil
 	}
 	return true
 }
 
-// SameConfig reports whether two contents of a ServiceEntry differ in their endpoints only.
+// SameConfig reports whether two contents of a ServiceEntry differ in their endpoints only. With endpoints, the resolution
+// goes with them.
 func SameConfig(a, b *mirror.Resource) bool {
-	if !bytes.Equal(configOf(a.BodyValue()), configOf(b.BodyValue())) {
+	has := federation.HasEndpoints(a.BodyValue()) && federation.HasEndpoints(b.BodyValue())
+	if !bytes.Equal(configOf(a.BodyValue(), has), configOf(b.BodyValue(), has)) {
 		return false
 	}
 	x, y := a.Metadata(), b.Metadata()
@@ -154,13 +172,12 @@ func SameConfig(a, b *mirror.Resource) bool {
 	return maps.Equal(x.Labels, y.Labels) && maps.Equal(x.Annotations, y.Annotations) && x.CreateTime.Equal(y.CreateTime)
 }
 
-// configOf returns the fields of an encoded ServiceEntry but for the endpoints and the resolution, which goes with
-// them.
-func configOf(body []byte) (out []byte) {
+// configOf returns the fields of an encoded ServiceEntry but for the endpoints, and for the resolution of one that has some.
+func configOf(body []byte, has bool) (out []byte) {
 	const resolution, endpoints protowire.Number = 5, 6
 	c := wire.Fields(body)
 	for c.Next() {
-		if c.Number != resolution && c.Number != endpoints {
+		if c.Number != endpoints && (c.Number != resolution || !has) {
 			out = append(out, c.Field()...)
 		}
 	}

@@ -5,11 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
-	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -22,7 +20,7 @@ func body(t testing.TB, r *mirror.Resource) *networking.ServiceEntry {
 	return se
 }
 
-func TestAServiceWithoutEndpointsTellsSo(t *testing.T) {
+func TestAServiceWithoutEndpointsTellsSo_S28(t *testing.T) {
 	with := func(edit func(*networking.ServiceEntry)) *mirror.Resource {
 		return synthetic(t, func(se *networking.ServiceEntry) { se.WorkloadSelector = nil; edit(se) })
 	}
@@ -46,6 +44,10 @@ func TestAServiceWithoutEndpointsTellsSo(t *testing.T) {
 		}
 		if se := body(t, out); len(se.Endpoints) > 0 || test.told && se.Resolution != networking.ServiceEntry_STATIC {
 			t.Errorf("%s: %v", test.name, se)
+		}
+		changed := body(t, out).Ports[0].TargetPort != body(t, test.r).Ports[0].TargetPort
+		if changed != test.told {
+			t.Errorf("%s: an istiod takes notice: %v", test.name, changed)
 		}
 		if again, err := Without(out); err != nil || again != out {
 			t.Errorf("%s: another time it differs", test.name)
@@ -89,6 +91,7 @@ func TestWhatFollowsHasTheConfigOfOneAndTheAddressesOfTheOther(t *testing.T) {
 			r.Fatal(err)
 		}
 		got, had, now := body(t, out), body(t, config), body(t, present)
+		settle(got.Ports)
 		if len(got.Ports) == 0 || !slices.Equal(got.Hosts, had.Hosts) || !made && len(got.Ports) != len(had.Ports) || Told(out) != (len(got.Endpoints) == 0) {
 			r.Fatalf("%v of %v and %v", got, had, now)
 		}
@@ -104,7 +107,8 @@ func TestWhatFollowsHasTheConfigOfOneAndTheAddressesOfTheOther(t *testing.T) {
 				r.Fatalf("%s is of nobody", e.Address)
 			}
 			for _, p := range got.Ports {
-				if n, is := e.Ports[p.Name]; len(e.Ports) > 0 && (!is || n != p.Number+8000) || len(e.Ports) > 0 && len(e.Ports) != len(got.Ports) {
+				n, is := e.Ports[p.Name]
+				if named := len(e.Ports) > 0; named && (!is || n != p.Number+8000 && n != p.Number) || named && len(e.Ports) != len(got.Ports) {
 					r.Fatalf("%v does not serve %v as %v does", e, p, now)
 				}
 			}
@@ -124,14 +128,25 @@ func keysOf(ports []*networking.ServicePort) []uint32 {
 }
 
 func TestOnlyEndpointsAndTheirResolutionAreNoConfig(t *testing.T) {
-	base := synthetic(t, nil)
+	one := func(address string) []*networking.WorkloadEntry {
+		return []*networking.WorkloadEntry{{Address: address}}
+	}
+	base, bare := synthetic(t, func(se *networking.ServiceEntry) { se.Endpoints = one("192.0.2.9") }), synthetic(t, nil)
 	for name, edit := range map[string]func(*networking.ServiceEntry){
-		"endpoints": func(se *networking.ServiceEntry) { se.Endpoints = []*networking.WorkloadEntry{{Address: "192.0.2.1"}} },
-		"names":     func(se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS },
-		"hosts!":    func(se *networking.ServiceEntry) { se.Hosts[0] = "x.example" },
-		"ports!":    func(se *networking.ServiceEntry) { se.Ports = se.Ports[:1] },
+		"endpoints": func(se *networking.ServiceEntry) { se.Endpoints = one("192.0.2.1") },
+		"names": func(se *networking.ServiceEntry) {
+			se.Endpoints, se.Resolution = one("db.internal"), networking.ServiceEntry_DNS
+		},
+		"resolution without endpoints!": func(se *networking.ServiceEntry) { se.Endpoints, se.Resolution = nil, networking.ServiceEntry_DNS },
+		"hosts!":                        func(se *networking.ServiceEntry) { se.Hosts[0] = "x.example" },
+		"ports!":                        func(se *networking.ServiceEntry) { se.Ports = se.Ports[:1] },
 	} {
-		if got := SameConfig(base, synthetic(t, edit)); got != (name[len(name)-1] != '!') {
+		with := func(se *networking.ServiceEntry) { se.Endpoints = one("192.0.2.9"); edit(se) }
+		from := base
+		if name == "resolution without endpoints!" {
+			from = bare
+		}
+		if got := SameConfig(from, synthetic(t, with)); got != (name[len(name)-1] != '!') {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -141,22 +156,31 @@ func TestOnlyEndpointsAndTheirResolutionAreNoConfig(t *testing.T) {
 	if err != nil || SameConfig(base, labelled) {
 		t.Errorf("labels are config: %v", err)
 	}
-	if bare, err := Without(synthetic(t, func(se *networking.ServiceEntry) { se.WorkloadSelector = nil })); err != nil || !SameConfig(bare, synthetic(t, func(se *networking.ServiceEntry) { se.WorkloadSelector = nil })) {
-		t.Errorf("the annotation is config: %v", err)
-	}
 }
 
 func TestPortsWithoutANumberAreThoseOfBefore(t *testing.T) {
-	unknown := synthetic(t, func(se *networking.ServiceEntry) { se.Ports = []*networking.ServicePort{{Name: "http"}} })
-	for _, test := range []struct{ r, earlier, want *mirror.Resource }{
-		{unknown, synthetic(t, nil), synthetic(t, nil)}, {unknown, nil, unknown}, {synthetic(t, nil), unknown, synthetic(t, nil)},
-	} {
-		out, err := WithPorts(test.r, test.earlier)
-		if err != nil || !proto.Equal(body(t, out), body(t, test.want)) {
-			t.Errorf("%v, %v", body(t, out), err)
+	ports := func(ports ...*networking.ServicePort) *mirror.Resource {
+		return synthetic(t, func(se *networking.ServiceEntry) { se.WorkloadSelector, se.Ports = nil, ports })
+	}
+	unknown, known := ports(&networking.ServicePort{Name: "http"}), ports(&networking.ServicePort{Name: "http", Number: 80})
+	without := func(r, earlier *mirror.Resource) *mirror.Resource {
+		t.Helper()
+		out, err := WithoutFrom(r, earlier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	bare := without(known, nil)
+	if got := without(unknown, nil); body(t, got).Ports[0].Number != 0 {
+		t.Errorf("%v", body(t, got))
+	}
+	for _, earlier := range []*mirror.Resource{known, bare} {
+		if got := without(unknown, earlier); !got.Equal(bare) {
+			t.Errorf("%v, and it is %v", body(t, got), body(t, bare))
 		}
 	}
-	if federation.HasEndpoints(unknown.BodyValue()) {
-		t.Error("it has endpoints")
+	if got := without(known, unknown); !got.Equal(bare) {
+		t.Errorf("%v", body(t, got))
 	}
 }

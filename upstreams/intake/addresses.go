@@ -1,9 +1,12 @@
 package intake
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/zeebo/xxh3"
 
 	"meshrelay/config"
 	"meshrelay/federation"
@@ -15,37 +18,34 @@ import (
 // Endpoints that services.mode: discover finds, and those of a registry (guard.profile), are addresses and no config.
 // What is served follows them always: while the upstream is frozen, after a rollback, and while a deletion is held.
 
-// keep is a ServiceEntry that a registry has left out. It is served without endpoints until the clock of the contact
-// reaches ends.
+// keep is a ServiceEntry that a registry has left out, at a time of Intake.connected. It is served without endpoints for
+// guard.keepFor.
 type keep struct {
 	scope *scope
 	name  string
-	ends  time.Duration
+	since time.Duration
 }
 
 // isRegistry reports whether the source leaves out services without a healthy instance.
 func (in *Intake) isRegistry() bool { return in.guard.Profile == config.ProfileRegistry }
 
 // isAddressed reports whether the endpoints of a ServiceEntry are addresses. original is its content in the source,
-// nil if that is unknown or the same.
-func (in *Intake) isAddressed(r, original *mirror.Resource) bool {
+// nil if that is unknown or the same. relay: it comes from a relay, which has found the endpoints.
+func (in *Intake) isAddressed(r, original *mirror.Resource, relay bool) bool {
 	if r.Kind() != federation.ServiceEntry {
 		return false
 	}
 	if original == nil {
 		original = r
 	}
-	return in.isRegistry() || in.rules.discovering() && services.IsMade(original)
+	return in.isRegistry() || (in.rules.discovering() || relay) && services.IsMade(original)
 }
 
 // keepFor has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
 // whether the record stays.
 func (in *Intake) keepFor(sc *scope, name string, rec *record) bool {
-	if !in.isRegistry() || in.guard.KeepFor <= 0 || sc.Kind != federation.ServiceEntry || rec.resource == nil {
-		return false
-	}
-	if k, kept := in.keeping[rec]; kept {
-		return in.stale.contact(in.now) < k.ends
+	if !in.isRegistry() || in.guard.KeepFor <= 0 || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept {
+		return rec.kept && in.leftOf(in.keeping[rec]) > 0
 	}
 	before := rec.load(len(name))
 	bare, err := services.Without(rec.resource)
@@ -57,10 +57,83 @@ func (in *Intake) keepFor(sc *scope, name string, rec *record) bool {
 		return false
 	}
 	rec.resource, rec.original, rec.kept = bare, original, true
-	rec.hash.Hi, rec.hash.Lo = 0, 0 // it is decoded when it comes again
+	rec.hash = xxh3.Uint128{} // it is decoded when it comes again
 	sc.setMark(rec, 0)
 	in.account(before, rec.load(len(name)))
-	in.keeping[rec] = keep{sc, name, in.stale.contact(in.now) + in.guard.KeepFor.D()}
+	if len(in.keeping) == 0 {
+		in.keptSince = in.connected
+	}
+	in.keeping[rec] = keep{sc, name, in.connected}
+	sc.kept++
+	return true
+}
+
+// endKeep notes that the source has a record again, or that the record is deleted.
+func (in *Intake) endKeep(sc *scope, rec *record) {
+	if rec.kept {
+		rec.kept = false
+		sc.kept--
+		delete(in.keeping, rec)
+	}
+}
+
+// leftOf returns for how much longer a record is kept.
+func (in *Intake) leftOf(k keep) time.Duration { return k.since + in.guard.KeepFor.D() - in.connected }
+
+// endKeeping deletes the records whose time is over.
+func (in *Intake) endKeeping(later func(time.Time)) {
+	if len(in.keeping) == 0 || !in.isConnected() {
+		return
+	}
+	if left := in.leftOf(keep{since: in.keptSince}); left > 0 {
+		later(in.now.Add(left))
+		return
+	}
+	first := in.connected
+	var gone []*record
+	for rec, k := range in.keeping {
+		if in.leftOf(k) <= 0 {
+			gone = append(gone, rec)
+			continue
+		}
+		first = min(first, k.since)
+	}
+	in.keptSince = first
+	in.begin()
+	in.deleteKept(gone)
+	later(in.now.Add(max(in.leftOf(keep{since: first}), 1)))
+}
+
+func (in *Intake) deleteKept(gone []*record) {
+	names := make([]string, 0, len(gone))
+	for _, rec := range gone {
+		k := in.keeping[rec]
+		in.delete(k.scope, k.name, rec)
+		names = append(names, k.name)
+	}
+	in.reconcile(in.kind(federation.ServiceEntry), names)
+}
+
+// makeRoom deletes kept records for a new resource that the source has: those of the same name, else the oldest eighth. It
+// reports whether there were any.
+func (in *Intake) makeRoom(name string) bool {
+	if len(in.keeping) == 0 {
+		return false
+	}
+	var same, all []*record
+	for rec, k := range in.keeping {
+		if all = append(all, rec); k.name == name {
+			same = append(same, rec)
+		}
+	}
+	if len(same) == 0 {
+		slices.SortFunc(all, func(a, b *record) int {
+			x, y := in.keeping[a], in.keeping[b]
+			return cmp.Or(cmp.Compare(x.since, y.since), cmp.Compare(x.name, y.name))
+		})
+		same = all[:len(all)/8+1]
+	}
+	in.deleteKept(same)
 	return true
 }
 
@@ -68,7 +141,7 @@ func (in *Intake) keepFor(sc *scope, name string, rec *record) bool {
 func (in *Intake) withoutEndpoints(rec *record) string {
 	switch {
 	case rec.kept:
-		left := max(in.keeping[rec].ends-in.stale.contact(in.now), 0).Round(time.Second)
+		left := max(in.leftOf(in.keeping[rec]), 0).Round(time.Second)
 		return fmt.Sprintf("the upstream does not have it any more: it is served without endpoints for another %v of contact (guard.keepFor)", left)
 	case services.Told(rec.resource):
 		return "it is served without endpoints: the upstream has none for it"
@@ -76,43 +149,18 @@ func (in *Intake) withoutEndpoints(rec *record) string {
 	return ""
 }
 
-// endKeeping deletes the records whose time is over.
-func (in *Intake) endKeeping(later func(time.Time)) {
-	if len(in.keeping) == 0 || !in.stale.inContact {
-		return
-	}
-	ran := in.stale.contact(in.now)
-	var gone []string
-	for rec, k := range in.keeping {
-		if left := k.ends - ran; left > 0 {
-			later(in.now.Add(left))
-			continue
-		}
-		in.delete(k.scope, k.name, rec)
-		gone = append(gone, k.name)
-	}
-	if len(gone) > 0 {
-		in.begin()
-		in.reconcile(in.kind(federation.ServiceEntry), gone)
-	}
-}
-
 // bare returns the content of a registry's service that has no healthy instance now. had is its content before.
 func (in *Intake) bare(r, had *mirror.Resource) (*mirror.Resource, error) {
 	if r.Kind() != federation.ServiceEntry || !in.isRegistry() || federation.HasEndpoints(r.BodyValue()) {
 		return r, nil
 	}
-	out, err := services.Without(r)
-	if err == nil && out != r {
-		out, err = services.WithPorts(out, had)
-	}
-	return out, err
+	return services.WithoutFrom(r, had)
 }
 
-// follow gives what a frozen upstream serves under a key the endpoints of a record.
+// follow gives what is served under a key the endpoints of a record, and keeps its config.
 func (in *Intake) follow(key mirror.Key, rec *record, sc *scope) {
 	served := in.stale.plain(in.served, key)
-	if served == nil || !in.isAddressed(rec.resource, rec.original) {
+	if served == nil || !in.isAddressed(rec.resource, rec.original, rec.relayed) {
 		return
 	}
 	out, err := services.Follow(served, rec.resource, !in.isRegistry())
@@ -136,35 +184,67 @@ func (in *Intake) withdraw(key mirror.Key) {
 	}
 }
 
+// withdrawPending has services of a registry served without endpoints that it has left out, if it does not answer
+// another version of the kind in time.
+func (in *Intake) withdrawPending(later func(time.Time)) {
+	if !in.isRegistry() || !in.syncing {
+		return
+	}
+	pending := in.kind(federation.ServiceEntry).pending
+	if len(pending) > 0 && in.now.Before(in.syncingUntil) {
+		later(in.syncingUntil)
+		return
+	}
+	for name := range pending {
+		if original, ok := keyOf(federation.ServiceEntry, name); ok {
+			in.withdraw(in.rules.keyOf(original))
+		}
+	}
+}
+
 // refollow gives a service whose record is deleted its endpoints, while it is served.
 func (in *Intake) refollow(rec *record, sc *scope) {
+	defer func() {
+		if p := mirror.Recovered(recover()); p != nil {
+			_ = in.panicked(rec.original.FullName(), p) // its endpoints stay
+		}
+	}()
 	known, err := in.discovery.follow(sc, rec, rec.original)
 	delete(in.discovery.waiting, rec) // the source need not answer
 	if err != nil {
 		return
 	}
-	held, err := in.discovered(rec, known)
-	if err != nil {
-		return
-	}
-	rec.resource = held
-	key := held.Key()
-	switch served := in.served.Get(key); {
-	case served == nil:
-	case in.frozen != nil:
-		in.follow(key, rec, sc)
-	default:
-		in.put(key, held, origin{record: rec, scope: sc, endpoints: true})
-	}
-}
-
-// discovered returns the content of a service with these endpoints.
-func (in *Intake) discovered(rec *record, known services.Assignments) (*mirror.Resource, error) {
 	held, _, err := in.rules.reshape(rec.original, known, rec.relayed)
 	if err == nil && !federation.HasEndpoints(held.BodyValue()) {
 		held, err = services.Without(held)
 	}
-	return held, err
+	if err == nil {
+		rec.resource = held
+		in.follow(held.Key(), rec, sc)
+	}
+}
+
+// detach has the endpoints of a service followed whose record has no content any more, while it is served.
+func (in *Intake) detach(sc *scope, rec *record) {
+	if _, is := in.discovery.services[rec]; is && rec.resource != nil && rec.original != nil {
+		former := *rec
+		in.dropFormer(former.resource.Key())
+		in.former[former.resource.Key()] = &former
+		_, _ = in.discovery.follow(sc, &former, former.original) // it was followed before
+		delete(in.discovery.waiting, &former)
+	}
+	in.discovery.unfollow(rec)
+}
+
+// keepFollowing has the new records go on following the services whose records were deleted.
+func (in *Intake) keepFollowing(before *discovery) {
+	for _, rec := range in.former {
+		if s, is := before.services[rec]; is {
+			_, sc := in.scope(s.scope.Scope)
+			_, _ = in.discovery.follow(sc, rec, rec.original) // it was followed before
+			delete(in.discovery.waiting, rec)
+		}
+	}
 }
 
 // dropFormer forgets the last record of a key.
@@ -177,7 +257,7 @@ func (in *Intake) dropFormer(key mirror.Key) {
 
 // present returns records of an earlier revision with the endpoints that the source has now.
 func (in *Intake) present(records []state.Record) []state.Record {
-	if !in.isRegistry() && !in.rules.discovering() {
+	if !in.rules.relayed && !in.isRegistry() {
 		return records
 	}
 	now := map[mirror.Key]*mirror.Resource{}
@@ -187,7 +267,7 @@ func (in *Intake) present(records []state.Record) []state.Record {
 	if k := in.kinds[federation.ServiceEntry]; k != nil {
 		for _, sc := range slices.Backward(k.scopes) {
 			for _, rec := range sc.byName {
-				if rec.resource != nil {
+				if rec.resource != nil && (!rec.kept || now[rec.resource.Key()] == nil) {
 					now[rec.resource.Key()] = rec.resource
 				}
 			}
@@ -195,8 +275,11 @@ func (in *Intake) present(records []state.Record) []state.Record {
 	}
 	out := slices.Clone(records)
 	for i := range out {
-		r := out[i].Resource
-		if !in.isAddressed(r, out[i].Original) {
+		r, original := out[i].Resource, out[i].Original
+		if original == nil {
+			original = r
+		}
+		if !in.isAddressed(r, original, in.rules.believed(original)) {
 			continue
 		}
 		var err error
@@ -217,5 +300,8 @@ func (in *Intake) sameConfig(old, r *mirror.Resource, o origin) bool {
 	if old == nil || r.Kind() != federation.ServiceEntry || federation.HasEndpoints(old.BodyValue()) != federation.HasEndpoints(r.BodyValue()) {
 		return false
 	}
-	return o.endpoints || in.isRegistry() && services.SameConfig(old, r)
+	if o.endpoints || o.record == nil {
+		return o.endpoints
+	}
+	return in.isAddressed(r, o.record.original, o.record.relayed) && services.SameConfig(old, r)
 }

@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
+	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
@@ -27,6 +28,7 @@ type town struct {
 	present   [5]bool
 	addresses [5][]string
 	ports     [5]int
+	hidden    [5]bool // an import rule leaves it out
 }
 
 func (w *town) name(i int) string { return fmt.Sprintf("shop/synthetic-%d", i) }
@@ -52,7 +54,11 @@ func (w *town) answer() Received {
 				se.Endpoints = append(se.Endpoints, &networking.WorkloadEntry{Address: a})
 			}
 		}
-		all = append(all, fakexds.MCP(w.name(i), se))
+		all = append(all, fakexds.MCP(w.name(i), se, func(r *mcp.Resource) {
+			if w.hidden[i] {
+				r.Metadata.Labels = map[string]string{"hidden": "yes"}
+			}
+		}))
 	}
 	return Received{Updates: []Update{w.update(true, all...)}}
 }
@@ -112,6 +118,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 		} else {
 			u.Services.Mode = config.ServicesDiscover
 		}
+		u.Name, u.Import.Selector = "east", "!hidden"
 		w.machine = machineOf(t, u)
 		for i := range w.present {
 			w.present[i], w.ports[i], w.addresses[i] = true, 1, []string{fmt.Sprintf("10.0.%d.1", i)}
@@ -160,8 +167,28 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 					w.step(Rollback{Order: Order{To: 1}, Records: rapid.SampledFrom(revisions).Draw(rt, "revision")})
 				}
 			},
-			"freeze":    func(*rapid.T) { _, _ = w.Step(w.now, Freeze{}) },
-			"unfreeze":  func(*rapid.T) { _, _ = w.Step(w.now, Unfreeze{}) },
+			"freeze":   func(*rapid.T) { _, _ = w.Step(w.now, Freeze{}) },
+			"unfreeze": func(*rapid.T) { _, _ = w.Step(w.now, Unfreeze{}) },
+			"hidden": func(rt *rapid.T) {
+				i := rapid.IntRange(0, 4).Draw(rt, "service")
+				w.hidden[i] = !w.hidden[i]
+				w.step(w.answer())
+				w.tell(i)
+			},
+			"reload": func(rt *rapid.T) {
+				u := u
+				u.Import.Namespaces.Exclude = []string{rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "namespace")}
+				rules, err := NewRules(u, config.Provenance{}, "", true)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				w.step(Succeeded{rules})
+				connect()
+			},
+			"renewed": func(*rapid.T) {
+				w.Intake = w.Renewed(w.now)
+				connect()
+			},
 			"release":   func(*rapid.T) { _, _ = w.Step(w.now, Release{Order{All: true}}) },
 			"reconnect": func(*rapid.T) { w.step(Closed{}); connect() },
 			"time": func(rt *rapid.T) {
@@ -173,7 +200,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 					key, _ := keyOf(federation.ServiceEntry, w.name(i))
 					r := w.store.Get(key)
 					if r == nil {
-						if w.present[i] && w.frozen == nil {
+						if w.present[i] && w.frozen == nil && !w.hidden[i] {
 							rt.Fatalf("%s is not served", key)
 						}
 						continue
@@ -185,11 +212,11 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 					var served []string
 					for _, e := range se.Endpoints {
 						served = append(served, e.Address)
-						if !slices.Contains(w.addresses[i], e.Address) || w.registry && !w.present[i] {
+						if !slices.Contains(w.addresses[i], e.Address) || w.registry && (!w.present[i] || w.hidden[i]) {
 							rt.Fatalf("%s is served with %s, frozen %v, held %v", key, e.Address, w.frozen != nil, w.held != nil)
 						}
 					}
-					if slices.Sort(served); w.present[i] && !slices.Equal(served, w.addresses[i]) && (w.frozen == nil || !changed) {
+					if slices.Sort(served); w.present[i] && !w.hidden[i] && !slices.Equal(served, w.addresses[i]) && (w.frozen == nil || !changed) {
 						rt.Fatalf("%s is served with %v of %v, frozen %v", key, served, w.addresses[i], w.frozen != nil)
 					}
 					if r.HasAnnotation("meshrelay.io/endpoints") != (len(served) == 0) {

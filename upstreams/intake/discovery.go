@@ -126,7 +126,7 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			services[rec] = in.discovery.services[rec].scope
 		}
 	}
-	var differ []string
+	var differ, configs []string // for other endpoints, and for a config that has waited for its endpoints
 	for rec, sc := range services {
 		if rec.original == nil {
 			continue
@@ -136,6 +136,7 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 			in.refollow(rec, sc)
 			continue
 		}
+		_, waited := in.discovery.waiting[rec]
 		before := rec.load(len(name))
 		differs, err := in.importRecord(sc, rec, rec.original, mirror.Way{})
 		in.account(before, rec.load(len(name)))
@@ -148,9 +149,14 @@ func (in *Intake) reimportServices(clusters []string, out *Result) {
 		}
 		if differs {
 			rec.at = seconds(in.now)
-			differ = append(differ, name)
+			if waited {
+				configs = append(configs, name)
+			} else {
+				differ = append(differ, name)
+			}
 		}
 	}
+	out.Changed += in.reconcile(in.kind(federation.ServiceEntry), configs)
 	in.addressing = true
 	out.Changed += in.reconcile(in.kind(federation.ServiceEntry), differ)
 	in.addressing = false

@@ -233,8 +233,11 @@ func (in *Intake) namedHold() namedHold {
 	slices.SortFunc(keys, mirror.CompareKeys)
 	sum := xxh3.New()
 	for _, key := range keys {
-		r := in.stale.plain(in.served, key)
-		for _, part := range []string{key.Kind.Group, key.Kind.Kind, key.Namespace, key.Name, r.Version()} {
+		r, version := in.stale.plain(in.served, key), ""
+		if f := in.former[key]; f == nil || !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
+			version = r.Version()
+		}
+		for _, part := range []string{key.Kind.Group, key.Kind.Kind, key.Namespace, key.Name, version} {
 			_, _ = sum.WriteString(part) // it never fails
 			_, _ = sum.Write([]byte{0})
 		}

@@ -293,7 +293,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		}
 	}
 	if why := in.rules.check(r, way, rec.relayed); why != imported {
-		in.discovery.unfollow(rec)
+		in.detach(sc, rec)
 		sc.setLeftOut(rec, why)
 		rec.resource, rec.original = nil, nil
 		return had, nil
@@ -305,6 +305,9 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		rec.original = r // the former content is served until then
 		return !had, nil
 	case waits, errors.Is(err, services.ErrUnreachable):
+		if !waits {
+			in.detach(sc, rec)
+		}
 		sc.setLeftOut(rec, leftOutBy(reasonEndpoints, err.Error()))
 		rec.resource, rec.original = nil, r
 		return had, nil

@@ -59,9 +59,13 @@ type Intake struct {
 	identity   string // of the source's cluster, empty if unknown
 	panics     uint64
 	nameBuffer []byte // reused by peekName
-	// keeping has the records that a registry has left out. addressing is set while only endpoints change.
+	// keeping has the records that a registry has left out, and keptSince is when the first of them was. addressing
+	// is set while only endpoints change.
 	keeping    map[*record]keep
+	keptSince  time.Duration
 	addressing bool
+	// connected is how long a stream was open, or the source in contact.
+	connected time.Duration
 	// fault is a hook of tests that panics.
 	fault func(*mirror.Resource)
 }
@@ -99,13 +103,23 @@ func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Int
 
 // Step applies an event. now must not fall. After an error nothing has changed.
 func (in *Intake) Step(now time.Time, e Event) (Output, error) {
-	in.now, in.out = now, Output{}
+	in.advance(now)
+	in.out = Output{}
 	out := &in.out
 	e.step(in, out)
 	out.Wake = in.due()
 	out.Events = in.reported()
 	return *out, out.err
 }
+
+func (in *Intake) advance(now time.Time) {
+	if in.isConnected() {
+		in.connected += now.Sub(in.now)
+	}
+	in.now = now
+}
+
+func (in *Intake) isConnected() bool { return in.open || in.stale.inContact }
 
 func (e Received) step(in *Intake, out *Output) {
 	in.begin()
@@ -187,6 +201,7 @@ func (in *Intake) due() time.Time {
 	if len(in.leaving) > 0 || in.held != nil {
 		in.judge(false)
 	}
+	in.withdrawPending(later)
 	in.noteHeld()
 	if len(in.leaving) > 0 && in.held == nil && in.syncing {
 		later(in.syncingUntil)

@@ -69,6 +69,13 @@ func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
 	switch {
 	case o.record != nil && o.record.resource.Equal(r):
 		*out = in.rules.kept(o.scope, o.record)
+	case o.record != nil && o.scope != nil && in.isAddressed(r, o.record.original, o.record.relayed):
+		// It is frozen, with the endpoints of the record.
+		*out = in.rules.kept(o.scope, o.record)
+		if out.Original == nil {
+			out.Original = out.Resource
+		}
+		out.Resource, out.Hash = r, [16]byte{}
 	case o.saved != nil && o.saved.Resource.Equal(r):
 		*out = *o.saved
 	}
@@ -106,7 +113,7 @@ func (in *Intake) MarkAll() {
 
 // TakeChanges returns and forgets the changes to write to disk, sorted by key.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
-	in.now = now
+	in.advance(now)
 	j := &in.journal
 	whole := j.whole
 	if whole {

@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/events"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -117,8 +118,8 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 
 // put serves a resource, which comes from o. It returns the stored resource, without the annotation of stale resources.
 func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mirror.Resource, changed bool) {
-	shown, old := in.stale.annotated(key, r), in.served.Get(key)
-	isNew := old == nil
+	old := in.stale.plain(in.served, key)
+	shown, isNew := in.stale.annotated(key, r), old == nil
 	stored, changed = in.served.Put(shown)
 	if o.endpoints = changed && in.sameConfig(old, r, o); changed {
 		in.dirty(key, o)
@@ -155,7 +156,7 @@ func (in *Intake) remove(key mirror.Key) {
 // without content, a resource that is served under the name comes from another record.
 func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	in.account(rec.load(len(name)), load{})
-	delete(in.keeping, rec)
+	in.endKeep(sc, rec)
 	sc.setLeftOut(rec, imported)
 	sc.setMark(rec, 0)
 	delete(sc.byName, name)
@@ -281,10 +282,16 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 // kept returns the records with content, in the form of the disk.
 func (in *Intake) kept() []state.Record {
 	out := make([]state.Record, 0, in.resources)
-	in.all(func(sc *scope, _ string, rec *record) {
-		if rec.resource != nil {
-			out = append(out, in.rules.kept(sc, rec))
+	in.all(func(sc *scope, name string, rec *record) {
+		if rec.resource == nil {
+			return
 		}
+		if rec.kept { // another scope may have it
+			if found, _ := in.kind(sc.Kind).find(name); found != rec {
+				return
+			}
+		}
+		out = append(out, in.rules.kept(sc, rec))
 	})
 	return out
 }
@@ -292,7 +299,9 @@ func (in *Intake) kept() []state.Record {
 // adopt takes over the records of a former source or of the disk. same is set if the rules have not changed
 // since. Otherwise adopt imports the records again, and the intake asks the source for all content.
 func (in *Intake) adopt(records []state.Record, same bool) {
+	followed := in.discovery
 	in.records = newRecords()
+	in.keepFollowing(followed)
 	clear(in.keeping)
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
 	held := map[mirror.Key]struct{}{}
@@ -344,7 +353,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	if sc.byName[name] != nil || same && elsewhere {
 		return served, false // it comes from older rules
 	}
-	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: in.rules.believed(original)}
+	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: in.rules.believed(original) || in.rules.relayed && !in.isRegistry() && services.Told(original)}
 	sc.byName[name] = rec
 	defer func() { in.account(load{}, rec.load(len(name))) }()
 	if same {

@@ -22,6 +22,7 @@ func (in *Intake) Renewed(now time.Time) *Intake {
 	for kind, n := range in.served.Counts() {
 		next.tallies.add(kind, n)
 	}
+	next.former, next.discovery = in.former, in.discovery
 	next.adopt(in.kept(), true)
 	return next
 }

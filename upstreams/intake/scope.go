@@ -61,6 +61,7 @@ type scope struct {
 	byName     map[string]*record
 	groups     groups         // of the marks of the records
 	marked     int            // number of records with a mark
+	kept       int            // number of records that the source does not have any more
 	generation uint32         // of the newest update
 	parts      *counted       // counts the parts of a complete answer until the last part; nil otherwise
 	torn       bool           // the present stream has sent elements without a readable name

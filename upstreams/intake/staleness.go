@@ -25,9 +25,6 @@ type staleness struct {
 	annotate bool
 
 	inContact bool
-	// ran is the time in contact before from, when the present contact began.
-	ran  time.Duration
-	from time.Time
 	// since is the last contact, zero if there was none. lasted is set if there was a later contact: a former
 	// process was killed before it wrote the time.
 	since   time.Time
@@ -121,7 +118,7 @@ func (s *staleness) restore(lastContact time.Time, lasted bool, now time.Time, e
 // lose notes the end of the contact, or the end of a stream that did not bring contact.
 func (s *staleness) lose(now time.Time) {
 	if s.inContact {
-		s.inContact, s.since, s.ran = false, now, s.contact(now)
+		s.inContact, s.since = false, now
 	}
 	for kind, ended := range s.told {
 		if ended.IsZero() {
@@ -144,16 +141,7 @@ func (s *staleness) freshen(kind mirror.Kind) (back bool) {
 	return back
 }
 
-// contact returns the time in contact since the start.
-func (s *staleness) contact(now time.Time) time.Duration {
-	if !s.inContact {
-		return s.ran
-	}
-	return s.ran + now.Sub(s.from)
-}
-
-func (s *staleness) regain(now time.Time) {
-	s.from = now
+func (s *staleness) regain() {
 	s.inContact, s.isStale, s.lasted, s.since = true, false, false, time.Time{}
 	clear(s.withheld)
 	clear(s.told)

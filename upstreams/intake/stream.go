@@ -123,7 +123,7 @@ func (in *Intake) regain() (back bool) {
 		in.note(slog.LevelInfo, "upstream is no longer stale", "since", in.stale.since)
 	}
 	in.showPlain()
-	in.stale.regain(in.now)
+	in.stale.regain()
 	if in.held != nil {
 		in.held.running = in.now
 	}

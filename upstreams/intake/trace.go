@@ -71,6 +71,9 @@ func (in *Intake) LeftOut() []LeftOut {
 func (in *Intake) Trace(key mirror.Key) []Trace {
 	byName := map[string]Trace{}
 	trace := func(sc *scope, name string) {
+		if rec, from := in.kind(key.Kind).find(name); rec != nil {
+			sc = from
+		}
 		original, ok := keyOf(key.Kind, name)
 		if ok && (original == key || in.rules.keyOf(original) == key) && byName[name].Resource == nil {
 			byName[name] = in.traceOf(sc, original, name)

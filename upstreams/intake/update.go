@@ -57,7 +57,7 @@ func (in *Intake) replace(k *kind, sc *scope, u *Update, first, unsure bool, out
 	}
 	switch {
 	case u.Part:
-	case t.seen == len(sc.byName):
+	case t.seen == len(sc.byName)-sc.kept:
 	case t.unnamed > 0:
 		// A missing name may be that of an unnamed element.
 		out.Unread = true
@@ -171,7 +171,12 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 			}
 			continue
 		}
-		if err := in.room(sc, rec, name, el); err != nil {
+		err = in.room(sc, rec, name, el)
+		if errors.Is(err, errFull) && in.makeRoom(string(name)) {
+			rec = sc.byName[string(name)]
+			err = in.room(sc, rec, name, el)
+		}
+		if err != nil {
 			if back := (&record{}); rec == nil && in.tooLarge(el.size()) && in.revive(back, sc.Kind, string(name)) {
 				in.account(load{}, back.load(len(name)))
 				rec, sc.byName[string(name)] = back, back
@@ -180,6 +185,7 @@ func (in *Intake) takeElements(sc *scope, u *Update, same *same, only []int32, o
 			switch {
 			case rec != nil:
 				t.seen++
+				in.endKeep(sc, rec)
 				rec.hash, rec.generation = xxh3.Uint128{}, sc.generation
 				sc.setMark(rec, 0)
 			case only == nil && u.Complete && errors.Is(err, errFull):
@@ -249,8 +255,8 @@ func (in *Intake) accept(sc *scope, rec *record, name string, el Element, out *R
 		before = rec.load(len(name))
 	}
 	defer func() { in.account(before, rec.load(len(name))) }()
-	rec.hash, rec.relayed, rec.kept = el.hash(), in.believe, false
-	delete(in.keeping, rec)
+	rec.hash, rec.relayed = el.hash(), in.believe
+	in.endKeep(sc, rec)
 	sc.setMark(rec, el.Mark)
 	rec.setVersion(el.version())
 	err := errPanicked
