@@ -70,7 +70,7 @@ func WithoutFrom(r, earlier *mirror.Resource) (*mirror.Resource, error) {
 }
 
 // unsettle gives the first port another targetPort, which means nothing without endpoints. An istiod does nothing on an
-// update in which a service only loses its last endpoint, unless a targetPort changes (PROTOCOL S28; istio
+// update in which a service only loses its last endpoint, unless a targetPort changes (known of 1.23; istio
 // pilot/pkg/serviceregistry/serviceentry/controller.go serviceEntryHandler).
 func unsettle(ports []*networking.ServicePort) {
 	if len(ports) > 0 && ports[0].TargetPort == 0 {

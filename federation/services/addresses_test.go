@@ -20,7 +20,7 @@ func body(t testing.TB, r *mirror.Resource) *networking.ServiceEntry {
 	return se
 }
 
-func TestAServiceWithoutEndpointsTellsSo_S28(t *testing.T) {
+func TestAServiceWithoutEndpointsTellsSo(t *testing.T) {
 	with := func(edit func(*networking.ServiceEntry)) *mirror.Resource {
 		return synthetic(t, func(se *networking.ServiceEntry) { se.WorkloadSelector = nil; edit(se) })
 	}
