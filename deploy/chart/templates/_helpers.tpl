@@ -1,0 +1,95 @@
+{{/* The text of the config file. */}}
+{{- define "meshrelay.config" -}}
+{{- if .Values.configFile }}{{ .Values.configFile }}{{ else }}{{ toYaml .Values.config }}{{ end }}
+{{- end }}
+
+{{/* The config as a map. */}}
+{{- define "meshrelay.parsed" -}}
+{{- $config := include "meshrelay.config" . | fromYaml }}
+{{- with $config.Error }}{{ fail (printf "configFile is not YAML: %s" .) }}{{ end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{/* The port of an address that others reach, and nothing for one on loopback. */}}
+{{- define "meshrelay.port" -}}
+{{- if not (regexMatch `^(127\.|localhost:|\[::1\])` .) }}{{ regexFind "[0-9]+$" . }}{{ end }}
+{{- end }}
+
+{{/* The ports of the listeners that clients reach, as a list of name and port. */}}
+{{- define "meshrelay.listeners" -}}
+{{- $config := include "meshrelay.parsed" . | fromYaml }}
+{{- $ports := list }}
+{{- range ($config.downstream | default dict).listeners }}
+  {{- with include "meshrelay.port" (.address | default "") }}
+    {{- $name := ternary (printf "grpc-xds-%s" .) "grpc-xds" (gt (len $ports) 0) }}
+    {{- $ports = append $ports (dict "name" $name "port" (atoi .)) }}
+  {{- end }}
+{{- end }}
+{{- if not $ports }}{{ fail "config.downstream.listeners: no address that clients of other pods reach: add 0.0.0.0:15010" }}{{ end }}
+{{- toYaml (dict "ports" $ports) }}
+{{- end }}
+
+{{- define "meshrelay.admin" -}}
+{{- $config := include "meshrelay.parsed" . | fromYaml }}
+{{- $port := include "meshrelay.port" (($config.admin | default dict).address | default "127.0.0.1:15014") }}
+{{- $port | required "config.admin.address: the kubelet does not reach it: set 0.0.0.0:15014" }}
+{{- end }}
+
+{{- define "meshrelay.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default .Values.service.name }}
+{{- end }}
+
+{{- define "meshrelay.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels and annotations of an object, with those of a dict: top, labels, annotations. */}}
+{{- define "meshrelay.metadata" -}}
+{{- $values := .top.Values -}}
+labels:
+  {{- toYaml (merge (dict "app" $values.service.name "app.kubernetes.io/name" $values.name) (.labels | default dict) $values.labels) | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) $values.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What a relay reads of an API server that is an upstream. */}}
+{{- define "meshrelay.readRules" -}}
+- apiGroups: [networking.istio.io]
+  resources: [destinationrules, envoyfilters, gateways, proxyconfigs, serviceentries, sidecars, virtualservices, workloadentries, workloadgroups]
+  verbs: [list, watch]
+- apiGroups: [security.istio.io]
+  resources: [authorizationpolicies, peerauthentications, requestauthentications]
+  verbs: [list, watch]
+- apiGroups: [telemetry.istio.io]
+  resources: [telemetries]
+  verbs: [list, watch]
+- apiGroups: [extensions.istio.io]
+  resources: [trafficextensions, wasmplugins]
+  verbs: [list, watch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [backendtlspolicies, gatewayclasses, gateways, grpcroutes, httproutes, listenersets, referencegrants, tcproutes, tlsroutes, udproutes]
+  verbs: [list, watch]
+- apiGroups: [gateway.networking.x-k8s.io]
+  resources: [xbackends, xbackendtrafficpolicies, xlistenersets, xmeshes]
+  verbs: [list, watch]
+# So that new definitions are noticed at once. Without it the relay asks every 30 seconds.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [list, watch]
+# With discoverySelectors also list and watch on namespaces; with ingress also list and watch on
+# services, and on ingresses and ingressclasses of networking.k8s.io, and with its mode mesh get on the
+# ConfigMap istio in istio-system.
+#
+# The UID of kube-system is the name of the cluster, however its API server is reached.
+- apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: [kube-system]
+  verbs: [get]
+{{- with .Values.rbac.extraRules }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
