@@ -215,3 +215,15 @@ fmt: bin/golangci-lint ## Format the code
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf bin e2e/bin e2e/out bench/bin bench/out chaos/bin
+
+# The Helm chart. The first build of Helm takes some minutes.
+manifests chart-test: export GOWORK := off
+
+.PHONY: manifests
+manifests: ## Render the chart into deploy/kubernetes, and its examples for the tests
+	cd tools/chart && go run . manifests
+	cd tools/chart && go test -count=1 -run '^TestRenderingsAreUpToDate$$' . -update
+
+.PHONY: chart-test
+chart-test: kube ## Test the Helm chart and the kustomizations, on a real API server
+	cd tools/chart && go test -count=1 -timeout 10m ./...

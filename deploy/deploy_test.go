@@ -36,7 +36,7 @@ func read(t *testing.T, path string) []byte {
 type manifest struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
-	Metadata   struct{ Name string }
+	Metadata   struct{ Name, Namespace string }
 	Data       map[string]string
 	Spec       struct {
 		Selector            map[string]any // of labels, or with matchLabels
@@ -109,6 +109,9 @@ func manifests(t *testing.T, path string) map[string]manifest {
 			t.Fatal(err)
 		}
 		key := m.Kind + " " + m.Metadata.Name
+		if in := m.Metadata.Namespace; in != "" && in != "istio-system" {
+			key += " in " + in
+		}
 		if _, twice := all[key]; twice || m.APIVersion == "" {
 			t.Errorf("%s: apiVersion %q, there twice: %v", key, m.APIVersion, twice)
 		}

@@ -1,0 +1,419 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// decode decodes YAML, and refuses keys that are there twice.
+func decode(t *testing.T, text []byte) map[string]any {
+	t.Helper()
+	out := map[string]any{}
+	if err := yaml.UnmarshalStrict(text, &out); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return out
+}
+
+// examples returns the example values of the chart by name.
+func examples(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	paths, err := filepath.Glob("../../deploy/chart/ci/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("examples %q, %v", paths, err)
+	}
+	out := map[string]map[string]any{}
+	for _, path := range paths {
+		out[strings.TrimSuffix(filepath.Base(path), ".yaml")] = decode(t, read(t, path))
+	}
+	return out
+}
+
+func mustRender(t *testing.T, values map[string]any) rendered {
+	t.Helper()
+	r, err := render(t.Context(), repository, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// object is a Kubernetes object.
+type object = map[string]any
+
+// at returns a value inside of an object, nil when it is not there.
+func at(v any, path ...any) any {
+	for _, p := range path {
+		switch p := p.(type) {
+		case string:
+			m, _ := v.(object)
+			v = m[p]
+		case int:
+			s, _ := v.([]any)
+			if p >= len(s) {
+				return nil
+			}
+			v = s[p]
+		}
+	}
+	return v
+}
+
+func nameOf(o object) string {
+	kind, _ := o["kind"].(string)
+	name, _ := at(o, "metadata", "name").(string)
+	return kind + " " + name
+}
+
+// objects returns the objects of documents by kind and name.
+func objects(t *testing.T, documents []document) map[string]object {
+	t.Helper()
+	out := map[string]object{}
+	for _, d := range documents {
+		o := decode(t, []byte(d.Text))
+		namespace, _ := at(o, "metadata", "namespace").(string)
+		key := nameOf(o)
+		if namespace != "" && namespace != "istio-system" {
+			key += " in " + namespace
+		}
+		if out[key] != nil {
+			t.Errorf("%s is there twice", key)
+		}
+		out[key] = o
+	}
+	return out
+}
+
+// golden compares a text with a file, or writes the file with -update.
+func golden(t *testing.T, path, text string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(path); err != nil || string(have) != text {
+		t.Errorf("%s is not what the chart makes (%v): run make manifests, and read the difference", path, err)
+	}
+}
+
+// TestRenderingsAreUpToDate: the tests of deploy check the config and the ports in them.
+func TestRenderingsAreUpToDate(t *testing.T) {
+	var names []string
+	for name, values := range examples(t) {
+		names = append(names, name+".yaml")
+		// A new alert is none of the chart's business: TestTheRuleObjectHasTheAlerts.
+		documents := slices.DeleteFunc(mustRender(t, values).Documents, func(d document) bool {
+			return strings.HasPrefix(nameOf(decode(t, []byte(d.Text))), "PrometheusRule ")
+		})
+		golden(t, filepath.Join("testdata", "rendered", name+".yaml"), file("# Generated from deploy/chart/ci/"+name+".yaml by \"make manifests\".\n", documents))
+	}
+	entries, err := os.ReadDir("testdata/rendered")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			t.Errorf("testdata/rendered/%s has no example", e.Name())
+		}
+	}
+}
+
+func TestPlainManifestsAreWhatTheChartMakes(t *testing.T) {
+	files, err := manifests(t.Context(), repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob("../../deploy/kubernetes/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		if name := filepath.Base(path); files[name] == "" && name != "kustomization.yaml" {
+			t.Errorf("%s: the chart does not make it", path)
+		}
+	}
+	for name, text := range files {
+		golden(t, "../../deploy/kubernetes/"+name, text)
+	}
+}
+
+func TestTheSameValuesRenderTheSame(t *testing.T) {
+	for name, values := range examples(t) {
+		first := mustRender(t, values)
+		for range 3 {
+			if again := mustRender(t, values); !reflect.DeepEqual(again, first) {
+				t.Fatalf("%s renders differently:\n%v\nand\n%v", name, first, again)
+			}
+		}
+	}
+}
+
+// TestEveryValueIsInAnExample: what no example sets is never rendered in a test.
+func TestEveryValueIsInAnExample(t *testing.T) {
+	defaults, set := decode(t, read(t, "../../deploy/chart/values.yaml")), map[string]bool{}
+	for _, values := range examples(t) {
+		for key := range leaves(values) {
+			set[key] = true
+		}
+	}
+	for key := range leaves(defaults) {
+		known := func(k string) bool { return k == key || strings.HasPrefix(k, key+".") || strings.HasPrefix(key, k+".") }
+		switch {
+		case key == "global" || strings.HasPrefix(key, "config."), strings.HasSuffix(key, "ecurityContext.seccompProfile.type"):
+		case slices.ContainsFunc(slices.Collect(maps.Keys(set)), known):
+		case key == "image.tag", key == "serviceAccount.create", strings.HasSuffix(key, ".enabled"): // other tests set them
+		case strings.HasPrefix(key, "podSecurityContext."), strings.HasPrefix(key, "securityContext."):
+		default:
+			t.Errorf("no file of deploy/chart/ci sets %s", key)
+		}
+	}
+}
+
+// leaves returns the paths of what is no map, or an empty one.
+func leaves(values map[string]any) map[string]any {
+	out := map[string]any{}
+	for key, v := range values {
+		if m, ok := v.(map[string]any); ok && len(m) > 0 {
+			for k, inner := range leaves(m) {
+				out[key+"."+k] = inner
+			}
+			continue
+		}
+		out[key] = v
+	}
+	return out
+}
+
+// TestTheSchemaKnowsEveryValue: each key of values.yaml is a property, and each property has a default.
+func TestTheSchemaKnowsEveryValue(t *testing.T) {
+	var schema any
+	if err := json.Unmarshal(read(t, "../../deploy/chart/values.schema.json"), &schema); err != nil {
+		t.Fatal(err)
+	}
+	compareKeys(t, "", decode(t, read(t, "../../deploy/chart/values.yaml")), schema)
+}
+
+func compareKeys(t *testing.T, path string, values map[string]any, schema any) {
+	t.Helper()
+	properties, closed := at(schema, "properties").(object)
+	if !closed {
+		return // an object of Kubernetes, the config, or a map
+	}
+	if at(schema, "additionalProperties") != false && path != "labels." {
+		t.Errorf("the schema lets unknown values pass in %q", path)
+	}
+	for key, v := range values {
+		if properties[key] == nil {
+			t.Errorf("values.yaml has %s%s, the schema has not", path, key)
+		}
+		if inner, ok := v.(map[string]any); ok {
+			compareKeys(t, path+key+".", inner, properties[key])
+		}
+	}
+	for key, property := range properties {
+		if _, there := values[key]; !there && path != "resources." && property != false {
+			t.Errorf("the schema has %s%s, values.yaml has not", path, key)
+		}
+	}
+}
+
+// with returns values with one of them, whose name has points.
+func with(path string, value any) map[string]any {
+	key, rest, deeper := strings.Cut(path, ".")
+	if deeper {
+		return map[string]any{key: with(rest, value)}
+	}
+	return map[string]any{key: value}
+}
+
+func TestWrongValuesAreRefusedByName(t *testing.T) {
+	for _, tc := range []struct {
+		value string
+		wrong any
+		want  []string
+	}{
+		{"replcas", 3, []string{"replcas"}},
+		{"image.tga", "v1", []string{"/image", "tga"}},
+		{"rbac.hub.namespace", "fleet", []string{"/rbac/hub", "namespace"}},
+		{"replicas", "3", []string{"/replicas", "integer"}},
+		{"replicas", -1, []string{"/replicas"}},
+		{"name", "Relay_Hub", []string{"/name"}},
+		{"image.digest", "sha256:1234", []string{"/image/digest"}},
+		{"image.pullPolicy", "always", []string{"/image/pullPolicy", "Always"}},
+		{"config", "upstreams: []", []string{"/config", "object"}},
+		{"configFile", map[string]any{"upstreams": []any{}}, []string{"/configFile", "string"}},
+		{"files", []any{map[string]any{"name": "a"}}, []string{"/files/0", "secret"}},
+		{"files", []any{map[string]any{"name": "a", "secret": "s", "configMap": "c"}}, []string{"/files/0"}},
+		{"files", []any{map[string]any{"name": "a/../b", "secret": "s"}}, []string{"/files/0/name"}},
+		{"env", map[string]any{"POD_IP": "1.2.3.4"}, []string{"/env/POD_IP"}},
+		{"resources.limit", map[string]any{"memory": "1Gi"}, []string{"/resources", "limit"}},
+		{"storage.size", "1 GB", []string{"/storage/size"}},
+		{"labels", map[string]any{"app": "other"}, []string{"/labels/app"}},
+		{"service.type", "ExternalName", []string{"/service/type"}},
+		{"disruptionBudget.minAvailable", "half", []string{"/disruptionBudget/minAvailable"}},
+		{"token.expirationSeconds", 60, []string{"/token/expirationSeconds"}},
+		{"serviceMonitor.interval", 30, []string{"/serviceMonitor/interval", "string"}},
+		{"topologySpreadConstraints", []any{map[string]any{"maxSkew": 1}}, []string{"/topologySpreadConstraints/0", "topologyKey"}},
+	} {
+		_, err := render(t.Context(), repository, with(tc.value, tc.wrong))
+		for _, want := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v: error %v, want %q in it", tc.value, tc.wrong, err, want)
+			}
+		}
+	}
+}
+
+// TestConfigsThatNobodyReachesAreRefused: the kubelet would restart such a relay for ever.
+func TestConfigsThatNobodyReachesAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values map[string]any
+		want   string
+	}{
+		"admin on loopback":    {with("config.admin.address", "127.0.0.1:15014"), "config.admin.address"},
+		"default admin":        {with("config.admin", nil), "config.admin.address"},
+		"no listener":          {with("config.downstream.listeners", []any{}), "config.downstream.listeners"},
+		"listener on loopback": {with("config.downstream.listeners", []any{map[string]any{"address": "localhost:15010"}}), "config.downstream.listeners"},
+		"a file of no YAML":    {with("configFile", "a: [b"), "configFile"},
+	} {
+		if _, err := render(t.Context(), repository, tc.values); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+// TestTheRuleObjectHasTheAlerts: it is made of deploy/prometheus/alerts.yaml, and nothing is lost.
+func TestTheRuleObjectHasTheAlerts(t *testing.T) {
+	all := objects(t, mustRender(t, examples(t)["everything"]).Documents)
+	have := at(all["PrometheusRule relay-hub"], "spec")
+	if want := any(decode(t, read(t, "../../deploy/prometheus/alerts.yaml"))); !reflect.DeepEqual(have, want) {
+		t.Errorf("the PrometheusRule has\n%v\nwant\n%v", have, want)
+	}
+}
+
+// TestAConfigChangeRestartsNothing: the relay reads the file again.
+func TestAConfigChangeRestartsNothing(t *testing.T) {
+	one := objects(t, mustRender(t, with("config.provenance.relay", "one")).Documents)
+	two := objects(t, mustRender(t, with("config.provenance.relay", "two")).Documents)
+	for key := range one {
+		if same := reflect.DeepEqual(one[key], two[key]); same != (key != "ConfigMap meshrelay") {
+			t.Errorf("%s is the same: %v", key, same)
+		}
+	}
+}
+
+// TestSwitchesLeaveObjectsOut: what is off leaves nothing behind.
+func TestSwitchesLeaveObjectsOut(t *testing.T) {
+	all := func(values map[string]any) []string {
+		return slices.Sorted(maps.Keys(objects(t, mustRender(t, values).Documents)))
+	}
+	want := []string{"ClusterRole relay-reader", "ClusterRoleBinding relay-reader", "ServiceAccount relay-reader"}
+	if have := all(examples(t)["reader"]); !slices.Equal(have, want) {
+		t.Errorf("readerOnly makes %q, want %q", have, want)
+	}
+	full := all(nil)
+	for value, kind := range map[string]string{
+		"disruptionBudget.enabled": "PodDisruptionBudget relay", "networkPolicy.enabled": "NetworkPolicy relay", "serviceAccount.create": "ServiceAccount relay",
+	} {
+		want := slices.DeleteFunc(slices.Clone(full), func(k string) bool { return k == kind })
+		if have := all(with(value, false)); !slices.Equal(have, want) || len(want) != len(full)-1 {
+			t.Errorf("%s: false makes %q, want %q", value, have, want)
+		}
+	}
+	if have := all(with("replicas", 1)); slices.Contains(have, "PodDisruptionBudget relay") {
+		t.Errorf("one replica has a budget, and its node can not be drained: %q", have)
+	}
+	for _, name := range []string{"single", "ha"} {
+		set := objects(t, mustRender(t, examples(t)[name]).Documents)["StatefulSet meshrelay"]
+		if have := at(set, "spec", "template", "spec", "automountServiceAccountToken"); have != false {
+			t.Errorf("%s: pods that read no API server have a token for it: %v", name, have)
+		}
+	}
+	reads := objects(t, mustRender(t, examples(t)["kubernetes"]).Documents)["StatefulSet meshrelay"]
+	if have := at(reads, "spec", "template", "spec", "automountServiceAccountToken"); have != true {
+		t.Errorf("pods that read the API server have a token for it: %v", have)
+	}
+}
+
+// TestImagesAreNamedByDigestOrTag: a digest wins.
+func TestImagesAreNamedByDigestOrTag(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	for want, image := range map[string]map[string]any{
+		"relay:latest":                  {},
+		"relay:v0.2.0":                  {"tag": "v0.2.0"},
+		"registry.example/relay:latest": {"repository": "registry.example/relay"},
+		"relay@" + digest:               {"tag": "v0.2.0", "digest": digest},
+	} {
+		all := objects(t, mustRender(t, with("image", image)).Documents)
+		if have := at(all["StatefulSet meshrelay"], "spec", "template", "spec", "containers", 0, "image"); have != want {
+			t.Errorf("%v: image %v, want %s", image, have, want)
+		}
+	}
+}
+
+func TestNotesTellWhatIsMissing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values  map[string]any
+		want    []string
+		without string
+	}{
+		"defaults": {nil, []string{"WARNING: config.provenance.relay", "statefulset/meshrelay", "xds://relay.istio-system.svc:15010"}, ""},
+		"named":    {with("config.provenance.relay", "hub"), []string{"kubectl rollout status -n istio-system"}, "WARNING"},
+		"file":     {examples(t)["file"], []string{":16010"}, "WARNING"},
+		"reader":   {examples(t)["reader"], []string{"create token -n istio-system relay-reader"}, "statefulset"},
+	} {
+		notes := mustRender(t, tc.values).Notes
+		for _, want := range tc.want {
+			if !strings.Contains(notes, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, notes)
+			}
+		}
+		if tc.without != "" && strings.Contains(notes, tc.without) {
+			t.Errorf("%s: %q in\n%s", name, tc.without, notes)
+		}
+	}
+}
+
+func TestTwoPackagesAreTheSame(t *testing.T) {
+	var sums [][]byte
+	for range 2 {
+		path, err := writePackage(repository, "v0.2.0", t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := filepath.Base(path); name != "meshrelay-0.2.0.tgz" {
+			t.Errorf("the archive is called %s", name)
+		}
+		sum := sha256.Sum256(read(t, path))
+		sums = append(sums, sum[:])
+	}
+	if !bytes.Equal(sums[0], sums[1]) {
+		t.Errorf("digests %x and %x", sums[0], sums[1])
+	}
+	if _, err := writePackage(repository, "", t.TempDir()); err == nil || !strings.Contains(err.Error(), "-version") {
+		t.Errorf("a package without a version: %v", err)
+	}
+}
