@@ -86,3 +86,11 @@ func checkExample(t *testing.T, all map[string]manifest) {
 		}
 	}
 }
+
+// TestTheReadmeOfTheChartShowsAnExample: which is checked as all examples are.
+func TestTheReadmeOfTheChartShowsAnExample(t *testing.T) {
+	want := "```yaml\n# values.yaml\n" + string(read(t, "chart/ci/readme.yaml")) + "```"
+	if !strings.Contains(string(read(t, "chart/README.md")), want) {
+		t.Error("chart/README.md does not show chart/ci/readme.yaml")
+	}
+}
