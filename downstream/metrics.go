@@ -24,6 +24,7 @@ type metrics struct {
 	pages        prometheus.Counter
 	pageBytes    prometheus.Counter
 	latency      prometheus.Histogram
+	answers      prometheus.Histogram
 	pushes       *prometheus.CounterVec
 	bytes        *prometheus.CounterVec
 	acks         *prometheus.CounterVec
@@ -60,6 +61,11 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 			Help:    "Time from the oldest change in a response being noticed to the response being handed to the client's transport.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
+		answers: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "relay_downstream_ack_latency_seconds",
+			Help:    "Time from a response being made for a client to the client's ACK or NACK, which includes the time in which the client reads it.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}),
 		pushes: counterVec("relay_downstream_pushes_total", "Responses sent, by kind.", "kind"),
 		bytes:  counterVec("relay_downstream_push_bytes_total", "Encoded bytes of the responses sent, by kind.", "kind"),
 		acks:   counterVec("relay_downstream_acks_total", "Responses acknowledged by clients, by kind.", "kind"),
@@ -68,7 +74,7 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	}
 	var errs error
 	for _, c := range []prometheus.Collector{
-		m.clients, m.streams, m.refused, m.refusals, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.pushes, m.bytes, m.acks, m.nacks,
+		m.clients, m.streams, m.refused, m.refusals, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.answers, m.pushes, m.bytes, m.acks, m.nacks,
 	} {
 		errs = errors.Join(errs, reg.Register(c))
 	}

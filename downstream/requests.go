@@ -79,6 +79,9 @@ func (c *conn) subscribe(req *subscription.Request) (asks bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	result, err := c.subs.Request(req, most, time.Now())
+	if latency := c.subs.Latency(); latency > 0 {
+		c.server.metrics.answers.Observe(latency.Seconds())
+	}
 	if err == nil {
 		err = c.account()
 	}

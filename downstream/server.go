@@ -232,6 +232,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		trust: map[*Listener]*trust{},
 	}
 	s.views.panicked = s.panicked
+	if err := deps.Registerer.Register(behindMetric(s)); err != nil {
+		return nil, fmt.Errorf("downstream: register metrics: %w", err)
+	}
 	s.limits.Store(limits)
 	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused, s.work)
 	s.connLimiter = newConnLimiter(func() (all, ofOne int) {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"meshrelay/downstream/subscription"
 )
 
@@ -57,4 +59,34 @@ func (s *Server) Clients() []ClientStatus {
 	}
 	slices.SortFunc(out, func(a, b ClientStatus) int { return strings.Compare(a.Connection, b.Connection) })
 	return out
+}
+
+// behindAfter is how long a client may owe an ACK before it counts as behind.
+const behindAfter = 30 * time.Second
+
+// behindMetric returns the metric of the clients that are behind.
+func behindMetric(s *Server) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "relay_downstream_clients_behind",
+		Help: "Connected clients that have owed an ACK for more than 30 s, and so have not what is served. Commands of the relay do not count.",
+	}, func() float64 { return float64(s.behind(time.Now())) })
+}
+
+// behind counts the clients that are behind.
+func (s *Server) behind(now time.Time) (n int) {
+	for _, c := range s.connections() {
+		if c.behind(now) {
+			n++
+		}
+	}
+	return n
+}
+
+// behind reports whether the client owes an ACK for longer than behindAfter. A client that has rejected a
+// response owes an ACK, too.
+func (c *conn) behind(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since := c.subs.AwaitedSince()
+	return !since.IsZero() && now.Sub(since) > behindAfter && !isTool(c.client.nodeID)
 }

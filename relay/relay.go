@@ -72,6 +72,7 @@ type Relay struct {
 	pages     *ui.Pages
 	collector *memory.Collector
 	guard     *memory.Guard
+	expiries  *expiries
 	draining  atomic.Bool
 	// config is the current config with the upstreams of found clusters. Configs are immutable: apply
 	// replaces the pointer.
@@ -94,6 +95,7 @@ func New(o Options) (*Relay, error) {
 	r.options.Config = cfg
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
+	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners}
 	for _, line := range cfg.Warnings() {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
@@ -172,7 +174,7 @@ func New(o Options) (*Relay, error) {
 	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 	r.operators = admin.New(address, r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events, r.expiries)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -268,6 +270,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.server.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
 	group.Add(actor(r.guard.Run))
+	group.Add(actor(r.expiries.Run))
 	group.Add(actor(r.logServing))
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))

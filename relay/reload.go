@@ -76,7 +76,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 
 // notes returns one line for each problem that does not make the relay unready.
 func (r *Relay) notes() []string {
-	notes := r.finder.Problems()
+	notes := append(r.finder.Problems(), r.expiries.problems(time.Now())...)
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}

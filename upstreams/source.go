@@ -87,6 +87,9 @@ type Kind struct {
 	// Read, unless nil, reads an upstream without a connection, until ctx ends. It does not repeat problems
 	// that config.Check reports.
 	Read func(ctx context.Context, u config.Upstream) Content
+	// Lives, unless nil, returns how long the client certificate and the token of an upstream are valid. It reads
+	// files, and opens no connection. A life is empty without a certificate or token, or without an end.
+	Lives func(config.Upstream) (certificate, token doctor.Life, err error)
 	// Probe, unless nil, returns checks of the way to an upstream. They open connections of their own, and
 	// change nothing.
 	Probe func(config.Upstream, Env) []doctor.Check

@@ -46,7 +46,7 @@ type Request struct {
 
 // Request classifies a request, and applies its names to the subscription.
 func (s *Set) Request(req *Request, limits Limits, now time.Time) (result Outcome, err error) {
-	s.limits = limits
+	s.limits, s.latency = limits, 0
 	w := s.Watch(req.TypeURL)
 	first := w == nil
 	if first {
@@ -68,11 +68,16 @@ func (s *Set) requestSotW(w *Watch, first bool, req *Request, now time.Time) (Ou
 	answers := !first && (req.Rejected || req.Nonce != "")
 	switch {
 	case answers && w.stale(req.Nonce):
+		if !req.Rejected && w.nonceOf(req.Nonce) != 0 {
+			w.awaitedSince = now.UnixNano()
+		}
 		return Stale, nil
 	case answers && req.Rejected:
+		s.answer(w, now)
 		w.rejected(req.Error)
 		return NACK, nil
 	case answers:
+		s.answer(w, now)
 		w.acknowledged(w.sentNonce, now)
 		s.settle(w)
 		if w.sameNames(req.Subscribe) {
@@ -176,7 +181,13 @@ func (s *Set) dropName(w *Watch, name string) {
 
 // requestDelta applies a delta request (PROTOCOL S17, S18). Its names count even if the nonce is old.
 func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (Outcome, error) {
-	result := Subscribed
+	result, n := Subscribed, nonce(0)
+	if !first && req.Nonce != "" {
+		n = w.nonceOf(req.Nonce)
+	}
+	if n == w.sentNonce {
+		s.answer(w, now)
+	}
 	switch {
 	case first:
 		w.sendAll = true
@@ -187,7 +198,7 @@ func (s *Set) requestDelta(w *Watch, first bool, req *Request, now time.Time) (O
 	case !req.Rejected && req.Nonce != "":
 		result = Stale
 		// The client may acknowledge several responses, one after the other.
-		if n := w.nonceOf(req.Nonce); n > w.ackedNonce && n <= w.sentNonce {
+		if n > w.ackedNonce && n <= w.sentNonce {
 			w.acknowledged(n, now)
 			s.settle(w)
 			result = ACK

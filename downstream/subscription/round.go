@@ -142,8 +142,9 @@ func (s *Set) respond(st *step, now time.Time) (resp Response, done bool) {
 		resp.Message = snapshot.Delta(head, entries, size, nil)
 	}
 	resp.Nonce, w.sentNonce = head.Nonce, n
+	w.answered = false
 	if !w.awaited && !w.Type.NeverAcknowledged {
-		w.awaited = true
+		w.awaited, w.awaitedSince = true, now.UnixNano()
 		s.awaited++
 	}
 	if w.partial = !done || st.more; !w.partial {

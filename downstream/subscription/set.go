@@ -9,6 +9,7 @@ package subscription
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -54,6 +55,7 @@ type Set struct {
 	round  Round
 	// awaited counts the watches whose newest response has no ACK yet.
 	awaited int
+	latency time.Duration // see Latency
 }
 
 // New returns an empty Set. controlPlane is an encoded ControlPlane. lookup returns the type of a type URL. A
@@ -75,6 +77,30 @@ func (s *Set) settle(w *Watch) {
 		w.awaited = false
 		s.awaited--
 	}
+}
+
+// answer notes that the client has answered the newest response of a watch.
+func (s *Set) answer(w *Watch, now time.Time) {
+	if !w.answered && w.sentNonce != 0 {
+		w.answered = true
+		s.latency = now.Sub(timeOf(w.record.sentAt))
+	}
+}
+
+// Latency returns how long after a response the last Request came, if it was the first ACK or NACK of that
+// response, and no newer response was sent. Otherwise Latency returns 0.
+func (s *Set) Latency() time.Duration { return s.latency }
+
+// AwaitedSince returns since when the client owes an ACK for a type without having acknowledged any response of
+// it. It is the zero time when the client owes none.
+func (s *Set) AwaitedSince() time.Time {
+	oldest := int64(0)
+	for _, w := range s.sorted {
+		if w.awaited && (oldest == 0 || w.awaitedSince < oldest) {
+			oldest = w.awaitedSince
+		}
+	}
+	return timeOf(oldest)
 }
 
 // Watches returns the subscriptions in sending order.

@@ -82,6 +82,7 @@ type Watch struct {
 	wildcardDropped bool // delta: the wildcard was dropped, and names remain
 	partial         bool // delta: the last part of an answer was not sent
 	awaited         bool // the newest response is not acknowledged
+	answered        bool // the newest response is acknowledged or rejected
 
 	// cursor is the revision of the content that was planned for a client with a wildcard. sentCursor is the
 	// cursor of the last answer that was sent completely, and ackedCursor of the last one that was
@@ -91,6 +92,10 @@ type Watch struct {
 	ackedCursor uint64
 	sentNonce   nonce
 	ackedNonce  nonce
+
+	// awaitedSince is the time, as in record, since which the client owes an ACK without a pause: while it
+	// acknowledges older responses, it is the time of the last such ACK.
+	awaitedSince int64
 
 	record record
 }
@@ -361,6 +366,7 @@ func (w *Watch) noteSent(s *snapshot.Snapshot) {
 func (w *Watch) acknowledged(n nonce, now time.Time) {
 	w.record.acks++
 	whole := n == w.sentNonce
+	w.awaitedSince = now.UnixNano()
 	if whole {
 		w.ackedCursor = w.sentCursor // while partial: the cursor of the answer before
 	}

@@ -36,10 +36,8 @@ func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
 	if err != nil {
 		return pair, err
 	}
-	if first := block(cert, isCertificate); first == nil {
-		return pair, noCertificate(certFile, cert)
-	} else if _, err := x509.ParseCertificate(first.Bytes); err != nil {
-		return pair, fmt.Errorf("%s: the certificate does not decode: %w; issue it again", certFile, err)
+	if _, err := First(certFile, cert); err != nil {
+		return pair, err
 	}
 	key, err := smallfile.Read(keyFile, maxBytes)
 	if err != nil {
@@ -52,6 +50,28 @@ func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
 		return pair, &KeyError{fmt.Errorf("%s does not fit the certificate in %s: %w; give the key that the certificate was issued for", keyFile, certFile, err)}
 	}
 	return pair, nil
+}
+
+// Leaf returns the first certificate in a file. It does not look at the key.
+func Leaf(path string) (*x509.Certificate, error) {
+	text, err := smallfile.Read(path, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	return First(path, text)
+}
+
+// First returns the first certificate in a text in PEM form. Errors begin with place.
+func First(place string, text []byte) (*x509.Certificate, error) {
+	first := block(text, isCertificate)
+	if first == nil {
+		return nil, noCertificate(place, text)
+	}
+	cert, err := x509.ParseCertificate(first.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the certificate does not decode: %w; issue it again", place, err)
+	}
+	return cert, nil
 }
 
 // KeyError is the error for a wrong key, or for a key that does not fit a valid certificate.

@@ -21,6 +21,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/doctor"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -81,6 +82,9 @@ func Kind() upstreams.Kind {
 				return nil // the config may be checked on another host, and a found cluster must not fail a reload
 			}
 			return sectionOf(u).credentials().Check()
+		},
+		Lives: func(u config.Upstream) (certificate, token doctor.Life, err error) {
+			return sectionOf(u).credentials().Lives()
 		},
 		Probe:   probe,
 		Metrics: metrics(),

@@ -26,6 +26,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/internal/doctor"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -38,6 +39,7 @@ func Kind() upstreams.Kind {
 		Config: &Config{},
 		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
 		Check:  check,
+		Lives:  lives,
 		Probe:  probe,
 	}
 }
@@ -145,6 +147,18 @@ func dialOptions(x *Config) (creds credentials.TransportCredentials, opts []grpc
 
 func tlsFiles(t *TLS) adsclient.TLSFiles {
 	return adsclient.TLSFiles{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile}
+}
+
+// lives returns how long the client certificate and the token of an upstream are valid.
+func lives(u config.Upstream) (certificate, token doctor.Life, err error) {
+	section := sectionOf(u)
+	if section.TLS != nil {
+		if certificate, err = doctor.CertificateLife(section.TLS.CertFile); err != nil {
+			return certificate, token, err
+		}
+	}
+	token, err = doctor.TokenFileLife(section.TokenFile)
+	return certificate, token, err
 }
 
 // check returns an error if the files of the credentials can not be used.

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/doctor"
 	"meshrelay/internal/servers"
 	"meshrelay/internal/smallfile"
 )
@@ -63,6 +64,23 @@ func (c *Credentials) Place() string {
 func (c *Credentials) Check() error {
 	_, err := accessOf(c)
 	return err
+}
+
+// Lives returns how long the client certificate and the token are valid. It reads files, and runs no program: what
+// a program issues has no life here.
+func (c *Credentials) Lives() (certificate, token doctor.Life, err error) {
+	a, err := accessOf(c)
+	if err != nil {
+		return certificate, token, err
+	}
+	if data := a.config.CertData; len(data) > 0 {
+		leaf, err := certfile.First(c.Place(), data)
+		if err != nil {
+			return certificate, token, err
+		}
+		certificate = doctor.LifeOf(leaf)
+	}
+	return certificate, doctor.TokenLife(a.config.BearerToken), nil
 }
 
 // access is the address of a server with credentials for it.
