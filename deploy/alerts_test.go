@@ -2,10 +2,13 @@ package deploy_test
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"meshrelay/docs"
 )
 
 // alerts are the alerting rules.
@@ -89,5 +92,22 @@ func TestAlertsNameMetricsThatExist(t *testing.T) {
 	}
 	if alerts == 0 {
 		t.Error("no alerts")
+	}
+}
+
+// TestEachAlertHasARunbook of its name, which its annotation names, and there is no other runbook.
+func TestEachAlertHasARunbook(t *testing.T) {
+	var names []string
+	for _, g := range readAlerts(t).Groups {
+		for _, r := range g.Rules {
+			names = append(names, r.Alert)
+			if want := "relay help runbook " + r.Alert; r.Annotations["runbook"] != want {
+				t.Errorf("%s: the annotation runbook is %q, want %q", r.Alert, r.Annotations["runbook"], want)
+			}
+		}
+	}
+	slices.Sort(names)
+	if got := docs.Runbooks(); !slices.Equal(got, names) {
+		t.Errorf("the runbooks are\n%q, the alerts\n%q", got, names)
 	}
 }

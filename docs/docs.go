@@ -2,13 +2,17 @@
 package docs
 
 import (
-	_ "embed" // for the reference
+	"embed"
+	"path"
 	"regexp"
 	"strings"
 )
 
 //go:embed configuration.md
 var reference string
+
+//go:embed runbooks/*.md
+var runbooks embed.FS
 
 // row is a row of the reference: field, type, default, range and meaning.
 var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|(.*)\\|(.*)\\|(.*)\\|(.*)\\|$")
@@ -28,4 +32,27 @@ func Fields() map[string]string {
 		all[m[1]] = strings.ReplaceAll(link.ReplaceAllString(text, "$1"), "`", "")
 	}
 	return all
+}
+
+// Runbooks returns the names of the runbooks, sorted. Each has the name of an alert.
+func Runbooks() (names []string) {
+	entries, _ := runbooks.ReadDir("runbooks") //nolint:errcheck // the directory is embedded
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".md"))
+	}
+	return names
+}
+
+// Runbook returns a runbook as Markdown. It returns "" when there is none.
+func Runbook(name string) string {
+	text, _ := runbooks.ReadFile(path.Join("runbooks", path.Base(name)+".md")) //nolint:errcheck // there is none
+	return string(text)
+}
+
+// Meaning returns the first sentence of a runbook: what its alert means.
+func Meaning(name string) string {
+	_, text, _ := strings.Cut(Runbook(name), "\n\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	first, _, _ := strings.Cut(strings.ReplaceAll(text, "\n", " "), ". ")
+	return strings.TrimSuffix(first, ".")
 }

@@ -50,7 +50,7 @@ var shownCommand = regexp.MustCompile(`(?m)^    (?:bin/)?relay ([a-z][^#>|\n]*)`
 // TestCommandsInTheDocumentsCanBeRun: the parser accepts all commands in README, docs and examples.
 func TestCommandsInTheDocumentsCanBeRun(t *testing.T) {
 	n := 0
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../examples/*/*.md", "../../deploy/*.md"} {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/runbooks/*.md", "../../examples/*/*.md", "../../deploy/*.md"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -69,6 +69,39 @@ func TestCommandsInTheDocumentsCanBeRun(t *testing.T) {
 		}
 	}
 	if n < 40 {
+		t.Errorf("%d commands found: the pattern no longer fits", n)
+	}
+}
+
+// inlineCommand is a command in backquotes.
+var inlineCommand = regexp.MustCompile("`relay ([a-z][^`]*)`")
+
+// TestCommandsInRunbooksAndAlertsCanBeRun: also those in the text, where a command may be named without arguments. In
+// alerts, the name of an upstream is a template.
+func TestCommandsInRunbooksAndAlertsCanBeRun(t *testing.T) {
+	paths, err := filepath.Glob("../../docs/runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, path := range append(paths, "../../deploy/prometheus/alerts.yaml") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`\{\{ \$labels\.\w+ \}\}`).ReplaceAllString(string(text), "east")
+		for _, m := range append(inlineCommand.FindAllStringSubmatch(named, -1), regexp.MustCompile(`runbook: "relay ([^"]+)"`).FindAllStringSubmatch(named, -1)...) {
+			n++
+			words := strings.Fields(m[1])
+			if cmd, _, err := newRoot().Find(words); len(words) == 1 && err == nil && cmd.HasParent() {
+				continue // the name of a command
+			}
+			if err := parses(strings.Join(words, " ")); err != nil {
+				t.Errorf("%s shows %q: %v", path, m[1], err)
+			}
+		}
+	}
+	if n < 80 {
 		t.Errorf("%d commands found: the pattern no longer fits", n)
 	}
 }

@@ -55,6 +55,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 	}
 	root.AddCommand(newVersion())
 	strict(root)
+	addHelp(root)
 	return root
 }
 

@@ -1,0 +1,208 @@
+package main_test
+
+// cases has series for each alert, in the notation of Prometheus' tests: 1x4 is five samples of 1, a minute apart. With
+// bad, the condition begins in the minute begins, and the alert has labels. With quiet, the alert never fires.
+var cases = []struct {
+	alert, bad string
+	begins     int
+	labels     string
+	quiet      string
+}{
+	{"RelayUpstreamNotSynced", `
+		relay_upstream_state{upstream="east",state="synced",pod="a"} 1x4 0x60
+		relay_upstream_state{upstream="east",state="synced",pod="b"} 1x60
+		relay_upstream_state{upstream="west",state="synced",pod="a"} 1x60`, 5, `{upstream="east"}`, `
+		relay_upstream_state{upstream="east",state="synced",pod="a"}    1x4 0x4 1x60
+		relay_upstream_state{upstream="east",state="connecting",pod="a"} 0x4 1x4 0x60`},
+	{"RelayUpstreamNeverSynced", `
+		relay_upstream_synced{upstream="east",pod="a"} 0x60
+		relay_upstream_synced{upstream="east",pod="b"} 1x60`, 0, `{upstream="east"}`, `
+		relay_upstream_synced{upstream="east",pod="a"} 0x14 1x60`},
+	{"RelayUpstreamDenied", `
+		relay_upstream_state{upstream="east",state="denied",pod="a"} 0x4 1x60
+		relay_upstream_state{upstream="east",state="denied",pod="b"} 0x60`, 5, `{upstream="east"}`, `
+		relay_upstream_state{upstream="east",state="denied",pod="a"} 0x4 1 0x60
+		relay_upstream_state{upstream="east",state="failed",pod="a"} 1x60`},
+	{"RelayCertificateExpires", `
+		relay_certificate_expiry_timestamp_seconds{where="upstream east",pod="a"} 605099x60
+		relay_certificate_lifetime_seconds{where="upstream east",pod="a"}         7776000x60`, 5, `{where="upstream east"}`, `
+		relay_certificate_expiry_timestamp_seconds{where="listener :15012",pod="a"} 691200x60
+		relay_certificate_lifetime_seconds{where="listener :15012",pod="a"}         7776000x60
+		relay_certificate_expiry_timestamp_seconds{where="upstream east",pod="a"}   36000x60
+		relay_certificate_lifetime_seconds{where="upstream east",pod="a"}           86400x60`},
+	{"RelayCertificateExpiresInADay", `
+		relay_certificate_expiry_timestamp_seconds{where="listener :15012",pod="a"} 86699x60
+		relay_certificate_lifetime_seconds{where="listener :15012",pod="a"}         7776000x60`, 5, `{where="listener :15012"}`, `
+		relay_certificate_expiry_timestamp_seconds{where="listener :15012",pod="a"} 172800x60
+		relay_certificate_lifetime_seconds{where="listener :15012",pod="a"}         7776000x60
+		relay_certificate_expiry_timestamp_seconds{where="upstream east",pod="a"}   7200x60
+		relay_certificate_lifetime_seconds{where="upstream east",pod="a"}           86400x60`},
+	{"RelayTokenExpires", `
+		relay_token_expiry_timestamp_seconds{upstream="east",pod="a"} 660x60
+		relay_token_lifetime_seconds{upstream="east",pod="a"}         3600x60`, 5, `{upstream="east"}`, `
+		relay_token_expiry_timestamp_seconds{upstream="east",pod="a"} 1080x9 4680x60
+		relay_token_lifetime_seconds{upstream="east",pod="a"}         3600x60
+		relay_token_expiry_timestamp_seconds{upstream="west",pod="a"} 691200x60`},
+	{"RelayUpstreamFailed", `
+		relay_upstream_state{upstream="east",state="failed",pod="a"} 0x4 1x60`, 5, `{upstream="east"}`, `
+		relay_upstream_state{upstream="east",state="failed",pod="a"} 0x4 1x4 0x60`},
+	{"RelayUpstreamStale", `
+		relay_upstream_stale{upstream="east",pod="a"} 0x4 1x60
+		relay_upstream_stale{upstream="east",pod="b"} 0x60`, 5, `{upstream="east"}`, `
+		relay_upstream_stale{upstream="east",pod="a"} 0x4 1x4 0x60`},
+	{"RelayUpstreamExpired", `
+		relay_upstream_expired_resources{upstream="east",pod="a"} 0x4 3x60`, 5, `{upstream="east"}`, `
+		relay_upstream_expired_resources{upstream="east",pod="a"} 0x60
+		relay_upstream_stale{upstream="east",pod="a"}             1x60`},
+	{"RelayHoldsDeletions", `
+		relay_upstream_held_deletions{upstream="east",pod="a"} 0x4 40x60
+		relay_upstream_held_deletions{upstream="west",pod="a"} 0x60`, 5, `{upstream="east"}`, `
+		relay_upstream_held_deletions{upstream="east",pod="a"} 0x60`},
+	{"RelayReplicasHoldDifferently", `
+		relay_upstream_held_deletions{upstream="east",pod="a"} 0x4 40x60
+		relay_upstream_held_deletions{upstream="east",pod="b"} 0x60
+		relay_upstream_frozen{upstream="west",pod="a"}         1x60
+		relay_upstream_frozen{upstream="west",pod="b"}         1x60`, 5, `{upstream="east"}`, `
+		relay_upstream_held_deletions{upstream="east",pod="a"} 0x4 40x60
+		relay_upstream_held_deletions{upstream="east",pod="b"} 0x4 38x60
+		relay_upstream_frozen{upstream="west",pod="a"}         0x4 1x4 0x60
+		relay_upstream_frozen{upstream="west",pod="b"}         0x60`},
+	{"RelayReplicasServeDifferently", `
+		relay_upstream_resources{upstream="east",kind="Gateway",pod="a"} 100x60
+		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x4 90x60`, 14, `{upstream="east"}`, `
+		relay_upstream_resources{upstream="east",kind="Gateway",pod="a"} 100x4 90x90
+		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x9 90x90`},
+	{"RelayUpstreamFrozen", `
+		relay_upstream_frozen{upstream="east",pod="a"} 0x4 1x1500
+		relay_upstream_frozen{upstream="east",pod="b"} 0x1500`, 5, `{upstream="east"}`, `
+		relay_upstream_frozen{upstream="east",pod="a"} 0x4 1x1438 0x1500`},
+	{"RelayUpstreamOverLimit", `
+		relay_upstream_over_limit_resources{upstream="east",pod="a"} 0x4 7x60`, 5, `{upstream="east"}`, `
+		relay_upstream_over_limit_resources{upstream="east",pod="a"} 0x4 7x4 0x60`},
+	{"RelayStateNotWritten", `
+		relay_state_healthy{pod="a"} 1x4 0x60
+		relay_state_healthy{pod="b"} 1x60`, 5, `{}`, `
+		relay_state_healthy{pod="a"} 1x4 0x4 1x60`},
+	{"RelayJournalNotWritten", `
+		relay_state_journal_healthy{pod="a"} 1x4 0x60
+		relay_state_journal_healthy{pod="b"} 1x60`, 5, `{}`, `
+		relay_state_journal_healthy{pod="a"} 1x4 0x4 1x60`},
+	{"RelayStateSetAside", `
+		relay_state_set_aside_files{pod="a"} 0x4 1x60
+		relay_state_set_aside_files{pod="b"} 0x60`, 5, `{}`, `
+		relay_state_set_aside_files{pod="a"} 0x60`},
+	{"RelayConfigNotReloaded", `
+		relay_config_last_reload_successful{pod="a"} 1x4 0x60
+		relay_config_last_reload_successful{pod="b"} 1x60`, 5, `{}`, `
+		relay_config_last_reload_successful{pod="a"} 1x4 0x4 1x60`},
+	{"RelayRefusesClients", `
+		relay_downstream_refused_total{reason="peer",pod="a"} 0x4 1+1x60
+		relay_downstream_refused_total{reason="rate",pod="a"} 5x60`, 5, `{reason="peer"}`, `
+		relay_downstream_refused_total{reason="peer",pod="a"} 0x4 1x60`},
+	{"RelayRefusesResources", `
+		relay_upstream_refused_resources{upstream="east",pod="a"} 0x4 2x60`, 5, `{upstream="east"}`, `
+		relay_upstream_refused_resources{upstream="east",pod="a"} 0x4 2x4 0x60`},
+	{"RelayClientsRejectResponses", `
+		relay_downstream_nacks_total{kind="Gateway",pod="a"}  0x4 1x60
+		relay_downstream_nacks_total{kind="Sidecar",pod="a"}  3x60`, 5, `{kind="Gateway"}`, `
+		relay_downstream_nacks_total{kind="Gateway",pod="a"} 7x60
+		relay_downstream_acks_total{kind="Gateway",pod="a"}  0+100x60`},
+	{"RelayPushesAreSlow", `
+		relay_downstream_push_latency_seconds_bucket{le="5",pod="a"}    0x60
+		relay_downstream_push_latency_seconds_bucket{le="10",pod="a"}   0x4 1+1x60
+		relay_downstream_push_latency_seconds_bucket{le="+Inf",pod="a"} 0x4 1+1x60`, 5, `{}`, `
+		relay_downstream_push_latency_seconds_bucket{le="5",pod="a"}    0+199x60
+		relay_downstream_push_latency_seconds_bucket{le="10",pod="a"}   0+200x60
+		relay_downstream_push_latency_seconds_bucket{le="+Inf",pod="a"} 0+200x60`},
+	{"RelayClientsBehind", `
+		relay_downstream_clients_behind{pod="a"} 0x4 1x60
+		relay_downstream_clients_behind{pod="b"} 0x60`, 5, `{}`, `
+		relay_downstream_clients_behind{pod="a"} 0x4 2x4 0x60
+		relay_downstream_clients_behind{pod="b"} 0x60`},
+	{"RelayAcknowledgementsAreSlow", `
+		relay_downstream_ack_latency_seconds_bucket{le="5",pod="a"}    0x60
+		relay_downstream_ack_latency_seconds_bucket{le="10",pod="a"}   0x4 1+1x60
+		relay_downstream_ack_latency_seconds_bucket{le="+Inf",pod="a"} 0x4 1+1x60`, 5, `{}`, `
+		relay_downstream_ack_latency_seconds_bucket{le="5",pod="a"}    0+199x60
+		relay_downstream_ack_latency_seconds_bucket{le="10",pod="a"}   0+200x60
+		relay_downstream_ack_latency_seconds_bucket{le="+Inf",pod="a"} 0+200x60`},
+	{"RelayClustersHeld", `
+		relay_clusters{clusters="fleet",state="held",pod="a"} 0x4 2x60`, 5, `{clusters="fleet"}`, `
+		relay_clusters{clusters="fleet",state="held",pod="a"}     0x60
+		relay_clusters{clusters="fleet",state="orphaned",pod="a"} 2x60`},
+	{"RelayClusterOrphaned", `
+		relay_clusters{clusters="fleet",state="orphaned",pod="a"} 0x4 2x60`, 5, `{clusters="fleet"}`, `
+		relay_clusters{clusters="fleet",state="orphaned",pod="a"} 0x4 2x9 0x60`},
+	{"RelayClustersRefused", `
+		relay_clusters{clusters="fleet",state="refused",pod="a"} 0x4 2x60`, 5, `{clusters="fleet"}`, `
+		relay_clusters{clusters="fleet",state="refused",pod="a"} 0x4 2x9 0x60`},
+	{"RelayClustersUnreadable", `
+		relay_clusters_readable{clusters="fleet",pod="a"} 1x4 0x60
+		relay_clusters_readable{clusters="fleet",pod="b"} 1x60`, 5, `{clusters="fleet"}`, `
+		relay_clusters_readable{clusters="fleet",pod="a"} 1x4 0x9 1x60`},
+	{"RelayPanics", `
+		relay_downstream_panics_total{pod="a"} 0x4 1x60`, 5, `{}`, `
+		relay_downstream_panics_total{pod="a"} 3x60`},
+	{"RelayAbsent", `
+		relay_build_info{version="1",pod="a"} 1x4 stale`, 5, `{}`, `
+		relay_build_info{version="1",pod="a"} 1x4 stale _x3 1x60`},
+	{"RelayAlone", `
+		relay_build_info{version="1",pod="a"} 1x60
+		relay_build_info{version="1",pod="b"} 1x4 stale`, 5, `{}`, `
+		relay_build_info{version="1",pod="a"} 1x90
+		relay_build_info{version="1",pod="b"} 1x4 stale _x13 1x90`},
+	{"RelayVersionsDiffer", `
+		relay_build_info{version="1",pod="a"} 1x90
+		relay_build_info{version="2",pod="b"} _x5 1x90`, 5, `{}`, `
+		relay_build_info{version="1",pod="a"} 1x63 stale
+		relay_build_info{version="2",pod="a"} _x65 1x200
+		relay_build_info{version="2",pod="b"} _x5 1x200`},
+}
+
+// healthy has the series of two replicas that follow two upstreams and serve clients. Changes, reconnections and the
+// rotation of tokens are part of it.
+const healthy = `
+	relay_build_info{version="1",pod="a"} 1x200
+	relay_build_info{version="1",pod="b"} 1x200
+	relay_upstream_state{upstream="east",state="synced",pod="a"}       1x30 0x2 1x200
+	relay_upstream_state{upstream="east",state="disconnected",pod="a"} 0x30 1x2 0x200
+	relay_upstream_state{upstream="east",state="denied",pod="a"}       0x200
+	relay_upstream_state{upstream="east",state="failed",pod="a"}       0x200
+	relay_upstream_state{upstream="east",state="synced",pod="b"}       1x200
+	relay_upstream_synced{upstream="east",pod="a"} 1x200
+	relay_upstream_synced{upstream="east",pod="b"} 1x200
+	relay_upstream_stale{upstream="east",pod="a"} 0x200
+	relay_upstream_stale{upstream="east",pod="b"} 0x200
+	relay_upstream_expired_resources{upstream="east",pod="a"} 0x200
+	relay_upstream_held_deletions{upstream="east",pod="a"} 0x200
+	relay_upstream_held_deletions{upstream="east",pod="b"} 0x200
+	relay_upstream_frozen{upstream="east",pod="a"} 0x200
+	relay_upstream_frozen{upstream="east",pod="b"} 0x200
+	relay_upstream_resources{upstream="east",kind="Gateway",pod="a"} 100x50 101+1x200
+	relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x51 101+1x200
+	relay_upstream_over_limit_resources{upstream="east",pod="a"} 0x200
+	relay_upstream_refused_resources{upstream="east",pod="a"} 0x200
+	relay_certificate_expiry_timestamp_seconds{where="listener :15012",pod="a"} 2592000x200
+	relay_certificate_lifetime_seconds{where="listener :15012",pod="a"}         7776000x200
+	relay_certificate_expiry_timestamp_seconds{where="upstream east",pod="a"}   43200x200
+	relay_certificate_lifetime_seconds{where="upstream east",pod="a"}           86400x200
+	relay_token_expiry_timestamp_seconds{upstream="east",pod="a"} 3600x47 6480x47 9360x47 12240x60
+	relay_token_lifetime_seconds{upstream="east",pod="a"}         3600x200
+	relay_state_healthy{pod="a"} 1x200
+	relay_state_journal_healthy{pod="a"} 1x200
+	relay_state_set_aside_files{pod="a"} 0x200
+	relay_config_last_reload_successful{pod="a"} 1x200
+	relay_downstream_refused_total{reason="peer",pod="a"} 0x200
+	relay_downstream_nacks_total{kind="Gateway",pod="a"} 0x200
+	relay_downstream_acks_total{kind="Gateway",pod="a"} 0+20x200
+	relay_downstream_push_latency_seconds_bucket{le="0.1",pod="a"}  0+20x200
+	relay_downstream_push_latency_seconds_bucket{le="+Inf",pod="a"} 0+20x200
+	relay_downstream_ack_latency_seconds_bucket{le="0.1",pod="a"}   0+20x200
+	relay_downstream_ack_latency_seconds_bucket{le="+Inf",pod="a"}  0+20x200
+	relay_downstream_clients_behind{pod="a"} 0x200
+	relay_downstream_panics_total{pod="a"} 0x200
+	relay_clusters{clusters="fleet",state="found",pod="a"}    3x200
+	relay_clusters{clusters="fleet",state="held",pod="a"}     0x200
+	relay_clusters{clusters="fleet",state="orphaned",pod="a"} 0x200
+	relay_clusters{clusters="fleet",state="refused",pod="a"}  0x200
+	relay_clusters_readable{clusters="fleet",pod="a"} 1x200`

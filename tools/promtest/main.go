@@ -1,0 +1,4 @@
+// Command promtest writes the dashboard.
+package main
+
+func main() {}
