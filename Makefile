@@ -227,3 +227,12 @@ manifests: ## Render the chart into deploy/kubernetes, and its examples for the 
 .PHONY: chart-test
 chart-test: kube ## Test the Helm chart and the kustomizations, on a real API server
 	cd tools/chart && go test -count=1 -timeout 10m ./...
+
+# Prometheus is a module of its own. It takes a minute to build once.
+.PHONY: rules-test
+rules-test: ## Show series to the alerts, the recording rules and the dashboard (not part of test)
+	cd tools/promtest && GOWORK=off go test -count=1 -timeout 10m ./...
+
+.PHONY: dashboard
+dashboard: ## Write the Grafana dashboard anew, from tools/promtest/dashboard.go
+	cd tools/promtest && GOWORK=off go run .

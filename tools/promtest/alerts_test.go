@@ -1,5 +1,4 @@
-// Package main_test loads the rules of deploy/prometheus as Prometheus does, and shows them series.
-package main_test
+package main
 
 import (
 	"context"

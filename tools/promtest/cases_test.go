@@ -1,4 +1,4 @@
-package main_test
+package main
 
 // cases has series for each alert, in the notation of Prometheus' tests: 1x4 is five samples of 1, a minute apart. With
 // bad, the condition begins in the minute begins, and the alert has labels. With quiet, the alert never fires.
