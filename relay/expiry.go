@@ -62,8 +62,9 @@ func (e *expiries) look() {
 			now = e.note(now, err, expiry{where: "listener " + l.Address, name: l.Address, Life: life})
 		}
 	}
+	kinds := Kinds()
 	for _, u := range e.config().Upstreams {
-		kind, err := upstreams.KindOf(Kinds(), u)
+		kind, err := upstreams.KindOf(kinds, u)
 		if err != nil || kind.Lives == nil {
 			continue
 		}
