@@ -149,7 +149,16 @@ func init() {
 			st.journal.fault("lie", "upstream %s: sends %s, for %v", u.name, l, f.lasts.Round(time.Millisecond))
 			u.feel(func(m *mood) { m.lies = l })
 			return nil
-		}, func(_ *stage, u *upstream, _ *fault) error { u.feel(func(m *mood) { m.lies = "" }); return nil }),
+		}, func(_ *stage, u *upstream, _ *fault) error {
+			change := u.feel
+			if u.isNameless() {
+				// The rest of a hold goes at once with all that a new stream has, if each name can be read. On a
+				// live stream it waits for a minute.
+				change = u.restart
+			}
+			change(func(m *mood) { m.lies = "" })
+			return nil
+		}),
 		"huge": onUpstream(0, func(st *stage, u *upstream, f *fault) error {
 			st.journal.fault("huge", "upstream %s: sends %s, for %v", u.name, lieHuge, f.lasts.Round(time.Millisecond))
 			u.feel(func(m *mood) { m.lies = lieHuge })

@@ -140,6 +140,13 @@ func (u *upstream) feel(change func(*mood)) {
 	u.moved = make(chan struct{})
 }
 
+// isNameless reports whether the upstream sends elements without a name.
+func (u *upstream) isNameless() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mood.lies == lieUnnamed
+}
+
 // lag makes a replica not notice any more what changes, or notice it again.
 func (u *upstream) lag(on bool) {
 	w := u.source.world
