@@ -16,7 +16,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// EndpointsAnnotation, with the value "none", is on a ServiceEntry that a relay serves without endpoints because the
+// EndpointsAnnotation is the annotation, with the value "none", of a ServiceEntry that a relay serves without endpoints because the
 // service has none now. The next relay takes it as it is. Relays believe it from relays only.
 const EndpointsAnnotation = "meshrelay.io/endpoints"
 

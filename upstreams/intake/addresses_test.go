@@ -95,7 +95,7 @@ func (w *town) tell(i int) {
 // records are what is served, in the form of the disk.
 func (w *town) records() (all []state.Record) {
 	originals := map[mirror.Key]*mirror.Resource{}
-	w.Intake.all(func(_ *scope, _ string, rec *record) {
+	w.all(func(_ *scope, _ string, rec *record) {
 		if rec.resource != nil {
 			originals[rec.resource.Key()] = rec.original
 		}

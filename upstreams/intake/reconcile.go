@@ -63,7 +63,7 @@ func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 		}
 	}()
 	rec, sc := k.find(name)
-	if rec != nil && !(rec.kept && k.waits()) {
+	if rec != nil && (!rec.kept || !k.waits()) {
 		return in.serve(rec, sc)
 	}
 	original, ok := keyOf(k.kind, name)
