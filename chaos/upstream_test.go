@@ -213,7 +213,7 @@ func TestASilentUpstreamIsHeardLater(t *testing.T) {
 	})
 }
 
-func TestSilenceIsAboutHalfOfTheTypesAndFollowsFromItsNumber(t *testing.T) {
+func TestSilenceIsAboutHalfOfTheTypes(t *testing.T) {
 	silent, all := 0, 0
 	for n := range silence(500) {
 		for _, k := range kinds {
@@ -221,7 +221,7 @@ func TestSilenceIsAboutHalfOfTheTypesAndFollowsFromItsNumber(t *testing.T) {
 			if all++; n.covers(url) {
 				silent++
 			}
-			if again := silence(n); again.covers(url) != n.covers(url) || n == 0 && n.covers(url) {
+			if n == 0 && n.covers(url) {
 				t.Fatalf("silence %d about %s", n, url)
 			}
 		}
