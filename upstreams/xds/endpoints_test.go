@@ -179,9 +179,15 @@ func TestEndpointsAreFollowed_N2(t *testing.T) {
 	if !f.answered() {
 		t.Error("something is waited for though nothing is wanted")
 	}
+	s.Withhold(edsTypeURL, true)
 	f.wants("a", "b")
+	s.Await("the request", func(r fakexds.Request) bool { return len(r.Names) == 2 })
 	if f.answered() || f.Settled("a") || f.Known("a") != nil {
 		t.Error("an answer is known before there was one")
+	}
+	s.Withhold(edsTypeURL, false)
+	for told := false; !told; told = f.all() != "" { // the server may still be noting the request
+		s.PushNames(edsTypeURL, "a", "b")
 	}
 	f.awaitTold("a,b")
 	if !f.answered() || !f.Settled("a") || !proto.Equal(f.Known("a"), assignmentOf("a", "10.0.0.1")) || f.Known("b") == nil || f.Known("c") != nil {
