@@ -112,6 +112,12 @@ func TestAUnionBeginsWithTheFirstCopyThatHasEndpoints(t *testing.T) {
 		se.Resolution != networking.ServiceEntry_DNS || len(se.Ports) != 1 || d.Served.HasAnnotation(services.EndpointsAnnotation) {
 		t.Errorf("%+v: %v", d, se)
 	}
+	abroad := copyOf(t, "abroad", func(_ *item, se *networking.ServiceEntry) {
+		se.Location, se.Endpoints = networking.ServiceEntry_MESH_INTERNAL, endpoints("198.51.100.66")
+	})
+	if d := (Union{}).Merge([]mirror.Copy{east, abroad}); d.Served != east.Resource || d.United != nil {
+		t.Errorf("a copy that is not united brings its endpoints: %+v: %v", d, addressesOf(t, d.Served))
+	}
 	if d := (Union{}).Merge([]mirror.Copy{west, east}); d.Served != west.Resource || addressesOf(t, d.Served)[0] != "gateway.west" {
 		t.Errorf("%+v", d)
 	}

@@ -173,8 +173,13 @@ func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
 		return "is of another namespace, and merge[].acrossNamespaces is not set"
 	}
 	if e.bare && len(other.Endpoints) > 0 && e.describes(other) {
-		e.bare, e.Ports, e.Resolution = false, other.Ports, other.Resolution
-		e.Endpoints, e.endpoints, e.grown = other.Endpoints, nil, true
+		ports, resolution := e.Ports, e.Resolution
+		e.Ports, e.Resolution, e.Endpoints = other.Ports, other.Resolution, other.Endpoints
+		if why := e.differs(other); why != "" {
+			e.Ports, e.Resolution, e.Endpoints = ports, resolution, nil
+			return why
+		}
+		e.bare, e.endpoints, e.grown = false, nil, true
 	}
 	if why := e.differs(other); why != "" {
 		return why

@@ -1,4 +1,4 @@
-// Nacos is a small server that speaks MCP-over-xDS as a Nacos does, for the example and the tests. It
+// Command nacos is a small server that speaks MCP-over-xDS as a Nacos does, for the example and the tests. It
 // takes instances as Nacos' HTTP API does:
 //
 //	curl -X POST 'http://127.0.0.1:8848/nacos/v1/ns/instance?serviceName=orders&ip=10.1.0.1&port=8080'
