@@ -86,7 +86,7 @@ func (r *Relay) notes() []string {
 // stateNotes returns one line for each problem of the state on disk.
 func stateNotes(st state.Status) (notes []string) {
 	if st.LastError != "" {
-		notes = append(notes, fmt.Sprintf("state: not written since %s, and a restart would go back to that time: %s",
+		notes = append(notes, fmt.Sprintf("state: not written since %s, and a restart would go back to that time: %s; make room on the disk of state.dir, or mend what the error names: the relay tries again by itself",
 			st.ErrorSince.UTC().Format(time.RFC3339), st.LastError))
 	}
 	if st.JournalError != "" {
