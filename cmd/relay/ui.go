@@ -73,13 +73,13 @@ func serveUI(cmd *cobra.Command, c admin.Client, port uint16) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "Open this link, which works once (Ctrl-C ends it):\n\n  %s\n\n", one.Link())
 	server := &http.Server{Handler: one, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	// The context of the command ends after --timeout.
 	ctx, end := interruptible(cmd.Root().Context())
 	defer end()
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
+	fmt.Fprintf(cmd.OutOrStdout(), "Open this link, which works once (Ctrl-C ends it):\n\n  %s\n\n", one.Link())
 	if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
