@@ -60,7 +60,7 @@ func (s *Server) account(c *conn, err error) {
 func (s *Server) enter(c *conn) (err error) {
 	open := s.open.Add(1)
 	overload := s.overloaded()
-	use, own, fits := s.peers.enter(c.listener.TLS.peerKey(c.peer), s.limits.Load(), overload != nil)
+	use, own, fits := s.peers.enter(peerKey(c.who, c.peer.Addr), s.limits.Load(), overload != nil)
 	c.use = use
 	if overload != nil && !fits {
 		err = refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))

@@ -20,6 +20,7 @@ import (
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 	"meshrelay/events"
+	"meshrelay/internal/identity"
 )
 
 const (
@@ -43,6 +44,7 @@ type conn struct {
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
+	who      identity.Identity
 	use      *peerUse // set by Server.enter
 	opened   time.Time
 	place    int // index in Server.conns, guarded by Server.mu
@@ -82,7 +84,7 @@ type conn struct {
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
 	c := &conn{
-		server: s, stream: stream, protocol: protocol, listener: l, peer: p, opened: time.Now(),
+		server: s, stream: stream, protocol: protocol, listener: l, peer: p, who: l.TLS.identify(p), opened: time.Now(),
 		subs: subscription.New(protocol == protocolDelta, s.controlPlane, s.views.generators.lookup),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(stream.Context())
@@ -100,8 +102,7 @@ func (c *conn) wait() error {
 		}
 	})
 	defer silent.Stop()
-	if _, certificate := verified(c.peer); certificate != nil {
-		expiry := certificate.NotAfter
+	if expiry := c.who.Expires; !expiry.IsZero() {
 		expired := time.AfterFunc(time.Until(expiry), func() { c.end(errExpired(expiry)) })
 		defer expired.Stop()
 	}

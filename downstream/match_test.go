@@ -179,7 +179,7 @@ func TestUnverifiedCertificatesAreNoIdentity(t *testing.T) {
 		"empty":      {credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{}}}}, 0},
 		"verified":   {credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}}, 1},
 	} {
-		if got := (&TLS{}).identitiesOf(&peer.Peer{AuthInfo: tc.info}); len(got) != tc.want {
+		if got := (&TLS{}).identify(&peer.Peer{AuthInfo: tc.info}).Names; len(got) != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

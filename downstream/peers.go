@@ -1,15 +1,16 @@
 package downstream
 
 import (
+	"net"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
+	"meshrelay/internal/identity"
 	"meshrelay/internal/peerkey"
 )
 
@@ -117,9 +118,9 @@ func (ps *peers) keep(p *peerUse, was, is subscription.Usage, limits *Limits) er
 }
 
 // peerKey returns the name of a stream's peer in the counts: its identity or its address.
-func (t *TLS) peerKey(p *peer.Peer) string {
-	if ids := t.identitiesOf(p); len(ids) > 0 {
-		return refusal.Bounded(ids[0])
+func peerKey(who identity.Identity, from net.Addr) string {
+	if !who.IsZero() {
+		return refusal.Bounded(who.Names[0])
 	}
-	return peerkey.Of(p.Addr)
+	return peerkey.Of(from)
 }

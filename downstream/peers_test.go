@@ -138,7 +138,7 @@ func TestPeerIsTheIdentityOrElseTheAddress(t *testing.T) {
 		"10.0.0.3":             {Addr: tcp("10.0.0.3"), AuthInfo: credentials.TLSInfo{}},
 		"/run/relay/some.sock": {Addr: &net.UnixAddr{Name: "/run/relay/some.sock"}},
 	} {
-		if got := (*TLS)(nil).peerKey(p); got != want {
+		if got := peerKey((*TLS)(nil).identify(p), p.Addr); got != want {
 			t.Errorf("%v is the peer %q, want %q", p.Addr, got, want)
 		}
 	}

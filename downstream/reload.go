@@ -140,7 +140,7 @@ func (s *Server) matchAgain(c *conn) (*rule, error) {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.rules.choose(*c.listener, c.client, c.listener.TLS.identitiesOf(c.peer))
+	return s.rules.choose(*c.listener, c.client, c.who.Names)
 }
 
 // moveTo sets the view and the rule of the client. If v is nil, it ends the stream with err, and the caller

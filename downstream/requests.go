@@ -131,7 +131,7 @@ func (c *conn) begin(client *client) error {
 		if err != nil {
 			return err
 		}
-		r, err := rs.choose(*c.listener, *client, c.listener.TLS.identitiesOf(c.peer))
+		r, err := rs.choose(*c.listener, *client, c.who.Names)
 		if err != nil {
 			return err
 		}

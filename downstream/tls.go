@@ -50,23 +50,26 @@ func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
 	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
 }
 
-// identitiesOf returns the verified identities of a peer: its SPIFFE ID, and its DNS names if ClientCAFile
-// verified the certificate.
-func (t *TLS) identitiesOf(p *peer.Peer) (out []string) {
+// identify returns what the verified certificate of a peer proves: its SPIFFE ID, and its DNS names if
+// ClientCAFile verified the certificate.
+func (t *TLS) identify(p *peer.Peer) (who identity.Identity) {
 	_, leaf := verified(p)
 	if leaf == nil {
-		return nil
+		return who
 	}
+	who.Expires = leaf.NotAfter
 	id, names, err := identity.Of(leaf)
-	switch {
-	case err != nil:
-		return nil
-	case id.IsZero():
-		return names
-	case t.binds(id.TrustDomain()):
-		return []string{id.String()}
+	if err != nil {
+		return who
 	}
-	return append([]string{id.String()}, names...)
+	if !id.IsZero() {
+		who.Names = []string{id.String()}
+		who.TrustDomain, who.Namespace, who.ServiceAccount = identity.Workload(id)
+	}
+	if !t.binds(id.TrustDomain()) {
+		who.Names = append(who.Names, names...)
+	}
+	return who
 }
 
 // refresh returns the time between two checks of the files.
