@@ -214,7 +214,7 @@ fmt: bin/golangci-lint ## Format the code
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin e2e/bin e2e/out bench/bin bench/out chaos/bin
+	rm -rf bin dist e2e/bin e2e/out bench/bin bench/out chaos/bin
 
 # The Helm chart. The first build of Helm takes some minutes.
 manifests chart-test: export GOWORK := off
@@ -236,3 +236,16 @@ rules-test: ## Show series to the alerts, the recording rules and the dashboard 
 .PHONY: dashboard
 dashboard: ## Write the Grafana dashboard anew, from tools/promtest/dashboard.go
 	cd tools/promtest && GOWORK=off go run .
+
+# What is published. The chart is built with Helm, whose first build takes some minutes.
+MAINTAINER ?= unpublished build <root@localhost>
+dist dist-test: export GOWORK := off
+
+.PHONY: dist
+dist: ## Build archives, packages, image, chart, SBOMs and checksums into dist/
+	rm -rf dist
+	cd tools/dist && go run . -out ../../dist -version "$(VERSION)" -maintainer "$(MAINTAINER)"
+
+.PHONY: dist-test
+dist-test: ## Build them twice and compare; install and start what can be (not part of test)
+	cd tools/dist && go test -count=1 -timeout 30m .

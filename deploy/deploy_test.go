@@ -351,27 +351,11 @@ func TestTheRelayCanWriteWhatItHasTo(t *testing.T) {
 	if s := pod.SecurityContext; s.FSGroup == 0 || s.FSGroupChangePolicy != "OnRootMismatch" {
 		t.Errorf("the volume's group: %+v", s)
 	}
-	if user := "USER " + strconv.Itoa(pod.SecurityContext.FSGroup) + ":"; !strings.Contains(string(read(t, "container/Dockerfile")), "\n"+user) {
-		t.Errorf("the image has no %q", user)
-	}
-}
-
-// TestTheImageHasNoSymbols: they are a third of the program, and stack traces need none.
-func TestTheImageHasNoSymbols(t *testing.T) {
-	if !strings.Contains(string(read(t, "container/Dockerfile")), `-ldflags "-s -w `) {
-		t.Error("the Dockerfile builds without -s -w")
-	}
 }
 
 // TestKubectlExecFindsTheRelay: the commands in the documents are of the form "kubectl exec
 // meshrelay-0 -- relay status", and the image has no shell.
 func TestKubectlExecFindsTheRelay(t *testing.T) {
-	dockerfile := string(read(t, "container/Dockerfile"))
-	for _, want := range []string{"COPY --from=build /relay /usr/bin/relay\n", "ENV PATH=/usr/bin\n", `ENTRYPOINT ["/usr/bin/relay"]`} {
-		if !strings.Contains(dockerfile, want) {
-			t.Errorf("the Dockerfile has no %q", want)
-		}
-	}
 	all := replicas(t)
 	command := regexp.MustCompile(`kubectl exec (?:-n istio-system )?(\S+) -- (\w+)`)
 	found := 0

@@ -53,7 +53,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion(), newMan())
 	strict(root)
 	addHelp(root)
 	return root
