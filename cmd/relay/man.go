@@ -16,7 +16,7 @@ func newMan() *cobra.Command {
 		Short:   "Write the manual pages into a directory",
 		Example: `  relay man /usr/local/share/man/man1`,
 		Hidden:  true,
-		Args:    cobra.ExactArgs(1),
+		Args:    wanted(0, "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
