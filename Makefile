@@ -249,3 +249,7 @@ dist: ## Build archives, packages, image, chart, SBOMs and checksums into dist/
 .PHONY: dist-test
 dist-test: ## Build them twice and compare; install and start what can be (not part of test)
 	cd tools/dist && go test -count=1 -timeout 30m .
+
+.PHONY: docs
+docs: ## Write docs/cli.md anew, from the commands
+	go test -count=1 -run '^TestTheCommandReferenceIsThatOfTheCommands$$' ./cmd/relay -update

@@ -340,19 +340,59 @@ func TestTheIndexListsEveryDecision(t *testing.T) {
 	}
 }
 
-// TestLinksLeadSomewhere checks the relative links of all Markdown files.
-func TestLinksLeadSomewhere(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for _, pattern := range []string{"../*.md", "*.md", "adr/*.md", "../e2e/*.md", "../deploy/*.md", "../examples/*.md", "../examples/*/*.md"} {
+// pages returns all Markdown files for users, as paths.
+func pages(t *testing.T) (all []string) {
+	t.Helper()
+	for _, pattern := range []string{"../*.md", "*.md", "*/*.md", "../e2e/*.md", "../chaos/*.md", "../deploy/*.md", "../deploy/*/*.md", "../examples/*.md", "../examples/*/*.md"} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range paths {
-			for _, m := range link.FindAllStringSubmatch(read(t, p), -1) {
-				if _, err := os.Stat(filepath.Join(filepath.Dir(p), m[1])); err != nil {
-					t.Errorf("%s: the link to %s leads nowhere", p, m[1])
-				}
+		all = append(all, paths...)
+	}
+	return all
+}
+
+// fenced are the blocks of code of a page.
+var fenced = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+
+// anchors returns the anchors of the headings of a page, as GitHub makes them.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	dropped := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		all[strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+	}
+	return all
+}
+
+// TestLinksLeadSomewhere checks the relative links of all Markdown files, with their anchors.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
+	for _, p := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, p), -1) {
+			to := p
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(p), m[1])
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", p, m[1])
+				continue
+			}
+			if anchor := strings.TrimPrefix(m[2], "#"); anchor != "" && strings.HasSuffix(to, ".md") && !anchors(read(t, to))[anchor] {
+				t.Errorf("%s: %s has no heading for #%s", p, to, anchor)
+			}
+		}
+	}
+}
+
+// TestTheTestsThatPagesNameExist.
+func TestTheTestsThatPagesNameExist(t *testing.T) {
+	known, named := proofs(t), regexp.MustCompile("`(Test[A-Z]\\w+)`")
+	for _, p := range pages(t) {
+		for _, m := range named.FindAllStringSubmatch(read(t, p), -1) {
+			if _, exists := known[m[1]]; !exists {
+				t.Errorf("%s: there is no test %s", p, m[1])
 			}
 		}
 	}
