@@ -1,5 +1,5 @@
 // Package attacks runs the relay as it is shipped, attacks it over the network, and measures what
-// that costs: once, and by fifty at once. It owns the table of attacks in docs/security.md.
+// that costs: once, and by fifty at once. It owns the table of attacks in docs/attacks.md.
 package attacks
 
 import (

@@ -128,7 +128,7 @@ func (c *Config) FitMemory(limit int64) {
 }
 
 // fitMemory sets the unset limits of clients, so that the streams of all peers fit in the memory limit, and
-// those of one peer in half of it. docs/security.md has the sum.
+// those of one peer in half of it. docs/attacks.md has the sum.
 func (d *Downstream) fitMemory(limit int64) {
 	set := func(to *int, value, least, most int64) {
 		if *to == 0 {

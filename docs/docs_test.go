@@ -272,16 +272,18 @@ func TestTheArchitectureNamesFunctionsAndFilesThatExist(t *testing.T) {
 			t.Errorf("architecture.md names %s, which does not exist", m[1])
 		}
 	}
-	for _, m := range regexp.MustCompile("`([a-z0-9]+(?:/[A-Za-z0-9_.]+)+)`").FindAllStringSubmatch(doc, -1) {
-		if _, err := os.Stat("../" + m[1]); err != nil && m[1] != "upstreams/NAME" {
-			t.Errorf("architecture.md names %s, which does not exist", m[1])
+	for _, page := range []string{"architecture.md", "packages.md", "extending.md"} {
+		for _, m := range regexp.MustCompile("`([a-z0-9]+(?:/[A-Za-z0-9_.]+)+)`").FindAllStringSubmatch(read(t, page), -1) {
+			if _, err := os.Stat("../" + m[1]); err != nil && m[1] != "upstreams/NAME" {
+				t.Errorf("%s names %s, which does not exist", page, m[1])
+			}
 		}
 	}
 }
 
 // TestWhereToLookForIsInTheFilesThatItNames: each function of a row is in one of the row's files.
 func TestWhereToLookForIsInTheFilesThatItNames(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, "architecture.md"), "\n## Where to look for\n")
+	_, table, _ := strings.Cut(read(t, "packages.md"), "\n## Where to look for\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	named, rows := regexp.MustCompile("`([^`]+)`"), 0
 	for line := range strings.Lines(table) {
@@ -300,7 +302,7 @@ func TestWhereToLookForIsInTheFilesThatItNames(t *testing.T) {
 				pattern = `(?m)^func \((\w+ )?\*?` + owner + `\) ` + method + `\(`
 			}
 			if !regexp.MustCompile(pattern).MatchString(code.String()) {
-				t.Errorf("architecture.md: %s is not in %s", m[1], cells[2])
+				t.Errorf("packages.md: %s is not in %s", m[1], cells[2])
 			}
 		}
 	}
@@ -309,9 +311,9 @@ func TestWhereToLookForIsInTheFilesThatItNames(t *testing.T) {
 	}
 }
 
-// TestTheArchitectureListsEveryPackage of the root module that has more than tests.
-func TestTheArchitectureListsEveryPackage(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, "architecture.md"), "\n## Packages\n")
+// TestPackagesListsEveryPackage of the root module that has more than tests.
+func TestPackagesListsEveryPackage(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "packages.md"), "\n## Packages\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	nested := regexp.MustCompile(`^(bench|chaos|e2e|tools)/`)
 	sources(t, func(path, _ string) {
@@ -320,7 +322,7 @@ func TestTheArchitectureListsEveryPackage(t *testing.T) {
 			return
 		}
 		if !strings.Contains(table, "`"+pkg+"`") {
-			t.Errorf("architecture.md does not list the package %s", pkg)
+			t.Errorf("packages.md does not list the package %s", pkg)
 		}
 	})
 }
@@ -394,6 +396,17 @@ func TestTheTestsThatPagesNameExist(t *testing.T) {
 			if _, exists := known[m[1]]; !exists {
 				t.Errorf("%s: there is no test %s", p, m[1])
 			}
+		}
+	}
+}
+
+// TestPagesAreShort: at most 20 KB, but the reference of the config file (it is one embedded file), the table of
+// failures and generated pages.
+func TestPagesAreShort(t *testing.T) {
+	long := []string{"configuration.md", "failures.md", "cli.md", "performance.md"}
+	for _, p := range pages(t) {
+		if n := len(read(t, p)); n > 20<<10 && !slices.Contains(long, p) && p != "../CHANGELOG.md" {
+			t.Errorf("%s has %d bytes", p, n)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestEveryFailureHasATest(t *testing.T) {
 	rows := 0
 	named := regexp.MustCompile("`(Test\\w+|\\w+\\.txt)`")
 	chaos := regexp.MustCompile("chaos `([a-z-]+)`")
-	for line := range strings.Lines(read(t, "operations.md")) {
+	for line := range strings.Lines(read(t, "failures.md")) {
 		columns := strings.Split(strings.TrimSpace(line), " | ")
 		if !strings.HasPrefix(line, "| ") || len(columns) < 5 || strings.HasPrefix(line, "| failure") || strings.HasPrefix(line, "| ---") {
 			continue
