@@ -135,7 +135,7 @@ func TestTheTutorialPrintsWhatItShows(t *testing.T) {
 	}
 	for _, c := range all {
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // of a poll of a relay
-			text, err := sh.run(c.command)
+			text, err := sh.run(free.Replace(c.command))
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", c.command, err, text)
 			}

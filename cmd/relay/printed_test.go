@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +103,31 @@ func TestCommandsInRunbooksAndAlertsCanBeRun(t *testing.T) {
 		}
 	}
 	if n < 80 {
+		t.Errorf("%d commands found: the pattern no longer fits", n)
+	}
+}
+
+// TestCommandsInTheTextOfDocumentsCanBeRun: those in backquotes, where NAME and the like stand for what a user fills in,
+// and a command may be named without its arguments.
+func TestCommandsInTheTextOfDocumentsCanBeRun(t *testing.T) {
+	n := 0
+	for path, page := range markdown(t) {
+		if path == "docs/cli.md" || path == "CHANGELOG.md" || strings.HasPrefix(path, "docs/adr/") {
+			continue // made of the commands; of its time
+		}
+		for _, m := range inlineCommand.FindAllStringSubmatch(page, -1) {
+			n++
+			words := strings.Fields(strings.NewReplacer("\\|", "|", "…", "x").Replace(m[1]))
+			cmd, rest, err := newRoot().Find(words)
+			named := err == nil && cmd.HasParent() && !slices.ContainsFunc(rest, func(word string) bool {
+				return cmd.Flags().Lookup(strings.TrimLeft(word, "-")) == nil // it names a flag
+			})
+			if err := parses(strings.Join(words, " ")); err != nil && !named {
+				t.Errorf("%s names %q: %v", path, m[1], err)
+			}
+		}
+	}
+	if n < 200 {
 		t.Errorf("%d commands found: the pattern no longer fits", n)
 	}
 }
