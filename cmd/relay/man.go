@@ -18,7 +18,7 @@ func newMan() *cobra.Command {
 		Hidden:  true,
 		Args:    wanted(0, "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil {
+			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // everybody may read manual pages
 				return err
 			}
 			root := cmd.Root()
