@@ -21,6 +21,13 @@ help: ## List the targets
 build: ## Build bin/relay
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o bin/relay ./cmd/relay
 
+.PHONY: fips
+fips: export GOFIPS140 := v1.0.0
+fips: ## Build bin/relay-fips with the FIPS 140-3 module of Go, and check its handshakes
+	CGO_ENABLED=0 GOWORK=off go build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o bin/relay-fips ./cmd/relay
+	bin/relay-fips version
+	go test -count=1 -run '^TestHandshakesAreApprovedOnes_FIPS140$$' ./cmd/relay
+
 .PHONY: demo
 demo: build ## Federate two sample clusters, show the result, and run until interrupted
 	RELAY=bin/relay hack/demo.sh

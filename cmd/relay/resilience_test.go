@@ -34,6 +34,7 @@ type process struct {
 	running
 	t     *testing.T
 	dir   string
+	env   []string // in addition to that of the test
 	cmd   *exec.Cmd
 	log   *os.File
 	ended chan error
@@ -87,7 +88,7 @@ func (p *process) write(config string) {
 func (p *process) start() {
 	p.t.Helper()
 	p.cmd = exec.Command("relay", "serve", "-c", filepath.Join(p.dir, "relay.yaml"))
-	p.cmd.Stderr = p.log
+	p.cmd.Stderr, p.cmd.Env = p.log, append(os.Environ(), p.env...)
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}

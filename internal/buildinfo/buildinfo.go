@@ -4,6 +4,7 @@ package buildinfo
 
 import (
 	"cmp"
+	"crypto/fips140"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -15,14 +16,19 @@ type Info struct {
 	Revision   string `json:"revision,omitempty"`   // the commit, with "-dirty" after local changes
 	CommitTime string `json:"commitTime,omitempty"` // RFC 3339
 	GoVersion  string `json:"goVersion"`
-	Platform   string `json:"platform"` // GOOS/GOARCH
+	Platform   string `json:"platform"`          // GOOS/GOARCH
+	FIPS140    string `json:"fips140,omitempty"` // the version of Go's FIPS 140-3 module, if its mode is on
 }
 
 // Read describes the running program. version is the version set by the linker (-ldflags "-X
 // main.version=…"), or empty.
 func Read(version string) Info {
 	bi, _ := debug.ReadBuildInfo()
-	return from(version, bi)
+	info := from(version, bi)
+	if fips140.Enabled() {
+		info.FIPS140 = fips140.Version()
+	}
+	return info
 }
 
 // Module returns the version of the module at path in this program. It is empty when unknown.
@@ -63,5 +69,9 @@ func (i Info) String() string {
 	if i.Revision != "" {
 		s += " (" + i.Revision[:min(len(i.Revision), 12)] + ")"
 	}
-	return s + " " + i.GoVersion + " " + i.Platform
+	s += " " + i.GoVersion + " " + i.Platform
+	if i.FIPS140 != "" {
+		s += " FIPS 140-3 module " + i.FIPS140
+	}
+	return s
 }
