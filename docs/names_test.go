@@ -157,11 +157,14 @@ func leaves(path string, value any) (all []string) {
 
 // TestBlocksOfCommandsAreConsoleBlocks, which tests of cmd/relay run or check.
 func TestBlocksOfCommandsAreConsoleBlocks(t *testing.T) {
-	known := regexp.MustCompile(`^(console( cluster)?|yaml|mermaid|text)$`)
+	known, unchecked := regexp.MustCompile(`^(console( cluster)?|yaml|mermaid|text)$`), regexp.MustCompile(`^ {4,}(\$ )?(kubectl|helm) `)
 	for p, text := range current(t) {
 		open := false
 		for i, line := range strings.Split(text, "\n") {
 			kind, is := strings.CutPrefix(strings.TrimSpace(line), "```")
+			if !is && !open && unchecked.MatchString(line) {
+				t.Errorf("%s:%d: no test checks this command: show it in a block \"console cluster\"", p, i+1)
+			}
 			if !is {
 				continue
 			}

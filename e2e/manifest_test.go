@@ -187,7 +187,7 @@ func TestAnAPIServerTakesTheManifestBesideTheDeployment(t *testing.T) {
 			t.Errorf("%s selects %v, want %v", tc.object, got, tc.want)
 		}
 	}
-	// The step of deploy/README.md that picks an old pod. Of the pods of one Deployment, its
+	// The step of docs/upgrade.md that lists the old pods. Of the pods of one Deployment, its
 	// ReplicaSet takes those with this label only.
 	if got := k.selected(map[string]any{"app": "relay", "pod-template-hash": "7d4f9"}); !slices.Equal(got, []string{"relay-7d4f9-x2x"}) {
 		t.Errorf("the label pod-template-hash selects %v", got)

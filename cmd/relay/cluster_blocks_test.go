@@ -90,7 +90,7 @@ func (c *cluster) check(line string) error {
 	}
 	for _, command := range strings.Split(line, " | ") {
 		words := word.FindAllString(command, -1)
-		check, known := map[string]func([]string) error{"kubectl": c.kubectl, "helm": c.helm, "relay": c.relay}[words[0]]
+		check, known := map[string]func([]string) error{"kubectl": c.kubectl, "helm": c.helm, "relay": c.relay, "diff": c.diff}[words[0]]
 		if !known {
 			return fmt.Errorf("the test knows no program %s", words[0])
 		}
@@ -109,6 +109,14 @@ func (c *cluster) relay(args []string) error {
 		}
 	}
 	return parses(strings.Join(args, " "))
+}
+
+// diff compares two files that commands before have written.
+func (c *cluster) diff(files []string) error {
+	if len(files) != 2 || !c.written[files[0]] || !c.written[files[1]] {
+		return fmt.Errorf("no command before has written both of %q", files)
+	}
+	return nil
 }
 
 // flags takes the flags out of arguments: those in known, which tells whether they have a value.
@@ -142,7 +150,7 @@ func (c *cluster) kubectl(args []string) error {
 	}
 	rest, given, err := flags(args, map[string]bool{
 		"--context": true, "-n": true, "-f": true, "-k": true, "-o": true, "-l": true, "-i": false, "--timeout": true,
-		"--audience": true, "--duration": true, "--from-file": true,
+		"--audience": true, "--duration": true, "--from-file": true, "--replicas": true,
 	})
 	if err != nil || len(rest) == 0 {
 		return fmt.Errorf("%d arguments: %w", len(rest), err)
@@ -150,8 +158,17 @@ func (c *cluster) kubectl(args []string) error {
 	if file := given["--from-file"] + given["-f"]; file != "" && !c.has(file) {
 		return fmt.Errorf("no file %s", file)
 	}
-	if label := given["-l"]; label != "" && !strings.Contains(c.manifests["relay.yaml"], strings.Replace(label, "=", ": ", 1)) {
-		return fmt.Errorf("the manifest has no label %s", label)
+	for label := range strings.SplitSeq(given["-l"], ",") {
+		name, value, _ := strings.Cut(label, "=")
+		switch {
+		case name == "" || name == "pod-template-hash": // of the pods of a Deployment
+		case name == "kubernetes.io/service-name": // of the slices of a Service
+			if err := c.object("service", value); err != nil {
+				return err
+			}
+		case !strings.Contains(c.manifests["relay.yaml"], " "+name+": "+value+"\n"):
+			return fmt.Errorf("the manifest has no label %s", label)
+		}
 	}
 	if audience := given["--audience"]; audience != "" && !strings.Contains(c.manifests["relay.yaml"], fmt.Sprintf("audience: %q", audience)) {
 		return fmt.Errorf("the manifest has no token for %s", audience)
@@ -167,26 +184,39 @@ func (c *cluster) kubectl(args []string) error {
 		return c.relay(inside[1:])
 	case len(inside) > 0:
 		return fmt.Errorf("%s takes no command", verb)
-	case verb == "logs" && len(rest) == 2:
+	case verb == "logs" && len(rest) == 2,
+		verb == "port-forward" && len(rest) == 3 && strings.Contains(c.manifests["relay.yaml"], "containerPort: "+rest[2][strings.Index(rest[2], ":")+1:]+"}"):
 		return c.object("pod", rest[1])
 	case verb == "rollout" && len(rest) == 3 && slices.Contains([]string{"status", "restart"}, rest[1]):
 		return c.object("", rest[2])
+	case slices.Contains([]string{"scale", "delete"}, verb) && len(rest) > 1 && strings.Contains(rest[1], "/"):
+		for _, name := range rest[1:] {
+			if err := c.object("", name); err != nil {
+				return err
+			}
+		}
+		return nil
 	case slices.Contains([]string{"get", "edit", "delete"}, verb) && len(rest) == 3:
 		return c.object(rest[1], rest[2])
 	case slices.Contains([]string{"get", "delete"}, verb) && len(rest) == 2 && given["-l"] != "":
 		return nil
-	case verb == "create" && len(rest) == 3 && rest[1] == "token":
+	case verb == "create" && len(rest) == 3 && (rest[1] == "token" || rest[1] == "serviceaccount"):
 		return c.object("serviceaccount", rest[2])
 	case verb == "create" && len(rest) == 3 && rest[1] == "configmap" && strings.Contains(c.page, "configMap: "+rest[2]):
 		return nil // the values name it
-	case verb == "apply" && len(rest) == 1 && given["-f"] != "":
+	case verb == "create" && len(rest) == 4 && rest[1] == "secret" && rest[2] == "generic" && strings.Contains(c.page, "secret: "+rest[3]):
+		return nil // likewise
+	case slices.Contains([]string{"apply", "diff"}, verb) && len(rest) == 1 && given["-f"] != "":
 		return nil
 	}
 	return fmt.Errorf("the test does not know kubectl %s", strings.Join(rest, " "))
 }
 
-// foreign are the objects of Istio that the pages name.
-var foreign = []string{"deployment/istiod", "configmap/istio", "configmap/istio-ca-root-cert"}
+// foreign are the objects that the pages name and the manifests do not have: those of Istio, of builds before 0.2.0, and
+// a name to fill in.
+var foreign = []string{
+	"deployment/istiod", "configmap/istio", "configmap/istio-ca-root-cert", "deployment/relay", "configmap/relay", "pod/OLD-POD",
+}
 
 // object returns an error if neither the manifests nor foreign has an object, given as KIND NAME or KIND/NAME.
 func (c *cluster) object(kind, name string) error {

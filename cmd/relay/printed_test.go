@@ -46,7 +46,7 @@ func TestCommandsThatAreOfferedCanBeRun(t *testing.T) {
 }
 
 // shownCommand is a command in a block of a document, without its comment.
-var shownCommand = regexp.MustCompile(`(?m)^    (?:bin/)?relay ([a-z][^#>|\n]*)`)
+var shownCommand = regexp.MustCompile(`(?m)^ {4,}(?:bin/)?relay ([a-z][^#>|\n]*)`)
 
 // TestCommandsInTheDocumentsCanBeRun: the parser accepts all commands in README, docs and examples.
 func TestCommandsInTheDocumentsCanBeRun(t *testing.T) {
