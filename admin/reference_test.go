@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -86,6 +87,19 @@ func registered(t *testing.T) (patterns []string) {
 	}
 	slices.Sort(patterns)
 	return patterns
+}
+
+// TestTheHTTPReferenceHasTheErrorsOfTheCode: the status codes from 400 on, and 405, with which net/http answers.
+func TestTheHTTPReferenceHasTheErrorsOfTheCode(t *testing.T) {
+	page, _ := reference(t)
+	code := sourceOf(t) + "http.StatusMethodNotAllowed\n"
+	for status := 400; status < 600; status++ {
+		name := strings.ReplaceAll(http.StatusText(status), " ", "")
+		used := name != "" && regexp.MustCompile(`http\.Status`+name+`\b`).MatchString(code)
+		if row := fmt.Sprintf("\n| %d |", status); used != strings.Contains(page, row) {
+			t.Errorf("status %d: in the code %v, in docs/http.md %v", status, used, !used)
+		}
+	}
 }
 
 func TestTheHTTPReferenceHasTheEndpointsOfTheCode(t *testing.T) {
