@@ -388,6 +388,17 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// TestTheIndexLeadsToEveryPage of this directory.
+func TestTheIndexLeadsToEveryPage(t *testing.T) {
+	index := read(t, "README.md")
+	paths, _ := filepath.Glob("*.md") // the pattern is right
+	for _, p := range paths {
+		if p != "README.md" && !strings.Contains(index, "]("+p) {
+			t.Errorf("README.md does not lead to %s", p)
+		}
+	}
+}
+
 // TestTheTestsThatPagesNameExist.
 func TestTheTestsThatPagesNameExist(t *testing.T) {
 	known, named := proofs(t), regexp.MustCompile("`(Test[A-Z]\\w+)`")
