@@ -369,7 +369,7 @@ func TestKubectlExecFindsTheRelay(t *testing.T) {
 				found++
 				set, _, numbered := strings.Cut(m[1], "-")
 				_, exists := all["StatefulSet "+set]
-				if !strings.HasPrefix(m[1], `"$`) && (!numbered || !exists) || m[2] != "relay" {
+				if m[1] != "OLD-POD" && (!numbered || !exists) || m[2] != "relay" {
 					t.Errorf("%s: %q: want the name of a replica, and relay", path, m[0])
 				}
 			}
