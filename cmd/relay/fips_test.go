@@ -67,18 +67,18 @@ downstream:
 	pool := x509.NewCertPool()
 	pool.AddCert(root.cert)
 	for name, tc := range map[string]struct {
-		client tls.Config
+		client *tls.Config
 		taken  bool
 	}{
-		"TLS 1.3 with P-256":                 {tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP256}}, true},
-		"TLS 1.2 with AES-GCM":               {tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, true},
-		"TLS 1.2 with ChaCha20":              {tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, false},
-		"TLS 1.2 with CBC and SHA-1":         {tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, false},
-		"TLS 1.3 with nothing but X25519":    {tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}}, false},
-		"TLS 1.1, which nobody should speak": {tls.Config{MinVersion: tls.VersionTLS11, MaxVersion: tls.VersionTLS11}, false},
+		"TLS 1.3 with P-256":                 {&tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP256}}, true},
+		"TLS 1.2 with AES-GCM":               {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, true},
+		"TLS 1.2 with ChaCha20":              {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, false},
+		"TLS 1.2 with CBC and SHA-1":         {&tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}, CurvePreferences: []tls.CurveID{tls.CurveP256}}, false},
+		"TLS 1.3 with nothing but X25519":    {&tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}}, false},
+		"TLS 1.1, which nobody should speak": {&tls.Config{MinVersion: tls.VersionTLS11, MaxVersion: tls.VersionTLS11}, false},
 	} {
 		tc.client.RootCAs, tc.client.ServerName, tc.client.NextProtos = pool, istiodName, []string{"h2"}
-		conn, err := tls.Dial("tcp", listener, &tc.client)
+		conn, err := tls.Dial("tcp", listener, tc.client)
 		if (err == nil) != tc.taken {
 			t.Errorf("%s: %v", name, err)
 		}
