@@ -1,9 +1,12 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"flag"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -123,9 +126,10 @@ func TestRenderingsAreUpToDate(t *testing.T) {
 	var names []string
 	for name, values := range examples(t) {
 		names = append(names, name+".yaml")
-		// A new alert is none of the chart's business: TestTheRuleObjectHasTheAlerts.
+		// A new alert or panel is none of the chart's business: TestMonitoringObjectsHaveTheRulesAndTheDashboard.
 		documents := slices.DeleteFunc(mustRender(t, values).Documents, func(d document) bool {
-			return strings.HasPrefix(nameOf(decode(t, []byte(d.Text))), "PrometheusRule ")
+			name := nameOf(decode(t, []byte(d.Text)))
+			return strings.HasPrefix(name, "PrometheusRule ") || strings.HasSuffix(name, "-dashboard")
 		})
 		golden(t, filepath.Join("testdata", "rendered", name+".yaml"), file("# Generated from deploy/chart/ci/"+name+".yaml by \"make manifests\".\n", documents))
 	}
@@ -206,12 +210,51 @@ func leaves(values map[string]any) map[string]any {
 	return out
 }
 
-// TestTheRuleObjectHasTheAlerts: it is made of deploy/prometheus/alerts.yaml, and nothing is lost.
-func TestTheRuleObjectHasTheAlerts(t *testing.T) {
+// TestMonitoringObjectsHaveTheRulesAndTheDashboard: they are made of deploy/prometheus and deploy/grafana, and nothing
+// is lost.
+func TestMonitoringObjectsHaveTheRulesAndTheDashboard(t *testing.T) {
 	all := objects(t, mustRender(t, examples(t)["everything"]).Documents)
-	have := at(all["PrometheusRule relay-hub"], "spec")
-	if want := any(decode(t, read(t, "../../deploy/prometheus/alerts.yaml"))); !reflect.DeepEqual(have, want) {
+	var want []any
+	for _, name := range []string{"alerts", "rules"} {
+		want = append(want, decode(t, read(t, "../../deploy/prometheus/"+name+".yaml"))["groups"].([]any)...)
+	}
+	if have := at(all["PrometheusRule relay-hub"], "spec", "groups"); !reflect.DeepEqual(have, any(want)) {
 		t.Errorf("the PrometheusRule has\n%v\nwant\n%v", have, want)
+	}
+	dashboard := all["ConfigMap relay-hub-dashboard"]
+	if have := at(dashboard, "data", "relay.json"); have != string(read(t, "../../deploy/grafana/relay.json")) {
+		t.Errorf("the dashboard is\n%v", have)
+	}
+	if at(dashboard, "metadata", "labels", "grafana_dashboard") != "relay" || at(dashboard, "metadata", "annotations", "grafana_folder") != "Relay" {
+		t.Errorf("the dashboard has %v", dashboard["metadata"])
+	}
+	for _, name := range []string{"single", "ha"} {
+		for key := range objects(t, mustRender(t, examples(t)[name]).Documents) {
+			if strings.HasPrefix(key, "PrometheusRule ") || strings.HasPrefix(key, "ServiceMonitor ") || strings.HasSuffix(key, "-dashboard") {
+				t.Errorf("%s makes %s, which nobody has asked for", name, key)
+			}
+		}
+	}
+}
+
+// TestOneReplicaIsNotAlone: the alert RelayAlone would fire for ever.
+func TestOneReplicaIsNotAlone(t *testing.T) {
+	for replicas, want := range map[int]string{1: "count(relay_build_info) < 1", 2: "count(relay_build_info) < 2", 5: "count(relay_build_info) < 2"} {
+		values := with("prometheusRule.create", true)
+		values["replicas"] = replicas
+		rules := at(objects(t, mustRender(t, values).Documents)["PrometheusRule meshrelay"], "spec", "groups", 0, "rules")
+		found := 0
+		for _, rule := range rules.([]any) {
+			if at(rule, "alert") == "RelayAlone" {
+				found++
+				if have := at(rule, "expr"); have != want {
+					t.Errorf("%d replicas: %v, want %s", replicas, have, want)
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%d alerts RelayAlone", found)
+		}
 	}
 }
 
@@ -298,8 +341,33 @@ func TestNotesTellWhatIsMissing(t *testing.T) {
 	}
 }
 
+// untar returns the files of an archive.
+func untar(t *testing.T, path string) map[string]string {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(read(t, path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for archive := tar.NewReader(z); ; {
+		header, err := archive.Next()
+		if err == io.EOF {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[header.Name] = string(content)
+	}
+}
+
 func TestTwoPackagesAreTheSame(t *testing.T) {
 	var sums [][]byte
+	var packed map[string]string
 	for range 2 {
 		path, err := writePackage(repository, "v0.2.0", t.TempDir())
 		if err != nil {
@@ -308,11 +376,18 @@ func TestTwoPackagesAreTheSame(t *testing.T) {
 		if name := filepath.Base(path); name != "meshrelay-0.2.0.tgz" {
 			t.Errorf("the archive is called %s", name)
 		}
+		packed = untar(t, path)
 		sum := sha256.Sum256(read(t, path))
 		sums = append(sums, sum[:])
 	}
 	if !bytes.Equal(sums[0], sums[1]) {
 		t.Errorf("digests %x and %x", sums[0], sums[1])
+	}
+	// The chart has links to these, and an archive of it their content.
+	for name, source := range map[string]string{"alerts.yaml": "prometheus/alerts.yaml", "rules.yaml": "prometheus/rules.yaml", "dashboard.json": "grafana/relay.json"} {
+		if have := packed["meshrelay/files/"+name]; have == "" || have != string(read(t, "../../deploy/"+source)) {
+			t.Errorf("files/%s has %d bytes in the archive, and is not deploy/%s", name, len(have), source)
+		}
 	}
 	if _, err := writePackage(repository, "", t.TempDir()); err == nil || !strings.Contains(err.Error(), "-version") {
 		t.Errorf("a package without a version: %v", err)

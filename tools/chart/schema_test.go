@@ -68,6 +68,7 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		{"files", []any{map[string]any{"name": "a", "secret": "s", "configMap": "c"}}, []string{"/files/0"}},
 		{"files", []any{map[string]any{"name": "a/../b", "secret": "s"}}, []string{"/files/0/name"}},
 		{"env", map[string]any{"POD_IP": "1.2.3.4"}, []string{"/env/POD_IP"}},
+		{"env", map[string]any{"GOMEMLIMIT": 900000000}, []string{"/env/GOMEMLIMIT", "string"}}, // Helm would print 9e+08
 		{"resources.limit", map[string]any{"memory": "1Gi"}, []string{"/resources", "limit"}},
 		{"storage.size", "1 GB", []string{"/storage/size"}},
 		{"labels", map[string]any{"app": "other"}, []string{"/labels/app"}},
@@ -86,8 +87,8 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestConfigsThatNobodyReachesAreRefused: the kubelet would restart such a relay for ever.
-func TestConfigsThatNobodyReachesAreRefused(t *testing.T) {
+// TestValuesThatDoNotFitAreRefused: the kubelet would restart a relay that nobody reaches for ever.
+func TestValuesThatDoNotFitAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values map[string]any
 		want   string
@@ -97,6 +98,9 @@ func TestConfigsThatNobodyReachesAreRefused(t *testing.T) {
 		"no listener":          {with("config.downstream.listeners", []any{}), "config.downstream.listeners"},
 		"listener on loopback": {with("config.downstream.listeners", []any{map[string]any{"address": "localhost:15010"}}), "config.downstream.listeners"},
 		"a file of no YAML":    {with("configFile", "a: [b"), "configFile"},
+		"a name that is taken": {with("name", "relay"), "service.name"},
+		"a budget of all":      {with("disruptionBudget.minAvailable", 2), "disruptionBudget.minAvailable"},
+		"a budget of all, too": {with("disruptionBudget.minAvailable", "100%"), "disruptionBudget.minAvailable"},
 	} {
 		if _, err := render(t.Context(), repository, tc.values); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want %q", name, err, tc.want)

@@ -231,7 +231,7 @@ func TestArchivesHaveWhatAHostNeeds(t *testing.T) {
 			"LICENSE", "NOTICES", "README.md", "CHANGELOG.md", "relay.schema.json", "man/man1/relay.1", "man/man1/relay-get.1",
 			"completions/relay.bash", "completions/_relay", "completions/relay.fish", "samples/relay.yaml",
 			"deploy/systemd/relay.service", "deploy/kubernetes/relay.yaml", "deploy/prometheus/alerts.yaml",
-			"deploy/chart/Chart.yaml", "deploy/chart/files/alerts.yaml",
+			"deploy/chart/Chart.yaml", "deploy/chart/files/alerts.yaml", "deploy/chart/files/rules.yaml", "deploy/chart/files/dashboard.json",
 		} {
 			if f, exists := files[name]; !exists || len(f.content) == 0 || f.Mode != 0o644 {
 				t.Errorf("%s: %s: exists %v, %d bytes, mode %o", p, name, exists, len(f.content), f.Mode)
