@@ -35,7 +35,7 @@ func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
 	rules := readAlerts(t)
 	for _, expr := range []string{
 		`max by (upstream) (relay_upstream_state{state="denied"}) == 1`, `max by (upstream) (relay_upstream_state{state="failed"}) == 1`,
-		"max by (upstream) (relay_upstream_held_deletions) > 0", "max by (upstream) (relay_upstream_frozen) == 1",
+		"max by (upstream) (relay_upstream_held_deletions) > 0", "max by (upstream) (last_over_time(relay_upstream_frozen[15m])) == 1",
 		"max by (upstream) (relay_upstream_expired_resources) > 0", "max by (upstream) (relay_upstream_over_limit_resources) > 0",
 		"max by (upstream) (relay_upstream_refused_resources) > 0",
 		"min by (upstream) (relay_upstream_synced) == 0", "min(relay_state_healthy) == 0", "min(relay_state_journal_healthy) == 0", "sum(relay_state_set_aside_files) > 0",

@@ -35,6 +35,9 @@ func TestRunbooksHaveOneForm(t *testing.T) {
 		if len(text) > 2000 {
 			t.Errorf("%s has %d bytes", name, len(text))
 		}
+		if strings.Contains(text, "-c relay.yaml") {
+			t.Errorf("%s names a file that is not in the directory of a pod; commands find /etc/relay/relay.yaml", name)
+		}
 		for line := range strings.Lines(text) {
 			if len(line) > 121 {
 				t.Errorf("%s: a line of %d bytes: %s", name, len(line), line)

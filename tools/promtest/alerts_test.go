@@ -207,7 +207,7 @@ func TestEachAlertHasACase(t *testing.T) {
 	}
 }
 
-// TestRulesRecordWhatTheDashboardShows: of histograms, counters and gauges.
+// TestRulesRecordWhatTheDashboardShows: of histograms, counters and gauges, and nothing of a relay that pushes nothing.
 func TestRulesRecordWhatTheDashboardShows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `
@@ -221,6 +221,12 @@ func TestRulesRecordWhatTheDashboardShows(t *testing.T) {
 		go_sched_gomaxprocs_threads{job="relay",instance="a"} 4x30
 		relay_downstream_acks_total{job="relay",instance="a",kind="Gateway"}  0+90x30
 		relay_downstream_nacks_total{job="relay",instance="a",kind="Gateway"} 0+30x30
+		relay_downstream_push_latency_seconds_bucket{job="relay",instance="quiet",le="1"}    7x30
+		relay_downstream_push_latency_seconds_bucket{job="relay",instance="quiet",le="+Inf"} 7x30
+		relay_downstream_ack_latency_seconds_bucket{job="relay",instance="quiet",le="1"}     7x30
+		relay_downstream_ack_latency_seconds_bucket{job="relay",instance="quiet",le="+Inf"}  7x30
+		relay_downstream_acks_total{job="relay",instance="quiet",kind="Gateway"}  7x30
+		relay_downstream_nacks_total{job="relay",instance="quiet",kind="Gateway"} 0x30
 	`, rulesFile)
 	w.each(30, func(int) {})
 	for name, want := range map[string]float64{

@@ -73,8 +73,9 @@ var cases = []struct {
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="a"} 100x4 90x90
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x9 90x90`},
 	{"RelayUpstreamFrozen", `
-		relay_upstream_frozen{upstream="east",pod="a"} 0x4 1x1500
-		relay_upstream_frozen{upstream="east",pod="b"} 0x1500`, 5, `{upstream="east"}`, `
+		relay_upstream_frozen{upstream="east",instance="10.0.0.1:15014"} 0x4 1x700 stale
+		relay_upstream_frozen{upstream="east",instance="10.0.0.2:15014"} _x710 1x800
+		relay_upstream_frozen{upstream="east",instance="10.0.0.3:15014"} 0x1500`, 5, `{upstream="east"}`, `
 		relay_upstream_frozen{upstream="east",pod="a"} 0x4 1x1438 0x1500`},
 	{"RelayUpstreamOverLimit", `
 		relay_upstream_over_limit_resources{upstream="east",pod="a"} 0x4 7x60`, 5, `{upstream="east"}`, `
@@ -141,8 +142,17 @@ var cases = []struct {
 		relay_clusters_readable{clusters="fleet",pod="b"} 1x60`, 5, `{clusters="fleet"}`, `
 		relay_clusters_readable{clusters="fleet",pod="a"} 1x4 0x9 1x60`},
 	{"RelayPanics", `
-		relay_downstream_panics_total{pod="a"} 0x4 1x60`, 5, `{}`, `
-		relay_downstream_panics_total{pod="a"} 3x60`},
+		relay_downstream_panics_total{pod="a"} 0x60
+		relay_merge_panics_total{pod="a"}      0x4 1x60`, 5, `{}`, `
+		relay_downstream_panics_total{pod="a"} 3x60
+		relay_merge_panics_total{pod="a"}      3x60`},
+	{"RelayRestarts", `
+		process_cpu_seconds_total{job="relay",instance="a"} 0+10x4 0+10x4 0+10x4 0+10x60
+		relay_build_info{job="relay",instance="a"}          1x9 stale _x2 1x60
+		relay_build_info{job="relay",instance="b"}          1x60`, 15, `{instance="a", job="relay"}`, `
+		process_cpu_seconds_total{job="relay",instance="a"} 0+10x4 0+10x4 0+10x60
+		process_cpu_seconds_total{job="other",instance="a"} 0+10x4 0+10x4 0+10x4 0+10x60
+		relay_build_info{job="relay",instance="a"}          1x60`},
 	{"RelayAbsent", `
 		relay_build_info{version="1",pod="a"} 1x4 stale`, 5, `{}`, `
 		relay_build_info{version="1",pod="a"} 1x4 stale _x3 1x60`},
