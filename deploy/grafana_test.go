@@ -25,8 +25,10 @@ type panel struct {
 
 func readDashboard(t *testing.T) (d struct {
 	UID, Title string
-	Templating struct{ List []struct{ Name, Type string } }
-	Panels     []panel
+	Templating struct {
+		List []struct{ Name, Type, AllValue string }
+	}
+	Panels []panel
 }) {
 	t.Helper()
 	if err := json.Unmarshal(read(t, "grafana/relay.json"), &d); err != nil {
@@ -46,6 +48,10 @@ func TestTheDashboardHasTheRowsAndVariables(t *testing.T) {
 	}
 	for _, v := range d.Templating.List {
 		variables = append(variables, v.Name)
+		// Without a value of its own, "All" is every relay. With .* it is every process that Prometheus scrapes.
+		if v.AllValue != "" {
+			t.Errorf("all of %s is %s", v.Name, v.AllValue)
+		}
 	}
 	if want := []string{"Health", "Upstreams", "What is served", "Clients", "Pushes and acknowledgements", "Guard", "Disk", "Process"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q", rows)

@@ -20,8 +20,8 @@ func dashboard() board {
 	}
 	d.Templating.List = []variable{
 		{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus"},
-		{Name: "job", Label: "Job", Type: "query", Query: "label_values(relay_build_info, job)", Datasource: prometheus, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*"},
-		{Name: "instance", Label: "Relay", Type: "query", Query: `label_values(relay_build_info{job=~"$job"}, instance)`, Datasource: prometheus, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*"},
+		{Name: "job", Label: "Job", Type: "query", Query: "label_values(relay_build_info, job)", Datasource: prometheus, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true},
+		{Name: "instance", Label: "Relay", Type: "query", Query: `label_values(relay_build_info{job=~"$job"}, instance)`, Datasource: prometheus, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true},
 	}
 	d.Panels = panels([]section{health(), sources(), served(), clients(), pushes(), guard(), disk(), process()})
 	return d

@@ -36,7 +36,6 @@ type (
 		Sort       int         `json:"sort,omitempty"`    // 1: by name
 		Multi      bool        `json:"multi"`
 		IncludeAll bool        `json:"includeAll"`
-		AllValue   string      `json:"allValue,omitempty"`
 	}
 	datasource struct {
 		Type string `json:"type"`
