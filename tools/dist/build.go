@@ -139,6 +139,7 @@ func (d *dist) notices(ctx context.Context) error {
 			linked[m.Path] = true
 		}
 	}
+	d.licences = map[string][]byte{}
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "The relay has code of others. These are their licences and notices.\n")
 	goroot, err := command(ctx, d.root, []string{"GOWORK=off"}, "go", "env", "GOROOT")
@@ -164,6 +165,13 @@ func (d *dist) notices(ctx context.Context) error {
 					return err
 				}
 				found++
+				of := name
+				if npm, is := strings.CutSuffix(filepath.Base(path), ".LICENSE"); is {
+					of = npm
+				}
+				if !strings.HasPrefix(pattern, "NOTICE") {
+					d.licences[of] = append(append(d.licences[of], content...), '\n')
+				}
 				fmt.Fprintf(&text, "\n==== %s: %s\n\n%s\n", name, filepath.Base(path), bytes.TrimSpace(content))
 			}
 		}

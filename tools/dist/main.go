@@ -38,11 +38,12 @@ func main() {
 type dist struct {
 	root, out  string
 	version    string    // semantic, with a v
-	revision   string    // the commit, or empty
+	revision   string    // the commit, with -dirty if files are not committed; or empty
 	date       time.Time // of the commit: that of all files
 	maintainer string
 
-	work string // a temporary directory, for run
+	work     string            // a temporary directory, for run
+	licences map[string][]byte // texts of licences, by module and version, and of packages of npm by name
 }
 
 // run writes all artefacts, and SHA256SUMS of them.

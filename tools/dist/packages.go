@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/goreleaser/nfpm/v2"
 	"github.com/goreleaser/nfpm/v2/deb"
@@ -67,7 +68,12 @@ func (d *dist) contents(p platform, packager string) (files.Contents, error) {
 	}
 	add("/usr/bin/relay", d.binary(p), 0o755, files.TypeFile)
 	add("/etc/relay/relay.yaml", filepath.Join(deploy, "packages", "relay.yaml"), 0, files.TypeConfigNoReplace)
-	add("/etc/relay/resources", "", 0o755, files.TypeDir)
+	// rpm removes the directories that a package lists.
+	for _, dir := range []string{"/etc/relay", "/etc/relay/resources", "/usr/share/doc/relay", "/usr/share/relay", filepath.Dir(licence)} {
+		if !slices.ContainsFunc(out, func(c *files.Content) bool { return c.Destination == dir }) {
+			add(dir, "", 0o755, files.TypeDir)
+		}
+	}
 	add("/usr/lib/systemd/system/relay.service", filepath.Join(deploy, "systemd", "relay.service"), 0, files.TypeFile)
 	add("/usr/lib/sysusers.d/relay.conf", filepath.Join(deploy, "packages", "sysusers.conf"), 0, files.TypeFile)
 	add("/usr/share/bash-completion/completions/relay", filepath.Join(d.work, "completions", "relay.bash"), 0, files.TypeFile)

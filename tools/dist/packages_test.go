@@ -248,10 +248,11 @@ func TestTheRPMHasTheFilesOfTheDeb(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := map[string]fs.FileMode{}
+		found, dirs := map[string]fs.FileMode{}, []string{}
 		const directory, config, noReplace = 0o040000, 1, 16
 		for _, f := range files {
 			if f.Mode()&0o170000 == directory {
+				dirs = append(dirs, f.Name())
 				continue
 			}
 			found[f.Name()] = fs.FileMode(f.Mode() & 0o7777)
@@ -263,6 +264,10 @@ func TestTheRPMHasTheFilesOfTheDeb(t *testing.T) {
 			}
 		}
 		checkFiles(t, "rpm", found)
+		// rpm removes the directories that a package lists, and leaves others behind.
+		if want := []string{"/etc/relay", "/etc/relay/resources", "/usr/share/doc/relay", "/usr/share/licenses/relay", "/usr/share/relay"}; !slices.Equal(dirs, want) {
+			t.Errorf("directories %q, want %q", dirs, want)
+		}
 		for tag, script := range map[int]string{rpmutils.POSTIN: "postinstall.sh", rpmutils.PREUN: "preremove.sh", rpmutils.POSTUN: "postremove.sh"} {
 			want := string(read(t, filepath.Join(repository, "deploy", "packages", script)))
 			if got, err := rpm.Header.GetString(tag); err != nil || got != want {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,7 @@ func TestSBOMsNameTheModulesOfTheirBinary(t *testing.T) {
 		want := linked(t, path)
 		want["stdlib"] = strings.TrimPrefix(runtime.Version(), "go")
 		want["relay"] = testVersion
+		want["idiomorph"], want["uplot"] = "0.8.0", "1.6.32" // of the web page
 		got := map[string]string{}
 		for _, pkg := range bom(t, p).Packages {
 			got[pkg.PackageName] = pkg.PackageVersion
@@ -55,7 +57,7 @@ func TestSBOMsNameTheModulesOfTheirBinary(t *testing.T) {
 }
 
 func TestSBOMsKeepToSPDX(t *testing.T) {
-	id, purl := regexp.MustCompile(`^[A-Za-z0-9.-]+$`), regexp.MustCompile(`^pkg:golang/[a-z0-9./_~-]+@[A-Za-z0-9._%-]+$`)
+	id, purl := regexp.MustCompile(`^[A-Za-z0-9.-]+$`), regexp.MustCompile(`^pkg:(golang|npm)/[a-z0-9./_~-]+@[A-Za-z0-9._%-]+$`)
 	for _, p := range platforms {
 		doc := bom(t, p)
 		if doc.SPDXVersion != "SPDX-2.3" || doc.DataLicense != "CC0-1.0" || doc.SPDXIdentifier != "DOCUMENT" || !strings.HasPrefix(doc.DocumentNamespace, "https://") ||
@@ -83,6 +85,39 @@ func TestSBOMsKeepToSPDX(t *testing.T) {
 		}
 		if described != 1 || len(dependsOn) != len(doc.Packages)-1 {
 			t.Errorf("%s: %d described, %d of %d packages are dependencies", p, described, len(dependsOn), len(doc.Packages))
+		}
+	}
+}
+
+// TestSBOMsHaveTheLicences that the texts in NOTICES are.
+func TestSBOMsHaveTheLicences(t *testing.T) {
+	// MPL-2.0 asks for the sources of the modules that have it: NOTICES names them, with their versions.
+	known := []string{"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MPL-2.0"}
+	for _, p := range platforms {
+		got, unknown := map[string]string{}, 0
+		for _, pkg := range bom(t, p).Packages {
+			got[pkg.PackageName] = pkg.PackageLicenseDeclared
+			if pkg.PackageLicenseDeclared == "NOASSERTION" {
+				unknown++
+				t.Logf("%s: the licence of %s is not known by its text", p, pkg.PackageName)
+				continue
+			}
+			for id := range strings.SplitSeq(pkg.PackageLicenseDeclared, " AND ") {
+				if !slices.Contains(known, id) {
+					t.Errorf("%s: %s is under %s: look whether it may be passed on", p, pkg.PackageName, id)
+				}
+			}
+		}
+		for name, want := range map[string]string{
+			"relay": "Apache-2.0", "stdlib": "BSD-3-Clause", "github.com/spf13/cobra": "Apache-2.0", "github.com/prometheus/common": "Apache-2.0",
+			"google.golang.org/protobuf": "BSD-3-Clause", "github.com/zeebo/xxh3": "BSD-2-Clause", "idiomorph": "0BSD", "uplot": "MIT",
+		} {
+			if got[name] != want {
+				t.Errorf("%s: %s is under %s, want %s", p, name, got[name], want)
+			}
+		}
+		if unknown > len(got)/20 {
+			t.Errorf("%s: %d of %d licences are unknown", p, unknown, len(got))
 		}
 	}
 }

@@ -20,6 +20,9 @@ func (d *dist) fromVCS(ctx context.Context) (err error) {
 	}
 	d.version = semantic(d.version)
 	d.revision, _ = command(ctx, d.root, nil, "git", "rev-parse", "HEAD") // a source archive has none
+	if changed, err := command(ctx, d.root, nil, "git", "status", "--porcelain"); err == nil && changed != "" {
+		d.revision += "-dirty" // whatever -version is: files that are not committed may be in the artefacts
+	}
 	epoch := os.Getenv("SOURCE_DATE_EPOCH")
 	if epoch == "" {
 		if epoch, err = command(ctx, d.root, nil, "git", "log", "-1", "--format=%ct"); err != nil {

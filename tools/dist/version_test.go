@@ -1,9 +1,39 @@
 package main
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 )
+
+// TestTheRevisionTellsOfWhatIsNotCommitted: also with a version that somebody has given, and of files that git does
+// not know.
+func TestTheRevisionTellsOfWhatIsNotCommitted(t *testing.T) {
+	t.Setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+	dir := t.TempDir()
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-c", "user.name=Tests", "-c", "user.email=root@localhost"}, args...)...)
+		cmd.Dir = dir
+		output(t, cmd)
+	}
+	git("init", "-q")
+	git("commit", "-q", "--allow-empty", "-m", "First")
+	for _, dirty := range []bool{false, true} {
+		d := dist{root: dir, version: testVersion}
+		if err := d.fromVCS(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if commit, is := strings.CutSuffix(d.revision, "-dirty"); is != dirty || len(commit) != 40 || d.version != testVersion {
+			t.Errorf("dirty %v: revision %q, version %q", dirty, d.revision, d.version)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 func TestVersionsAreSemantic(t *testing.T) {
 	for described, want := range map[string]string{
