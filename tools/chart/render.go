@@ -28,8 +28,12 @@ type document struct {
 	Text     string // ends with a newline, has no ---
 }
 
-// render renders the chart of the repository as "helm template" does. It asks no API server.
+// render renders the chart of the repository as "helm template" does, in namespace. It asks no API server.
 func render(ctx context.Context, root string, values map[string]any) (rendered, error) {
+	return renderIn(ctx, namespace, root, values)
+}
+
+func renderIn(ctx context.Context, namespace, root string, values map[string]any) (rendered, error) {
 	// Helm logs each symbolic link of the chart.
 	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	chart, err := loader.Load(filepath.Join(root, "deploy", "chart"))

@@ -338,6 +338,19 @@ func TestNotesTellWhatIsMissing(t *testing.T) {
 		if tc.without != "" && strings.Contains(notes, tc.without) {
 			t.Errorf("%s: %q in\n%s", name, tc.without, notes)
 		}
+		if strings.Contains(notes, "root namespace") || strings.Contains(notes, "namespaceSelector") {
+			t.Errorf("%s: notes on other namespaces in\n%s", name, notes)
+		}
+	}
+	// Elsewhere istiods refuse the token, and the network policy refuses istiods.
+	elsewhere, err := renderIn(t.Context(), "relays", repository, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"root namespace of the mesh", "This release is in relays.\n", "a pod in relays. For istiods\nelsewhere: {namespaceSelector"} {
+		if !strings.Contains(elsewhere.Notes, want) {
+			t.Errorf("no %q in\n%s", want, elsewhere.Notes)
+		}
 	}
 }
 
