@@ -80,20 +80,25 @@ func (s *Server) answer(w http.ResponseWriter, v any) {
 	_ = writeJSON(w, v) // the client may have gone
 }
 
+// answered is an error that the client has been told.
+type answered struct{ error }
+
+// Unwrap returns the error.
+func (a answered) Unwrap() error { return a.error }
+
 // stream answers with the output of write, and returns its size. After an error it closes the connection, so that
-// the client notices that the answer is incomplete.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType string, write func(io.Writer) error) (size int64, ok bool) {
+// the client notices that the answer is incomplete. The error that it returns is answered.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType string, write func(io.Writer) error) (size int64, err error) {
 	w.Header().Set("Content-Type", contentType)
 	sent := &countingWriter{ctx: r.Context(), w: w}
 	out := bufio.NewWriterSize(sent, 64<<10)
-	err := write(out)
-	if err == nil {
+	if err = write(out); err == nil {
 		err = out.Flush()
 	}
 	var known refusal
 	switch who, _ := peerOf(r.Context()); {
 	case err == nil:
-		return sent.n, true
+		return sent.n, nil
 	case sent.n > 0 || r.Context().Err() != nil:
 		s.log.Info("answer interrupted", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
 		panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
@@ -101,7 +106,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, contentType stri
 		s.log.Error("answer failed", "path", r.URL.Path, "uid", who.UID, "pid", who.PID, "err", err)
 	}
 	s.refuse(w, r, err)
-	return 0, false
+	return 0, answered{err}
 }
 
 // countingWriter counts the bytes written to w. It fails when ctx has ended.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	"meshrelay/audit"
 	"meshrelay/events"
 	"meshrelay/internal/bundle"
 )
@@ -44,34 +45,32 @@ type Supports struct {
 }
 
 // supportBundle answers with an archive. It makes one at a time.
-func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request) {
+func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, line *audit.Line) (_ any, err error) {
 	seconds := usualSeconds
 	var resources bool
-	var err error
 	if text := r.FormValue("seconds"); text != "" {
 		if seconds, err = strconv.Atoi(text); err != nil || seconds < 0 || seconds > maxBundleSeconds {
-			s.refuse(w, r, badRequestf("seconds is %.32q: want a number up to %d", text, maxBundleSeconds))
-			return
+			return nil, badRequestf("seconds is %.32q: want a number up to %d", text, maxBundleSeconds)
 		}
 	}
 	resources, err = switchOf(r.URL.Query(), "resources")
 	if err != nil {
-		s.refuse(w, r, err)
-		return
+		return nil, err
 	}
 	select {
 	case s.bundles <- struct{}{}:
 		defer func() { <-s.bundles }()
 	default:
-		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "another support bundle is being made; try again"))
-		return
+		return nil, refuse(http.StatusServiceUnavailable, "another support bundle is being made; try again")
 	}
-	n, ok := s.stream(w, r, "application/gzip", func(out io.Writer) error {
+	n, err := s.stream(w, r, "application/gzip", func(out io.Writer) error {
 		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources)
 	})
-	if ok {
-		s.audit(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "resources", resources)
+	if err == nil {
+		line.After = fmt.Sprintf("%d bytes", n)
+		s.logAction(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "resources", resources)
 	}
+	return nil, err
 }
 
 // writeBundle writes the archive. It profiles the CPU for the duration while.

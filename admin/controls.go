@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"meshrelay/audit"
 	"meshrelay/events"
 	"meshrelay/internal/errlist"
 	"meshrelay/state"
@@ -81,31 +82,17 @@ func (s *Server) addControls(mux *http.ServeMux) {
 			s.answer(w, answer)
 		}))
 	}
+	act := func(pattern, name string, do action) {
+		s.actions[pattern] = name
+		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) { s.act(w, r, name, do) }))
+	}
 	controls := s.deps.Controls
 	for verb := range parameters {
-		handle("POST /upstreams/{upstream}/"+verb, func(r *http.Request, upstream string) (any, error) {
-			o, err := orderOf(verb, r.URL.Query())
-			if err != nil {
-				return nil, err
-			}
-			o.Operator = operatorOf(r)
-			var effect intake.Effect
-			err = s.write(r, verb, func() (err error) {
-				effect, err = controls.Order(r.Context(), upstream, verb, o)
-				return err
-			}, orderAttrs(r, verb, upstream, o)...)
-			if err != nil {
-				return nil, err
-			}
-			all := s.deps.Debug.views.Upstreams()
-			i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == upstream })
-			if i < 0 { // a reload has removed it
-				return nil, intake.ErrUnknownUpstream
-			}
-			return Controlled{all[i], s.deps.Backup != nil, o.DryRun, effect}, nil
+		act("POST /upstreams/{upstream}/"+verb, verb, func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+			return s.order(r, verb, line)
 		})
 	}
-	handle("POST /upstreams/{upstream}/serve-without", s.serveWithout)
+	act("POST /upstreams/{upstream}/serve-without", "serve-without", s.serveWithout)
 	held := func(_ *http.Request, upstream string) (any, error) {
 		all, err := controls.Held(upstream)
 		return notNil(all), err
@@ -116,13 +103,38 @@ func (s *Server) addControls(mux *http.ServeMux) {
 		revisions, err := controls.History(upstream)
 		return notNil(revisions), err
 	})
-	handle("POST /clusters/{clusters}/release", s.releaseClusters)
-	handle("POST /clusters/{clusters}/remove", s.removeCluster)
 	handle("GET /upstreams/{upstream}/diff", s.diff)
-	handle("POST /reload", s.reload)
-	mux.Handle("PUT /debug/loglevel", s.socketOnly(s.setLogLevel))
-	mux.Handle("GET /state/backup", s.socketOnly(s.backup))
-	mux.Handle("GET /support-bundle", s.socketOnly(s.supportBundle))
+	act("POST /clusters/{clusters}/release", "release clusters", s.releaseClusters)
+	act("POST /clusters/{clusters}/remove", "remove cluster", s.removeCluster)
+	act("POST /reload", "reload", s.reload)
+	act("PUT /debug/loglevel", "log-level", s.setLogLevel)
+	act("GET /state/backup", "backup", s.backup)
+	act("GET /support-bundle", "support-bundle", s.supportBundle)
+}
+
+// order carries out an order about an upstream.
+func (s *Server) order(r *http.Request, verb string, line *audit.Line) (any, error) {
+	upstream := r.PathValue("upstream")
+	o, err := orderOf(verb, r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	o.Operator = operatorOf(r)
+	var effect intake.Effect
+	err = s.write(r, verb, func() (err error) {
+		line.Before = s.upstreamText(upstream)
+		effect, err = s.deps.Controls.Order(r.Context(), upstream, verb, o)
+		line.After = fmt.Sprintf("%s; added %d, changed %d, removed %d", s.upstreamText(upstream), effect.Added, effect.Changed, effect.Removed)
+		return err
+	}, orderAttrs(r, verb, upstream, o)...)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := s.upstream(upstream)
+	if !ok { // a reload has removed it
+		return nil, intake.ErrUnknownUpstream
+	}
+	return Controlled{u, s.deps.Backup != nil, o.DryRun, effect}, nil
 }
 
 // orderAttrs returns the attributes of an order in the log.
@@ -143,8 +155,14 @@ func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 }
 
 // serveWithout ends the wait of clients for an upstream.
-func (s *Server) serveWithout(r *http.Request, upstream string) (any, error) {
-	err := s.write(r, "serve-without", func() error { return s.deps.Controls.ServeWithout(r.Context(), upstream) }, "upstream", upstream)
+func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+	upstream := r.PathValue("upstream")
+	err := s.write(r, "serve-without", func() error {
+		line.Before = s.upstreamText(upstream)
+		err := s.deps.Controls.ServeWithout(r.Context(), upstream)
+		line.After = s.upstreamText(upstream)
+		return err
+	}, "upstream", upstream)
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
 	for _, u := range s.deps.Debug.views.Upstreams() {
 		if u.FirstSync != nil && u.FirstSync.Awaited {
@@ -155,26 +173,37 @@ func (s *Server) serveWithout(r *http.Request, upstream string) (any, error) {
 }
 
 // releaseClusters makes held clusters orphaned.
-func (s *Server) releaseClusters(r *http.Request, _ string) (any, error) {
+func (s *Server) releaseClusters(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	var out Released
 	name := r.PathValue("clusters")
 	err := s.write(r, "release clusters", func() (err error) {
+		line.Before = s.clustersText(name)
 		out.Clusters, err = s.deps.Clusters.Release(name)
+		line.After = s.clustersText(name)
 		return err
 	}, "clusters", name[:min(len(name), maxLogged)])
 	return out, err
 }
 
 // removeCluster removes an orphaned or held cluster.
-func (s *Server) removeCluster(r *http.Request, _ string) (any, error) {
+func (s *Server) removeCluster(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	name, cluster := r.PathValue("clusters"), r.URL.Query().Get("cluster")
-	err := s.write(r, "remove cluster", func() error { return s.deps.Clusters.Remove(name, cluster) },
-		"clusters", name[:min(len(name), maxLogged)], "cluster", cluster[:min(len(cluster), maxLogged)])
+	err := s.write(r, "remove cluster", func() error {
+		line.Before = s.clustersText(name)
+		err := s.deps.Clusters.Remove(name, cluster)
+		line.After = s.clustersText(name)
+		return err
+	}, "clusters", name[:min(len(name), maxLogged)], "cluster", cluster[:min(len(cluster), maxLogged)])
 	return struct{}{}, err
 }
 
-func (s *Server) reload(r *http.Request, _ string) (any, error) {
-	err := s.write(r, "reload", func() error { return s.deps.Reload(r.Context()) })
+func (s *Server) reload(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+	err := s.write(r, "reload", func() error {
+		line.Before = s.deps.ReloadStatus().Text()
+		err := s.deps.Reload(r.Context())
+		line.After = s.deps.ReloadStatus().Text()
+		return err
+	})
 	if err != nil && !interrupted(err) {
 		return nil, refusal{http.StatusUnprocessableEntity, errors.New(strings.Join(errlist.Lines(err), "\n"))}
 	}
@@ -194,12 +223,12 @@ func (s *Server) write(r *http.Request, action string, do func() error, attrs ..
 		attrs = append(attrs, "err", strings.Join(errlist.Lines(err), "; "))
 	}
 	s.recordOrder(r, action, err, attrs)
-	s.audit(r, s.deps.LogLevel.Level(), action, attrs...)
+	s.logAction(r, s.deps.LogLevel.Level(), action, attrs...)
 	return err
 }
 
-// audit logs an action of an operator, at least at level, so that the line is always shown.
-func (s *Server) audit(r *http.Request, level slog.Level, action string, attrs ...any) {
+// logAction logs an action of an operator, at least at level, so that the line is always shown.
+func (s *Server) logAction(r *http.Request, level slog.Level, action string, attrs ...any) {
 	who, _ := peerOf(r.Context())
 	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
 }
@@ -236,20 +265,21 @@ func operatorOf(r *http.Request) *events.Operator {
 }
 
 // backup answers with a copy of the state. It changes nothing: it is logged, but not recorded as an order.
-func (s *Server) backup(w http.ResponseWriter, r *http.Request) {
+func (s *Server) backup(w http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	if s.deps.Backup == nil {
-		s.refuse(w, r, refuse(http.StatusConflict, "there is no state to copy: state.dir is not set"))
-		return
+		return nil, refuse(http.StatusConflict, "there is no state to copy: state.dir is not set")
 	}
 	select {
 	case s.backups <- struct{}{}:
 		defer func() { <-s.backups }()
 	default:
-		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "another copy is being made; try again"))
-		return
+		return nil, refuse(http.StatusServiceUnavailable, "another copy is being made; try again")
 	}
 	endIn(w, backupTimeout)
-	if n, ok := s.stream(w, r, "application/octet-stream", s.deps.Backup); ok {
-		s.audit(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
+	n, err := s.stream(w, r, "application/octet-stream", s.deps.Backup)
+	if err == nil {
+		line.After = fmt.Sprintf("%d bytes", n)
+		s.logAction(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
 	}
+	return nil, err
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"meshrelay/audit"
 )
 
 // maxLevelFor is the longest time for which a log level may be set. It protects against forgotten levels.
@@ -94,26 +96,27 @@ func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, s.level)
 }
 
-func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
+func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	name, text := strings.ToLower(r.FormValue("level")), r.FormValue("for")
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, name) || level.UnmarshalText([]byte(name)) != nil {
-		s.refuse(w, r, badRequestf("level is %q: want debug, info, warn or error, for example PUT /debug/loglevel?level=debug", name))
-		return
+		return nil, badRequestf("level is %q: want debug, info, warn or error, for example PUT /debug/loglevel?level=debug", name)
 	}
 	attrs := []any{"level", name}
 	var lasts time.Duration
 	if text != "" {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil || lasts <= 0 || lasts > maxLevelFor {
-			s.refuse(w, r, badRequestf("for is %.32q: want a duration up to %v, such as 10m or 2h", text, maxLevelFor))
-			return
+			return nil, badRequestf("for is %.32q: want a duration up to %v, such as 10m or 2h", text, maxLevelFor)
 		}
 		attrs = append(attrs, "for", lasts)
 	}
 	old := s.deps.LogLevel.Level()
+	line.Before = s.level.String()
 	s.level.Set(level, lasts)
+	line.After = s.level.String()
 	s.recordOrder(r, "log-level", nil, attrs)
-	s.audit(r, max(level, old), "log-level", attrs...)
+	s.logAction(r, max(level, old), "log-level", attrs...)
 	s.logLevel(w, r)
+	return nil, nil
 }

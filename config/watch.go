@@ -71,6 +71,21 @@ type ReloadStatus struct {
 	NeedsRestart []string `json:"needsRestart,omitempty"`
 }
 
+// Text describes the state in one line: the content in use, and the result of the last load.
+func (s ReloadStatus) Text() string {
+	text := "hash " + s.Hash
+	if len(s.Changed) > 0 {
+		text += ", changed: " + strings.Join(s.Changed, ", ")
+	}
+	if len(s.NeedsRestart) > 0 {
+		text += ", needs a restart: " + strings.Join(s.NeedsRestart, ", ")
+	}
+	if s.Error != "" {
+		text += ", the file is not loaded: " + s.Error
+	}
+	return text
+}
+
 // Apply applies a config to a running relay, and returns the fields that need a restart (see
 // Diff). After an error, part of cfg may be applied, and Apply may be called again with the
 // same config.
