@@ -157,6 +157,8 @@ func (v *validator) config(c *Config) {
 	}
 	v.errorIf(!c.Admin.AllowInsecure && !onLoopback(c.Admin.Address), "admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	v.socket(c)
+	v.access(c.Admin)
+	v.audit(c)
 }
 
 func (v *validator) upstream(at string, u Upstream, before []Upstream) {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/events"
 )
@@ -51,7 +52,10 @@ func (s *Server) account(c *conn, err error) {
 	}
 	var r *refusal.Error
 	if errors.As(err, &r) {
-		s.refuse(s.log, "client refused", c.peer.Addr, r.Reason, err)
+		c.mu.Lock()
+		line := c.auditLine(audit.ClientRefused, err)
+		c.mu.Unlock()
+		s.refuse(s.log, "client refused", line, r.Reason, err)
 	}
 }
 
@@ -197,19 +201,24 @@ func headerBytes(ctx context.Context) (n int) {
 // connectionRefused counts and logs a connection that the relay closes because of a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	limits := s.limits.Load()
-	s.refuse(s.log, "connection closed: over a limit", from, why, nil,
+	s.refuse(s.log, "connection closed: over a limit", audit.Line{Address: from.String()}, why, nil,
 		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
-// refuse counts and logs a refused client. err has the details, and may be nil.
-func (s *Server) refuse(log *slog.Logger, msg string, from net.Addr, why refusal.Reason, err error, attrs ...any) {
+// refuse counts, logs and audits a refused client. line has what is known of it. err has the details, and may be
+// nil.
+func (s *Server) refuse(log *slog.Logger, msg string, line audit.Line, why refusal.Reason, err error, attrs ...any) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
-	attrs, reason := append([]any{"address", from.String(), "reason", why}, attrs...), string(why)
+	line.Event, line.Reason = audit.ClientRefused, string(why)
+	attrs, reason := append([]any{"address", line.Address, "reason", why}, attrs...), string(why)
 	if err != nil {
 		detail := refusal.Bounded(err.Error())
 		attrs, reason = append(attrs, "err", detail), reason+": "+detail
+		line.Error = cmp.Or(line.Error, detail)
 	}
-	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: from.String(), Text: msg, Reason: reason})
+	line.Error = cmp.Or(line.Error, msg)
+	s.audit.Record(line)
+	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: line.Address, Text: msg, Reason: reason})
 	s.refusals.Warn(log, msg, attrs...)
 }
 

@@ -72,6 +72,7 @@ type relay struct {
 	pusher *push.Pusher
 	addr   string
 	reg    *prometheus.Registry
+	audit  *recorder
 	stop   func() // ends the server, gracefully
 }
 
@@ -96,7 +97,7 @@ func synced(agg *mirror.Aggregate) func(context.Context) error {
 
 func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	t.Helper()
-	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
+	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry(), audit: &recorder{}}
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
 	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
@@ -120,7 +121,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	}
 	r.pusher = d
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
-	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Audit: r.audit, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)
 	}
@@ -408,6 +409,12 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
+	eventually(t, "each is audited", func() bool { return len(r.audit.refused(why)) >= times })
+	for i, line := range r.audit.refused(why) {
+		if i >= times || line.Address == "" || line.Error == "" {
+			t.Errorf("line %d of %d for %s: %+v", i+1, times, why, line)
+		}
+	}
 }
 
 // eventually waits for a condition that another goroutine brings about.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 
+	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
 )
 
@@ -81,7 +82,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 		}
 		if cfg.TLS != nil {
 			creds = watchedCreds{creds, func(from net.Addr, err error) {
-				s.refuse(s.log.With("listener", cfg.Address), "client refused", from, refusal.Handshake, err)
+				s.refuse(s.log.With("listener", cfg.Address), "client refused", audit.Line{Address: from.String(), Listener: cfg.Address}, refusal.Handshake, err)
 			}}
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/audit"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -134,6 +135,8 @@ type Deps struct {
 	Work *push.Work
 	// Events records events of clients. It may be nil.
 	Events *events.Journal
+	// Audit takes the lines of the audit log about clients. It may be nil.
+	Audit Auditor
 	// Generators make further types, in addition to those of MCP-over-xDS.
 	Generators []Generator
 }
@@ -148,6 +151,7 @@ type Server struct {
 	metrics      *metrics
 	work         *push.Work
 	events       *events.Journal
+	audit        Auditor
 	rounds       rounds
 	views        *views
 	connLimiter  *connLimiter
@@ -207,6 +211,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Overloaded == nil {
 		deps.Overloaded = func() error { return nil }
 	}
+	if deps.Audit == nil {
+		deps.Audit = (*audit.Log)(nil)
+	}
 	if deps.Await == nil {
 		deps.Await = func(context.Context) error { return nil }
 	}
@@ -217,7 +224,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
-		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
+		metrics: m, events: deps.Events, audit: deps.Audit, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		decoding:     newDecoding(cfg.MaxRequestBytes),

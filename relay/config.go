@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 
+	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/federation"
@@ -77,6 +78,15 @@ func keeperOptions(s config.State) state.Options {
 		FlushInterval: s.FlushInterval.D(),
 		History:       state.History{Revisions: s.History.Revisions, MaxAge: s.History.MaxAge.D(), MaxBytes: s.History.MaxBytes},
 	}
+}
+
+func adminConfig(cfg *config.Config) admin.Config {
+	out := admin.Config{
+		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
+		Readers: admin.Access(cfg.Admin.Readers), Operators: admin.Access(cfg.Admin.Operators),
+	}
+	out.Group, _ = cfg.Admin.SocketGroup()
+	return out
 }
 
 // ownSocketDir reports whether only the relay uses the directory of the admin socket: it is state.dir or

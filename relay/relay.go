@@ -25,6 +25,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/ui"
+	"meshrelay/audit"
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/events"
@@ -65,6 +66,7 @@ type Relay struct {
 	finder    *clusters.Finder
 	keeper    *state.Keeper // nil: no state is kept
 	events    *events.Journal
+	audit     *audit.Log
 	stages    *stages
 	server    *downstream.Server
 	pusher    *push.Pusher
@@ -74,6 +76,8 @@ type Relay struct {
 	guard     *memory.Guard
 	expiries  *expiries
 	draining  atomic.Bool
+	hungUp    atomic.Bool // SIGHUP has come since the last load of the config file
+	loaded    string      // the state of the config file at its last load; only recordReload uses it
 	// config is the current config with the upstreams of found clusters. Configs are immutable: apply
 	// replaces the pointer.
 	config atomic.Pointer[config.Config]
@@ -85,6 +89,7 @@ type Relay struct {
 // New makes a Relay. It opens the state, but does not connect or listen.
 func New(o Options) (*Relay, error) {
 	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(events.Limits{}), stages: newStages()}
+	r.audit = newAudit(o)
 	finder, whole := clusters.New(o.Config.State.Dir, r.log)
 	r.finder = finder
 	r.finder.Adopt(o.Config)
@@ -137,6 +142,7 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.manager.Record(r.events)
+	r.loaded = o.Watcher.Status().Text()
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
 	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
@@ -157,7 +163,7 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: registry,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Audit: r.audit, Registerer: registry,
 		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {
@@ -171,10 +177,9 @@ func New(o Options) (*Relay, error) {
 	if r.pages, err = r.newPages(views, debug, register.Counts); err != nil {
 		return nil, err
 	}
-	address := admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
-	r.operators = admin.New(address, r.adminDeps(registry, debug))
+	r.operators = admin.New(adminConfig(cfg), r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events, r.expiries)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events, r.expiries, r.audit)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -214,6 +219,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
+		Audit:   r.audit,
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
@@ -257,6 +263,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The group interrupts the parts in this order, each after the one before has ended. Clients leave
 	// first, and the admin server ends last.
 	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
+	r.audit.Record(audit.Line{Event: audit.Started, After: "version " + r.options.Build.Version})
 	var group run.Group
 	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
 	group.Add(execute, func(err error) {
@@ -282,6 +289,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
+	execute, interrupt = actor(r.audit.Run) // ends after all that record lines
+	group.Add(execute, func(err error) {
+		r.audit.Record(auditedEnd(err))
+		interrupt(err)
+	})
 	err := group.Run()
 	if err == nil {
 		r.log.Info("relay ended")

@@ -77,6 +77,9 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 // notes returns one line for each problem that does not make the relay unready.
 func (r *Relay) notes() []string {
 	notes := append(r.finder.Problems(), r.expiries.problems(time.Now())...)
+	if problem := r.audit.Problem(); problem != "" {
+		notes = append(notes, problem)
+	}
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}
@@ -114,4 +117,5 @@ func (r *Relay) recordReload(st config.ReloadStatus) {
 		e.Reason = "needs a restart: " + strings.Join(st.NeedsRestart, ", ")
 	}
 	r.events.Record(e)
+	r.auditReload(st)
 }

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+)
+
+// Audit configures the audit log: a File, or the standard output. Without both, there is none.
+type Audit struct {
+	File   string `yaml:"file" path:"own"`
+	Stdout bool   `yaml:"stdout"`
+	// A new file begins before one has more than MaxBytes. There are at most MaxFiles.
+	MaxBytes int `yaml:"maxBytes" default:"100Mi" range:"1Mi 1024Gi"`
+	MaxFiles int `yaml:"maxFiles" default:"10" range:"2 1000"`
+	// Required refuses the actions of operators while the log can not be written.
+	Required bool `yaml:"required"`
+}
+
+// Access lists users and groups of the relay's host by number.
+type Access struct {
+	UIDs []int `yaml:"uids,omitempty"`
+	GIDs []int `yaml:"gids,omitempty"`
+}
+
+func (a Access) isEmpty() bool { return len(a.UIDs)+len(a.GIDs) == 0 }
+
+// maxUID is the largest number of a user or a group. Linux uses the next one for "no change".
+const maxUID = 1<<32 - 2
+
+func (v *validator) audit(c *Config) {
+	const none = "there is no audit log: set audit.file, or audit.stdout: true"
+	a := c.Audit
+	v.errorIf(a.File != "" && a.Stdout, "audit.stdout", "audit.file is set, too: choose one of them")
+	v.errorIf(a.File != "" && a.File == c.AdminSocket(), "audit.file", "%s is the admin socket: choose another path", a.File)
+	v.errorIf(a.Required && a.File == "" && !a.Stdout, "audit.required", none)
+	var unset Audit
+	setDefaults(reflect.ValueOf(&unset).Elem())
+	for field, set := range map[string]bool{"audit.maxBytes": a.MaxBytes != unset.MaxBytes, "audit.maxFiles": a.MaxFiles != unset.MaxFiles} {
+		v.errorIf(set && a.File == "", field, "only with audit.file: the relay does not bound what others keep of its standard output")
+	}
+}
+
+// access checks who may use the admin socket. One group must be able to open it.
+func (v *validator) access(a Admin) {
+	for _, list := range []struct {
+		field string
+		of    Access
+	}{{"admin.readers", a.Readers}, {"admin.operators", a.Operators}} {
+		if list.of.isEmpty() {
+			v.errorIf(v.noted(list.field), list.field, "nobody is in it: name uids or gids, or leave it out")
+			continue
+		}
+		v.errorIf(runtime.GOOS != "linux", list.field, "only on Linux: %s does not tell the groups of who uses the socket", runtime.GOOS)
+		for name, ids := range map[string][]int{"uids": list.of.UIDs, "gids": list.of.GIDs} {
+			for i, id := range ids {
+				field := fmt.Sprintf("%s.%s[%d]", list.field, name, i)
+				v.errorIf(id < 0 || id > maxUID, field, "%d is out of range: 0 to %d", id, maxUID)
+				v.errorIf(slices.Contains(ids[:i], id), field, "%d is in the list already", id)
+			}
+		}
+	}
+	for i, gid := range a.Readers.GIDs {
+		v.errorIf(slices.Contains(a.Operators.GIDs, gid), fmt.Sprintf("admin.readers.gids[%d]", i), "%d is in admin.operators.gids, too, and operators may read: leave it out here", gid)
+	}
+	for i, uid := range a.Readers.UIDs {
+		v.errorIf(slices.Contains(a.Operators.UIDs, uid), fmt.Sprintf("admin.readers.uids[%d]", i), "%d is in admin.operators.uids, too, and operators may read: leave it out here", uid)
+	}
+	const need = "missing: the socket belongs to the first group, and nobody else can open it: name a group that all %s are in"
+	switch {
+	case !a.Readers.isEmpty() && len(a.Readers.GIDs) == 0:
+		v.errorf("admin.readers.gids", need, "readers and operators")
+	case a.Readers.isEmpty() && !a.Operators.isEmpty() && len(a.Operators.GIDs) == 0:
+		v.errorf("admin.operators.gids", need, "operators")
+	}
+}
+
+// SocketGroup returns the group of the admin socket: the first of the readers, or else of the operators. set is
+// false if only root and the relay's user may open the socket.
+func (a Admin) SocketGroup() (gid int, set bool) {
+	all := slices.Concat(a.Readers.GIDs, a.Operators.GIDs)
+	if len(all) == 0 {
+		return 0, false
+	}
+	return all[0], true
+}
+
+// warnings returns likely mistakes about who can open the admin socket.
+func (a Admin) warnings() (lines []string) {
+	gid, set := a.SocketGroup()
+	if !set {
+		return nil
+	}
+	if len(a.Readers.UIDs)+len(a.Readers.GIDs)+len(a.Operators.UIDs)+len(a.Operators.GIDs) > 1 {
+		lines = append(lines, fmt.Sprintf("admin: the socket belongs to group %d, and only its members can open it: make all users of admin.readers and admin.operators members", gid))
+	}
+	if a.Socket == "" {
+		lines = append(lines, fmt.Sprintf("admin.socket is missing, and the default is in a directory that is closed to group %d: set admin.socket to a path in a directory which that group may search", gid))
+	}
+	return lines
+}

@@ -1,0 +1,43 @@
+package relay
+
+import (
+	"os"
+
+	"meshrelay/audit"
+	"meshrelay/config"
+)
+
+// newAudit returns the audit log of a config. It does not open it.
+func newAudit(o Options) *audit.Log {
+	cfg := o.Config.Audit
+	options := audit.Options{
+		File: cfg.File, MaxBytes: int64(cfg.MaxBytes), MaxFiles: cfg.MaxFiles, Required: cfg.Required,
+		Relay: o.Config.Node.ID, Logger: o.Logger,
+	}
+	if cfg.Stdout {
+		options.Output = os.Stdout
+	}
+	return audit.New(options)
+}
+
+// auditedEnd returns the line about the end of the relay. err is why a part has failed, or nil.
+func auditedEnd(err error) audit.Line {
+	line := audit.Line{Event: audit.Ended}
+	if err != nil {
+		line.Error = err.Error()
+	}
+	return line
+}
+
+// auditReload records a load of the config file.
+func (r *Relay) auditReload(st config.ReloadStatus) {
+	line := audit.Line{Event: audit.ConfigLoaded, Action: "reload", Target: st.File, After: st.Text()}
+	if r.hungUp.Swap(false) {
+		line.Reason = "SIGHUP"
+	}
+	if st.Error != "" {
+		line.Event, line.Error = audit.ConfigRefused, st.Error
+	}
+	line.Before, r.loaded = r.loaded, st.Text()
+	r.audit.Record(line)
+}
