@@ -531,7 +531,7 @@ func TestCredentialsAreThoseOfThePeer(t *testing.T) {
 	}
 	defer server.Close()
 	ctx := withPeer(t.Context(), server)
-	if who, ok := peerOf(ctx); !ok || who != (peer{UID: os.Getuid(), PID: os.Getpid()}) || server.RemoteAddr().Network() != "unix" {
+	if who, ok := peerOf(ctx); !ok || who.UID != os.Getuid() || who.GID != os.Getgid() || who.PID != os.Getpid() || server.RemoteAddr().Network() != "unix" {
 		t.Errorf("%v", server.RemoteAddr())
 	}
 	if _, ok := peerOf(withPeer(t.Context(), client)); ok {

@@ -318,7 +318,9 @@ func TestAFileThatOthersCouldReplaceIsNotWritten(t *testing.T) {
 		prepare func(dir string) error
 		want    string
 	}{
-		"a link":               {func(dir string) error { return os.Symlink(filepath.Join(dir, "elsewhere"), filepath.Join(dir, "audit.log")) }, "is a link"},
+		"a link": {func(dir string) error {
+			return os.Symlink(filepath.Join(dir, "elsewhere"), filepath.Join(dir, "audit.log"))
+		}, "is a link"},
 		"a pipe":               {func(dir string) error { return os.Mkdir(filepath.Join(dir, "audit.log"), 0o700) }, "is a directory"},
 		"a directory of all":   {func(dir string) error { return os.Chmod(dir, 0o777) }, "others can write to directory"},
 		"a directory of group": {func(dir string) error { return os.Chmod(dir, 0o770) }, "others can write to directory"},
