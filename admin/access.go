@@ -60,8 +60,14 @@ func (s *Server) judged(mux *http.ServeMux) http.Handler {
 // share gives the open socket to the configured group.
 func (s *Server) share() error {
 	path := s.cfg.Socket
-	if err := os.Lchown(path, -1, s.cfg.Group); err != nil {
-		return fmt.Errorf("admin socket: can not give it to group %d: %w: make the relay's user a member of that group", s.cfg.Group, err)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	if _, gid := owner.Of(info); gid != s.cfg.Group { // otherwise the relay may lack the permission to change it
+		if err := os.Lchown(path, -1, s.cfg.Group); err != nil {
+			return fmt.Errorf("admin socket: can not give it to group %d: %w: make the relay's user a member of that group", s.cfg.Group, err)
+		}
 	}
 	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // the group is configured, and each request is judged
 		return fmt.Errorf("admin socket: %w", err)

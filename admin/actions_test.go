@@ -10,6 +10,8 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +84,19 @@ func TestEachActionOfAnOperatorMakesOneLine(t *testing.T) {
 		if method, _, _ := strings.Cut(pattern, " "); method != http.MethodGet && probe.actions[pattern] == "" {
 			t.Errorf("%s is no action", pattern)
 		}
+	}
+	page, err := os.ReadFile("../docs/audit.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n## Actions\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var described []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.+?`) \\|").FindAllStringSubmatch(table, -1) {
+		described = append(described, strings.Split(strings.Trim(row[1], "`"), "`, `")...)
+	}
+	if slices.Sort(described); !slices.Equal(described, slices.Sorted(maps.Values(probe.actions))) {
+		t.Errorf("docs/audit.md has the actions %q", described)
 	}
 	restricted := Config{Readers: Access{GIDs: []int{10}}, Operators: Access{UIDs: []int{7}}}
 	failing := func(d *Deps) {

@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -433,5 +435,43 @@ func TestTheMetricsAreThereFromTheStart(t *testing.T) {
 	}
 	if n, err := testutil.GatherAndCount(reg); err != nil || n != len(Events())+2 {
 		t.Errorf("%d series: %v", n, err)
+	}
+}
+
+// TestTheDocumentHasTheEventsAndFieldsOfTheCode, in their order.
+func TestTheDocumentHasTheEventsAndFieldsOfTheCode(t *testing.T) {
+	page := string(contents(t, "../docs/audit.md"))
+	rows := func(heading string) (names []string) {
+		_, table, _ := strings.Cut(page, "\n## "+heading+"\n")
+		table, _, _ = strings.Cut(table, "\n## ")
+		for _, m := range regexp.MustCompile("(?m)^\\| `([A-Za-z-]+)` \\| .+ \\|$").FindAllStringSubmatch(table, -1) {
+			names = append(names, m[1])
+		}
+		return names
+	}
+	var all []string
+	for _, e := range Events() {
+		all = append(all, string(e))
+	}
+	if got := rows("Events"); !slices.Equal(got, all) {
+		t.Errorf("docs/audit.md has the events %q, want %q", got, all)
+	}
+	var fields []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Line]()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			fields = append(fields, name)
+		}
+	}
+	if got := rows("Fields"); !slices.Equal(got, fields) {
+		t.Errorf("docs/audit.md has the fields %q, want %q", got, fields)
+	}
+	for raw := range strings.Lines(page) { // the examples
+		if text, is := strings.CutPrefix(raw, "    {"); is {
+			dec := json.NewDecoder(strings.NewReader("{" + text))
+			dec.DisallowUnknownFields()
+			if err := dec.Decode(&Line{Operator: &Operator{}}); err != nil {
+				t.Errorf("%v: %s", err, raw)
+			}
+		}
 	}
 }

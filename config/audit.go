@@ -27,7 +27,8 @@ type Access struct {
 func (a Access) isEmpty() bool { return len(a.UIDs)+len(a.GIDs) == 0 }
 
 // maxUID is the largest number of a user or a group. Linux uses the next one for "no change".
-const maxUID = 1<<32 - 2
+// unseen is the number that it gives to users and groups outside of the user namespace of a process.
+const maxUID, unseen = 1<<32 - 2, 65534
 
 func (v *validator) audit(c *Config) {
 	const none = "there is no audit log: set audit.file, or audit.stdout: true"
@@ -57,6 +58,7 @@ func (v *validator) access(a Admin) {
 			for i, id := range ids {
 				field := fmt.Sprintf("%s.%s[%d]", list.field, name, i)
 				v.errorIf(id < 0 || id > maxUID, field, "%d is out of range: 0 to %d", id, maxUID)
+				v.errorIf(id == unseen, field, "%d stands for all users or groups that the relay can not see: name others", id)
 				v.errorIf(slices.Contains(ids[:i], id), field, "%d is in the list already", id)
 			}
 		}
