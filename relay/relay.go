@@ -289,10 +289,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
-	execute, interrupt = actor(r.audit.Run) // ends after all that record lines
-	group.Add(execute, func(err error) {
+	writeAudit, endAudit := actor(r.audit.Run) // ends after all that record lines
+	group.Add(writeAudit, func(err error) {
 		r.audit.Record(auditedEnd(err))
-		interrupt(err)
+		endAudit(err)
 	})
 	err := group.Run()
 	if err == nil {
