@@ -26,7 +26,7 @@ const (
 
 // Options configure a Log. Without File and Output, the Log writes nothing.
 type Options struct {
-	// File is an absolute path. MaxBytes is the size at which a new file begins, MaxFiles the number of files.
+	// File is a path. MaxBytes is the size at which a new file begins, MaxFiles the number of files.
 	// Output is the place instead of a File.
 	File     string
 	MaxBytes int64

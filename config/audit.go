@@ -34,7 +34,7 @@ func (v *validator) audit(c *Config) {
 	const none = "there is no audit log: set audit.file, or audit.stdout: true"
 	a := c.Audit
 	v.errorIf(a.File != "" && a.Stdout, "audit.stdout", "audit.file is set, too: choose one of them")
-	v.errorIf(a.File != "" && a.File == c.AdminSocket(), "audit.file", "%s is the admin socket: choose another path", a.File)
+	v.errorIf(a.File != "" && absolute(a.File) == c.AdminSocket(), "audit.file", "%s is the admin socket: choose another path", a.File)
 	v.errorIf(a.Required && a.File == "" && !a.Stdout, "audit.required", none)
 	var unset Audit
 	setDefaults(reflect.ValueOf(&unset).Elem())
