@@ -66,29 +66,37 @@ func (s *Server) enter(c *conn) (err error) {
 	overload := s.overloaded()
 	use, own, fits := s.peers.enter(peerKey(c.who, c.peer.Addr), s.limits.Load(), overload != nil)
 	c.use = use
-	if overload != nil && !fits {
-		err = refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
+	if overload != nil && !fits && !s.auth[c.listener].reads(c) {
+		err = errOverload(overload)
 	} else {
 		err = s.admit(c.ctx, open, use, own)
 	}
+	if err == nil {
+		err = s.authenticate(c, overload)
+	}
 	if err != nil {
-		s.forget(use)
+		s.forget(c.use)
 		return err
 	}
 	s.add(c)
 	if err := c.greet(); err != nil {
 		s.remove(c)
-		s.forget(use)
+		c.stopExpiry()
+		s.forget(c.use)
 		return err
 	}
 	s.metrics.clients.WithLabelValues(c.protocol).Inc()
 	return nil
 }
 
-// greet sends the headers of a stream. The stream is in Server.conns already, so that a change of the client
-// CAs or a shutdown from now on ends it.
+func errOverload(overload error) error {
+	return refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
+}
+
+// greet sends the headers of a stream. The stream is in Server.conns already, so that a change of what is trusted
+// or a shutdown from now on ends it.
 func (c *conn) greet() error {
-	if err := c.server.trusts(c.listener, c.peer); err != nil {
+	if err := c.server.judge(c, 0); err != nil {
 		return err
 	}
 	if isClosed(c.server.draining) {
@@ -99,6 +107,7 @@ func (c *conn) greet() error {
 
 // leave frees the resources of a stream that has ended. It returns refused, or else the status of the stream.
 func (s *Server) leave(c *conn, refused error) error {
+	c.stopExpiry()
 	c.turn.shut()
 	c.reached()
 	err := cmp.Or(refused, c.status())
@@ -147,9 +156,8 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 		return refusal.New(refusal.Streams, codes.ResourceExhausted,
 			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
 	}
-	if own > limits.MaxStreamsPerPeer {
-		return refusal.New(refusal.Peer, codes.ResourceExhausted,
-			"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
+	if err := fitsPeer(limits, use, own); err != nil {
+		return err
 	}
 	if size := headerBytes(ctx); size > s.cfg.MaxHeaderBytes {
 		return refusal.New(refusal.Headers, codes.ResourceExhausted,
@@ -157,15 +165,31 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 	}
 	until := time.Now().Add(time.Second)
 	// Check the limit of the peer first: its streams must not delay those of other peers.
-	if share := mostOf(limits.NewStreamsPerSecond); share < limits.NewStreamsPerSecond {
-		if err := admitted(ctx, use.limiter, until); err != nil {
-			return refusal.New(refusal.Rate, codes.ResourceExhausted,
-				"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", share, use.key)
-		}
+	if err := pacesPeer(ctx, limits, use, until); err != nil {
+		return err
 	}
 	if err := admitted(ctx, s.limiter, until); err != nil {
 		return refusal.New(refusal.Rate, codes.ResourceExhausted,
 			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", limits.NewStreamsPerSecond)
+	}
+	return nil
+}
+
+// fitsPeer returns an error if a peer has too many streams.
+func fitsPeer(limits *Limits, use *peerUse, own int) error {
+	if own <= limits.MaxStreamsPerPeer {
+		return nil
+	}
+	return refusal.New(refusal.Peer, codes.ResourceExhausted,
+		"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
+}
+
+// pacesPeer waits until a peer may open one more stream.
+func pacesPeer(ctx context.Context, limits *Limits, use *peerUse, until time.Time) error {
+	share := mostOf(limits.NewStreamsPerSecond)
+	if share < limits.NewStreamsPerSecond && admitted(ctx, use.limiter, until) != nil {
+		return refusal.New(refusal.Rate, codes.ResourceExhausted,
+			"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", share, use.key)
 	}
 	return nil
 }

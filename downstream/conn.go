@@ -45,8 +45,11 @@ type conn struct {
 	protocol string
 	listener *Listener
 	peer     *peer.Peer
-	who      identity.Identity
-	use      *peerUse // set by Server.enter
+	who      identity.Identity // until Server.authenticate: as the certificate tells
+	reviewed bool              // a TokenReview has proven who; set by Server.authenticate
+	judged   atomic.Uint64     // authenticator.changes when who was proven
+	expiry   *time.Timer       // ends the stream; nil: never
+	use      *peerUse          // set by Server.enter
 	opened   time.Time
 	place    int // index in Server.conns, guarded by Server.mu
 	turn     turn
@@ -94,7 +97,7 @@ func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, 
 }
 
 // wait waits for the end of the stream, and returns its status. It ends the stream if the first request does
-// not come in time, and when the client's certificate expires.
+// not come in time.
 func (c *conn) wait() error {
 	timeout := c.server.cfg.FirstRequestTimeout
 	silent := time.AfterFunc(timeout, func() {
@@ -103,10 +106,6 @@ func (c *conn) wait() error {
 		}
 	})
 	defer silent.Stop()
-	if expiry := c.who.Expires; !expiry.IsZero() {
-		expired := time.AfterFunc(time.Until(expiry), func() { c.end(errExpired(expiry)) })
-		defer expired.Stop()
-	}
 	<-c.ctx.Done()
 	return c.status()
 }

@@ -478,13 +478,7 @@ func TestBadCertificatesAreErrorsAtStart_S24(t *testing.T) {
 		{CertFile: filepath.Join(dir, "none.crt"), KeyFile: good(".key")},
 		{CertFile: good(".crt"), KeyFile: good(".key"), ClientCAFile: bad},
 	} {
-		tr, err := newTrust(&tlsFiles)
-		var closeCreds func()
-		if err == nil {
-			_, closeCreds, err = tlsFiles.credentials(tr)
-		}
-		if err == nil {
-			closeCreds()
+		if _, err := newAuthenticator(&tlsFiles); err == nil {
 			t.Errorf("%+v is no error", tlsFiles)
 		} else if !strings.Contains(err.Error(), dir) {
 			t.Errorf("the error does not name the file: %v", err)

@@ -49,7 +49,6 @@ type listener struct {
 	lis         net.Listener
 	connLimiter *connLimiter
 	server      *grpc.Server
-	close       func()
 }
 
 // listen opens all listeners. After an error, it closes those that it opened.
@@ -58,34 +57,29 @@ func (s *Server) listen() (opened []*listener, err error) {
 		if err != nil {
 			for _, l := range opened {
 				l.lis.Close()
-				l.close()
 			}
 		}
 	}()
 	for i := range s.cfg.Listeners {
 		cfg := &s.cfg.Listeners[i]
-		trust, err := newTrust(cfg.TLS)
+		auth, err := newAuthenticator(cfg.TLS)
 		if err != nil {
 			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
 		}
-		creds, closeCreds, err := cfg.TLS.credentials(trust)
-		if err != nil {
-			return opened, fmt.Errorf("downstream.listeners[%d].tls: listener %s: %w", i, cfg.Address, err)
-		}
-		if trust != nil {
-			s.trust[cfg] = trust
+		if auth != nil {
+			s.auth[cfg] = auth
 		}
 		lis, err := net.Listen("tcp", cfg.Address)
 		if err != nil {
-			closeCreds()
 			return opened, fmt.Errorf("downstream.listeners[%d].address: %w", i, err)
 		}
+		creds := auth.credentials()
 		if cfg.TLS != nil {
-			creds = watchedCreds{creds, func(from net.Addr, err error) {
+			creds = watchedCreds{creds, auth.trust != nil, func(from net.Addr, err error) {
 				s.refuse(s.log.With("listener", cfg.Address), "client refused", audit.Line{Address: from.String(), Listener: cfg.Address}, refusal.Handshake, err)
 			}}
 		}
-		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, close: closeCreds, server: grpc.NewServer(s.serverOptions(creds)...)}
+		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis), connLimiter: s.connLimiter, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
 		opened = append(opened, l)
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
@@ -126,7 +120,6 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 }
 
 func (l *listener) serve() error {
-	defer l.close()
 	if err := l.server.Serve(l.lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}

@@ -18,6 +18,7 @@ type metrics struct {
 	streams      *prometheus.CounterVec
 	refused      *prometheus.CounterVec
 	refusals     *prometheus.CounterVec
+	credentials  *prometheus.CounterVec
 	delayed      prometheus.Counter
 	panics       prometheus.Counter
 	pushRequests *prometheus.CounterVec
@@ -51,6 +52,7 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 		streams:      counterVec("relay_downstream_streams_total", "Streams opened by clients, by protocol.", "protocol"),
 		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
 		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
+		credentials:  counterVec("relay_downstream_credential_errors_total", "Reads of the files, URLs and APIs by which clients are judged that have failed, by what was read.", "what"),
 		delayed:      counter("relay_downstream_requests_delayed_total", "Requests that had to wait because their client was too fast."),
 		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
 		pushRequests: counterVec("relay_downstream_push_requests_total", "Merged changes that were pushed, by their reasons: one may have several.", "reason"),
@@ -74,7 +76,7 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	}
 	var errs error
 	for _, c := range []prometheus.Collector{
-		m.clients, m.streams, m.refused, m.refusals, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.answers, m.pushes, m.bytes, m.acks, m.nacks,
+		m.clients, m.streams, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.answers, m.pushes, m.bytes, m.acks, m.nacks,
 	} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
@@ -87,6 +89,9 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	}
 	for _, why := range refusal.Reasons() {
 		m.refusals.WithLabelValues(string(why))
+	}
+	for _, what := range []string{badCertificate, badCA, badCRL, badWorkloadAPI, badToken} {
+		m.credentials.WithLabelValues(what)
 	}
 	for _, g := range gs {
 		for _, t := range g.Types() {

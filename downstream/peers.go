@@ -30,6 +30,7 @@ type peerUse struct {
 	usual   int // streams at the time of the last change without overload
 	kept    subscription.Usage
 	limiter *rate.Limiter // of new streams
+	bad     *rate.Limiter // of tokens that are refused
 	// views.mu guards views. views counts the derived views of the peer's streams.
 	views int
 	fills *semaphore.Weighted // limits the fills for the peer at the same time
@@ -45,7 +46,7 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	share := mostOf(limits.NewStreamsPerSecond)
 	if p = ps.byKey[key]; p == nil {
 		ps.sweep(overloaded)
-		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
+		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), bad: rate.NewLimiter(badTokens, badTokens), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
 		ps.byKey[key] = p
 	} else if p.limiter.Burst() != share {
 		p.limiter.SetLimit(rate.Limit(share))
@@ -73,9 +74,10 @@ func (ps *peers) sweep(overloaded bool) {
 	ps.swept = len(ps.byKey)
 }
 
-// gone reports whether the peer can be forgotten: it has no streams, and its limiter is full again.
+// gone reports whether the peer can be forgotten: it has no streams, and its limiters are full again.
 func (p *peerUse) gone(overloaded bool) bool {
-	return p.streams == 0 && (p.usual == 0 || !overloaded) && p.limiter.Tokens() >= float64(p.limiter.Burst())
+	return p.streams == 0 && (p.usual == 0 || !overloaded) && p.limiter.Tokens() >= float64(p.limiter.Burst()) &&
+		p.bad.Tokens() >= badTokens
 }
 
 func (ps *peers) leave(p *peerUse, overloaded bool) {

@@ -181,6 +181,9 @@ func (c *conn) plan() (*subscription.Round, error) {
 }
 
 func (c *conn) sendMsg(m any) error {
+	if err := c.server.judge(c, 0); err != nil {
+		return err
+	}
 	c.answerable.Add(1)
 	c.sending.Store(true)
 	defer c.sending.Store(false)

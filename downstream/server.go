@@ -175,7 +175,7 @@ type Server struct {
 	streams      sync.WaitGroup // streams with a running goroutine
 	listening    chan struct{}  // closed once addrs is set
 	addrs        []net.Addr
-	trust        map[*Listener]*trust // of listeners that require client certificates; set by listen
+	auth         map[*Listener]*authenticator // set by listen
 
 	// changing guards rules. Giving a client a view, and updating views, take a share of it. A reload, and
 	// moving clients, take all of it.
@@ -236,7 +236,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		beginnings:   newBeginnings(cfg.RelayName),
 		controlPlane: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), identifier),
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
-		trust: map[*Listener]*trust{},
+		auth: map[*Listener]*authenticator{},
 	}
 	s.views.panicked = s.panicked
 	if err := deps.Registerer.Register(behindMetric(s)); err != nil {
@@ -264,8 +264,11 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
 	g.Go(func() error { return s.learnOn(ctx) })
-	for l, t := range s.trust {
-		g.Go(func() error { return t.watch(ctx, func() { s.distrust(l) }) })
+	for l, a := range s.auth {
+		g.Go(func() error { return s.watch(ctx, l, a) })
+		if a.api != nil {
+			g.Go(func() error { return a.api.run(ctx) })
+		}
 	}
 	for _, l := range listeners {
 		g.Go(func() error {
@@ -317,6 +320,9 @@ func (s *Server) release(ctx context.Context) error {
 	s.views.open(began)
 	s.changing.Release(1)
 	s.learn(ctx) // move the waiting clients before the first response
+	for l, a := range s.auth {
+		s.check(ctx, l, a) // they may have waited long
+	}
 	close(s.released)
 	s.wakeAll()
 	return nil

@@ -3,8 +3,8 @@ package downstream
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -13,26 +13,33 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/credentials/tls/certprovider/pemfile"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/security/advancedtls"
 
-	"meshrelay/internal/certfile"
+	"meshrelay/internal/bearer"
 	"meshrelay/internal/identity"
 )
 
 // certRefresh is the default of TLS.Refresh.
 const certRefresh = 10 * time.Second
 
-// TLS names the PEM files of a listener. The relay reads them again when they change. While a file is bad,
-// the last good one stays in use.
+// TLS tells how a listener proves who it is, and whom it lets in. The relay reads the files again when they change.
+// While a file is bad, the last good one stays in use.
 type TLS struct {
 	CertFile, KeyFile string
-	// If ClientCAFile or ClientCAs is set, clients must have a certificate. An istiod as a client has none
-	// (PROTOCOL S24). ClientCAFile verifies all identities except SPIFFE IDs of the trust domains in
-	// ClientCAs.
+	// WorkloadAPI is the address of the SPIFFE Workload API. It replaces CertFile, KeyFile and ClientCAs.
+	WorkloadAPI string
+	// If ClientCAFile, ClientCAs or WorkloadAPI is set, clients must have a certificate, unless Tokens or
+	// AllowAnonymous is set. An istiod as a client has none (PROTOCOL S24). ClientCAFile verifies all identities
+	// except SPIFFE IDs of the trust domains in ClientCAs and, with WorkloadAPI, all SPIFFE IDs.
 	ClientCAFile string
 	ClientCAs    []ClientCA
+	// CRLFiles have revocation lists for client certificates.
+	CRLFiles []string
+	// Tokens are the issuers whose bearer tokens clients without a certificate may send.
+	Tokens []bearer.Issuer
+	// AllowAnonymous lets clients in that have neither a certificate nor a token. Without client CAs and
+	// Tokens, it is always so.
+	AllowAnonymous bool
 	// Refresh is the time between two checks of the files. Default: 10 s.
 	Refresh time.Duration
 }
@@ -42,12 +49,17 @@ type ClientCA struct {
 	TrustDomain, File string
 }
 
-// verifies reports whether clients must have a certificate.
-func (t *TLS) verifies() bool { return t != nil && (t.ClientCAFile != "" || len(t.ClientCAs) > 0) }
+// certified reports whether the listener verifies client certificates.
+func (t *TLS) certified() bool {
+	return t != nil && (t.ClientCAFile != "" || len(t.ClientCAs) > 0 || t.WorkloadAPI != "")
+}
 
-// binds reports whether ClientCAs has a trust domain.
+// verifies reports whether clients can prove who they are.
+func (t *TLS) verifies() bool { return t.certified() || t != nil && len(t.Tokens) > 0 }
+
+// binds reports whether ClientCAFile does not verify the SPIFFE IDs of a trust domain.
 func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
-	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
+	return t != nil && (t.WorkloadAPI != "" && !domain.IsZero() || slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() }))
 }
 
 // identify returns what the verified certificate of a peer proves: its SPIFFE ID, and its DNS names if
@@ -75,39 +87,39 @@ func (t *TLS) identify(p *peer.Peer) (who identity.Identity) {
 // refresh returns the time between two checks of the files.
 func (t *TLS) refresh() time.Duration { return cmp.Or(t.Refresh, certRefresh) }
 
-// credentials returns the transport credentials, and a function that frees them. tr may be nil.
-func (t *TLS) credentials(tr *trust) (creds credentials.TransportCredentials, free func(), err error) {
-	if t == nil {
-		return insecure.NewCredentials(), func() {}, nil
+// credentials returns the transport credentials of a listener.
+func (a *authenticator) credentials() credentials.TransportCredentials {
+	if a == nil {
+		return insecure.NewCredentials()
 	}
-	if _, err := certfile.Pair(t.CertFile, t.KeyFile); err != nil {
-		return nil, nil, fmt.Errorf("certificate: %w", err)
+	cfg := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.certificate() },
+		// A session that is resumed would bring the certificate of before.
+		SessionTicketsDisabled: true,
 	}
-	own, err := pemfile.NewProvider(pemfile.Options{CertFile: t.CertFile, KeyFile: t.KeyFile, RefreshDuration: t.refresh()})
-	if err != nil {
-		return nil, nil, fmt.Errorf("certificate %s, key %s: %w", t.CertFile, t.KeyFile, err)
+	if a.trust != nil {
+		// VerifyConnection verifies: the roots depend on the certificate.
+		if cfg.ClientAuth = tls.RequireAnyClientCert; a.tokens != nil || a.tls.AllowAnonymous {
+			cfg.ClientAuth = tls.RequestClientCert
+		}
+		cfg.VerifyConnection = func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return nil // ClientAuth lets it pass
+			}
+			_, err := a.trust.verify(state.PeerCertificates)
+			return err
+		}
 	}
-	opts := &advancedtls.Options{
-		IdentityOptions:  advancedtls.IdentityCertificateOptions{IdentityProvider: own},
-		VerificationType: advancedtls.SkipVerification,
-		MinTLSVersion:    tls.VersionTLS12, MaxTLSVersion: tls.VersionTLS13,
-	}
-	if tr != nil {
-		opts.RootOptions = advancedtls.RootCertificateOptions{GetRootCertificates: tr.rootsFor}
-		opts.RequireClientCert = true
-		opts.VerificationType = advancedtls.CertVerification
-	}
-	if creds, err = advancedtls.NewServerCreds(opts); err != nil {
-		own.Close()
-		return nil, nil, err
-	}
-	return creds, own.Close, nil
+	return credentials.NewTLS(cfg)
 }
 
-// watchedCreds calls refused for handshakes that fail because of the client's certificate or TLS version.
+// watchedCreds calls refused for handshakes that fail because of the client's certificate or TLS version. With
+// certified, it marks the certificates of clients as verified.
 type watchedCreds struct {
 	credentials.TransportCredentials
-	refused func(from net.Addr, err error)
+	certified bool
+	refused   func(from net.Addr, err error)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -115,6 +127,10 @@ func (w watchedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	secured, info, err := w.TransportCredentials.ServerHandshake(conn)
 	if err != nil && !isOfTheNetwork(err) {
 		w.refused(conn.RemoteAddr(), err)
+	}
+	if seen, ok := info.(credentials.TLSInfo); ok && err == nil && w.certified && len(seen.State.PeerCertificates) > 0 {
+		seen.State.VerifiedChains = [][]*x509.Certificate{seen.State.PeerCertificates} // VerifyConnection has verified them
+		info = seen
 	}
 	return secured, info, err
 }

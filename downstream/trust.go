@@ -1,8 +1,7 @@
 package downstream
 
 import (
-	"context"
-	"crypto/sha256"
+	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -12,37 +11,39 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/security/advancedtls"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/identity"
+	"meshrelay/internal/lastgood"
 )
 
-// trust has the present roots of a listener that requires client certificates.
+type rootFile = lastgood.File[*x509.CertPool]
+
+// trust has the present roots and revocation lists of a listener that verifies client certificates. Any goroutine
+// may call its methods.
 type trust struct {
-	refresh  time.Duration
 	byDomain map[string]*rootFile // by trust domain
 	others   *rootFile            // nil: there are none
+	api      *workload            // has the roots of all trust domains; nil: byDomain has them
+	revoked  []*lastgood.File[[]*revocations]
 }
 
-// rootFile is a file of root certificates. Any goroutine may call its methods.
-type rootFile struct {
-	path string
-	now  atomic.Pointer[roots]
+// revocations is one revocation list.
+type revocations struct {
+	path   string
+	list   *x509.RevocationList
+	at     map[string]time.Time             // when a certificate was revoked, by the bytes of its serial number
+	signer atomic.Pointer[x509.Certificate] // of the list, once its signature is verified
 }
 
-// roots are the certificates of one reading of a file. They are immutable.
-type roots struct {
-	sum  [sha256.Size]byte // of the file
-	pool *x509.CertPool
-}
-
-// newTrust returns the trust of a listener, nil if the listener does not require client certificates.
-func newTrust(t *TLS) (*trust, error) {
-	if !t.verifies() {
+// newTrust returns the trust of a listener, nil if the listener does not verify client certificates. api may be
+// nil.
+func newTrust(t *TLS, api *workload) (*trust, error) {
+	if !t.certified() {
 		return nil, nil
 	}
-	tr := &trust{refresh: t.refresh(), byDomain: map[string]*rootFile{}}
+	tr := &trust{byDomain: map[string]*rootFile{}, api: api}
 	var err error
 	if t.ClientCAFile != "" {
 		if tr.others, err = openRoots(t.ClientCAFile); err != nil {
@@ -54,149 +55,193 @@ func newTrust(t *TLS) (*trust, error) {
 			return nil, err
 		}
 	}
+	for _, path := range t.CRLFiles {
+		f, err := lastgood.Open(func() ([]*revocations, error) { return readRevocations(path) }, path)
+		if err != nil {
+			return nil, fmt.Errorf("CRL: %w", err)
+		}
+		tr.revoked = append(tr.revoked, f)
+	}
 	return tr, nil
 }
 
 func openRoots(path string) (*rootFile, error) {
-	f := &rootFile{path: path}
-	if _, err := os.Stat(path); err != nil {
+	f, err := lastgood.Open(func() (*x509.CertPool, error) { return certfile.Roots(path) }, path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("client CA: %w", err)
-	}
-	if f.read(); f.now.Load() == nil {
-		return nil, fmt.Errorf("client CA %s: there is no certificate in it, or it can not be read", path)
+	case err != nil:
+		return nil, fmt.Errorf("client CA %s: there is no certificate in it, or it can not be read: %w", path, err)
 	}
 	return f, nil
 }
 
-// read reads the file, and reports whether its roots have changed. While the file is bad, the last good roots
-// stay.
-func (f *rootFile) read() (changed bool) {
-	data, err := os.ReadFile(f.path)
-	if err != nil {
-		return false
+func readRevocations(path string) (all []*revocations, err error) {
+	lists, err := certfile.Revocations(path)
+	for _, list := range lists {
+		r := &revocations{path: path, list: list, at: make(map[string]time.Time, len(list.RevokedCertificateEntries))}
+		for _, entry := range list.RevokedCertificateEntries {
+			r.at[string(entry.SerialNumber.Bytes())] = entry.RevocationTime
+		}
+		list.RevokedCertificateEntries = nil
+		all = append(all, r)
 	}
-	was := f.now.Load()
-	sum := sha256.Sum256(data)
-	if was != nil && was.sum == sum {
-		return false
-	}
-	r := &roots{sum: sum, pool: x509.NewCertPool()}
-	if !r.pool.AppendCertsFromPEM(data) {
-		return false
-	}
-	return f.now.CompareAndSwap(was, r)
+	return all, err
 }
 
-// read reads every file, and reports whether any roots have changed.
-func (t *trust) read() (changed bool) {
-	if t.others != nil {
-		changed = t.others.read()
+// read reads every file, and reports whether roots or revocations have changed. It calls failed for each file that
+// is bad, and for each revocation list that is out of date.
+func (t *trust) read(failed func(what, of string, err error)) (changed bool) {
+	note := func(what, of string, is bool, err error) {
+		if changed = changed || is; err != nil {
+			failed(what, of, err)
+		}
 	}
-	for _, f := range t.byDomain {
-		changed = f.read() || changed
+	if t.others != nil {
+		is, err := t.others.Read()
+		note(badCA, "", is, err)
+	}
+	for domain, f := range t.byDomain {
+		is, err := f.Read()
+		note(badCA, domain, is, err)
+	}
+	for n, f := range t.revoked {
+		is, err := f.Read()
+		note(badCRL, fmt.Sprint(n), is, err)
+		for _, r := range f.Get() {
+			if due := r.list.NextUpdate; !due.IsZero() && time.Now().After(due) {
+				note(badCRL, r.path, false, fmt.Errorf("%s: the next update was due at %s; the list is still used", r.path, due.UTC().Format(time.RFC3339)))
+			}
+		}
 	}
 	return changed
 }
 
 // of returns the roots that verify a certificate.
-func (t *trust) of(leaf *x509.Certificate) (*roots, error) {
+func (t *trust) of(leaf *x509.Certificate) (*x509.CertPool, error) {
 	id, _, err := identity.Of(leaf)
 	if err != nil {
 		return nil, err
 	}
-	file := t.others
 	if own := t.byDomain[id.TrustDomain().Name()]; own != nil {
-		file = own
+		return own.Get(), nil
 	}
 	switch {
-	case file != nil:
-		return file.now.Load(), nil
+	case t.api != nil && !id.IsZero():
+		if pool := t.api.roots(id.TrustDomain()); pool != nil {
+			return pool, nil
+		}
+	case t.others != nil:
+		return t.others.Get(), nil
 	case id.IsZero():
 		return nil, errors.New("the certificate has no SPIFFE ID, and no client CA vouches for other names")
 	}
 	return nil, fmt.Errorf("no client CA vouches for the trust domain of %s", id)
 }
 
-// rootsFor returns the roots that verify the client of a handshake.
-func (t *trust) rootsFor(info *advancedtls.ConnectionInfo) (*advancedtls.RootCertificates, error) {
-	leaf, err := x509.ParseCertificate(info.RawCerts[0])
+// verify verifies the certificates of a client, of which the first is its own. It returns when the first
+// certificate of their chain expires.
+func (t *trust) verify(certs []*x509.Certificate) (expires time.Time, err error) {
+	pool, err := t.of(certs[0])
 	if err != nil {
-		return nil, err
+		return expires, err
 	}
-	r, err := t.of(leaf)
+	opts := x509.VerifyOptions{Roots: pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, c := range certs[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	chains, err := certs[0].Verify(opts)
 	if err != nil {
-		return nil, err
+		return expires, err
 	}
-	return &advancedtls.RootCertificates{TrustCerts: r.pool}, nil
+	for _, chain := range chains { // one without a revoked certificate is enough
+		if revoked := t.revocation(chain); revoked != nil {
+			err = revoked
+			continue
+		}
+		end := chain[0].NotAfter
+		for _, c := range chain[1:] {
+			if c.NotAfter.Before(end) {
+				end = c.NotAfter
+			}
+		}
+		if end.After(expires) {
+			expires = end
+		}
+	}
+	if !expires.IsZero() {
+		err = nil
+	}
+	return expires, err
 }
 
-// watch calls changed after each change of the roots, until ctx ends.
-func (t *trust) watch(ctx context.Context, changed func()) error {
-	tick := time.NewTicker(t.refresh)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if t.read() {
-				changed()
+// revokedError is the error for a certificate that a revocation list has.
+type revokedError struct {
+	cert *x509.Certificate
+	at   time.Time
+}
+
+func (e *revokedError) Error() string {
+	return fmt.Sprintf("the certificate with the serial number %x was revoked at %s", e.cert.SerialNumber, e.at.UTC().Format(time.RFC3339))
+}
+
+// revocation returns an error if a certificate of a chain is revoked by its issuer.
+func (t *trust) revocation(chain []*x509.Certificate) error {
+	for n, cert := range chain[:len(chain)-1] {
+		for _, f := range t.revoked {
+			for _, r := range f.Get() {
+				if at, is := r.at[string(cert.SerialNumber.Bytes())]; is && r.isOf(cert, chain[n+1]) {
+					return &revokedError{cert, at}
+				}
 			}
 		}
 	}
+	return nil
 }
 
-// vouches returns an error if the present roots do not verify a peer's certificate.
-func (t *trust) vouches(p *peer.Peer) error {
-	state, _ := verified(p)
-	if len(state.PeerCertificates) == 0 {
-		return errNotTrusted
+// isOf reports whether the list is that of the issuer of a certificate.
+func (r *revocations) isOf(cert, issuer *x509.Certificate) bool {
+	if !bytes.Equal(r.list.RawIssuer, cert.RawIssuer) {
+		return false
 	}
-	r, err := t.of(state.PeerCertificates[0])
-	if err != nil {
-		return errNotTrusted
+	if known := r.signer.Load(); known != nil && known.Equal(issuer) {
+		return true
 	}
-	opts := x509.VerifyOptions{Roots: r.pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	for _, c := range state.PeerCertificates[1:] {
-		opts.Intermediates.AddCert(c)
+	if r.list.CheckSignatureFrom(issuer) != nil {
+		return false
 	}
-	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
-		return errNotTrusted
+	r.signer.Store(issuer)
+	return true
+}
+
+// vouches returns when the certificate of a peer expires, or an error if the present roots and revocation lists do
+// not verify it.
+func (t *trust) vouches(p *peer.Peer) (expires time.Time, err error) {
+	state, leaf := verified(p)
+	if leaf == nil {
+		return expires, errNotTrusted
 	}
-	return nil
+	if expires, err = t.verify(state.PeerCertificates); err == nil {
+		return expires, nil
+	}
+	var revoked *revokedError
+	switch now := time.Now(); {
+	case errors.As(err, &revoked):
+		return expires, refusal.New(refusal.Certificate, codes.Unauthenticated, "the client has shown a certificate that is not valid any more: %v (tls.crlFiles); connect with another", err)
+	case now.After(leaf.NotAfter):
+		return expires, errExpired(false, leaf.NotAfter)
+	}
+	return expires, errNotTrusted
 }
 
 var errNotTrusted = refusal.New(refusal.Certificate, codes.Unauthenticated,
-	"the client certificate is signed by none of the certificates in tls.clientCAFile or tls.clientCAs any more; connect with another")
+	"the client certificate is signed by none of the certificates in tls.clientCAFile, tls.clientCAs or of the Workload API any more; connect with another")
 
-// errExpired is the error for a client whose certificate has expired.
-func errExpired(at time.Time) error {
+// errExpired is the error for a client whose certificate or token has expired.
+func errExpired(isToken bool, at time.Time) error {
+	if isToken {
+		return refusal.New(refusal.Token, codes.Unauthenticated, "the token of the client has expired at %s; connect with a new one", at.UTC().Format(time.RFC3339))
+	}
 	return refusal.New(refusal.Certificate, codes.Unauthenticated,
 		"the client certificate has expired at %s; connect with a new one", at.UTC().Format(time.RFC3339))
-}
-
-// trusts returns an error if the certificate of a new stream's peer has expired, or is no longer trusted.
-func (s *Server) trusts(l *Listener, p *peer.Peer) error {
-	if _, leaf := verified(p); leaf != nil && time.Now().After(leaf.NotAfter) {
-		return errExpired(leaf.NotAfter)
-	}
-	if t := s.trust[l]; t != nil {
-		return t.vouches(p)
-	}
-	return nil
-}
-
-// distrust ends the streams of a listener whose certificates are no longer trusted.
-func (s *Server) distrust(l *Listener) {
-	ended := 0
-	for _, c := range s.connections() {
-		if c.listener != l {
-			continue
-		}
-		if err := s.trust[l].vouches(c.peer); err != nil {
-			c.end(err)
-			ended++
-		}
-	}
-	s.log.Info("client CA file changed", "listener", l.Address, "ended", ended)
 }

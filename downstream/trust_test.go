@@ -121,13 +121,16 @@ func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "clients.crt"), []byte("no certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trust := r.server.trust[&r.server.cfg.Listeners[0]]
-	if trust.read() {
-		t.Error("a bad file has replaced a good one")
+	trust := r.server.auth[&r.server.cfg.Listeners[0]].trust
+	bad := 0
+	read := func() bool { return trust.read(func(_, _ string, _ error) { bad++ }) }
+	if read() || bad != 1 {
+		t.Error("a bad file has replaced a good one, or is not told")
 	}
 	trustOnly(t, dir, "two", "one") // as before, in another order
 	eventually(t, "the file is read", func() bool {
-		return !trust.read() && trust.vouches(r.server.connections()[0].peer) == nil
+		_, err := trust.vouches(r.server.connections()[0].peer)
+		return !read() && err == nil
 	})
 	r.put(se("shop", "a", "1"))
 	leaves.next()
@@ -204,7 +207,8 @@ func TestATrustDomainLosesItsStreamsWithItsRoots(t *testing.T) {
 	trust := must(newTrust(&TLS{
 		ClientCAFile: file("other.crt"),
 		ClientCAs:    []ClientCA{{TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
-	}))
+	}, nil))
+	read := func() bool { return trust.read(func(what, _ string, err error) { t.Error(what, err) }) }
 	peers := map[string]*peer.Peer{
 		"a":                       peerOf(a, "1", "spiffe://a.example/x"),
 		"b":                       peerOf(b, "2", "spiffe://b.example/x"),
@@ -216,19 +220,19 @@ func TestATrustDomainLosesItsStreamsWithItsRoots(t *testing.T) {
 	want := func(good ...string) {
 		t.Helper()
 		for name, p := range peers {
-			if err := trust.vouches(p); (err == nil) != slices.Contains(good, name) {
+			if _, err := trust.vouches(p); (err == nil) != slices.Contains(good, name) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
 	want("a", "b", "other")
-	if trust.read() {
+	if read() {
 		t.Error("nothing has changed")
 	}
 	if err := os.WriteFile(file("a.crt"), must(os.ReadFile(file("b.crt"))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if !trust.read() {
+	if !read() {
 		t.Error("the roots of a have changed")
 	}
 	want("b", "other", "a, after it has changed")

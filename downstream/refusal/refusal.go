@@ -33,7 +33,9 @@ const (
 	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
 	Debug       Reason = "debug"       // the last debug answer is not sent yet
 	Unread      Reason = "unread"      // SendTimeout
-	Certificate Reason = "certificate" // expired, or signed by a CA that is no longer trusted
+	Certificate Reason = "certificate" // expired, revoked, or signed by a CA that is no longer trusted
+	Token       Reason = "token"       // a bearer token that is not accepted, or not any more
+	Anonymous   Reason = "anonymous"   // neither a certificate nor a token
 	Silent      Reason = "silent"      // FirstRequestTimeout
 	Handshake   Reason = "handshake"   // TLS: no certificate, or a certificate that is not accepted
 )
@@ -42,7 +44,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		Connections, Streams, Peer, Rate, Overload, Headers, Requests, Bytes, Receiving, Node, Types,
-		Names, Versions, View, Views, Debug, Unread, Certificate, Silent, Handshake,
+		Names, Versions, View, Views, Debug, Unread, Certificate, Token, Anonymous, Silent, Handshake,
 	}
 }
 
