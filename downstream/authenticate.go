@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -94,6 +95,22 @@ func (a *authenticator) certificate() (*tls.Certificate, error) {
 	}
 	own := a.own.Get()
 	return &own, nil
+}
+
+// Certificate returns the certificate that the listener Config.Listeners[n] shows, nil while it has none.
+func (s *Server) Certificate(n int) *x509.Certificate {
+	if !isClosed(s.listening) {
+		return nil
+	}
+	a := s.auth[&s.cfg.Listeners[n]]
+	if a == nil {
+		return nil
+	}
+	own, err := a.certificate()
+	if err != nil {
+		return nil
+	}
+	return own.Leaf
 }
 
 // reads reports whether it reads the token of a stream.

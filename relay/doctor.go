@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+
 	"meshrelay/config"
+	"meshrelay/internal/bearer"
 	"meshrelay/internal/doctor"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
@@ -119,7 +122,7 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 	for i, l := range cfg.Downstream.Listeners {
 		found = append(found, own(running, doctor.Port(fmt.Sprintf("downstream.listeners[%d].address", i), l.Address)))
 		if l.TLS != nil {
-			found = append(found, doctor.OwnCertificate(l.TLS.CertFile, l.TLS.KeyFile, time.Now()))
+			found = append(found, credentials(ctx, fmt.Sprintf("downstream.listeners[%d]", i), l)...)
 		}
 	}
 	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
@@ -135,6 +138,39 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 	}
 	return append(found, state...)
 }
+
+// credentials checks that a listener can show a certificate and judge its clients.
+func credentials(ctx context.Context, at string, l config.Listener) (found []doctor.Finding) {
+	if l.TLS.SPIFFE == nil {
+		found = append(found, doctor.OwnCertificate(l.TLS.CertFile, l.TLS.KeyFile, time.Now()))
+	} else {
+		address := l.TLS.SPIFFE.WorkloadAPI
+		ctx, cancel := context.WithTimeout(ctx, workloadLimit)
+		defer cancel()
+		if svid, err := workloadapi.FetchX509SVID(ctx, workloadapi.WithAddr(address)); err != nil {
+			found = append(found, doctor.Bad("spiffe", address, "the Workload API gives no certificate", err.Error(), "start the SPIFFE agent of this host, and register this process with its server"))
+		} else {
+			found = append(found, doctor.Good("spiffe", address, "certificate of %s until %s", svid.ID, svid.Certificates[0].NotAfter.UTC().Format(time.RFC3339)))
+		}
+	}
+	for n, issuer := range tlsOf(l, "doctor").Tokens {
+		where := fmt.Sprintf("%s.tokens[%d]", at, n)
+		issuers, err := bearer.Open([]bearer.Issuer{issuer})
+		if err == nil {
+			issuers.Refresh(ctx, func(_ string, failed error) { err = failed })
+			issuers.Close()
+		}
+		if err != nil {
+			found = append(found, doctor.Bad("tokens", where, "tokens of "+issuer.Name+" can not be judged", err.Error(), "correct the file or address, and let the relay read it"))
+		} else {
+			found = append(found, doctor.Good("tokens", where, "the keys or credentials for tokens of %s are there", issuer.Name))
+		}
+	}
+	return found
+}
+
+// workloadLimit bounds the wait for the Workload API.
+const workloadLimit = 2 * time.Second
 
 // stored turns the results of local.Probe into findings. A directory in use is good if the relay of this
 // config is running.

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -21,7 +22,9 @@ const expiryInterval = time.Minute
 type expiries struct {
 	config    func() *config.Config
 	listeners []config.Listener // those that run: a reload does not change them
-	found     atomic.Pointer[[]expiry]
+	// shown returns the certificate that a listener shows, nil while it has none.
+	shown func(listener int) *x509.Certificate
+	found atomic.Pointer[[]expiry]
 }
 
 // expiry is the life of one certificate or token.
@@ -56,9 +59,12 @@ func (e *expiries) Run(ctx context.Context) error {
 // look reads the files. What can not be read stays as it was read last.
 func (e *expiries) look() {
 	var now []expiry
-	for _, l := range e.listeners {
+	for n, l := range e.listeners {
 		if l.TLS != nil {
 			life, err := doctor.CertificateLife(l.TLS.CertFile)
+			if own := e.shown(n); l.TLS.SPIFFE != nil && own != nil {
+				life = doctor.LifeOf(own)
+			}
 			now = e.note(now, err, expiry{where: "listener " + l.Address, name: l.Address, Life: life})
 		}
 	}

@@ -7,6 +7,7 @@ package relay
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,7 +101,7 @@ func New(o Options) (*Relay, error) {
 	r.options.Config = cfg
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
-	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners}
+	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners, shown: func(n int) *x509.Certificate { return r.server.Certificate(n) }}
 	for _, line := range cfg.Warnings() {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}

@@ -152,6 +152,11 @@ var ErrNoCredentials = errors.New("there are no credentials yet")
 // Get sends a request, and returns an answer 200. The caller closes the body. For any other answer it returns
 // an error of package apierrors. A compressed answer is an error: a few KiB of it may be many MiB.
 func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
+	return c.send(ctx, http.MethodGet, path, query, accept, nil)
+}
+
+// send sends a request, with a body in JSON unless it is nil, and returns an answer 200 or 201 as Get does.
+func (c *Conn) send(ctx context.Context, method, path string, query url.Values, accept string, content io.Reader) (*http.Response, error) {
 	if c == nil {
 		return nil, ErrNoCredentials
 	}
@@ -159,11 +164,14 @@ func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept st
 	if len(query) > 0 {
 		u += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	req, err := http.NewRequestWithContext(ctx, method, u, content)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", accept)
+	if content != nil {
+		req.Header.Set("Content-Type", AcceptJSON)
+	}
 	req.Header.Set("Accept-Encoding", "identity") // else net/http asks for gzip and inflates it
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -173,7 +181,7 @@ func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept st
 		resp.Body.Close()
 		return nil, fmt.Errorf("%s: the server has compressed its answer, and the relay asks for none that is: look for a proxy between them", path)
 	}
-	if resp.StatusCode == http.StatusOK {
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated && method == http.MethodPost {
 		return resp, nil
 	}
 	defer resp.Body.Close()
