@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,5 +90,31 @@ func TestDoctorNamesAStateThatTheUserOfTheRelayCanNotUse(t *testing.T) {
 				rest = after
 			}
 		}
+	}
+}
+
+// TestDoctorAsksWhatJudgesClients: the Workload API, the URLs with keys, and the files of credentials.
+func TestDoctorAsksWhatJudgesClients(t *testing.T) {
+	dir := t.TempDir()
+	keys := filepath.Join(dir, "jwks")
+	write(t, keys, `{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`)
+	found := credentials(t.Context(), "downstream.listeners[0]", config.Listener{
+		TLS: &config.ListenerTLS{SPIFFE: &config.SPIFFE{WorkloadAPI: "unix://" + filepath.Join(dir, "agent.sock")}},
+		Tokens: []config.TokenIssuer{
+			{Name: "good", Issuer: "a", JWKSFile: keys},
+			{Name: "away", Issuer: "b", JWKSURL: "https://127.0.0.1:1/jwks"},
+			{Name: "cluster", Review: &config.TokenReview{Kubeconfig: filepath.Join(dir, "none")}},
+		},
+	})
+	var got []string
+	for _, f := range found {
+		got = append(got, fmt.Sprint(f.Level, " ", f.Check, " ", f.Target))
+	}
+	want := []string{
+		fmt.Sprint(doctor.Failed, " spiffe unix://", filepath.Join(dir, "agent.sock")), fmt.Sprint(doctor.OK, " tokens downstream.listeners[0].tokens[0]"),
+		fmt.Sprint(doctor.Failed, " tokens downstream.listeners[0].tokens[1]"), fmt.Sprint(doctor.Failed, " tokens downstream.listeners[0].tokens[2]"),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

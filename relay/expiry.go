@@ -62,8 +62,10 @@ func (e *expiries) look() {
 	for n, l := range e.listeners {
 		if l.TLS != nil {
 			life, err := doctor.CertificateLife(l.TLS.CertFile)
-			if own := e.shown(n); l.TLS.SPIFFE != nil && own != nil {
-				life = doctor.LifeOf(own)
+			if l.TLS.SPIFFE != nil {
+				if own := e.shown(n); own != nil {
+					life = doctor.LifeOf(own)
+				}
 			}
 			now = e.note(now, err, expiry{where: "listener " + l.Address, name: l.Address, Life: life})
 		}
