@@ -252,6 +252,10 @@ func TestAClientIsItsCertificateElseItsTokenElseNobody(t *testing.T) {
 					t.Errorf("%s: the token is told: %s", name, text)
 				}
 			}
+			wantRefused(t, r, refusal.Token, 4)
+			if !anonymous {
+				wantRefused(t, r, refusal.Anonymous, 1)
+			}
 		})
 	}
 }
