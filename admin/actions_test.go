@@ -50,7 +50,7 @@ func audited(t *testing.T, cfg Config, o audit.Options, more ...func(*Deps)) (f 
 	go func() { done <- log.Run(ctx) }()
 	end := func() {
 		cancel()
-		<-done
+		_ = <-done
 		done <- nil
 	}
 	t.Cleanup(end)

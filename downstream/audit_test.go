@@ -59,7 +59,7 @@ func TestEachReasonToRefuseMakesOneLine(t *testing.T) {
 			d.send(subscribeDelta(seV1))
 			eventually(t, "it is known", func() bool { return len(r.server.Clients()) == 1 })
 			r.server.connections()[0].end(refusal.New(why, codes.ResourceExhausted, "too much of it"))
-			d.end()
+			_ = d.end()
 			eventually(t, "the stream has ended", func() bool { return r.server.open.Load() == 0 && len(r.audit.refused(why)) > 0 })
 			for event, want := range map[audit.Event]audit.Line{
 				audit.ClientConnected: {},

@@ -31,7 +31,7 @@ type workload struct {
 func (w *workload) run(ctx context.Context) error {
 	for {
 		err := workloadapi.WatchX509Context(ctx, w, workloadapi.WithAddr(w.address))
-		if ctx.Err() != nil {
+		if isClosed(ctx.Done()) {
 			return nil
 		}
 		w.OnX509ContextWatchError(err)

@@ -269,7 +269,7 @@ func serve(t *testing.T) (s *served, is *Issuers) {
 		case s.fails.Load():
 			http.Redirect(w, r, "https://127.0.0.1:1/", http.StatusFound)
 		default:
-			w.Write(*s.body.Load())
+			_, _ = w.Write(*s.body.Load())
 		}
 	}))
 	t.Cleanup(s.Close)
