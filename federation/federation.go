@@ -11,8 +11,9 @@ import (
 
 // The kinds that claim hosts.
 var (
-	ServiceEntry   = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
-	VirtualService = mirror.Kind{Group: "networking.istio.io", Kind: "VirtualService"}
+	ServiceEntry    = mirror.Kind{Group: networkingIO, Kind: "ServiceEntry"}
+	VirtualService  = mirror.Kind{Group: networkingIO, Kind: "VirtualService"}
+	DestinationRule = mirror.Kind{Group: networkingIO, Kind: "DestinationRule"}
 )
 
 const (

@@ -5,8 +5,10 @@
 package filter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,7 +21,12 @@ import (
 
 // Rules decide which resources pass. A resource must pass each rule. An empty rule lets everything pass.
 type Rules struct {
-	// Kinds are kinds as kubectl takes them ("serviceentries", "se", "gateways.networking.istio.io"),
+	// Profile is a closed list of kinds; empty means ProfileAll. No other profile lets anything of the root
+	// namespace pass.
+	Profile string `yaml:"profile,omitempty" oneof:"services routing all"`
+	// RootNamespace is the root namespace of the upstream's mesh, empty for that of its MeshConfig (WithRoot).
+	RootNamespace string `yaml:"rootNamespace,omitempty"`
+	// Kinds narrow Profile. They are kinds as kubectl takes them ("serviceentries", "se", "gateways.networking.istio.io"),
 	// or "group/Kind", which may be a kind that is not well known. A word may mean several kinds.
 	Kinds []string `yaml:"kinds,omitempty"`
 	// Namespaces lets MeshConfig and cluster-scoped resources of well-known kinds pass: they have no
@@ -30,16 +37,22 @@ type Rules struct {
 	Selector string `yaml:"selector,omitempty"`
 	// Revision lets resources pass that have no label istio.io/rev, or have this value there (PROTOCOL C11).
 	Revision string `yaml:"revision,omitempty"`
+	Hosts    Hosts  `yaml:"hosts,omitempty"`
 	// Expression is a CEL expression that must be true. Its variables are kind, group, namespace and name,
 	// the maps labels and annotations, and spec: the body with the names and values of its YAML. For a
 	// MeshConfig, only kind and spec are set. A resource for which the expression fails does not pass.
 	Expression string `yaml:"expression,omitempty"`
+	// RequireVia are patterns of the identities of servers whose word on provenance is believed. A Filter does not
+	// read them.
+	RequireVia []string `yaml:"requireVia,omitempty"`
+	// Domain is the cluster domain of the upstream. It completes short hosts for Hosts.
+	Domain string `yaml:"-" json:"-"`
 }
 
 // LimitsContent reports whether any rule limits what an upstream can bring. Revision does not count, because
 // an upstream chooses the revision labels itself.
 func (r Rules) LimitsContent() bool {
-	return len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
+	return r.Profile != "" && r.Profile != ProfileAll || len(r.Hosts.Include) > 0 || len(r.Hosts.Exclude) > 0 || len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
 }
 
 // Globs selects names by patterns. In a pattern, * is any text and ? is any character.
@@ -56,17 +69,20 @@ type Reason string
 // The reasons, in the order of the checks: the cheapest check comes first.
 const (
 	ReasonNone            Reason = "" // it passes
+	ReasonProfile         Reason = "profile"
 	ReasonKind            Reason = "kind"
+	ReasonRoot            Reason = "root-namespace"
 	ReasonNamespace       Reason = "namespace"
 	ReasonRevision        Reason = "revision"
 	ReasonSelector        Reason = "selector"
+	ReasonHosts           Reason = "hosts"
 	ReasonExpression      Reason = "expression"
 	ReasonExpressionError Reason = "expression-error" // it could not be evaluated
 )
 
 // Reasons returns all reasons why a resource can be left out, in the order of the checks.
 func Reasons() []Reason {
-	return []Reason{ReasonKind, ReasonNamespace, ReasonRevision, ReasonSelector, ReasonExpression, ReasonExpressionError}
+	return []Reason{ReasonProfile, ReasonKind, ReasonRoot, ReasonNamespace, ReasonRevision, ReasonSelector, ReasonHosts, ReasonExpression, ReasonExpressionError}
 }
 
 // Verdict is the decision of a Filter about a resource. The zero Verdict means that the resource passes.
@@ -91,15 +107,25 @@ func (v Verdict) Sentence() string {
 // Filter is a compiled Rules. It is immutable and may be used from any goroutine.
 type Filter struct {
 	rules      Rules
+	profile    []mirror.Kind            // nil: all
+	root       string                   // namespace of which a profile lets nothing pass
 	kinds      map[mirror.Kind]struct{} // nil: all
 	selector   labels.Selector          // nil: everything
 	expression *expression              // nil: none
+
+	include, exclude hostPatterns
 }
 
 // New compiles rules. Its error has a *federation.RuleError for each wrong rule.
 func New(rules Rules) (*Filter, error) {
 	var mistakes federation.Mistakes
-	f := &Filter{rules: rules}
+	f := &Filter{rules: rules, root: cmp.Or(rules.RootNamespace, DefaultRoot)}
+	var err error
+	f.profile, err = profileKinds(rules.Profile)
+	mistakes.Add(err, "profile")
+	if rules.RootNamespace != "" && f.profile == nil {
+		mistakes.Add(fmt.Errorf("only profile %s and %s leave out the root namespace: leave it out, or set one of them", ProfileServices, ProfileRouting), "rootNamespace")
+	}
 	for i, word := range rules.Kinds {
 		kinds, err := mirror.ParseKinds(word)
 		mistakes.Add(err, "kinds[%d]", i)
@@ -109,9 +135,18 @@ func New(rules Rules) (*Filter, error) {
 		for _, kind := range kinds {
 			f.kinds[kind] = struct{}{}
 		}
+		if f.profile != nil && err == nil && !slices.ContainsFunc(kinds, func(k mirror.Kind) bool { return slices.Contains(f.profile, k) }) {
+			mistakes.Add(fmt.Errorf("profile %s does not have %q: leave the kind out, or choose another profile", rules.Profile, text.Abbreviate(word)), "kinds[%d]", i)
+		}
 	}
 	checkGlobs(rules.Namespaces.Include, "namespaces.include", &mistakes)
 	checkGlobs(rules.Namespaces.Exclude, "namespaces.exclude", &mistakes)
+	if i := slices.Index(rules.Namespaces.Include, rules.RootNamespace); i >= 0 && rules.RootNamespace != "" {
+		mistakes.Add(errors.New("it is rootNamespace, of which nothing passes: leave it out"), "namespaces.include[%d]", i)
+	}
+	f.include = newHostPatterns(rules.Hosts.Include, "hosts.include", &mistakes)
+	f.exclude = newHostPatterns(rules.Hosts.Exclude, "hosts.exclude", &mistakes)
+	f.checkHosts(&mistakes)
 	if selector, err := labels.Parse(rules.Selector); err != nil {
 		mistakes.Add(fmt.Errorf("%q is not a label selector: %w", text.Abbreviate(rules.Selector), err), "selector")
 	} else if !selector.Empty() {
@@ -129,10 +164,15 @@ func New(rules Rules) (*Filter, error) {
 // Check returns whether r passes, and if not, which rule leaves it out.
 func (f *Filter) Check(r *mirror.Resource) Verdict {
 	kind := r.Kind()
-	if _, ok := f.kinds[kind]; !ok && f.kinds != nil {
-		return leftOut(ReasonKind, func() string { return fmt.Sprintf("kind %s is not one of %s", kind, list(f.rules.Kinds)) })
+	if v := f.checkKind(kind); !v.Passes() {
+		return v
 	}
 	if kind != mirror.MeshConfig {
+		if f.profile != nil && r.Namespace() == f.root {
+			return leftOut(ReasonRoot, func() string {
+				return fmt.Sprintf("namespace %q is the root namespace, of which profile %s lets nothing pass", f.root, f.rules.Profile)
+			})
+		}
 		if !f.PassesNamespace(kind, r.Namespace()) {
 			return leftOut(ReasonNamespace, func() string { return f.explainNamespace(r.Namespace()) })
 		}
@@ -141,6 +181,9 @@ func (f *Filter) Check(r *mirror.Resource) Verdict {
 		}
 		if f.selector != nil && !f.selector.Matches(labels.Set(r.Metadata().Labels)) {
 			return leftOut(ReasonSelector, func() string { return f.explainSelector(labels.Set(r.Metadata().Labels)) })
+		}
+		if v := f.checkClaims(r); !v.Passes() {
+			return v
 		}
 	}
 	if f.expression == nil {

@@ -97,6 +97,9 @@ func TestEachRuleKeepsOut(t *testing.T) {
 		{"C11 another revision", Rules{Revision: "canary"}, filterItem(), ReasonRevision, `revision "stable" is not "canary"`},
 		{"C11 no revision", Rules{Revision: "canary"}, gateway, ReasonNone, ""},
 		{"expression", Rules{Expression: `labels.tier == "prod"`}, filterItem(), ReasonNone, ""},
+		{"kind of no profile", Rules{Profile: ProfileServices}, gateway, ReasonProfile, `kind networking.istio.io/Gateway is not in profile services`},
+		{"root namespace", Rules{Profile: ProfileRouting, RootNamespace: "kube-system"}, gateway, ReasonRoot, `namespace "kube-system" is the root namespace, of which profile routing lets nothing pass`},
+		{"host", Rules{Hosts: Hosts{Include: []string{"*.example"}}}, filterItem(), ReasonHosts, `it claims host "db.internal", which hosts.include does not cover: "*.example"`},
 		{"false expression", Rules{Expression: `labels.tier == "dev"`}, filterItem(), ReasonExpression, "the expression is false"},
 		{"failing expression", Rules{Expression: `labels.app == "dev"`}, filterItem(), ReasonExpressionError, "the expression failed: no such key: app"},
 	} {
@@ -111,7 +114,7 @@ func TestEachRuleKeepsOut(t *testing.T) {
 			if got.Reason != test.want || got.Sentence() != test.sentence || got.Passes() != (test.want == ReasonNone) {
 				t.Errorf("%q, %q\nwant %q, %q", got.Reason, got.Sentence(), test.want, test.sentence)
 			}
-			if got, want := f.PassesNamespace(r.Kind(), r.Namespace()), test.want != ReasonNamespace; test.want != ReasonKind && got != want {
+			if got, want := f.PassesNamespace(r.Kind(), r.Namespace()), test.want != ReasonNamespace; test.want != ReasonKind && test.want != ReasonProfile && got != want {
 				t.Errorf("PassesNamespace: %v, want %v", got, want)
 			}
 		})
@@ -129,11 +132,16 @@ func TestEachFieldHasADecisionWhetherItLimitsContent(t *testing.T) {
 		rules  Rules
 		limits bool
 	}{
-		"Kinds":      {Rules{Kinds: []string{"se"}}, true},
-		"Namespaces": {Rules{Namespaces: Globs{Exclude: []string{"kube-*"}}}, true},
-		"Selector":   {Rules{Selector: "tier"}, true},
-		"Revision":   {Rules{Revision: "stable"}, false},
-		"Expression": {Rules{Expression: "true"}, true},
+		"Profile":       {Rules{Profile: ProfileRouting}, true},
+		"RootNamespace": {Rules{RootNamespace: "x"}, false}, // without a profile it does nothing
+		"Hosts":         {Rules{Hosts: Hosts{Exclude: []string{"a"}}}, true},
+		"RequireVia":    {Rules{RequireVia: []string{"dns:a"}}, false},
+		"Domain":        {Rules{Domain: "a"}, false},
+		"Kinds":         {Rules{Kinds: []string{"se"}}, true},
+		"Namespaces":    {Rules{Namespaces: Globs{Exclude: []string{"kube-*"}}}, true},
+		"Selector":      {Rules{Selector: "tier"}, true},
+		"Revision":      {Rules{Revision: "stable"}, false},
+		"Expression":    {Rules{Expression: "true"}, true},
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Rules]()) {
 		d, ok := decisions[field.Name]

@@ -2,9 +2,7 @@ package rewrite
 
 import (
 	"bytes"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	networking "istio.io/api/networking/v1alpha3"
@@ -18,31 +16,12 @@ import (
 // and its cluster domain. It has no domain for resources that it receives over MCP, so the relay must send
 // complete hosts.
 
-const (
-	// routeSemantics is the annotation of a VirtualService that an istiod made of routes of
-	// the Gateway API. Their hosts are not completed (model.UseGatewaySemantics).
-	routeSemantics  = "internal.istio.io/route-semantics"
-	gatewaySemantic = "gateway"
-)
-
 var virtualServiceHosts = number(&networking.VirtualService{}, "hosts")
-
-// isShort reports whether istiod completes a host (model.ResolveShortnameToFQDN).
-func isShort(h string) bool {
-	if h == "" || h == "*" || strings.IndexByte(h, '.') >= 0 {
-		return false
-	}
-	if strings.IndexByte(h, ':') < 0 {
-		return true
-	}
-	_, err := netip.ParseAddr(h)
-	return err != nil
-}
 
 // shortHost maps a host that istiod completes when it has no dots. The rules apply to the complete host. With
 // ShortHostsKeep, the host stays short if clients complete it to the mapped host.
 func (s *scope) shortHost(h string) string {
-	if s.here == "" || !isShort(h) {
+	if s.here == "" || !federation.IsShort(h) {
 		return s.host(h)
 	}
 	to := s.host(h + "." + s.here + ".svc." + s.Domain)
@@ -57,7 +36,7 @@ func (s *scope) shortHost(h string) string {
 // covers another.
 func (s *scope) virtualServiceHost(h string) string {
 	to := s.shortHost(h)
-	if !s.completes || !isShort(h) {
+	if !s.completes || !federation.IsShort(h) {
 		return to
 	}
 	c := wire.Fields(s.body)
@@ -76,7 +55,7 @@ func (s *scope) virtualServiceHost(h string) string {
 // unless a host of the VirtualService covers it. So sniHost maps it as it maps those hosts. The host "*" also
 // covers short names.
 func (s *scope) sniHost(h string) string {
-	if isShort(h) {
+	if federation.IsShort(h) {
 		c := wire.Fields(s.body)
 		for c.Next() {
 			if c.Bytes(virtualServiceHosts) && string(c.Value()) == "*" {
@@ -89,8 +68,7 @@ func (s *scope) sniHost(h string) string {
 
 // completesIn reports whether short hosts of a resource are completed.
 func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
-	return w.names.effects&effShortHosts != 0 &&
-		(kind != federation.VirtualService || !r.HasAnnotation(routeSemantics) || r.Metadata().Annotations[routeSemantics] != gatewaySemantic)
+	return w.names.effects&effShortHosts != 0 && (kind != federation.VirtualService || federation.CompletesHosts(r))
 }
 
 // mayHaveShortHost reports whether a field of the plan has a host without dots. It allocates nothing.
@@ -129,7 +107,7 @@ func ShortHosts(r *mirror.Resource) (hosts []string) {
 		return nil
 	}
 	plan.anyText(r.BodyValue(), func(v []byte) bool {
-		if h := string(v); isShort(h) && !slices.Contains(hosts, h) {
+		if h := string(v); federation.IsShort(h) && !slices.Contains(hosts, h) {
 			hosts = append(hosts, h)
 		}
 		return false

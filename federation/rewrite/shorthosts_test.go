@@ -16,6 +16,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation/conflicts"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -256,7 +257,7 @@ func TestCompletionAllocatesNothingWhereThereIsNoShortHost_C23(t *testing.T) {
 // the hosts.
 func resolved(m proto.Message, ns string) {
 	complete := func(h *string) {
-		if isIP := strings.Contains(*h, ":") && !isShort(*h); !isIP {
+		if isIP := strings.Contains(*h, ":") && !federation.IsShort(*h); !isIP {
 			*h = istiodHost(*h, ns, "cluster.local")
 		}
 	}

@@ -1,0 +1,159 @@
+package federation
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshrelay/internal/wire"
+	"meshrelay/mirror"
+)
+
+const (
+	networkingIO = "networking.istio.io"
+	gatewayAPI   = "gateway.networking.k8s.io"
+	gatewayX     = "gateway.networking.x-k8s.io"
+
+	// routeSemantics is the annotation of a VirtualService that an istiod made of routes of
+	// the Gateway API. Their hosts are not completed (model.UseGatewaySemantics).
+	routeSemantics  = "internal.istio.io/route-semantics"
+	gatewaySemantic = "gateway"
+)
+
+// AnyHost is the host that covers all hosts.
+const AnyHost = "*"
+
+// IsShort reports whether istiod completes a host (model.ResolveShortnameToFQDN).
+func IsShort(h string) bool {
+	if h == "" || h == AnyHost || strings.IndexByte(h, '.') >= 0 {
+		return false
+	}
+	if strings.IndexByte(h, ':') < 0 {
+		return true
+	}
+	_, err := netip.ParseAddr(h)
+	return err != nil
+}
+
+// CompletesHosts reports whether istiod completes the short hosts of a VirtualService or DestinationRule.
+func CompletesHosts(r *mirror.Resource) bool {
+	return !r.HasAnnotation(routeSemantics) || r.Metadata().Annotations[routeSemantics] != gatewaySemantic
+}
+
+// claimed tells where the body of a kind has the hosts that it claims: in the field texts of the body, or in the
+// field texts of the messages in the field inner.
+type claimed struct {
+	inner, texts protowire.Number
+	short        bool // istiod completes short hosts
+	scoped       bool // each text may begin with "namespace/"
+}
+
+var claims = map[mirror.Kind]claimed{
+	ServiceEntry:                             {texts: 1},
+	VirtualService:                           {texts: 1, short: true},
+	{Group: networkingIO, Kind: "Gateway"}:   {inner: 1, texts: 2, scoped: true},
+	{Group: networkingIO, Kind: "Sidecar"}:   {inner: 3, texts: 4, scoped: true},
+	DestinationRule:                          {texts: 1, short: true},
+	{Group: gatewayAPI, Kind: "HTTPRoute"}:   {},
+	{Group: gatewayAPI, Kind: "GRPCRoute"}:   {},
+	{Group: gatewayAPI, Kind: "TLSRoute"}:    {},
+	{Group: gatewayAPI, Kind: "TCPRoute"}:    {},
+	{Group: gatewayAPI, Kind: "UDPRoute"}:    {},
+	{Group: gatewayAPI, Kind: "Gateway"}:     {},
+	{Group: gatewayAPI, Kind: "ListenerSet"}: {},
+	{Group: gatewayX, Kind: "XListenerSet"}:  {},
+}
+
+// Claims returns the hosts that a resource claims, in lower case, sorted and each once. Each is a DNS name, *, or *
+// and the end of the names that it means. domain is the cluster domain that completes short hosts.
+//
+// A Sidecar claims what its egress lets in: its namespace loses other hosts. A route without hostnames claims what
+// its gateway has, which may be *. A VirtualService without hosts is a delegate and claims nothing.
+func Claims(r *mirror.Resource, domain string) (hosts []string) {
+	where, ok := claims[r.Kind()]
+	switch {
+	case !ok:
+		return nil
+	case where.texts == 0:
+		hosts = claimsOfStruct(r, domain)
+	default:
+		hosts = where.read(r.BodyValue())
+	}
+	complete := where.short && CompletesHosts(r)
+	for i, h := range hosts {
+		if complete && IsShort(h) {
+			h += "." + r.Namespace() + ".svc." + domain
+		}
+		hosts[i] = NormalHost(h)
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// NormalHost returns a host as DNS compares it: in lower case, without a dot at the end.
+func NormalHost(h string) string { return strings.TrimSuffix(strings.ToLower(h), ".") }
+
+// read reads the hosts of a body without decoding it.
+func (w claimed) read(body []byte) (hosts []string) {
+	c := wire.Fields(body)
+	for c.Next() {
+		switch {
+		case w.inner != 0 && c.Bytes(w.inner):
+			hosts = append(hosts, claimed{texts: w.texts, scoped: w.scoped}.read(c.Value())...)
+		case w.inner == 0 && c.Bytes(w.texts):
+			host := string(c.Value())
+			if namespace, name, ok := strings.Cut(host, "/"); ok && w.scoped {
+				if host = name; namespace == "~" {
+					continue // the Sidecar lets nothing in
+				}
+			}
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
+// claimsOfStruct returns the hosts of a kind of the Gateway API.
+func claimsOfStruct(r *mirror.Resource, domain string) []string {
+	var spec structpb.Struct
+	if proto.Unmarshal(r.BodyValue(), &spec) != nil {
+		return []string{AnyHost} // never: a mirror.Resource decodes
+	}
+	if !strings.HasSuffix(r.Kind().Kind, "Route") {
+		var hosts []string
+		for _, l := range spec.GetFields()["listeners"].GetListValue().GetValues() {
+			hosts = append(hosts, textOr(l.GetStructValue(), "hostname", AnyHost))
+		}
+		return hosts
+	}
+	var hosts []string
+	for _, h := range spec.GetFields()["hostnames"].GetListValue().GetValues() {
+		hosts = append(hosts, h.GetStringValue())
+	}
+	open := len(hosts) == 0 // it has the hosts of a gateway
+	parents := spec.GetFields()["parentRefs"].GetListValue().GetValues()
+	meshed := 0
+	for _, p := range parents {
+		ref := p.GetStructValue()
+		if textOr(ref, "kind", "Gateway") == "Service" && textOr(ref, "group", gatewayAPI) == "" {
+			meshed++
+			hosts = append(hosts, textOr(ref, "name", "")+"."+textOr(ref, "namespace", r.Namespace())+".svc."+domain)
+		}
+	}
+	if open && (meshed == 0 || meshed < len(parents)) {
+		hosts = append(hosts, AnyHost)
+	}
+	return hosts
+}
+
+// textOr returns a text in a Struct, or another where the Struct does not have it.
+func textOr(s *structpb.Struct, field, other string) string {
+	if v, ok := s.GetFields()[field].GetKind().(*structpb.Value_StringValue); ok && (v.StringValue != "" || field == "group") {
+		return v.StringValue
+	}
+	return other
+}

@@ -1,0 +1,169 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"meshrelay/federation"
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+)
+
+// maxHostPatterns bounds the patterns of a list.
+const maxHostPatterns = 10_000
+
+// Hosts selects resources by the hosts that they claim (federation.Claims). A pattern is a DNS name, *.DOMAIN for all
+// names below a domain, or * for all. Upper case does not count.
+type Hosts struct {
+	// Include are patterns; each host of a resource must be covered by one. Empty: all hosts are.
+	Include []string `yaml:"include,omitempty"`
+	// Exclude are patterns; no host of a resource may have a name in common with one.
+	Exclude []string `yaml:"exclude,omitempty"`
+}
+
+// hostPatterns is a compiled list of patterns. A look-up costs one map access for each label of a host.
+type hostPatterns struct {
+	// texts are the patterns as in the config, by their normal form without the *: "a.b", ".a.b", "".
+	exact, below map[string]string
+	// reversed are the normal forms, each reversed, sorted.
+	reversed []string
+}
+
+// newHostPatterns compiles patterns. It adds a mistake for each one that is no pattern, or that another one covers.
+func newHostPatterns(patterns []string, field string, mistakes *federation.Mistakes) hostPatterns {
+	p := hostPatterns{exact: map[string]string{}, below: map[string]string{}}
+	if len(patterns) > maxHostPatterns {
+		mistakes.Add(fmt.Errorf("%d patterns: want %d at most", len(patterns), maxHostPatterns), "%s", field)
+		return p
+	}
+	for i, pattern := range patterns {
+		if err := checkHostPattern(pattern); err != nil {
+			mistakes.Add(err, "%s[%d]", field, i)
+			continue
+		}
+		host, to := federation.NormalHost(pattern), p.exact
+		if host[0] == '*' {
+			host, to = host[1:], p.below
+		}
+		if other, twice := to[host]; twice {
+			mistakes.Add(fmt.Errorf("%q is there already, as %q: leave it out", pattern, other), "%s[%d]", field, i)
+		}
+		to[host] = pattern
+		p.reversed = append(p.reversed, reverse(host))
+	}
+	slices.Sort(p.reversed)
+	for i, pattern := range patterns {
+		if other := p.above(federation.NormalHost(pattern)); other != "" {
+			mistakes.Add(fmt.Errorf("%q has all hosts of %q: leave one of them out", other, pattern), "%s[%d]", field, i)
+		}
+	}
+	return p
+}
+
+func checkHostPattern(p string) error {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+	name := strings.TrimPrefix(p, "*.")
+	switch {
+	case p == "":
+		return errors.New("the pattern is empty")
+	case p == federation.AnyHost:
+		return nil
+	case name == "" || len(p) > 255 || strings.Trim(name, allowed) != "" || strings.Contains("."+name+".", ".."):
+		return fmt.Errorf("pattern %q: want a DNS name, *.DOMAIN for all names below a domain, or *", text.Abbreviate(p))
+	}
+	return nil
+}
+
+// checkHosts adds a mistake where the two lists of hosts let nothing in, or where a pattern excludes nothing.
+func (f *Filter) checkHosts(mistakes *federation.Mistakes) {
+	h := f.rules.Hosts
+	if mistakes.Err() != nil || len(h.Exclude) == 0 {
+		return
+	}
+	if len(h.Include) > 0 && !slices.ContainsFunc(h.Include, func(p string) bool { return f.exclude.covers(federation.NormalHost(p)) == "" }) || f.exclude.covers(federation.AnyHost) != "" {
+		mistakes.Add(errors.New("it excludes every host that is included, so that no resource with a host passes: leave a pattern out"), "hosts.exclude")
+		return
+	}
+	for i, p := range h.Exclude {
+		if len(h.Include) > 0 && f.include.overlaps(federation.NormalHost(p)) == "" {
+			mistakes.Add(fmt.Errorf("%q excludes nothing, as hosts.include has none of its hosts: leave it out", p), "hosts.exclude[%d]", i)
+		}
+	}
+}
+
+// covers returns the pattern that has all names of a host, empty for none. The host is as federation.Claims returns it.
+func (p hostPatterns) covers(host string) string {
+	name, wild := strings.CutPrefix(host, "*")
+	if pattern, ok := p.exact[name]; ok && !wild {
+		return pattern
+	}
+	if pattern, ok := p.below[name]; ok && wild {
+		return pattern
+	}
+	return p.above(host)
+}
+
+// above returns the pattern that has all names of a host and more, empty for none.
+func (p hostPatterns) above(host string) string {
+	name, wild := strings.CutPrefix(host, "*")
+	for i := range len(name) {
+		if pattern, ok := p.below[name[i:]]; ok && name[i] == '.' && (i > 0 || !wild) {
+			return pattern
+		}
+	}
+	if host == federation.AnyHost {
+		return ""
+	}
+	return p.below[""]
+}
+
+// overlaps returns a pattern that has a name in common with a host, empty for none.
+func (p hostPatterns) overlaps(host string) string {
+	if pattern := p.covers(host); pattern != "" {
+		return pattern
+	}
+	end, wild := strings.CutPrefix(host, "*")
+	if !wild {
+		return ""
+	}
+	end = reverse(end)
+	i, _ := slices.BinarySearch(p.reversed, end)
+	if i == len(p.reversed) || !strings.HasPrefix(p.reversed[i], end) {
+		return ""
+	}
+	found := reverse(p.reversed[i])
+	if pattern, ok := p.exact[found]; ok {
+		return pattern
+	}
+	return p.below[found]
+}
+
+func reverse(s string) string {
+	b := []byte(s)
+	slices.Reverse(b)
+	return string(b)
+}
+
+// checkClaims returns whether the hosts that r claims are included and not excluded. It names the first one that is
+// not.
+func (f *Filter) checkClaims(r *mirror.Resource) Verdict {
+	h := f.rules.Hosts
+	if len(h.Include) == 0 && len(h.Exclude) == 0 {
+		return Verdict{}
+	}
+	for _, host := range federation.Claims(r, f.rules.Domain) {
+		if pattern := f.exclude.overlaps(host); pattern != "" {
+			return leftOut(ReasonHosts, func() string {
+				return fmt.Sprintf("it claims host %q, and hosts.exclude has %q", text.Abbreviate(host), pattern)
+			})
+		}
+		if len(h.Include) > 0 && f.include.covers(host) == "" {
+			return leftOut(ReasonHosts, func() string {
+				return fmt.Sprintf("it claims host %q, which hosts.include does not cover: %s", text.Abbreviate(host), list(h.Include))
+			})
+		}
+	}
+	return Verdict{}
+}

@@ -1,0 +1,85 @@
+package filter
+
+import (
+	"fmt"
+	"slices"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+// The profiles: closed lists of kinds. A kind that no list has needs ProfileAll.
+const (
+	ProfileServices = "services"
+	ProfileRouting  = "routing"
+	ProfileAll      = "all"
+)
+
+// DefaultRoot is the root namespace of a mesh whose MeshConfig names none.
+const DefaultRoot = "istio-system"
+
+func networkingKind(name string) mirror.Kind {
+	return mirror.Kind{Group: "networking.istio.io", Kind: name}
+}
+
+func routeKind(name string) mirror.Kind {
+	return mirror.Kind{Group: "gateway.networking.k8s.io", Kind: name}
+}
+
+var (
+	serviceKinds = []mirror.Kind{federation.ServiceEntry, networkingKind("WorkloadEntry"), networkingKind("WorkloadGroup"), federation.DestinationRule}
+	routingKinds = append(slices.Clone(serviceKinds), federation.VirtualService, networkingKind("Gateway"), networkingKind("Sidecar"),
+		routeKind("HTTPRoute"), routeKind("GRPCRoute"), routeKind("TCPRoute"), routeKind("TLSRoute"), routeKind("UDPRoute"))
+)
+
+// profileKinds returns the kinds of a profile, nil for all.
+func profileKinds(profile string) ([]mirror.Kind, error) {
+	switch profile {
+	case "", ProfileAll:
+		return nil, nil
+	case ProfileServices:
+		return serviceKinds, nil
+	case ProfileRouting:
+		return routingKinds, nil
+	}
+	return nil, fmt.Errorf("%q: want one of %s, %s, %s", profile, ProfileServices, ProfileRouting, ProfileAll)
+}
+
+// PassesKind reports whether a kind passes Profile and Kinds.
+func (f *Filter) PassesKind(kind mirror.Kind) bool { return f.checkKind(kind).Passes() }
+
+// checkKind returns whether a kind passes Profile and Kinds.
+func (f *Filter) checkKind(kind mirror.Kind) Verdict {
+	if f.profile != nil && !slices.Contains(f.profile, kind) {
+		return leftOut(ReasonProfile, func() string { return fmt.Sprintf("kind %s is not in profile %s", kind, f.rules.Profile) })
+	}
+	if _, ok := f.kinds[kind]; !ok && f.kinds != nil {
+		return leftOut(ReasonKind, func() string { return fmt.Sprintf("kind %s is not one of %s", kind, list(f.rules.Kinds)) })
+	}
+	return Verdict{}
+}
+
+// FollowsRoot reports whether the root namespace of the upstream's MeshConfig decides what passes.
+func (f *Filter) FollowsRoot() bool { return f.profile != nil && f.rules.RootNamespace == "" }
+
+// WithRoot returns the filter for another root namespace of the upstream's MeshConfig; empty means DefaultRoot. It
+// returns f where that makes no difference.
+func (f *Filter) WithRoot(namespace string) *Filter {
+	if namespace == "" {
+		namespace = DefaultRoot
+	}
+	if !f.FollowsRoot() || f.root == namespace {
+		return f
+	}
+	next := *f
+	next.root = namespace
+	return &next
+}
+
+// Root returns the namespace of which nothing passes, empty for none.
+func (f *Filter) Root() string {
+	if f.profile == nil {
+		return ""
+	}
+	return f.root
+}
