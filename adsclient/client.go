@@ -3,6 +3,7 @@ package adsclient
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -118,6 +119,8 @@ type State struct {
 	Protocol Protocol // once it is known
 	// Relay: the server is another relay. On a SotW stream, this is known from the phase Connected.
 	Relay bool
+	// Server is the server's certificate, nil unless the client has verified it. It is set in the phase Connected.
+	Server *x509.Certificate
 	// Err is the error, with a cure, in the phases Disconnected and Denied.
 	Err error
 	// Answered: in the phases Disconnected and Denied, the stream had received responses. Its end

@@ -2,6 +2,7 @@ package adsclient
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 )
 
 const (
@@ -85,6 +88,20 @@ func (s *stream) meet(p Peer) error {
 		cfg.Met(p)
 	}
 	return nil
+}
+
+// certificate returns the certificate of the server, nil unless the client has verified it. It is called once
+// there are headers.
+func (s *stream) certificate() *x509.Certificate {
+	p, ok := peer.FromContext(s.grpc.Context())
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return nil
+	}
+	return info.State.PeerCertificates[0]
 }
 
 // setHeaders makes peer and greet wait for the headers of the stream. Several goroutines may call

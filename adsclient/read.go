@@ -52,7 +52,7 @@ func (s *stream) handle(resp *Response, begins bool) (ack proto.Message, err err
 	if begins {
 		peer, _ := s.peer() // the headers come with the first response, or before
 		s.client.health.connected(s.number, s.client.log)
-		s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay})
+		s.client.handler.HandleState(State{Phase: Connected, Address: s.address, Protocol: s.protocol, Relay: peer.Relay, Server: s.certificate()})
 	}
 	if s.named() {
 		resp.Complete = false // it has only changes

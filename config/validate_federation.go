@@ -58,6 +58,12 @@ func (w View) Rules() filter.Rules {
 	return filter.Rules{Kinds: w.Kinds, Namespaces: w.Namespaces, Selector: w.Selector, Expression: w.Expression}
 }
 
+// ImportRules returns the import rules of an upstream, with its domain.
+func (u Upstream) ImportRules() filter.Rules {
+	u.Import.Domain = u.DomainSuffix
+	return u.Import
+}
+
 // RewriteRules returns the rewrite rules of an upstream, with its domain.
 func (u Upstream) RewriteRules() rewrite.Rules {
 	u.Rewrite.Domain = u.DomainSuffix

@@ -167,6 +167,10 @@ func (m Meta) over(before Meta) Meta {
 		m.ServeWithout = before.ServeWithout
 	}
 	m.Identity = cmp.Or(m.Identity, before.Identity)
+	m.RootNamespace = cmp.Or(m.RootNamespace, before.RootNamespace)
+	if len(m.Server) == 0 {
+		m.Server = before.Server
+	}
 	if m.Fingerprint != before.Fingerprint && !before.LastContact.IsZero() {
 		m.Fingerprint = "" // of neither
 	}

@@ -64,6 +64,10 @@ type Meta struct {
 	ServeWithout time.Time
 	// Identity identifies the cluster whose API server the source is, or is empty.
 	Identity string
+	// RootNamespace is that of the last MeshConfig of the source, empty if unknown.
+	RootNamespace string
+	// Server has the identities that the server of the source had proven when the records came, or is empty.
+	Server []string
 	// Fingerprint is a hash of the settings on which the records depend. When it changes, the relay imports
 	// the records again.
 	Fingerprint string

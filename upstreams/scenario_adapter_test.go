@@ -2,10 +2,12 @@ package upstreams_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,12 +136,23 @@ func (a *adapter) check(err error) {
 	}
 }
 
-func (a *adapter) opened(delta, relay bool) {
+// opened begins a stream of a server with these identities in its certificate.
+func (a *adapter) opened(delta, relay bool, names []string) {
 	protocol := adsclient.SotW
 	if delta {
 		protocol = adsclient.Delta
 	}
 	a.state = adsclient.State{Phase: adsclient.Streaming, Protocol: protocol, Relay: relay}
+	for _, name := range names {
+		if a.state.Server == nil {
+			a.state.Server = &x509.Certificate{}
+		}
+		if dns, is := strings.CutPrefix(name, "dns:"); is {
+			a.state.Server.DNSNames = append(a.state.Server.DNSNames, dns)
+		} else if id, err := url.Parse(name); err == nil {
+			a.state.Server.URIs = append(a.state.Server.URIs, id)
+		}
+	}
 	a.s.x.HandleState(a.state)
 }
 

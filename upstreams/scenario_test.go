@@ -224,10 +224,16 @@ func (c *scenario) times(args []string) error {
 	return nil
 }
 
-// connect opens a stream: connect [delta] [relay].
+// connect opens a stream: connect [delta] [relay] [by=IDENTITY...].
 func (c *scenario) connect(args []string) error {
 	c.delta, c.answered = slices.Contains(args, "delta"), map[string]bool{}
-	c.opened(c.delta, slices.Contains(args, "relay"))
+	var names []string
+	for _, arg := range args {
+		if name, is := strings.CutPrefix(arg, "by="); is {
+			names = append(names, name)
+		}
+	}
+	c.opened(c.delta, slices.Contains(args, "relay"), names)
 	return nil
 }
 
@@ -263,6 +269,9 @@ func (c *scenario) rest(args []string) error {
 	for _, url := range c.types() {
 		asked := slices.Contains(c.asked(), url)
 		if c.answered[url] && !asked || slices.Contains(but, url) {
+			continue
+		}
+		if kind, _, err := mirror.ParseTypeURL(url); err == nil && c.cfg != nil && !intake.Asked(c.cfg.Upstreams[0])(kind) {
 			continue
 		}
 		c.answered[url] = true

@@ -130,7 +130,7 @@ func (w resourceWord) element(url string) fakexds.Resource {
 	_, base, _ := strings.Cut(w.name, "/")
 	switch {
 	case kind == mirror.MeshConfig:
-		return meshNamed(base)
+		return meshRooted(base, w.settings["root"])
 	case w.corrupt:
 		return corrupt(w.name).WithVersion(w.settings["v"])
 	}

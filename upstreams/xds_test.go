@@ -313,8 +313,10 @@ func (r *xdsRun) awaitNames(want string) {
 	r.await("the store has "+want, func() bool { return r.names() == want })
 }
 
-func meshNamed(domain string) fakexds.Resource {
-	a, err := anypb.New(&mesh.MeshConfig{TrustDomain: domain})
+func meshNamed(domain string) fakexds.Resource { return meshRooted(domain, "") }
+
+func meshRooted(domain, root string) fakexds.Resource {
+	a, err := anypb.New(&mesh.MeshConfig{TrustDomain: domain, RootNamespace: root})
 	if err != nil {
 		panic(err)
 	}

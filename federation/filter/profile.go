@@ -48,6 +48,17 @@ func profileKinds(profile string) ([]mirror.Kind, error) {
 // PassesKind reports whether a kind passes Profile and Kinds.
 func (f *Filter) PassesKind(kind mirror.Kind) bool { return f.checkKind(kind).Passes() }
 
+// OfKind returns why a kind does not pass Profile and Kinds, in a word and in a clause.
+func (f *Filter) OfKind(kind mirror.Kind) (reason Reason, clause string) {
+	switch v := f.checkKind(kind); v.Reason {
+	case ReasonProfile:
+		return v.Reason, "import.profile " + f.rules.Profile + " does not have it"
+	case ReasonKind:
+		return v.Reason, "import.kinds does not have it"
+	}
+	return ReasonNone, ""
+}
+
 // checkKind returns whether a kind passes Profile and Kinds.
 func (f *Filter) checkKind(kind mirror.Kind) Verdict {
 	if f.profile != nil && !slices.Contains(f.profile, kind) {

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/federation/conflicts"
 	"meshrelay/federation"
+	"meshrelay/federation/conflicts"
 	"meshrelay/mirror"
 )
 

@@ -98,6 +98,8 @@ type Received struct {
 	Unsure bool
 	// Believe: the peer is a relay, whose path of a resource is trusted.
 	Believe bool
+	// Server has the identities that the peer has proven, which import.requireVia is about.
+	Server []string
 	// More: the source will send more soon. Deletions wait for that, but for ten seconds at most.
 	More bool
 }

@@ -18,6 +18,7 @@ import (
 	"meshrelay/federation/filter"
 	"meshrelay/federation/rewrite"
 	"meshrelay/federation/services"
+	"meshrelay/internal/identity"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -62,6 +63,7 @@ type Rules struct {
 	// resources are left out: two resources could have the same key.
 	displaced  map[string]string
 	filter     *filter.Filter
+	via        []identity.Pattern // servers whose word on provenance is believed; empty: all relays
 	rewriter   *rewrite.Rewriter
 	provenance config.Provenance
 	// stamp is for resources from an istiod or an author. relayStamp is for resources from a relay: it keeps
@@ -73,7 +75,7 @@ type Rules struct {
 // NewRules returns the rules of an upstream. revision is the relay's own. relayed: the upstream is
 // a control plane, which may have resources from this relay.
 func NewRules(u config.Upstream, p config.Provenance, revision string, relayed bool) (*Rules, error) {
-	imports, err := filter.New(u.Import)
+	imports, err := filter.New(u.ImportRules())
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: import: %w", u.Name, err)
 	}
@@ -88,6 +90,14 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 			displaced[own] = from
 		}
 	}
+	var via []identity.Pattern
+	for _, text := range u.Import.RequireVia {
+		p, err := identity.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("upstream %s: import.requireVia: %w", u.Name, err)
+		}
+		via = append(via, p)
+	}
 	stamp := mirror.Stamp{Source: u.Name, Cluster: u.ClusterID}
 	if p.Annotations.Given() {
 		stamp.Relay = p.Relay
@@ -97,7 +107,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 	return &Rules{
 		cfg: u, relayed: relayed,
 		gateways:  services.Gateways{Addresses: u.Services.Gateways, Network: u.Services.Network, Locality: u.Services.Locality},
-		displaced: displaced, filter: imports, rewriter: rewriter, provenance: p,
+		displaced: displaced, filter: imports, via: via, rewriter: rewriter, provenance: p,
 		stamp: &stamp, relayStamp: &fromRelay,
 		version: versionOf(u, p, revision, relayed),
 	}, nil
@@ -286,6 +296,9 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	if in.fault != nil {
 		in.fault(r)
 	}
+	if r.Kind() == mirror.MeshConfig {
+		in.learnRoot(r)
+	}
 	had := rec.resource != nil
 	if !rec.relayed && r.Kind() == federation.ServiceEntry {
 		if r, err = services.Untold(r); err != nil {
@@ -296,6 +309,9 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		in.detach(sc, rec)
 		sc.setLeftOut(rec, why)
 		rec.resource, rec.original = nil, nil
+		if in.rules.keepsContent(why) {
+			rec.original = r
+		}
 		return had, nil
 	}
 	held, reshaped, err := in.reshape(sc, rec, r)

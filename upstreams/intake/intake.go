@@ -57,6 +57,9 @@ type Intake struct {
 	without    time.Time
 	lastUpdate time.Time
 	identity   string // of the source's cluster, empty if unknown
+	root       string // rootNamespace of the last MeshConfig, empty if unknown
+	// server has the identities that the server of the last update has proven.
+	server     []string
 	panics     uint64
 	nameBuffer []byte // reused by peekName
 	// keeping has the records that a registry has left out, and keptSince is when the first of them was. addressing
@@ -123,10 +126,16 @@ func (in *Intake) isConnected() bool { return in.open || in.stale.inContact }
 
 func (e Received) step(in *Intake, out *Output) {
 	in.begin()
-	in.believe = e.Believe
+	in.meet(e.Server)
+	in.believe = e.Believe && in.rules.trusts(e.Server)
 	number := in.departures
-	for i := range e.Updates {
-		in.takeUpdate(&e.Updates[i], e.Unsure, &out.Result)
+	for _, meshConfig := range []bool{true, false} { // the MeshConfig tells how to judge the rest
+		for i := range e.Updates {
+			if u := &e.Updates[i]; (u.Scope.Kind == mirror.MeshConfig) == meshConfig {
+				in.takeUpdate(u, e.Unsure, &out.Result)
+			}
+		}
+		in.reroot(&out.Result)
 	}
 	back := false
 	for i := range e.Updates {
@@ -257,7 +266,7 @@ type Succeeded struct{ Rules *Rules }
 func (e Succeeded) step(in *Intake, _ *Output) {
 	in.closed(Closed{Planned: true})
 	same, records := in.rules.Version() == e.Rules.Version(), in.kept()
-	in.rules = e.Rules
+	in.rules = e.Rules.withRoot(in.root)
 	in.journal.reported = time.Time{}
 	in.adopt(records, same)
 }
@@ -267,7 +276,8 @@ type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
-	in.without, in.identity = meta.ServeWithout, meta.Identity
+	in.without, in.identity, in.root, in.server = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server
+	in.rules = in.rules.withRoot(in.root)
 	records := in.admitted(e.Saved.Records)
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
 		return

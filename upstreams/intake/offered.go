@@ -8,23 +8,19 @@ import (
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/federation"
+	"meshrelay/federation/filter"
 	"meshrelay/mirror"
 )
 
-// Asked returns whether a server is asked for a kind: import.kinds has it, services.mode needs it, or it is
+// Asked returns whether a server is asked for a kind: import.profile and import.kinds have it, services.mode needs it, or it is
 // MeshConfig, the first type of each stream.
 func Asked(u config.Upstream) func(mirror.Kind) bool {
 	asked := map[mirror.Kind]bool{
 		mirror.MeshConfig:       true,
 		federation.ServiceEntry: u.Services.Mode == config.ServicesGateway || u.Services.Mode == config.ServicesDiscover,
 	}
-	for _, word := range u.Import.Kinds {
-		kinds, _ := mirror.ParseKinds(word) // the config has been checked
-		for _, kind := range kinds {
-			asked[kind] = true
-		}
-	}
-	return func(kind mirror.Kind) bool { return len(u.Import.Kinds) == 0 || asked[kind] }
+	passes, err := filter.New(filter.Rules{Profile: u.Import.Profile, Kinds: u.Import.Kinds})
+	return func(kind mirror.Kind) bool { return err != nil || passes.PassesKind(kind) || asked[kind] } // validation reports err
 }
 
 // Silent is the event that the open stream gives no answer for some scopes. The source does not offer them,

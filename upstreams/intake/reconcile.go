@@ -299,6 +299,7 @@ func (in *Intake) kept() []state.Record {
 // adopt takes over the records of a former source or of the disk. same is set if the rules have not changed
 // since. Otherwise adopt imports the records again, and the intake asks the source for all content.
 func (in *Intake) adopt(records []state.Record, same bool) {
+	in.learnRoots(records)
 	followed := in.discovery
 	in.records = newRecords()
 	in.keepFollowing(followed)
@@ -346,6 +347,9 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	original := r.Original
 	if original == nil {
 		original = r.Resource
+	}
+	if !same {
+		original = in.judgeProvenance(original)
 	}
 	name := original.FullName()
 	key, ok := keyOf(sc.Kind, name)

@@ -15,7 +15,7 @@ func (in *Intake) Renewed(now time.Time) *Intake {
 	next.stale, next.contact, next.report.events = in.stale, in.contact, in.report.events
 	next.frozen, next.differing, next.outdated = in.frozen, in.differing, in.outdated
 	next.synced, next.told, next.without = in.synced, in.told, in.without
-	next.lastUpdate, next.identity, next.panics = in.lastUpdate, in.identity, in.panics
+	next.lastUpdate, next.identity, next.panics, next.root, next.server = in.lastUpdate, in.identity, in.panics, in.root, in.server
 	meta := in.meta(true)
 	next.before = hold{since: meta.HeldSince, ran: meta.HeldRan, of: meta.Held}
 	next.journal.whole, next.journal.causes = in.keeps, in.journal.causes

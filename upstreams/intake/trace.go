@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"meshrelay/federation/filter"
 	"meshrelay/mirror"
 )
 
@@ -43,7 +42,8 @@ func (in *Intake) LeftOut() []LeftOut {
 	asked := Asked(in.rules.cfg)
 	for _, info := range mirror.Kinds() {
 		if in.rules.relayed && !asked(info.Kind) {
-			out = append(out, LeftOut{in.name, info.Kind.String(), "", "", string(filter.ReasonKind), "the kind is not asked for: import.kinds does not have it"})
+			reason, why := in.rules.filter.OfKind(info.Kind)
+			out = append(out, LeftOut{in.name, info.Kind.String(), "", "", string(reason), "the kind is not asked for: " + why})
 		}
 	}
 	for _, k := range in.kinds {

@@ -1,13 +1,12 @@
 package kubernetes
 
 import (
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/config"
-	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
 
@@ -72,19 +71,15 @@ func (i Ingress) checkMesh(mistakes config.Checker) {
 	}
 }
 
-// checkImport reports kinds of outputs that import.kinds leaves out.
+// checkImport reports kinds of outputs that import.profile or import.kinds leaves out.
 func (i Ingress) checkImport(mistakes config.Checker, u config.Upstream) {
-	if i.Mode == "off" || len(u.Import.Kinds) == 0 {
+	if i.Mode == "off" {
 		return
 	}
-	var imported []mirror.Kind
-	for _, word := range u.Import.Kinds {
-		kinds, _ := mirror.ParseKinds(word) // the config has been checked
-		imported = append(imported, kinds...)
-	}
+	asked := intake.Asked(u)
 	for _, kind := range ingressOutputs {
-		if !slices.Contains(imported, kind) {
-			mistakes.Errorf("ingress.mode", "Ingresses become Gateways and VirtualServices, and import.kinds leaves out %s: add it, or set mode: off", kind)
+		if !asked(kind) {
+			mistakes.Errorf("ingress.mode", "Ingresses become Gateways and VirtualServices, and import leaves out %s: add it, or set mode: off", kind)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 		`{kubeconfig: east, ingress: {mode: on}}`:                                                        "3: upstreams[0].kubernetes.ingress.mode",
 		`{kubeconfig: east, ingress: {mode: strict, namespace: A}}`:                                      `3: upstreams[0].kubernetes.ingress.namespace: "A" is not a namespace`,
 		`{kubeconfig: east, ingress: {mode: strict, selector: a b}}`:                                     `3: upstreams[0].kubernetes.ingress.selector: "a b" is not the value of a label`,
-		"{kubeconfig: east, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import.kinds leaves out networking.istio.io/VirtualService",
+		"{kubeconfig: east, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out networking.istio.io/VirtualService",
 		`{kubeconfig: east, ingress: {mode: strict}, discoverySelectors: [a=b], clusterUID: x}`:          "",
 		`{kubeconfig: east, clusterUID: "a b"}`:                                                          "3: upstreams[0].kubernetes.clusterUID: it is not the UID of a cluster",
 		`{kubeconfig: east, syncTimeout: 1ms}`:                                                           "3: upstreams[0].kubernetes.syncTimeout",

@@ -98,6 +98,7 @@ type Source struct {
 	pace       pace
 	kinds      []mirror.Kind // to follow
 	named      map[mirror.Kind]bool
+	asked      func(mirror.Kind) bool
 	log        *slog.Logger
 	complaints *loglimit.Limit
 	client     *apiserver.Client
@@ -137,7 +138,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	section := sectionOf(cfg)
 	s := &Source{
 		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual,
-		named: map[mirror.Kind]bool{}, log: env.Log, complaints: loglimit.New(20, 10*time.Second),
+		named: map[mirror.Kind]bool{}, asked: intake.Asked(cfg), log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client:     apiserver.NewClient(section.credentials(), fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)),
 		converting: converter{upstream: cfg.Name, unknownFields: section.UnknownFields, unhealthyWorkloads: section.UnhealthyWorkloads},
 		soon:       make(chan struct{}, 1),
@@ -168,8 +169,8 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	return s
 }
 
-// wants reports whether import.kinds allows a kind.
-func (s *Source) wants(k mirror.Kind) bool { return len(s.named) == 0 || s.named[k] }
+// wants reports whether import.profile and import.kinds allow a kind.
+func (s *Source) wants(k mirror.Kind) bool { return s.asked(k) }
 
 // Run implements upstreams.Source.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {

@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"crypto/x509"
 	"errors"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/identity"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -50,7 +52,7 @@ func (s *Source) HandleState(state adsclient.State) {
 	case adsclient.Streaming:
 		s.openStream(state)
 	case adsclient.Connected:
-		s.relay = state.Relay
+		s.relay, s.server = state.Relay, identitiesOf(state.Server)
 		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
 		st.LastError = ""
 		clear(s.complained)
@@ -67,7 +69,7 @@ func (s *Source) HandleState(state adsclient.State) {
 // openStream begins a stream. A server that denies the relay opens one, too.
 func (s *Source) openStream(state adsclient.State) {
 	st := &s.st
-	s.types, s.relay = subscriptions(s.cfg)(state.Relay), state.Relay
+	s.types, s.relay, s.server = subscriptions(s.cfg)(state.Relay), state.Relay, nil
 	s.repeating, s.notOffered, s.silence = nil, map[string]bool{}, "" // a new stream answers everything
 	st.Protocol = string(state.Protocol)
 	scopes := make([]intake.Scope, 0, len(s.types))
@@ -84,6 +86,24 @@ func (s *Source) openStream(state adsclient.State) {
 		st.Reconnects++
 	}
 	s.log.Debug("stream open", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
+}
+
+// maxIdentities bounds the identities of a server.
+const maxIdentities = 64
+
+// identitiesOf returns the identities in a verified certificate. One with a wrong SPIFFE ID, and nil, have none.
+func identitiesOf(certificate *x509.Certificate) []string {
+	if certificate == nil {
+		return nil
+	}
+	id, names, err := identity.Of(certificate)
+	switch {
+	case err != nil:
+		return nil
+	case !id.IsZero():
+		names = append([]string{id.String()}, names...)
+	}
+	return names[:min(len(names), maxIdentities)]
 }
 
 func (s *Source) lose(state adsclient.State) {

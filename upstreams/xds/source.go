@@ -60,6 +60,7 @@ type Source struct {
 	st     upstreams.Status
 	types  []string         // subscribed on the present stream
 	relay  bool             // the server is a relay
+	server []string         // its identities
 	opened uint64           // number of streams
 	update [1]intake.Update // reused by HandleResponse
 	// complained has the last logged error of each address.
@@ -306,7 +307,7 @@ func (s *Source) HandleResponse(resp *adsclient.Response) error {
 	if resp.RemovedLen() > 0 {
 		s.update[0].Removed = resp.Removed()
 	}
-	result := s.feed.Tell(intake.Received{Believe: s.relay, Updates: s.update[:]})
+	result := s.feed.Tell(intake.Received{Believe: s.relay, Server: s.server, Updates: s.update[:]})
 	s.update[0] = intake.Update{}
 	if n := result.Changed + result.Gone; resp.Relist && n > 0 {
 		s.st.Drift[scope.Kind.String()] += uint64(n)

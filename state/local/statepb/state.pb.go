@@ -369,7 +369,11 @@ type Ledger struct {
 	// identity is that of the cluster of an API server.
 	Identity []byte `protobuf:"bytes,15,opt,name=identity,proto3" json:"identity,omitempty"`
 	// in_contact is set when the contact lasted at the time of writing, so that last_contact is not its end.
-	InContact     bool `protobuf:"varint,16,opt,name=in_contact,json=inContact,proto3" json:"in_contact,omitempty"`
+	InContact bool `protobuf:"varint,16,opt,name=in_contact,json=inContact,proto3" json:"in_contact,omitempty"`
+	// root_namespace is that of the MeshConfig of the upstream.
+	RootNamespace []byte `protobuf:"bytes,17,opt,name=root_namespace,json=rootNamespace,proto3" json:"root_namespace,omitempty"`
+	// server has the identities of the server from which the resources came.
+	Server        [][]byte `protobuf:"bytes,18,rep,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -500,6 +504,20 @@ func (x *Ledger) GetInContact() bool {
 		return x.InContact
 	}
 	return false
+}
+
+func (x *Ledger) GetRootNamespace() []byte {
+	if x != nil {
+		return x.RootNamespace
+	}
+	return nil
+}
+
+func (x *Ledger) GetServer() [][]byte {
+	if x != nil {
+		return x.Server
+	}
+	return nil
 }
 
 type Frozen struct {
@@ -697,7 +715,7 @@ const file_state_proto_rawDesc = "" +
 	"\x04kind\x18\x05 \x01(\fR\x04kind\"6\n" +
 	"\x04Time\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x12R\aseconds\x12\x14\n" +
-	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\xe7\x03\n" +
+	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\xa6\x04\n" +
 	"\x06Ledger\x12\x16\n" +
 	"\x06synced\x18\x01 \x01(\bR\x06synced\x128\n" +
 	"\flast_contact\x18\x02 \x01(\v2\x15.meshrelay.state.TimeR\vlastContact\x12/\n" +
@@ -714,7 +732,9 @@ const file_state_proto_rawDesc = "" +
 	"\x04held\x18\x0e \x01(\x04R\x04held\x12\x1a\n" +
 	"\bidentity\x18\x0f \x01(\fR\bidentity\x12\x1d\n" +
 	"\n" +
-	"in_contact\x18\x10 \x01(\bR\tinContact\"\x96\x01\n" +
+	"in_contact\x18\x10 \x01(\bR\tinContact\x12%\n" +
+	"\x0eroot_namespace\x18\x11 \x01(\fR\rrootNamespace\x12\x16\n" +
+	"\x06server\x18\x12 \x03(\fR\x06server\"\x96\x01\n" +
 	"\x06Frozen\x12+\n" +
 	"\x05since\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x05since\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +
