@@ -1,12 +1,16 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
+	"meshrelay/federation/filter"
 	"meshrelay/internal/servers"
 )
 
@@ -30,8 +34,41 @@ type Clusters struct {
 	// Max limits the number of clusters followed at the same time.
 	Max   int          `yaml:"max" default:"100" range:"1 1000"`
 	Guard ClusterGuard `yaml:"guard"`
+	// Import has rules by the labels of the Secret or ClusterProfile. The first that matches replaces fields of
+	// Upstream.Import.
+	Import []ClusterImport `yaml:"import,omitempty"`
 	// Upstream is a template. It has no name, no clusterID and no connection.
 	Upstream Upstream `yaml:"upstream"`
+}
+
+// ClusterImport has fields of Import for found clusters. Profile has the default filter.ProfileServices, also in
+// the template.
+type ClusterImport struct {
+	// Selector is a label selector of the Secret or ClusterProfile. Empty: all. Files have no labels.
+	Selector      string   `yaml:"selector,omitempty"`
+	Profile       string   `yaml:"profile,omitempty" oneof:"services routing all"`
+	RootNamespace string   `yaml:"rootNamespace,omitempty"`
+	Kinds         []string `yaml:"kinds,omitempty"`
+	Namespaces    Globs    `yaml:"namespaces,omitempty"`
+	Hosts         Hosts    `yaml:"hosts,omitempty"`
+	Expression    string   `yaml:"expression,omitempty"`
+}
+
+// over returns an Import in which the fields of the rule replace those of the template.
+func (r ClusterImport) over(template Import) Import {
+	template.Profile, template.RootNamespace, template.Kinds = r.Profile, r.RootNamespace, r.Kinds
+	template.Namespaces, template.Hosts, template.Expression = r.Namespaces, r.Hosts, r.Expression
+	return template
+}
+
+// importOf returns the Import of a cluster whose Secret or ClusterProfile has these labels.
+func (c Clusters) importOf(has map[string]string) Import {
+	for _, r := range c.Import {
+		if selector, err := labels.Parse(r.Selector); err == nil && selector.Matches(labels.Set(has)) {
+			return r.over(c.Upstream.Import)
+		}
+	}
+	return c.Upstream.Import
 }
 
 // Program is a program with its arguments, and with variables in addition to those of the relay. Its
@@ -140,10 +177,11 @@ type Template interface {
 // ClusterPlaceholder stands for the cluster's ID in clusters[].upstream.rewrite.
 const ClusterPlaceholder = "{cluster}"
 
-// For returns the upstream of a found cluster, or an error if the template does not fit the cluster.
-func (c Clusters) For(name, id string, source Source) (Upstream, error) {
+// For returns the upstream of a found cluster, or an error if the template does not fit the cluster. has are the
+// labels of its Secret or ClusterProfile.
+func (c Clusters) For(name, id string, has map[string]string, source Source) (Upstream, error) {
 	u := c.Upstream
-	u.Name, u.ClusterID, u.Source = name, id, source
+	u.Name, u.ClusterID, u.Source, u.Import = name, id, source, c.importOf(has)
 	u.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
 	v := newValidator("", []Source{source})
 	v.label("name", u.Name)
@@ -209,6 +247,37 @@ func (v *validator) template(at string, c *Clusters, revision string) {
 		u.FirstSync = FirstSyncOptional
 	}
 	v.completeUpstream(at, u, revision)
+	u.Import.Profile = cmp.Or(u.Import.Profile, filter.ProfileServices)
+	for i := range c.Import {
+		c.Import[i].Profile = cmp.Or(c.Import[i].Profile, filter.ProfileServices)
+	}
+}
+
+// clusterImports reports rules that choose no cluster.
+func (v *validator) clusterImports(at string, c Clusters) {
+	for i, r := range c.Import {
+		field := fmt.Sprintf("%s.import[%d]", at, i)
+		v.rules(field, r.over(Import{}))
+		v.notEmpty(field+".kinds", r.Kinds)
+		v.notEmpty(field+".namespaces.include", r.Namespaces.Include)
+		v.notEmpty(field+".hosts.include", r.Hosts.Include)
+		v.selector(field+".selector", r.Selector)
+		selector, err := labels.Parse(r.Selector)
+		if err != nil {
+			continue // reported
+		}
+		v.errorIf(c.Directory != nil && !selector.Matches(labels.Set{}), field+".selector", "files have no labels, so that this rule is for no cluster: leave the selector out")
+		for j, before := range c.Import[:i] {
+			first, err := labels.Parse(before.Selector)
+			v.errorIf(err == nil && (first.Empty() || first.String() == selector.String()), field, "import[%d] comes first and has all clusters of this rule: put it last, or leave one of them out", j)
+		}
+		if !selector.Empty() {
+			continue
+		}
+		for _, name := range []string{"profile", "rootNamespace", "kinds", "namespaces", "hosts", "expression"} {
+			v.errorIf(v.noted(at+".upstream.import."+name), at+".upstream.import."+name, "import[%d] has no selector and replaces it for every cluster: leave one of them out", i)
+		}
+	}
 }
 
 func (v *validator) clusters(c *Config) {
@@ -249,6 +318,7 @@ func (v *validator) clusters(c *Config) {
 		for j, id := range one.Ignore {
 			v.errorIf(!idShape.MatchString(id), fmt.Sprintf("%s.ignore[%d]", at, j), "%q is not the ID of a cluster: write 1 to 253 letters, digits, dots, dashes and underscores", id)
 		}
+		v.clusterImports(at, one)
 		v.clusterTemplate(at+".upstream", one)
 	}
 }

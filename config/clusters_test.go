@@ -157,14 +157,14 @@ func TestATemplateBecomesTheUpstreamOfACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	section := &kubernetes.Config{}
-	u, err := c.Clusters[0].For("east", "east", section)
+	u, err := c.Clusters[0].For("east", "east", nil, section)
 	if err != nil || u.Name != "east" || u.ClusterID != "east" || u.Rewrite.NamespacePrefix != "east-" || u.Rewrite.Labels.Set["cluster"] != "east" || u.Guard.Percent != 50 || u.Source != section {
 		t.Errorf("%v: %+v", err, u)
 	}
 	if got := c.Clusters[0].Upstream.Rewrite; got.NamespacePrefix != "{cluster}-" || got.Labels.Set["cluster"] != "{cluster}" {
 		t.Errorf("the template has become %+v", got)
 	}
-	if _, err := c.Clusters[0].For("east-1", "East_1", section); err == nil || !strings.HasPrefix(err.Error(), "rewrite.namespacePrefix: ") {
+	if _, err := c.Clusters[0].For("east-1", "East_1", nil, section); err == nil || !strings.HasPrefix(err.Error(), "rewrite.namespacePrefix: ") {
 		t.Errorf("a prefix that no namespace can have: %v", err)
 	}
 }

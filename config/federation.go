@@ -15,6 +15,9 @@ type Import = filter.Rules
 // Globs are patterns with * and ? for names.
 type Globs = filter.Globs
 
+// Hosts are patterns of hosts that resources may claim.
+type Hosts = filter.Hosts
+
 // The types of package rewrite.
 type (
 	// Rewrite configures how the resources of an upstream are rewritten. Rewrite.Domain comes from

@@ -18,6 +18,7 @@ import (
 	"meshrelay/federation/merge"
 	"meshrelay/federation/rewrite"
 	"meshrelay/federation/services"
+	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
 
@@ -74,8 +75,10 @@ func (v *validator) federation(at string, u Upstream) {
 	if r := u.Import.Revision; r != "" && v.noted(at+".import.revision") && !nameShape.MatchString(r) {
 		v.errorf(at+".import.revision", "%q is not a revision: write it as in the label istio.io/rev", r)
 	}
-	v.rules(at+".import", u.Import)
+	v.rules(at+".import", u.ImportRules())
 	v.notEmpty(at+".import.kinds", u.Import.Kinds)
+	v.notEmpty(at+".import.hosts.include", u.Import.Hosts.Include)
+	v.requireVia(at+".import.requireVia", u)
 	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
 	v.errorIf(u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0, at+".rewrite.exportTo", "empty, which would export everything to all namespaces: leave it out, or write \"*\" to export everything")
 	for _, key := range slices.Sorted(maps.Keys(u.Rewrite.Annotations.Set)) {
@@ -93,6 +96,21 @@ func (v *validator) federation(at string, u Upstream) {
 		v.namespaceMapping(at+".rewrite.namespaces", u.Rewrite, u.Import.Namespaces.Include, filter)
 	}
 	v.services(at+".services", u)
+}
+
+// requireVia reports identities that no server of the upstream can have.
+func (v *validator) requireVia(at string, u Upstream) {
+	v.notEmpty(at, u.Import.RequireVia)
+	if u.Source != nil && !u.relayed() && len(u.Import.RequireVia) > 0 {
+		v.errorf(at, "only a server that is another relay tells provenance, and this upstream is of kind %s: leave it out", u.Source.Kind())
+		return
+	}
+	for i, text := range u.Import.RequireVia {
+		field := fmt.Sprintf("%s[%d]", at, i)
+		_, err := identity.Parse(text)
+		v.errorOf(field, err)
+		v.errorIf(slices.Contains(u.Import.RequireVia[:i], text), field, "%q is there already: leave it out", text)
+	}
 }
 
 // namespaceMapping reports a mapping that gives two namespaces one name. Two resources could then

@@ -42,7 +42,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 	section := *cfg.Clusters[0].Upstream.Source.(*Config)
 	section.Found = access
-	u, err := cfg.Clusters[0].For("east", "east", &section)
+	u, err := cfg.Clusters[0].For("east", "east", nil, &section)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -72,6 +72,9 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 	if c.Plaintext && c.TokenFile != "" {
 		mistakes.Errorf("tokenFile", "a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile")
 	}
+	if c.Plaintext && len(u.Import.RequireVia) > 0 {
+		mistakes.Errorf("plaintext", "a server proves no identity over plaintext, so that import.requireVia believes none: set tls, or leave out requireVia")
+	}
 	if t := c.TLS; t != nil && (t.CertFile == "") != (t.KeyFile == "") {
 		mistakes.Errorf("tls", "set both certFile and keyFile, or neither")
 	}

@@ -108,7 +108,7 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	})
 	for _, p := range next.parts {
 		for _, one := range p.registry.Clusters() {
-			u, err := upstreamOf(p.cfg, one.Name, one.ID, f.accessOf(one.ID))
+			u, err := upstreamOf(p.cfg, one.Name, one.ID, one.Labels, f.accessOf(one.ID))
 			if err != nil {
 				return nil, fmt.Errorf("clusters %s: cluster %s: upstream.%w", p.cfg.Name, one.ID, err)
 			}
@@ -127,10 +127,10 @@ func (f *Finder) part(name string) *part {
 }
 
 // upstreamOf returns the upstream of a found cluster.
-func upstreamOf(c config.Clusters, name, id string, access *apiserver.Kubeconfig) (config.Upstream, error) {
+func upstreamOf(c config.Clusters, name, id string, labels map[string]string, access *apiserver.Kubeconfig) (config.Upstream, error) {
 	section := *c.Upstream.Source.(*kubernetes.Config) // the config has been checked
 	section.Found = access
-	return c.For(name, id, &section)
+	return c.For(name, id, labels, &section)
 }
 
 // accessOf returns the Kubeconfig of a cluster. It stays the same when another part takes over the cluster,
@@ -258,7 +258,7 @@ func fitting(p *part, entries []registry.Entry) []registry.Entry {
 		if e.Problem != "" || known[e.ID] || name == "" {
 			continue
 		}
-		if _, err := upstreamOf(p.cfg, name, e.ID, nil); err != nil {
+		if _, err := upstreamOf(p.cfg, name, e.ID, e.Labels, nil); err != nil {
 			e.Kubeconfig, e.Problem = nil, "it does not fit: upstream."+err.Error()
 		}
 	}

@@ -15,15 +15,15 @@ func policyOf(cfg *config.Config, i int, others map[string]registry.Other) regis
 	c := cfg.Clusters[i]
 	p := registry.Policy{
 		RemoveAfter: c.RemoveAfter.D(), Percent: c.Guard.Percent, Count: c.Guard.Count, Max: c.Max, Ignore: c.Ignore,
-		Names: map[string]string{}, IDs: map[string]string{}, Istiods: map[string]string{}, Others: others,
+		Names: map[string]string{}, IDs: map[string]string{}, Others: others,
 	}
 	for j, u := range cfg.Upstreams {
 		p.Names[u.Name] = fmt.Sprintf("that of upstreams[%d]", j)
 		switch {
 		case u.OfAPIServer():
-			p.IDs[u.ClusterID] = "upstream " + u.Name
-		case u.OfControlPlane():
-			p.Istiods[u.ClusterID] = u.Name
+			p.IDs[u.ClusterID] = "upstream " + u.Name + " is the API server of that cluster"
+		case p.IDs[u.ClusterID] == "":
+			p.IDs[u.ClusterID] = "upstream " + u.Name + " has the clusterID of that cluster"
 		}
 	}
 	return p

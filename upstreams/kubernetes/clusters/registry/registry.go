@@ -28,14 +28,12 @@ type Policy struct {
 	// Max bounds the clusters.
 	Max    int
 	Ignore []string // IDs
-	// Names are the names of the upstreams in the config, and IDs the clusters of its API servers. The values
-	// are for messages. Clusters with these names or IDs are not followed any more.
+	// Names are the names of the upstreams in the config, and IDs their clusters. The values are for messages.
+	// Clusters with these names or IDs are not followed any more.
 	Names, IDs map[string]string
 	// Others are the clusters that other registries follow, by Cluster.Name. This registry does not follow
 	// them.
 	Others map[string]Other
-	// Istiods are the names of the control planes among the upstreams, by cluster ID.
-	Istiods map[string]string
 }
 
 // Other is a cluster that another registry follows.
@@ -50,6 +48,8 @@ type Entry struct {
 	Problem    string
 	Priority   int
 	Note       string // a remark about the cluster, from the origin
+	// Labels are those of the origin. Import rules are chosen by them.
+	Labels map[string]string
 }
 
 // State is the state of a followed cluster.
@@ -78,6 +78,8 @@ type Cluster struct {
 	// Problem is the reason why its newest kubeconfig is not used.
 	Problem string `json:"problem,omitempty"`
 	Note    string `json:"note,omitempty"`
+	// Labels are those of its origin.
+	Labels map[string]string `json:"labels,omitempty"`
 	// Rotations counts the kubeconfigs after the first one since the start.
 	Rotations uint64 `json:"rotations,omitempty"`
 	// Kubeconfig is the last good one. It is empty until one is found after a start.
@@ -113,7 +115,7 @@ type (
 
 // Output is the result of a step.
 type Output struct {
-	// Set is set when the list of followed clusters or its order has changed.
+	// Set is set when the list of followed clusters, its order or labels of a cluster have changed.
 	Set bool
 	// Changed is set when the file or the status must be written again. It is always set together with Set.
 	Changed bool
@@ -156,6 +158,8 @@ type Registry struct {
 
 	now time.Time // of the step
 	out Output
+	// relabeled is set when labels of a cluster have changed in the step.
+	relabeled bool
 }
 
 // New returns a Registry that knows no cluster.
@@ -176,7 +180,7 @@ func (r *Registry) Copy() *Registry {
 
 // Step applies an event. The error is for an order, and matches ErrNotPossible.
 func (r *Registry) Step(now time.Time, e Event) (Output, error) {
-	r.now, r.out = now, Output{}
+	r.now, r.out, r.relabeled = now, Output{}, false
 	before := r.order()
 	var err error
 	switch e := e.(type) {
@@ -203,7 +207,7 @@ func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 		err = r.remove(e.ID)
 	}
 	r.expire()
-	r.out.Set = !slices.Equal(before, r.order())
+	r.out.Set = r.relabeled || !slices.Equal(before, r.order())
 	r.out.Changed = r.out.Changed || r.out.Set
 	return r.out, err
 }
@@ -258,7 +262,7 @@ func (r *Registry) obey() {
 // taken returns why the config forbids a name or an ID, empty if it does not.
 func (r *Registry) taken(id, name string) string {
 	if who := r.policy.IDs[id]; who != "" {
-		return fmt.Sprintf("%s is the API server of that cluster already", who)
+		return who + " already"
 	}
 	if who := r.policy.Names[name]; who != "" {
 		return fmt.Sprintf("its upstream would be %q, which is %s", name, who)
@@ -361,7 +365,11 @@ func (r *Registry) again(c *Cluster, e Entry) {
 		r.note(slog.LevelInfo, "cluster is found again", "cluster", c.ID, "origin", e.Origin)
 		c.State, c.Since, c.Released = Found, r.now, false
 	}
-	c.Origin, c.Priority, c.Note = e.Origin, e.Priority, r.remark(e)
+	c.Origin, c.Priority, c.Note = e.Origin, e.Priority, e.Note
+	if (e.Problem == "" || e.Labels != nil) && !maps.Equal(c.Labels, e.Labels) {
+		c.Labels, r.relabeled = e.Labels, true
+		r.note(slog.LevelInfo, "cluster has other labels", "cluster", c.ID, "origin", e.Origin)
+	}
 	switch c.Problem = e.Problem; {
 	case c.Problem != "" && c.Problem != before.Problem:
 		r.note(slog.LevelWarn, "new kubeconfig not used, the last good one stays", "cluster", c.ID, "origin", e.Origin, "reason", c.Problem)
@@ -375,14 +383,6 @@ func (r *Registry) again(c *Cluster, e Entry) {
 		r.out.Changed = true
 	}
 	r.out.Changed = r.out.Changed || c.Problem != before.Problem || c.Origin != before.Origin || c.Note != before.Note || c.State != before.State
-}
-
-// remark returns the note for a cluster, or "".
-func (r *Registry) remark(e Entry) string {
-	if istiod := r.policy.Istiods[e.ID]; istiod != "" {
-		return strings.TrimPrefix(e.Note+"; upstream "+istiod+" is a control plane of the same cluster: each of its resources comes twice", "; ")
-	}
-	return e.Note
 }
 
 var idShape = regexp.MustCompile(`^[-_.A-Za-z0-9]{1,253}$`)
@@ -408,7 +408,7 @@ func (r *Registry) add(e Entry) {
 		r.refuse(e, fmt.Sprintf("there are more than max clusters (%d)", r.policy.Max))
 	default:
 		r.clusters[e.ID] = &Cluster{
-			ID: e.ID, Name: name, Origin: e.Origin, State: Found, Since: r.now, Priority: e.Priority, Note: r.remark(e), Kubeconfig: e.Kubeconfig,
+			ID: e.ID, Name: name, Origin: e.Origin, State: Found, Since: r.now, Priority: e.Priority, Note: e.Note, Labels: e.Labels, Kubeconfig: e.Kubeconfig,
 		}
 		r.note(slog.LevelInfo, "cluster found", "cluster", e.ID, "origin", e.Origin)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,14 +147,12 @@ func (p *play) set(key, value string) {
 	case "name":
 		p.policy.Names = map[string]string{value: "upstreams[0]"}
 	case "id":
-		p.policy.IDs = map[string]string{value: "upstream a"}
+		p.policy.IDs = map[string]string{value: "upstream a is the API server of that cluster"}
 	case "other": // another registry follows these
 		p.policy.Others = map[string]registry.Other{}
 		for _, id := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' }) {
 			p.policy.Others[registry.NameOf(id)] = registry.Other{ID: id, By: "clusters more", Origin: "file " + id}
 		}
-	case "istiod":
-		p.policy.Istiods = map[string]string{value: "a"}
 	default:
 		p.t.Fatal("no policy: " + p.line)
 	}
@@ -161,6 +160,13 @@ func (p *play) set(key, value string) {
 
 func entryOf(text string) (e registry.Entry) {
 	id, rest, _ := strings.Cut(text, "=")
+	rest, labels, _ := strings.Cut(rest, "+")
+	for _, label := range strings.FieldsFunc(labels, func(r rune) bool { return r == ',' }) {
+		if e.Labels == nil {
+			e.Labels = map[string]string{}
+		}
+		e.Labels[label] = "yes"
+	}
 	rest, priority, _ := strings.Cut(rest, "^")
 	e.Priority, _ = strconv.Atoi(priority)
 	rest, origin, given := strings.Cut(rest, "@")
@@ -218,6 +224,9 @@ func (p *play) expect(line string) {
 	case "note":
 		got = of().Note
 		ok = strings.Contains(got, text)
+	case "labels":
+		got = strings.Join(slices.Sorted(maps.Keys(of().Labels)), ",")
+		ok = got == text
 	case "set", "same":
 		got = fmt.Sprint(p.out.Set)
 		ok = p.out.Set == (word == "set")
