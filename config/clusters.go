@@ -274,7 +274,11 @@ func (v *validator) clusterImports(at string, c Clusters) {
 		if !selector.Empty() {
 			continue
 		}
-		for _, name := range []string{"profile", "rootNamespace", "kinds", "namespaces", "hosts", "expression"} {
+		names := []string{"rootNamespace", "kinds", "namespaces", "hosts", "expression"}
+		if c.Upstream.Import.Profile != filter.ProfileServices { // else it is the default
+			names = append(names, "profile")
+		}
+		for _, name := range names {
 			v.errorIf(v.noted(at+".upstream.import."+name), at+".upstream.import."+name, "import[%d] has no selector and replaces it for every cluster: leave one of them out", i)
 		}
 	}

@@ -269,3 +269,57 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 		t.Errorf("the config itself was changed: %v\n%s", err, text)
 	}
 }
+
+// TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport, and the template without one: services, unless it says otherwise.
+func TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport(t *testing.T) {
+	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", `true}
+  import:
+  - {selector: "team=shop", profile: routing, hosts: {include: ["*.shop.example"]}}
+  - {selector: team, namespaces: {exclude: [secret]}}
+  upstream:
+    import: {selector: federate, kinds: [se], revision: blue}
+`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		labels map[string]string
+		want   config.Import
+	}{
+		{map[string]string{"team": "shop"}, config.Import{Profile: "routing", Hosts: config.Hosts{Include: []string{"*.shop.example"}}}},
+		{map[string]string{"team": "other"}, config.Import{Profile: "services", Namespaces: config.Globs{Exclude: []string{"secret"}}}},
+		{nil, config.Import{Profile: "services", Kinds: []string{"se"}}},
+	} {
+		tc.want.Selector, tc.want.Revision = "federate", "blue"
+		u, err := c.Clusters[0].For("east", "east", tc.labels, &kubernetes.Config{})
+		if err != nil || !reflect.DeepEqual(u.Import, tc.want) {
+			t.Errorf("%v: %+v: %v", tc.labels, u.Import, err)
+		}
+	}
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := parse("relay.yaml", text); err != nil || !reflect.DeepEqual(again.Clusters[0].Import, c.Clusters[0].Import) || !reflect.DeepEqual(again.Clusters[0].Upstream.Import, c.Clusters[0].Upstream.Import) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestRulesForFoundClustersThatChooseNoneAreMistakes(t *testing.T) {
+	with := func(rules string) string { return strings.Replace(clustersOnly, "true}\n", "true}\n"+rules, 1) }
+	for in, want := range map[string]string{
+		with("  import:\n  - {profile: routing}\n  - {selector: a}\n"):                                                                            "6: clusters[0].import[1]: import[0] comes first and has all clusters of this rule",
+		with("  import:\n  - {selector: \"a=b\"}\n  - {selector: \"a = b\"}\n"):                                                                    "6: clusters[0].import[1]: import[0] comes first",
+		with("  import:\n  - {selector: \"a in\"}\n"):                                                                                             `5: clusters[0].import[0].selector: "a in" is not a label selector`,
+		with("  import:\n  - {kinds: [vs]}\n"):                                                                                                    `5: clusters[0].import[0].kinds[0]: profile services does not have "vs"`,
+		with("  import:\n  - {profile: all}\n  upstream:\n    import: {kinds: [se]}\n"):                                                           "7: clusters[0].upstream.import.kinds: import[0] has no selector and replaces it",
+		with("  upstream:\n    import: {kinds: [vs]}\n"):                                                                                          `5: clusters[0].upstream.import.kinds[0]: profile services does not have "vs"`,
+		with("  upstream:\n    import: {requireVia: [\"dns:a\"]}\n"):                                                                              "5: clusters[0].upstream.import.requireVia: only a server that is another relay",
+		"clusters:\n- name: a\n  directory: {path: .}\n  import:\n  - {selector: x}\n" + clustersOnly[strings.Index(clustersOnly, "downstream"):]: "5: clusters[0].import[0].selector: files have no labels",
+	} {
+		wantMistakes(t, in, []string{want})
+	}
+	if _, err := parse("relay.yaml", []byte(with("  import:\n  - {profile: all}\n"))); err != nil {
+		t.Error(err)
+	}
+}

@@ -33,6 +33,14 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 		{"expression with an unknown name", "  import: {expression: \"nmae == 'a'\"}\n", []string{
 			"7: upstreams[0].import.expression: line 1, column 1: undeclared reference to 'nmae'"}},
 		{"selector", "  import:\n    selector: tier in\n", []string{"8: upstreams[0].import.selector: "}},
+		{"profile", "  import: {profile: some}\n", []string{`7: upstreams[0].import.profile: "some": want one of services, routing, all`}},
+		{"kinds out of the profile", "  import:\n    profile: services\n    kinds: [se, vs]\n", []string{`9: upstreams[0].import.kinds[1]: profile services does not have "vs"`}},
+		{"root namespace of no profile", "  import:\n    rootNamespace: x\n", []string{"8: upstreams[0].import.rootNamespace: only profile services and routing"}},
+		{"hosts that let nothing in", "  import:\n    hosts:\n      include: [a.b, \"*.c\"]\n      exclude: [\"*.b\", \"*.c\"]\n", []string{"10: upstreams[0].import.hosts.exclude: it excludes every host that is included"}},
+		{"a host that another one covers", "  import:\n    hosts:\n      include:\n      - \"*.b\"\n      - a.b\n", []string{`11: upstreams[0].import.hosts.include[1]: "*.b" has all hosts of "a.b"`}},
+		{"no hosts", "  import: {hosts: {include: []}}\n", []string{"7: upstreams[0].import.hosts.include: empty"}},
+		{"identities of servers", "  import:\n    requireVia: [relay.example, \"dns:a\", \"dns:a\"]\n", []string{
+			`8: upstreams[0].import.requireVia[0]: "relay.example" is a bare name: write "dns:relay.example"`, `8: upstreams[0].import.requireVia[2]: "dns:a" is there already`}},
 		{"unknown kind, and a pattern that is none", "  import:\n    kinds: [se, servicentry]\n    namespaces:\n      include: [Team]\n", []string{
 			`8: upstreams[0].import.kinds[1]: unknown kind "servicentry"`,
 			`10: upstreams[0].import.namespaces.include[0]: pattern "Team"`}},

@@ -36,7 +36,7 @@ type mergedView interface {
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 }
 
-// powerfulImports returns a line for each upstream that has resources of powerfulKinds and no import rules.
+// powerfulImports returns a line for each upstream that has resources of powerfulKinds and no import rule that limits them, such as a profile.
 func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes []string) {
 	counts := map[string]map[powerful]int{} // by upstream
 	for _, p := range powerfulKinds {
@@ -58,7 +58,7 @@ func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes [
 			}
 		}
 		if len(found) > 0 {
-			notes = append(notes, fmt.Sprintf("upstream %s: no import rule limits these, which affect every mesh behind this relay: %s; see upstreams[].import",
+			notes = append(notes, fmt.Sprintf("upstream %s: no import rule limits these, which affect every mesh behind this relay: %s; see upstreams[].import.profile",
 				u.Name, strings.Join(found, ", ")))
 		}
 	}

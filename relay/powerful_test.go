@@ -41,7 +41,7 @@ func TestPowerfulKindsThatNothingLimitsAreNoted(t *testing.T) {
 		}
 		all = append(all, r)
 	}
-	for _, source := range []string{"open", "kinds", "namespaces"} {
+	for _, source := range []string{"open", "kinds", "namespaces", "profile", "all"} {
 		add(source, "networking.istio.io", "EnvoyFilter", "shop", "a")
 		add(source, "networking.istio.io", "EnvoyFilter", "shop", "b")
 		add(source, "extensions.istio.io", "WasmPlugin", "shop", "a")
@@ -52,8 +52,10 @@ func TestPowerfulKindsThatNothingLimitsAreNoted(t *testing.T) {
 	got := powerfulImports([]config.Upstream{
 		{Name: "open", Import: config.Import{Revision: "blue"}}, {Name: "kinds", Import: config.Import{Kinds: []string{"se", "envoyfilters"}}},
 		{Name: "namespaces", Import: config.Import{Namespaces: config.Globs{Include: []string{"shop"}}}}, {Name: "harmless"},
+		{Name: "profile", Import: config.Import{Profile: "routing"}}, {Name: "all", Import: config.Import{Profile: "all", Hosts: config.Hosts{Include: []string{"*.a"}}}},
 	}, all)
-	want := "upstream open: no import rule limits these, which affect every mesh behind this relay: 2 EnvoyFilter, 1 WasmPlugin, 1 AuthorizationPolicy in istio-system; see upstreams[].import"
+	const these = ": no import rule limits these, which affect every mesh behind this relay: 2 EnvoyFilter, 1 WasmPlugin, 1 AuthorizationPolicy in istio-system; see upstreams[].import.profile"
+	want := "upstream open" + these + "\nupstream all" + these
 	if strings.Join(got, "\n") != want {
 		t.Errorf("%q", got)
 	}

@@ -54,17 +54,23 @@ upstreams:
     # tokenFile: /var/run/secrets/tokens/istio-token  # a token with the audience istio-ca
 {{- end}}
 {{- end}}
+  import:
+    profile: services  # what other meshes need to reach its services; routing and all let in more
   # guard: {holdFor: forever}  # bulk deletions wait for an operator without time limit
 {{- end}}
 {{- if .Kubeconfig}}
 - name: cluster
   kubernetes:
     kubeconfig: {{.Kubeconfig}}  # an identity that may list and watch
+  import:
+    profile: services  # or routing, or all
 {{- end}}
 {{- if .Dir}}
 - name: files
   file:
     path: {{.Dir}}  # Kubernetes-style YAML; changes are followed
+  import:
+    profile: services  # or routing, or all
 {{- end}}
 
 # Clients connect here: istiods (configSources: [{address: "xds://…"}, {address: "k8s://"}]), other

@@ -50,9 +50,9 @@ type Rules struct {
 }
 
 // LimitsContent reports whether any rule limits what an upstream can bring. Revision does not count, because
-// an upstream chooses the revision labels itself.
+// an upstream chooses the revision labels itself. Hosts do not, because a kind that claims none passes.
 func (r Rules) LimitsContent() bool {
-	return r.Profile != "" && r.Profile != ProfileAll || len(r.Hosts.Include) > 0 || len(r.Hosts.Exclude) > 0 || len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
+	return r.Profile != "" && r.Profile != ProfileAll || len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
 }
 
 // Globs selects names by patterns. In a pattern, * is any text and ? is any character.

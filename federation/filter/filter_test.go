@@ -134,7 +134,7 @@ func TestEachFieldHasADecisionWhetherItLimitsContent(t *testing.T) {
 	}{
 		"Profile":       {Rules{Profile: ProfileRouting}, true},
 		"RootNamespace": {Rules{RootNamespace: "x"}, false}, // without a profile it does nothing
-		"Hosts":         {Rules{Hosts: Hosts{Exclude: []string{"a"}}}, true},
+		"Hosts":         {Rules{Hosts: Hosts{Exclude: []string{"a"}}}, false},
 		"RequireVia":    {Rules{RequireVia: []string{"dns:a"}}, false},
 		"Domain":        {Rules{Domain: "a"}, false},
 		"Kinds":         {Rules{Kinds: []string{"se"}}, true},
