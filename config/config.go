@@ -14,18 +14,20 @@ import (
 // Config is the whole file. docs/configuration.md describes each field. The comments here add
 // what only the code needs.
 type Config struct {
-	Node       Node       `yaml:"node"`
-	Upstreams  []Upstream `yaml:"upstreams"`
-	Clusters   []Clusters `yaml:"clusters,omitempty"`
-	Merge      []Merge    `yaml:"merge,omitempty"`
-	Views      []View     `yaml:"views,omitempty"`
-	Provenance Provenance `yaml:"provenance"`
-	Downstream Downstream `yaml:"downstream"`
-	Push       Push       `yaml:"push"`
-	Admin      Admin      `yaml:"admin"`
-	Audit      Audit      `yaml:"audit"`
-	State      State      `yaml:"state"`
-	Log        Log        `yaml:"log"`
+	Node      Node       `yaml:"node"`
+	Upstreams []Upstream `yaml:"upstreams"`
+	Clusters  []Clusters `yaml:"clusters,omitempty"`
+	Merge     []Merge    `yaml:"merge,omitempty"`
+	// HostConflicts is about hosts that resources of different keys and upstreams claim.
+	HostConflicts string     `yaml:"hostConflicts" default:"serve" oneof:"serve first reject"`
+	Views         []View     `yaml:"views,omitempty"`
+	Provenance    Provenance `yaml:"provenance"`
+	Downstream    Downstream `yaml:"downstream"`
+	Push          Push       `yaml:"push"`
+	Admin         Admin      `yaml:"admin"`
+	Audit         Audit      `yaml:"audit"`
+	State         State      `yaml:"state"`
+	Log           Log        `yaml:"log"`
 }
 
 // Node describes the relay to its upstreams and clients.

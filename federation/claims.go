@@ -94,6 +94,20 @@ func Claims(r *mirror.Resource, domain string) (hosts []string) {
 	return slices.Compact(hosts)
 }
 
+// exports has the number of the field exportTo of a body.
+var exports = map[mirror.Kind]protowire.Number{ServiceEntry: EntryHosts.exportTo, VirtualService: ServiceHosts.exportTo, DestinationRule: 4}
+
+// ExportTo returns the field exportTo of a ServiceEntry, VirtualService or DestinationRule.
+func ExportTo(r *mirror.Resource) (to []string) {
+	c := wire.Fields(r.BodyValue())
+	for c.Next() {
+		if c.Bytes(exports[r.Kind()]) {
+			to = append(to, string(c.Value()))
+		}
+	}
+	return to
+}
+
 // NormalHost returns a host as DNS compares it: in lower case, without a dot at the end.
 func NormalHost(h string) string { return strings.TrimSuffix(strings.ToLower(h), ".") }
 

@@ -83,6 +83,9 @@ func TestFieldsOfClaimsAreThoseOfIstiosAPI(t *testing.T) {
 			continue
 		}
 		d := info.NewBody().ProtoReflect().Descriptor()
+		if n, ok := exports[kind]; ok && d.Fields().ByNumber(n).Name() != "export_to" {
+			t.Errorf("%s: field %d is no exportTo", kind, n)
+		}
 		if w.inner != 0 {
 			d = d.Fields().ByNumber(w.inner).Message()
 		}

@@ -29,7 +29,7 @@ type Change struct {
 	// Old and New are the served resources of the key before and after; nil means none. The merged view may
 	// be newer than New.
 	Old, New *Resource
-	// Resolution is nil when there are less than two copies.
+	// Resolution is nil when there are less than two copies, unless Owners have the key not served.
 	Resolution *Resolution
 }
 
@@ -50,6 +50,7 @@ type Aggregate struct {
 	policies map[Kind]Policy
 	others   Policy // of kinds that are not in policies
 	groups   map[Kind]*groups
+	claims   *claims // nil without Owners
 	unsynced int // the sources before this place have synced
 }
 
@@ -145,6 +146,9 @@ func (a *Aggregate) merge(c *change) {
 	if keys {
 		a.regroup(c.ref)
 	}
+	if a.claims != nil {
+		a.reclaim(c.ref)
+	}
 	c.cur, c.resolution = a.serve(c.ref, everything)
 	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && keys {
 		// A Policy may make a new resource each time: equal content is never held twice.
@@ -176,20 +180,24 @@ func (a *Aggregate) copies(k ref, accept func(*Resource) bool) []Copy {
 }
 
 // serve returns the resource that clients are served under a key, if they see only the copies that accept
-// accepts. It also returns the Resolution when there are several copies. The caller holds mu.
+// accepts. It also returns the Resolution when there are several copies, or when Owners have
+// the key not served. The caller holds mu.
 func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resolution) {
 	places := a.holders.of(k, a.index.get(k))
 	if len(places) == 0 {
 		return nil, nil
 	}
 	if len(places) == 1 && !mergesKeys(a.policy(k.kind.Value())) {
-		if r := a.holders.copy(k, places[0]); r != nil && accept(r) {
+		r := a.holders.copy(k, places[0])
+		if r == nil || !accept(r) {
+			return nil, nil
+		}
+		if a.claims == nil {
 			return r, nil // the usual case, without an allocation
 		}
-		return nil, nil
 	}
 	r := a.resolve(k, accept)
-	if len(r.Copies) < 2 {
+	if len(r.Copies) < 2 && r.Yields == "" {
 		return r.Served, nil
 	}
 	return r.Served, &r

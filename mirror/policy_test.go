@@ -44,22 +44,23 @@ type copyOf struct {
 	kind            mirror.Kind
 	name            string
 	host, age, addr int
+	scope           int // 0: everyone
 }
 
 func (c copyOf) build() *mirror.Resource {
-	host := fmt.Sprintf("h%d.example", c.host)
+	host, to := fmt.Sprintf("h%d.example", c.host), [][]string{nil, {"a"}, {"b", "."}}[c.scope]
 	var body proto.Message
 	switch c.kind {
 	case entryKind:
 		body = &networking.ServiceEntry{
-			Hosts: []string{host}, Resolution: networking.ServiceEntry_STATIC,
+			Hosts: []string{host}, ExportTo: to, Resolution: networking.ServiceEntry_STATIC,
 			Ports:     []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
 			Endpoints: []*networking.WorkloadEntry{{Address: fmt.Sprintf("10.0.0.%d", c.addr)}},
 		}
 	case ruleKind:
-		body = &networking.DestinationRule{Host: host}
+		body = &networking.DestinationRule{Host: host, ExportTo: to}
 	default:
-		body = &networking.VirtualService{Hosts: []string{host}}
+		body = &networking.VirtualService{Hosts: []string{host}, ExportTo: to}
 	}
 	packed, err := anypb.New(body)
 	if err != nil {
@@ -81,6 +82,7 @@ func drawCopy(t *rapid.T, sources []string) copyOf {
 		kind:   rapid.SampledFrom([]mirror.Kind{entryKind, entryKind, entryKind, ruleKind, routeKind}).Draw(t, "kind"),
 		name:   rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name"),
 		host:   rapid.IntRange(0, 2).Draw(t, "host"), age: rapid.IntRange(0, 2).Draw(t, "age"), addr: rapid.IntRange(0, 3).Draw(t, "addr"),
+		scope: max(rapid.IntRange(-2, 2).Draw(t, "scope"), 0),
 	}
 }
 
@@ -96,8 +98,19 @@ type world struct {
 
 func newWorld(ctx context.Context, t *testing.T, names []string) *world {
 	t.Helper()
+	return newWorldOf(ctx, t, names, "serve", policies(t))
+}
+
+// newWorldOf returns a world with a value of hostConflicts.
+func newWorldOf(ctx context.Context, t *testing.T, names []string, conflicts string, policies map[mirror.Kind]mirror.Policy) *world {
+	t.Helper()
+	owners, err := merge.OwnersByName(conflicts)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := &world{Aggregate: mirror.NewAggregate(), stores: map[string]*mirror.Store{}, told: map[string]string{}, touched: map[mirror.Key]bool{}}
-	w.SetPolicies(policies(t), nil)
+	w.SetPolicies(policies, nil)
+	w.SetOwners(owners)
 	for _, n := range names {
 		w.stores[n] = mirror.NewStore()
 		w.sources = append(w.sources, mirror.Source{Name: n, Store: w.stores[n]})
@@ -149,8 +162,8 @@ func (w *world) selected(accept func(*mirror.Resource) bool) map[string]string {
 }
 
 // fresh is what an Aggregate serves that has never had anything else than copies.
-func fresh(ctx context.Context, t *testing.T, names []string, copies []copyOf) map[string]string {
-	w := newWorld(ctx, t, names)
+func fresh(ctx context.Context, t *testing.T, names []string, conflicts string, copies []copyOf) map[string]string {
+	w := newWorldOf(ctx, t, names, conflicts, policies(t))
 	for _, c := range copies {
 		w.stores[c.source].Put(c.build())
 	}
@@ -183,6 +196,7 @@ func TestServedResourcesDependOnTheCopiesAlone(t *testing.T) {
 		order := rapid.Permutation(names).Draw(rt, "order")
 		gone := rapid.SampledFrom(names).Draw(rt, "gone")
 		hidden := rapid.SampledFrom(names).Draw(rt, "hidden")
+		conflicts := rapid.SampledFrom([]string{"serve", "first", "reject"}).Draw(rt, "hostConflicts")
 		shuffle := rapid.Uint64().Draw(rt, "shuffle")
 		var errs []error
 		synctest.Test(t, func(t *testing.T) {
@@ -193,7 +207,7 @@ func TestServedResourcesDependOnTheCopiesAlone(t *testing.T) {
 					errs = append(errs, err)
 				}
 			}
-			w := newWorld(ctx, t, names)
+			w := newWorldOf(ctx, t, names, conflicts, policies(t))
 			last := map[string]copyOf{}
 			for _, s := range script {
 				key := mirror.Key{Kind: s.kind, Namespace: "shop", Name: s.name}
@@ -222,12 +236,12 @@ func TestServedResourcesDependOnTheCopiesAlone(t *testing.T) {
 				}
 				return out
 			}
-			want := fresh(ctx, t, names, copies)
+			want := fresh(ctx, t, names, conflicts, copies)
 			check("after the writes", w.served(), want)
 			check("as the handlers were told", w.told, want)
 			check("to those who see everything", w.selected(func(*mirror.Resource) bool { return true }), want)
 			seen := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == hidden })
-			check("to those who do not see "+hidden, w.selected(func(r *mirror.Resource) bool { return r.Source() != hidden }), fresh(ctx, t, seen, only(seen...)))
+			check("to those who do not see "+hidden, w.selected(func(r *mirror.Resource) bool { return r.Source() != hidden }), fresh(ctx, t, seen, conflicts, only(seen...)))
 
 			reordered := func(order []string) (out []mirror.Source) {
 				for _, n := range order {
@@ -237,11 +251,11 @@ func TestServedResourcesDependOnTheCopiesAlone(t *testing.T) {
 			}
 			w.SetSources(reordered(order))
 			synctest.Wait()
-			check("in another order", w.served(), fresh(ctx, t, order, copies))
+			check("in another order", w.served(), fresh(ctx, t, order, conflicts, copies))
 			left := slices.DeleteFunc(slices.Clone(order), func(n string) bool { return n == gone })
 			w.SetSources(reordered(left))
 			synctest.Wait()
-			want = fresh(ctx, t, left, only(left...))
+			want = fresh(ctx, t, left, conflicts, only(left...))
 			check("without "+gone, w.served(), want)
 			check("as the handlers were told then", w.told, want)
 			cancel()

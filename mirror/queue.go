@@ -181,6 +181,15 @@ func (q *queue) extendInitial() {
 	q.initial.handled = q.queued
 }
 
+// extend has those who wait also wait for the keys queued so far.
+func (q *queue) extend() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, w := range q.waiters {
+		w.handled = q.queued
+	}
+}
+
 // await waits until the keys queued so far are handled, or ctx ends.
 func (q *queue) await(ctx context.Context) error {
 	w := q.wait(make(chan struct{}))

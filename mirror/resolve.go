@@ -25,6 +25,10 @@ type Resolution struct {
 	// MergedInto is the other key whose served resource contains this one. It is zero for none.
 	MergedInto Key
 	Served     *Resource // under the key; nil for none
+	// Yields is why Owners have the key not served, empty if they do not.
+	Yields string
+
+	united []Key // whose resources are part of Served
 }
 
 // Resolve explains which resource is served under a key.
@@ -74,6 +78,18 @@ func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Reso
 
 // resolve resolves a key. The caller holds mu.
 func (a *Aggregate) resolve(k ref, accept func(*Resource) bool) Resolution {
+	s := a.resolveKey(k, accept)
+	if a.claims == nil || s.Served == nil {
+		return s
+	}
+	if s.Yields = a.yields(k, s.Served, accept, s.united); s.Yields != "" {
+		s.Served, s.Decision = nil, Decision{Winner: -1, Reason: s.Yields}
+	}
+	return s
+}
+
+// resolveKey resolves a key without regard to Owners.
+func (a *Aggregate) resolveKey(k ref, accept func(*Resource) bool) Resolution {
 	policy := a.policy(k.kind.Value())
 	copies := a.copies(k, accept)
 	if len(copies) == 0 {
@@ -97,6 +113,9 @@ func (a *Aggregate) resolve(k ref, accept func(*Resource) bool) Resolution {
 	case !ok: // a panic over another key's copies does not affect this one
 	case v.Winner == mine:
 		s.Served = v.Served
+		for _, i := range v.United {
+			s.united = append(s.united, s.Group[i])
+		}
 	case v.Winner >= 0 && slices.Contains(v.United, mine):
 		s.Served, s.MergedInto = nil, s.Group[v.Winner]
 	}

@@ -14,6 +14,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/config"
+	"meshrelay/federation/merge"
 	"meshrelay/internal/kube"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
@@ -37,7 +38,12 @@ func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Statu
 	if err != nil {
 		return nil, err
 	}
+	owners, err := merge.OwnersByName(cfg.HostConflicts)
+	if err != nil {
+		return nil, err
+	}
 	aggregate.SetPolicies(policies, others)
+	aggregate.SetOwners(owners)
 	manager, err := upstreams.NewManager(cfg, Kinds(), aggregate, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err

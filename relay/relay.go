@@ -30,6 +30,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/events"
+	"meshrelay/federation/merge"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
@@ -112,7 +113,12 @@ func New(o Options) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
+	owners, err := merge.OwnersByName(cfg.HostConflicts)
+	if err != nil {
+		return nil, err
+	}
 	r.aggregate.SetPolicies(policies, others)
+	r.aggregate.SetOwners(owners)
 	register := tracker.New(r.log)
 	if err := register.Follow(r.aggregate); err != nil {
 		return nil, err

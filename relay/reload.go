@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/federation/merge"
 	"meshrelay/internal/text"
 	"meshrelay/state"
 )
@@ -33,6 +34,10 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
+	owners, err := merge.OwnersByName(cfg.HostConflicts)
+	if err != nil {
+		return nil, err
+	}
 	views, err := viewsOf(cfg.Views)
 	if err != nil {
 		return nil, err
@@ -46,6 +51,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 			return err
 		}
 		r.aggregate.SetPolicies(policies, others)
+		r.aggregate.SetOwners(owners)
 		if err := r.aggregate.CaughtUp(held); err != nil && ctx.Err() == nil {
 			r.log.Warn("merge not finished in time after reload", "err", err)
 		}

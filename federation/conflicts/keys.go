@@ -21,9 +21,12 @@ const (
 	United Outcome = "united"
 	// Rejected: no copy is served.
 	Rejected Outcome = "rejected"
+	// Unowned: no copy is served, because another upstream claims a host of it.
+	Unowned Outcome = "unowned"
 )
 
-// KeyConflict is a key that several sources have a copy of.
+// KeyConflict is a key that several sources have a copy of, or whose copies are not served because another source claims
+// a host of them.
 type KeyConflict struct {
 	mirror.Key
 	// Winner is the source whose copy is served; empty when no copy is.
@@ -56,13 +59,18 @@ type entry struct {
 }
 
 // result is the decision over the copies of a key. Sources are joined by separator.
-type result struct{ winner, united, losers, reason string }
+type result struct {
+	winner, united, losers, reason string
+	unowned                        bool
+}
 
 // separator joins names of sources, which do not contain it.
 const separator = "\x00"
 
 func (r result) outcome() Outcome {
 	switch {
+	case r.unowned:
+		return Unowned
 	case r.winner == "":
 		return Rejected
 	case r.losers == "":
@@ -77,15 +85,17 @@ func NewKeys(now func() time.Time) *Keys {
 }
 
 // Update sets the copies of a key, in order of priority, and the decision over them. Less than
-// two copies are no conflict.
-func (l *Keys) Update(key mirror.Key, copies []mirror.Copy, d mirror.Decision) {
+// two copies are no conflict, unless they are unowned.
+func (l *Keys) Update(key mirror.Key, copies []mirror.Copy, d mirror.Decision, unowned bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(copies) < 2 {
+	if len(copies) < 2 && !unowned {
 		delete(l.entries, key)
 		return
 	}
-	if next := unique.Make(resultOf(copies, d)); l.entries[key].result != next {
+	r := resultOf(copies, d)
+	r.unowned = unowned
+	if next := unique.Make(r); l.entries[key].result != next {
 		l.entries[key] = entry{next, l.now().UnixNano()}
 	}
 }

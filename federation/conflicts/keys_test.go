@@ -63,7 +63,7 @@ func TestKeysKeepsConflictsOnly(t *testing.T) {
 		if len(copies) > 0 {
 			v = p.Merge(copies)
 		}
-		l.Update(dbKey, copies, v)
+		l.Update(dbKey, copies, v, false)
 		return l.List()
 	}
 	want := func(got []KeyConflict, winner string, united, losers []string, outcome Outcome, reason string, since time.Time) {
@@ -128,7 +128,7 @@ func TestKeyCountsAreThoseOfTheList(t *testing.T) {
 			copies := randomCopies(t)
 			policy := rapid.SampledFrom(allPolicies).Draw(t, "policy")
 			key := mirror.Key{Kind: federation.ServiceEntry, Namespace: "a", Name: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "name")}
-			l.Update(key, copies, policy.Merge(copies))
+			l.Update(key, copies, policy.Merge(copies), false)
 			want := map[mirror.Kind]map[Outcome]int{}
 			for _, c := range l.List() {
 				if want[c.Kind] == nil {
@@ -153,7 +153,7 @@ func TestKeysIsSafeForConcurrentUse(t *testing.T) {
 	for i := range 4 {
 		wg.Go(func() {
 			for range 200 {
-				l.Update(dbKey, copies[:1+i%2], mirror.First{}.Merge(copies))
+				l.Update(dbKey, copies[:1+i%2], mirror.First{}.Merge(copies), false)
 				l.List()
 				for range maps.Keys(l.Counts()) {
 				}
@@ -169,6 +169,6 @@ func BenchmarkKeysUpdate(b *testing.B) {
 	v := mirror.First{}.Merge(copies)
 	b.ReportAllocs()
 	for b.Loop() {
-		l.Update(dbKey, copies, v)
+		l.Update(dbKey, copies, v, false)
 	}
 }

@@ -68,7 +68,7 @@ func (t *Tracker) updateKeys(c mirror.Change) {
 	if r == nil {
 		r = &mirror.Resolution{} // one copy at most
 	}
-	t.keys.Update(c.Key, r.Copies, r.Decision)
+	t.keys.Update(c.Key, r.Copies, r.Decision, r.Yields != "")
 }
 
 func (t *Tracker) updateHosts(c mirror.Change) {

@@ -1,0 +1,275 @@
+package mirror
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+)
+
+const (
+	// maxScopes bounds the scopes by which a claim is found. One of more scopes is found by all, and then compared.
+	maxScopes = 16
+	// maxScoped bounds the claims of a resource, times its scopes. Above it, its claims are found by all.
+	maxScoped = 4096
+	// maxLooks bounds the claims of others that are looked at for one resource. With more, it is not served.
+	maxLooks = 4096
+)
+
+// Claims is what a resource claims for itself, such as hosts.
+type Claims struct {
+	What   []string // sorted, each once
+	Scopes []string // who sees the resource, sorted; nil means everyone
+}
+
+// Owners decides between resources of different keys and sources that claim the same. Its methods run on any goroutine.
+// They must be pure functions.
+type Owners interface {
+	// Claims returns what a resource claims.
+	Claims(r *Resource) Claims
+	// OnlyEarlier: a resource yields to sources that come first only.
+	OnlyEarlier() bool
+	// Yields reports whether a resource of a kind yields to one of another source and perhaps of another kind.
+	Yields(kind, to Kind) bool
+	// Reason tells in a few words that r yields to other.
+	Reason(r, other *Resource, what string) string
+}
+
+// SetOwners sets the Owners, nil for none. They must be comparable. It may be called at any time.
+func (a *Aggregate) SetOwners(by Owners) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.claims == nil && by == nil || a.claims != nil && a.claims.by == by {
+		return
+	}
+	if a.claims = nil; by != nil {
+		a.claims = &claims{by: by, seed: maphash.MakeSeed(), buckets: map[uint64][]sourceClaims{}, copies: map[ref][]*claimant{}}
+	}
+	a.markAll()
+}
+
+// claims finds the claims of all copies. Two claims with the same hash count as the same: nobody can choose the hash.
+type claims struct {
+	by   Owners
+	seed maphash.Seed
+	// buckets has the claims by a hash of what is claimed and of who sees it.
+	buckets map[uint64][]sourceClaims
+	copies  map[ref][]*claimant // with claims
+}
+
+// sourceClaims are the claims of one source in a bucket, sorted by key.
+type sourceClaims struct {
+	source string
+	of     []*claimant
+}
+
+// claimant is a copy with claims. It is immutable.
+type claimant struct {
+	ref
+	source   string
+	resource *Resource
+	Claims
+}
+
+func compareClaimants(a, b *claimant) int {
+	if c := strings.Compare(a.name, b.name); c != 0 {
+		return c
+	}
+	return CompareKinds(a.kind.Value(), b.kind.Value())
+}
+
+// The buckets of a claim: everyone sees it; of some scopes, all of them and each of them.
+const (
+	bucketWide   = "\x00wide"
+	bucketScoped = "\x00scoped"
+)
+
+func (x *claims) hash(what, bucket string) uint64 {
+	var h maphash.Hash
+	h.SetSeed(x.seed)
+	h.WriteString(bucket) //nolint:errcheck // it never fails
+	h.WriteByte(0)        //nolint:errcheck // as above
+	h.WriteString(what)   //nolint:errcheck // as above
+	return h.Sum64()
+}
+
+func (c Claims) isWide() bool {
+	return c.Scopes == nil || len(c.Scopes) > maxScopes || len(c.What)*len(c.Scopes) > maxScoped
+}
+
+// held returns the buckets that hold a claim.
+func (c Claims) held() []string {
+	if c.isWide() {
+		return []string{bucketWide}
+	}
+	return append([]string{bucketScoped}, c.Scopes...)
+}
+
+// met returns the buckets with the claims that may meet a claim.
+func (c Claims) met() []string {
+	if c.isWide() {
+		return []string{bucketWide, bucketScoped}
+	}
+	return append([]string{bucketWide}, c.Scopes...)
+}
+
+// meets reports whether somebody sees both claims.
+func (c Claims) meets(o Claims) bool {
+	if c.Scopes == nil || o.Scopes == nil {
+		return true
+	}
+	for i, j := 0, 0; i < len(c.Scopes) && j < len(o.Scopes); {
+		switch d := strings.Compare(c.Scopes[i], o.Scopes[j]); {
+		case d == 0:
+			return true
+		case d < 0:
+			i++
+		default:
+			j++
+		}
+	}
+	return false
+}
+
+// reclaim updates the claims of a key. If a copy has changed, it queues the keys of other sources that claim the same.
+func (a *Aggregate) reclaim(k ref) {
+	x := a.claims
+	copies, was := a.copies(k, everything), x.copies[k]
+	now := make([]*claimant, 0, len(copies))
+	same, claiming := len(copies) == len(was), false
+	for _, c := range copies {
+		i := slices.IndexFunc(was, func(o *claimant) bool { return o.source == c.Source && o.resource.Equal(c.Resource) })
+		if i >= 0 {
+			now = append(now, was[i])
+		} else {
+			now, same = append(now, &claimant{k, c.Source, c.Resource, x.by.Claims(c.Resource)}), false
+		}
+		claiming = claiming || len(now[len(now)-1].What) > 0
+	}
+	if same {
+		return
+	}
+	if !claiming {
+		now = nil
+	}
+	for _, c := range was {
+		if !slices.Contains(now, c) {
+			a.markRivals(c)
+			x.eachBucket(c, x.drop)
+		}
+	}
+	for _, c := range now {
+		if !slices.Contains(was, c) {
+			a.markRivals(c)
+			x.eachBucket(c, x.insert)
+		}
+	}
+	if len(was) != len(now) { // which copy of the key is served may have changed
+		for _, c := range now {
+			a.markRivals(c)
+		}
+	}
+	if x.copies[k] = now; len(now) == 0 {
+		delete(x.copies, k)
+	}
+	a.queue.extend()
+}
+
+func (x *claims) eachBucket(c *claimant, f func(hash uint64, c *claimant)) {
+	for _, what := range c.What {
+		for _, bucket := range c.held() {
+			f(x.hash(what, bucket), c)
+		}
+	}
+}
+
+func (x *claims) insert(hash uint64, c *claimant) {
+	b := x.buckets[hash]
+	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
+	if i < 0 {
+		x.buckets[hash] = append(b, sourceClaims{c.source, []*claimant{c}})
+		return
+	}
+	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
+	b[i].of = slices.Insert(b[i].of, at, c)
+}
+
+func (x *claims) drop(hash uint64, c *claimant) {
+	b := x.buckets[hash]
+	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
+	if i < 0 {
+		return
+	}
+	if at, found := slices.BinarySearchFunc(b[i].of, c, compareClaimants); found {
+		b[i].of = slices.Delete(b[i].of, at, at+1)
+	}
+	if len(b[i].of) > 0 {
+		return
+	}
+	if b = slices.Delete(b, i, i+1); len(b) == 0 {
+		delete(x.buckets, hash)
+	} else {
+		x.buckets[hash] = b
+	}
+}
+
+// markRivals queues the keys of other sources whose claims a claim may meet.
+func (a *Aggregate) markRivals(c *claimant) {
+	for _, what := range c.What {
+		for _, bucket := range c.met() {
+			for _, s := range a.claims.buckets[a.claims.hash(what, bucket)] {
+				for _, o := range s.of {
+					if s.source != c.source && o.ref != c.ref {
+						a.queue.mark(o.ref, nil)
+					}
+				}
+			}
+		}
+	}
+}
+
+// yields returns why a resource is not served, if clients see only the copies that accept accepts: one of another key
+// and source claims the same, and would be served if there were no Owners. It is empty if the resource is served. united are
+// keys of which the resource has a part.
+func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, united []Key) string {
+	x, looks := a.claims, 0
+	mine := x.claimsOf(k, r)
+	place := a.holders.named
+	for _, what := range mine.What {
+		for _, bucket := range mine.met() {
+			for _, s := range x.buckets[x.hash(what, bucket)] {
+				if s.source == r.Source() || x.by.OnlyEarlier() && place[s.source] > place[r.Source()] {
+					continue
+				}
+				for _, o := range s.of {
+					if o.ref == k || !x.by.Yields(k.kind.Value(), o.kind.Value()) || slices.Contains(united, o.key()) {
+						continue
+					}
+					if looks++; looks > maxLooks || mine.meets(o.Claims) && a.servesCopy(o, accept) {
+						return x.by.Reason(r, o.resource, what)
+					}
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// claimsOf returns the claims of a resource that is served under a key.
+func (x *claims) claimsOf(k ref, r *Resource) Claims {
+	for _, c := range x.copies[k] {
+		if c.resource == r {
+			return c.Claims
+		}
+	}
+	return x.by.Claims(r)
+}
+
+// servesCopy reports whether the key of a claimant would serve the copy of that source.
+func (a *Aggregate) servesCopy(c *claimant, accept func(*Resource) bool) bool {
+	copies := a.copies(c.ref, accept)
+	if len(copies) == 0 {
+		return false
+	}
+	v, ok := mergeOthers(a.policy(c.kind.Value()), copies)
+	return ok && v.Served != nil && v.Served.Source() == c.source
+}
