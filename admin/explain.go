@@ -14,6 +14,7 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/federation/conflicts"
+	"meshrelay/federation/filter"
 	"meshrelay/federation/rewrite"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
@@ -401,7 +402,7 @@ func (d *Debug) leftOut(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// conflicts writes the keys that several upstreams have, and the hosts that several keys claim.
+// conflicts writes the keys that several upstreams have, the hosts that several keys claim, and refused claims.
 func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	kinds, err := kindsOf(q)
 	if err != nil {
@@ -411,6 +412,11 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	if kinds != nil {
 		all.NotFollowed = slices.DeleteFunc(all.NotFollowed, func(n conflicts.NotFollowed) bool { return !slices.Contains(kinds, n.Kind) })
 		all.Hosts = notNil(slices.DeleteFunc(all.Hosts, func(c conflicts.HostConflict) bool { return !slices.Contains(kinds, c.Kind) }))
+	}
+	for _, l := range d.views.LeftOut() {
+		if l.Reason == string(filter.ReasonHosts) && (kinds == nil || slices.ContainsFunc(kinds, func(k mirror.Kind) bool { return k.String() == l.Kind })) {
+			all.Refused = append(all.Refused, l)
+		}
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
 		all.Hosts[i].Apart = d.Apart(all.Hosts[i])
@@ -432,10 +438,12 @@ func (d *Debug) Apart(c conflicts.HostConflict) string {
 
 // Conflicts are the resources and hosts on which upstreams conflict.
 type Conflicts struct {
-	// Keys are the keys that several upstreams have.
+	// Keys are the keys that several upstreams have, and those that hostConflicts has not served.
 	Keys []conflicts.KeyConflict `json:"keys"`
 	// Hosts are the hosts that different keys claim in the same visibility.
 	Hosts []conflicts.HostConflict `json:"hosts"`
+	// Refused are the resources that import.hosts leaves out, because of a host that they claim.
+	Refused []intake.LeftOut `json:"refused,omitempty"`
 	// NotFollowed are the resources with too many hosts to check.
 	NotFollowed []conflicts.NotFollowed `json:"notFollowed,omitempty"`
 }

@@ -246,7 +246,10 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 	a, register := mergedAndRegistered(t, entry("payments", "east"), entry("attacker", "tenant"))
 	conflicts := func() Conflicts {
 		var all Conflicts
-		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed})
+		leftOut := func() []intake.LeftOut {
+			return []intake.LeftOut{{Upstream: "east", Name: "a", Reason: "kind"}, {Upstream: "east", Name: "b", Reason: "hosts"}}
+		}
+		debug := NewDebug(Views{Resources: a, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed, LeftOut: leftOut})
 		var b bytes.Buffer
 		if err := debug.conflicts(&b, nil); err != nil {
 			t.Fatal(err)
@@ -258,6 +261,9 @@ func TestConflictsTellWhyAHostIsNotUnited(t *testing.T) {
 	}
 	if got := conflicts().Hosts[0].Apart; got != "" {
 		t.Errorf("without a union: %q", got)
+	}
+	if refused := conflicts().Refused; len(refused) != 1 || refused[0].Name != "b" {
+		t.Errorf("refused because of a host: %+v", refused)
 	}
 	a.SetPolicies(map[mirror.Kind]mirror.Policy{{Group: "networking.istio.io", Kind: "ServiceEntry"}: merge.Union{SameHost: true}}, nil)
 	if got := conflicts().Hosts[0].Apart; !strings.Contains(got, "payments/db is of another namespace, and merge[].acrossNamespaces is not set") {

@@ -347,6 +347,11 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 	example, id := u, "example"
 	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
 	v.federation(at, example)
+	for _, r := range c.Import {
+		if passes, _ := filter.New(filter.Rules{Namespaces: r.Namespaces}); passes != nil {
+			v.namespaceMapping(at+".rewrite.namespaces", example.Rewrite, r.Namespaces.Include, passes)
+		}
+	}
 }
 
 // hub checks the connection to the API server of a hub.

@@ -17,7 +17,7 @@ func (p *Pages) conflictPage(r *request) (*Page, error) {
 	}
 	search := r.search("/conflicts",
 		r.upstreamField(),
-		Field{Name: "outcome", Label: "Outcome", Value: r.get("outcome"), Options: []string{string(conflicts.Shadowed), string(conflicts.United), string(conflicts.Rejected)}},
+		Field{Name: "outcome", Label: "Outcome", Value: r.get("outcome"), Options: []string{string(conflicts.Shadowed), string(conflicts.United), string(conflicts.Rejected), string(conflicts.Unowned)}},
 	)
 	page.Sections = []Section{
 		{ID: "keys", Title: "Resources that several upstreams have", Search: search, Table: p.contestTable(r)},

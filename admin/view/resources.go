@@ -30,14 +30,15 @@ var Copies = Columns[admin.SourceCopy]{
 	text("Detail", copyDetail),
 }
 
-// KeyConflicts are the columns of a table of resources that several upstreams have.
+// KeyConflicts are the columns of a table of resources that several upstreams have, or that are not served because of
+// a host.
 var KeyConflicts = Columns[conflicts.KeyConflict]{
 	text("Kind", func(c conflicts.KeyConflict) string { return c.Kind.String() }),
 	text("Namespace", func(c conflicts.KeyConflict) string { return words.Name(c.Namespace) }),
 	text("Name", func(c conflicts.KeyConflict) string { return words.Name(c.Name) }),
 	text("Served from", func(c conflicts.KeyConflict) string { return c.Winner }),
 	level("Outcome", func(c conflicts.KeyConflict, _ time.Time) (string, Level) {
-		if c.Outcome == conflicts.Rejected {
+		if c.Outcome == conflicts.Rejected || c.Outcome == conflicts.Unowned {
 			return string(c.Outcome), Bad
 		}
 		return string(c.Outcome), None

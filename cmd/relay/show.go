@@ -299,13 +299,15 @@ func newConflicts() *cobra.Command {
 		Short: "List resources and hosts on which upstreams conflict",
 		Long: `List the resources that several upstreams have, with the winner, the losers, the reason and the
 time. Also list the hosts that different resources claim for the same clients. Neither is an error:
-the merge policy selects one copy of a resource, and all resources of a host are served. MeshConfig
-is not listed: each upstream has one, for its own mesh.`,
+the merge policy selects one copy of a resource, and all resources of a host are served, unless
+hostConflicts gives it to one upstream or to none: what is not served is in the first list. Then come
+the resources that import.hosts leaves out. MeshConfig is not listed: each upstream has one, for its
+own mesh.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		all, err := c.Conflicts(cmd.Context(), kind)
-		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), NotFollowed: cut(&rows, all.NotFollowed)}
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Refused: cut(&rows, all.Refused), NotFollowed: cut(&rows, all.NotFollowed)}
 		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")

@@ -41,6 +41,7 @@ func TestMistakesInTheSectionOfAServerAreNamed(t *testing.T) {
 		{"no host", replace("istiod.east:15012", ":15012"), `4: upstreams[0].xds.addresses[0]: ":15012" has no host`},
 		{"neither tls nor plaintext", replace("    tls: {caFile: ca.pem}\n", ""), "3: upstreams[0].xds.tls: neither tls nor plaintext is set: set tls, or plaintext: true to serve without TLS"},
 		{"both tls and plaintext", replace("    tls:", "    plaintext: true\n    tls:"), "5: upstreams[0].xds.plaintext: plaintext and tls are both set: leave out one"},
+		{"identities over plaintext", replace("tls: {caFile: ca.pem}", "plaintext: true\n  import: {requireVia: [\"dns:a\"]}"), "5: upstreams[0].xds.plaintext: a server proves no identity over plaintext, so that import.requireVia believes none: set tls, or leave out requireVia"},
 		{"token over plaintext, C20", replace("tls: {caFile: ca.pem}", "plaintext: true\n    tokenFile: t"), "6: upstreams[0].xds.tokenFile: a token is not sent over plaintext, where anybody can read it, and an istiod ignores it there: set tls, or leave out tokenFile"},
 		{"certificate without key", replace("caFile: ca.pem", "certFile: c.pem"), "5: upstreams[0].xds.tls: set both certFile and keyFile, or neither"},
 		{"bad protocol", replace("    tls:", "    protocol: rest\n    tls:"), `5: upstreams[0].xds.protocol: "rest": want one of auto, sotw, delta`},

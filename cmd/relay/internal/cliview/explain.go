@@ -82,6 +82,10 @@ func Conflicts(all admin.Conflicts, now time.Time) string {
 	} else {
 		p.table(tableOf(view.HostConflicts, all.Hosts, now))
 	}
+	if len(all.Refused) > 0 {
+		p.WriteString("\n")
+		p.table(tableOf(view.LeftOut, all.Refused, now))
+	}
 	if len(all.NotFollowed) > 0 {
 		p.WriteString("\n")
 		p.table(tableOf(view.NotChecked, all.NotFollowed, now))

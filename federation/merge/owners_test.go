@@ -1,0 +1,39 @@
+package merge
+
+import (
+	"slices"
+	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
+)
+
+func TestKindsThatReachAServiceClaimItsHosts(t *testing.T) {
+	owners, err := OwnersByName("first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		item   item
+		what   []string
+		scopes []string
+	}{
+		"a ServiceEntry":              {item{kind: federation.ServiceEntry, body: &networking.ServiceEntry{Hosts: []string{"b.example", "A.example"}}}, []string{"a.example", "b.example"}, nil},
+		"one of its namespace":        {item{kind: federation.ServiceEntry, body: &networking.ServiceEntry{Hosts: []string{"a"}, ExportTo: []string{".", "x"}}}, []string{"a"}, []string{"shop", "x"}},
+		"one that nobody sees":        {item{kind: federation.ServiceEntry, body: &networking.ServiceEntry{Hosts: []string{"a"}, ExportTo: []string{"~"}}}, nil, nil},
+		"a VirtualService":            {item{kind: federation.VirtualService, body: &networking.VirtualService{Hosts: []string{"web"}, Gateways: []string{"gw"}}}, []string{"web.shop.svc.cluster.local"}, nil},
+		"a DestinationRule":           {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "*.example", ExportTo: []string{"*"}}}, []string{"*.example"}, nil},
+		"a Gateway claims none":       {item{kind: mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, body: &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"*"}}}}}, nil, nil},
+		"a delegate has none to give": {item{kind: federation.VirtualService, body: &networking.VirtualService{}}, nil, nil},
+	} {
+		tc.item.namespace, tc.item.name = "shop", "a"
+		if got := owners.Claims(tc.item.build(t)); !slices.Equal(got.What, tc.what) || !slices.Equal(got.Scopes, tc.scopes) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if _, err := OwnersByName("last"); err == nil {
+		t.Error("an unknown value is taken")
+	}
+}
