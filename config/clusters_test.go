@@ -309,7 +309,7 @@ func TestRulesForFoundClustersThatChooseNoneAreMistakes(t *testing.T) {
 	with := func(rules string) string { return strings.Replace(clustersOnly, "true}\n", "true}\n"+rules, 1) }
 	for in, want := range map[string]string{
 		with("  import:\n  - {profile: routing}\n  - {selector: a}\n"):                                                                            "6: clusters[0].import[1]: import[0] comes first and has all clusters of this rule",
-		with("  import:\n  - {selector: \"a=b\"}\n  - {selector: \"a = b\"}\n"):                                                                    "6: clusters[0].import[1]: import[0] comes first",
+		with("  import:\n  - {selector: \"a=b\"}\n  - {selector: \"a = b\"}\n"):                                                                   "6: clusters[0].import[1]: import[0] comes first",
 		with("  import:\n  - {selector: \"a in\"}\n"):                                                                                             `5: clusters[0].import[0].selector: "a in" is not a label selector`,
 		with("  import:\n  - {kinds: [vs]}\n"):                                                                                                    `5: clusters[0].import[0].kinds[0]: profile services does not have "vs"`,
 		with("  import:\n  - {profile: all}\n  upstream:\n    import: {kinds: [se]}\n"):                                                           "7: clusters[0].upstream.import.kinds: import[0] has no selector and replaces it",

@@ -51,7 +51,7 @@ type Aggregate struct {
 	others   Policy // of kinds that are not in policies
 	groups   map[Kind]*groups
 	claims   *claims // nil without Owners
-	unsynced int // the sources before this place have synced
+	unsynced int     // the sources before this place have synced
 }
 
 // change is a key of the queue, with the result of its merge.
