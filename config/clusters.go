@@ -167,8 +167,8 @@ func hide(args *[]string, env *map[string]string) {
 // Template is a Source that found clusters can have. The relay adds the connection to the section.
 type Template interface {
 	Source
-	// CheckTemplate reports mistakes in a section without a connection.
-	CheckTemplate(c Checker)
+	// CheckTemplate reports mistakes in a section without a connection. some are the upstreams that clusters may get.
+	CheckTemplate(c Checker, some []Upstream)
 	// CheckHub reports mistakes in the kubeconfig of a hub, and in the files that the kubeconfig
 	// names.
 	CheckHub(c Checker, kubeconfig, context string, allowExec []string)
@@ -343,7 +343,13 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 		v.errorIf(len(given) == 1, strings.Join(append([]string{at}, given...), "."), "found clusters are API servers: leave it out")
 		return
 	}
-	template.CheckTemplate(Checker{v, join(at, template.Kind())})
+	some := []Upstream{u}
+	for _, r := range c.Import {
+		rule := u
+		rule.Import = r.over(u.Import)
+		some = append(some, rule)
+	}
+	template.CheckTemplate(Checker{v, join(at, template.Kind())}, some)
 	example, id := u, "example"
 	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
 	v.federation(at, example)

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -101,7 +102,7 @@ func (*Config) CheckHub(mistakes config.Checker, kubeconfig, context string, all
 }
 
 // CheckTemplate implements config.Template.
-func (c *Config) CheckTemplate(mistakes config.Checker) {
+func (c *Config) CheckTemplate(mistakes config.Checker, some []config.Upstream) {
 	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {
 		if given {
 			mistakes.Errorf(field, "found clusters bring their own connection: leave it out")
@@ -109,6 +110,9 @@ func (c *Config) CheckTemplate(mistakes config.Checker) {
 	}
 	if len(c.AllowExec) > 0 {
 		mistakes.Errorf("allowExec", "the programs of found clusters are named in clusters[].allowExec: leave it out")
+	}
+	if !slices.ContainsFunc(some, c.Ingress.fits) {
+		c.Ingress.checkImport(mistakes, some[0])
 	}
 	c.check(mistakes)
 }

@@ -1,11 +1,13 @@
 package kubernetes
 
 import (
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"meshrelay/config"
+	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/ingress"
 )
@@ -71,9 +73,14 @@ func (i Ingress) checkMesh(mistakes config.Checker) {
 	}
 }
 
+// fits reports whether import.profile and import.kinds let in the outputs.
+func (i Ingress) fits(u config.Upstream) bool {
+	return i.Mode == "off" || !slices.ContainsFunc(ingressOutputs, func(k mirror.Kind) bool { return !intake.Asked(u)(k) })
+}
+
 // checkImport reports kinds of outputs that import.profile or import.kinds leaves out.
 func (i Ingress) checkImport(mistakes config.Checker, u config.Upstream) {
-	if i.Mode == "off" {
+	if i.fits(u) {
 		return
 	}
 	asked := intake.Asked(u)

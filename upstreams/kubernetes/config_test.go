@@ -148,3 +148,16 @@ func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome: services, the default, does not.
+func TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome(t *testing.T) {
+	for rules, fits := range map[string]bool{
+		"": false, "  import: [{selector: a}]\n": false, "  import: [{selector: a, profile: routing}]\n": true,
+	} {
+		text := "clusters:\n- name: fleet\n  secrets: {inCluster: true}\n" + rules + "  upstream: {kubernetes: {ingress: {mode: strict}}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
+		_, err := config.Parse("relay.yaml", []byte(text), &Config{})
+		if fits && err != nil || !fits && (err == nil || !strings.Contains(err.Error(), "clusters[0].upstream.kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out")) {
+			t.Errorf("%q: %v", rules, err)
+		}
+	}
+}
