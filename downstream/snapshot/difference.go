@@ -96,10 +96,15 @@ func (s *Snapshot) ChangesSince(from uint64) (changes []Change, ok bool) {
 	return s.Log[start:], true
 }
 
-// replay makes a difference from the log. Its cost grows with the number of changes.
+// replay makes a difference from the log, in the order of names: in how many steps a view was brought to its
+// content depends on what the view does not show. The cost of replay grows with the number of changes.
 func (s *Snapshot) replay(from uint64) *Difference {
 	d := &Difference{from: from}
 	tail, _ := s.ChangesSince(from)
+	if byName := func(a, b Change) int { return cmp.Compare(a.Name, b.Name) }; !slices.IsSortedFunc(tail, byName) {
+		tail = slices.Clone(tail)
+		slices.SortStableFunc(tail, byName)
+	}
 	var seen map[string]struct{}
 	if len(tail) > 1 {
 		seen = make(map[string]struct{}, len(tail))
