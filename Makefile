@@ -172,6 +172,11 @@ chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpos
 attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)
 	go test -count=1 -timeout 60m -v ./attacks -long
 
+LEAK_WORLDS ?= 10000
+.PHONY: leaks
+leaks: ## Look in ten thousand random worlds for what a view leaks, and in two hundred over gRPC (two minutes)
+	go test -count=1 -timeout 30m -run 'LeakNothing$$' -v ./downstream -leak.worlds $(LEAK_WORLDS) -leak.streams 200
+
 # All micro-benchmarks of the relay.
 # MoveAllClients is left out: one turn of it takes seconds.
 MICROTIME ?= 100ms

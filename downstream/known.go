@@ -99,6 +99,14 @@ func (k *known) learn(c claim, strangers func() bool) bool {
 	return false
 }
 
+// learns reports whether clients wait for fresh clusters and revisions to become known. A response before that
+// would tell which ones were known already, if only by resources that the client does not see.
+func (k *known) learns() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.fresh) > 0
+}
+
 // adopt makes fresh known, and reports whether fresh had any.
 func (k *known) adopt() bool {
 	k.mu.Lock()

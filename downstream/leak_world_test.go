@@ -322,7 +322,7 @@ func (s *leakScript) twin(rng *rand.Rand, tenant int) *leakScript {
 				has[placeOf(r)] = true
 			}
 		}
-		if rng.IntN(10) == 0 {
+		if rng.IntN(8) == 0 {
 			forms := s.forms
 			for t := range leakTenants {
 				forms[t] = rng.IntN(leakForms)
@@ -346,16 +346,18 @@ type leakMutant struct {
 
 // leakWorld is views over upstreams, with clients that have no transport.
 type leakWorld struct {
-	script   *leakScript
-	mutant   leakMutant
-	stores   map[string]*mirror.Store
-	agg      *mirror.Aggregate
-	views    *views
-	forms    [leakTenants]int
-	rules    [leakTenants]*rule
-	guests   []*leakGuest
-	fixed    int           // the tenant that keeps its view, -1 for none
-	accepted map[seen]bool // what rules say
+	script *leakScript
+	mutant leakMutant
+	stores map[string]*mirror.Store
+	agg    *mirror.Aggregate
+	views  *views
+	forms  [leakTenants]int
+	rules  [leakTenants]*rule
+	guests []*leakGuest
+	fixed  int // the tenant that keeps its view
+	// asked guards accepted, what rules say: pushes and clients ask at the same time.
+	asked    sync.Mutex
+	accepted map[seen]bool
 	// present has the copies, by place.
 	present map[place]*mirror.Resource
 
@@ -378,9 +380,8 @@ type leakGuest struct {
 	allowed  map[string]bool // canaries that the tenant may see
 }
 
-// runWorld lives a script. Each tenant of guests has a view, and those of watched have sessions. It returns the
-// transcripts of the sessions of each watched tenant, and what a session was sent that its tenant does not see.
-func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, fixed int) (transcripts map[int][]string, leaked string) {
+// newLeakWorld returns a world before its first step.
+func newLeakWorld(s *leakScript, mutant leakMutant, fixed int) *leakWorld {
 	w := &leakWorld{script: s, mutant: mutant, stores: map[string]*mirror.Store{}, agg: mirror.NewAggregate(), forms: s.forms, fixed: fixed, present: map[place]*mirror.Resource{}, changed: map[mirror.Key]struct{}{}, accepted: map[seen]bool{}}
 	var sources []mirror.Source
 	for i := range leakSources {
@@ -398,6 +399,16 @@ func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, 
 	}
 	w.agg.SetSources(sources)
 	w.agg.SetPolicies(s.policies, s.others)
+	for t := range leakTenants {
+		w.rules[t] = w.ruleOf(t)
+	}
+	return w
+}
+
+// run lives a script without a server. Each tenant of guests has a view, and those of watched have sessions. It returns the
+// transcripts of the sessions of each watched tenant, and what a session was sent that its tenant does not see.
+func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, fixed int) (transcripts map[int][]string, leaked string) {
+	w := newLeakWorld(s, mutant, fixed)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.agg.Run(ctx) }()
@@ -407,9 +418,6 @@ func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, 
 		resources = mutant.resources(resources)
 	}
 	w.views = newViews(resources, leakGenerators)
-	for t := range leakTenants {
-		w.rules[t] = w.ruleOf(t)
-	}
 	for _, t := range guests {
 		g := &leakGuest{tenant: t, who: viewer{delta: true}, allowed: map[string]bool{}}
 		w.guests = append(w.guests, g)
@@ -455,6 +463,8 @@ func (w *leakWorld) ruleOf(tenant int) *rule {
 
 // accepts is what the rule says, which is asked once for a copy: decoding labels takes most of the time.
 func (w *leakWorld) accepts(r *rule, copied *mirror.Resource) bool {
+	w.asked.Lock()
+	defer w.asked.Unlock()
 	shown, known := w.accepted[seen{r, copied}]
 	if !known {
 		shown = r.Accepts(copied)
@@ -463,8 +473,8 @@ func (w *leakWorld) accepts(r *rule, copied *mirror.Resource) bool {
 	return shown
 }
 
-// take carries out a step: a change of the upstreams, its push, and a reload.
-func (w *leakWorld) take(ctx context.Context, step leakStep, first bool) {
+// change changes the upstreams. It returns the keys of which the aggregate tells.
+func (w *leakWorld) change(ctx context.Context, step leakStep) map[mirror.Key]struct{} {
 	for _, at := range step.remove {
 		w.stores[at.source].Remove(at.key)
 		delete(w.present, at)
@@ -479,9 +489,15 @@ func (w *leakWorld) take(ctx context.Context, step leakStep, first bool) {
 		}
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	keys := w.changed
 	w.changed = map[mirror.Key]struct{}{}
-	w.mu.Unlock()
+	return keys
+}
+
+// take carries out a step: a change of the upstreams, its push, and a reload.
+func (w *leakWorld) take(ctx context.Context, step leakStep, first bool) {
+	keys := w.change(ctx, step)
 	if first {
 		for _, g := range w.guests {
 			g.view = must(w.views.admit(ctx, variantOf(w.rules[g.tenant], w.script.claims[g.tenant]), g.who))
@@ -504,16 +520,7 @@ func (w *leakWorld) rematch(forms *[leakTenants]int) {
 		}
 	}
 	if forms != nil {
-		was := w.forms
-		w.forms = *forms
-		if w.fixed >= 0 {
-			w.forms[w.fixed] = was[w.fixed]
-		}
-		for t := range leakTenants {
-			if w.forms[t] != was[t] {
-				w.rules[t] = w.ruleOf(t)
-			}
-		}
+		w.reform(forms)
 	}
 	var moves []move
 	for _, g := range w.guests {
@@ -523,6 +530,18 @@ func (w *leakWorld) rematch(forms *[leakTenants]int) {
 		}})
 	}
 	w.views.rematch(moves, time.Unix(1, 0))
+}
+
+// reform gives the tenants other views.
+func (w *leakWorld) reform(forms *[leakTenants]int) {
+	was := w.forms
+	w.forms = *forms
+	w.forms[w.fixed] = was[w.fixed]
+	for t := range leakTenants {
+		if w.forms[t] != was[t] {
+			w.rules[t] = w.ruleOf(t)
+		}
+	}
 }
 
 // allow adds the canaries that a tenant sees now.

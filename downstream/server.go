@@ -355,7 +355,9 @@ func (s *Server) Push(req *push.Request) {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
 		}
 		s.rounds.begin(time.Now())
-		s.wakeAll()
+		if !s.views.known.learns() { // learn wakes the clients, once they have their views
+			s.wakeAll()
+		}
 	}
 }
 
