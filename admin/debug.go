@@ -37,6 +37,8 @@ type Resources interface {
 // Clients reads the connected clients.
 type Clients interface {
 	Clients() []downstream.ClientStatus
+	// Peers returns the peers that were sent most.
+	Peers() []downstream.PeerStatus
 	// Receipts returns the clients that subscribe to the kind of a key, and what they have received of it.
 	Receipts(key mirror.Key) []downstream.Receipt
 }
@@ -119,6 +121,7 @@ func documents() []document {
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
+		{"peers", "Identities and addresses with what their streams have cost, the most first", (*Debug).peers, false},
 		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},
@@ -220,6 +223,10 @@ func (d *Debug) connections(w io.Writer, _ url.Values) error {
 		out.add(c)
 	}
 	return out.close()
+}
+
+func (d *Debug) peers(w io.Writer, _ url.Values) error {
+	return writeJSON(w, notNil(d.clients.Peers()))
 }
 
 func (d *Debug) summary(w io.Writer, _ url.Values) error {

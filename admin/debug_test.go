@@ -31,7 +31,7 @@ func checkJSON(t *testing.T, name, body string) {
 
 func TestDebugDocumentsHaveIstiodsShape(t *testing.T) {
 	f := newFixture(t, Config{})
-	for _, name := range []string{"configz", "syncz", "adsz", "mesh", "connections", "upstreams", "leftout", "summary", "list"} {
+	for _, name := range []string{"configz", "syncz", "adsz", "mesh", "connections", "upstreams", "leftout", "peers", "summary", "list"} {
 		code, body, header := f.do(t, request{path: "/debug/" + name})
 		if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d, %s", name, code, header.Get("Content-Type"))

@@ -116,6 +116,7 @@ type fixture struct {
 	ready    Readiness
 	sources  []upstreams.Status
 	clients  []downstream.ClientStatus
+	peers    []downstream.PeerStatus
 	traces   map[mirror.Key][]intake.Trace
 	level    *slog.LevelVar
 	registry *prometheus.Registry
@@ -136,6 +137,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	)
 	f := &fixture{level: new(slog.LevelVar), registry: prometheus.NewRegistry(), ready: Readiness{Ready: true}, logged: new(bytes.Buffer)}
 	f.sources = []upstreams.Status{{Name: "east", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true}}}
+	f.peers = []downstream.PeerStatus{{Peer: "spiffe://east/ns/istio-system/sa/istiod", Identified: true, Streams: 2, Opened: 3, Requests: 70, Responses: 12, Bytes: 4096}}
 	f.clients = []downstream.ClientStatus{
 		{
 			Connection: "sidecar~1.2.3.4~istiod-0.istio-system~istio-system.svc.cluster.local-1", NodeID: "sidecar~1.2.3.4~istiod-0.istio-system~istio-system.svc.cluster.local",
@@ -175,6 +177,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	f.Server = New(cfg, deps)
 	return f
 }
+
+func (f *fixture) Peers() []downstream.PeerStatus { return f.peers }
 
 func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 

@@ -63,30 +63,44 @@ func (s *Server) account(c *conn, err error) {
 // caller calls leave.
 func (s *Server) enter(c *conn) (err error) {
 	open := s.open.Add(1)
-	overload := s.overloaded()
-	use, own, fits := s.peers.enter(peerKey(c.who, c.peer.Addr), s.limits.Load(), overload != nil)
+	limits, overload := s.limitsOf(c), s.overload(c)
+	use, own, fits := s.peers.enter(peerKey(c.who, c.peer.Addr), limits, overload != nil)
 	c.use = use
 	if overload != nil && !fits && !s.auth[c.listener].reads(c) {
 		err = errOverload(overload)
 	} else {
-		err = s.admit(c.ctx, open, use, own)
+		err = s.admit(c, limits, open, own)
 	}
 	if err == nil {
 		err = s.authenticate(c, overload)
 	}
+	if err == nil {
+		err = s.shares.enter(c, limits.MaxStreams)
+	}
 	if err != nil {
+		c.stopExpiry()
 		s.forget(c.use)
 		return err
 	}
+	s.peers.identify(c.use, !c.who.IsZero())
 	s.add(c)
 	if err := c.greet(); err != nil {
 		s.remove(c)
 		c.stopExpiry()
+		s.shares.leave(c)
 		s.forget(c.use)
 		return err
 	}
 	s.metrics.clients.WithLabelValues(c.protocol).Inc()
 	return nil
+}
+
+// overload returns why a new stream is refused for lack of memory, or nil. Clients with an identity are refused last.
+func (s *Server) overload(c *conn) error {
+	if c.who.IsZero() {
+		return s.overloaded()
+	}
+	return s.full()
 }
 
 func errOverload(overload error) error {
@@ -114,6 +128,7 @@ func (s *Server) leave(c *conn, refused error) error {
 	c.close(err)
 	s.metrics.clients.WithLabelValues(c.protocol).Dec()
 	s.remove(c)
+	s.shares.leave(c)
 	s.forget(c.use)
 	return err
 }
@@ -145,13 +160,13 @@ func (s *Server) headers() metadata.MD {
 	return s.beginnings.holding
 }
 
-// admit returns why a new stream is refused, nil if it is admitted. streams counts the streams of all peers,
-// and own those of its peer; both include the new one.
-func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int) error {
+// admit returns why a new stream is refused, nil if it is admitted. limits are those of limitsOf. streams counts the
+// streams of all peers, and own those of its peer; both include the new one.
+func (s *Server) admit(c *conn, limits *Limits, streams int64, own int) error {
 	if isClosed(s.draining) {
 		return errDraining
 	}
-	limits := s.limits.Load()
+	ctx, use := c.ctx, c.use
 	if streams > int64(limits.MaxStreams) {
 		return refusal.New(refusal.Streams, codes.ResourceExhausted,
 			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
@@ -168,9 +183,13 @@ func (s *Server) admit(ctx context.Context, streams int64, use *peerUse, own int
 	if err := pacesPeer(ctx, limits, use, until); err != nil {
 		return err
 	}
+	all := s.limits.Load().NewStreamsPerSecond
+	if err := s.shares.pace(ctx, c, all, until); err != nil {
+		return err
+	}
 	if err := admitted(ctx, s.limiter, until); err != nil {
 		return refusal.New(refusal.Rate, codes.ResourceExhausted,
-			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", limits.NewStreamsPerSecond)
+			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", all)
 	}
 	return nil
 }

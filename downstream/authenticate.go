@@ -212,6 +212,7 @@ func (s *Server) authenticate(c *conn, overload error) error {
 	}
 	c.who, c.reviewed = proof.Identity, proof.Reviewed
 	if key := peerKey(c.who, c.peer.Addr); key != c.use.key {
+		overload = s.overload(c)
 		use, own, fits := s.peers.enter(key, limits, overload != nil)
 		s.peers.leave(c.use, overload != nil)
 		c.use = use

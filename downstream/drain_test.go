@@ -181,7 +181,7 @@ func TestNoStreamsWhileDraining(t *testing.T) {
 	go func() { defer close(stopped); r.stop() }()
 	eventually(t, "it drains", func() bool { return isClosed(r.server.draining) })
 	wantCode(t, open(), codes.Unavailable)
-	wantCode(t, r.server.admit(context.Background(), 1, &peerUse{}, 1), codes.Unavailable)
+	wantCode(t, r.server.admit(nil, nil, 1, 1), codes.Unavailable)
 	<-stopped
 }
 

@@ -113,14 +113,14 @@ func (r *relay) toNobody() *conn {
 	if _, err := subs.Request(&subscription.Request{TypeURL: seV1}, subscription.Limits{Types: 1}, time.Now()); err != nil {
 		r.t.Fatal(err)
 	}
-	return &conn{server: r.server, stream: nobody{}, protocol: protocolDelta, view: r.view(), subs: subs, asked: true}
+	return &conn{server: r.server, stream: nobody{}, protocol: protocolDelta, view: r.view(), subs: subs, asked: true, use: &peerUse{}}
 }
 
 // TestAPanicInARoundHoldsNoLock: the stream has to end, and others look at it until then.
 func TestAPanicInARoundHoldsNoLock(t *testing.T) {
 	r := startRelay(t, true)
 	c := r.toNobody()
-	c.kept = subscription.Usage{Names: 1} // so that it counts what it keeps, for a peer that it does not have
+	c.use, c.kept = nil, subscription.Usage{Names: 1} // so that it counts what it keeps, for a peer that it does not have
 	ended := make(chan error, 1)
 	go func() { ended <- c.guard(func() error { _, err := c.round(); return err }) }()
 	select {

@@ -3,6 +3,7 @@ package downstream
 import (
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
@@ -31,6 +32,11 @@ type peerUse struct {
 	kept    subscription.Usage
 	limiter *rate.Limiter // of new streams
 	bad     *rate.Limiter // of tokens that are refused
+	known   bool          // it has an identity
+	work    work
+	// requests and answers limit what its streams ask for together.
+	requests *rate.Limiter
+	answers  *semaphore.Weighted
 	// views.mu guards views. views counts the derived views of the peer's streams.
 	views int
 	fills *semaphore.Weighted // limits the fills for the peer at the same time
@@ -47,16 +53,25 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	if p = ps.byKey[key]; p == nil {
 		ps.sweep(overloaded)
 		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), bad: rate.NewLimiter(badTokens, badTokens), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
+		p.requests, p.answers = rate.NewLimiter(rate.Limit(peerRequests*limits.RequestsPerSecond), peerBurst), semaphore.NewWeighted(int64(mostOf(mostAnswers())))
 		ps.byKey[key] = p
 	} else if p.limiter.Burst() != share {
 		p.limiter.SetLimit(rate.Limit(share))
 		p.limiter.SetBurst(share)
 	}
+	p.work.opened.Add(1)
 	p.streams++
 	if !overloaded {
 		p.usual = p.streams
 	}
 	return p, p.streams, p.streams <= p.usual
+}
+
+// identify notes whether a peer has an identity.
+func (ps *peers) identify(p *peerUse, known bool) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p.known = known
 }
 
 // sweep forgets the peers without streams, whenever the number of peers has doubled. It keeps a peer that has
@@ -78,6 +93,14 @@ func (ps *peers) sweep(overloaded bool) {
 func (p *peerUse) gone(overloaded bool) bool {
 	return p.streams == 0 && (p.usual == 0 || !overloaded) && p.limiter.Tokens() >= float64(p.limiter.Burst()) &&
 		p.bad.Tokens() >= badTokens
+}
+
+// paces returns how long a request waits because the streams of the peer send too many together.
+func (p *peerUse) paces(limits *Limits, now time.Time) time.Duration {
+	if most := rate.Limit(peerRequests * limits.RequestsPerSecond); p.requests.Limit() != most {
+		p.requests.SetLimitAt(now, most)
+	}
+	return p.requests.ReserveN(now, 1).DelayFrom(now)
 }
 
 func (ps *peers) leave(p *peerUse, overloaded bool) {

@@ -199,14 +199,20 @@ func (c *conn) sees(v *view, r *rule) {
 // await delays a client that sends requests too fast. Answers to responses do not count, because the server
 // decides their number.
 func (c *conn) await(nonce string) error {
+	c.use.work.requests.Add(1)
 	if nonce != "" && c.answerable.Load() > 0 {
 		c.answerable.Add(-1)
 		return nil
 	}
-	wait, first, err := c.pace.next(c.server.limits.Load(), time.Now())
-	if wait == 0 {
+	limits, now := c.server.limits.Load(), time.Now()
+	wait, first, err := c.pace.next(limits, now)
+	if err != nil {
 		return err
 	}
+	if wait = max(wait, c.use.paces(limits, now)); wait == 0 {
+		return nil
+	}
+	c.use.work.delayed.Add(1)
 	c.server.metrics.delayed.Inc()
 	if first {
 		c.server.refusals.Warn(c.server.log, "client sends requests too fast, they are delayed", "client", c.name(), "address", c.peer.Addr.String(),
@@ -229,6 +235,7 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 		c.server.metrics.of(w.Type).acks.Inc()
 		c.hold()
 	case subscription.NACK:
+		c.use.work.rejected.Add(1)
 		c.server.metrics.of(w.Type).nacks.Inc()
 		c.server.events.Record(events.Event{
 			Type: events.NACK, By: events.ByClient, Client: c.id(), Text: "rejects " + refusal.Bounded(w.TypeURL), Reason: refusal.Bounded(req.Error),

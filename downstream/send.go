@@ -90,7 +90,7 @@ func (c *conn) sendAll() error {
 		if err != nil || !isClosed(c.server.released) {
 			return err
 		}
-		if more, err = c.round(); err != nil {
+		if more, err = c.inTurn(c.round); err != nil {
 			return err
 		}
 	}
@@ -123,19 +123,23 @@ func (c *conn) round() (sent bool, err error) {
 	if round == nil || err != nil {
 		return false, err
 	}
+	responses, bytes := 0, 0
 	for {
 		resp, ok, err := c.respond(round, began)
 		if !ok {
+			c.use.work.sent(responses, bytes)
 			return true, err
 		}
 		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than the default limit of gRPC clients", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
 		if err := c.sendMsg(resp.Message); err != nil {
+			c.use.work.sent(responses, bytes)
 			return true, err
 		}
 		now := time.Now()
 		c.server.work.BusyWith(resp.Size, now.Sub(began))
+		responses, bytes = responses+1, bytes+resp.Size
 		began = now
 		c.server.metrics.pushed(resp.Type, resp.Size, resp.ChangedAt, now)
 		if c.debugs() {
@@ -155,6 +159,26 @@ func (c *conn) respond(round *subscription.Round, now time.Time) (resp subscript
 	c.sends = false
 	c.hold() // some types are never acknowledged
 	return resp, false, err
+}
+
+// inTurn runs a round. If it answers a request, it waits until the peer of the client has not too many answers.
+func (c *conn) inTurn(round func() (bool, error)) (sent bool, err error) {
+	if !c.isAsked() {
+		return round()
+	}
+	end, err := c.server.answering.begin(c.ctx, c.use)
+	if err != nil {
+		return false, c.status()
+	}
+	defer end()
+	return round()
+}
+
+// isAsked reports whether the next round answers a request.
+func (c *conn) isAsked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked && c.view != nil
 }
 
 // plan plans a round. It returns nil when the client has everything.

@@ -128,6 +128,8 @@ type Deps struct {
 	// with ResourceExhausted and this text. Connected clients stay, and may reconnect after MaxConnectionAge:
 	// a peer may open as many streams as it had before. Any goroutine may call Overloaded. It may be nil.
 	Overloaded func() error
+	// Full is Overloaded for clients with an identity, which are refused last. nil: as Overloaded.
+	Full func() error
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
@@ -147,6 +149,9 @@ type Server struct {
 	await        func(ctx context.Context) error
 	debug        Debugger
 	overloaded   func() error
+	full         func() error
+	shares       *shares
+	answering    *answering
 	log          *slog.Logger
 	metrics      *metrics
 	work         *push.Work
@@ -214,6 +219,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Audit == nil {
 		deps.Audit = (*audit.Log)(nil)
 	}
+	if deps.Full == nil {
+		deps.Full = deps.Overloaded
+	}
 	if deps.Await == nil {
 		deps.Await = func(context.Context) error { return nil }
 	}
@@ -223,10 +231,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
+		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, full: deps.Full, log: deps.Logger,
 		metrics: m, events: deps.Events, audit: deps.Audit, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
+		shares:       newShares(cfg.Listeners),
+		answering:    newAnswering(),
 		decoding:     newDecoding(cfg.MaxRequestBytes),
 		refusals:     loglimit.New(10, time.Second),
 		comings:      loglimit.New(4000, 20*time.Millisecond),
@@ -247,7 +257,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s.connLimiter = newConnLimiter(func() (all, ofOne int) {
 		l := s.limits.Load()
 		return l.MaxConnections, l.MaxConnectionsPerPeer
-	}, s.connectionRefused)
+	}, s.connectionRefused, s.shares)
 	return s, nil
 }
 

@@ -170,7 +170,7 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Audit: r.audit, Registerer: registry,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Full: r.guard.Full, Events: r.events, Audit: r.audit, Registerer: registry,
 		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {

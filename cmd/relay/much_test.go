@@ -33,6 +33,8 @@ type manyClients []downstream.ClientStatus
 
 func (m manyClients) Clients() []downstream.ClientStatus { return m }
 
+func (m manyClients) Peers() []downstream.PeerStatus { return nil }
+
 func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
 
 // manyHeld has many held deletions and a long history.

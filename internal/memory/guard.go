@@ -28,8 +28,9 @@ type Guard struct {
 
 	mu      sync.Mutex // guards the following fields
 	percent int        // of the limit; 0: never
-	until   time.Time  // the end of the verdict
-	verdict error      // of the last reading; nil: enough memory
+	until   time.Time  // the end of the last reading
+	inUse   uint64     // of the last reading, as limit
+	limit   uint64
 }
 
 // NewGuard returns a Guard that refuses clients above a percentage of the runtime's memory limit.
@@ -56,7 +57,7 @@ func (g *Guard) Run(ctx context.Context) error {
 			g.collect()
 		}
 		g.mu.Lock()
-		_, _, over := g.over()
+		over := g.over()
 		g.mu.Unlock()
 		if over {
 			pause = min(2*pause, maxCollectPause)
@@ -71,33 +72,49 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// over reports whether the memory in use reaches the percentage.
-func (g *Guard) over() (inUse, limit uint64, over bool) {
-	inUse, limit = g.read()
-	if g.percent <= 0 || limit == 0 || limit >= math.MaxInt64 { // there is no limit
-		return inUse, limit, false
+// over reads the memory in use, and reports whether it reaches the percentage. The caller holds mu.
+func (g *Guard) over() bool {
+	g.inUse, g.limit = g.read()
+	return g.reaches(g.percent)
+}
+
+// reaches reports whether the memory in use reaches a percentage. The caller holds mu.
+func (g *Guard) reaches(percent int) bool {
+	if g.percent <= 0 || g.limit == 0 || g.limit >= math.MaxInt64 { // there is no limit
+		return false
 	}
-	return inUse, limit, float64(inUse) >= float64(limit)*float64(g.percent)/100
+	return float64(g.inUse) >= float64(g.limit)*float64(percent)/100
 }
 
 // Overloaded returns an error for clients while the memory in use reaches the percentage.
-func (g *Guard) Overloaded() error {
+func (g *Guard) Overloaded() error { return g.refuse("clients", false) }
+
+// Full returns an error for clients with an identity while the memory in use reaches the middle between the
+// percentage and the limit.
+func (g *Guard) Full() error { return g.refuse("clients with an identity", true) }
+
+// refuse returns an error for clients that have an identity, or have none.
+func (g *Guard) refuse(whom string, known bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
-	if now.Before(g.until) {
-		return g.verdict
-	}
-	g.until, g.verdict = now.Add(readInterval), nil
-	if inUse, limit, over := g.over(); over {
-		g.verdict = fmt.Errorf("the relay refuses new clients: it uses %d MiB of its memory limit of %d MiB, and accepts clients below %d %%",
-			inUse>>20, limit>>20, g.percent)
-		select {
-		case g.short <- struct{}{}:
-		default: // Run has not handled the last signal
+	if now := time.Now(); !now.Before(g.until) {
+		g.until = now.Add(readInterval)
+		if g.over() {
+			select {
+			case g.short <- struct{}{}:
+			default: // Run has not handled the last signal
+			}
 		}
 	}
-	return g.verdict
+	percent := g.percent
+	if known {
+		percent += (100 - percent) / 2
+	}
+	if !g.reaches(percent) {
+		return nil
+	}
+	return fmt.Errorf("the relay refuses new %s: it uses %d MiB of its memory limit of %d MiB, and accepts %s below %d %%",
+		whom, g.inUse>>20, g.limit>>20, whom, percent)
 }
 
 // InUse returns the memory in use and the runtime's memory limit, in bytes.
