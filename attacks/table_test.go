@@ -78,6 +78,8 @@ func attacks() []*attack {
 			downstream: "maxStreams: 400", run: silentStreams(400)},
 		{finding: "B14", name: "new streams of one address as fast as it can", told: `downstream.newStreamsPerSecond`, once: true,
 			downstream: "newStreamsPerSecond: 1000", run: hurry},
+		{finding: "E6", name: "1,000 streams of one peer that does its worst", resources: worstMore, once: true,
+			downstream: "maxStreams: 4000", run: doItsWorst},
 		{finding: "B23", name: "all resources, 100 times on one stream, unread", resources: 10_000, run: debugDocuments},
 		{finding: "B23", name: "all resources over HTTP", resources: 10_000, run: func(s *stage, n int) {
 			together(n, func(int) { s.get("/debug/configz") })

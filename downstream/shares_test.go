@@ -3,8 +3,10 @@ package downstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -267,4 +269,64 @@ func TestTheWorkForAPeerIsCounted(t *testing.T) {
 		}
 		return n == 2 && len(peers) == 2
 	})
+}
+
+// TestWhileOneIdentityDoesItsWorstNobodyElseMissesAnything: a thousand streams of it ask for everything, reject it,
+// and ask again. Another client is served each change, new ones are let in, and the work is counted.
+func TestWhileOneIdentityDoesItsWorstNobodyElseMissesAnything(t *testing.T) {
+	streams := 1000
+	if testing.Short() {
+		streams = 100
+	}
+	plain, secure, client := twoListeners(t)
+	plain.put(se("shop", "a", "a"))
+	good := plain.delta()
+	good.send(subscribeDelta(seV1))
+	good.next()
+	ctx, cancel := context.WithCancel(t.Context())
+	var worst sync.WaitGroup
+	var answered atomic.Int64
+	for range streams / 50 {
+		conn := secure.dial(client)
+		for range 50 {
+			worst.Go(func() {
+				s, err := conn.DeltaAggregatedResources(ctx)
+				for req := subscribeDelta(seV1); err == nil; {
+					var resp *discoveryv3.DeltaDiscoveryResponse
+					if err = s.Send(req); err != nil {
+						break
+					}
+					if resp, err = s.Recv(); err == nil {
+						answered.Add(1)
+						req = &discoveryv3.DeltaDiscoveryRequest{
+							TypeUrl: seV1, ResponseNonce: resp.Nonce, ErrorDetail: &rpcstatus.Status{Message: "worst"}, ResourceNamesSubscribe: []string{"*"},
+						}
+					}
+				}
+			})
+		}
+	}
+	eventually(t, "all of them are served", func() bool { return plain.server.open.Load() == int64(streams+1) && answered.Load() > int64(streams) })
+	for i := range 10 {
+		name := fmt.Sprint("n", i)
+		plain.put(se("shop", name, "x"))
+		if got := deltaNames(good.next()); got != "shop/"+name {
+			t.Errorf("the other client got %q, want shop/%s", got, name)
+		}
+		d := plain.delta(from("127.0.0.2"))
+		d.send(subscribeDelta(seV1))
+		d.next()
+		d.cancel()
+	}
+	p := plain.server.Peers()[0]
+	if p.Peer != "dns:client" || p.Streams != streams || p.Opened != uint64(streams) || p.Requests < uint64(streams) || p.Rejected == 0 || p.Bytes == 0 {
+		t.Errorf("counted are %+v", p)
+	}
+	for _, why := range []refusal.Reason{refusal.Streams, refusal.Peer, refusal.Rate, refusal.Requests, refusal.Receiving} {
+		if n := refusals(plain, why); n > 0 {
+			t.Errorf("%d are refused for %s", n, why)
+		}
+	}
+	cancel()
+	worst.Wait()
 }
