@@ -46,9 +46,11 @@ func (l *connLimiter) over(lis *limitedListener, key string) refusal.Reason {
 		ofOne = min(ofOne, mostOf(mostOf(all)))
 	}
 	switch {
+	case len(l.in) >= all:
+		return refusal.Connections
 	case l.byKey[key] >= ofOne:
 		return refusal.Peer
-	case len(l.in) >= all, unknown && l.unknown >= mostOf(all), l.several && lis.open >= mostOf(all):
+	case unknown && l.unknown >= mostOf(all), l.several && lis.open >= mostOf(all):
 		return refusal.Connections
 	}
 	return ""

@@ -27,7 +27,7 @@ import (
 	"meshrelay/push"
 )
 
-var leakStreams = flag.Int("leak.streams", 40, "worlds of TestStreamsLeakNothing")
+var leakStreams = flag.Int("leak.streams", 20, "worlds of TestStreamsLeakNothing")
 
 // TestStreamsLeakNothing: what TestViewsLeakNothing shows of views holds over gRPC, with its headers, trailers and
 // status texts, debug types, and what other clients reject.

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	leakWorlds = flag.Int("leak.worlds", 500, "worlds of TestViewsLeakNothing")
+	leakWorlds = flag.Int("leak.worlds", 300, "worlds of TestViewsLeakNothing")
 	leakSeed   = flag.Uint64("leak.seed", 0, "the seed of the worlds; 0: a random one")
 	leakFirst  = flag.Uint64("leak.world", 0, "the first world")
 )
@@ -25,7 +25,7 @@ var (
 func leakIn(seed, number uint64, mutant leakMutant) (found string) {
 	rng := rand.New(rand.NewPCG(seed, number))
 	script := drawScript(rng)
-	guests := rng.Perm(leakTenants)[:8]
+	guests := rng.Perm(leakTenants)[:6]
 	fixed := guests[0]
 	transcripts, leaked := script.run(number, mutant, guests, []int{fixed}, fixed)
 	if leaked != "" {
@@ -58,7 +58,7 @@ func TestViewsLeakNothing(t *testing.T) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	defer debug.SetGCPercent(debug.SetGCPercent(1000))
 	t.Logf("%d worlds of the seed %d", *leakWorlds, seed)
 	for n := range uint64(*leakWorlds) {
 		if found := leakIn(seed, *leakFirst+n, leakMutant{}); found != "" {

@@ -226,7 +226,7 @@ func drawScript(rng *rand.Rand) *leakScript {
 		first.put = append(first.put, draw())
 	}
 	s.steps = append(s.steps, first.once())
-	for range 2 + rng.IntN(6) {
+	for range 2 + rng.IntN(5) {
 		var step leakStep
 		for range 1 + rng.IntN(3) {
 			old := there[rng.IntN(len(there))]
