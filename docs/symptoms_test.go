@@ -43,14 +43,14 @@ func constants(t *testing.T, path, of string) (values []string) {
 	return values
 }
 
-// TestEveryWordOfTheProductIsASymptom: each state, outcome, type and reason has a row in symptoms.md, and no row has
+// TestEveryWordOfTheProductIsASymptom: each state, outcome, type and reason has a row in words.md, and no row has
 // another word.
 func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 	var refusals []string
 	for _, reason := range refusal.Reasons() {
 		refusals = append(refusals, string(reason))
 	}
-	page := read(t, "symptoms.md")
+	page := read(t, "words.md")
 	for heading, want := range map[string][]string{
 		"## State of an upstream":             append(constants(t, "../upstreams/status.go", "State"), "stale", "held", "frozen", "cluster …"),
 		"## State of a kind of an API server": constants(t, "../upstreams/kubernetes/status.go", "CollectionState"),
@@ -62,7 +62,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## Types of events":                  constants(t, "../events/event.go", "Type"),
 	} {
 		if d := cmp.Diff(want, firstCells(t, page, heading)); d != "" {
-			t.Errorf("symptoms.md, %q (-code +symptoms.md):\n%s", heading, d)
+			t.Errorf("words.md, %q (-code +words.md):\n%s", heading, d)
 		}
 	}
 	for heading, in := range map[string]struct{ path, pattern string }{
@@ -76,7 +76,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		}
 		slices.Sort(got)
 		if d := cmp.Diff(slices.Sorted(maps.Keys(words)), got); d != "" {
-			t.Errorf("symptoms.md, %q, sorted (-%s +symptoms.md):\n%s", heading, in.path, d)
+			t.Errorf("words.md, %q, sorted (-%s +words.md):\n%s", heading, in.path, d)
 		}
 	}
 }
