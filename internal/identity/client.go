@@ -27,6 +27,21 @@ type Identity struct {
 // IsZero reports whether the client has proven nothing.
 func (i Identity) IsZero() bool { return len(i.Names) == 0 }
 
+// Claimed returns the Identity of names as Names has them, as a question about a client would. Nobody has
+// proven it.
+func Claimed(names []string) (who Identity) {
+	who.Names = names
+	for _, name := range names {
+		if id, err := spiffeid.FromString(name); err == nil && who.TrustDomain == "" {
+			who.TrustDomain, who.Namespace, who.ServiceAccount = Workload(id)
+		}
+		if rest, ok := strings.CutPrefix(name, jwt); ok && who.Issuer == "" {
+			who.Issuer, _, _ = strings.Cut(rest, "/")
+		}
+	}
+	return who
+}
+
 // Workload returns the trust domain of a SPIFFE ID, and the namespace and service account of its path. They are
 // empty if the path is not /ns/NAMESPACE/sa/ACCOUNT.
 func Workload(id spiffeid.ID) (trustDomain, namespace, account string) {

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto/x509"
+	"math/rand/v2"
 	"net/url"
 	"slices"
 	"strings"
@@ -35,6 +36,20 @@ func TestPatternsMatchSegmentBySegment(t *testing.T) {
 		{"dns:*.example", "dns:a.relay.example", false},
 		{"dns:relay.example", "spiffe://relay.example/x", false},
 		{"dns:*", "dns:localhost", true},
+		{"jwt:kube/system:serviceaccount:shop:*", "jwt:kube/system:serviceaccount:shop:web", true},
+		{"jwt:kube/system:serviceaccount:shop:*", "jwt:kube/system:serviceaccount:shop-2:web", false},
+		{"jwt:kube/system:serviceaccount:shop:*", "jwt:other/system:serviceaccount:shop:web", false},
+		{"jwt:ci/repo:org/*:ref", "jwt:ci/repo:org/app:ref", true},
+		{"jwt:ci/*", "jwt:ci/repo:org/app:ref", false},
+		{"jwt:ci/**", "jwt:ci/repo:org/app:ref", true},
+		{"jwt:ci/**", "jwt:ci", false},
+		{"jwt:ci/Ann@example.com", "jwt:ci/ann@example.com", false},
+		{"jwt:ci/https://a/b", "jwt:ci/https://a/b", true},
+		{"jwt:*/ops", "jwt:ci/ops", true},
+		{"jwt:ci/ops", "group:ci/ops", false},
+		{"group:ci/ops", "group:ci/ops", true},
+		{"group:ci/ops", "jwt:ci/ops", false},
+		{"spiffe://*/**", "jwt:ci/ops", false},
 	} {
 		p, err := Parse(tc.pattern)
 		if err != nil {
@@ -74,6 +89,19 @@ func TestAPatternThatMatchesNothingIsAnError(t *testing.T) {
 		"dns:a.b.":                               `is not a label of a DNS name`,
 		"dns:a/b":                                `is not a label of a DNS name`,
 		"dns:**.example":                         `** is only for SPIFFE IDs`,
+		"jwt:":                                   `has no issuer: write jwt:ISSUER/SUBJECT`,
+		"group:/ops":                             `has no issuer: write group:ISSUER/ops`,
+		"jwt:ci":                                 `write "jwt:ci/**" for all of this issuer`,
+		"group:ci/":                              `write "group:ci/**" for all of this issuer`,
+		"jwt:https://issuer.example/x":           `is not the name of an issuer: write it as in tokens[].name`,
+		"jwt:CI/x":                               `is not the name of an issuer`,
+		"jwt:ci/a/**/b":                          `** must be a whole segment, and the last one`,
+		"jwt:ci/a**":                             `** must be a whole segment, and the last one`,
+		"jwt:ci/a\x01":                           `no unprintable characters`,
+		"jwt:ci/" + strings.Repeat("a", 2100):    `more than the 2048 bytes`,
+		"JWT:ci/x":                               `write "jwt:ci/x"`,
+		"Group:ci/x":                             `write "group:ci/x"`,
+		"DNS:a.b":                                `write "dns:a.b"`,
 		"dns:" + strings.Repeat("a.", 150) + "b": `more than the 253 bytes`,
 		"spiffe://a/" + strings.Repeat("a/", 1100):  `more than the 2048 bytes`,
 		"dns:" + strings.Repeat("a", 64) + ".local": `is not a label of a DNS name`,
@@ -125,9 +153,90 @@ func TestIdentitiesAreSPIFFEIDsAsGoSPIFFEParsesThem(t *testing.T) {
 	}
 }
 
+// TestCoversMeansThatEveryIdentityOfTheOtherMatches, for random patterns and random identities of them.
+func TestCoversMeansThatEveryIdentityOfTheOtherMatches(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	pick := func(from ...string) string { return from[r.IntN(len(from))] }
+	part := func() string {
+		var out strings.Builder
+		for range 1 + r.IntN(3) {
+			out.WriteString(pick("a", "b", "*", "?"))
+		}
+		return strings.ReplaceAll(out.String(), "**", "*")
+	}
+	pattern := func() Pattern {
+		for {
+			scheme := pick("spiffe://", "dns:", "jwt:", "group:")
+			parts := []string{part()}
+			for range r.IntN(3) {
+				parts = append(parts, part())
+			}
+			if r.IntN(3) == 0 {
+				parts = append(parts, "**")
+			}
+			if p, err := Parse(scheme + strings.Join(parts, separator(scheme))); err == nil {
+				return p
+			}
+		}
+	}
+	// sample returns an identity that a pattern matches.
+	sample := func(p Pattern) string {
+		parts := slices.Clone(p.parts)
+		for i, part := range parts {
+			var out strings.Builder
+			for _, c := range part {
+				switch c {
+				case '*':
+					out.WriteString(pick("", "a", "b", "ab", "xyz"))
+				case '?':
+					out.WriteString(pick("a", "b", "z"))
+				default:
+					out.WriteRune(c)
+				}
+			}
+			parts[i] = out.String()
+		}
+		if p.rest {
+			parts = append(parts, pick("a", "b"))
+			for range r.IntN(2) {
+				parts = append(parts, pick("a", "z"))
+			}
+		}
+		return p.scheme + strings.Join(parts, separator(p.scheme))
+	}
+	covering, refuted := 0, 0
+	for range 40_000 {
+		p, o := pattern(), pattern()
+		covers := p.Covers(o)
+		if covers {
+			covering++
+		}
+		escapes := false
+		for range 20 {
+			id := sample(o)
+			if !o.Matches(id) {
+				t.Fatalf("%+v does not match its sample %s", o, id)
+			}
+			escapes = escapes || !p.Matches(id)
+		}
+		if covers && escapes {
+			t.Fatalf("%+v covers %+v, and does not match all of it", p, o)
+		}
+		if !covers && p.scheme == o.scheme && !escapes {
+			refuted++ // few: the samples are only some
+		}
+		if id, exact := o.Exact(); exact && p.Matches(id) != covers {
+			t.Fatalf("%+v covers %s: %t", p, id, covers)
+		}
+	}
+	if covering < 300 || refuted > 20 {
+		t.Errorf("%d pairs cover, and %d more may", covering, refuted)
+	}
+}
+
 // FuzzPattern: what Parse takes matches something, and nothing that is no identity.
 func FuzzPattern(f *testing.F) {
-	for _, s := range []string{"spiffe://a/b", "spiffe://*/**", "dns:*.a", "a.b", "spiffe://a/*b?"} {
+	for _, s := range []string{"spiffe://a/b", "spiffe://*/**", "dns:*.a", "a.b", "jwt:ci/*", "group:*/a/**", "spiffe://a/*b?"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -136,7 +245,7 @@ func FuzzPattern(f *testing.F) {
 			return
 		}
 		sample := strings.NewReplacer("**", "x/y", "*", "x", "?", "x").Replace(text)
-		if p.dns {
+		if p.IsDNS() {
 			sample = dns + strings.ToLower(strings.TrimPrefix(sample, dns))
 		}
 		if !p.Matches(sample) {

@@ -1,9 +1,11 @@
 package identity
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"meshrelay/internal/glob"
 )
@@ -18,15 +20,16 @@ const (
 var (
 	segments = regexp.MustCompile(`^[-A-Za-z0-9._*?]+$`)
 	labels   = regexp.MustCompile(`^[-A-Za-z0-9_*?]+$`)
+	issuers  = regexp.MustCompile(`^[-a-z0-9*?]+$`)
 )
 
-// Pattern matches identities part by part. Parts are the trust domain and segments of a SPIFFE ID,
-// or the labels of a DNS name. In a part, * stands for any text and ? for one character. A last
-// segment ** stands for one or more segments.
+// Pattern matches identities part by part. Parts are the trust domain and segments of a SPIFFE ID, the
+// labels of a DNS name, or the issuer and the segments of a subject or a group. In a part, * stands for any
+// text and ? for one character. A last segment ** stands for one or more segments.
 type Pattern struct {
-	dns   bool
-	parts []string
-	rest  bool // the last segment is **
+	scheme string // spiffe, dns, jwt or group
+	parts  []string
+	rest   bool // the last segment is **
 }
 
 // Parse parses a pattern. For a pattern that no identity can match, the error has the right spelling.
@@ -36,23 +39,40 @@ func Parse(text string) (Pattern, error) {
 		return parseDNS(text)
 	case strings.HasPrefix(text, spiffe):
 		return parseSPIFFE(text)
+	case strings.HasPrefix(text, jwt):
+		return parseToken(text, jwt, "SUBJECT")
+	case strings.HasPrefix(text, group):
+		return parseToken(text, group, "GROUP")
 	case text == "":
 		return Pattern{}, fmt.Errorf("empty: write a SPIFFE ID such as %q, or a DNS name such as %q", spiffe+"cluster.local/ns/istio-system/sa/istiod", dns+"relay.example")
 	case strings.Trim(text, "*") == "":
 		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q for every SPIFFE ID", text, spiffe+"*/**")
 	case len(text) >= len(spiffe) && strings.EqualFold(text[:len(spiffe)], spiffe):
 		return Pattern{}, fmt.Errorf("%q matches nothing, as SPIFFE IDs begin with spiffe://: write %q", text, spiffe+text[len(spiffe):])
+	case wrongCase(text) != "":
+		return Pattern{}, fmt.Errorf("%q matches nothing, as the word before the colon is lower case: write %q", text, wrongCase(text))
 	case strings.Contains(text, "://"):
-		return Pattern{}, fmt.Errorf("%q matches nothing: identities are SPIFFE IDs (spiffe://…) and DNS names (dns:…)", text)
+		return Pattern{}, fmt.Errorf("%q matches nothing: identities are SPIFFE IDs (spiffe://…), DNS names (dns:…), subjects of tokens (jwt:ISSUER/SUBJECT) and groups (group:ISSUER/GROUP)", text)
 	case strings.Contains(text, "/"):
 		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q", text, spiffe+strings.TrimPrefix(text, "/"))
 	}
 	return Pattern{}, fmt.Errorf("%q is a bare name: write %q", text, dns+strings.TrimSuffix(text, "."))
 }
 
+// wrongCase returns a text that begins with a prefix of identities in another case, with that prefix in
+// lower case. For other texts, it returns "".
+func wrongCase(text string) string {
+	for _, prefix := range []string{dns, jwt, group} {
+		if len(text) >= len(prefix) && strings.EqualFold(text[:len(prefix)], prefix) {
+			return prefix + text[len(prefix):]
+		}
+	}
+	return ""
+}
+
 func parseSPIFFE(text string) (Pattern, error) {
 	parts := strings.Split(strings.TrimPrefix(text, spiffe), "/")
-	p := Pattern{parts: parts}
+	p := Pattern{scheme: spiffe, parts: parts}
 	trust := parts[0]
 	switch {
 	case len(text) > maxID:
@@ -81,7 +101,7 @@ func parseSPIFFE(text string) (Pattern, error) {
 
 func parseDNS(text string) (Pattern, error) {
 	name := strings.TrimPrefix(text, dns)
-	p := Pattern{dns: true, parts: strings.Split(strings.ToLower(name), ".")}
+	p := Pattern{scheme: dns, parts: strings.Split(strings.ToLower(name), ".")}
 	if len(name) > maxName {
 		return p, fmt.Errorf("matches nothing: it has more than the %d bytes of a DNS name", maxName)
 	}
@@ -96,14 +116,49 @@ func parseDNS(text string) (Pattern, error) {
 	return p, nil
 }
 
+// parseToken parses a pattern for subjects or groups of tokens. what is the word for them in errors.
+func parseToken(text, scheme, what string) (Pattern, error) {
+	issuer, name, ok := strings.Cut(strings.TrimPrefix(text, scheme), "/")
+	p := Pattern{scheme: scheme, parts: append([]string{issuer}, strings.Split(name, "/")...)}
+	switch {
+	case len(text) > maxID:
+		return p, fmt.Errorf("matches nothing: it has more than the %d bytes of an identity", maxID)
+	case issuer == "" || strings.Contains(issuer, "**"):
+		return p, fmt.Errorf("%q has no issuer: write %s, with the name that tokens[].name gives the issuer", text, scheme+"ISSUER/"+cmp.Or(name, what))
+	case !ok || name == "":
+		return p, fmt.Errorf("%q matches nothing, as a %s follows the issuer: write %q for all of this issuer", text, what, scheme+issuer+"/**")
+	case !issuers.MatchString(issuer):
+		return p, fmt.Errorf("%q matches nothing, as %q is not the name of an issuer: write it as in tokens[].name, in lower-case letters, digits and dashes", text, issuer)
+	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return p, fmt.Errorf("%q matches nothing, as identities have no unprintable characters", text)
+	}
+	last := len(p.parts) - 1
+	for i, part := range p.parts {
+		if strings.Contains(part, "**") && (part != "**" || i < last) {
+			return p, fmt.Errorf("%q: ** must be a whole segment, and the last one: write * for a part of a segment", text)
+		}
+	}
+	if p.parts[last] == "**" {
+		p.parts, p.rest = p.parts[:last], true
+	}
+	return p, nil
+}
+
+// separator returns the separator of the parts of identities.
+func separator(scheme string) string {
+	if scheme == dns {
+		return "."
+	}
+	return "/"
+}
+
 // Matches reports whether the pattern matches an identity.
 func (p Pattern) Matches(identity string) bool {
-	var parts []string
-	if name, ok := strings.CutPrefix(identity, dns); ok && p.dns {
-		parts = strings.Split(name, ".")
-	} else if id, ok := strings.CutPrefix(identity, spiffe); ok && !p.dns {
-		parts = strings.Split(id, "/")
+	rest, ok := strings.CutPrefix(identity, p.scheme)
+	if !ok || p.scheme == "" {
+		return false
 	}
+	parts := strings.Split(rest, separator(p.scheme))
 	if len(parts) < len(p.parts) || len(parts) == len(p.parts) == p.rest {
 		return false
 	}
@@ -115,10 +170,41 @@ func (p Pattern) Matches(identity string) bool {
 	return true
 }
 
+// Covers reports whether p matches every identity that o matches. It may return false for patterns that
+// match the same identities only because of the length or the characters of identities.
+func (p Pattern) Covers(o Pattern) bool {
+	switch {
+	case p.scheme != o.scheme || len(p.parts) > len(o.parts):
+		return false
+	case !p.rest && (o.rest || len(p.parts) != len(o.parts)):
+		return false
+	case p.rest && !o.rest && len(p.parts) == len(o.parts):
+		return false
+	}
+	for i, part := range p.parts {
+		if !glob.Covers(part, o.parts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Exact returns the identity that the pattern matches. ok is false if it can match several.
+func (p Pattern) Exact() (identity string, ok bool) {
+	identity = p.scheme + strings.Join(p.parts, separator(p.scheme))
+	return identity, !p.rest && !strings.ContainsAny(identity, "*?")
+}
+
 // IsDNS reports whether the pattern is for DNS names.
-func (p Pattern) IsDNS() bool { return p.dns }
+func (p Pattern) IsDNS() bool { return p.scheme == dns }
+
+// IsToken reports whether the pattern is for subjects or groups of tokens.
+func (p Pattern) IsToken() bool { return p.scheme == jwt || p.scheme == group }
 
 // MatchesTrustDomain reports whether the pattern can match SPIFFE IDs of a trust domain.
 func (p Pattern) MatchesTrustDomain(domain string) bool {
-	return !p.dns && glob.Match(p.parts[0], domain)
+	return p.scheme == spiffe && glob.Match(p.parts[0], domain)
 }
+
+// MatchesIssuer reports whether the pattern can match subjects or groups of an issuer of tokens.
+func (p Pattern) MatchesIssuer(name string) bool { return p.IsToken() && glob.Match(p.parts[0], name) }
