@@ -84,6 +84,7 @@ type conn struct {
 	// the time of the last round. sends is set while the responses of a round are being sent.
 	has, plannedRound uint64
 	sends             bool
+	outdated          bool // the round was planned by a rule that showed something else
 }
 
 func newConn(s *Server, stream grpc.ServerStream, protocol string, l *Listener, p *peer.Peer) *conn {
@@ -240,6 +241,9 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 	}
 	if c.peer.LocalAddr != nil {
 		st.Listener = c.peer.LocalAddr.String()
+	}
+	if st.Rule = c.rule.ruleName(); st.Rule != "" && !c.who.IsZero() {
+		st.Identity = refusal.Bounded(c.who.Names[0])
 	}
 	for _, w := range c.subs.Watches() {
 		st.Types = append(st.Types, w.Status())

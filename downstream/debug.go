@@ -22,7 +22,7 @@ const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
 	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host or with a verified certificate ask, if no view limits them"}`
+	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host or with a verified certificate ask, if no view limits them; with authorization, also debug: true of their rule"}`
 )
 
 func isDebugType(typeURL string) bool {
@@ -117,6 +117,8 @@ func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
 func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	d := c.server.debug
 	switch {
+	case typeURL == WhoamiType:
+		return c.whoami()
 	case d == nil || typeURL == configDumpType:
 		// A config_dump is about an Envoy. The relay has none.
 		return nil
@@ -182,9 +184,9 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 	return false
 }
 
-// isLimited reports whether the config limits the client's view.
+// isLimited reports whether the config limits what the client may read: its view, or its rule.
 func (c *conn) isLimited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view == nil || c.rule.Accepts != nil
+	return c.view == nil || !c.rule.mayDebug()
 }

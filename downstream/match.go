@@ -1,10 +1,10 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/labels"
@@ -54,10 +54,18 @@ type rule struct {
 	View
 	selector   labels.Selector    // nil: labels do not matter
 	identities []identity.Pattern // of Match.Identities
+
+	auth   *AuthorizationRule // that names the View and narrows it; nil: clients match the View
+	shares *rule              // with whose views this one shares its own; nil: this one
 }
 
 // rules decide which view a client gets. They are immutable.
 type rules struct {
+	// authorized are the rules of the authorization, and gates find them by listener. If gates is nil, the
+	// views match the clients.
+	authorized []*rule
+	gates      map[string]*gate
+
 	ordered []*rule
 	byName  map[string]*rule
 	// byLabels is set when a view selects clients by labels.
@@ -65,8 +73,8 @@ type rules struct {
 	other    *rule // for clients that match no view; nil: such clients are refused
 }
 
-// newRules compiles views, and checks the views that listeners name.
-func newRules(views []View, listeners []Listener) (*rules, error) {
+// newRules compiles views and authorization, and checks the views that listeners name.
+func newRules(views []View, listeners []Listener, authorization ...AuthorizationRule) (*rules, error) {
 	rs := &rules{byName: map[string]*rule{}}
 	if len(views) == 0 {
 		rs.other = &rule{View: View{Default: true, ExcludeOwn: true}}
@@ -92,6 +100,9 @@ func newRules(views []View, listeners []Listener) (*rules, error) {
 		}
 		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
 		rs.byLabels = rs.byLabels || r.selector != nil
+	}
+	if len(authorization) > 0 {
+		return rs, errors.Join(errs, rs.addAuthorization(authorization, listeners))
 	}
 	for _, l := range listeners {
 		if l.View == "" {
@@ -174,18 +185,8 @@ func allowed(globs []string, value string) bool {
 
 // noView is the text for a client that matches no view. It has the values that were compared.
 func noView(l Listener, c client, identities []string) string {
-	const longest, most = 200, 4
-	var shown []string
-	for _, id := range identities[:min(most, len(identities))] {
-		shown = append(shown, fmt.Sprintf("%q", text.Shorten(id, longest)))
-	}
-	if len(shown) == 0 {
-		shown = []string{"none verified"}
-	} else if len(identities) > most {
-		shown = append(shown, "…")
-	}
 	return fmt.Sprintf("no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
-		l.Address, text.Shorten(c.nodeID, longest), text.Shorten(c.clusterID, longest), text.Shorten(c.namespace, longest), strings.Join(shown, ", "))
+		l.Address, text.Shorten(c.nodeID, longestShown), text.Shorten(c.clusterID, longestShown), text.Shorten(c.namespace, longestShown), shown(identities))
 }
 
 // variant is a rule for the clients of one cluster and one control plane revision. The zero variant shows
@@ -202,7 +203,7 @@ type variant struct {
 func variantOf(r *rule, c client) variant {
 	v := variant{revision: c.revision}
 	if r.Accepts != nil {
-		v.rule = r
+		v.rule = cmp.Or(r.shares, r)
 	}
 	if r.ExcludeOwn {
 		v.cluster = r.ClusterID

@@ -12,8 +12,8 @@ import (
 
 // client has the fields of a client's node message (PROTOCOL S1, S14).
 type client struct {
-	nodeID, clusterID, namespace, istioVersion, revision string
-	labels                                               labels.Set
+	nodeID, clusterID, namespace, serviceAccount, istioVersion, revision string
+	labels                                                               labels.Set
 	// istiod is set when the client looks like an istiod. Istiods do not read provenance.
 	istiod bool
 	// unlabelled is set when lean has dropped the labels.
@@ -42,12 +42,13 @@ func parseNode(node *corev3.Node) (client, error) {
 	}
 	md := node.GetMetadata().GetFields()
 	c := client{
-		nodeID:       refusal.Bounded(node.GetId()),
-		clusterID:    refusal.Bounded(md["CLUSTER_ID"].GetStringValue()),
-		namespace:    refusal.Bounded(md["NAMESPACE"].GetStringValue()),
-		istioVersion: refusal.Bounded(md["ISTIO_VERSION"].GetStringValue()),
-		revision:     refusal.Bounded(md["ISTIO_REVISION"].GetStringValue()),
-		labels:       labels.Set{},
+		nodeID:         refusal.Bounded(node.GetId()),
+		clusterID:      refusal.Bounded(md["CLUSTER_ID"].GetStringValue()),
+		namespace:      refusal.Bounded(md["NAMESPACE"].GetStringValue()),
+		serviceAccount: refusal.Bounded(md["SERVICE_ACCOUNT"].GetStringValue()),
+		istioVersion:   refusal.Bounded(md["ISTIO_VERSION"].GetStringValue()),
+		revision:       refusal.Bounded(md["ISTIO_REVISION"].GetStringValue()),
+		labels:         labels.Set{},
 	}
 	for name, v := range md["LABELS"].GetStructValue().GetFields() {
 		c.labels[name] = v.GetStringValue()

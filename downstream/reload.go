@@ -12,14 +12,15 @@ import (
 )
 
 // CheckReload returns the error that Reload would return, and changes nothing.
-func (s *Server) CheckReload(views []View, limits Limits) error {
-	_, err := newRules(views, s.cfg.Listeners)
+func (s *Server) CheckReload(views []View, limits Limits, authorization ...AuthorizationRule) error {
+	_, err := newRules(views, s.cfg.Listeners, authorization...)
 	_, limitsErr := limits.complete()
 	return errors.Join(err, limitsErr)
 }
 
-// Reload replaces the views and the limits. It gives each client the view that now matches it, and sends it
-// the difference. It ends the streams of clients that match no view (PermissionDenied). Streams and
+// Reload replaces the views, the limits and the authorization. It gives each client the view that it now has,
+// and sends it the difference. It ends the streams of clients that match no view or no rule (PermissionDenied).
+// With an authorization, it also ends the streams to which the rest of an answer was not sent yet, if they may now read something else (Unavailable). Streams and
 // connections above a lowered limit stay.
 //
 // Reload calls change, which may be nil, before it replaces them. change may change what Resources returns.
@@ -28,8 +29,8 @@ func (s *Server) CheckReload(views []View, limits Limits) error {
 //
 // After an error of change or in the arguments, views and limits are unchanged. Any goroutine may call
 // Reload.
-func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error) error {
-	rs, err := newRules(views, s.cfg.Listeners)
+func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error, authorization ...AuthorizationRule) error {
+	rs, err := newRules(views, s.cfg.Listeners, authorization...)
 	complete, limitsErr := limits.complete()
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err
@@ -135,12 +136,15 @@ func (s *Server) learnOn(ctx context.Context) error {
 var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many of them now; reconnect")
 
 // matchAgain returns the rule for a connected client.
-func (s *Server) matchAgain(c *conn) (*rule, error) {
-	if c.client.unlabelled && s.rules.byLabels && c.listener.View == "" {
+func (s *Server) matchAgain(c *conn) (*rule, error) { return s.matchBy(s.rules, c) }
+
+// matchBy is matchAgain for other rules.
+func (s *Server) matchBy(rs *rules, c *conn) (*rule, error) {
+	if c.client.unlabelled && rs.byLabels && c.listener.View == "" {
 		return nil, status.Errorf(codes.Unavailable,
 			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
 	}
-	return s.rules.choose(*c.listener, c.client, c.who.Names)
+	return rs.authorize(*c.listener, c.client, c.who)
 }
 
 // moveTo sets the view and the rule of the client. If v is nil, it ends the stream with err, and the caller
@@ -155,7 +159,16 @@ func (c *conn) moveTo(v *view, r *rule, err error) bool {
 		c.view = nil
 		c.end(err)
 	default:
+		if r.auth != nil && !r.isAs(c.rule) {
+			c.outdated = c.sends
+			if c.slot.reply != nil {
+				c.end(errOutdated)
+			}
+		}
 		c.sees(v, r)
 	}
 	return true
 }
+
+// errOutdated ends a stream when a response to it was made by the rule of before, and is not sent yet.
+var errOutdated = status.Error(codes.Unavailable, "the rules of authorization have changed while responses to this client were being sent; reconnect")

@@ -132,7 +132,7 @@ func (c *conn) begin(client *client) error {
 		if err != nil {
 			return err
 		}
-		r, err := rs.choose(*c.listener, *client, c.who.Names)
+		r, err := rs.authorize(*c.listener, *client, c.who)
 		if err != nil {
 			return err
 		}

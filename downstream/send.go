@@ -152,7 +152,13 @@ func (c *conn) round() (sent bool, err error) {
 func (c *conn) respond(round *subscription.Round, now time.Time) (resp subscription.Response, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ctx.Err() != nil { // a reload may have ended the stream
+		return resp, false, c.status()
+	}
 	if resp, ok = c.subs.Next(round, now); ok {
+		if c.outdated {
+			return resp, false, errOutdated
+		}
 		return resp, true, nil
 	}
 	err = c.account() // the versions of a resuming client are freed
@@ -199,7 +205,7 @@ func (c *conn) plan() (*subscription.Round, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.sends = round != nil
+	c.sends, c.outdated = round != nil, false
 	c.hold()
 	return round, nil
 }

@@ -53,6 +53,8 @@ type Config struct {
 	// Views select the copies that clients see. Without views, clients see everything except copies from
 	// their own cluster.
 	Views []View
+	// Authorization lets clients in, and chooses their views. Empty: the views match the clients.
+	Authorization []AuthorizationRule
 	// MaxConnectionAge is the age, ±10 %, at which a client is told to reconnect. MaxConnectionAgeGrace later
 	// the connection is closed.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
@@ -200,7 +202,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if len(cfg.Listeners) == 0 {
 		return nil, errors.New("downstream: no listeners")
 	}
-	rs, err := newRules(cfg.Views, cfg.Listeners)
+	rs, err := newRules(cfg.Views, cfg.Listeners, cfg.Authorization...)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,10 @@ type ClientStatus struct {
 	Revision     string `json:"revision,omitempty"`
 	// View is the name of the client's view, empty when views are not configured.
 	View string `json:"view,omitempty"`
+	// Rule is the name of the rule of the authorization that gave the view. Identity is the first identity that
+	// the client has proven. Both are empty without an authorization.
+	Rule     string `json:"rule,omitempty"`
+	Identity string `json:"identity,omitempty"`
 	// Address is the client's address, Listener the address to which it connected.
 	Address  string `json:"address"`
 	Listener string `json:"listener,omitempty"`
