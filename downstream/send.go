@@ -152,7 +152,7 @@ func (c *conn) round() (sent bool, err error) {
 func (c *conn) respond(round *subscription.Round, now time.Time) (resp subscription.Response, ok bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ctx.Err() != nil { // a reload may have ended the stream
+	if c.view == nil { // a reload has ended the stream
 		return resp, false, c.status()
 	}
 	if resp, ok = c.subs.Next(round, now); ok {
