@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -45,6 +46,8 @@ type Client struct {
 	Named bool
 	// HTTP sends requests to Address. It is http.DefaultClient when nil.
 	HTTP *http.Client
+
+	body []byte // of the request, nil for none
 }
 
 // StatusError is the error when a relay refuses a request.
@@ -362,7 +365,7 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	if client == nil {
 		client = http.DefaultClient
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, bytes.NewReader(c.body))
 	if err != nil {
 		return nil, fmt.Errorf("admin address %q: %w", c.Address, err)
 	}

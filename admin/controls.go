@@ -106,6 +106,8 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	handle("GET /upstreams/{upstream}/diff", s.diff)
 	act("POST /clusters/{clusters}/release", "release clusters", s.releaseClusters)
 	act("POST /clusters/{clusters}/remove", "remove cluster", s.removeCluster)
+	handle("GET /authorization", s.canI)
+	handle("POST /plan/clients", s.previewClients)
 	act("POST /reload", "reload", s.reload)
 	act("PUT /debug/loglevel", "log-level", s.setLogLevel)
 	act("GET /state/backup", "backup", s.backup)

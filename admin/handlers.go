@@ -66,6 +66,8 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
 	line("/reload", "POST: load the config file again")
+	line("/authorization", "Rule and view of a client: ?identity=, ?listener=, ?namespace= and ?serviceAccount=")
+	line("/plan/clients", "POST a config file: what it would change for the connected clients; it changes nothing")
 	line("/state/backup", "Copy of the state on disk")
 	line("/support-bundle", "Archive for a bug report, without secrets; ?seconds= of CPU profile, ?resources=true adds resources")
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/audit"
+	"meshrelay/downstream"
 	"meshrelay/internal/buildinfo"
 )
 
@@ -87,6 +88,11 @@ type Deps struct {
 	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
 
+	// CanI answers a question about a client, and PreviewClients what a config file would change for the
+	// connected clients.
+	CanI           func(AccessQuestion) (AccessAnswer, error)
+	PreviewClients func(ctx context.Context, config []byte) ([]downstream.ClientChange, error)
+
 	// The fields below may be nil. Their functions must be safe for concurrent use.
 
 	// Pages is the web page at /ui/.
@@ -115,6 +121,7 @@ type Server struct {
 	backups   chan struct{} // one slot
 	followers chan struct{} // a slot for each event stream
 	bundles   chan struct{} // one slot
+	previews  chan struct{} // one slot
 	level     *logLevel
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
@@ -127,7 +134,7 @@ type Server struct {
 func New(cfg Config, deps Deps) *Server {
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1),
+		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1), previews: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
 		actions:     map[string]string{},
 		level:       &logLevel{level: deps.LogLevel, changed: make(chan struct{}, 1)},
@@ -260,7 +267,11 @@ func common(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
-		r.Body = http.MaxBytesReader(w, r.Body, maxBodyBytes)
+		most := int64(maxBodyBytes)
+		if r.URL.Path == "/plan/clients" {
+			most = maxConfigBytes + 1
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, most)
 		endIn(w, answerTimeout)
 		if in, is := r.Context().Value(placeKey{}).(*place); is {
 			in.wait(time.Time{})

@@ -422,7 +422,7 @@ func (c *Config) Warnings() (lines []string) {
 			lines = append(lines, fmt.Sprintf("clusters %s: no cluster whose credentials a program gives is followed, because clusters[%d].allowServers is missing: list the servers that may get those credentials", c.Name, i))
 		}
 	}
-	return append(lines, c.Admin.warnings()...)
+	return append(append(lines, c.Admin.warnings()...), c.unguarded()...)
 }
 
 // OfControlPlane reports whether an upstream is the control plane of a cluster, not its API

@@ -19,15 +19,17 @@ type Config struct {
 	Clusters  []Clusters `yaml:"clusters,omitempty"`
 	Merge     []Merge    `yaml:"merge,omitempty"`
 	// HostConflicts is about hosts that resources of different keys and upstreams claim.
-	HostConflicts string     `yaml:"hostConflicts" default:"serve" oneof:"serve first reject"`
-	Views         []View     `yaml:"views,omitempty"`
-	Provenance    Provenance `yaml:"provenance"`
-	Downstream    Downstream `yaml:"downstream"`
-	Push          Push       `yaml:"push"`
-	Admin         Admin      `yaml:"admin"`
-	Audit         Audit      `yaml:"audit"`
-	State         State      `yaml:"state"`
-	Log           Log        `yaml:"log"`
+	HostConflicts string `yaml:"hostConflicts" default:"serve" oneof:"serve first reject"`
+	Views         []View `yaml:"views,omitempty"`
+	// Authorization is empty if the views choose their clients.
+	Authorization []AuthorizationRule `yaml:"authorization,omitempty"`
+	Provenance    Provenance          `yaml:"provenance"`
+	Downstream    Downstream          `yaml:"downstream"`
+	Push          Push                `yaml:"push"`
+	Admin         Admin               `yaml:"admin"`
+	Audit         Audit               `yaml:"audit"`
+	State         State               `yaml:"state"`
+	Log           Log                 `yaml:"log"`
 }
 
 // Node describes the relay to its upstreams and clients.

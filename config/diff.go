@@ -32,7 +32,7 @@ func Diff(running, cfg *Config) (needsRestart []string) {
 const maxChanges = 20
 
 // Changes lists the differences between two configs in the order of the file: changed fields,
-// and added or removed upstreams, clusters and views. The list has at most maxChanges elements,
+// and added or removed upstreams, clusters, views and rules. The list has at most maxChanges elements,
 // and one more that counts the rest.
 func Changes(before, next *Config) (list []string) {
 	more := 0
@@ -45,6 +45,8 @@ func Changes(before, next *Config) (list []string) {
 			changes = named(field, before.Clusters, next.Clusters, func(c Clusters) string { return c.Name })
 		case "views":
 			changes = named(field, before.Views, next.Views, func(v View) string { return v.Name })
+		case "authorization":
+			changes = named(field, before.Authorization, next.Authorization, func(r AuthorizationRule) string { return r.Name })
 		default:
 			changes = []string{field}
 		}
@@ -100,7 +102,7 @@ func differing(at string, a, b reflect.Value, f func(field string)) {
 		return
 	}
 	switch {
-	case at == "upstreams" || at == "clusters" || at == "views":
+	case at == "upstreams" || at == "clusters" || at == "views" || at == "authorization":
 		f(at)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {

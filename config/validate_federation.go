@@ -256,6 +256,7 @@ func (v *validator) views(c *Config) {
 		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
+		case c.Authorization != nil: // see leftToRules
 		case byListener[w.Name]:
 		case allByListener:
 			v.errorf(at, "no client can get this view: every listener names another one")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/identity"
@@ -237,4 +238,22 @@ func shown(identities []string) string {
 		quoted = append(quoted, "…")
 	}
 	return strings.Join(quoted, ", ")
+}
+
+// Judge returns the rule and the view that a Server with a config would give a client of a listener, or why it would
+// refuse it. namespace and account are what the node of the client claims, and may be empty.
+func Judge(cfg Config, listener string, who identity.Identity, namespace, account string) (rule, view string, err error) {
+	rs, err := newRules(cfg.Views, cfg.Listeners, cfg.Authorization...)
+	if err != nil {
+		return "", "", err
+	}
+	i := slices.IndexFunc(cfg.Listeners, func(l Listener) bool { return l.Address == listener })
+	if i < 0 {
+		return "", "", fmt.Errorf("downstream: there is no listener %s", listener)
+	}
+	r, err := rs.authorize(cfg.Listeners[i], client{namespace: namespace, serviceAccount: account}, who)
+	if err != nil {
+		return "", "", errors.New(status.Convert(err).Message())
+	}
+	return r.ruleName(), r.Name, nil
 }

@@ -120,8 +120,12 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 	if err != nil {
 		return downstream.Config{}, err
 	}
+	rules, err := authorizationOf(cfg)
+	if err != nil {
+		return downstream.Config{}, err
+	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, Version: version, Views: views,
+		NodeID: cfg.Node.ID, Version: version, Views: views, Authorization: rules,
 		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,

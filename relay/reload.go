@@ -27,7 +27,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	// The running listeners get the new views. Changed listeners in the file need a restart.
-	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views); err != nil {
+	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views, cfg.Authorization...); err != nil {
 		return nil, fmt.Errorf("the views do not fit the running listeners, and new listeners need a restart: %w", err)
 	}
 	policies, others, err := MergePolicies(cfg.Merge)
@@ -42,8 +42,12 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
+	rules, err := authorizationOf(cfg)
+	if err != nil {
+		return nil, err
+	}
 	limits := limitsOf(cfg.Downstream)
-	if err := r.server.CheckReload(views, limits); err != nil {
+	if err := r.server.CheckReload(views, limits, rules...); err != nil {
 		return nil, err
 	}
 	err = r.server.Reload(ctx, views, limits, func(held context.Context) error {
@@ -56,7 +60,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 			r.log.Warn("merge not finished in time after reload", "err", err)
 		}
 		return ctx.Err()
-	})
+	}, rules...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,6 +55,9 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 		{"Node", cell(c.NodeID)}, {"Connection", cell(c.Connection)}, {"Cluster", cell(c.ClusterID)}, {"Namespace", cell(c.Namespace)},
 		{"View", cell(c.View)}, {"Istio version", cell(c.IstioVersion)}, {"Revision", cell(c.Revision)}, {"Protocol", cell(c.Protocol)},
 		{"Address", cell(c.Address)}, {"Listener", cell(c.Listener)}, {"Connected", at(c.Connected)},
+	}
+	if c.Rule != "" {
+		facts = append(facts, Fact{"Rule", cell(c.Rule)}, Fact{"Identity", cell(cmp.Or(c.Identity, "none verified"))})
 	}
 	var rejections []State
 	for _, w := range c.Types {

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 
 	"meshrelay/admin"
+	"meshrelay/downstream"
 	"meshrelay/internal/kube"
 	words "meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -24,6 +25,8 @@ type Changes struct {
 	Removed int `json:"removed"`
 	// Changes are sorted by kind, namespace and name.
 	Changes []Change `json:"changes"`
+	// Clients are the connected clients that get another rule or view, or see other resources by it.
+	Clients []downstream.ClientChange `json:"clients,omitempty"`
 }
 
 // Change is the change of one object.

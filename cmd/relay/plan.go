@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,12 +14,13 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
+	"meshrelay/downstream"
 	"meshrelay/relay"
 	"meshrelay/upstreams"
 )
 
 func newPlan() *cobra.Command {
-	var file, address string
+	var file, address, socket string
 	var timeout time.Duration
 	var diffs, exitCode bool
 	var out output
@@ -28,12 +30,16 @@ func newPlan() *cobra.Command {
 		Short: "Show what another config file would change in a running relay",
 		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file would,
 and list the resources that it would add, change and remove in the running relay. The command serves
-nothing and changes nothing. A plan ignores views: it is the plan for a client without a view.
+nothing and changes nothing. The list of resources ignores views: it is that of a client without a view.
+
+If the running relay can be reached over its Unix socket, the plan also has the connected clients to
+which the views and the authorization of the file would give another rule or view, with the number of
+its present resources that this would show and hide.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
   relay plan -c new.yaml --diff
-  relay plan -c new.yaml --exit-code   # 2 when there are changes, for scripts
+  relay plan -c new.yaml --exit-code   # 2 when anything would change, for scripts
 
   # A comment for a pull request
   relay plan -c new.yaml -o markdown | gh pr comment 17 --body-file -`,
@@ -56,12 +62,17 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if err != nil {
 				return err
 			}
+			if changes.Clients, err = planClients(cmd, socket, cmp.Or(address, cfg.Admin.Address), file, cfg); err != nil {
+				return err
+			}
 			text := cliview.Plan
 			if out.format == "markdown" {
 				text = cliview.PlanMarkdown
 			}
-			err = out.rows(cmd, &rows, nil, changes, text(changes, rows.diffs(diffs), cut(&rows, changes.Changes)))
-			if err == nil && exitCode && len(changes.Changes) > 0 {
+			shown := changes
+			shown.Clients = cut(&rows, changes.Clients)
+			err = out.rows(cmd, &rows, nil, changes, text(shown, rows.diffs(diffs), cut(&rows, changes.Changes)))
+			if err == nil && exitCode && len(changes.Changes)+len(changes.Clients) > 0 {
 				return &exitError{code: 2}
 			}
 			return err
@@ -69,12 +80,33 @@ It fails when an upstream does not sync in time: its resources would look remove
 	}
 	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
 	cmd.Flags().StringVar(&address, "admin", "", "admin `address` of the running relay (default: the one in the config file)")
+	cmd.Flags().StringVar(&socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of the relay's Unix socket; $RELAY_SOCKET sets another default (default: the path that the relay gives at its admin address)")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait for the upstreams, and for the running relay")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
 	rows.flag(cmd)
 	out.flag(cmd, "table", "markdown", "json")
 	return cmd
+}
+
+// planClients returns what a config would change for the clients of the running relay. If the file chooses views and the
+// relay can not be asked, it prints why, and returns none.
+func planClients(cmd *cobra.Command, socket, address, file string, cfg *config.Config) (changes []downstream.ClientChange, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+	defer cancel()
+	cmd.SetContext(ctx)
+	err = throughSocket(cmd, admin.Client{Address: address, Socket: socket}, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
+		changes, err = c.PreviewClients(cmd.Context(), text)
+		return err
+	})
+	if err != nil && len(cfg.Views)+len(cfg.Authorization) > 0 {
+		cmd.PrintErrf("warning: the plan is without the clients: %v\n", err)
+	}
+	return changes, nil
 }
 
 // plan returns what a config would change in a running relay.

@@ -1,6 +1,7 @@
 package cliview
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -32,6 +33,9 @@ func Client(c downstream.ClientStatus, now time.Time) string {
 	p.printf("Node:       %s\nConnection: %s\n", c.NodeID, c.Connection)
 	if c.Listener != "" {
 		p.printf("Listener:   %s\n", c.Listener)
+	}
+	if c.Rule != "" {
+		p.printf("Rule:       %s\nIdentity:   %s\n", c.Rule, cmp.Or(c.Identity, "none verified"))
 	}
 	p.WriteString("\n")
 	p.table(tableOf(view.ClientTypes, c.Types, now))

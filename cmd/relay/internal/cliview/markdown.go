@@ -6,18 +6,25 @@ import (
 	"strings"
 
 	"meshrelay/admin/view"
+	"meshrelay/downstream"
 )
 
 // maxMarkdown bounds a plan in Markdown, in bytes. GitHub allows 65,536 characters in a comment.
 const maxMarkdown = 60_000
 
 // PlanMarkdown returns a plan as a comment on a pull request: a summary of all changes, a table of the shown
-// ones and, with diffs, their folded differences. It leaves out what exceeds maxMarkdown, and counts it.
+// ones and, with diffs, their folded differences, and a table of the clients. It leaves out what exceeds maxMarkdown, and counts it.
 func PlanMarkdown(c view.Changes, diffs view.Diffs, shown []view.Change) string {
+	out := markdownChanges(c, diffs, shown)
+	return out + markdownClients(c.Clients, maxMarkdown-len(out))
+}
+
+// markdownChanges returns the resources of a plan.
+func markdownChanges(c view.Changes, diffs view.Diffs, shown []view.Change) string {
+	var b strings.Builder
 	if len(c.Changes) == 0 {
 		return "**Nothing would change** in the resources that the relay serves.\n"
 	}
-	var b strings.Builder
 	fmt.Fprintf(&b, "**%d to add, %d to change, %d to remove** in the resources that the relay serves.\n\n", c.Added, c.Changed, c.Removed)
 	b.WriteString("| Action | Kind | Namespace | Name | From | To |\n| --- | --- | --- | --- | --- | --- |\n")
 	rows := 0
@@ -39,6 +46,25 @@ func PlanMarkdown(c view.Changes, diffs view.Diffs, shown []view.Change) string 
 		markdownDiffs(&b, shown)
 	}
 	return b.String()
+}
+
+// markdownClients returns a table of the clients that a plan gives another rule or view, in at most room bytes.
+func markdownClients(changes []downstream.ClientChange, room int) string {
+	if len(changes) == 0 {
+		return ""
+	}
+	b := "\n| Client | Identity | Now | Planned | Gains | Loses |\n| --- | --- | --- | --- | --- | --- |\n"
+	for i, c := range changes {
+		row := ""
+		for _, cell := range clientChange(c) {
+			row += "| " + markdownCell(cell) + " "
+		}
+		if len(b)+len(row) > room-100 {
+			return b + fmt.Sprintf("\nLeft out: %s.\n", view.Count(len(changes)-i, "more client"))
+		}
+		b += row + "|\n"
+	}
+	return b
 }
 
 // markdownDiffs adds differences until maxMarkdown is reached.

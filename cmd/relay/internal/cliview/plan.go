@@ -11,10 +11,24 @@ import (
 // Plan returns a plan as text: a table of the shown changes and, with diffs, their differences. If there are many
 // changes, a summary by kind comes first.
 func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
-	if len(c.Changes) == 0 {
-		return "Nothing would change.\n"
-	}
 	var p page
+	switch {
+	case len(c.Changes) > 0:
+		p.changes(c, diffs, shown)
+	case len(c.Clients) > 0:
+		p.WriteString("No resource would change.\n")
+	default:
+		p.WriteString("Nothing would change.\n")
+	}
+	if len(c.Clients) > 0 {
+		p.WriteString("\nClients with another rule or view, and the present resources that it shows or hides:\n")
+		p.table(clientChanges(c.Clients))
+	}
+	return p.String()
+}
+
+// changes prints the changes of resources.
+func (p *page) changes(c view.Changes, diffs view.Diffs, shown []view.Change) {
 	if len(c.Changes) > maxRows {
 		p.table(planSummary(c.Changes))
 		p.WriteString("\n")
@@ -26,7 +40,6 @@ func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	p.table(t)
 	p.WriteString(CleanLines(view.Differences(shown, "now", "planned", diffs)))
 	p.printf("\n%d to add, %d to change, %d to remove\n", c.Added, c.Changed, c.Removed)
-	return p.String()
 }
 
 // planSummary counts changes by kind and action.
