@@ -93,6 +93,8 @@ var writes = []request{
 	{path: "/upstreams/east/held"},
 	{method: http.MethodPost, path: "/upstreams/east/serve-without"},
 	{method: http.MethodPost, path: "/reload"},
+	{path: "/authorization?identity=dns:a"},
+	{method: http.MethodPost, path: "/plan/clients"},
 	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
 	{path: "/state/backup"},
 }
