@@ -3,10 +3,12 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 
+	"meshrelay/audit"
 	"meshrelay/downstream"
 )
 
@@ -63,7 +65,7 @@ func (s *Server) canI(r *http.Request, _ string) (any, error) {
 }
 
 // previewClients answers with what the config file in the request would change for the connected clients.
-func (s *Server) previewClients(r *http.Request, _ string) (any, error) {
+func (s *Server) previewClients(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	select {
 	case s.previews <- struct{}{}:
 		defer func() { <-s.previews }()
@@ -78,6 +80,7 @@ func (s *Server) previewClients(r *http.Request, _ string) (any, error) {
 	if err != nil && !interrupted(err) {
 		err = refusal{http.StatusUnprocessableEntity, err}
 	}
+	line.After = fmt.Sprintf("nothing is changed; clients in the plan: %d", len(changes))
 	return notNil(changes), err
 }
 

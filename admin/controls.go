@@ -107,7 +107,7 @@ func (s *Server) addControls(mux *http.ServeMux) {
 	act("POST /clusters/{clusters}/release", "release clusters", s.releaseClusters)
 	act("POST /clusters/{clusters}/remove", "remove cluster", s.removeCluster)
 	handle("GET /authorization", s.canI)
-	handle("POST /plan/clients", s.previewClients)
+	act("POST /plan/clients", "plan", s.previewClients)
 	act("POST /reload", "reload", s.reload)
 	act("PUT /debug/loglevel", "log-level", s.setLogLevel)
 	act("GET /state/backup", "backup", s.backup)

@@ -21,7 +21,7 @@ func (c *conn) auditLine(event audit.Event, err error) audit.Line {
 		line.Identity = c.who.Names[0]
 	}
 	if c.rule != nil {
-		line.View = c.rule.Name
+		line.View, line.Rule = c.rule.Name, c.rule.ruleName()
 	}
 	because(&line, err)
 	return line

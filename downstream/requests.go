@@ -189,7 +189,7 @@ func viewText(view string) string {
 
 // sees sets the view and the rule of the client. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
-	moved := c.rule != nil && c.rule.Name != r.Name
+	moved := c.rule != nil && (c.rule.Name != r.Name || c.rule.ruleName() != r.ruleName())
 	c.view, c.rule, c.asked = v, r, true
 	if moved {
 		c.server.audit.Record(c.auditLine(audit.ClientMoved, nil))
