@@ -1,9 +1,11 @@
 package downstream
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -448,6 +450,22 @@ func TestAFirstSyncEndsWithTheRuleThatPlannedIt(t *testing.T) {
 				t.Errorf("the client got %d resources in %d parts", got, parts)
 			}
 		})
+	}
+}
+
+// TestNoPartOfAnAnswerFollowsTheReloadThatEndsTheStream, however late the stream notices its end.
+func TestNoPartOfAnAnswerFollowsTheReloadThatEndsTheStream(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(se("shop", "a", "a"))
+	c := r.toNobody()
+	c.ctx, c.cancel = context.WithCancelCause(t.Context())
+	round, err := c.plan()
+	if err != nil || round == nil {
+		t.Fatal(round, err)
+	}
+	c.moveTo(nil, nil, errNotTrusted)
+	if _, ok, err := c.respond(round, time.Now()); ok || !errors.Is(err, errNotTrusted) {
+		t.Errorf("%t %v", ok, err)
 	}
 }
 
