@@ -46,12 +46,17 @@ func (r AuthorizationRule) on(l Listener) bool {
 // Proves reports whether a client of the listener can prove an identity that a pattern matches.
 func (l Listener) Proves(p identity.Pattern) bool {
 	switch {
-	case !l.verifies() || p.IsToken():
+	case !l.verifies():
 		return false
-	case l.TLS.ClientCAFile != "":
-		return true
+	case p.IsToken():
+		return slices.ContainsFunc(l.Tokens, func(t TokenIssuer) bool {
+			return p.MatchesIssuer(t.Name) && (!p.IsGroup() || t.GroupsClaim != "" || t.Review != nil)
+		})
+	case p.IsDNS() || l.TLS.ClientCAFile != "" || l.TLS.SPIFFE != nil:
+		return l.TLS.ClientCAFile != "" || !p.IsDNS()
 	}
-	return slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) })
+	return slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) }) ||
+		slices.ContainsFunc(l.Tokens, func(t TokenIssuer) bool { return t.TrustDomain != "" && p.MatchesTrustDomain(t.TrustDomain) })
 }
 
 // TakesAnonymous reports whether the listener takes clients that prove nothing.
@@ -158,13 +163,13 @@ func notProven(p identity.Pattern, on []Listener) string {
 	verifies := slices.ContainsFunc(on, Listener.verifies)
 	switch {
 	case !verifies:
-		return "no listener of this rule verifies identities: set tls.clientCAFile or tls.clientCAs of one, or name another listener"
+		return "no listener of this rule verifies identities: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens of one, or name another listener"
 	case p.IsToken():
-		return "no listener of this rule takes tokens of this issuer: add it to tokens of one, or name another listener"
+		return "no listener of this rule takes tokens of this issuer, with groups for a group: see tokens[].name and tokens[].groupsClaim, or name another listener"
 	case p.IsDNS():
-		return "tls.clientCAs verify only SPIFFE IDs: write a SPIFFE ID, or set tls.clientCAFile of a listener"
+		return "only certificates of tls.clientCAFile have DNS names: write a SPIFFE ID, or set tls.clientCAFile of a listener"
 	}
-	return "no listener of this rule has client CAs for its trust domain: add it to tls.clientCAs of one, or name another listener"
+	return "no listener of this rule has client CAs for its trust domain: add it to tls.clientCAs or tokens[].trustDomain of one, or name another listener"
 }
 
 // ruleView checks the view of a rule, and that the rule narrows it.

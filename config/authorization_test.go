@@ -30,6 +30,22 @@ func rulesOf(views string, rules ...string) string {
 }
 
 func TestARuleMustLetInSomebody(t *testing.T) {
+	const tokens = "tls: {certFile: c, keyFile: k}, tokens: [{name: ci, issuer: i, jwksFile: f, audiences: [a], groupsClaim: g}, {name: kube, issuer: k, jwksFile: f, audiences: [a], trustDomain: t}]"
+	withTokens := strings.Replace(guarded, "plaintext: true, debug: off", tokens, 1)
+	for name, tc := range map[string]struct{ pattern, want string }{
+		"a subject":                    {"jwt:ci/ann", ""},
+		"a group":                      {"group:ci/ops", ""},
+		"a SPIFFE ID of an account":    {"spiffe://t/ns/a/sa/b", ""},
+		"another issuer":               {"jwt:x/ann", "takes tokens of this issuer"},
+		"a group of an issuer without": {"group:kube/ops", "takes tokens of this issuer"},
+		"another trust domain":         {"spiffe://z/ns/a/sa/b", "no listener of this rule has client CAs for its trust domain"},
+		"a DNS name":                   {"dns:a", "only certificates of tls.clientCAFile have DNS names"},
+	} {
+		in := withTokens + fmt.Sprintf("authorization: [{name: a, identities: [%q], listeners: [\"127.0.0.1:3\"]}]\n", tc.pattern)
+		if _, err := parse("relay.yaml", []byte(in)); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
 	const last = `{name: z, listeners: ["127.0.0.1:3"], view: v}`
 	w := `{name: w, identities: ["spiffe://x/w"], view: w}`
 	for name, tc := range map[string]struct {
@@ -59,7 +75,7 @@ func TestARuleMustLetInSomebody(t *testing.T) {
 			w, `{name: a, identities: ["dns:a"], listeners: ["127.0.0.1:2"], view: v}`, `{name: b, identities: ["spiffe://z/b"], listeners: ["127.0.0.1:2"], view: v}`,
 			`{name: c, identities: ["spiffe://x/c"], listeners: ["127.0.0.1:3"], view: v}`, `{name: d, identities: ["jwt:ci/d", "group:ci/d"], view: v}`, last,
 		}, []string{
-			`12: authorization[1].identities[0]: "dns:a" matches nobody: tls.clientCAs verify only SPIFFE IDs`,
+			`12: authorization[1].identities[0]: "dns:a" matches nobody: only certificates of tls.clientCAFile have DNS names`,
 			`13: authorization[2].identities[0]: "spiffe://z/b" matches nobody: no listener of this rule has client CAs for its trust domain`,
 			`14: authorization[3].identities[0]: "spiffe://x/c" matches nobody: no listener of this rule verifies identities`,
 			`15: authorization[4].identities[0]: "jwt:ci/d" matches nobody: no listener of this rule takes tokens of this issuer`,

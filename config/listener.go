@@ -192,13 +192,11 @@ func (v *validator) identities(at string, patterns []string, listeners []Listene
 			v.errorf(field, "%v", err)
 			continue
 		}
-		vouched := slices.ContainsFunc(verifying, func(l Listener) bool {
-			return l.TLS.ClientCAFile != "" || l.TLS.SPIFFE != nil && !p.IsDNS() ||
-				slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) }) ||
-				slices.ContainsFunc(l.Tokens, func(t TokenIssuer) bool { return t.TrustDomain != "" && p.MatchesTrustDomain(t.TrustDomain) })
-		})
+		vouched := slices.ContainsFunc(verifying, func(l Listener) bool { return l.Proves(p) })
 		switch {
 		case vouched || len(verifying) == 0:
+		case p.IsToken():
+			v.errorf(field, "%q matches nothing, as no listener takes tokens of this issuer, with groups for a group: see tokens[].name and tokens[].groupsClaim", text)
 		case p.IsDNS():
 			v.errorf(field, "%q matches nothing, as tls.clientCAs verify only SPIFFE IDs: write a SPIFFE ID, or set tls.clientCAFile of a listener", text)
 		default:

@@ -37,8 +37,8 @@ type AuthorizationRule struct {
 	Debug bool
 }
 
-// gate has the rules of one listener. It is immutable.
-type gate struct {
+// ruleIndex has the rules of one listener. It is immutable.
+type ruleIndex struct {
 	anybody int            // the first rule without identities, or noRule
 	exact   map[string]int // the first rule with an identity
 	globs   []wildcard     // the other patterns, in the order of the rules
@@ -54,7 +54,7 @@ type wildcard struct {
 const noRule = math.MaxInt
 
 // first returns the number of the first rule that fits, or noRule.
-func (g *gate) first(identities []string) int {
+func (g *ruleIndex) first(identities []string) int {
 	best := g.anybody
 	for _, id := range identities {
 		if n, ok := g.exact[id]; ok {
@@ -74,9 +74,9 @@ func (g *gate) first(identities []string) int {
 
 // addAuthorization compiles the rules of an authorization. views are already compiled.
 func (rs *rules) addAuthorization(all []AuthorizationRule, listeners []Listener) (errs error) {
-	rs.gates = map[string]*gate{}
+	rs.indexes = map[string]*ruleIndex{}
 	for _, l := range listeners {
-		rs.gates[l.Address] = &gate{anybody: noRule, exact: map[string]int{}}
+		rs.indexes[l.Address] = &ruleIndex{anybody: noRule, exact: map[string]int{}}
 		if l.View != "" {
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: the rules of the authorization choose the view: name none", l.Address))
 		}
@@ -100,7 +100,7 @@ func (rs *rules) addAuthorization(all []AuthorizationRule, listeners []Listener)
 	return errs
 }
 
-// addRule adds a rule to the gates of its listeners. bySelection has the rules that others share views with.
+// addRule adds a rule to the indexes of its listeners. bySelection has the rules that others share views with.
 func (rs *rules) addRule(a *AuthorizationRule, bySelection map[string]*rule) error {
 	of := rs.byName[a.View]
 	if a.View == "" && len(rs.ordered) == 0 {
@@ -127,11 +127,11 @@ func (rs *rules) addRule(a *AuthorizationRule, bySelection map[string]*rule) err
 	}
 	n := len(rs.authorized)
 	rs.authorized = append(rs.authorized, r)
-	gates, err := rs.gatesOf(a)
+	indexes, err := rs.indexesOf(a)
 	if err != nil {
 		return err
 	}
-	for _, g := range gates {
+	for _, g := range indexes {
 		if len(a.Identities) == 0 {
 			g.anybody = min(g.anybody, n)
 		}
@@ -142,7 +142,7 @@ func (rs *rules) addRule(a *AuthorizationRule, bySelection map[string]*rule) err
 			return fmt.Errorf("identity: %w", err)
 		}
 		id, exact := p.Exact()
-		for _, g := range gates {
+		for _, g := range indexes {
 			if _, taken := g.exact[id]; exact && !taken {
 				g.exact[id] = n
 			} else if !exact {
@@ -153,30 +153,30 @@ func (rs *rules) addRule(a *AuthorizationRule, bySelection map[string]*rule) err
 	return nil
 }
 
-// gatesOf returns the gates of the listeners of a rule.
-func (rs *rules) gatesOf(a *AuthorizationRule) (gates []*gate, err error) {
+// indexesOf returns the indexes of the listeners of a rule.
+func (rs *rules) indexesOf(a *AuthorizationRule) (indexes []*ruleIndex, err error) {
 	for _, address := range a.Listeners {
-		g := rs.gates[address]
+		g := rs.indexes[address]
 		if g == nil {
 			return nil, fmt.Errorf("there is no listener %s", address)
 		}
-		gates = append(gates, g)
+		indexes = append(indexes, g)
 	}
 	if len(a.Listeners) == 0 {
-		for _, g := range rs.gates {
-			gates = append(gates, g)
+		for _, g := range rs.indexes {
+			indexes = append(indexes, g)
 		}
 	}
-	return gates, nil
+	return indexes, nil
 }
 
 // authorize returns the rule for a client of a listener: of the authorization, or else of the views.
 func (rs *rules) authorize(l Listener, c client, who identity.Identity) (*rule, error) {
-	if rs.gates == nil {
+	if rs.indexes == nil {
 		return rs.choose(l, c, who.Names)
 	}
 	n := noRule
-	if g := rs.gates[l.Address]; g != nil {
+	if g := rs.indexes[l.Address]; g != nil {
 		n = g.first(who.Names)
 	}
 	if n == noRule {

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/identity"
 	"meshrelay/mirror"
@@ -204,7 +205,8 @@ func TestAClientWithoutARuleIsRefused(t *testing.T) {
 			t.Errorf("with %s: %v", tc.with, err)
 		}
 	}
-	wantRefused(t, g.relay, refusal.Authorization, 2)
+	r := g.relay
+	wantRefused(t, r, refusal.Authorization, 2)
 }
 
 // TestAStreamWithoutIdentityGetsTheRuleOfItsListener: and a client with one gets that of its identity.
@@ -302,7 +304,8 @@ func TestAForgedNamespaceIsRefused(t *testing.T) {
 	d := g.delta(g.as("shop", "web"))
 	d.send(&discoveryv3.DeltaDiscoveryRequest{Node: node("NAMESPACE", "istio-system"), TypeUrl: seV1})
 	wantCode(t, d.end(), codes.PermissionDenied)
-	wantRefused(t, g.relay, refusal.Authorization, 1)
+	r := g.relay
+	wantRefused(t, r, refusal.Authorization, 1)
 }
 
 // TestClaimsOfANodeHideAndNeverShow: whatever cluster and revision a client claims, it sees nothing that it would
@@ -369,6 +372,13 @@ func TestAReloadMovesOrEndsTheStreamsOfARule(t *testing.T) {
 	wantCode(t, end, codes.PermissionDenied)
 	if !strings.Contains(end.Error(), "no rule of authorization lets this client in") {
 		t.Errorf("the client without a rule is told %v", end)
+	}
+	moved := map[string]string{}
+	for _, line := range g.audit.of(audit.ClientMoved) {
+		moved[line.Identity] = line.Rule + " " + line.View
+	}
+	if len(moved) != 2 || moved[account("shop", "moves")] != "two shop" || moved[account("shop", "renamed")] != "three both" {
+		t.Errorf("the audit log has the moves %v", moved)
 	}
 	g.put(se("shop", "a", "2"))
 	for _, name := range []string{"stays", "moves", "renamed"} {
@@ -657,7 +667,7 @@ func TestAThousandRulesAreFoundWithoutReadingThemAll(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { must(rs.authorize(l, client{}, who)) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if n := len(rs.gates["a"].globs); n > 0 {
+	if n := len(rs.indexes["a"].globs); n > 0 {
 		t.Errorf("%d patterns are read for each client", n)
 	}
 }

@@ -61,10 +61,10 @@ type rule struct {
 
 // rules decide which view a client gets. They are immutable.
 type rules struct {
-	// authorized are the rules of the authorization, and gates find them by listener. If gates is nil, the
+	// authorized are the rules of the authorization, and indexes find them by listener. If indexes is nil, the
 	// views match the clients.
 	authorized []*rule
-	gates      map[string]*gate
+	indexes    map[string]*ruleIndex
 
 	ordered []*rule
 	byName  map[string]*rule

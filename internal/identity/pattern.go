@@ -201,6 +201,9 @@ func (p Pattern) IsDNS() bool { return p.scheme == dns }
 // IsToken reports whether the pattern is for subjects or groups of tokens.
 func (p Pattern) IsToken() bool { return p.scheme == jwt || p.scheme == group }
 
+// IsGroup reports whether the pattern is for groups of tokens.
+func (p Pattern) IsGroup() bool { return p.scheme == group }
+
 // MatchesTrustDomain reports whether the pattern can match SPIFFE IDs of a trust domain.
 func (p Pattern) MatchesTrustDomain(domain string) bool {
 	return p.scheme == spiffe && glob.Match(p.parts[0], domain)
