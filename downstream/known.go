@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"meshrelay/mirror"
@@ -19,13 +20,16 @@ const maxKnown = 32_768
 // The shared view does not show resources of an unknown cluster. When such a resource comes, its cluster
 // becomes known, and the clients that claim it get their own view. Then the shared view shows the resource.
 type known struct {
-	mu sync.Mutex // guards all fields but news; locked after views.mu
+	mu sync.Mutex // guards all fields but news and learning; locked after views.mu
 	// names are the known claims. fresh become known once the clients that claim them have moved to their own
 	// views.
 	names, fresh map[claim]struct{}
 	last         origin // the last origin that was looked up: most resources share it
 	// news has an element when fresh is not empty.
 	news chan struct{}
+	// learning is set from the first of fresh until the clients that claim them have their views. A response
+	// meanwhile would tell which ones were known before, if only by resources that the client does not see.
+	learning atomic.Bool
 }
 
 // claim is the name of a cluster or of a revision.
@@ -92,19 +96,12 @@ func (k *known) learn(c claim, strangers func() bool) bool {
 		return true
 	}
 	k.fresh[c] = struct{}{}
+	k.learning.Store(true)
 	select {
 	case k.news <- struct{}{}:
 	default:
 	}
 	return false
-}
-
-// learns reports whether clients wait for fresh clusters and revisions to become known. A response before that
-// would tell which ones were known already, if only by resources that the client does not see.
-func (k *known) learns() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.fresh) > 0
 }
 
 // adopt makes fresh known, and reports whether fresh had any.
@@ -115,6 +112,13 @@ func (k *known) adopt() bool {
 	maps.Copy(k.names, k.fresh)
 	clear(k.fresh)
 	return adopted
+}
+
+// learned notes that the clients have the views for what was adopted.
+func (k *known) learned() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.learning.Store(len(k.fresh) > 0)
 }
 
 func (v variant) strange() bool { return v.strangeCluster || v.strangeRevision }
@@ -173,4 +177,5 @@ func (vs *views) rematch(moves []move, now time.Time) {
 	if !vs.move(moves, now) && learned {
 		vs.bring(true, nil, now) // the resources that the shared view did not show
 	}
+	vs.known.learned()
 }

@@ -131,7 +131,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "what is new is known", func() bool { return !server.views.known.learns() })
+			eventually(t, "what is new is known", func() bool { return !server.views.known.learning.Load() })
 			_ = server.changing.Acquire(ctx, 1) // clients have their views
 			server.changing.Release(1)
 		}

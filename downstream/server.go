@@ -367,9 +367,7 @@ func (s *Server) Push(req *push.Request) {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
 		}
 		s.rounds.begin(time.Now())
-		if !s.views.known.learns() { // learn wakes the clients, once they have their views
-			s.wakeAll()
-		}
+		s.wakeAll()
 	}
 }
 
