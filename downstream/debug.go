@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/identity"
 	"meshrelay/internal/loopback"
 )
 
@@ -22,7 +23,7 @@ const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
 	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host or with a verified certificate ask, if no view limits them; with authorization, also debug: true of their rule"}`
+	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate or token, ask, if no view limits them; with authorization, also debug: true of their rule"}`
 )
 
 func isDebugType(typeURL string) bool {
@@ -122,7 +123,7 @@ func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	case d == nil || typeURL == configDumpType:
 		// A config_dump is about an Envoy. The relay has none.
 		return nil
-	case !mayDebug(c.listener, c.peer, c.isLimited()):
+	case !mayDebug(c.listener, c.peer, c.who, c.isLimited()):
 		return []*anypb.Any{{TypeUrl: debugType, Value: []byte(debugNotAllowed)}}
 	case typeURL != syncStatusType && typeURL != debugType:
 		return nil
@@ -164,13 +165,13 @@ const (
 	DebugOff = "off"
 	// DebugLoopback: clients on this host whose view has no limits. The listener must not name a view.
 	DebugLoopback = "loopback"
-	// DebugVerified: clients with a verified certificate whose view has no limits.
+	// DebugVerified: clients with a verified certificate or token whose view has no limits.
 	DebugVerified = "verified"
 )
 
 // mayDebug reports whether a client may read debug documents (PROTOCOL D4). limited means that its view has
 // limits.
-func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
+func mayDebug(l *Listener, p *peer.Peer, who identity.Identity, limited bool) bool {
 	if limited {
 		return false
 	}
@@ -179,7 +180,7 @@ func mayDebug(l *Listener, p *peer.Peer, limited bool) bool {
 		return l.View == "" && loopback.Is(p.Addr) && loopback.Is(p.LocalAddr)
 	case DebugVerified:
 		_, leaf := verified(p)
-		return leaf != nil
+		return leaf != nil || !who.IsZero()
 	}
 	return false
 }

@@ -12,6 +12,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
 
@@ -25,25 +26,28 @@ func TestDebugIsForWhomTheListenerAllows_D4(t *testing.T) {
 		peer        *peer.Peer
 		limited     bool
 		want        bool
+		names       []string
 	}{
-		"loopback":                         {DebugLoopback, "", from("127.0.0.1", "127.0.0.1"), false, true},
-		"loopback of IPv6":                 {DebugLoopback, "", from("::1", "::1"), false, true},
-		"loopback, and limited by a view":  {DebugLoopback, "", from("127.0.0.1", "127.0.0.1"), true, false},
-		"loopback, and a view is named":    {DebugLoopback, "a", from("127.0.0.1", "127.0.0.1"), false, false},
-		"loopback at one end":              {DebugLoopback, "", from("127.0.0.1", "10.0.0.1"), false, false},
-		"loopback at the other end":        {DebugLoopback, "", from("10.0.0.1", "127.0.0.1"), false, false},
-		"through a sidecar":                {DebugLoopback, "", from("127.0.0.6", "127.0.0.1"), false, false},
-		"loopback, but verified is wanted": {DebugVerified, "", from("127.0.0.1", "127.0.0.1"), false, false},
-		"loopback, but debug is off":       {DebugOff, "", from("127.0.0.1", "127.0.0.1"), false, false},
-		"loopback, and nothing is wanted":  {"", "", from("127.0.0.1", "127.0.0.1"), false, false},
-		"plaintext":                        {DebugVerified, "", from("10.0.0.1", "10.0.0.2"), false, false},
-		"without certificate":              {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: credentials.TLSInfo{}}, false, false},
-		"with certificate":                 {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: verified}, false, true},
-		"with certificate, limited":        {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: verified}, true, false},
-		"with certificate, debug is off":   {DebugOff, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: verified}, false, false},
-		"no address":                       {DebugLoopback, "", &peer.Peer{}, false, false},
+		"loopback":                         {DebugLoopback, "", from("127.0.0.1", "127.0.0.1"), false, true, nil},
+		"loopback of IPv6":                 {DebugLoopback, "", from("::1", "::1"), false, true, nil},
+		"loopback, and limited by a view":  {DebugLoopback, "", from("127.0.0.1", "127.0.0.1"), true, false, nil},
+		"loopback, and a view is named":    {DebugLoopback, "a", from("127.0.0.1", "127.0.0.1"), false, false, nil},
+		"loopback at one end":              {DebugLoopback, "", from("127.0.0.1", "10.0.0.1"), false, false, nil},
+		"loopback at the other end":        {DebugLoopback, "", from("10.0.0.1", "127.0.0.1"), false, false, nil},
+		"through a sidecar":                {DebugLoopback, "", from("127.0.0.6", "127.0.0.1"), false, false, nil},
+		"loopback, but verified is wanted": {DebugVerified, "", from("127.0.0.1", "127.0.0.1"), false, false, nil},
+		"loopback, but debug is off":       {DebugOff, "", from("127.0.0.1", "127.0.0.1"), false, false, nil},
+		"loopback, and nothing is wanted":  {"", "", from("127.0.0.1", "127.0.0.1"), false, false, nil},
+		"plaintext":                        {DebugVerified, "", from("10.0.0.1", "10.0.0.2"), false, false, nil},
+		"without certificate":              {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: credentials.TLSInfo{}}, false, false, nil},
+		"with certificate":                 {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: verified}, false, true, nil},
+		"with a token":                     {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: credentials.TLSInfo{}}, false, true, []string{"jwt:corp/ann"}},
+		"with a token, limited":            {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: credentials.TLSInfo{}}, true, false, []string{"jwt:corp/ann"}},
+		"with certificate, limited":        {DebugVerified, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: verified}, true, false, nil},
+		"with certificate, debug is off":   {DebugOff, "", &peer.Peer{Addr: addr("10.0.0.1"), AuthInfo: verified}, false, false, nil},
+		"no address":                       {DebugLoopback, "", &peer.Peer{}, false, false, nil},
 	} {
-		if got := mayDebug(&Listener{Debug: tc.debug, View: tc.view}, tc.peer, tc.limited); got != tc.want {
+		if got := mayDebug(&Listener{Debug: tc.debug, View: tc.view}, tc.peer, identity.Identity{Names: tc.names}, tc.limited); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -34,7 +34,7 @@ type Whoami struct {
 // whoami returns the answer to a client that asks who it is.
 func (c *conn) whoami() []*anypb.Any {
 	const most = 100
-	debug := c.server.debug != nil && mayDebug(c.listener, c.peer, c.isLimited())
+	debug := c.server.debug != nil && mayDebug(c.listener, c.peer, c.who, c.isLimited())
 	w := Whoami{
 		Identities: []string{}, Namespace: c.who.Namespace, ServiceAccount: c.who.ServiceAccount, Issuer: c.who.Issuer,
 		Expires: c.who.Expires, Address: c.peer.Addr.String(), Listener: c.listener.Address, Debug: debug,
