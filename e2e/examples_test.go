@@ -25,7 +25,7 @@ type example struct {
 var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // examples is how many there are.
-const examples = 5
+const examples = 6
 
 func newExample(t *testing.T, name string) *example {
 	t.Helper()
@@ -207,13 +207,16 @@ func (x *example) prints(t *testing.T, s session) {
 	if n := slices.Index(args, "--hold") + 1; n > 0 {
 		args[n] = x.ports[args[n]]
 	}
+	for n, a := range args {
+		if n > 0 && (args[n-1] == "--server" || args[n-1] == "--listener") {
+			args[n] = x.address(a)
+		}
+	}
 	switch {
-	case args[0] != "get" && args[0] != "validate":
+	case slices.Contains(args, "--server"), args[0] == "validate":
+	case args[0] != "get":
 		args = append(args, "--admin", x.address("127.0.0.1:15014"))
-	case slices.Contains(args, "--server"):
-		n := slices.Index(args, "--server") + 1
-		args[n] = x.address(args[n])
-	case args[0] == "get":
+	default:
 		args = append(args, "--server", x.address("127.0.0.1:15010"))
 	}
 	eventually(t, "relay "+strings.Join(s.args, " ")+" prints what README.md has", func() error {
