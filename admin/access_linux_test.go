@@ -153,7 +153,7 @@ func TestReadersReadAndOperatorsAct(t *testing.T) {
 		t.Error(err)
 	}
 	end()
-	_ = <-logged
+	<-logged //nolint:errcheck // it has ended
 	told := 0
 	for raw := range bytes.Lines(out.Bytes()) {
 		var line audit.Line

@@ -52,7 +52,7 @@ func audited(t *testing.T, cfg Config, o audit.Options, more ...func(*Deps)) (f 
 	go func() { done <- log.Run(ctx) }()
 	end := func() {
 		cancel()
-		_ = <-done
+		<-done //nolint:errcheck // it has ended
 		done <- nil
 	}
 	t.Cleanup(end)

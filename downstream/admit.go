@@ -72,7 +72,7 @@ func (s *Server) enter(c *conn) (err error) {
 		err = s.admit(c, limits, open, own)
 	}
 	if err == nil {
-		err = s.authenticate(c, overload)
+		err = s.authenticate(c)
 	}
 	if err == nil {
 		err = s.shares.enter(c, limits.MaxStreams)

@@ -192,8 +192,8 @@ func (a *authenticator) refresh(ctx context.Context, failed func(what string, er
 }
 
 // authenticate sets what the client of a stream has proven, and who it is in the counts. It returns why the
-// client is refused. overload is as Deps.Overloaded returns it.
-func (s *Server) authenticate(c *conn, overload error) error {
+// client is refused.
+func (s *Server) authenticate(c *conn) error {
 	a, limits := s.auth[c.listener], s.limits.Load()
 	if a == nil {
 		return nil
@@ -212,7 +212,7 @@ func (s *Server) authenticate(c *conn, overload error) error {
 	}
 	c.who, c.reviewed = proof.Identity, proof.Reviewed
 	if key := peerKey(c.who, c.peer.Addr); key != c.use.key {
-		overload = s.overload(c)
+		overload := s.overload(c)
 		use, own, fits := s.peers.enter(key, limits, overload != nil)
 		s.peers.leave(c.use, overload != nil)
 		c.use = use

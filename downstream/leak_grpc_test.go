@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -313,7 +312,7 @@ func (s *leakStream) end() {
 	}
 	s.hear("end", err.Error())
 	trailer := s.stream.Trailer()
-	s.hear("trailers", fmt.Sprint(metadata.MD(maps.Clone(trailer))))
+	s.hear("trailers", fmt.Sprint(maps.Clone(trailer)))
 }
 
 // TestARefusalNamesNobodyElse: where others have all that there is, the text of a refusal tells of the limit and of

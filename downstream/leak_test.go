@@ -74,7 +74,7 @@ type leakyResources struct {
 }
 
 func (l leakyResources) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
-	shown, everything := l.Resources.Select(key, accept), l.Resources.Get(key)
+	shown, everything := l.Resources.Select(key, accept), l.Get(key)
 	if shown == nil || everything == nil || accept(everything) {
 		return shown
 	}

@@ -412,7 +412,7 @@ func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.agg.Run(ctx) }()
-	defer func() { cancel(); <-done }()
+	defer func() { cancel(); <-done }() //nolint:errcheck // it has ended
 	var resources Resources = w.agg
 	if mutant.resources != nil {
 		resources = mutant.resources(resources)

@@ -106,7 +106,7 @@ func CanI(cfg *config.Config, q admin.AccessQuestion) (a admin.AccessAnswer, err
 	rule, view, err := downstream.Judge(server, l.Address, identity.Claimed(q.Identities), q.Namespace, q.ServiceAccount)
 	if err != nil {
 		a.Reason = err.Error()
-		return a, nil
+		return a, nil //nolint:nilerr // the refusal is the answer
 	}
 	a.Allowed, a.Rule, a.View = true, rule, view
 	a.Shows, a.Debug = selections(cfg, rule, view)
