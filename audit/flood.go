@@ -16,8 +16,8 @@ type floods map[kind]*flood
 
 // kind is what lines are counted by. Reasons are few: they are in the code.
 type kind struct {
-	event  Event
-	reason string
+	event            Event
+	reason, upstream string
 }
 
 type flood struct {
@@ -30,11 +30,11 @@ type flood struct {
 func most(l *Line) (k kind, n int) {
 	switch l.Event {
 	case ClientConnected, ClientMoved, ClientEnded:
-		return kind{l.Event, l.Reason}, mostClients
-	case ClientRefused:
-		return kind{l.Event, l.Reason}, mostRefused
+		return kind{l.Event, l.Reason, l.Upstream}, mostClients
+	case ClientRefused, ClaimRefused:
+		return kind{l.Event, l.Reason, l.Upstream}, mostRefused
 	case OperatorRefused: // its reason is a text of the operator
-		return kind{l.Event, ""}, mostRefused
+		return kind{l.Event, "", ""}, mostRefused
 	}
 	return kind{}, 0
 }
@@ -53,7 +53,7 @@ func (f floods) admits(l *Line, now time.Time) bool {
 	if of.lines++; of.lines <= n {
 		return true
 	}
-	of.more++
+	of.more += max(1, l.Count)
 	return false
 }
 
@@ -64,7 +64,7 @@ func (f floods) over(now time.Time, all bool) (lines []Line) {
 			continue
 		}
 		if delete(f, k); of.more > 0 {
-			lines = append(lines, Line{Event: k.event, Reason: k.reason, Count: of.more})
+			lines = append(lines, Line{Event: k.event, Reason: k.reason, Upstream: k.upstream, Count: of.more})
 		}
 	}
 	return lines

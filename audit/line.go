@@ -24,6 +24,7 @@ const (
 	ClientMoved     Event = "client-moved"
 	ClientRefused   Event = "client-refused"
 	ClientEnded     Event = "client-ended"
+	ClaimRefused    Event = "claim-refused"
 	OperatorAsked   Event = "operator-asked"
 	OperatorActed   Event = "operator-acted"
 	OperatorRefused Event = "operator-refused"
@@ -35,7 +36,7 @@ const (
 // Events returns all events.
 func Events() []Event {
 	return []Event{
-		Started, Ended, ClientConnected, ClientMoved, ClientRefused, ClientEnded,
+		Started, Ended, ClientConnected, ClientMoved, ClientRefused, ClientEnded, ClaimRefused,
 		OperatorAsked, OperatorActed, OperatorRefused, ConfigLoaded, ConfigRefused, LinesLost,
 	}
 }
@@ -52,6 +53,8 @@ type Line struct {
 	NodeID   string `json:"nodeID,omitempty"`
 	View     string `json:"view,omitempty"`
 	Rule     string `json:"rule,omitempty"`
+
+	Upstream string `json:"upstream,omitempty"`
 
 	// Code is the gRPC status of a client, or the HTTP status of an operator.
 	Code string `json:"code,omitempty"`
@@ -85,7 +88,7 @@ const maxText = 1024
 // encode returns the line with its newline. Characters that steer a terminal are escaped.
 func (l Line) encode() []byte {
 	for _, s := range []*string{
-		&l.Relay, &l.Identity, &l.Address, &l.Listener, &l.NodeID, &l.View, &l.Rule, &l.Code, &l.Reason, &l.Error,
+		&l.Relay, &l.Identity, &l.Address, &l.Listener, &l.NodeID, &l.View, &l.Rule, &l.Upstream, &l.Code, &l.Reason, &l.Error,
 		&l.Action, &l.Target, &l.Parameters, &l.Before, &l.After,
 	} {
 		*s = text.Shorten(*s, maxText)

@@ -5,6 +5,7 @@ import (
 
 	"meshrelay/audit"
 	"meshrelay/config"
+	"meshrelay/upstreams/intake"
 )
 
 // newAudit returns the audit log of a config. It does not open it.
@@ -27,6 +28,16 @@ func auditedEnd(err error) audit.Line {
 		line.Error = err.Error()
 	}
 	return line
+}
+
+// auditClaims records resources of an upstream that are left out because of a host that they claim.
+func (r *Relay) auditClaims(upstream string, refused []intake.Claim, more int) {
+	for _, c := range refused {
+		r.audit.Record(audit.Line{Event: audit.ClaimRefused, Upstream: upstream, Target: c.Resource, Reason: "hosts", Error: c.Detail})
+	}
+	if more > 0 {
+		r.audit.Record(audit.Line{Event: audit.ClaimRefused, Upstream: upstream, Reason: "hosts", Count: uint64(more)}) //nolint:gosec // a number of resources
+	}
 }
 
 // auditReload records a load of the config file.

@@ -148,7 +148,7 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
-	r.manager.Record(r.events)
+	r.manager.Record(r.events, r.auditClaims)
 	r.loaded = o.Watcher.Status().Text()
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()

@@ -41,6 +41,7 @@ type Manager struct {
 	aggregate *mirror.Aggregate
 	keeper    Keeper          // nil: nothing is kept
 	events    *events.Journal // nil: nobody keeps them
+	claims    Claims
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 
@@ -74,11 +75,16 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	return m, nil
 }
 
-// Record sets the journal for the events of the upstreams. It is called before Restore.
-func (m *Manager) Record(journal *events.Journal) {
-	m.events = journal
+// Claims is told of resources of an upstream that are left out because of a host that they claim, and of the number of
+// further ones. It must not wait. nil: nobody is told.
+type Claims func(upstream string, refused []intake.Claim, more int)
+
+// Record sets the journal for the events of the upstreams, and who is told of refused claims. It is called before
+// Restore.
+func (m *Manager) Record(journal *events.Journal, claims Claims) {
+	m.events, m.claims = journal, claims
 	for _, u := range m.upstreams {
-		u.events = journal
+		u.events, u.claims = journal, claims
 	}
 }
 
@@ -210,7 +216,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	}
 	if c.isNew {
 		c.now = newUpstream(c.setup, m.keeper != nil)
-		c.now.events = m.events
+		c.now.events, c.now.claims = m.events, m.claims
 	}
 	return c, nil
 }

@@ -343,7 +343,7 @@ func runKinds(t *testing.T, kinds []upstreams.Kind, cfg *config.Config, log *slo
 	}
 	run := []func(context.Context) error{r.m.Run, r.aggregate.Run}
 	if journal != nil {
-		r.m.Record(journal)
+		r.m.Record(journal, nil)
 		run = append(run, journal.Run)
 	}
 	before()

@@ -56,6 +56,7 @@ type upstream struct {
 	log    *slog.Logger
 	notes  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
 	events *events.Journal // nil: nobody keeps them
+	claims Claims
 	since  time.Time
 	wake   chan struct{} // has an element when turn must run before armed
 
@@ -97,7 +98,8 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 	return out.Result
 }
 
-// stepOver passes an event to the intake, and writes its notes to the log and its events to the journal.
+// stepOver passes an event to the intake, and writes its notes to the log its events to the journal, and passes on
+// refused claims.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
@@ -109,6 +111,9 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	for _, event := range out.Events {
 		event.Upstream = u.name
 		u.events.Record(event)
+	}
+	if u.claims != nil && len(out.Claims) > 0 {
+		u.claims(u.name, out.Claims, out.MoreClaims)
 	}
 	return out, err
 }

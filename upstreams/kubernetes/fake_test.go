@@ -100,7 +100,7 @@ func (s *apiServer) upstream(settings, more string) *world {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w.manager.Record(w.journal)
+	w.manager.Record(w.journal, nil)
 	return w
 }
 
