@@ -86,6 +86,10 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 			Winner: "east", Losers: []string{"west", "north"}, Reason: "first in the order of the upstreams", Since: time.Now(),
 		})
 	}
+	refused := make([]intake.LeftOut, 100)
+	for i := range refused {
+		refused[i] = intake.LeftOut{Upstream: "east", Kind: "networking.istio.io/ServiceEntry", Namespace: "namespace-of-a-team", Name: fmt.Sprintf("service-entry-%06d", i), Reason: "hosts", Detail: "it claims a host that hosts.include does not cover"}
+	}
 	var clients manyClients
 	for i := range 1000 {
 		c := downstream.ClientStatus{NodeID: fmt.Sprintf("waypoint~10.0.0.1~istiod-%04d.istio-system~x", i), Connection: fmt.Sprint(i), ClusterID: "cluster", Address: "10.0.0.1:4711", Protocol: "delta", Connected: time.Now()}
@@ -106,6 +110,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 	debug := admin.NewDebug(admin.Views{
 		Upstreams: sources, Contests: func(...mirror.Kind) []conflicts.KeyConflict { return contested },
 		HostConflicts: func() []conflicts.HostConflict { return nil }, Events: journal, NotFollowed: func() []conflicts.NotFollowed { return nil },
+		LeftOut:   func() []intake.LeftOut { return refused },
 		Resources: mirror.NewAggregate(),
 	})
 	debug.ShowServer(clients)
