@@ -328,6 +328,49 @@ func TestKeysOfAURLAreKeptWhileItFails(t *testing.T) {
 	}
 }
 
+// TestAFileMayTakeBackAllKeys: an issuer is trusted no more, though its file is not missing or broken.
+func TestAFileMayTakeBackAllKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "jwks")
+	write := func(text []byte) {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(ours())
+	is := open(t, func(i *Issuer) { i.JWKSFile = path })
+	raw := sign(jose.ES256, ecKey, "ec", claimsWith(nil))
+	if _, err := is.Identify(t.Context(), raw, now, 0); err != nil {
+		t.Fatal(err)
+	}
+	write([]byte(`{"keys":[]}`))
+	if !is.Refresh(t.Context(), func(what string, err error) { t.Errorf("%s: %v", what, err) }) {
+		t.Error("the keys have changed")
+	}
+	if _, err := is.Identify(t.Context(), raw, now, 0); err == nil {
+		t.Error("the token of an issuer without keys is accepted")
+	}
+}
+
+// TestGroupsAreInOneOrder: a server may list them in another one at each review.
+func TestGroupsAreInOneOrder(t *testing.T) {
+	f := &fakeReviewer{}
+	is := openReviewed(t, f)
+	var proven [][]string
+	for _, groups := range [][]string{{"a", "b"}, {"b", "a"}} {
+		f.answer = func(string) (Review, error) {
+			return Review{Authenticated: true, User: "u", Audiences: []string{"relay"}, Groups: groups}, nil
+		}
+		proof, err := is.Identify(t.Context(), "opaque", now, time.Nanosecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proven = append(proven, proof.Names)
+	}
+	if !slices.Equal(proven[0], proven[1]) {
+		t.Errorf("the same groups prove %q", proven)
+	}
+}
+
 // TestUnknownKeysDoNotDriveRequests: the URL is asked once in five seconds, however many tokens name keys that are
 // not there; a key that has just come is found.
 func TestUnknownKeysDoNotDriveRequests(t *testing.T) {

@@ -35,13 +35,16 @@ type Keys struct {
 }
 
 // ReadKeys reads a file with a JWKS. A file without a key that can verify a token is an error.
-func ReadKeys(path string) (*Keys, error) {
+func ReadKeys(path string) (*Keys, error) { return readKeys(path, 1) }
+
+// readKeys reads a file with a JWKS that has some keys at least.
+func readKeys(path string, least int) (*Keys, error) {
 	b, err := smallfile.Read(path, maxKeySet)
 	if err != nil {
 		return nil, err
 	}
 	keys, err := parseKeys(b)
-	if err == nil && len(keys.all) == 0 {
+	if err == nil && len(keys.all) < least {
 		err = errors.New("it has no RSA, EC or Ed25519 key for signatures")
 	}
 	if err != nil {

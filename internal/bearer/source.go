@@ -34,7 +34,8 @@ func openSource(i Issuer) (*source, error) {
 	if i.JWKSURL != "" {
 		return &source{remote: &remote{url: i.JWKSURL, caFile: i.CAFile, turn: semaphore.NewWeighted(1)}}, nil
 	}
-	file, err := lastgood.Open(func() (*Keys, error) { return ReadKeys(i.JWKSFile) }, i.JWKSFile)
+	// A set without keys counts: whoever empties it trusts the issuer no more.
+	file, err := lastgood.Open(func() (*Keys, error) { return readKeys(i.JWKSFile, 0) }, i.JWKSFile)
 	return &source{file: file}, err
 }
 

@@ -166,6 +166,7 @@ func (i *Issuer) identity(c claims, groups []string) (who identity.Identity, err
 	case slices.ContainsFunc(groups, func(g string) bool { return !isName(g, maxGroup) }):
 		return who, fmt.Errorf("a group is empty, has more than %d bytes, or has characters that are not printed", maxGroup)
 	}
+	groups = slices.Sorted(slices.Values(groups)) // a server may list them in any order
 	who = identity.Identity{Issuer: i.Name, Groups: groups, Expires: c.expires()}
 	if namespace, account := c.account(); i.TrustDomain != "" && account != "" {
 		td, err := spiffeid.TrustDomainFromString(i.TrustDomain)
