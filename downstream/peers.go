@@ -92,7 +92,7 @@ func (ps *peers) sweep(overloaded bool) {
 // gone reports whether the peer can be forgotten: it has no streams, and its limiters are full again.
 func (p *peerUse) gone(overloaded bool) bool {
 	return p.streams == 0 && (p.usual == 0 || !overloaded) && p.limiter.Tokens() >= float64(p.limiter.Burst()) &&
-		p.bad.Tokens() >= badTokens
+		p.bad.Tokens() >= badTokens && p.requests.Tokens() >= peerBurst
 }
 
 // paces returns how long a request waits because the streams of the peer send too many together.

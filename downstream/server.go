@@ -237,7 +237,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		metrics: m, events: deps.Events, audit: deps.Audit, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
-		shares:       newShares(cfg.Listeners),
+		shares:       newShares(cfg.Listeners, limits.NewStreamsPerSecond),
 		answering:    newAnswering(),
 		decoding:     newDecoding(cfg.MaxRequestBytes),
 		refusals:     loglimit.New(10, time.Second),

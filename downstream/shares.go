@@ -35,21 +35,24 @@ type share struct {
 	streams int
 }
 
-func newShares(listeners []Listener) *shares {
+func newShares(listeners []Listener, perSecond int) *shares {
 	s := &shares{byListener: map[*Listener]*share{}}
 	for i := range listeners {
 		l := &listeners[i]
 		if l.identifies() && s.unknown == nil {
-			s.unknown = newShare("clients without an identity")
+			s.unknown = newShare("clients without an identity", perSecond)
 		}
 		if len(listeners) > 1 {
-			s.byListener[l] = newShare("listener " + l.Address)
+			s.byListener[l] = newShare("listener "+l.Address, perSecond)
 		}
 	}
 	return s
 }
 
-func newShare(name string) *share { return &share{name: name, limiter: rate.NewLimiter(0, 0)} }
+func newShare(name string, perSecond int) *share {
+	most := mostOf(perSecond)
+	return &share{name: name, limiter: rate.NewLimiter(rate.Limit(most), most)}
+}
 
 // identifies reports whether clients of the listener can have an identity.
 func (l *Listener) identifies() bool { return l.TLS.verifies() }

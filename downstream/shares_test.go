@@ -13,6 +13,7 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/time/rate"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -101,6 +102,31 @@ func TestClientsWithoutAnIdentityDoNotDelayNewStreamsOfOthers(t *testing.T) {
 	d.next()
 }
 
+// TestSharesAreFullWhenTheServerStarts: clients of one listener come back together, as they do without shares.
+func TestSharesAreFullWhenTheServerStarts(t *testing.T) {
+	plain, _, _ := twoListeners(t, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
+	for _, sh := range plain.server.shares.of(&conn{listener: &plain.server.cfg.Listeners[0]}) {
+		if got := sh.limiter.Tokens(); got < 6 {
+			t.Errorf("%s may open %v streams at once, want 6", sh.name, got)
+		}
+	}
+}
+
+// TestAPeerThatComesBackStillOwesItsRequests: it does not get a new burst for each stream that it closes.
+func TestAPeerThatComesBackStillOwesItsRequests(t *testing.T) {
+	limits := must(Limits{}.complete())
+	ps := newPeers()
+	now := time.Now()
+	use, _, _ := ps.enter("a", limits, false)
+	use.requests.ReserveN(now, peerBurst)
+	use.limiter.SetLimit(rate.Inf) // its new streams are long ago
+	ps.leave(use, false)
+	again, _, _ := ps.enter("a", limits, false)
+	if again.paces(limits, now) == 0 {
+		t.Error("the peer may send a burst again")
+	}
+}
+
 // TestClientsWithoutAnIdentityLeaveConnectionsForOthers: three quarters of them are theirs.
 func TestClientsWithoutAnIdentityLeaveConnectionsForOthers(t *testing.T) {
 	plain, secure, client := twoListeners(t, func(c *Config, _ *Deps) { c.MaxConnections = 16 })
@@ -134,7 +160,7 @@ func (c pipeConn) RemoteAddr() net.Addr { return c.from }
 func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused atomic.Int64
-		l := newConnLimiter(func() (all, ofOne int) { return 4, 4 }, func(net.Addr, refusal.Reason) { refused.Add(1) }, newShares([]Listener{{}}))
+		l := newConnLimiter(func() (all, ofOne int) { return 4, 4 }, func(net.Addr, refusal.Reason) { refused.Add(1) }, newShares([]Listener{{}}, 4))
 		lis := l.behind(nil, false).(*limitedListener)
 		enter := func(last byte) *limitedConn {
 			near, far := net.Pipe()
