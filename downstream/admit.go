@@ -72,7 +72,7 @@ func (s *Server) enter(c *conn) (err error) {
 		err = s.admit(c, limits, open, own)
 	}
 	if err == nil {
-		err = s.authenticate(c)
+		err = c.guard(func() error { return s.authenticate(c) }) // it parses what strangers send
 	}
 	if err == nil {
 		err = s.shares.enter(c, limits.MaxStreams)

@@ -53,10 +53,15 @@ type apiServer struct {
 	users map[string]string // by token
 	down  bool
 	asked atomic.Int64
+
+	panics atomic.Bool
 }
 
 func (a *apiServer) Review(_ context.Context, token string, audiences []string) (bearer.Review, error) {
 	a.asked.Add(1)
+	if a.panics.Load() {
+		panic("no good")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.down {
@@ -549,6 +554,17 @@ func TestAnAPIServerThatIsDownEndsNoStream(t *testing.T) {
 	wantCode(t, s.end(), codes.Unavailable)
 	r.put(se("shop", "a", "1"))
 	eventually(t, "the client is served", func() bool { return len(f.has()) == 1 })
+}
+
+// TestATokenThatCausesAPanicEndsItsStreamOnly: it is judged before the stream is admitted.
+func TestATokenThatCausesAPanicEndsItsStreamOnly(t *testing.T) {
+	g, set := newGate(t, nil)
+	r := startRelay(t, true, set)
+	g.server.set(func() { g.server.users = nil })
+	g.server.panics.Store(true)
+	s := r.sotw(g.with(nil, "Bearer a")...)
+	wantCode(t, s.end(), codes.Internal)
+	eventually(t, "the stream is not counted any more", func() bool { return r.server.open.Load() == 0 })
 }
 
 // TestBadTokensOfAnAddressAreLimited: they do not drive reviews, and who has a certificate is not held up.

@@ -514,6 +514,37 @@ func TestDebugNeedsARuleThatAllowsIt(t *testing.T) {
 	}
 }
 
+// slowly is a Debugger whose documents wait for go.
+type slowly struct {
+	everything
+	begun, proceed chan struct{}
+}
+
+func (s slowly) Handle(name string) ([]byte, error) {
+	s.begun <- struct{}{}
+	<-s.proceed
+	return s.everything.Handle(name)
+}
+
+// TestADebugDocumentIsNotSentAfterTheReloadThatForbidsIt: it was begun before.
+func TestADebugDocumentIsNotSentAfterTheReloadThatForbidsIt(t *testing.T) {
+	rule := AuthorizationRule{Name: "a", Identities: []string{account("shop", "a")}, Debug: true}
+	d := slowly{begun: make(chan struct{}), proceed: make(chan struct{})}
+	g := startGuarded(t, true, nil, []AuthorizationRule{rule}, func(c *Config, deps *Deps) {
+		deps.Debug = d
+		c.Listeners[0].Debug = DebugVerified
+	})
+	s := g.sotw(g.as("shop", "a"))
+	n := node()
+	n.Id = "client"
+	s.send(&discoveryv3.DiscoveryRequest{Node: n, TypeUrl: debugType, ResourceNames: []string{"configz"}})
+	<-d.begun
+	rule.Debug = false
+	g.reauthorize(nil, rule)
+	close(d.proceed)
+	wantCode(t, s.end(), codes.Unavailable)
+}
+
 // TestWhoamiTellsAClientAboutItselfAlone: with and without an authorization, in both protocols.
 func TestWhoamiTellsAClientAboutItselfAlone(t *testing.T) {
 	g := startGuarded(t, true, []View{viewOf("shop", "shop"), viewOf("secret-view", "bank")}, []AuthorizationRule{

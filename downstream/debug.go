@@ -78,7 +78,7 @@ func (c *conn) leftUnread() {
 // reply queues the answer to a debug request.
 func (c *conn) reply(typeURL string, names []string) error {
 	c.mu.Lock()
-	waiting := c.slot.reply != nil // only this goroutine sets it
+	waiting, r := c.slot.reply != nil, c.rule // only this goroutine sets the reply
 	c.mu.Unlock()
 	if waiting {
 		return refusal.New(refusal.Debug, codes.ResourceExhausted, "debug answers wait to be read: ask for one at a time")
@@ -86,7 +86,11 @@ func (c *conn) reply(typeURL string, names []string) error {
 	m := c.debugMessage(typeURL, c.answer(typeURL, names))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
+	switch {
+	case c.closed:
+	case c.rule != r && c.rule.auth != nil && !c.rule.isAs(r): // a reload came while the answer was made
+		return errOutdated
+	default:
 		c.slot.reply = m
 	}
 	return nil
