@@ -71,10 +71,10 @@ func (l Listener) authorized() Listener {
 
 // authorization checks the rules: each must let some client in.
 func (v *validator) authorization(c *Config) {
-	if c.Authorization == nil {
+	all := c.Authorization
+	if all == nil && !v.noted("authorization") {
 		return
 	}
-	all := c.Authorization
 	v.errorIf(len(all) == 0, "authorization", "empty: leave it out to let the views choose their clients, or add a rule: without one no client would get in")
 	v.errorIf(len(all) > maxRules, "authorization", "%d rules: at most %d are allowed; one rule can have several identities", len(all), maxRules)
 	v.leftToRules(c)

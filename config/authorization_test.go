@@ -29,6 +29,13 @@ func rulesOf(views string, rules ...string) string {
 	return guarded + views + "authorization:\n- " + strings.Join(rules, "\n- ") + "\n"
 }
 
+// TestAnAuthorizationWithoutRulesIsAMistake: also where all rules are comments. Without the word, everybody is let in.
+func TestAnAuthorizationWithoutRulesIsAMistake(t *testing.T) {
+	for _, none := range []string{" []", " null", "\n# - {name: a}"} {
+		wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true`, "authorization:"+none+"\n"), []string{"7: authorization: empty: leave it out"})
+	}
+}
+
 func TestARuleMustLetInSomebody(t *testing.T) {
 	const tokens = "tls: {certFile: c, keyFile: k}, tokens: [{name: ci, issuer: i, jwksFile: f, audiences: [a], groupsClaim: g}, {name: kube, issuer: k, jwksFile: f, audiences: [a], trustDomain: t}]"
 	withTokens := strings.Replace(guarded, "plaintext: true, debug: off", tokens, 1)

@@ -190,7 +190,7 @@ func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bo
 	setDefaults(to)
 	return d.eachKey(at, n, "a map of fields", to, depth, func(key, value ast.Node) bool {
 		name := join(at, textOf(key))
-		if value.Type() != ast.NullType { // null means absent
+		if value.Type() != ast.NullType || name == "authorization" { // null means absent; no rules would let in everybody
 			d.note(name, key.GetToken().Position.Line)
 		}
 		names := yamlNames(to.Type())

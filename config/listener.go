@@ -155,7 +155,7 @@ func (v *validator) listeners(c *Config) {
 			v.clientCAs(at+".tls.clientCAs", l.TLS.ClientCAs)
 			v.errorIf(len(l.TLS.CRLFiles) > 0 && !l.certified(), at+".tls.crlFiles", "this listener verifies no client certificates: set tls.clientCAFile, tls.clientCAs or tls.spiffe, or leave this out")
 		}
-		v.tokens(at, l)
+		v.tokens(at, l, all[:i])
 		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "clients of this listener need no certificate: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens, or leave this out")
 		if c.Authorization != nil {
 			l = l.authorized()

@@ -103,6 +103,26 @@ func TestMistakesInCredentialsAreTold(t *testing.T) {
 	}
 }
 
+// TestOneNameIsOneIssuerOnAllListeners: a rule for jwt:a/x is for all listeners, unless it names some.
+func TestOneNameIsOneIssuerOnAllListeners(t *testing.T) {
+	const tls = `tls: {certFile: c, keyFile: k}, allowAnyIdentity: true, tokens: `
+	both := func(one, two string) string {
+		return listenerOf(`address: "127.0.0.1:1", `+tls+one+"}\n  - {address: \"127.0.0.1:2\", "+tls+two, "")
+	}
+	const corp, review = `[{name: a, issuer: i, jwksFile: j, audiences: [r]}]`, `[{name: a, kubernetes: {kubeconfig: f}, audiences: [r]}]`
+	for one, two := range map[string]string{
+		corp:   `[{name: a, issuer: evil, jwksFile: j, audiences: [r]}]`,
+		review: `[{name: a, kubernetes: {kubeconfig: g}, audiences: [r]}]`,
+	} {
+		wantMistakes(t, both(one, two), []string{`4: downstream.listeners[1].tokens[0].name: "a" is the name of another issuer in listeners[0]`})
+	}
+	for one, two := range map[string]string{corp: `[{name: a, issuer: i, jwksFile: j, audiences: [s]}]`, review: review} {
+		if _, err := parse("relay.yaml", []byte(both(one, two))); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem: else nobody could have it.
 func TestAListenerThatNamesAViewOfIdentitiesCanVerifyThem(t *testing.T) {
 	const views = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"reflect"
 	"slices"
 
 	"meshrelay/internal/identity"
@@ -48,8 +49,8 @@ func (v *validator) spiffe(at string, t *ListenerTLS) {
 	v.errorIf(len(t.ClientCAs) > 0, at+".spiffe", "clientCAs and spiffe are both set: the Workload API gives the roots of trust domains, so leave out one")
 }
 
-// tokens checks the issuers of tokens.
-func (v *validator) tokens(at string, l Listener) {
+// tokens checks the issuers of tokens. before are the listeners before l.
+func (v *validator) tokens(at string, l Listener, before []Listener) {
 	at += ".tokens"
 	v.errorIf(len(l.Tokens) > 0 && l.TLS == nil, at, "tokens without tls: anybody on the way could read and use them: set tls")
 	reviewed := -1
@@ -58,6 +59,11 @@ func (v *validator) tokens(at string, l Listener) {
 		v.label(here+".name", t.Name)
 		if n := slices.IndexFunc(l.Tokens[:i], func(o TokenIssuer) bool { return o.Name == t.Name }); n >= 0 {
 			v.errorf(here+".name", "%q is the name of tokens[%d] already: names must differ", t.Name, n)
+		}
+		for n, other := range before {
+			v.errorIf(slices.ContainsFunc(other.Tokens, func(o TokenIssuer) bool {
+				return o.Name == t.Name && (o.Issuer != t.Issuer || !reflect.DeepEqual(o.Review, t.Review))
+			}), here+".name", "%q is the name of another issuer in listeners[%d]: their tokens would prove the same identities, so names must differ", t.Name, n)
 		}
 		v.errorIf(len(t.Audiences) == 0 || slices.Contains(t.Audiences, ""), here+".audiences", "missing or empty: name the audience of tokens for this relay, so that tokens for others are not accepted here")
 		if err := identity.CheckTrustDomain(t.TrustDomain); t.TrustDomain != "" && err != nil {
