@@ -519,6 +519,25 @@ func TestABadFileKeepsWhatIsTrusted(t *testing.T) {
 	}
 }
 
+// TestAListCountsWhateverTheKeyUsageOfItsCA: many CAs are made for certificates only, and openssl signs their lists.
+func TestAListCountsWhateverTheKeyUsageOfItsCA(t *testing.T) {
+	g, _ := newGate(t, nil)
+	ca := certificateOf(t, g.dir, "ca", nil, func(c *x509.Certificate) { c.URIs = nil })
+	cert := g.client(ca, "client.example")
+	signer := leafOf(ca)
+	signer.KeyUsage |= x509.KeyUsageCRLSign
+	list := &x509.RevocationList{
+		Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour),
+		RevokedCertificateEntries: []x509.RevocationListEntry{{SerialNumber: leafOf(cert).SerialNumber, RevocationTime: time.Now()}},
+	}
+	g.trusts(ca)
+	g.replace("clients.crl", must(x509.CreateRevocationList(rand.Reader, list, signer, ca.PrivateKey.(crypto.Signer))))
+	tr := must(newTrust(&TLS{ClientCAFile: g.file("clients.crt"), CRLFiles: []string{g.file("clients.crl")}}, nil))
+	if _, err := tr.verify([]*x509.Certificate{leafOf(cert)}); !errors.As(err, new(*revokedError)) {
+		t.Errorf("a revoked certificate: %v", err)
+	}
+}
+
 // TestAListOfAnotherCARevokesNothing: a serial number alone does not tell a certificate.
 func TestAListOfAnotherCARevokesNothing(t *testing.T) {
 	g, _ := newGate(t, nil)

@@ -207,7 +207,8 @@ func (r *revocations) isOf(cert, issuer *x509.Certificate) bool {
 	if known := r.signer.Load(); known != nil && known.Equal(issuer) {
 		return true
 	}
-	if r.list.CheckSignatureFrom(issuer) != nil {
+	// CAs of cert-manager lack the key usage that CheckSignatureFrom wants.
+	if issuer.CheckSignature(r.list.SignatureAlgorithm, r.list.RawTBSRevocationList, r.list.Signature) != nil {
 		return false
 	}
 	r.signer.Store(issuer)
