@@ -55,12 +55,16 @@ type apiServer struct {
 	asked atomic.Int64
 
 	panics atomic.Bool
+	hold   chan struct{} // tokens that begin with slow wait for it
 }
 
 func (a *apiServer) Review(_ context.Context, token string, audiences []string) (bearer.Review, error) {
 	a.asked.Add(1)
 	if a.panics.Load() {
 		panic("no good")
+	}
+	if strings.HasPrefix(token, "slow") {
+		<-a.hold
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -573,6 +577,25 @@ func TestAnAPIServerThatIsDownEndsNoStream(t *testing.T) {
 	wantCode(t, s.end(), codes.Unavailable)
 	r.put(se("shop", "a", "1"))
 	eventually(t, "the client is served", func() bool { return len(f.has()) == 1 })
+}
+
+// TestTokensOfOneAddressLeaveReviewsForOthers: however many it sends at once.
+func TestTokensOfOneAddressLeaveReviewsForOthers(t *testing.T) {
+	g, set := newGate(t, nil)
+	r := startRelay(t, true, set)
+	g.server.set(func() { g.server.users["good"] = "alice" })
+	g.server.hold = make(chan struct{})
+	defer close(g.server.hold)
+	conn := r.dial(append(g.with(nil, ""), from("127.0.0.2"))...)
+	for i := range 4 * tokensAtOnce {
+		if _, err := conn.StreamAggregatedResources(withAuthorization(t.Context(), fmt.Sprint("Bearer slow-", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "many tokens wait for their review", func() bool { return g.server.asked.Load() >= tokensAtOnce })
+	s := r.sotw(g.with(nil, "Bearer good")...)
+	s.send(subscribe(seV1))
+	s.next()
 }
 
 // TestATokenThatCausesAPanicEndsItsStreamOnly: it is judged before the stream is admitted.

@@ -30,9 +30,10 @@ type peerUse struct {
 	streams int
 	usual   int // streams at the time of the last change without overload
 	kept    subscription.Usage
-	limiter *rate.Limiter // of new streams
-	bad     *rate.Limiter // of tokens that are refused
-	known   bool          // it has an identity
+	limiter *rate.Limiter       // of new streams
+	bad     *rate.Limiter       // of tokens that are refused
+	tokens  *semaphore.Weighted // limits the tokens that are looked at
+	known   bool                // it has an identity
 	work    work
 	// requests and answers limit what its streams ask for together.
 	requests *rate.Limiter
@@ -53,6 +54,7 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	if p = ps.byKey[key]; p == nil {
 		ps.sweep(overloaded)
 		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), bad: rate.NewLimiter(badTokens, badTokens), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
+		p.tokens = semaphore.NewWeighted(tokensAtOnce)
 		p.requests, p.answers = rate.NewLimiter(rate.Limit(peerRequests*limits.RequestsPerSecond), peerBurst), semaphore.NewWeighted(int64(mostOf(mostAnswers())))
 		ps.byKey[key] = p
 	} else if p.limiter.Burst() != share {
