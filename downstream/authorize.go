@@ -175,6 +175,10 @@ func (rs *rules) authorize(l Listener, c client, who identity.Identity) (*rule, 
 	if rs.indexes == nil {
 		return rs.choose(l, c, who.Names)
 	}
+	if who.IsZero() && l.TLS.verifies() && !l.TLS.AllowAnonymous {
+		return nil, refusal.New(refusal.Authorization, codes.PermissionDenied,
+			"the client has proven no identity, as its certificate has no SPIFFE ID and no DNS name, and listener %s has no allowAnonymous", l.Address)
+	}
 	n := noRule
 	if g := rs.indexes[l.Address]; g != nil {
 		n = g.first(who.Names)

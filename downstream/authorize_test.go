@@ -231,6 +231,34 @@ func TestAStreamWithoutIdentityGetsTheRuleOfItsListener(t *testing.T) {
 	}
 }
 
+// TestACertificateOfNobodyIsAnonymous: a rule of the listener alone does not let it in, unless the listener takes
+// clients that prove nothing.
+func TestACertificateOfNobodyIsAnonymous(t *testing.T) {
+	for _, anonymous := range []bool{false, true} {
+		dir := t.TempDir()
+		ca := certificate(t, dir, "ca", nil)
+		certificate(t, dir, "relay.example", ca)
+		roots := x509.NewCertPool()
+		roots.AddCert(leafOf(ca))
+		cert := certificateOf(t, dir, "nobody", ca, func(c *x509.Certificate) { c.DNSNames, c.URIs = nil, nil })
+		r := startRelay(t, true, func(c *Config, _ *Deps) {
+			c.Listeners[0].TLS = &TLS{
+				CertFile: filepath.Join(dir, "relay.example.crt"), KeyFile: filepath.Join(dir, "relay.example.key"), ClientCAFile: filepath.Join(dir, "ca.crt"),
+				AllowAnonymous: anonymous,
+			}
+			c.Authorization = []AuthorizationRule{{Name: "all", Listeners: []string{c.Listeners[0].Address}}}
+		})
+		s := r.sotw(grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "relay.example", Certificates: []tls.Certificate{*cert}})))
+		s.send(subscribe(seV1))
+		if anonymous {
+			s.next()
+			continue
+		}
+		wantCode(t, s.end(), codes.PermissionDenied)
+		wantRefused(t, r, refusal.Authorization, 1)
+	}
+}
+
 // TestARuleNarrowsItsView: and never shows what the view does not.
 func TestARuleNarrowsItsView(t *testing.T) {
 	g := startGuarded(t, true, []View{viewOf("shop", "shop")}, []AuthorizationRule{
