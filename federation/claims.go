@@ -50,13 +50,14 @@ type claimed struct {
 	inner, texts protowire.Number
 	short        bool // istiod completes short hosts
 	scoped       bool // each text may begin with "namespace/"
+	closes       bool // the namespace ~ and no text claim nothing; else a message without texts claims all hosts
 }
 
 var claims = map[mirror.Kind]claimed{
 	ServiceEntry:                             {texts: 1},
 	VirtualService:                           {texts: 1, short: true},
 	{Group: networkingIO, Kind: "Gateway"}:   {inner: 1, texts: 2, scoped: true},
-	{Group: networkingIO, Kind: "Sidecar"}:   {inner: 3, texts: 4, scoped: true},
+	{Group: networkingIO, Kind: "Sidecar"}:   {inner: 3, texts: 4, scoped: true, closes: true},
 	DestinationRule:                          {texts: 1, short: true},
 	{Group: gatewayAPI, Kind: "HTTPRoute"}:   {},
 	{Group: gatewayAPI, Kind: "GRPCRoute"}:   {},
@@ -117,12 +118,16 @@ func (w claimed) read(body []byte) (hosts []string) {
 	for c.Next() {
 		switch {
 		case w.inner != 0 && c.Bytes(w.inner):
-			hosts = append(hosts, claimed{texts: w.texts, scoped: w.scoped}.read(c.Value())...)
+			of := claimed{texts: w.texts, scoped: w.scoped, closes: w.closes}.read(c.Value())
+			if len(of) == 0 && !w.closes {
+				of = []string{AnyHost}
+			}
+			hosts = append(hosts, of...)
 		case w.inner == 0 && c.Bytes(w.texts):
 			host := string(c.Value())
 			if namespace, name, ok := strings.Cut(host, "/"); ok && w.scoped {
-				if host = name; namespace == "~" {
-					continue // the Sidecar lets nothing in
+				if host = name; namespace == "~" && w.closes {
+					continue
 				}
 			}
 			hosts = append(hosts, host)

@@ -53,6 +53,8 @@ func TestEachKindClaimsItsHosts(t *testing.T) {
 		"a delegate":               {VirtualService, nil, &networking.VirtualService{Http: []*networking.HTTPRoute{{}}}, ""},
 		"a DestinationRule":        {DestinationRule, nil, &networking.DestinationRule{Host: "web"}, "web.shop.svc.mesh.local"},
 		"a Gateway":                {istio("Gateway"), nil, &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"*/a.b", "./c.d"}}, {Hosts: []string{"*"}}}}, "* a.b c.d"},
+		"one of no namespace":      {istio("Gateway"), nil, &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"~/a.b"}}}}, "a.b"},
+		"one for any SNI":          {istio("Gateway"), nil, &networking.Gateway{Servers: []*networking.Server{{Tls: &networking.ServerTLSSettings{}}}}, "*"},
 		"a Sidecar":                {istio("Sidecar"), nil, &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"./*", "x/a.b", "~/*"}}}}, "* a.b"},
 		"a closed Sidecar":         {istio("Sidecar"), nil, &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}}}, ""},
 		"a WorkloadEntry":          {istio("WorkloadEntry"), nil, &networking.WorkloadEntry{Address: "a.b"}, ""},
@@ -106,11 +108,13 @@ func FuzzClaims(f *testing.F) {
 		var want []string
 		for _, s := range g.Servers {
 			for _, h := range s.GetHosts() {
-				if namespace, name, ok := strings.Cut(h, "/"); !ok {
-					want = append(want, h)
-				} else if namespace != "~" {
-					want = append(want, name)
+				if _, name, ok := strings.Cut(h, "/"); ok {
+					h = name
 				}
+				want = append(want, h)
+			}
+			if len(s.GetHosts()) == 0 {
+				want = append(want, AnyHost)
 			}
 		}
 		if got := claims[mirror.Kind{Group: networkingIO, Kind: "Gateway"}].read(body); !slices.Equal(got, want) {

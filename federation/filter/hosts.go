@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -62,15 +63,17 @@ func newHostPatterns(patterns []string, field string, mistakes *federation.Mista
 	return p
 }
 
+// hostCharacters are those of DNS names.
+const hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+
 func checkHostPattern(p string) error {
-	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 	name := strings.TrimPrefix(p, "*.")
 	switch {
 	case p == "":
 		return errors.New("the pattern is empty")
 	case p == federation.AnyHost:
 		return nil
-	case name == "" || len(p) > 255 || strings.Trim(name, allowed) != "" || strings.Contains("."+name+".", ".."):
+	case name == "" || len(p) > 255 || strings.Trim(name, hostCharacters) != "" || strings.Contains("."+name+".", ".."):
 		return fmt.Errorf("pattern %q: want a DNS name, *.DOMAIN for all names below a domain, or *", text.Abbreviate(p))
 	}
 	return nil
@@ -146,6 +149,18 @@ func reverse(s string) string {
 	return string(b)
 }
 
+// judgedAs returns the host by which a claim is judged. A text that is no DNS name, wildcard or IP address may be any host:
+// its reader cuts it as it likes (istiod reads "./a.b/c.d" of a Gateway as a.b, and Envoy "a.*" as a prefix).
+func judgedAs(host string) string {
+	if host != "" && strings.Trim(strings.TrimPrefix(host, "*"), hostCharacters) == "" {
+		return host
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return host
+	}
+	return federation.AnyHost
+}
+
 // checkClaims returns whether the hosts that r claims are included and not excluded. It names the first one that is
 // not.
 func (f *Filter) checkClaims(r *mirror.Resource) Verdict {
@@ -154,12 +169,12 @@ func (f *Filter) checkClaims(r *mirror.Resource) Verdict {
 		return Verdict{}
 	}
 	for _, host := range federation.Claims(r, f.rules.Domain) {
-		if pattern := f.exclude.overlaps(host); pattern != "" {
+		if pattern := f.exclude.overlaps(judgedAs(host)); pattern != "" {
 			return leftOut(ReasonHosts, func() string {
 				return fmt.Sprintf("it claims host %q, and hosts.exclude has %q", text.Abbreviate(host), pattern)
 			})
 		}
-		if len(h.Include) > 0 && f.include.covers(host) == "" {
+		if len(h.Include) > 0 && f.include.covers(judgedAs(host)) == "" {
 			return leftOut(ReasonHosts, func() string {
 				return fmt.Sprintf("it claims host %q, which hosts.include does not cover: %s", text.Abbreviate(host), list(h.Include))
 			})

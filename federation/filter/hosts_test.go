@@ -127,6 +127,34 @@ func TestAResourcePassesIfAllItsHostsDo(t *testing.T) {
 	}
 }
 
+// TestATextThatIsNoNameMayBeAnyHost: istiods, Envoy and relays each cut such texts in another way.
+func TestATextThatIsNoNameMayBeAnyHost(t *testing.T) {
+	gateway := func(host string) item {
+		return item{kind: networkingKind("Gateway"), namespace: "shop", name: "a", body: &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{host}}}}}
+	}
+	include, exclude := Hosts{Include: []string{"*.team.example"}}, Hosts{Exclude: []string{"pay.example"}}
+	for _, host := range []string{"./pay.example/x.team.example", "*/*/x.team.example", "~/pay.example", "pay.*", "pay.example:443", "pay.example\x00.team.example", "", "m\u00fcnchen.example"} {
+		for _, hosts := range []Hosts{include, exclude} {
+			f, err := New(Rules{Hosts: hosts, Domain: "mesh.local"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Check(gateway(host).build(t)).Passes() {
+				t.Errorf("%q passes %+v", host, hosts)
+			}
+		}
+	}
+	for _, host := range []string{"192.0.2.1", "2001:db8::1", "a_b.example", "*-x.example"} {
+		f, err := New(Rules{Hosts: exclude, Domain: "mesh.local"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := f.Check(gateway(host).build(t)); !v.Passes() {
+			t.Errorf("%q: %s", host, v.Sentence())
+		}
+	}
+}
+
 // TestHostsOfAResourceCostALookUpForEachLabel: many patterns make a check no slower.
 func TestHostsOfAResourceCostALookUpForEachLabel(t *testing.T) {
 	var hosts Hosts
