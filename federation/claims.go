@@ -98,13 +98,24 @@ func Claims(r *mirror.Resource, domain string) (hosts []string) {
 // exports has the number of the field exportTo of a body.
 var exports = map[mirror.Kind]protowire.Number{ServiceEntry: EntryHosts.exportTo, VirtualService: ServiceHosts.exportTo, DestinationRule: 4}
 
-// ExportTo returns the field exportTo of a ServiceEntry, VirtualService or DestinationRule.
+// ruleSelector is the number of the field workloadSelector of a DestinationRule.
+const ruleSelector = 5
+
+// ExportTo returns the field exportTo of a ServiceEntry, VirtualService or DestinationRule, as istiod reads it: that of a
+// DestinationRule with a workloadSelector is ".", and beside other namespaces "~" means nothing there.
 func ExportTo(r *mirror.Resource) (to []string) {
+	rule := r.Kind() == DestinationRule
 	c := wire.Fields(r.BodyValue())
 	for c.Next() {
-		if c.Bytes(exports[r.Kind()]) {
+		switch {
+		case rule && c.Bytes(ruleSelector):
+			return []string{"."}
+		case c.Bytes(exports[r.Kind()]):
 			to = append(to, string(c.Value()))
 		}
+	}
+	if others := slices.DeleteFunc(slices.Clone(to), func(t string) bool { return t == "~" }); rule && len(others) > 0 {
+		return others
 	}
 	return to
 }

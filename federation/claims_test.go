@@ -76,6 +76,9 @@ func TestEachKindClaimsItsHosts(t *testing.T) {
 
 // TestFieldsOfClaimsAreThoseOfIstiosAPI
 func TestFieldsOfClaimsAreThoseOfIstiosAPI(t *testing.T) {
+	if f := (&networking.DestinationRule{}).ProtoReflect().Descriptor().Fields().ByNumber(ruleSelector); f.Name() != "workload_selector" {
+		t.Errorf("field %d of a DestinationRule is %v", ruleSelector, f)
+	}
 	for kind, w := range claims {
 		info, ok := mirror.LookupKind(kind)
 		if !ok {

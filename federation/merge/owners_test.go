@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
+	selector "istio.io/api/type/v1beta1"
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
@@ -25,6 +26,9 @@ func TestKindsThatReachAServiceClaimItsHosts(t *testing.T) {
 		"one that nobody sees":        {item{kind: federation.ServiceEntry, body: &networking.ServiceEntry{Hosts: []string{"a"}, ExportTo: []string{"~"}}}, nil, nil},
 		"a VirtualService":            {item{kind: federation.VirtualService, body: &networking.VirtualService{Hosts: []string{"web"}, Gateways: []string{"gw"}}}, []string{"web.shop.svc.cluster.local"}, nil},
 		"a DestinationRule":           {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "*.example", ExportTo: []string{"*"}}}, []string{"*.example"}, nil},
+		"a rule of workloads":         {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "a.b", ExportTo: []string{"~"}, WorkloadSelector: &selector.WorkloadSelector{}}}, []string{"a.b"}, []string{"shop"}},
+		"a rule with ~ and others":    {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "a.b", ExportTo: []string{"~", "x"}}}, []string{"a.b"}, []string{"x"}},
+		"a rule that nobody sees":     {item{kind: federation.DestinationRule, body: &networking.DestinationRule{Host: "a.b", ExportTo: []string{"~"}}}, nil, nil},
 		"a Gateway claims none":       {item{kind: mirror.Kind{Group: "networking.istio.io", Kind: "Gateway"}, body: &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"*"}}}}}, nil, nil},
 		"a delegate has none to give": {item{kind: federation.VirtualService, body: &networking.VirtualService{}}, nil, nil},
 	} {
