@@ -126,7 +126,9 @@ func (a *Aggregate) markAll() {
 func (a *Aggregate) next(batch []change) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	batch = a.queue.pop(batch)
+	if batch = a.queue.pop(batch); a.claims != nil {
+		a.claims.round++
+	}
 	for i := range batch {
 		c := &batch[i]
 		if c.panicked = Try(func() { a.merge(c) }); c.panicked != nil {

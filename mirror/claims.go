@@ -42,7 +42,7 @@ func (a *Aggregate) SetOwners(by Owners) {
 		return
 	}
 	if a.claims = nil; by != nil {
-		a.claims = &claims{by: by, seed: maphash.MakeSeed(), buckets: map[uint64][]sourceClaims{}, copies: map[ref][]*claimant{}}
+		a.claims = &claims{by: by, round: 1, seed: maphash.MakeSeed(), buckets: map[uint64][]sourceClaims{}, copies: map[ref][]*claimant{}}
 	}
 	a.markAll()
 }
@@ -54,12 +54,16 @@ type claims struct {
 	// buckets has the claims by a hash of what is claimed and of who sees it.
 	buckets map[uint64][]sourceClaims
 	copies  map[ref][]*claimant // with claims
+	round   uint64              // number of the batch
+	marks   int                 // for tests: how often a key was queued
 }
 
-// sourceClaims are the claims of one source in a bucket, sorted by key.
+// sourceClaims are the claims of one source in a bucket, sorted by key. In the batch of the number marked, all of them
+// were queued: they wait until the next one.
 type sourceClaims struct {
 	source string
 	of     []*claimant
+	marked uint64
 }
 
 // claimant is a copy with claims. It is immutable.
@@ -186,11 +190,11 @@ func (x *claims) insert(hash uint64, c *claimant) {
 	b := x.buckets[hash]
 	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
 	if i < 0 {
-		x.buckets[hash] = append(b, sourceClaims{c.source, []*claimant{c}})
+		x.buckets[hash] = append(b, sourceClaims{source: c.source, of: []*claimant{c}})
 		return
 	}
 	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
-	b[i].of = slices.Insert(b[i].of, at, c)
+	b[i].of, b[i].marked = slices.Insert(b[i].of, at, c), 0
 }
 
 func (x *claims) drop(hash uint64, c *claimant) {
@@ -214,13 +218,23 @@ func (x *claims) drop(hash uint64, c *claimant) {
 
 // markRivals queues the keys of other sources whose claims a claim may meet.
 func (a *Aggregate) markRivals(c *claimant) {
+	x := a.claims
 	for _, what := range c.What {
 		for _, bucket := range c.met() {
-			for _, s := range a.claims.buckets[a.claims.hash(what, bucket)] {
+			b := x.buckets[x.hash(what, bucket)]
+			for i := range b {
+				s := &b[i]
+				if s.source == c.source || s.marked == x.round {
+					continue
+				}
+				s.marked = x.round
 				for _, o := range s.of {
-					if s.source != c.source && o.ref != c.ref {
-						a.queue.mark(o.ref, nil)
+					if o.ref == c.ref {
+						s.marked = 0 // it is judged now, and does not wait
+						continue
 					}
+					a.queue.mark(o.ref, nil)
+					x.marks++
 				}
 			}
 		}
