@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -246,20 +247,22 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	}
 }
 
-// fitting returns the entries of a part. It sets Problem of new ones that do not fit its template.
+// fitting returns the entries of a part. It sets Problem of those that do not fit its template, if they or their labels are
+// new.
 func fitting(p *part, entries []registry.Entry) []registry.Entry {
-	known, entries := map[string]bool{}, slices.Clone(entries)
+	known, entries := map[string]map[string]string{}, slices.Clone(entries)
 	for _, c := range p.registry.Clusters() {
-		known[c.ID] = true
+		known[c.ID] = c.Labels
 	}
 	for i := range entries {
 		e := &entries[i]
 		name := registry.NameOf(e.ID)
-		if e.Problem != "" || known[e.ID] || name == "" {
+		labels, is := known[e.ID]
+		if e.Problem != "" || is && maps.Equal(labels, e.Labels) || name == "" {
 			continue
 		}
 		if _, err := upstreamOf(p.cfg, name, e.ID, e.Labels, nil); err != nil {
-			e.Kubeconfig, e.Problem = nil, "it does not fit: upstream."+err.Error()
+			e.Kubeconfig, e.Labels, e.Problem = nil, nil, "it does not fit: upstream."+err.Error()
 		}
 	}
 	return entries

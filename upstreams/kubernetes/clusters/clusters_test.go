@@ -649,6 +649,20 @@ func TestWhatAFoundClusterMayBringFollowsFromItsLabels(t *testing.T) {
 	}
 }
 
+// TestLabelsThatDoNotFitHoldUpNoOtherCluster: the former ones count, and the cluster is named.
+func TestLabelsThatDoNotFitHoldUpNoOtherCluster(t *testing.T) {
+	h, dir := newHub(t), t.TempDir()
+	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
+	h.secret("two", map[string][]byte{"west": h.kubeconfig("w")})
+	f := finds(t, "", h.parse(dir, `- {name: fleet, secrets: {kubeconfig: hub}, import: [{selector: team=shop, namespaces: {include: [shop, east]}}], upstream: {rewrite: {namespaces: {shop: "{cluster}"}}}}`))
+	f.has("east found", "west found")
+	h.label("one", map[string]string{"team": "shop"})
+	f.eventually("labels that do not fit are named", func() bool { return strings.Contains(fmt.Sprint(f.Problems()), "it does not fit") })
+	if n := len(f.upstreams()); n != 2 || len(f.upstreams()["east"].Import.Namespaces.Include) != 0 {
+		t.Errorf("%d upstreams, east with %+v", n, f.upstreams()["east"].Import)
+	}
+}
+
 // TestAFoundClusterDoesNotPassForAnother: the ID of any upstream, and the name, are its own.
 func TestAFoundClusterDoesNotPassForAnother(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
