@@ -96,28 +96,34 @@ func Claims(r *mirror.Resource, domain string) (hosts []string) {
 }
 
 // exports has the number of the field exportTo of a body.
-var exports = map[mirror.Kind]protowire.Number{ServiceEntry: EntryHosts.exportTo, VirtualService: ServiceHosts.exportTo, DestinationRule: 4}
+var exports = map[mirror.Kind]protowire.Number{ServiceEntry: 7, VirtualService: 6, DestinationRule: 4}
 
-// ruleSelector is the number of the field workloadSelector of a DestinationRule.
-const ruleSelector = 5
+// The numbers of workloadSelector of a DestinationRule, and of gateways of a VirtualService.
+const (
+	ruleSelector    = 5
+	serviceGateways = 2
+)
 
 // ExportTo returns the field exportTo of a ServiceEntry, VirtualService or DestinationRule, as istiod reads it: that of a
 // DestinationRule with a workloadSelector is ".", and beside other namespaces "~" means nothing there.
-func ExportTo(r *mirror.Resource) (to []string) {
-	rule := r.Kind() == DestinationRule
-	c := wire.Fields(r.BodyValue())
-	for c.Next() {
-		switch {
-		case rule && c.Bytes(ruleSelector):
-			return []string{"."}
-		case c.Bytes(exports[r.Kind()]):
-			to = append(to, string(c.Value()))
-		}
+func ExportTo(r *mirror.Resource) []string {
+	to := wire.Texts(r.BodyValue(), exports[r.Kind()])
+	if r.Kind() != DestinationRule {
+		return to
 	}
-	if others := slices.DeleteFunc(slices.Clone(to), func(t string) bool { return t == "~" }); rule && len(others) > 0 {
+	if wire.Last(r.BodyValue(), ruleSelector) != nil {
+		return []string{"."}
+	}
+	if others := slices.DeleteFunc(slices.Clone(to), func(t string) bool { return t == "~" }); len(others) > 0 {
 		return others
 	}
 	return to
+}
+
+// OfMesh reports whether sidecars get a VirtualService: it has no gateways, or "mesh" is one.
+func OfMesh(r *mirror.Resource) bool {
+	gateways := wire.Texts(r.BodyValue(), serviceGateways)
+	return len(gateways) == 0 || slices.Contains(gateways, MeshGateway)
 }
 
 // NormalHost returns a host as DNS compares it: in lower case, without a dot at the end.

@@ -79,6 +79,9 @@ func TestFieldsOfClaimsAreThoseOfIstiosAPI(t *testing.T) {
 	if f := (&networking.DestinationRule{}).ProtoReflect().Descriptor().Fields().ByNumber(ruleSelector); f.Name() != "workload_selector" {
 		t.Errorf("field %d of a DestinationRule is %v", ruleSelector, f)
 	}
+	if f := (&networking.VirtualService{}).ProtoReflect().Descriptor().Fields().ByNumber(serviceGateways); f.Name() != "gateways" {
+		t.Errorf("field %d of a VirtualService is %v", serviceGateways, f)
+	}
 	for kind, w := range claims {
 		info, ok := mirror.LookupKind(kind)
 		if !ok {

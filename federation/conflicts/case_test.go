@@ -7,6 +7,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
+	"meshrelay/internal/wire"
 )
 
 // TestHostsInAnotherCaseAreInConflict, of ServiceEntries and of VirtualServices, also short ones.
@@ -21,7 +22,7 @@ func TestHostsInAnotherCaseAreInConflict(t *testing.T) {
 	if changed := h.Update(nil, build(t, federation.VirtualService, "shop", "b", "west", &networking.VirtualService{Hosts: []string{"REVIEWS.shop.SVC.cluster.local"}})); len(changed) != 1 {
 		t.Errorf("VirtualServices: %+v", changed)
 	}
-	if got := federation.EntryHosts.Parse(upper.BodyValue()).Hosts; len(got) != 1 || got[0] != "Consumers.DEFAULT-GROUP.public.nacos" {
+	if got := wire.Texts(upper.BodyValue(), 1); len(got) != 1 || got[0] != "Consumers.DEFAULT-GROUP.public.nacos" {
 		t.Errorf("the resource has the hosts %q", got)
 	}
 }

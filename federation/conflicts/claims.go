@@ -3,7 +3,6 @@ package conflicts
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -14,7 +13,7 @@ import (
 
 // claimant is one resource with its claims. It does not change once Hosts.Update has returned.
 type claimant struct {
-	kind            *federation.HostKind
+	kind            mirror.Kind
 	namespace, name string
 	source          string
 	created         time.Time
@@ -30,28 +29,19 @@ var nobody = &claimant{}
 // claimantOf returns the claimant of a resource. It returns nobody for nil and for a resource that claims
 // nothing: a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", and a
 // resource that no namespace sees.
-func claimantOf(kind *federation.HostKind, r *mirror.Resource) *claimant {
-	if r == nil {
-		return nobody
-	}
-	f := kind.Parse(r.BodyValue())
-	if len(f.Hosts) == 0 || len(f.Gateways) > 0 && !slices.Contains(f.Gateways, federation.MeshGateway) {
+func claimantOf(r *mirror.Resource) *claimant {
+	if r == nil || r.Kind() == federation.VirtualService && !federation.OfMesh(r) {
 		return nobody
 	}
 	key := r.Key()
 	c := &claimant{
-		kind: kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
-		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(f.ExportTo, key.Namespace),
+		kind: key.Kind, namespace: key.Namespace, name: key.Name, source: r.Source(), hosts: federation.Claims(r, clusterDomain),
+		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(federation.ExportTo(r), key.Namespace),
 	}
-	if !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
+	if len(c.hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
 		return nobody
 	}
-	for i, h := range f.Hosts {
-		f.Hosts[i] = c.hostName(strings.ToLower(h))
-	}
-	slices.Sort(f.Hosts)
-	c.hosts = slices.Compact(f.Hosts)
-	if kind == federation.ServiceHosts {
+	if key.Kind == federation.VirtualService {
 		c.created = r.Metadata().CreateTime
 	}
 	return c
@@ -62,14 +52,6 @@ func (c *claimant) forgetHosts() {
 	if c != nobody {
 		c.hosts = nil
 	}
-}
-
-// hostName completes a short host of a VirtualService. istiod does not complete the hosts of a ServiceEntry.
-func (c *claimant) hostName(h string) string {
-	if c.kind != federation.ServiceHosts || h == "" || strings.HasPrefix(h, "*") || strings.Contains(h, ".") {
-		return h
-	}
-	return h + "." + c.namespace + clusterDomain
 }
 
 // on returns c if it claims a host, and nobody otherwise.

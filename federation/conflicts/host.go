@@ -153,7 +153,7 @@ func (h *host) settle(key hostKey, name string, now func() time.Time, always boo
 func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 	shown := s.claims[:min(len(s.claims), maxShown)]
 	out := HostConflict{
-		Host: key.host, Kind: key.kind.Kind, Visibility: name, Claims: make([]Claim, len(shown)), More: len(s.claims) - len(shown),
+		Host: key.host, Kind: key.kind, Visibility: name, Claims: make([]Claim, len(shown)), More: len(s.claims) - len(shown),
 		Since: s.since, Ended: !h.contested(name, s), sum: s.reported,
 	}
 	for i, c := range shown {
@@ -161,7 +161,7 @@ func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 	}
 	// If some claims are not public, there is no single winner: istiod prefers the claims that not everyone
 	// sees. With very many claims, finding the winner would cost too much.
-	if key.kind == federation.ServiceHosts && !out.Ended && out.More == 0 && h.public == len(shown) {
+	if key.kind == federation.VirtualService && !out.Ended && out.More == 0 && h.public == len(shown) {
 		w := slices.MinFunc(shown, func(a, b *claimant) int {
 			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name+"."+a.namespace, b.name+"."+b.namespace))
 		})

@@ -23,7 +23,7 @@ const (
 	maxScoped = 1 << 18
 	// clusterDomain completes hosts that are still short because of rewrite.ShortHostsKeep, as istioctl
 	// analyze does.
-	clusterDomain = ".svc.cluster.local"
+	clusterDomain = "cluster.local"
 )
 
 // Claim is a resource that claims a host. Its kind is the conflict's.
@@ -95,7 +95,7 @@ var (
 // Its methods may be called from any goroutine.
 type Hosts struct {
 	now   func() time.Time
-	seeds map[*federation.HostKind]maphash.Seed
+	seeds map[mirror.Kind]maphash.Seed
 
 	// mu guards all below.
 	mu sync.Mutex
@@ -110,14 +110,15 @@ type Hosts struct {
 }
 
 type hostKey struct {
-	kind *federation.HostKind
+	kind mirror.Kind
 	host string
 }
 
 // NewHosts returns an empty Hosts, with now as its clock.
 func NewHosts(now func() time.Time) *Hosts {
 	return &Hosts{
-		now: now, seeds: map[*federation.HostKind]maphash.Seed{federation.EntryHosts: maphash.MakeSeed(), federation.ServiceHosts: maphash.MakeSeed()}, single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{},
+		now: now, seeds: map[mirror.Kind]maphash.Seed{federation.ServiceEntry: maphash.MakeSeed(), federation.VirtualService: maphash.MakeSeed()},
+		single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{},
 		maxScoped: maxScoped, unfollowed: map[mirror.Key]NotFollowed{},
 	}
 }
@@ -129,13 +130,13 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	if r == nil {
 		return nil
 	}
-	kind := federation.HostKindOf(r.Kind())
-	if kind == nil {
+	kind := r.Kind()
+	if _, ok := h.seeds[kind]; !ok {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	was, next := claimantOf(kind, old), claimantOf(kind, cur)
+	was, next := claimantOf(old), claimantOf(cur)
 	defer next.forgetHosts()
 	key := r.Key()
 	if _, skipped := h.unfollowed[key]; skipped {
@@ -171,7 +172,7 @@ func (h *Hosts) refusal(was, next *claimant) string {
 		if h.multi[key] != nil {
 			scoped += next.scopes() - was.on(name).scopes()
 		} else if owner := h.single[h.hash(key)]; owner != nil && owner != was.resource {
-			scoped += next.scopes() + claimantOf(key.kind, owner).scopes()
+			scoped += next.scopes() + claimantOf(owner).scopes()
 		}
 		if scoped > h.maxScoped {
 			return noRoom
@@ -198,7 +199,7 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 		return nil
 	default:
 		e = &host{scopes: map[string]*scope{}}
-		if c := claimantOf(key.kind, owner).on(key.host); c != nobody { // else two hosts have the same hash
+		if c := claimantOf(owner).on(key.host); c != nobody { // else two hosts have the same hash
 			c.forgetHosts()
 			delete(h.single, hash)
 			e.insert(c)
@@ -230,7 +231,7 @@ func (h *Hosts) Counts() map[mirror.Kind]int {
 				sums[s.reported] = struct{}{}
 			}
 		}
-		out[key.kind.Kind] += len(sums)
+		out[key.kind] += len(sums)
 	}
 	return out
 }

@@ -199,7 +199,7 @@ func TestPublicClaimTouchesTheConflictsThatItEnds(t *testing.T) {
 	for _, ns := range []string{"ns1", "ns2"} {
 		h.Update(nil, entryClaim(t, ns, "y", []string{"."}, "db.example"))
 	}
-	all := h.multi[hostKey{federation.EntryHosts, "db.example"}]
+	all := h.multi[hostKey{federation.ServiceEntry, "db.example"}]
 	crowded := func() []string { return slices.Sorted(maps.Keys(all.crowded)) }
 	if got := crowded(); !slices.Equal(got, []string{"ns1", "ns2"}) {
 		t.Fatalf("%v have several claims", got)

@@ -15,11 +15,15 @@ import (
 	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
 // maxRefusals bounds the copies that a reason names because they are not united.
 const maxRefusals = 4
+
+// entryHosts is the number of the field hosts of a ServiceEntry.
+const entryHosts = 1
 
 // Union serves one ServiceEntry with the endpoints and addresses of all copies, in order. All
 // other fields, labels, annotations and versions are the first copy's.
@@ -43,11 +47,11 @@ func (u Union) Group(r *mirror.Resource) string {
 	if !u.SameHost || r.Kind() != federation.ServiceEntry {
 		return ""
 	}
-	c := federation.EntryHosts.Parse(r.BodyValue())
-	if len(c.Hosts) == 0 {
+	hosts := wire.Texts(r.BodyValue(), entryHosts)
+	if len(hosts) == 0 {
 		return ""
 	}
-	key := hostSet(c.Hosts) + " " + group(federation.VisibilityOf(c.ExportTo, r.Namespace()), r.Namespace())
+	key := hostSet(hosts) + " " + group(federation.VisibilityOf(federation.ExportTo(r), r.Namespace()), r.Namespace())
 	if !u.AcrossNamespaces {
 		key = r.Namespace() + " " + key
 	}

@@ -117,3 +117,14 @@ func Last(message []byte, number protowire.Number) (value []byte) {
 	}
 	return value
 }
+
+// Texts returns the length-delimited fields of a message with that number. It stops as Last does.
+func Texts(message []byte, number protowire.Number) (texts []string) {
+	c := Fields(message)
+	for c.Next() {
+		if c.Bytes(number) {
+			texts = append(texts, string(c.Value()))
+		}
+	}
+	return texts
+}
