@@ -162,14 +162,12 @@ func (a *Aggregate) reclaim(k ref) {
 		}
 	}
 	for _, c := range now {
-		if !slices.Contains(was, c) {
+		isNew := !slices.Contains(was, c)
+		if isNew || len(was) != len(now) { // which copy of the key is served may have changed
 			a.markRivals(c)
-			x.eachBucket(c, x.insert)
 		}
-	}
-	if len(was) != len(now) { // which copy of the key is served may have changed
-		for _, c := range now {
-			a.markRivals(c)
+		if isNew {
+			x.eachBucket(c, x.insert)
 		}
 	}
 	if x.copies[k] = now; len(now) == 0 {
