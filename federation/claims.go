@@ -39,9 +39,10 @@ func IsShort(h string) bool {
 	return err != nil
 }
 
-// CompletesHosts reports whether istiod completes the short hosts of a VirtualService or DestinationRule.
+// CompletesHosts reports whether istiod completes the short hosts of a VirtualService or DestinationRule. It reads the
+// annotation of VirtualServices only.
 func CompletesHosts(r *mirror.Resource) bool {
-	return !r.HasAnnotation(routeSemantics) || r.Metadata().Annotations[routeSemantics] != gatewaySemantic
+	return r.Kind() != VirtualService || !r.HasAnnotation(routeSemantics) || r.Metadata().Annotations[routeSemantics] != gatewaySemantic
 }
 
 // claimed tells where the body of a kind has the hosts that it claims: in the field texts of the body, or in the

@@ -52,6 +52,7 @@ func TestEachKindClaimsItsHosts(t *testing.T) {
 		"one of routes":            {VirtualService, map[string]string{routeSemantics: gatewaySemantic}, &networking.VirtualService{Hosts: []string{"web"}}, "web"},
 		"a delegate":               {VirtualService, nil, &networking.VirtualService{Http: []*networking.HTTPRoute{{}}}, ""},
 		"a DestinationRule":        {DestinationRule, nil, &networking.DestinationRule{Host: "web"}, "web.shop.svc.mesh.local"},
+		"one that claims routes":   {DestinationRule, map[string]string{routeSemantics: gatewaySemantic}, &networking.DestinationRule{Host: "web"}, "web.shop.svc.mesh.local"},
 		"a Gateway":                {istio("Gateway"), nil, &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"*/a.b", "./c.d"}}, {Hosts: []string{"*"}}}}, "* a.b c.d"},
 		"one of no namespace":      {istio("Gateway"), nil, &networking.Gateway{Servers: []*networking.Server{{Hosts: []string{"~/a.b"}}}}, "a.b"},
 		"one for any SNI":          {istio("Gateway"), nil, &networking.Gateway{Servers: []*networking.Server{{Tls: &networking.ServerTLSSettings{}}}}, "*"},

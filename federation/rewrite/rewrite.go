@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -224,7 +225,7 @@ func (w *Rewriter) body(s *scope, plan *bodyPlan, r *mirror.Resource) (*anypb.An
 	body, kind := r.Body(), r.Kind()
 	out := body.GetValue()
 	if plan.fields != nil {
-		s.completes = w.completesIn(r, kind)
+		s.completes = w.names.effects&effShortHosts != 0 && federation.CompletesHosts(r)
 		var err error
 		if out, err = plan.fields.applyToBody(s, kind, out); err != nil {
 			return nil, fmt.Errorf("body does not decode: %w", err)

@@ -66,11 +66,6 @@ func (s *scope) sniHost(h string) string {
 	return s.shortHost(h)
 }
 
-// completesIn reports whether short hosts of a resource are completed.
-func (w *Rewriter) completesIn(r *mirror.Resource, kind mirror.Kind) bool {
-	return w.names.effects&effShortHosts != 0 && (kind != federation.VirtualService || federation.CompletesHosts(r))
-}
-
 // mayHaveShortHost reports whether a field of the plan has a host without dots. It allocates nothing.
 func (p *messagePlan) mayHaveShortHost(m []byte) bool {
 	return p.anyText(m, func(v []byte) bool {
