@@ -11,7 +11,8 @@ const (
 	maxScopes = 16
 	// maxScoped bounds the claims of a resource, times its scopes. Above it, its claims are found by all.
 	maxScoped = 4096
-	// maxLooks bounds the claims of others that are looked at for one resource. With more, it is not served.
+	// maxLooks bounds the claims of others that are looked at for one resource. With more, it is not served. A claim of many
+	// scopes counts several times: for each maxScopes to compare once more.
 	maxLooks = 4096
 )
 
@@ -256,7 +257,7 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 					if o.ref == k || !x.by.Yields(k.kind.Value(), o.kind.Value()) || slices.Contains(united, o.key()) {
 						continue
 					}
-					if looks++; looks > maxLooks || mine.meets(o.Claims) && a.servesCopy(o, accept) {
+					if looks += 1 + (len(mine.Scopes)+len(o.Scopes))/maxScopes; looks > maxLooks || mine.meets(o.Claims) && a.servesCopy(o, accept) {
 						return x.by.Reason(r, o.resource, what)
 					}
 				}

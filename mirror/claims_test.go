@@ -196,6 +196,31 @@ func TestClaimsOfManyNamespacesAreCompared(t *testing.T) {
 	})
 }
 
+// TestScopesToCompareAreBounded: where so many claims have so many scopes, the resource is not served.
+func TestScopesToCompareAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := newWorldOf(ctx, t, []string{"east", "west"}, "serve", nil)
+		w.SetOwners(claimsOf{})
+		many := make([]string, 20_000)
+		for i := range many {
+			many[i] = fmt.Sprintf("b%05d", i)
+		}
+		claims = map[string]mirror.Claims{"west/b": {What: []string{"h"}, Scopes: many}}
+		for i := range 5 {
+			name := fmt.Sprintf("e%d", i)
+			claims["east/"+name] = mirror.Claims{What: []string{"h"}, Scopes: []string{"c"}}
+			put(w, copyOf{source: "east", kind: entryKind, name: name})
+			put(w, copyOf{source: "west", kind: entryKind, name: "b", addr: i})
+			if served := w.Get(mirror.Key{Kind: entryKind, Namespace: "shop", Name: "b"}) != nil; served != (i < 3) {
+				t.Errorf("with %d claims to compare with, served: %v", i+1, served)
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // claims are those that claimsOf returns, by source/name.
 var claims map[string]mirror.Claims
 
