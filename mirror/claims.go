@@ -156,18 +156,14 @@ func (a *Aggregate) reclaim(k ref) {
 	if !claiming {
 		now = nil
 	}
+	// Any change of a copy may have another copy of the key served: the rivals of all copies are judged.
 	for _, c := range was {
-		if !slices.Contains(now, c) {
-			a.markRivals(c)
+		if a.markRivals(c); !slices.Contains(now, c) {
 			x.eachBucket(c, x.drop)
 		}
 	}
 	for _, c := range now {
-		isNew := !slices.Contains(was, c)
-		if isNew || len(was) != len(now) { // which copy of the key is served may have changed
-			a.markRivals(c)
-		}
-		if isNew {
+		if a.markRivals(c); !slices.Contains(was, c) {
 			x.eachBucket(c, x.insert)
 		}
 	}

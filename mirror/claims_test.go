@@ -196,6 +196,26 @@ func TestClaimsOfManyNamespacesAreCompared(t *testing.T) {
 	})
 }
 
+// TestRivalsOfTheCopyThatIsNoLongerServedAreJudged, although another source has changed its copy.
+func TestRivalsOfTheCopyThatIsNoLongerServedAreJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := newWorldOf(ctx, t, []string{"west", "north"}, "reject", policies(t)) // of VirtualServices, the newest copy is served
+		put(w, copyOf{source: "west", kind: routeKind, name: "a"})
+		put(w, copyOf{source: "west", kind: routeKind, name: "b"})
+		put(w, copyOf{source: "north", kind: routeKind, name: "b", age: 1})
+		if n := len(w.List(routeKind, "")); n != 0 {
+			t.Errorf("%d are served of two sources that claim one host", n)
+		}
+		put(w, copyOf{source: "west", kind: routeKind, name: "b", age: 2})
+		if n := len(w.List(routeKind, "")); n != 2 {
+			t.Errorf("%d are served, want both of west", n)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // TestScopesToCompareAreBounded: where so many claims have so many scopes, the resource is not served.
 func TestScopesToCompareAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
