@@ -19,6 +19,8 @@ var (
 const (
 	// MeshGateway is the gateway of a VirtualService that means all sidecars.
 	MeshGateway = "mesh"
+	// DefaultDomain is the usual cluster domain. It completes hosts that rewrite.ShortHostsKeep has left short.
+	DefaultDomain = "cluster.local"
 	// ClusterLabel tells an istiod which cluster an endpoint belongs to.
 	ClusterLabel = "topology.istio.io/cluster"
 )

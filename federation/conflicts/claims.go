@@ -35,7 +35,7 @@ func claimantOf(r *mirror.Resource) *claimant {
 	}
 	key := r.Key()
 	c := &claimant{
-		kind: key.Kind, namespace: key.Namespace, name: key.Name, source: r.Source(), hosts: federation.Claims(r, clusterDomain),
+		kind: key.Kind, namespace: key.Namespace, name: key.Name, source: r.Source(), hosts: federation.Claims(r, federation.DefaultDomain),
 		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(federation.ExportTo(r), key.Namespace),
 	}
 	if len(c.hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {

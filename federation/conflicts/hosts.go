@@ -21,9 +21,6 @@ const (
 	// maxScoped bounds the sum of claimant.scopes over all hosts that several resources claim. So many take
 	// some 50 MB.
 	maxScoped = 1 << 18
-	// clusterDomain completes hosts that are still short because of rewrite.ShortHostsKeep, as istioctl
-	// analyze does.
-	clusterDomain = "cluster.local"
 )
 
 // Claim is a resource that claims a host. Its kind is the conflict's.

@@ -9,9 +9,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// clusterDomain completes hosts that are still short because of rewrite.ShortHostsKeep.
-const clusterDomain = "cluster.local"
-
 // owned are the kinds whose hosts have an owner.
 var owned = []mirror.Kind{federation.ServiceEntry, federation.VirtualService, federation.DestinationRule}
 
@@ -42,7 +39,7 @@ func (hostOwners) Claims(r *mirror.Resource) mirror.Claims {
 	if !v.Public && len(v.Namespaces) == 0 {
 		return mirror.Claims{}
 	}
-	return mirror.Claims{What: federation.Claims(r, clusterDomain), Scopes: v.Namespaces}
+	return mirror.Claims{What: federation.Claims(r, federation.DefaultDomain), Scopes: v.Namespaces}
 }
 
 // OnlyEarlier implements mirror.Owners.

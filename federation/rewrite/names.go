@@ -18,8 +18,6 @@ import (
 const (
 	maxLabel  = 63  // characters of a DNS label, and so of a namespace
 	maxDomain = 253 // characters of a DNS name, and so of the name of a resource
-
-	defaultDomain = "cluster.local"
 )
 
 // effect is a set of changes that rules can make.
@@ -41,7 +39,7 @@ type nameRules struct {
 }
 
 func newNameRules(r Rules) *nameRules {
-	r.Domain = cmp.Or(r.Domain, defaultDomain)
+	r.Domain = cmp.Or(r.Domain, federation.DefaultDomain)
 	r.Hosts = slices.SortedStableFunc(slices.Values(r.Hosts), func(a, b HostMapping) int { return len(b.From) - len(a.From) })
 	n := &nameRules{
 		Rules: r, mapped: slices.Sorted(maps.Keys(r.Namespaces)),

@@ -312,7 +312,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		}
 		sc.setLeftOut(rec, why)
 		rec.resource, rec.original = nil, nil
-		if in.rules.keepsContent(why) {
+		if in.rules.filter.FollowsRoot() && why.Value().reason == string(filter.ReasonRoot) { // it may pass with another one
 			rec.original = r
 		}
 		return had, nil

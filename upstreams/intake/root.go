@@ -30,16 +30,6 @@ func (im *Rules) withRoot(namespace string) *Rules {
 	return &next
 }
 
-// keepsContent reports whether a resource that is left out may pass when the root namespace changes.
-func (im *Rules) keepsContent(why leftOut) bool {
-	return im.filter.FollowsRoot() && why.Value().reason == string(filter.ReasonRoot)
-}
-
-// servedNamespace returns the served name of a namespace of the source.
-func (im *Rules) servedNamespace(kind mirror.Kind, namespace string) string {
-	return im.keyOf(mirror.Key{Kind: kind, Namespace: namespace, Name: "x"}).Namespace
-}
-
 // learnRoot notes the root namespace of a MeshConfig, also of one that is not imported. reroot applies it.
 func (in *Intake) learnRoot(meshConfig *mirror.Resource) {
 	root := string(wire.Last(meshConfig.BodyValue(), rootField))
@@ -87,7 +77,7 @@ func (in *Intake) reroot(out *Result) {
 		}
 	}
 	in.eachServed(func(r *mirror.Resource) {
-		if r.Namespace() == next.servedNamespace(r.Kind(), root) && r.Kind() != mirror.MeshConfig {
+		if r.Namespace() == next.keyOf(mirror.Key{Kind: r.Kind(), Namespace: root, Name: "x"}).Namespace && r.Kind() != mirror.MeshConfig {
 			in.expel(r.Key())
 		}
 	})
