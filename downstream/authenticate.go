@@ -217,7 +217,7 @@ func (a *authenticator) refresh(ctx context.Context, failed func(what string, er
 // authenticate sets what the client of a stream has proven, and who it is in the counts. It returns why the
 // client is refused.
 func (s *Server) authenticate(c *conn) error {
-	a, limits := s.auth[c.listener], s.limits.Load()
+	a := s.auth[c.listener]
 	if a == nil {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (s *Server) authenticate(c *conn) error {
 	}
 	c.who, c.reviewed = proof.Identity, proof.Reviewed
 	if key := peerKey(c.who, c.peer.Addr); key != c.use.key {
-		overload := s.overload(c)
+		limits, overload := s.limitsOf(c), s.overload(c)
 		use, own, fits := s.peers.enter(key, limits, overload != nil)
 		s.peers.leave(c.use, overload != nil)
 		c.use = use

@@ -42,7 +42,7 @@ func (l *connLimiter) behind(lis net.Listener, identifies bool) net.Listener {
 func (l *connLimiter) over(lis *limitedListener, key string) refusal.Reason {
 	all, ofOne := l.most()
 	unknown := lis.unknown && l.reserves
-	if unknown {
+	if unknown || l.several {
 		ofOne = min(ofOne, mostOf(mostOf(all)))
 	}
 	switch {

@@ -68,11 +68,11 @@ func (s *shares) of(c *conn) (out []*share) {
 	return out
 }
 
-// limitsOf returns the limits for a stream. Clients without an identity have a share of their own, and one of them
-// has three quarters of that.
+// limitsOf returns the limits for a stream. A peer has three quarters of each share that it is in, so that it leaves
+// the rest to others of that share.
 func (s *Server) limitsOf(c *conn) *Limits {
 	l := s.limits.Load()
-	if s.shares.unknown == nil || !c.who.IsZero() {
+	if len(s.shares.of(c)) == 0 {
 		return l
 	}
 	less := *l

@@ -68,26 +68,31 @@ func TestClientsWithoutAnIdentityLeaveStreamsForOthers(t *testing.T) {
 	served(plain.delta(from("127.0.0.3")))
 }
 
-// TestOneListenerLeavesStreamsForOthers: it has three quarters of them.
+// TestOneListenerLeavesStreamsForOthers: it has three quarters of them, and one peer three quarters of those.
 func TestOneListenerLeavesStreamsForOthers(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.MaxStreams, c.MaxStreamsPerPeer = 4, 4
+		c.MaxStreams, c.MaxStreamsPerPeer = 16, 16
 		c.Listeners = append(c.Listeners, Listener{Address: "127.0.0.1:0"})
 	})
-	for range 3 {
-		d := r.delta()
+	served := func(d *deltaStream) {
+		t.Helper()
 		d.send(subscribeDelta(seV1))
 		d.next()
 	}
-	end := r.delta().end()
+	for range 9 {
+		served(r.delta())
+	}
+	wantCode(t, r.delta().end(), codes.ResourceExhausted)
+	for range 3 {
+		served(r.delta(from("127.0.0.2")))
+	}
+	end := r.delta(from("127.0.0.3")).end()
 	wantCode(t, end, codes.ResourceExhausted)
-	if !strings.Contains(end.Error(), "3 streams of listener 127.0.0.1:0") {
+	if !strings.Contains(end.Error(), "12 streams of listener 127.0.0.1:0") {
 		t.Errorf("the client is told %q", end)
 	}
 	r.addr = r.server.addrs[1].String()
-	d := r.delta()
-	d.send(subscribeDelta(seV1))
-	d.next()
+	served(r.delta(from("127.0.0.3")))
 }
 
 // TestClientsWithoutAnIdentityDoNotDelayNewStreamsOfOthers: they wait for their own share.
