@@ -53,7 +53,7 @@ func metricLabels(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string][]string{}
+	all := map[string][]string{"process_cpu_seconds_total": {"job", "instance"}} // of every process
 	for _, m := range regexp.MustCompile("(?m)^\\| `(relay_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\|").FindAllStringSubmatch(string(b), -1) {
 		name, labels := m[1], regexp.MustCompile(`[a-z]+`).FindAllString(m[3], -1)
 		if m[2] == "histogram" {

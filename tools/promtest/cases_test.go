@@ -154,7 +154,7 @@ var cases = []struct {
 	{"RelayRestarts", `
 		process_cpu_seconds_total{job="relay",instance="a"} 0+10x4 0+10x4 0+10x4 0+10x60
 		relay_build_info{job="relay",instance="a"}          1x9 stale _x2 1x60
-		relay_build_info{job="relay",instance="b"}          1x60`, 15, `{instance="a", job="relay"}`, `
+		relay_build_info{job="relay",instance="b"}          1x60`, 15, `{}`, `
 		process_cpu_seconds_total{job="relay",instance="a"} 0+10x4 0+10x4 0+10x60
 		process_cpu_seconds_total{job="other",instance="a"} 0+10x4 0+10x4 0+10x4 0+10x60
 		relay_build_info{job="relay",instance="a"}          1x60`},
