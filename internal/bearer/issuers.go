@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/internal/identity"
+	"meshrelay/internal/jwt"
 )
 
 // Issuers are the issuers whose tokens are accepted, in their order. Any goroutine may call their methods, but for
@@ -68,10 +69,10 @@ func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxA
 	if len(raw) > maxToken {
 		return Proof{}, is.refuse(false, fmt.Sprintf("a token of %d bytes", len(raw)), fmt.Sprintf("it has more than %d KiB", maxToken>>10))
 	}
-	c, isJWT := look(raw)
+	c, isJWT := jwt.Look(raw)
 	shown := "a token that is no JWT"
 	if isJWT {
-		shown = c.String()
+		shown = describe(c)
 		for _, i := range is.all {
 			if i.source == nil || i.Issuer.Issuer != c.Issuer {
 				continue
@@ -86,7 +87,7 @@ func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxA
 			return Proof{Identity: who}, nil
 		}
 	}
-	switch end := c.expires(); {
+	switch end := jwt.Time(c.Expires); {
 	case is.reviewer == nil && isJWT:
 		return Proof{}, is.refuse(false, shown, "its issuer is not known")
 	case is.reviewer == nil:
@@ -108,7 +109,7 @@ func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxA
 		return Proof{}, is.refuse(false, shown, "the API server of "+i.Name+" does not accept it for these audiences")
 	}
 	// The server has accepted the whole of the token, so its expiry counts. The rest is as the server tells.
-	who, err := i.identity(claims{Subject: review.User, Expires: c.Expires}, review.Groups)
+	who, err := i.identity(jwt.Claims{Subject: review.User, Expires: c.Expires}, review.Groups)
 	if err != nil {
 		return Proof{}, is.refuse(false, shown, err.Error())
 	}

@@ -6,11 +6,9 @@ package bearer
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"meshrelay/internal/identity"
+	"meshrelay/internal/jwt"
 	"meshrelay/internal/text"
 )
 
@@ -60,56 +59,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.text }
 
-// claims are what a JWT claims.
-type claims struct {
-	Issuer     string   `json:"iss"`
-	Subject    string   `json:"sub"`
-	Audiences  audience `json:"aud"`
-	Expires    float64  `json:"exp"`
-	NotBefore  float64  `json:"nbf"`
-	Kubernetes struct {
-		Namespace      string `json:"namespace"`
-		ServiceAccount struct {
-			Name string `json:"name"`
-		} `json:"serviceaccount"`
-	} `json:"kubernetes.io"`
-}
-
-// audience is the claim aud: one text or a list of texts.
-type audience []string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (a *audience) UnmarshalJSON(b []byte) error {
-	var one string
-	if json.Unmarshal(b, &one) == nil {
-		*a = audience{one}
-		return nil
-	}
-	return json.Unmarshal(b, (*[]string)(a))
-}
-
-// look returns the claims of a JWT, which nobody has verified.
-func look(raw string) (c claims, isJWT bool) {
-	parts := strings.Split(raw, ".")
-	if len(parts) != 3 {
-		return c, false
-	}
-	body, err := base64.RawURLEncoding.DecodeString(parts[1])
-	return c, err == nil && json.Unmarshal(body, &c) == nil
-}
-
-// expires returns the claim exp, zero if there is none.
-func (c claims) expires() time.Time {
-	if c.Expires <= 0 || c.Expires > math.MaxUint32<<4 {
-		return time.Time{}
-	}
-	return time.Unix(int64(c.Expires), 0)
-}
-
-// String describes a token by its claims.
-func (c claims) String() string {
+// describe describes a token by its claims.
+func describe(c jwt.Claims) string {
 	end := "without an expiry"
-	if at := c.expires(); !at.IsZero() {
+	if at := jwt.Time(c.Expires); !at.IsZero() {
 		end = "that expires at " + at.UTC().Format(time.RFC3339)
 	}
 	return fmt.Sprintf("a JWT of issuer %q for %s, %s", short(c.Issuer), quoted(c.Audiences), end)
@@ -124,7 +77,7 @@ func (i *Issuer) verify(ctx context.Context, keys oidc.KeySet, raw string, now t
 		},
 		Now: func() time.Time { return now },
 	})
-	jwt, err := v.Verify(ctx, raw)
+	token, err := v.Verify(ctx, raw)
 	if expired := (*oidc.TokenExpiredError)(nil); errors.As(err, &expired) {
 		if expired.Expiry.IsZero() {
 			return identity.Identity{}, errors.New("it has no expiry")
@@ -133,9 +86,9 @@ func (i *Issuer) verify(ctx context.Context, keys oidc.KeySet, raw string, now t
 	} else if err != nil {
 		return identity.Identity{}, errors.New(short(err.Error()))
 	}
-	var c claims
+	var c jwt.Claims
 	var more map[string]json.RawMessage
-	if err := errors.Join(jwt.Claims(&c), jwt.Claims(&more)); err != nil {
+	if err := errors.Join(token.Claims(&c), token.Claims(&more)); err != nil {
 		return identity.Identity{}, errors.New("its claims do not decode")
 	}
 	switch {
@@ -157,7 +110,7 @@ func (i *Issuer) accepts(audiences []string) bool {
 }
 
 // identity returns the identity of the verified claims of a token.
-func (i *Issuer) identity(c claims, groups []string) (who identity.Identity, err error) {
+func (i *Issuer) identity(c jwt.Claims, groups []string) (who identity.Identity, err error) {
 	switch {
 	case !isName(c.Subject, maxSubject):
 		return who, fmt.Errorf("its subject is empty, has more than %d bytes, or has characters that are not printed", maxSubject)
@@ -167,8 +120,8 @@ func (i *Issuer) identity(c claims, groups []string) (who identity.Identity, err
 		return who, fmt.Errorf("a group is empty, has more than %d bytes, or has characters that are not printed", maxGroup)
 	}
 	groups = slices.Sorted(slices.Values(groups)) // a server may list them in any order
-	who = identity.Identity{Issuer: i.Name, Groups: groups, Expires: c.expires()}
-	if namespace, account := c.account(); i.TrustDomain != "" && account != "" {
+	who = identity.Identity{Issuer: i.Name, Groups: groups, Expires: jwt.Time(c.Expires)}
+	if namespace, account, ok := c.ServiceAccount(); ok && i.TrustDomain != "" {
 		td, err := spiffeid.TrustDomainFromString(i.TrustDomain)
 		if err != nil {
 			return who, err
@@ -185,15 +138,6 @@ func (i *Issuer) identity(c claims, groups []string) (who identity.Identity, err
 		who.Names = append(who.Names, "group:"+i.Name+"/"+g)
 	}
 	return who, nil
-}
-
-// account returns the Kubernetes service account of a token.
-func (c claims) account() (namespace, name string) {
-	if rest, ok := strings.CutPrefix(c.Subject, "system:serviceaccount:"); ok {
-		namespace, name, _ = strings.Cut(rest, ":")
-		return namespace, name
-	}
-	return c.Kubernetes.Namespace, c.Kubernetes.ServiceAccount.Name
 }
 
 // isName reports whether a text can be part of an identity.

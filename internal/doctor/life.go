@@ -6,14 +6,12 @@ import (
 	"time"
 
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/jwt"
 	"meshrelay/internal/smallfile"
 )
 
 // soonLife is how long before the end of a certificate or a token there is a warning, at most.
 const soonLife = 7 * 24 * time.Hour
-
-// maxExpires is the latest end of a token, in seconds since 1970. A later one is none.
-const maxExpires = 1 << 36
 
 // Life is the time in which a certificate or a token is valid. Begins is zero when it is unknown. Ends is zero
 // when there is no certificate or token, or it has no end.
@@ -55,13 +53,9 @@ func TokenFileLife(file string) (Life, error) {
 
 // TokenLife returns the life of a token. It is empty for a token that is not a JWT. The signature is not verified.
 func TokenLife(token string) (l Life) {
-	c, ok := parseToken(strings.TrimSpace(token))
-	if !ok || c.Expires <= 0 || c.Expires > maxExpires {
+	c, ok := jwt.Look(strings.TrimSpace(token))
+	if !ok || jwt.Time(c.Expires).IsZero() {
 		return l
 	}
-	l.Ends = timeOf(c.Expires)
-	if begins := max(c.NotBefore, c.IssuedAt); begins > 0 {
-		l.Begins = timeOf(begins)
-	}
-	return l
+	return Life{Ends: jwt.Time(c.Expires), Begins: jwt.Time(max(c.NotBefore, c.IssuedAt))}
 }

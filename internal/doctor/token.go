@@ -1,13 +1,12 @@
 package doctor
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"meshrelay/internal/jwt"
 	"meshrelay/internal/smallfile"
 )
 
@@ -28,28 +27,6 @@ type Token struct {
 	Now                 time.Time
 }
 
-// claims are the claims of a service account's token. The token itself is never shown.
-type claims struct {
-	Audience  audience `json:"aud"`
-	Subject   string   `json:"sub"`
-	Expires   float64  `json:"exp"`
-	IssuedAt  float64  `json:"iat"`
-	NotBefore float64  `json:"nbf"`
-}
-
-// audience is the claim aud: one text or a list of texts.
-type audience []string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (a *audience) UnmarshalJSON(b []byte) error {
-	var one string
-	if json.Unmarshal(b, &one) == nil {
-		*a = audience{one}
-		return nil
-	}
-	return json.Unmarshal(b, (*[]string)(a))
-}
-
 // Check checks the token, but not its signature. A token that is not a JWT passes.
 func (t Token) Check() []Finding {
 	text, err := smallfile.Read(t.File, maxToken)
@@ -60,7 +37,7 @@ func (t Token) Check() []Finding {
 	case token == "":
 		return []Finding{Bad("token", t.File, "the token is empty", "", "check what writes the file: in Kubernetes, a projected volume with a serviceAccountToken")}
 	}
-	c, ok := parseToken(token)
+	c, ok := jwt.Look(token)
 	if !ok {
 		return []Finding{Good("token", t.File, "there is a token; it is not a JWT, so its audience and end are not checked")}
 	}
@@ -68,58 +45,39 @@ func (t Token) Check() []Finding {
 	if f, bad := t.times(c); bad {
 		found = append(found, f)
 	}
-	if t.Audience != "" && !slices.Contains(c.Audience, t.Audience) {
-		found = append(found, Bad("token", t.File, "the token is for another audience than "+t.Audience, "it is for "+orNothing(some(c.Audience, 3)),
+	if t.Audience != "" && !slices.Contains(c.Audiences, t.Audience) {
+		found = append(found, Bad("token", t.File, "the token is for another audience than "+t.Audience, "it is for "+orNothing(some(c.Audiences, 3)),
 			fmt.Sprintf("project a token with audience: %s, or add the audience to TOKEN_AUDIENCES of the istiod", t.Audience)))
 	}
-	if namespace, account, ok := serviceAccount(c.Subject); ok && t.Namespace != "" && namespace != t.Namespace {
+	if namespace, account, ok := c.ServiceAccount(); ok && t.Namespace != "" && namespace != t.Namespace {
 		found = append(found, Bad("token", t.File, fmt.Sprintf("the service account of the token is %s in namespace %s, but node.namespace is %s", account, namespace, t.Namespace),
 			"an istiod refuses a client whose node.namespace is not the namespace of its identity", "set node.namespace: "+namespace))
 	}
 	if len(found) == 0 {
 		end := "without end"
-		if c.Expires > 0 {
-			end = "until " + stamp(timeOf(c.Expires))
+		if !jwt.Time(c.Expires).IsZero() {
+			end = "until " + stamp(jwt.Time(c.Expires))
 		}
-		found = append(found, Good("token", t.File, "token of %s for %s, %s", orNothing(c.Subject), orNothing(some(c.Audience, 3)), end))
+		found = append(found, Good("token", t.File, "token of %s for %s, %s", orNothing(c.Subject), orNothing(some(c.Audiences, 3)), end))
 	}
 	return found
 }
 
 // times checks when a token is valid.
-func (t Token) times(c claims) (Finding, bool) {
-	begins := max(c.NotBefore, c.IssuedAt)
-	switch left := timeOf(c.Expires).Sub(t.Now); {
-	case begins > 0 && timeOf(begins).Sub(t.Now) > maxSkew:
-		return Bad("clock", t.File, fmt.Sprintf("the token was issued %s in the future", timeOf(begins).Sub(t.Now).Round(time.Second)),
-			fmt.Sprintf("it is valid from %s, and the clock here shows %s", stamp(timeOf(begins)), stamp(t.Now)), "correct the clock of this host (timedatectl, chronyc tracking)"), true
-	case c.Expires > 0 && left <= 0:
+func (t Token) times(c jwt.Claims) (Finding, bool) {
+	begins, ends := jwt.Time(max(c.NotBefore, c.IssuedAt)), jwt.Time(c.Expires)
+	switch left := ends.Sub(t.Now); {
+	case begins.Sub(t.Now) > maxSkew:
+		return Bad("clock", t.File, fmt.Sprintf("the token was issued %s in the future", begins.Sub(t.Now).Round(time.Second)),
+			fmt.Sprintf("it is valid from %s, and the clock here shows %s", stamp(begins), stamp(t.Now)), "correct the clock of this host (timedatectl, chronyc tracking)"), true
+	case !ends.IsZero() && left <= 0:
 		return Bad("token", t.File, fmt.Sprintf("the token expired %s ago", (-left).Round(time.Second)),
-			fmt.Sprintf("it ended at %s, and the clock here shows %s", stamp(timeOf(c.Expires)), stamp(t.Now)),
+			fmt.Sprintf("it ended at %s, and the clock here shows %s", stamp(ends), stamp(t.Now)),
 			"renew it: the kubelet renews a projected serviceAccountToken, but not a copy of it"), true
-	case c.Expires > 0 && left < soonToken:
+	case !ends.IsZero() && left < soonToken:
 		return Doubt("token", t.File, fmt.Sprintf("the token expires in %s", left.Round(time.Second)), "its automatic renewal may be broken", "check what writes the file"), true
 	}
 	return Finding{}, false
-}
-
-func timeOf(seconds float64) time.Time { return time.Unix(int64(seconds), 0) }
-
-// parseToken returns the claims of a JWT. It does not verify the signature.
-func parseToken(token string) (c claims, ok bool) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return c, false
-	}
-	body, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
-	return c, err == nil && json.Unmarshal(body, &c) == nil
-}
-
-// serviceAccount splits the subject of a Kubernetes token.
-func serviceAccount(subject string) (namespace, name string, ok bool) {
-	rest, ok := strings.CutPrefix(subject, "system:serviceaccount:")
-	namespace, name, named := strings.Cut(rest, ":")
-	return namespace, name, ok && named
 }
 
 // Skew returns a finding when server, the time of a server, and now differ by more than maxSkew.
