@@ -73,23 +73,23 @@ func (l Listener) credentials() string {
 	return "tls.clientCAs"
 }
 
-// CheckListeners checks new views and rules against the listeners of a running relay, which a reload does
+// CheckListeners checks the views and rules against the listeners of a running relay, which a reload does
 // not change. It reports listeners that would expose resources without a field that allows it, and
 // listeners whose view no client could have.
-func CheckListeners(listeners []Listener, views []View, authorization ...AuthorizationRule) error {
+func (c *Config) CheckListeners(listeners []Listener) error {
 	var errs []error
 	for i, l := range listeners {
-		if len(authorization) > 0 {
+		if len(c.Authorization) > 0 {
 			if l.View != "" {
 				errs = append(errs, fmt.Errorf("downstream.listeners[%d].view: it names the view %q, and the rules of authorization choose the view", i, l.View))
 			}
 			l = l.authorized()
 		}
-		if field, text := l.exposure(views); text != "" {
+		if field, text := l.exposure(c.Views); text != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", join(fmt.Sprintf("downstream.listeners[%d]", i), field), text))
 		}
 	}
-	for i, r := range authorization {
+	for i, r := range c.Authorization {
 		for n, address := range r.Listeners {
 			if !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Address == address }) {
 				errs = append(errs, fmt.Errorf("authorization[%d].listeners[%d]: no listener has the address %q", i, n, address))

@@ -176,7 +176,7 @@ func TestViewsAreCheckedAgainstTheListenersThatRun(t *testing.T) {
 		"any identity, allowed":  {config.Listener{TLS: mutual.TLS, AllowAnyIdentity: true}, nil, ""},
 		"anonymous, not allowed": {config.Listener{TLS: &config.ListenerTLS{}}, nil, "downstream.listeners[0].tls: clients need no certificate"},
 	} {
-		err := config.CheckListeners([]config.Listener{tc.running}, tc.views)
+		err := (&config.Config{Views: tc.views}).CheckListeners([]config.Listener{tc.running})
 		if (err == nil) != (tc.want == "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}

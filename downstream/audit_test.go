@@ -134,7 +134,7 @@ func TestAnotherViewOfAClientIsALine(t *testing.T) {
 	d.send(subscribeDelta(seV1))
 	d.next()
 	for range 2 { // the second reload moves nobody
-		if err := r.server.Reload(t.Context(), []View{namespaces("bank", node().Id, "bank")}, Limits{}, nil); err != nil {
+		if err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("bank", node().Id, "bank")}}, Limits{}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

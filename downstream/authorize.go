@@ -247,7 +247,7 @@ func shown(identities []string) string {
 // Judge returns the rule and the view that a Server with a config would give a client of a listener, or why it would
 // refuse it. namespace and account are what the node of the client claims, and may be empty.
 func Judge(cfg Config, listener string, who identity.Identity, namespace, account string) (rule, view string, err error) {
-	rs, err := newRules(cfg.Views, cfg.Listeners, cfg.Authorization...)
+	rs, err := newRules(cfg.Access, cfg.Listeners)
 	if err != nil {
 		return "", "", err
 	}

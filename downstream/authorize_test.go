@@ -81,7 +81,7 @@ func (g *guarded) open(typeURL string, opts ...grpc.DialOption) *deltaStream {
 // reauthorize reloads with other rules.
 func (g *guarded) reauthorize(views []View, rules ...AuthorizationRule) {
 	g.t.Helper()
-	if err := g.server.Reload(g.t.Context(), views, Limits{}, nil, rules...); err != nil {
+	if err := g.server.Reload(g.t.Context(), Access{Views: views, Authorization: rules}, Limits{}, nil); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -113,7 +113,7 @@ func TestTheFirstRuleThatFitsCounts(t *testing.T) {
 		{Name: "anybody there", Listeners: []string{"b"}, View: "v"},
 		{Name: "never", Identities: []string{account("till", "web")}, Listeners: []string{"b"}, View: "v"},
 	}
-	rs := must(newRules([]View{{Name: "v"}}, listeners, rules...))
+	rs := must(newRules(Access{Views: []View{{Name: "v"}}, Authorization: rules}, listeners))
 	for _, tc := range []struct {
 		listener, identities, want string
 	}{
@@ -170,7 +170,7 @@ func TestGatesDecideAsReadingTheRulesInOrderWould(t *testing.T) {
 		if len(rules) == 0 {
 			continue
 		}
-		rs := must(newRules(nil, listeners, rules...))
+		rs := must(newRules(Access{Authorization: rules}, listeners))
 		for range 10 {
 			names, l := some(ids, 3), listeners[r.IntN(3)]
 			want := slices.IndexFunc(rules, func(a AuthorizationRule) bool {
@@ -298,8 +298,8 @@ func TestRulesThatShowTheSameShareAView(t *testing.T) {
 }
 
 func TestClaimsOfANodeMustBeThoseOfItsIdentity(t *testing.T) {
-	rs := must(newRules(nil, []Listener{{Address: "a"}}, AuthorizationRule{Name: "r", Listeners: []string{"a"}}))
-	without := must(newRules(nil, []Listener{{Address: "a"}}))
+	rs := must(newRules(Access{Authorization: []AuthorizationRule{{Name: "r", Listeners: []string{"a"}}}}, []Listener{{Address: "a"}}))
+	without := must(newRules(Access{}, []Listener{{Address: "a"}}))
 	shop := identity.Claimed([]string{account("shop", "web")})
 	for name, tc := range map[string]struct {
 		who                        identity.Identity
@@ -349,7 +349,7 @@ func TestClaimsOfANodeHideAndNeverShow(t *testing.T) {
 		}
 		vs := newViews(c, generators{newMCPGenerator()})
 		vs.open(time.Now())
-		rs := must(newRules([]View{viewOf("shop", "shop")}, []Listener{{Address: "a"}}, AuthorizationRule{Name: "r", Listeners: []string{"a"}, View: "shop", Selection: "x"}))
+		rs := must(newRules(Access{Views: []View{viewOf("shop", "shop")}, Authorization: []AuthorizationRule{{Name: "r", Listeners: []string{"a"}, View: "shop", Selection: "x"}}}, []Listener{{Address: "a"}}))
 		rule := must(rs.authorize(Listener{Address: "a"}, client{}, identity.Identity{}))
 		seen := func(claims client) map[string]bool {
 			out := map[string]bool{}
@@ -616,7 +616,7 @@ func TestPreviewCountsWhatARuleOpensAndCloses(t *testing.T) {
 		g.open(seV1, g.as("shop", name)).next()
 		eventually(t, "it is there", func() bool { return len(g.server.Clients()) == i+1 })
 	}
-	changes, err := g.server.Preview(t.Context(), views, rule("one", "both", "stays"), rule("two", "shop", "narrows"), rule("three", "till", "swaps"), rule("four", "both", "renamed"))
+	changes, err := g.server.Preview(t.Context(), Access{Views: views, Authorization: []AuthorizationRule{rule("one", "both", "stays"), rule("two", "shop", "narrows"), rule("three", "till", "swaps"), rule("four", "both", "renamed")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -655,7 +655,7 @@ func TestWrongRulesAreErrorsThatNameThem(t *testing.T) {
 		`view v: the rules`:                {[]View{{Name: "v", Default: true}}, listener, []AuthorizationRule{{Name: "r", Listeners: []string{"a"}, View: "v"}}},
 		`listener a: the rules`:            {[]View{{Name: "v"}}, []Listener{{Address: "a", View: "v"}}, []AuthorizationRule{{Name: "r", Listeners: []string{"a"}, View: "v"}}},
 	} {
-		if _, err := newRules(tc.views, tc.listeners, tc.rules...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newRules(Access{Views: tc.views, Authorization: tc.rules}, tc.listeners); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
@@ -721,7 +721,7 @@ func TestAThousandRulesAreFoundWithoutReadingThemAll(t *testing.T) {
 	for i := range 1000 {
 		rules = append(rules, AuthorizationRule{Name: fmt.Sprint("r", i), Identities: []string{account("shop", fmt.Sprint("a", i))}})
 	}
-	rs := must(newRules(nil, []Listener{{Address: "a"}}, rules...))
+	rs := must(newRules(Access{Authorization: rules}, []Listener{{Address: "a"}}))
 	who, l := identity.Claimed([]string{account("shop", "a999")}), Listener{Address: "a"}
 	if n := testing.AllocsPerRun(100, func() { must(rs.authorize(l, client{}, who)) }); n > 0 {
 		t.Errorf("%v allocations", n)

@@ -115,7 +115,7 @@ func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
 	for seen := ""; !strings.Contains(seen, "shop/a=2") || !strings.Contains(seen, "shop/b=2"); {
 		seen += " " + hosts(t, other.next())
 	}
-	if err := r.server.Reload(t.Context(), append(views, namespaces("more", "more", "shop")), Limits{}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), Access{Views: append(views, namespaces("more", "more", "shop"))}, Limits{}, nil); err != nil {
 		t.Error(err)
 	}
 	if n := reads.Load(); n != 1 {

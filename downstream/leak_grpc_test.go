@@ -82,7 +82,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 	t.Helper()
 	w := newLeakWorld(s, leakMutant{}, fixed)
 	cfg := Config{
-		NodeID: "relay", RelayName: "relay", Version: "test", ShortForIstiods: true, Views: w.configured(), DrainTimeout: time.Second,
+		NodeID: "relay", RelayName: "relay", Version: "test", ShortForIstiods: true, Access: Access{Views: w.configured()}, DrainTimeout: time.Second,
 		Listeners: []Listener{{Address: "127.0.0.1:0", Debug: DebugLoopback}},
 	}
 	server, err := New(cfg, Deps{Resources: w.agg, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Debug: gossip{}})
@@ -126,7 +126,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 					w.allow(g)
 				}
 				w.reform(step.forms)
-				if err := server.Reload(ctx, w.configured(), Limits{}, nil); err != nil {
+				if err := server.Reload(ctx, Access{Views: w.configured()}, Limits{}, nil); err != nil {
 					t.Fatal(err)
 				}
 			}

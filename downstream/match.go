@@ -59,6 +59,15 @@ type rule struct {
 	shares *rule              // with whose views this one shares its own; nil: this one
 }
 
+// Access tells which clients see what.
+type Access struct {
+	// Views select the copies that clients see. Without views, clients see everything except copies from
+	// their own cluster.
+	Views []View
+	// Authorization lets clients in, and chooses their views. Empty: the views match the clients.
+	Authorization []AuthorizationRule
+}
+
 // rules decide which view a client gets. They are immutable.
 type rules struct {
 	// authorized are the rules of the authorization, and indexes find them by listener. If indexes is nil, the
@@ -74,7 +83,8 @@ type rules struct {
 }
 
 // newRules compiles views and authorization, and checks the views that listeners name.
-func newRules(views []View, listeners []Listener, authorization ...AuthorizationRule) (*rules, error) {
+func newRules(a Access, listeners []Listener) (*rules, error) {
+	views := a.Views
 	rs := &rules{byName: map[string]*rule{}}
 	if len(views) == 0 {
 		rs.other = &rule{View: View{Default: true, ExcludeOwn: true}}
@@ -101,8 +111,8 @@ func newRules(views []View, listeners []Listener, authorization ...Authorization
 		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
 		rs.byLabels = rs.byLabels || r.selector != nil
 	}
-	if len(authorization) > 0 {
-		return rs, errors.Join(errs, rs.addAuthorization(authorization, listeners))
+	if len(a.Authorization) > 0 {
+		return rs, errors.Join(errs, rs.addAuthorization(a.Authorization, listeners))
 	}
 	for _, l := range listeners {
 		if l.View == "" {

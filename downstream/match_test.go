@@ -83,7 +83,7 @@ func TestFirstMatchingViewWins(t *testing.T) {
 				if want == "" {
 					want = other
 				}
-				r, err := must(newRules(all, []Listener{l})).choose(l, tc.client, tc.identities)
+				r, err := must(newRules(Access{Views: all}, []Listener{l})).choose(l, tc.client, tc.identities)
 				switch {
 				case want == "" && status.Code(err) != codes.PermissionDenied:
 					t.Errorf("got %v, %v, want a refusal", r, err)
@@ -106,7 +106,7 @@ func TestIdentitiesOfAViewHoldOnEveryListener(t *testing.T) {
 		"a listener names the view": {View{Name: "a", Match: match}, Listener{View: "a", TLS: verified}},
 		"the view is the default":   {View{Name: "a", Match: match, Default: true}, Listener{TLS: verified}},
 	} {
-		rs := must(newRules([]View{tc.view}, []Listener{tc.listener}))
+		rs := must(newRules(Access{Views: []View{tc.view}}, []Listener{tc.listener}))
 		if r, err := rs.choose(tc.listener, clientOf("x", nil, nil), []string{"spiffe://mesh/ns/a/sa/b"}); err != nil || r.Name != "a" {
 			t.Errorf("%s: its identity gets %v, %v", name, r, err)
 		}
@@ -117,7 +117,7 @@ func TestIdentitiesOfAViewHoldOnEveryListener(t *testing.T) {
 		}
 	}
 	for _, blind := range []*TLS{nil, {}} {
-		if _, err := newRules([]View{{Name: "a", Match: match}}, []Listener{{Address: ":1", View: "a", TLS: blind}}); err == nil {
+		if _, err := newRules(Access{Views: []View{{Name: "a", Match: match}}}, []Listener{{Address: ":1", View: "a", TLS: blind}}); err == nil {
 			t.Errorf("a listener with TLS %v, which verifies nobody, names a view of identities", blind)
 		}
 	}
@@ -136,7 +136,7 @@ func TestRefusalSaysByWhatTheClientWasJudged(t *testing.T) {
 			`no view matches this client: listener 0.0.0.0:15010, node id "n-1", cluster "", namespace "", identity "spiffe://a/b", "c"`},
 		{clientOf(long, map[string]string{"CLUSTER_ID": long, "NAMESPACE": long}, nil), []string{long, long, long, long, long}, ""},
 	} {
-		_, err := must(newRules([]View{{Name: "v"}}, nil)).choose(Listener{Address: "0.0.0.0:15010"}, tc.client, tc.identities)
+		_, err := must(newRules(Access{Views: []View{{Name: "v"}}}, nil)).choose(Listener{Address: "0.0.0.0:15010"}, tc.client, tc.identities)
 		got := status.Convert(err).Message()
 		if tc.want != "" && got != tc.want || len(got) > 2000 {
 			t.Errorf("%d bytes: %s", len(got), got)
@@ -161,7 +161,7 @@ func TestBadViewsAreErrorsThatNameThem(t *testing.T) {
 		if len(tc.listeners) == 0 {
 			tc.listeners = []Listener{{Address: ":1"}}
 		}
-		_, err := New(Config{Listeners: tc.listeners, Views: tc.views}, Deps{Resources: mirror.NewAggregate(), Registerer: prometheus.NewRegistry()})
+		_, err := New(Config{Listeners: tc.listeners, Access: Access{Views: tc.views}}, Deps{Resources: mirror.NewAggregate(), Registerer: prometheus.NewRegistry()})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}

@@ -186,7 +186,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	eventually(t, "the view has left", func() bool { return views() == 1 })
 	served(as("north"))
 	// Whom a reload moves keeps being counted, for what is shown to it now.
-	if err := r.server.Reload(t.Context(), []View{{Name: "all", Default: true}}, Limits{MaxViewsPerPeer: 1}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), Access{Views: []View{{Name: "all", Default: true}}}, Limits{MaxViewsPerPeer: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n := views(); n != 2 {

@@ -29,11 +29,11 @@ type ClientChange struct {
 // accepting selects the copies that a client sees; nil selects none.
 type accepting func(*mirror.Resource) bool
 
-// Preview returns what a Reload with these views and this authorization would change for each connected client, in
+// Preview returns what a Reload with this Access would change for each connected client, in
 // the order of the connections. Clients for which nothing changes are left out. It changes nothing, and reads all
 // resources twice for each pair of an old and a new view. It fails when ctx ends.
-func (s *Server) Preview(ctx context.Context, views []View, authorization ...AuthorizationRule) ([]ClientChange, error) {
-	rs, err := newRules(views, s.cfg.Listeners, authorization...)
+func (s *Server) Preview(ctx context.Context, access Access) ([]ClientChange, error) {
+	rs, err := newRules(access, s.cfg.Listeners)
 	if err != nil {
 		return nil, err
 	}

@@ -214,7 +214,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	held[0].Close()
 	eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 2 })
 	r.deltaBy("a", seV1).next()
-	if err := r.server.Reload(t.Context(), nil, Limits{MaxConnections: 1}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), Access{}, Limits{MaxConnections: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.put(se("shop", "a", "2"))
@@ -235,7 +235,7 @@ func TestLimitsAreReplaced(t *testing.T) {
 	d := r.deltaBy("a", seV1)
 	d.next()
 	wantCode(t, r.deltaBy("b", seV1).end(), codes.ResourceExhausted)
-	if err := r.server.Reload(t.Context(), nil, Limits{MaxTypesPerClient: 2, MaxStreams: 2}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), Access{}, Limits{MaxTypesPerClient: 2, MaxStreams: 2}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.deltaBy("b", seV1).next()

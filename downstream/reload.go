@@ -12,16 +12,16 @@ import (
 )
 
 // CheckReload returns the error that Reload would return, and changes nothing.
-func (s *Server) CheckReload(views []View, limits Limits, authorization ...AuthorizationRule) error {
-	_, err := newRules(views, s.cfg.Listeners, authorization...)
+func (s *Server) CheckReload(access Access, limits Limits) error {
+	_, err := newRules(access, s.cfg.Listeners)
 	_, limitsErr := limits.complete()
 	return errors.Join(err, limitsErr)
 }
 
 // Reload replaces the views, the limits and the authorization. It gives each client the view that it now has,
 // and sends it the difference. It ends the streams of clients that match no view or no rule (PermissionDenied).
-// With an authorization, it also ends the streams to which the rest of an answer was not sent yet, if they may now read something else (Unavailable). Streams and
-// connections above a lowered limit stay.
+// With an authorization, it also ends the streams to which the rest of an answer was not sent yet, if they may
+// now read something else (Unavailable). Streams and connections above a lowered limit stay.
 //
 // Reload calls change, which may be nil, before it replaces them. change may change what Resources returns.
 // While change runs, clients get no updates and no views. This pause ends after longestHold or when ctx ends:
@@ -29,8 +29,8 @@ func (s *Server) CheckReload(views []View, limits Limits, authorization ...Autho
 //
 // After an error of change or in the arguments, views and limits are unchanged. Any goroutine may call
 // Reload.
-func (s *Server) Reload(ctx context.Context, views []View, limits Limits, change func(held context.Context) error, authorization ...AuthorizationRule) error {
-	rs, err := newRules(views, s.cfg.Listeners, authorization...)
+func (s *Server) Reload(ctx context.Context, access Access, limits Limits, change func(held context.Context) error) error {
+	rs, err := newRules(access, s.cfg.Listeners)
 	complete, limitsErr := limits.complete()
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err

@@ -47,7 +47,7 @@ func TestNobodyIsSentWhatIsNeitherBeforeNorAfterAReload(t *testing.T) {
 	before.next()
 	var pushed chan struct{}
 	var meanwhile *deltaStream
-	err := r.server.Reload(t.Context(), []View{namespaces("w", "", "bank")}, Limits{}, func(held context.Context) error {
+	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(held context.Context) error {
 		if until, ok := held.Deadline(); !ok || time.Until(until) > longestHold {
 			t.Errorf("clients may have to wait until %v", until)
 		}
@@ -83,7 +83,7 @@ func TestAReloadWhoseChangeFailsLeavesTheViews(t *testing.T) {
 	d := r.deltaBy("a", seV1)
 	d.next()
 	bad := errors.New("no such CA file")
-	err := r.server.Reload(t.Context(), []View{namespaces("w", "", "bank")}, Limits{MaxStreams: 7}, func(context.Context) error { return bad })
+	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{MaxStreams: 7}, func(context.Context) error { return bad })
 	if !errors.Is(err, bad) || r.server.limits.Load().MaxStreams == 7 {
 		t.Errorf("%v, and the limits are %+v", err, r.server.limits.Load())
 	}
@@ -101,7 +101,7 @@ func TestAReloadThatTakesLongLetsClientsGo(t *testing.T) {
 	d := r.deltaBy("a", seV1)
 	d.next()
 	ctx, tooLong := context.WithCancel(t.Context())
-	err := r.server.Reload(ctx, []View{namespaces("w", "", "bank")}, Limits{}, func(held context.Context) error {
+	err := r.server.Reload(ctx, Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(held context.Context) error {
 		r.store.Put(se("shop", "y", "1"))
 		tooLong()
 		<-held.Done()
@@ -127,7 +127,7 @@ func TestAServerDoesNotOpenInTheMiddleOfAReload(t *testing.T) {
 	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 	d := r.deltaBy("a", seV1)
 	eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
-	err := r.server.Reload(t.Context(), []View{namespaces("w", "", "bank")}, Limits{}, func(context.Context) error {
+	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(context.Context) error {
 		r.store.SetSynced()
 		eventually(t, "the sources have synced", r.server.views.resources.(*mirror.Aggregate).HasSynced)
 		r.waits("the server has opened", r.server.Released())

@@ -37,7 +37,7 @@ func namespaces(name, nodeIDs string, shown ...string) View {
 
 func (r *relay) reload(views ...View) {
 	r.t.Helper()
-	if err := r.server.Reload(r.t.Context(), views, Limits{}, nil); err != nil {
+	if err := r.server.Reload(r.t.Context(), Access{Views: views}, Limits{}, nil); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -239,7 +239,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 		"none at all":             {nil, Limits{}, "there is no view bound"},
 		"a limit that is no such": {[]View{bound}, Limits{MaxNodeBytes: -1, RequestsPerSecond: -5}, "MaxNodeBytes is -1"},
 	} {
-		if err := r.server.Reload(t.Context(), tc.views, tc.limits, nil); err == nil || !strings.Contains(err.Error(), tc.says) {
+		if err := r.server.Reload(t.Context(), Access{Views: tc.views}, tc.limits, nil); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want it to say %q", name, err, tc.says)
 		}
 	}
@@ -390,17 +390,17 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	}
 	busy.Go(func() {
 		for n := range 60 {
-			if err := r.server.Reload(t.Context(), rules[n%len(rules)], Limits{MaxStreams: 1000 + n, RequestsPerSecond: 100 + n}, nil); err != nil {
+			if err := r.server.Reload(t.Context(), Access{Views: rules[n%len(rules)]}, Limits{MaxStreams: 1000 + n, RequestsPerSecond: 100 + n}, nil); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := r.server.Reload(t.Context(), rules[0], Limits{}, nil); err != nil {
+		if err := r.server.Reload(t.Context(), Access{Views: rules[0]}, Limits{}, nil); err != nil {
 			t.Error(err)
 		}
 	})
 	busy.Go(func() {
 		for range 3 {
-			if err := r.server.Reload(t.Context(), []View{{}}, Limits{}, nil); err == nil {
+			if err := r.server.Reload(t.Context(), Access{Views: []View{{}}}, Limits{}, nil); err == nil {
 				t.Error("views without a name are no error")
 			}
 		}

@@ -50,11 +50,8 @@ type Config struct {
 	ShortForIstiods bool
 	// Listeners are the addresses to serve on, at least one.
 	Listeners []Listener
-	// Views select the copies that clients see. Without views, clients see everything except copies from
-	// their own cluster.
-	Views []View
-	// Authorization lets clients in, and chooses their views. Empty: the views match the clients.
-	Authorization []AuthorizationRule
+	// Access is what Server.Reload can replace, as it can Limits.
+	Access
 	// MaxConnectionAge is the age, ±10 %, at which a client is told to reconnect. MaxConnectionAgeGrace later
 	// the connection is closed.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
@@ -202,7 +199,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if len(cfg.Listeners) == 0 {
 		return nil, errors.New("downstream: no listeners")
 	}
-	rs, err := newRules(cfg.Views, cfg.Listeners, cfg.Authorization...)
+	rs, err := newRules(cfg.Access, cfg.Listeners)
 	if err != nil {
 		return nil, err
 	}

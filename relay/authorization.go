@@ -14,6 +14,14 @@ import (
 	"meshrelay/mirror"
 )
 
+// accessOf returns the views and the rules of a config for the server.
+func accessOf(cfg *config.Config) (a downstream.Access, err error) {
+	if a.Views, err = viewsOf(cfg.Views); err == nil {
+		a.Authorization, err = authorizationOf(cfg)
+	}
+	return a, err
+}
+
 // authorizationOf returns the rules of a config for the server.
 func authorizationOf(cfg *config.Config) (out []downstream.AuthorizationRule, err error) {
 	for _, r := range cfg.Authorization {
@@ -162,16 +170,12 @@ func (r *Relay) previewClients(ctx context.Context, text []byte) ([]downstream.C
 	if err != nil {
 		return nil, err
 	}
-	if err := config.CheckListeners(r.options.Config.Downstream.Listeners, cfg.Views, cfg.Authorization...); err != nil {
+	if err := cfg.CheckListeners(r.options.Config.Downstream.Listeners); err != nil {
 		return nil, fmt.Errorf("the rules do not fit the running listeners, and new listeners need a restart: %w", err)
 	}
-	views, err := viewsOf(cfg.Views)
+	access, err := accessOf(cfg)
 	if err != nil {
 		return nil, err
 	}
-	rules, err := authorizationOf(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return r.server.Preview(ctx, views, rules...)
+	return r.server.Preview(ctx, access)
 }

@@ -116,16 +116,12 @@ func limitsOf(d config.Downstream) downstream.Limits {
 
 func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
 	d := cfg.Downstream
-	views, err := viewsOf(cfg.Views)
-	if err != nil {
-		return downstream.Config{}, err
-	}
-	rules, err := authorizationOf(cfg)
+	access, err := accessOf(cfg)
 	if err != nil {
 		return downstream.Config{}, err
 	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, Version: version, Views: views, Authorization: rules,
+		NodeID: cfg.Node.ID, Version: version, Access: access,
 		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,

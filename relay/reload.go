@@ -27,7 +27,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	// The running listeners get the new views. Changed listeners in the file need a restart.
-	if err := config.CheckListeners(started.Downstream.Listeners, cfg.Views, cfg.Authorization...); err != nil {
+	if err := cfg.CheckListeners(started.Downstream.Listeners); err != nil {
 		return nil, fmt.Errorf("the views do not fit the running listeners, and new listeners need a restart: %w", err)
 	}
 	policies, others, err := MergePolicies(cfg.Merge)
@@ -38,19 +38,15 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
-	views, err := viewsOf(cfg.Views)
-	if err != nil {
-		return nil, err
-	}
-	rules, err := authorizationOf(cfg)
+	access, err := accessOf(cfg)
 	if err != nil {
 		return nil, err
 	}
 	limits := limitsOf(cfg.Downstream)
-	if err := r.server.CheckReload(views, limits, rules...); err != nil {
+	if err := r.server.CheckReload(access, limits); err != nil {
 		return nil, err
 	}
-	err = r.server.Reload(ctx, views, limits, func(held context.Context) error {
+	err = r.server.Reload(ctx, access, limits, func(held context.Context) error {
 		if err := r.manager.Apply(next); err != nil {
 			return err
 		}
@@ -60,7 +56,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 			r.log.Warn("merge not finished in time after reload", "err", err)
 		}
 		return ctx.Err()
-	}, rules...)
+	})
 	if err != nil {
 		return nil, err
 	}
