@@ -190,21 +190,7 @@ func TestASocketThatTheGroupCanNotGetIsNotOpen(t *testing.T) {
 }
 
 func TestGroupsAreThoseOfTheKernel(t *testing.T) {
-	lis, err := listenUnix(filepath.Join(t.TempDir(), "run", "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	client, err := net.Dial("unix", lis.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	server, err := lis.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	_, server := connected(t)
 	want, err := os.Getgroups()
 	if err != nil {
 		t.Fatal(err)

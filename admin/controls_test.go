@@ -516,22 +516,27 @@ relay_config_last_reload_successful 0
 	}
 }
 
-func TestCredentialsAreThoseOfThePeer(t *testing.T) {
+// connected returns both ends of a connection over a Unix socket of the admin server.
+func connected(t *testing.T) (client, server net.Conn) {
+	t.Helper()
 	lis, err := listenUnix(filepath.Join(t.TempDir(), "run", "s"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lis.Close()
-	client, err := net.Dial("unix", lis.Addr().String())
-	if err != nil {
+	t.Cleanup(func() { lis.Close() })
+	if client, err = net.Dial("unix", lis.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-	server, err := lis.Accept()
-	if err != nil {
+	t.Cleanup(func() { client.Close() })
+	if server, err = lis.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	t.Cleanup(func() { server.Close() })
+	return client, server
+}
+
+func TestCredentialsAreThoseOfThePeer(t *testing.T) {
+	client, server := connected(t)
 	ctx := withPeer(t.Context(), server)
 	if who, ok := peerOf(ctx); !ok || who.UID != os.Getuid() || who.GID != os.Getgid() || who.PID != os.Getpid() || server.RemoteAddr().Network() != "unix" {
 		t.Errorf("%v", server.RemoteAddr())

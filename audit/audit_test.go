@@ -66,7 +66,7 @@ func (p *place) lines(t *testing.T) []Line {
 	return parsed(t, p.taken.Bytes())
 }
 
-// parsed returns the lines of a text, each of which must be whole.
+// parsed returns the lines of a text. Each line must be whole.
 func parsed(t *testing.T, text []byte) (lines []Line) {
 	t.Helper()
 	for raw := range bytes.Lines(text) {

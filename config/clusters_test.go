@@ -270,7 +270,8 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 }
 
-// TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport, and the template without one: services, unless it says otherwise.
+// TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport. Without one, the import is that of the template, and its
+// profile is services by default.
 func TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", `true}
   import:

@@ -67,7 +67,7 @@ func TestViewsLeakNothing(t *testing.T) {
 	}
 }
 
-// leakyResources tells of a copy that a view hides what of says.
+// leakyResources leaks: for a key with a copy that a view hides, the view gets what of makes of both.
 type leakyResources struct {
 	Resources
 	of func(shown, hidden *mirror.Resource) *mirror.Resource

@@ -139,8 +139,8 @@ func (t *trust) of(leaf *x509.Certificate) (*x509.CertPool, error) {
 	return nil, fmt.Errorf("no client CA vouches for the trust domain of %s", id)
 }
 
-// verify verifies the certificates of a client, of which the first is its own. It returns when the first
-// certificate of their chain expires.
+// verify verifies the certificates of a client; the first is its own. It returns the earliest end of a
+// certificate in their chain.
 func (t *trust) verify(certs []*x509.Certificate) (expires time.Time, err error) {
 	pool, err := t.of(certs[0])
 	if err != nil {

@@ -238,7 +238,7 @@ func (a *Aggregate) markRivals(c *claimant) {
 
 // yields returns why a resource is not served, if clients see only the copies that accept accepts: one of another key
 // and source claims the same, and would be served if there were no Owners. It is empty if the resource is served. united are
-// keys of which the resource has a part.
+// the keys whose parts are in the resource.
 func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, united []Key) string {
 	x, looks := a.claims, 0
 	mine := x.claimsOf(k, r)

@@ -145,7 +145,7 @@ func TestManyClaimsOfOneHostAreBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := newWorldOf(ctx, t, []string{"east", "west"}, "first", nil)
 		east := w.stores["east"]
-		for i := range 4097 { // none of which is seen where west's is
+		for i := range 4097 { // nobody sees them and west's
 			east.Put(copyOf{source: "east", kind: routeKind, name: fmt.Sprintf("e%04d", i), host: 1, scope: 1}.build())
 		}
 		put(w, copyOf{source: "west", kind: routeKind, name: "scoped", host: 1, scope: 2})

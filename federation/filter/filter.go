@@ -108,7 +108,7 @@ func (v Verdict) Sentence() string {
 type Filter struct {
 	rules      Rules
 	profile    []mirror.Kind            // nil: all
-	root       string                   // namespace of which a profile lets nothing pass
+	root       string                   // namespace whose resources no profile lets pass
 	kinds      map[mirror.Kind]struct{} // nil: all
 	selector   labels.Selector          // nil: everything
 	expression *expression              // nil: none

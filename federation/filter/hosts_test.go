@@ -11,7 +11,7 @@ import (
 	"meshrelay/mirror"
 )
 
-// names has every name of up to four labels that are a or b, of which patterns in the tests have two at most.
+// names has every name of up to four labels that are a or b. Patterns in the tests have two labels at most.
 var names = func() (all []string) {
 	last := []string{""}
 	for range 4 {

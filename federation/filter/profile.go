@@ -87,7 +87,7 @@ func (f *Filter) WithRoot(namespace string) *Filter {
 	return &next
 }
 
-// Root returns the namespace of which nothing passes, empty for none.
+// Root returns the namespace whose resources do not pass, empty for none.
 func (f *Filter) Root() string {
 	if f.profile == nil {
 		return ""
