@@ -20,6 +20,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -173,8 +174,9 @@ func (a *adapter) received(url string, delta, relist bool, removed []string, has
 
 // tellEndpoints feeds what the server has told of a cluster.
 func (a *adapter) tellEndpoints(cluster string) {
-	from := func(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
-		return a.assigned[cluster], a.assigned[cluster] != nil
+	from := func(cluster string) ([]services.Endpoint, bool, bool) {
+		cla, known := a.assigned[cluster]
+		return services.FromAssignment(cla), known, known
 	}
 	a.m.Upstreams()[0].Tell(intake.Endpoints{From: from, Clusters: []string{cluster}})
 }

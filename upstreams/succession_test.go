@@ -6,10 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/federation/services"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/xds"
@@ -64,12 +63,12 @@ func TestTheIntakeSleepsWhenThereIsNothingToDo(t *testing.T) {
 }
 
 // everywhere has one endpoint for every cluster.
-func everywhere(c string) (*endpointv3.ClusterLoadAssignment, bool) {
-	return assignmentOf(c, "10.0.0.1"), true
+func everywhere(c string) (all []services.Endpoint, known, settled bool) {
+	return services.FromAssignment(assignmentOf(c, "10.0.0.1")), true, true
 }
 
 // nowhere has no endpoints, and does not wait for any.
-func nowhere(string) (*endpointv3.ClusterLoadAssignment, bool) { return nil, true }
+func nowhere(string) (all []services.Endpoint, known, settled bool) { return nil, false, true }
 
 func TestServicesKeepTheEndpointsOfBeforeWhileNobodySaysAny(t *testing.T) {
 	mode := func(u *config.Upstream, _ *config.Node) { discovers(u) }

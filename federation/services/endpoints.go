@@ -11,7 +11,6 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -28,24 +27,42 @@ const (
 	maxLocality = 253
 )
 
-// WithEndpoints returns r, which must be synthetic, with the endpoints of its clusters, by port of the service.
-// network is the network of the clients: an istiod answers with its gateways instead of endpoints that the
-// clients can not reach.
+// Endpoint is an address that serves one port of a service.
+type Endpoint struct {
+	Addr     netip.Addr // not valid if Host is set
+	Host     string     // a DNS name, which only services have whose names are resolved
+	Port     uint32
+	Weight   uint32 // 0 means 1
+	Locality string // region/zone/subzone, or empty
+	Network  string
+	Account  string // the service account
+	TLS      bool   // it accepts the mTLS of the mesh
+	Labels   string // as EncodeLabels returns them
+}
+
+// Assignments are the endpoints of a service, by port, in any order.
+type Assignments = map[uint32][]Endpoint
+
+// WithEndpoints returns r with the endpoints of its clusters, by port of the service. r must be synthetic, or a
+// ServiceEntry that selects workloads; the selector is removed. network is the network of endpoints that have none.
 //
-// WithEndpoints skips what a ServiceEntry can not express: unhealthy endpoints, endpoints without an IP address,
-// ports without endpoints while others have some, and addresses that do not serve all the remaining ports. An
-// endpoint of a ServiceEntry serves each port.
+// WithEndpoints skips what a ServiceEntry can not express: endpoints without an address, ports without endpoints
+// while others have some, and addresses that do not serve all the remaining ports. An endpoint of a ServiceEntry
+// serves each port.
 //
-// The result does not depend on the order of endpoints. Its resolution is always STATIC. The error is
-// ErrUnreachable as for WithGateways.
+// The result does not depend on the order of endpoints. Its resolution is STATIC, except for a ServiceEntry that
+// resolves the names of workloads. The error is ErrUnreachable as for WithGateways.
 func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mirror.Resource, error) {
-	se, err := syntheticService(r)
+	se, err := serviceOf(r)
 	if err != nil {
 		return nil, err
 	}
-	se.Resolution = networking.ServiceEntry_STATIC
-	ports := se.Ports
-	places := gather(ports, byPort)
+	if se.WorkloadSelector == nil {
+		se.Resolution = networking.ServiceEntry_STATIC
+	}
+	se.WorkloadSelector = nil
+	ports, resolves := se.Ports, se.Resolution != networking.ServiceEntry_STATIC
+	places := gather(ports, byPort, resolves)
 	if served := choosePorts(places, len(ports)); len(served) > 0 {
 		se.Ports = make([]*networking.ServicePort, 0, len(served))
 		for _, i := range served {
@@ -58,26 +75,20 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 			}
 		}
 	}
+	switch {
+	case len(se.Endpoints) == 0:
+		se.Resolution = networking.ServiceEntry_STATIC // clients would resolve the host
+	case se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN:
+		se.Endpoints = se.Endpoints[:1] // validation accepts no more
+	}
 	return r.WithBody(se)
-}
-
-// Assignments are the endpoints of a service, by port.
-type Assignments = map[uint32]*endpointv3.ClusterLoadAssignment
-
-// endpoint is one endpoint of a cluster.
-type endpoint struct {
-	addr     netip.Addr
-	locality string
-	port     uint32
-	weight   uint32
-	tls      bool
-	workload string
 }
 
 // spot is an address in a locality. nth numbers the spots of one address: an address may serve a port of the
 // service on several ports, for example as the host of several pods on its network.
 type spot struct {
 	addr     netip.Addr
+	host     string
 	locality string
 	nth      int
 }
@@ -85,64 +96,62 @@ type spot struct {
 // place is a spot that serves ports of a service.
 type place struct {
 	spot
-	ports    []uint32 // by port of the service; 0 for none
-	weight   uint32
-	tls      bool
-	workload string
+	ports []uint32 // by port of the service; 0 for none
+	of    *Endpoint
+	// weight and tls are of all ports.
+	weight uint32
+	tls    bool
 }
 
-// gather returns the places of all ports, sorted.
-func gather(ports []*networking.ServicePort, byPort Assignments) []*place {
+// gather returns the places of all ports, sorted. resolves: endpoints may have names.
+func gather(ports []*networking.ServicePort, byPort Assignments, resolves bool) []*place {
 	index := map[spot]*place{}
 	for i, port := range ports {
+		all := usableOf(byPort[port.Number], resolves)
 		var before spot
-		for _, e := range endpointsOf(byPort[port.Number]) {
-			at := spot{addr: e.addr, locality: e.locality}
-			if before.addr == at.addr && before.locality == at.locality {
+		for n := range all {
+			e := &all[n]
+			at := spot{addr: e.Addr, host: e.Host, locality: e.Locality}
+			if before.addr == at.addr && before.host == at.host && before.locality == at.locality {
 				at.nth = before.nth + 1
 			}
 			before = at
 			p := index[at]
 			if p == nil {
-				p = &place{spot: at, ports: make([]uint32, len(ports)), workload: e.workload}
+				p = &place{spot: at, ports: make([]uint32, len(ports)), of: e}
 				index[at] = p
 			}
-			p.ports[i] = e.port
+			p.ports[i] = e.Port
 			// A policy for one port makes the modes differ, and an endpoint of a ServiceEntry has
 			// one mode for all ports: mTLS that fails is better than plaintext.
-			p.tls = p.tls || e.tls
-			p.weight = max(p.weight, e.weight)
+			p.tls = p.tls || e.TLS
+			p.weight = max(p.weight, e.Weight)
 		}
 	}
 	places := slices.AppendSeq(make([]*place, 0, len(index)), maps.Values(index))
 	slices.SortFunc(places, func(a, b *place) int {
-		return cmp.Or(a.addr.Compare(b.addr), strings.Compare(a.locality, b.locality), cmp.Compare(a.nth, b.nth))
+		return cmp.Or(a.addr.Compare(b.addr), strings.Compare(a.host, b.host), strings.Compare(a.locality, b.locality), cmp.Compare(a.nth, b.nth))
 	})
 	return places
 }
 
-// endpointsOf returns the endpoints of a cluster that a ServiceEntry can express, sorted and each once.
-func endpointsOf(cla *endpointv3.ClusterLoadAssignment) []endpoint {
-	n := 0
-	for _, l := range cla.GetEndpoints() {
-		n += len(l.GetLbEndpoints())
-	}
-	all := make([]endpoint, 0, n)
-	for _, l := range cla.GetEndpoints() {
-		locality := localityOf(l.GetLocality())
-		for _, lb := range l.GetLbEndpoints() {
-			if e, ok := endpointOf(lb); ok {
-				e.locality = locality
-				all = append(all, e)
-			}
+// usableOf returns the endpoints that a ServiceEntry can express, sorted and each once.
+func usableOf(some []Endpoint, resolves bool) []Endpoint {
+	all := make([]Endpoint, 0, len(some))
+	for _, e := range some {
+		named := e.Host != "" && resolves && !e.Addr.IsValid() && isFQDN(e.Host)
+		if (named || e.Host == "" && usableAddr(e.Addr)) && e.Port > 0 && e.Port <= maxPort {
+			e.Weight = max(e.Weight, 1)
+			all = append(all, e)
 		}
 	}
-	slices.SortFunc(all, func(a, b endpoint) int {
-		return cmp.Or(a.addr.Compare(b.addr), strings.Compare(a.locality, b.locality), cmp.Compare(a.port, b.port),
-			cmp.Compare(b.weight, a.weight), cmp.Compare(flag(b.tls), flag(a.tls)), strings.Compare(a.workload, b.workload))
+	slices.SortFunc(all, func(a, b Endpoint) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Host, b.Host), strings.Compare(a.Locality, b.Locality), cmp.Compare(a.Port, b.Port),
+			cmp.Compare(b.Weight, a.Weight), cmp.Compare(flag(b.TLS), flag(a.TLS)), strings.Compare(a.Labels, b.Labels), strings.Compare(a.Account, b.Account),
+			strings.Compare(a.Network, b.Network))
 	})
-	return slices.CompactFunc(all, func(a, b endpoint) bool {
-		return a.addr == b.addr && a.locality == b.locality && a.port == b.port
+	return slices.CompactFunc(all, func(a, b Endpoint) bool {
+		return a.Addr == b.Addr && a.Host == b.Host && a.Locality == b.Locality && a.Port == b.Port
 	})
 }
 
@@ -153,25 +162,43 @@ func flag(b bool) int {
 	return 0
 }
 
-func endpointOf(lb *endpointv3.LbEndpoint) (endpoint, bool) {
+// FromAssignment returns the endpoints of an Envoy cluster. It leaves out unhealthy ones, and those without an IP
+// address.
+func FromAssignment(cla *endpointv3.ClusterLoadAssignment) []Endpoint {
+	n := 0
+	for _, l := range cla.GetEndpoints() {
+		n += len(l.GetLbEndpoints())
+	}
+	all := make([]Endpoint, 0, n)
+	for _, l := range cla.GetEndpoints() {
+		locality := localityOf(l.GetLocality())
+		for _, lb := range l.GetLbEndpoints() {
+			if e, ok := endpointOf(lb); ok {
+				e.Locality = locality
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
+func endpointOf(lb *endpointv3.LbEndpoint) (Endpoint, bool) {
 	switch lb.GetHealthStatus() {
 	case corev3.HealthStatus_UNKNOWN, corev3.HealthStatus_HEALTHY, corev3.HealthStatus_DEGRADED:
 	default:
-		return endpoint{}, false
+		return Endpoint{}, false
 	}
 	// Only the proxy itself can use a pipe or an internal address.
 	socket := lb.GetEndpoint().GetAddress().GetSocketAddress()
-	port := socket.GetPortValue()
 	addr, err := netip.ParseAddr(socket.GetAddress())
-	if err != nil || !usableAddr(addr) || socket.GetProtocol() != corev3.SocketAddress_TCP || port == 0 || port > maxPort {
-		return endpoint{}, false
+	if err != nil || socket.GetProtocol() != corev3.SocketAddress_TCP {
+		return Endpoint{}, false
 	}
 	md := lb.GetMetadata().GetFilterMetadata()
-	return endpoint{
-		addr: addr, port: port,
-		weight:   max(lb.GetLoadBalancingWeight().GetValue(), 1),
-		tls:      md[transportSocketMatch].GetFields()["tlsMode"].GetStringValue() == tlsModeIstio,
-		workload: md[istioMetadata].GetFields()["workload"].GetStringValue(),
+	return Endpoint{
+		Addr: addr, Port: socket.GetPortValue(), Weight: lb.GetLoadBalancingWeight().GetValue(),
+		TLS:    md[transportSocketMatch].GetFields()["tlsMode"].GetStringValue() == tlsModeIstio,
+		Labels: labelsOf(md[istioMetadata].GetFields()["workload"].GetStringValue()),
 	}, true
 }
 
@@ -234,8 +261,14 @@ func (p *place) serves(ports []int) bool {
 // entry returns the endpoint for the ports whose indexes are served.
 func (p *place) entry(ports []*networking.ServicePort, served []int, network string) *networking.WorkloadEntry {
 	e := &networking.WorkloadEntry{
-		Address: p.addr.String(), Ports: make(map[string]uint32, len(served)), Network: network, Locality: p.locality,
-		Labels: labelsOf(p.workload, p.tls),
+		Address: p.host, Ports: make(map[string]uint32, len(served)), Network: cmp.Or(p.of.Network, network), Locality: p.locality,
+		ServiceAccount: p.of.Account, Labels: decodeLabels(p.of.Labels),
+	}
+	if p.addr.IsValid() {
+		e.Address = p.addr.String()
+	}
+	if p.tls {
+		e.Labels[tlsModeLabel] = tlsModeIstio
 	}
 	for _, i := range served {
 		e.Ports[ports[i].Name] = p.ports[i]
@@ -244,25 +277,4 @@ func (p *place) entry(ports []*networking.ServicePort, served []int, network str
 		e.Weight = p.weight // no weight means 1
 	}
 	return e
-}
-
-// workloadLabels are the labels for the workload in an endpoint's metadata,
-// "name;namespace;canonical name;canonical revision;cluster".
-var workloadLabels = [...]string{"", "", canonicalNameLabel, canonicalRevisionLabel, federation.ClusterLabel}
-
-func labelsOf(workload string, tls bool) map[string]string {
-	labels := make(map[string]string, 4)
-	if tls {
-		labels[tlsModeLabel] = tlsModeIstio
-	}
-	if strings.Count(workload, ";") != len(workloadLabels)-1 {
-		return labels
-	}
-	for _, name := range workloadLabels {
-		var field string
-		if field, workload, _ = strings.Cut(workload, ";"); name != "" && isLabelValue(field) {
-			labels[name] = field
-		}
-	}
-	return labels
 }

@@ -1,12 +1,13 @@
-// Package services makes the Kubernetes services of another cluster reachable. An istiod sends each service as
-// a ServiceEntry without endpoints. The package adds the gateways of the cluster as endpoints (WithGateways), or
-// endpoints that were discovered (WithEndpoints).
+// Package services makes the services of another cluster reachable. A Kubernetes service comes as a ServiceEntry
+// without endpoints, and a ServiceEntry may select workloads of that cluster. The package adds the gateways of the
+// cluster as endpoints (WithGateways), or endpoints that were discovered (WithEndpoints).
 //
 // The package is pure. It must not know how endpoints are discovered: Clusters names the clusters of a service,
 // and the caller brings their Assignments.
 package services
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -16,11 +17,13 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
 	"meshrelay/internal/text"
+	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
 
@@ -150,26 +153,77 @@ func WithGateways(r *mirror.Resource, g Gateways) (*mirror.Resource, error) {
 	return r.WithBody(se)
 }
 
-// Cluster is an Envoy cluster of a service.
+// Selects reports whether r is a ServiceEntry whose endpoints are the workloads that it selects in its namespace.
+func Selects(r *mirror.Resource) bool {
+	if r.Kind() != federation.ServiceEntry || IsMade(r) {
+		return false
+	}
+	const resolution, selector protowire.Number = 5, 9
+	resolves, selects := false, false
+	f := wire.Fields(r.BodyValue())
+	for f.Next() {
+		resolves = resolves || f.Number == resolution && !bytes.Equal(f.Value(), []byte{byte(networking.ServiceEntry_NONE)})
+		selects = selects || f.Number == selector
+	}
+	return resolves && selects
+}
+
+// Cluster is a set of endpoints that one port of a service has.
 type Cluster struct {
 	// Port is the service's port.
 	Port uint32
-	// Name is the cluster's, for example "outbound|80||db.shop.svc.cluster.local".
+	// Name is that of an Envoy cluster, for example "outbound|80||db.shop.svc.cluster.local", or "workloads|",
+	// a namespace, labels as in a selector, the name of the port and that of the workloads,
+	// for example "workloads|shop|app=db,tier=1|http|8080".
 	Name string
 }
 
-// Clusters returns the Envoy clusters of r, which must be synthetic: one for each port. The error is
-// ErrUnreachable as for WithGateways.
+// SelectedPrefix begins the names of clusters of selected workloads.
+const SelectedPrefix = "workloads|"
+
+// Clusters returns the clusters of r, which must be synthetic, or a ServiceEntry that selects workloads: one for each
+// port. The error is ErrUnreachable as for WithGateways.
 func Clusters(r *mirror.Resource) ([]Cluster, error) {
-	se, err := syntheticService(r)
+	se, err := serviceOf(r)
 	if err != nil {
 		return nil, err
 	}
+	number := func(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 	all := make([]Cluster, 0, len(se.Ports))
+	selected := ""
+	if se.WorkloadSelector != nil {
+		pairs := strings.TrimSuffix(EncodeLabels(se.WorkloadSelector.Labels), "\n")
+		selected = SelectedPrefix + r.Namespace() + "|" + strings.ReplaceAll(pairs, "\n", ",") + "|"
+	}
 	for _, p := range se.Ports {
-		all = append(all, Cluster{Port: p.Number, Name: "outbound|" + strconv.FormatUint(uint64(p.Number), 10) + "||" + se.Hosts[0]})
+		name := "outbound|" + number(p.Number) + "||" + se.Hosts[0]
+		if selected != "" {
+			name = selected + p.Name + "|" + number(cmp.Or(p.TargetPort, p.Number))
+		}
+		all = append(all, Cluster{Port: p.Number, Name: name})
 	}
 	return all, nil
+}
+
+// serviceOf returns a synthetic ServiceEntry as syntheticService does, or one that selects workloads.
+func serviceOf(r *mirror.Resource) (*networking.ServiceEntry, error) {
+	if !Selects(r) {
+		return syntheticService(r)
+	}
+	se, err := entryOf(r)
+	if err != nil {
+		return nil, err
+	}
+	labels := se.WorkloadSelector.GetLabels()
+	switch {
+	case len(se.Hosts) == 0:
+		return nil, fmt.Errorf("%s: it has no host", r.Key())
+	case strings.Count(EncodeLabels(labels), "\n") != len(labels):
+		return nil, fmt.Errorf("%s: workloadSelector.labels has a label that is none", r.Key())
+	case slices.ContainsFunc(se.Ports, func(p *networking.ServicePort) bool { return strings.Contains(p.Name, "|") }):
+		return nil, fmt.Errorf("%s: the name of a port has a |", r.Key())
+	}
+	return se, nil
 }
 
 // syntheticService returns a synthetic ServiceEntry in a form that can have endpoints, and that passes istiod's

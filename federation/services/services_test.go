@@ -175,12 +175,21 @@ func assignment(localities ...*endpointv3.LocalityLbEndpoints) *endpointv3.Clust
 	return &endpointv3.ClusterLoadAssignment{Endpoints: localities}
 }
 
-type byPort = Assignments
+type byPort map[uint32]*endpointv3.ClusterLoadAssignment
+
+// assignments returns what the clusters tell.
+func (all byPort) assignments() Assignments {
+	out := Assignments{}
+	for port, cla := range all {
+		out[port] = FromAssignment(cla)
+	}
+	return out
+}
 
 // folded returns the endpoints of WithEndpoints in a line each, and the ports.
 func folded(tb testing.TB, r *mirror.Resource, all byPort) (endpoints []string, ports string) {
 	tb.Helper()
-	out, err := WithEndpoints(r, all, "net-west")
+	out, err := WithEndpoints(r, all.assignments(), "net-west")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -352,7 +361,7 @@ func TestGeneratedServicesAreNormalizedToValidate_S12(t *testing.T) {
 			for _, c := range clusters {
 				all[c.Port] = assignment(in("eu", "", "", lb("10.1.0.1", 8080)))
 			}
-			if out, err = WithEndpoints(r, all, ""); err != nil {
+			if out, err = WithEndpoints(r, all.assignments(), ""); err != nil {
 				t.Fatal(err)
 			}
 			if se := sound(t, out); !tc.check(se) {
@@ -487,7 +496,7 @@ func TestLabelsAreThoseOfTheEndpointsMetadata(t *testing.T) {
 		"a;b;" + strings.Repeat("x", 64) + ";v1;": "canonical-revision=v1",
 	} {
 		var got []string
-		labels := labelsOf(workload, false)
+		labels := decodeLabels(labelsOf(workload))
 		for _, k := range slices.Sorted(maps.Keys(labels)) {
 			_, short, _ := strings.Cut(k, "/")
 			got = append(got, short+"="+labels[k])
@@ -501,7 +510,7 @@ func TestLabelsAreThoseOfTheEndpointsMetadata(t *testing.T) {
 func TestTheOrderOfEndpointsDoesNotMatter_S10(t *testing.T) {
 	r := synthetic(t, nil)
 	all := tenEndpoints()
-	first, err := WithEndpoints(r, all, "net-west")
+	first, err := WithEndpoints(r, all.assignments(), "net-west")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +521,7 @@ func TestTheOrderOfEndpointsDoesNotMatter_S10(t *testing.T) {
 		}
 	}
 	for range 10 {
-		again, err := WithEndpoints(r, all, "net-west")
+		again, err := WithEndpoints(r, all.assignments(), "net-west")
 		if err != nil || !again.Equal(first) {
 			t.Fatalf("another resource, %v", err)
 		}
@@ -537,7 +546,7 @@ func BenchmarkWithEndpoints(b *testing.B) {
 	r, all := synthetic(b, nil), tenEndpoints()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := WithEndpoints(r, all, "net-west"); err != nil {
+		if _, err := WithEndpoints(r, all.assignments(), "net-west"); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -579,7 +588,7 @@ func FuzzWithEndpoints(f *testing.F) {
 			return
 		}
 		for _, r := range []*mirror.Resource{synthetic(t, nil), serviceNamed(t, "synthetic-x", se)} {
-			if out, err := WithEndpoints(r, all, "net"); err == nil {
+			if out, err := WithEndpoints(r, all.assignments(), "net"); err == nil {
 				sound(t, out)
 			}
 			if out, err := WithGateways(r, Gateways{Addresses: []string{"34.0.0.1", "gw.example"}}); err == nil {

@@ -38,7 +38,16 @@ func (in *Intake) isAddressed(r, original *mirror.Resource, relay bool) bool {
 	if original == nil {
 		original = r
 	}
-	return in.isRegistry() || (in.rules.discovering() || relay) && services.IsMade(original)
+	return in.isRegistry() || (in.rules.discovering() || relay) && services.IsMade(original) || in.rules.selects(original)
+}
+
+// isMade reports whether the endpoints of a ServiceEntry decide which of its ports are served. original is as in
+// isAddressed.
+func (in *Intake) isMade(r, original *mirror.Resource) bool {
+	if original == nil {
+		original = r
+	}
+	return !in.isRegistry() && services.IsMade(original)
 }
 
 // keepFor has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
@@ -163,7 +172,7 @@ func (in *Intake) follow(key mirror.Key, rec *record, sc *scope) {
 	if served == nil || !in.isAddressed(rec.resource, rec.original, rec.relayed) {
 		return
 	}
-	out, err := services.Follow(served, rec.resource, !in.isRegistry())
+	out, err := services.Follow(served, rec.resource, in.isMade(rec.resource, rec.original))
 	if err == nil && !out.Equal(served) {
 		in.put(key, out, origin{record: rec, scope: sc, endpoints: true})
 	}
@@ -257,7 +266,7 @@ func (in *Intake) dropFormer(key mirror.Key) {
 
 // present returns records of an earlier revision with the endpoints that the source has now.
 func (in *Intake) present(records []state.Record) []state.Record {
-	if !in.rules.relayed && !in.isRegistry() {
+	if !in.rules.relayed && !in.rules.discovering() && !in.isRegistry() {
 		return records
 	}
 	now := map[mirror.Key]*mirror.Resource{}
@@ -284,7 +293,7 @@ func (in *Intake) present(records []state.Record) []state.Record {
 		}
 		var err error
 		if has := now[r.Key()]; has != nil {
-			r, err = services.Follow(r, has, !in.isRegistry())
+			r, err = services.Follow(r, has, in.isMade(r, original))
 		} else {
 			r, err = services.Without(r)
 		}

@@ -2,12 +2,11 @@ package intake
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -16,6 +15,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -64,23 +64,18 @@ func (w *town) answer() Received {
 }
 
 // assignment is what the source tells of a cluster.
-func (w *town) assignment(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
-	l := &endpointv3.LocalityLbEndpoints{}
+func (w *town) assignment(cluster string) (all []services.Endpoint, known, settled bool) {
 	for i := range w.present {
 		for p := range 2 {
 			if w.cluster(i, 80+p) != cluster {
 				continue
 			}
 			for _, a := range w.addresses[i] {
-				l.LbEndpoints = append(l.LbEndpoints, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
-					Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-						Address: a, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080},
-					}}},
-				}}})
+				all = append(all, services.Endpoint{Addr: netip.MustParseAddr(a), Port: 8080})
 			}
 		}
 	}
-	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{l}}, true
+	return all, true, true
 }
 
 // tell has the source tell all that has changed of a service.

@@ -4,16 +4,14 @@ import (
 	"errors"
 	"slices"
 
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-
 	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
-// Assignment returns the endpoints of a cluster, nil if the upstream never sent any. settled is set when the
-// intake need not wait for an answer.
-type Assignment func(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool)
+// Assignment returns the endpoints of a cluster. known is false if the upstream never sent any, not even none. settled
+// is set when the intake need not wait for an answer. Nobody changes the endpoints.
+type Assignment func(cluster string) (all []services.Endpoint, known, settled bool)
 
 // Endpoints is the event that the endpoints of some clusters have changed. The intake reads endpoints with
 // From until the next such event. It imports the services of these clusters again.
@@ -75,10 +73,10 @@ func (d *discovery) follow(sc *scope, rec *record, r *mirror.Resource) (services
 	for _, c := range clusters {
 		if _, asked := d.asked[c.Name]; !asked || d.from == nil {
 			waiting = true
-		} else if cla, settled := d.from(c.Name); !settled {
+		} else if all, known, settled := d.from(c.Name); !settled {
 			waiting = true
-		} else if cla != nil {
-			out[c.Port] = cla
+		} else if known {
+			out[c.Port] = all
 			answered++
 		}
 	}

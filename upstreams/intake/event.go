@@ -67,9 +67,9 @@ type Update struct {
 // Known reports whether a resource with this mark and size is known. A nil Known knows none.
 type Known func(mark uint64, size int) bool
 
-// LeftOutError is the error of Element.Decode for a resource that the source leaves out because its
-// workload is unhealthy.
-type LeftOutError struct{ Detail string }
+// LeftOutError is the error of Element.Decode for a resource that the source leaves out. Without a Reason, its workload is
+// unhealthy.
+type LeftOutError struct{ Reason, Detail string }
 
 // Error implements error.
 func (o *LeftOutError) Error() string { return o.Detail }

@@ -2,12 +2,11 @@ package intake
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -57,13 +56,8 @@ func discovered() (config.Upstream, fakexds.Resource) {
 }
 
 // oneEndpoint is the Assignment of a server that has answered everything.
-func oneEndpoint(cluster string) (*endpointv3.ClusterLoadAssignment, bool) {
-	address := &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: "10.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080},
-	}}}
-	return &endpointv3.ClusterLoadAssignment{ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{
-		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}},
-	}}}, true
+func oneEndpoint(string) (all []services.Endpoint, known, settled bool) {
+	return []services.Endpoint{{Addr: netip.MustParseAddr("10.0.0.1"), Port: 8080}}, true, true
 }
 
 // TestAHeldServiceFollowsItsEndpoints: also when the upstream has it again, which ends the hold.
@@ -72,9 +66,7 @@ func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
 	m, key := newHeld(t, u, service)
 	before := m.store.Get(key)
 	cluster := "outbound|80||web.example"
-	none := func(string) (*endpointv3.ClusterLoadAssignment, bool) {
-		return &endpointv3.ClusterLoadAssignment{ClusterName: cluster}, true
-	}
+	none := func(string) (all []services.Endpoint, known, settled bool) { return nil, true, true }
 	out := m.step(Endpoints{From: none, Clusters: []string{cluster}})
 	if r := m.store.Get(key); out.Clusters != nil || !services.Told(r) {
 		t.Errorf("it is served with endpoints that have gone: %v", r)

@@ -32,6 +32,8 @@ const (
 	reasonCollision = "collision"
 	reasonEndpoints = "endpoints"
 	reasonUnhealthy = "unhealthy"
+	// ClusterLocal is the reason for a service that no other cluster may reach.
+	ClusterLocal = "cluster-local"
 )
 
 // Reasons returns all reasons why a resource can be left out.
@@ -40,7 +42,7 @@ func Reasons() []string {
 	for _, reason := range filter.Reasons() {
 		all = append(all, string(reason))
 	}
-	return append(all, reasonLoop, reasonHops, reasonGenerated, reasonCollision, reasonEndpoints, reasonUnhealthy)
+	return append(all, reasonLoop, reasonHops, reasonGenerated, reasonCollision, reasonEndpoints, reasonUnhealthy, ClusterLocal)
 }
 
 // leftOut is why a resource is left out: a reason and a sentence. Equal ones share memory.
@@ -256,28 +258,29 @@ func (im *Rules) passed(way mirror.Way, relay bool) leftOut {
 func isTold(r *mirror.Resource, relay bool) bool { return relay && services.Told(r) }
 
 // discovering reports whether endpoints of services are asked for.
-func (im *Rules) discovering() bool {
-	return im.relayed && im.cfg.Services.Mode == config.ServicesDiscover
-}
+func (im *Rules) discovering() bool { return im.cfg.Services.Mode == config.ServicesDiscover }
 
 // discovers reports whether the endpoints of a resource must be asked for. relay: it comes from one.
 func (im *Rules) discovers(r *mirror.Resource, relay bool) bool {
-	return im.discovering() && services.IsSynthetic(r) && !isTold(r, relay)
+	return im.discovering() && (services.IsSynthetic(r) && !isTold(r, relay) || im.selects(r))
+}
+
+// selects reports whether r gets the workloads that it selects as its endpoints. An istiod does not tell of them.
+func (im *Rules) selects(r *mirror.Resource) bool {
+	return im.discovering() && !im.relayed && services.Selects(r)
 }
 
 // reshape returns a resource as it is served, with the known endpoints, and whether it differs.
 func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, relay bool) (out *mirror.Resource, differs bool, err error) {
 	out = r
-	if im.relayed && services.IsSynthetic(r) && !isTold(r, relay) {
-		switch im.cfg.Services.Mode {
-		case config.ServicesGateway:
-			out, err = services.WithGateways(r, im.gateways)
-		case config.ServicesDiscover:
-			out, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("services: %w", err)
-		}
+	switch {
+	case im.discovers(r, relay):
+		out, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
+	case im.cfg.Services.Mode == config.ServicesGateway && services.IsSynthetic(r) && !isTold(r, relay):
+		out, err = services.WithGateways(r, im.gateways)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("services: %w", err)
 	}
 	if out, err = im.rewriter.Rewrite(out); err != nil {
 		return nil, false, fmt.Errorf("rewrite: %w", err)

@@ -318,7 +318,7 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 	why := imported
 	r, lacks, err := decode()
 	if left := (*LeftOutError)(nil); errors.As(err, &left) {
-		why, err = leftOutBy(reasonUnhealthy, left.Detail), nil
+		why, err = leftOutBy(cmp.Or(left.Reason, reasonUnhealthy), left.Detail), nil
 	} else if err == nil {
 		why = in.rules.passed(mirror.Way{Path: r.Provenance().Path}, true)
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/adsclient"
+	"meshrelay/federation/services"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/wire"
 	"meshrelay/upstreams"
@@ -211,8 +212,8 @@ func (e *endpoints) names(string) (names []string) {
 	return names
 }
 
-// assignment implements intake.Assignment. The caller owns the result.
-func (e *endpoints) assignment(cluster string) (known *endpointv3.ClusterLoadAssignment, settled bool) {
+// assignment implements intake.Assignment.
+func (e *endpoints) assignment(cluster string) (all []services.Endpoint, known, settled bool) {
 	e.mu.Lock()
 	var a assignment
 	if of := e.clusters[cluster]; of != nil {
@@ -220,14 +221,14 @@ func (e *endpoints) assignment(cluster string) (known *endpointv3.ClusterLoadAss
 	}
 	e.mu.Unlock()
 	if !a.answered || !a.wanted {
-		return nil, !a.awaited
+		return nil, false, !a.awaited
 	}
-	known = &endpointv3.ClusterLoadAssignment{}
-	if err := proto.Unmarshal(a.data, known); err != nil {
+	cla := &endpointv3.ClusterLoadAssignment{}
+	if err := proto.Unmarshal(a.data, cla); err != nil {
 		// assign encoded it.
 		panic(fmt.Sprintf("upstreams: assignment of %s does not decode: %v", cluster, err))
 	}
-	return known, !a.awaited
+	return services.FromAssignment(cla), true, !a.awaited
 }
 
 func (e *endpoints) describe() *upstreams.EndpointsStatus {

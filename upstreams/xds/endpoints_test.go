@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/adsclient"
+	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -56,13 +58,13 @@ func (e *endpoints) status() known {
 func (e *endpoints) answered() bool { return e.status().Missing == 0 }
 
 // Known returns the endpoints of a cluster, and Settled whether nothing more is waited for.
-func (e *endpoints) Known(cluster string) *endpointv3.ClusterLoadAssignment {
-	known, _ := e.assignment(cluster)
-	return known
+func (e *endpoints) Known(cluster string) []services.Endpoint {
+	all, _, _ := e.assignment(cluster)
+	return all
 }
 
 func (e *endpoints) Settled(cluster string) bool {
-	_, settled := e.assignment(cluster)
+	_, _, settled := e.assignment(cluster)
 	return settled
 }
 
@@ -190,14 +192,14 @@ func TestEndpointsAreFollowed_N2(t *testing.T) {
 		s.PushNames(edsTypeURL, "a", "b")
 	}
 	f.awaitTold("a,b")
-	if !f.answered() || !f.Settled("a") || !proto.Equal(f.Known("a"), assignmentOf("a", "10.0.0.1")) || f.Known("b") == nil || f.Known("c") != nil {
+	if !f.answered() || !f.Settled("a") || !reflect.DeepEqual(f.Known("a"), services.FromAssignment(assignmentOf("a", "10.0.0.1"))) || f.Known("b") == nil || f.Known("c") != nil {
 		t.Errorf("a: %v, b: %v, c: %v", f.Known("a"), f.Known("b"), f.Known("c"))
 	}
 	// A partial answer changes nothing of the other clusters.
 	s.Set(edsTypeURL, edsOf("a", "10.0.0.2"), edsOf("b"), edsOf("c"))
 	s.PushNames(edsTypeURL, "a")
 	f.awaitTold("a,b a")
-	if f.Known("b") == nil || f.Known("a").Endpoints[0].LbEndpoints[0].GetEndpoint().GetAddress().GetSocketAddress().Address != "10.0.0.2" {
+	if f.Known("b") == nil || f.Known("a")[0].Addr.String() != "10.0.0.2" {
 		t.Errorf("a: %v, b: %v", f.Known("a"), f.Known("b"))
 	}
 	if st := f.status(); st.Wanted != 2 || st.Answered != 2 || st.Missing != 0 || st.NACKs != 0 || st.Bytes == 0 {
@@ -259,7 +261,7 @@ func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
 	})
 	s.Set(edsTypeURL)
 	f.wants("a", "b")
-	if !proto.Equal(f.Known("b"), assignmentOf("b", "10.0.0.9")) {
+	if !reflect.DeepEqual(f.Known("b"), services.FromAssignment(assignmentOf("b", "10.0.0.9"))) {
 		t.Errorf("b: %v", f.Known("b"))
 	}
 }
@@ -359,7 +361,7 @@ func TestBadAssignmentsAreRefusedAndTheGoodOnesTaken_C7(t *testing.T) {
 		}
 	}
 	f.awaitTold("a,b b")
-	if !proto.Equal(f.Known("a"), assignmentOf("a", "10.0.0.1")) || f.status().NACKs != 1 {
+	if !reflect.DeepEqual(f.Known("a"), services.FromAssignment(assignmentOf("a", "10.0.0.1"))) || f.status().NACKs != 1 {
 		t.Errorf("a: %v, %+v", f.Known("a"), f.status())
 	}
 	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "networking.istio.io/v1/ServiceEntry", Nonce: "other"})
