@@ -15,7 +15,6 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
-	"meshrelay/upstreams/kubernetes/ingress"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -357,7 +356,7 @@ func TestInputsOfIngressesAreBounded_K7(t *testing.T) {
 	if _, n := g.problems(); n != 0 || g.lacks() {
 		t.Errorf("%d problems", n)
 	}
-	g.retain(serviceKind, func(ingress.Name) bool { return false })
+	g.retain(serviceKind, func(objectName) bool { return false })
 	if feed.kept != 0 {
 		t.Errorf("%d bytes of nothing", feed.kept)
 	}

@@ -59,7 +59,7 @@ func (s *Source) readMesh(ctx context.Context, conn *apiserver.Conn) {
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
-		s.ledger.Settle(c.entry, func() { s.ingresses.settle(options) })
+		s.ledger.Settle(c.entry, func() { s.ingresses.settle(func() { s.ingresses.state.SetOptions(options) }) })
 		s.enter(c, Following, nil)
 	case apierrors.IsForbidden(err):
 		s.ledger.Lost(c.entry)

@@ -279,7 +279,7 @@ func TestAMeshConfigThatIsReadAgainOpensNoStream_K13(t *testing.T) {
 	l.Set(meshKind, []*ledger.Entry{mesh})
 	l.Begin()
 	l.Replace(one, nil)
-	l.Settle(mesh, func() { g.settle(ingress.Options{}) })
+	l.Settle(mesh, func() { g.settle(func() { g.state.SetOptions(ingress.Options{}) }) })
 	l.Lost(one)
 	lost := time.Now().Add(time.Minute)
 	unreachable := func() intake.Closed { return intake.Closed{Reason: "no answer"} }
@@ -287,7 +287,7 @@ func TestAMeshConfigThatIsReadAgainOpensNoStream_K13(t *testing.T) {
 		t.Fatal("the stream is open without a kind")
 	}
 	feed.take()
-	l.Settle(mesh, func() { g.settle(ingress.Options{Mode: ingress.ModeStrict}) })
+	l.Settle(mesh, func() { g.settle(func() { g.state.SetOptions(ingress.Options{Mode: ingress.ModeStrict}) }) })
 	l.Check(lost, 15*time.Second, unreachable)
 	if told := feed.updates(); len(told) > 0 {
 		t.Errorf("the intake is told %q", told)

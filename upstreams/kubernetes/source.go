@@ -226,13 +226,14 @@ func (s *Source) spawn(f func()) {
 // prepare creates the ledger, the cluster and the tracker.
 func (s *Source) prepare(feed upstreams.Feed) {
 	s.feed, s.tracker = feed, discovery.NewTracker(s.pace.gone)
-	var deriver ledger.Deriver
+	var derivers []ledger.Deriver
 	if s.ingressOptions != nil {
 		s.ingresses = newIngresses(s.name, *s.ingressOptions, feed)
-		s.ingresses.unsettled = s.section.Ingress.Mode == modeMesh
-		deriver = s.ingresses
+		s.ingresses.mesh = s.section.Ingress.Mode == modeMesh
+		s.ingresses.unsettled = s.ingresses.mesh
+		derivers = append(derivers, s.ingresses)
 	}
-	s.ledger = ledger.New(s.kinds, feed, s.selection, deriver)
+	s.ledger = ledger.New(s.kinds, feed, s.selection, derivers...)
 	before := feed.Identity()
 	uid := cmp.Or(s.section.ClusterUID, before)
 	if uid != before {

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"slices"
+
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/object"
@@ -16,28 +18,24 @@ func refusal(err error, e *Entry, o *object.Object) []intake.Result {
 	return []intake.Result{r}
 }
 
-// replaceInputs passes all inputs of an entry to the Deriver. Once all inputs were listed, it feeds the
-// outputs to the intake.
-func (l *Ledger) replaceInputs(e *Entry, all []*object.Object) (results []intake.Result) {
-	if refused := l.deriver.Replace(e.Kind, e.Namespace, all); refused.RefusedTotal > 0 {
+// replaceInputs passes all inputs of an entry to a Deriver. Once all inputs were listed, it feeds the outputs to the
+// intake.
+func (l *Ledger) replaceInputs(d Deriver, e *Entry, all []*object.Object) (results []intake.Result) {
+	if refused := d.Replace(e.Kind, e.Namespace, all); refused.RefusedTotal > 0 {
 		results = append(results, refused)
 	}
-	listed := true
-	for _, other := range l.entries[e.Kind] {
-		listed = listed && other.listed
+	if !slices.ContainsFunc(l.entries[e.Kind], func(other *Entry) bool { return !other.listed }) {
+		d.Synced(e.Kind)
 	}
-	if listed {
-		l.deriver.Synced(e.Kind)
-	}
-	if l.awaitsInputs() {
+	if l.awaitsInputs(d) {
 		return results
 	}
-	return append(results, l.tell(l.derive(l.deriver.Answer))...)
+	return append(results, l.tell(l.derive(d.Answer))...)
 }
 
-// changes returns the changes of the outputs.
-func (l *Ledger) changes() []intake.Update {
-	return l.derive(func() []intake.Update { return l.deriver.Changes(l.awaitsInputs()) })
+// changes returns the changes of the outputs of a Deriver.
+func (l *Ledger) changes(d Deriver) []intake.Update {
+	return l.derive(func() []intake.Update { return d.Changes(l.awaitsInputs(d)) })
 }
 
 // derive returns the updates that f makes. If f panics, it returns nothing: the former outputs stay served,
@@ -45,15 +43,14 @@ func (l *Ledger) changes() []intake.Update {
 func (l *Ledger) derive(f func() []intake.Update) (updates []intake.Update) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
-			l.feed.Tell(intake.Panicked{What: "the Ingresses", Panic: p})
+			l.feed.Tell(intake.Panicked{What: "what is made of other objects", Panic: p})
 			updates = nil
 		}
 	}()
 	return f()
 }
 
-// Settle calls change, which sets the options of the Deriver. It notes that the entry with these options can
-// be read.
+// Settle calls change, which sets options of Derivers. It notes that the entry with these options can be read.
 func (l *Ledger) Settle(e *Entry, change func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,6 +64,8 @@ func (l *Ledger) Settle(e *Entry, change func()) {
 	case waits:
 		l.answer(e)
 	default:
-		l.tell(l.changes())
+		for _, d := range l.taking(e.Kind) {
+			l.tell(l.changes(d))
+		}
 	}
 }

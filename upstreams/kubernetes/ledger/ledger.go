@@ -26,7 +26,7 @@ import (
 // a kind that the server does not serve or does not let the relay read, because none of its objects count as
 // deleted.
 //
-// The resources of a Deriver have their own scopes. These are answered when all inputs have answered. The
+// The resources of a Deriver have their own scopes. These are answered when all its inputs have answered. The
 // Ledger does not feed objects in namespaces that are not selected.
 //
 // Any goroutine may call its methods.
@@ -34,7 +34,7 @@ type Ledger struct {
 	kinds     []mirror.Kind // mirrored ones
 	feed      upstreams.Feed
 	selection *Selection // nil: all namespaces
-	deriver   Deriver    // nil: nothing is derived
+	derivers  []Deriver
 
 	mu sync.Mutex // guards all fields below, and the fields of entries; held during calls of the feed
 	// entries has the entries by kind. awaited has those that have not answered on the present stream.
@@ -62,11 +62,10 @@ type Entry struct {
 	lostAt time.Time
 }
 
-// Deriver makes resources from objects that are not mirrored themselves. The ledger calls it while it holds
-// its lock.
+// Deriver makes resources from other objects. The ledger calls it while it holds its lock.
 type Deriver interface {
-	// Takes reports whether objects of a kind are inputs.
-	Takes(mirror.Kind) bool
+	// Takes reports whether objects of a kind are inputs. also: they are mirrored as well, if they are of a mirrored kind.
+	Takes(mirror.Kind) (is, also bool)
 	// Outputs returns the kinds of the derived resources.
 	Outputs() []mirror.Kind
 	// Set adds or changes an input. The error is a mistake in the input.
@@ -77,18 +76,21 @@ type Deriver interface {
 	Replace(kind mirror.Kind, namespace string, all []*object.Object) intake.Result
 	// Synced notes that all inputs of a kind are known.
 	Synced(mirror.Kind)
+	// Unreadable notes that objects of a kind can not be read.
+	Unreadable(mirror.Kind)
 	// Leave removes the inputs in namespaces that are no longer selected.
 	Leave(namespaces []string)
-	// Changes returns the changes of the outputs. part is set while inputs are awaited.
+	// Changes returns the changes of the outputs. part is set while inputs are awaited, and the outputs of the inputs that
+	// have answered are not all.
 	Changes(part bool) []intake.Update
 	// Answer returns updates for the scopes of all outputs, once all inputs have answered.
 	Answer() []intake.Update
 }
 
-// New returns a Ledger for the mirrored kinds. selection and deriver may be nil.
-func New(kinds []mirror.Kind, feed upstreams.Feed, selection *Selection, deriver Deriver) *Ledger {
+// New returns a Ledger for the mirrored kinds. selection may be nil.
+func New(kinds []mirror.Kind, feed upstreams.Feed, selection *Selection, derivers ...Deriver) *Ledger {
 	return &Ledger{
-		kinds: kinds, feed: feed, selection: selection, deriver: deriver,
+		kinds: kinds, feed: feed, selection: selection, derivers: derivers,
 		entries: map[mirror.Kind][]*Entry{}, awaited: map[*Entry]struct{}{},
 	}
 }
@@ -111,20 +113,30 @@ func (l *Ledger) scopes() (all []intake.Scope) {
 	for _, k := range l.kinds {
 		all = append(all, intake.KindScope(k))
 	}
-	if l.deriver != nil {
-		for _, k := range l.deriver.Outputs() {
+	for _, d := range l.derivers {
+		for _, k := range d.Outputs() {
 			all = append(all, intake.DerivedScope(k))
 		}
 	}
 	return all
 }
 
-// derives reports whether objects of a kind are inputs of the Deriver.
-func (l *Ledger) derives(kind mirror.Kind) bool { return l.deriver != nil && l.deriver.Takes(kind) }
+// taking returns the Derivers whose inputs are the objects of a kind.
+func (l *Ledger) taking(kind mirror.Kind) (all []Deriver) {
+	for _, d := range l.derivers {
+		if is, _ := d.Takes(kind); is {
+			all = append(all, d)
+		}
+	}
+	return all
+}
 
 // Mirrors reports whether objects of a kind are mirrored themselves.
 func (l *Ledger) Mirrors(kind mirror.Kind) bool {
-	return slices.Contains(l.kinds, kind) && !l.derives(kind)
+	return slices.Contains(l.kinds, kind) && !slices.ContainsFunc(l.derivers, func(d Deriver) bool {
+		is, also := d.Takes(kind)
+		return is && !also
+	})
 }
 
 // Set replaces the entries of a kind. The objects of the former entries stay served.
@@ -171,8 +183,10 @@ func (l *Ledger) begin(e *Entry) {
 			answered = append(answered, unchanged(k))
 		}
 	}
-	if l.deriver != nil && !l.awaitsInputs() {
-		answered = append(answered, l.derive(l.deriver.Answer)...)
+	for _, d := range l.derivers {
+		if !l.awaitsInputs(d) {
+			answered = append(answered, l.derive(d.Answer)...)
+		}
 	}
 	l.feed.Tell(intake.Received{Updates: answered})
 }
@@ -182,10 +196,10 @@ func (l *Ledger) awaits(kind mirror.Kind) bool {
 	return slices.ContainsFunc(l.entries[kind], func(e *Entry) bool { _, waits := l.awaited[e]; return waits })
 }
 
-// awaitsInputs reports whether an input of the Deriver has not answered yet.
-func (l *Ledger) awaitsInputs() bool {
+// awaitsInputs reports whether an input of a Deriver has not answered yet.
+func (l *Ledger) awaitsInputs(d Deriver) bool {
 	for kind := range l.entries {
-		if l.derives(kind) && l.awaits(kind) {
+		if is, _ := d.Takes(kind); is && l.awaits(kind) {
 			return true
 		}
 	}
@@ -211,14 +225,17 @@ func (l *Ledger) answer(e *Entry) {
 	if _, waits := l.awaited[e]; !waits {
 		return
 	}
-	switch delete(l.awaited, e); {
-	case e.Kind == Namespaces:
-	case !l.derives(e.Kind):
-		if !l.awaits(e.Kind) {
-			l.tell([]intake.Update{unchanged(e.Kind)})
+	delete(l.awaited, e)
+	if l.awaits(e.Kind) {
+		return
+	}
+	if l.Mirrors(e.Kind) {
+		l.tell([]intake.Update{unchanged(e.Kind)})
+	}
+	for _, d := range l.taking(e.Kind) {
+		if !l.awaitsInputs(d) {
+			l.tell(l.derive(d.Answer))
 		}
-	case !l.awaitsInputs():
-		l.tell(l.derive(l.deriver.Answer))
 	}
 }
 
@@ -263,6 +280,9 @@ func (l *Ledger) Hush(e *Entry) {
 		return
 	}
 	e.quiet = true
+	for _, d := range l.taking(e.Kind) {
+		d.Unreadable(e.Kind)
+	}
 	l.answer(e)
 }
 

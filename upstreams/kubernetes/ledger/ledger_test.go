@@ -94,7 +94,7 @@ var serviceEntry = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry
 // Namespaces are listed before it is known which kinds there are: no kind is answered by that.
 func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
 	feed := &script{}
-	l := New([]mirror.Kind{serviceEntry}, feed, NewSelection([]string{"mesh=on"}), nil)
+	l := New([]mirror.Kind{serviceEntry}, feed, NewSelection([]string{"mesh=on"}))
 	ns := follow(l, Namespaces)
 	l.Replace(ns, []*object.Object{namespace("shop", "on")})
 	l.Lost(ns)
@@ -118,7 +118,7 @@ func TestNoKindIsAnsweredBeforeItIsKnownWhatThereIs_K2(t *testing.T) {
 // A stream that has ended without a word is named by its kind.
 func TestAnOutageThatNobodyKnowsTheReasonOfNamesTheKind_K9(t *testing.T) {
 	feed := &script{}
-	l := New(nil, feed, nil, nil)
+	l := New(nil, feed, nil)
 	one := follow(l, serviceEntry)
 	l.Begin()
 	l.Replace(one, nil)
@@ -139,7 +139,7 @@ func TestAnOutageThatNobodyKnowsTheReasonOfNamesTheKind_K9(t *testing.T) {
 
 // An object that came while its namespace was not selected has no content: it has to be listed anew.
 func TestAnObjectThatCameBeforeItsNamespaceWasSelectedIsListedAnew_K14(t *testing.T) {
-	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}), nil)
+	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}))
 	relists := 0
 	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
 	l.Set(serviceEntry, []*Entry{e})
@@ -175,7 +175,7 @@ func TestANamespaceWhoseLabelsCanNotBeReadIsAsItWas_K3(t *testing.T) {
 }
 
 func TestANamespaceThatCanNotBeUsedIsRefusedByName_K9(t *testing.T) {
-	l := New(nil, &script{}, NewSelection([]string{"mesh=on"}), nil)
+	l := New(nil, &script{}, NewSelection([]string{"mesh=on"}))
 	ns, all := follow(l, Namespaces), []*object.Object{wrong("shop", errors.New("its labels are wrong"))}
 	for _, results := range [][]intake.Result{l.Replace(ns, all), l.Put(ns, all[0])} {
 		if len(results) != 1 || results[0].RefusedTotal != 1 || results[0].Refused[0].Resource != "Namespace shop" {
@@ -207,7 +207,7 @@ func TestContentThatHasGoneMeanwhileIsListedAnew_K7(t *testing.T) {
 
 // Events of ever new namespaces that are not selected take no memory: the notes of an entry have 2 KiB.
 func TestNamespacesWithSkippedObjectsAreNotedUpToABound_K14(t *testing.T) {
-	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}), nil)
+	l := New([]mirror.Kind{serviceEntry}, &script{}, NewSelection([]string{"mesh=on"}))
 	relists := 0
 	e := &Entry{Kind: serviceEntry, Relist: func() { relists++ }}
 	l.Set(serviceEntry, []*Entry{e})
@@ -240,7 +240,7 @@ func TestNamespacesWithSkippedObjectsAreNotedUpToABound_K14(t *testing.T) {
 // The namespaces of a list always fit: without them, what is mirrored would be deleted.
 func TestANamespaceWithoutRoomIsRefusedByName_K9(t *testing.T) {
 	feed := &script{versions: map[string]map[string]string{"networking.istio.io/ServiceEntry": {"shop/a": "1"}}, most: 2 * costOf("shop")}
-	l := New([]mirror.Kind{serviceEntry}, feed, NewSelection([]string{"mesh=on"}), nil)
+	l := New([]mirror.Kind{serviceEntry}, feed, NewSelection([]string{"mesh=on"}))
 	ns, e := follow(l, Namespaces), follow(l, serviceEntry)
 	full := []*object.Object{namespace("shop", "on"), namespace("new1", "on"), namespace("new1", "on"), namespace("new2", "on")}
 	for range 2 {

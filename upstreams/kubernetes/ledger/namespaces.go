@@ -257,14 +257,14 @@ func (l *Ledger) leave(lost []string) []intake.Result {
 			l.passOver(l.entries[kind], lost)
 		}
 	}
-	if l.deriver != nil {
-		l.deriver.Leave(lost)
+	for _, d := range l.derivers {
+		d.Leave(lost)
 		for kind, entries := range l.entries {
-			if l.derives(kind) {
+			if is, _ := d.Takes(kind); is {
 				l.passOver(entries, lost)
 			}
 		}
-		updates = append(updates, l.changes()...)
+		updates = append(updates, l.changes(d)...)
 	}
 	return l.tell(updates)
 }

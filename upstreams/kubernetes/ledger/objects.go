@@ -23,13 +23,16 @@ func (l *Ledger) Replace(e *Entry, all []*object.Object) (results []intake.Resul
 	}
 	delete(l.awaited, e)
 	e.listed, e.ok, e.quiet = true, true, false
-	switch {
-	case e.Kind == Namespaces:
+	if e.Kind == Namespaces {
 		results = l.choose(true, all)
-	case l.derives(e.Kind):
-		results = l.replaceInputs(e, l.pass(e, all))
-	default:
-		results = l.replace(e, l.pass(e, all))
+	} else {
+		all = l.pass(e, all)
+	}
+	if l.Mirrors(e.Kind) {
+		results = l.replace(e, all)
+	}
+	for _, d := range l.taking(e.Kind) {
+		results = append(results, l.replaceInputs(d, e, all)...)
 	}
 	e.Cramped.Store(lacksRoom(results))
 	return results
@@ -54,28 +57,35 @@ func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
 	if some = l.pass(e, some); len(some) == 0 {
 		return nil
 	}
-	if l.derives(e.Kind) {
-		refused := refusal(l.deriver.Set(e.Kind, o), e, o)
-		return append(l.tell(l.changes()), refused...)
+	var results []intake.Result
+	if l.Mirrors(e.Kind) {
+		results = l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
 	}
-	return l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
+	for _, d := range l.taking(e.Kind) {
+		refused := refusal(d.Set(e.Kind, o), e, o)
+		results = append(append(results, l.tell(l.changes(d))...), refused...)
+	}
+	return results
 }
 
 // Delete feeds the deletion of an object to the intake.
 func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case e.Kind == Namespaces:
+	if e.Kind == Namespaces {
 		l.feed.Keep(-l.selection.remove(o.Name))
-		return nil
-	case l.derives(e.Kind):
-		l.deriver.Delete(e.Kind, o)
-		return l.tell(l.changes())
 	}
-	u := unchanged(e.Kind)
-	u.Removed, u.Part = Names([]string{o.FullName()}), l.awaits(e.Kind)
-	return l.tell([]intake.Update{u})
+	var results []intake.Result
+	if l.Mirrors(e.Kind) {
+		u := unchanged(e.Kind)
+		u.Removed, u.Part = Names([]string{o.FullName()}), l.awaits(e.Kind)
+		results = l.tell([]intake.Update{u})
+	}
+	for _, d := range l.taking(e.Kind) {
+		d.Delete(e.Kind, o)
+		results = append(results, l.tell(l.changes(d))...)
+	}
+	return results
 }
 
 // pass returns the objects of an entry in selected namespaces, in the same array.
