@@ -332,6 +332,7 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 	v.errorIf(u.Name != "", at+".name", "a found cluster is named after its ID: leave it out")
 	v.errorIf(u.ClusterID != "", at+".clusterID", "a found cluster has an ID: leave it out")
 	v.errorIf(u.Required, at+".required", "clients never wait for found clusters: leave it out")
+	v.errorIf(u.Services.Mode == ServicesGateway, at+".services.mode", "%q needs the gateways of each cluster, and a found cluster tells of none: choose omit or discover", u.Services.Mode)
 	v.staleness(at+".staleness", u.Staleness)
 	given := v.given(at)
 	if len(given) > 1 {

@@ -48,7 +48,14 @@ type Services struct {
 	// Network is the network behind Gateways, or in mode discover the network of the clients.
 	Network  string `yaml:"network,omitempty"`
 	Locality string `yaml:"locality,omitempty"` // of Gateways
+	// Selector is a label selector of Services, for API servers. Empty: all.
+	Selector string `yaml:"selector,omitempty"`
+	// Pods is whether the Pods of an API server are read. Nil: they are.
+	Pods *bool `yaml:"pods,omitempty"`
 }
+
+// ReadsPods reports whether the Pods of an API server are read.
+func (s Services) ReadsPods() bool { return s.Mode == ServicesDiscover && (s.Pods == nil || *s.Pods) }
 
 // MergeUnion is the only value of Merge.Policy with settings of its own.
 const MergeUnion = "union"

@@ -137,7 +137,17 @@ func (v *validator) namespaceMapping(at string, r Rewrite, include []string, fil
 
 func (v *validator) services(at string, u Upstream) {
 	s := u.Services
-	v.errorIf(!u.relayed() && s.Mode != ServicesOmit, at+".mode", "%q is only for %s upstreams: only an istiod generates ServiceEntries from services", s.Mode, v.relayedKinds())
+	switch api := u.OfAPIServer(); {
+	case !u.relayed() && !api:
+		v.errorIf(s.Mode != ServicesOmit, at+".mode", "%q is only for %s upstreams and API servers: a file has no Kubernetes services", s.Mode, v.relayedKinds())
+	case api:
+		v.errorIf(s.Mode == ServicesAsIs, at+".mode", "%q passes on what an istiod tells, and an API server tells no endpoints with a service: choose omit, gateway or discover", s.Mode)
+		passes, err := filter.New(filter.Rules{Profile: u.Import.Profile, Kinds: u.Import.Kinds})
+		v.errorIf(s.Mode != ServicesOmit && err == nil && !passes.PassesKind(federation.ServiceEntry), at+".mode", "services become ServiceEntries, and import leaves those out: add serviceentries to import.kinds, or set mode: omit")
+	}
+	v.selector(at+".selector", s.Selector)
+	v.errorIf(s.Selector != "" && (!u.OfAPIServer() || s.Mode == ServicesOmit), at+".selector", "only for the services of API servers in the modes gateway and discover: an istiod does not tell the labels of a service")
+	v.errorIf(s.Pods != nil && (!u.OfAPIServer() || s.Mode != ServicesDiscover), at+".pods", "only for API servers with mode: discover")
 	v.errorIf(s.Mode == ServicesGateway && u.movesServices(), at+".mode", "a gateway routes by the service names of its own mesh, and rewrite changes them: leave out rewrite.namespaces, namespacePrefix and the mapping of the cluster domain, or choose another mode")
 	v.errorIf(s.Mode == ServicesGateway && len(s.Gateways) == 0, at+".gateways", "missing: give at least one address of the cluster's east-west gateway")
 	v.errorIf(s.Mode != ServicesGateway && len(s.Gateways) > 0, at+".gateways", "only for mode: gateway, and the mode is %q", s.Mode)
