@@ -82,13 +82,33 @@ annotations:
   verbs: [list, watch]
 # With discoverySelectors also list and watch on namespaces; with ingress also list and watch on
 # services, and on ingresses and ingressclasses of networking.k8s.io, and with its mode mesh get on the
-# ConfigMap istio in istio-system.
+# ConfigMap istio in istio-system; with services.mode list and watch on services, and with its mode
+# discover on endpointslices of discovery.k8s.io, pods and nodes, and get on the namespace istio-system
+# and that ConfigMap.
 #
 # The UID of kube-system is the name of the cluster, however its API server is reached.
 - apiGroups: [""]
   resources: [namespaces]
   resourceNames: [kube-system]
   verbs: [get]
+{{- if .Values.rbac.services }}
+# For services.mode: discover.
+- apiGroups: [""]
+  resources: [services, pods, nodes]
+  verbs: [list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+# The network of its pods, and which services are only for this cluster.
+- apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: [istio-system]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [istio]
+  verbs: [get]
+{{- end }}
 {{- with .Values.rbac.extraRules }}
 {{ toYaml . }}
 {{- end }}
