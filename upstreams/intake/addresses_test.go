@@ -25,14 +25,24 @@ import (
 type town struct {
 	*machine
 	registry  bool
+	selects   bool // ServiceEntries of an API server that select workloads; else Kubernetes services of an istiod
 	present   [5]bool
 	addresses [5][]string
 	ports     [5]int
 	hidden    [5]bool // an import rule leaves it out
 }
 
-func (w *town) name(i int) string { return fmt.Sprintf("shop/synthetic-%d", i) }
+func (w *town) name(i int) string {
+	if w.selects {
+		return fmt.Sprintf("shop/s-%d", i)
+	}
+	return fmt.Sprintf("shop/synthetic-%d", i)
+}
+
 func (w *town) cluster(i, port int) string {
+	if w.selects {
+		return fmt.Sprintf("workloads|shop|app=s%d|http-%d|%d", i, port-80, port)
+	}
 	return fmt.Sprintf("outbound|%d||s%d.example", port, i)
 }
 
@@ -48,6 +58,9 @@ func (w *town) answer() Received {
 		}
 		for p := range w.ports[i] {
 			se.Ports = append(se.Ports, &networking.ServicePort{Number: uint32(80 + p), Name: fmt.Sprintf("http-%d", p), Protocol: "HTTP"})
+		}
+		if w.selects {
+			se.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": fmt.Sprintf("s%d", i)}}
 		}
 		if w.registry {
 			for _, a := range w.addresses[i] {
@@ -90,6 +103,9 @@ func (w *town) tell(i int) {
 // records are what is served, in the form of the disk.
 func (w *town) records() (all []state.Record) {
 	originals := map[mirror.Key]*mirror.Resource{}
+	for key, rec := range w.former {
+		originals[key] = rec.original
+	}
 	w.all(func(_ *scope, _ string, rec *record) {
 		if rec.resource != nil {
 			originals[rec.resource.Key()] = rec.original
@@ -106,6 +122,7 @@ func (w *town) records() (all []state.Record) {
 func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &town{registry: rapid.Bool().Draw(rt, "registry")}
+		w.selects = !w.registry && rapid.Bool().Draw(rt, "selects")
 		u := config.Upstream{Guard: config.Guard{Percent: 0, Count: 0, HoldFor: config.OpenEnded(10 * time.Minute), Empty: config.EmptyHold}}
 		if w.registry {
 			u.Guard.Profile, u.Guard.KeepFor = config.ProfileRegistry, config.Duration(rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(rt, "keepFor"))
@@ -114,7 +131,12 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			u.Services.Mode = config.ServicesDiscover
 		}
 		u.Name, u.Import.Selector = "east", "!hidden"
+		rules, err := NewRules(u, config.Provenance{}, "", !w.selects)
+		if err != nil {
+			rt.Fatal(err)
+		}
 		w.machine = machineOf(t, u)
+		w.step(Succeeded{rules})
 		for i := range w.present {
 			w.present[i], w.ports[i], w.addresses[i] = true, 1, []string{fmt.Sprintf("10.0.%d.1", i)}
 		}
@@ -128,7 +150,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 		}
 		connect()
 		var revisions [][]state.Record
-		// A frozen service of a registry keeps its ports, and has the endpoints that serve all of them.
+		// A frozen service that is not made of a Kubernetes service keeps its ports, and has the endpoints that serve all of them.
 		portsMayChange, changed := rapid.Bool().Draw(rt, "ports may change"), false
 		rt.Repeat(map[string]func(*rapid.T){
 			"addresses": func(rt *rapid.T) {
@@ -149,10 +171,11 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			},
 			"ports": func(rt *rapid.T) {
 				i := rapid.IntRange(0, 4).Draw(rt, "service")
-				if w.registry && !portsMayChange {
+				authored := w.registry || w.selects // a frozen one keeps its ports
+				if authored && !portsMayChange {
 					return
 				}
-				w.ports[i], changed = 3-w.ports[i], w.registry
+				w.ports[i], changed = 3-w.ports[i], authored
 				w.step(w.answer())
 				w.tell(i)
 			},
@@ -173,7 +196,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 			"reload": func(rt *rapid.T) {
 				u := u
 				u.Import.Namespaces.Exclude = []string{rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "namespace")}
-				rules, err := NewRules(u, config.Provenance{}, "", true)
+				rules, err := NewRules(u, config.Provenance{}, "", !w.selects)
 				if err != nil {
 					rt.Fatal(err)
 				}
