@@ -81,7 +81,7 @@ func (v *validator) authorization(c *Config) {
 	if v.reported("authorization") {
 		return
 	}
-	var before covering
+	before := map[string]*identity.Index{}
 	for i, r := range all {
 		at := fmt.Sprintf("authorization[%d]", i)
 		v.label(at+".name", r.Name)
@@ -100,7 +100,7 @@ func (v *validator) authorization(c *Config) {
 		if v.reported(at+".identities") || v.reported(at+".listeners") {
 			continue
 		}
-		if by := before.add(i, r, patterns, c.Downstream.Listeners); len(by) > 0 {
+		if by := covered(before, i, r, patterns, c.Downstream.Listeners); len(by) > 0 {
 			v.errorf(at, "rule %q lets in nobody: %s before it fit all of its clients, and the first rule that fits counts: put it before them, or leave it out", r.Name, ruleNames(all, by))
 		}
 	}
@@ -215,49 +215,35 @@ func (v *validator) ruleDebug(at string, r AuthorizationRule, c *Config) {
 	v.errorIf(!open, at+".debug", "every listener of rule %q has debug: off: leave this out, or change that", r.Name)
 }
 
-// covering has the rules before a rule, by listener, to find out whether they fit all of its clients.
-type covering struct {
-	anybody map[string]int            // the first rule without identities
-	exact   map[string]map[string]int // the first rule with an identity
-	globs   map[string][]ruled        // all other patterns
-}
-
-// ruled is a pattern of the rule with a number.
-type ruled struct {
-	identity.Pattern
-	rule int
-}
-
-// add adds the rule with number n. It returns the earlier rules that fit all of its clients, or nil.
-func (b *covering) add(n int, r AuthorizationRule, patterns []identity.Pattern, listeners []Listener) (by []int) {
-	if b.anybody == nil {
-		*b = covering{map[string]int{}, map[string]map[string]int{}, map[string][]ruled{}}
-	}
+// covered adds the rule with number n to the rules before it, which it has by listener. It returns those that fit all
+// clients of the rule, or nil.
+func covered(before map[string]*identity.Index, n int, r AuthorizationRule, patterns []identity.Pattern, listeners []Listener) (by []int) {
 	all := true
 	for _, l := range listeners {
 		if !r.on(l) {
 			continue
 		}
-		earlier, whole := b.anybody[l.Address]
-		if len(r.Identities) == 0 && !whole {
-			b.anybody[l.Address], all = n, false
+		x := before[l.Address]
+		if x == nil {
+			x = identity.NewIndex()
+			before[l.Address] = x
 		}
-		if whole {
-			by = append(by, earlier)
+		if x.Anybody != identity.NoRule {
+			by = append(by, x.Anybody)
 			continue
+		}
+		if len(r.Identities) == 0 {
+			x.Anybody, all = n, false
 		}
 		for _, p := range patterns {
 			if !l.Proves(p) {
 				continue
 			}
-			// After a pattern that no earlier rule covers, the others need no look.
-			if i, covered := 0, false; all {
-				if i, covered = b.find(l.Address, p); covered {
-					by = append(by, i)
-				}
-				all = covered
+			if all { // after a pattern that no earlier rule covers, the others need no look
+				i := x.Covering(p)
+				by, all = append(by, i), i != identity.NoRule
 			}
-			b.note(l.Address, p, n)
+			x.Add(p, n)
 		}
 	}
 	if !all {
@@ -265,34 +251,6 @@ func (b *covering) add(n int, r AuthorizationRule, patterns []identity.Pattern, 
 	}
 	slices.Sort(by)
 	return slices.Compact(by)
-}
-
-// find returns an earlier rule with a pattern that covers p.
-func (b *covering) find(listener string, p identity.Pattern) (rule int, ok bool) {
-	if id, exact := p.Exact(); exact {
-		if n, ok := b.exact[listener][id]; ok {
-			return n, true
-		}
-	}
-	i := slices.IndexFunc(b.globs[listener], func(g ruled) bool { return g.Covers(p) })
-	if i < 0 {
-		return 0, false
-	}
-	return b.globs[listener][i].rule, true
-}
-
-func (b *covering) note(listener string, p identity.Pattern, n int) {
-	id, exact := p.Exact()
-	if !exact {
-		b.globs[listener] = append(b.globs[listener], ruled{p, n})
-		return
-	}
-	if b.exact[listener] == nil {
-		b.exact[listener] = map[string]int{}
-	}
-	if _, ok := b.exact[listener][id]; !ok {
-		b.exact[listener][id] = n
-	}
 }
 
 // ruleNames names rules, at most three.

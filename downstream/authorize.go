@@ -3,7 +3,7 @@ package downstream
 import (
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,46 +37,11 @@ type AuthorizationRule struct {
 	Debug bool
 }
 
-// ruleIndex has the rules of one listener. It is immutable.
-type ruleIndex struct {
-	anybody int            // the first rule without identities, or noRule
-	exact   map[string]int // the first rule with an identity
-	globs   []wildcard     // the other patterns, in the order of the rules
-}
-
-// wildcard is a pattern of the rule with a number.
-type wildcard struct {
-	identity.Pattern
-	rule int
-}
-
-// noRule is the number of no rule: it is larger than all others.
-const noRule = math.MaxInt
-
-// first returns the number of the first rule that fits, or noRule.
-func (g *ruleIndex) first(identities []string) int {
-	best := g.anybody
-	for _, id := range identities {
-		if n, ok := g.exact[id]; ok {
-			best = min(best, n)
-		}
-	}
-	for _, p := range g.globs {
-		if p.rule >= best {
-			break
-		}
-		if slices.ContainsFunc(identities, p.Matches) {
-			return p.rule
-		}
-	}
-	return best
-}
-
 // addAuthorization compiles the rules of an authorization. views are already compiled.
 func (rs *rules) addAuthorization(all []AuthorizationRule, listeners []Listener) (errs error) {
-	rs.indexes = map[string]*ruleIndex{}
+	rs.indexes = map[string]*identity.Index{}
 	for _, l := range listeners {
-		rs.indexes[l.Address] = &ruleIndex{anybody: noRule, exact: map[string]int{}}
+		rs.indexes[l.Address] = identity.NewIndex()
 		if l.View != "" {
 			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: the rules of the authorization choose the view: name none", l.Address))
 		}
@@ -127,47 +92,27 @@ func (rs *rules) addRule(a *AuthorizationRule, bySelection map[string]*rule) err
 	}
 	n := len(rs.authorized)
 	rs.authorized = append(rs.authorized, r)
-	indexes, err := rs.indexesOf(a)
+	patterns, err := parseIdentities(a.Identities)
 	if err != nil {
 		return err
 	}
-	for _, g := range indexes {
-		if len(a.Identities) == 0 {
-			g.anybody = min(g.anybody, n)
-		}
+	addresses := a.Listeners
+	if len(addresses) == 0 {
+		addresses = slices.Collect(maps.Keys(rs.indexes))
 	}
-	for _, pattern := range a.Identities {
-		p, err := identity.Parse(pattern)
-		if err != nil {
-			return fmt.Errorf("identity: %w", err)
+	for _, address := range addresses {
+		x := rs.indexes[address]
+		if x == nil {
+			return fmt.Errorf("there is no listener %s", address)
 		}
-		id, exact := p.Exact()
-		for _, g := range indexes {
-			if _, taken := g.exact[id]; exact && !taken {
-				g.exact[id] = n
-			} else if !exact {
-				g.globs = append(g.globs, wildcard{p, n})
-			}
+		if len(patterns) == 0 {
+			x.Anybody = min(x.Anybody, n)
+		}
+		for _, p := range patterns {
+			x.Add(p, n)
 		}
 	}
 	return nil
-}
-
-// indexesOf returns the indexes of the listeners of a rule.
-func (rs *rules) indexesOf(a *AuthorizationRule) (indexes []*ruleIndex, err error) {
-	for _, address := range a.Listeners {
-		g := rs.indexes[address]
-		if g == nil {
-			return nil, fmt.Errorf("there is no listener %s", address)
-		}
-		indexes = append(indexes, g)
-	}
-	if len(a.Listeners) == 0 {
-		for _, g := range rs.indexes {
-			indexes = append(indexes, g)
-		}
-	}
-	return indexes, nil
 }
 
 // authorize returns the rule for a client of a listener: of the authorization, or else of the views.
@@ -179,11 +124,11 @@ func (rs *rules) authorize(l Listener, c client, who identity.Identity) (*rule, 
 		return nil, refusal.New(refusal.Authorization, codes.PermissionDenied,
 			"the client has proven no identity, as its certificate has no SPIFFE ID and no DNS name, and listener %s has no allowAnonymous", l.Address)
 	}
-	n := noRule
-	if g := rs.indexes[l.Address]; g != nil {
-		n = g.first(who.Names)
+	n := identity.NoRule
+	if x := rs.indexes[l.Address]; x != nil {
+		n = x.First(who.Names)
 	}
-	if n == noRule {
+	if n == identity.NoRule {
 		return nil, refusal.New(refusal.Authorization, codes.PermissionDenied,
 			"no rule of authorization lets this client in: listener %s, identity %s", l.Address, shown(who.Names))
 	}

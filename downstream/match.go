@@ -73,7 +73,7 @@ type rules struct {
 	// authorized are the rules of the authorization, and indexes find them by listener. If indexes is nil, the
 	// views match the clients.
 	authorized []*rule
-	indexes    map[string]*ruleIndex
+	indexes    map[string]*identity.Index
 
 	ordered []*rule
 	byName  map[string]*rule
@@ -136,20 +136,27 @@ func newRule(v View) (*rule, error) {
 			return nil, fmt.Errorf("a pattern for the %s is empty", name)
 		}
 	}
-	for _, text := range v.Match.Identities {
-		p, err := identity.Parse(text)
-		if err != nil {
-			return nil, fmt.Errorf("identity: %w", err)
-		}
-		r.identities = append(r.identities, p)
+	var err error
+	if r.identities, err = parseIdentities(v.Match.Identities); err != nil {
+		return nil, err
 	}
 	if v.Match.Labels != "" {
-		var err error
 		if r.selector, err = labels.Parse(v.Match.Labels); err != nil {
 			return nil, fmt.Errorf("label selector %q: %w", v.Match.Labels, err)
 		}
 	}
 	return r, nil
+}
+
+func parseIdentities(texts []string) (patterns []identity.Pattern, err error) {
+	for _, text := range texts {
+		p, err := identity.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("identity: %w", err)
+		}
+		patterns = append(patterns, p)
+	}
+	return patterns, nil
 }
 
 // choose returns the rule for a client of a listener.
