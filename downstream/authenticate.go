@@ -21,6 +21,7 @@ import (
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/bearer"
 	"meshrelay/internal/certfile"
+	"meshrelay/internal/identity"
 	"meshrelay/internal/lastgood"
 )
 
@@ -124,28 +125,27 @@ func (a *authenticator) reads(c *conn) bool {
 
 // prove returns what the client of a stream has proven, by what is trusted now: by its certificate, else by its
 // token. maxAge is the age of a TokenReview that is still used, 0 for that of a new stream.
-func (a *authenticator) prove(ctx context.Context, p *peer.Peer, maxAge time.Duration) (bearer.Proof, error) {
+func (a *authenticator) prove(ctx context.Context, p *peer.Peer, maxAge time.Duration) (who identity.Identity, err error) {
 	if _, leaf := verified(p); leaf != nil && a.trust != nil {
-		expires, err := a.trust.vouches(p)
-		who := a.tls.identify(p)
-		who.Expires = expires
-		return bearer.Proof{Identity: who}, err
+		who = a.tls.identify(p)
+		who.Expires, err = a.trust.vouches(p)
+		return who, err
 	}
 	if a.tokens == nil { // the handshake has demanded a certificate, or nobody need prove anything
-		return bearer.Proof{}, nil
+		return who, nil
 	}
 	texts := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(texts) == 0 {
 		if a.tls.AllowAnonymous {
-			return bearer.Proof{}, nil
+			return who, nil
 		}
-		return bearer.Proof{}, refusal.New(refusal.Anonymous, codes.Unauthenticated, "the client has shown neither a certificate nor a token; want %s", a.wanted())
+		return who, refusal.New(refusal.Anonymous, codes.Unauthenticated, "the client has shown neither a certificate nor a token; want %s", a.wanted())
 	}
 	scheme, raw, _ := strings.Cut(texts[0], " ")
 	if len(texts) > 1 || !strings.EqualFold(scheme, "bearer") {
-		return bearer.Proof{}, refusal.New(refusal.Token, codes.Unauthenticated, "the client has sent %d headers authorization; want one, with Bearer and %s", len(texts), a.wanted())
+		return who, refusal.New(refusal.Token, codes.Unauthenticated, "the client has sent %d headers authorization; want one, with Bearer and %s", len(texts), a.wanted())
 	}
-	proof, err := a.tokens.Identify(ctx, strings.TrimSpace(raw), time.Now(), maxAge)
+	who, err = a.tokens.Identify(ctx, strings.TrimSpace(raw), time.Now(), maxAge)
 	var refused *bearer.Error
 	if errors.As(err, &refused) {
 		code := codes.Unauthenticated
@@ -154,27 +154,26 @@ func (a *authenticator) prove(ctx context.Context, p *peer.Peer, maxAge time.Dur
 		}
 		err = refusal.New(refusal.Token, code, "%s", refusal.Bounded(err.Error()))
 	}
-	return proof, err
+	return who, err
 }
 
 // proveFirst is prove for a new stream. The tokens of one address leave reviews for others.
-func (a *authenticator) proveFirst(c *conn) (bearer.Proof, error) {
+func (a *authenticator) proveFirst(c *conn) (who identity.Identity, err error) {
 	if !a.reads(c) {
 		return a.prove(c.ctx, c.peer, 0)
 	}
 	use := c.use
 	if use.tokens.Acquire(c.ctx, 1) != nil {
-		return bearer.Proof{}, c.status()
+		return who, c.status()
 	}
 	defer use.tokens.Release(1)
 	if use.bad.Tokens() < 1 {
-		return bearer.Proof{}, refusal.New(refusal.Rate, codes.ResourceExhausted, "more than %d refused tokens a second of %s; try again later", badTokens, use.key)
+		return who, refusal.New(refusal.Rate, codes.ResourceExhausted, "more than %d refused tokens a second of %s; try again later", badTokens, use.key)
 	}
-	proof, err := a.prove(c.ctx, c.peer, 0)
-	if err != nil {
+	if who, err = a.prove(c.ctx, c.peer, 0); err != nil {
 		use.bad.Allow()
 	}
-	return proof, err
+	return who, err
 }
 
 // wanted describes what clients must show.
@@ -222,11 +221,11 @@ func (s *Server) authenticate(c *conn) error {
 		return nil
 	}
 	c.judged.Store(a.changes.Load())
-	proof, err := a.proveFirst(c)
+	who, err := a.proveFirst(c)
 	if err != nil {
 		return err
 	}
-	c.who, c.reviewed = proof.Identity, proof.Reviewed
+	c.who = who
 	if key := peerKey(c.who, c.peer.Addr); key != c.use.key {
 		limits, overload := s.limitsOf(c), s.overload(c)
 		use, own, fits := s.peers.enter(key, limits, overload != nil)
@@ -270,12 +269,12 @@ func (s *Server) judge(c *conn, maxAge time.Duration) error {
 	case c.judged.Load() == changes && maxAge == 0:
 		return nil
 	}
-	proof, err := a.prove(c.ctx, c.peer, maxAge)
+	who, err := a.prove(c.ctx, c.peer, maxAge)
 	switch {
 	case status.Code(err) == codes.Unavailable: // nobody has taken anything back
 	case err != nil:
 		return err
-	case !slices.Equal(proof.Names, c.who.Names) || proof.Expires.Before(ends):
+	case !slices.Equal(who.Names, c.who.Names) || who.Expires.Before(ends):
 		return refusal.New(refusal.Token, codes.Unauthenticated, "what the client has shown proves something else than before; connect again")
 	}
 	c.judged.Store(changes)
@@ -332,7 +331,7 @@ func (s *Server) judgeAll(l *Listener, a *authenticator) int64 {
 	for _, c := range s.connections() {
 		switch {
 		case c.listener != l:
-		case c.reviewed:
+		case c.who.Reviewed:
 			reviewed = append(reviewed, c)
 		default:
 			end(c, 0)

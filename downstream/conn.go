@@ -46,7 +46,6 @@ type conn struct {
 	listener *Listener
 	peer     *peer.Peer
 	who      identity.Identity // until Server.authenticate: as the certificate tells
-	reviewed bool              // a TokenReview has proven who; set by Server.authenticate
 	judged   atomic.Uint64     // authenticator.changes when who was proven
 	expiry   *time.Timer       // ends the stream; nil: never
 	use      *peerUse          // set by Server.enter

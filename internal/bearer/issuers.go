@@ -57,17 +57,11 @@ func Open(all []Issuer) (*Issuers, error) {
 // Wanted describes the tokens that are accepted.
 func (is *Issuers) Wanted() string { return is.wanted }
 
-// Proof is what a token has proven. Reviewed is set if a review has: the reviewer may change its mind.
-type Proof struct {
-	identity.Identity
-	Reviewed bool
-}
-
 // Identify returns what a token proves. maxAge is the age of a review that is still used: zero for that of a new
 // stream. An error is an *Error.
-func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxAge time.Duration) (Proof, error) {
+func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxAge time.Duration) (who identity.Identity, err error) {
 	if len(raw) > maxToken {
-		return Proof{}, is.refuse(false, fmt.Sprintf("a token of %d bytes", len(raw)), fmt.Sprintf("it has more than %d KiB", maxToken>>10))
+		return who, is.refuse(false, fmt.Sprintf("a token of %d bytes", len(raw)), fmt.Sprintf("it has more than %d KiB", maxToken>>10))
 	}
 	c, isJWT := jwt.Look(raw)
 	shown := "a token that is no JWT"
@@ -78,22 +72,21 @@ func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxA
 				continue
 			}
 			if i.source.now() == nil {
-				return Proof{}, is.refuse(true, shown, "the keys of its issuer could not be read yet")
+				return who, is.refuse(true, shown, "the keys of its issuer could not be read yet")
 			}
-			who, err := i.verify(ctx, i.source, raw, now)
-			if err != nil {
-				return Proof{}, is.refuse(false, shown, err.Error())
+			if who, err = i.verify(ctx, i.source, raw, now); err != nil {
+				return identity.Identity{}, is.refuse(false, shown, err.Error())
 			}
-			return Proof{Identity: who}, nil
+			return who, nil
 		}
 	}
 	switch end := jwt.Time(c.Expires); {
 	case is.reviewer == nil && isJWT:
-		return Proof{}, is.refuse(false, shown, "its issuer is not known")
+		return who, is.refuse(false, shown, "its issuer is not known")
 	case is.reviewer == nil:
-		return Proof{}, is.refuse(false, shown, "no API server reviews it")
+		return who, is.refuse(false, shown, "no API server reviews it")
 	case isJWT && !end.IsZero() && !end.After(now):
-		return Proof{}, is.refuse(false, shown, "it has expired")
+		return who, is.refuse(false, shown, "it has expired")
 	}
 	if maxAge == 0 {
 		maxAge = reviewAge
@@ -102,18 +95,18 @@ func (is *Issuers) Identify(ctx context.Context, raw string, now time.Time, maxA
 	review, err := i.reviews.of(ctx, raw, maxAge)
 	switch {
 	case err != nil:
-		return Proof{}, is.refuse(true, shown, "the API server of "+i.Name+" can not review it: "+short(err.Error()))
+		return who, is.refuse(true, shown, "the API server of "+i.Name+" can not review it: "+short(err.Error()))
 	case !review.Authenticated:
-		return Proof{}, is.refuse(false, shown, "the API server of "+i.Name+" does not accept it")
+		return who, is.refuse(false, shown, "the API server of "+i.Name+" does not accept it")
 	case !i.accepts(review.Audiences): // a server that knows no audiences returns none
-		return Proof{}, is.refuse(false, shown, "the API server of "+i.Name+" does not accept it for these audiences")
+		return who, is.refuse(false, shown, "the API server of "+i.Name+" does not accept it for these audiences")
 	}
 	// The server has accepted the whole of the token, so its expiry counts. The rest is as the server tells.
-	who, err := i.identity(jwt.Claims{Subject: review.User, Expires: c.Expires}, review.Groups)
-	if err != nil {
-		return Proof{}, is.refuse(false, shown, err.Error())
+	if who, err = i.identity(jwt.Claims{Subject: review.User, Expires: c.Expires}, review.Groups); err != nil {
+		return identity.Identity{}, is.refuse(false, shown, err.Error())
 	}
-	return Proof{Identity: who, Reviewed: true}, nil
+	who.Reviewed = true
+	return who, nil
 }
 
 func (is *Issuers) refuse(unavailable bool, shown, why string) error {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/cache"
 )
 
 const (
@@ -41,9 +41,7 @@ type reviews struct {
 	ask    func(ctx context.Context, token string) (Review, error)
 	atOnce *semaphore.Weighted
 	same   singleflight.Group
-
-	mu   sync.Mutex // guards kept
-	kept map[[sha256.Size]byte]keptReview
+	kept   *cache.LRUExpireCache // of keptReview, by the SHA-256 of the token
 }
 
 type keptReview struct {
@@ -56,18 +54,17 @@ func newReviews(i Issuer) *reviews {
 		ask: func(ctx context.Context, token string) (Review, error) {
 			return i.Reviewer.Review(ctx, token, i.Audiences)
 		},
-		atOnce: semaphore.NewWeighted(maxReviewing), kept: map[[sha256.Size]byte]keptReview{},
+		atOnce: semaphore.NewWeighted(maxReviewing), kept: cache.NewLRUExpireCache(maxReviews),
 	}
 }
 
 // of returns a review of a token that is not older than maxAge. It asks once for all who wait for the same token.
 func (r *reviews) of(ctx context.Context, token string, maxAge time.Duration) (Review, error) {
 	key := sha256.Sum256([]byte(token))
-	r.mu.Lock()
-	kept, ok := r.kept[key]
-	r.mu.Unlock()
-	if ok && time.Since(kept.at) < maxAge {
-		return kept.Review, nil
+	if value, ok := r.kept.Get(key); ok {
+		if kept := value.(keptReview); time.Since(kept.at) < maxAge {
+			return kept.Review, nil
+		}
 	}
 	// The stream of the first may end while others wait.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
@@ -80,7 +77,7 @@ func (r *reviews) of(ctx context.Context, token string, maxAge time.Duration) (R
 		began := time.Now()
 		answer, err := r.ask(ctx, token)
 		if err == nil {
-			r.keep(key, keptReview{answer, began})
+			r.kept.Add(key, keptReview{answer, began}, reviewAge)
 		}
 		return answer, err
 	})
@@ -88,24 +85,4 @@ func (r *reviews) of(ctx context.Context, token string, maxAge time.Duration) (R
 		return Review{}, err
 	}
 	return answer.(Review), nil
-}
-
-func (r *reviews) keep(key [sha256.Size]byte, one keptReview) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for old, kept := range r.kept {
-		if len(r.kept) < maxReviews {
-			break
-		}
-		if one.at.Sub(kept.at) >= reviewAge {
-			delete(r.kept, old)
-		}
-	}
-	if len(r.kept) >= maxReviews {
-		for old := range r.kept { // any
-			delete(r.kept, old)
-			break
-		}
-	}
-	r.kept[key] = one
 }

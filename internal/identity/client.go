@@ -20,6 +20,8 @@ type Identity struct {
 	// tells them.
 	Issuer string
 	Groups []string
+	// Reviewed is set if an API server has reviewed the token. It may judge the token otherwise later.
+	Reviewed bool
 	// Expires is when the certificate or the token expires, zero for never.
 	Expires time.Time
 }
