@@ -78,17 +78,15 @@ func (s *Server) enter(c *conn) (err error) {
 		err = s.shares.enter(c, limits.MaxStreams)
 	}
 	if err != nil {
-		c.stopExpiry()
-		s.forget(c.use)
+		s.forget(c)
 		return err
 	}
-	s.peers.identify(c.use, !c.who.IsZero())
+	c.use.known.Store(!c.who.IsZero())
 	s.add(c)
 	if err := c.greet(); err != nil {
 		s.remove(c)
-		c.stopExpiry()
 		s.shares.leave(c)
-		s.forget(c.use)
+		s.forget(c)
 		return err
 	}
 	s.metrics.clients.WithLabelValues(c.protocol).Inc()
@@ -121,7 +119,6 @@ func (c *conn) greet() error {
 
 // leave frees the resources of a stream that has ended. It returns refused, or else the status of the stream.
 func (s *Server) leave(c *conn, refused error) error {
-	c.stopExpiry()
 	c.turn.shut()
 	c.reached()
 	err := cmp.Or(refused, c.status())
@@ -129,13 +126,16 @@ func (s *Server) leave(c *conn, refused error) error {
 	s.metrics.clients.WithLabelValues(c.protocol).Dec()
 	s.remove(c)
 	s.shares.leave(c)
-	s.forget(c.use)
+	s.forget(c)
 	return err
 }
 
-// forget removes a stream from the counts of its peer and of the server.
-func (s *Server) forget(use *peerUse) {
-	s.peers.leave(use, s.overloaded() != nil)
+// forget removes a stream from the counts of its peer and of the server. It stops the timer of its expiry.
+func (s *Server) forget(c *conn) {
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
+	s.peers.leave(c.use, s.overloaded() != nil)
 	s.open.Add(-1)
 }
 
@@ -171,16 +171,13 @@ func (s *Server) admit(c *conn, limits *Limits, streams int64, own int) error {
 		return refusal.New(refusal.Streams, codes.ResourceExhausted,
 			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
 	}
-	if err := fitsPeer(limits, use, own); err != nil {
-		return err
-	}
 	if size := headerBytes(ctx); size > s.cfg.MaxHeaderBytes {
 		return refusal.New(refusal.Headers, codes.ResourceExhausted,
 			"the headers have %d bytes, more than %d (downstream.maxHeaderBytes)", size, s.cfg.MaxHeaderBytes)
 	}
 	until := time.Now().Add(time.Second)
 	// Check the limit of the peer first: its streams must not delay those of other peers.
-	if err := pacesPeer(ctx, limits, use, until); err != nil {
+	if err := admitPeer(ctx, limits, use, own, until); err != nil {
 		return err
 	}
 	all := s.limits.Load().NewStreamsPerSecond
@@ -194,17 +191,13 @@ func (s *Server) admit(c *conn, limits *Limits, streams int64, own int) error {
 	return nil
 }
 
-// fitsPeer returns an error if a peer has too many streams.
-func fitsPeer(limits *Limits, use *peerUse, own int) error {
-	if own <= limits.MaxStreamsPerPeer {
-		return nil
+// admitPeer waits until a peer may open one more stream. own are its streams. It returns an error if they are too many,
+// and after until.
+func admitPeer(ctx context.Context, limits *Limits, use *peerUse, own int, until time.Time) error {
+	if own > limits.MaxStreamsPerPeer {
+		return refusal.New(refusal.Peer, codes.ResourceExhausted,
+			"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
 	}
-	return refusal.New(refusal.Peer, codes.ResourceExhausted,
-		"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
-}
-
-// pacesPeer waits until a peer may open one more stream.
-func pacesPeer(ctx context.Context, limits *Limits, use *peerUse, until time.Time) error {
 	share := mostOf(limits.NewStreamsPerSecond)
 	if share < limits.NewStreamsPerSecond && admitted(ctx, use.limiter, until) != nil {
 		return refusal.New(refusal.Rate, codes.ResourceExhausted,

@@ -103,14 +103,10 @@ func (a *authenticator) certificate() (*tls.Certificate, error) {
 
 // Certificate returns the certificate that the listener Config.Listeners[n] shows, nil while it has none.
 func (s *Server) Certificate(n int) *x509.Certificate {
-	if !isClosed(s.listening) {
+	if !isClosed(s.listening) || s.auth[&s.cfg.Listeners[n]] == nil {
 		return nil
 	}
-	a := s.auth[&s.cfg.Listeners[n]]
-	if a == nil {
-		return nil
-	}
-	own, err := a.certificate()
+	own, err := s.auth[&s.cfg.Listeners[n]].certificate()
 	if err != nil {
 		return nil
 	}
@@ -234,10 +230,7 @@ func (s *Server) authenticate(c *conn) error {
 		if overload != nil && !fits {
 			return errOverload(overload)
 		}
-		if err := fitsPeer(limits, use, own); err != nil {
-			return err
-		}
-		if err := pacesPeer(c.ctx, limits, use, time.Now().Add(time.Second)); err != nil {
+		if err := admitPeer(c.ctx, limits, use, own, time.Now().Add(time.Second)); err != nil {
 			return err
 		}
 	}
@@ -245,13 +238,6 @@ func (s *Server) authenticate(c *conn) error {
 		c.expiry = time.AfterFunc(time.Until(ends), func() { c.end(errExpired(c.who.Issuer != "", ends)) })
 	}
 	return nil
-}
-
-// stopExpiry stops the timer that ends the stream.
-func (c *conn) stopExpiry() {
-	if c.expiry != nil {
-		c.expiry.Stop()
-	}
 }
 
 // judge returns why a stream must end: what it has proven has expired, or is no longer trusted. It looks again only

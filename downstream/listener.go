@@ -79,7 +79,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 				s.refuse(s.log.With("listener", cfg.Address), "client refused", audit.Line{Address: from.String(), Listener: cfg.Address}, refusal.Handshake, err)
 			}}
 		}
-		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis, cfg.identifies()), connLimiter: s.connLimiter, server: grpc.NewServer(s.serverOptions(creds)...)}
+		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis, cfg.TLS.verifies()), connLimiter: s.connLimiter, server: grpc.NewServer(s.serverOptions(creds)...)}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
 		opened = append(opened, l)
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)

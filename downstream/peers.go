@@ -3,6 +3,7 @@ package downstream
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -33,7 +34,7 @@ type peerUse struct {
 	limiter *rate.Limiter       // of new streams
 	bad     *rate.Limiter       // of tokens that are refused
 	tokens  *semaphore.Weighted // limits the tokens that are looked at
-	known   bool                // it has an identity
+	known   atomic.Bool         // it has an identity
 	work    work
 	// requests and answers limit what its streams ask for together.
 	requests *rate.Limiter
@@ -57,9 +58,8 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 		p.tokens = semaphore.NewWeighted(tokensAtOnce)
 		p.requests, p.answers = rate.NewLimiter(rate.Limit(peerRequests*limits.RequestsPerSecond), peerBurst), semaphore.NewWeighted(int64(mostOf(mostAnswers())))
 		ps.byKey[key] = p
-	} else if p.limiter.Burst() != share {
-		p.limiter.SetLimit(rate.Limit(share))
-		p.limiter.SetBurst(share)
+	} else {
+		limitTo(p.limiter, share)
 	}
 	p.work.opened.Add(1)
 	p.streams++
@@ -69,11 +69,12 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	return p, p.streams, p.streams <= p.usual
 }
 
-// identify notes whether a peer has an identity.
-func (ps *peers) identify(p *peerUse, known bool) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p.known = known
+// limitTo gives a limiter of new streams another limit, if it has another one.
+func limitTo(limiter *rate.Limiter, most int) {
+	if limiter.Burst() != most {
+		limiter.SetLimit(rate.Limit(most))
+		limiter.SetBurst(most)
+	}
 }
 
 // sweep forgets the peers without streams, whenever the number of peers has doubled. It keeps a peer that has

@@ -22,16 +22,16 @@ import (
 
 // shares counts the streams of the clients without an identity, and those of each listener.
 type shares struct {
-	unknown    *share // nil: no listener identifies clients
+	unknown    *share // nil: no listener verifies clients
 	byListener map[*Listener]*share
+
+	mu sync.Mutex // guards share.streams
 }
 
-// share is what some clients use together. Any goroutine may call its methods.
+// share is what some clients use together.
 type share struct {
 	name    string // for refusals
 	limiter *rate.Limiter
-
-	mu      sync.Mutex // guards streams
 	streams int
 }
 
@@ -39,7 +39,7 @@ func newShares(listeners []Listener, perSecond int) *shares {
 	s := &shares{byListener: map[*Listener]*share{}}
 	for i := range listeners {
 		l := &listeners[i]
-		if l.identifies() && s.unknown == nil {
+		if l.TLS.verifies() && s.unknown == nil {
 			s.unknown = newShare("clients without an identity", perSecond)
 		}
 		if len(listeners) > 1 {
@@ -53,9 +53,6 @@ func newShare(name string, perSecond int) *share {
 	most := mostOf(perSecond)
 	return &share{name: name, limiter: rate.NewLimiter(rate.Limit(most), most)}
 }
-
-// identifies reports whether clients of the listener can have an identity.
-func (l *Listener) identifies() bool { return l.TLS.verifies() }
 
 // of returns the shares that a stream counts in.
 func (s *shares) of(c *conn) (out []*share) {
@@ -85,10 +82,7 @@ func (s *Server) limitsOf(c *conn) *Limits {
 func (s *shares) pace(ctx context.Context, c *conn, perSecond int, until time.Time) error {
 	for _, sh := range s.of(c) {
 		most := mostOf(perSecond)
-		if sh.limiter.Burst() != most {
-			sh.limiter.SetLimit(rate.Limit(most))
-			sh.limiter.SetBurst(most)
-		}
+		limitTo(sh.limiter, most)
 		if admitted(ctx, sh.limiter, until) != nil {
 			return refusal.New(refusal.Rate, codes.ResourceExhausted,
 				"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", most, sh.name)
@@ -99,35 +93,28 @@ func (s *shares) pace(ctx context.Context, c *conn, perSecond int, until time.Ti
 
 // enter counts an admitted stream. It returns an error, and counts nothing, if one of its shares is used up.
 func (s *shares) enter(c *conn, maxStreams int) error {
-	all := s.of(c)
-	for i, sh := range all {
-		if most := mostOf(maxStreams); !sh.add(1, most) {
-			for _, entered := range all[:i] {
-				entered.add(-1, 0)
-			}
+	all, most := s.of(c), mostOf(maxStreams)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sh := range all {
+		if sh.streams >= most {
 			return refusal.New(refusal.Streams, codes.ResourceExhausted,
 				"%d streams of %s are open, no more are served at once (three quarters of downstream.maxStreams); try again later", most, sh.name)
 		}
+	}
+	for _, sh := range all {
+		sh.streams++
 	}
 	return nil
 }
 
 // leave ends what enter began.
 func (s *shares) leave(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, sh := range s.of(c) {
-		sh.add(-1, 0)
+		sh.streams--
 	}
-}
-
-// add adds streams, and reports whether there are at most most then. If not, it adds none.
-func (sh *share) add(n, most int) bool {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if n > 0 && sh.streams+n > most {
-		return false
-	}
-	sh.streams += n
-	return true
 }
 
 const (
@@ -206,7 +193,7 @@ func (s *Server) Peers() []PeerStatus {
 	out := make([]PeerStatus, 0, len(s.peers.byKey))
 	for _, p := range s.peers.byKey {
 		out = append(out, PeerStatus{
-			Peer: p.key, Identified: p.known, Streams: p.streams, Opened: p.work.opened.Load(), Requests: p.work.requests.Load(), Delayed: p.work.delayed.Load(),
+			Peer: p.key, Identified: p.known.Load(), Streams: p.streams, Opened: p.work.opened.Load(), Requests: p.work.requests.Load(), Delayed: p.work.delayed.Load(),
 			Rejected: p.work.rejected.Load(), Responses: p.work.responses.Load(), Bytes: p.work.bytes.Load(), Names: p.kept.Names, NameBytes: p.kept.NameBytes,
 		})
 	}

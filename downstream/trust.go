@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,8 +24,7 @@ type rootFile = lastgood.File[*x509.CertPool]
 // trust has the present roots and revocation lists of a listener that verifies client certificates. Any goroutine
 // may call its methods.
 type trust struct {
-	byDomain map[string]*rootFile // by trust domain
-	others   *rootFile            // nil: there are none
+	byDomain map[string]*rootFile // by trust domain; that of all others is ""
 	api      *workload            // has the roots of all trust domains; nil: byDomain has them
 	revoked  []*lastgood.File[[]*revocations]
 }
@@ -44,13 +44,12 @@ func newTrust(t *TLS, api *workload) (*trust, error) {
 		return nil, nil
 	}
 	tr := &trust{byDomain: map[string]*rootFile{}, api: api}
-	var err error
+	all := slices.Clone(t.ClientCAs)
 	if t.ClientCAFile != "" {
-		if tr.others, err = openRoots(t.ClientCAFile); err != nil {
-			return nil, err
-		}
+		all = append(all, ClientCA{File: t.ClientCAFile})
 	}
-	for _, ca := range t.ClientCAs {
+	for _, ca := range all {
+		var err error
 		if tr.byDomain[ca.TrustDomain], err = openRoots(ca.File); err != nil {
 			return nil, err
 		}
@@ -97,10 +96,6 @@ func (t *trust) read(failed func(what, of string, err error)) (changed bool) {
 			failed(what, of, err)
 		}
 	}
-	if t.others != nil {
-		is, err := t.others.Read()
-		note(badCA, "", is, err)
-	}
 	for domain, f := range t.byDomain {
 		is, err := f.Read()
 		note(badCA, domain, is, err)
@@ -131,8 +126,8 @@ func (t *trust) of(leaf *x509.Certificate) (*x509.CertPool, error) {
 		if pool := t.api.roots(id.TrustDomain()); pool != nil {
 			return pool, nil
 		}
-	case t.others != nil:
-		return t.others.Get(), nil
+	case t.byDomain[""] != nil:
+		return t.byDomain[""].Get(), nil
 	case id.IsZero():
 		return nil, errors.New("the certificate has no SPIFFE ID, and no client CA vouches for other names")
 	}
@@ -159,14 +154,9 @@ func (t *trust) verify(certs []*x509.Certificate) (expires time.Time, err error)
 			err = revoked
 			continue
 		}
-		end := chain[0].NotAfter
-		for _, c := range chain[1:] {
-			if c.NotAfter.Before(end) {
-				end = c.NotAfter
-			}
-		}
-		if end.After(expires) {
-			expires = end
+		first := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+		if first.NotAfter.After(expires) {
+			expires = first.NotAfter
 		}
 	}
 	if !expires.IsZero() {
