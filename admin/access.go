@@ -8,29 +8,25 @@ import (
 	"path/filepath"
 	"slices"
 
+	"meshrelay/config"
 	"meshrelay/internal/owner"
 )
 
-// Access lists users and groups by number.
-type Access struct{ UIDs, GIDs []int }
-
-func (a Access) isEmpty() bool { return len(a.UIDs)+len(a.GIDs) == 0 }
-
-// has reports whether the list has the user of a peer, or one of its groups.
-func (a Access) has(who peer) bool {
+// isIn reports whether a list has the user of a peer, or one of its groups.
+func (who peer) isIn(a config.Access) bool {
 	return slices.Contains(a.UIDs, who.UID) || slices.Contains(a.GIDs, who.GID) ||
 		slices.ContainsFunc(who.Groups, func(gid int) bool { return slices.Contains(a.GIDs, gid) })
 }
 
 // restricted reports whether other users than the relay's and root may use the socket. Then each request is judged.
-func (c Config) restricted() bool { return !c.Readers.isEmpty() || !c.Operators.isEmpty() }
+func (c Config) restricted() bool { return !c.Readers.IsEmpty() || !c.Operators.IsEmpty() }
 
 // permit returns why a peer may not send a request over the socket. acts is set for a request that carries out an
 // action. Operators may read, too.
 func (c Config) permit(who peer, acts bool) error {
-	field, may, what := "admin.readers", c.Readers.has(who) || c.Operators.has(who), "read"
+	field, may, what := "admin.readers", who.isIn(c.Readers) || who.isIn(c.Operators), "read"
 	if acts {
-		field, may, what = "admin.operators", c.Operators.has(who), "carry out actions"
+		field, may, what = "admin.operators", who.isIn(c.Operators), "carry out actions"
 	}
 	if !c.restricted() || owner.Trusts(who.UID) || may {
 		return nil

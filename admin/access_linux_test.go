@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"meshrelay/audit"
+	"meshrelay/config"
 )
 
 // dialAs connects to a socket as another user, with other groups. It ends the thread that it changes.
@@ -84,7 +85,7 @@ func TestReadersReadAndOperatorsAct(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	path := reachable(t)
-	cfg := Config{Socket: path, Readers: Access{UIDs: []int{4001}, GIDs: []int{5000}}, Operators: Access{UIDs: []int{4002}, GIDs: []int{5002}}, Group: 5000}
+	cfg := Config{Socket: path, Readers: config.Access{UIDs: []int{4001}, GIDs: []int{5000}}, Operators: config.Access{UIDs: []int{4002}, GIDs: []int{5002}}, Group: 5000}
 	var out bytes.Buffer
 	log := audit.New(audit.Options{Output: &out, Logger: slog.New(slog.DiscardHandler)})
 	logCtx, end := context.WithCancel(context.Background())
@@ -172,13 +173,13 @@ func TestReadersReadAndOperatorsAct(t *testing.T) {
 // TestASocketThatTheGroupCanNotGetIsNotOpen: it stays closed, and the reason tells what to do.
 func TestASocketThatTheGroupCanNotGetIsNotOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
-		f := newFixture(t, Config{Socket: filepath.Join(t.TempDir(), "run", "admin.sock"), Operators: Access{GIDs: []int{1 << 20}}, Group: 1 << 20})
+		f := newFixture(t, Config{Socket: filepath.Join(t.TempDir(), "run", "admin.sock"), Operators: config.Access{GIDs: []int{1 << 20}}, Group: 1 << 20})
 		if lis := f.openSocket(); lis != nil || !strings.Contains(f.socket.Load().problem, "make the relay's user a member of that group") {
 			t.Errorf("%v", f.socket.Load())
 		}
 		return
 	}
-	f := newFixture(t, Config{Socket: filepath.Join(t.TempDir(), "run", "admin.sock"), Operators: Access{GIDs: []int{5000}}, Group: 5000})
+	f := newFixture(t, Config{Socket: filepath.Join(t.TempDir(), "run", "admin.sock"), Operators: config.Access{GIDs: []int{5000}}, Group: 5000})
 	lis := f.openSocket()
 	if lis == nil {
 		t.Fatal(f.socket.Load().problem)

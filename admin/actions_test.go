@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"meshrelay/audit"
+	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -100,7 +101,7 @@ func TestEachActionOfAnOperatorMakesOneLine(t *testing.T) {
 	if slices.Sort(described); !slices.Equal(described, slices.Sorted(maps.Values(probe.actions))) {
 		t.Errorf("docs/audit.md has the actions %q", described)
 	}
-	restricted := Config{Readers: Access{GIDs: []int{10}}, Operators: Access{UIDs: []int{7}}}
+	restricted := Config{Readers: config.Access{GIDs: []int{10}}, Operators: config.Access{UIDs: []int{7}}}
 	failing := func(d *Deps) {
 		err := errors.New("the disk is gone")
 		d.Controls, d.Clusters = &controls{err: err}, brokenClusters{err}

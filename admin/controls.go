@@ -123,15 +123,14 @@ func (s *Server) order(r *http.Request, verb string, line *audit.Line) (any, err
 	}
 	o.Operator = operatorOf(r)
 	var effect intake.Effect
-	err = s.write(r, verb, func() (err error) {
-		line.Before = s.upstreamText(upstream)
+	err = s.write(r, line, s.upstreamText, upstream, func() (err error) {
 		effect, err = s.deps.Controls.Order(r.Context(), upstream, verb, o)
-		line.After = fmt.Sprintf("%s; added %d, changed %d, removed %d", s.upstreamText(upstream), effect.Added, effect.Changed, effect.Removed)
 		return err
 	}, orderAttrs(r, verb, upstream, o)...)
 	if err != nil {
 		return nil, err
 	}
+	line.After += fmt.Sprintf("; added %d, changed %d, removed %d", effect.Added, effect.Changed, effect.Removed)
 	u, ok := s.upstream(upstream)
 	if !ok { // a reload has removed it
 		return nil, intake.ErrUnknownUpstream
@@ -159,12 +158,7 @@ func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 // serveWithout ends the wait of clients for an upstream.
 func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	upstream := r.PathValue("upstream")
-	err := s.write(r, "serve-without", func() error {
-		line.Before = s.upstreamText(upstream)
-		err := s.deps.Controls.ServeWithout(r.Context(), upstream)
-		line.After = s.upstreamText(upstream)
-		return err
-	}, "upstream", upstream)
+	err := s.write(r, line, s.upstreamText, upstream, func() error { return s.deps.Controls.ServeWithout(r.Context(), upstream) }, "upstream", upstream)
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
 	for _, u := range s.deps.Debug.views.Upstreams() {
 		if u.FirstSync != nil && u.FirstSync.Awaited {
@@ -178,10 +172,8 @@ func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audi
 func (s *Server) releaseClusters(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	var out Released
 	name := r.PathValue("clusters")
-	err := s.write(r, "release clusters", func() (err error) {
-		line.Before = s.clustersText(name)
+	err := s.write(r, line, s.clustersText, name, func() (err error) {
 		out.Clusters, err = s.deps.Clusters.Release(name)
-		line.After = s.clustersText(name)
 		return err
 	}, "clusters", name[:min(len(name), maxLogged)])
 	return out, err
@@ -190,42 +182,37 @@ func (s *Server) releaseClusters(_ http.ResponseWriter, r *http.Request, line *a
 // removeCluster removes an orphaned or held cluster.
 func (s *Server) removeCluster(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	name, cluster := r.PathValue("clusters"), r.URL.Query().Get("cluster")
-	err := s.write(r, "remove cluster", func() error {
-		line.Before = s.clustersText(name)
-		err := s.deps.Clusters.Remove(name, cluster)
-		line.After = s.clustersText(name)
-		return err
-	}, "clusters", name[:min(len(name), maxLogged)], "cluster", cluster[:min(len(cluster), maxLogged)])
+	err := s.write(r, line, s.clustersText, name, func() error { return s.deps.Clusters.Remove(name, cluster) },
+		"clusters", name[:min(len(name), maxLogged)], "cluster", cluster[:min(len(cluster), maxLogged)])
 	return struct{}{}, err
 }
 
 func (s *Server) reload(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-	err := s.write(r, "reload", func() error {
-		line.Before = s.deps.ReloadStatus().Text()
-		err := s.deps.Reload(r.Context())
-		line.After = s.deps.ReloadStatus().Text()
-		return err
-	})
+	loaded := func(string) string { return s.deps.ReloadStatus().Text() }
+	err := s.write(r, line, loaded, "", func() error { return s.deps.Reload(r.Context()) })
 	if err != nil && !interrupted(err) {
 		return nil, refusal{http.StatusUnprocessableEntity, errors.New(strings.Join(errlist.Lines(err), "\n"))}
 	}
 	return s.deps.ReloadStatus(), err
 }
 
-// write carries out one change at a time, and logs the operator.
-func (s *Server) write(r *http.Request, action string, do func() error, attrs ...any) error {
+// write carries out one change at a time, and logs the operator. The line gets the text of what is changed, before and
+// after it.
+func (s *Server) write(r *http.Request, line *audit.Line, text func(name string) string, name string, do func() error, attrs ...any) error {
 	select {
 	case s.writing <- struct{}{}:
 		defer func() { <-s.writing }()
 	case <-r.Context().Done():
 		return r.Context().Err()
 	}
+	line.Before = text(name)
 	err := do()
+	line.After = text(name)
 	if err != nil {
 		attrs = append(attrs, "err", strings.Join(errlist.Lines(err), "; "))
 	}
-	s.recordOrder(r, action, err, attrs)
-	s.logAction(r, s.deps.LogLevel.Level(), action, attrs...)
+	s.recordOrder(r, line.Action, err, attrs)
+	s.logAction(r, s.deps.LogLevel.Level(), line.Action, attrs...)
 	return err
 }
 

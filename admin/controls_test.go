@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"meshrelay/audit"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -433,7 +434,7 @@ func TestOneThingIsChangedAtATime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	r := (&http.Request{}).WithContext(ctx)
-	if err := f.write(r, "freeze", func() error { return c.note("freeze") }); !errors.Is(err, context.DeadlineExceeded) || len(c.told) > 0 {
+	if err := f.write(r, &audit.Line{}, f.upstreamText, "east", func() error { return c.note("freeze") }); !errors.Is(err, context.DeadlineExceeded) || len(c.told) > 0 {
 		t.Errorf("%v %q", err, c.told)
 	}
 	f.backups <- struct{}{}

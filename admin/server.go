@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/audit"
+	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/buildinfo"
 )
@@ -61,7 +62,7 @@ type Config struct {
 	OwnSocketDir bool
 	// Readers and Operators may use the Socket beside the relay's user and root: Readers read, Operators carry out
 	// actions, too. If one of them is set, the Socket belongs to Group, which may open it.
-	Readers, Operators Access
+	Readers, Operators config.Access
 	Group              int
 }
 

@@ -24,7 +24,8 @@ type Access struct {
 	GIDs []int `yaml:"gids,omitempty"`
 }
 
-func (a Access) isEmpty() bool { return len(a.UIDs)+len(a.GIDs) == 0 }
+// IsEmpty reports whether the list has nobody.
+func (a Access) IsEmpty() bool { return len(a.UIDs)+len(a.GIDs) == 0 }
 
 // maxUID is the largest number of a user or a group. Linux uses the next one for "no change".
 // unseen is the number that it gives to users and groups outside of the user namespace of a process.
@@ -49,7 +50,7 @@ func (v *validator) access(a Admin) {
 		field string
 		of    Access
 	}{{"admin.readers", a.Readers}, {"admin.operators", a.Operators}} {
-		if list.of.isEmpty() {
+		if list.of.IsEmpty() {
 			v.errorIf(v.noted(list.field), list.field, "nobody is in it: name uids or gids, or leave it out")
 			continue
 		}
@@ -71,9 +72,9 @@ func (v *validator) access(a Admin) {
 	}
 	const need = "missing: the socket belongs to the first group, and nobody else can open it: name a group that all %s are in"
 	switch {
-	case !a.Readers.isEmpty() && len(a.Readers.GIDs) == 0:
+	case !a.Readers.IsEmpty() && len(a.Readers.GIDs) == 0:
 		v.errorf("admin.readers.gids", need, "readers and operators")
-	case a.Readers.isEmpty() && !a.Operators.isEmpty() && len(a.Operators.GIDs) == 0:
+	case a.Readers.IsEmpty() && !a.Operators.IsEmpty() && len(a.Operators.GIDs) == 0:
 		v.errorf("admin.operators.gids", need, "operators")
 	}
 }

@@ -85,7 +85,7 @@ func keeperOptions(s config.State) state.Options {
 func adminConfig(cfg *config.Config) admin.Config {
 	out := admin.Config{
 		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
-		Readers: admin.Access(cfg.Admin.Readers), Operators: admin.Access(cfg.Admin.Operators),
+		Readers: cfg.Admin.Readers, Operators: cfg.Admin.Operators,
 	}
 	out.Group, _ = cfg.Admin.SocketGroup()
 	return out
