@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 const (
@@ -40,8 +41,10 @@ type Options struct {
 }
 
 // Log is the audit log. Any goroutine may call its methods. Record never waits: Run writes. Run must run for
-// lines to be written. It is a prometheus.Collector. A nil Log takes lines and writes nothing.
+// lines to be written. A nil Log takes lines and writes nothing.
 type Log struct {
+	prometheus.Collector // its metrics
+
 	options  Options
 	log      *slog.Logger
 	out      sink // only Run uses it
@@ -77,12 +80,15 @@ var (
 
 // New returns a Log. It opens nothing: a file that can not be written does not keep the relay from serving.
 func New(o Options) *Log {
+	metrics := prometheus.NewRegistry()
+	to := promauto.With(metrics)
 	l := &Log{
-		options: o, log: o.Logger, wake: make(chan struct{}, 1), ended: make(chan struct{}), interval: interval, floods: floods{},
-		written: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "relay_audit_lines_total", Help: "Lines of the audit log that were made, by event."}, []string{"event"}),
-		lost:    prometheus.NewCounter(prometheus.CounterOpts{Name: "relay_audit_lines_lost_total", Help: "Lines of the audit log that could not be written, and are lost."}),
+		Collector: metrics,
+		options:   o, log: o.Logger, wake: make(chan struct{}, 1), ended: make(chan struct{}), interval: interval, floods: floods{},
+		written: to.NewCounterVec(prometheus.CounterOpts{Name: "relay_audit_lines_total", Help: "Lines of the audit log that were made, by event."}, []string{"event"}),
+		lost:    to.NewCounter(prometheus.CounterOpts{Name: "relay_audit_lines_lost_total", Help: "Lines of the audit log that could not be written, and are lost."}),
 	}
-	l.healthy = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "relay_audit_healthy", Help: "1 if the audit log is written or not configured, 0 if it can not be written."}, func() float64 {
+	l.healthy = to.NewGaugeFunc(prometheus.GaugeOpts{Name: "relay_audit_healthy", Help: "1 if the audit log is written or not configured, 0 if it can not be written."}, func() float64 {
 		if l.Problem() != "" {
 			return 0
 		}
@@ -98,20 +104,6 @@ func New(o Options) *Log {
 		l.out, l.place = stream{o.Output}, "standard output"
 	}
 	return l
-}
-
-// Describe implements prometheus.Collector.
-func (l *Log) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range []prometheus.Collector{l.written, l.lost, l.healthy} {
-		c.Describe(to)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (l *Log) Collect(to chan<- prometheus.Metric) {
-	for _, c := range []prometheus.Collector{l.written, l.lost, l.healthy} {
-		c.Collect(to)
-	}
 }
 
 // Record adds a line. It does not wait, and does not fail: a line that can not be written is counted.
