@@ -27,14 +27,14 @@ type Hosts struct {
 // hostPatterns is a compiled list of patterns. A look-up costs one map access for each label of a host.
 type hostPatterns struct {
 	// texts are the patterns as in the config, by their normal form without the *: "a.b", ".a.b", "".
-	exact, below map[string]string
+	texts map[string]string
 	// reversed are the normal forms, each reversed, sorted.
 	reversed []string
 }
 
 // newHostPatterns compiles patterns. It adds a mistake for each one that is no pattern, or that another one covers.
 func newHostPatterns(patterns []string, field string, mistakes *federation.Mistakes) hostPatterns {
-	p := hostPatterns{exact: map[string]string{}, below: map[string]string{}}
+	p := hostPatterns{texts: map[string]string{}}
 	if len(patterns) > maxHostPatterns {
 		mistakes.Add(fmt.Errorf("%d patterns: want %d at most", len(patterns), maxHostPatterns), "%s", field)
 		return p
@@ -44,14 +44,11 @@ func newHostPatterns(patterns []string, field string, mistakes *federation.Mista
 			mistakes.Add(err, "%s[%d]", field, i)
 			continue
 		}
-		host, to := federation.NormalHost(pattern), p.exact
-		if host[0] == '*' {
-			host, to = host[1:], p.below
-		}
-		if other, twice := to[host]; twice {
+		host := strings.TrimPrefix(federation.NormalHost(pattern), "*")
+		if other, twice := p.texts[host]; twice {
 			mistakes.Add(fmt.Errorf("%q is there already, as %q: leave it out", pattern, other), "%s[%d]", field, i)
 		}
-		to[host] = pattern
+		p.texts[host] = pattern
 		p.reversed = append(p.reversed, reverse(host))
 	}
 	slices.Sort(p.reversed)
@@ -99,10 +96,7 @@ func (f *Filter) checkHosts(mistakes *federation.Mistakes) {
 // covers returns the pattern that has all names of a host, empty for none. The host is as federation.Claims returns it.
 func (p hostPatterns) covers(host string) string {
 	name, wild := strings.CutPrefix(host, "*")
-	if pattern, ok := p.exact[name]; ok && !wild {
-		return pattern
-	}
-	if pattern, ok := p.below[name]; ok && wild {
+	if pattern, ok := p.texts[name]; ok && wild == (name == "" || name[0] == '.') {
 		return pattern
 	}
 	return p.above(host)
@@ -112,14 +106,14 @@ func (p hostPatterns) covers(host string) string {
 func (p hostPatterns) above(host string) string {
 	name, wild := strings.CutPrefix(host, "*")
 	for i := range len(name) {
-		if pattern, ok := p.below[name[i:]]; ok && name[i] == '.' && (i > 0 || !wild) {
+		if pattern, ok := p.texts[name[i:]]; ok && name[i] == '.' && (i > 0 || !wild) {
 			return pattern
 		}
 	}
 	if host == federation.AnyHost {
 		return ""
 	}
-	return p.below[""]
+	return p.texts[""]
 }
 
 // overlaps returns a pattern that has a name in common with a host, empty for none.
@@ -136,11 +130,7 @@ func (p hostPatterns) overlaps(host string) string {
 	if i == len(p.reversed) || !strings.HasPrefix(p.reversed[i], end) {
 		return ""
 	}
-	found := reverse(p.reversed[i])
-	if pattern, ok := p.exact[found]; ok {
-		return pattern
-	}
-	return p.below[found]
+	return p.texts[reverse(p.reversed[i])]
 }
 
 func reverse(s string) string {
