@@ -138,23 +138,22 @@ func listenerNamed(all []config.Listener, address string) (config.Listener, erro
 
 // selections returns what a view and a rule show, and whether the rule allows debug types.
 func selections(cfg *config.Config, rule, view string) (out []admin.AccessSelection, debug bool) {
-	add := func(s admin.AccessSelection, limits bool) {
-		if limits {
-			out = append(out, s)
+	add := func(of string, upstreams []string, r filter.Rules) {
+		if len(upstreams) > 0 || r.LimitsContent() {
+			out = append(out, admin.AccessSelection{
+				Of: of, Upstreams: upstreams, Kinds: r.Kinds, Include: r.Namespaces.Include, Exclude: r.Namespaces.Exclude,
+				Selector: r.Selector, Expression: r.Expression,
+			})
 		}
 	}
 	v := viewNamed(cfg, view)
-	add(admin.AccessSelection{
-		Of: "view " + view, Upstreams: v.Sources, Kinds: v.Kinds, Include: v.Namespaces.Include, Exclude: v.Namespaces.Exclude,
-		Selector: v.Selector, Expression: v.Expression,
-	}, len(v.Sources) > 0 || v.Rules().LimitsContent())
+	add("view "+view, v.Sources, v.Rules())
 	i := slices.IndexFunc(cfg.Authorization, func(r config.AuthorizationRule) bool { return r.Name == rule })
 	if i < 0 {
 		return out, false
 	}
-	r := cfg.Authorization[i]
-	add(admin.AccessSelection{Of: "rule " + rule, Kinds: r.Kinds, Include: r.Namespaces.Include, Exclude: r.Namespaces.Exclude}, r.Rules().LimitsContent())
-	return out, r.Debug
+	add("rule "+rule, nil, cfg.Authorization[i].Rules())
+	return out, cfg.Authorization[i].Debug
 }
 
 // canI answers a question by the current rules and the running listeners.

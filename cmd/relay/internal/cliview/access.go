@@ -3,7 +3,6 @@ package cliview
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -72,25 +71,18 @@ func Whoami(w downstream.Whoami) string {
 func clientChanges(changes []downstream.ClientChange) *table {
 	t := titled("CLIENT", "IDENTITY", "NOW", "PLANNED", "GAINS", "LOSES")
 	for _, c := range changes {
-		var cells []any
-		for _, cell := range clientChange(c) {
-			cells = append(cells, cell)
-		}
-		t.add(cells...)
+		t.add(clientChange(c)...)
 	}
 	return t
 }
 
 // clientChange returns the cells of a change of a client.
-func clientChange(c downstream.ClientChange) []string {
+func clientChange(c downstream.ClientChange) []any {
 	planned := ruleAndView(c.NewRule, c.NewView)
 	if c.Refused != "" {
 		planned = "refused"
 	}
-	return []string{
-		text.Name(view.ClientName(c.NodeID)), cmp.Or(c.Identity, none), ruleAndView(c.OldRule, c.OldView), planned,
-		strconv.Itoa(c.Gained), strconv.Itoa(c.Lost),
-	}
+	return []any{text.Name(view.ClientName(c.NodeID)), cmp.Or(c.Identity, none), ruleAndView(c.OldRule, c.OldView), planned, c.Gained, c.Lost}
 }
 
 // ruleAndView names a rule and a view.

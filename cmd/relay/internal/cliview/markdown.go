@@ -31,7 +31,7 @@ func markdownChanges(c view.Changes, diffs view.Diffs, shown []view.Change) stri
 	for _, change := range shown {
 		row := "| " + change.Action
 		for _, cell := range []string{change.Kind, change.Namespace, change.Name, change.From, change.To} {
-			row += " | " + markdownCell(cell)
+			row += " | " + markdownCell(fmt.Sprint(cell))
 		}
 		if row += " |\n"; b.Len()+len(row) > maxMarkdown {
 			break
@@ -57,7 +57,7 @@ func markdownClients(changes []downstream.ClientChange, room int) string {
 	for i, c := range changes {
 		row := ""
 		for _, cell := range clientChange(c) {
-			row += "| " + markdownCell(cell) + " "
+			row += "| " + markdownCell(fmt.Sprint(cell)) + " "
 		}
 		if len(b)+len(row) > room-100 {
 			return b + fmt.Sprintf("\nLeft out: %s.\n", view.Count(len(changes)-i, "more client"))
