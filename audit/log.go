@@ -45,16 +45,15 @@ type Options struct {
 type Log struct {
 	prometheus.Collector // its metrics
 
-	options  Options
-	log      *slog.Logger
-	out      sink // only Run uses it
-	place    string
-	written  *prometheus.CounterVec
-	lost     prometheus.Counter
-	healthy  prometheus.GaugeFunc
-	wake     chan struct{} // one slot
-	ended    chan struct{} // closed when Run has ended
-	interval time.Duration // the constant interval, except in tests
+	options Options
+	log     *slog.Logger
+	out     sink // only Run uses it
+	place   string
+	written *prometheus.CounterVec
+	lost    prometheus.Counter
+	healthy prometheus.GaugeFunc
+	wake    chan struct{} // one slot
+	ended   chan struct{} // closed when Run has ended
 
 	mu     sync.Mutex // guards all below
 	floods floods
@@ -84,7 +83,7 @@ func New(o Options) *Log {
 	to := promauto.With(metrics)
 	l := &Log{
 		Collector: metrics,
-		options:   o, log: o.Logger, wake: make(chan struct{}, 1), ended: make(chan struct{}), interval: interval, floods: floods{},
+		options:   o, log: o.Logger, wake: make(chan struct{}, 1), ended: make(chan struct{}), floods: floods{},
 		written: to.NewCounterVec(prometheus.CounterOpts{Name: "relay_audit_lines_total", Help: "Lines of the audit log that were made, by event."}, []string{"event"}),
 		lost:    to.NewCounter(prometheus.CounterOpts{Name: "relay_audit_lines_lost_total", Help: "Lines of the audit log that could not be written, and are lost."}),
 	}
@@ -181,7 +180,7 @@ func (l *Log) Run(ctx context.Context) error {
 		return nil
 	}
 	defer l.out.close()
-	again := time.NewTicker(l.interval)
+	again := time.NewTicker(interval)
 	defer again.Stop()
 	for {
 		select {

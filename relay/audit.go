@@ -21,15 +21,6 @@ func newAudit(o Options) *audit.Log {
 	return audit.New(options)
 }
 
-// auditedEnd returns the line about the end of the relay. err is why a part has failed, or nil.
-func auditedEnd(err error) audit.Line {
-	line := audit.Line{Event: audit.Ended}
-	if err != nil {
-		line.Error = err.Error()
-	}
-	return line
-}
-
 // auditClaims records resources of an upstream that are left out because of a host that they claim.
 func (r *Relay) auditClaims(upstream string, refused []intake.Claim, more int) {
 	for _, c := range refused {

@@ -19,6 +19,19 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
+// merging returns a function that has an aggregate merge by a config.
+func merging(cfg *config.Config) (use func(*mirror.Aggregate), err error) {
+	policies, others, err := MergePolicies(cfg.Merge)
+	if err != nil {
+		return nil, err
+	}
+	owners, err := merge.OwnersByName(cfg.HostConflicts)
+	return func(a *mirror.Aggregate) {
+		a.SetPolicies(policies, others)
+		a.SetOwners(owners)
+	}, err
+}
+
 // MergePolicies returns the merge policies of a config: by kind, and for all other kinds.
 func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, others mirror.Policy, err error) {
 	byKind = map[mirror.Kind]mirror.Policy{}

@@ -14,7 +14,6 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/config"
-	"meshrelay/federation/merge"
 	"meshrelay/internal/kube"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
@@ -34,16 +33,11 @@ func Merge(ctx context.Context, file *config.Config, told func([]upstreams.Statu
 		return nil, err
 	}
 	aggregate := mirror.NewAggregate()
-	policies, others, err := MergePolicies(cfg.Merge)
+	merge, err := merging(cfg)
 	if err != nil {
 		return nil, err
 	}
-	owners, err := merge.OwnersByName(cfg.HostConflicts)
-	if err != nil {
-		return nil, err
-	}
-	aggregate.SetPolicies(policies, others)
-	aggregate.SetOwners(owners)
+	merge(aggregate)
 	manager, err := upstreams.NewManager(cfg, Kinds(), aggregate, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err

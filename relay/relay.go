@@ -30,7 +30,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/events"
-	"meshrelay/federation/merge"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
@@ -109,16 +108,11 @@ func New(o Options) (*Relay, error) {
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
 	r.collector = memory.NewCollector(r.log)
 
-	policies, others, err := MergePolicies(cfg.Merge)
+	merge, err := merging(cfg)
 	if err != nil {
 		return nil, err
 	}
-	owners, err := merge.OwnersByName(cfg.HostConflicts)
-	if err != nil {
-		return nil, err
-	}
-	r.aggregate.SetPolicies(policies, others)
-	r.aggregate.SetOwners(owners)
+	merge(r.aggregate)
 	register := tracker.New(r.log)
 	if err := register.Follow(r.aggregate); err != nil {
 		return nil, err
@@ -299,7 +293,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.operators.Run))
 	writeAudit, endAudit := actor(r.audit.Run) // ends after all that record lines
 	group.Add(writeAudit, func(err error) {
-		r.audit.Record(auditedEnd(err))
+		line := audit.Line{Event: audit.Ended}
+		if err != nil {
+			line.Error = err.Error()
+		}
+		r.audit.Record(line)
 		endAudit(err)
 	})
 	err := group.Run()

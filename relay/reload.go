@@ -8,7 +8,6 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
-	"meshrelay/federation/merge"
 	"meshrelay/internal/text"
 	"meshrelay/state"
 )
@@ -30,11 +29,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err := cfg.CheckListeners(started.Downstream.Listeners); err != nil {
 		return nil, fmt.Errorf("the views do not fit the running listeners, and new listeners need a restart: %w", err)
 	}
-	policies, others, err := MergePolicies(cfg.Merge)
-	if err != nil {
-		return nil, err
-	}
-	owners, err := merge.OwnersByName(cfg.HostConflicts)
+	merge, err := merging(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -50,8 +45,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 		if err := r.manager.Apply(next); err != nil {
 			return err
 		}
-		r.aggregate.SetPolicies(policies, others)
-		r.aggregate.SetOwners(owners)
+		merge(r.aggregate)
 		if err := r.aggregate.CaughtUp(held); err != nil && ctx.Err() == nil {
 			r.log.Warn("merge not finished in time after reload", "err", err)
 		}

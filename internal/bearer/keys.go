@@ -1,7 +1,6 @@
 package bearer
 
 import (
-	"bytes"
 	"context"
 	"crypto/rsa"
 	"encoding/json"
@@ -56,12 +55,22 @@ func readKeys(path string, least int) (*Keys, error) {
 // parseKeys returns the keys of a JWKS of at most maxKeySet bytes. It leaves out keys of kinds that it does not
 // know, and keys for encryption.
 func parseKeys(b []byte) (*Keys, error) {
-	list, err := members(b)
-	if err != nil {
+	var set struct {
+		Keys *[maxKeys + 1]json.RawMessage `json:"keys"` // an array stops at a key too many
+	}
+	switch err := json.Unmarshal(b, &set); {
+	case errors.As(err, new(*json.UnmarshalTypeError)) || err == nil && set.Keys == nil:
+		return nil, errors.New("it has no list keys")
+	case err != nil:
 		return nil, err
+	case set.Keys[maxKeys] != nil:
+		return nil, fmt.Errorf("it has more than %d keys", maxKeys)
 	}
 	keys := &Keys{byID: map[string][]jose.JSONWebKey{}}
-	for n, raw := range list {
+	for n, raw := range set.Keys {
+		if raw == nil {
+			break
+		}
 		var key jose.JSONWebKey
 		if err := json.Unmarshal(raw, &key); errors.Is(err, jose.ErrUnsupportedKeyType) || err == nil && key.Use == "enc" {
 			continue
@@ -78,31 +87,6 @@ func parseKeys(b []byte) (*Keys, error) {
 		keys.byID[key.KeyID] = append(keys.byID[key.KeyID], key)
 	}
 	return keys, nil
-}
-
-// members returns the undecoded keys of a JWKS. It stops at a key too many.
-func members(b []byte) (list []json.RawMessage, err error) {
-	var set struct {
-		Keys json.RawMessage `json:"keys"`
-	}
-	if err := json.Unmarshal(b, &set); err != nil {
-		return nil, err
-	}
-	d := json.NewDecoder(bytes.NewReader(set.Keys))
-	if t, err := d.Token(); err != nil || t != json.Delim('[') {
-		return nil, errors.New("it has no list keys")
-	}
-	for d.More() {
-		if len(list) == maxKeys {
-			return nil, fmt.Errorf("it has more than %d keys", maxKeys)
-		}
-		var one json.RawMessage
-		if err := d.Decode(&one); err != nil {
-			return nil, err
-		}
-		list = append(list, one)
-	}
-	return list, nil
 }
 
 // VerifySignature implements oidc.KeySet.

@@ -130,17 +130,14 @@ func Revocations(path string) (lists []*x509.RevocationList, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ders := [][]byte{text}
-	if b := block(text, isRevocations); b != nil {
-		ders = nil
-		for rest := text; ; {
-			if b, rest = pem.Decode(rest); b == nil {
-				break
-			}
-			if isRevocations(b) {
-				ders = append(ders, b.Bytes)
-			}
+	var ders [][]byte
+	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
+		if b.Type == "X509 CRL" {
+			ders = append(ders, b.Bytes)
 		}
+	}
+	if len(ders) == 0 {
+		ders = append(ders, text)
 	}
 	for _, der := range ders {
 		list, err := x509.ParseRevocationList(der)
@@ -171,5 +168,3 @@ func oddExtension(list *x509.RevocationList) string {
 	}
 	return ""
 }
-
-func isRevocations(b *pem.Block) bool { return b.Type == "X509 CRL" }
