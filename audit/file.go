@@ -87,20 +87,10 @@ func (f *file) begin() error {
 	if f.open != nil {
 		return nil
 	}
-	dir := filepath.Dir(f.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return err
 	}
-	note, shared, err := owner.CheckDir(dir)
-	switch {
-	case err != nil:
-		return err
-	case note != "":
-		return errors.New(note)
-	case shared != 0:
-		return fmt.Errorf("others can write to directory %s (%v): take that permission from them", dir, shared.Perm())
-	}
-	open, info, err := owner.Open(f.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	open, info, err := openPrivate(f.path, os.O_CREATE)
 	if err != nil {
 		return err
 	}
@@ -117,6 +107,33 @@ func (f *file) begin() error {
 	}
 	f.open, f.info, f.size, f.torn = open, info, info.Size(), last[0] != '\n'
 	return nil
+}
+
+// openPrivate opens a file if only the relay's user and root can write to its directory.
+func openPrivate(path string, flag int) (*os.File, fs.FileInfo, error) {
+	dir := filepath.Dir(path)
+	note, shared, err := owner.CheckDir(dir)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case note != "":
+		return nil, nil, errors.New(note)
+	case shared != 0:
+		return nil, nil, fmt.Errorf("others can write to directory %s (%v): take that permission from them", dir, shared.Perm())
+	}
+	return owner.Open(path, os.O_RDWR|os.O_APPEND|flag, 0o600)
+}
+
+// Probe returns why a Log could not write to a file that exists. It changes nothing.
+func Probe(path string) error {
+	f, _, err := openPrivate(path, 0)
+	if err == nil {
+		return f.Close()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // rotate gives each former file the next number, and the file the number 1. It removes those above maxFiles.

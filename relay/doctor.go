@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"meshrelay/audit"
 	"meshrelay/config"
 	"meshrelay/internal/bearer"
 	"meshrelay/internal/doctor"
@@ -126,7 +128,10 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		}
 	}
 	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
-	found = append(found, doctor.Socket("admin.socket", cfg.AdminSocket())...)
+	found = append(found, doctor.Place("socket", "admin.socket", cfg.AdminSocket(), "can be opened")...)
+	if cfg.Audit.File != "" {
+		found = append(found, auditFile(cfg.Audit.File)...)
+	}
 	if cfg.State.Dir == "" {
 		return append(found, doctor.Doubt("state", "", "the relay keeps nothing on disk", "state.dir is not set: after a restart, clients wait until every upstream has answered, and there is no history and no rollback",
 			"set state: {dir: /var/lib/relay}"))
@@ -137,6 +142,15 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		state = append(state, stored(cfg.State.Dir, trouble, inUse, running)...)
 	}
 	return append(found, state...)
+}
+
+// auditFile checks that the audit log can be written to a file.
+func auditFile(path string) []doctor.Finding {
+	if err := audit.Probe(path); err != nil {
+		return []doctor.Finding{doctor.Bad("audit", path, "the audit log can not be written", err.Error(),
+			"give the user of the relay file and directory, or set audit.file to another path")}
+	}
+	return doctor.Place("audit", "audit.file", path, "can be written")
 }
 
 // credentials checks that a listener can show a certificate and judge its clients.
@@ -158,12 +172,18 @@ func credentials(ctx context.Context, at string, l config.Listener) (found []doc
 		issuers, err := bearer.Open([]bearer.Issuer{issuer})
 		if err == nil {
 			issuers.Refresh(ctx, func(_ string, failed error) { err = failed })
+			if err == nil && issuer.Reviewer != nil {
+				_, err = issuer.Reviewer.Review(ctx, "relay-doctor", issuer.Audiences) // nobody has this token
+			}
 			issuers.Close()
 		}
-		if err != nil {
+		if apierrors.IsForbidden(err) {
+			found = append(found, doctor.Bad("tokens", where, "the relay's identity may not create TokenReviews, and tokens of "+issuer.Name+" can not be judged", err.Error(),
+				"give the identity the ClusterRole system:auth-delegator, or set rbac.tokenReview.create of the chart"))
+		} else if err != nil {
 			found = append(found, doctor.Bad("tokens", where, "tokens of "+issuer.Name+" can not be judged", err.Error(), "correct the file or address, and let the relay read it"))
 		} else {
-			found = append(found, doctor.Good("tokens", where, "the keys or credentials for tokens of %s are there", issuer.Name))
+			found = append(found, doctor.Good("tokens", where, "tokens of %s can be judged", issuer.Name))
 		}
 	}
 	return found

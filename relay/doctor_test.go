@@ -2,8 +2,11 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +17,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/testing/fakekube"
 )
 
 // Without time for files, a doctor reports their number. With time, it reads all.
@@ -116,5 +120,88 @@ func TestDoctorAsksWhatJudgesClients(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestDoctorNamesAnIdentityThatMayNotReviewTokens: it asks the API server as for a token of a client.
+func TestDoctorNamesAnIdentityThatMayNotReviewTokens(t *testing.T) {
+	code, body := 0, ""
+	s := fakekube.New()
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPost || r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" {
+				t.Errorf("asked %s %s", r.Method, r.URL)
+			}
+			w.WriteHeader(code)
+			io.WriteString(w, body) //nolint:errcheck // the test would fail
+			return true
+		}
+	})
+	path := filepath.Join(t.TempDir(), "config")
+	fakekube.WriteKubeconfig(t, path, s.Start(t), "own")
+	for name, tc := range map[string]struct {
+		code      int
+		body      string
+		level     doctor.Level
+		what, fix string
+	}{
+		"allowed":   {http.StatusCreated, `{"kind":"TokenReview","status":{"authenticated":false}}`, doctor.OK, "tokens of east can be judged", ""},
+		"forbidden": {http.StatusForbidden, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`, doctor.Failed, "may not create TokenReviews", "system:auth-delegator"},
+		"broken":    {http.StatusCreated, `{}`, doctor.Failed, "tokens of east can not be judged", "correct the file or address"},
+	} {
+		s.Set(func() { code, body = tc.code, tc.body })
+		found := credentials(t.Context(), "downstream.listeners[0]", config.Listener{
+			TLS:    &config.ListenerTLS{SPIFFE: &config.SPIFFE{WorkloadAPI: "unix:///none"}},
+			Tokens: []config.TokenIssuer{{Name: "east", Audiences: []string{"relay"}, Review: &config.TokenReview{Kubeconfig: path}}},
+		})
+		f := found[len(found)-1]
+		if f.Check != "tokens" || f.Level != tc.level || !strings.Contains(f.What, tc.what) || !strings.Contains(f.Fix, tc.fix) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
+// TestDoctorNamesAnAuditLogThatCanNotBeWritten: it looks at directory and file as the audit log does, and makes neither.
+func TestDoctorNamesAnAuditLogThatCanNotBeWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		make func(dir string) error
+		why  string // empty: it can be written
+	}{
+		"nothing is there": {func(string) error { return nil }, ""},
+		"a directory":      {func(dir string) error { return os.Mkdir(dir, 0o700) }, ""},
+		"a file": {func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "log"), nil, 0o600))
+		}, ""},
+		"a directory in its place": {func(dir string) error { return os.MkdirAll(filepath.Join(dir, "log"), 0o700) }, "is a directory"},
+		"a link in its place": {func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink("x", filepath.Join(dir, "log")))
+		}, "is a link"},
+		"a directory of others":    {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) }, "others can write"}, //nolint:gosec // the mistake
+		"a file for its directory": {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, "is not a directory"},
+		"a file above its place":   {func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, "not a directory"},
+	} {
+		dir := filepath.Join(t.TempDir(), "up", "audit")
+		if name != "a file above its place" {
+			if err := os.Mkdir(filepath.Dir(dir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tc.make(dir); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.ReadDir(dir)
+		found := auditFile(filepath.Join(dir, "log"))
+		if after, _ := os.ReadDir(dir); len(after) != len(before) {
+			t.Errorf("%s: the check makes %v", name, after)
+		}
+		f := found[0]
+		switch {
+		case len(found) != 1 || f.Check != "audit" || f.Target != filepath.Join(dir, "log") || f.What == "":
+			t.Errorf("%s: %+v", name, found)
+		case tc.why == "" && f.Level != doctor.OK && f.Level != doctor.Warning:
+			t.Errorf("%s: %+v", name, f)
+		case tc.why != "" && (f.Level != doctor.Failed || !strings.Contains(f.Why, tc.why) || !strings.Contains(f.Fix, "set audit.file")):
+			t.Errorf("%s: %+v, want %s", name, f, tc.why)
+		}
 	}
 }

@@ -37,11 +37,12 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [-c FILE]",
 		Short: "Check everything that a relay needs before it starts",
-		Long: `Check a config file, and everything that a relay with it needs. On this host: the ports, the Unix
-socket and the state directory. For each upstream: name, port, certificates, token, identity and
-permissions; the command connects to each address and requests all resources once. For each place of
-clusters: that the relay can list and watch it, the allowed programs, and each kubeconfig. It reads
-the files of upstreams for 0.7 s, and reports if it did not read all.
+		Long: `Check a config file, and everything that a relay with it needs. On this host: the ports, what
+judges clients, the Unix socket, the audit log and the state directory. For each upstream: name,
+port, certificates, token, identity and permissions; the command connects to each address and
+requests all resources once. For each place of clusters: that the relay can list and watch it, the
+allowed programs, and each kubeconfig. It reads the files of upstreams for 0.7 s, and reports if it
+did not read all.
 
 With --mesh-config it checks the configSources of an istiod that will be a client: one of them must
 have the port of a listener, and the istiod must still read its own cluster. The file contains the

@@ -59,7 +59,7 @@ func Directory(field, dir string) []Finding {
 	case whole == 0: // /proc and its like
 		return []Finding{Bad("state", dir, "the directory is not on a disk", "the file system of "+at+" has no room", cure)}
 	case free < roomLeast:
-		return []Finding{Doubt("state", dir, fmt.Sprintf("the disk has %d MiB left", free>>20), "with a full disk the relay goes on, but no longer writes its state", "make room, or set state.dir to another disk")}
+		return []Finding{Doubt("state", dir, fmt.Sprintf("the disk has %d MiB left", free>>20), "with a full disk the relay goes on, but no longer writes there", "make room, or set "+field+" to another disk")}
 	}
 	word := "can be written to"
 	if at != dir {
@@ -80,13 +80,13 @@ func existing(path string) (string, fs.FileInfo, error) {
 	}
 }
 
-// Socket checks that a Unix socket can be made at a path, whose length the config has checked.
-func Socket(field, path string) []Finding {
+// Place checks that a socket or file can be made at a path. good is the outcome then.
+func Place(check, field, path, good string) []Finding {
 	found := Directory(field, filepath.Dir(path))
 	for i := range found {
-		found[i].Check, found[i].Target = "socket", path
+		found[i].Check, found[i].Target = check, path
 		if found[i].Level == OK {
-			found[i].What = "can be opened"
+			found[i].What = good
 		}
 	}
 	return found
