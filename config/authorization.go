@@ -142,11 +142,9 @@ func (v *validator) patterns(at string, r AuthorizationRule, listeners []Listene
 		if err != nil || v.reported(at+".listeners") {
 			continue
 		}
-		if !slices.ContainsFunc(on, func(l Listener) bool { return l.Proves(p) }) {
-			v.errorf(field, "%q matches nobody: %s", text, notProven(p, on))
-			continue
+		if v.proven(field, p, text, on, "listener of this rule") {
+			all = append(all, p)
 		}
-		all = append(all, p)
 	}
 	for i, address := range r.Listeners {
 		n := slices.IndexFunc(listeners, func(l Listener) bool { return l.Address == address })
@@ -158,18 +156,23 @@ func (v *validator) patterns(at string, r AuthorizationRule, listeners []Listene
 	return all
 }
 
-// notProven returns why no client of some listeners can prove an identity that a pattern matches.
-func notProven(p identity.Pattern, on []Listener) string {
-	verifies := slices.ContainsFunc(on, Listener.verifies)
+// proven reports whether a client of some listeners can prove an identity that a pattern matches. If not, it reports a
+// mistake.
+func (v *validator) proven(field string, p identity.Pattern, text string, on []Listener, which string) bool {
+	const wrong = "%q matches nobody: no %s "
 	switch {
-	case !verifies:
-		return "no listener of this rule verifies identities: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens of one, or name another listener"
+	case slices.ContainsFunc(on, func(l Listener) bool { return l.Proves(p) }):
+		return true
+	case !slices.ContainsFunc(on, Listener.verifies):
+		v.errorf(field, wrong+"verifies identities: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens of one, or name another listener", text, which)
 	case p.IsToken():
-		return "no listener of this rule takes tokens of this issuer, with groups for a group: see tokens[].name and tokens[].groupsClaim, or name another listener"
+		v.errorf(field, wrong+"takes tokens of this issuer, with groups for a group: see tokens[].name and tokens[].groupsClaim", text, which)
 	case p.IsDNS():
-		return "only certificates of tls.clientCAFile have DNS names: write a SPIFFE ID, or set tls.clientCAFile of a listener"
+		v.errorf(field, "%q matches nobody: only certificates of tls.clientCAFile have DNS names: write a SPIFFE ID, or set tls.clientCAFile of a listener", text)
+	default:
+		v.errorf(field, wrong+"has client CAs for its trust domain: add it to tls.clientCAs or tokens[].trustDomain of one", text, which)
 	}
-	return "no listener of this rule has client CAs for its trust domain: add it to tls.clientCAs or tokens[].trustDomain of one, or name another listener"
+	return false
 }
 
 // ruleView checks the view of a rule, and that the rule narrows it.

@@ -73,27 +73,17 @@ func (l Listener) credentials() string {
 	return "tls.clientCAs"
 }
 
-// CheckListeners checks the views and rules against the listeners of a running relay, which a reload does
+// CheckListeners checks the views against the listeners of a running relay, which a reload does
 // not change. It reports listeners that would expose resources without a field that allows it, and
 // listeners whose view no client could have.
 func (c *Config) CheckListeners(listeners []Listener) error {
 	var errs []error
 	for i, l := range listeners {
 		if len(c.Authorization) > 0 {
-			if l.View != "" {
-				errs = append(errs, fmt.Errorf("downstream.listeners[%d].view: it names the view %q, and the rules of authorization choose the view", i, l.View))
-			}
 			l = l.authorized()
 		}
 		if field, text := l.exposure(c.Views); text != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", join(fmt.Sprintf("downstream.listeners[%d]", i), field), text))
-		}
-	}
-	for i, r := range c.Authorization {
-		for n, address := range r.Listeners {
-			if !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Address == address }) {
-				errs = append(errs, fmt.Errorf("authorization[%d].listeners[%d]: no listener has the address %q", i, n, address))
-			}
 		}
 	}
 	return errors.Join(errs...)
@@ -192,15 +182,8 @@ func (v *validator) identities(at string, patterns []string, listeners []Listene
 			v.errorf(field, "%v", err)
 			continue
 		}
-		vouched := slices.ContainsFunc(verifying, func(l Listener) bool { return l.Proves(p) })
-		switch {
-		case vouched || len(verifying) == 0:
-		case p.IsToken():
-			v.errorf(field, "%q matches nothing, as no listener takes tokens of this issuer, with groups for a group: see tokens[].name and tokens[].groupsClaim", text)
-		case p.IsDNS():
-			v.errorf(field, "%q matches nothing, as tls.clientCAs verify only SPIFFE IDs: write a SPIFFE ID, or set tls.clientCAFile of a listener", text)
-		default:
-			v.errorf(field, "%q matches nothing, as no listener has client CAs for its trust domain: add it to tls.clientCAs, or set tokens[].trustDomain", text)
+		if len(verifying) > 0 {
+			v.proven(field, p, text, verifying, "listener")
 		}
 	}
 }

@@ -196,8 +196,8 @@ func TestAnIdentityThatMatchesNothingIsAMistake(t *testing.T) {
 		{one, "spiffe://*.example/**", ""},
 		{roots, "relay.example", `"relay.example" is a bare name: write "dns:relay.example"`},
 		{roots, "spiffe://*", `"spiffe://*" matches nothing, as the identities of clients have a path: write "spiffe://*/**"`},
-		{one, "spiffe://west.example/**", `"spiffe://west.example/**" matches nothing, as no listener has client CAs for its trust domain`},
-		{one, "dns:relay.example", `"dns:relay.example" matches nothing, as tls.clientCAs verify only SPIFFE IDs`},
+		{one, "spiffe://west.example/**", `"spiffe://west.example/**" matches nobody: no listener has client CAs for its trust domain`},
+		{one, "dns:relay.example", `"dns:relay.example" matches nobody: only certificates of tls.clientCAFile`},
 	} {
 		in := listenerOf(tc.listener, "views: [{name: a, match: {identities: ["+strconv.Quote(tc.identity)+"]}}]\n")
 		if tc.want != "" {

@@ -43,7 +43,7 @@ func (rs *rules) addAuthorization(all []AuthorizationRule, listeners []Listener)
 	for _, l := range listeners {
 		rs.indexes[l.Address] = identity.NewIndex()
 		if l.View != "" {
-			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: the rules of the authorization choose the view: name none", l.Address))
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: the rules of the authorization choose the view: name none, and restart", l.Address))
 		}
 	}
 	for _, r := range rs.ordered {
@@ -103,7 +103,7 @@ func (rs *rules) addRule(a *AuthorizationRule, bySelection map[string]*rule) err
 	for _, address := range addresses {
 		x := rs.indexes[address]
 		if x == nil {
-			return fmt.Errorf("there is no listener %s", address)
+			return fmt.Errorf("there is no listener %s: a new one needs a restart", address)
 		}
 		if len(patterns) == 0 {
 			x.Anybody = min(x.Anybody, n)

@@ -6,14 +6,17 @@ import "strings"
 
 // Match reports whether name matches pattern. After a mismatch it only goes back to the last star,
 // so its time is at most proportional to the product of the lengths.
-func Match(pattern, name string) bool {
+func Match(pattern, name string) bool { return match(pattern, name, false) }
+
+// match is Match. With stars, a * in name stands for any text: only a * of the pattern matches it.
+func match(pattern, name string, stars bool) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {
 		switch {
 		case p < len(pattern) && pattern[p] == '*':
 			star, mark = p, n
 			p++
-		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == name[n]):
+		case p < len(pattern) && (pattern[p] == name[n] || pattern[p] == '?' && !(stars && name[n] == '*')):
 			p, n = p+1, n+1
 		case star >= 0:
 			mark++
@@ -28,26 +31,7 @@ func Match(pattern, name string) bool {
 // Covers reports whether pattern matches every name that other matches. It is exact, except that it may
 // return false where only the characters that names can have make it true. Its time is proportional to the
 // product of the lengths.
-func Covers(pattern, other string) bool {
-	p := spread(pattern)
-	// covers[j] reports whether p[i:] covers other[j:].
-	covers, next := make([]bool, len(other)+1), make([]bool, len(other)+1)
-	covers[len(other)] = true // for i = len(p)
-	for i := len(p) - 1; i >= 0; i-- {
-		covers, next = next, covers
-		for j := len(other); j >= 0; j-- {
-			switch {
-			case p[i] == '*':
-				covers[j] = next[j] || j < len(other) && covers[j+1]
-			case j == len(other) || other[j] == '*':
-				covers[j] = false
-			default:
-				covers[j] = (p[i] == '?' || p[i] == other[j]) && next[j+1]
-			}
-		}
-	}
-	return covers[0]
-}
+func Covers(pattern, other string) bool { return match(spread(pattern), other, true) }
 
 // spread returns a pattern that matches the same names, with a * before and after each ? that is beside a *.
 func spread(pattern string) string {
