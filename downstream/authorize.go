@@ -1,12 +1,12 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -176,17 +176,7 @@ const longestShown = 200
 
 // shown returns identities for an error.
 func shown(identities []string) string {
-	const most = 4
-	var quoted []string
-	for _, id := range identities[:min(most, len(identities))] {
-		quoted = append(quoted, fmt.Sprintf("%q", text.Shorten(id, longestShown)))
-	}
-	if len(quoted) == 0 {
-		return "none verified"
-	} else if len(identities) > most {
-		quoted = append(quoted, "…")
-	}
-	return strings.Join(quoted, ", ")
+	return cmp.Or(text.List(identities, 4, longestShown), "none verified")
 }
 
 // Judge returns the rule and the view that a Server with a config would give a client of a listener, or why it would

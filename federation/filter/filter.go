@@ -257,16 +257,5 @@ func match(patterns []string, name string) string {
 	return ""
 }
 
-// list quotes values and joins them, at most eight.
-func list(values []string) string {
-	const limit = 8
-	quoted := make([]string, 0, limit+1)
-	for i, v := range values {
-		if i == limit {
-			quoted = append(quoted, fmt.Sprintf("and %d more", len(values)-limit))
-			break
-		}
-		quoted = append(quoted, fmt.Sprintf("%q", v))
-	}
-	return strings.Join(quoted, ", ")
-}
+// list quotes the first values of a rule.
+func list(values []string) string { return text.List(values, 8, 1024) }

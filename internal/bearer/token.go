@@ -28,6 +28,7 @@ const (
 	maxSubject = 255      // bytes, as OpenID Connect has it
 	maxGroups  = 100
 	maxGroup   = 256 // bytes
+	maxShown   = 200 // bytes of a text in an error
 	// maxSkew is how far the clock of an issuer may be ahead.
 	maxSkew = 30 * time.Second
 )
@@ -146,20 +147,12 @@ func isName(s string, most int) bool {
 }
 
 // short cuts a text that comes from a token.
-func short(s string) string { return text.Shorten(s, 200) }
+func short(s string) string { return text.Shorten(s, maxShown) }
 
 // quoted lists audiences of a token, at most four.
 func quoted(all []string) string {
-	const most = 4
 	if len(all) == 0 {
 		return "no audience"
 	}
-	var shown []string
-	for _, a := range all[:min(most, len(all))] {
-		shown = append(shown, fmt.Sprintf("%q", short(a)))
-	}
-	if len(all) > most {
-		shown = append(shown, "…")
-	}
-	return "audience " + strings.Join(shown, ", ")
+	return "audience " + text.List(all, 4, maxShown)
 }

@@ -25,6 +25,18 @@ func Shorten(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
+// List returns the first most texts in quotes, each of at most limit bytes, and the number of the others.
+func List(all []string, most, limit int) string {
+	var shown []string
+	for _, s := range all[:min(most, len(all))] {
+		shown = append(shown, fmt.Sprintf("%q", Shorten(s, limit)))
+	}
+	if more := len(all) - most; more > 0 {
+		shown = append(shown, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(shown, ", ")
+}
+
 // Word returns s as one word of a shell command, in quotes if needed.
 func Word(s string) string {
 	plain := func(r rune) bool {

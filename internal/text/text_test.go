@@ -28,3 +28,11 @@ func TestAWordOfAShellStaysOneWord(t *testing.T) {
 		}
 	}
 }
+
+func TestListsAreBounded(t *testing.T) {
+	for want, all := range map[string][]string{"": nil, `"a"`: {"a"}, `"a", "b\n"`: {"a", "b\n"}, `"a", "long…", and 2 more`: {"a", "longer", "c", "d"}} {
+		if got := List(all, 2, 4); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
