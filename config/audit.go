@@ -46,29 +46,25 @@ func (v *validator) audit(c *Config) {
 
 // access checks who may use the admin socket. One group must be able to open it.
 func (v *validator) access(a Admin) {
+	const readers = "admin.readers"
 	for _, list := range []struct {
 		field string
 		of    Access
-	}{{"admin.readers", a.Readers}, {"admin.operators", a.Operators}} {
+	}{{readers, a.Readers}, {"admin.operators", a.Operators}} {
 		if list.of.IsEmpty() {
 			v.errorIf(v.noted(list.field), list.field, "nobody is in it: name uids or gids, or leave it out")
 			continue
 		}
 		v.errorIf(runtime.GOOS != "linux", list.field, "only on Linux: %s does not tell the groups of who uses the socket", runtime.GOOS)
-		for name, ids := range map[string][]int{"uids": list.of.UIDs, "gids": list.of.GIDs} {
-			for i, id := range ids {
+		for name, of := range map[string]struct{ ids, operators []int }{"uids": {list.of.UIDs, a.Operators.UIDs}, "gids": {list.of.GIDs, a.Operators.GIDs}} {
+			for i, id := range of.ids {
 				field := fmt.Sprintf("%s.%s[%d]", list.field, name, i)
 				v.errorIf(id < 0 || id > maxUID, field, "%d is out of range: 0 to %d", id, maxUID)
 				v.errorIf(id == unseen, field, "%d stands for all users or groups that the relay can not see: name others", id)
-				v.errorIf(slices.Contains(ids[:i], id), field, "%d is in the list already", id)
+				v.errorIf(slices.Contains(of.ids[:i], id), field, "%d is in the list already", id)
+				v.errorIf(list.field == readers && slices.Contains(of.operators, id), field, "%d is in admin.operators.%s, too, and operators may read: leave it out here", id, name)
 			}
 		}
-	}
-	for i, gid := range a.Readers.GIDs {
-		v.errorIf(slices.Contains(a.Operators.GIDs, gid), fmt.Sprintf("admin.readers.gids[%d]", i), "%d is in admin.operators.gids, too, and operators may read: leave it out here", gid)
-	}
-	for i, uid := range a.Readers.UIDs {
-		v.errorIf(slices.Contains(a.Operators.UIDs, uid), fmt.Sprintf("admin.readers.uids[%d]", i), "%d is in admin.operators.uids, too, and operators may read: leave it out here", uid)
 	}
 	const need = "missing: the socket belongs to the first group, and nobody else can open it: name a group that all %s are in"
 	switch {
