@@ -190,7 +190,7 @@ func (v *validator) ruleView(at string, r AuthorizationRule, views []View) {
 	if i < 0 || len(views[i].Kinds) == 0 {
 		return
 	}
-	shown := kindsOf(views[i].Kinds)
+	shown := KindsOf(views[i].Kinds)
 	for n, word := range r.Kinds {
 		if kinds, err := mirror.ParseKinds(word); err == nil && !slices.ContainsFunc(kinds, func(k mirror.Kind) bool { return slices.Contains(shown, k) }) {
 			v.errorf(fmt.Sprintf("%s.kinds[%d]", at, n), "the view %q does not show %s, and a rule only narrows its view: leave this out, or add it to the kinds of the view", r.View, word)
@@ -198,8 +198,8 @@ func (v *validator) ruleView(at string, r AuthorizationRule, views []View) {
 	}
 }
 
-// kindsOf returns the kinds of words, and ignores wrong words.
-func kindsOf(words []string) (all []mirror.Kind) {
+// KindsOf returns the kinds of words, and ignores wrong words.
+func KindsOf(words []string) (all []mirror.Kind) {
 	for _, word := range words {
 		kinds, _ := mirror.ParseKinds(word) // wrong ones are reported elsewhere
 		all = append(all, kinds...)

@@ -41,8 +41,7 @@ func (s *Server) Preview(ctx context.Context, access Access) ([]ClientChange, er
 		from, to variant
 		refused  bool
 	}
-	type counts struct{ gained, lost int }
-	counted := map[pair]counts{}
+	counted := map[pair]ClientChange{} // with Gained and Lost only
 	var out []ClientChange
 	for _, c := range s.connections() {
 		c.mu.Lock()
@@ -68,13 +67,13 @@ func (s *Server) Preview(ctx context.Context, access Access) ([]ClientChange, er
 		}
 		n, done := counted[p]
 		if !done && (p.refused || !next.isAs(r)) {
-			if n.gained, n.lost, err = compare(ctx, s.views.resources, shows, then); err != nil {
+			if n.Gained, n.Lost, err = compare(ctx, s.views.resources, shows, then); err != nil {
 				return nil, err
 			}
 			counted[p] = n
 		}
-		change.Gained, change.Lost = n.gained, n.lost
-		if p.refused || n.gained+n.lost > 0 || change.NewRule != change.OldRule || change.NewView != change.OldView {
+		change.Gained, change.Lost = n.Gained, n.Lost
+		if p.refused || n.Gained+n.Lost > 0 || change.NewRule != change.OldRule || change.NewView != change.OldView {
 			out = append(out, change)
 		}
 	}

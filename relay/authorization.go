@@ -56,11 +56,11 @@ func selectionOf(v config.View, r config.AuthorizationRule) string {
 		kinds = slices.DeleteFunc(kinds, func(k string) bool { return !slices.Contains(own, k) })
 	}
 	narrowed := len(v.Kinds)+len(r.Kinds) > 0 // also if no kind is left
-	includes := []string{fmt.Sprintf("%q", sorted(v.Namespaces.Include)), fmt.Sprintf("%q", sorted(r.Namespaces.Include))}
-	if len(r.Namespaces.Include) == 0 || includes[0] == includes[1] {
-		includes = includes[:1]
-	} else if len(v.Namespaces.Include) == 0 {
-		includes = includes[1:]
+	var includes []string
+	for _, include := range [][]string{v.Namespaces.Include, r.Namespaces.Include} {
+		if len(include) > 0 {
+			includes = append(includes, fmt.Sprintf("%q", sorted(include)))
+		}
 	}
 	return fmt.Sprintf("%q %t %q %q %q %q %q", sorted(v.Sources), narrowed, kinds, sorted(includes),
 		sorted(slices.Concat(v.Namespaces.Exclude, r.Namespaces.Exclude)), v.Selector, v.Expression)
@@ -68,11 +68,8 @@ func selectionOf(v config.View, r config.AuthorizationRule) string {
 
 // kindsOf returns the kinds of words, sorted.
 func kindsOf(words []string) (out []string) {
-	for _, word := range words {
-		kinds, _ := mirror.ParseKinds(word) // config has checked them
-		for _, kind := range kinds {
-			out = append(out, kind.String())
-		}
+	for _, kind := range config.KindsOf(words) {
+		out = append(out, kind.String())
 	}
 	return sorted(out)
 }
