@@ -1,7 +1,7 @@
 package mirror
 
 import (
-	"hash/maphash"
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -43,21 +43,22 @@ func (a *Aggregate) SetOwners(by Owners) {
 		return
 	}
 	if a.claims = nil; by != nil {
-		a.claims = &claims{by: by, round: 1, seed: maphash.MakeSeed(), buckets: map[uint64][]sourceClaims{}, copies: map[ref][]*claimant{}}
+		a.claims = &claims{by: by, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}}
 	}
 	a.markAll()
 }
 
-// claims finds the claims of all copies. Two claims with the same hash count as the same: nobody can choose the hash.
+// claims finds the claims of all copies.
 type claims struct {
-	by   Owners
-	seed maphash.Seed
-	// buckets has the claims by a hash of what is claimed and of who sees it.
-	buckets map[uint64][]sourceClaims
+	by      Owners
+	buckets map[bucket][]sourceClaims
 	copies  map[ref][]*claimant // with claims
 	round   uint64              // number of the batch
 	marks   int                 // for tests: how often a key was queued
 }
+
+// bucket has the claims of the same thing, which somebody sees: a scope, bucketWide or bucketScoped.
+type bucket struct{ what, seenBy string }
 
 // sourceClaims are the claims of one source in a bucket, sorted by key. In the batch of the number marked, all of them
 // were queued: they wait until the next one.
@@ -76,10 +77,7 @@ type claimant struct {
 }
 
 func compareClaimants(a, b *claimant) int {
-	if c := strings.Compare(a.name, b.name); c != 0 {
-		return c
-	}
-	return CompareKinds(a.kind.Value(), b.kind.Value())
+	return cmp.Or(strings.Compare(a.name, b.name), CompareKinds(a.kind.Value(), b.kind.Value()))
 }
 
 // The buckets of a claim: everyone sees it; of some scopes, all of them and each of them.
@@ -87,15 +85,6 @@ const (
 	bucketWide   = "\x00wide"
 	bucketScoped = "\x00scoped"
 )
-
-func (x *claims) hash(what, bucket string) uint64 {
-	var h maphash.Hash
-	h.SetSeed(x.seed)
-	h.WriteString(bucket) //nolint:errcheck // it never fails
-	h.WriteByte(0)        //nolint:errcheck // as above
-	h.WriteString(what)   //nolint:errcheck // as above
-	return h.Sum64()
-}
 
 func (c Claims) isWide() bool {
 	return c.Scopes == nil || len(c.Scopes) > maxScopes || len(c.What)*len(c.Scopes) > maxScoped
@@ -159,12 +148,12 @@ func (a *Aggregate) reclaim(k ref) {
 	// Any change of a copy may have another copy of the key served: the rivals of all copies are judged.
 	for _, c := range was {
 		if a.markRivals(c); !slices.Contains(now, c) {
-			x.eachBucket(c, x.drop)
+			c.eachBucket(x.drop)
 		}
 	}
 	for _, c := range now {
 		if a.markRivals(c); !slices.Contains(was, c) {
-			x.eachBucket(c, x.insert)
+			c.eachBucket(x.insert)
 		}
 	}
 	if x.copies[k] = now; len(now) == 0 {
@@ -173,41 +162,37 @@ func (a *Aggregate) reclaim(k ref) {
 	a.queue.extend()
 }
 
-func (x *claims) eachBucket(c *claimant, f func(hash uint64, c *claimant)) {
+func (c *claimant) eachBucket(f func(in bucket, c *claimant)) {
 	for _, what := range c.What {
-		for _, bucket := range c.held() {
-			f(x.hash(what, bucket), c)
+		for _, seenBy := range c.held() {
+			f(bucket{what, seenBy}, c)
 		}
 	}
 }
 
-func (x *claims) insert(hash uint64, c *claimant) {
-	b := x.buckets[hash]
+func (x *claims) insert(in bucket, c *claimant) {
+	b := x.buckets[in]
 	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
 	if i < 0 {
-		x.buckets[hash] = append(b, sourceClaims{source: c.source, of: []*claimant{c}})
+		x.buckets[in] = append(b, sourceClaims{source: c.source, of: []*claimant{c}})
 		return
 	}
 	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
 	b[i].of, b[i].marked = slices.Insert(b[i].of, at, c), 0
 }
 
-func (x *claims) drop(hash uint64, c *claimant) {
-	b := x.buckets[hash]
+// drop ends what insert began.
+func (x *claims) drop(in bucket, c *claimant) {
+	b := x.buckets[in]
 	i := slices.IndexFunc(b, func(s sourceClaims) bool { return s.source == c.source })
-	if i < 0 {
-		return
-	}
-	if at, found := slices.BinarySearchFunc(b[i].of, c, compareClaimants); found {
-		b[i].of = slices.Delete(b[i].of, at, at+1)
-	}
-	if len(b[i].of) > 0 {
+	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
+	if b[i].of = slices.Delete(b[i].of, at, at+1); len(b[i].of) > 0 {
 		return
 	}
 	if b = slices.Delete(b, i, i+1); len(b) == 0 {
-		delete(x.buckets, hash)
+		delete(x.buckets, in)
 	} else {
-		x.buckets[hash] = b
+		x.buckets[in] = b
 	}
 }
 
@@ -215,8 +200,8 @@ func (x *claims) drop(hash uint64, c *claimant) {
 func (a *Aggregate) markRivals(c *claimant) {
 	x := a.claims
 	for _, what := range c.What {
-		for _, bucket := range c.met() {
-			b := x.buckets[x.hash(what, bucket)]
+		for _, seenBy := range c.met() {
+			b := x.buckets[bucket{what, seenBy}]
 			for i := range b {
 				s := &b[i]
 				if s.source == c.source || s.marked == x.round {
@@ -244,8 +229,8 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 	mine := x.claimsOf(k, r)
 	place := a.holders.named
 	for _, what := range mine.What {
-		for _, bucket := range mine.met() {
-			for _, s := range x.buckets[x.hash(what, bucket)] {
+		for _, seenBy := range mine.met() {
+			for _, s := range x.buckets[bucket{what, seenBy}] {
 				if s.source == r.Source() || x.by.OnlyEarlier() && place[s.source] > place[r.Source()] {
 					continue
 				}
