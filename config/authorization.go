@@ -178,8 +178,6 @@ func (v *validator) proven(field string, p identity.Pattern, text string, on []L
 // ruleView checks the view of a rule, and that the rule narrows it.
 func (v *validator) ruleView(at string, r AuthorizationRule, views []View) {
 	v.rules(at, r.Rules())
-	v.notEmpty(at+".kinds", r.Kinds)
-	v.notEmpty(at+".namespaces.include", r.Namespaces.Include)
 	i := slices.IndexFunc(views, func(w View) bool { return w.Name == r.View })
 	switch {
 	case i < 0 && r.View != "":

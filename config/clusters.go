@@ -258,9 +258,6 @@ func (v *validator) clusterImports(at string, c Clusters) {
 	for i, r := range c.Import {
 		field := fmt.Sprintf("%s.import[%d]", at, i)
 		v.rules(field, r.over(Import{}))
-		v.notEmpty(field+".kinds", r.Kinds)
-		v.notEmpty(field+".namespaces.include", r.Namespaces.Include)
-		v.notEmpty(field+".hosts.include", r.Hosts.Include)
 		v.selector(field+".selector", r.Selector)
 		selector, err := labels.Parse(r.Selector)
 		if err != nil {

@@ -29,6 +29,9 @@ const ownAnnotations = "meshrelay.io/"
 func (v *validator) rules(at string, r filter.Rules) {
 	_, err := filter.New(r)
 	v.ruleErrors(at, err)
+	v.notEmpty(at+".kinds", r.Kinds)
+	v.notEmpty(at+".namespaces.include", r.Namespaces.Include)
+	v.notEmpty(at+".hosts.include", r.Hosts.Include)
 }
 
 // ruleErrors reports the errors of package federation, whose parts name fields.
@@ -76,10 +79,7 @@ func (v *validator) federation(at string, u Upstream) {
 		v.errorf(at+".import.revision", "%q is not a revision: write it as in the label istio.io/rev", r)
 	}
 	v.rules(at+".import", u.ImportRules())
-	v.notEmpty(at+".import.kinds", u.Import.Kinds)
-	v.notEmpty(at+".import.hosts.include", u.Import.Hosts.Include)
 	v.requireVia(at+".import.requireVia", u)
-	v.notEmpty(at+".import.namespaces.include", u.Import.Namespaces.Include)
 	v.errorIf(u.Rewrite.ExportTo != nil && len(u.Rewrite.ExportTo) == 0, at+".rewrite.exportTo", "empty, which would export everything to all namespaces: leave it out, or write \"*\" to export everything")
 	for _, key := range slices.Sorted(maps.Keys(u.Rewrite.Annotations.Set)) {
 		v.errorIf(strings.HasPrefix(key, ownAnnotations), fmt.Sprintf("%s.rewrite.annotations.set[%s]", at, key), "only relays set annotations that begin with %s, as other relays trust them: leave it out", ownAnnotations)
@@ -250,8 +250,6 @@ func (v *validator) views(c *Config) {
 		names[w.Name] = i
 		v.rules(at, w.Rules())
 		v.notEmpty(at+".sources", w.Sources)
-		v.notEmpty(at+".kinds", w.Kinds)
-		v.notEmpty(at+".namespaces.include", w.Namespaces.Include)
 		for n, source := range w.Sources {
 			known := slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == source })
 			mayBeFound := len(c.Clusters) > 0 && nameShape.MatchString(source)
