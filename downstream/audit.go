@@ -23,21 +23,15 @@ func (c *conn) auditLine(event audit.Event, err error) audit.Line {
 	if c.rule != nil {
 		line.View, line.Rule = c.rule.Name, c.rule.ruleName()
 	}
-	because(&line, err)
+	if err != nil {
+		line.Code, line.Error = status.Code(err).String(), refusal.Bounded(status.Convert(err).Message())
+	}
+	var r *refusal.Error
+	if errors.As(err, &r) {
+		line.Reason = string(r.Reason)
+	}
 	return line
 }
 
 // maxAuditedNode bounds the ID of a node in the audit log, in bytes.
 const maxAuditedNode = 256
-
-// because adds to a line why a client is refused, or why its stream ends.
-func because(line *audit.Line, err error) {
-	if err == nil {
-		return
-	}
-	line.Code, line.Error = status.Code(err).String(), refusal.Bounded(status.Convert(err).Message())
-	var r *refusal.Error
-	if errors.As(err, &r) {
-		line.Reason = string(r.Reason)
-	}
-}

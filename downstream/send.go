@@ -169,7 +169,10 @@ func (c *conn) respond(round *subscription.Round, now time.Time) (resp subscript
 
 // inTurn runs a round. If it answers a request, it waits until the peer of the client has not too many answers.
 func (c *conn) inTurn(round func() (bool, error)) (sent bool, err error) {
-	if !c.isAsked() {
+	c.mu.Lock()
+	asked := c.asked && c.view != nil
+	c.mu.Unlock()
+	if !asked {
 		return round()
 	}
 	end, err := c.server.answering.begin(c.ctx, c.use)
@@ -178,13 +181,6 @@ func (c *conn) inTurn(round func() (bool, error)) (sent bool, err error) {
 	}
 	defer end()
 	return round()
-}
-
-// isAsked reports whether the next round answers a request.
-func (c *conn) isAsked() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.asked && c.view != nil
 }
 
 // plan plans a round. It returns nil when the client has everything.

@@ -38,7 +38,7 @@ type Review struct {
 
 // reviews asks a Reviewer, and keeps its answers for a short time. Any goroutine may call its methods.
 type reviews struct {
-	ask    func(ctx context.Context, token string) (Review, error)
+	issuer Issuer
 	atOnce *semaphore.Weighted
 	same   singleflight.Group
 	kept   *cache.LRUExpireCache // of keptReview, by the SHA-256 of the token
@@ -50,12 +50,7 @@ type keptReview struct {
 }
 
 func newReviews(i Issuer) *reviews {
-	return &reviews{
-		ask: func(ctx context.Context, token string) (Review, error) {
-			return i.Reviewer.Review(ctx, token, i.Audiences)
-		},
-		atOnce: semaphore.NewWeighted(maxReviewing), kept: cache.NewLRUExpireCache(maxReviews),
-	}
+	return &reviews{issuer: i, atOnce: semaphore.NewWeighted(maxReviewing), kept: cache.NewLRUExpireCache(maxReviews)}
 }
 
 // of returns a review of a token that is not older than maxAge. It asks once for all who wait for the same token.
@@ -75,7 +70,7 @@ func (r *reviews) of(ctx context.Context, token string, maxAge time.Duration) (R
 		}
 		defer r.atOnce.Release(1)
 		began := time.Now()
-		answer, err := r.ask(ctx, token)
+		answer, err := r.issuer.Reviewer.Review(ctx, token, r.issuer.Audiences)
 		if err == nil {
 			r.kept.Add(key, keptReview{answer, began}, reviewAge)
 		}
