@@ -31,7 +31,7 @@ func markdownChanges(c view.Changes, diffs view.Diffs, shown []view.Change) stri
 	for _, change := range shown {
 		row := "| " + change.Action
 		for _, cell := range []string{change.Kind, change.Namespace, change.Name, change.From, change.To} {
-			row += " | " + markdownCell(fmt.Sprint(cell))
+			row += " | " + markdownCell(cell)
 		}
 		if row += " |\n"; b.Len()+len(row) > maxMarkdown {
 			break
