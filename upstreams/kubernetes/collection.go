@@ -122,6 +122,8 @@ func (c *collection) Prepare(o *object.Object) {
 	case c.source.selection.Skips(c.entry, o.Namespace):
 		o.Clear()
 		o.Namespace, o.Name, o.Unselected = "", object.AnyName, true
+	case c.source.readsInput(c.Kind):
+		c.convertInput(o)
 	case c.converter != nil:
 		if c.Kind == workloadEntry {
 			o.SetHealthy()
@@ -129,6 +131,21 @@ func (c *collection) Prepare(o *object.Object) {
 		c.converter.convert(o)
 	}
 	o.Status, o.Data = nil, nil
+}
+
+// convertInput decodes an object of which services are made. Its content stays only where Ingresses need it.
+func (c *collection) convertInput(o *object.Object) {
+	in, err := decodeInput(c.Kind, o)
+	switch {
+	case c.converter != nil:
+		c.converter.convert(o) // services.Decode has set Healthy
+	case c.source.ingressOptions == nil || c.Kind != serviceKind:
+		o.Clear()
+	}
+	if o.Made == nil {
+		o.Made = &object.Made{}
+	}
+	o.Made.Input, o.Made.InputErr = in, err
 }
 
 // Replace implements reflector.Sink.

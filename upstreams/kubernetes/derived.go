@@ -108,9 +108,6 @@ func (g *derived) Synced(kind mirror.Kind) {
 	}
 }
 
-// Unreadable implements ledger.Deriver. The outputs need all of their inputs.
-func (g *derived) Unreadable(mirror.Kind) {}
-
 // ready reports whether all inputs have synced.
 func (g *derived) ready() bool { return !g.unsettled && len(g.has) == len(g.takes) }
 

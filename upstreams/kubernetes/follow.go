@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,10 +32,27 @@ var (
 	}
 )
 
+// inputs returns what is followed in addition to the mirrored kinds, and to make resources of it.
+func (s *Source) inputs() (all []discovery.Resource) {
+	ingress := s.ingressOptions != nil
+	takes := inputsOf(s.cfg.Services)
+	for _, r := range inputResources {
+		if _, is := takes[r.Kind]; ingress || is {
+			all = append(all, r)
+		}
+	}
+	for _, r := range endpointResources {
+		if _, is := takes[r.Kind]; is {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
 // needed reports whether clients wait for a kind even if the relay is not allowed to read it.
 func (s *Source) needed(k mirror.Kind) bool {
-	_, input := ingressInputs[k]
-	return s.named[k] || input || k == ledger.Namespaces || k == meshKind
+	input := slices.ContainsFunc(s.inputs(), func(r discovery.Resource) bool { return r.Kind == k })
+	return s.named[k] || input && k != podKind && k != nodeKind || k == ledger.Namespaces || k == meshKind
 }
 
 // definitionsChanged requests an early discovery, and a few more after it.
@@ -92,6 +110,7 @@ func (s *Source) discover(ctx context.Context) error {
 		}
 		return errNamespaces
 	}
+	s.readServiceOptions(ctx, connection)
 	s.follow(ctx, a)
 	s.unusable(a)
 	s.readMesh(ctx, connection)
@@ -129,8 +148,8 @@ func (s *Source) follow(ctx context.Context, a *discovery.Answer) {
 			s.missing(ctx, k, now)
 		}
 	}
-	for _, input := range inputResources {
-		if s.ingressOptions != nil && len(s.following(input.Kind)) == 0 {
+	for _, input := range s.inputs() {
+		if len(s.following(input.Kind)) == 0 {
 			fresh = append(fresh, s.begin(input)...)
 		}
 	}

@@ -72,6 +72,19 @@ func (s *Source) readMesh(ctx context.Context, conn *apiserver.Conn) {
 
 // meshOptions reads the options of the conversion from the MeshConfig.
 func (s *Source) meshOptions(ctx context.Context, conn *apiserver.Conn) (ingress.Options, error) {
+	text, err := s.meshText(ctx, conn)
+	if err != nil {
+		return ingress.Options{}, err
+	}
+	o, err := withMesh(*s.ingressOptions, text)
+	if err != nil {
+		return o, fmt.Errorf("ConfigMap %s/%s: mesh: %w", s.meshNamespace, s.meshName, err)
+	}
+	return o, nil
+}
+
+// meshText reads the MeshConfig, which is YAML.
+func (s *Source) meshText(ctx context.Context, conn *apiserver.Conn) (string, error) {
 	var object struct {
 		Data json.RawMessage `json:"data"`
 	}
@@ -85,17 +98,27 @@ func (s *Source) meshOptions(ctx context.Context, conn *apiserver.Conn) (ingress
 		err = json.Unmarshal(object.Data, &data)
 	}
 	if err != nil {
-		return ingress.Options{}, fmt.Errorf("%s: %w", where, err)
+		return "", fmt.Errorf("%s: %w", where, err)
 	}
 	text, is := data["mesh"]
 	if !is {
-		return ingress.Options{}, fmt.Errorf("%s has no key mesh", where)
+		return "", fmt.Errorf("%s has no key mesh", where)
 	}
-	o, err := withMesh(*s.ingressOptions, text)
+	return text, nil
+}
+
+// meshFields returns the fields of a MeshConfig.
+func meshFields(text string) (map[string]any, error) {
+	documents, err := yamlpos.Decode([]byte(text), meshLimits)
 	if err != nil {
-		return o, fmt.Errorf("%s: mesh: %w", where, err)
+		return nil, fmt.Errorf("it is not the YAML of a MeshConfig: %.200w", err)
 	}
-	return o, nil
+	documents = append(documents, map[string]any{}) // of an empty text
+	fields, is := documents[0].(map[string]any)
+	if !is {
+		return nil, errors.New("it is not the YAML of a MeshConfig: it has no fields")
+	}
+	return fields, nil
 }
 
 // meshModes are the values of ingressControllerMode. An istiod takes a number as well.
@@ -115,14 +138,9 @@ const (
 // withMesh returns options with the values of a MeshConfig. For values that it lacks, it uses the defaults of
 // an istiod.
 func withMesh(o ingress.Options, text string) (ingress.Options, error) {
-	documents, err := yamlpos.Decode([]byte(text), meshLimits)
+	fields, err := meshFields(text)
 	if err != nil {
-		return o, fmt.Errorf("it is not the YAML of a MeshConfig: %.200w", err)
-	}
-	documents = append(documents, map[string]any{}) // of an empty text
-	fields, is := documents[0].(map[string]any)
-	if !is {
-		return o, errors.New("it is not the YAML of a MeshConfig: it has no fields")
+		return o, err
 	}
 	value := "STRICT"
 	o.Class, o.Service, o.Selector = "istio", "istio-ingressgateway", ""

@@ -144,9 +144,7 @@ func (s *Source) followed(on *discovery.Answer) (all []discovery.Resource) {
 			all = append(all, best)
 		}
 	}
-	if s.ingressOptions != nil {
-		all = append(all, inputResources...)
-	}
+	all = append(all, s.inputs()...)
 	if s.selection != nil {
 		all = append(all, namespaceResource)
 	}

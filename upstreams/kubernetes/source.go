@@ -32,6 +32,7 @@ import (
 	"meshrelay/upstreams/kubernetes/jsonstream"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/services"
 )
 
 // pace has the intervals and time limits of a source.
@@ -116,15 +117,18 @@ type Source struct {
 	// The ConfigMap with the MeshConfig.
 	meshNamespace, meshName string
 	lists                   *object.Budget // of the collections
+	cfg                     config.Upstream
 
 	// Only Run and the goroutines that it starts use these.
-	feed      upstreams.Feed
-	ledger    *ledger.Ledger
-	cluster   *apiserver.Cluster
-	ingresses *ingresses // nil: Ingresses are not converted
-	running   sync.WaitGroup
-	fail      context.CancelCauseFunc // ends Run
-	hurry     atomic.Int32            // discoveries that follow soon
+	feed           upstreams.Feed
+	ledger         *ledger.Ledger
+	cluster        *apiserver.Cluster
+	ingresses      *ingresses    // nil: Ingresses are not converted
+	makes          *serviceMaker // nil: services are not made
+	serviceOptions services.Options
+	running        sync.WaitGroup
+	fail           context.CancelCauseFunc // ends Run
+	hurry          atomic.Int32            // discoveries that follow soon
 
 	runs atomic.Bool // the fields above are set, so Describe may use them
 
@@ -148,7 +152,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	for level := range s.large {
 		s.large[level] = semaphore.NewWeighted(1)
 	}
-	s.st = newStatus()
+	s.cfg, s.st, s.serviceOptions = cfg, newStatus(), optionsOf(cfg)
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
@@ -233,6 +237,10 @@ func (s *Source) prepare(feed upstreams.Feed) {
 		s.ingresses.unsettled = s.ingresses.mesh
 		derivers = append(derivers, s.ingresses)
 	}
+	s.makes = newServiceMaker(s.cfg, s.serviceOptions, feed, s.endpointsRefused)
+	if s.makes != nil {
+		derivers, feed = append(derivers, s.makes), &endpointFeed{feed, s.makes}
+	}
 	s.ledger = ledger.New(s.kinds, feed, s.selection, derivers...)
 	before := feed.Identity()
 	uid := cmp.Or(s.section.ClusterUID, before)
@@ -245,6 +253,19 @@ func (s *Source) prepare(feed upstreams.Feed) {
 	})
 	s.cluster.Verified, s.cluster.Retry = s.pace.verified, s.pace.retry
 	s.runs.Store(true)
+}
+
+// readsInput reports whether services are made of the objects of a kind.
+func (s *Source) readsInput(kind mirror.Kind) bool {
+	_, is := inputsOf(s.cfg.Services)[kind]
+	return is
+}
+
+// endpointsRefused logs services whose endpoints can not be served.
+func (s *Source) endpointsRefused(r intake.Result) {
+	if err := r.Err(); err != nil {
+		s.complaints.Warn(s.log, "endpoints of services refused, last endpoints served", "err", err)
+	}
 }
 
 // turn waits until the source may receive the rest of a large object. end ends the turn.

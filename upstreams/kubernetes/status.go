@@ -240,6 +240,12 @@ func (s *Source) present() (upstreams.State, string) {
 func cureOf(kind mirror.Kind) string {
 	_, input := ingressInputs[kind]
 	switch {
+	case kind == podKind:
+		return "endpoints have no labels and accounts: let it list and watch pods, or set services.pods: false"
+	case kind == nodeKind:
+		return "endpoints have no region: let it list and watch nodes"
+	case kind == sliceKind, kind == serviceKind:
+		return "let it list and watch that kind, or set services.mode and ingress.mode to what needs none"
 	case kind == meshKind:
 		return "let it get that ConfigMap, or set ingress.mode to what the mesh has"
 	case kind == ledger.Namespaces:

@@ -50,6 +50,14 @@ func (l *Ledger) derive(f func() []intake.Update) (updates []intake.Update) {
 	return f()
 }
 
+// Change calls change, which sets options of a Deriver.
+func (l *Ledger) Change(d Deriver, change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+	l.tell(l.changes(d))
+}
+
 // Settle calls change, which sets options of Derivers. It notes that the entry with these options can be read.
 func (l *Ledger) Settle(e *Entry, change func()) {
 	l.mu.Lock()

@@ -76,14 +76,12 @@ type Deriver interface {
 	Replace(kind mirror.Kind, namespace string, all []*object.Object) intake.Result
 	// Synced notes that all inputs of a kind are known.
 	Synced(mirror.Kind)
-	// Unreadable notes that objects of a kind can not be read.
-	Unreadable(mirror.Kind)
 	// Leave removes the inputs in namespaces that are no longer selected.
 	Leave(namespaces []string)
 	// Changes returns the changes of the outputs. part is set while inputs are awaited, and the outputs of the inputs that
 	// have answered are not all.
 	Changes(part bool) []intake.Update
-	// Answer returns updates for the scopes of all outputs, once all inputs have answered.
+	// Answer returns updates for the scopes of all outputs, once all inputs have answered, or can not be read.
 	Answer() []intake.Update
 }
 
@@ -280,9 +278,6 @@ func (l *Ledger) Hush(e *Entry) {
 		return
 	}
 	e.quiet = true
-	for _, d := range l.taking(e.Kind) {
-		d.Unreadable(e.Kind)
-	}
 	l.answer(e)
 }
 

@@ -84,7 +84,7 @@ func (r *Reading) Admit(o *Object) error {
 		content = 0
 		o.Clear()
 		o.Err = errors.New(OverLimit + "the objects of its kind have more than limits.maxBytes")
-		o.Made = &Made{Digest: xxh3.HashString128(o.Err.Error()), Size: o.Size(), Err: o.Err}
+		o.Made = &Made{Digest: xxh3.HashString128(o.Err.Error()), Size: o.Size(), Err: o.Err, InputErr: o.Err}
 	}
 	r.contents, r.all, b.used = r.contents+content, r.all+bare+content, b.used+bare+content
 	return nil
@@ -105,6 +105,9 @@ func (o *Object) costs() (bare, content int) {
 		}
 		if m.Resource != nil {
 			content += Entry + len(m.Resource.DeltaEntry())
+		}
+		if m.Input != nil {
+			content += m.Input.Size()
 		}
 	}
 	return bare, content

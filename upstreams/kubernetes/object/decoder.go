@@ -69,12 +69,17 @@ type envelope struct {
 		Namespace         string  `json:"namespace"`
 		ResourceVersion   string  `json:"resourceVersion"`
 		CreationTimestamp string  `json:"creationTimestamp"`
+		DeletionTimestamp *string `json:"deletionTimestamp"`
 		Labels            entries `json:"labels"`
 		Annotations       entries `json:"annotations"`
 	} `json:"metadata"`
 	Spec   json.RawMessage `json:"spec"`
 	Status json.RawMessage `json:"status"`
 	Data   json.RawMessage `json:"data"`
+	// An EndpointSlice has these in place of a spec.
+	AddressType *string         `json:"addressType"`
+	Endpoints   json.RawMessage `json:"endpoints"`
+	Ports       json.RawMessage `json:"ports"`
 	// These are fields of a metav1.Status.
 	Code    json.RawMessage `json:"code"`
 	Reason  json.RawMessage `json:"reason"`
@@ -140,6 +145,17 @@ func (d *Decoder) Decode() (event watch.EventType, o runtime.Object, err error) 
 	return "", nil, fmt.Errorf("the server has sent an event of the unknown type %q", text.Abbreviate(string(e.Type)))
 }
 
+// sliceSpec returns the fields of an EndpointSlice as a spec.
+func (e *envelope) sliceSpec() []byte {
+	orNone := func(value []byte) []byte {
+		if len(value) == 0 {
+			return []byte("null")
+		}
+		return value
+	}
+	return fmt.Appendf(nil, `{"addressType":%q,"endpoints":%s,"ports":%s}`, *e.AddressType, orNone(e.Endpoints), orNone(e.Ports))
+}
+
 // recovered returns a panic as an error: client-go calls the decoder in its own goroutines.
 func recovered(err *error) {
 	if p := mirror.Recovered(recover()); p != nil {
@@ -173,6 +189,12 @@ func tooLong(field, value string, most int) error {
 func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	m := &e.Metadata
 	o := &Object{Spec: e.Spec, Status: e.Status, Data: e.Data, Err: wrong}
+	if e.AddressType != nil {
+		o.Spec = e.sliceSpec()
+	}
+	if m.DeletionTimestamp != nil {
+		o.DeletionTimestamp = &metav1.Time{}
+	}
 	o.Namespace, o.Name, o.ResourceVersion, o.Labels, o.Annotations = m.Namespace, m.Name, m.ResourceVersion, m.Labels.of, m.Annotations.of
 	if o.Name == "" {
 		return nil, errors.New("the server has sent an object without a name")
@@ -195,7 +217,7 @@ func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 			o.Err = errors.New("metadata.creationTimestamp is not a time")
 		}
 	}
-	for _, value := range [...][]byte{e.Spec, e.Status, e.Data} {
+	for _, value := range [...][]byte{o.Spec, e.Status, e.Data} {
 		if err := yamlpos.CheckJSON(value, maxValues); err != nil {
 			o.Spec, o.Status, o.Data, o.Err = nil, nil, nil, fmt.Errorf("spec, status or data: %w", err)
 		}

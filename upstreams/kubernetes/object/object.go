@@ -17,11 +17,12 @@ import (
 )
 
 // Object is the part of an object that the relay uses. Of the metadata, it has name, namespace, version,
-// creation time, labels, and annotations other than kubectl's copy of the object.
+// creation time, labels, and annotations other than kubectl's copy of the object. DeletionTimestamp is set, to no time, if
+// the object is being deleted.
 type Object struct {
 	metav1.ObjectMeta
 
-	Spec         []byte // JSON in one line, nil for none
+	Spec         []byte // JSON in one line, nil for none; of an EndpointSlice, its addressType, endpoints and ports
 	Status, Data []byte // JSON, nil for none
 	Healthy      *bool  // condition Healthy of a WorkloadEntry, nil without one
 	Err          error  // the mistake in the object
@@ -45,6 +46,15 @@ type Made struct {
 	Resource *mirror.Resource
 	Unknown  []string // fields that this build does not know
 	Err      error    // the mistake in the object; there is no resource then
+	// Input is the object as something that other resources are made of. InputErr is why there is none.
+	Input    Input
+	InputErr error
+}
+
+// Input is what is kept of an object of which other resources are made.
+type Input interface {
+	// Size returns about how many bytes it takes.
+	Size() int
 }
 
 // GetObjectKind implements runtime.Object.

@@ -1,0 +1,253 @@
+package kubernetes
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"meshrelay/config"
+	"meshrelay/federation"
+	endpoints "meshrelay/federation/services"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/services"
+)
+
+// The kinds of the inputs that Ingresses do not have.
+var (
+	sliceKind = mirror.Kind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}
+	podKind   = mirror.Kind{Kind: "Pod"}
+	nodeKind  = mirror.Kind{Kind: "Node"}
+
+	serviceInputs = map[mirror.Kind]services.Input{
+		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, workloadEntry: services.Workloads,
+	}
+
+	// endpointResources are what the endpoints of services are read from. Every server serves them in this version.
+	endpointResources = []discovery.Resource{
+		{Kind: sliceKind, Version: "v1", Plural: "endpointslices", Namespaced: true},
+		{Kind: podKind, Version: "v1", Plural: "pods", Namespaced: true},
+		{Kind: nodeKind, Version: "v1", Plural: "nodes"},
+	}
+)
+
+// inputsOf returns the kinds of which services are made; true: they are mirrored as well.
+func inputsOf(s config.Services) map[mirror.Kind]bool {
+	switch s.Mode {
+	case config.ServicesGateway:
+		return map[mirror.Kind]bool{serviceKind: false}
+	case config.ServicesDiscover:
+		all := map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, workloadEntry: true}
+		if s.ReadsPods() {
+			all[podKind] = false
+		}
+		return all
+	}
+	return nil
+}
+
+// isOptional reports whether services have endpoints without the objects of a kind. Where they can not be read when the
+// source starts, there are none.
+func isOptional(kind mirror.Kind) bool {
+	return kind == podKind || kind == nodeKind || kind == workloadEntry
+}
+
+// serviceMaker makes ServiceEntries of the Services of a cluster, and brings their endpoints. The ledger's lock guards it.
+type serviceMaker struct {
+	*derived
+	upstream string
+	refused  func(intake.Result) // logs
+
+	mu     sync.Mutex // guards all below; nobody calls the feed while it is held
+	state  *services.State
+	known  bool                // all inputs are known
+	wanted map[string]struct{} // the clusters that the intake follows
+}
+
+// decodeInput decodes an object of which services are made. Any goroutine may call it.
+func decodeInput(kind mirror.Kind, o *object.Object) (object.Input, error) {
+	return services.Decode(serviceInputs[kind], o)
+}
+
+// newServiceMaker returns what makes services for an upstream. It is nil if services.mode needs none.
+func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed, refused func(intake.Result)) *serviceMaker {
+	takes := inputsOf(u.Services)
+	if takes == nil {
+		return nil
+	}
+	m := &serviceMaker{upstream: u.Name, refused: refused, state: services.New(o)}
+	m.derived = newDerived(feed, m, takes, federation.ServiceEntry)
+	for kind, in := range serviceInputs {
+		if _, needed := takes[kind]; !needed {
+			m.state.Synced(in)
+		}
+	}
+	return m
+}
+
+// Answer implements ledger.Deriver. It is first called when all inputs have answered.
+func (m *serviceMaker) Answer() []intake.Update {
+	for kind := range m.takes {
+		if isOptional(kind) && !m.has[kind] {
+			m.Synced(kind)
+		}
+	}
+	return m.derived.Answer()
+}
+
+// endpointFeed is the feed of a ledger with a serviceMaker. It answers at once what the intake asks for.
+type endpointFeed struct {
+	upstreams.Feed
+	maker *serviceMaker
+}
+
+// Tell implements upstreams.Feed.
+func (f *endpointFeed) Tell(e intake.Event) intake.Result {
+	out := f.Feed.Tell(e)
+	for asked := out.Clusters; asked != nil; {
+		fresh := f.maker.want(asked)
+		if len(fresh) == 0 {
+			break
+		}
+		result := f.Feed.Tell(intake.Endpoints{From: f.maker.assignment, Clusters: fresh})
+		f.maker.refused(result)
+		asked = result.Clusters
+	}
+	return out
+}
+
+// want notes the clusters that the intake follows. It returns the new ones once their endpoints are known.
+func (m *serviceMaker) want(clusters map[string]struct{}) (fresh []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := range clusters {
+		if _, is := m.wanted[c]; !is && m.known {
+			fresh = append(fresh, c)
+		}
+	}
+	m.wanted = clusters
+	m.state.Want(clusters)
+	slices.Sort(fresh)
+	return fresh
+}
+
+// assignment implements intake.Assignment. A cluster of no Service has no endpoints.
+func (m *serviceMaker) assignment(cluster string) (all []endpoints.Endpoint, known, settled bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.known {
+		return nil, false, false
+	}
+	all, _ = m.state.Endpoints(cluster)
+	return all, true, true
+}
+
+// size implements maker.
+func (m *serviceMaker) size(_ mirror.Kind, o *object.Object) int {
+	n := object.Entry + 2*len(o.FullName())
+	if o.Made.Input != nil {
+		n += o.Made.Input.Size()
+	}
+	return n
+}
+
+// take implements maker.
+func (m *serviceMaker) take(_ mirror.Kind, o *object.Object) error {
+	if o.Made.InputErr != nil {
+		return o.Made.InputErr
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if in, is := o.Made.Input.(services.Decoded); is {
+		m.state.Set(in)
+	}
+	return nil
+}
+
+// remove implements maker.
+func (m *serviceMaker) remove(kind mirror.Kind, n objectName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.Remove(serviceInputs[kind], services.Name(n))
+}
+
+// limit implements maker.
+func (m *serviceMaker) limit(kind mirror.Kind, keep func(objectName) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.Retain(serviceInputs[kind], func(n services.Name) bool { return keep(objectName(n)) })
+}
+
+// synced implements maker.
+func (m *serviceMaker) synced(kind mirror.Kind) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.Synced(serviceInputs[kind])
+}
+
+// setOptions changes the options.
+func (m *serviceMaker) setOptions(o services.Options) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.SetOptions(o)
+}
+
+// flush implements maker. It feeds the endpoints that have changed, before it returns the ServiceEntries that have.
+func (m *serviceMaker) flush() []output {
+	changes, clusters := m.flushed()
+	if len(clusters) > 0 {
+		m.refused(m.feed.Tell(intake.Endpoints{From: m.assignment, Clusters: clusters}))
+	}
+	return m.outputs(changes)
+}
+
+// flushed returns what has changed, and all clusters that are followed once all inputs are known.
+func (m *serviceMaker) flushed() (changes []*services.Output, clusters []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changes, clusters = m.state.Flush()
+	if first := !m.known && m.ready(); first {
+		m.known = true
+		clusters = slices.Sorted(maps.Keys(m.wanted))
+	}
+	return changes, clusters
+}
+
+// all implements maker.
+func (m *serviceMaker) all() []output {
+	m.flush() // for the endpoints
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.outputs(m.state.All())
+}
+
+// lost implements maker. What is left out is a resource that is left out.
+func (m *serviceMaker) lost() iter.Seq[string] { return func(func(string) bool) {} }
+
+func (m *serviceMaker) outputs(all []*services.Output) []output {
+	out := make([]output, len(all))
+	for i, o := range all {
+		if out[i] = (output{key: o.Key}); o.Gone() {
+			continue
+		}
+		out[i].digest, out[i].size = o.Digest(), proto.Size(o.Body)
+		out[i].make = func() (*mirror.Resource, error) {
+			if o.LeftOut != "" {
+				return nil, &intake.LeftOutError{Reason: intake.ClusterLocal, Detail: o.LeftOut}
+			}
+			body := &anypb.Any{}
+			if err := anypb.MarshalFrom(body, o.Body, proto.MarshalOptions{Deterministic: true}); err != nil {
+				return nil, err
+			}
+			return mirror.New(mirror.Spec{Key: o.Key, Source: m.upstream, CreateTime: o.Created, Labels: o.Labels, Body: body})
+		}
+	}
+	return out
+}

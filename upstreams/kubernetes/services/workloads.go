@@ -1,0 +1,255 @@
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	endpoints "meshrelay/federation/services"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+const tlsModeLabel = "security.istio.io/tlsMode"
+
+// slice is an EndpointSlice.
+type slice struct {
+	service string            // its name, empty if the slice is of none
+	ports   map[string]uint32 // by the name of the port of the Service
+	members []member
+}
+
+// member is an address of an endpoint.
+type member struct {
+	addr               netip.Addr
+	pod                string // its name, empty for none
+	node, zone         symbol
+	ready, terminating bool
+}
+
+func decodeSlice(o *object.Object) (any, int, error) {
+	var spec struct {
+		AddressType string
+		Endpoints   []struct {
+			Addresses      []string
+			NodeName, Zone string
+			Conditions     struct {
+				Ready       *bool
+				Terminating bool
+			}
+			TargetRef struct{ Kind, Namespace, Name string }
+		}
+		Ports []struct {
+			Name string
+			Port uint32
+		}
+	}
+	size, err := decodeField(o.Spec, "endpoints or ports", &spec)
+	_, imported := o.Labels["multicluster.kubernetes.io/service-name"]
+	l := &slice{service: strings.Clone(o.Labels["kubernetes.io/service-name"]), ports: make(map[string]uint32, len(spec.Ports))}
+	if err != nil || imported || spec.AddressType == "FQDN" {
+		return &slice{}, 0, err
+	}
+	for _, p := range spec.Ports {
+		l.ports[p.Name] = p.Port
+	}
+	for _, e := range spec.Endpoints {
+		m := member{node: symbolOf(e.NodeName), zone: symbolOf(e.Zone), ready: e.Conditions.Ready == nil || *e.Conditions.Ready, terminating: e.Conditions.Terminating}
+		if e.TargetRef.Kind == "Pod" && e.TargetRef.Namespace == o.Namespace {
+			m.pod = e.TargetRef.Name
+		}
+		for _, a := range e.Addresses {
+			if m.addr, err = netip.ParseAddr(a); err == nil {
+				l.members = append(l.members, m)
+			}
+		}
+	}
+	l.members = slices.Clip(l.members)
+	return l, size, nil
+}
+
+// workload is a pod or a WorkloadEntry.
+type workload struct {
+	addr netip.Addr // not valid if host is set
+	host symbol     // a DNS name
+	// labels are as EncodeLabels returns them. Bit i of added is set if the label i of addedLabels is not its own.
+	labels symbol
+	added  uint8
+	ports  symbol // a line NAME=NUMBER for each
+	node   symbol // of a pod
+	// locality and network are those that the workload itself tells.
+	locality, network, account symbol
+	weight                     uint32
+	tls                        bool
+	usable                     bool // ready or healthy, with an address
+	leaving                    bool // a pod that is being deleted
+}
+
+// addedLabels are the labels that a pod may get in addition to its own.
+var addedLabels = [...]string{"service.istio.io/canonical-name", "service.istio.io/canonical-revision", tlsModeLabel}
+
+func decodePod(o *object.Object) (any, int, error) {
+	var spec struct {
+		NodeName, ServiceAccountName string
+		Containers                   []struct {
+			Ports []struct {
+				Name, Protocol string
+				ContainerPort  uint32
+			}
+		}
+	}
+	var status struct {
+		Phase, PodIP string
+		Conditions   []struct{ Type, Status string }
+	}
+	_, err := decodeField(o.Spec, "spec", &spec)
+	if err == nil {
+		_, err = decodeField(o.Status, "status", &status)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	w := &workload{node: symbolOf(spec.NodeName), account: symbolOf(spec.ServiceAccountName), leaving: o.DeletionTimestamp != nil}
+	of, fill := maps.Clone(o.Labels), [...]string{
+		cmp.Or(o.Labels["app.kubernetes.io/name"], o.Labels["app"], workloadName(o)),
+		cmp.Or(o.Labels["app.kubernetes.io/version"], o.Labels["version"]), "disabled",
+	}
+	if of == nil {
+		of = map[string]string{}
+	}
+	for i, key := range addedLabels {
+		if _, has := of[key]; !has && fill[i] != "" && (key != tlsModeLabel || spec.ServiceAccountName != "") {
+			of[key], w.added = fill[i], w.added|1<<i
+		}
+	}
+	w.addr, _ = netip.ParseAddr(status.PodIP) // a pod without one is not usable
+	for _, c := range status.Conditions {
+		w.usable = w.usable || c.Type == "Ready" && c.Status == "True" && status.Phase == "Running" && w.addr.IsValid() && !w.leaving
+	}
+	var ports strings.Builder
+	for _, c := range spec.Containers {
+		for _, p := range c.Ports {
+			if p.Protocol == "" || p.Protocol == "TCP" {
+				writePort(&ports, p.Name, p.ContainerPort)
+			}
+		}
+	}
+	return w, w.setTexts(of, ports.String()), nil
+}
+
+// workloadName returns the name of the workload of a pod, which is the name of the pod up to a hash or a number.
+func workloadName(o *object.Object) string {
+	if hash := o.Labels["pod-template-hash"]; hash != "" {
+		name, _, _ := strings.Cut(o.Name, "-"+hash+"-")
+		return name
+	}
+	if _, owned := o.Labels["controller-revision-hash"]; owned {
+		return o.Name[:max(strings.LastIndexByte(o.Name, '-'), 0)]
+	}
+	return o.Name
+}
+
+func decodeEntry(o *object.Object) (any, int, error) {
+	var spec struct {
+		Address, Network, Locality, ServiceAccount string
+		Ports                                      map[string]uint32
+		Labels                                     map[string]string
+		Weight                                     uint32
+	}
+	if _, err := decodeField(o.Spec, "spec", &spec); err != nil {
+		return nil, 0, err
+	}
+	of := map[string]string{}
+	maps.Copy(of, spec.Labels)
+	maps.Copy(of, o.Labels)
+	w := &workload{network: symbolOf(spec.Network), locality: symbolOf(localityOf(strings.Split(spec.Locality, "/")...)), account: symbolOf(spec.ServiceAccount), weight: spec.Weight}
+	if _, told := of[tlsModeLabel]; !told {
+		w.tls = spec.ServiceAccount != ""
+	}
+	var err error
+	if w.addr, err = netip.ParseAddr(spec.Address); err != nil && !strings.HasPrefix(spec.Address, "unix:") {
+		w.host = symbolOf(spec.Address)
+	}
+	// An istiod gives an entry with health checks traffic only while its status is healthy.
+	o.SetHealthy()
+	checked, _ := strconv.ParseBool(o.Annotations["proxy.istio.io/health-checks-enabled"]) // another text means false
+	w.usable = (w.addr.IsValid() || w.host != symbol{}) && (!checked || o.Healthy != nil && *o.Healthy)
+	var ports strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		writePort(&ports, name, spec.Ports[name])
+	}
+	return w, w.setTexts(of, ports.String()), nil
+}
+
+// setTexts sets ports, labels, and what labels tell. It returns about the size of all texts.
+func (w *workload) setTexts(labels map[string]string, ports string) (size int) {
+	w.labels, w.ports, w.tls = symbolOf(endpoints.EncodeLabels(labels)), symbolOf(ports), w.tls || labels[tlsModeLabel] == "istio"
+	if w.network == (symbol{}) {
+		w.network = symbolOf(labels["topology.istio.io/network"])
+	}
+	if w.locality == (symbol{}) {
+		w.locality = symbolOf(localityOf(strings.FieldsFunc(labels["istio-locality"], func(r rune) bool { return r == '.' || r == '/' })...))
+	}
+	for _, s := range [...]symbol{w.host, w.labels, w.ports, w.node, w.locality, w.network, w.account} {
+		size += perText + len(s.String())
+	}
+	return size
+}
+
+func writePort(b *strings.Builder, name string, number uint32) {
+	if name != "" && number > 0 && !strings.ContainsAny(name, "=\n") {
+		fmt.Fprintf(b, "%s=%d\n", name, number)
+	}
+}
+
+// port returns the first port with a name, and zero if there is none.
+func (w *workload) port(name string) uint32 {
+	for line := range strings.Lines(w.ports.String()) {
+		if key, number, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "="); key == name {
+			n, _ := strconv.ParseUint(number, 10, 32) //nolint:errcheck // writePort has written it
+			return uint32(n)
+		}
+	}
+	return 0
+}
+
+// has reports whether the own labels of a workload have those of a selector, which is as EncodeLabels returns it.
+func (w *workload) has(selector string) bool {
+	all := "\n" + w.labels.String()
+	for line := range strings.Lines(selector) {
+		if !strings.Contains(all, "\n"+line) {
+			return false
+		}
+		key, _, _ := strings.Cut(line, "=")
+		if i := slices.Index(addedLabels[:], key); i >= 0 && w.added&(1<<i) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// node is a Node.
+type node struct{ region, zone, subzone symbol }
+
+func decodeNode(o *object.Object) (any, int, error) {
+	of := func(label, older string) symbol { return symbolOf(cmp.Or(o.Labels[label], o.Labels[older])) }
+	n := &node{
+		region: of("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+		zone:   of("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"), subzone: of("topology.istio.io/subzone", ""),
+	}
+	return n, 3*perText + len(n.region.String()+n.zone.String()+n.subzone.String()), nil
+}
+
+// localityOf returns region/zone/subzone without empty parts at the end, and nothing if another part is empty.
+func localityOf(parts ...string) string {
+	for len(parts) > 0 && parts[len(parts)-1] == "" {
+		parts = parts[:len(parts)-1]
+	}
+	if len(parts) > 3 || slices.ContainsFunc(parts, func(p string) bool { return p == "" || strings.Contains(p, "/") }) {
+		return ""
+	}
+	return strings.Join(parts, "/")
+}

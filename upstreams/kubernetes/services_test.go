@@ -1,0 +1,288 @@
+package kubernetes
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/federation"
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+)
+
+const (
+	slicesOf    = "discovery.k8s.io/endpointslices"
+	podsOf      = "/pods"
+	nodesOf     = "/nodes"
+	workloadsOf = "networking.istio.io/workloadentries"
+	discover    = "  services: {mode: discover}\n"
+)
+
+// serviceServer is an API server with a Service shop/db of two pods on a node, and a ServiceEntry shop/a.
+func serviceServer(t *testing.T) *apiServer {
+	s := newAPIServer(t)
+	for _, k := range [][3]string{
+		{"", "Service", "services"}, {"discovery.k8s.io", "EndpointSlice", "endpointslices"}, {"", "Pod", "pods"}, {"", "Node", "nodes"},
+		{"networking.istio.io", "WorkloadEntry", "workloadentries"},
+	} {
+		s.Define(k[0], k[1], k[2], "v1")
+	}
+	s.entry("shop/a", "a.x")
+	s.Put(servicesOf, service("shop", "db", ""))
+	s.Put(nodesOf, map[string]any{"metadata": map[string]any{"name": "n1", "labels": map[string]any{"topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "eu-1"}}})
+	s.pod("db-1", "10.0.0.1", `"app":"db","version":"v1"`)
+	s.pod("db-2", "10.0.0.2", `"app":"db","version":"v2"`)
+	s.slice("db", "db-1 10.0.0.1", "db-2 10.0.0.2")
+	return s
+}
+
+func service(namespace, name, more string) map[string]any {
+	return fakekube.Object(namespace, name, `{"clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"selector":{"app":"`+name+`"},"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"}]`+more+`}`)
+}
+
+// pod creates or changes a pod of the namespace shop that is ready.
+func (s *apiServer) pod(name, address, labels string, more ...string) {
+	s.Put(podsOf, fakekube.Object("shop", name, `{"nodeName":"n1","serviceAccountName":"db"}`, append([]string{
+		`{"metadata":{"labels":{` + labels + `}},"status":{"phase":"Running","podIP":"` + address + `","podIPs":[{"ip":"` + address + `"}],"conditions":[{"type":"Ready","status":"True"}]}}`,
+	}, more...)...))
+}
+
+// slice sets the pods of a Service, "NAME ADDRESS" each.
+func (s *apiServer) slice(service string, pods ...string) {
+	var all []string
+	for _, p := range pods {
+		name, address, _ := strings.Cut(p, " ")
+		all = append(all, fmt.Sprintf(`{"addresses":[%q],"conditions":{"ready":true},"nodeName":"n1","zone":"eu-1","targetRef":{"kind":"Pod","namespace":"shop","name":%q}}`, address, name))
+	}
+	s.Put(slicesOf, fakekube.Object("shop", service+"-x", `{}`, fmt.Sprintf(
+		`{"metadata":{"labels":{"kubernetes.io/service-name":%q}},"addressType":"IPv4","endpoints":[%s],"ports":[{"name":"http","port":8080,"protocol":"TCP"}]}`, service, strings.Join(all, ","))))
+}
+
+// endpoints returns the endpoints of a ServiceEntry of the namespace shop, "ADDRESS PORT LOCALITY ACCOUNT VERSION" each; "none"
+// without any, and "" while it is not served.
+func (w *world) endpoints(name string) string {
+	r := w.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name})
+	if r == nil {
+		return ""
+	}
+	se := &networking.ServiceEntry{}
+	if err := proto.Unmarshal(r.BodyValue(), se); err != nil {
+		w.t.Fatal(err)
+	}
+	if len(se.Endpoints) == 0 {
+		return "none"
+	}
+	var all []string
+	for _, e := range se.Endpoints {
+		all = append(all, fmt.Sprintf("%s %d %s %s %s", e.Address, e.Ports["http"], e.Locality, e.ServiceAccount, e.Labels["version"]))
+	}
+	return strings.Join(all, ", ")
+}
+
+func (w *world) reaches(name, want string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s has the endpoints %q", name, want), func() bool { return w.endpoints(name) == want })
+}
+
+const dbEndpoints = "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2"
+
+func TestServicesAreServedWithTheirEndpoints_K15(t *testing.T) {
+	s := serviceServer(t)
+	w := s.mirrors("", discover)
+	w.synced()
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+	w.reaches("synthetic-db", dbEndpoints)
+	s.slice("db", "db-2 10.0.0.2")
+	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
+	s.pod("db-2", "10.0.0.2", `"app":"db","version":"v3"`)
+	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v3")
+	s.slice("db")
+	w.reaches("synthetic-db", "none")
+	s.Remove(servicesOf, "shop/db")
+	w.serves("ServiceEntry shop/a")
+}
+
+func TestNoServiceIsServedBeforeAllInputsHaveSynced_K15(t *testing.T) {
+	for _, missing := range []string{"services", "endpointslices", "pods", "nodes", "workloadentries"} {
+		t.Run(missing, func(t *testing.T) {
+			s := serviceServer(t)
+			s.Set(func() { s.Fault = failing("/"+missing, 503, "ServiceUnavailable") })
+			w := s.mirrors("", discover)
+			w.serves("ServiceEntry shop/a")
+			w.eventually("it was asked again and again", func() bool { return s.Asked("/"+missing) > 5 })
+			if w.serves("ServiceEntry shop/a"); w.status().Synced {
+				t.Error("it has synced without an input")
+			}
+			s.Set(func() { s.Fault = nil })
+			w.reaches("synthetic-db", dbEndpoints)
+			w.synced()
+		})
+	}
+}
+
+// What may not be read when the source starts counts as not there. When a right goes later, what was known stays.
+func TestServicesDoWithoutPodsAndNodesThatMayNotBeRead_K15(t *testing.T) {
+	s := serviceServer(t)
+	forbidden := func(parts ...string) {
+		s.Set(func() {
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+				return slices.ContainsFunc(parts, func(p string) bool { return failing(p, 403, "Forbidden")(w, r) })
+			}
+		})
+	}
+	forbidden("/pods", "/nodes")
+	w := s.mirrors("", discover)
+	w.synced()
+	w.reaches("synthetic-db", "10.0.0.1 8080   , 10.0.0.2 8080   ")
+	denied := func() (kinds []string) {
+		for _, k := range w.status().Following {
+			if k.State == string(Denied) {
+				kinds = append(kinds, k.Kind)
+			}
+		}
+		return kinds
+	}
+	w.eventually("the status tells", func() bool { return len(denied()) == 2 })
+	if reason := w.status().LastError; !strings.Contains(reason, "let it list and watch") {
+		t.Errorf("the status tells %q", reason)
+	}
+	forbidden()
+	w.reaches("synthetic-db", dbEndpoints)
+	forbidden("/pods", "/nodes")
+	s.drop()
+	w.eventually("the status tells", func() bool { return len(denied()) == 2 })
+	w.arrives("b")
+	w.reaches("synthetic-db", dbEndpoints)
+}
+
+func TestServicesThatMayNotBeReadHoldTheSyncUp_K15(t *testing.T) {
+	s := serviceServer(t)
+	s.Set(func() { s.Fault = failing("/endpointslices", 403, "Forbidden") })
+	w := s.mirrors("", discover)
+	w.eventually("the status tells", func() bool { return strings.Contains(w.status().LastError, "let it list and watch that kind") })
+	if w.serves("ServiceEntry shop/a"); w.status().Synced {
+		t.Error("it has synced")
+	}
+}
+
+func TestServicesAreReadOnlyWhereTheyAreWanted_K15(t *testing.T) {
+	for more, want := range map[string]string{
+		"": "", "  services: {mode: discover, pods: false}\n": "/endpointslices /nodes /services", discover: "/endpointslices /nodes /pods /services",
+		"  services: {mode: gateway, gateways: [192.0.2.1]}\n": "/services",
+	} {
+		s := serviceServer(t)
+		w := s.mirrors("", more)
+		w.synced()
+		var asked []string
+		for _, part := range []string{"/endpointslices", "/nodes", "/pods", "/services"} {
+			if s.Asked(part) > 0 {
+				asked = append(asked, part)
+			}
+		}
+		if strings.Join(asked, " ") != want {
+			t.Errorf("%q has asked for %q, want %q", more, asked, want)
+		}
+		if strings.Contains(more, "gateway") {
+			w.reaches("synthetic-db", "192.0.2.1 15443   ")
+		}
+	}
+}
+
+// A status, a lease, an annotation of a node, and a list of the same, step nothing.
+func TestWhatIsNotHeldStepsNothing_K15(t *testing.T) {
+	s := serviceServer(t)
+	w := s.mirrors("", discover)
+	w.synced()
+	w.reaches("synthetic-db", dbEndpoints)
+	key := mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-db"}
+	before := w.aggregate.Get(key)
+	s.pod("db-1", "10.0.0.1", `"app":"db","version":"v1"`, `{"metadata":{"annotations":{"x":"y"}},"status":{"startTime":"2026-01-01T00:00:00Z","qosClass":"Burstable"}}`)
+	s.Put(nodesOf, map[string]any{
+		"metadata": map[string]any{"name": "n1", "labels": map[string]any{"topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "eu-1", "x": "y"}},
+		"status":   map[string]any{"capacity": map[string]any{"cpu": "4"}},
+	})
+	s.Put(servicesOf, fakekube.Object("shop", "db", `{"clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"selector":{"app":"db"},"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"}]}`, `{"status":{"loadBalancer":{}}}`))
+	w.arrives("b")
+	for _, k := range []mirror.Kind{podKind, nodeKind, sliceKind, serviceKind} {
+		for _, c := range w.source.following(k) {
+			c.relist()
+		}
+	}
+	w.arrives("c")
+	if now := w.aggregate.Get(key); now != before {
+		t.Errorf("it has changed: %v", now)
+	}
+}
+
+// A selector means the workloads of the cluster that wrote it.
+func TestServiceEntriesThatSelectWorkloadsGetThem_K17(t *testing.T) {
+	s := serviceServer(t)
+	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+	selecting := `{"hosts":["db.example"],"resolution":"STATIC","ports":[{"number":80,"name":"http","protocol":"HTTP","targetPort":8080}],"workloadSelector":{"labels":{"app":"db"}}}`
+	s.Put(entries, fakekube.Object("shop", "selects", selecting))
+	w := s.mirrors("", discover)
+	w.synced()
+	all := "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2, 192.0.2.7 8080  vm vm"
+	w.reaches("selects", all)
+	w.reaches("synthetic-db", all) // the Service selects the WorkloadEntry, too
+	// Leaving is one step: no endpoint is in between.
+	s.pod("db-2", "10.0.0.2", `"app":"other","version":"v2"`)
+	w.reaches("selects", "10.0.0.1 8080 eu/eu-1 db v1, 192.0.2.7 8080  vm vm")
+	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.8","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+	w.reaches("selects", "10.0.0.1 8080 eu/eu-1 db v1, 192.0.2.8 8080  vm vm")
+	s.Remove(workloadsOf, "shop/vm")
+	s.Remove(podsOf, "shop/db-1")
+	w.reaches("selects", "none")
+	// In every other mode it passes as it came.
+	other := serviceServer(t)
+	other.Put(entries, fakekube.Object("shop", "selects", selecting))
+	w = other.mirrors("", "")
+	w.synced()
+	r := w.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "selects"})
+	se := &networking.ServiceEntry{}
+	if err := proto.Unmarshal(r.BodyValue(), se); err != nil || se.WorkloadSelector == nil {
+		t.Errorf("%v, %v", se, err)
+	}
+}
+
+func TestClusterLocalServicesAreLeftOut_K15(t *testing.T) {
+	s := serviceServer(t)
+	s.Define("", "Namespace", "namespaces", "v1")
+	s.Define("", "ConfigMap", "configmaps", "v1")
+	s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"defaultConfig: {discoveryAddress: \"pilot.shop.svc:15012\"}\nserviceSettings:\n- {settings: {clusterLocal: true}, hosts: [\"*.local.svc.cluster.local\"]}\n"}}`))
+	for _, name := range []string{"kube-system/dns", "default/kubernetes", "shop/pilot", "local/x"} {
+		namespace, name, _ := strings.Cut(name, "/")
+		s.Put(servicesOf, service(namespace, name, ""))
+	}
+	s.Put(servicesOf, service("shop", "node", `,"internalTrafficPolicy":"Local"`))
+	w := s.mirrors("", discover)
+	w.synced()
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+	if n := w.status().LeftOut["cluster-local"]; n != 5 {
+		t.Errorf("%d are left out, status %+v", n, w.status().LeftOut)
+	}
+	s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"{}"}}`))
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-pilot", "ServiceEntry local/synthetic-x")
+}
+
+// Whatever people and the guard hold, nobody is sent to an address that its source has taken away.
+func TestEndpointsFollowWhileConfigIsFrozen_K16(t *testing.T) {
+	s := serviceServer(t)
+	w := s.mirrors("", discover)
+	w.synced()
+	w.reaches("synthetic-db", dbEndpoints)
+	if _, err := w.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
+		t.Fatal(err)
+	}
+	s.slice("db", "db-2 10.0.0.2")
+	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
+	s.Remove(servicesOf, "shop/db")
+	s.Remove(slicesOf, "shop/db-x")
+	w.reaches("synthetic-db", "none")
+}
