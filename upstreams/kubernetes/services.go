@@ -83,7 +83,7 @@ func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed,
 		return nil
 	}
 	m := &serviceMaker{upstream: u.Name, refused: refused, state: services.New(o)}
-	m.derived = newDerived(feed, m, takes, federation.ServiceEntry)
+	m.derived = newDerived(&endpointFeed{feed, m}, m, takes, federation.ServiceEntry)
 	for kind, in := range serviceInputs {
 		if _, needed := takes[kind]; !needed {
 			m.state.Synced(in)
@@ -102,7 +102,7 @@ func (m *serviceMaker) Answer() []intake.Update {
 	return m.derived.Answer()
 }
 
-// endpointFeed is the feed of a ledger with a serviceMaker. It answers at once what the intake asks for.
+// endpointFeed is the feed of a serviceMaker, and of its ledger. It answers at once what the intake asks for.
 type endpointFeed struct {
 	upstreams.Feed
 	maker *serviceMaker

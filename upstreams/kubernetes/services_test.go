@@ -90,6 +90,9 @@ func (w *world) reaches(name, want string) {
 	w.eventually(fmt.Sprintf("%s has the endpoints %q", name, want), func() bool { return w.endpoints(name) == want })
 }
 
+// selecting is a ServiceEntry that selects the workloads of the Service db.
+const selecting = `{"hosts":["db.example"],"resolution":"STATIC","ports":[{"number":80,"name":"http","protocol":"HTTP","targetPort":8080}],"workloadSelector":{"labels":{"app":"db"}}}`
+
 const dbEndpoints = "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2"
 
 func TestServicesAreServedWithTheirEndpoints_K15(t *testing.T) {
@@ -224,7 +227,6 @@ func TestWhatIsNotHeldStepsNothing_K15(t *testing.T) {
 func TestServiceEntriesThatSelectWorkloadsGetThem_K17(t *testing.T) {
 	s := serviceServer(t)
 	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
-	selecting := `{"hosts":["db.example"],"resolution":"STATIC","ports":[{"number":80,"name":"http","protocol":"HTTP","targetPort":8080}],"workloadSelector":{"labels":{"app":"db"}}}`
 	s.Put(entries, fakekube.Object("shop", "selects", selecting))
 	w := s.mirrors("", discover)
 	w.synced()
@@ -285,4 +287,31 @@ func TestEndpointsFollowWhileConfigIsFrozen_K16(t *testing.T) {
 	s.Remove(servicesOf, "shop/db")
 	s.Remove(slicesOf, "shop/db-x")
 	w.reaches("synthetic-db", "none")
+}
+
+// What is on disk is served from the start, and follows once all inputs are known: also what has gone meanwhile.
+func TestServicesOnDiskFollowWhenAllInputsAreKnown_K16(t *testing.T) {
+	s, dir := serviceServer(t), t.TempDir()
+	s.Put(servicesOf, service("shop", "web", ""))
+	s.Put(entries, fakekube.Object("shop", "selects", selecting))
+	w, end := s.keeps(dir, "", discover)
+	w.synced()
+	w.reaches("synthetic-db", dbEndpoints)
+	w.reaches("selects", dbEndpoints)
+	end()
+	s.slice("db", "db-2 10.0.0.2")
+	s.Remove(podsOf, "shop/db-1")
+	s.Remove(servicesOf, "shop/web")
+	s.Set(func() { s.Fault = failing("/nodes", 503, "ServiceUnavailable") })
+	w, _ = s.keeps(dir, "", discover)
+	w.eventually("it was asked again and again", func() bool { return s.Asked("/nodes") > 5 })
+	w.reaches("synthetic-db", dbEndpoints)
+	if w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-web"); w.status().Synced {
+		t.Error("it has synced without the nodes")
+	}
+	s.Set(func() { s.Fault = nil })
+	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
+	w.reaches("selects", "10.0.0.2 8080 eu/eu-1 db v2")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db")
+	w.answered()
 }

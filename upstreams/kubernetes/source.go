@@ -239,7 +239,7 @@ func (s *Source) prepare(feed upstreams.Feed) {
 	}
 	s.makes = newServiceMaker(s.cfg, s.serviceOptions, feed, s.endpointsRefused)
 	if s.makes != nil {
-		derivers, feed = append(derivers, s.makes), &endpointFeed{feed, s.makes}
+		derivers, feed = append(derivers, s.makes), s.makes.feed
 	}
 	s.ledger = ledger.New(s.kinds, feed, s.selection, derivers...)
 	before := feed.Identity()
