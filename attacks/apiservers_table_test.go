@@ -15,6 +15,8 @@ const (
 	tight     = "maxBytes: 16777216"
 	selecting = "discoverySelectors: [mesh=yes]"
 	meshMode  = "ingress: {mode: mesh}"
+
+	discovering = "services: {mode: discover}, " // an attribute of the upstream
 )
 
 // apiServerAttacks returns the attacks of API servers, of who writes ConfigMaps, Secrets and kubeconfigs, and of who
@@ -84,6 +86,15 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 			return named("", fmt.Sprint("ns-", i), version(i), "")
 		})},
 		{finding: "D4", name: "a list of 500 MB of versions of Services", limits: tight, section: "ingress: {mode: strict}", told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("services", n, bare)},
+		{finding: "D4", name: "a list of 500,000 pods with labels of their own", upstream: discovering, limits: tight, more: 15 * time.Second, once: true, told: `west-0.*limits.maxBytes`, api: objects("pods", 500_000, func(i int) string {
+			return in(i, fmt.Sprintf(`,"resourceVersion":"1","labels":{"a":"%d"}`, i))
+		})},
+		{finding: "D4", name: "an EndpointSlice of 250,000 endpoints", upstream: discovering, limits: tight, told: `west-0`, api: objects("endpointslices", 1, func(i int) string {
+			return named("evil", "e", `,"resourceVersion":"1","labels":{"kubernetes.io/service-name":"e"}`, `,"addressType":"IPv4","endpoints":[{}`+strings.Repeat(`,{"addresses":["10.0.0.1"]}`, 250_000)+"]")
+		})},
+		{finding: "D4", name: "a ServiceEntry for each of 100,000 selectors of a namespace of pods", upstream: discovering, limits: tight, told: `west-0.*limits.maxBytes`, api: objects("serviceentries", 100_000, func(i int) string {
+			return in(i, `,"resourceVersion":"1"`)[:len(in(i, `,"resourceVersion":"1"`))-1] + fmt.Sprintf(`,"spec":{"hosts":["h%d.example"],"resolution":"STATIC","ports":[{"number":80,"name":"http"}],"workloadSelector":{"labels":{"a":"%d"}}}}`, i, i)
+		})},
 		{finding: "D4", name: "500 MB of versions of watched changes", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: events("serviceentries", n, func(i int) string {
 			return `{"type":"ADDED","object":` + bare(i) + "}"
 		})},
