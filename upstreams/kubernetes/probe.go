@@ -114,9 +114,9 @@ func (s *Source) permissions(ctx context.Context, c *apiserver.Conn, all *discov
 	_ = group.Wait() // its functions return nil
 	if len(denied) > 0 {
 		f := doctor.Doubt("permissions", c.Server(), fmt.Sprintf("the identity may not list and watch %s", some(denied)), "the other kinds are mirrored; these are denied",
-			"grant list and watch for them (deploy/kubernetes has a ClusterRole), or leave them out with import.kinds")
+			"grant list and watch for them (docs/kubernetes.md has a ClusterRole), or leave them out with import.kinds; without pods, set services.pods: false")
 		if required || may == 0 {
-			f.Level, f.Why = doctor.Failed, "clients wait for kinds that import.kinds names, and for what ingress and discoverySelectors need"
+			f.Level, f.Why = doctor.Failed, "clients wait for kinds that import.kinds names, and for what ingress, services and discoverySelectors need"
 		}
 		found = append(found, f)
 	}

@@ -17,10 +17,12 @@ import (
 )
 
 // probed returns what doctor finds about a section.
-func probed(t *testing.T, section *Config) []doctor.Finding {
+func probed(t *testing.T, section *Config, of ...config.Services) []doctor.Finding {
 	t.Helper()
-	env := upstreams.Env{Log: slog.New(slog.DiscardHandler)}
-	return doctor.Run(context.Background(), 5*time.Second, probe(config.Upstream{Name: "east", Source: section}, env))
+	env, u := upstreams.Env{Log: slog.New(slog.DiscardHandler)}, config.Upstream{Name: "east", Source: section}
+	for _, u.Services = range of { // one at most
+	}
+	return doctor.Run(context.Background(), 5*time.Second, probe(u, env))
 }
 
 func TestDoctorLooksAtAnAPIServer(t *testing.T) {
@@ -90,6 +92,25 @@ func TestDoctorAsksForTheInputsToo(t *testing.T) {
 		is := slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Level == doctor.Failed && strings.Contains(f.What, want) })
 		if is != (denied != "") {
 			t.Errorf("%q is denied: %+v", denied, found)
+		}
+	}
+}
+
+// Services have endpoints without Pods and Nodes, so these are in doubt.
+func TestDoctorAsksForWhatServicesAreMadeOf(t *testing.T) {
+	s := serviceServer(t)
+	for denied, want := range map[string]doctor.Level{
+		"services": doctor.Failed, "endpointslices": doctor.Failed, "pods": doctor.Warning, "nodes": doctor.Warning,
+	} {
+		s.Set(func() { s.Fault = failing("/"+denied, 403, "Forbidden") })
+		found := probed(t, &Config{Kubeconfig: s.kubeconfig("t")}, config.Services{Mode: config.ServicesDiscover})
+		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+			return f.Level == want && strings.Contains(f.What, "may not list and watch "+denied)
+		}) {
+			t.Errorf("%s are denied: %+v", denied, found)
+		}
+		if found = probed(t, &Config{Kubeconfig: s.kubeconfig("t")}); doctor.Worst(found) != doctor.OK {
+			t.Errorf("%s are denied, and nothing needs them: %+v", denied, found)
 		}
 	}
 }
