@@ -16,7 +16,7 @@ func match(pattern, name string, stars bool) bool {
 		case p < len(pattern) && pattern[p] == '*':
 			star, mark = p, n
 			p++
-		case p < len(pattern) && (pattern[p] == name[n] || pattern[p] == '?' && !(stars && name[n] == '*')):
+		case p < len(pattern) && (pattern[p] == name[n] || pattern[p] == '?' && (!stars || name[n] != '*')):
 			p, n = p+1, n+1
 		case star >= 0:
 			mark++
