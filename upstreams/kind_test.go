@@ -129,7 +129,7 @@ func TestMistakesInTheSectionOfAnotherKindHaveALine(t *testing.T) {
 		`12: upstreams[2]: upstream "three" needs exactly one of xds, file, scripted`,
 		`13: upstreams[3]: upstream "four" needs exactly one of xds, file, scripted`,
 		`14: upstreams[4].scripted.script: "<FILE>" is a placeholder: replace it by your own value, without the angle brackets`,
-		`14: upstreams[4].services.mode: "asIs" is only for xds upstreams: only an istiod generates ServiceEntries from services`,
+		`14: upstreams[4].services.mode: "asIs" is only for xds upstreams and API servers: a file has no Kubernetes services`,
 		`15: upstreams[5].scripted: want a map of fields, not a list`,
 		`16: upstreams[6].scriptde: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, scripted`,
 	}
