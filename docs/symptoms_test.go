@@ -59,6 +59,7 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## What became of a resource":        constants(t, "../admin/explain.go", "Outcome"),
 		"## Why a resource is left out":       intake.Reasons(),
 		"## Why a client is refused":          refusals,
+		"## Why clients are pushed":           constants(t, "../push/request.go", "Reason"),
 		"## Types of events":                  constants(t, "../events/event.go", "Type"),
 	} {
 		if d := cmp.Diff(want, firstCells(t, page, heading)); d != "" {

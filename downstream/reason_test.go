@@ -30,7 +30,10 @@ func TestPushesAreCountedByTheirReasons(t *testing.T) {
 	asks("one.example", map[push.Reason]int{push.ConfigUpdate: 3})
 	asks("two.example", map[push.Reason]int{push.ConfigUpdate: 2, push.CopyUpdate: 5})
 	asks("two.example", map[push.Reason]int{push.CopyUpdate: 1}) // it is so already
-	if got, want := counts(), (map[push.Reason]float64{push.ConfigUpdate: 2, push.CopyUpdate: 1}); !maps.Equal(got, want) {
+	asks("three.example", map[push.Reason]int{push.ServiceUpdate: 1, push.EndpointUpdate: 4})
+	asks("four.example", map[push.Reason]int{push.EndpointUpdate: 1})
+	want := map[push.Reason]float64{push.ConfigUpdate: 2, push.CopyUpdate: 1, push.ServiceUpdate: 1, push.EndpointUpdate: 2}
+	if got := counts(); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -277,3 +277,20 @@ func BenchmarkChange(b *testing.B) {
 		j.Record(Event{Type: Changed, Upstream: "east", By: ByUpstream, Resources: r})
 	}
 }
+
+// TestALineTellsHowManyChangesAreOfServicesAndOfEndpointsAlone, also when changes are put together, and whoever searches
+// for the words finds it.
+func TestALineTellsHowManyChangesAreOfServicesAndOfEndpointsAlone(t *testing.T) {
+	b := newBook(Limits{})
+	for i, r := range []Resources{{Services: 1}, {Services: 2, Endpoints: 1}, {Endpoints: 1}, {}} {
+		e := changed("east", fmt.Sprint(i))
+		e.Resources.Added, e.Resources.Services, e.Resources.Endpoints = i, r.Services, r.Endpoints
+		b.record(began, e)
+	}
+	b.tick(began, true)
+	for i, want := range []string{"1 changed (1 service)", "6 added, 3 changed (2 service, 2 endpoint)"} {
+		if e := b.at(i); e.Text != want || (&Filter{Text: "endpoint"}).Picks(e) != (i == 1) {
+			t.Errorf("event %d: %q, want %q", i, e.Text, want)
+		}
+	}
+}

@@ -238,6 +238,9 @@ type Resources struct {
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
+	// Services counts those of Changed that change more of a service than its endpoints, Endpoints those that do not.
+	Services  int `json:"services,omitempty"`
+	Endpoints int `json:"endpoints,omitempty"`
 	// Names are examples, each once.
 	Names []Name `json:"names,omitempty"`
 	// Groups counts by kind and namespace. Elsewhere counts the resources in no group, because there were too
@@ -249,13 +252,23 @@ type Resources struct {
 // Total returns the number of changes.
 func (r *Resources) Total() int { return r.Added + r.Changed + r.Removed }
 
-// String returns the counts, as in "3 added, 1 removed".
+// String returns the counts, as in "3 added, 2 changed (1 service, 1 endpoint)".
 func (r *Resources) String() string {
+	changed := "changed"
+	if of := list(count{r.Services, "service"}, count{r.Endpoints, "endpoint"}); of != "" {
+		changed += " (" + of + ")"
+	}
+	return list(count{r.Added, "added"}, count{r.Changed, changed}, count{r.Removed, "removed"})
+}
+
+type count struct {
+	n    int
+	what string
+}
+
+func list(counts ...count) string {
 	var parts []string
-	for _, one := range []struct {
-		n    int
-		what string
-	}{{r.Added, "added"}, {r.Changed, "changed"}, {r.Removed, "removed"}} {
+	for _, one := range counts {
 		if one.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", one.n, one.what))
 		}
@@ -308,6 +321,7 @@ func (r *Resources) place(g Group) {
 // add adds the resources of other.
 func (r *Resources) add(other *Resources) {
 	r.sum(other.Added, other.Changed, other.Removed)
+	r.Services, r.Endpoints = r.Services+other.Services, r.Endpoints+other.Endpoints
 	for _, n := range other.Names {
 		r.name(n)
 	}

@@ -14,14 +14,17 @@ type Reason string
 
 // The reasons for a push.
 const (
-	// ConfigUpdate: resources of the merged view changed.
+	// ServiceUpdate: a service of the merged view changed, and not only its endpoints. EndpointUpdate: only they did.
+	ServiceUpdate  Reason = "service"
+	EndpointUpdate Reason = "endpoint"
+	// ConfigUpdate: other resources of the merged view changed, or what clients of services do not use.
 	ConfigUpdate Reason = "config"
 	// CopyUpdate: copies of upstreams changed. Only clients with a view of some upstreams may see them.
 	CopyUpdate Reason = "copy"
 )
 
 // Reasons returns all reasons.
-func Reasons() []Reason { return []Reason{ConfigUpdate, CopyUpdate} }
+func Reasons() []Reason { return []Reason{ServiceUpdate, EndpointUpdate, ConfigUpdate, CopyUpdate} }
 
 // Request asks the server to bring clients up to date.
 type Request struct {

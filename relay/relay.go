@@ -30,6 +30,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/events"
+	"meshrelay/federation/services"
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/logring"
@@ -198,9 +199,20 @@ func (r *Relay) pushChanges() error {
 			r.pusher.Changed(changer(c), c.Key, push.CopyUpdate)
 		}
 		if c.Visible() {
-			r.pusher.Changed(cmp.Or(c.New, c.Old).Source(), c.Key, push.ConfigUpdate)
+			r.pusher.Changed(cmp.Or(c.New, c.Old).Source(), c.Key, reasonOf(c))
 		}
 	})
+}
+
+// reasonOf returns the reason for a push of a visible change.
+func reasonOf(c mirror.Change) push.Reason {
+	switch service, endpoint := services.Concerns(c.Old, c.New); {
+	case service:
+		return push.ServiceUpdate
+	case endpoint:
+		return push.EndpointUpdate
+	}
+	return push.ConfigUpdate
 }
 
 // changer returns the upstream to which the pusher counts a change of copies: the upstream of the first copy.

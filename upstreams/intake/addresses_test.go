@@ -258,9 +258,9 @@ func TestAddressesMakeNoLineInTheJournal(t *testing.T) {
 	}{
 		{"it is new", []string{"10.0.0.1"}, 1, "1 added"},
 		{"another address", []string{"10.0.0.2"}, 1, ""},
-		{"no address", nil, 1, "1 changed"},
-		{"an address again", []string{"10.0.0.2"}, 1, "1 changed"},
-		{"another port", []string{"10.0.0.2"}, 2, "1 changed"},
+		{"no address", nil, 1, "1 changed (1 endpoint)"},
+		{"an address again", []string{"10.0.0.2"}, 1, "1 changed (1 endpoint)"},
+		{"another port", []string{"10.0.0.2"}, 2, "1 changed (1 service)"},
 	} {
 		w.present[0], w.addresses[0], w.ports[0] = true, test.addresses, test.ports
 		got := ""

@@ -130,6 +130,12 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mir
 		in.report.changes.Note(events.Addition, key)
 	case changed && !o.endpoints:
 		in.report.changes.Note(events.Modification, key)
+		switch service, endpoint := services.Concerns(old, r); {
+		case service:
+			in.report.changes.Services++
+		case endpoint:
+			in.report.changes.Endpoints++
+		}
 	}
 	if shown != r {
 		stored = r

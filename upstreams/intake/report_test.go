@@ -56,7 +56,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	want("a stream", "", Opened{Scopes: []Scope{scope}, Address: "a:1"})
 	want("the first answer", "synced/upstream, changed/upstream 10 added", all(entries(10, "a")...))
 	want("the same", "", all(entries(10, "a")...))
-	want("another", "changed/upstream 10 changed", all(entries(10, "b")...))
+	want("another", "changed/upstream 10 changed (10 service)", all(entries(10, "b")...))
 
 	bad := fakexds.Resource{Name: "shop/bad", Any: entry("shop/bad", "x").Any}
 	bad.Any.Value = []byte{0xff}
@@ -83,7 +83,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	}
 	want("frozen", "frozen/operator", Freeze{Order{Operator: eve}})
 	want("a change meanwhile", "", all(entries(3, "c")...))
-	want("unfrozen", "unfrozen/operator, changed/operator 1 added, 2 changed", Unfreeze{Order{Operator: eve}})
+	want("unfrozen", "unfrozen/operator, changed/operator 1 added, 2 changed (2 service)", Unfreeze{Order{Operator: eve}})
 
 	m.now = m.now.Add(2 * time.Minute)
 	want("many again", "changed/upstream 7 added", all(entries(10, "c")...))
