@@ -77,7 +77,7 @@ type envelope struct {
 	Status json.RawMessage `json:"status"`
 	Data   json.RawMessage `json:"data"`
 	// An EndpointSlice has these in place of a spec.
-	AddressType *string         `json:"addressType"`
+	AddressType json.RawMessage `json:"addressType"`
 	Endpoints   json.RawMessage `json:"endpoints"`
 	Ports       json.RawMessage `json:"ports"`
 	// These are fields of a metav1.Status.
@@ -153,7 +153,7 @@ func (e *envelope) sliceSpec() []byte {
 		}
 		return value
 	}
-	return fmt.Appendf(nil, `{"addressType":%q,"endpoints":%s,"ports":%s}`, *e.AddressType, orNone(e.Endpoints), orNone(e.Ports))
+	return fmt.Appendf(nil, `{"addressType":%s,"endpoints":%s,"ports":%s}`, e.AddressType, orNone(e.Endpoints), orNone(e.Ports))
 }
 
 // recovered returns a panic as an error: client-go calls the decoder in its own goroutines.
@@ -189,7 +189,7 @@ func tooLong(field, value string, most int) error {
 func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	m := &e.Metadata
 	o := &Object{Spec: e.Spec, Status: e.Status, Data: e.Data, Err: wrong}
-	if e.AddressType != nil {
+	if len(e.AddressType) > 0 {
 		o.Spec = e.sliceSpec()
 	}
 	if m.DeletionTimestamp != nil {
