@@ -1,13 +1,20 @@
 package services
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
+	"time"
 	"unique"
 
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	endpoints "meshrelay/federation/services"
 	"meshrelay/internal/text"
 	"meshrelay/internal/yamlpos"
 	"meshrelay/upstreams/kubernetes/object"
@@ -26,9 +33,10 @@ const (
 	inputs
 )
 
-var kinds = [inputs]string{"Service", "EndpointSlice", "Pod", "Node", "WorkloadEntry"}
-
-var decoders = [inputs]func(*object.Object) (content any, size int, err error){decodeService, decodeSlice, decodePod, decodeNode, decodeEntry}
+var (
+	kinds    = [inputs]string{"Service", "EndpointSlice", "Pod", "Node", "WorkloadEntry"}
+	decoders = [inputs]func(*object.Object) (content any, size int, err error){decodeService, decodeSlice, decodePod, decodeNode, decodeEntry}
+)
 
 // Name is the name of an object. Namespace is empty for Nodes.
 type Name struct{ Namespace, Name string }
@@ -42,16 +50,20 @@ type Decoded interface {
 type decoded struct {
 	in      Input
 	name    Name
-	content any // *service, *slice, *workload (a pod, or a WorkloadEntry) or *node
+	content any // *service, *slice, *workload (a pod or a WorkloadEntry) or *node
 	size    int
 }
 
 // Size implements Decoded.
 func (d *decoded) Size() int { return d.size }
 
-// overhead is about how many bytes an object takes in addition to its content, perText a text in addition to its
-// bytes, and perValue a value of a list or map.
-const overhead, perText, perValue = 192, 104, 64
+const (
+	// overhead is about how many bytes an object takes in addition to its content, perText a text in addition to its
+	// bytes, and perValue a value of a list or a map.
+	overhead, perText, perValue = 192, 104, 64
+	// maxValues bounds the values of a spec or status before it is decoded. An EndpointSlice has 1000 endpoints at most.
+	maxValues = 100_000
+)
 
 // Decode returns what a State needs of an object. Any goroutine may call it. The result does not refer to the object.
 func Decode(in Input, o *object.Object) (Decoded, error) {
@@ -69,24 +81,27 @@ func Decode(in Input, o *object.Object) (Decoded, error) {
 	return d, nil
 }
 
-// maxValues bounds the values of a spec or status before it is decoded. An EndpointSlice has 1000 endpoints at most.
-const maxValues = 100_000
-
-// decodeField decodes a field of an object, if it has the field. It returns about the size of all its content.
-func decodeField(value []byte, field string, to any) (size int, err error) {
+// decodeField decodes a field of an object, if there is one.
+func decodeField(value []byte, field string, to any) (err error) {
 	if len(value) == 0 {
-		return 0, nil
+		return nil
 	}
 	if err = yamlpos.CheckJSON(value, maxValues); err == nil {
 		err = json.Unmarshal(value, to)
 	}
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		err = fmt.Errorf("%s: wrong type or out of range: %s", text.Abbreviate(wrong.Field), text.Abbreviate(wrong.Value))
+		field = strings.TrimSuffix(field+"."+text.Abbreviate(wrong.Field), ".")
+		err = fmt.Errorf("wrong type or out of range: %s", text.Abbreviate(wrong.Value))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", field, err)
+		return fmt.Errorf("%s: %w", field, err)
 	}
-	return len(value) + perValue*(bytes.Count(value, []byte{','})+bytes.Count(value, []byte{'{'})), nil
+	return nil
+}
+
+// sizeOf returns about the size of what a text has when it is decoded.
+func sizeOf(text string) int {
+	return len(text) + perValue*(strings.Count(text, ",")+strings.Count(text, "{"))
 }
 
 // symbol is a text that many objects share. Equal ones are equal, and in memory once.
@@ -104,4 +119,113 @@ func (s symbol) String() string {
 		return ""
 	}
 	return s.of.Value()
+}
+
+// service is a Service.
+type service struct {
+	created        time.Time
+	labels         map[string]string
+	entry          string // the encoded ServiceEntry, without hosts
+	ports          []port // without UDP
+	selector       string // of WorkloadEntries, as EncodeLabels returns it; empty for none
+	local, publish bool   // internalTrafficPolicy is Local; publishNotReadyAddresses
+	ipv6           bool   // the first family
+}
+
+type port struct {
+	name   string
+	number uint32
+	target intstr.IntOrString
+}
+
+func decodeService(o *object.Object) (any, int, error) {
+	var spec struct {
+		Type, ExternalName, ClusterIP, InternalTrafficPolicy string
+		ClusterIPs, IPFamilies                               []string
+		Selector                                             map[string]string
+		PublishNotReadyAddresses                             bool
+		Ports                                                []struct {
+			Name, Protocol string
+			AppProtocol    *string
+			Port           uint32
+			TargetPort     intstr.IntOrString
+		}
+	}
+	if err := decodeField(o.Spec, "spec", &spec); err != nil {
+		return nil, 0, err
+	}
+	exportTo, accounts := o.Annotations["networking.istio.io/exportTo"], o.Annotations["alpha.istio.io/canonical-serviceaccounts"]
+	se := &networking.ServiceEntry{
+		Location: networking.ServiceEntry_MESH_INTERNAL, Resolution: networking.ServiceEntry_STATIC, Addresses: []string{"0.0.0.0"},
+		ExportTo: split(exportTo), SubjectAltNames: split(accounts),
+	}
+	if spec.Type == "ExternalName" && spec.ExternalName != "" {
+		se.Location, se.Resolution = networking.ServiceEntry_MESH_EXTERNAL, networking.ServiceEntry_DNS
+	}
+	switch {
+	case spec.ClusterIP == "None":
+		se.Resolution = networking.ServiceEntry_NONE
+	case spec.ClusterIP != "" && len(spec.ClusterIPs) > 1:
+		se.Addresses = spec.ClusterIPs
+	case spec.ClusterIP != "":
+		se.Addresses[0] = spec.ClusterIP
+	}
+	v := &service{
+		created: o.CreationTimestamp.Time, labels: maps.Clone(o.Labels), local: spec.InternalTrafficPolicy == "Local",
+		publish: spec.PublishNotReadyAddresses, ipv6: len(spec.IPFamilies) > 0 && spec.IPFamilies[0] == "IPv6",
+	}
+	if len(spec.Selector) > 0 {
+		se.WorkloadSelector = &networking.WorkloadSelector{Labels: spec.Selector}
+	}
+	if se.Resolution == networking.ServiceEntry_STATIC {
+		v.selector = endpoints.EncodeLabels(spec.Selector)
+	}
+	for _, p := range spec.Ports {
+		protocol := protocolOf(p.Port, *cmp.Or(p.AppProtocol, &p.Name), p.Protocol)
+		se.Ports = append(se.Ports, &networking.ServicePort{Name: p.Name, Number: p.Port, Protocol: protocol})
+		if protocol != udp {
+			v.ports = append(v.ports, port{p.Name, p.Port, p.TargetPort})
+		}
+	}
+	size := overhead + sizeOf(string(o.Spec)) + sizeOf(exportTo) + sizeOf(accounts)
+	for key, value := range o.Labels {
+		size += object.Entry + len(key) + len(value)
+	}
+	entry, err := proto.MarshalOptions{Deterministic: true}.Marshal(se)
+	v.entry = string(entry)
+	return v, size, err
+}
+
+// split splits an annotation at commas. An empty one has no parts.
+func split(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+// protocols are the protocols that an istiod finds in names (istio pkg/config/protocol/instance.go Parse).
+var protocols = map[string]string{
+	"tcp": "TCP", "udp": udp, "grpc": "GRPC", "http": "HTTP", "http_proxy": "HTTP_PROXY", "http2": "HTTP2", "https": "HTTPS",
+	"tls": "TLS", "mongo": "Mongo", "redis": "Redis", "mysql": "MySQL", "kubernetes.io/h2c": "HTTP2",
+}
+
+const udp = "UDP"
+
+// protocolOf returns the protocol of a port. name is the appProtocol, or else the name of the port (istio
+// pkg/config/kube/conversion.go ConvertProtocol).
+func protocolOf(number uint32, name, protocol string) string {
+	name = strings.ToLower(name)
+	prefix, _, _ := strings.Cut(name, "-")
+	switch known, is := protocols[prefix]; {
+	case protocol == udp:
+		return udp
+	case strings.HasPrefix(name, "grpc-web"):
+		return "GRPC-Web"
+	case is:
+		return known
+	case number == 25, number == 53, number == 3306, number == 27017: // SMTP, DNS, MySQL, MongoDB: detection would break them
+		return "TCP"
+	}
+	return "UnsupportedProtocol"
 }

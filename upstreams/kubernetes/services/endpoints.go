@@ -2,6 +2,7 @@ package services
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,37 +19,26 @@ type selection struct {
 }
 
 func selectionOf(cluster string) (sel selection, ok bool) {
-	text, ok := strings.CutPrefix(cluster, endpoints.SelectedPrefix)
-	parts := strings.Split(text, "|")
-	if !ok || len(parts) != 4 {
+	parts := strings.Split(cluster, "|")
+	if len(parts) != 5 || !strings.HasPrefix(cluster, endpoints.SelectedPrefix) {
 		return sel, false
 	}
-	target, err := strconv.ParseUint(parts[3], 10, 16)
-	sel = selection{namespace: parts[0], port: parts[2], target: uint32(target)}
-	if parts[1] != "" {
-		sel.labels = strings.ReplaceAll(parts[1], ",", "\n") + "\n"
+	target, err := strconv.ParseUint(parts[4], 10, 16)
+	lines := strings.ReplaceAll(parts[2], ",", "\n")
+	if lines != "" {
+		lines += "\n"
 	}
-	return sel, err == nil
+	return selection{parts[1], lines, parts[3], uint32(target)}, err == nil
 }
 
-// Want notes the clusters that somebody reads, and returns those that nobody did before, sorted. Flush names clusters of
-// selectors only while they are wanted. Nobody may change the map afterwards.
-func (s *State) Want(clusters map[string]struct{}) (fresh []string) {
+// Want notes the clusters that somebody reads: Flush names only those clusters of selectors.
+func (s *State) Want(clusters map[string]struct{}) {
 	clear(s.selections)
 	for cluster := range clusters {
-		if _, had := s.wanted[cluster]; !had {
-			fresh = append(fresh, cluster)
-		}
 		if sel, ok := selectionOf(cluster); ok {
-			if s.selections[sel.namespace] == nil {
-				s.selections[sel.namespace] = map[string]selection{}
-			}
-			s.selections[sel.namespace][cluster] = sel
+			s.selections[cluster] = sel
 		}
 	}
-	s.wanted = clusters
-	slices.Sort(fresh)
-	return fresh
 }
 
 // Endpoints returns the endpoints of a cluster, sorted. known is false if there is no such cluster: no Service that other
@@ -66,56 +56,56 @@ func (s *State) Want(clusters map[string]struct{}) (fresh []string) {
 func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool) {
 	if sel, ok := selectionOf(cluster); ok {
 		all, known = s.selected(sel), true
-	} else if n, v, port := s.portOf(cluster); v != nil {
-		all, known = s.served(n, v, port), true
+	} else if n, v, p := s.portOf(cluster); p != nil {
+		all, known = s.served(n, v, p), true
 	}
 	slices.SortFunc(all, compare)
 	return all, known
 }
 
-// portOf returns the Service that has a cluster, nil if there is none, and the index of its port.
-func (s *State) portOf(cluster string) (n Name, v *service, port int) {
-	parts := strings.Split(cluster, "|")
-	if len(parts) != 4 || parts[0] != "outbound" || parts[2] != "" {
-		return n, nil, 0
+// portOf returns the port of a Service that has a cluster, nil if there is none.
+func (s *State) portOf(cluster string) (n Name, v *service, p *port) {
+	_, host, _ := strings.Cut(cluster, "||")
+	n.Name, host, _ = strings.Cut(host, ".")
+	n.Namespace, _, _ = strings.Cut(host, ".")
+	if v = get[service](s, Services, n); v == nil || s.options.leftOut(n, v) != "" {
+		return n, nil, nil
 	}
-	if host, ok := strings.CutSuffix(parts[3], ".svc."+s.options.Domain); ok {
-		n.Name, n.Namespace, _ = strings.Cut(host, ".")
-		v = get[service](s, Services, n)
+	i := slices.IndexFunc(v.ports, func(p port) bool { return s.cluster(n, p) == cluster })
+	if i < 0 {
+		return n, nil, nil
 	}
-	if v == nil || s.options.leftOut(n, v) != "" {
-		return n, nil, 0
-	}
-	for i, p := range v.entry.Ports {
-		if p.Protocol != udp && strconv.FormatUint(uint64(p.Number), 10) == parts[1] {
-			return n, v, i
-		}
-	}
-	return n, nil, 0
+	return n, v, &v.ports[i]
+}
+
+// cluster returns the cluster of a port of a Service.
+func (s *State) cluster(n Name, p port) string {
+	return "outbound|" + strconv.FormatUint(uint64(p.number), 10) + "||" + s.options.host(n)
 }
 
 // served returns the endpoints of a port of a Service.
-func (s *State) served(n Name, v *service, port int) (all []endpoints.Endpoint) {
-	name, sp := v.entry.Ports[port].Name, s.spaces[n.Namespace]
-	at := map[string]int{} // by pod
+func (s *State) served(n Name, v *service, p *port) (all []endpoints.Endpoint) {
+	sp, at := s.spaces[n.Namespace], map[string]int{} // by pod
 	for _, l := range sp.slices[n.Name] {
+		i := slices.IndexFunc(l.ports, func(of port) bool { return of.name == p.name })
 		for _, m := range l.members {
 			e, ok := s.member(n.Namespace, v, m)
-			if e.Port = l.ports[name]; !ok || e.Port == 0 {
+			if i < 0 || l.ports[i].number == 0 || !ok {
 				continue
 			}
-			if i, had := at[m.pod]; had && v.prefers(e, all[i]) {
-				all[i] = e
-			} else if !had {
+			e.Port = l.ports[i].number
+			if i, had := at[m.pod]; !had {
 				if all = append(all, e); m.pod != "" {
 					at[m.pod] = len(all) - 1
 				}
+			} else if v.prefers(e, all[i]) {
+				all[i] = e
 			}
 		}
 	}
 	for _, w := range sp.objects[Workloads] {
 		if w := w.(*workload); w.usable && v.selects(w) {
-			if e := s.endpoint(w); v.serves(port, w, &e.Port) {
+			if e := s.endpoint(w, symbol{}, p.of(w)); e.Port > 0 {
 				all = append(all, e)
 			}
 		}
@@ -136,19 +126,16 @@ func (v *service) prefers(a, b endpoints.Endpoint) bool {
 	return compare(a, b) < 0
 }
 
-// serves sets the port on which a WorkloadEntry serves a port of a Service. It returns false if there is none (istio
+// of returns the port on which a WorkloadEntry serves p, zero if it does not (istio
 // pilot/pkg/serviceregistry/kube/controller/controller.go serviceInstanceFromWorkloadInstance).
-func (v *service) serves(port int, w *workload, number *uint32) bool {
-	p, target := v.entry.Ports[port], v.targets[port]
-	switch {
+func (p *port) of(w *workload) uint32 {
+	switch target := p.target; {
 	case target.Type == intstr.Int && target.IntVal > 0:
-		*number = cmp.Or(w.port(p.Name), uint32(target.IntVal))
+		return cmp.Or(w.port(p.name), uint32(target.IntVal))
 	case target.StrVal == "":
-		*number = p.Number
-	default:
-		*number = w.port(target.StrVal)
+		return p.number
 	}
-	return *number > 0
+	return w.port(p.target.StrVal)
 }
 
 // selected returns the endpoints of a selection.
@@ -157,21 +144,18 @@ func (s *State) selected(sel selection) (all []endpoints.Endpoint) {
 	if sp == nil {
 		return nil
 	}
-	matches := map[symbol]map[uint8]bool{} // most pods share their labels
+	matches := map[workload]bool{} // most pods share their labels
 	for _, in := range [...]Input{Pods, Workloads} {
 		for _, w := range sp.objects[in] {
 			w := w.(*workload)
-			match, seen := matches[w.labels][w.added]
+			like := workload{labels: w.labels, added: w.added}
+			match, seen := matches[like]
 			if !seen {
-				if match = w.has(sel.labels); matches[w.labels] == nil {
-					matches[w.labels] = map[uint8]bool{}
-				}
-				matches[w.labels][w.added] = match
+				match = w.has(sel.labels)
+				matches[like] = match
 			}
 			if match && w.usable {
-				e := s.endpoint(w)
-				e.Port = cmp.Or(w.port(sel.port), sel.target)
-				all = append(all, e)
+				all = append(all, s.endpoint(w, symbol{}, cmp.Or(w.port(sel.port), sel.target)))
 			}
 		}
 	}
@@ -184,45 +168,26 @@ func (s *State) member(namespace string, v *service, m member) (e endpoints.Endp
 	if p := get[workload](s, Pods, Name{namespace, m.pod}); p != nil {
 		w = *p
 	}
-	if m.terminating || w.leaving || !m.ready && !v.publish {
-		return e, false
-	}
-	w.addr, w.node = m.addr, s.nodeOf(namespace, m)
-	if w.locality == (symbol{}) {
-		w.locality = symbolOf(s.locality(w.node, m.zone))
-	}
-	return s.endpoint(&w), true
+	w.addr, w.node = m.addr, cmp.Or(m.node, w.node)
+	return s.endpoint(&w, m.zone, 0), !m.terminating && !w.leaving && (m.ready || v.publish)
 }
 
-// nodeOf returns the Node of an address of a slice.
-func (s *State) nodeOf(namespace string, m member) symbol {
-	if p := get[workload](s, Pods, Name{namespace, m.pod}); p != nil && m.node == (symbol{}) {
-		return p.node
+// endpoint returns a workload as an endpoint, in the zone of its Node unless zone is set. Its region is not known
+// without its Node.
+func (s *State) endpoint(w *workload, zone symbol, port uint32) endpoints.Endpoint {
+	e := endpoints.Endpoint{
+		Addr: w.addr, Host: w.host.String(), Port: port, Weight: w.weight, Account: w.account.String(), TLS: w.tls, Labels: w.labels.String(),
+		Locality: w.locality.String(), Network: cmp.Or(w.network.String(), s.options.SystemNetwork, s.options.Network),
 	}
-	return m.node
-}
-
-// endpoint returns a workload as an endpoint, without its port.
-func (s *State) endpoint(w *workload) endpoints.Endpoint {
-	return endpoints.Endpoint{
-		Addr: w.addr, Host: w.host.String(), Weight: w.weight, Account: w.account.String(), TLS: w.tls, Labels: w.labels.String(),
-		Locality: cmp.Or(w.locality.String(), s.locality(w.node, symbol{})), Network: cmp.Or(w.network.String(), s.options.SystemNetwork, s.options.Network),
+	if n := get[node](s, Nodes, Name{Name: w.node.String()}); n != nil && e.Locality == "" {
+		e.Locality = localityOf(n.region.String(), cmp.Or(zone, n.zone).String(), n.subzone.String())
 	}
-}
-
-// locality returns the locality of a Node, in a zone unless that is empty. It is empty if the Node is not known.
-func (s *State) locality(name, zone symbol) string {
-	n := get[node](s, Nodes, Name{Name: name.String()})
-	if n == nil {
-		return ""
-	}
-	return localityOf(n.region.String(), cmp.Or(zone, n.zone).String(), n.subzone.String())
+	return e
 }
 
 func compare(a, b endpoints.Endpoint) int {
-	return cmp.Or(
-		a.Addr.Compare(b.Addr), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Labels, b.Labels), cmp.Compare(a.Locality, b.Locality),
-		cmp.Compare(a.Account, b.Account), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Weight, b.Weight),
-		cmp.Compare(strconv.FormatBool(a.TLS), strconv.FormatBool(b.TLS)),
-	)
+	if c := cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Labels, b.Labels)); c != 0 {
+		return c
+	}
+	return cmp.Compare(fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b))
 }

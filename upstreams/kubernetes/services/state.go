@@ -1,29 +1,86 @@
 package services
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
+	"strings"
+	"time"
 
 	"github.com/zeebo/xxh3"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
 )
 
-// State has the inputs of one cluster. A change costs about as much as the endpoints that it changes; that of a pod
-// costs a look at each address in the slices of its namespace, and that of a Node, which is rare, at all of them. Only
-// one method may run at a time.
+// Options are the settings on which services depend. Nobody may change Local afterwards.
+type Options struct {
+	Domain string // of the cluster, "cluster.local" by default
+	// SystemNetwork is the label topology.istio.io/network of the system namespace. It is the network of endpoints that
+	// name none. If it is empty, Network is.
+	SystemNetwork, Network string
+	Selector               labels.Selector // of the labels of Services; nil selects all
+	Discovery              string          // the host of the istiod, "istiod.istio-system.svc" by default; Domain may follow
+	Local                  []string        // the hosts that the MeshConfig makes clusterLocal; they may begin with "*"
+}
+
+func (o Options) withDefaults() Options {
+	o.Domain, o.Discovery = cmp.Or(o.Domain, "cluster.local"), cmp.Or(o.Discovery, "istiod.istio-system.svc")
+	if o.Selector == nil {
+		o.Selector = labels.Everything()
+	}
+	return o
+}
+
+// Equal reports whether two Options have the same effect.
+func (o Options) Equal(p Options) bool {
+	o, p = o.withDefaults(), p.withDefaults()
+	same := o.Selector.String() == p.Selector.String()
+	o.Selector, p.Selector = nil, nil
+	return same && reflect.DeepEqual(o, p)
+}
+
+func (o *Options) host(n Name) string { return n.Name + "." + n.Namespace + ".svc." + o.Domain }
+
+// leftOut returns why other clusters must not reach a Service, empty if they may (istio pilot/pkg/model/cluster_local.go).
+func (o *Options) leftOut(n Name, v *service) string {
+	host := o.host(n)
+	matches := func(p string) bool { return p == host || strings.HasPrefix(p, "*") && strings.HasSuffix(host, p[1:]) }
+	switch {
+	case n == Name{"default", "kubernetes"}:
+		return "each cluster has its own API server"
+	case n.Namespace == "kube-system":
+		return "services of kube-system are for their own cluster"
+	case host == o.Discovery || host == o.Discovery+"."+o.Domain:
+		return "it is the istiod of its cluster"
+	case v.local:
+		return "its internalTrafficPolicy is Local"
+	case slices.ContainsFunc(o.Local, matches):
+		return "serviceSettings of the MeshConfig make its host clusterLocal"
+	case !o.Selector.Matches(labels.Set(v.labels)):
+		return "services.selector does not select it"
+	}
+	return ""
+}
+
+// State has the inputs of one cluster. A change costs about as much as the endpoints that it changes. A changed pod also
+// costs a look at each address in the slices of its namespace; a Node that moves, which is rare, has all endpoints made
+// again. Only one method may run at a time.
 type State struct {
-	options Options
-	synced  [inputs]bool
-	spaces  map[string]*space
-	// wanted are the clusters that somebody reads. selections are those of selectors, by namespace and name.
-	wanted     map[string]struct{}
-	selections map[string]map[string]selection
+	options    Options
+	synced     [inputs]bool
+	spaces     map[string]*space
+	selections map[string]selection  // those that somebody reads, by cluster
 	told       map[Name]xxh3.Uint128 // hashes of the outputs that Flush has returned
 
-	changed      map[Name]struct{}   // Services
-	clusters     map[string]struct{} // those whose endpoints may have changed
-	changedNodes map[string]struct{}
+	changed  map[Name]struct{}   // Services
+	clusters map[string]struct{} // those whose endpoints may have changed
+	moved    bool                // a Node has changed
 }
 
 // space has the objects of a namespace. Nobody changes an object.
@@ -36,19 +93,18 @@ type space struct {
 // New returns a State without inputs.
 func New(o Options) *State {
 	return &State{
-		options: o.withDefaults(), spaces: map[string]*space{}, selections: map[string]map[string]selection{}, told: map[Name]xxh3.Uint128{},
-		changed: map[Name]struct{}{}, clusters: map[string]struct{}{}, changedNodes: map[string]struct{}{},
+		options: o.withDefaults(), spaces: map[string]*space{}, selections: map[string]selection{}, told: map[Name]xxh3.Uint128{},
+		changed: map[Name]struct{}{}, clusters: map[string]struct{}{},
 	}
 }
 
 // SetOptions changes the options.
 func (s *State) SetOptions(o Options) {
-	if o.Equal(s.options) {
-		return
+	if !o.Equal(s.options) {
+		s.touchAll() // the clusters of the old domain
+		s.options = o.withDefaults()
+		s.touchAll()
 	}
-	s.touchAll() // the clusters of the old domain
-	s.options = o.withDefaults()
-	s.touchAll()
 }
 
 // Synced notes that the State has all objects of an input, or that there are none because they can not be read.
@@ -69,7 +125,7 @@ func (s *State) Remove(in Input, n Name) { s.set(in, n, nil) }
 // Retain removes the objects of an input for which keep returns false.
 func (s *State) Retain(in Input, keep func(Name) bool) {
 	for namespace, sp := range s.spaces {
-		for _, name := range slices.Collect(maps.Keys(sp.objects[in])) {
+		for name := range sp.objects[in] {
 			if n := (Name{namespace, name}); !keep(n) {
 				s.set(in, n, nil)
 			}
@@ -77,30 +133,24 @@ func (s *State) Retain(in Input, keep func(Name) bool) {
 	}
 }
 
-func (s *State) space(namespace string) *space {
-	sp := s.spaces[namespace]
+// get returns an object, nil if there is none.
+func get[T any](s *State, in Input, n Name) (v *T) {
+	if sp := s.spaces[n.Namespace]; sp != nil {
+		v, _ = sp.objects[in][n.Name].(*T)
+	}
+	return v
+}
+
+// set changes an object, and removes it if now is nil.
+func (s *State) set(in Input, n Name, now any) {
+	sp := s.spaces[n.Namespace]
 	if sp == nil {
 		sp = &space{slices: map[string][]*slice{}, changedPods: map[string]struct{}{}}
 		for in := range sp.objects {
 			sp.objects[in] = map[string]any{}
 		}
-		s.spaces[namespace] = sp
+		s.spaces[n.Namespace] = sp
 	}
-	return sp
-}
-
-// get returns an object, nil if there is none.
-func get[T any](s *State, in Input, n Name) *T {
-	if sp := s.spaces[n.Namespace]; sp != nil {
-		v, _ := sp.objects[in][n.Name].(*T)
-		return v
-	}
-	return nil
-}
-
-// set changes an object, and removes it if now is nil.
-func (s *State) set(in Input, n Name, now any) {
-	sp := s.space(n.Namespace)
 	old := sp.objects[in][n.Name]
 	if reflect.DeepEqual(old, now) {
 		return
@@ -120,7 +170,7 @@ func (s *State) set(in Input, n Name, now any) {
 	s.touchFor(in, n, now)
 }
 
-// touchFor notes what an object changes, with its old or its new content.
+// touchFor notes what an object changes, by its old or its new content.
 func (s *State) touchFor(in Input, n Name, content any) {
 	sp := s.spaces[n.Namespace]
 	switch c := content.(type) {
@@ -131,10 +181,10 @@ func (s *State) touchFor(in Input, n Name, content any) {
 		of := Name{n.Namespace, c.service}
 		s.touch(of, get[service](s, Services, of))
 	case *node:
-		s.changedNodes[n.Name] = struct{}{}
+		s.moved = true
 	case *workload:
-		for cluster, sel := range s.selections[n.Namespace] {
-			if c.has(sel.labels) {
+		for cluster, sel := range s.selections {
+			if sel.namespace == n.Namespace && c.has(sel.labels) {
 				s.clusters[cluster] = struct{}{}
 			}
 		}
@@ -152,12 +202,9 @@ func (s *State) touchFor(in Input, n Name, content any) {
 
 // touch notes that the endpoints of a Service, which may be nil, may have changed.
 func (s *State) touch(n Name, v *service) {
-	if v == nil {
-		return
-	}
-	for _, p := range v.entry.Ports {
-		if p.Protocol != udp {
-			s.clusters["outbound|"+strconv.FormatUint(uint64(p.Number), 10)+"||"+s.options.host(n)] = struct{}{}
+	if v != nil {
+		for _, p := range v.ports {
+			s.clusters[s.cluster(n, p)] = struct{}{}
 		}
 	}
 }
@@ -169,31 +216,22 @@ func (s *State) touchAll() {
 			s.touchFor(Services, Name{namespace, name}, v)
 		}
 	}
-	for _, of := range s.selections {
-		for cluster := range of {
-			s.clusters[cluster] = struct{}{}
-		}
+	for cluster := range s.selections {
+		s.clusters[cluster] = struct{}{}
 	}
 }
 
 // flushInputs notes what has endpoints that are changed pods, or are on changed Nodes. It forgets empty namespaces.
 func (s *State) flushInputs() {
-	has := func(set map[string]struct{}, name string) bool { _, is := set[name]; return is }
+	if s.moved {
+		s.touchAll()
+		s.moved = false
+	}
 	for namespace, sp := range s.spaces {
-		if len(sp.changedPods)+len(s.changedNodes) == 0 {
-			continue
-		}
-		changed := func(m member) bool {
-			return has(sp.changedPods, m.pod) || len(s.changedNodes) > 0 && has(s.changedNodes, s.nodeOf(namespace, m).String())
-		}
+		changed := func(m member) bool { _, is := sp.changedPods[m.pod]; return is }
 		for name, list := range sp.slices {
-			if of := (Name{namespace, name}); slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
+			if of := (Name{namespace, name}); len(sp.changedPods) > 0 && slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
 				s.touch(of, get[service](s, Services, of))
-			}
-		}
-		for name, p := range sp.objects[Pods] {
-			if len(s.changedNodes) > 0 && has(s.changedNodes, p.(*workload).node.String()) {
-				s.touchFor(Pods, Name{namespace, name}, p)
 			}
 		}
 		clear(sp.changedPods)
@@ -201,5 +239,76 @@ func (s *State) flushInputs() {
 			delete(s.spaces, namespace)
 		}
 	}
-	clear(s.changedNodes)
+}
+
+// Output is the ServiceEntry of a Service. Nobody may change Labels.
+type Output struct {
+	Key     mirror.Key
+	Created time.Time
+	Labels  map[string]string
+	Body    *networking.ServiceEntry
+	LeftOut string // why other clusters must not reach the Service; there is no Body then
+}
+
+// Gone reports whether the Service is gone. Only the Key is set then.
+func (o *Output) Gone() bool { return o.Body == nil && o.LeftOut == "" }
+
+// Digest returns a hash of the content of an output.
+func (o *Output) Digest() xxh3.Uint128 {
+	head := fmt.Appendf(nil, "%q %d %q ", o.LeftOut, o.Created.Unix(), o.Labels)
+	all, _ := proto.MarshalOptions{Deterministic: true}.MarshalAppend(head, o.Body) //nolint:errcheck // it was decoded
+	return xxh3.Hash128(all)
+}
+
+// Flush returns the outputs that changed since the last call, sorted by name, and the clusters whose
+// endpoints may have changed, sorted. It returns nothing before all inputs have synced.
+func (s *State) Flush() (changes []*Output, clusters []string) {
+	if !s.ready() {
+		return nil, nil
+	}
+	s.flushInputs()
+	for n := range s.changed {
+		out := s.output(n)
+		before, had := s.told[n]
+		if s.told[n] = out.Digest(); out.Gone() {
+			delete(s.told, n)
+		}
+		if now, has := s.told[n]; has != had || now != before {
+			changes = append(changes, out)
+		}
+	}
+	slices.SortFunc(changes, func(a, b *Output) int { return cmp.Compare(a.Key.FullName(), b.Key.FullName()) })
+	clusters = slices.Sorted(maps.Keys(s.clusters))
+	clear(s.changed)
+	clear(s.clusters)
+	return changes, clusters
+}
+
+// All returns all outputs, in no order. It returns nothing before all inputs have synced. It does not change what Flush
+// returns.
+func (s *State) All() (all []*Output) {
+	for namespace, sp := range s.spaces {
+		for name := range sp.objects[Services] {
+			if s.ready() {
+				all = append(all, s.output(Name{namespace, name}))
+			}
+		}
+	}
+	return all
+}
+
+// output returns the output of a Service, which may be gone.
+func (s *State) output(n Name) *Output {
+	out := &Output{Key: mirror.Key{Kind: federation.ServiceEntry, Namespace: n.Namespace, Name: "synthetic-" + n.Name}}
+	v := get[service](s, Services, n)
+	if v == nil {
+		return out
+	}
+	out.Created, out.Labels = v.created, v.labels
+	if out.LeftOut = s.options.leftOut(n, v); out.LeftOut == "" {
+		out.Body = &networking.ServiceEntry{}
+		_ = proto.Unmarshal([]byte(v.entry), out.Body) // decodeService has encoded it
+		out.Body.Hosts = []string{s.options.host(n)}
+	}
+	return out
 }

@@ -2,7 +2,6 @@ package services
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,12 +12,10 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-const tlsModeLabel = "security.istio.io/tlsMode"
-
 // slice is an EndpointSlice.
 type slice struct {
-	service string            // its name, empty if the slice is of none
-	ports   map[string]uint32 // by the name of the port of the Service
+	service string // its name, empty if the slice is of none
+	ports   []port // with the names of those of the Service
 	members []member
 }
 
@@ -36,28 +33,25 @@ func decodeSlice(o *object.Object) (any, int, error) {
 		Endpoints   []struct {
 			Addresses      []string
 			NodeName, Zone string
-			Conditions     struct {
-				Ready       *bool
-				Terminating bool
-			}
-			TargetRef struct{ Kind, Namespace, Name string }
+			TargetRef      struct{ Kind, Namespace, Name string }
+			Conditions     struct{ Ready, Terminating *bool }
 		}
 		Ports []struct {
 			Name string
 			Port uint32
 		}
 	}
-	size, err := decodeField(o.Spec, "endpoints or ports", &spec)
-	_, imported := o.Labels["multicluster.kubernetes.io/service-name"]
-	l := &slice{service: strings.Clone(o.Labels["kubernetes.io/service-name"]), ports: make(map[string]uint32, len(spec.Ports))}
-	if err != nil || imported || spec.AddressType == "FQDN" {
+	err := decodeField(o.Spec, "object", &spec)
+	l := &slice{service: o.Labels["kubernetes.io/service-name"], ports: make([]port, 0, len(spec.Ports))}
+	if _, imported := o.Labels["multicluster.kubernetes.io/service-name"]; err != nil || imported || spec.AddressType == "FQDN" {
 		return &slice{}, 0, err
 	}
 	for _, p := range spec.Ports {
-		l.ports[p.Name] = p.Port
+		l.ports = append(l.ports, port{name: p.Name, number: p.Port})
 	}
 	for _, e := range spec.Endpoints {
-		m := member{node: symbolOf(e.NodeName), zone: symbolOf(e.Zone), ready: e.Conditions.Ready == nil || *e.Conditions.Ready, terminating: e.Conditions.Terminating}
+		ready, terminating := e.Conditions.Ready, e.Conditions.Terminating
+		m := member{node: symbolOf(e.NodeName), zone: symbolOf(e.Zone), ready: ready == nil || *ready, terminating: terminating != nil && *terminating}
 		if e.TargetRef.Kind == "Pod" && e.TargetRef.Namespace == o.Namespace {
 			m.pod = e.TargetRef.Name
 		}
@@ -68,7 +62,7 @@ func decodeSlice(o *object.Object) (any, int, error) {
 		}
 	}
 	l.members = slices.Clip(l.members)
-	return l, size, nil
+	return l, sizeOf(string(o.Spec)), nil
 }
 
 // workload is a pod or a WorkloadEntry.
@@ -78,7 +72,7 @@ type workload struct {
 	// labels are as EncodeLabels returns them. Bit i of added is set if the label i of addedLabels is not its own.
 	labels symbol
 	added  uint8
-	ports  symbol // a line NAME=NUMBER for each
+	ports  symbol // "NAME=NUMBER\n" for each
 	node   symbol // of a pod
 	// locality and network are those that the workload itself tells.
 	locality, network, account symbol
@@ -87,6 +81,8 @@ type workload struct {
 	usable                     bool // ready or healthy, with an address
 	leaving                    bool // a pod that is being deleted
 }
+
+const tlsModeLabel = "security.istio.io/tlsMode"
 
 // addedLabels are the labels that a pod may get in addition to its own.
 var addedLabels = [...]string{"service.istio.io/canonical-name", "service.istio.io/canonical-revision", tlsModeLabel}
@@ -105,51 +101,41 @@ func decodePod(o *object.Object) (any, int, error) {
 		Phase, PodIP string
 		Conditions   []struct{ Type, Status string }
 	}
-	_, err := decodeField(o.Spec, "spec", &spec)
-	if err == nil {
-		_, err = decodeField(o.Status, "status", &status)
-	}
-	if err != nil {
+	err := decodeField(o.Spec, "spec", &spec)
+	if err = cmp.Or(err, decodeField(o.Status, "status", &status)); err != nil {
 		return nil, 0, err
 	}
 	w := &workload{node: symbolOf(spec.NodeName), account: symbolOf(spec.ServiceAccountName), leaving: o.DeletionTimestamp != nil}
-	of, fill := maps.Clone(o.Labels), [...]string{
-		cmp.Or(o.Labels["app.kubernetes.io/name"], o.Labels["app"], workloadName(o)),
-		cmp.Or(o.Labels["app.kubernetes.io/version"], o.Labels["version"]), "disabled",
+	w.addr, _ = netip.ParseAddr(status.PodIP) // a pod without one is not usable
+	for _, c := range status.Conditions {
+		w.usable = w.usable || c.Type == "Ready" && c.Status == "True" && status.Phase == "Running" && w.addr.IsValid() && !w.leaving
 	}
-	if of == nil {
-		of = map[string]string{}
+	ports := ""
+	for _, c := range spec.Containers {
+		for _, p := range c.Ports {
+			if p.Protocol == "" || p.Protocol == "TCP" {
+				ports += portText(p.Name, p.ContainerPort)
+			}
+		}
 	}
+	of := map[string]string{}
+	maps.Copy(of, o.Labels)
+	fill := [...]string{cmp.Or(of["app.kubernetes.io/name"], of["app"], workloadName(o)), cmp.Or(of["app.kubernetes.io/version"], of["version"]), "disabled"}
 	for i, key := range addedLabels {
 		if _, has := of[key]; !has && fill[i] != "" && (key != tlsModeLabel || spec.ServiceAccountName != "") {
 			of[key], w.added = fill[i], w.added|1<<i
 		}
 	}
-	w.addr, _ = netip.ParseAddr(status.PodIP) // a pod without one is not usable
-	for _, c := range status.Conditions {
-		w.usable = w.usable || c.Type == "Ready" && c.Status == "True" && status.Phase == "Running" && w.addr.IsValid() && !w.leaving
-	}
-	var ports strings.Builder
-	for _, c := range spec.Containers {
-		for _, p := range c.Ports {
-			if p.Protocol == "" || p.Protocol == "TCP" {
-				writePort(&ports, p.Name, p.ContainerPort)
-			}
-		}
-	}
-	return w, w.setTexts(of, ports.String()), nil
+	return w, w.setTexts(of, ports), nil
 }
 
-// workloadName returns the name of the workload of a pod, which is the name of the pod up to a hash or a number.
+// workloadName returns the name of the workload of a pod: that of the pod up to a hash or a number.
 func workloadName(o *object.Object) string {
-	if hash := o.Labels["pod-template-hash"]; hash != "" {
-		name, _, _ := strings.Cut(o.Name, "-"+hash+"-")
-		return name
-	}
+	name, _, _ := strings.Cut(o.Name, "-"+cmp.Or(o.Labels["pod-template-hash"], "/")+"-") // no name has a slash
 	if _, owned := o.Labels["controller-revision-hash"]; owned {
-		return o.Name[:max(strings.LastIndexByte(o.Name, '-'), 0)]
+		name = name[:max(strings.LastIndexByte(name, '-'), 0)]
 	}
-	return o.Name
+	return name
 }
 
 func decodeEntry(o *object.Object) (any, int, error) {
@@ -159,7 +145,8 @@ func decodeEntry(o *object.Object) (any, int, error) {
 		Labels                                     map[string]string
 		Weight                                     uint32
 	}
-	if _, err := decodeField(o.Spec, "spec", &spec); err != nil {
+	err := decodeField(o.Spec, "spec", &spec)
+	if err != nil {
 		return nil, 0, err
 	}
 	of := map[string]string{}
@@ -169,7 +156,6 @@ func decodeEntry(o *object.Object) (any, int, error) {
 	if _, told := of[tlsModeLabel]; !told {
 		w.tls = spec.ServiceAccount != ""
 	}
-	var err error
 	if w.addr, err = netip.ParseAddr(spec.Address); err != nil && !strings.HasPrefix(spec.Address, "unix:") {
 		w.host = symbolOf(spec.Address)
 	}
@@ -177,39 +163,36 @@ func decodeEntry(o *object.Object) (any, int, error) {
 	o.SetHealthy()
 	checked, _ := strconv.ParseBool(o.Annotations["proxy.istio.io/health-checks-enabled"]) // another text means false
 	w.usable = (w.addr.IsValid() || w.host != symbol{}) && (!checked || o.Healthy != nil && *o.Healthy)
-	var ports strings.Builder
+	ports := ""
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
-		writePort(&ports, name, spec.Ports[name])
+		ports += portText(name, spec.Ports[name])
 	}
-	return w, w.setTexts(of, ports.String()), nil
+	return w, w.setTexts(of, ports), nil
 }
 
 // setTexts sets ports, labels, and what labels tell. It returns about the size of all texts.
 func (w *workload) setTexts(labels map[string]string, ports string) (size int) {
 	w.labels, w.ports, w.tls = symbolOf(endpoints.EncodeLabels(labels)), symbolOf(ports), w.tls || labels[tlsModeLabel] == "istio"
-	if w.network == (symbol{}) {
-		w.network = symbolOf(labels["topology.istio.io/network"])
-	}
-	if w.locality == (symbol{}) {
-		w.locality = symbolOf(localityOf(strings.FieldsFunc(labels["istio-locality"], func(r rune) bool { return r == '.' || r == '/' })...))
-	}
+	w.network = cmp.Or(w.network, symbolOf(labels["topology.istio.io/network"]))
+	w.locality = cmp.Or(w.locality, symbolOf(localityOf(strings.Split(labels["istio-locality"], ".")...)))
 	for _, s := range [...]symbol{w.host, w.labels, w.ports, w.node, w.locality, w.network, w.account} {
 		size += perText + len(s.String())
 	}
 	return size
 }
 
-func writePort(b *strings.Builder, name string, number uint32) {
-	if name != "" && number > 0 && !strings.ContainsAny(name, "=\n") {
-		fmt.Fprintf(b, "%s=%d\n", name, number)
+func portText(name string, number uint32) string {
+	if name == "" || number == 0 || strings.ContainsAny(name, "=\n") {
+		return ""
 	}
+	return name + "=" + strconv.FormatUint(uint64(number), 10) + "\n"
 }
 
 // port returns the first port with a name, and zero if there is none.
 func (w *workload) port(name string) uint32 {
 	for line := range strings.Lines(w.ports.String()) {
 		if key, number, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "="); key == name {
-			n, _ := strconv.ParseUint(number, 10, 32) //nolint:errcheck // writePort has written it
+			n, _ := strconv.ParseUint(number, 10, 32) //nolint:errcheck // portText has written it
 			return uint32(n)
 		}
 	}
@@ -220,11 +203,9 @@ func (w *workload) port(name string) uint32 {
 func (w *workload) has(selector string) bool {
 	all := "\n" + w.labels.String()
 	for line := range strings.Lines(selector) {
-		if !strings.Contains(all, "\n"+line) {
-			return false
-		}
 		key, _, _ := strings.Cut(line, "=")
-		if i := slices.Index(addedLabels[:], key); i >= 0 && w.added&(1<<i) != 0 {
+		i := slices.Index(addedLabels[:], key)
+		if !strings.Contains(all, "\n"+line) || i >= 0 && w.added&(1<<i) != 0 {
 			return false
 		}
 	}
@@ -235,11 +216,7 @@ func (w *workload) has(selector string) bool {
 type node struct{ region, zone, subzone symbol }
 
 func decodeNode(o *object.Object) (any, int, error) {
-	of := func(label, older string) symbol { return symbolOf(cmp.Or(o.Labels[label], o.Labels[older])) }
-	n := &node{
-		region: of("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
-		zone:   of("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"), subzone: of("topology.istio.io/subzone", ""),
-	}
+	n := &node{symbolOf(o.Labels["topology.kubernetes.io/region"]), symbolOf(o.Labels["topology.kubernetes.io/zone"]), symbolOf(o.Labels["topology.istio.io/subzone"])}
 	return n, 3*perText + len(n.region.String()+n.zone.String()+n.subzone.String()), nil
 }
 
