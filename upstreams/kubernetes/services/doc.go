@@ -12,7 +12,6 @@
 // the trust domain is not known. Endpoints has the rules of endpoints.
 //
 // A pod has its own labels, and as in an istiod service.istio.io/canonical-name and -revision where it lacks them.
-// With an account and without security.istio.io/tlsMode it has the mode disabled, because clients take the account of
-// an endpoint for mTLS. Selectors select by its own labels. Texts that many objects share, such as labels, are held
-// once (package unique).
+// Without security.istio.io/tlsMode it has the mode disabled, because clients take the account of an endpoint for mTLS.
+// Selectors select by its own labels. Texts that many objects share, such as labels, are held once (package unique).
 package services

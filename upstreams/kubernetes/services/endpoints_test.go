@@ -56,6 +56,8 @@ func TestLocalityIsOfTheNodeUnlessThePodTellsIt_K15(t *testing.T) {
 		w.has(dbHTTP, strings.TrimSpace("10.0.0.1:8080 "+want))
 		w.pod("shop/a", "10.0.0.1", `"istio-locality":"us.us-1"`)
 		w.has(dbHTTP, "10.0.0.1:8080 us/us-1 acc")
+		w.pod("shop/a", "10.0.0.1", `"istio-locality":"us.us-1.r7.more"`)
+		w.has(dbHTTP, strings.Join(strings.Fields("10.0.0.1:8080 "+want+" acc"), " "))
 	}
 }
 

@@ -220,7 +220,7 @@ func TestProtocolsAreThoseThatAnIstiodFinds_K15(t *testing.T) {
 		`"name":"http"`: "HTTP", `"name":"http-a"`: "HTTP", `"name":"HTTP2-x"`: "HTTP2", `"name":"httpx"`: "UnsupportedProtocol", `"name":"grpc"`: "GRPC",
 		`"name":"grpc-a"`: "GRPC", `"name":"grpc-web"`: "GRPC-Web", `"name":"gRPC-WEB-x"`: "GRPC-Web", `"name":"https-a"`: "HTTPS", `"name":"tls"`: "TLS",
 		`"name":"tcp-db"`: "TCP", `"name":"mongo"`: "Mongo", `"name":"redis-a"`: "Redis", `"name":"mysql"`: "MySQL", `"name":"http_proxy"`: "HTTP_PROXY",
-		`"name":"a","protocol":"UDP"`: "UDP", `"name":"udp-a"`: "UDP", `"name":"a","protocol":"SCTP"`: "UnsupportedProtocol", `"protocol":"TCP"`: "UnsupportedProtocol",
+		`"name":"a","protocol":"UDP"`: "UDP", `"name":"udp-a"`: "UDP", `"name":"a","protocol":"SCTP"`: "UnsupportedProtocol", `"name":"http","protocol":"SCTP"`: "HTTP", `"protocol":"TCP"`: "UnsupportedProtocol",
 		`"name":"a","appProtocol":"http"`: "HTTP", `"name":"http","appProtocol":"tcp"`: "TCP", `"name":"http","appProtocol":"x"`: "UnsupportedProtocol",
 		`"name":"http","appProtocol":""`: "UnsupportedProtocol", `"name":"a","appProtocol":"kubernetes.io/h2c"`: "HTTP2", `"name":"a","appProtocol":"grpc","protocol":"UDP"`: "UDP",
 		`"name":"a","port":3306`: "TCP", `"name":"http","port":3306`: "HTTP", `"name":"a","port":25`: "TCP", `"name":"a","port":53`: "TCP", `"name":"a","port":27017`: "TCP",

@@ -122,7 +122,7 @@ func decodePod(o *object.Object) (any, int, error) {
 	maps.Copy(of, o.Labels)
 	fill := [...]string{cmp.Or(of["app.kubernetes.io/name"], of["app"], workloadName(o)), cmp.Or(of["app.kubernetes.io/version"], of["version"]), "disabled"}
 	for i, key := range addedLabels {
-		if _, has := of[key]; !has && fill[i] != "" && (key != tlsModeLabel || spec.ServiceAccountName != "") {
+		if _, has := of[key]; !has && fill[i] != "" {
 			of[key], w.added = fill[i], w.added|1<<i
 		}
 	}
