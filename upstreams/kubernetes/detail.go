@@ -26,6 +26,10 @@ type Detail struct {
 	// NamespaceProblemsTotal counts all.
 	NamespaceProblems      []string `json:"namespaceProblems,omitempty"`
 	NamespaceProblemsTotal int      `json:"namespaceProblemsTotal,omitempty"`
+	// ServiceProblems names objects of which services are made and that can not be used, and endpoints that are left out, at
+	// most twenty. ServiceProblemsTotal counts all.
+	ServiceProblems      []string `json:"serviceProblems,omitempty"`
+	ServiceProblemsTotal int      `json:"serviceProblemsTotal,omitempty"`
 	// Ingress is set if Ingresses are converted.
 	Ingress *IngressDetail `json:"ingress,omitempty"`
 }
@@ -48,15 +52,16 @@ func (d *Detail) notes() (lines []string) {
 	if d.Namespaces > 0 {
 		lines = append(lines, fmt.Sprintf("%d of %s selected", d.Selected, count(d.Namespaces, "namespace")))
 	}
-	lines = append(lines, d.NamespaceProblems...)
-	if more := d.NamespaceProblemsTotal - len(d.NamespaceProblems); more > 0 {
-		lines = append(lines, fmt.Sprintf("not listed: %s of its namespaces", count(more, "problem")))
-	}
-	if i := d.Ingress; i != nil {
-		lines = append(lines, i.Problems...)
-		if more := i.ProblemsTotal - len(i.Problems); more > 0 {
-			lines = append(lines, fmt.Sprintf("not listed: %s of its Ingresses", count(more, "problem")))
+	add := func(named []string, all int, of string) {
+		lines = append(lines, named...)
+		if more := all - len(named); more > 0 {
+			lines = append(lines, fmt.Sprintf("not listed: %s of its %s", count(more, "problem"), of))
 		}
+	}
+	add(d.NamespaceProblems, d.NamespaceProblemsTotal, "namespaces")
+	add(d.ServiceProblems, d.ServiceProblemsTotal, "services")
+	if i := d.Ingress; i != nil {
+		add(i.Problems, i.ProblemsTotal, "Ingresses")
 	}
 	if len(d.UnknownFields) > 0 {
 		lines = append(lines, fmt.Sprintf("unknown fields in objects of %s: this build leaves them out", strings.Join(d.UnknownFields, ", ")))

@@ -9,11 +9,13 @@ func TestNotesTellWhatOfAClusterIsLeftOut(t *testing.T) {
 	d := Detail{
 		Namespaces: 80, Selected: 12, UnknownFields: []string{"networking.istio.io/Sidecar"},
 		NamespaceProblems: []string{"Namespace shop: metadata.labels is no object"}, NamespaceProblemsTotal: 2,
+		ServiceProblems: []string{"Service shop/a: spec.ports: it is a text"}, ServiceProblemsTotal: 1,
 		Ingress: &IngressDetail{Problems: []string{"Ingress shop/a: spec.defaultBackend: not converted"}, ProblemsTotal: 3},
 	}
 	const want = `12 of 80 namespaces selected
 Namespace shop: metadata.labels is no object
 not listed: 1 problem of its namespaces
+Service shop/a: spec.ports: it is a text
 Ingress shop/a: spec.defaultBackend: not converted
 not listed: 2 problems of its Ingresses
 unknown fields in objects of networking.istio.io/Sidecar: this build leaves them out`

@@ -208,6 +208,15 @@ func (m *serviceMaker) flush() []output {
 	return m.outputs(changes)
 }
 
+// detail returns the problems of inputs and endpoints, and the number of all.
+func (m *serviceMaker) detail() (named []string, all int) {
+	named, all = m.problems()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := m.state.Problems()
+	return append(of, named...), all + len(of)
+}
+
 // flushed returns what has changed, and all clusters that are followed once all inputs are known.
 func (m *serviceMaker) flushed() (changes []*services.Output, clusters []string) {
 	m.mu.Lock()
@@ -228,7 +237,8 @@ func (m *serviceMaker) all() []output {
 	return m.outputs(m.state.All())
 }
 
-// lost implements maker. What is left out is a resource that is left out.
+// lost implements maker. A Service that is left out is a resource that is left out, and detail tells of endpoints, which
+// change without inputs.
 func (m *serviceMaker) lost() iter.Seq[string] { return func(func(string) bool) {} }
 
 func (m *serviceMaker) outputs(all []*services.Output) []output {

@@ -315,3 +315,22 @@ func TestServicesOnDiskFollowWhenAllInputsAreKnown_K16(t *testing.T) {
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db")
 	w.answered()
 }
+
+// A bad object takes nothing of its neighbours, and its last good content stays.
+func TestAnObjectOfWhichNoServiceCanBeMadeIsNamed_K15(t *testing.T) {
+	s := serviceServer(t)
+	w := s.mirrors("", discover)
+	w.synced()
+	w.reaches("synthetic-db", dbEndpoints)
+	s.Put(servicesOf, fakekube.Object("shop", "db", `{"ports":"many"}`))
+	s.Put(slicesOf, fakekube.Object("shop", "bad", `{}`, `{"metadata":{"labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4","endpoints":{}}`))
+	s.pod("db-1", "10.0.0.1", `"app":"db","version":"v4"`)
+	w.reaches("synthetic-db", "10.0.0.1 8080 eu/eu-1 db v4, 10.0.0.2 8080 eu/eu-1 db v2")
+	w.eventually("both are named", func() bool { return w.detail().ServiceProblemsTotal == 2 })
+	if all := strings.Join(w.detail().ServiceProblems, "\n"); !strings.Contains(all, "EndpointSlice shop/bad: ") || !strings.Contains(all, "Service shop/db: spec.ports") {
+		t.Errorf("problems: %s", all)
+	}
+	s.Remove(slicesOf, "shop/bad")
+	s.Put(servicesOf, service("shop", "db", ""))
+	w.eventually("nothing is named", func() bool { return w.detail().ServiceProblemsTotal == 0 })
+}

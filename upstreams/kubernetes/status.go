@@ -267,7 +267,7 @@ func (s *Source) sorted() (all []*collection) {
 	return all
 }
 
-// describeDerived sets the fields about namespaces and Ingresses.
+// describeDerived sets the fields about namespaces, services and Ingresses.
 func (s *Source) describeDerived(d *Detail) {
 	if s.selection != nil {
 		d.Namespaces, d.Selected = s.selection.Counts()
@@ -278,6 +278,9 @@ func (s *Source) describeDerived(d *Detail) {
 	}
 	if s.ingresses != nil {
 		s.ledger.Do(func() { d.Ingress = s.ingresses.detail() })
+	}
+	if s.makes != nil {
+		s.ledger.Do(func() { d.ServiceProblems, d.ServiceProblemsTotal = s.makes.detail() })
 	}
 }
 

@@ -12,35 +12,6 @@ import (
 	endpoints "meshrelay/federation/services"
 )
 
-// selection is a cluster of a selector.
-type selection struct {
-	namespace, labels, port string // labels are as EncodeLabels returns them
-	target                  uint32
-}
-
-func selectionOf(cluster string) (sel selection, ok bool) {
-	parts := strings.Split(cluster, "|")
-	if len(parts) != 5 || !strings.HasPrefix(cluster, endpoints.SelectedPrefix) {
-		return sel, false
-	}
-	target, err := strconv.ParseUint(parts[4], 10, 16)
-	lines := strings.ReplaceAll(parts[2], ",", "\n")
-	if lines != "" {
-		lines += "\n"
-	}
-	return selection{parts[1], lines, parts[3], uint32(target)}, err == nil
-}
-
-// Want notes the clusters that somebody reads: Flush names only those clusters of selectors.
-func (s *State) Want(clusters map[string]struct{}) {
-	clear(s.selections)
-	for cluster := range clusters {
-		if sel, ok := selectionOf(cluster); ok {
-			s.selections[cluster] = sel
-		}
-	}
-}
-
 // Endpoints returns the endpoints of a cluster, sorted. known is false if there is no such cluster: no Service that other
 // clusters may reach has it, and it is none of a selector. The names are those of federation/services.Clusters.
 //
@@ -54,8 +25,8 @@ func (s *State) Want(clusters map[string]struct{}) {
 // The endpoints of a selector are the pods that are ready and the WorkloadEntries of the namespace that it selects, on the
 // port that they call by its name, or else on the target of the cluster.
 func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool) {
-	if sel, ok := selectionOf(cluster); ok {
-		all, known = s.selected(sel), true
+	if sel, ok := s.reads.of(cluster); ok {
+		all, known = s.reads.bound(cluster, s.selected(sel)), true
 	} else if n, v, p := s.portOf(cluster); p != nil {
 		all, known = s.served(n, v, p), true
 	}
@@ -168,8 +139,16 @@ func (s *State) member(namespace string, v *service, m member) (e endpoints.Endp
 	if p := get[workload](s, Pods, Name{namespace, m.pod}); p != nil {
 		w = *p
 	}
-	w.addr, w.node = m.addr, cmp.Or(m.node, w.node)
+	w.addr, w.node = m.addr, s.nodeOf(namespace, m)
 	return s.endpoint(&w, m.zone, 0), !m.terminating && !w.leaving && (m.ready || v.publish)
+}
+
+// nodeOf returns the name of the Node of an address of a slice.
+func (s *State) nodeOf(namespace string, m member) symbol {
+	if p := get[workload](s, Pods, Name{namespace, m.pod}); p != nil && m.node == (symbol{}) {
+		return p.node
+	}
+	return m.node
 }
 
 // endpoint returns a workload as an endpoint, in the zone of its Node unless zone is set. Its region is not known

@@ -145,6 +145,7 @@ func TestAnyOrderOfEventsGivesTheStateFromScratch_K15(t *testing.T) {
 		}
 		reader.read(s)
 		fresh := New(o)
+		fresh.Want(every)
 		for _, key := range rapid.Permutation(slices.Sorted(maps.Keys(held))).Draw(t, "order") {
 			fresh.Set(decodeIn(t, held[key]))
 		}

@@ -69,18 +69,18 @@ func (o *Options) leftOut(n Name, v *service) string {
 }
 
 // State has the inputs of one cluster. A change costs about as much as the endpoints that it changes. A changed pod also
-// costs a look at each address in the slices of its namespace; a Node that moves, which is rare, has all endpoints made
-// again. Only one method may run at a time.
+// costs a look at each address in the slices of its namespace, and a Node, which is rare, at all addresses. Only one
+// method may run at a time.
 type State struct {
-	options    Options
-	synced     [inputs]bool
-	spaces     map[string]*space
-	selections map[string]selection  // those that somebody reads, by cluster
-	told       map[Name]xxh3.Uint128 // hashes of the outputs that Flush has returned
+	options Options
+	synced  [inputs]bool
+	spaces  map[string]*space
+	reads   selections
+	told    map[Name]xxh3.Uint128 // hashes of the outputs that Flush has returned
 
 	changed  map[Name]struct{}   // Services
 	clusters map[string]struct{} // those whose endpoints may have changed
-	moved    bool                // a Node has changed
+	nodes    map[symbol]struct{} // that have changed
 }
 
 // space has the objects of a namespace. Nobody changes an object.
@@ -93,8 +93,8 @@ type space struct {
 // New returns a State without inputs.
 func New(o Options) *State {
 	return &State{
-		options: o.withDefaults(), spaces: map[string]*space{}, selections: map[string]selection{}, told: map[Name]xxh3.Uint128{},
-		changed: map[Name]struct{}{}, clusters: map[string]struct{}{},
+		options: o.withDefaults(), spaces: map[string]*space{}, told: map[Name]xxh3.Uint128{},
+		changed: map[Name]struct{}{}, clusters: map[string]struct{}{}, nodes: map[symbol]struct{}{},
 	}
 }
 
@@ -155,6 +155,9 @@ func (s *State) set(in Input, n Name, now any) {
 	if reflect.DeepEqual(old, now) {
 		return
 	}
+	if in == Pods || in == Workloads {
+		s.reads.workloads += count(now) - count(old)
+	}
 	s.touchFor(in, n, old)
 	if l, is := old.(*slice); is {
 		if sp.slices[l.service] = slices.DeleteFunc(sp.slices[l.service], func(o *slice) bool { return o == l }); len(sp.slices[l.service]) == 0 {
@@ -170,6 +173,13 @@ func (s *State) set(in Input, n Name, now any) {
 	s.touchFor(in, n, now)
 }
 
+func count(content any) int {
+	if content == nil {
+		return 0
+	}
+	return 1
+}
+
 // touchFor notes what an object changes, by its old or its new content.
 func (s *State) touchFor(in Input, n Name, content any) {
 	sp := s.spaces[n.Namespace]
@@ -181,13 +191,9 @@ func (s *State) touchFor(in Input, n Name, content any) {
 		of := Name{n.Namespace, c.service}
 		s.touch(of, get[service](s, Services, of))
 	case *node:
-		s.moved = true
+		s.nodes[symbolOf(n.Name)] = struct{}{}
 	case *workload:
-		for cluster, sel := range s.selections {
-			if sel.namespace == n.Namespace && c.has(sel.labels) {
-				s.clusters[cluster] = struct{}{}
-			}
-		}
+		s.reads.each(n.Namespace, c, func(cluster string) { s.clusters[cluster] = struct{}{} })
 		if in == Pods {
 			sp.changedPods[n.Name] = struct{}{}
 			return
@@ -216,22 +222,26 @@ func (s *State) touchAll() {
 			s.touchFor(Services, Name{namespace, name}, v)
 		}
 	}
-	for cluster := range s.selections {
+	for cluster := range s.reads.byCluster {
 		s.clusters[cluster] = struct{}{}
 	}
 }
 
 // flushInputs notes what has endpoints that are changed pods, or are on changed Nodes. It forgets empty namespaces.
 func (s *State) flushInputs() {
-	if s.moved {
-		s.touchAll()
-		s.moved = false
-	}
 	for namespace, sp := range s.spaces {
-		changed := func(m member) bool { _, is := sp.changedPods[m.pod]; return is }
+		changed := func(m member) bool {
+			_, is := sp.changedPods[m.pod]
+			return is || s.isOnChangedNode(s.nodeOf(namespace, m))
+		}
 		for name, list := range sp.slices {
-			if of := (Name{namespace, name}); len(sp.changedPods) > 0 && slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
+			if of := (Name{namespace, name}); len(sp.changedPods)+len(s.nodes) > 0 && slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
 				s.touch(of, get[service](s, Services, of))
+			}
+		}
+		for name, p := range sp.objects[Pods] {
+			if len(s.nodes) > 0 && s.isOnChangedNode(p.(*workload).node) {
+				s.touchFor(Pods, Name{namespace, name}, p)
 			}
 		}
 		clear(sp.changedPods)
@@ -239,6 +249,12 @@ func (s *State) flushInputs() {
 			delete(s.spaces, namespace)
 		}
 	}
+	clear(s.nodes)
+}
+
+func (s *State) isOnChangedNode(node symbol) bool {
+	_, is := s.nodes[node]
+	return is
 }
 
 // Output is the ServiceEntry of a Service. Nobody may change Labels.
