@@ -327,7 +327,7 @@ func TestAnObjectOfWhichNoServiceCanBeMadeIsNamed_K15(t *testing.T) {
 	s.pod("db-1", "10.0.0.1", `"app":"db","version":"v4"`)
 	w.reaches("synthetic-db", "10.0.0.1 8080 eu/eu-1 db v4, 10.0.0.2 8080 eu/eu-1 db v2")
 	w.eventually("both are named", func() bool { return w.detail().ServiceProblemsTotal == 2 })
-	if all := strings.Join(w.detail().ServiceProblems, "\n"); !strings.Contains(all, "EndpointSlice shop/bad: ") || !strings.Contains(all, "Service shop/db: spec.ports") {
+	if all := strings.Join(w.detail().ServiceProblems, "\n"); !strings.Contains(all, "EndpointSlice shop/bad: the slice.endpoints: ") || !strings.Contains(all, "Service shop/db: spec.ports") {
 		t.Errorf("problems: %s", all)
 	}
 	s.Remove(slicesOf, "shop/bad")

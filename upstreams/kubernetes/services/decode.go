@@ -90,7 +90,10 @@ func decodeField(value []byte, field string, to any) (err error) {
 		err = json.Unmarshal(value, to)
 	}
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		field = strings.TrimSuffix(field+"."+text.Abbreviate(wrong.Field), ".")
+		for part := range strings.SplitSeq(text.Abbreviate(wrong.Field), ".") { // the names of Go begin with a capital
+			field += "." + strings.ToLower(part[:min(1, len(part))]) + part[min(1, len(part)):]
+		}
+		field = strings.Trim(field, ".")
 		err = fmt.Errorf("wrong type or out of range: %s", text.Abbreviate(wrong.Value))
 	}
 	if err != nil {

@@ -322,14 +322,14 @@ func TestMistakesNameTheObjectAndTheField_K15(t *testing.T) {
 		in               Input
 		name, text, want string
 	}{
-		{Services, "shop/db", `{"spec":{"ports":[{"port":"x"}]}}`, "Service shop/db: spec.Ports.Port: wrong type or out of range: string"},
-		{Services, "shop/db", `{"spec":{"ports":[{"port":-1}]}}`, "Service shop/db: spec.Ports.Port: wrong type or out of range: number -1"},
+		{Services, "shop/db", `{"spec":{"ports":[{"port":"x"}]}}`, "Service shop/db: spec.ports.port: wrong type or out of range: string"},
+		{Services, "shop/db", `{"spec":{"ports":[{"port":-1}]}}`, "Service shop/db: spec.ports.port: wrong type or out of range: number -1"},
 		{Services, "shop/db", `{"spec":{"ports":[` + many + `]}}`, "Service shop/db: spec: it has more than 100000 values"},
 		{Services, "shop/a/b", `{}`, `Service shop/a/b: its name or namespace has a "/"`},
-		{Slices, "shop/db", `{"addressType":"IPv4","endpoints":[` + many + `]}`, "EndpointSlice shop/db: object: it has more than 100000 values"},
-		{Pods, "shop/db", `{"spec":{"nodeName":1}}`, "Pod shop/db: spec.NodeName: wrong type or out of range: number"},
+		{Slices, "shop/db", `{"addressType":"IPv4","endpoints":[` + many + `]}`, "EndpointSlice shop/db: the slice: it has more than 100000 values"},
+		{Pods, "shop/db", `{"spec":{"nodeName":1}}`, "Pod shop/db: spec.nodeName: wrong type or out of range: number"},
 		{Pods, "shop/db", `{"status":[]}`, "Pod shop/db: status: wrong type or out of range: array"},
-		{Workloads, "shop/db", `{"spec":{"weight":"many"}}`, "WorkloadEntry shop/db: spec.Weight: wrong type or out of range: string"},
+		{Workloads, "shop/db", `{"spec":{"weight":"many"}}`, "WorkloadEntry shop/db: spec.weight: wrong type or out of range: string"},
 	} {
 		if _, err := Decode(tc.in, objectOf(t, tc.name, tc.text)); err == nil || err.Error() != tc.want {
 			t.Errorf("%v, want %s", err, tc.want)

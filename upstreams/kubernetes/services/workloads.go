@@ -41,7 +41,7 @@ func decodeSlice(o *object.Object) (any, int, error) {
 			Port uint32
 		}
 	}
-	err := decodeField(o.Spec, "object", &spec)
+	err := decodeField(o.Spec, "the slice", &spec)
 	l := &slice{service: o.Labels["kubernetes.io/service-name"], ports: make([]port, 0, len(spec.Ports))}
 	if _, imported := o.Labels["multicluster.kubernetes.io/service-name"]; err != nil || imported || spec.AddressType == "FQDN" {
 		return &slice{}, 0, err
