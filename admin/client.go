@@ -22,6 +22,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
+	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -136,6 +137,11 @@ func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]intake.Le
 // Conflicts returns the conflicts between upstreams, of one kind. An empty kind means all.
 func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
 	return ask[Conflicts](ctx, c, http.MethodGet, "/debug/conflicts", url.Values{"kind": {kind}})
+}
+
+// Services returns services. The parameters are those of /debug/services.
+func (c Client) Services(ctx context.Context, query url.Values) (services.Answer, error) {
+	return ask[services.Answer](ctx, c, http.MethodGet, "/debug/services", query)
 }
 
 // Resources returns the merged resources.

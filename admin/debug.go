@@ -30,6 +30,9 @@ type Resources interface {
 	Get(key mirror.Key) *mirror.Resource
 	List(kind mirror.Kind, namespace string) []*mirror.Resource
 	Resolve(key mirror.Key) mirror.Resolution
+	// Keys returns all keys of a kind that any upstream has. Select merges the copies that accept accepts.
+	Keys(kind mirror.Kind) []mirror.Key
+	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
 	Apart(keys []mirror.Key) string
 	Counts() map[mirror.Kind]int
 }
@@ -41,6 +44,8 @@ type Clients interface {
 	Peers() []downstream.PeerStatus
 	// Receipts returns the clients that subscribe to the kind of a key, and what they have received of it.
 	Receipts(key mirror.Key) []downstream.Receipt
+	// Shows returns a function that reports whether a connected client sees a copy, or false without that client.
+	Shows(connection string) (func(*mirror.Resource) bool, bool)
 }
 
 // Views are the data that a Debug shows. The functions must be safe for concurrent use.
@@ -122,6 +127,7 @@ func documents() []document {
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"peers", "Identities and addresses with what their streams have cost, the most first", (*Debug).peers, false},
+		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints, ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", (*Debug).services, false},
 		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},

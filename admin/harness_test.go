@@ -186,6 +186,11 @@ func (f *fixture) Peers() []downstream.PeerStatus { return f.peers }
 
 func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 
+// Shows knows a client "few", which sees what comes from west.
+func (f *fixture) Shows(connection string) (func(*mirror.Resource) bool, bool) {
+	return func(r *mirror.Resource) bool { return r.Source() == "west" }, connection == "few"
+}
+
 func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {
 	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: subscription.Acknowledged, At: created}}
 }

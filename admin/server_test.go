@@ -29,7 +29,11 @@ func (nothing) Get(mirror.Key) *mirror.Resource             { return nil }
 func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
 func (nothing) Resolve(mirror.Key) mirror.Resolution        { return mirror.Resolution{} }
 func (nothing) Apart([]mirror.Key) string                   { return "" }
-func (nothing) Counts() map[mirror.Kind]int                 { return nil }
+func (nothing) Keys(mirror.Kind) []mirror.Key               { return nil }
+func (nothing) Select(mirror.Key, func(*mirror.Resource) bool) *mirror.Resource {
+	return nil
+}
+func (nothing) Counts() map[mirror.Kind]int { return nil }
 
 func TestReadyIs503WithTheReasonsUntilReady(t *testing.T) {
 	f := newFixture(t, Config{})

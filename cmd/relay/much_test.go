@@ -37,6 +37,8 @@ func (m manyClients) Peers() []downstream.PeerStatus { return nil }
 
 func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
 
+func (m manyClients) Shows(string) (func(*mirror.Resource) bool, bool) { return nil, false }
+
 // manyHeld has many held deletions and a long history.
 type manyHeld struct{ controlled }
 

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the command as users do. Each script has the environment variables
 // PORT1 to PORT9, free ports of 127.0.0.1, and the commands waitready, waitdegraded,
-// waitmatch, expandenv and sigterm.
+// waitmatch, waitclient, expandenv and sigterm.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -49,6 +49,7 @@ func TestScripts(t *testing.T) {
 			"waitready":    waitReady,
 			"waitdegraded": waitDegraded,
 			"waitmatch":    waitMatch,
+			"waitclient":   waitClient,
 			"expandenv":    expandEnv,
 			"sigterm":      sigterm,
 		},
@@ -125,6 +126,21 @@ func waitMatch(ts *testscript.TestScript, neg bool, args []string) {
 	eventually(ts, args[0]+" in "+args[1], func(context.Context) bool {
 		b, err := os.ReadFile(ts.MkAbs(args[1]))
 		return err == nil && re.Match(b)
+	})
+}
+
+// waitClient ADMIN FILE waits until a client with a view is connected, and writes its connection to the file.
+func waitClient(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: waitclient ADMIN FILE")
+	}
+	eventually(ts, "a client of "+args[0], func(ctx context.Context) bool {
+		all, err := admin.Client{Address: args[0]}.Clients(ctx)
+		if err != nil || len(all) == 0 || all[0].View == "" {
+			return false
+		}
+		ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(all[0].Connection), 0o600))
+		return true
 	})
 }
 

@@ -277,6 +277,7 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
 	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
+	cmd.AddCommand(newExplainService())
 	return cmd
 }
 

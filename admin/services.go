@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"meshrelay/federation"
+	"meshrelay/mirror"
+	"meshrelay/services"
+)
+
+// longestHost is the longest host that is looked for.
+const longestHost = 255
+
+// services writes the services that a query selects.
+func (d *Debug) services(w io.Writer, q url.Values) error {
+	query := services.Query{Host: q.Get("host"), Port: q.Get("port"), Subset: q.Get("subset"), As: q.Get("as")}
+	if len(query.Host) > longestHost || len(query.As) > longestHost {
+		return badRequestf("host and as have at most %d characters", longestHost)
+	}
+	if limit := q.Get("limit"); limit != "" {
+		n, err := strconv.Atoi(limit)
+		if err != nil || n < 1 || n > services.MaxLimit {
+			return badRequestf("limit is %.32q: want a number from 1 to %d", limit, services.MaxLimit)
+		}
+		query.Limit = n
+	}
+	in, err := d.seenBy(q.Get("client"))
+	if err != nil {
+		return err
+	}
+	answer, err := services.Find(in, query)
+	if err != nil {
+		return refusal{http.StatusBadRequest, err}
+	}
+	return writeJSON(w, answer)
+}
+
+// seenBy returns what a connected client sees of services, or what there is if connection is empty.
+func (d *Debug) seenBy(connection string) (in services.Input, err error) {
+	sees := func(*mirror.Resource) bool { return true }
+	list := func(kind mirror.Kind) []*mirror.Resource { return d.views.Resources.List(kind, "") }
+	if connection != "" {
+		shows, ok := d.clients.Shows(connection)
+		if !ok {
+			return in, badRequestf("no client has the connection %.64q: /debug/connections lists them", connection)
+		}
+		sees = shows
+		list = func(kind mirror.Kind) (all []*mirror.Resource) {
+			for _, key := range d.views.Resources.Keys(kind) {
+				if r := d.views.Resources.Select(key, sees); r != nil {
+					all = append(all, r)
+				}
+			}
+			return all
+		}
+	}
+	in.Entries, in.Workloads, in.Rules, in.Routes = list(federation.ServiceEntry), list(services.WorkloadEntry), list(federation.DestinationRule), list(federation.VirtualService)
+	if all := list(mirror.MeshConfig); len(all) > 0 {
+		in.Mesh = all[0]
+	}
+	for _, c := range d.views.Contests(federation.ServiceEntry) {
+		s := d.views.Resources.Resolve(c.Key)
+		for i, one := range s.Copies {
+			if sees(one.Resource) {
+				united := len(s.Decision.United) > 0 && i == s.Decision.Winner || slices.Contains(s.Decision.United, i)
+				in.Copies = append(in.Copies, services.Copy{Resource: one.Resource, United: united})
+			}
+		}
+	}
+	return in, nil
+}
