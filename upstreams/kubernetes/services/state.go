@@ -244,7 +244,9 @@ func (s *State) flushInputs() {
 				s.touchFor(Pods, Name{namespace, name}, p)
 			}
 		}
-		clear(sp.changedPods)
+		if len(sp.changedPods) > 0 {
+			sp.changedPods = map[string]struct{}{} // a cleared one would keep room for all pods of the first list
+		}
 		if !slices.ContainsFunc(sp.objects[:], func(m map[string]any) bool { return len(m) > 0 }) {
 			delete(s.spaces, namespace)
 		}

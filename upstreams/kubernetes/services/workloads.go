@@ -42,7 +42,9 @@ func decodeSlice(o *object.Object) (any, int, error) {
 		}
 	}
 	err := decodeField(o.Spec, "the slice", &spec)
-	l := &slice{service: o.Labels["kubernetes.io/service-name"], ports: make([]port, 0, len(spec.Ports))}
+	l := &slice{
+		service: o.Labels["kubernetes.io/service-name"], ports: make([]port, 0, len(spec.Ports)), members: make([]member, 0, len(spec.Endpoints)),
+	}
 	if _, imported := o.Labels["multicluster.kubernetes.io/service-name"]; err != nil || imported || spec.AddressType == "FQDN" {
 		return &slice{}, 0, err
 	}
@@ -61,7 +63,6 @@ func decodeSlice(o *object.Object) (any, int, error) {
 			}
 		}
 	}
-	l.members = slices.Clip(l.members)
 	return l, sizeOf(string(o.Spec)), nil
 }
 
