@@ -20,7 +20,7 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 	breaks := map[string]struct {
 		in        scenario
 		invariant string
-	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}, "silence": {scenarioOf(t, "silence"), lost}}
+	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}, "silence": {scenarioOf(t, "silence"), lost}, "pods": {podsProof(), unreached}}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
 			t.Parallel()
@@ -40,7 +40,7 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 func TestHealthyBuildIsNotCaught(t *testing.T) {
 	t.Parallel()
 	healthy := built(t, "")
-	for _, sc := range []scenario{proofScenario(), clusterProof()} {
+	for _, sc := range []scenario{proofScenario(), clusterProof(), podsProof()} {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
 			res, err := prove(t, healthy, sc)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +48,7 @@ type client struct {
 
 	mu   sync.Mutex // guards all below
 	view *view
+	pods podView
 	// holds is, by kind and name, the version of what a delta client has.
 	holds []map[string]string
 	// answered are the kinds that the present stream has answered.
@@ -58,7 +60,7 @@ type client struct {
 func newClient(name, address string, delta bool, version int, w *world, r *reader, responses *atomic.Int64, fail func(*violation)) *client {
 	c := &client{
 		name: name, address: address, delta: delta, version: version, world: w, reader: r, fail: fail, responses: responses,
-		view: newView(name, w), holds: make([]map[string]string, len(kinds)), answered: map[int]bool{},
+		view: newView(name, w), pods: podView{}, holds: make([]map[string]string, len(kinds)), answered: map[int]bool{},
 	}
 	for i := range c.holds {
 		c.holds[i] = map[string]string{}
@@ -220,7 +222,16 @@ func (c *client) takeAll(resp *discoveryv3.DiscoveryResponse) (answered int, bad
 	}
 	seen := make(map[int]content, len(resp.Resources))
 	list := make([]content, 0, len(resp.Resources))
+	services := podView{}
 	for _, element := range resp.Resources {
+		of, held, isService, err := c.world.pods.read(element)
+		if err != nil {
+			return 0, c.violated(-1, "%s: %v", resp.TypeUrl, err)
+		}
+		if isService {
+			services[of] = held
+			continue
+		}
 		is, err := c.reader.read(n, element)
 		if err != nil {
 			return 0, c.violated(-1, "%s: %v", resp.TypeUrl, err)
@@ -230,6 +241,9 @@ func (c *client) takeAll(resp *discoveryv3.DiscoveryResponse) (answered int, bad
 		}
 		seen[is.key] = is
 		list = append(list, is)
+	}
+	if n == 0 {
+		c.pods = services
 	}
 	var gone []int
 	for key := range c.view.shown {
@@ -253,7 +267,18 @@ func (c *client) takeDifference(resp *discoveryv3.DeltaDiscoveryResponse) (answe
 	complete := !c.answered[n] && len(c.holds[n]) == 0
 	seen := make(map[int]bool, len(resp.Resources))
 	list := make([]content, 0, len(resp.Resources))
+	if complete && n == 0 {
+		c.pods = podView{}
+	}
 	for _, r := range resp.Resources {
+		of, held, isService, err := c.world.pods.read(r.Resource)
+		if err != nil {
+			return 0, c.violated(-1, "%s: %v", resp.TypeUrl, err)
+		}
+		if isService {
+			c.pods[of], c.holds[n][r.Name] = held, r.Version
+			continue
+		}
 		is, err := c.reader.read(n, r.Resource)
 		if err == nil && keyName(is.key) != r.Name {
 			err = fmt.Errorf("the element %q has the resource %q", r.Name, keyName(is.key))
@@ -272,6 +297,11 @@ func (c *client) takeDifference(resp *discoveryv3.DeltaDiscoveryResponse) (answe
 	}
 	for _, name := range resp.RemovedResources {
 		delete(c.holds[n], name)
+		if c.world.pods != nil {
+			if of, is := c.world.pods.parsePodService(name); is {
+				delete(c.pods, of)
+			}
+		}
 		if key, ok := parseKeyName(name); ok {
 			gone = append(gone, key)
 		}
@@ -305,6 +335,13 @@ func (c *client) apply(kind int, seen []content, gone []int) (answered int, bad 
 	}
 	c.answered[kind] = true
 	return len(c.answered), nil
+}
+
+// podView returns what the client sees of Services.
+func (c *client) podView() podView {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.pods) // nobody changes the addresses of one
 }
 
 func (c *client) violated(key int, format string, args ...any) *violation {

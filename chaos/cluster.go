@@ -74,6 +74,14 @@ func newCluster(name string, s *source, address, dir string) (*cluster, error) {
 	for i, k := range kinds {
 		c.fake.Define(k.group, k.name, collections[i], k.versions...)
 	}
+	if p := s.world.pods; p != nil {
+		c.fake.Define("", "Service", "services", "v1")
+		c.fake.Define("", "Pod", "pods", "v1")
+		c.fake.Define("", "Node", "nodes", "v1")
+		c.fake.Define("discovery.k8s.io", "EndpointSlice", "endpointslices", "v1")
+		p.clusters = append(p.clusters, c)
+		p.restore(s.number)
+	}
 	var err error
 	c.cert, err = selfSigned(host())
 	return c, err
@@ -242,6 +250,9 @@ func (c *cluster) restore(version int) error {
 		if err := c.follow(key); err != nil {
 			return err
 		}
+	}
+	if p := c.source.world.pods; p != nil {
+		p.restore(c.source.number)
 	}
 	c.fake.Compact()
 	return nil

@@ -212,6 +212,11 @@ func report(out io.Writer, results []result, j *journal) {
 			r.longest.Round(time.Millisecond), r.peak.goroutines, r.peak.fds, mebibytes(r.peak.rss))
 	}
 	w.Flush() //nolint:errcheck // nothing can be done about it
+	for _, r := range results {
+		if r.pods > 0 {
+			fmt.Fprintf(out, "%s: %d changes of pods; a client had something else than an API server in contact for %v at most\n", r.scenario, r.pods, r.unreached.Round(time.Millisecond))
+		}
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	fmt.Fprintln(out)

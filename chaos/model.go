@@ -19,6 +19,10 @@ const (
 	older = "I3"
 	// leaked (I4): goroutines, file descriptors and heap return to where they were.
 	leaked = "I4"
+	// unreached (I5): no address of a Service remains promptness after its API server has taken it away, and none is
+	// absent that the server has for so long, while the source is in contact. At the end of a round no source has an
+	// excuse.
+	unreached = "I5"
 )
 
 // violation is that something has happened which must not.

@@ -53,8 +53,9 @@ type upstreamConfig struct {
 	addresses []string
 	path      string
 	partial   bool // the server may have some types only
-	// kubeconfig is of an API server.
+	// kubeconfig is of an API server, and discovers has the relay take its Services.
 	kubeconfig string
+	discovers  bool
 }
 
 // logBytes bounds what is kept of a relay's log, twice: the present and the last part.
@@ -109,6 +110,9 @@ func (r *relay) configure(order []int) error {
 		}
 		if u.kubeconfig != "" {
 			fmt.Fprintf(&b, "  kubernetes: {kubeconfig: %q, syncTimeout: 3s}\n", u.kubeconfig)
+			if u.discovers {
+				b.WriteString("  services: {mode: discover}\n")
+			}
 			continue
 		}
 		quoted := make([]string, len(u.addresses))

@@ -17,6 +17,7 @@ type scenario struct {
 	name, about string
 	sources     []string // the first is like an istiod, the second like a relay
 	clusters    int      // so many of the first are API servers
+	pods        int      // changes of pods a second that these make, at random times; 0: they have no Services
 	keys        int
 	most        int  // sources that have the same key; 0: two
 	relays      int  // two: the second mirrors the first
@@ -105,8 +106,12 @@ func scenarios() []scenario {
 			sc.faults = append(append([]string{"storm", "nack", "kill", "kill", "terminate", "disk-full"}, onLinks...), onServers...)
 		}),
 		with("kubernetes", "API servers that crash, come back empty or as others, refuse, hang, and send what can not be decoded", func(sc *scenario) {
-			sc.clusters, sc.state, sc.storm, sc.faultsPerRound = 2, true, 30, 10
+			sc.clusters, sc.pods, sc.state, sc.storm, sc.faultsPerRound = 2, 8, true, 30, 10
 			sc.faults = append([]string{"api-other", "api-empty", "kill", "storm", "cut", "timeout", "limit_data", "reset_peer"}, slices.Sorted(maps.Keys(clusterFaults()))...)
+		}),
+		with("pods", "pods that come and go in API servers, some of whose watches end", func(sc *scenario) {
+			sc.clusters, sc.pods, sc.keys, sc.rate, sc.state, sc.storm, sc.faultsPerRound = 2, 12, 200, 20, true, 30, 4
+			sc.faults = []string{"api-crash", "api-end", "api-empty", "cut", "kill", "storm"}
 		}),
 		with("silence", "upstreams that are silent about some types, at first, for a while, or as long as a stream lasts", func(sc *scenario) {
 			sc.sources, sc.silent, sc.state, sc.round, sc.storm = []string{"east", "west", "north", localSource}, true, true, 24*time.Second, 30
@@ -151,6 +156,15 @@ func clusterProof() scenario {
 	}
 }
 
+// podsProof is short, and has pods that come and go while hardly anything else happens.
+func podsProof() scenario {
+	return scenario{
+		name: "pods-proof", about: "what a relay does not stand that sends clients to pods that are gone",
+		sources: threeSources, clusters: 2, pods: 30, keys: 100, relays: 1, rate: 10, round: 6 * time.Second, faultsPerRound: 4,
+		faults: []string{"api-end", "storm", "storm"}, storm: 20,
+	}
+}
+
 // hugeScenario has responses of 100 MB.
 func hugeScenario() scenario {
 	return scenario{
@@ -179,6 +193,8 @@ type result struct {
 	turned    int64 // and that were not
 	longest   time.Duration
 	peak      sample
+	pods      int           // changes of pods
+	unreached time.Duration // the longest that a client had other pods than an API server in contact
 }
 
 // run plays rounds of a scenario for a while, at least one.
@@ -238,6 +254,9 @@ func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, bi
 // fill fills in what a stage has counted. It is called when nothing runs any more.
 func (st *stage) fill(res *result) {
 	res.changes, res.responses, res.kills, res.longest = st.world.changes, st.responses.Load(), st.kills, st.longest
+	if p := st.world.pods; p != nil {
+		res.pods, res.unreached = p.changes, p.longest
+	}
 	res.storms, res.turned = st.stormed.Load(), st.turned.Load()
 	for _, p := range st.peak {
 		res.peak.goroutines, res.peak.fds = max(res.peak.goroutines, p.goroutines), max(res.peak.fds, p.fds)

@@ -14,6 +14,7 @@ import (
 type step struct {
 	at     time.Duration
 	change *change
+	pod    *podChange
 	fault  *fault
 	ends   bool
 }
@@ -141,6 +142,13 @@ func (s *schedule) round() []step {
 	}
 	for _, at := range s.times() {
 		steps = append(steps, step{at: at, change: &change{}})
+	}
+	for range int(float64(sc.pods) * sc.round.Seconds()) {
+		c := &podChange{source: s.rand.IntN(sc.clusters)}
+		for i := range c.dice {
+			c.dice[i] = s.rand.IntN(1 << 20)
+		}
+		steps = append(steps, step{at: time.Duration(s.rand.Int64N(int64(sc.round))), pod: c})
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 	// Which key is changed is decided in the order in which it is done.

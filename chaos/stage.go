@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,8 +37,9 @@ const (
 	stormParallel = 50
 	// stormPatience is how long a client of a storm waits for its answers.
 	stormPatience = 20 * time.Second
-	// samplePause is how often relays are asked what they use.
+	// samplePause is how often relays are asked what they use, and podLooks how often clients what they see of Services.
 	samplePause = time.Second
+	podLooks    = 20 * time.Millisecond
 )
 
 // stage is everything that a scenario runs with. What belongs to it is made by newStage and
@@ -92,6 +94,9 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return nil, err
 	}
+	if sc.pods > 0 {
+		st.world.pods = newPodWorld(sc.sources[:sc.clusters])
+	}
 	var configs []upstreamConfig
 	for n, s := range st.world.sources {
 		if s.name == localSource {
@@ -106,7 +111,7 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 			if err != nil {
 				return nil, st.abandon(err)
 			}
-			configs = append(configs, upstreamConfig{name: s.name, kubeconfig: path})
+			configs = append(configs, upstreamConfig{name: s.name, kubeconfig: path, discovers: sc.pods > 0})
 			continue
 		}
 		c := upstreamConfig{name: s.name, partial: sc.silent && n > 0}
@@ -234,6 +239,9 @@ func (st *stage) start(first []change) error {
 	for _, c := range st.clients {
 		st.running.Go(func() { c.run(st.ctx) })
 	}
+	if st.world.pods != nil {
+		st.running.Go(st.lookAtPods)
+	}
 	if st.scenario.silent {
 		if err := sleep(st.ctx, firstSilence); err != nil {
 			return err
@@ -331,9 +339,13 @@ func (st *stage) play(steps []step, length time.Duration) error {
 		switch {
 		case s.change != nil:
 			err = st.change(*s.change)
+		case s.pod != nil:
+			st.world.pods.change(*s.pod)
 		case s.ends:
 			err = faultKinds[s.fault.kind].end(st, s.fault)
+			st.trouble(s.fault, false)
 		default:
+			st.trouble(s.fault, true)
 			err = faultKinds[s.fault.kind].begin(st, s.fault)
 		}
 		if err != nil {
@@ -341,6 +353,42 @@ func (st *stage) play(steps []step, length time.Duration) error {
 		}
 	}
 	return wait(length)
+}
+
+// trouble notes that a fault begins on API servers, or ends: what is on the way to the clients counts as well.
+func (st *stage) trouble(f *fault, begins bool) {
+	if st.world.pods == nil {
+		return
+	}
+	var sources []int
+	claims := faultKinds[f.kind].claims(st.scenario, f.target)
+	for n := range st.clusters {
+		if slices.ContainsFunc([]string{upstreamOf(n), linkOf(n), relayOf(0), everything}, func(c string) bool { return slices.Contains(claims, c) }) {
+			sources = append(sources, n)
+		}
+	}
+	st.world.pods.trouble(sources, begins)
+}
+
+// lookAtPods compares what the clients without a link see of Services with the truth, until the stage ends.
+func (st *stage) lookAtPods() {
+	ticker := time.NewTicker(podLooks)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-st.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		views := map[string]podView{}
+		for _, c := range st.witnesses[0] {
+			views[c.name] = c.podView()
+		}
+		if bad := st.world.pods.look(views); bad != nil {
+			st.stop(bad)
+			return
+		}
+	}
 }
 
 // probe makes one change while nothing else happens, which no client may see late.
@@ -364,7 +412,10 @@ func (st *stage) settle(after string, within time.Duration) error {
 	for {
 		var bad *violation
 		for _, c := range st.clients {
-			if bad = c.check(expected); bad != nil {
+			if bad = c.check(expected); bad == nil {
+				bad = st.world.pods.check(c.name, c.podView())
+			}
+			if bad != nil {
 				break
 			}
 		}

@@ -163,7 +163,8 @@ func encode(source string, key, seq int) (*anypb.Any, error) {
 type world struct {
 	sources []*source // the first that has a key wins
 	keys    int
-	most    int // sources that have the same key
+	most    int       // sources that have the same key
+	pods    *podWorld // nil: there are none
 	journal *journal
 
 	mu sync.Mutex // guards the contents of the sources and all below
