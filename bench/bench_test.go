@@ -142,6 +142,58 @@ func TestContendersReadAnAPIServer(t *testing.T) {
 	}
 }
 
+// TestContendersReadTheServicesOfAnAPIServer runs a small form of the scenario with Services.
+func TestContendersReadTheServicesOfAnAPIServer(t *testing.T) {
+	t.Parallel()
+	bin := testBinaries(t)
+	fleet := &clusters{binaries: bin}
+	t.Cleanup(fleet.close)
+	s := scenario{
+		Name: "services", Kubernetes: true, Pods: 3, Configs: 40, Clients: 4, Delta: true, Settle: true, Rest: aMoment,
+		Lasting: 2 * time.Second, Gaps: []time.Duration{10 * time.Millisecond}, Rate: 50, Only: []string{"relay", "relay-omit", "watch"},
+	}
+	for _, c := range contenders(bin) {
+		if !s.isFor(c) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			r := measure(s, c, 1, "", fleet)
+			if r.Error != "" {
+				t.Fatal(r.Error)
+			}
+			k := r.Kubernetes
+			if k == nil || k.ListMS <= 0 || k.ListCPUMS <= 0 || k.ServerCPUMS <= 0 {
+				t.Fatalf("figures are missing: %+v", k)
+			}
+			if c.mute {
+				return
+			}
+			if r.RSSMiB <= 0 || c.omits != (r.SyncBytes < 10_000) {
+				t.Errorf("figures are missing, or it serves what it is not to: %+v", r)
+			}
+			if c.omits {
+				return
+			}
+			checkRates(t, s, r)
+			if k.Statuses == 0 || k.StatusAllocs <= 0 || k.StatusPushes != 0 {
+				t.Errorf("statuses: %+v", k)
+			}
+		})
+	}
+}
+
+// Two states of a Service must not look the same: a client that has the older would seem to have both.
+func TestNoStateOfAServiceComesTwice(t *testing.T) {
+	seen := map[uint64]int{}
+	for seq := range 200 {
+		hash := makePods(7, seq, 10).hash
+		if before, has := seen[hash]; has {
+			t.Fatalf("changes %d and %d come to the same", before, seq)
+		}
+		seen[hash] = seq
+	}
+}
+
 // checkRates looks whether every change was timed, to every client, at every rate.
 func checkRates(t *testing.T, s scenario, r result) {
 	if len(r.Rates) != len(s.Gaps) {

@@ -80,6 +80,12 @@ func newClient(id int, delta bool, w *world, address string) (*client, error) {
 	}
 	c := &client{id: id, delta: delta, world: w, conn: conn, held: make([]uint64, len(w.items)), digestAt: 1 + id%undigested}
 	c.seqs = make([]int32, len(w.items))
+	for i, it := range w.items {
+		if w.pods > 0 { // changes of Services are told by what comes after
+			c.seqs[i] = int32(it.seq)
+			c.changes += int64(it.seq)
+		}
+	}
 	if delta {
 		c.versions = make([]string, len(w.items))
 	}
@@ -183,11 +189,15 @@ func (c *client) take(data mem.BufferSlice, now time.Time) (wire.Head, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.delta {
+		each := eachMarker
+		if c.world.pods > 0 {
+			each = c.world.eachState
+		}
 		if c.count < c.world.visible {
 			c.count = c.distinct(data, h.Resources)
 		}
 		c.part = h.Part
-		eachMarker(data, func(index, seq int) {
+		each(data, func(index, seq int) {
 			c.changes += c.reach(index, seq, now)
 		})
 	} else {
@@ -306,7 +316,9 @@ func (c *client) hold(b []byte) {
 	if c.world.rules {
 		body = canonical(body)
 	}
-	c.held[i] = contentHash(metadata, body)
+	if c.held[i] = contentHash(metadata, body); c.world.pods > 0 {
+		c.held[i] = podsHash(body)
+	}
 	if c.delta {
 		c.versions[i] = version
 	}

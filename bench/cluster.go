@@ -323,6 +323,11 @@ func (c *cluster) store(operation string, request map[string][]byte, answer any)
 	if err != nil {
 		return err
 	}
+	return c.storeText(operation, body, answer)
+}
+
+// storeText is store for a request in JSON.
+func (c *cluster) storeText(operation string, body []byte, answer any) error {
 	resp, err := c.storeClient.Post(c.etcdURL+"/v3/kv/"+operation, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return err

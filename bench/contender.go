@@ -37,6 +37,8 @@ type contender struct {
 	slow time.Duration
 	// kubernetes marks a program that reads API servers only, and mute one that serves nobody.
 	kubernetes, mute bool
+	// omits marks the relay without the services of API servers: its clients hold nothing.
+	omits bool
 	// ready is the path at which a contender tells that it has all objects of an API server. Others
 	// listen only then.
 	ready string
@@ -57,6 +59,7 @@ func contenders(b binaries) []contender {
 		{name: "relay-rules", binary: b.relay, what: "the relay with import rules, rewriting and union", start: b.startRelayRules, product: true, rules: true},
 		{name: "linear", binary: b.linear, what: "a minimal relay over go-control-plane's LinearCache", start: b.startLinear, sotwUpstreams: true, slow: 800 * time.Nanosecond},
 		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: 5 * time.Microsecond},
+		{name: "relay-omit", binary: b.relay, what: "the relay with `services.mode: omit`", start: b.startRelay, product: true, ready: "/ready", kubernetes: true, omits: true},
 		{name: "watch", binary: b.watch, what: "reads the API server's stream: scans the frames, and keeps and serves nothing", start: b.startWatch, kubernetes: true, mute: true},
 		{name: "ctrl-cache", binary: b.ctrl, what: "a cache of controller-runtime, and go-control-plane's LinearCache", start: b.startCtrl, kubernetes: true},
 	}
@@ -71,7 +74,13 @@ func (b binaries) startLinear(_, listen, _ string, w *world, _ bool) (*exec.Cmd,
 }
 
 func (b binaries) startWatch(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
-	return exec.Command(b.watch, "-listen", listen, "-url", w.cluster.url+objects, "-certificate", w.cluster.certificate, "-token", adminToken), nil
+	urls := w.cluster.url + objects
+	if w.pods > 0 {
+		for _, path := range serviceInputs {
+			urls += "," + w.cluster.url + path
+		}
+	}
+	return exec.Command(b.watch, "-listen", listen, "-url", urls, "-certificate", w.cluster.certificate, "-token", adminToken), nil
 }
 
 func (b binaries) startCtrl(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
@@ -95,6 +104,12 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 	}
 	if w.cluster != nil {
 		fmt.Fprintf(&cfg, "  - name: cluster\n    firstSync: wait\n    kubernetes: {kubeconfig: %q}\n", w.cluster.kubeconfig)
+		switch {
+		case w.omits:
+			cfg.WriteString("    services: {mode: omit}\n")
+		case w.pods > 0:
+			cfg.WriteString("    services: {mode: discover}\n")
+		}
 	}
 	cfg.WriteString(top)
 	if w.keeps {

@@ -26,7 +26,8 @@ type kubernetesResult struct {
 	Statuses      int     `json:"statuses,omitempty"`
 	StatusRate    float64 `json:"statusRate,omitempty"` // writes a second
 	StatusCores   float64 `json:"statusCores,omitempty"`
-	StatusPushes  float64 `json:"statusPushes"` // messages to a client meanwhile
+	StatusPushes  float64 `json:"statusPushes"`           // messages to a client meanwhile
+	StatusAllocs  float64 `json:"statusAllocs,omitempty"` // allocations of the contender for each, of services
 	Relisted      bool    `json:"relisted,omitempty"`
 	RelistCPUMS   float64 `json:"relistCpuMs,omitempty"`
 	RelistPushes  float64 `json:"relistPushes,omitempty"` // messages to a client meanwhile; one is due
@@ -43,6 +44,7 @@ var kubernetesFigures = []func(*kubernetesResult) *float64{
 	func(r *kubernetesResult) *float64 { return &r.StatusRate },
 	func(r *kubernetesResult) *float64 { return &r.StatusCores },
 	func(r *kubernetesResult) *float64 { return &r.StatusPushes },
+	func(r *kubernetesResult) *float64 { return &r.StatusAllocs },
 	func(r *kubernetesResult) *float64 { return &r.RelistCPUMS },
 	func(r *kubernetesResult) *float64 { return &r.RelistPushes },
 	func(r *kubernetesResult) *float64 { return &r.RelistRSSMiB },
@@ -55,6 +57,7 @@ type clusters struct {
 	binaries binaries
 	present  *cluster
 	items    []item
+	pods     int // of each item
 }
 
 func (c *clusters) close() {
@@ -65,24 +68,33 @@ func (c *clusters) close() {
 }
 
 // world returns the world that a cluster has, as the contenders before have left it.
-func (c *clusters) world(s scenario) (*world, error) {
-	if c.present == nil || len(c.items) != s.Configs {
+func (c *clusters) world(s scenario, contender contender) (*world, error) {
+	if c.present == nil || len(c.items) != s.Configs || c.pods != s.Pods {
 		c.close()
-		if err := c.fill(s.Configs); err != nil {
+		if err := c.fill(s.Configs, s.Pods); err != nil {
 			return nil, err
 		}
 	}
-	w := &world{cluster: c.present, of: 1, items: c.items, rand: rand.New(rand.NewPCG(1, 2)), visible: s.Configs}
+	w := &world{cluster: c.present, of: 1, items: c.items, pods: s.Pods, omits: contender.omits, rand: rand.New(rand.NewPCG(1, 2)), visible: s.Configs}
 	var made int64
 	for i, it := range w.items {
 		w.sources, w.names = append(w.sources, itemName(i)), append(w.names, itemName(i))
+		if w.pods > 0 {
+			w.names[i] = syntheticName(i)
+		}
 		made += int64(it.seq)
 	}
 	w.changes.Store(made)
+	if w.pods > 0 {
+		w.states = map[uint64][2]int{}
+	}
+	if w.omits {
+		w.items, w.names, w.visible = make([]item, s.Configs), make([]string, s.Configs), 0
+	}
 	return w, nil
 }
 
-func (c *clusters) fill(n int) (err error) {
+func (c *clusters) fill(n, pods int) (err error) {
 	for _, path := range []string{c.binaries.etcd, c.binaries.apiserver} {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("%w; `make kube` builds it", err)
@@ -91,7 +103,16 @@ func (c *clusters) fill(n int) (err error) {
 	if c.present, err = newCluster(c.binaries); err != nil {
 		return err
 	}
-	c.items = make([]item, n)
+	c.items, c.pods = make([]item, n), pods
+	if pods > 0 {
+		for i := range c.items {
+			c.items[i] = makePods(i, 0, pods)
+		}
+		if err = c.present.fillServices(n, pods); err != nil {
+			c.close()
+		}
+		return err
+	}
 	err = inParallel(n, func(i int) error {
 		spec, err := protojson.Marshal(objectEntry(i, 0))
 		if err != nil {
@@ -151,6 +172,9 @@ func managedBy(name string, fields int) string {
 
 // write has the API server change an object, and returns when the raw reader has that.
 func (w *world) write(index, seq int) (time.Time, error) {
+	if w.pods > 0 {
+		return time.Now(), w.cluster.writePods(index, seq, w.pods)
+	}
 	spec, err := protojson.Marshal(objectEntry(index, seq))
 	if err != nil {
 		return time.Time{}, err
@@ -229,6 +253,11 @@ func (b *bench) listed() bool {
 func (b *bench) statuses() error {
 	r, n, written := b.result.Kubernetes, int(b.scenario.Lasting.Seconds())*b.scenario.Rate, atomic.Int64{}
 	bytes, messages := b.received()
+	write := b.world.cluster.writeStatus
+	if b.world.pods > 0 {
+		write = b.world.writePodStatus
+	}
+	allocations := b.allocations()
 	cpu, began := b.process.cpu(), time.Now()
 	gap := time.Second / time.Duration(b.scenario.Rate)
 	err := inParallel(n, func(i int) error {
@@ -237,7 +266,7 @@ func (b *bench) statuses() error {
 		}
 		time.Sleep(time.Until(began.Add(time.Duration(i) * gap)))
 		written.Add(1)
-		return b.world.cluster.writeStatus(i*7919%len(b.world.items), i+1)
+		return write(i*7919%len(b.world.items), i+1)
 	})
 	if err != nil {
 		return err
@@ -245,6 +274,9 @@ func (b *bench) statuses() error {
 	lasted := time.Since(began)
 	n = int(written.Load())
 	time.Sleep(time.Second) // for what should not come
+	if b.world.pods > 0 {
+		r.StatusAllocs = (b.allocations() - allocations) / float64(n)
+	}
 	bytesAfter, messagesAfter := b.received()
 	r.Statuses, r.StatusRate, r.StatusCores, r.StatusPushes = n, float64(n)/lasted.Seconds(), float64(b.process.cpu()-cpu)/float64(lasted), messagesAfter-messages
 	if b.contender.product && bytesAfter != bytes {

@@ -26,7 +26,7 @@ func main() {
 
 func run() error {
 	scenarioPattern := flag.String("scenarios", ".", "run the scenarios that match this regular `expression`")
-	contenderNames := flag.String("contenders", "floor,relay,relay-rules,linear,istiod,watch,ctrl-cache", "`names` of the contenders, with commas")
+	contenderNames := flag.String("contenders", "floor,relay,relay-rules,relay-omit,linear,istiod,watch,ctrl-cache", "`names` of the contenders, with commas")
 	runs := flag.Int("runs", 1, "how often each scenario is run, but once only with slow contenders; the tables show medians")
 	changes := flag.Int("changes", 0, "how many single changes are timed; 0: as many as the scenario has")
 	out := flag.String("out", "out", "`directory` for results.json, results.md and the plots")

@@ -115,7 +115,7 @@ func (b *bench) open() (err error) {
 		return err
 	}
 	if b.scenario.Kubernetes {
-		b.world, err = b.clusters.world(b.scenario)
+		b.world, err = b.clusters.world(b.scenario, b.contender)
 	} else {
 		b.world, err = newWorld(b.scenario, b.contender)
 	}
@@ -141,11 +141,15 @@ func (b *bench) open() (err error) {
 		}
 		b.clients = append(b.clients, c)
 	}
-	g, own := b.world.aim(len(b.clients), 0, time.Now()), ownCPU()
-	start := b.launch
-	if b.scenario.Kubernetes {
+	start, server := b.launch, time.Duration(0)
+	switch {
+	case b.scenario.Pods > 0 && !b.contender.mute:
+		b.world.cluster.settle()
+		server = b.world.cluster.server.cpu()
+	case b.scenario.Kubernetes:
 		start = b.list
 	}
+	g, own := b.world.aim(len(b.clients), 0, time.Now()), ownCPU()
 	if err := start(); err != nil || b.contender.mute {
 		return err
 	}
@@ -153,7 +157,11 @@ func (b *bench) open() (err error) {
 	if err := b.process.listening(b.listen, patience); err != nil {
 		return err
 	}
-	defer b.profile("sync", "profile?seconds=3")()
+	seconds := 3
+	if b.scenario.Pods > 0 {
+		seconds = 12 // its clients wait for the first list
+	}
+	defer b.profile("sync", fmt.Sprintf("profile?seconds=%d", seconds))()
 	for _, c := range b.clients {
 		b.running.Go(func() { c.run(ctx) })
 	}
@@ -163,6 +171,9 @@ func (b *bench) open() (err error) {
 	}
 	b.result.SyncFirstMS, b.result.SyncLastMS = ms(slices.Min(took)), ms(slices.Max(took))
 	b.result.SyncCPUMS, b.result.SyncOwnCPUMS = ms(b.process.cpu()), ms(ownCPU()-own)
+	if b.scenario.Pods > 0 {
+		b.listedServices(server)
+	}
 	b.result.SyncBytes, b.result.SyncMessages = b.received()
 	for _, c := range b.clients {
 		b.result.LargestBytes = max(b.result.LargestBytes, float64(c.largest.Load()))
@@ -276,6 +287,9 @@ func (b *bench) steps() error {
 		if err := b.burst(); err != nil {
 			return fmt.Errorf("burst: %w", err)
 		}
+	}
+	if b.contender.omits {
+		return b.check()
 	}
 	if len(b.scenario.Gaps) > 0 && b.contender.slow == 0 {
 		if err := b.rates(); err != nil {

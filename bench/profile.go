@@ -18,6 +18,10 @@ func (b *bench) profile(name, of string) (wait func()) {
 	}
 	var fetch sync.WaitGroup
 	fetch.Go(func() {
+		if err := b.process.listening(b.admin, patience); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: profile:", err)
+			return
+		}
 		path := filepath.Join(b.profiles, b.scenario.Name+"."+b.contender.name+"."+name)
 		if err := download("http://"+b.admin+"/debug/pprof/"+of, path); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: profile:", err)

@@ -53,6 +53,9 @@ type scenario struct {
 	// Lasting, and Relist has everything listed once more.
 	Kubernetes bool `json:"kubernetes,omitempty"`
 	Relist     bool `json:"relist,omitempty"`
+	// Pods, when not zero, has an API server with Services in place of ServiceEntries, of so many pods each. Changes
+	// are those of pods, and statuses those of pods that change nothing else.
+	Pods int `json:"pods,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`
 	// Without has the reasons why contenders are left out, by name.
@@ -69,7 +72,7 @@ func (s scenario) isFor(c contender) bool {
 		return false
 	}
 	if s.Kubernetes {
-		return c.kubernetes || c.name == "relay" || c.name == "istiod"
+		return c.kubernetes && !c.omits || c.name == "relay" || c.name == "istiod"
 	}
 	return !c.rules && !c.kubernetes
 }
@@ -90,6 +93,7 @@ const (
 	aClient      = 800 * time.Microsecond // until it is connected
 	aChange      = 50 * time.Microsecond  // to one client
 	anObject     = 800 * time.Microsecond // until an API server has it, or has sent it
+	aPod         = 700 * time.Microsecond // until a contender has it
 	// restartServer is an API server's.
 	restartServer = 10 * time.Second
 	// calmServer is how long it is left alone before each list.
@@ -121,7 +125,7 @@ func (s scenario) estimate(c contender) time.Duration {
 	change := clients*aChange + slow
 	took := openAndClose + resources*aResource + resources*clients*aCopy + clients*aClient + slow
 	if s.Kubernetes {
-		took += resources*anObject + time.Duration(s.lists()-1)*(openAndClose+calmServer+resources*anObject/4)
+		took += resources*(anObject+time.Duration(s.Pods)*aPod) + time.Duration(s.lists()-1)*(openAndClose+calmServer+resources*anObject/4)
 	}
 	if c.mute {
 		return took // nobody can ask it for more
@@ -166,6 +170,9 @@ const (
 // tooSlow leaves out the contenders that can not keep up with steady rates.
 var tooSlow = map[string]string{"linear": behindRates, "istiod": behindRates}
 
+// servicesScenario is the scenario with Services of an API server.
+const servicesScenario = "services-5k-20"
+
 // withAndWithout are the contenders of a federation.
 var withAndWithout = []string{"relay", "relay-rules"}
 
@@ -201,6 +208,7 @@ func scenarios() []scenario {
 		{Name: "kubernetes-1k-20", Kubernetes: true, Configs: 1000, Clients: 20, Delta: true, Changes: 40, Relist: true},
 		{Name: "kubernetes-10k-20", Kubernetes: true, Configs: 10_000, Clients: 20, Delta: true, Changes: 200, Rate: 500, Lasting: time.Minute, Relist: true},
 		{Name: "kubernetes-100k-4", Kubernetes: true, Configs: 100_000, Clients: 4, Delta: true, Changes: 40, Relist: true, Without: map[string]string{"istiod": largeCluster}},
+		{Name: servicesScenario, Kubernetes: true, Pods: 10, Configs: 5000, Clients: 20, Delta: true, Settle: true, Lasting: 20 * time.Second, Gaps: []time.Duration{10 * time.Millisecond}, Rate: 500, Only: []string{"relay", "relay-omit", "watch"}},
 		{Name: "federation-10k-20-istiods", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 		{Name: "federation-10k-20-relays", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 	}

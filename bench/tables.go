@@ -66,6 +66,7 @@ func blocks() []block {
 		{"rules", "What rules cost", of(rulesTable)},
 		{"stall", "Two clients stop reading", of(stallTable)},
 		{"kubernetes", "API servers", of(kubernetesTable)},
+		{"services", "Services of API servers", of(servicesTable)},
 		{"failed", "Failed", of(failedTable)},
 		{"left-out", "Left out", func(*report, []result) string { return leftOutTable().String() }},
 		{"contenders", "", func(*report, []result) string { return contendersTable().String() }},
@@ -247,7 +248,7 @@ func kubernetesTable(medians []result) table {
 		"scenario", "contender", "first list, time / CPU", "CPU of the API server", "change to a client, median / p99", "CPU a change", "RSS / peak", "status writes a second: pushes, cores", "list of the same: CPU, of the first",
 	}, func(m result) []string {
 		k := m.Kubernetes
-		if k == nil {
+		if k == nil || m.Scenario == servicesScenario {
 			return nil
 		}
 		cells := []string{m.Scenario, m.Contender, durations(k.ListMS, k.ListCPUMS), duration(k.ServerCPUMS), "", "", fmt.Sprintf("%.0f / %.0f MiB", k.ListedRSSMiB, k.ListedPeakMiB), "", ""}
@@ -259,6 +260,25 @@ func kubernetesTable(medians []result) table {
 		}
 		if k.Relisted {
 			cells[8] = fmt.Sprintf("%s, %s", duration(k.RelistCPUMS), ratio(k.RelistCPUMS, k.ListCPUMS))
+		}
+		return cells
+	})
+}
+
+func servicesTable(medians []result) table {
+	return tableOf(medians, []string{
+		"scenario", "contender", "until all hold all, time / CPU", "CPU of the API server", "RSS / peak", "status writes a second: pushes, cores, allocations each",
+	}, func(m result) []string {
+		k := m.Kubernetes
+		if k == nil || m.Scenario != servicesScenario {
+			return nil
+		}
+		cells := []string{m.Scenario, m.Contender, durations(k.ListMS, k.ListCPUMS), duration(k.ServerCPUMS), memory(m), ""}
+		if m.RSSMiB == 0 { // it serves nobody
+			cells[4] = fmt.Sprintf("%.0f / %.0f MiB", k.ListedRSSMiB, k.ListedPeakMiB)
+		}
+		if k.Statuses > 0 {
+			cells[5] = fmt.Sprintf("%.0f: %.0f, %.2f, %.0f", k.StatusRate, k.StatusPushes, k.StatusCores, k.StatusAllocs)
 		}
 		return cells
 	})

@@ -46,6 +46,12 @@ func targets() []target {
 		{"the same: pushes of 500 writes of statuses a second, for a minute", 0, count, inKubernetes("kubernetes-10k-20", func(m result) float64 { return m.Kubernetes.StatusPushes }), true},
 		{"100,000 objects: RSS", 245, mibText, inKubernetes("kubernetes-100k-4", func(m result) float64 { return m.RSSMiB }), true},
 		{"the same: a list of the same, against the first: CPU", 0.45, times, inKubernetes("kubernetes-100k-4", func(m result) float64 { return m.Kubernetes.RelistCPUMS / m.Kubernetes.ListCPUMS }), true},
+		{"an API server, 5,000 Services of 10 pods, until 20 delta clients hold all, against a raw reader", 1.6, times, toReader(servicesScenario), true},
+		{"the same: RSS, more than with `services.mode: omit`", 100, mibText, moreThanOmitted, true},
+		{"the same: 100 changes of pods a second: p99", 150, duration, worst(servicesScenario, func(r rateResult) float64 { return r.P99MS }), true},
+		{"the same: CPU, of one core", 0.5, cores, worst(servicesScenario, func(r rateResult) float64 { return r.Cores }), true},
+		{"the same: pushes of 500 writes of statuses of pods a second", 0, count, inServices(func(k kubernetesResult) float64 { return k.StatusPushes }), true},
+		{"the same: allocations for each, of which decoding a pod takes nearly all", 100, count, inServices(func(k kubernetesResult) float64 { return k.StatusAllocs }), true},
 		{"SotW, 10,000 × 20: CPU a change, against the floor", 1.2, times, toFloor("sotw-10k-20", func(m result) float64 { return m.CPUPerChangeMS }), true},
 		{"the same: bytes a change and client, where resources may come back", 1.15, times, toFloor("sotw-10k-20", func(m result) float64 { return m.BytesPerChange }), true},
 		{"the same: where they can not", 1.07, times, toFloor("sotw-10k-20-elsewhere", func(m result) float64 { return m.BytesPerChange }), true},
@@ -93,6 +99,24 @@ func inKubernetes(scenario string, f func(result) float64) figure {
 		}
 		return f(m), true
 	}
+}
+
+// inServices is inKubernetes for the scenario with Services.
+func inServices(f func(kubernetesResult) float64) figure {
+	return func(medians []result, contender string) (float64, bool) {
+		m, ok := find(medians, servicesScenario, contender)
+		if !ok || m.Kubernetes == nil || m.Kubernetes.Statuses == 0 {
+			return 0, false
+		}
+		return f(*m.Kubernetes), true
+	}
+}
+
+// moreThanOmitted returns how much more memory the relay takes for Services, in MiB.
+func moreThanOmitted(medians []result, contender string) (float64, bool) {
+	m, ok := find(medians, servicesScenario, contender)
+	o, also := find(medians, servicesScenario, "relay-omit")
+	return m.RSSMiB - o.RSSMiB, ok && also
 }
 
 // toReader compares the first list with that of the raw reader.

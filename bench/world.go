@@ -101,6 +101,8 @@ type world struct {
 	rules     bool // what clients hold has passed the rules of relay-rules
 	elsewhere bool // clients name clusters of their own
 	instances int  // of each resource, in a registry; 0: it is no registry
+	pods      int  // of each resource, which is a Service of the cluster then; 0: it is none
+	omits     bool // the contender leaves out the Services
 	upstreams []*upstream
 	cluster   *cluster // in place of the upstreams; nil: none
 	of        int      // how many upstreams there are to be
@@ -113,7 +115,8 @@ type world struct {
 
 	mu     sync.RWMutex // guards all below
 	items  []item
-	issued [][]time.Time // when each change of an item was made; nil unless wanted
+	issued [][]time.Time     // when each change of an item was made; nil unless wanted
+	states map[uint64][2]int // of Services: index and seq, by the hash of the content
 }
 
 // item is one resource.
@@ -181,6 +184,9 @@ func indexOf(name []byte) (int, bool) {
 
 // make makes a resource of this world after some changes.
 func (w *world) make(index, seq int) (item, error) {
+	if w.pods > 0 {
+		return makePods(index, seq, w.pods), nil
+	}
 	if w.cluster != nil {
 		return makeObject(index, seq, w.items[index].created)
 	}
@@ -291,6 +297,9 @@ func (w *world) change(indices ...int) time.Time {
 			panic(err) // it worked for the same index before
 		}
 		w.items[index] = it
+		if w.states != nil {
+			w.states[it.hash] = [2]int{index, it.seq}
+		}
 		if w.issued != nil {
 			w.issued[index] = append(w.issued[index], time.Now())
 		}
