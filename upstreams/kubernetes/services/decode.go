@@ -144,7 +144,7 @@ type port struct {
 func decodeService(o *object.Object) (any, int, error) {
 	var spec struct {
 		Type, ExternalName, ClusterIP, InternalTrafficPolicy string
-		ClusterIPs, IPFamilies                               []string
+		IPFamilies                                           []string
 		Selector                                             map[string]string
 		PublishNotReadyAddresses                             bool
 		Ports                                                []struct {
@@ -168,9 +168,7 @@ func decodeService(o *object.Object) (any, int, error) {
 	switch {
 	case spec.ClusterIP == "None":
 		se.Resolution = networking.ServiceEntry_NONE
-	case spec.ClusterIP != "" && len(spec.ClusterIPs) > 1:
-		se.Addresses = spec.ClusterIPs
-	case spec.ClusterIP != "":
+	case spec.ClusterIP != "": // an istiod 1.23 makes a service of each address, with all endpoints
 		se.Addresses[0] = spec.ClusterIP
 	}
 	v := &service{
