@@ -147,12 +147,9 @@ func (w *cluster) putPod(namespace, app string, i instance) {
 		labels["security.istio.io/tlsMode"] = "istio"
 	}
 	maps.Copy(labels, i.labels)
-	spec := map[string]any{"containers": []map[string]any{{"name": "app", "image": "app"}}}
+	spec := map[string]any{"containers": []map[string]any{{"name": "app", "image": "app"}}, "serviceAccountName": cmp.Or(i.account, "default")}
 	if i.node != "" {
 		spec["nodeName"] = i.node
-	}
-	if i.account != "" {
-		spec["serviceAccountName"] = i.account
 	}
 	object := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"namespace": namespace, "name": i.name, "labels": labels}, "spec": spec}
 	w.k.apply(encode(w.k.t, object))
