@@ -25,7 +25,7 @@ type example struct {
 var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // examples is how many there are.
-const examples = 6
+const examples = 7
 
 func newExample(t *testing.T, name string) *example {
 	t.Helper()
