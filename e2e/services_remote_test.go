@@ -28,12 +28,18 @@ type consumers struct {
 // as YAML.
 func newConsumers(t *testing.T, prepare func(east, west *cluster), rules ...string) *consumers {
 	t.Helper()
+	return newConsumersOf(t, "networks: {}", "{mode: discover}", prepare, rules...)
+}
+
+// newConsumersOf does so with the MeshNetworks of west, and the section services of the relay.
+func newConsumersOf(t *testing.T, networks, services string, prepare func(east, west *cluster), rules ...string) *consumers {
+	t.Helper()
 	c := &consumers{t: t, east: newCluster(t, "east", dualStack...), west: newCluster(t, "west")}
 	prepare(c.east, c.west)
 	c.west.k.apply(c.east.k.remoteSecret(adminToken))
-	c.relay = relayOfServices(t, "relay", fromAPIServer(c.east.k), "{mode: discover}").start().ready()
-	c.secret = newKubernetesIstiod(t, c.west.k, "networks: {}")
-	c.relayed = newKubernetesIstiod(t, c.west.k, "networks: {}", c.relay.xds)
+	c.relay = relayOfServices(t, "relay", fromAPIServer(c.east.k), services).start().ready()
+	c.secret = newKubernetesIstiod(t, c.west.k, networks)
+	c.relayed = newKubernetesIstiod(t, c.west.k, networks, c.relay.xds)
 	c.relayed.env = append(c.relayed.env, "POD_NAMESPACE=elsewhere") // where there is no secret
 	for n, rule := range rules {
 		for _, i := range []*istiod{c.secret, c.relayed} {
@@ -209,12 +215,48 @@ func TestARemoteSecretAndTheRelayGiveTheSameEndpoints(t *testing.T) {
 		})
 		same(t, "the endpoints are equal again", inWeb, inWebRelayed)
 
+		late := pods[len(pods)-1]
+		late.labels = policyV1
+		c.east.putPod("shop", s.name, late)
+		inWebRelayed.wait("a pod has another version", func() error {
+			if is := inWebRelayed.describe(changed); !strings.Contains(is, "10.1.0.6") {
+				return fmt.Errorf("it is %s", is)
+			}
+			return nil
+		})
+		same(t, "the endpoints are equal with other labels", inWeb, inWebRelayed)
+
 		f := of["front"]
 		f.slices = []slice{{}}
 		c.east.put(f)
 		inWebRelayed.waitEndpoints(both, "10.3.0.1:8080")
 		same(t, "the other cluster serves alone", inWeb, inWebRelayed)
 	})
+}
+
+// TestPodsOfAnotherNetworkAreBehindItsGatewayEitherWay: the MeshNetworks of the consumers name the gateways of the network
+// that the relay tells.
+func TestPodsOfAnotherNetworkAreBehindItsGatewayEitherWay(t *testing.T) {
+	t.Parallel()
+	var names []string
+	c := newConsumersOf(t, eastNetwork, "{mode: discover, network: east-net}", func(east, _ *cluster) {
+		for _, s := range clusterIPServices {
+			if s.name == "several-ports" || s.name == "front" || s.name == "not-ready" {
+				east.put(s)
+				names = append(names, s.namespace+"/"+s.name)
+			}
+		}
+		east.put(service{namespace: "shop", name: "near", ports: webPorts, slices: []slice{{pods: []instance{
+			{name: "near-1", ip: "10.1.27.1", labels: map[string]string{"topology.istio.io/network": "west-net"}}, {name: "near-2", ip: "10.1.27.2"},
+		}}}})
+	})
+	secret, relayed := c.proxies(proxy{network: "west-net"})
+	relayed.wait("both are sent to the gateway", func() error { return sameClusters(secret, relayed, append(names, "shop/near")) })
+	relayed.waitEndpoints("outbound|80||several-ports.shop.svc.cluster.local", "192.0.2.1:15443", "192.0.2.1:15443", "192.0.2.1:15443")
+	relayed.waitEndpoints("outbound|80||near.shop.svc.cluster.local", "10.1.27.1:8080", "192.0.2.1:15443")
+
+	inEastNet, inEastNetRelayed := c.proxies(proxy{network: "east-net"})
+	inEastNetRelayed.wait("both reach the pods", func() error { return sameClusters(inEastNet, inEastNetRelayed, names) })
 }
 
 // TestARemoteSecretAndTheRelayDiffer has the rows of the table in docs/services.md that are about consumers.
