@@ -83,9 +83,11 @@ e2e: build istiod kube nacos ## Run the relay between real istiods, with and wit
 ORACLE_SETS ?= 300
 KUBERNETES_OBJECTS ?= 300
 KUBERNETES_CHANGES ?= 1000
+SERVICES_WORLDS ?= 100
 .PHONY: oracle
 oracle: build istiod kube ## Compare what istiods make of configs, as files, through relays and in API servers, and of Ingresses, for 300 random sets
 	cd e2e && KUBERNETES_OBJECTS=$(KUBERNETES_OBJECTS) KUBERNETES_CHANGES=$(KUBERNETES_CHANGES) go test -count=1 -timeout 30m -v -run '^TestKubernetesIsServed|^TestAPIServersAreFederatedForEnvoys' .
+	cd e2e && SERVICES_WORLDS=$(SERVICES_WORLDS) go test -count=1 -timeout 30m -v -run '^TestRandomServices|^TestServicesOfAnAPIServer' .
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m -v -run '^Test(Oracle|Bookinfo)' .
 	cd e2e && ORACLE_SETS=$(ORACLE_SETS) go test -count=1 -timeout 60m ./ingress
 

@@ -47,7 +47,7 @@ func (r *randomServices) ports() (all []worldPort) {
 func (r *randomServices) instance(s *service) instance {
 	r.pods++
 	i := instance{
-		ip: fmt.Sprintf("10.2.%d.%d", r.pods/250, 1+r.pods%250), node: r.nodes[r.rand.IntN(len(r.nodes))],
+		ip: fmt.Sprintf("10.%d.%d.%d", 2+r.pods/62500, r.pods/250%250, 1+r.pods%250), node: r.nodes[r.rand.IntN(len(r.nodes))],
 		account: []string{"", "one", "two"}[r.rand.IntN(3)], outOfMesh: r.rand.IntN(4) == 0,
 		labels: map[string]string{"version": []string{"v1", "v2"}[r.rand.IntN(2)]},
 	}
