@@ -9,11 +9,11 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// web are the ports of most services of the table.
+// webPorts are the ports of most services. podsV1 and podsV2 are labels of pods.
 var (
 	webPorts = []worldPort{{name: "http", number: 80, at: 8080}}
-	policyV1 = map[string]string{"version": "v1"}
-	policyV2 = map[string]string{"version": "v2"}
+	podsV1   = map[string]string{"version": "v1"}
+	podsV2   = map[string]string{"version": "v2"}
 )
 
 // clusterIPServices are Services whose endpoints all who read the cluster find alike.
@@ -25,15 +25,15 @@ var clusterIPServices = []service{
 			{name: "h2c", number: 81, at: 8081, app: "kubernetes.io/h2c"}, {name: "redis-x", number: 6379, at: 6379}, {name: "plain", number: 5000, at: 5000},
 		},
 		slices: []slice{{pods: []instance{
-			{name: "several-1", ip: "10.1.0.1", node: "node-a", account: "web", labels: policyV1},
-			{name: "several-2", ip: "10.1.0.2", node: "node-b", account: "web", labels: policyV2},
-			{name: "several-3", ip: "10.1.0.3", node: "node-c", account: "other", labels: policyV2},
+			{name: "several-1", ip: "10.1.0.1", node: "node-a", account: "web", labels: podsV1},
+			{name: "several-2", ip: "10.1.0.2", node: "node-b", account: "web", labels: podsV2},
+			{name: "several-3", ip: "10.1.0.3", node: "node-c", account: "other", labels: podsV2},
 			{name: "several-4", ip: "10.1.0.4", node: "node-d", outOfMesh: true},
 		}}}},
 	{namespace: "shop", name: "named-targets", ports: []worldPort{{name: "http", number: 80, at: 8080, target: "web"}, {name: "tcp", number: 90, at: 9090, target: "raw"}},
 		slices: []slice{
-			{pods: []instance{{name: "named-1", ip: "10.1.1.1", node: "node-a", labels: policyV1}}},
-			{at: map[string]int{"http": 8888, "tcp": 9999}, pods: []instance{{name: "named-2", ip: "10.1.1.2", node: "node-c", labels: policyV2}}},
+			{pods: []instance{{name: "named-1", ip: "10.1.1.1", node: "node-a", labels: podsV1}}},
+			{at: map[string]int{"http": 8888, "tcp": 9999}, pods: []instance{{name: "named-2", ip: "10.1.1.2", node: "node-c", labels: podsV2}}},
 		}},
 	{namespace: "shop", name: "unnamed", ports: []worldPort{{number: 80, at: 8080}},
 		slices: []slice{{pods: []instance{{name: "unnamed-1", ip: "10.1.2.1", node: "node-a"}}}}},
@@ -96,7 +96,7 @@ var (
 const selectedEntry = `{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {namespace: shop, name: vm-1},
 spec: {address: 10.8.0.1, labels: {app: with-vm, version: v1}, serviceAccount: vm, locality: north/b, ports: {http: 9080}}}`
 
-var withVM = service{namespace: "shop", name: "with-vm", ports: webPorts, slices: []slice{{pods: []instance{{name: "with-vm-1", ip: "10.1.26.1", node: "node-a", labels: policyV1}}}}}
+var withVM = service{namespace: "shop", name: "with-vm", ports: webPorts, slices: []slice{{pods: []instance{{name: "with-vm-1", ip: "10.1.26.1", node: "node-a", labels: podsV1}}}}}
 
 // TestServicesOfAnAPIServerAreThoseOfItsIstiod has a relay read an API server, and another one an istiod on it. What they
 // serve of its Services is the same.
