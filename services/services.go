@@ -25,9 +25,10 @@ import (
 )
 
 const (
-	// UsualLimit is the limit of a Query that has none, MaxLimit the highest one.
+	// UsualLimit is the limit of a Query that has none.
 	UsualLimit = 1000
-	MaxLimit   = 100_000
+	// MaxLimit is the highest limit of a Query.
+	MaxLimit = 100_000
 	// rowLimit bounds the lists of a service in an answer about all hosts, maxSteps the work for an answer.
 	rowLimit = 16
 	maxSteps = 5_000_000
