@@ -93,6 +93,19 @@ func BenchmarkChangeOfAPodBeside5000Services(b *testing.B) {
 	}
 }
 
+func BenchmarkStatusOfAPodBeside5000Services(b *testing.B) {
+	s, _ := manyServices(b)
+	s.Flush()
+	same := podOf(b, 7, 3, 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Set(same)
+		if changes, clusters := s.Flush(); len(changes)+len(clusters) > 0 {
+			b.Fatal(changes, clusters)
+		}
+	}
+}
+
 // BenchmarkFoldEndpointsOfAService folds ten endpoints into a ServiceEntry.
 func BenchmarkFoldEndpointsOfAService(b *testing.B) {
 	s, _ := manyServices(b)

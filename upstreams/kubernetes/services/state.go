@@ -230,28 +230,35 @@ func (s *State) touchAll() {
 // flushInputs notes what has endpoints that are changed pods, or are on changed Nodes. It forgets empty namespaces.
 func (s *State) flushInputs() {
 	for namespace, sp := range s.spaces {
-		changed := func(m member) bool {
-			_, is := sp.changedPods[m.pod]
-			return is || s.isOnChangedNode(s.nodeOf(namespace, m))
-		}
-		for name, list := range sp.slices {
-			if of := (Name{namespace, name}); len(sp.changedPods)+len(s.nodes) > 0 && slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
-				s.touch(of, get[service](s, Services, of))
-			}
-		}
-		for name, p := range sp.objects[Pods] {
-			if len(s.nodes) > 0 && s.isOnChangedNode(p.(*workload).node) {
-				s.touchFor(Pods, Name{namespace, name}, p)
-			}
-		}
-		if len(sp.changedPods) > 0 {
-			sp.changedPods = map[string]struct{}{} // a cleared one would keep room for all pods of the first list
+		if len(sp.changedPods)+len(s.nodes) > 0 {
+			s.flushSpace(namespace, sp)
 		}
 		if !slices.ContainsFunc(sp.objects[:], func(m map[string]any) bool { return len(m) > 0 }) {
 			delete(s.spaces, namespace)
 		}
 	}
 	clear(s.nodes)
+}
+
+// flushSpace is flushInputs for a namespace, of which it looks at all slices, and if Nodes have changed at all pods.
+func (s *State) flushSpace(namespace string, sp *space) {
+	changed := func(m member) bool {
+		_, is := sp.changedPods[m.pod]
+		return is || len(s.nodes) > 0 && s.isOnChangedNode(s.nodeOf(namespace, m))
+	}
+	for name, list := range sp.slices {
+		if of := (Name{namespace, name}); slices.ContainsFunc(list, func(l *slice) bool { return slices.ContainsFunc(l.members, changed) }) {
+			s.touch(of, get[service](s, Services, of))
+		}
+	}
+	if len(s.nodes) > 0 {
+		for name, p := range sp.objects[Pods] {
+			if s.isOnChangedNode(p.(*workload).node) {
+				s.touchFor(Pods, Name{namespace, name}, p)
+			}
+		}
+	}
+	sp.changedPods = map[string]struct{}{} // a cleared one would keep room for all pods of the first list
 }
 
 func (s *State) isOnChangedNode(node symbol) bool {
