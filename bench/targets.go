@@ -51,7 +51,7 @@ func targets() []target {
 		{"the same: 100 changes of pods a second: p99", 150, duration, worst(servicesScenario, func(r rateResult) float64 { return r.P99MS }), true},
 		{"the same: CPU, of one core", 0.5, cores, worst(servicesScenario, func(r rateResult) float64 { return r.Cores }), true},
 		{"the same: pushes of 500 writes of statuses of pods a second", 0, count, inServices(func(k kubernetesResult) float64 { return k.StatusPushes }), true},
-		{"the same: allocations for each, of which decoding a pod takes nearly all", 100, count, inServices(func(k kubernetesResult) float64 { return k.StatusAllocs }), true},
+		{"the same: allocations for each, of which decoding a pod takes nearly all", 150, count, inServices(func(k kubernetesResult) float64 { return k.StatusAllocs }), true},
 		{"SotW, 10,000 × 20: CPU a change, against the floor", 1.2, times, toFloor("sotw-10k-20", func(m result) float64 { return m.CPUPerChangeMS }), true},
 		{"the same: bytes a change and client, where resources may come back", 1.15, times, toFloor("sotw-10k-20", func(m result) float64 { return m.BytesPerChange }), true},
 		{"the same: where they can not", 1.07, times, toFloor("sotw-10k-20-elsewhere", func(m result) float64 { return m.BytesPerChange }), true},
