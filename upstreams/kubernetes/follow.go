@@ -35,14 +35,13 @@ var (
 // inputs returns what is followed in addition to the mirrored kinds, and to make resources of it.
 func (s *Source) inputs() (all []discovery.Resource) {
 	ingress := s.ingressOptions != nil
-	takes := inputsOf(s.cfg.Services)
 	for _, r := range inputResources {
-		if _, is := takes[r.Kind]; ingress || is {
+		if ingress || s.readsInput(r.Kind) {
 			all = append(all, r)
 		}
 	}
 	for _, r := range endpointResources {
-		if _, is := takes[r.Kind]; is {
+		if s.readsInput(r.Kind) {
 			all = append(all, r)
 		}
 	}

@@ -118,6 +118,7 @@ type Source struct {
 	meshNamespace, meshName string
 	lists                   *object.Budget // of the collections
 	cfg                     config.Upstream
+	takes                   map[mirror.Kind]bool // see inputsOf
 
 	// Only Run and the goroutines that it starts use these.
 	feed           upstreams.Feed
@@ -152,7 +153,7 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	for level := range s.large {
 		s.large[level] = semaphore.NewWeighted(1)
 	}
-	s.cfg, s.st, s.serviceOptions = cfg, newStatus(), optionsOf(cfg)
+	s.cfg, s.st, s.serviceOptions, s.takes = cfg, newStatus(), optionsOf(cfg), inputsOf(cfg.Services)
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
@@ -257,7 +258,7 @@ func (s *Source) prepare(feed upstreams.Feed) {
 
 // readsInput reports whether services are made of the objects of a kind.
 func (s *Source) readsInput(kind mirror.Kind) bool {
-	_, is := inputsOf(s.cfg.Services)[kind]
+	_, is := s.takes[kind]
 	return is
 }
 
