@@ -127,7 +127,7 @@ func documents() []document {
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"peers", "Identities and addresses with what their streams have cost, the most first", (*Debug).peers, false},
-		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints, ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", (*Debug).services, false},
+		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints; ?search=, ?from= and ?findings=true filter hosts; ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", (*Debug).services, false},
 		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
 		{"upstreams", "State of each upstream", (*Debug).upstreams, false},

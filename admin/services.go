@@ -17,26 +17,38 @@ const longestHost = 255
 
 // services writes the services that a query selects.
 func (d *Debug) services(w io.Writer, q url.Values) error {
-	query := services.Query{Host: q.Get("host"), Port: q.Get("port"), Subset: q.Get("subset"), As: q.Get("as")}
-	if len(query.Host) > longestHost || len(query.As) > longestHost {
-		return badRequestf("host and as have at most %d characters", longestHost)
+	answer, err := d.Services(q)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, answer)
+}
+
+// Services returns the services that a query selects. The parameters are those of /debug/services. It computes them, and
+// keeps nothing.
+func (d *Debug) Services(q url.Values) (a services.Answer, err error) {
+	query := services.Query{
+		Host: q.Get("host"), Port: q.Get("port"), Subset: q.Get("subset"), As: q.Get("as"),
+		Search: q.Get("search"), From: q.Get("from"), Findings: q.Get("findings") == "true",
+	}
+	if max(len(query.Host), len(query.As), len(query.Search), len(query.From)) > longestHost {
+		return a, badRequestf("host, as, search and from have at most %d characters", longestHost)
 	}
 	if limit := q.Get("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)
 		if err != nil || n < 1 || n > services.MaxLimit {
-			return badRequestf("limit is %.32q: want a number from 1 to %d", limit, services.MaxLimit)
+			return a, badRequestf("limit is %.32q: want a number from 1 to %d", limit, services.MaxLimit)
 		}
 		query.Limit = n
 	}
 	in, err := d.seenBy(q.Get("client"))
 	if err != nil {
-		return err
+		return a, err
 	}
-	answer, err := services.Find(in, query)
-	if err != nil {
-		return refusal{http.StatusBadRequest, err}
+	if a, err = services.Find(in, query); err != nil {
+		return a, refusal{http.StatusBadRequest, err}
 	}
-	return writeJSON(w, answer)
+	return a, nil
 }
 
 // seenBy returns what a connected client sees of services, or what there is if connection is empty.

@@ -48,8 +48,8 @@ func TestMistakesInAQuestionAboutServicesAreTold(t *testing.T) {
 		"?client=nobody":                          `no client has the connection "nobody"`,
 		"?limit=0":                                `limit is "0": want a number from 1 to 100000`,
 		"?limit=all":                              `limit is "all"`,
-		"?host=" + strings.Repeat("x", 300):       "host and as have at most 255 characters",
-		"?as=" + strings.Repeat("x", 300):         "host and as have at most 255 characters",
+		"?host=" + strings.Repeat("x", 300):       "host, as, search and from have at most 255 characters",
+		"?as=" + strings.Repeat("x", 300):         "host, as, search and from have at most 255 characters",
 		"?host=db.example.com&port=1":             `service db.example.com has no port "1"`,
 		"?host=db.example.com&port=443&subset=v1": `service db.example.com has no subset "v1"`,
 	} {

@@ -49,6 +49,19 @@ func (e *entry) body() *networking.ServiceEntry {
 	return e.decoded
 }
 
+// forget drops what is decoded of entries of one host: nobody needs it again.
+func (w *world) forget(all []*entry) {
+	for _, e := range all {
+		if len(e.body().GetHosts()) > 1 {
+			continue
+		}
+		e.decoded = nil
+		for _, c := range w.copies[e.Key()] {
+			c.decoded = nil
+		}
+	}
+}
+
 // compareEntries orders entries by precedence: Kubernetes services first, then by age, then by name.
 func compareEntries(a, b *entry) int {
 	return cmp.Or(first(a.made, b.made), a.created.Compare(b.created), compareResources(a.Resource, b.Resource))

@@ -61,6 +61,9 @@ type Query struct {
 	// As is the namespace of the client. What exportTo hides from it is not there. Empty sees everything, and gets the
 	// rules of clients in the namespace of the service.
 	As string
+	// Search selects hosts that contain it, From those from this one on, Findings those with a Finding.
+	Search, From string
+	Findings     bool
 	// Limit bounds the number of services, and each list of one; 0 is UsualLimit.
 	Limit int
 }
@@ -68,7 +71,7 @@ type Query struct {
 // Answer is the result of Find.
 type Answer struct {
 	Services []Service `json:"services"`
-	// More is the number of services beyond the limit.
+	// More is the number of hosts that were not looked at, because of the limit.
 	More int `json:"more,omitempty"`
 	// Similar are hosts like that of the query, if it does not exist.
 	Similar []string `json:"similar,omitempty"`
@@ -178,14 +181,20 @@ func (w *world) answer() (a Answer, err error) {
 	a.Services = []Service{}
 	switch host, all := w.lookup(q.Host); {
 	case q.Host == "":
-		hosts := slices.Sorted(maps.Keys(w.entries))
-		for _, h := range hosts[:min(len(hosts), q.Limit)] {
+		hosts := slices.DeleteFunc(slices.Sorted(maps.Keys(w.entries)), func(h string) bool { return h < q.From || !strings.Contains(h, q.Search) })
+		a.More = len(hosts)
+		for _, h := range hosts {
+			if len(a.Services) == q.Limit || q.Findings && w.partial {
+				break
+			}
+			a.More--
 			s := w.describe(h, w.entries[h])
+			w.forget(w.entries[h])
 			s.Entries, s.Rules, s.Endpoints, s.LeftOut = nil, nil, nil, nil
-			s.clip(rowLimit)
-			a.Services = append(a.Services, s)
+			if s.clip(rowLimit); !q.Findings || len(s.Findings) > 0 {
+				a.Services = append(a.Services, s)
+			}
 		}
-		a.More = len(hosts) - len(a.Services)
 	case all == nil:
 		a.Similar = similar(q.Host, slices.Sorted(maps.Keys(w.entries)))
 	default:
@@ -200,6 +209,7 @@ func (w *world) answer() (a Answer, err error) {
 }
 
 func newWorld(in Input, q Query) *world {
+	q.Search = strings.ToLower(q.Search)
 	q.Host, q.Limit = federation.NormalHost(q.Host), min(cmp.Or(max(q.Limit, 0), UsualLimit), MaxLimit)
 	w := &world{
 		mesh: &meshconfig.MeshConfig{}, query: q, entries: map[string][]*entry{}, copies: map[mirror.Key][]*entry{},

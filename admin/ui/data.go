@@ -8,6 +8,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/federation/conflicts"
 	"meshrelay/mirror"
+	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -41,6 +42,8 @@ type Data struct {
 	// Clusters returns the state of each element of "clusters" in the config.
 	Clusters func() []clusters.Status
 	Explain  func(q url.Values) (*admin.Explanation, error)
+	// Services computes services. The parameters are those of /debug/services.
+	Services func(q url.Values) (services.Answer, error)
 	// Contests, HostConflicts and NotFollowed are as in admin.Views. Conflicts counts the keys and hosts in
 	// conflict.
 	Contests      func(kinds ...mirror.Kind) []conflicts.KeyConflict

@@ -70,6 +70,7 @@ func New(data Data) (*Pages, error) {
 	}
 	for path, build := range map[string]builder{
 		"/{$}": p.overview, "/upstreams": p.upstreamList, "/upstreams/{name}": p.upstreamPage, "/holds": p.holdList, "/holds/{name}": p.holdPage,
+		"/services": p.serviceList, "/service": p.servicePage,
 		"/resources": p.resourceList, "/resource": p.resourcePage, "/clients": p.clientList, "/client": p.clientPage,
 		"/conflicts": p.conflictPage, "/plan": p.planPage, "/config": p.configPage,
 		"/events": p.eventList, "/events/{name}": p.eventPage,
@@ -170,7 +171,7 @@ type Entry struct {
 // Nav lists the pages, and marks the current one.
 func (s shell) Nav() []Entry {
 	all := []Entry{
-		{Link{"Overview", "/"}, "o", s.Path == "/"}, {Link{"Upstreams", "/upstreams"}, "u", false}, {Link{"Clients", "/clients"}, "c", false}, {Link{"Resources", "/resources"}, "r", false},
+		{Link{"Overview", "/"}, "o", s.Path == "/"}, {Link{"Upstreams", "/upstreams"}, "u", false}, {Link{"Clients", "/clients"}, "c", false}, {Link{"Services", "/services"}, "s", false}, {Link{"Resources", "/resources"}, "r", false},
 		{Link{"Timeline", "/events"}, "t", false}, {Link{"Conflicts", "/conflicts"}, "x", false}, {Link{"Holds", "/holds"}, "h", false}, {Link{"What if", "/plan"}, "w", false}, {Link{"Config", "/config"}, "f", false},
 	}
 	for i := range all[1:] {

@@ -19,6 +19,7 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
+	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -51,6 +52,8 @@ type fixture struct {
 	diff      upstreams.Differences
 	diffs     int // requested differences
 	explained *admin.Explanation
+	services  services.Answer
+	asked     url.Values // of services
 	journal   []events.Event
 	changes   atomic.Uint64
 	config    string
@@ -104,9 +107,11 @@ func newFixture(t testing.TB, n int) *fixture {
 		{Name: "west", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "west:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
 	}
 	f.explained = &admin.Explanation{Key: mirror.Key{Kind: serviceEntry, Namespace: "team-1", Name: "service-1"}, Outcome: admin.Served, Source: "east"}
+	f.services = services.Answer{Services: []services.Service{{Host: "db.shop.svc.cluster.local", Namespace: "shop"}}}
 	var err error
 	f.Pages, err = New(Data{
 		Resources: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },
+		Services: func(q url.Values) (services.Answer, error) { f.asked = q; return f.services, nil },
 		Contests: func(...mirror.Kind) []conflicts.KeyConflict { return f.contests }, HostConflicts: func() []conflicts.HostConflict { return f.hosts },
 		NotFollowed: func() []conflicts.NotFollowed { return f.notFollow }, Conflicts: func() (keys, hosts int) { return len(f.contests), len(f.hosts) },
 		Apart: func(conflicts.HostConflict) string { return f.apart }, LeftOut: func() []intake.LeftOut { return f.leftOut },
@@ -139,6 +144,6 @@ func (f *fixture) get(t testing.TB, path string, headers ...string) (code int, b
 func paths() []string {
 	return []string{
 		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/holds", "/holds/east", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
-		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts", "/plan", "/config",
+		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/services", "/services?q=db&show=with+findings", "/service?host=db.shop.svc.cluster.local", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts", "/plan", "/config",
 	}
 }

@@ -27,7 +27,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		Title: cut(strings.TrimPrefix(e.Namespace+"/"+e.Name, "/")), Crumbs: []Link{{"Resources", "/resources"}, {cut(e.Kind.String()), "/resources?kind=" + queryOf(e.Kind.String())}},
 		Lead: say(view.OutcomeLevel(e.Outcome), view.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
 		Sections: []Section{
-			{ID: "explain", Title: "Copies of the upstreams", Text: remarks(e), Facts: resourceFacts(e), Table: copies(e, r.now)},
+			{ID: "explain", Title: "Copies of the upstreams", Text: append(p.servicesOf(e.Key), remarks(e)...), Facts: resourceFacts(e), Table: copies(e, r.now)},
 			{ID: "clients", Title: "Clients", Table: receipts(e.Clients, r.now)},
 		},
 	}

@@ -20,6 +20,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/kube"
+	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -90,6 +91,7 @@ func TestTextFromOutsideStaysText(t *testing.T) {
 	e.Sources[0].From = &kube.Object{Kind: evil, Spec: []byte(`{"a":"</code><script>alert(1)</script>"}`)}
 	e.Sources[1].From = nil
 	f.explained = &e
+	f.services = evilOf[services.Answer]()
 	f.journal = []events.Event{evilOf[events.Event]()}
 	f.journal[0].Seq = 1
 	f.config, f.apart = evil, evil

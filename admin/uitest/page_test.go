@@ -24,7 +24,7 @@ func (w *world) paths() []string {
 	return []string{
 		"/", "/upstreams", "/upstreams/east", "/upstreams/lab", "/holds", "/holds/east", "/holds/west", "/events", "/events?window=1h&upstream=east",
 		"/resources", "/resources?q=bank", "/resource?kind=networking.istio.io/ServiceEntry&namespace=payments&name=bank", "/resource?kind=se&namespace=nowhere&name=nothing",
-		"/clients", "/client?id=" + url.QueryEscape(clients[0].Connection), "/conflicts", "/plan", "/config", "/upstreams/nobody",
+		"/services", "/services?show=with+findings", "/service?host=bank.example", "/clients", "/client?id=" + url.QueryEscape(clients[0].Connection), "/conflicts", "/plan", "/config", "/upstreams/nobody",
 	}
 }
 
@@ -188,7 +188,7 @@ func TestKeysLeadToEveryPage(t *testing.T) {
 	b.await(`document.getElementById('keys').open`)
 	b.keys("\u001b")
 	b.await(`!document.getElementById('keys').open`)
-	for key, path := range map[string]string{"o": "/ui/", "u": "/ui/upstreams", "c": "/ui/clients", "r": "/ui/resources", "t": "/ui/events", "x": "/ui/conflicts", "h": "/ui/holds", "w": "/ui/plan", "f": "/ui/config"} {
+	for key, path := range map[string]string{"o": "/ui/", "u": "/ui/upstreams", "c": "/ui/clients", "s": "/ui/services", "r": "/ui/resources", "t": "/ui/events", "x": "/ui/conflicts", "h": "/ui/holds", "w": "/ui/plan", "f": "/ui/config"} {
 		b.keys("g" + key)
 		b.await(`location.pathname === '` + path + `' && document.readyState === 'complete'`)
 	}

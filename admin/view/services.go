@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -68,6 +69,26 @@ var Applied = Columns[services.Applied]{
 	}),
 	text("Reason", func(a services.Applied) string { return a.Reason }),
 }
+
+// Service returns a service in a sentence.
+func Service(s services.Service) string {
+	kind := "ServiceEntry"
+	if s.Kubernetes {
+		kind = "Kubernetes service"
+	}
+	return fmt.Sprintf("%s is a service of namespace %s: %s, %s. Ready: %d of %s.", s.Host, s.Namespace, kind, s.Resolution, s.Ready, Count(s.All, "endpoint"))
+}
+
+// Finding returns a finding in a sentence.
+func Finding(f services.Finding) string { return fmt.Sprintf("Finding (%s): %s.", f.Kind, f.Detail) }
+
+// NoService returns a sentence about a host that does not exist.
+func NoService(host string, a services.Answer) string {
+	return fmt.Sprintf("there is no service %s: similar hosts: %s", host, cmp.Or(strings.Join(a.Similar, ", "), "none; \"relay services\" lists all"))
+}
+
+// PartialServices is shown with services that are not complete.
+const PartialServices = "there is too much to count everything: numbers are too low"
 
 // maxListed is the most elements in a cell.
 const maxListed = 6

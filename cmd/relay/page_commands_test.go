@@ -88,7 +88,7 @@ upstreams: [{name: east, file: {path: %q}}]
 		}
 	}
 	ran, differences := 0, 0
-	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/clients", "/conflicts", "/plan", "/config", "/events", "/events?type=changed&upstream=east&q=db&window=1h",
+	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/services?q=db&as=shop", "/services?show=with+findings", "/service?host=db.example&as=shop&port=80", "/clients", "/conflicts", "/plan", "/config", "/events", "/events?type=changed&upstream=east&q=db&window=1h",
 		"/resources?kind=networking.istio.io%2FServiceEntry&namespace=shop&q=D"} {
 		for _, command := range commandsOf(t, "http://"+admin+"/ui"+path) {
 			args := words(t, command)

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
 	"meshrelay/services"
@@ -22,6 +23,8 @@ type serviceFlags struct {
 	out                output
 	rows               rowLimit
 	as, client, subset string
+	search             string
+	findings           bool
 }
 
 // command completes a command. print prints an answer about the host that args names, or about all without args.
@@ -31,6 +34,8 @@ func (f *serviceFlags) command(cmd *cobra.Command, print func(cmd *cobra.Command
 		host, port, _ := strings.Cut(strings.Join(args, ""), ":")
 		query.Set("host", host)
 		query.Set("port", port)
+		query.Set("search", f.search)
+		query.Set("findings", strconv.FormatBool(f.findings))
 		if f.client != "" {
 			connection, err := connectionOf(cmd, c, f.client)
 			if err != nil {
@@ -43,10 +48,9 @@ func (f *serviceFlags) command(cmd *cobra.Command, print func(cmd *cobra.Command
 		case err != nil:
 			return err
 		case host != "" && len(a.Services) == 0:
-			similar := cmp.Or(strings.Join(a.Similar, ", "), "none; \"relay services\" lists all")
-			return fmt.Errorf("there is no service %s: similar hosts: %s", cliview.Clean(host), cliview.Clean(similar))
+			return errors.New(cliview.Clean(view.NoService(host, a)))
 		case a.Partial:
-			cmd.PrintErrln("warning: there is too much to count everything: numbers are too low")
+			cmd.PrintErrln("warning: " + view.PartialServices)
 		}
 		f.rows.left += a.More
 		return print(cmd, a)
@@ -79,7 +83,7 @@ func connectionOf(cmd *cobra.Command, c admin.Client, name string) (string, erro
 
 func newServices() *cobra.Command {
 	var f serviceFlags
-	return f.command(&cobra.Command{
+	cmd := f.command(&cobra.Command{
 		Use:   "services [HOST]",
 		Short: "List the services of all clusters",
 		Long: `List the services of all clusters: ports, clusters, endpoints ready of all, subsets with their
@@ -89,12 +93,16 @@ ServiceEntries, WorkloadEntries and DestinationRules. Pods that a workloadSelect
 clusters of the clients are not known to the relay.`,
 		Example: `  relay services
   relay services db.shop.svc.cluster.local
+  relay services --search shop --findings
   relay services --as shop
   relay services --client istiod-7d9.istio-system -o json`,
 		Args: wanted(1, "HOST"),
 	}, func(cmd *cobra.Command, a services.Answer) error {
 		return f.out.rows(cmd, &f.rows, nil, a, cliview.Services(cut(&f.rows, a.Services)))
 	})
+	cmd.Flags().StringVar(&f.search, "search", "", "list only hosts that contain this `text`")
+	cmd.Flags().BoolVar(&f.findings, "findings", false, "list only services with findings")
+	return cmd
 }
 
 func newEndpoints() *cobra.Command {

@@ -32,13 +32,9 @@ func Endpoints(s services.Service) string {
 // Service explains a service.
 func Service(s services.Service) string {
 	var p page
-	kind := "ServiceEntry"
-	if s.Kubernetes {
-		kind = "Kubernetes service"
-	}
-	p.printf("%s is a service of namespace %s: %s, %s. Ready: %d of %s.\n", s.Host, s.Namespace, kind, s.Resolution, s.Ready, view.Count(s.All, "endpoint"))
+	p.printf("%s\n", view.Service(s))
 	for _, f := range s.Findings {
-		p.printf("Finding (%s): %s.\n", string(f.Kind), f.Detail)
+		p.printf("%s\n", view.Finding(f))
 	}
 	for _, list := range view.Services.Pick("Ports", "Clusters", "Subsets") {
 		if text := list.Cell(s, time.Time{}).Text; text != "" {
