@@ -119,7 +119,7 @@ func documents() []document {
 		{"adsz", "Connected clients and their subscriptions, in istiod's format", (*Debug).adsz, true},
 		{"clusters", "Found clusters with their states", (*Debug).clusters, false},
 		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
-		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", (*Debug).conflicts, false},
+		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", (*Debug).conflicts, false},
 		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},

@@ -51,6 +51,31 @@ func (d *Debug) Services(q url.Values) (a services.Answer, err error) {
 	return a, nil
 }
 
+// maxFindings is the most services in /debug/conflicts.
+const maxFindings = 1000
+
+// ServiceFinding is a finding about a service.
+type ServiceFinding struct {
+	Host      string `json:"host"`
+	Namespace string `json:"namespace"`
+	services.Finding
+}
+
+// findings returns the findings of at most maxFindings services, and whether there may be more.
+func (d *Debug) findings() (all []ServiceFinding, more bool, err error) {
+	in, err := d.seenBy("")
+	if err != nil {
+		return nil, false, err
+	}
+	a, err := services.Find(in, services.Query{Findings: true, Limit: maxFindings})
+	for _, s := range a.Services {
+		for _, f := range s.Findings {
+			all = append(all, ServiceFinding{s.Host, s.Namespace, f})
+		}
+	}
+	return all, a.Partial || a.More > 0, err
+}
+
 // seenBy returns what a connected client sees of services, or what there is if connection is empty.
 func (d *Debug) seenBy(connection string) (in services.Input, err error) {
 	sees := func(*mirror.Resource) bool { return true }

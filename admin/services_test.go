@@ -1,12 +1,19 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
+	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
 	"meshrelay/services"
+	"meshrelay/upstreams/intake"
 )
 
 // TestServicesAreThoseOfTheViewOfAClient: everything without a client, what the client sees with one, and shadowed copies.
@@ -56,6 +63,32 @@ func TestMistakesInAQuestionAboutServicesAreTold(t *testing.T) {
 		code, body, _ := f.do(t, request{path: "/debug/services" + query})
 		if code != http.StatusBadRequest || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", query, code, body)
+		}
+	}
+}
+
+// TestConflictsHaveTheFindingsOfServices, unless somebody asks without them, or about another kind.
+func TestConflictsHaveTheFindingsOfServices(t *testing.T) {
+	web := func(source, name string) *mirror.Resource {
+		return resource(t, source, mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "web"}, packed(t, &networking.ServiceEntry{
+			Hosts: []string{"web.example.com"}, Resolution: networking.ServiceEntry_STATIC, Ports: []*networking.ServicePort{{Number: 80, Name: name, Protocol: "HTTP"}},
+		}))
+	}
+	resources, register := mergedAndRegistered(t, web("east", "http"), web("west", ""))
+	none := func() []intake.LeftOut { return nil }
+	d := NewDebug(Views{Resources: resources, Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed, LeftOut: none})
+	for query, want := range map[string]int{"": 1, "kind=se": 1, "kind=vs": 0, "services=false": 0} {
+		var out bytes.Buffer
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all Conflicts
+		if err := errors.Join(d.conflicts(&out, q), json.Unmarshal(out.Bytes(), &all)); err != nil {
+			t.Fatal(err)
+		}
+		if len(all.Services) != want || want > 0 && (all.Services[0].Host != "web.example.com" || all.Services[0].Kind != services.NoEndpoints) || all.MoreServices {
+			t.Errorf("%q: %+v", query, all)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/bearer"
 	"meshrelay/internal/doctor"
+	"meshrelay/services"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/clusters"
@@ -32,6 +33,8 @@ type Doctor struct {
 	MeshConfig string
 	// Running reports whether a relay with this node.id answers at the admin address.
 	Running func(ctx context.Context) bool
+	// Services returns the services of that relay that have findings.
+	Services func(ctx context.Context) (services.Answer, error)
 	// Limit bounds each check, and Files the time to read the files of all upstreams.
 	Limit, Files time.Duration
 	// Memory is the memory limit of the process in bytes, or math.MaxInt64 for none.
@@ -42,7 +45,7 @@ type Doctor struct {
 func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 	var checks []doctor.Check
 	if d.Upstream == "" {
-		checks = append(checks, doctor.Check{Name: "host", Run: d.host})
+		checks = append(checks, doctor.Check{Name: "host", Run: d.host}, doctor.Check{Name: "services", Run: d.services})
 	}
 	env := upstreams.Env{Node: d.Config.Node, Relay: d.Config.Provenance.Relay, Log: slog.New(slog.DiscardHandler)}
 	if d.MeshConfig != "" {
@@ -142,6 +145,26 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		state = append(state, stored(cfg.State.Dir, trouble, inUse, running)...)
 	}
 	return append(found, state...)
+}
+
+// services reports the findings about the services of a running relay.
+func (d Doctor) services(ctx context.Context) []doctor.Finding {
+	if !d.Running(ctx) {
+		return nil
+	}
+	a, err := d.Services(ctx)
+	if err != nil {
+		return []doctor.Finding{doctor.Doubt("services", "", "the running relay does not tell its services", err.Error(), "ask it: relay services --findings")}
+	}
+	var texts []string
+	for _, s := range a.Services {
+		texts = append(texts, s.Host+": "+s.Findings[0].Detail)
+	}
+	if len(texts) == 0 && !a.Partial {
+		return []doctor.Finding{doctor.Good("services", "", "no service of the running relay has a finding")}
+	}
+	return []doctor.Finding{doctor.Doubt("services", "", "services whose clusters do not agree, or that nobody serves", cmp.Or(some(texts), "there are too many services to look at all"),
+		"relay conflicts lists them, and relay explain service HOST the resources to correct; give ports the same names and protocols in all clusters, subsets labels that pods have, and services endpoints")}
 }
 
 // auditFile checks that the audit log can be written to a file.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"meshrelay/admin"
 	words "meshrelay/internal/text"
 	"meshrelay/services"
 )
@@ -34,6 +35,14 @@ var Services = Columns[services.Service]{
 	level("Findings", func(s services.Service, _ time.Time) (string, Level) {
 		return listOf(s, "findings", s.Findings, func(f services.Finding) string { return string(f.Kind) }), Warn
 	}),
+}
+
+// ServiceFindings are the columns of a table of findings about services.
+var ServiceFindings = Columns[admin.ServiceFinding]{
+	text("Service", func(f admin.ServiceFinding) string { return f.Host }),
+	text("Namespace", func(f admin.ServiceFinding) string { return f.Namespace }),
+	level("Finding", func(f admin.ServiceFinding, _ time.Time) (string, Level) { return string(f.Kind), Warn }),
+	text("Detail", func(f admin.ServiceFinding) string { return f.Detail }),
 }
 
 // Endpoints are the columns of a table of the endpoints of a service.

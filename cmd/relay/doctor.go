@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
 	"meshrelay/relay"
+	"meshrelay/services"
 )
 
 // exitError ends a command with an exit code. Nothing is printed for it.
@@ -42,7 +44,7 @@ judges clients, the Unix socket, the audit log and the state directory. For each
 port, certificates, token, identity and permissions; the command connects to each address and
 requests all resources once. For each place of clusters: that the relay can list and watch it, the
 allowed programs, and each kubeconfig. It reads the files of upstreams for 0.7 s, and reports if it
-did not read all.
+did not read all. Of a relay that runs already it also reports the findings about services.
 
 With --mesh-config it checks the configSources of an istiod that will be a client: one of them must
 have the port of a listener, and the istiod must still read its own cluster. The file contains the
@@ -118,6 +120,9 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	d.Running = func(ctx context.Context) bool {
 		v, err := admin.Client{Address: cfg.Admin.Address}.Version(ctx)
 		return err == nil && v.Name == cfg.Node.ID
+	}
+	d.Services = func(ctx context.Context) (services.Answer, error) {
+		return admin.Client{Address: cfg.Admin.Address}.Services(ctx, url.Values{"findings": {"true"}})
 	}
 	return append(found, d.Examine(ctx)...), nil
 }
