@@ -69,6 +69,7 @@ func metrics() []Metric {
 		}),
 		flag(desc("relay_upstream_frozen", "Whether an operator holds the upstream as it is."), func(st *Status) bool { return st.Frozen != nil }),
 		number(gauge, desc("relay_upstream_over_limit_resources", "Resources of the upstream that its limits refuse now."), func(st *Status) float64 { return float64(st.OverLimit) }),
+		number(gauge, desc("relay_upstream_services_without_endpoints", "Services of the upstream that are served without endpoints, because it has none for them."), func(st *Status) float64 { return float64(st.Empty) }),
 		number(gauge, desc("relay_upstream_types_not_offered", "Types that the upstream does not offer: it is silent about them and counts as synced."), func(st *Status) float64 { return float64(len(st.NotOffered)) }),
 		flag(desc("relay_upstream_awaited", "Whether clients are held until the upstream has synced."), func(st *Status) bool { return st.FirstSync != nil && st.FirstSync.Awaited }),
 		{desc("relay_upstream_address_active", "Whether the upstream is read from this one of its addresses.", "address"), gauge, func(st *Status, emit func(float64, ...string)) {

@@ -80,6 +80,20 @@ var cases = []struct {
 	{"RelayUpstreamOverLimit", `
 		relay_upstream_over_limit_resources{upstream="east",pod="a"} 0x4 7x60`, 5, `{upstream="east"}`, `
 		relay_upstream_over_limit_resources{upstream="east",pod="a"} 0x4 7x4 0x60`},
+	{"RelayServicesWithoutEndpoints", `
+		relay_upstream_services_without_endpoints{upstream="east",pod="a"} 0x4 21x60
+		relay_upstream_resources{upstream="east",kind="networking.istio.io/ServiceEntry",pod="a"} 100x60
+		relay_upstream_resources{upstream="east",kind="networking.istio.io/Gateway",pod="a"} 1000x60
+		relay_upstream_synced{upstream="east",pod="a"} 1x60`, 5, `{upstream="east"}`, `
+		relay_upstream_services_without_endpoints{upstream="east",pod="a"} 5x60
+		relay_upstream_resources{upstream="east",kind="networking.istio.io/ServiceEntry",pod="a"} 6x60
+		relay_upstream_synced{upstream="east",pod="a"} 1x60
+		relay_upstream_services_without_endpoints{upstream="west",pod="a"} 20x60
+		relay_upstream_resources{upstream="west",kind="networking.istio.io/ServiceEntry",pod="a"} 100x60
+		relay_upstream_synced{upstream="west",pod="a"} 1x60
+		relay_upstream_services_without_endpoints{upstream="gone",pod="a"} 60x60
+		relay_upstream_resources{upstream="gone",kind="networking.istio.io/ServiceEntry",pod="a"} 100x60
+		relay_upstream_synced{upstream="gone",pod="a"} 0x60`},
 	{"RelayStateNotWritten", `
 		relay_state_healthy{pod="a"} 1x4 0x60
 		relay_state_healthy{pod="b"} 1x60`, 5, `{}`, `

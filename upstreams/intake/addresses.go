@@ -146,6 +146,14 @@ func (in *Intake) makeRoom(name string) bool {
 	return true
 }
 
+// empty returns 1 for a service that is served without endpoints because it has none, otherwise 0. r may be nil.
+func empty(r *mirror.Resource) int {
+	if r != nil && services.Told(r) {
+		return 1
+	}
+	return 0
+}
+
 // withoutEndpoints tells why a record is served without endpoints, empty if it is not.
 func (in *Intake) withoutEndpoints(rec *record) string {
 	switch {

@@ -214,6 +214,11 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 				w.step(Tick{})
 			},
 			"": func(rt *rapid.T) {
+				counted := 0
+				w.eachServed(func(r *mirror.Resource) { counted += empty(r) })
+				if got := w.Status(w.now).Empty; got != counted {
+					rt.Fatalf("%d services without endpoints are counted, and %d are served", got, counted)
+				}
 				for i := range w.present {
 					key, _ := keyOf(federation.ServiceEntry, w.name(i))
 					r := w.store.Get(key)

@@ -89,6 +89,39 @@ func TestAHeldServiceFollowsItsEndpoints(t *testing.T) {
 	}
 }
 
+// TestServicesWithoutEndpointsAreCounted: while they have none, through a restart of the machine, and until they go.
+func TestServicesWithoutEndpointsAreCounted(t *testing.T) {
+	u, service := discovered()
+	u.Guard = config.Guard{Percent: 30, Count: 2, HoldFor: config.OpenEnded(10 * time.Minute)}
+	m := machineOf(t, u)
+	m.open(entryURL)
+	none := func(string) (all []services.Endpoint, known, settled bool) { return nil, true, true }
+	counts := func(want int) {
+		t.Helper()
+		served := 0
+		m.eachServed(func(r *mirror.Resource) { served += empty(r) })
+		if got := m.Status(m.now).Empty; got != want || served != want {
+			t.Errorf("%d services without endpoints are counted, and %d are served: want %d", got, served, want)
+		}
+	}
+	clusters := slices.Collect(maps.Keys(m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}}).Clusters))
+	m.step(Endpoints{From: oneEndpoint, Clusters: clusters})
+	counts(0)
+	m.step(Endpoints{From: none, Clusters: clusters})
+	counts(1)
+	m.Intake = m.Renewed(m.now)
+	counts(1)
+	m.open(entryURL)
+	m.step(Received{Updates: []Update{m.update(true, append(entries(8, "a"), service)...)}})
+	m.step(Endpoints{From: none, Clusters: clusters})
+	counts(1)
+	m.step(Endpoints{From: oneEndpoint, Clusters: clusters})
+	counts(0)
+	m.step(Endpoints{From: none, Clusters: clusters})
+	m.step(Received{Updates: []Update{m.update(true, entries(8, "a")...)}})
+	counts(0)
+}
+
 // TestWhatTheRulesLeaveOutSinceIsNotServedAgain: neither is it when something wrong follows.
 func TestWhatTheRulesLeaveOutSinceIsNotServedAgain(t *testing.T) {
 	x := func(change ...func(*mcp.Resource)) fakexds.Resource {

@@ -37,6 +37,7 @@ type Intake struct {
 	departing
 	stale   staleness
 	tallies tallies
+	empty   int // served services without endpoints
 	journal journal
 	report  report
 	contact contact
@@ -298,6 +299,9 @@ func (e Restored) step(in *Intake, _ *Output) {
 			continue
 		}
 		served = append(served, in.stale.annotated(key, records[i].Resource))
+	}
+	for _, r := range served {
+		in.empty += empty(r)
 	}
 	in.served.Begin(served)
 	for kind, n := range in.served.Counts() {

@@ -122,6 +122,7 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mir
 	shown, isNew := in.stale.annotated(key, r), old == nil
 	stored, changed = in.served.Put(shown)
 	if o.endpoints = changed && in.sameConfig(old, r, o); changed {
+		in.empty += empty(r) - empty(old)
 		in.dirty(key, o)
 	}
 	switch {
@@ -209,9 +210,11 @@ func (in *Intake) drop(key mirror.Key) bool {
 	in.dropFormer(key)
 	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
+	old := in.served.Get(key)
 	if !in.served.Remove(key) {
 		return false
 	}
+	in.empty -= empty(old)
 	in.tallies.remove(key.Kind)
 	in.report.changes.Note(events.Removal, key)
 	return true

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/mirror"
 )
 
 // Renewed returns an Intake that begins with what in holds and serves, as after a restart of the relay. It is for an
@@ -22,6 +23,7 @@ func (in *Intake) Renewed(now time.Time) *Intake {
 	for kind, n := range in.served.Counts() {
 		next.tallies.add(kind, n)
 	}
+	next.eachServed(func(r *mirror.Resource) { next.empty += empty(r) })
 	next.former, next.discovery = in.former, in.discovery
 	next.adopt(in.kept(), true)
 	return next

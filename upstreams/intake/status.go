@@ -37,6 +37,8 @@ type Status struct {
 	LeftOut map[string]int `json:"leftOut,omitempty"`
 	// OverLimit counts the resources that the limits refuse at present.
 	OverLimit int `json:"overLimit,omitempty"`
+	// Empty counts the services that are served without endpoints because they have none.
+	Empty int `json:"withoutEndpoints,omitempty"`
 	// Stale: the source is out of contact for too long, or since the start of the relay. StaleSince
 	// is the last known contact. StaleLater: there was a later one.
 	Stale      bool      `json:"stale,omitempty"`
@@ -110,7 +112,7 @@ func (in *Intake) Status(now time.Time) Status {
 	in.now = now
 	st := Status{
 		Synced: in.told, Complete: in.complete, CompleteAt: in.completeAt, InContact: in.stale.inContact, LastUpdate: in.lastUpdate,
-		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(), NotOffered: in.notOffered,
+		Panics: in.panics, Stale: in.stale.isStale, Expired: in.expired(), NotOffered: in.notOffered, Empty: in.empty,
 	}
 	if !in.complete {
 		st.Pending = in.Pending()
