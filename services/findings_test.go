@@ -57,3 +57,35 @@ func TestFindings(t *testing.T) {
 	in.Copies = []Copy{{one{namespace: "shop", name: "east", upstream: "west", body: ports(tcp(80, "web"))}.resource(t), false}}
 	equal(t, "a shadowed copy", findings(find(t, in, Query{Host: host})), `ports: port 80: its name is "http" in cluster east, and "web" in cluster west: istiods do not unite the endpoints`)
 }
+
+// TestHostsAreSelected by text, from one on, and by findings; the rest is counted.
+func TestHostsAreSelected(t *testing.T) {
+	entry := func(name string, addresses ...string) one {
+		body := se(nil, addresses...)
+		body.Hosts = []string{name + ".example"}
+		return one{namespace: "shop", name: name, body: body}
+	}
+	in := input(t, entry("a", "10.0.0.1"), entry("b"), entry("bb", "10.0.0.1"), entry("c"))
+	for name, tc := range map[string]struct {
+		q    Query
+		want []string
+		more int
+	}{
+		"all":            {Query{}, []string{"a.example", "b.example", "bb.example", "c.example"}, 0},
+		"search":         {Query{Search: "B."}, []string{"b.example", "bb.example"}, 0},
+		"from":           {Query{From: "b.example"}, []string{"b.example", "bb.example", "c.example"}, 0},
+		"limit":          {Query{From: "b", Limit: 1}, []string{"b.example"}, 2},
+		"findings":       {Query{Findings: true}, []string{"b.example", "c.example"}, 0},
+		"first findings": {Query{Findings: true, Limit: 1}, []string{"b.example"}, 2},
+	} {
+		a, err := Find(in, tc.q)
+		var got []string
+		for _, s := range a.Services {
+			got = append(got, s.Host)
+		}
+		if err != nil || a.More != tc.more {
+			t.Errorf("%s: %d more, %v", name, a.More, err)
+		}
+		equal(t, name, got, tc.want...)
+	}
+}

@@ -53,10 +53,13 @@ func (p *Pages) serviceList(r *request) (*Page, error) {
 		return nil, err
 	}
 	command := r.flag(r.flag("relay services", "q", "--search"), "as", "--as")
-	page := &Page{Title: "Services", Lead: say(OK, fmt.Sprintf("%s match", view.Count(len(a.Services)+a.More, "service")))}
+	page := &Page{Title: "Services", Lead: say(OK, view.Count(len(a.Services)+a.More, "service"))}
 	if r.get("show") == withFindings {
 		command += " --findings"
-		page.Lead = say(view.OKIf(len(a.Services) == 0, Warn), view.Count(len(a.Services), "service")+" with findings")
+		page.Lead = say(view.OKIf(len(a.Services) == 0, Warn), view.Count(min(len(a.Services), maxServices), "service")+" with findings")
+	}
+	if from := r.get("from"); from != "" {
+		page.Lead.Text = cut(page.Lead.Text + " from " + from + " on")
 	}
 	t := tableOf("Services", "No service matches.", view.Services, a.Services, maxServices, r.now, func(s services.Service) string { return serviceHref(s.Host, r.get("as")) })
 	t.Summary = fmt.Sprintf("%d are shown", len(t.Rows))

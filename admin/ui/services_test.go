@@ -25,7 +25,7 @@ func TestServicesAreListedAndSearched(t *testing.T) {
 	_, body, _ := f.get(t, "/services?q=db&as=web")
 	for _, want := range []string{
 		`<code>relay services --search db --as web</code>`, `href="/ui/service?as=web&amp;host=db-000.shop.svc.cluster.local"`, `80 http`, `c-east, c-west`, `1/2`, `ports`,
-		`href="/ui/services?as=web&amp;from=db-050.shop.svc.cluster.local&amp;q=db"`, "50 are shown, more follow", "51 services match", `data-topics=""`,
+		`href="/ui/services?as=web&amp;from=db-050.shop.svc.cluster.local&amp;q=db"`, "50 are shown, more follow", "</span> 51 services</p>", `data-topics=""`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in %s", want, body)
@@ -36,6 +36,9 @@ func TestServicesAreListedAndSearched(t *testing.T) {
 	}
 	if got := f.asked.Encode(); got != "as=web&findings=false&from=&limit=51&search=db" {
 		t.Errorf("asked for %s", got)
+	}
+	if _, body, _ = f.get(t, "/services?from=db-000.shop"); !strings.Contains(body, "51 services from db-000.shop on</p>") {
+		t.Errorf("a later page: %s", body)
 	}
 	f.services.Partial = true
 	_, body, _ = f.get(t, "/services?show=with+findings")
