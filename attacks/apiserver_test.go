@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -143,6 +144,13 @@ func askedOf(r *http.Request, plural string) asked {
 
 // bookmark ends the list in a stream.
 const bookmark = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"200","annotations":{"k8s.io/initial-events-end":"true"}}}}`
+
+// anyOf makes an attack of several, of which the first that fits a request answers it.
+func anyOf(some ...evil) evil {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return slices.ContainsFunc(some, func(does evil) bool { return does(w, r) })
+	}
+}
 
 // objects makes an attack of a list of n objects.
 func objects(plural string, n int, one func(i int) string) evil {

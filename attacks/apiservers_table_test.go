@@ -92,9 +92,14 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 		{finding: "D4", name: "an EndpointSlice of 250,000 endpoints", upstream: discovering, limits: tight, told: `west-0`, api: objects("endpointslices", 1, func(i int) string {
 			return named("evil", "e", `,"resourceVersion":"1","labels":{"kubernetes.io/service-name":"e"}`, `,"addressType":"IPv4","endpoints":[{}`+strings.Repeat(`,{"addresses":["10.0.0.1"]}`, 250_000)+"]")
 		})},
-		{finding: "D4", name: "a ServiceEntry for each of 100,000 selectors of a namespace of pods", upstream: discovering, limits: tight, told: `west-0.*limits.maxBytes`, api: objects("serviceentries", 100_000, func(i int) string {
-			return in(i, `,"resourceVersion":"1"`)[:len(in(i, `,"resourceVersion":"1"`))-1] + fmt.Sprintf(`,"spec":{"hosts":["h%d.example"],"resolution":"STATIC","ports":[{"number":80,"name":"http"}],"workloadSelector":{"labels":{"a":"%d"}}}}`, i, i)
-		})},
+		{finding: "D4", name: "5,000 ServiceEntries that each select 5,000 pods", upstream: discovering, limits: tight, more: 3 * time.Second, once: true, adds: `evil/e-\d+`, api: anyOf(
+			objects("serviceentries", 5000, func(i int) string {
+				return named("evil", fmt.Sprint("e-", i), `,"resourceVersion":"1"`, fmt.Sprintf(`,"spec":{"hosts":["h%d.example"],"resolution":"STATIC","ports":[{"number":80,"name":"p%d"}],"workloadSelector":{"labels":{"a":"b"}}}`, i, i))
+			}),
+			objects("pods", 5000, func(i int) string {
+				return named("evil", fmt.Sprint("p-", i), `,"resourceVersion":"1","labels":{"a":"b"}`, fmt.Sprintf(`,"status":{"phase":"Running","podIP":"10.0.%d.%d","conditions":[{"type":"Ready","status":"True"}]}`, i/250, i%250+1))
+			}),
+		)},
 		{finding: "D4", name: "500 MB of versions of watched changes", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: events("serviceentries", n, func(i int) string {
 			return `{"type":"ADDED","object":` + bare(i) + "}"
 		})},

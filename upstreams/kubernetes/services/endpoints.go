@@ -26,7 +26,9 @@ import (
 // port that they call by its name, or else on the target of the cluster.
 func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool) {
 	if sel, ok := s.reads.of(cluster); ok {
-		all, known = s.reads.bound(cluster, s.selected(sel)), true
+		found, fits := s.selected(sel, s.reads.room(cluster))
+		s.reads.note(cluster, len(found), fits)
+		all, known = found, true
 	} else if n, v, p := s.portOf(cluster); p != nil {
 		all, known = s.served(n, v, p), true
 	}
@@ -109,11 +111,11 @@ func (p *port) of(w *workload) uint32 {
 	return w.port(p.target.StrVal)
 }
 
-// selected returns the endpoints of a selection.
-func (s *State) selected(sel selection) (all []endpoints.Endpoint) {
+// selected returns the endpoints of a selection. It returns none, and that they do not fit, if there are more than most.
+func (s *State) selected(sel selection, most int) (all []endpoints.Endpoint, fits bool) {
 	sp := s.spaces[sel.namespace]
 	if sp == nil {
-		return nil
+		return nil, true
 	}
 	matches := map[workload]bool{} // most pods share their labels
 	for _, in := range [...]Input{Pods, Workloads} {
@@ -125,12 +127,16 @@ func (s *State) selected(sel selection) (all []endpoints.Endpoint) {
 				match = w.has(sel.labels)
 				matches[like] = match
 			}
-			if match && w.usable {
-				all = append(all, s.endpoint(w, symbol{}, cmp.Or(w.port(sel.port), sel.target)))
+			if !match || !w.usable {
+				continue
 			}
+			if len(all) >= most {
+				return nil, false
+			}
+			all = append(all, s.endpoint(w, symbol{}, cmp.Or(w.port(sel.port), sel.target)))
 		}
 	}
-	return all
+	return all, true
 }
 
 // member returns the endpoint at an address of a slice, without its port.

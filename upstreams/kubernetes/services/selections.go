@@ -104,17 +104,18 @@ func (r *selections) each(namespace string, w *workload, f func(cluster string))
 	}
 }
 
-// bound returns the endpoints of a cluster, and none if all clusters would have too many.
-func (r *selections) bound(cluster string, found []endpoints.Endpoint) []endpoints.Endpoint {
-	r.all -= r.counts[cluster]
-	delete(r.refused, cluster)
-	if r.all+len(found) > usualSelections*r.workloads+moreSelections {
+// room returns how many endpoints a cluster may have beside those of all others.
+func (r *selections) room(cluster string) int {
+	return usualSelections*r.workloads + moreSelections - (r.all - r.counts[cluster])
+}
+
+// note notes the endpoints of a cluster. There are none if the cluster would have more than its room.
+func (r *selections) note(cluster string, endpoints int, fits bool) {
+	if delete(r.refused, cluster); !fits {
 		r.refused[cluster] = struct{}{}
-		found = nil
 	}
-	r.counts[cluster] = len(found)
-	r.all += len(found)
-	return found
+	r.all += endpoints - r.counts[cluster]
+	r.counts[cluster] = endpoints
 }
 
 // Problems returns what is served without endpoints because there would be too many, at most one line.
