@@ -334,3 +334,15 @@ func TestAnObjectOfWhichNoServiceCanBeMadeIsNamed_K15(t *testing.T) {
 	s.Put(servicesOf, service("shop", "db", ""))
 	w.eventually("nothing is named", func() bool { return w.detail().ServiceProblemsTotal == 0 })
 }
+
+// A definition that is deleted takes its objects with it, although no watch tells of them.
+func TestAKindThatIsServedNoMoreTakesItsEndpointsWithIt_K15(t *testing.T) {
+	s := serviceServer(t)
+	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+	w := s.mirrors("", discover)
+	w.synced()
+	w.reaches("synthetic-db", dbEndpoints+", 192.0.2.7 8080  vm vm")
+	s.Define("networking.istio.io", "WorkloadEntry", "workloadentries")
+	s.drop()
+	w.reaches("synthetic-db", dbEndpoints)
+}

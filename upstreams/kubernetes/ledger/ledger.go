@@ -281,13 +281,18 @@ func (l *Ledger) Hush(e *Entry) {
 	l.answer(e)
 }
 
-// Drop tells the intake that all objects of a kind are deleted.
+// Drop tells the intake and the Derivers that all objects of a kind are deleted.
 func (l *Ledger) Drop(kind mirror.Kind) intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := unchanged(kind)
 	u.Complete = true
-	return l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
+	result := l.feed.Tell(intake.Received{Updates: []intake.Update{u}})
+	for _, d := range l.taking(kind) {
+		d.Replace(kind, "", nil)
+		l.tell(l.changes(d))
+	}
+	return result
 }
 
 // Check ends the stream of the intake when the watch of an entry has not worked for longer than grace. It
