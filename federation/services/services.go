@@ -56,6 +56,13 @@ func IsMade(r *mirror.Resource) bool {
 	return r.Kind() == federation.ServiceEntry && strings.HasPrefix(r.Key().Name, syntheticPrefix)
 }
 
+// HasOwnHost reports whether the host of r, which IsMade, begins with the name and the namespace of the Kubernetes service
+// that the name of r tells. People may name other ServiceEntries synthetic-, too.
+func HasOwnHost(r *mirror.Resource) bool {
+	host := string(wire.Last(r.BodyValue(), 1))
+	return strings.HasPrefix(host, strings.TrimPrefix(r.Key().Name, syntheticPrefix)+"."+r.Namespace()+".svc.")
+}
+
 // Gateways are the east-west gateways of a cluster.
 type Gateways struct {
 	// Addresses are IP addresses or DNS names, with a port where that is not 15443.

@@ -38,7 +38,7 @@ func (in *Intake) isAddressed(r, original *mirror.Resource, relay bool) bool {
 	if original == nil {
 		original = r
 	}
-	return in.isRegistry() || (in.rules.discovering() || relay) && services.IsMade(original) || in.rules.selects(original)
+	return in.isRegistry() || (in.rules.discovering() || relay) && in.rules.isMade(original) || in.rules.selects(original)
 }
 
 // isMade reports whether the endpoints of a ServiceEntry decide which of its ports are served. original is as in
@@ -47,7 +47,7 @@ func (in *Intake) isMade(r, original *mirror.Resource) bool {
 	if original == nil {
 		original = r
 	}
-	return !in.isRegistry() && services.IsMade(original)
+	return !in.isRegistry() && in.rules.isMade(original)
 }
 
 // keepFor has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports

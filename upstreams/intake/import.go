@@ -262,7 +262,18 @@ func (im *Rules) discovering() bool { return im.cfg.Services.Mode == config.Serv
 
 // discovers reports whether the endpoints of a resource must be asked for. relay: it comes from one.
 func (im *Rules) discovers(r *mirror.Resource, relay bool) bool {
-	return im.discovering() && (services.IsSynthetic(r) && !isTold(r, relay) || im.selects(r))
+	return im.discovering() && (im.isSynthetic(r, relay) || im.selects(r))
+}
+
+// isMade reports whether r was made of a Kubernetes service. People write the other ServiceEntries of an API server, with any
+// name: one with the host of another service must not get the endpoints of that.
+func (im *Rules) isMade(r *mirror.Resource) bool {
+	return services.IsMade(r) && (im.relayed || services.HasOwnHost(r))
+}
+
+// isSynthetic reports whether r was made of a Kubernetes service, and lacks endpoints. relay: it comes from one.
+func (im *Rules) isSynthetic(r *mirror.Resource, relay bool) bool {
+	return services.IsSynthetic(r) && im.isMade(r) && !isTold(r, relay)
 }
 
 // selects reports whether r gets the workloads that it selects as its endpoints. An istiod does not tell of them.
@@ -276,7 +287,7 @@ func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, rel
 	switch {
 	case im.discovers(r, relay):
 		out, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
-	case im.cfg.Services.Mode == config.ServicesGateway && services.IsSynthetic(r) && !isTold(r, relay):
+	case im.cfg.Services.Mode == config.ServicesGateway && im.isSynthetic(r, relay):
 		out, err = services.WithGateways(r, im.gateways)
 	}
 	if err != nil {

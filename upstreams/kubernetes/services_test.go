@@ -346,3 +346,27 @@ func TestAKindThatIsServedNoMoreTakesItsEndpointsWithIt_K15(t *testing.T) {
 	s.drop()
 	w.reaches("synthetic-db", dbEndpoints)
 }
+
+// The name of a ServiceEntry that somebody has written gives it no endpoints of others, and takes none of its own.
+func TestAServiceEntryThatIsNamedLikeAMadeOneStaysAsItIs_K15(t *testing.T) {
+	for _, more := range []string{discover, "  services: {mode: gateway, gateways: [192.0.2.1]}\n"} {
+		s := serviceServer(t)
+		w := s.mirrors("", more)
+		for name, spec := range map[string]string{
+			"shop/synthetic-monitoring": `{"hosts":["api.example"],"location":"MESH_EXTERNAL","resolution":"DNS","ports":[{"number":443,"name":"tls","protocol":"TLS"}]}`,
+			"spy/synthetic-db":          `{"hosts":["db.shop.svc.cluster.local"],"resolution":"STATIC","ports":[{"number":80,"name":"http","protocol":"HTTP"}]}`,
+		} {
+			namespace, name, _ := strings.Cut(name, "/")
+			s.Put(entries, fakekube.Object(namespace, name, spec))
+		}
+		w.synced()
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-monitoring", "ServiceEntry spy/synthetic-db")
+		for _, key := range []mirror.Key{{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-monitoring"}, {Kind: federation.ServiceEntry, Namespace: "spy", Name: "synthetic-db"}} {
+			r := w.aggregate.Get(key)
+			se := &networking.ServiceEntry{}
+			if err := proto.Unmarshal(r.BodyValue(), se); err != nil || len(se.Endpoints) > 0 || key.Namespace == "shop" && se.Resolution != networking.ServiceEntry_DNS {
+				t.Errorf("%s: %v, %v", more, se, err)
+			}
+		}
+	}
+}
