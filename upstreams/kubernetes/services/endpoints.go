@@ -38,14 +38,15 @@ func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool)
 
 // portOf returns the port of a Service that has a cluster, nil if there is none.
 func (s *State) portOf(cluster string) (n Name, v *service, p *port) {
-	_, host, _ := strings.Cut(cluster, "||")
+	head, host, _ := strings.Cut(cluster, "||")
+	number, _ := strconv.ParseUint(strings.TrimPrefix(head, "outbound|"), 10, 32) //nolint:errcheck // no port is 0
 	n.Name, host, _ = strings.Cut(host, ".")
 	n.Namespace, _, _ = strings.Cut(host, ".")
 	if v = get[service](s, Services, n); v == nil || s.options.leftOut(n, v) != "" {
 		return n, nil, nil
 	}
-	i := slices.IndexFunc(v.ports, func(p port) bool { return s.cluster(n, p) == cluster })
-	if i < 0 {
+	i := slices.IndexFunc(v.ports, func(p port) bool { return uint64(p.number) == number })
+	if i < 0 || s.cluster(n, v.ports[i]) != cluster {
 		return n, nil, nil
 	}
 	return n, v, &v.ports[i]
@@ -59,6 +60,9 @@ func (s *State) cluster(n Name, p port) string {
 // served returns the endpoints of a port of a Service.
 func (s *State) served(n Name, v *service, p *port) (all []endpoints.Endpoint) {
 	sp, at := s.spaces[n.Namespace], map[string]int{} // by pod
+	if sp.crowded(n, v) {
+		return nil
+	}
 	for _, l := range sp.slices[n.Name] {
 		i := slices.IndexFunc(l.ports, func(of port) bool { return of.name == p.name })
 		for _, m := range l.members {
@@ -84,6 +88,24 @@ func (s *State) served(n Name, v *service, p *port) (all []endpoints.Endpoint) {
 		}
 	}
 	return all
+}
+
+const (
+	// maxPorts and maxServed bound the ports of a Service, and their product with what their endpoints are looked for in.
+	// Others may write the ports, the slices and the WorkloadEntries.
+	maxPorts, maxServed = 1000, 1_000_000
+)
+
+// crowded reports whether a Service has no endpoints, because its ports would have too many.
+func (sp *space) crowded(n Name, v *service) bool {
+	in := 0
+	for _, l := range sp.slices[n.Name] {
+		in += len(l.ports) + len(l.members)
+	}
+	if v.selector != "" {
+		in += len(sp.objects[Workloads])
+	}
+	return len(v.ports) > maxPorts || len(v.ports)*in > maxServed
 }
 
 // selects reports whether a Service selects a WorkloadEntry.

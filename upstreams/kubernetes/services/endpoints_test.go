@@ -287,3 +287,29 @@ func TestThePortOfAContainerIsTheFirstOfItsName_K15(t *testing.T) {
 	w.workload("shop/a=1\nhttp", `"app":"db"`, fmt.Sprintf(`"address":"192.0.2.1","ports":{%q:5}`, "x=1\nhttp"))
 	w.has(someApp, "10.0.0.1:3 acc, 192.0.2.1:7000")
 }
+
+// The ports of a Service and its addresses are lists that others write: their product is bounded.
+func TestTheEndpointsOfAServiceAreBounded_K15(t *testing.T) {
+	portsOf := func(n int) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = fmt.Sprintf(`{"name":"p%d","port":%d}`, i, i+1)
+		}
+		return strings.Join(all, ",")
+	}
+	for ports, want := range map[int]int{100: 9000, 200: 0, maxPorts + 1: 0} {
+		w, members := newWorld(t, Options{}), make([]string, 9000)
+		for i := range members {
+			members[i] = fmt.Sprintf(`{"addresses":["10.0.%d.%d"]}`, i/250, i%250+1)
+		}
+		if ports > maxPorts {
+			members = members[:1]
+		}
+		w.service("shop/db", `{"clusterIP":"10.96.0.1","ports":[`+portsOf(ports)+`]}`)
+		w.set(Slices, "shop/db-1", `{"metadata":{"labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4","endpoints":[`+strings.Join(members, ",")+`],"ports":[`+portsOf(1)+`]}`)
+		all, known := w.Endpoints("outbound|1||db.shop.svc.cluster.local")
+		if told := len(w.Problems()) == 1; len(all) != want || !known || told != (want == 0) {
+			t.Errorf("%d ports: %d endpoints, %v, problems %q", ports, len(all), known, w.Problems())
+		}
+	}
+}

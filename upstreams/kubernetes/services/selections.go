@@ -118,10 +118,21 @@ func (r *selections) note(cluster string, endpoints int, fits bool) {
 	r.counts[cluster] = endpoints
 }
 
-// Problems returns what is served without endpoints because there would be too many, at most one line.
-func (s *State) Problems() []string {
-	if len(s.reads.refused) == 0 {
-		return nil
+// Problems returns what is served without endpoints because there would be too many, at most two lines.
+func (s *State) Problems() (all []string) {
+	crowded := 0
+	for namespace, sp := range s.spaces {
+		for name, v := range sp.objects[Services] {
+			if sp.crowded(Name{namespace, name}, v.(*service)) {
+				crowded++
+			}
+		}
 	}
-	return []string{fmt.Sprintf("%d ports of ServiceEntries have no endpoints: all that select workloads have more than %d a workload on average: let them select less", len(s.reads.refused), usualSelections)}
+	if crowded > 0 {
+		all = append(all, fmt.Sprintf("%d Services have no endpoints: they have more than %d ports, or their ports times the addresses, ports of EndpointSlices and WorkloadEntries for them are more than %d: split them", crowded, maxPorts, maxServed))
+	}
+	if len(s.reads.refused) > 0 {
+		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: all that select workloads have more than %d a workload on average: let them select less", len(s.reads.refused), usualSelections))
+	}
+	return all
 }
