@@ -179,6 +179,10 @@ func (s *State) nodeOf(namespace string, m member) symbol {
 	return m.node
 }
 
+// maxText bounds each text of an endpoint, in bytes; longer ones are left out. A pod, a Node and the system namespace have
+// theirs once, and each endpoint has its own.
+const maxText = 8 << 10
+
 // endpoint returns a workload as an endpoint, in the zone of its Node unless zone is set. Its region is not known
 // without its Node.
 func (s *State) endpoint(w *workload, zone symbol, port uint32) endpoints.Endpoint {
@@ -188,6 +192,11 @@ func (s *State) endpoint(w *workload, zone symbol, port uint32) endpoints.Endpoi
 	}
 	if n := get[node](s, Nodes, Name{Name: w.node.String()}); n != nil && e.Locality == "" {
 		e.Locality = localityOf(n.region.String(), cmp.Or(zone, n.zone).String(), n.subzone.String())
+	}
+	for _, t := range [...]*string{&e.Host, &e.Account, &e.Network, &e.Locality, &e.Labels} {
+		if len(*t) > maxText {
+			*t = ""
+		}
 	}
 	return e
 }

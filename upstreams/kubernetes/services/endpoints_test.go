@@ -313,3 +313,19 @@ func TestTheEndpointsOfAServiceAreBounded_K15(t *testing.T) {
 		}
 	}
 }
+
+// A pod has its labels once, and the endpoints of each Service have them again.
+func TestLongTextsAreLeftOutOfEndpoints_K15(t *testing.T) {
+	w, many := newWorld(t, Options{SystemNetwork: strings.Repeat("n", maxText+1)}), strings.Builder{}
+	for i := range 1000 {
+		fmt.Fprintf(&many, `,"label-%d":"x"`, i)
+	}
+	w.node("n1", strings.Repeat("r", maxText), "eu-1")
+	w.service("shop/db", dbSpec)
+	w.pod("shop/a", "10.0.0.1", `"app":"db","security.istio.io/tlsMode":"istio"`+many.String())
+	w.slice("shop/db-1", "db", target("a", "10.0.0.1"))
+	all, _ := w.Endpoints(dbHTTP)
+	if len(all) != 1 || all[0].Labels+all[0].Network+all[0].Locality != "" || all[0].Account != "acc" || !all[0].TLS {
+		t.Errorf("%.200v", all)
+	}
+}
