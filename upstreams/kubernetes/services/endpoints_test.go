@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	endpoints "meshrelay/federation/services"
+	"meshrelay/upstreams/kubernetes/object"
 )
 
 func TestEndpointsAreThoseOfTheSlices_K15(t *testing.T) {
@@ -327,5 +328,13 @@ func TestLongTextsAreLeftOutOfEndpoints_K15(t *testing.T) {
 	all, _ := w.Endpoints(dbHTTP)
 	if len(all) != 1 || all[0].Labels+all[0].Network+all[0].Locality != "" || all[0].Account != "acc" || !all[0].TLS {
 		t.Errorf("%.200v", all)
+	}
+}
+
+// What is mirrored of a WorkloadEntry has its health, also if no endpoint can be made of it.
+func TestAWorkloadEntryThatIsWrongHasItsHealth_K15(t *testing.T) {
+	o := &object.Object{Spec: []byte(`{"address":"10.0.0.1","weight":"5"}`), Status: []byte(`{"conditions":[{"type":"Healthy","status":"True"}]}`)}
+	if _, err := Decode(Workloads, o); err == nil || o.Healthy == nil || !*o.Healthy {
+		t.Errorf("healthy: %v, error: %v", o.Healthy, err)
 	}
 }

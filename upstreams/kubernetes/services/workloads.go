@@ -146,6 +146,7 @@ func decodeEntry(o *object.Object) (any, int, error) {
 		Labels                                     map[string]string
 		Weight                                     uint32
 	}
+	o.SetHealthy() // also for the mirrored one, which may decode although this does not
 	err := decodeField(o.Spec, "spec", &spec)
 	if err != nil {
 		return nil, 0, err
@@ -161,7 +162,6 @@ func decodeEntry(o *object.Object) (any, int, error) {
 		w.host = symbolOf(spec.Address)
 	}
 	// An istiod gives an entry with health checks traffic only while its status is healthy.
-	o.SetHealthy()
 	checked, _ := strconv.ParseBool(o.Annotations["proxy.istio.io/health-checks-enabled"]) // another text means false
 	w.usable = (w.addr.IsValid() || w.host != symbol{}) && (!checked || o.Healthy != nil && *o.Healthy)
 	ports := ""
