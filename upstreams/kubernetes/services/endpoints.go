@@ -26,8 +26,8 @@ import (
 // port that they call by its name, or else on the target of the cluster.
 func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool) {
 	if sel, ok := s.reads.of(cluster); ok {
-		found, fits := s.selected(sel, s.reads.room(cluster))
-		s.reads.note(cluster, len(found), fits)
+		found, fits := s.selected(sel, s.room(sel))
+		s.note(sel, len(found), fits)
 		all, known = found, true
 	} else if n, v, p := s.portOf(cluster); p != nil {
 		all, known = s.served(n, v, p), true

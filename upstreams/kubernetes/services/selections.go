@@ -12,10 +12,10 @@ import (
 const (
 	// maxAlike bounds the selections of a namespace whose selectors begin with the same label, in alphabetical order.
 	maxAlike = 1000
-	// usualSelections is by how many selections a workload is selected, on average, at most; moreSelections is what all
-	// workloads may exceed that. Without these bounds, the endpoints of all selections would be the product of the
-	// ServiceEntries and workloads of a cluster.
-	usualSelections, moreSelections = 16, 10_000
+	// usualSelections is by how many selections a workload of a namespace is selected, on average, at most; moreSelections is
+	// what all of them may exceed that. Without these bounds, the endpoints of all selections would be the product of the
+	// ServiceEntries and workloads of a cluster. Each namespace has its own, since others write what is in others.
+	usualSelections, moreSelections = 16, 1000
 )
 
 // selection is a cluster of a selector.
@@ -42,19 +42,18 @@ type selections struct {
 	byCluster map[string]selection
 	// alike has them by namespace, and by the first label of the selector, which may be empty.
 	alike map[[2]string][]selection
-	// workloads is the number of all workloads. counts has the number of endpoints that each cluster has, all their sum.
-	// refused are clusters without endpoints, because there would be too many.
-	workloads int
-	counts    map[string]int
-	all       int
-	refused   map[string]struct{}
+	// counts has the number of endpoints that each cluster has, all their sum by namespace. refused are clusters without
+	// endpoints, because there would be too many.
+	counts, all map[string]int
+	refused     map[string]struct{}
+	freed       map[string]struct{} // namespaces in which a cluster has fewer endpoints than at the last Flush
 }
 
 // Want notes the clusters that somebody reads: Flush names only those clusters of selectors, and only those have
 // endpoints.
 func (s *State) Want(clusters map[string]struct{}) {
 	before := s.reads
-	s.reads = selections{byCluster: map[string]selection{}, alike: map[[2]string][]selection{}, workloads: before.workloads, counts: map[string]int{}, refused: map[string]struct{}{}}
+	s.reads = selections{byCluster: map[string]selection{}, alike: map[[2]string][]selection{}, counts: map[string]int{}, all: map[string]int{}, refused: map[string]struct{}{}, freed: map[string]struct{}{}}
 	for cluster := range clusters {
 		if sel, ok := selectionOf(cluster); ok {
 			key := [2]string{sel.namespace, firstLine(sel.labels)}
@@ -68,9 +67,10 @@ func (s *State) Want(clusters map[string]struct{}) {
 		for _, sel := range some {
 			s.reads.byCluster[sel.cluster] = sel
 			s.reads.counts[sel.cluster] = before.counts[sel.cluster]
-			s.reads.all += before.counts[sel.cluster]
+			s.reads.all[sel.namespace] += before.counts[sel.cluster]
 			if _, was := before.refused[sel.cluster]; was {
 				s.reads.refused[sel.cluster] = struct{}{}
+				s.clusters[sel.cluster] = struct{}{} // there may be room now
 			}
 		}
 	}
@@ -104,18 +104,41 @@ func (r *selections) each(namespace string, w *workload, f func(cluster string))
 	}
 }
 
-// room returns how many endpoints a cluster may have beside those of all others.
-func (r *selections) room(cluster string) int {
-	return usualSelections*r.workloads + moreSelections - (r.all - r.counts[cluster])
+// room returns how many endpoints a selection may have beside those of all others of its namespace.
+func (s *State) room(sel selection) int {
+	workloads := 0
+	if sp := s.spaces[sel.namespace]; sp != nil {
+		workloads = len(sp.objects[Pods]) + len(sp.objects[Workloads])
+	}
+	return usualSelections*workloads + moreSelections - (s.reads.all[sel.namespace] - s.reads.counts[sel.cluster])
 }
 
-// note notes the endpoints of a cluster. There are none if the cluster would have more than its room.
-func (r *selections) note(cluster string, endpoints int, fits bool) {
-	if delete(r.refused, cluster); !fits {
-		r.refused[cluster] = struct{}{}
+// note notes the endpoints of a selection. There are none if it would have more than its room. If it has fewer than before,
+// flushFreed has those of its namespace that had no room looked at again.
+func (s *State) note(sel selection, endpoints int, fits bool) {
+	r := &s.reads
+	before := r.counts[sel.cluster]
+	if endpoints < before {
+		r.freed[sel.namespace] = struct{}{}
 	}
-	r.all += endpoints - r.counts[cluster]
-	r.counts[cluster] = endpoints
+	if delete(r.refused, sel.cluster); !fits {
+		r.refused[sel.cluster] = struct{}{}
+	}
+	r.all[sel.namespace] += endpoints - before
+	r.counts[sel.cluster] = endpoints
+}
+
+// flushFreed notes the selections without room in namespaces where others have fewer endpoints now.
+func (s *State) flushFreed() {
+	r := &s.reads
+	if len(r.freed) > 0 {
+		for cluster := range r.refused {
+			if _, is := r.freed[r.byCluster[cluster].namespace]; is {
+				s.clusters[cluster] = struct{}{}
+			}
+		}
+		clear(r.freed)
+	}
 }
 
 // Problems returns what is served without endpoints because there would be too many, at most two lines.
@@ -132,7 +155,7 @@ func (s *State) Problems() (all []string) {
 		all = append(all, fmt.Sprintf("%d Services have no endpoints: they have more than %d ports, or their ports times the addresses, ports of EndpointSlices and WorkloadEntries for them are more than %d: split them", crowded, maxPorts, maxServed))
 	}
 	if len(s.reads.refused) > 0 {
-		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: all that select workloads have more than %d a workload on average: let them select less", len(s.reads.refused), usualSelections))
+		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: all of their namespace that select workloads have more than %d a workload on average: let them select less", len(s.reads.refused), usualSelections))
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package services
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -65,3 +66,40 @@ func TestANodeChangesWhatIsOnIt_K15(t *testing.T) {
 		t.Errorf("a Node changes %q", clusters)
 	}
 }
+
+// What one namespace selects takes no room of another one, and what is given up in a namespace is tried again.
+func TestSelectionsOfANamespaceTakeNothingOfOthers_K17(t *testing.T) {
+	w, every := newWorld(t, Options{}), map[string]struct{}{}
+	const theirs, mine = "workloads|shop||http|%d", "workloads|bank||http|80"
+	for i := range 20 {
+		every[fmt.Sprintf(theirs, i+1)] = struct{}{}
+	}
+	every[mine] = struct{}{}
+	for i := range moreSelections {
+		w.workload(fmt.Sprint("shop/vm-", i), `"app":"db"`, fmt.Sprintf(`"address":"10.0.%d.%d"`, i/250, i%250+1))
+	}
+	w.workload("bank/vm", `"app":"db"`, `"address":"10.1.0.1"`)
+	w.Want(every)
+	for i := range 20 {
+		w.Endpoints(fmt.Sprintf(theirs, i+1))
+	}
+	if found, _ := w.Endpoints(mine); len(found) != 1 || len(w.reads.refused) != 3 {
+		t.Errorf("%d endpoints, %d refused", len(found), len(w.reads.refused))
+	}
+	last := fmt.Sprintf(theirs, 20)
+	for name, free := range map[string]func(){
+		"a selection goes": func() { delete(every, fmt.Sprintf(theirs, 1)); w.Want(every) },
+		"a selection has fewer": func() {
+			w.Remove(Workloads, Name{"shop", "vm-0"})
+			w.Flush()
+			w.Endpoints(fmt.Sprintf(theirs, 2))
+		},
+	} {
+		w.Flush()
+		if free(); !slices.Contains(second(w.Flush()), last) {
+			t.Errorf("%s: what had no room is not tried again", name)
+		}
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }

@@ -155,9 +155,6 @@ func (s *State) set(in Input, n Name, now any) {
 	if reflect.DeepEqual(old, now) {
 		return
 	}
-	if in == Pods || in == Workloads {
-		s.reads.workloads += count(now) - count(old)
-	}
 	s.touchFor(in, n, old)
 	if l, is := old.(*slice); is {
 		if sp.slices[l.service] = slices.DeleteFunc(sp.slices[l.service], func(o *slice) bool { return o == l }); len(sp.slices[l.service]) == 0 {
@@ -171,13 +168,6 @@ func (s *State) set(in Input, n Name, now any) {
 		delete(sp.objects[in], n.Name)
 	}
 	s.touchFor(in, n, now)
-}
-
-func count(content any) int {
-	if content == nil {
-		return 0
-	}
-	return 1
 }
 
 // touchFor notes what an object changes, by its old or its new content.
@@ -292,6 +282,7 @@ func (s *State) Flush() (changes []*Output, clusters []string) {
 		return nil, nil
 	}
 	s.flushInputs()
+	s.flushFreed()
 	for n := range s.changed {
 		out := s.output(n)
 		before, had := s.told[n]
