@@ -370,3 +370,13 @@ func TestAServiceEntryThatIsNamedLikeAMadeOneStaysAsItIs_K15(t *testing.T) {
 		}
 	}
 }
+
+// What is not imported is still an endpoint of the services that select it.
+func TestWorkloadEntriesThatAreNotImportedAreEndpoints_K15(t *testing.T) {
+	s := serviceServer(t)
+	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+	w := s.mirrors("", discover+"  import: {kinds: [serviceentries]}\n")
+	w.synced()
+	w.reaches("synthetic-db", dbEndpoints+", 192.0.2.7 8080  vm vm")
+	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+}

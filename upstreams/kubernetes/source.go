@@ -174,8 +174,8 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 	return s
 }
 
-// wants reports whether import.profile and import.kinds allow a kind.
-func (s *Source) wants(k mirror.Kind) bool { return s.asked(k) }
+// wants reports whether import.profile and import.kinds allow a kind, or services are made of its objects.
+func (s *Source) wants(k mirror.Kind) bool { return s.asked(k) || s.readsInput(k) }
 
 // Run implements upstreams.Source.
 func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
