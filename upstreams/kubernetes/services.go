@@ -86,7 +86,7 @@ func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed,
 	m.derived = newDerived(&endpointFeed{feed, m}, m, takes, federation.ServiceEntry)
 	for kind, in := range serviceInputs {
 		if _, needed := takes[kind]; !needed {
-			m.state.Synced(in)
+			m.state.Absent(in)
 		}
 	}
 	return m
@@ -96,7 +96,8 @@ func newServiceMaker(u config.Upstream, o services.Options, feed upstreams.Feed,
 func (m *serviceMaker) Answer() []intake.Update {
 	for kind := range m.takes {
 		if isOptional(kind) && !m.has[kind] {
-			m.Synced(kind)
+			m.has[kind] = true
+			m.absent(kind)
 		}
 	}
 	return m.derived.Answer()
@@ -190,6 +191,13 @@ func (m *serviceMaker) synced(kind mirror.Kind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.Synced(serviceInputs[kind])
+}
+
+// absent notes that the objects of a kind can not be read.
+func (m *serviceMaker) absent(kind mirror.Kind) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state.Absent(serviceInputs[kind])
 }
 
 // setOptions changes the options.

@@ -18,8 +18,8 @@ import (
 // The endpoints of a Service are those of its EndpointSlices that are ready, or all if the Service publishes them,
 // without those that terminate. A pod is one endpoint, whatever its slices and addresses: the address is one of the first
 // family of the Service. The pod is found by its name, never by its address, and only in the namespace of the slice,
-// since its account means that namespace. It adds labels, account, mTLS mode and network. Without a known pod, an
-// endpoint has an address, a locality and a network. WorkloadEntries with an IP address that a Service with a cluster
+// since its account means that namespace. It adds labels, account, mTLS mode and network. While a pod is not known, it
+// is no endpoint; where Pods can not be read, an endpoint has an address, a locality and a network. WorkloadEntries with an IP address that a Service with a cluster
 // IP selects in its namespace are endpoints as well.
 //
 // The endpoints of a selector are the pods that are ready and the WorkloadEntries of the namespace that it selects, on the
@@ -164,8 +164,12 @@ func (s *State) selected(sel selection, most int) (all []endpoints.Endpoint, fit
 // member returns the endpoint at an address of a slice, without its port.
 func (s *State) member(namespace string, v *service, m member) (e endpoints.Endpoint, ok bool) {
 	var w workload
-	if p := get[workload](s, Pods, Name{namespace, m.pod}); p != nil {
+	p := get[workload](s, Pods, Name{namespace, m.pod})
+	switch {
+	case p != nil:
 		w = *p
+	case m.pod != "" && !s.absent[Pods]:
+		return e, false // clients would speak plaintext to it
 	}
 	w.addr, w.node = m.addr, s.nodeOf(namespace, m)
 	return s.endpoint(&w, m.zone, 0), !m.terminating && !w.leaving && (m.ready || v.publish)

@@ -42,6 +42,24 @@ func TestEndpointsAreThoseOfTheSlices_K15(t *testing.T) {
 	}
 }
 
+// Without its pod, clients would speak plaintext to an endpoint. An istiod waits for the pod as well.
+func TestAPodThatIsNotKnownYetIsNoEndpoint_K15(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.service("shop/db", dbSpec)
+	w.slice("shop/db-1", "db", target("a", "10.0.0.1"), target("b", "10.0.0.2"), `{"addresses":["10.0.0.3"]}`)
+	w.flushed(dbHTTP, "shop/synthetic-db")
+	w.has(dbHTTP, "10.0.0.1:8080, 10.0.0.2:8080, 10.0.0.3:8080")
+	w.Synced(Pods) // the right to read them has come
+	w.flushed(dbHTTP)
+	w.has(dbHTTP, "10.0.0.3:8080")
+	w.pod("shop/a", "10.0.0.1", `"app":"db"`)
+	w.flushed(dbHTTP)
+	w.has(dbHTTP, "10.0.0.1:8080 acc, 10.0.0.3:8080")
+	w.Absent(Pods) // and goes: what was known stays
+	w.flushed()
+	w.has(dbHTTP, "10.0.0.1:8080 acc, 10.0.0.3:8080")
+}
+
 func TestLocalityIsOfTheNodeUnlessThePodTellsIt_K15(t *testing.T) {
 	for node, want := range map[string]string{
 		`"topology.kubernetes.io/region":"eu","topology.kubernetes.io/zone":"eu-1","topology.istio.io/subzone":"r7"`: "eu/eu-1/r7",

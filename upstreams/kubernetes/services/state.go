@@ -74,6 +74,7 @@ func (o *Options) leftOut(n Name, v *service) string {
 type State struct {
 	options Options
 	synced  [inputs]bool
+	absent  [inputs]bool // of the synced ones, those of which there are no objects
 	spaces  map[string]*space
 	reads   selections
 	told    map[Name]xxh3.Uint128 // hashes of the outputs that Flush has returned
@@ -107,8 +108,19 @@ func (s *State) SetOptions(o Options) {
 	}
 }
 
-// Synced notes that the State has all objects of an input, or that there are none because they can not be read.
-func (s *State) Synced(in Input) { s.synced[in] = true }
+// Synced notes that the State has all objects of an input.
+func (s *State) Synced(in Input) {
+	if s.synced[in] = true; s.absent[in] {
+		s.absent[in] = false
+		s.touchAll()
+	}
+}
+
+// Absent notes that the objects of an input can not be read, or need not be, unless they were.
+func (s *State) Absent(in Input) {
+	s.absent[in] = s.absent[in] || !s.synced[in]
+	s.synced[in] = true
+}
 
 func (s *State) ready() bool { return !slices.Contains(s.synced[:], false) }
 
