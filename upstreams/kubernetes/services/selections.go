@@ -46,6 +46,7 @@ type selections struct {
 	// endpoints, because there would be too many.
 	counts, all map[string]int
 	refused     map[string]struct{}
+	left        int                 // clusters beyond maxAlike
 	freed       map[string]struct{} // namespaces in which a cluster has fewer endpoints than at the last Flush
 }
 
@@ -62,6 +63,7 @@ func (s *State) Want(clusters map[string]struct{}) {
 	}
 	for key, some := range s.reads.alike {
 		slices.SortFunc(some, func(a, b selection) int { return strings.Compare(a.cluster, b.cluster) })
+		s.reads.left += max(len(some)-maxAlike, 0)
 		some = some[:min(len(some), maxAlike)]
 		s.reads.alike[key] = some
 		for _, sel := range some {
@@ -153,6 +155,9 @@ func (s *State) Problems() (all []string) {
 	}
 	if crowded > 0 {
 		all = append(all, fmt.Sprintf("%d Services have no endpoints: they have more than %d ports, or their ports times the addresses, ports of EndpointSlices and WorkloadEntries for them are more than %d: split them", crowded, maxPorts, maxServed))
+	}
+	if s.reads.left > 0 {
+		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: more than %d selectors of their namespace begin with the same label: let fewer do so", s.reads.left, maxAlike))
 	}
 	if len(s.reads.refused) > 0 {
 		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: all of their namespace that select workloads have more than %d a workload on average: let them select less", len(s.reads.refused), usualSelections))
