@@ -109,7 +109,10 @@ func (s *Source) discover(ctx context.Context) error {
 		}
 		return errNamespaces
 	}
-	s.readServiceOptions(ctx, connection)
+	if err := s.readServiceOptions(ctx, connection); err != nil {
+		s.trouble(troubleDiscovery, err)
+		return err
+	}
 	s.follow(ctx, a)
 	s.unusable(a)
 	s.readMesh(ctx, connection)

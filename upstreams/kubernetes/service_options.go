@@ -2,6 +2,8 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,10 +19,11 @@ import (
 const networkLabel = "topology.istio.io/network"
 
 // readServiceOptions reads on what services depend beside their inputs: the label of the system namespace with the
-// network, and the MeshConfig. What can not be read stays as it was.
-func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) {
+// network, and the MeshConfig. What can not be read stays as it was. It returns an error if the server has failed before
+// it has told them once: hosts of other clusters would be served that are only for their own.
+func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) error {
 	if s.makes == nil {
-		return
+		return nil
 	}
 	now := s.serviceOptions
 	var namespace struct {
@@ -39,14 +42,20 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) {
 		now.Discovery, now.Local = localOf(fields)
 	}
 	for _, err := range []error{err, meshErr} {
-		if err != nil && ctx.Err() == nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		switch status := apierrors.APIStatus(nil); {
+		case err == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		case !s.optionsRead && errors.As(err, &status) && (status.Status().Code >= 500 || apierrors.IsTooManyRequests(err)):
+			return fmt.Errorf("options of services: %w", err)
+		case ctx.Err() == nil:
 			s.complaints.Warn(s.log, "options of services can not be read, last ones used", "err", err)
 		}
 	}
+	s.optionsRead = true
 	if !now.Equal(s.serviceOptions) {
 		s.serviceOptions = now
 		s.ledger.Change(s.makes, func() { s.makes.setOptions(now) })
 	}
+	return nil
 }
 
 // optionsOf returns the options of services, without what is read of the cluster.

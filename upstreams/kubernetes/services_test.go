@@ -273,6 +273,27 @@ func TestClusterLocalServicesAreLeftOut_K15(t *testing.T) {
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-pilot", "ServiceEntry local/synthetic-x")
 }
 
+// A server that fails is asked again before anything is served that is only for its own cluster.
+func TestServicesWaitForTheMeshConfigThatAServerFailsToTell_K15(t *testing.T) {
+	s := serviceServer(t)
+	s.Define("", "ConfigMap", "configmaps", "v1")
+	s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"serviceSettings: [{settings: {clusterLocal: true}, hosts: [db.shop.svc.cluster.local]}]"}}`))
+	s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
+	w := s.mirrors("", discover)
+	w.eventually("it was asked again", func() bool { return s.Asked("/configmaps/istio") > 2 })
+	if w.serves(); !strings.Contains(w.status().LastError, "options of services: ConfigMap istio-system/istio") {
+		t.Errorf("the status tells %q", w.status().LastError)
+	}
+	s.Set(func() { s.Fault = nil })
+	w.synced()
+	w.serves("ServiceEntry shop/a")
+	// Later failures leave the options as they were.
+	s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
+	asked := s.Asked("/configmaps/istio")
+	w.eventually("it was asked again", func() bool { return s.Asked("/configmaps/istio") > asked+2 })
+	w.serves("ServiceEntry shop/a")
+}
+
 // Whatever people and the guard hold, nobody is sent to an address that its source has taken away.
 func TestEndpointsFollowWhileConfigIsFrozen_K16(t *testing.T) {
 	s := serviceServer(t)

@@ -127,6 +127,7 @@ type Source struct {
 	ingresses      *ingresses    // nil: Ingresses are not converted
 	makes          *serviceMaker // nil: services are not made
 	serviceOptions services.Options
+	optionsRead    bool // serviceOptions are what the server has told, or does not let the relay read
 	running        sync.WaitGroup
 	fail           context.CancelCauseFunc // ends Run
 	hurry          atomic.Int32            // discoveries that follow soon
