@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -122,9 +123,15 @@ func (h *hubServer) secret(name string, data map[string][]byte, annotations ...s
 	})
 }
 
-// label sets the labels of an object.
+// label sets the labels of an object. Answers may still be written, so it makes another one.
 func (h *hubServer) label(name string, labels map[string]string) {
-	h.set(func() { h.objects[name]["metadata"].(map[string]any)["labels"] = labels })
+	h.set(func() {
+		o := maps.Clone(h.objects[name])
+		meta := maps.Clone(o["metadata"].(map[string]any))
+		meta["labels"] = labels
+		o["metadata"] = meta
+		h.objects[name] = o
+	})
 }
 
 // kubeconfig returns a kubeconfig of the hub with a token.
