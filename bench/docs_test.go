@@ -147,8 +147,8 @@ func TestMicroBenchmarksBecomeMedians(t *testing.T) {
 
 // TestARunOfEverythingIsEstimatedAtFiftyMinutes adds up what the scenarios ask for: how long that
 // takes somewhere is not looked at.
-func TestARunOfEverythingIsEstimatedAtFiftyMinutes(t *testing.T) {
-	if took := total(plan(regexp.MustCompile("."), contenders(binaries{}), 1, 0)); took > 50*time.Minute {
+func TestARunOfEverythingIsEstimatedAtAnHour(t *testing.T) {
+	if took := total(plan(regexp.MustCompile("."), contenders(binaries{}), 1, 0)); took > time.Hour {
 		t.Errorf("one run of everything takes %v", took)
 	}
 }
