@@ -100,6 +100,14 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 				return named("evil", fmt.Sprint("p-", i), `,"resourceVersion":"1","labels":{"a":"b"}`, fmt.Sprintf(`,"status":{"phase":"Running","podIP":"10.0.%d.%d","conditions":[{"type":"Ready","status":"True"}]}`, i/250, i%250+1))
 			}),
 		)},
+		{finding: "D4", name: "900 Services that each select 4,000 WorkloadEntries", upstream: discovering, limits: tight, more: 3 * time.Second, once: true, adds: `evil/(synthetic-)?e-\d+`, api: anyOf(
+			objects("services", 900, func(i int) string {
+				return named("evil", fmt.Sprint("e-", i), `,"resourceVersion":"1"`, `,"spec":{"clusterIP":"10.96.0.1","selector":{"a":"b"},"ports":[{"name":"http","port":80}]}`)
+			}),
+			objects("workloadentries", 4000, func(i int) string {
+				return named("evil", fmt.Sprint("e-", i), `,"resourceVersion":"1"`, fmt.Sprintf(`,"spec":{"address":"10.0.%d.%d","labels":{"a":"b"}}`, i/250, i%250+1))
+			}),
+		)},
 		{finding: "D4", name: "500 MB of versions of watched changes", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: events("serviceentries", n, func(i int) string {
 			return `{"type":"ADDED","object":` + bare(i) + "}"
 		})},

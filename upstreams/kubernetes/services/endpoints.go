@@ -19,18 +19,16 @@ import (
 // without those that terminate. A pod is one endpoint, whatever its slices and addresses: the address is one of the first
 // family of the Service. The pod is found by its name, never by its address, and only in the namespace of the slice,
 // since its account means that namespace. It adds labels, account, mTLS mode and network. While a pod is not known, it
-// is no endpoint; where Pods can not be read, an endpoint has an address, a locality and a network. WorkloadEntries with an IP address that a Service with a cluster
-// IP selects in its namespace are endpoints as well.
+// is no endpoint; where Pods can not be read, an endpoint has an address, a locality and a network. WorkloadEntries with an
+// IP address that a Service with a cluster IP selects in its namespace are endpoints as well.
 //
 // The endpoints of a selector are the pods that are ready and the WorkloadEntries of the namespace that it selects, on the
 // port that they call by its name, or else on the target of the cluster.
 func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool) {
-	if sel, ok := s.reads.of(cluster); ok {
-		found, fits := s.selected(sel, s.room(sel))
-		s.note(sel, len(found), fits)
-		all, known = found, true
+	if sel, ok := s.reads.byCluster[cluster]; ok {
+		all, known = s.selected(sel), true
 	} else if n, v, p := s.portOf(cluster); p != nil {
-		all, known = s.served(n, v, p), true
+		all, known = s.served(cluster, n, v, p), true
 	}
 	slices.SortFunc(all, compare)
 	return all, known
@@ -58,9 +56,10 @@ func (s *State) cluster(n Name, p port) string {
 }
 
 // served returns the endpoints of a port of a Service.
-func (s *State) served(n Name, v *service, p *port) (all []endpoints.Endpoint) {
+func (s *State) served(cluster string, n Name, v *service, p *port) (all []endpoints.Endpoint) {
 	sp, at := s.spaces[n.Namespace], map[string]int{} // by pod
 	if sp.crowded(n, v) {
+		s.quota.take(cluster, share{namespace: n.Namespace})
 		return nil
 	}
 	for _, l := range sp.slices[n.Name] {
@@ -80,19 +79,24 @@ func (s *State) served(n Name, v *service, p *port) (all []endpoints.Endpoint) {
 			}
 		}
 	}
-	for _, w := range sp.objects[Workloads] {
-		if w := w.(*workload); w.usable && v.selects(w) {
-			if e := s.endpoint(w, symbol{}, p.of(w)); e.Port > 0 {
-				all = append(all, e)
+	if v.selector == "" {
+		return all
+	}
+	return append(all, s.bounded(n.Namespace, cluster, func(yield func(endpoints.Endpoint) bool) {
+		for _, w := range sp.index.entries[firstOf(v.selector)] {
+			if !w.usable || !sp.index.selects(v, w) {
+				continue
+			}
+			if e := s.endpoint(w, symbol{}, p.of(w)); e.Port > 0 && !yield(e) {
+				return
 			}
 		}
-	}
-	return all
+	})...)
 }
 
 const (
-	// maxPorts and maxServed bound the ports of a Service, and their product with what their endpoints are looked for in.
-	// Others may write the ports, the slices and the WorkloadEntries.
+	// maxPorts and maxServed bound the ports of a Service, and their product with the addresses and ports of its slices.
+	// Others may write the ports and the slices.
 	maxPorts, maxServed = 1000, 1_000_000
 )
 
@@ -102,15 +106,7 @@ func (sp *space) crowded(n Name, v *service) bool {
 	for _, l := range sp.slices[n.Name] {
 		in += len(l.ports) + len(l.members)
 	}
-	if v.selector != "" {
-		in += len(sp.objects[Workloads])
-	}
 	return len(v.ports) > maxPorts || len(v.ports)*in > maxServed
-}
-
-// selects reports whether a Service selects a WorkloadEntry.
-func (v *service) selects(w *workload) bool {
-	return v.selector != "" && w.addr.IsValid() && w.has(v.selector)
 }
 
 // prefers reports whether a rather than b is the endpoint of a pod.
@@ -131,34 +127,6 @@ func (p *port) of(w *workload) uint32 {
 		return p.number
 	}
 	return w.port(p.target.StrVal)
-}
-
-// selected returns the endpoints of a selection. It returns none, and that they do not fit, if there are more than most.
-func (s *State) selected(sel selection, most int) (all []endpoints.Endpoint, fits bool) {
-	sp := s.spaces[sel.namespace]
-	if sp == nil {
-		return nil, true
-	}
-	matches := map[workload]bool{} // most pods share their labels
-	for _, in := range [...]Input{Pods, Workloads} {
-		for _, w := range sp.objects[in] {
-			w := w.(*workload)
-			like := workload{labels: w.labels, added: w.added}
-			match, seen := matches[like]
-			if !seen {
-				match = w.has(sel.labels)
-				matches[like] = match
-			}
-			if !match || !w.usable {
-				continue
-			}
-			if len(all) >= most {
-				return nil, false
-			}
-			all = append(all, s.endpoint(w, symbol{}, cmp.Or(w.port(sel.port), sel.target)))
-		}
-	}
-	return all, true
 }
 
 // member returns the endpoint at an address of a slice, without its port.

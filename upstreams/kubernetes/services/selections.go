@@ -1,21 +1,12 @@
 package services
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
 
 	endpoints "meshrelay/federation/services"
-)
-
-const (
-	// maxAlike bounds the selections of a namespace whose selectors begin with the same label, in alphabetical order.
-	maxAlike = 1000
-	// usualSelections is by how many selections a workload of a namespace is selected, on average, at most; moreSelections is
-	// what all of them may exceed that. Without these bounds, the endpoints of all selections would be the product of the
-	// ServiceEntries and workloads of a cluster. Each namespace has its own, since others write what is in others.
-	usualSelections, moreSelections = 16, 1000
 )
 
 // selection is a cluster of a selector.
@@ -40,56 +31,47 @@ func selectionOf(cluster string) (sel selection, ok bool) {
 // selections are the clusters of selectors that somebody reads.
 type selections struct {
 	byCluster map[string]selection
-	// alike has them by namespace, and by the first label of the selector, which may be empty.
-	alike map[[2]string][]selection
-	// counts has the number of endpoints that each cluster has, all their sum by namespace. refused are clusters without
-	// endpoints, because there would be too many.
-	counts, all map[string]int
-	refused     map[string]struct{}
-	left        int                 // clusters beyond maxAlike
-	freed       map[string]struct{} // namespaces in which a cluster has fewer endpoints than at the last Flush
+	// alike has them by namespace, and by the first label of the selector, which may be empty. Those beyond maxAlike of a
+	// kind, in alphabetical order, are left out.
+	alike   map[[2]string][]selection
+	first   map[string]map[string]struct{} // the first labels of the selectors, by namespace
+	leftOut int
 }
 
 // Want notes the clusters that somebody reads: Flush names only those clusters of selectors, and only those have
 // endpoints.
 func (s *State) Want(clusters map[string]struct{}) {
-	before := s.reads
-	s.reads = selections{byCluster: map[string]selection{}, alike: map[[2]string][]selection{}, counts: map[string]int{}, all: map[string]int{}, refused: map[string]struct{}{}, freed: map[string]struct{}{}}
+	r := selections{byCluster: map[string]selection{}, alike: map[[2]string][]selection{}, first: map[string]map[string]struct{}{}}
 	for cluster := range clusters {
 		if sel, ok := selectionOf(cluster); ok {
-			key := [2]string{sel.namespace, firstLine(sel.labels)}
-			s.reads.alike[key] = append(s.reads.alike[key], sel)
+			key := [2]string{sel.namespace, firstOf(sel.labels)}
+			r.alike[key] = append(r.alike[key], sel)
 		}
 	}
-	for key, some := range s.reads.alike {
+	for key, some := range r.alike {
 		slices.SortFunc(some, func(a, b selection) int { return strings.Compare(a.cluster, b.cluster) })
-		s.reads.left += max(len(some)-maxAlike, 0)
-		some = some[:min(len(some), maxAlike)]
-		s.reads.alike[key] = some
-		for _, sel := range some {
-			s.reads.byCluster[sel.cluster] = sel
-			s.reads.counts[sel.cluster] = before.counts[sel.cluster]
-			s.reads.all[sel.namespace] += before.counts[sel.cluster]
-			if _, was := before.refused[sel.cluster]; was {
-				s.reads.refused[sel.cluster] = struct{}{}
-				s.clusters[sel.cluster] = struct{}{} // there may be room now
-			}
+		r.leftOut += max(len(some)-maxAlike, 0)
+		r.alike[key] = some[:min(len(some), maxAlike)]
+		for _, sel := range r.alike[key] {
+			r.byCluster[sel.cluster] = sel
 		}
+		if r.first[key[0]] == nil {
+			r.first[key[0]] = map[string]struct{}{}
+		}
+		r.first[key[0]][key[1]] = struct{}{}
 	}
-}
-
-func firstLine(lines string) string {
-	first, _, _ := strings.Cut(lines, "\n")
-	return first
-}
-
-func (r *selections) of(cluster string) (sel selection, ok bool) {
-	sel, ok = r.byCluster[cluster]
-	return sel, ok
+	s.reads = r
+	s.quota.retain(clusters)
+	for namespace, sp := range s.spaces {
+		sp.index.keep(r.first[namespace], sp.objects[Pods])
+	}
 }
 
 // each calls f with each cluster that selects a workload of a namespace.
 func (r *selections) each(namespace string, w *workload, f func(cluster string)) {
+	if len(r.first[namespace]) == 0 {
+		return
+	}
 	some := func(first string) {
 		for _, sel := range r.alike[[2]string{namespace, first}] {
 			if w.has(sel.labels) {
@@ -97,70 +79,60 @@ func (r *selections) each(namespace string, w *workload, f func(cluster string))
 			}
 		}
 	}
-	if len(r.alike) == 0 {
-		return
-	}
 	some("")
-	for line := range strings.Lines(w.labels.String()) {
-		some(strings.TrimSuffix(line, "\n"))
+	for label := range w.lines() {
+		some(label)
 	}
 }
 
-// room returns how many endpoints a selection may have beside those of all others of its namespace.
-func (s *State) room(sel selection) int {
-	workloads := 0
-	if sp := s.spaces[sel.namespace]; sp != nil {
+// selected returns the workloads that a selection has as endpoints.
+func (s *State) selected(sel selection) []endpoints.Endpoint {
+	sp := s.spaces[sel.namespace]
+	if sp == nil {
+		return s.bounded(sel.namespace, sel.cluster, nil)
+	}
+	return s.bounded(sel.namespace, sel.cluster, func(yield func(endpoints.Endpoint) bool) {
+		one := func(w *workload) bool {
+			return !w.usable || !w.has(sel.labels) || yield(s.endpoint(w, symbol{}, cmp.Or(w.port(sel.port), sel.target)))
+		}
+		if sel.labels == "" {
+			for _, in := range [...]Input{Pods, Workloads} {
+				for _, w := range sp.objects[in] {
+					if !one(w.(*workload)) {
+						return
+					}
+				}
+			}
+			return
+		}
+		for _, some := range [...]map[string]*workload{sp.index.pods[firstOf(sel.labels)], sp.index.entries[firstOf(sel.labels)]} {
+			for _, w := range some {
+				if !one(w) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// bounded returns the workloads that a cluster selects, and none if there is no room for all of them.
+func (s *State) bounded(namespace, cluster string, found func(yield func(endpoints.Endpoint) bool)) (all []endpoints.Endpoint) {
+	workloads, fits := 0, true
+	if sp := s.spaces[namespace]; sp != nil {
 		workloads = len(sp.objects[Pods]) + len(sp.objects[Workloads])
 	}
-	return usualSelections*workloads + moreSelections - (s.reads.all[sel.namespace] - s.reads.counts[sel.cluster])
-}
-
-// note notes the endpoints of a selection. There are none if it would have more than its room. If it has fewer than before,
-// flushFreed has those of its namespace that had no room looked at again.
-func (s *State) note(sel selection, endpoints int, fits bool) {
-	r := &s.reads
-	before := r.counts[sel.cluster]
-	if endpoints < before {
-		r.freed[sel.namespace] = struct{}{}
-	}
-	if delete(r.refused, sel.cluster); !fits {
-		r.refused[sel.cluster] = struct{}{}
-	}
-	r.all[sel.namespace] += endpoints - before
-	r.counts[sel.cluster] = endpoints
-}
-
-// flushFreed notes the selections without room in namespaces where others have fewer endpoints now.
-func (s *State) flushFreed() {
-	r := &s.reads
-	if len(r.freed) > 0 {
-		for cluster := range r.refused {
-			if _, is := r.freed[r.byCluster[cluster].namespace]; is {
-				s.clusters[cluster] = struct{}{}
+	room := s.quota.room(namespace, cluster, workloads)
+	if found != nil {
+		found(func(e endpoints.Endpoint) bool {
+			if fits = len(all) < room; fits {
+				all = append(all, e)
 			}
-		}
-		clear(r.freed)
+			return fits
+		})
 	}
-}
-
-// Problems returns what is served without endpoints because there would be too many, at most two lines.
-func (s *State) Problems() (all []string) {
-	crowded := 0
-	for namespace, sp := range s.spaces {
-		for name, v := range sp.objects[Services] {
-			if sp.crowded(Name{namespace, name}, v.(*service)) {
-				crowded++
-			}
-		}
+	if !fits {
+		all = nil
 	}
-	if crowded > 0 {
-		all = append(all, fmt.Sprintf("%d Services have no endpoints: they have more than %d ports, or their ports times the addresses, ports of EndpointSlices and WorkloadEntries for them are more than %d: split them", crowded, maxPorts, maxServed))
-	}
-	if s.reads.left > 0 {
-		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: more than %d selectors of their namespace begin with the same label: let fewer do so", s.reads.left, maxAlike))
-	}
-	if len(s.reads.refused) > 0 {
-		all = append(all, fmt.Sprintf("%d ports of ServiceEntries have no endpoints: all of their namespace that select workloads have more than %d a workload on average: let them select less", len(s.reads.refused), usualSelections))
-	}
+	s.quota.take(cluster, share{namespace, len(all), !fits})
 	return all
 }

@@ -32,7 +32,7 @@ func TestSelectionsAreBounded_K17(t *testing.T) {
 			full++
 		}
 	}
-	if full != usualSelections+1 || n > usualSelections*moreSelections+moreSelections || len(w.Problems()) != 2 || !strings.Contains(w.Problems()[0], "1000 ports of ServiceEntries have no endpoints: more than") || !strings.Contains(w.Problems()[1], "3 ports of ServiceEntries have no endpoints: all of") {
+	if full != usualSelections+1 || n > usualSelections*moreSelections+moreSelections || len(w.Problems()) != 2 || !strings.Contains(w.Problems()[0], "1000 ports of ServiceEntries have no endpoints: more than") || !strings.Contains(w.Problems()[1], "3 ports have none of the workloads that they select") {
 		t.Errorf("%d of 20 have endpoints, %d in all: %q", full, n, w.Problems())
 	}
 	// What others give up is free for them.
@@ -83,8 +83,8 @@ func TestSelectionsOfANamespaceTakeNothingOfOthers_K17(t *testing.T) {
 	for i := range 20 {
 		w.Endpoints(fmt.Sprintf(theirs, i+1))
 	}
-	if found, _ := w.Endpoints(mine); len(found) != 1 || len(w.reads.refused) != 3 {
-		t.Errorf("%d endpoints, %d refused", len(found), len(w.reads.refused))
+	if found, _ := w.Endpoints(mine); len(found) != 1 || w.quota.refused() != 3 {
+		t.Errorf("%d endpoints, %d refused", len(found), w.quota.refused())
 	}
 	last := fmt.Sprintf(theirs, 20)
 	for name, free := range map[string]func(){
@@ -103,3 +103,76 @@ func TestSelectionsOfANamespaceTakeNothingOfOthers_K17(t *testing.T) {
 }
 
 func second[A, B any](_ A, b B) B { return b }
+
+// The Services and the WorkloadEntries of a namespace are lists that others write as well.
+func TestWorkloadEntriesOfServicesAreBounded_K17(t *testing.T) {
+	w := newWorld(t, Options{})
+	const services, entries = 40, 500
+	for i := range entries {
+		w.workload(fmt.Sprint("shop/vm-", i), `"app":"db"`, fmt.Sprintf(`"address":"10.0.%d.%d"`, i/250, i%250+1))
+	}
+	every := map[string]struct{}{}
+	for i := range services {
+		w.service(fmt.Sprint("shop/s", i), dbSpec)
+		every[fmt.Sprintf("outbound|80||s%d.shop.svc.cluster.local", i)] = struct{}{}
+	}
+	w.Want(every)
+	n := 0
+	for cluster := range every {
+		found, _ := w.Endpoints(cluster)
+		n += len(found)
+	}
+	if n != usualSelections*entries+moreSelections || len(w.Problems()) != 1 || !strings.HasPrefix(w.Problems()[0], "22 ports have none of the workloads") {
+		t.Errorf("%d endpoints, problems %q", n, w.Problems())
+	}
+	// A slice of a Service without room is served all the same.
+	w.slice("shop/s39-1", "s39", target("a", "10.1.0.1"))
+	w.service("shop/s39", strings.Replace(dbSpec, `"db"`, `"none"`, 1))
+	w.has("outbound|80||s39.shop.svc.cluster.local", "10.1.0.1:8080")
+
+	// Too many that begin alike select none, and the last one that is too many lets all select again.
+	w = newWorld(t, Options{})
+	w.workload("shop/vm", `"app":"db"`, `"address":"192.0.2.1"`)
+	for i := range maxAlike + 1 {
+		w.service(fmt.Sprint("shop/s", i), dbSpec)
+	}
+	w.Flush()
+	w.has("outbound|80||s0.shop.svc.cluster.local", "")
+	if all := w.Problems(); len(all) != 1 || !strings.HasPrefix(all[0], "1001 Services select no WorkloadEntries") {
+		t.Errorf("problems %q", all)
+	}
+	w.Remove(Services, Name{"shop", "s1000"})
+	if clusters := second(w.Flush()); len(clusters) != maxAlike+1 {
+		t.Errorf("%d clusters have changed", len(clusters))
+	}
+	w.has("outbound|80||s0.shop.svc.cluster.local", "192.0.2.1:80")
+	w.service("shop/s1000", dbSpec)
+	if clusters := second(w.Flush()); len(clusters) != maxAlike+1 {
+		t.Errorf("%d clusters have changed", len(clusters))
+	}
+}
+
+// A workload is looked up by its labels: what has others costs nothing, however much there is.
+func TestWorkloadsAreLookedUpByTheirLabels_K17(t *testing.T) {
+	w, every := newWorld(t, Options{}), map[string]struct{}{}
+	for i := range 2000 {
+		w.service(fmt.Sprint("shop/s", i), strings.Replace(dbSpec, `"db"`, fmt.Sprintf(`"x%d"`, i), 1))
+		every[fmt.Sprintf("workloads|shop|app=x%d|http|80", i)] = struct{}{}
+		w.pod(fmt.Sprint("shop/p", i), "10.0.0.1", fmt.Sprintf(`"app":"x%d"`, i))
+	}
+	w.Want(every)
+	sp := w.spaces["shop"]
+	selecting, candidates := 0, 0
+	one := get[workload](w.State, Pods, Name{"shop", "p7"})
+	sp.index.selecting(one, func(string, *service) { selecting++ })
+	for label := range one.lines() {
+		selecting += len(sp.index.services[label])
+		candidates += len(w.reads.alike[[2]string{"shop", label}])
+	}
+	if n := len(sp.index.pods["app=x7\n"]); n != 1 || selecting > 2 || candidates != 1 {
+		t.Errorf("%d pods, %d Services, %d selections are looked at", n, selecting, candidates)
+	}
+	if w.Want(nil); len(sp.index.pods) != 0 || len(w.quota.taken) != 0 {
+		t.Errorf("%d labels are kept for nobody", len(sp.index.pods))
+	}
+}

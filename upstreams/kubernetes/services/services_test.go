@@ -99,7 +99,7 @@ func target(pod string, addresses ...string) string {
 // text returns the endpoints of a cluster, "ADDRESS:PORT LOCALITY NETWORK ACCOUNT mtls xWEIGHT" each, and "none" for an
 // unknown cluster.
 func (w *world) text(cluster string) string {
-	if _, wanted := w.reads.of(cluster); !wanted {
+	if _, wanted := w.reads.byCluster[cluster]; !wanted {
 		w.Want(map[string]struct{}{cluster: {}})
 	}
 	all, known := w.Endpoints(cluster)

@@ -77,6 +77,7 @@ type State struct {
 	absent  [inputs]bool // of the synced ones, those of which there are no objects
 	spaces  map[string]*space
 	reads   selections
+	quota   quota
 	told    map[Name]xxh3.Uint128 // hashes of the outputs that Flush has returned
 
 	changed  map[Name]struct{}   // Services
@@ -88,13 +89,14 @@ type State struct {
 type space struct {
 	objects     [inputs]map[string]any // by name
 	slices      map[string][]*slice    // by Service
+	index       index
 	changedPods map[string]struct{}
 }
 
 // New returns a State without inputs.
 func New(o Options) *State {
 	return &State{
-		options: o.withDefaults(), spaces: map[string]*space{}, told: map[Name]xxh3.Uint128{},
+		options: o.withDefaults(), spaces: map[string]*space{}, told: map[Name]xxh3.Uint128{}, quota: newQuota(),
 		changed: map[Name]struct{}{}, clusters: map[string]struct{}{}, nodes: map[symbol]struct{}{},
 	}
 }
@@ -157,7 +159,8 @@ func get[T any](s *State, in Input, n Name) (v *T) {
 func (s *State) set(in Input, n Name, now any) {
 	sp := s.spaces[n.Namespace]
 	if sp == nil {
-		sp = &space{slices: map[string][]*slice{}, changedPods: map[string]struct{}{}}
+		sp = &space{slices: map[string][]*slice{}, changedPods: map[string]struct{}{}, index: newIndex()}
+		sp.index.keep(s.reads.first[n.Namespace], nil)
 		for in := range sp.objects {
 			sp.objects[in] = map[string]any{}
 		}
@@ -178,6 +181,9 @@ func (s *State) set(in Input, n Name, now any) {
 	}
 	if sp.objects[in][n.Name] = now; now == nil {
 		delete(sp.objects[in], n.Name)
+	}
+	for name, v := range sp.index.replace(in, n.Name, old, now) {
+		s.touch(Name{n.Namespace, name}, v)
 	}
 	s.touchFor(in, n, now)
 }
@@ -200,11 +206,7 @@ func (s *State) touchFor(in Input, n Name, content any) {
 			sp.changedPods[n.Name] = struct{}{}
 			return
 		}
-		for name, v := range sp.objects[Services] {
-			if v := v.(*service); v.selects(c) {
-				s.touch(Name{n.Namespace, name}, v)
-			}
-		}
+		sp.index.selecting(c, func(name string, v *service) { s.touch(Name{n.Namespace, name}, v) })
 	}
 }
 
@@ -294,7 +296,7 @@ func (s *State) Flush() (changes []*Output, clusters []string) {
 		return nil, nil
 	}
 	s.flushInputs()
-	s.flushFreed()
+	s.quota.retry(func(cluster string) { s.clusters[cluster] = struct{}{} })
 	for n := range s.changed {
 		out := s.output(n)
 		before, had := s.told[n]
@@ -339,4 +341,31 @@ func (s *State) output(n Name) *Output {
 		out.Body.Hosts = []string{s.options.host(n)}
 	}
 	return out
+}
+
+// Problems returns what is served without endpoints because there would be too many, at most four lines.
+func (s *State) Problems() (all []string) {
+	crowded, alike := 0, 0
+	for namespace, sp := range s.spaces {
+		for name, v := range sp.objects[Services] {
+			if sp.crowded(Name{namespace, name}, v.(*service)) {
+				crowded++
+			}
+		}
+		for _, some := range sp.index.services {
+			if len(some) > maxAlike {
+				alike += len(some)
+			}
+		}
+	}
+	add := func(n int, format string, args ...any) {
+		if n > 0 {
+			all = append(all, fmt.Sprintf(format, append([]any{n}, args...)...))
+		}
+	}
+	add(crowded, "%d Services have no endpoints: they have more than %d ports, or their ports times the addresses and ports of their EndpointSlices are more than %d: split them", maxPorts, maxServed)
+	add(alike, "%d Services select no WorkloadEntries: more than %d selectors of their namespace begin with the same label: let fewer do so", maxAlike)
+	add(s.reads.leftOut, "%d ports of ServiceEntries have no endpoints: more than %d selectors of their namespace begin with the same label: let fewer do so", maxAlike)
+	add(s.quota.refused(), "%d ports have none of the workloads that they select: all ports of their namespace would have more than %d for each workload: let them select less", usualSelections)
+	return all
 }
