@@ -145,7 +145,7 @@ func askedOf(r *http.Request, plural string) asked {
 // bookmark ends the list in a stream.
 const bookmark = `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"200","annotations":{"k8s.io/initial-events-end":"true"}}}}`
 
-// anyOf makes an attack of several, of which the first that fits a request answers it.
+// anyOf makes one attack of several: the first one that fits a request answers it.
 func anyOf(some ...evil) evil {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		return slices.ContainsFunc(some, func(does evil) bool { return does(w, r) })

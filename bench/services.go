@@ -19,7 +19,7 @@ import (
 	"meshrelay/bench/internal/wire"
 )
 
-// serviceInputs are the paths of what Services are made of, but for WorkloadEntries, of which there are none.
+// serviceInputs are the paths of the inputs of services. There are no WorkloadEntries.
 var serviceInputs = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/pods", "/api/v1/nodes"}
 
 func syntheticName(index int) string {

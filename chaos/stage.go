@@ -278,7 +278,25 @@ func (st *stage) close() {
 // watch looks at what a relay uses, and whether it runs.
 func (st *stage) watch(n int) {
 	r := st.relays[n]
-	ticker := time.NewTicker(samplePause)
+	st.every(samplePause, func() *violation {
+		if r.died() {
+			return &violation{alive, r.name, -1, "the process has ended by itself; the end of its log:\n" + r.log.last()}
+		}
+		s, err := r.sample(st.ctx, false)
+		if err != nil {
+			return nil // it may be down
+		}
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		p := &st.peak[n]
+		p.goroutines, p.fds, p.rss = max(p.goroutines, s.goroutines), max(p.fds, s.fds), max(p.rss, s.rss)
+		return nil
+	})
+}
+
+// every looks again and again, until the stage ends or look finds a violation, which ends it.
+func (st *stage) every(pause time.Duration, look func() *violation) {
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
 		select {
@@ -286,18 +304,10 @@ func (st *stage) watch(n int) {
 			return
 		case <-ticker.C:
 		}
-		if r.died() {
-			st.stop(&violation{alive, r.name, -1, "the process has ended by itself; the end of its log:\n" + r.log.last()})
+		if bad := look(); bad != nil {
+			st.stop(bad)
 			return
 		}
-		s, err := r.sample(st.ctx, false)
-		if err != nil {
-			continue // it may be down
-		}
-		st.mu.Lock()
-		p := &st.peak[n]
-		p.goroutines, p.fds, p.rss = max(p.goroutines, s.goroutines), max(p.fds, s.fds), max(p.rss, s.rss)
-		st.mu.Unlock()
 	}
 }
 
@@ -372,23 +382,13 @@ func (st *stage) trouble(f *fault, begins bool) {
 
 // lookAtPods compares what the clients without a link see of Services with the truth, until the stage ends.
 func (st *stage) lookAtPods() {
-	ticker := time.NewTicker(podLooks)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-st.ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	st.every(podLooks, func() *violation {
 		views := map[string]podView{}
 		for _, c := range st.witnesses[0] {
 			views[c.name] = c.podView()
 		}
-		if bad := st.world.pods.look(views); bad != nil {
-			st.stop(bad)
-			return
-		}
-	}
+		return st.world.pods.look(views)
+	})
 }
 
 // probe makes one change while nothing else happens, which no client may see late.

@@ -111,7 +111,7 @@ func (e *envoy) describe(name string) string {
 		for _, ep := range l.LbEndpoints {
 			a := ep.GetEndpoint().GetAddress().GetSocketAddress()
 			all = append(all, fmt.Sprintf("%s in %s/%s/%s priority %d, %s, mtls %q, weight %d", net.JoinHostPort(a.GetAddress(), strconv.Itoa(int(a.GetPortValue()))),
-				l.Locality.GetRegion(), l.Locality.GetZone(), l.Locality.GetSubZone(), l.Priority, cmp.Or(ep.HealthStatus, corev3.HealthStatus_HEALTHY), // of which nothing is known is healthy to an Envoy
+				l.Locality.GetRegion(), l.Locality.GetZone(), l.Locality.GetSubZone(), l.Priority, cmp.Or(ep.HealthStatus, corev3.HealthStatus_HEALTHY), // an Envoy takes unknown health for healthy
 				ep.GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()["tlsMode"].GetStringValue(), ep.GetLoadBalancingWeight().GetValue()))
 		}
 	}

@@ -133,7 +133,7 @@ func (c *collection) Prepare(o *object.Object) {
 	o.Status, o.Data = nil, nil
 }
 
-// convertInput decodes an object of which services are made. Its content stays only where Ingresses need it.
+// convertInput decodes an input of services. Its content stays only where Ingresses need it.
 func (c *collection) convertInput(o *object.Object) {
 	in, err := decodeInput(c.Kind, o)
 	switch {

@@ -55,7 +55,7 @@ type derived struct {
 
 	inputs    map[mirror.Kind]map[string]input // by full name
 	has       map[mirror.Kind]bool             // kinds of inputs that have synced
-	undecoded int                              // inputs of which no content was decoded
+	undecoded int                              // inputs without any decoded content
 	mesh      bool                             // options come from the MeshConfig
 	unsettled bool                             // the MeshConfig was not read yet
 	relisted  bool                             // an input was listed again since complete was called

@@ -26,7 +26,7 @@ type Detail struct {
 	// NamespaceProblemsTotal counts all.
 	NamespaceProblems      []string `json:"namespaceProblems,omitempty"`
 	NamespaceProblemsTotal int      `json:"namespaceProblemsTotal,omitempty"`
-	// ServiceProblems names objects of which services are made and that can not be used, and endpoints that are left out, at
+	// ServiceProblems names inputs of services that can not be used, and endpoints that are left out, at
 	// most twenty. ServiceProblemsTotal counts all.
 	ServiceProblems      []string `json:"serviceProblems,omitempty"`
 	ServiceProblemsTotal int      `json:"serviceProblemsTotal,omitempty"`

@@ -18,7 +18,7 @@ import (
 // networkLabel is the label of a pod, or of the system namespace, with a network.
 const networkLabel = "topology.istio.io/network"
 
-// readServiceOptions reads on what services depend beside their inputs: the label of the system namespace with the
+// readServiceOptions reads what services need in addition to their inputs: the label of the system namespace with the
 // network, and the MeshConfig. What can not be read stays as it was. It returns an error if the server has failed before
 // it has told them once: hosts of other clusters would be served that are only for their own.
 func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) error {
@@ -70,7 +70,7 @@ func optionsOf(u config.Upstream) services.Options {
 // maxLocalHosts bounds the hosts of a MeshConfig that are used.
 const maxLocalHosts = 1000
 
-// localOf returns what a MeshConfig says of services that other clusters do not reach: the address of the istiod, and the
+// localOf returns which services other clusters do not reach by a MeshConfig: the address of the istiod, and the
 // hosts in serviceSettings that are clusterLocal, which may begin with "*.".
 func localOf(fields map[string]any) (istiod string, hosts []string) {
 	text := func(m any, name string) string {

@@ -38,7 +38,7 @@ var (
 	}
 )
 
-// inputsOf returns the kinds of which services are made; true: they are mirrored as well.
+// inputsOf returns the kinds of the inputs of services; true: they are mirrored as well.
 func inputsOf(s config.Services) map[mirror.Kind]bool {
 	switch s.Mode {
 	case config.ServicesGateway:
@@ -71,7 +71,7 @@ type serviceMaker struct {
 	wanted map[string]struct{} // the clusters that the intake follows
 }
 
-// decodeInput decodes an object of which services are made. Any goroutine may call it.
+// decodeInput decodes an input of services. Any goroutine may call it.
 func decodeInput(kind mirror.Kind, o *object.Object) (object.Input, error) {
 	return services.Decode(serviceInputs[kind], o)
 }

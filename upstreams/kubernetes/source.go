@@ -257,7 +257,7 @@ func (s *Source) prepare(feed upstreams.Feed) {
 	s.runs.Store(true)
 }
 
-// readsInput reports whether services are made of the objects of a kind.
+// readsInput reports whether the objects of a kind are inputs of services.
 func (s *Source) readsInput(kind mirror.Kind) bool {
 	_, is := s.takes[kind]
 	return is

@@ -46,12 +46,12 @@ type Made struct {
 	Resource *mirror.Resource
 	Unknown  []string // fields that this build does not know
 	Err      error    // the mistake in the object; there is no resource then
-	// Input is the object as something that other resources are made of. InputErr is why there is none.
+	// Input is set for an object that other resources are made from. InputErr is why there is none.
 	Input    Input
 	InputErr error
 }
 
-// Input is what is kept of an object of which other resources are made.
+// Input is what is kept of an object that other resources are made from.
 type Input interface {
 	// Size returns about how many bytes it takes.
 	Size() int

@@ -74,7 +74,7 @@ func (o *Options) leftOut(n Name, v *service) string {
 type State struct {
 	options Options
 	synced  [inputs]bool
-	absent  [inputs]bool // of the synced ones, those of which there are no objects
+	absent  [inputs]bool // of the synced ones, those without objects
 	spaces  map[string]*space
 	reads   selections
 	quota   quota
@@ -244,7 +244,7 @@ func (s *State) flushInputs() {
 	clear(s.nodes)
 }
 
-// flushSpace is flushInputs for a namespace, of which it looks at all slices, and if Nodes have changed at all pods.
+// flushSpace is flushInputs for one namespace. It looks at all slices, and at all pods if Nodes have changed.
 func (s *State) flushSpace(namespace string, sp *space) {
 	changed := func(m member) bool {
 		_, is := sp.changedPods[m.pod]
