@@ -95,7 +95,7 @@ func (d *Debug) seenBy(connection string) (in services.Input, err error) {
 			return all
 		}
 	}
-	in.Entries, in.Workloads, in.Rules, in.Routes = list(federation.ServiceEntry), list(services.WorkloadEntry), list(federation.DestinationRule), list(federation.VirtualService)
+	in.Entries, in.Workloads, in.Rules, in.Routes = list(federation.ServiceEntry), list(federation.WorkloadEntry), list(federation.DestinationRule), list(federation.VirtualService)
 	if all := list(mirror.MeshConfig); len(all) > 0 {
 		in.Mesh = all[0]
 	}

@@ -9,11 +9,12 @@ import (
 	"meshrelay/mirror"
 )
 
-// The kinds that claim hosts.
+// The kinds of services and of their rules. All but WorkloadEntry claim hosts.
 var (
 	ServiceEntry    = mirror.Kind{Group: networkingIO, Kind: "ServiceEntry"}
 	VirtualService  = mirror.Kind{Group: networkingIO, Kind: "VirtualService"}
 	DestinationRule = mirror.Kind{Group: networkingIO, Kind: "DestinationRule"}
+	WorkloadEntry   = mirror.Kind{Group: networkingIO, Kind: "WorkloadEntry"}
 )
 
 const (
@@ -21,8 +22,6 @@ const (
 	MeshGateway = "mesh"
 	// DefaultDomain is the usual cluster domain. It completes hosts that rewrite.ShortHostsKeep has left short.
 	DefaultDomain = "cluster.local"
-	// ClusterLabel tells an istiod which cluster an endpoint belongs to.
-	ClusterLabel = "topology.istio.io/cluster"
 )
 
 // RuleError is a mistake in a rule.

@@ -30,7 +30,7 @@ func kindOf(body proto.Message) mirror.Kind {
 	case *networking.ServiceEntry:
 		return federation.ServiceEntry
 	case *networking.WorkloadEntry:
-		return WorkloadEntry
+		return federation.WorkloadEntry
 	case *networking.DestinationRule:
 		return federation.DestinationRule
 	case *networking.VirtualService:

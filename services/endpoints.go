@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,9 +15,6 @@ import (
 	"meshrelay/federation"
 	"meshrelay/mirror"
 )
-
-// WorkloadEntry is the kind of workloads that are not pods.
-var WorkloadEntry = mirror.Kind{Group: federation.ServiceEntry.Group, Kind: "WorkloadEntry"}
 
 // Health is the health of an endpoint.
 type Health string
@@ -69,7 +67,7 @@ func (w *world) newEndpoint(we *networking.WorkloadEntry, r *mirror.Resource, in
 		Address: we.GetAddress(), Cluster: cmp.Or(labels[federation.ClusterLabel], r.Cluster()), Network: we.GetNetwork(), Weight: max(we.GetWeight(), 1),
 		Health: Healthy, Account: we.GetServiceAccount(), From: r.Key(), Index: index, Upstream: r.Source(), Labels: labels, ports: we.GetPorts(),
 	}
-	if e.Locality = cmp.Or(we.GetLocality(), labels["istio-locality"]); !strings.Contains(e.Locality, "/") && we.GetLocality() == "" {
+	if e.Locality = cmp.Or(we.GetLocality(), labels[federation.LocalityLabel]); !strings.Contains(e.Locality, "/") && we.GetLocality() == "" {
 		e.Locality = strings.ReplaceAll(e.Locality, ".", "/")
 	}
 	mode := "disabled"
@@ -77,11 +75,11 @@ func (w *world) newEndpoint(we *networking.WorkloadEntry, r *mirror.Resource, in
 		e.Identity = "spiffe://" + cmp.Or(w.mesh.GetTrustDomain(), federation.DefaultDomain) + "/ns/" + r.Namespace() + "/sa/" + e.Account
 		mode = "istio"
 	}
-	e.TLSMode = cmp.Or(labels["security.istio.io/tlsMode"], mode)
+	e.TLSMode = cmp.Or(labels[federation.TLSModeLabel], mode)
 	at := strings.SplitN(e.Locality+"//", "/", 4)
 	for key, value := range map[string]string{
-		"topology.kubernetes.io/region": at[0], "topology.kubernetes.io/zone": at[1], "topology.istio.io/subzone": at[2],
-		federation.ClusterLabel: e.Cluster, "topology.istio.io/network": e.Network,
+		federation.RegionLabel: at[0], federation.ZoneLabel: at[1], federation.SubzoneLabel: at[2],
+		federation.ClusterLabel: e.Cluster, federation.NetworkLabel: e.Network,
 	} {
 		if value != "" {
 			labels[key] = value
@@ -111,7 +109,7 @@ func (w *world) workloadsOf(namespace string) map[label][]*Endpoint {
 		maps.Copy(we.Labels, md.Labels)
 		e := w.newEndpoint(we, r, 0)
 		e.created = md.CreateTime
-		if md.Annotations["proxy.istio.io/health-checks-enabled"] == "true" {
+		if checked, err := strconv.ParseBool(md.Annotations[federation.HealthChecksAnnotation]); err == nil && checked {
 			e.Health = Unknown
 		}
 		all = append(all, &e)

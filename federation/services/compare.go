@@ -44,7 +44,7 @@ func (m Marks) String() string {
 // Concerns reports whether a change of a ServiceEntry or WorkloadEntry concerns more of a service than its endpoints, or
 // its endpoints alone. It reports neither for other kinds, and for changes without marks. It takes what Compare takes.
 func Concerns(old, now *mirror.Resource) (service, endpoint bool) {
-	if kind := cmp.Or(now, old).Kind(); kind != federation.ServiceEntry && kind != workloadEntry {
+	if kind := cmp.Or(now, old).Kind(); kind != federation.ServiceEntry && kind != federation.WorkloadEntry {
 		return false, false
 	}
 	m := Compare(old, now)

@@ -44,7 +44,7 @@ func TestEachFieldOfAComparedKindMarksSomething(t *testing.T) {
 	for _, c := range []both{
 		{comparisons[federation.ServiceEntry].body, &networking.ServiceEntry{}},
 		{comparisons[federation.ServiceEntry].body.inner[3], &networking.ServicePort{}},
-		{comparisons[workloadEntry].body, &networking.WorkloadEntry{}},
+		{comparisons[federation.WorkloadEntry].body, &networking.WorkloadEntry{}},
 		{comparisons[federation.DestinationRule].body, &networking.DestinationRule{}},
 		{subset, &networking.Subset{}},
 		{policy, &networking.TrafficPolicy{}},
@@ -97,8 +97,8 @@ func TestOnlyServiceEntriesAndWorkloadEntriesConcernAService(t *testing.T) {
 	}{
 		"service":   {federation.ServiceEntry, &networking.ServiceEntry{}, &networking.ServiceEntry{Hosts: []string{"db.example"}}, true, false},
 		"endpoint":  {federation.ServiceEntry, &networking.ServiceEntry{}, &networking.ServiceEntry{Endpoints: []*networking.WorkloadEntry{{Address: "10.0.0.1"}}}, false, true},
-		"workload":  {workloadEntry, &networking.WorkloadEntry{}, &networking.WorkloadEntry{Address: "10.0.0.1"}, false, true},
-		"unchanged": {workloadEntry, &networking.WorkloadEntry{}, &networking.WorkloadEntry{}, false, false},
+		"workload":  {federation.WorkloadEntry, &networking.WorkloadEntry{}, &networking.WorkloadEntry{Address: "10.0.0.1"}, false, true},
+		"unchanged": {federation.WorkloadEntry, &networking.WorkloadEntry{}, &networking.WorkloadEntry{}, false, false},
 		"rule":      {federation.DestinationRule, &networking.DestinationRule{}, &networking.DestinationRule{Host: "db.example"}, false, false},
 		"unknown":   {mirror.Kind{Group: "x.example", Kind: "Y"}, &networking.DestinationRule{}, &networking.DestinationRule{Host: "db.example"}, false, false},
 	} {

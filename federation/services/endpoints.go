@@ -11,6 +11,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -19,9 +20,6 @@ import (
 const (
 	transportSocketMatch = "envoy.transport_socket_match"
 	istioMetadata        = "istio"
-
-	canonicalNameLabel     = "service.istio.io/canonical-name"
-	canonicalRevisionLabel = "service.istio.io/canonical-revision"
 
 	// maxLocality bounds region, zone and subzone, together.
 	maxLocality = 253
@@ -171,7 +169,7 @@ func FromAssignment(cla *endpointv3.ClusterLoadAssignment) []Endpoint {
 	}
 	all := make([]Endpoint, 0, n)
 	for _, l := range cla.GetEndpoints() {
-		locality := localityOf(l.GetLocality())
+		locality := Locality(l.GetLocality().GetRegion(), l.GetLocality().GetZone(), l.GetLocality().GetSubZone())
 		for _, lb := range l.GetLbEndpoints() {
 			if e, ok := endpointOf(lb); ok {
 				e.Locality = locality
@@ -202,9 +200,8 @@ func endpointOf(lb *endpointv3.LbEndpoint) (Endpoint, bool) {
 	}, true
 }
 
-// localityOf returns region/zone/subzone, empty when a locality does not have this form.
-func localityOf(l *corev3.Locality) string {
-	parts := []string{l.GetRegion(), l.GetZone(), l.GetSubZone()}
+// Locality returns region/zone/subzone without empty parts at the end, and nothing if a locality does not have this form.
+func Locality(parts ...string) string {
 	for len(parts) > 0 && parts[len(parts)-1] == "" {
 		parts = parts[:len(parts)-1]
 	}
@@ -268,7 +265,7 @@ func (p *place) entry(ports []*networking.ServicePort, served []int, network str
 		e.Address = p.addr.String()
 	}
 	if p.tls {
-		e.Labels[tlsModeLabel] = tlsModeIstio
+		e.Labels[federation.TLSModeLabel] = tlsModeIstio
 	}
 	for _, i := range served {
 		e.Ports[ports[i].Name] = p.ports[i]

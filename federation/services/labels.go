@@ -48,7 +48,7 @@ func isLabelKey(s string) bool {
 
 // workloadLabels are the labels for the workload in an endpoint's metadata,
 // "name;namespace;canonical name;canonical revision;cluster". They are sorted.
-var workloadLabels = [...]string{"", "", canonicalNameLabel, canonicalRevisionLabel, federation.ClusterLabel}
+var workloadLabels = [...]string{"", "", federation.CanonicalNameLabel, federation.CanonicalRevisionLabel, federation.ClusterLabel}
 
 // labelsOf returns the labels for the workload in an endpoint's metadata, as EncodeLabels does.
 func labelsOf(workload string) string {
@@ -56,7 +56,7 @@ func labelsOf(workload string) string {
 		return ""
 	}
 	var b strings.Builder
-	b.Grow(3*len(canonicalRevisionLabel) + len(workload))
+	b.Grow(3*len(federation.CanonicalRevisionLabel) + len(workload))
 	for _, name := range workloadLabels {
 		var field string
 		if field, workload, _ = strings.Cut(workload, ";"); name != "" && isLabelValue(field) {

@@ -27,8 +27,6 @@ const (
 	marksAll = served | MarkVisibility
 )
 
-var workloadEntry = mirror.Kind{Group: federation.ServiceEntry.Group, Kind: "WorkloadEntry"}
-
 // comparisons has the kinds that mean something to the services that clients reach, with the numbers of fields in
 // istio.io/api. Policies of servers, such as AuthorizationPolicy, are not among them. In the metadata, 4 are the labels
 // and 2 is the time of creation, which decides between several entries of a host. Compare adds endpoints and annotations.
@@ -45,7 +43,7 @@ var comparisons = map[mirror.Kind]comparison{
 		},
 		metadata: message{marks: []Marks{2: MarkVisibility, 4: MarkListener | reached}},
 	},
-	workloadEntry: {
+	federation.WorkloadEntry: {
 		whole:    MarkEndpoints,
 		body:     message{marks: []Marks{1: MarkEndpoints, MarkEndpoints, MarkEndpoints, MarkEndpoints, MarkEndpoints, MarkEndpoints, reached}}, // 7 is serviceAccount
 		metadata: message{marks: []Marks{4: MarkEndpoints}},

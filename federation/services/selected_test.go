@@ -73,7 +73,7 @@ func TestSelectedWorkloadsTakeThePlaceOfTheSelector(t *testing.T) {
 			t.Errorf("%v: endpoints %v, want %v", resolution, got, want)
 		}
 		if e := se.Endpoints[len(se.Endpoints)-1]; resolution != networking.ServiceEntry_DNS_ROUND_ROBIN &&
-			(e.Network != "west" || e.ServiceAccount != "db" || len(e.Labels) != 2 || e.Labels["version"] != "v1" || e.Labels[tlsModeLabel] != "istio" || e.Ports["tcp"] != 9090) {
+			(e.Network != "west" || e.ServiceAccount != "db" || len(e.Labels) != 2 || e.Labels["version"] != "v1" || e.Labels[federation.TLSModeLabel] != "istio" || e.Ports["tcp"] != 9090) {
 			t.Errorf("%v: %v", resolution, e)
 		}
 		// Without workloads, clients must not resolve the host.

@@ -28,14 +28,13 @@ import (
 )
 
 const (
-	// syntheticPrefix begins the names of the ServiceEntries that an istiod makes of Kubernetes
+	// SyntheticPrefix begins the names of the ServiceEntries that an istiod makes of Kubernetes
 	// services (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
-	syntheticPrefix = "synthetic-"
+	SyntheticPrefix = "synthetic-"
 	// gatewayPort is the port on which an east-west gateway accepts mTLS for all services, and
 	// forwards it by SNI.
 	gatewayPort = 15443
-	// tlsModeLabel makes clients use mTLS towards an endpoint.
-	tlsModeLabel = "security.istio.io/tlsMode"
+	// tlsModeIstio is the value of federation.TLSModeLabel that makes clients use mTLS towards an endpoint.
 	tlsModeIstio = "istio"
 
 	maxPort = 1<<16 - 1
@@ -53,14 +52,14 @@ func IsSynthetic(r *mirror.Resource) bool {
 // IsMade reports whether r has the name of a ServiceEntry that an istiod made of a Kubernetes service, with
 // endpoints or without.
 func IsMade(r *mirror.Resource) bool {
-	return r.Kind() == federation.ServiceEntry && strings.HasPrefix(r.Key().Name, syntheticPrefix)
+	return r.Kind() == federation.ServiceEntry && strings.HasPrefix(r.Key().Name, SyntheticPrefix)
 }
 
 // HasOwnHost reports whether the host of r, which IsMade, begins with the name and the namespace of the Kubernetes service
 // that the name of r tells. People may name other ServiceEntries synthetic-, too.
 func HasOwnHost(r *mirror.Resource) bool {
 	host := string(wire.Last(r.BodyValue(), 1))
-	return strings.HasPrefix(host, strings.TrimPrefix(r.Key().Name, syntheticPrefix)+"."+r.Namespace()+".svc.")
+	return strings.HasPrefix(host, strings.TrimPrefix(r.Key().Name, SyntheticPrefix)+"."+r.Namespace()+".svc.")
 }
 
 // Gateways are the east-west gateways of a cluster.
@@ -146,7 +145,7 @@ func WithGateways(r *mirror.Resource, g Gateways) (*mirror.Resource, error) {
 		}
 		e := &networking.WorkloadEntry{
 			Address: gw.host, Ports: make(map[string]uint32, len(se.Ports)), Network: g.Network, Locality: g.Locality,
-			Labels: map[string]string{tlsModeLabel: tlsModeIstio},
+			Labels: map[string]string{federation.TLSModeLabel: tlsModeIstio},
 		}
 		for _, p := range se.Ports {
 			e.Ports[p.Name] = gw.port

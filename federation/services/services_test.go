@@ -209,7 +209,7 @@ func folded(tb testing.TB, r *mirror.Resource, all byPort) (endpoints []string, 
 		if e.Weight != 0 {
 			line += fmt.Sprintf(" weight %d", e.Weight)
 		}
-		if e.Labels[tlsModeLabel] != "istio" {
+		if e.Labels[federation.TLSModeLabel] != "istio" {
 			line += " plaintext"
 		}
 		if e.Network != "net-west" {

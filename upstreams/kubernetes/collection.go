@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -125,7 +126,7 @@ func (c *collection) Prepare(o *object.Object) {
 	case c.source.readsInput(c.Kind):
 		c.convertInput(o)
 	case c.converter != nil:
-		if c.Kind == workloadEntry {
+		if c.Kind == federation.WorkloadEntry {
 			o.SetHealthy()
 		}
 		c.converter.convert(o)

@@ -4,23 +4,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/federation"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/object"
 )
-
-// workloadEntry is the only kind whose status has an effect.
-var workloadEntry = mirror.Kind{Group: "networking.istio.io", Kind: "WorkloadEntry"}
-
-// healthChecks is the annotation of a WorkloadEntry whose proxy reports its health.
-const healthChecks = "proxy.istio.io/health-checks-enabled"
 
 // converter makes resources of the objects of one kind. Its methods may be called from any goroutine.
 type converter struct {
@@ -61,14 +55,14 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 	case o.Err != nil:
 		m.Err = o.Err
 		return
-	case c.kind == workloadEntry && c.unhealthyWorkloads == "drop" && reportsHealth(o):
-		if o.Healthy == nil || !*o.Healthy {
+	case c.kind == federation.WorkloadEntry && c.unhealthyWorkloads == "drop" && o.ReportsHealth():
+		if o.IsUnhealthy() {
 			m.Err = &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
 			return
 		}
 		// An istiod that sees the annotation and no status takes the workload for unhealthy.
 		annotations = maps.Clone(annotations)
-		delete(annotations, healthChecks)
+		delete(annotations, federation.HealthChecksAnnotation)
 	}
 	if c.fault != nil {
 		c.fault(o)
@@ -78,13 +72,6 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 		ResourceVersion: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Annotations: annotations, Spec: o.Spec,
 	}
 	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream, c.unknownFields == "refuse")
-}
-
-// reportsHealth reports whether a WorkloadEntry has health checks: an istiod that reads it itself gives it
-// traffic only while its status is healthy.
-func reportsHealth(o *object.Object) bool {
-	checked, err := strconv.ParseBool(o.Annotations[healthChecks])
-	return err == nil && checked
 }
 
 // decoderVersion is part of each digest. It depends on this code and on the known messages. When it changes,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -128,7 +129,7 @@ func FuzzObjects(f *testing.F) {
 	f.Add(`{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a"}}]}`)
 	f.Add(`{"type":"ERROR","object":{"code":"x","details":[]}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		c, _ := listing(workloadEntry)
+		c, _ := listing(federation.WorkloadEntry)
 		check := func(o *object.Object) {
 			if c.Prepare(o); o.Made.Err == nil && o.Made.Resource.FullName() != o.FullName() {
 				t.Errorf("%s has become %s", o.FullName(), o.Made.Resource.FullName())

@@ -11,12 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/services"
 )
-
-// networkLabel is the label of a pod, or of the system namespace, with a network.
-const networkLabel = "topology.istio.io/network"
 
 // readServiceOptions reads what services need in addition to their inputs: the label of the system namespace with the
 // network, and the MeshConfig. What can not be read stays as it was. It returns an error if the server has failed before
@@ -31,7 +29,7 @@ func (s *Source) readServiceOptions(ctx context.Context, conn *apiserver.Conn) e
 	}
 	err := conn.Read(ctx, "/api/v1/namespaces/"+s.meshNamespace, apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &namespace)
 	if err == nil {
-		now.SystemNetwork = namespace.Labels[networkLabel]
+		now.SystemNetwork = namespace.Labels[federation.NetworkLabel]
 	}
 	text, meshErr := s.meshText(ctx, conn)
 	var fields map[string]any

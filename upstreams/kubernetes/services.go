@@ -27,7 +27,7 @@ var (
 	nodeKind  = mirror.Kind{Kind: "Node"}
 
 	serviceInputs = map[mirror.Kind]services.Input{
-		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, workloadEntry: services.Workloads,
+		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, federation.WorkloadEntry: services.Workloads,
 	}
 
 	// endpointResources are what the endpoints of services are read from. Every server serves them in this version.
@@ -44,7 +44,7 @@ func inputsOf(s config.Services) map[mirror.Kind]bool {
 	case config.ServicesGateway:
 		return map[mirror.Kind]bool{serviceKind: false}
 	case config.ServicesDiscover:
-		all := map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, workloadEntry: true}
+		all := map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, federation.WorkloadEntry: true}
 		if s.ReadsPods() {
 			all[podKind] = false
 		}
@@ -56,7 +56,7 @@ func inputsOf(s config.Services) map[mirror.Kind]bool {
 // isOptional reports whether services have endpoints without the objects of a kind. Where they can not be read when the
 // source starts, there are none.
 func isOptional(kind mirror.Kind) bool {
-	return kind == podKind || kind == nodeKind || kind == workloadEntry
+	return kind == podKind || kind == nodeKind || kind == federation.WorkloadEntry
 }
 
 // serviceMaker makes ServiceEntries of the Services of a cluster, and brings their endpoints. The ledger's lock guards it.

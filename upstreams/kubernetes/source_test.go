@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"meshrelay/federation"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -425,8 +426,8 @@ func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
 			w.synced()
 			w.serves(want...)
 			// An istiod gives nothing with the annotation traffic: MCP has no status.
-			is := w.aggregate.Get(mirror.Key{Kind: workloadEntry, Namespace: "shop", Name: "healthy"})
-			if is.HasAnnotation(healthChecks) != (keep != "") {
+			is := w.aggregate.Get(mirror.Key{Kind: federation.WorkloadEntry, Namespace: "shop", Name: "healthy"})
+			if is.HasAnnotation(federation.HealthChecksAnnotation) != (keep != "") {
 				t.Error("the healthy one has the annotation, or has it not though it is kept")
 			}
 			if keep != "" {

@@ -7,12 +7,14 @@ package object
 
 import (
 	"encoding/json"
+	"strconv"
 
 	"github.com/zeebo/xxh3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -99,6 +101,16 @@ func (o *Object) SetHealthy() {
 		}
 	}
 }
+
+// ReportsHealth reports whether the object is a WorkloadEntry with health checks: an istiod that reads it itself gives it
+// traffic only while its status is healthy.
+func (o *Object) ReportsHealth() bool {
+	checked, err := strconv.ParseBool(o.Annotations[federation.HealthChecksAnnotation])
+	return err == nil && checked
+}
+
+// IsUnhealthy reports whether an object reports its health, and not that it is healthy. SetHealthy was called before.
+func (o *Object) IsUnhealthy() bool { return o.ReportsHealth() && (o.Healthy == nil || !*o.Healthy) }
 
 // List is a list of objects.
 type List struct {

@@ -163,7 +163,7 @@ func (s *State) endpoint(w *workload, zone symbol, port uint32) endpoints.Endpoi
 		Locality: w.locality.String(), Network: cmp.Or(w.network.String(), s.options.SystemNetwork, s.options.Network),
 	}
 	if n := get[node](s, Nodes, Name{Name: w.node.String()}); n != nil && e.Locality == "" {
-		e.Locality = localityOf(n.region.String(), cmp.Or(zone, n.zone).String(), n.subzone.String())
+		e.Locality = endpoints.Locality(n.region.String(), cmp.Or(zone, n.zone).String(), n.subzone.String())
 	}
 	for _, t := range [...]*string{&e.Host, &e.Account, &e.Network, &e.Locality, &e.Labels} {
 		if len(*t) > maxText {

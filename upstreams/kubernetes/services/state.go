@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/federation"
+	endpoints "meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -329,7 +330,7 @@ func (s *State) All() (all []*Output) {
 
 // output returns the output of a Service, which may be gone.
 func (s *State) output(n Name) *Output {
-	out := &Output{Key: mirror.Key{Kind: federation.ServiceEntry, Namespace: n.Namespace, Name: "synthetic-" + n.Name}}
+	out := &Output{Key: mirror.Key{Kind: federation.ServiceEntry, Namespace: n.Namespace, Name: endpoints.SyntheticPrefix + n.Name}}
 	v := get[service](s, Services, n)
 	if v == nil {
 		return out

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"meshrelay/federation"
 	endpoints "meshrelay/federation/services"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -83,10 +84,8 @@ type workload struct {
 	leaving                    bool // a pod that is being deleted
 }
 
-const tlsModeLabel = "security.istio.io/tlsMode"
-
 // addedLabels are the labels that a pod may get in addition to its own.
-var addedLabels = [...]string{"service.istio.io/canonical-name", "service.istio.io/canonical-revision", tlsModeLabel}
+var addedLabels = [...]string{federation.CanonicalNameLabel, federation.CanonicalRevisionLabel, federation.TLSModeLabel}
 
 func decodePod(o *object.Object) (any, int, error) {
 	var spec struct {
@@ -154,16 +153,14 @@ func decodeEntry(o *object.Object) (any, int, error) {
 	of := map[string]string{}
 	maps.Copy(of, spec.Labels)
 	maps.Copy(of, o.Labels)
-	w := &workload{network: symbolOf(spec.Network), locality: symbolOf(localityOf(strings.Split(spec.Locality, "/")...)), account: symbolOf(spec.ServiceAccount), weight: spec.Weight}
-	if _, told := of[tlsModeLabel]; !told {
+	w := &workload{network: symbolOf(spec.Network), locality: symbolOf(endpoints.Locality(strings.Split(spec.Locality, "/")...)), account: symbolOf(spec.ServiceAccount), weight: spec.Weight}
+	if _, told := of[federation.TLSModeLabel]; !told {
 		w.tls = spec.ServiceAccount != ""
 	}
 	if w.addr, err = netip.ParseAddr(spec.Address); err != nil && !strings.HasPrefix(spec.Address, "unix:") {
 		w.host = symbolOf(spec.Address)
 	}
-	// An istiod gives an entry with health checks traffic only while its status is healthy.
-	checked, _ := strconv.ParseBool(o.Annotations["proxy.istio.io/health-checks-enabled"]) // another text means false
-	w.usable = (w.addr.IsValid() || w.host != symbol{}) && (!checked || o.Healthy != nil && *o.Healthy)
+	w.usable = (w.addr.IsValid() || w.host != symbol{}) && !o.IsUnhealthy()
 	ports := ""
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		ports += portText(name, spec.Ports[name])
@@ -173,9 +170,9 @@ func decodeEntry(o *object.Object) (any, int, error) {
 
 // setTexts sets ports, labels, and what labels tell. It returns about the size of all texts.
 func (w *workload) setTexts(labels map[string]string, ports string) (size int) {
-	w.labels, w.ports, w.tls = symbolOf(endpoints.EncodeLabels(labels)), symbolOf(ports), w.tls || labels[tlsModeLabel] == "istio"
-	w.network = cmp.Or(w.network, symbolOf(labels["topology.istio.io/network"]))
-	w.locality = cmp.Or(w.locality, symbolOf(localityOf(strings.Split(labels["istio-locality"], ".")...)))
+	w.labels, w.ports, w.tls = symbolOf(endpoints.EncodeLabels(labels)), symbolOf(ports), w.tls || labels[federation.TLSModeLabel] == "istio"
+	w.network = cmp.Or(w.network, symbolOf(labels[federation.NetworkLabel]))
+	w.locality = cmp.Or(w.locality, symbolOf(endpoints.Locality(strings.Split(labels[federation.LocalityLabel], ".")...)))
 	for _, s := range [...]symbol{w.host, w.labels, w.ports, w.node, w.locality, w.network, w.account} {
 		size += perText + len(s.String())
 	}
@@ -217,17 +214,6 @@ func (w *workload) has(selector string) bool {
 type node struct{ region, zone, subzone symbol }
 
 func decodeNode(o *object.Object) (any, int, error) {
-	n := &node{symbolOf(o.Labels["topology.kubernetes.io/region"]), symbolOf(o.Labels["topology.kubernetes.io/zone"]), symbolOf(o.Labels["topology.istio.io/subzone"])}
+	n := &node{symbolOf(o.Labels[federation.RegionLabel]), symbolOf(o.Labels[federation.ZoneLabel]), symbolOf(o.Labels[federation.SubzoneLabel])}
 	return n, 3*perText + len(n.region.String()+n.zone.String()+n.subzone.String()), nil
-}
-
-// localityOf returns region/zone/subzone without empty parts at the end, and nothing if another part is empty.
-func localityOf(parts ...string) string {
-	for len(parts) > 0 && parts[len(parts)-1] == "" {
-		parts = parts[:len(parts)-1]
-	}
-	if len(parts) > 3 || slices.ContainsFunc(parts, func(p string) bool { return p == "" || strings.Contains(p, "/") }) {
-		return ""
-	}
-	return strings.Join(parts, "/")
 }
