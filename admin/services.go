@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/services"
@@ -33,6 +35,9 @@ func (d *Debug) Services(q url.Values) (a services.Answer, err error) {
 	}
 	if max(len(query.Host), len(query.As), len(query.Search), len(query.From)) > longestHost {
 		return a, badRequestf("host, as, search and from have at most %d characters", longestHost)
+	}
+	if query.As != "" && len(validation.IsDNS1123Label(query.As)) > 0 {
+		return a, badRequestf("as is %.64q: want a namespace", query.As)
 	}
 	if limit := q.Get("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)

@@ -53,6 +53,7 @@ func TestMistakesInAQuestionAboutServicesAreTold(t *testing.T) {
 	f := newFixture(t, Config{})
 	for query, want := range map[string]string{
 		"?client=nobody":                          `no client has the connection "nobody"`,
+		"?as=A%20B":                               `as is "A B": want a namespace`,
 		"?limit=0":                                `limit is "0": want a number from 1 to 100000`,
 		"?limit=all":                              `limit is "all"`,
 		"?host=" + strings.Repeat("x", 300):       "host, as, search and from have at most 255 characters",

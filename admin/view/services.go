@@ -1,7 +1,6 @@
 package view
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -93,7 +92,10 @@ func Finding(f services.Finding) string { return fmt.Sprintf("Finding (%s): %s."
 
 // NoService returns a sentence about a host that does not exist.
 func NoService(host string, a services.Answer) string {
-	return fmt.Sprintf("there is no service %s: similar hosts: %s", host, cmp.Or(strings.Join(a.Similar, ", "), "none; \"relay services\" lists all"))
+	if len(a.Similar) == 0 {
+		return fmt.Sprintf("there is no service %s, and no host like it: \"relay services\" lists all", host)
+	}
+	return fmt.Sprintf("there is no service %s: similar hosts: %s", host, strings.Join(a.Similar, ", "))
 }
 
 // PartialServices is shown with services that are not complete.
