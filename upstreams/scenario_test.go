@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/federation/services"
 	"meshrelay/internal/testing/golden"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
@@ -317,9 +318,12 @@ func (c *scenario) push(args []string) error {
 	return c.received(url, c.delta, false, removed, elementsOf(url, added))
 }
 
-// endpoints has the server tell the endpoints of the service of a host: endpoints HOST ADDRESS...
+// endpoints has the source tell the endpoints of a host, or of selected workloads: endpoints HOST ADDRESS..., endpoints CLUSTER ADDRESS...
 func (c *scenario) endpoints(args []string) error {
 	cluster := "outbound|80||" + args[0]
+	if strings.HasPrefix(args[0], services.SelectedPrefix) {
+		cluster = args[0]
+	}
 	c.assigned[cluster] = assignmentOf(cluster, args[1:]...)
 	c.tellEndpoints(cluster)
 	return nil

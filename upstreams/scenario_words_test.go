@@ -210,6 +210,9 @@ func documentsOf(words []string) string {
 						w.host = name + ".example"
 					}
 					fmt.Fprintf(&b, "spec:\n  hosts:\n  - %s\n", w.host)
+					if app := w.settings["selects"]; app != "" {
+						fmt.Fprintf(&b, "  resolution: STATIC\n  ports:\n  - {number: 80, name: http, protocol: HTTP}\n  workloadSelector: {labels: {app: %s}}\n", app)
+					}
 				}
 			}
 		}
