@@ -1,6 +1,10 @@
 package events
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 var (
 	totalDesc = prometheus.NewDesc("relay_events_total", "Events of the journal since the start, by type. Merged events count once.", []string{"type"}, nil)
@@ -13,12 +17,13 @@ func (j *Journal) Describe(ch chan<- *prometheus.Desc) {
 	ch <- keptDesc
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It sends without the lock: the receiver may wait for it.
 func (j *Journal) Collect(ch chan<- prometheus.Metric) {
 	j.mu.Lock()
-	defer j.mu.Unlock()
+	total, kept := maps.Clone(j.book.total), j.book.n
+	j.mu.Unlock()
 	for _, t := range Types() {
-		ch <- prometheus.MustNewConstMetric(totalDesc, prometheus.CounterValue, float64(j.book.total[t]), string(t))
+		ch <- prometheus.MustNewConstMetric(totalDesc, prometheus.CounterValue, float64(total[t]), string(t))
 	}
-	ch <- prometheus.MustNewConstMetric(keptDesc, prometheus.GaugeValue, float64(j.book.n))
+	ch <- prometheus.MustNewConstMetric(keptDesc, prometheus.GaugeValue, float64(kept))
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networkingapi "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/testing/collecting"
 	"meshrelay/mirror"
 )
 
@@ -381,4 +382,13 @@ func TestAJournalThatCanNotBeWrittenHoldsNothingUp(t *testing.T) {
 	if err := k.Flush(t.Context()); err != nil || string(s.journal) != "a\n" || k.Status().JournalError != "" {
 		t.Errorf("%v, journal %q, status %+v", err, s.journal, k.Status())
 	}
+}
+
+// TestMetricsAreSentWithoutTheLock: some are values of the Status, for which the reader of the others asks.
+func TestMetricsAreSentWithoutTheLock(t *testing.T) {
+	k := openKeeper(t, newStore(), Options{})
+	for _, name := range []string{"east", "west"} {
+		k.Follow(name, newSource())
+	}
+	collecting.Unlocked(t, k, func() { k.Status() })
 }

@@ -59,18 +59,23 @@ func (k *Keeper) Describe(ch chan<- *prometheus.Desc) {
 	ch <- k.metrics.revisions
 }
 
-// Collect implements prometheus.Collector. Only upstreams of the config are labels.
+// Collect implements prometheus.Collector. Only upstreams of the config are labels. It sends without the lock: the
+// receiver asks for the Status meanwhile.
 func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range k.metrics.all {
 		c.Collect(ch)
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if last := k.status.LastFlush; !last.IsZero() {
+	last, revisions := k.status.LastFlush, make(map[string]int, len(k.followed))
+	for name := range k.followed {
+		revisions[name] = k.kept[name].Revisions
+	}
+	k.mu.Unlock()
+	if !last.IsZero() {
 		ch <- prometheus.MustNewConstMetric(k.metrics.lastFlush, prometheus.GaugeValue, float64(last.UnixMilli())/1000)
 	}
-	for name := range k.followed {
-		ch <- prometheus.MustNewConstMetric(k.metrics.revisions, prometheus.GaugeValue, float64(k.kept[name].Revisions), name)
+	for name, n := range revisions {
+		ch <- prometheus.MustNewConstMetric(k.metrics.revisions, prometheus.GaugeValue, float64(n), name)
 	}
 }
 

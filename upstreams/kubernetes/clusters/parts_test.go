@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/internal/testing/collecting"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
@@ -182,4 +183,10 @@ func offline(t *testing.T, parts string) (f *found, told func(part string, err e
 		}
 		f.told(p, p.reading, entries, err)
 	}
+}
+
+// TestMetricsOfClustersAreSentWithoutTheLock: what is found does not wait for the reader of metrics.
+func TestMetricsOfClustersAreSentWithoutTheLock(t *testing.T) {
+	f, told := offline(t, twoParts)
+	collecting.Unlocked(t, f, func() { told("fleet", nil, "east") })
 }

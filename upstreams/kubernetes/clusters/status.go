@@ -86,7 +86,7 @@ func (f *Finder) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It sends without the lock: the receiver may wait for it.
 func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 	for _, st := range f.Status() {
 		gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
@@ -110,9 +110,13 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	rotations := make(map[string]uint64, len(f.parts))
 	for _, p := range f.parts {
-		ch <- prometheus.MustNewConstMetric(rotatedDesc, prometheus.CounterValue, float64(p.registry.Rotations()), p.cfg.Name)
+		rotations[p.cfg.Name] = p.registry.Rotations()
+	}
+	f.mu.Unlock()
+	for name, n := range rotations {
+		ch <- prometheus.MustNewConstMetric(rotatedDesc, prometheus.CounterValue, float64(n), name)
 	}
 }
 

@@ -1,0 +1,33 @@
+// Package collecting reads the metrics of collectors in tests, as slowly as a registry may. It knows no collector.
+package collecting
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Unlocked fails the test when a collector holds a lock while it waits to send a metric: when use, which needs that
+// lock, does not return between two metrics. A registry receives the metrics of all collectors in turn, and asks
+// some for their values as it receives; so a collector that sends under a lock stops the relay for good.
+func Unlocked(t *testing.T, c prometheus.Collector, use func()) {
+	t.Helper()
+	metrics := make(chan prometheus.Metric)
+	go func() {
+		defer close(metrics)
+		c.Collect(metrics)
+	}()
+	for range metrics {
+		used := make(chan struct{})
+		go func() {
+			defer close(used)
+			use()
+		}()
+		select {
+		case <-used:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%T holds a lock while it sends a metric", c)
+		}
+	}
+}
