@@ -157,6 +157,17 @@ func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept st
 
 // send sends a request, with a body in JSON unless it is nil, and returns an answer 200 or 201 as Get does.
 func (c *Conn) send(ctx context.Context, method, path string, query url.Values, accept string, content io.Reader) (*http.Response, error) {
+	resp, err := c.do(ctx, method, path, query, accept, AcceptJSON, content)
+	if err != nil || resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated && method == http.MethodPost {
+		return resp, err
+	}
+	defer resp.Body.Close()
+	waitFor(ctx, resp.Header.Get("Retry-After"))
+	return nil, failureOf(resp)
+}
+
+// do sends a request, and returns any answer that is not compressed. contentType is that of content, unless that is nil.
+func (c *Conn) do(ctx context.Context, method, path string, query url.Values, accept, contentType string, content io.Reader) (*http.Response, error) {
 	if c == nil {
 		return nil, ErrNoCredentials
 	}
@@ -170,7 +181,7 @@ func (c *Conn) send(ctx context.Context, method, path string, query url.Values, 
 	}
 	req.Header.Set("Accept", accept)
 	if content != nil {
-		req.Header.Set("Content-Type", AcceptJSON)
+		req.Header.Set("Content-Type", contentType)
 	}
 	req.Header.Set("Accept-Encoding", "identity") // else net/http asks for gzip and inflates it
 	resp, err := c.http.Do(req)
@@ -181,15 +192,10 @@ func (c *Conn) send(ctx context.Context, method, path string, query url.Values, 
 		resp.Body.Close()
 		return nil, fmt.Errorf("%s: the server has compressed its answer, and the relay asks for none that is: look for a proxy between them", path)
 	}
-	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated && method == http.MethodPost {
-		return resp, nil
-	}
-	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusUnauthorized {
 		c.refused.Store(true)
 	}
-	waitFor(ctx, resp.Header.Get("Retry-After"))
-	return nil, failureOf(resp)
+	return resp, nil
 }
 
 // failureOf returns the error of an answer that is not 200.
@@ -206,14 +212,21 @@ func failureOf(resp *http.Response) error {
 
 // waitFor waits for the seconds in Retry-After, at most retryMost, or until ctx ends.
 func waitFor(ctx context.Context, retryAfter string) {
+	if d := retryDelay(retryAfter); d > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+}
+
+// retryDelay returns the time in Retry-After, at most retryMost; 0 if there is none.
+func retryDelay(retryAfter string) time.Duration {
 	seconds, err := strconv.Atoi(retryAfter)
 	if err != nil || seconds <= 0 {
-		return
+		return 0
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(min(time.Duration(seconds)*time.Second, retryMost)):
-	}
+	return min(time.Duration(seconds), retryMost/time.Second) * time.Second
 }
 
 // Read decodes a small JSON answer.

@@ -1,0 +1,76 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// WriteTimeout bounds the time of Conn.Write. A writer that holds a Lease must end so long before the Lease does.
+const WriteTimeout = 5 * time.Second
+
+// These are media types for Write.Type.
+const (
+	TypeJSON      = AcceptJSON
+	TypeApply     = "application/apply-patch+yaml" // server-side apply; JSON is YAML
+	TypeJSONPatch = "application/json-patch+json"
+)
+
+// Write is a request that changes an object.
+type Write struct {
+	Method string // POST, PUT, PATCH or DELETE
+	Path   string
+	Query  url.Values
+	Type   string // media type of Body
+	Body   []byte
+	Accept string // media type of the answer, empty for AcceptJSON
+}
+
+// Write sends a request and decodes its answer, unless to is nil. It does not wait for Retry-After: the error, of
+// package apierrors, tells it to apierrors.SuggestsClientDelay. After any other error it is not known whether the
+// object has changed.
+func (c *Conn) Write(ctx context.Context, w Write, to any) error {
+	ctx, cancel := context.WithTimeout(ctx, WriteTimeout)
+	defer cancel()
+	accept := w.Accept
+	if accept == "" {
+		accept = AcceptJSON
+	}
+	resp, err := c.do(ctx, w.Method, w.Path, w.Query, accept, w.Type, bytes.NewReader(w.Body))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		return withRetryAfter(failureOf(resp), resp.Header.Get("Retry-After"))
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswer))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s %s: the answer: %w", w.Method, w.Path, err)
+	case to == nil:
+		return nil
+	}
+	return json.Unmarshal(body, to)
+}
+
+// withRetryAfter notes the time to wait in the details of an error of package apierrors.
+func withRetryAfter(err error, retryAfter string) error {
+	var status *apierrors.StatusError
+	if wait := retryDelay(retryAfter); wait > 0 && errors.As(err, &status) {
+		if status.ErrStatus.Details == nil {
+			status.ErrStatus.Details = &metav1.StatusDetails{}
+		}
+		status.ErrStatus.Details.RetryAfterSeconds = int32(wait / time.Second)
+	}
+	return err
+}
