@@ -81,6 +81,28 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 			t.Errorf("rbac-%s.yaml grants\n%s\nwant\n%s", name, strings.Join(have, "\n"), strings.Join(want, "\n"))
 		}
 	}
+	want = []string{"get /namespaces kube-system"}
+	for _, k := range mirror.Kinds() {
+		if k.Kind != mirror.MeshConfig { // it is no object
+			for _, verb := range []string{"get", "list", "watch", "create", "patch", "delete"} {
+				want = append(want, fmt.Sprintf("%s %s/%s", verb, k.Kind.Group, k.Plural))
+			}
+		}
+	}
+	slices.Sort(want)
+	if have := granted(rbac(t, "sink")["ClusterRole"]); !slices.Equal(have, want) {
+		t.Errorf("rbac-sink.yaml grants\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	const lease = "coordination.k8s.io/leases"
+	for name, want := range map[string][]string{
+		"sink":     {"create " + lease, "get " + lease + " meshrelay-sink-dr", "get /configmaps meshrelay-sink-dr", "update " + lease + " meshrelay-sink-dr"},
+		"replicas": {"create /configmaps", "get /configmaps relay-decisions", "list /configmaps relay-decisions", "update /configmaps relay-decisions", "watch /configmaps relay-decisions"},
+	} {
+		slices.Sort(want)
+		if have := granted(rbac(t, name)["Role"]); !slices.Equal(have, want) {
+			t.Errorf("rbac-%s.yaml grants %q, want %q", name, have, want)
+		}
+	}
 	hub := []string{"list /secrets", "list multicluster.x-k8s.io/clusterprofiles"}
 	if have := granted(rbac(t, "hub")["Role"]); !slices.Equal(have, hub) {
 		t.Errorf("rbac-hub.yaml grants %q, want %q", have, hub)
@@ -89,7 +111,7 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 
 // TestBindingsLeadToTheirRoles: a binding to a role that does not exist grants nothing.
 func TestBindingsLeadToTheirRoles(t *testing.T) {
-	for name, account := range map[string]string{"source": "relay", "remote-reader": "relay-reader", "hub": "relay"} {
+	for name, account := range map[string]string{"source": "relay", "remote-reader": "relay-reader", "hub": "relay", "sink": "relay-sink", "replicas": "relay"} {
 		all := rbac(t, name)
 		found := false
 		for _, kind := range slices.Sorted(maps.Keys(all)) {

@@ -57,25 +57,50 @@ annotations:
 {{- end }}
 
 {{/* What a relay reads of an API server that is an upstream. */}}
-{{- define "meshrelay.readRules" -}}
+{{- define "meshrelay.kindRules" -}}
 - apiGroups: [networking.istio.io]
   resources: [destinationrules, envoyfilters, gateways, proxyconfigs, serviceentries, sidecars, virtualservices, workloadentries, workloadgroups]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [security.istio.io]
   resources: [authorizationpolicies, peerauthentications, requestauthentications]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [telemetry.istio.io]
   resources: [telemetries]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [extensions.istio.io]
   resources: [trafficextensions, wasmplugins]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [backendtlspolicies, gatewayclasses, gateways, grpcroutes, httproutes, listenersets, referencegrants, tcproutes, tlsroutes, udproutes]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [gateway.networking.x-k8s.io]
   resources: [xbackends, xbackendtrafficpolicies, xlistenersets, xmeshes]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
+{{- end }}
+
+{{- define "meshrelay.statusRules" -}}
+- apiGroups: [networking.istio.io]
+  resources: [destinationrules/status, envoyfilters/status, gateways/status, proxyconfigs/status, serviceentries/status, sidecars/status, virtualservices/status, workloadentries/status, workloadgroups/status]
+  verbs: [patch]
+- apiGroups: [security.istio.io]
+  resources: [authorizationpolicies/status, peerauthentications/status, requestauthentications/status]
+  verbs: [patch]
+- apiGroups: [telemetry.istio.io]
+  resources: [telemetries/status]
+  verbs: [patch]
+- apiGroups: [extensions.istio.io]
+  resources: [trafficextensions/status, wasmplugins/status]
+  verbs: [patch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [backendtlspolicies/status, gatewayclasses/status, gateways/status, grpcroutes/status, httproutes/status, listenersets/status, referencegrants/status, tcproutes/status, tlsroutes/status, udproutes/status]
+  verbs: [patch]
+- apiGroups: [gateway.networking.x-k8s.io]
+  resources: [xbackends/status, xbackendtrafficpolicies/status, xlistenersets/status, xmeshes/status]
+  verbs: [patch]
+{{- end }}
+
+{{- define "meshrelay.readRules" -}}
+{{ include "meshrelay.kindRules" (list "list" "watch") }}
 # So that new definitions are noticed at once. Without it the relay asks every 30 seconds.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
@@ -108,6 +133,10 @@ annotations:
   resources: [configmaps]
   resourceNames: [istio]
   verbs: [get]
+{{- end }}
+{{- if .Values.rbac.status }}
+# For kubernetes.status.write.
+{{ include "meshrelay.statusRules" . }}
 {{- end }}
 {{- with .Values.rbac.extraRules }}
 {{ toYaml . }}
