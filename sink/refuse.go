@@ -131,7 +131,7 @@ func (e *engine) failed1(ctx context.Context, key mirror.Key, of discovery.Resou
 	}
 	s := status.Status()
 	switch {
-	case apierrors.IsConflict(err) && hasManagers(s):
+	case apierrors.IsConflict(err) && hasManagers(s) && a.Verb != plan.Create: // else an object is there: a server looks at managers first
 		return e.fails(key, stateConflict, conflictText(s))
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return e.reconsider(ctx, key, of, a)

@@ -185,9 +185,7 @@ func (s *Server) applied(p place, live *unstructured.Unstructured, body []byte, 
 	if len(next.GetManagedFields()) > 0 {
 		return nil, apierrors.NewBadRequest("metadata.managedFields must be nil")
 	}
-	if err := precondition(p, live, string(next.GetUID()), next.GetResourceVersion()); err != nil {
-		return nil, err
-	}
+	uid, version, was := string(next.GetUID()), next.GetResourceVersion(), live
 	kind := s.kindAt(p, next.GetKind())
 	if live == nil {
 		live = &unstructured.Unstructured{Object: map[string]any{}}
@@ -200,6 +198,9 @@ func (s *Server) applied(p place, live *unstructured.Unstructured, body []byte, 
 		return nil, err
 	}
 	o, err := m.Apply(live, next, q.Get("fieldManager"), q.Get("force") == "true")
+	if err == nil { // a real server looks at the managers first, too
+		err = precondition(p, was, uid, version)
+	}
 	if err != nil {
 		return nil, err
 	}
