@@ -32,20 +32,20 @@ func newCounts() counts {
 func (c *counts) write(result string) { c.writes[result]++ }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("relay_sink_"+name, help, append([]string{"sink"}, labels...), nil)
+	return prometheus.NewDesc(name, help, append([]string{"sink"}, labels...), nil)
 }
 
 var (
-	objectsDesc   = desc("objects", "Objects that the sink has in its cluster.")
-	writesDesc    = desc("writes_total", "Requests of the sink that create or change an object, by result.", "result")
-	deletesDesc   = desc("deletes_total", "Objects that the sink has deleted.")
-	conflictsDesc = desc("conflicts", "Objects with fields that another manager owns.")
-	foreignDesc   = desc("foreign", "Objects that are not written because others have objects of their names.")
-	refusedDesc   = desc("refused", "Objects that the cluster refuses, by its schema, a webhook, a quota, a missing right or namespace, or because it does not serve the kind.")
-	heldDesc      = desc("held_deletions", "Deletions that the guard of the sink holds until an operator decides.")
-	driftDesc     = desc("drift_total", "Changes and deletions by others of objects of the sink.")
-	leaderDesc    = desc("leader", "1 while this process writes for the sink, else 0.")
-	completeDesc  = desc("last_complete_timestamp_seconds", "When the cluster last had all that the sink wants it to have; 0 for never.")
+	objectsDesc   = desc("relay_sink_objects", "Objects that the sink has in its cluster.")
+	writesDesc    = desc("relay_sink_writes_total", "Requests of the sink that create or change an object, by result.", "result")
+	deletesDesc   = desc("relay_sink_deletes_total", "Objects that the sink has deleted.")
+	conflictsDesc = desc("relay_sink_conflicts", "Objects with fields that another manager owns.")
+	foreignDesc   = desc("relay_sink_foreign", "Objects that are not written because others have objects of their names.")
+	refusedDesc   = desc("relay_sink_refused", "Objects that the cluster refuses, by its schema, a webhook, a quota, a missing right or namespace, or because it does not serve the kind.")
+	heldDesc      = desc("relay_sink_held_deletions", "Deletions that the guard of the sink holds until an operator decides.")
+	driftDesc     = desc("relay_sink_drift_total", "Changes and deletions by others of objects of the sink.")
+	leaderDesc    = desc("relay_sink_leader", "1 while this process writes for the sink, else 0.")
+	completeDesc  = desc("relay_sink_last_complete_timestamp_seconds", "When the cluster last had all that the sink wants it to have; 0 for never.")
 )
 
 // Describe implements prometheus.Collector.
