@@ -38,7 +38,6 @@ type Options struct {
 // goroutine may call its methods.
 type Lease struct {
 	opts Options
-	api  func() api
 
 	mu      sync.Mutex // guards all below
 	core    core
@@ -58,7 +57,7 @@ type Status struct {
 
 // New returns a Lease that is not held.
 func New(o Options) *Lease {
-	l := &Lease{opts: o, api: func() api { return o.Conn() }}
+	l := &Lease{opts: o}
 	l.core.me = o.Identity + "_" + rand.Text()[:10] // two processes may have one identity by mistake
 	return l
 }
@@ -106,7 +105,7 @@ func (l *Lease) attempt(ctx context.Context) error {
 		return errors.Join(err, l.release(ctx))
 	}
 	asked := time.Now()
-	o, err := read(ctx, l.api(), l.opts.Namespace, l.opts.Name)
+	o, err := read(ctx, l.opts.Conn(), l.opts.Namespace, l.opts.Name)
 	if err != nil {
 		return err
 	}
@@ -115,7 +114,7 @@ func (l *Lease) attempt(ctx context.Context) error {
 		return nil
 	}
 	l.written = true
-	if err := o.write(ctx, l.api(), l.core.me, next == take); err != nil {
+	if err := o.write(ctx, l.opts.Conn(), l.core.me, next == take); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 			return nil // the next attempt reads who was faster
 		}
@@ -159,12 +158,12 @@ func (l *Lease) release(ctx context.Context) error {
 	if !l.written {
 		return nil
 	}
-	o, err := read(ctx, l.api(), l.opts.Namespace, l.opts.Name)
+	o, err := read(ctx, l.opts.Conn(), l.opts.Namespace, l.opts.Name)
 	if err != nil {
 		return err
 	}
 	if o.record().Holder == l.core.me {
-		if err := o.write(ctx, l.api(), "", false); err != nil {
+		if err := o.write(ctx, l.opts.Conn(), "", false); err != nil {
 			return fmt.Errorf("the release: %w", err)
 		}
 		l.opts.Logger.Info("lease released", "lease", l.opts.Name, "namespace", l.opts.Namespace)

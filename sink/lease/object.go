@@ -13,12 +13,6 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
-// api are the requests to an API server, of *apiserver.Conn.
-type api interface {
-	Read(ctx context.Context, path, accept string, to any) error
-	Write(ctx context.Context, w apiserver.Write, to any) error
-}
-
 // object is a Lease with its place. It keeps what others have written into its metadata.
 type object struct {
 	APIVersion string         `json:"apiVersion"`
@@ -45,7 +39,7 @@ func (o *object) record() Record {
 }
 
 // Read returns the record of a Lease, and the zero value if it does not exist.
-func Read(ctx context.Context, c api, namespace, name string) (Record, error) {
+func Read(ctx context.Context, c *apiserver.Conn, namespace, name string) (Record, error) {
 	o, err := read(ctx, c, namespace, name)
 	if err != nil {
 		return Record{}, err
@@ -54,7 +48,7 @@ func Read(ctx context.Context, c api, namespace, name string) (Record, error) {
 }
 
 // read returns a Lease, which may be absent.
-func read(ctx context.Context, c api, namespace, name string) (*object, error) {
+func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*object, error) {
 	o := &object{namespace: namespace, name: name}
 	err := c.Read(ctx, path(namespace)+"/"+name, apiserver.AcceptJSON, o)
 	if apierrors.IsNotFound(err) {
@@ -69,7 +63,7 @@ func read(ctx context.Context, c api, namespace, name string) (*object, error) {
 
 // write writes the Lease with a holder, which is empty for a release. It fails if the Lease has changed since it was
 // read.
-func (o *object) write(ctx context.Context, c api, holder string, takes bool) error {
+func (o *object) write(ctx context.Context, c *apiserver.Conn, holder string, takes bool) error {
 	now := time.Now().UTC().Format(metav1.RFC3339Micro)
 	o.Spec.HolderIdentity, o.Spec.RenewTime = holder, now
 	o.Spec.LeaseDurationSeconds = int(Duration / time.Second)

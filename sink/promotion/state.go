@@ -33,12 +33,6 @@ type State struct {
 	Kinds             []mirror.Kind
 }
 
-// api are the requests to an API server, of *apiserver.Conn.
-type api interface {
-	Read(ctx context.Context, path, accept string, to any) error
-	Write(ctx context.Context, w apiserver.Write, to any) error
-}
-
 // configMap is a ConfigMap.
 type configMap struct {
 	APIVersion string            `json:"apiVersion"`
@@ -70,7 +64,7 @@ func configMaps(namespace string) string { return "/api/v1/namespaces/" + namesp
 
 // readMap returns a ConfigMap, and nil if the API server knows that it does not exist. An answer 404 of another
 // server, such as a proxy, is an error.
-func readMap(ctx context.Context, c api, namespace, name string) (*configMap, error) {
+func readMap(ctx context.Context, c *apiserver.Conn, namespace, name string) (*configMap, error) {
 	m := &configMap{}
 	err := c.Read(ctx, configMaps(namespace)+"/"+name, apiserver.AcceptJSON, m)
 	var status *apierrors.StatusError
@@ -89,7 +83,7 @@ func readMap(ctx context.Context, c api, namespace, name string) (*configMap, er
 }
 
 // save writes a ConfigMap unless it has changed since it was read, and reads what the server made of it.
-func (m *configMap) save(ctx context.Context, c api) error {
+func (m *configMap) save(ctx context.Context, c *apiserver.Conn) error {
 	w := apiserver.Write{Method: http.MethodPut, Path: configMaps(m.Metadata.Namespace) + "/" + m.Metadata.Name, Type: apiserver.TypeJSON}
 	verb := "update"
 	if m.Metadata.UID == "" {
@@ -109,7 +103,7 @@ func (m *configMap) save(ctx context.Context, c api) error {
 }
 
 // remove deletes a ConfigMap unless another one has its name.
-func (m *configMap) remove(ctx context.Context, c api) error {
+func (m *configMap) remove(ctx context.Context, c *apiserver.Conn) error {
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]string{"uid": m.Metadata.UID}})
 	if err != nil {
 		return err

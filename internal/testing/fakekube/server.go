@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -260,7 +261,24 @@ func (s *Server) object(w http.ResponseWriter, of, key string) {
 		write(w, o)
 		return
 	}
-	Fail(w, http.StatusNotFound, "NotFound")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_, name, _ := strings.Cut(key, "/")
+	_, plural, _ := strings.Cut(of, "/")
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404,"reason":"NotFound","message":"not found","details":{"kind":%q,"name":%q}}`, plural, name)
+}
+
+// RoundTrip answers a request without a network, and without a goroutine: a test with synctest can use it.
+func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	s.ServeHTTP(w, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
 }
 
 func (s *Server) discovery(w http.ResponseWriter) {
