@@ -53,8 +53,9 @@ func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*obje
 	err := c.Read(ctx, path(namespace)+"/"+name, apiserver.AcceptJSON, o)
 	if apierrors.IsNotFound(err) {
 		o.absent, err = true, nil
-		o.APIVersion, o.Kind, o.Metadata = "coordination.k8s.io/v1", "Lease", map[string]any{"name": name, "namespace": namespace}
+		o.Metadata = map[string]any{"name": name, "namespace": namespace}
 	}
+	o.APIVersion, o.Kind = "coordination.k8s.io/v1", "Lease"
 	if err != nil {
 		return nil, o.failed("get", err)
 	}
