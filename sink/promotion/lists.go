@@ -31,7 +31,7 @@ func (r *run) lists(ctx context.Context) (all []*configMap, err error) {
 		if err != nil || m == nil {
 			return all, err
 		}
-		if len(m.BinaryData[digests])%8 != 0 || len(m.BinaryData) == 0 {
+		if b, ok := m.BinaryData[digests]; !ok || len(b)%8 != 0 {
 			return nil, fmt.Errorf("ConfigMap %s/%s is not a list of sink %s: rename it, or restore what was in it", r.Namespace, m.Metadata.Name, r.Sink)
 		}
 		all = append(all, m)

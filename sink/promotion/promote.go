@@ -144,19 +144,19 @@ func (r *run) await(ctx context.Context) error {
 			return err
 		}
 		unmoved := observer.Unmoved(record, asked, time.Now())
-		need, why := lease.Duration+margin, "the Lease was not renewed for that time"
+		need, why := lease.Duration+margin, "it may write until its Lease has not moved for that time"
 		switch {
 		case record == lease.Record{}:
-			why = "there is no Lease, thus a writer may be unknown"
+			why = "there is no Lease, and a writer that is not known may have had one"
 		case record.Holder == "":
-			need, why = apiserver.WriteTimeout+margin, "the Lease was released, and requests may be under way"
+			need, why = apiserver.WriteTimeout+margin, "the Lease was released, and its last requests may be under way"
 		}
 		if unmoved >= need {
 			return nil
 		}
 		if now := record.Holder + why; now != told {
 			told = now
-			r.Tell("waiting for the writers to end, holder %q: %v more at least, until %s", record.Holder, need-unmoved, why)
+			r.Tell("waiting for the writers to end, holder %q, %v at least: %s", record.Holder, need-unmoved, why)
 		}
 		if err := r.guard(ctx); err != nil {
 			return err
