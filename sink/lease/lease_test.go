@@ -27,6 +27,7 @@ const leasePath = "/apis/coordination.k8s.io/v1/namespaces/mesh/leases"
 // process is one that wants the Lease. Its clock is some time ahead, and it can be frozen.
 type process struct {
 	*Lease
+	t      *testing.T
 	server *fakekube.Server
 	ahead  time.Duration
 	end    func()
@@ -47,6 +48,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return nil, err
+		}
+		if strings.Contains(string(body), `"holderIdentity":""`) && p.Writable(time.Now()) {
+			p.t.Error("a process releases the Lease, and can write")
 		}
 		now := time.Now().UTC()
 		text := strings.ReplaceAll(string(body), now.Format("2006-01-02T15:04:05"), now.Add(p.ahead).Format("2006-01-02T15:04:05"))
@@ -73,7 +77,7 @@ func (p *process) set(f func()) {
 }
 
 func start(t *testing.T, s *fakekube.Server, name string, ahead time.Duration) *process {
-	p := &process{server: s, ahead: ahead, ended: make(chan struct{})}
+	p := &process{t: t, server: s, ahead: ahead, ended: make(chan struct{})}
 	conn := apiserver.NewConn("https://kube", p)
 	p.Lease = New(Options{
 		Conn: func() *apiserver.Conn { return conn }, Namespace: "mesh", Name: "meshrelay-sink-dr", Identity: name, Logger: slog.New(slog.DiscardHandler),

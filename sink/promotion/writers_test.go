@@ -83,7 +83,11 @@ func (a *actor) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	a.mu.Unlock()
 	resp, err := a.server.RoundTrip(r.WithContext(context.WithoutCancel(r.Context())))
-	time.Sleep(a.upTo(200 * time.Millisecond))
+	late := a.upTo(200 * time.Millisecond)
+	if !writes && a.oneIn(8) {
+		late = a.upTo(15 * time.Second)
+	}
+	time.Sleep(late)
 	if a.ctx.Err() != nil {
 		return nil, errKilled
 	}
