@@ -56,14 +56,16 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		text := strings.ReplaceAll(string(body), now.Format("2006-01-02T15:04:05"), now.Add(p.ahead).Format("2006-01-02T15:04:05"))
 		r.Body = io.NopCloser(bytes.NewReader([]byte(text)))
 	}
-	return p.server.RoundTrip(r)
+	resp, err := p.server.RoundTrip(r)
+	p.freeze("ANSWER " + r.Method)
+	return resp, err
 }
 
 // freeze lets time pass. A frozen process does not notice that its context ends.
 func (p *process) freeze(at string) {
 	p.mu.Lock()
 	pause := time.Duration(0)
-	if p.before == "" && at != "CHECK" || p.before == at {
+	if p.before == "" && at == strings.TrimPrefix(at, "ANSWER ") && at != "CHECK" || p.before == at {
 		pause, p.frozen = p.frozen, 0
 	}
 	p.mu.Unlock()
@@ -177,6 +179,28 @@ func TestAFrozenProcessCanNotWriteWhenItWakes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestATermBeginsBeforeItsRequest: others count from when the server has the renewal, and not its answer.
+func TestATermBeginsBeforeItsRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := fakekube.New()
+		a := start(t, s, "a", 0)
+		pass(t, time.Second, a)
+		b := start(t, s, "b", 0)
+		pass(t, 10*time.Second, a, b)
+		a.set(func() { a.frozen, a.before = 9*time.Second, "ANSWER PUT" })
+		for frozen := time.Duration(1); frozen > 0; a.set(func() { frozen = a.frozen }) {
+			pass(t, 100*time.Millisecond, a, b)
+		}
+		pass(t, 9200*time.Millisecond, a, b) // it wakes, and is frozen again before it can renew
+		a.set(func() { a.frozen, a.before = time.Minute, "" })
+		if who := pass(t, 30*time.Second, a, b); who != "1" && who != "01" {
+			t.Errorf("%q can write", who)
+		}
+		b.end()
+		a.end()
+	})
 }
 
 func TestNobodyWritesWhileTheAPIServerIsAway(t *testing.T) {

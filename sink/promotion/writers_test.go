@@ -84,14 +84,14 @@ func (a *actor) RoundTrip(r *http.Request) (*http.Response, error) {
 	a.mu.Unlock()
 	resp, err := a.server.RoundTrip(r.WithContext(context.WithoutCancel(r.Context())))
 	late := a.upTo(200 * time.Millisecond)
-	if !writes && a.oneIn(8) {
+	if !writes && a.oneIn(a.freeze) {
 		late = a.upTo(15 * time.Second)
 	}
 	time.Sleep(late)
 	if a.ctx.Err() != nil {
 		return nil, errKilled
 	}
-	if cause := r.Context().Err(); cause != nil {
+	if cause := r.Context().Err(); cause != nil && a.oneIn(2) { // else the process was frozen, and the answer is there
 		return nil, cause
 	}
 	return resp, err
