@@ -156,5 +156,8 @@ func failed(verb, resource, namespace, name string, err error) error {
 		}
 		cure = fmt.Sprintf(": allow the identity of this command to %s %s; check with: kubectl auth can-i %[1]s %[2]s%s", verb, resource, scope)
 	}
+	if verb == "create" && apierrors.IsNotFound(err) {
+		cure = ": name the namespace that the sink has in the config of its relay"
+	}
 	return fmt.Errorf("%s %s %s: %w%s", verb, resource, where, err, cure)
 }
