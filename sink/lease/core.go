@@ -64,9 +64,10 @@ func (c *core) observe(r Record, asked, answered time.Time) step {
 	return wait
 }
 
-// renewed notes that the Lease was written. began is a time before the process asked whether it may write, thus the
+// renewed notes that the Lease was written, with a record of this process. began is a time before the process asked whether it may write, thus the
 // term of a process that was told so ends Duration later at most, however long the request was under way.
-func (c *core) renewed(began time.Time) {
+func (c *core) renewed(r Record, began time.Time) {
+	c.observer.Unmoved(r, began, began)
 	if !c.held {
 		c.held, c.since = true, began
 	}

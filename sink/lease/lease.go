@@ -41,7 +41,6 @@ type Lease struct {
 
 	mu      sync.Mutex // guards all below
 	core    core
-	holder  string // as last read or written
 	problem string
 
 	written bool // the Lease may name this process; only Run uses it
@@ -89,7 +88,7 @@ func (l *Lease) Writable(now time.Time) bool {
 func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Status{Holder: text.Abbreviate(l.holder), Problem: l.problem}
+	s := Status{Holder: text.Abbreviate(l.core.observer.seen.Holder), Problem: l.problem}
 	if l.core.holds(time.Now()) {
 		s.Held, s.Since = true, l.core.since
 	}
@@ -126,8 +125,7 @@ func (l *Lease) attempt(ctx context.Context) error {
 		}
 	}
 	l.mu.Lock()
-	l.core.renewed(began)
-	l.holder = l.core.me
+	l.core.renewed(o.record(), began)
 	l.mu.Unlock()
 	if !held {
 		l.opts.Logger.Info("lease acquired", "lease", l.opts.Name, "namespace", l.opts.Namespace, "holder", l.core.me)
@@ -141,7 +139,7 @@ func (l *Lease) observe(r Record, asked time.Time) (next step, held bool) {
 	l.mu.Lock()
 	before := l.core.held
 	next = l.core.observe(r, asked, time.Now())
-	held, l.holder = l.core.held, r.Holder
+	held = l.core.held
 	l.mu.Unlock()
 	if before && !held {
 		l.opts.Logger.Warn("lease lost", "lease", l.opts.Name, "namespace", l.opts.Namespace, "holder", text.Abbreviate(r.Holder))
@@ -167,12 +165,9 @@ func (l *Lease) release(ctx context.Context) error {
 			return fmt.Errorf("the release: %w", err)
 		}
 		l.opts.Logger.Info("lease released", "lease", l.opts.Name, "namespace", l.opts.Namespace)
-		o.Spec.HolderIdentity = ""
 	}
+	l.observe(o.record(), time.Now())
 	l.written = false
-	l.mu.Lock()
-	l.holder = o.record().Holder
-	l.mu.Unlock()
 	return nil
 }
 

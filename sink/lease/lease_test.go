@@ -339,7 +339,7 @@ func TestARefusedLeaseTellsWhatIsMissing(t *testing.T) {
 			fakekube.Fail(w, http.StatusForbidden, "Forbidden")
 			return true
 		},
-		"check with: kubectl auth can-i create leases.coordination.k8s.io/meshrelay-sink-dr -n mesh": func(w http.ResponseWriter, r *http.Request) bool {
+		"check with: kubectl auth can-i create leases.coordination.k8s.io -n mesh": func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodPost {
 				fakekube.Fail(w, http.StatusForbidden, "Forbidden")
 			}

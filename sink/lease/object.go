@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -13,21 +12,17 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
-// object is a Lease with its place. It keeps what others have written into its metadata.
+// object is a Lease. It has no resourceVersion if it does not exist.
 type object struct {
-	APIVersion string         `json:"apiVersion"`
-	Kind       string         `json:"kind"`
-	Metadata   map[string]any `json:"metadata"`
-	Spec       struct {
+	metav1.TypeMeta
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
 		HolderIdentity       string `json:"holderIdentity"`
-		LeaseDurationSeconds int    `json:"leaseDurationSeconds,omitempty"`
+		LeaseDurationSeconds int    `json:"leaseDurationSeconds"`
 		AcquireTime          string `json:"acquireTime,omitempty"`
 		RenewTime            string `json:"renewTime,omitempty"`
 		LeaseTransitions     int    `json:"leaseTransitions"`
 	} `json:"spec"`
-
-	namespace, name string
-	absent          bool
 }
 
 func path(namespace string) string {
@@ -47,18 +42,13 @@ func Read(ctx context.Context, c *apiserver.Conn, namespace, name string) (Recor
 	return o.record(), nil
 }
 
-// read returns a Lease, which may be absent.
 func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*object, error) {
-	o := &object{namespace: namespace, name: name}
+	o := &object{}
 	err := c.Read(ctx, path(namespace)+"/"+name, apiserver.AcceptJSON, o)
-	if apierrors.IsNotFound(err) {
-		o.absent, err = true, nil
-		o.Metadata = map[string]any{"name": name, "namespace": namespace}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, apiserver.Failed("get", "leases.coordination.k8s.io", namespace, name, err)
 	}
-	o.APIVersion, o.Kind = "coordination.k8s.io/v1", "Lease"
-	if err != nil {
-		return nil, o.failed("get", err)
-	}
+	o.APIVersion, o.Kind, o.Metadata.Name, o.Metadata.Namespace = "coordination.k8s.io/v1", "Lease", name, namespace
 	return o, nil
 }
 
@@ -66,36 +56,19 @@ func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*obje
 // read.
 func (o *object) write(ctx context.Context, c *apiserver.Conn, holder string, takes bool) error {
 	now := time.Now().UTC().Format(metav1.RFC3339Micro)
-	o.Spec.HolderIdentity, o.Spec.RenewTime = holder, now
-	o.Spec.LeaseDurationSeconds = int(Duration / time.Second)
+	o.Spec.HolderIdentity, o.Spec.RenewTime, o.Spec.LeaseDurationSeconds = holder, now, int(Duration/time.Second)
 	if takes {
 		o.Spec.AcquireTime = now
 		o.Spec.LeaseTransitions++
 	}
-	w := apiserver.Write{Method: http.MethodPut, Path: path(o.namespace) + "/" + o.name, Type: apiserver.TypeJSON}
-	verb := "update"
-	if o.absent {
-		w.Method, w.Path, verb = http.MethodPost, path(o.namespace), "create"
+	name, namespace := o.Metadata.Name, o.Metadata.Namespace
+	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: path(namespace) + "/" + name, Type: apiserver.TypeJSON}
+	if o.Metadata.ResourceVersion == "" {
+		verb, w.Method, w.Path = "create", http.MethodPost, path(namespace)
 	}
 	var err error
 	if w.Body, err = json.Marshal(o); err != nil {
 		return err
 	}
-	return o.failed(verb, c.Write(ctx, w, nil))
-}
-
-// failed returns the error of a request with what to do.
-func (o *object) failed(verb string, err error) error {
-	cure := ""
-	switch {
-	case err == nil:
-		return nil
-	case apierrors.IsForbidden(err):
-		cure = fmt.Sprintf(": allow the identity to get, create and update leases.coordination.k8s.io in the namespace %s; check with: kubectl auth can-i %s leases.coordination.k8s.io/%s -n %[1]s", o.namespace, verb, o.name)
-	case verb == "create" && apierrors.IsNotFound(err):
-		cure = fmt.Sprintf(": create the namespace %s in the cluster, or correct the namespace in the config", o.namespace)
-	case apierrors.IsUnauthorized(err):
-		cure = ": renew the credentials of the cluster"
-	}
-	return fmt.Errorf("%s Lease %s/%s: %w%s", verb, o.namespace, o.name, err, cure)
+	return apiserver.Failed(verb, "leases.coordination.k8s.io", namespace, name, c.Write(ctx, w, nil))
 }

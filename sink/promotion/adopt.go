@@ -3,7 +3,8 @@ package promotion
 import (
 	"context"
 	"fmt"
-	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -22,7 +23,7 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 	}
 	s := r.promoted.state()
 	if before := s.Phase; !r.DryRun && before != Adopting {
-		s.Phase, s.By, s.Reason, s.Since = Adopting, r.By, r.Reason, time.Now()
+		s.Phase, s.By, s.Reason, s.Since = Adopting, r.By, r.Reason, now()
 		if err := r.enter(ctx, s); err != nil {
 			return report, err
 		}
@@ -61,7 +62,7 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 
 // label returns how an object becomes one of the sink. The sink writes its annotations, because it knows their
 // values.
-func (r *run) label(o object, m metadata) (ops []operation) {
+func (r *run) label(o object, m metav1.ObjectMeta) (ops []operation) {
 	if m.Labels[sinkLabel] != "" {
 		return nil // done before, or another sink has taken it
 	}
@@ -77,12 +78,9 @@ func (r *run) label(o object, m metadata) (ops []operation) {
 	}
 	// Without a manager the server would take all fields for somebody's at the first apply, and the sink would
 	// have conflicts with nobody.
-	owned := map[string]any{"f:metadata": map[string]any{"f:labels": map[string]any{"f:" + sinkLabel: map[string]any{}}}}
-	version := o.Version
-	if o.Kind.Group != "" {
-		version = o.Kind.Group + "/" + version
-	}
-	return append(ops, operation{"add", "/metadata/managedFields", []any{map[string]any{
-		"manager": ObjectName(r.Sink), "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": owned,
+	owned := fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, sinkLabel)
+	return append(ops, operation{"add", "/metadata/managedFields", []metav1.ManagedFieldsEntry{{
+		Manager: ObjectName(r.Sink), Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: o.Kind.Group + "/" + o.Version,
+		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(owned)},
 	}}})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/zeebo/xxh3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/mirror"
 )
@@ -20,8 +21,8 @@ const maxLists = MaxObjects/perList + 2
 const digests = "digests" // key of a list, with 8 bytes for each object
 
 // digest tells an object from all others that were or will be in the cluster.
-func digest(k mirror.Kind, m metadata) uint64 {
-	return xxh3.HashString(strings.Join([]string{k.Group, k.Kind, m.Namespace, m.Name, m.UID}, "\x00"))
+func digest(k mirror.Kind, m metav1.ObjectMeta) uint64 {
+	return xxh3.HashString(strings.Join([]string{k.Group, k.Kind, m.Namespace, m.Name, string(m.UID)}, "\x00"))
 }
 
 // lists returns all lists.

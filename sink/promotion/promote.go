@@ -2,12 +2,13 @@ package promotion
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/mirror"
 	"meshrelay/sink/lease"
@@ -37,7 +38,7 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		report.Changed = report.Objects
 		return report, err
 	}
-	s := State{Phase: Waiting, By: r.By, Reason: r.Reason, Since: time.Now()}
+	s := State{Phase: Waiting, By: r.By, Reason: r.Reason, Since: now()}
 	if r.promoted != nil {
 		s = r.promoted.state()
 	}
@@ -93,6 +94,8 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 
 func all(uint64) bool { return true }
 
+func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
+
 func (r *run) selector() string { return sinkLabel + "=" + r.Sink }
 
 // kindsOf returns kinds with those of objects, sorted.
@@ -110,18 +113,14 @@ func kindsOf(kinds []mirror.Kind, found map[uint64]object) []mirror.Kind {
 // elsewhere returns an error if a sink of the name has its Lease in another namespace, where its writers look for
 // the ConfigMap.
 func (r *run) elsewhere(ctx context.Context) error {
-	var leases struct {
-		Items []struct {
-			Metadata metadata `json:"metadata"`
-		} `json:"items"`
-	}
+	var leases metav1.PartialObjectMetadataList
 	err := r.Conn().Read(ctx, "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3D"+ObjectName(r.Sink), apiserver.AcceptMetadataList, &leases)
 	if err != nil {
 		r.Tell("it is not known whether sink %s has a Lease in another namespace than %s: %v", r.Sink, r.Namespace, err)
 	}
 	for _, l := range leases.Items {
-		if l.Metadata.Name == ObjectName(r.Sink) && l.Metadata.Namespace != r.Namespace {
-			return fmt.Errorf("the Lease %s is in the namespace %s, too: use --namespace %[2]s, or delete that Lease if no relay renews it", l.Metadata.Name, l.Metadata.Namespace)
+		if l.Name == ObjectName(r.Sink) && l.Namespace != r.Namespace {
+			return fmt.Errorf("the Lease %s is in the namespace %s, too: use --namespace %[2]s, or delete that Lease if no relay renews it", l.Name, l.Namespace)
 		}
 	}
 	return nil
@@ -168,7 +167,7 @@ func (r *run) await(ctx context.Context) error {
 }
 
 // clean returns how an object of the sink loses all of the relay.
-func (r *run) clean(_ object, m metadata) (ops []operation) {
+func (r *run) clean(_ object, m metav1.ObjectMeta) (ops []operation) {
 	if m.Labels[sinkLabel] != r.Sink {
 		return nil // somebody has made it his own
 	}
@@ -182,12 +181,9 @@ func (r *run) clean(_ object, m metadata) (ops []operation) {
 			ops = append(ops, operation{Op: "remove", Path: at("annotations", key)})
 		}
 	}
-	others := []any{}
+	others := []metav1.ManagedFieldsEntry{}
 	for _, entry := range m.ManagedFields {
-		var of struct {
-			Manager string `json:"manager"`
-		}
-		if json.Unmarshal(entry, &of) != nil || of.Manager != ObjectName(r.Sink) {
+		if entry.Manager != ObjectName(r.Sink) {
 			others = append(others, entry)
 		}
 	}
@@ -195,7 +191,7 @@ func (r *run) clean(_ object, m metadata) (ops []operation) {
 	case len(others) == len(m.ManagedFields):
 		return ops
 	case len(others) == 0:
-		others = []any{struct{}{}} // an API server ignores an empty list
+		others = []metav1.ManagedFieldsEntry{{}} // an API server ignores an empty list
 	}
 	return append(ops, operation{"replace", "/metadata/managedFields", others})
 }

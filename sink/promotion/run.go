@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -110,7 +111,7 @@ func (r *run) guard(ctx context.Context) error {
 	if err := r.load(ctx); err != nil {
 		return err
 	}
-	if is := r.promoted; is == nil || is.Metadata.UID != was.Metadata.UID || is.Data["phase"] != was.Data["phase"] {
+	if is := r.promoted; is == nil || is.Metadata.UID != was.Metadata.UID || is.state().Phase != was.state().Phase {
 		return r.overtaken()
 	}
 	return nil
@@ -122,29 +123,31 @@ func (r *run) overtaken() error {
 
 // enter keeps the next state in the ConfigMap of the promotion. It fails if another command has changed it.
 func (r *run) enter(ctx context.Context, s State) error {
-	uid, version := "", ""
-	if r.promoted != nil {
-		uid, version = r.promoted.Metadata.UID, r.promoted.Metadata.ResourceVersion
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
 	}
-	err := r.try(ctx, func() error {
+	was := r.promoted
+	if was == nil {
+		was = newConfigMap(r.Namespace, ObjectName(r.Sink))
+	}
+	return r.try(ctx, func() error {
 		m, err := readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
 		switch {
 		case err != nil:
 			return err
-		case m == nil && uid == "":
-			m = newConfigMap(r.Namespace, ObjectName(r.Sink))
-		case m != nil && m.Data["phase"] == s.Phase && m.Data["by"] == s.By && m.Data["since"] == s.Since.UTC().Format(time.RFC3339) && m.state().Objects == s.Objects:
+		case m != nil && m.Data["state"] == string(text):
 			r.promoted = m // the answer to a former try was lost
 			return nil
-		case m == nil || m.Metadata.UID != uid || m.Metadata.ResourceVersion != version:
+		case m == nil && was.Metadata.UID == "":
+			m = was
+		case m == nil || m.Metadata.UID != was.Metadata.UID || m.Metadata.ResourceVersion != was.Metadata.ResourceVersion:
 			return r.overtaken()
 		}
-		m.setState(s)
-		r.promoted = m
+		m.Data = map[string]string{"state": string(text)}
+		r.promoted, r.guarded = m, time.Now()
 		return m.save(ctx, r.Conn())
 	})
-	r.guarded = time.Now()
-	return err
 }
 
 // object is an object that a command changes.
@@ -184,9 +187,9 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 		} else if len(served) == 0 {
 			continue
 		}
-		err := r.list(ctx, served[0], selector, func(m metadata) error { // metadata is the same in all versions
+		err := r.list(ctx, served[0], selector, func(m metav1.ObjectMeta) error { // metadata is the same in all versions
 			if d := digest(k, m); f(d) {
-				found[d] = object{served[0], m.Namespace, m.Name, m.UID}
+				found[d] = object{served[0], m.Namespace, m.Name, string(m.UID)}
 			}
 			if len(found) > MaxObjects {
 				return fmt.Errorf("sink %s has more than %d objects, and no more can be promoted: split it into several sinks", r.Sink, MaxObjects)
@@ -201,21 +204,14 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 }
 
 // list calls f with all objects of a kind that a label selector matches, until it fails.
-func (r *run) list(ctx context.Context, kind discovery.Resource, selector string, f func(metadata) error) error {
+func (r *run) list(ctx context.Context, kind discovery.Resource, selector string, f func(metav1.ObjectMeta) error) error {
 	expired := 0
 	for token := ""; ; {
-		var answer struct {
-			Metadata struct {
-				Continue string `json:"continue"`
-			} `json:"metadata"`
-			Items []struct {
-				Metadata metadata `json:"metadata"`
-			} `json:"items"`
-		}
+		var answer metav1.PartialObjectMetadataList
 		q := url.Values{"limit": {page}, "labelSelector": {selector}, "continue": {token}}
 		err := r.try(ctx, func() error {
 			err := r.Conn().Read(ctx, kind.Path("")+"?"+q.Encode(), apiserver.AcceptMetadataList, &answer)
-			return failed("list", kind.Plural+"."+kind.Kind.Group, "", "", err)
+			return apiserver.Failed("list", kind.Plural+"."+kind.Kind.Group, "", "", err)
 		})
 		switch {
 		case apierrors.IsResourceExpired(err) && expired < 3:
@@ -225,11 +221,11 @@ func (r *run) list(ctx context.Context, kind discovery.Resource, selector string
 			return err
 		}
 		for _, item := range answer.Items {
-			if err := f(item.Metadata); err != nil {
+			if err := f(item.ObjectMeta); err != nil {
 				return err
 			}
 		}
-		if token = answer.Metadata.Continue; token == "" {
+		if token = answer.Continue; token == "" {
 			return nil
 		}
 		if err := r.guard(ctx); err != nil {
@@ -251,7 +247,7 @@ func at(field, key string) string {
 
 // changeAll changes objects by JSON patches. An object that edit returns no operations for stays as it is, and so
 // does one that was deleted or created anew.
-func (r *run) changeAll(ctx context.Context, all map[uint64]object, verb string, edit func(object, metadata) []operation) (changed int, err error) {
+func (r *run) changeAll(ctx context.Context, all map[uint64]object, verb string, edit func(object, metav1.ObjectMeta) []operation) (changed int, err error) {
 	var refused []error
 	last, n := time.Now(), 0
 	for _, o := range all {
@@ -279,25 +275,23 @@ func (r *run) changeAll(ctx context.Context, all map[uint64]object, verb string,
 }
 
 // change changes one object, and reports whether it has.
-func (r *run) change(ctx context.Context, o object, edit func(object, metadata) []operation) (changed bool, err error) {
+func (r *run) change(ctx context.Context, o object, edit func(object, metav1.ObjectMeta) []operation) (changed bool, err error) {
 	path, resource := o.Path(o.namespace)+"/"+o.name, o.Plural+"."+o.Kind.Group
 	err = r.try(ctx, func() error {
 		if err := r.guard(ctx); err != nil {
 			return err
 		}
-		var is struct {
-			Metadata metadata `json:"metadata"`
-		}
+		var is metav1.PartialObjectMetadata
 		err := r.Conn().Read(ctx, path, apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &is)
 		if apierrors.IsNotFound(err) {
 			return nil
 		} else if err != nil {
-			return failed("get", resource, o.namespace, o.name, err)
+			return apiserver.Failed("get", resource, o.namespace, o.name, err)
 		}
-		if is.Metadata.UID != o.uid {
+		if string(is.UID) != o.uid {
 			return nil
 		}
-		operations := edit(o, is.Metadata)
+		operations := edit(o, is.ObjectMeta)
 		if len(operations) == 0 {
 			return nil
 		}
@@ -305,7 +299,7 @@ func (r *run) change(ctx context.Context, o object, edit func(object, metadata) 
 			return err
 		}
 		body, err := json.Marshal(append(operations,
-			operation{"replace", "/metadata/uid", o.uid}, operation{"replace", "/metadata/resourceVersion", is.Metadata.ResourceVersion}))
+			operation{"replace", "/metadata/uid", o.uid}, operation{"replace", "/metadata/resourceVersion", is.ResourceVersion}))
 		if err != nil {
 			return err
 		}
@@ -317,7 +311,7 @@ func (r *run) change(ctx context.Context, o object, edit func(object, metadata) 
 			return nil
 		}
 		changed = err == nil
-		return failed("patch", resource, o.namespace, o.name, err)
+		return apiserver.Failed("patch", resource, o.namespace, o.name, err)
 	})
 	return changed, err
 }

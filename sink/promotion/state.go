@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -27,37 +25,29 @@ const (
 
 // State is what is known of a promotion. It is kept in a ConfigMap.
 type State struct {
-	Phase, By, Reason string
-	Since             time.Time // of the first phase, or of Adopting
-	Objects           int       // that the lists name
-	Kinds             []mirror.Kind
+	Phase   string        `json:"phase"`
+	By      string        `json:"by"`
+	Reason  string        `json:"reason,omitempty"`
+	Since   time.Time     `json:"since"`             // of Waiting, or of Adopting
+	Objects int           `json:"objects,omitempty"` // that the lists name
+	Kinds   []mirror.Kind `json:"kinds,omitempty"`
 }
 
 // configMap is a ConfigMap.
 type configMap struct {
-	APIVersion string            `json:"apiVersion"`
-	Kind       string            `json:"kind"`
-	Metadata   metadata          `json:"metadata"`
+	metav1.TypeMeta
+	Metadata   metav1.ObjectMeta `json:"metadata"`
 	Data       map[string]string `json:"data,omitempty"`
 	BinaryData map[string][]byte `json:"binaryData,omitempty"`
-}
-
-// metadata are the fields of an object's metadata that count.
-type metadata struct {
-	Namespace       string            `json:"namespace,omitempty"`
-	Name            string            `json:"name"`
-	UID             string            `json:"uid,omitempty"`
-	ResourceVersion string            `json:"resourceVersion,omitempty"`
-	Labels          map[string]string `json:"labels,omitempty"`
-	Annotations     map[string]string `json:"annotations,omitempty"`
-	ManagedFields   []json.RawMessage `json:"managedFields,omitempty"`
 }
 
 // managedBy is the label of all objects that the relay makes.
 const managedBy, relayName = "app.kubernetes.io/managed-by", "meshrelay"
 
 func newConfigMap(namespace, name string) *configMap {
-	return &configMap{APIVersion: "v1", Kind: "ConfigMap", Metadata: metadata{Namespace: namespace, Name: name, Labels: map[string]string{managedBy: relayName}}}
+	m := &configMap{Metadata: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{managedBy: relayName}}}
+	m.APIVersion, m.Kind = "v1", "ConfigMap"
+	return m
 }
 
 func configMaps(namespace string) string { return "/api/v1/namespaces/" + namespace + "/configmaps" }
@@ -65,7 +55,7 @@ func configMaps(namespace string) string { return "/api/v1/namespaces/" + namesp
 // readMap returns a ConfigMap, and nil if the API server knows that it does not exist. An answer 404 of another
 // server, such as a proxy, is an error.
 func readMap(ctx context.Context, c *apiserver.Conn, namespace, name string) (*configMap, error) {
-	m := &configMap{}
+	m := newConfigMap("", "")
 	err := c.Read(ctx, configMaps(namespace)+"/"+name, apiserver.AcceptJSON, m)
 	var status *apierrors.StatusError
 	if apierrors.IsNotFound(err) && errors.As(err, &status) {
@@ -77,87 +67,42 @@ func readMap(ctx context.Context, c *apiserver.Conn, namespace, name string) (*c
 		err = errors.New("the answer is another object: look whether the server is an API server")
 	}
 	if err != nil {
-		return nil, failed("get", "configmaps", namespace, name, err)
+		return nil, apiserver.Failed("get", "configmaps", namespace, name, err)
 	}
 	return m, nil
 }
 
 // save writes a ConfigMap unless it has changed since it was read, and reads what the server made of it.
 func (m *configMap) save(ctx context.Context, c *apiserver.Conn) error {
-	w := apiserver.Write{Method: http.MethodPut, Path: configMaps(m.Metadata.Namespace) + "/" + m.Metadata.Name, Type: apiserver.TypeJSON}
-	verb := "update"
+	namespace, name := m.Metadata.Namespace, m.Metadata.Name
+	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON}
 	if m.Metadata.UID == "" {
-		w.Method, w.Path, verb = http.MethodPost, configMaps(m.Metadata.Namespace), "create"
+		verb, w.Method, w.Path = "create", http.MethodPost, configMaps(namespace)
 	}
-	body, err := json.Marshal(m)
-	if err != nil {
+	var err error
+	if w.Body, err = json.Marshal(m); err != nil {
 		return err
 	}
-	w.Body = body
-	now := &configMap{}
-	if err := c.Write(ctx, w, now); err != nil {
-		return failed(verb, "configmaps", m.Metadata.Namespace, m.Metadata.Name, err)
-	}
-	*m = *now
-	return nil
+	return apiserver.Failed(verb, "configmaps", namespace, name, c.Write(ctx, w, m))
 }
 
 // remove deletes a ConfigMap unless another one has its name.
 func (m *configMap) remove(ctx context.Context, c *apiserver.Conn) error {
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]string{"uid": m.Metadata.UID}})
+	namespace, name := m.Metadata.Namespace, m.Metadata.Name
+	body, err := json.Marshal(metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &m.Metadata.UID}})
 	if err != nil {
 		return err
 	}
-	err = c.Write(ctx, apiserver.Write{Method: http.MethodDelete, Path: configMaps(m.Metadata.Namespace) + "/" + m.Metadata.Name, Type: apiserver.TypeJSON, Body: body}, nil)
+	err = c.Write(ctx, apiserver.Write{Method: http.MethodDelete, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON, Body: body}, nil)
 	if apierrors.IsNotFound(err) {
 		return nil // a request whose answer was lost has deleted it
 	}
-	return failed("delete", "configmaps", m.Metadata.Namespace, m.Metadata.Name, err)
+	return apiserver.Failed("delete", "configmaps", namespace, name, err)
 }
 
 // state returns what the ConfigMap of a promotion tells.
-func (m *configMap) state() State {
-	s := State{Phase: text.Shorten(m.Data["phase"], 64), By: text.Shorten(m.Data["by"], 256), Reason: text.Shorten(m.Data["reason"], 1024)}
-	s.Since, _ = time.Parse(time.RFC3339, m.Data["since"]) // zero if somebody has changed it
-	s.Objects, _ = strconv.Atoi(m.Data["objects"])
-	for _, word := range strings.Fields(m.Data["kinds"]) {
-		if kind, group, ok := strings.Cut(word, "."); ok {
-			s.Kinds = append(s.Kinds, mirror.Kind{Group: group, Kind: kind})
-		}
-	}
+func (m *configMap) state() (s State) {
+	_ = json.Unmarshal([]byte(m.Data["state"]), &s) //nolint:errcheck // a ConfigMap made by hand forbids to write as well
+	s.Phase, s.By, s.Reason = text.Shorten(s.Phase, 64), text.Shorten(s.By, 256), text.Shorten(s.Reason, 1024)
 	return s
-}
-
-// setState keeps a state in the ConfigMap.
-func (m *configMap) setState(s State) {
-	kinds := make([]string, len(s.Kinds))
-	for i, k := range s.Kinds {
-		kinds[i] = k.Kind + "." + k.Group
-	}
-	m.Data = map[string]string{
-		"phase": s.Phase, "by": s.By, "reason": s.Reason, "since": s.Since.UTC().Format(time.RFC3339),
-		"objects": strconv.Itoa(s.Objects), "kinds": strings.Join(kinds, " "),
-	}
-}
-
-// failed returns the error of a request with what to do.
-func failed(verb, resource, namespace, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	where, cure := name, ""
-	if namespace != "" {
-		where = strings.TrimSuffix(namespace+"/"+name, "/")
-	}
-	if apierrors.IsForbidden(err) {
-		scope := " -n " + namespace
-		if namespace == "" {
-			scope = " -A"
-		}
-		cure = fmt.Sprintf(": allow the identity of this command to %s %s; check with: kubectl auth can-i %[1]s %[2]s%s", verb, resource, scope)
-	}
-	if verb == "create" && apierrors.IsNotFound(err) {
-		cure = ": name the namespace that the sink has in the config of its relay"
-	}
-	return fmt.Errorf("%s %s %s: %w%s", verb, resource, where, err, cure)
 }

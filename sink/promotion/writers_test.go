@@ -174,7 +174,7 @@ func play(t *testing.T, seed uint64, check bool) *world {
 
 // TestNothingIsWrittenAfterPromoteHasBegunToRemoveLabels: whoever is slow, frozen, killed, or ends.
 func TestNothingIsWrittenAfterPromoteHasBegunToRemoveLabels(t *testing.T) {
-	seeds, writes := uint64(400), 0
+	seeds, writes := uint64(200), 0
 	if testing.Short() {
 		seeds = 40
 	}
