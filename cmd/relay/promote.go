@@ -92,6 +92,7 @@ func (t *target) options(cmd *cobra.Command, sink string) (promotion.Options, er
 	if err := c.Refresh(cmd.Context()); err != nil {
 		return o, err
 	}
+	o.Tell("cluster %s, namespace %s", c.Current().Server(), o.Namespace)
 	last := time.Now()
 	o.Conn = func() *apiserver.Conn {
 		if time.Since(last) > 30*time.Second { // a token may end while many objects are changed

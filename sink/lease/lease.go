@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -175,7 +176,7 @@ func (l *Lease) release(ctx context.Context) error {
 func (l *Lease) note(err error) {
 	problem := ""
 	if err != nil && !errors.Is(err, context.Canceled) {
-		problem = text.Shorten(err.Error(), 1000)
+		problem = text.Shorten(strings.ReplaceAll(err.Error(), "\n", "; "), 1000)
 	}
 	l.mu.Lock()
 	before := l.problem
