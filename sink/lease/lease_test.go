@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,12 +39,17 @@ type process struct {
 	before string
 	late   time.Duration // of each request
 	check  error
+	// promoted, unless nil, makes Check fail
+	promoted *atomic.Bool
 }
 
 // RoundTrip sends a request of the process. The times that it writes are of its clock.
 func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	p.freeze(r.Method)
-	time.Sleep(p.late)
+	p.mu.Lock()
+	late := p.late
+	p.mu.Unlock()
+	time.Sleep(late)
 	if r.Body != nil {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -72,6 +78,13 @@ func (p *process) freeze(at string) {
 	time.Sleep(pause)
 }
 
+// until returns the end of what p has renewed last.
+func (p *process) until() time.Time {
+	p.Lease.mu.Lock()
+	defer p.Lease.mu.Unlock()
+	return p.core.end
+}
+
 func (p *process) set(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,6 +100,9 @@ func start(t *testing.T, s *fakekube.Server, name string, ahead time.Duration) *
 			p.freeze("CHECK")
 			p.mu.Lock()
 			defer p.mu.Unlock()
+			if p.promoted != nil && p.promoted.Load() {
+				return errors.New("promoted")
+			}
 			return p.check
 		},
 	})
@@ -161,10 +177,10 @@ func TestAFrozenProcessCanNotWriteWhenItWakes(t *testing.T) {
 				pass(t, 10*time.Second, a, b)
 				a.set(func() { a.frozen, a.before = frozen, before })
 				pass(t, retry, a, b)
-				end := a.core.end
+				end := a.until()
 				for woke := time.Now().Add(frozen); time.Now().Before(woke); {
 					pass(t, 100*time.Millisecond, a, b)
-					if a.core.end.Equal(end) && time.Until(end) < apiserver.WriteTimeout && a.Writable(time.Now()) {
+					if a.until().Equal(end) && time.Until(end) < apiserver.WriteTimeout && a.Writable(time.Now()) {
 						t.Fatal("a can write, and its Lease was not renewed")
 					}
 				}
@@ -250,9 +266,10 @@ func TestACheckThatFailsReleasesAtOnce(t *testing.T) {
 		if who := pass(t, 5*time.Second, a); who != "" || a.Status().Held || a.Status().Holder != "" || !strings.Contains(a.Status().Problem, "promoted") {
 			t.Errorf("%q can write, %+v", who, a.Status())
 		}
-		version := s.Version
+		version := func() (n int) { s.Set(func() { n = s.Version }); return n }
+		before := version()
 		pass(t, time.Minute, a)
-		if s.Version != version {
+		if version() != before {
 			t.Error("a process that must not write has changed the Lease")
 		}
 		a.set(func() { a.check = nil })
@@ -267,16 +284,18 @@ func TestACheckThatFailsReleasesAtOnce(t *testing.T) {
 func TestTheCheckFollowsAnAcquisition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fakekube.New()
-		var a *process
+		var promoted atomic.Bool
+		started := make(chan struct{})
 		s.Fault = func(_ http.ResponseWriter, r *http.Request) bool {
+			<-started
 			if r.Method == http.MethodPost {
-				a.set(func() { a.check = errors.New("promoted") })
+				promoted.Store(true)
 			}
 			return false
 		}
-		a = &process{}
 		p := start(t, s, "a", 0)
-		a = p
+		p.set(func() { p.promoted = &promoted })
+		close(started)
 		if who := pass(t, 10*time.Second, p); who != "" || p.Status().Holder != "" {
 			t.Errorf("%q can write, %+v", who, p.Status())
 		}
@@ -316,7 +335,8 @@ func TestAStolenLeaseIsNotWrittenWith(t *testing.T) {
 			t.Errorf("%q can write, %+v", who, a.Status())
 		}
 		pass(t, 8*time.Second, a)
-		o := s.Objects["coordination.k8s.io/leases"]["mesh/meshrelay-sink-dr"]
+		var o map[string]any
+		s.Set(func() { o = s.Objects["coordination.k8s.io/leases"]["mesh/meshrelay-sink-dr"] })
 		if !a.Status().Held || fmt.Sprint(o["metadata"].(map[string]any)["labels"]) != "map[a:b]" {
 			t.Errorf("a dead thief keeps the Lease, or what others wrote is lost: %v", o)
 		}

@@ -246,20 +246,20 @@ func TestACommandThatDiesAnywhereIsCompletedByTheNext(t *testing.T) {
 	var promotes, adopts int
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		fill(t, s, 3)
+		fill(t, s, 2)
 		promotes, _ = run(t, s, 0, false, Promote)
 		plain = metadataOf(s, false)
 		adopts, _ = run(t, s, 0, false, Adopt)
 		adopted = metadataOf(s, false)
 	})
-	if promotes < 30 || adopts < 20 {
+	if promotes < 25 || adopts < 20 {
 		t.Fatal(promotes, adopts)
 	}
 	for _, after := range []bool{false, true} {
 		for dies := 1; dies <= promotes; dies++ {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer()
-				fill(t, s, 3)
+				fill(t, s, 2)
 				run(t, s, dies, after, Promote) //nolint:errcheck // it has died
 				complete(t, s, Promote)
 				if d := cmp.Diff(plain, metadataOf(s, false)); d != "" || len(left(s)) > 0 {
@@ -277,7 +277,7 @@ func TestACommandThatDiesAnywhereIsCompletedByTheNext(t *testing.T) {
 		for dies := 1; dies <= adopts; dies++ {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer()
-				fill(t, s, 3)
+				fill(t, s, 2)
 				complete(t, s, Promote)
 				run(t, s, dies, after, Adopt) //nolint:errcheck // it has died
 				if _, err := run(t, s, 0, false, Adopt); err != nil && (len(s.Objects["/configmaps"]) > 0 || !strings.Contains(err.Error(), "is not promoted")) {
@@ -291,7 +291,7 @@ func TestACommandThatDiesAnywhereIsCompletedByTheNext(t *testing.T) {
 		for dies := 1; dies <= promotes; dies += 3 { // the way back from the middle
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer()
-				fill(t, s, 3)
+				fill(t, s, 2)
 				run(t, s, dies, after, Promote) //nolint:errcheck // it has died
 				if _, err := run(t, s, 0, false, Adopt); err != nil && !strings.Contains(err.Error(), "is not promoted") {
 					t.Fatal(err)
