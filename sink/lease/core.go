@@ -64,8 +64,8 @@ func (c *core) observe(r Record, asked, answered time.Time) step {
 	return wait
 }
 
-// renewed notes that the Lease was written, with a record of this process. began is a time before the process asked whether it may write, thus the
-// term of a process that was told so ends Duration later at most, however long the request was under way.
+// renewed notes that the Lease was written, with a record of this process. began is a time before the process asked
+// whether it may write, thus its term ends Duration after that at most, however long the requests were under way.
 func (c *core) renewed(r Record, began time.Time) {
 	c.observer.Unmoved(r, began, began)
 	if !c.held {

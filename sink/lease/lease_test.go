@@ -23,8 +23,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const leasePath = "/apis/coordination.k8s.io/v1/namespaces/mesh/leases"
-
 // process is one that wants the Lease. Its clock is some time ahead, and it can be frozen.
 type process struct {
 	*Lease

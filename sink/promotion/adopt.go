@@ -81,6 +81,6 @@ func (r *run) label(o object, m metav1.ObjectMeta) (ops []operation) {
 	owned := fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, sinkLabel)
 	return append(ops, operation{"add", "/metadata/managedFields", []metav1.ManagedFieldsEntry{{
 		Manager: ObjectName(r.Sink), Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: o.Kind.Group + "/" + o.Version,
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(owned)},
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(owned),
 	}}})
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -261,11 +263,11 @@ func (s *Server) object(w http.ResponseWriter, of, key string) {
 		write(w, o)
 		return
 	}
+	_, name, _ := strings.Cut(key, "/")
+	group, plural, _ := strings.Cut(of, "/")
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusNotFound)
-	_, name, _ := strings.Cut(key, "/")
-	_, plural, _ := strings.Cut(of, "/")
-	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404,"reason":"NotFound","message":"not found","details":{"kind":%q,"name":%q}}`, plural, name)
+	_ = json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: plural}, name).Status()) // the client may be gone
 }
 
 // RoundTrip answers a request without a network, and without a goroutine: a test with synctest can use it.
