@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
+	"meshrelay/config"
 	"meshrelay/sink/promotion"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -60,7 +62,7 @@ func promoter(cmd *cobra.Command, done string, do func(context.Context, promotio
 	f.StringVar(&t.credentials.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster, instead of a config file")
 	f.StringVar(&t.credentials.Context, "context", "", "`context` of --kubeconfig (default: its current one)")
 	f.StringArrayVar(&t.credentials.AllowExec, "allow-exec", nil, "`program` that --kubeconfig may run for credentials (may be repeated)")
-	f.StringVar(&t.namespace, "namespace", "istio-system", "`namespace` of the sink in the cluster, with --kubeconfig")
+	f.StringVar(&t.namespace, "namespace", "istio-system", "`namespace` of the sink in the cluster (default with -c: that of the config file)")
 	f.IntVar(&t.perSecond, "writes-per-second", 0, "how many `objects` to change in a second (default: that of the sink in the config file, or 100)")
 	f.BoolVar(&t.dryRun, "dry-run", false, "count the objects, but change nothing")
 	f.BoolVar(&t.yes, "yes", false, "change the objects")
@@ -81,8 +83,8 @@ func (t *target) options(cmd *cobra.Command, sink string) (promotion.Options, er
 	if t.perSecond < 0 {
 		return o, fmt.Errorf("--writes-per-second: %d: want 1 or more", t.perSecond)
 	}
-	if t.credentials.Kubeconfig == "" {
-		return o, errors.New("--kubeconfig is missing")
+	if err := t.find(cmd, &o); err != nil {
+		return o, err
 	}
 	if t.perSecond > 0 {
 		o.WritesPerSecond = float64(t.perSecond)
@@ -104,6 +106,36 @@ func (t *target) options(cmd *cobra.Command, sink string) (promotion.Options, er
 		return c.Current()
 	}
 	return o, nil
+}
+
+// find finds the cluster of a sink: that of --kubeconfig, or of the config file.
+func (t *target) find(cmd *cobra.Command, o *promotion.Options) error {
+	if t.credentials.Kubeconfig != "" {
+		if t.file != "" {
+			return errors.New("--kubeconfig can not be combined with -c")
+		}
+		return nil
+	}
+	path, err := t.file.find()
+	if err != nil {
+		return fmt.Errorf("%w; or name the cluster with --kubeconfig", err)
+	}
+	cfg, err := loadConfig(path) // files that it names are not read: they may be lost
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(cfg.Sinks, func(s config.Sink) bool { return s.Name == o.Sink })
+	if i < 0 {
+		return fmt.Errorf("%s has no sink %q: correct the name, or name the cluster with --kubeconfig", path, o.Sink)
+	}
+	s := cfg.Sinks[i]
+	k := s.Kubernetes
+	t.credentials = apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
+	o.WritesPerSecond = float64(s.WritesPerSecond)
+	if !cmd.Flags().Changed("namespace") {
+		o.Namespace = s.Namespace
+	}
+	return nil
 }
 
 // person returns who runs the command, for others to read.
@@ -155,15 +187,4 @@ middle is completed by running the command again.`,
 		Example: `  relay sink adopt dr --dry-run
   relay sink adopt dr --yes`,
 	}, "adopted", promotion.Adopt)
-}
-
-// newSink makes the parent of the commands about sinks.
-func newSink() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "sink",
-		Short: "Look after what a relay writes into clusters",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newSinkPromote(), newSinkAdopt())
-	return cmd
 }

@@ -29,7 +29,7 @@ cluster: "sinks" in the config lists them.`,
 stays frozen over a restart. The command needs the relay's Unix socket.`, `  relay sink freeze dr --reason "migration of the site"`),
 		sinkOrder("unfreeze", "Write again after a freeze", `End the freeze of a sink: it writes what has changed in the meantime, and its guard judges what is to be
 deleted. The command needs the relay's Unix socket.`, `  relay sink unfreeze dr`),
-		newSinkRelease(), newSinkPrune())
+		newSinkRelease(), newSinkPrune(), newSinkPromote(), newSinkAdopt())
 	return cmd
 }
 
