@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -189,5 +190,88 @@ func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
 	}
 	if err := k.applyAs("meshrelay-sink-dr", 2, "a0", labels, "b"); err == nil || !strings.Contains(err.Error(), "kubectl-edit") {
 		t.Errorf("the sink writes over what a person has edited: %v", err)
+	}
+}
+
+// TestASinkWritesNothingFromPromoteToAdopt promotes a sink whose relay runs, and has something to write.
+func TestASinkWritesNothingFromPromoteToAdopt(t *testing.T) {
+	t.Parallel()
+	k := newKubernetes(t, "dr")
+	k.defineIstio()
+	k.createNamespace("istio-system")
+	k.createNamespace("shop")
+	source := filepath.Join(t.TempDir(), "shop.yaml")
+	tell := func(host string) {
+		t.Helper()
+		var all strings.Builder
+		for i := range 20 {
+			fmt.Fprintf(&all, "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {namespace: shop, name: a%d, labels: {team: a}, annotations: {note: n}}\nspec: {host: %s}\n", i, host)
+		}
+		writeFile(t, source, all.String())
+	}
+	tell("one.example")
+	r := relayOf(t, "relay", fmt.Sprintf(`upstreams:
+- {name: shop, file: {path: %q}}
+views: [{name: all}]
+sinks: [{name: dr, view: all, mode: apply, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}}]
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, source, k.kubeconfig)).start().ready()
+	has := func(host string) {
+		t.Helper()
+		eventually(t, "the sink writes "+host, func() error {
+			n := 0
+			for _, o := range k.all() {
+				if strings.Contains(string(o.Spec), host) && strings.Contains(string(o.Metadata), `"meshrelay.io/sink":"dr"`) {
+					n++
+				}
+			}
+			if n != 20 {
+				out, _ := r.command("sink", "status", "dr")
+				return fmt.Errorf("%d objects are written: %s", n, out)
+			}
+			return nil
+		})
+	}
+	has("one.example")
+	promoter := func(verb string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), binary(t, "RELAY_BIN", "../bin/relay"), "sink", verb, "dr", "-c", r.config, "--yes").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if out := promoter("promote"); !strings.Contains(out, "20 of 20 objects promoted") {
+		t.Error(out)
+	}
+	promoted := k.all()
+	for name, o := range promoted {
+		if strings.Contains(string(o.Metadata), "meshrelay") || !strings.Contains(string(o.Metadata), `"team":"a"`) {
+			t.Fatalf("%s: %s", name, o.Metadata)
+		}
+	}
+	tell("two.example")
+	eventually(t, "the relay serves the change, and tells why it does not write it", func() error {
+		if all := fmt.Sprint(r.configs()); !strings.Contains(all, "two.example") {
+			return fmt.Errorf("%s", all)
+		}
+		if out, _ := r.command("sink", "status", "dr"); !strings.Contains(out, "promoted") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	for name, o := range k.all() {
+		if string(o.Metadata) != string(promoted[name].Metadata) {
+			t.Fatalf("%s was written: %s", name, o.Metadata)
+		}
+	}
+	if out := promoter("adopt"); !strings.Contains(out, "20 of 20 objects adopted") {
+		t.Error(out)
+	}
+	has("two.example")
+	for name, o := range k.all() {
+		if !strings.Contains(string(o.Metadata), `"meshrelay.io/version"`) {
+			t.Errorf("%s: %s", name, o.Metadata)
+		}
 	}
 }
