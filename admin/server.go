@@ -94,6 +94,9 @@ type Deps struct {
 	CanI           func(AccessQuestion) (AccessAnswer, error)
 	PreviewClients func(ctx context.Context, config []byte) ([]downstream.ClientChange, error)
 
+	// Sinks shows and controls sinks. It may be nil.
+	Sinks SinkControls
+
 	// The fields below may be nil. Their functions must be safe for concurrent use.
 
 	// Pages is the web page at /ui/.
@@ -248,6 +251,7 @@ func (s *Server) routes() http.Handler {
 	}
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
 	s.addControls(mux)
+	s.addSinks(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
 		s.answer(w, s.Version())

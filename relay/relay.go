@@ -37,6 +37,7 @@ import (
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
 	"meshrelay/push"
+	"meshrelay/sink"
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
@@ -72,6 +73,7 @@ type Relay struct {
 	stages    *stages
 	server    *downstream.Server
 	pusher    *push.Pusher
+	sinks     *sink.Set
 	operators *admin.Server
 	pages     *ui.Pages
 	collector *memory.Collector
@@ -103,7 +105,7 @@ func New(o Options) (*Relay, error) {
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
 	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners, shown: func(n int) *x509.Certificate { return r.server.Certificate(n) }}
-	for _, line := range cfg.Warnings() {
+	for _, line := range append(cfg.Warnings(), SinkWarnings(cfg)...) {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
@@ -176,12 +178,15 @@ func New(o Options) (*Relay, error) {
 	if err := r.pushChanges(); err != nil {
 		return nil, err
 	}
+	if r.sinks, err = r.newSinks(); err != nil {
+		return nil, err
+	}
 	if r.pages, err = r.newPages(views, debug, register.Counts); err != nil {
 		return nil, err
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events, r.expiries, r.audit)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -230,7 +235,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
-		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
+		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		CanI: r.canI, PreviewClients: r.previewClients,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Audit:   r.audit,
@@ -293,6 +298,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.guard.Run))
 	group.Add(actor(r.expiries.Run))
 	group.Add(actor(r.logServing))
+	group.Add(actor(r.sinks.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
 	group.Add(actor(r.manager.Run))

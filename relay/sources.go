@@ -30,3 +30,11 @@ func Read(ctx context.Context, u config.Upstream) upstreams.Content {
 	}
 	return kind.Read(ctx, u)
 }
+
+// clusterUID returns the UID of the cluster of an upstream that is an API server, empty if it is not known.
+func clusterUID(u upstreams.Status) string {
+	if d, is := u.Detail.(*kubernetes.Detail); is && d != nil {
+		return d.Cluster
+	}
+	return ""
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -67,7 +68,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	for _, line := range append(cfg.Warnings(), warnings...) {
+	for _, line := range slices.Concat(cfg.Warnings(), relay.SinkWarnings(cfg), warnings) {
 		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", file, line); err != nil {
 			return err
 		}

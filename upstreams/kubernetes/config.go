@@ -54,6 +54,11 @@ func (c *Config) credentials() *apiserver.Credentials {
 	}
 }
 
+// Connection returns the connection to the API server, which that of a sink is compared with.
+func (c *Config) Connection() config.Cluster {
+	return config.Cluster{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}
+}
+
 // sectionOf returns the section of an upstream of this kind.
 func sectionOf(u config.Upstream) *Config { return u.Source.(*Config) }
 

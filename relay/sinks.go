@@ -1,0 +1,140 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+
+	"meshrelay/config"
+	"meshrelay/events"
+	"meshrelay/mirror"
+	"meshrelay/sink"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+// newSinks makes the sinks of the config.
+func (r *Relay) newSinks() (*sink.Set, error) {
+	specs, err := sinksOf(r.config.Load())
+	if err != nil {
+		return nil, err
+	}
+	cfg := r.config.Load()
+	s := sink.New(sink.Deps{
+		Resources: r.aggregate, Released: r.server.Released(), Blocked: r.sinkBlocked, Clusters: r.clusterUIDs, Record: r.recordSink,
+		Relay: cfg.Provenance.Relay, Identity: cfg.Node.ID, Dir: cfg.State.Dir, Build: r.options.Build, Logger: r.log,
+	})
+	s.Apply(specs)
+	return s, r.aggregate.RegisterHandler(func(c mirror.Change) { s.Changed(c.Key) })
+}
+
+// sinksOf returns the sinks of a config with their views.
+func sinksOf(cfg *config.Config) (specs []sink.Spec, err error) {
+	views, err := viewsOf(cfg.Views)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range cfg.Sinks {
+		i := slices.IndexFunc(cfg.Views, func(v config.View) bool { return v.Name == s.View })
+		if i < 0 {
+			return nil, fmt.Errorf("sink %s: there is no view %q", s.Name, s.View)
+		}
+		v := views[i]
+		specs = append(specs, sink.Spec{Sink: s, Show: cfg.Views[i], Same: sameCluster(cfg, s.Kubernetes), Accepts: func(r *mirror.Resource) bool {
+			own := v.ExcludeOwn && v.ClusterID != "" && r.Cluster() == v.ClusterID
+			return !own && (v.Accepts == nil || v.Accepts(r))
+		}})
+	}
+	return specs, nil
+}
+
+// sinkBlocked returns a function for the present state of the upstreams: why one may still have a resource of a kind that
+// it does not tell.
+func (r *Relay) sinkBlocked() func(upstream string, kind mirror.Kind) string {
+	all := r.manager.Status()
+	return func(upstream string, kind mirror.Kind) string { return r.mayHave(all, upstream, kind) }
+}
+
+func (r *Relay) mayHave(all []upstreams.Status, upstream string, kind mirror.Kind) string {
+	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == upstream })
+	if i < 0 {
+		if len(r.config.Load().Clusters) > 0 && !r.finder.Answered() {
+			return fmt.Sprintf("the upstream %s may be a cluster that was not found again yet", upstream)
+		}
+		return "" // it is not in the config any more
+	}
+	u := all[i]
+	switch {
+	case !u.Complete:
+		return fmt.Sprintf("the upstream %s has not told everything since the start", upstream)
+	case u.Stale || u.Expired[kind.String()] > 0:
+		return fmt.Sprintf("the upstream %s is stale", upstream)
+	}
+	for _, k := range u.Following {
+		if k.Kind == kind.String() && !k.Followed() && k.State != "unserved" {
+			return fmt.Sprintf("the upstream %s does not follow %s: %s", upstream, kind, k.State)
+		}
+	}
+	return ""
+}
+
+// clusterUIDs returns the UID of the cluster of each upstream that is an API server.
+func (r *Relay) clusterUIDs() map[string]string {
+	out := map[string]string{}
+	for _, u := range r.manager.Status() {
+		if uid := clusterUID(u); uid != "" {
+			out[u.Name] = uid
+		}
+	}
+	return out
+}
+
+// recordSink records in the journal what happens to a sink.
+func (r *Relay) recordSink(h sink.Happening) {
+	e := events.Event{Type: events.Returned, By: events.ByRelay, Text: fmt.Sprintf("sink %s: %s", h.Sink, h.Text), Reason: h.Reason}
+	if h.Held {
+		e.Type, e.Command = events.Held, "relay sink status "+h.Sink
+	}
+	r.events.Record(e)
+}
+
+// sameCluster returns the upstreams whose connection is visibly that of a cluster.
+func sameCluster(cfg *config.Config, c config.Cluster) (names []string) {
+	server := serverOf(c)
+	for _, u := range cfg.Upstreams {
+		o, is := u.Source.(interface{ Connection() config.Cluster })
+		if !is {
+			continue
+		}
+		of := o.Connection()
+		visibly := c.InCluster && of.InCluster || c.Kubeconfig != "" && c.Kubeconfig == of.Kubeconfig && c.Context == of.Context
+		if visibly || server != "" && server == serverOf(of) {
+			names = append(names, u.Name)
+		}
+	}
+	return names
+}
+
+// serverOf returns the URL of an API server, empty if it is not known. It runs no program.
+func serverOf(c config.Cluster) string {
+	creds := apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}
+	server, err := creds.Server()
+	if err != nil {
+		return "" // the sink reports it
+	}
+	return server
+}
+
+// SinkWarnings returns one line for each sink that probably is a mistake.
+func SinkWarnings(cfg *config.Config) (lines []string) {
+	for i, s := range cfg.Sinks {
+		for _, u := range sameCluster(cfg, s.Kubernetes) {
+			lines = append(lines, fmt.Sprintf("sink %s writes into the cluster that the upstream %s reads: it will not write, unless their clusters have different UIDs", s.Name, u))
+		}
+		for _, o := range cfg.Sinks[:i] {
+			if o.View == s.View && (o.Kubernetes.InCluster && s.Kubernetes.InCluster || serverOf(o.Kubernetes) != "" && serverOf(o.Kubernetes) == serverOf(s.Kubernetes)) {
+				lines = append(lines, fmt.Sprintf("sinks %s and %s write the view %s into one cluster: each resource belongs to the first that writes it, and is foreign to the other: leave out one sink", o.Name, s.Name, s.View))
+			}
+		}
+	}
+	return lines
+}

@@ -1,0 +1,496 @@
+// Package sink writes what a view shows into clusters, by server-side apply with a field manager and a label of its
+// own.
+//
+// It owns the desired objects, the requests, their pace, and what is told of both; package plan decides. The package
+// must not know upstreams, clients or the command line.
+package sink
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+
+	"meshrelay/config"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/loglimit"
+	"meshrelay/mirror"
+	"meshrelay/sink/lease"
+	"meshrelay/sink/plan"
+	"meshrelay/sink/promotion"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+const (
+	workers = 4
+	// maxListed bounds each list of a Status.
+	maxListed = 100
+	judgeEach = time.Second
+	// quiet is how long no deletion may come before the guard judges those that came, in one or in many parts; patience
+	// bounds the wait.
+	quiet, patience = 2 * time.Second, 15 * time.Second
+)
+
+// Resources are the merged resources of all upstreams.
+type Resources interface {
+	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
+	Keys(kind mirror.Kind) []mirror.Key
+	SourceKinds() []mirror.Kind
+	// CaughtUp waits until the resources have all that the upstreams have told.
+	CaughtUp(ctx context.Context) error
+}
+
+// Writer is the right to write. A lease.Lease is one.
+type Writer interface {
+	Run(ctx context.Context) error
+	Writable(now time.Time) bool
+	Status() lease.Status
+}
+
+// Deps are what sinks need of the relay. All but Lease are required.
+type Deps struct {
+	Resources Resources
+	// Released is closed when the relay serves clients: then it has what upstreams had before a restart.
+	Released <-chan struct{}
+	// Blocked returns a function for the present state of the upstreams: why one may still have a resource of a kind that
+	// it does not tell, empty if it has not.
+	Blocked func() func(upstream string, kind mirror.Kind) string
+	// Clusters returns the UID of the cluster of each upstream, empty while it is not known.
+	Clusters func() map[string]string
+	// Record notes what happens to a sink, for operators.
+	Record func(what Happening)
+	// Relay is the name of the relay in the provenance. Identity is the holder in Leases.
+	Relay, Identity string
+	Dir             string // of the state, empty for none
+	Build           buildinfo.Info
+	Logger          *slog.Logger
+	// Lease makes the right to write. It is lease.New if nil.
+	Lease func(lease.Options) Writer
+
+	memory *memory
+}
+
+// Happening is something that happens to a sink.
+type Happening struct {
+	Sink, Text, Reason string
+	Count              int
+	Held               bool // deletions are held
+}
+
+// Spec is a sink of the config. Sinks of equal Specs, without Accepts, do the same.
+type Spec struct {
+	config.Sink
+	Show config.View // the view
+	// Accepts reports whether the view shows a copy of a resource.
+	Accepts func(*mirror.Resource) bool
+	// Same are upstreams that are visibly the cluster of the sink: it writes only if their UIDs differ.
+	Same []string
+	// emptied deletes all objects of the sink, which is not in the config any more.
+	emptied bool
+}
+
+const (
+	troubleCredentials = iota
+	troubleDiscovery
+	troubleState
+	troubles
+)
+
+// engine is a running sink.
+type engine struct {
+	spec     Spec
+	deps     *Deps
+	log      *slog.Logger
+	warnings *loglimit.Limit
+	client   *apiserver.Client
+	cluster  *apiserver.Cluster
+	lease    Writer
+	limiter  *rate.Limiter
+	queue    *queue
+	lists    *object.Budget
+	large    *semaphore.Weighted
+	tracker  *discovery.Tracker // only discover uses it
+	ended    chan struct{}
+	cancel   context.CancelFunc
+	paused   atomic.Int64 // until then, in nanoseconds since the epoch, no request is sent: Retry-After
+
+	same      atomic.Pointer[string] // the last result of sameCluster
+	followers sync.WaitGroup
+	failure   atomic.Pointer[mirror.Panic]
+
+	marks struct {
+		sync.Mutex // guards all below
+		keys       map[mirror.Key]struct{}
+		kinds      map[mirror.Kind]struct{}
+		all        bool
+		wake       chan struct{}
+	}
+	reading sync.Mutex // held while marks are read
+
+	mu         sync.Mutex // guards all below
+	core       *plan.Core
+	kinds      map[mirror.Kind]*follower
+	discovered bool
+	read       bool // everything was read once
+	server     string
+	uid        string // of the cluster, empty while unknown
+	excluded   map[mirror.Key]string
+	failed     map[mirror.Key]string // resources that can not be encoded
+	doubted    map[mirror.Key]struct{}
+	flying     map[mirror.Key]*flight
+	troubles   map[mirror.Key]*trouble
+	drifts     map[mirror.Key]*drift
+	errs       [troubles]error
+	kept       kept
+	firstGone  time.Time // of the departures that were not judged yet
+	lastGone   time.Time
+	complete   time.Time
+	heldID     string
+	counts     counts
+}
+
+// flight is a request for an object. next is what the cluster has told of the object in the meantime.
+type flight struct {
+	next *plan.Live
+	gone bool
+}
+
+func newEngine(spec Spec, deps *Deps, k kept) *engine {
+	c := spec.Kubernetes
+	e := &engine{
+		spec: spec, deps: deps, log: deps.Logger.With("sink", spec.Name), warnings: loglimit.New(10, time.Second), queue: newQueue(),
+		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
+		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
+		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, failed: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*trouble{}, drifts: map[mirror.Key]*drift{}, kept: k,
+		counts: newCounts(),
+	}
+	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
+	e.cluster = apiserver.NewCluster(e.client, "", apiserver.Hooks{Identified: e.identified, Judged: func(string, error) {}})
+	e.core = plan.New(plan.Settings{
+		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
+		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
+	}, k.Holding, k.Released)
+	e.marks.keys, e.marks.kinds, e.marks.wake = map[mirror.Key]struct{}{}, map[mirror.Kind]struct{}{}, make(chan struct{}, 1)
+	newLease := deps.Lease
+	if newLease == nil {
+		newLease = func(o lease.Options) Writer { return lease.New(o) }
+	}
+	e.lease = newLease(lease.Options{
+		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Check: e.check, Logger: e.log,
+	})
+	return e
+}
+
+func (e *engine) identified(uid string) {
+	e.mu.Lock()
+	e.uid = uid
+	e.mu.Unlock()
+	e.compareClusters()
+}
+
+// check returns an error while the sink must not write: it was promoted, or that can not be read.
+func (e *engine) check(ctx context.Context) error {
+	conn, err := e.cluster.Verify(ctx)
+	if err != nil {
+		return e.client.Explain(err)
+	}
+	return promotion.Check(ctx, conn, e.spec.Namespace, e.spec.Name)
+}
+
+// writes reports whether the mode lets the sink write.
+func (e *engine) writes() bool { return e.spec.Mode == config.SinkApply }
+
+// run runs the sink until ctx ends.
+func (e *engine) run(ctx context.Context) {
+	defer close(e.ended)
+	defer e.client.Close()
+	var wg sync.WaitGroup
+	start := func(f func(context.Context)) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			e.contain(func() { f(ctx) })
+		}()
+	}
+	start(e.connect)
+	start(e.readMarks)
+	start(e.judgeAlways)
+	if e.writes() {
+		start(func(ctx context.Context) {
+			if err := e.lease.Run(ctx); err != nil && ctx.Err() == nil {
+				e.log.Error("lease ended", "err", err)
+			}
+		})
+		for range workers {
+			start(e.work)
+		}
+	}
+	wg.Wait()
+}
+
+// contain calls f. A panic ends the sink, and no other part of the relay.
+func (e *engine) contain(f func()) {
+	if p := mirror.Try(f); p != nil {
+		if e.failure.CompareAndSwap(nil, p) {
+			e.log.Error("sink failed", "err", p)
+		}
+		e.cancel()
+	}
+}
+
+func (e *engine) trouble(what int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.errs[what] = err; err != nil {
+		e.warnings.Warn(e.log, "sink has a problem", "err", err)
+	}
+}
+
+// changed notes that the resources of a key may have changed. It does not wait.
+func (e *engine) changed(key mirror.Key) {
+	e.marks.Lock()
+	e.marks.keys[key] = struct{}{}
+	e.marks.Unlock()
+	e.wakeReader()
+}
+
+// readAgain has all resources of a kind read again.
+func (e *engine) readAgain(kind mirror.Kind) {
+	e.marks.Lock()
+	e.marks.kinds[kind] = struct{}{}
+	e.marks.Unlock()
+	e.wakeReader()
+}
+
+func (e *engine) wakeReader() {
+	select {
+	case e.marks.wake <- struct{}{}:
+	default:
+	}
+}
+
+// readMarks brings what is desired up to date, until ctx ends.
+func (e *engine) readMarks(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-e.deps.Released:
+	}
+	e.marks.Lock()
+	e.marks.all = true
+	e.marks.Unlock()
+	for {
+		e.readMarked()
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.marks.wake:
+		}
+	}
+}
+
+// readMarked reads all that was marked before the call, unless the relay starts.
+func (e *engine) readMarked() {
+	e.reading.Lock()
+	defer e.reading.Unlock()
+	e.marks.Lock()
+	keys, kinds, all := e.marks.keys, e.marks.kinds, e.marks.all
+	started := e.read || all
+	if started {
+		e.marks.keys, e.marks.kinds, e.marks.all = map[mirror.Key]struct{}{}, map[mirror.Kind]struct{}{}, false
+	}
+	e.marks.Unlock()
+	if !started {
+		return
+	}
+	for key := range keys {
+		e.readKey(key)
+	}
+	for _, kind := range e.deps.Resources.SourceKinds() {
+		if _, is := kinds[kind]; is || all {
+			for _, key := range e.deps.Resources.Keys(kind) {
+				e.readKey(key)
+			}
+		}
+	}
+	e.mu.Lock()
+	e.read = true
+	e.mu.Unlock()
+}
+
+// want returns what the view shows of a key, nil for nothing.
+func (e *engine) want(key mirror.Key) *wanted {
+	if e.spec.emptied {
+		return nil
+	}
+	var sources []string
+	r := e.deps.Resources.Select(key, func(r *mirror.Resource) bool {
+		ok := e.spec.Accepts(r)
+		if ok && r.Key() == key && !slices.Contains(sources, r.Source()) {
+			sources = append(sources, r.Source())
+		}
+		return ok
+	})
+	if r == nil {
+		return nil
+	}
+	slices.Sort(sources)
+	return &wanted{r, sources}
+}
+
+// readKey reads what is desired of a key.
+func (e *engine) readKey(key mirror.Key) {
+	var why, failed string
+	var d *plan.Desired
+	if w := e.want(key); w != nil {
+		if why = excluded(w.Resource); why == "" {
+			e.mu.Lock()
+			version := ""
+			if f := e.kinds[key.Kind]; f != nil {
+				version = f.Version
+			}
+			e.mu.Unlock()
+			d = &plan.Desired{Sources: sourcesOf(w.sources)}
+			var err error
+			if _, d.Digest, err = e.bodyOf(*w, version); err != nil {
+				failed = err.Error() // the object of the cluster stays as it is
+			}
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	set(e.excluded, key, why)
+	set(e.failed, key, failed)
+	_, was := e.core.Wanted(key)
+	if e.core.Want(key, d); was && d == nil && e.core.Live(key) != nil {
+		if e.lastGone = time.Now(); e.firstGone.IsZero() {
+			e.firstGone = e.lastGone
+		}
+	}
+	e.touch(key)
+}
+
+func set(in map[mirror.Key]string, key mirror.Key, value string) {
+	if value == "" {
+		delete(in, key)
+	} else {
+		in[key] = value
+	}
+}
+
+// judgeAlways has the guard judge deletions, until ctx ends.
+func (e *engine) judgeAlways(ctx context.Context) {
+	tick := time.NewTicker(judgeEach)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			e.compareClusters()
+			e.judge(ctx, time.Now())
+		}
+	}
+}
+
+// judge decides about deletions, once what the upstreams have told so far was read.
+func (e *engine) judge(ctx context.Context, now time.Time) {
+	e.mu.Lock()
+	waits := !e.lastGone.IsZero() && now.Sub(e.lastGone) < quiet && now.Sub(e.firstGone) < patience
+	idle := e.core.Idle()
+	e.mu.Unlock()
+	if waits {
+		return
+	}
+	blocked := map[origin]string{}
+	if !idle {
+		// First what blocks deletions, then what is desired: what came later only adds to the latter.
+		now := e.deps.Blocked()
+		for _, what := range e.pending() {
+			blocked[what] = now(what.upstream, what.kind)
+		}
+		ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
+		defer cancel()
+		if e.deps.Resources.CaughtUp(ctx) != nil {
+			return
+		}
+		e.readMarked()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, listed := e.kindProblems()
+	ready := listed && e.read
+	if e.core.SetReady(ready); ready && e.spec.emptied {
+		e.core.Prune()
+		idle = false
+	}
+	if e.firstGone, e.lastGone = (time.Time{}), (time.Time{}); !idle {
+		changed := e.core.Judge(now, func(upstream string, kind mirror.Kind) string {
+			if e.spec.emptied {
+				return ""
+			}
+			if why, asked := blocked[origin{upstream, kind}]; asked {
+				return why
+			}
+			return plan.ReasonStarting // it came after the question
+		})
+		for _, key := range changed {
+			e.touch(key)
+		}
+		e.tellHold()
+	}
+	e.keep()
+	if e.writes() && ready && e.kept.Frozen == nil && e.core.Held().ID == "" && e.queue.idle(now) && len(e.troubles)+len(e.failed) == 0 {
+		e.complete = now
+	}
+}
+
+// origin is an upstream and a kind of its resources.
+type origin struct {
+	upstream string
+	kind     mirror.Kind
+}
+
+// pending returns where the objects come from that may be deleted.
+func (e *engine) pending() (all []origin) {
+	if e.spec.emptied {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seen := map[origin]bool{}
+	e.core.Gone(func(key mirror.Key, upstreams []string) {
+		for _, u := range upstreams {
+			if o := (origin{u, key.Kind}); !seen[o] {
+				seen[o] = true
+				all = append(all, o)
+			}
+		}
+	})
+	return all
+}
+
+// tellHold tells operators of a new hold, or of the end of one. The caller holds mu.
+func (e *engine) tellHold() {
+	held := e.core.Held()
+	switch {
+	case held.ID == e.heldID:
+		return
+	case held.ID == "":
+		e.log.Info("hold ended")
+		e.deps.Record(Happening{Sink: e.spec.Name, Text: "hold ended"})
+	case e.heldID == "":
+		e.log.Warn("deletions held by guard", "held", len(held.Keys), "id", held.ID, "reason", held.Reason, "see", "relay sink status "+e.spec.Name)
+		e.deps.Record(Happening{Sink: e.spec.Name, Text: fmt.Sprintf("deletions held as %s", held.ID), Reason: held.Reason, Count: len(held.Keys), Held: true})
+	}
+	e.heldID = held.ID
+}

@@ -1,0 +1,317 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+	"meshrelay/sink/plan"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/object"
+	"meshrelay/upstreams/kubernetes/reflector"
+)
+
+const (
+	reread       = 10 * time.Second // between two readings of the credentials
+	rediscover   = 30 * time.Second // between two discoveries
+	syncTimeout  = 30 * time.Second
+	resumable    = 15 * time.Second // how long a watch may be broken before everything is listed again
+	maxObjects   = 512 << 20        // bytes of the metadata of one list
+	objectNeeds  = 384              // bytes that are kept of an object, about
+	discoverSoon = time.Second      // after a failure
+)
+
+// follower follows the metadata of the sink's objects of one kind. It implements reflector.Sink.
+type follower struct {
+	discovery.Resource
+	e      *engine
+	cancel context.CancelFunc
+
+	// engine.mu guards these.
+	listed bool
+	err    error
+	lost   time.Time // since when the server does not answer, zero if it does
+}
+
+// seen is the part of an object that is kept.
+type seen struct{ live *plan.Live }
+
+// Size implements object.Input.
+func (seen) Size() int { return objectNeeds }
+
+// Prepare implements reflector.Sink.
+func (f *follower) Prepare(o *object.Object) {
+	live := liveOf(f.e.spec.Name, &o.ObjectMeta)
+	o.ManagedFields = nil
+	o.Clear()
+	o.Made = &object.Made{Size: objectNeeds, Input: seen{live}}
+}
+
+func (f *follower) keyOf(o *object.Object) mirror.Key {
+	return mirror.Key{Kind: f.Kind, Namespace: o.Namespace, Name: o.Name}
+}
+
+func liveIn(o *object.Object) *plan.Live {
+	s, _ := o.Made.Input.(seen)
+	return s.live
+}
+
+// Replace implements reflector.Sink.
+func (f *follower) Replace(all []*object.Object) {
+	e := f.e
+	e.mu.Lock()
+	has := make(map[mirror.Key]struct{}, len(all))
+	for _, o := range all {
+		key := f.keyOf(o)
+		has[key] = struct{}{}
+		e.see(key, liveIn(o), !f.listed)
+	}
+	e.core.Keys(func(key mirror.Key) {
+		if _, is := has[key]; key.Kind == f.Kind && !is && e.core.Live(key) != nil {
+			e.doubted[key] = struct{}{} // it is gone, or was written while the list was read
+			e.queue.add(key, time.Now())
+		}
+	})
+	first := !f.listed
+	f.listed, f.err, f.lost = true, nil, time.Time{}
+	e.mu.Unlock()
+	if first {
+		e.readAgain(f.Kind)
+	}
+}
+
+// Put implements reflector.Sink.
+func (f *follower) Put(o *object.Object) {
+	f.e.mu.Lock()
+	defer f.e.mu.Unlock()
+	f.e.see(f.keyOf(o), liveIn(o), false)
+}
+
+// Delete implements reflector.Sink.
+func (f *follower) Delete(o *object.Object) {
+	f.e.mu.Lock()
+	defer f.e.mu.Unlock()
+	key := f.keyOf(o)
+	if l := f.e.core.Live(key); l != nil && l.UID == string(o.UID) {
+		f.e.unsee(key, l)
+	}
+}
+
+// Resumed implements reflector.Sink.
+func (f *follower) Resumed() { f.failed(nil) }
+
+// Lost implements reflector.Sink.
+func (f *follower) Lost(err error) {
+	f.e.cluster.Broken()
+	if err != nil {
+		f.failed(err)
+	}
+}
+
+// Failed implements reflector.Sink.
+func (f *follower) Failed(err error) { f.failed(err) }
+
+func (f *follower) failed(err error) {
+	f.e.mu.Lock()
+	defer f.e.mu.Unlock()
+	switch {
+	case err == nil:
+		f.lost, f.err = time.Time{}, nil
+	case f.lost.IsZero():
+		f.lost = time.Now()
+		fallthrough
+	default:
+		f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err))
+	}
+}
+
+// MayResume implements reflector.Sink.
+func (f *follower) MayResume() bool {
+	f.e.mu.Lock()
+	defer f.e.mu.Unlock()
+	return f.lost.IsZero() || time.Since(f.lost) < resumable
+}
+
+// see takes an object of the cluster. first: it comes with the first list. The caller holds mu.
+func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
+	if f := e.flying[key]; f != nil {
+		f.next = l // it may be the result of the request
+		return
+	}
+	old := e.core.Live(key)
+	switch {
+	case old != nil && old.UID == l.UID && !newer(old.Version, l.Version):
+		return
+	case first:
+	case old == nil || old.UID != l.UID:
+		l.Drifted = false
+	case old.Digest == l.Digest: // the times of managers are not needed: it is known what the sink owned
+		l.Drifted = old.Drifted || old.Fields != l.Fields
+	}
+	if l.Sink != e.spec.Name {
+		l = nil
+	}
+	e.core.See(key, l)
+	delete(e.doubted, key)
+	e.touch(key)
+}
+
+// newer reports whether a version is newer than another one of the same object.
+func newer(than, version string) bool {
+	a, errA := strconv.ParseUint(than, 10, 64)
+	b, errB := strconv.ParseUint(version, 10, 64)
+	if errA != nil || errB != nil {
+		return than != version
+	}
+	return b > a
+}
+
+// unsee takes the deletion of an object by others. The caller holds mu.
+func (e *engine) unsee(key mirror.Key, l *plan.Live) {
+	if f := e.flying[key]; f != nil {
+		f.next, f.gone = nil, true
+		return
+	}
+	e.core.See(key, nil)
+	delete(e.doubted, key)
+	if _, wanted := e.core.Wanted(key); wanted {
+		e.drifted(key, l.Manager, "deleted")
+	}
+	e.touch(key)
+}
+
+// touch has a worker look at a key, if there is something to do for it. The caller holds mu.
+func (e *engine) touch(key mirror.Key) {
+	if f := e.kinds[key.Kind]; !e.writes() || !e.discovered || f != nil && !f.listed {
+		return // the discovery, or the list, looks at all keys
+	}
+	switch a := e.core.Next(key); {
+	case a.Verb == plan.Nothing:
+		delete(e.troubles, key)
+		e.queue.drop(key)
+	case a.Verb == plan.Apply && a.Drift, a.Verb == plan.Create && e.driftOf(key) != nil:
+		e.queue.add(key, time.Now().Add(e.driftPause(key)))
+	case e.troubles[key] != nil:
+		e.queue.add(key, time.Now().Add(retryFirst))
+	default:
+		e.queue.add(key, time.Now())
+	}
+}
+
+// connect reads the credentials, discovers the kinds that the cluster serves, and follows them, until ctx ends.
+func (e *engine) connect(ctx context.Context) {
+	defer e.followers.Wait()
+	var read, discovered time.Time
+	for ctx.Err() == nil {
+		wait := reread
+		if time.Since(read) >= reread {
+			e.trouble(troubleCredentials, e.client.Refresh(ctx))
+			read = time.Now()
+		}
+		if time.Since(discovered) >= rediscover {
+			err := e.discover(ctx)
+			e.trouble(troubleDiscovery, err)
+			if discovered = time.Now(); err != nil {
+				discovered, wait = time.Time{}, discoverSoon
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// discover fetches the kinds that the cluster serves, and follows the new ones.
+func (e *engine) discover(ctx context.Context) error {
+	conn, err := e.cluster.Verify(ctx)
+	if err != nil {
+		return e.client.Explain(err)
+	}
+	wanted := e.deps.Resources.SourceKinds()
+	for _, info := range mirror.Kinds() {
+		wanted = append(wanted, info.Kind)
+	}
+	answer, err := discovery.Fetch(ctx, conn, wanted)
+	if err != nil {
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("discovery of the API server: %w: give the identity the ClusterRole system:discovery", err)
+		}
+		return e.client.Explain(err)
+	}
+	var fresh []mirror.Kind
+	e.mu.Lock()
+	e.server = conn.Server()
+	for _, kind := range wanted {
+		best, served := answer.Best(kind)
+		f := e.kinds[kind]
+		switch {
+		case kind == mirror.MeshConfig:
+		case served && f == nil:
+			e.follow(ctx, best)
+			fresh = append(fresh, kind)
+		case served && f.Version != best.Version && e.tracker.Improves(best, f.Resource, time.Now()):
+			f.cancel()
+			e.follow(ctx, best)
+			fresh = append(fresh, kind)
+		}
+	}
+	if !e.discovered {
+		e.discovered = true
+		e.touchAll() // also kinds that are not served
+	}
+	e.mu.Unlock()
+	for _, kind := range fresh {
+		e.readAgain(kind)
+	}
+	return nil
+}
+
+// follow begins to follow a kind. The caller holds mu.
+func (e *engine) follow(ctx context.Context, r discovery.Resource) {
+	ctx, cancel := context.WithCancel(ctx)
+	f := &follower{Resource: r, e: e, cancel: cancel}
+	e.kinds[r.Kind] = f
+	reader := reflector.New(reflector.Config{
+		Name: r.Kind.String(), Path: r.Path(""), Selector: mirror.SinkLabel + "=" + e.spec.Name, Owners: true, SyncTimeout: syncTimeout,
+		AcceptList: apiserver.AcceptMetadataList, AcceptWatch: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON,
+		Pace:    reflector.Pace{Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond, Forgive: time.Hour},
+		Connect: e.cluster.Verify, Turn: e.largeTurn, Begin: func() *object.Reading { return e.lists.Begin(true) }, Log: e.log,
+	}, f)
+	e.followers.Add(1)
+	go func() {
+		defer e.followers.Done()
+		e.contain(func() { reader.Run(ctx) })
+	}()
+}
+
+// largeTurn is reflector.Config.Turn: one large object is received at a time.
+func (e *engine) largeTurn(ctx context.Context, _ int) (end func(), err error) {
+	if err := e.large.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	return func() { e.large.Release(1) }, nil
+}
+
+// kindProblems returns a line for each kind that is not followed, at most maxListed. The caller holds mu.
+func (e *engine) kindProblems() (lines []string, listed bool) {
+	listed = e.discovered
+	for _, info := range mirror.Kinds() {
+		f := e.kinds[info.Kind]
+		if f == nil {
+			continue
+		}
+		listed = listed && f.listed
+		if f.err != nil && !errors.Is(f.err, context.Canceled) && len(lines) < maxListed {
+			lines = append(lines, text.Abbreviate(f.err.Error()))
+		}
+	}
+	return lines, listed
+}

@@ -1,0 +1,187 @@
+package plan
+
+import (
+	"cmp"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+)
+
+// guard holds deletions that look like an accident.
+type guard struct {
+	// holding is set from the first hold until no held deletion is left: what comes in the meantime is held as well.
+	holding  bool
+	released map[uint64]struct{} // by deletionOf
+	deleted  []time.Time         // within window
+	held     []mirror.Key        // sorted
+	id       string
+	reason   string
+}
+
+type verdict struct {
+	verb   Verb
+	reason string
+}
+
+// Held are the deletions that the guard holds. The zero Held has none.
+type Held struct {
+	// ID is a hash of Keys and the UIDs of the objects.
+	ID     string
+	Reason string
+	Keys   []mirror.Key // sorted; do not change it
+}
+
+// deletionOf returns a hash of an object: a new object of the same name has another.
+func deletionOf(key mirror.Key, uid string) uint64 {
+	return xxh3.HashString(key.String() + " " + uid)
+}
+
+// Deleted notes a deletion, which counts for the guard.
+func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted, now) }
+
+// Judge decides about all objects that are in the cluster and not desired. blocked returns why an upstream has not
+// certainly deleted its resources of a kind, empty if it has. Judge returns the keys whose Action may have changed.
+func (c *Core) Judge(now time.Time, blocked func(upstream string, kind mirror.Kind) string) (changed []mirror.Key) {
+	g := &c.guard
+	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
+	next := make(map[mirror.Key]verdict, len(c.gone))
+	var waiting []mirror.Key // may be deleted, and was not released
+	for key := range c.gone {
+		l := c.entries[key].live
+		if why := c.blocks(key, l, blocked); why != "" {
+			next[key] = verdict{Skip, why}
+		} else if _, ok := g.released[deletionOf(key, l.UID)]; ok {
+			next[key] = verdict{Delete, ""}
+		} else {
+			waiting = append(waiting, key)
+		}
+	}
+	c.hold(waiting)
+	for _, key := range waiting {
+		next[key] = verdict{Delete, ""}
+		if g.holding {
+			next[key] = verdict{Hold, ReasonHeld}
+		}
+	}
+	for key, v := range next {
+		if c.gone[key] != v {
+			changed = append(changed, key)
+		}
+	}
+	c.gone = next
+	slices.SortFunc(changed, compare)
+	return changed
+}
+
+// blocks returns why an object must not be deleted, whatever the guard decides.
+func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Kind) string) string {
+	sources := list(l.Sources)
+	switch {
+	case !c.ready:
+		return ReasonStarting
+	case !c.settings.Prune && !contains(c.guard.released, deletionOf(key, l.UID)):
+		return ReasonPrune
+	case l.Fields == 0:
+		return ReasonManager
+	case len(sources) == 0:
+		return ReasonSources
+	}
+	for _, upstream := range sources {
+		if why := blocked(upstream, key.Kind); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// hold has the guard hold the waiting deletions, or let them pass.
+func (c *Core) hold(waiting []mirror.Key) {
+	g := &c.guard
+	n, done := len(waiting), len(g.deleted)
+	switch {
+	case n == 0:
+		// A hold ends only when it is known that nothing is left of it.
+		g.holding = g.holding && !c.ready
+		g.reason = ""
+	case c.desired == 0:
+		g.holding, g.reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
+	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*(c.owned+done):
+		g.holding, g.reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, c.owned+done, window)
+	}
+	g.held, g.id = nil, ""
+	if !g.holding || n == 0 {
+		return
+	}
+	slices.SortFunc(waiting, compare)
+	h := xxh3.New()
+	for _, key := range waiting {
+		sum := binary.BigEndian.AppendUint64(nil, deletionOf(key, c.entries[key].live.UID))
+		h.Write(sum) //nolint:errcheck // it never fails
+	}
+	g.held = waiting
+	g.id = strings.ToLower(base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))[:8])
+	g.reason = cmp.Or(g.reason, "they came while others were held")
+}
+
+// Held returns the held deletions.
+func (c *Core) Held() Held { return Held{c.guard.id, c.guard.reason, c.guard.held} }
+
+// ErrHold is the error of a release that does not name the present hold.
+var ErrHold = errors.New("no such hold")
+
+// Release lets the deletions of a hold pass at the next Judge. It returns their number.
+func (c *Core) Release(id string) (int, error) {
+	g := &c.guard
+	if id == "" || id != g.id {
+		if g.id == "" {
+			return 0, fmt.Errorf("%w: nothing is held", ErrHold)
+		}
+		return 0, fmt.Errorf("%w: %d deletions are held as %s: look at them, and name that ID", ErrHold, len(g.held), g.id)
+	}
+	for _, key := range g.held {
+		g.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+	}
+	return len(g.held), nil
+}
+
+// Prune releases the deletions of all objects that are not desired, without regard to the guard and to Settings.Prune.
+// It returns their number.
+func (c *Core) Prune() int {
+	for key := range c.gone {
+		c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+	}
+	return len(c.gone)
+}
+
+// Kept returns what New needs to continue after a restart: whether the guard holds, and the released deletions that
+// are not carried out yet, sorted.
+func (c *Core) Kept() (holding bool, released []uint64) {
+	if !c.ready {
+		return c.guard.holding, slices.Sorted(maps.Keys(c.guard.released))
+	}
+	for key := range c.gone {
+		if d := deletionOf(key, c.entries[key].live.UID); contains(c.guard.released, d) {
+			released = append(released, d)
+		}
+	}
+	slices.Sort(released)
+	return c.guard.holding, released
+}
+
+func contains(set map[uint64]struct{}, n uint64) bool {
+	_, ok := set[n]
+	return ok
+}
+
+func compare(a, b mirror.Key) int {
+	return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

@@ -1,0 +1,170 @@
+package sink
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/internal/testing/collecting"
+)
+
+func pruning(t *testing.T, n int) *world {
+	t.Helper()
+	w := newWorld(t, func(w *world) { w.spec.Prune = true })
+	w.many(n)
+	w.start().settled()
+	return w
+}
+
+func TestWhatTheViewLosesIsDeleted(t *testing.T) {
+	w := pruning(t, 20)
+	w.remove("east", "n03")
+	w.until("it is gone", func() bool { return w.object("n03") == nil && w.status().Deletes == 1 })
+	w.settled()
+}
+
+func TestWithoutPruneNothingIsDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.many(20)
+	w.start().settled()
+	w.remove("east", "n03")
+	w.until("it is left", func() bool { return w.status().Todo["left"] == 1 })
+	n, err := w.set.Prune("dr")
+	if n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	w.until("it is gone by order", func() bool { return w.object("n03") == nil })
+}
+
+func TestNothingIsDeletedWhileAnUpstreamIsNotHeard(t *testing.T) {
+	w := pruning(t, 20)
+	w.mu.Lock()
+	w.blocked = "the upstream east is stale"
+	w.mu.Unlock()
+	w.remove("east", "n03")
+	w.until("it is left", func() bool {
+		s := w.status()
+		return s.Todo["left"] == 1 && s.Examples[0].Reason == "the upstream east is stale"
+	})
+	if w.object("n03") == nil {
+		t.Error("it is gone")
+	}
+	w.mu.Lock()
+	w.blocked = ""
+	w.mu.Unlock()
+	w.until("it is gone", func() bool { return w.object("n03") == nil })
+}
+
+func TestTheGuardHoldsUntilARelease(t *testing.T) {
+	w := pruning(t, 20)
+	for _, name := range []string{"n00", "n01", "n02", "n03", "n04", "n05", "n06"} {
+		w.remove("east", name)
+	}
+	w.until("it is held", func() bool { return w.status().Held != nil })
+	if _, err := w.set.Release("dr", "wrong"); !errors.Is(err, ErrNotPossible) || w.objects() != 20 {
+		t.Error(err, w.objects())
+	}
+	w.stop()
+	w.start().until("it is held after a restart", func() bool { return w.status().Held != nil && w.status().Held.Removals == 7 })
+	if w.objects() != 20 {
+		t.Error(w.objects())
+	}
+	if n, err := w.set.Release("dr", w.status().Held.ID); n != 7 || err != nil {
+		t.Fatal(n, err)
+	}
+	w.until("they are gone", func() bool { return w.objects() == 13 })
+	w.settled()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.happened) == 0 || !w.happened[0].Held || w.happened[0].Count != 7 {
+		t.Errorf("%+v", w.happened)
+	}
+}
+
+func TestAnEmptyViewDeletesNothing(t *testing.T) {
+	w := pruning(t, 2)
+	w.remove("east", "n00")
+	w.remove("east", "n01")
+	w.until("it is held", func() bool { s := w.status(); return s.Held != nil && strings.Contains(s.Held.Reason, "empty") })
+	if w.objects() != 2 {
+		t.Error(w.objects())
+	}
+}
+
+func TestFreezeOutlivesARestart(t *testing.T) {
+	w := pruning(t, 20)
+	if err := w.set.Freeze("dr", Frozen{By: "me", Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	before := w.wrote()
+	w.put("east", "n01", "changed.x")
+	w.remove("east", "n02")
+	w.start().until("it is frozen", func() bool {
+		s := w.status()
+		return s.State == "frozen" && s.Frozen.Reason == "test" && s.Todo["left"] == 2
+	})
+	if n := w.wrote() - before; n != 0 {
+		t.Error(n)
+	}
+	if err := w.set.Freeze("dr", Frozen{}); !errors.Is(err, ErrNotPossible) {
+		t.Error(err)
+	}
+	if err := w.set.Unfreeze("dr"); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it goes on", func() bool { return host(w.object("n01")) == "changed.x" && w.object("n02") == nil })
+}
+
+func TestASinkThatLeavesTheConfigLeavesItsObjectsUntilItIsPruned(t *testing.T) {
+	w := pruning(t, 3)
+	before := w.wrote()
+	w.set.Apply(nil)
+	w.until("it has ended", func() bool { return len(w.set.Status("")) == 0 })
+	if w.objects() != 3 || w.wrote() != before {
+		t.Error(w.objects())
+	}
+	if _, err := w.set.Prune("unknown"); !errors.Is(err, ErrUnknown) {
+		t.Error(err)
+	}
+	if n, err := w.set.Prune("dr"); n != -1 || err != nil {
+		t.Fatal(n, err)
+	}
+	w.until("all are gone", func() bool { return w.objects() == 0 && len(w.set.Status("")) == 0 })
+	if _, err := w.set.Prune("dr"); !errors.Is(err, ErrUnknown) {
+		t.Error(err)
+	}
+}
+
+func TestAChangedSinkStartsAloneAgain(t *testing.T) {
+	w := newWorld(t)
+	w.many(1)
+	other := w.spec
+	other.Name, other.Mode = "other", "dryRun"
+	w.start()
+	w.set.Apply([]Spec{w.spec, other})
+	w.until("both run", func() bool { return len(w.set.Status("")) == 2 })
+	running := func(name string) *engine { e, _ := w.set.find(name); return e }
+	dr, two := running("dr"), running("other")
+	changed := other
+	changed.View = "else"
+	w.set.Apply([]Spec{w.spec, changed})
+	w.until("one has started again", func() bool { e := running("other"); return e != nil && e != two })
+	if running("dr") != dr {
+		t.Error("the other one as well")
+	}
+}
+
+func TestMetricsAreSentWithoutLocks(t *testing.T) {
+	w := pruning(t, 3)
+	e, err := w.set.find("dr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	collecting.Unlocked(t, w.set, func() { e.status(); w.set.running() })
+	if err := prometheus.NewPedanticRegistry().Register(w.set); err != nil {
+		t.Error(err)
+	}
+}
