@@ -4,6 +4,8 @@ package config
 type Replicas struct {
 	// Kubernetes is where replicas keep the decisions of people and guards; nil: each decides alone.
 	Kubernetes *ReplicaStore `yaml:"kubernetes,omitempty"`
+	// Peers tells how replicas ask each other; nil: they do not.
+	Peers *Peers `yaml:"peers,omitempty"`
 }
 
 // ReplicaStore is a ConfigMap of an API server.
@@ -21,5 +23,8 @@ func (v *validator) replicas(c *Config) {
 		const at = "replicas.kubernetes"
 		v.hub(at, k.Kubeconfig, k.Context, k.InCluster, k.AllowExec, k.Namespace, "")
 		v.errorIf(!nameShape.MatchString(k.Name), at+".name", "%q is not a name of a ConfigMap: write 1 to 63 lower-case letters, digits and dashes", k.Name)
+	}
+	if p := c.Replicas.Peers; p != nil {
+		v.peers("replicas.peers", p, c)
 	}
 }

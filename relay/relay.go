@@ -36,6 +36,7 @@ import (
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
+	"meshrelay/peers"
 	"meshrelay/push"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -57,6 +58,8 @@ type Options struct {
 	LogLevel *slog.LevelVar
 	// Log has the last lines of Logger, for support bundles. It may be nil.
 	Log *logring.Ring
+	// Lookup finds the other replicas. It is nil for that of the config.
+	Lookup peers.Lookup
 }
 
 // Relay is a relay with all its parts. New makes it, Run runs it.
@@ -74,6 +77,7 @@ type Relay struct {
 	pusher    *push.Pusher
 	operators *admin.Server
 	pages     *ui.Pages
+	replicas  *replicas // nil: there are no others
 	collector *memory.Collector
 	guard     *memory.Guard
 	expiries  *expiries
@@ -144,6 +148,12 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.manager.Record(r.events, r.auditClaims)
+	if p := cfg.Replicas.Peers; p != nil {
+		if r.replicas, err = r.newReplicas(p, o.Lookup); err != nil {
+			return nil, err
+		}
+		r.manager.AskReplicas(r.replicas.former)
+	}
 	r.loaded = o.Watcher.Status().Text()
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
@@ -154,7 +164,7 @@ func New(o Options) (*Relay, error) {
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-		Events: r.events,
+		Events: r.events, Replicas: r.listReplicas,
 	}
 	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
@@ -184,6 +194,9 @@ func New(o Options) (*Relay, error) {
 	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events, r.expiries, r.audit)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
+	}
+	if r.replicas != nil {
+		own = append(own, r.replicas)
 	}
 	return r, registerProcess(registry, o.Build, own...)
 }
@@ -300,6 +313,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.events.Run)) // ends after all that record events, and before the keeper
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // ends after the upstreams, and writes all their resources
+	}
+	if r.replicas != nil {
+		group.Add(actor(r.replicas.Run)) // ends after all that others ask for
 	}
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))
