@@ -107,14 +107,9 @@ func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
 	return ask[[]clusters.Status](ctx, c, http.MethodGet, "/debug/clusters", nil)
 }
 
-// Replicas returns the asked replica and the others. It returns none from a relay without others, or of a release that
-// knows none.
+// Replicas returns the asked replica and the others, or none if it knows no others.
 func (c Client) Replicas(ctx context.Context) ([]status.Replica, error) {
-	all, err := ask[[]status.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
-	if refused := (*StatusError)(nil); errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-		return nil, nil
-	}
-	return all, err
+	return ask[[]status.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
 }
 
 // ReleaseClusters makes the held clusters of a part of the config orphaned. Like RemoveCluster, it needs the

@@ -32,6 +32,7 @@ type replicas struct {
 	set    *peers.Set
 	server *peers.Server
 	log    *slog.Logger
+	config func() *config.Config
 	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
 	decided func() uint64
 	// own returns the status of this replica.
@@ -52,7 +53,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup) (*replicas, er
 	if lookup == nil {
 		lookup = peers.LookupService(p.Service)
 	}
-	x := &replicas{set: peers.NewSet(p.Service, lookup, creds), log: r.log, own: r.ownStatus}
+	x := &replicas{set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
 	x.atStart = sync.OnceValue(x.askAtStart)
 	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
 		"status": func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
@@ -133,7 +134,7 @@ func (x *replicas) ask(ctx context.Context) (answers map[string]status.Status, f
 	return answers, failures
 }
 
-// poll brings the table to what replicas tell now, and logs changes.
+// poll brings the table to what replicas tell now.
 func (x *replicas) poll(ctx context.Context) {
 	answers, failures := x.ask(ctx)
 	if ctx.Err() != nil {
@@ -142,17 +143,7 @@ func (x *replicas) poll(ctx context.Context) {
 	own := x.own()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before := x.table.Replicas()
 	x.table.Update(time.Now(), own, answers, failures)
-	for _, now := range x.table.Replicas() {
-		i := slices.IndexFunc(before, func(was status.Replica) bool { return was.Peer == now.Peer })
-		switch known := i >= 0; {
-		case !now.Reached && (!known || before[i].Reached):
-			x.log.Warn("replica not reached", "peer", now.Peer, "node", now.Status.Node, "err", now.Problem)
-		case known && now.Reached && !before[i].Reached:
-			x.log.Info("replica reached again", "peer", now.Peer, "node", now.Status.Node)
-		}
-	}
 }
 
 // all returns all replicas, this one first.
@@ -169,6 +160,9 @@ func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unr
 	defer cancel()
 	for {
 		answers, failures := x.ask(ctx)
+		if ctx.Err() != nil && of > 0 {
+			return did, of, unreachable // the last question was cut off
+		}
 		did, of, unreachable = 0, 1+len(answers)+len(failures), nil
 		for _, s := range append(slices.Collect(maps.Values(answers)), x.own()) {
 			if s.Decisions >= number {

@@ -16,6 +16,7 @@ import (
 	"meshrelay/peers/status"
 	"meshrelay/state"
 	"meshrelay/state/local"
+	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -125,17 +126,22 @@ func (c candidates) with(upstream string) (found []string) {
 
 // Held returns the resources of a hold of an upstream from the first replica that has it. The error is peers.ErrNone if
 // none of those that can be reached has it.
-func (x *replicas) Held(ctx context.Context, u config.Upstream, content string) (held []*mirror.Resource, err error) {
+func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*mirror.Resource, err error) {
+	all := x.config().Upstreams
+	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
+	if i < 0 {
+		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
+	}
 	answers, _ := x.ask(ctx)
 	for peer, s := range answers {
-		if there := s.Of(u.Name); there == nil || there.Held == 0 {
+		if there := s.Of(upstream); there == nil || there.Held == 0 {
 			continue
 		}
 		one, done := context.WithTimeout(ctx, heldTimeout)
-		saved, err := x.saved(one, peer, "held?upstream="+url.QueryEscape(u.Name)+"&content="+url.QueryEscape(content), u)
+		saved, err := x.saved(one, peer, "held?upstream="+url.QueryEscape(upstream)+"&content="+url.QueryEscape(content), all[i])
 		done()
 		if err != nil && !errors.Is(err, peers.ErrNone) {
-			x.log.Warn("held resources of a replica not taken", "upstream", u.Name, "peer", peer, "err", err)
+			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer, "err", err)
 		}
 		for _, r := range saved.Records {
 			held = append(held, r.Resource)
@@ -144,7 +150,7 @@ func (x *replicas) Held(ctx context.Context, u config.Upstream, content string) 
 			return held, nil
 		}
 	}
-	return nil, fmt.Errorf("upstream %s: hold %.64q: %w", u.Name, content, peers.ErrNone)
+	return nil, fmt.Errorf("upstream %s: hold %.64q: %w", upstream, content, peers.ErrNone)
 }
 
 // saved reads a copy from a replica. It is bounded before it is decoded.

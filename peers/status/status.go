@@ -60,8 +60,7 @@ type Upstream struct {
 
 // Decode reads a Status. The caller bounds its bytes.
 func Decode(r io.Reader) (s Status, err error) {
-	from := json.NewDecoder(r)
-	if err := from.Decode(&s); err != nil {
+	if err := json.NewDecoder(r).Decode(&s); err != nil {
 		return Status{}, fmt.Errorf("its status does not decode: %w", err)
 	}
 	texts := []string{s.Node, s.Version, s.Process, s.Config}
@@ -122,11 +121,10 @@ func (t *Table) Update(now time.Time, own Status, answers map[string]Status, fai
 	next := map[string]Replica{}
 	for peer, s := range answers {
 		before := t.replicas[peer]
-		r := Replica{Peer: peer, Reached: true, Since: now, Status: s}
+		r := Replica{Peer: peer, Reached: true, Since: now, Status: s, Differences: differences(now, &own, &s, before.Differences)}
 		if before.Reached && before.Status.Process == s.Process {
 			r.Since = before.Since
 		}
-		r.Differences = differences(now, &own, &s, before.Differences)
 		next[peer] = r
 	}
 	for peer, problem := range failures {
@@ -145,13 +143,13 @@ func differences(now time.Time, own, other *Status, before []Difference) (out []
 	if !own.Serving || !other.Serving {
 		return nil
 	}
-	theirs := map[string]*Upstream{}
-	for i := range other.Upstreams {
-		theirs[other.Upstreams[i].Name] = &other.Upstreams[i]
+	theirs := map[string]Upstream{}
+	for _, u := range other.Upstreams {
+		theirs[u.Name] = u
 	}
 	for _, u := range own.Upstreams {
-		there := theirs[u.Name]
-		if there == nil || there.Content == u.Content {
+		there, has := theirs[u.Name]
+		if !has || there.Content == u.Content {
 			continue
 		}
 		d := Difference{Upstream: u.Name, Since: now, Here: u.Resources, There: there.Resources}

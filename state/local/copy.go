@@ -47,7 +47,7 @@ func ReadCopy(b []byte, name string, most int) (state.Saved, error) {
 	switch {
 	case u.damage != nil:
 		return state.Saved{}, u.damage
-	case u.end != r.size:
+	case u.end != r.size || u.end == headLen:
 		return state.Saved{}, corruptf("it is cut off")
 	}
 	saved, err := u.load(u.inOrder())
