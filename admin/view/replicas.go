@@ -3,7 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/peers/status"
@@ -18,10 +18,20 @@ var Replicas = Columns[status.Replica]{
 	text("Config", func(r status.Replica) string { return r.Status.Config }),
 	number("Decisions", func(r status.Replica) uint64 { return r.Status.Decisions }),
 	text("Clients synced", func(r status.Replica) string { return fmt.Sprintf("%d of %d", r.Status.Synced, r.Status.Clients) }),
-	text("Upstreams told", func(r status.Replica) string {
-		waits := slices.DeleteFunc(slices.Clone(r.Status.Upstreams), func(u status.Upstream) bool { return u.Told })
-		return fmt.Sprintf("%d of %d", len(r.Status.Upstreams)-len(waits), len(r.Status.Upstreams))
-	}),
+	text("Not told", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return !u.Told }) }),
+	text("Held", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return u.Held > 0 }) }),
+	text("Frozen", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return u.Frozen }) }),
+}
+
+// namesOf returns the names of some upstreams of a replica.
+func namesOf(r status.Replica, some func(status.Upstream) bool) string {
+	var names []string
+	for _, u := range r.Status.Upstreams {
+		if some(u) {
+			names = append(names, u.Name)
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // ReplicaName returns the name of a replica, or its address while the name is unknown.
