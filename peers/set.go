@@ -78,8 +78,8 @@ type Failure struct {
 	Err  error
 }
 
-// errSelf is the error of this replica, and errTwice that of a second address of another one.
-var errSelf, errTwice = errors.New("this replica"), errors.New("a second address")
+// errKnown is the error of this replica, and of a second address of another one.
+var errKnown = errors.New("it needs no answer")
 
 // Each asks all other replicas for a document at once, and calls f with each answer, from several goroutines. path is
 // the name of the document with its query. A body fails after most bytes, after 10 s, and when ctx ends. Replicas
@@ -105,10 +105,8 @@ func (s *Set) Each(ctx context.Context, path string, most int64, f func(peer str
 		switch {
 		case process == "":
 			return errors.New("what answers is no relay: it sends no " + processHeader)
-		case process == s.Process:
-			return errSelf
 		case seen[process]:
-			return errTwice
+			return errKnown
 		}
 		seen[process] = true
 		return nil
@@ -117,7 +115,7 @@ func (s *Set) Each(ctx context.Context, path string, most int64, f func(peer str
 	for _, one := range all {
 		asked.Go(func() {
 			err := s.ask(ctx, one.String(), path, most, first, f)
-			if err == nil || errors.Is(err, errSelf) || errors.Is(err, errTwice) {
+			if err == nil || errors.Is(err, errKnown) {
 				return
 			}
 			mu.Lock()

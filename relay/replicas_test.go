@@ -212,20 +212,20 @@ func TestAReplicaWhoseUpstreamIsAwayServesWhatAnotherServes(t *testing.T) {
 
 func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 	s := newSite(t)
-	waits := s.start("relay-0", ", firstSync: wait", "a")
-	waits.serves()
-	if err := waits.writeSaved(t.Context(), url.Values{"upstream": {"nobody"}}, io.Discard); !errors.Is(err, peers.ErrNone) {
-		t.Errorf("an upstream that it does not have: %v", err)
+	// It has east, and holds its clients for west, which never syncs.
+	waits := s.start("relay-0", "}, {name: west, firstSync: wait, file: {path: nowhere}", names(3)...)
+	until(t, "east is read", func() bool { return waits.east().Told && waits.east().Resources == 3 })
+	for _, name := range []string{"east", "west", "nobody"} {
+		if err := waits.writeSaved(t.Context(), url.Values{"upstream": {name}}, io.Discard); !errors.Is(err, peers.ErrNone) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	held, err := New(Options{
-		Config: waits.options.Config, Watcher: waits.options.Watcher, Complete: func(*config.Config) {},
-		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar), Lookup: s.lookup,
-	})
-	if err != nil {
+	if err := waits.manager.ServeWithout(t.Context(), "west"); err != nil {
 		t.Fatal(err)
 	}
-	if err := held.writeSaved(t.Context(), url.Values{"upstream": {"east"}}, io.Discard); !errors.Is(err, peers.ErrNone) {
-		t.Errorf("it has not served anybody: %v", err)
+	waits.serves()
+	if err := waits.writeSaved(t.Context(), url.Values{"upstream": {"east"}}, io.Discard); err != nil {
+		t.Errorf("when it serves its clients: %v", err)
 	}
 	c := candidates{byPeer: map[string]status.Status{"a": {Upstreams: []status.Upstream{{Name: "east", Resources: 3}}}}}
 	if found := c.with("east"); len(found) != 0 {
