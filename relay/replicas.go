@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"maps"
 	"net/url"
 	"slices"
 	"sync"
@@ -153,8 +152,8 @@ func (x *replicas) all() []status.Replica {
 	return x.table.Replicas()
 }
 
-// Applied waits until every replica that can be reached has the decisions up to a number in effect, 10 s at most. It
-// returns how many of all replicas have them, this one included, and the names of those that can not be reached.
+// Applied implements upstreams.Peers. It waits until every other replica that can be reached has the decisions up to a
+// number in effect, 10 s at most.
 func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
@@ -163,8 +162,8 @@ func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unr
 		if ctx.Err() != nil && of > 0 {
 			return did, of, unreachable // the last question was cut off
 		}
-		did, of, unreachable = 0, 1+len(answers)+len(failures), nil
-		for _, s := range append(slices.Collect(maps.Values(answers)), x.own()) {
+		did, of, unreachable = 0, len(answers)+len(failures), nil
+		for _, s := range answers {
 			if s.Decisions >= number {
 				did++
 			}

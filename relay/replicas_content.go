@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -45,10 +46,11 @@ func (r *Relay) writeSaved(_ context.Context, query url.Values, w io.Writer) err
 	return local.WriteCopy(w, name, saved)
 }
 
-// writeHeld writes the resources of a hold.
+// writeHeld writes the resources of an upstream whose deletions are held. There is one hold at a time. It may have grown
+// since it was recorded, so its content is not compared.
 func (r *Relay) writeHeld(_ context.Context, query url.Values, w io.Writer) error {
 	name := query.Get("upstream")
-	held, err := r.manager.HeldResources(name, query.Get("content"))
+	held, err := r.manager.HeldContent(name)
 	if err != nil || len(held) == 0 {
 		return peers.ErrNone
 	}
@@ -124,8 +126,8 @@ func (c candidates) with(upstream string) (found []string) {
 	return found
 }
 
-// Held returns the resources of a hold of an upstream from the first replica that has it. The error is peers.ErrNone if
-// none of those that can be reached has it.
+// Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
+// replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
 func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*mirror.Resource, err error) {
 	all := x.config().Upstreams
 	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
@@ -133,24 +135,30 @@ func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*
 		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
 	}
 	answers, _ := x.ask(ctx)
-	for peer, s := range answers {
+	known := map[mirror.Key]bool{}
+	for _, peer := range slices.Sorted(maps.Keys(answers)) {
+		s := answers[peer]
 		if there := s.Of(upstream); there == nil || there.Held == 0 {
 			continue
 		}
 		one, done := context.WithTimeout(ctx, heldTimeout)
-		saved, err := x.saved(one, peer, "held?upstream="+url.QueryEscape(upstream)+"&content="+url.QueryEscape(content), all[i])
+		saved, failed := x.saved(one, peer, "held?upstream="+url.QueryEscape(upstream)+"&content="+url.QueryEscape(content), all[i])
 		done()
-		if err != nil && !errors.Is(err, peers.ErrNone) {
-			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer, "err", err)
+		if failed != nil && !errors.Is(failed, peers.ErrNone) {
+			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer, "err", failed)
+			err = failed
 		}
 		for _, r := range saved.Records {
-			held = append(held, r.Resource)
-		}
-		if len(held) > 0 {
-			return held, nil
+			if key := r.Resource.Key(); !known[key] {
+				known[key] = true
+				held = append(held, r.Resource)
+			}
 		}
 	}
-	return nil, fmt.Errorf("upstream %s: hold %.64q: %w", upstream, content, peers.ErrNone)
+	if len(held) > 0 {
+		err = nil
+	}
+	return held, err
 }
 
 // saved reads a copy from a replica. It is bounded before it is decoded.

@@ -391,14 +391,14 @@ func (m *Manager) Saved(name string) (state.Saved, error) {
 	return locked(u, func(in *intake.Intake) state.Saved { return in.Saved(time.Now()) }), nil
 }
 
-// HeldResources returns the resources of a hold, or nothing if the upstream has no such hold now. The error is
-// ErrUnknownUpstream.
-func (m *Manager) HeldResources(name, hold string) ([]*mirror.Resource, error) {
-	u, err := m.upstream(name)
+// HeldContent returns the resources that are served although an upstream has deleted them, because a guard holds the
+// deletions. The error is ErrUnknownUpstream.
+func (m *Manager) HeldContent(upstream string) ([]*mirror.Resource, error) {
+	u, err := m.upstream(upstream)
 	if err != nil {
 		return nil, err
 	}
-	return locked(u, func(in *intake.Intake) []*mirror.Resource { return in.HeldResources(hold) }), nil
+	return locked(u, (*intake.Intake).HeldResources), nil
 }
 
 // Status returns the status of every upstream, in order of priority.

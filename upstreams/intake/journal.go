@@ -134,13 +134,15 @@ func (in *Intake) Saved(now time.Time) state.Saved {
 	return out
 }
 
-// HeldResources returns the resources whose deletions are held, if the hold has an ID, else nothing.
-func (in *Intake) HeldResources(id string) (out []*mirror.Resource) {
-	if in.held == nil || in.namedHold().id != id {
+// HeldResources returns what is served although the source has deleted it, if the deletions are held.
+func (in *Intake) HeldResources() (out []*mirror.Resource) {
+	if in.held == nil {
 		return nil
 	}
 	for _, key := range in.namedHold().keys {
-		out = append(out, in.stale.plain(in.served, key))
+		if r := in.stale.plain(in.served, key); r != nil {
+			out = append(out, r)
+		}
 	}
 	return out
 }
