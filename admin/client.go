@@ -22,6 +22,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
+	"meshrelay/peers/status"
 	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -104,6 +105,11 @@ func (c Client) Upstreams(ctx context.Context) ([]upstreams.Status, error) {
 // Clusters returns the clusters that were found.
 func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
 	return ask[[]clusters.Status](ctx, c, http.MethodGet, "/debug/clusters", nil)
+}
+
+// Replicas returns the asked replica and the others, or none if it knows no others.
+func (c Client) Replicas(ctx context.Context) ([]status.Replica, error) {
+	return ask[[]status.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
 }
 
 // ReleaseClusters makes the held clusters of a part of the config orphaned. Like RemoveCluster, it needs the

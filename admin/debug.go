@@ -15,6 +15,7 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
+	"meshrelay/peers/status"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
@@ -64,6 +65,8 @@ type Views struct {
 	HostConflicts func() []conflicts.HostConflict
 	// Events is the journal; nil has no events.
 	Events *events.Journal
+	// Replicas returns this replica and the others, if there are any.
+	Replicas func() []status.Replica
 	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
@@ -127,6 +130,7 @@ func documents() []document {
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"peers", "Identities and addresses with what their streams have cost, the most first", (*Debug).peers, false},
+		{"replicas", "This replica and the others, with the upstreams in which they differ", (*Debug).replicas, false},
 		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints; ?search=, ?from= and ?findings=true filter hosts; ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", (*Debug).services, false},
 		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
@@ -221,6 +225,14 @@ func (d *Debug) upstreams(w io.Writer, _ url.Values) error {
 
 func (d *Debug) clusters(w io.Writer, _ url.Values) error {
 	return writeJSON(w, notNil(d.views.Clusters()))
+}
+
+func (d *Debug) replicas(w io.Writer, _ url.Values) error {
+	var all []status.Replica
+	if d.views.Replicas != nil {
+		all = d.views.Replicas()
+	}
+	return writeJSON(w, notNil(all))
 }
 
 func (d *Debug) connections(w io.Writer, _ url.Values) error {

@@ -31,6 +31,7 @@ type Config struct {
 	Admin      Admin      `yaml:"admin"`
 	Audit      Audit      `yaml:"audit"`
 	State      State      `yaml:"state"`
+	Replicas   Replicas   `yaml:"replicas,omitempty"`
 	Log        Log        `yaml:"log"`
 }
 

@@ -161,6 +161,7 @@ func (v *validator) config(c *Config) {
 	v.access(c.Admin)
 	v.audit(c)
 	v.sinks(c)
+	v.replicas(c)
 }
 
 func (v *validator) upstream(at string, u Upstream, before []Upstream) {

@@ -36,6 +36,7 @@ import (
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
+	"meshrelay/peers"
 	"meshrelay/push"
 	"meshrelay/sink"
 	"meshrelay/state"
@@ -58,6 +59,8 @@ type Options struct {
 	LogLevel *slog.LevelVar
 	// Log has the last lines of Logger, for support bundles. It may be nil.
 	Log *logring.Ring
+	// Lookup finds the other replicas. It is nil for that of the config.
+	Lookup peers.Lookup
 }
 
 // Relay is a relay with all its parts. New makes it, Run runs it.
@@ -76,6 +79,7 @@ type Relay struct {
 	sinks     *sink.Set
 	operators *admin.Server
 	pages     *ui.Pages
+	replicas  *replicas // nil: there are no others
 	collector *memory.Collector
 	guard     *memory.Guard
 	expiries  *expiries
@@ -146,6 +150,12 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.manager.Record(r.events, r.auditClaims)
+	if p := cfg.Replicas.Peers; p != nil {
+		if r.replicas, err = r.newReplicas(p, o.Lookup); err != nil {
+			return nil, err
+		}
+		r.manager.AskReplicas(r.replicas.former)
+	}
 	r.loaded = o.Watcher.Status().Text()
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
@@ -156,7 +166,7 @@ func New(o Options) (*Relay, error) {
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-		Events: r.events,
+		Events: r.events, Replicas: r.listReplicas,
 	}
 	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
@@ -189,6 +199,9 @@ func New(o Options) (*Relay, error) {
 	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
+	}
+	if r.replicas != nil {
+		own = append(own, r.replicas)
 	}
 	return r, registerProcess(registry, o.Build, own...)
 }
@@ -306,6 +319,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.events.Run)) // ends after all that record events, and before the keeper
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // ends after the upstreams, and writes all their resources
+	}
+	if r.replicas != nil {
+		group.Add(actor(r.replicas.Run)) // ends after all that others ask for
 	}
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))

@@ -285,6 +285,7 @@ func (u current) status() Status {
 		State: StateConnecting, Since: u.since, Resources: map[string]int{},
 		Status: locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) }),
 	}
+	st.Content = u.store.Content()
 	for kind, n := range u.store.Counts() {
 		st.Resources[kind.String()] = n
 	}

@@ -15,6 +15,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
+	"meshrelay/peers/status"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -27,7 +28,8 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the readiness, upstreams and clients of a running relay",
 		Long: `Show whether a running relay is ready, and if not why, its upstreams and its clients. Of many
-clients, it shows those with problems. The head has the memory in use, and the config file with the
+clients, it shows those with problems. Where the config has replicas.peers, a table has all replicas, and
+lines tell which one serves another content of which upstream. The head has the memory in use, and the config file with the
 beginning of the SHA-256 of the loaded text: if sha256sum prints another one, the file has changed
 since. The command reads the admin address, which is on loopback by default. The exit code is 0
 when the relay answers; with --exit-code it depends on the state of the relay.
@@ -78,6 +80,7 @@ type overview struct {
 	Readiness admin.Readiness           `json:"readiness"`
 	Upstreams []upstreams.Status        `json:"upstreams"`
 	Clients   []downstream.ClientStatus `json:"clients"`
+	Replicas  []status.Replica          `json:"replicas,omitempty"`
 	Conflicts struct {
 		Keys  int `json:"keys"`
 		Hosts int `json:"hosts"`
@@ -102,6 +105,9 @@ func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 	if err := all.ask(ctx, c); err != nil {
 		return all, err
 	}
+	if all.Replicas, err = c.Replicas(ctx); err != nil {
+		return all, err
+	}
 	conflicts, err := c.Conflicts(ctx, "", false)
 	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
 	return all, err
@@ -109,7 +115,7 @@ func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 
 // text returns the overview for a terminal. Ages are relative to now.
 func (all overview) text(now time.Time) string {
-	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now)
+	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now) + cliview.Replicas(all.Replicas, now)
 	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
 		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
 			view.Count(all.Conflicts.Keys, "resource"), view.Count(all.Conflicts.Hosts, "host"))

@@ -97,6 +97,16 @@ func (in *Intake) boundJournal() {
 
 // MarkAll marks all that is served as changed, because the disk has lost it.
 func (in *Intake) MarkAll() {
+	origins := in.origins()
+	in.eachServed(func(r *mirror.Resource) {
+		if _, newer := in.journal.dirty[r.Key()]; !newer {
+			in.journal.dirty[r.Key()] = origins[r.Key()]
+		}
+	})
+}
+
+// origins returns the origins of all keys that have a record.
+func (in *Intake) origins() map[mirror.Key]origin {
 	origins := make(map[mirror.Key]origin, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
@@ -104,11 +114,37 @@ func (in *Intake) MarkAll() {
 			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
 		}
 	})
-	in.eachServed(func(r *mirror.Resource) {
-		if _, newer := in.journal.dirty[r.Key()]; !newer {
-			in.journal.dirty[r.Key()] = origins[r.Key()]
+	return origins
+}
+
+// Saved returns all that is served, in the form of the disk, without what only this process knows: the number of the
+// revision of a rollback, and the order to serve clients without the source.
+func (in *Intake) Saved(now time.Time) state.Saved {
+	in.now = now
+	origins, reported := in.origins(), in.journal.reported
+	out := state.Saved{Meta: in.meta(true)}
+	in.journal.reported = reported // nothing is written
+	out.Meta.ServeWithout = time.Time{}
+	if f := out.Meta.Frozen; f != nil {
+		without := *f
+		without.Revision = 0
+		out.Meta.Frozen = &without
+	}
+	in.eachServed(func(r *mirror.Resource) { out.Records = append(out.Records, *in.recordOf(r.Key(), origins[r.Key()])) })
+	return out
+}
+
+// HeldResources returns what is served although the source has deleted it, if the deletions are held.
+func (in *Intake) HeldResources() (out []*mirror.Resource) {
+	if in.held == nil {
+		return nil
+	}
+	for _, key := range in.namedHold().keys {
+		if r := in.stale.plain(in.served, key); r != nil {
+			out = append(out, r)
 		}
-	})
+	}
+	return out
 }
 
 // TakeChanges returns and forgets the changes to write to disk, sorted by key.

@@ -1,0 +1,73 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"meshrelay/peers/status"
+)
+
+// Replicas are the columns of a table of replicas.
+var Replicas = Columns[status.Replica]{
+	text("Replica", ReplicaName),
+	level("State", replicaState),
+	age("Since", func(r status.Replica) time.Time { return r.Since }),
+	text("Version", func(r status.Replica) string { return r.Status.Version }),
+	text("Config", func(r status.Replica) string { return r.Status.Config }),
+	number("Decisions", func(r status.Replica) uint64 { return r.Status.Decisions }),
+	text("Clients synced", func(r status.Replica) string { return fmt.Sprintf("%d of %d", r.Status.Synced, r.Status.Clients) }),
+	text("Not told", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return !u.Told }) }),
+	text("Held", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return u.Held > 0 }) }),
+	text("Frozen", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return u.Frozen }) }),
+}
+
+// namesOf returns the names of some upstreams of a replica.
+func namesOf(r status.Replica, some func(status.Upstream) bool) string {
+	var names []string
+	for _, u := range r.Status.Upstreams {
+		if some(u) {
+			names = append(names, u.Name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// ReplicaName returns the name of a replica, or its address while the name is unknown.
+func ReplicaName(r status.Replica) string { return cmp.Or(r.Status.Node, r.Peer) }
+
+func replicaState(r status.Replica, _ time.Time) (string, Level) {
+	switch {
+	case !r.Reached:
+		return "unreachable", Bad
+	case !r.Status.Serving:
+		return "holds its clients", Warn
+	case r.Peer == "":
+		return "this one", OK
+	case len(r.Differences) > 0:
+		return "differs", Warn
+	}
+	return "the same", OK
+}
+
+// ReplicaProblems returns a line for each replica that is not reached, and for each upstream of which one serves
+// another content.
+func ReplicaProblems(r status.Replica, now time.Time) (lines []string) {
+	if !r.Reached {
+		lines = append(lines, fmt.Sprintf("%s (%s) is unreachable%s: %s", ReplicaName(r), r.Peer, lasting(r.Since, now), OneLine(r.Problem)))
+	}
+	for _, d := range r.Differences {
+		lines = append(lines, fmt.Sprintf("%s serves another content of upstream %s%s: %s, and here %d",
+			ReplicaName(r), d.Upstream, lasting(d.Since, now), Count(d.There, "resource"), d.Here))
+	}
+	return lines
+}
+
+// lasting returns how long something lasts, or nothing without a current time.
+func lasting(since, now time.Time) string {
+	if now.IsZero() {
+		return ""
+	}
+	return " for " + Ago(since, now)
+}

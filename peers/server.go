@@ -1,0 +1,212 @@
+package peers
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"meshrelay/internal/loglimit"
+	"meshrelay/internal/peerkey"
+)
+
+const (
+	requestTimeout = 5 * time.Second  // of a handshake and a request
+	answerTimeout  = 30 * time.Second // of the rest
+	refresh        = 10 * time.Second // between two reads of the certificates
+	maxHeaderBytes = 8 << 10
+	maxConnections = 64
+	maxOfOne       = 16 // connections of one address
+	maxAnswers     = 8  // that are made at the same time
+	// processHeader has the ID of the process that answers.
+	processHeader = "Relay-Process"
+)
+
+// ErrNone is the error of a document that a replica does not have.
+var ErrNone = errors.New("it has nothing")
+
+// Document writes a document for a query. Before the first byte, it may fail with ErrNone.
+type Document func(ctx context.Context, query url.Values, w io.Writer) error
+
+// Server serves documents to other replicas.
+type Server struct {
+	listen    string
+	creds     *Credentials
+	process   string
+	documents map[string]Document // by name
+	log       *slog.Logger
+	notes     *loglimit.Limit // for lines that others cause
+	busy      chan struct{}
+}
+
+// NewServer returns a Server that does not listen yet. listen is host:port. process identifies this process; see
+// NewSet. documents are by name, and are not changed any more.
+func NewServer(listen string, creds *Credentials, process string, documents map[string]Document, log *slog.Logger) *Server {
+	return &Server{listen: listen, creds: creds, process: process, documents: documents, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers)}
+}
+
+// Run listens and serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	lis, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return fmt.Errorf("replicas.peers.listen: %w", err)
+	}
+	return s.Serve(ctx, lis)
+}
+
+// Serve is Run on an open listener. It closes the listener.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	s.log.Info("listening for replicas", "address", lis.Addr().String())
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: answerTimeout,
+		MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:       log.New(s, "", 0),
+		BaseContext:    func(net.Listener) context.Context { return ctx },
+	}
+	server.SetKeepAlivesEnabled(false) // each request is judged by the certificates of its time
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		secured := tls.NewListener(&bounded{Listener: lis, open: map[string]int{}}, s.creds.server())
+		if err := server.Serve(secured); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("replicas.peers: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+	g.Go(func() error { return s.refresh(ctx) })
+	return g.Wait()
+}
+
+// refresh reads the certificates again until ctx ends.
+func (s *Server) refresh(ctx context.Context) error {
+	again := time.NewTicker(refresh)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+		}
+		if err := s.creds.Read(); err != nil {
+			s.notes.Warn(s.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
+		}
+	}
+}
+
+// Write implements io.Writer for the log of the HTTP server.
+func (s *Server) Write(line []byte) (int, error) {
+	s.notes.Warn(s.log, "connection of a replica failed", "err", fmt.Sprintf("%.500s", line))
+	return len(line), nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set(processHeader, s.process)
+	document := s.documents[strings.TrimPrefix(r.URL.Path, "/")]
+	switch {
+	case r.Method != http.MethodGet:
+		http.Error(w, "documents are read only: use GET", http.StatusMethodNotAllowed)
+		return
+	case document == nil:
+		http.Error(w, "no such document", http.StatusNotFound)
+		return
+	}
+	select {
+	case s.busy <- struct{}{}:
+		defer func() { <-s.busy }()
+	case <-r.Context().Done():
+		return
+	}
+	out := &answer{w: w}
+	err := document(r.Context(), r.URL.Query(), out)
+	switch {
+	case err == nil:
+	case out.begun:
+		panic(http.ErrAbortHandler) // the replica then sees that the answer is cut off
+	case errors.Is(err, ErrNone):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	default:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// answer notes that a document has begun.
+type answer struct {
+	w     io.Writer
+	begun bool
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.begun = true
+	return a.w.Write(p)
+}
+
+// bounded is a listener that closes connections beyond maxConnections, and those beyond maxOfOne of an address.
+type bounded struct {
+	net.Listener
+	mu   sync.Mutex     // guards all below
+	open map[string]int // connections by address
+	all  int
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		key := peerkey.Of(c.RemoteAddr())
+		if b.enter(key) {
+			return &counted{c, sync.OnceFunc(func() { b.leave(key) })}, nil
+		}
+		c.Close()
+	}
+}
+
+func (b *bounded) enter(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all >= maxConnections || b.open[key] >= maxOfOne {
+		return false
+	}
+	b.all++
+	b.open[key]++
+	return true
+}
+
+func (b *bounded) leave(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all--
+	if b.open[key]--; b.open[key] == 0 {
+		delete(b.open, key)
+	}
+}
+
+// counted is a connection that bounded counts until its end.
+type counted struct {
+	net.Conn
+	leave func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}

@@ -1,0 +1,212 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"meshrelay/config"
+	"meshrelay/peers"
+	"meshrelay/peers/status"
+)
+
+const (
+	pollEvery = 5 * time.Second // the status of other replicas
+	// applyPatience bounds the wait until a decision is in effect on all replicas, and applyEvery is the time between
+	// two questions about it.
+	applyPatience = 10 * time.Second
+	applyEvery    = 200 * time.Millisecond
+)
+
+// replicas asks the other replicas, and answers them. It is a prometheus.Collector.
+type replicas struct {
+	set    *peers.Set
+	server *peers.Server
+	log    *slog.Logger
+	config func() *config.Config
+	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
+	decided func() uint64
+	// own returns the status of this replica.
+	own func() status.Status
+	// atStart returns what replicas tell when the relay starts. The first call asks them, and begins startBudget.
+	atStart func() candidates
+
+	mu    sync.Mutex // guards table
+	table status.Table
+}
+
+// newReplicas returns the replicas of a config, nil when it has none. lookup is nil for that of the config.
+func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup) (*replicas, error) {
+	creds, err := peers.NewCredentials(p.CertFile, p.KeyFile, p.CAFile, p.Identities)
+	if err != nil {
+		return nil, err
+	}
+	if lookup == nil {
+		lookup = peers.LookupService(p.Service)
+	}
+	x := &replicas{set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
+	x.atStart = sync.OnceValue(x.askAtStart)
+	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
+		"status": func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
+		"state":  r.writeSaved,
+		"held":   r.writeHeld,
+	}, r.log)
+	return x, nil
+}
+
+// listReplicas returns all replicas, this one first, or none without a config of peers.
+func (r *Relay) listReplicas() []status.Replica {
+	if r.replicas == nil {
+		return nil
+	}
+	return r.replicas.all()
+}
+
+// ownStatus returns what this replica tells about itself.
+func (r *Relay) ownStatus() status.Status {
+	s := status.Status{
+		Node: r.config.Load().Node.ID, Version: r.options.Build.Version, Process: r.replicas.set.Process, Config: r.options.Watcher.Status().Hash,
+		Serving: r.server.HasReleased(), Time: time.Now(),
+	}
+	if r.replicas.decided != nil {
+		s.Decisions = r.replicas.decided()
+	}
+	s.Clients, s.Synced = r.server.Synced()
+	for _, u := range r.manager.Status() {
+		one := status.Upstream{
+			Name: u.Name, Content: u.Content, Told: u.Complete, InContact: u.InContact, LastContact: u.LastUpdate, Frozen: u.Frozen != nil,
+		}
+		for _, n := range u.Resources {
+			one.Resources += n
+		}
+		if u.Held != nil {
+			one.Held = u.Held.Removals
+		}
+		s.Upstreams = append(s.Upstreams, one)
+	}
+	return s
+}
+
+// Run answers replicas and asks for their status, until ctx ends.
+func (x *replicas) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return x.server.Run(ctx) })
+	g.Go(func() error {
+		again := time.NewTicker(pollEvery)
+		defer again.Stop()
+		for {
+			x.poll(ctx)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-again.C:
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// ask returns the status of the other replicas, or why they give none, by address.
+func (x *replicas) ask(ctx context.Context) (answers map[string]status.Status, failures map[string]string) {
+	var mu sync.Mutex // guards answers
+	answers, failures = map[string]status.Status{}, map[string]string{}
+	for _, f := range x.set.Each(ctx, "status", status.MaxBytes, func(peer string, body io.Reader) error {
+		s, err := status.Decode(body)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		answers[peer] = s
+		return nil
+	}) {
+		failures[f.Peer] = f.Err.Error()
+	}
+	return answers, failures
+}
+
+// poll brings the table to what replicas tell now.
+func (x *replicas) poll(ctx context.Context) {
+	answers, failures := x.ask(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	own := x.own()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.table.Update(time.Now(), own, answers, failures)
+}
+
+// all returns all replicas, this one first.
+func (x *replicas) all() []status.Replica {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.table.Replicas()
+}
+
+// Applied implements upstreams.Peers. It waits until every other replica that can be reached has the decisions up to a
+// number in effect, 10 s at most.
+func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
+	ctx, cancel := context.WithTimeout(ctx, applyPatience)
+	defer cancel()
+	for {
+		answers, failures := x.ask(ctx)
+		if ctx.Err() != nil && of > 0 {
+			return did, of, unreachable // the last question was cut off
+		}
+		did, of, unreachable = 0, len(answers)+len(failures), nil
+		for _, s := range answers {
+			if s.Decisions >= number {
+				did++
+			}
+		}
+		for peer := range failures {
+			unreachable = append(unreachable, x.nameOf(peer))
+		}
+		slices.Sort(unreachable)
+		if did+len(unreachable) == of {
+			return did, of, unreachable
+		}
+		select {
+		case <-ctx.Done():
+			return did, of, unreachable
+		case <-time.After(applyEvery):
+		}
+	}
+}
+
+// nameOf returns the last known name of a replica, and its address.
+func (x *replicas) nameOf(peer string) string {
+	for _, r := range x.all() {
+		if r.Peer == peer && r.Status.Node != "" {
+			return r.Status.Node + " (" + peer + ")"
+		}
+	}
+	return peer
+}
+
+var (
+	replicasReached = prometheus.NewDesc("relay_replicas", "Other replicas, by whether they answer.", []string{"state"}, nil)
+	replicasDiffer  = prometheus.NewDesc("relay_replicas_differ", "Upstreams of which a replica that answers has served another content for longer than 10 s.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (x *replicas) Describe(ch chan<- *prometheus.Desc) { ch <- replicasReached; ch <- replicasDiffer }
+
+// Collect implements prometheus.Collector.
+func (x *replicas) Collect(ch chan<- prometheus.Metric) {
+	x.mu.Lock()
+	reached, unreachable, differ := x.table.Counts(time.Now())
+	x.mu.Unlock()
+	ch <- prometheus.MustNewConstMetric(replicasReached, prometheus.GaugeValue, float64(reached), "reached")
+	ch <- prometheus.MustNewConstMetric(replicasReached, prometheus.GaugeValue, float64(unreachable), "unreachable")
+	ch <- prometheus.MustNewConstMetric(replicasDiffer, prometheus.GaugeValue, float64(differ))
+}

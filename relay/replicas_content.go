@@ -1,0 +1,175 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/mirror"
+	"meshrelay/peers"
+	"meshrelay/peers/status"
+	"meshrelay/state"
+	"meshrelay/state/local"
+	"meshrelay/upstreams/intake"
+)
+
+const (
+	startBudget = 5 * time.Second // of all questions before the first sync
+	heldTimeout = 3 * time.Second // of a hold, from one replica
+	maxCopy     = 256 << 20       // bytes of an upstream's content; of more, less than limits.maxBytes
+)
+
+// candidates are replicas that may have content, by address, until a deadline.
+type candidates struct {
+	byPeer map[string]status.Status
+	until  time.Time
+	asked  time.Time
+}
+
+// writeSaved writes what is served of an upstream. A replica that holds its clients has nothing for others.
+func (r *Relay) writeSaved(_ context.Context, query url.Values, w io.Writer) error {
+	if !r.server.HasReleased() {
+		return peers.ErrNone
+	}
+	name := query.Get("upstream")
+	saved, err := r.manager.Saved(name)
+	if err != nil || !saved.Meta.Synced || len(saved.Records) == 0 {
+		return peers.ErrNone
+	}
+	return local.WriteCopy(w, name, saved)
+}
+
+// writeHeld writes the resources of an upstream whose deletions are held. There is one hold at a time. It may have grown
+// since it was recorded, so its content is not compared.
+func (r *Relay) writeHeld(_ context.Context, query url.Values, w io.Writer) error {
+	name := query.Get("upstream")
+	held, err := r.manager.HeldContent(name)
+	if err != nil || len(held) == 0 {
+		return peers.ErrNone
+	}
+	saved := state.Saved{Meta: state.Meta{Synced: true}}
+	for _, one := range held {
+		saved.Records = append(saved.Records, state.Record{Resource: one})
+	}
+	return local.WriteCopy(w, name, saved)
+}
+
+// askAtStart asks all replicas what they have, within startBudget.
+func (x *replicas) askAtStart() candidates {
+	c := candidates{asked: time.Now()}
+	c.until = c.asked.Add(startBudget)
+	ctx, cancel := context.WithDeadline(context.Background(), c.asked.Add(startBudget/2))
+	defer cancel()
+	var failures map[string]string
+	c.byPeer, failures = x.ask(ctx)
+	for peer, problem := range failures {
+		x.log.Info("replica not asked for content", "peer", peer, "err", problem)
+	}
+	return c
+}
+
+// former implements upstreams.Former. It asks one replica after the other, the one with the best content first.
+func (x *replicas) former(ctx context.Context, u config.Upstream) state.Saved {
+	c := x.atStart()
+	ctx, cancel := context.WithDeadline(ctx, c.until)
+	defer cancel()
+	for _, peer := range c.with(u.Name) {
+		// A replica that is slow leaves time for the others.
+		one, done := context.WithTimeout(ctx, time.Until(c.until)/2)
+		saved, err := x.saved(one, peer, "state?upstream="+url.QueryEscape(u.Name), u)
+		done()
+		switch {
+		case errors.Is(err, peers.ErrNone):
+		case err != nil:
+			x.log.Warn("content of a replica not taken", "upstream", u.Name, "peer", peer, "err", err)
+		case saved.Meta.Synced && len(saved.Records) > 0:
+			// The clock of the replica may be another one.
+			if m := &saved.Meta; !m.LastContact.IsZero() {
+				m.LastContact = m.LastContact.Add(c.asked.Sub(c.byPeer[peer].Time))
+			}
+			x.log.Info("content taken from a replica", "upstream", u.Name, "peer", peer, "resources", len(saved.Records))
+			return saved
+		}
+	}
+	return state.Saved{}
+}
+
+// with returns the replicas that serve clients and have an upstream. Those in contact with it come first, then those
+// that were so last; of these, those with more resources.
+func (c candidates) with(upstream string) (found []string) {
+	has := map[string]*status.Upstream{}
+	for peer, s := range c.byPeer {
+		if u := s.Of(upstream); s.Serving && u != nil && u.Resources > 0 {
+			has[peer] = u
+			found = append(found, peer)
+		}
+	}
+	slices.SortFunc(found, func(a, b string) int {
+		one, other := has[a], has[b]
+		switch {
+		case one.InContact != other.InContact && one.InContact:
+			return -1
+		case one.InContact != other.InContact:
+			return 1
+		case !one.InContact && !one.LastContact.Equal(other.LastContact):
+			return other.LastContact.Compare(one.LastContact)
+		}
+		return cmp.Or(cmp.Compare(other.Resources, one.Resources), cmp.Compare(a, b))
+	})
+	return found
+}
+
+// Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
+// replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
+func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*mirror.Resource, err error) {
+	all := x.config().Upstreams
+	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
+	if i < 0 {
+		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
+	}
+	answers, _ := x.ask(ctx)
+	known := map[mirror.Key]bool{}
+	for _, peer := range slices.Sorted(maps.Keys(answers)) {
+		s := answers[peer]
+		if there := s.Of(upstream); there == nil || there.Held == 0 {
+			continue
+		}
+		one, done := context.WithTimeout(ctx, heldTimeout)
+		saved, failed := x.saved(one, peer, "held?upstream="+url.QueryEscape(upstream)+"&content="+url.QueryEscape(content), all[i])
+		done()
+		if failed != nil && !errors.Is(failed, peers.ErrNone) {
+			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer, "err", failed)
+			err = failed
+		}
+		for _, r := range saved.Records {
+			if key := r.Resource.Key(); !known[key] {
+				known[key] = true
+				held = append(held, r.Resource)
+			}
+		}
+	}
+	if len(held) > 0 {
+		err = nil
+	}
+	return held, err
+}
+
+// saved reads a copy from a replica. It is bounded before it is decoded.
+func (x *replicas) saved(ctx context.Context, peer, path string, u config.Upstream) (saved state.Saved, err error) {
+	most := int64(min(u.Limits.MaxBytes, maxCopy)) + 64<<10
+	err = x.set.One(ctx, peer, path, most, func(body io.Reader) error {
+		b, err := io.ReadAll(body)
+		if err == nil {
+			saved, err = local.ReadCopy(b, u.Name, u.Limits.MaxResources)
+		}
+		return err
+	})
+	return saved, err
+}
