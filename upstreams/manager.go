@@ -42,6 +42,7 @@ type Manager struct {
 	keeper    Keeper          // nil: nothing is kept
 	events    *events.Journal // nil: nobody keeps them
 	claims    Claims
+	replicas  *replicas // nil: the relay decides alone
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 
@@ -176,6 +177,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	m.applying.Unlock()
+	if m.replicas != nil {
+		g.Go(func() error { return m.runReplicas(ctx) })
+	}
 	g.Go(func() error { // until ctx ends, a reload may start upstreams
 		<-ctx.Done()
 		m.applying.Lock()
@@ -217,6 +221,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	if c.isNew {
 		c.now = newUpstream(c.setup, m.keeper != nil)
 		c.now.events, c.now.claims = m.events, m.claims
+		m.joins(c.now)
 	}
 	return c, nil
 }
@@ -274,6 +279,9 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	u := c.now
 	switch {
 	case c.isNew:
+		if m.replicas != nil {
+			defer m.replicas.signal()
+		}
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
 		m.events.Record(events.Event{Type: events.Added, Upstream: c.cfg.Name, By: events.ByConfig, Text: "added to the config"})
 	case c.source != nil:

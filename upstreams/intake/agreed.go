@@ -62,6 +62,24 @@ func (e Agreed) step(in *Intake, out *Output) {
 	}
 }
 
+// Overruled is the event that a freeze of this replica alone ends, because others have decided otherwise. The next Agreed
+// ends it.
+type Overruled struct{}
+
+func (Overruled) step(in *Intake, _ *Output) {
+	if in.frozen != nil && in.frozen.Decision == "" {
+		in.frozen.Decision = "overruled"
+	}
+}
+
+// Decision returns the ID of the freeze on which replicas have agreed. It is "-" for any other freeze, and empty for none.
+func (in *Intake) Decision() string {
+	if in.frozen == nil {
+		return ""
+	}
+	return cmp.Or(in.frozen.Decision, "-")
+}
+
 // forgetUsed forgets what was let go of decisions that are not in effect any more.
 func (in *Intake) forgetUsed() {
 	a := in.agreed
