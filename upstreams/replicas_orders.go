@@ -166,6 +166,15 @@ func (m *Manager) Replicas() *ReplicasStatus {
 	return &st
 }
 
+// Text returns one line about the decisions.
+func (s *ReplicasStatus) Text() string {
+	store := "the store can be reached"
+	if !s.Reachable {
+		store = "the store can not be reached"
+	}
+	return fmt.Sprintf("decisions: replica %s follows the log up to decision %d, %s, local decisions: %d", s.Replica, s.Sequence, store, len(s.Local))
+}
+
 // Problems returns one line for each problem.
 func (s *ReplicasStatus) Problems() (lines []string) {
 	if s == nil {

@@ -44,7 +44,9 @@ func (s *Store) follow(ctx context.Context, took func(decisions.Log, []string, e
 }
 
 // selecting returns the query that selects the object.
-func (s *Store) selecting() url.Values { return url.Values{"fieldSelector": {"metadata.name=" + s.name}} }
+func (s *Store) selecting() url.Values {
+	return url.Values{"fieldSelector": {"metadata.name=" + s.name}}
+}
 
 // list returns the object, nil if there is none, and the version of the list.
 func (s *Store) list(ctx context.Context, conn *apiserver.Conn) (*object, string, error) {
