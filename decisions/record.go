@@ -33,10 +33,8 @@ func Kinds() []Kind {
 	return []Kind{Freeze, Unfreeze, Release, Rollback, ServeWithout, Synced, Hold, Returned, Over}
 }
 
-// OfPeople reports whether only people decide this.
-func (k Kind) OfPeople() bool {
-	return k == Freeze || k == Unfreeze || k == Release || k == Rollback || k == ServeWithout
-}
+// Freezes reports whether the record begins or ends a freeze.
+func (k Kind) Freezes() bool { return k == Freeze || k == Unfreeze || k == Rollback }
 
 // Record is one decision about an upstream. It is immutable.
 type Record struct {

@@ -347,7 +347,7 @@ func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	newer, all := r.newest.Since(l.at)
 	r.mu.Unlock()
 	if !l.blind && (!all || slices.ContainsFunc(newer, func(one decisions.Record) bool {
-		return one.Upstream == l.Upstream && one.Kind.OfPeople() && one.ID != l.ID
+		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
 	})) {
 		why = "somebody has decided about the upstream elsewhere"
 	} else {

@@ -47,14 +47,15 @@ func (e Agreed) step(in *Intake, out *Output) {
 	if !e.Known {
 		return
 	}
-	if opened := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID); opened && in.frozen == nil && e.Hold.Replica != a.replica {
-		in.note(slog.LevelWarn, "deletions held with another replica", "replica", e.Hold.Replica, "hold", shortContent(e.Hold.Content), "held", e.Hold.Number, "see", "relay held "+in.name)
-	}
+	opened := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID) && e.Hold.Replica != a.replica
 	a.known, a.Upstream, in.report.who = true, e.Upstream, e.Operator
 	in.forgetUsed()
 	in.agreeFrozen(e, out)
 	if e.Without != nil && !in.ServedWithout() && !in.told {
 		in.without = in.now.UTC()
+	}
+	if opened {
+		in.join()
 	}
 	in.support()
 	if in.held != nil {
@@ -160,6 +161,18 @@ func (in *Intake) hasAgreed(want *decisions.Record) bool {
 		return content == want.Content
 	}
 	return true
+}
+
+// join begins to wait for the hold of another replica. The guard here supports it only for what waits now: what was to end
+// a former hold is no reason to end this one.
+func (in *Intake) join() {
+	hold := in.agreed.Hold
+	if in.held != nil {
+		in.held.own, in.held.wants = in.tooMany() != "", ""
+	}
+	if in.frozen == nil {
+		in.note(slog.LevelWarn, "deletions held with another replica", "replica", hold.Replica, "hold", shortContent(hold.Content), "held", hold.Number, "see", "relay held "+in.name)
+	}
 }
 
 // support notes the open hold, if the guard here holds deletions, too.
