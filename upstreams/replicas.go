@@ -19,13 +19,15 @@ import (
 )
 
 const (
-	foldPatience  = 10 * time.Second // bounds how long clients of a starting relay wait for the decisions
-	appendTimeout = 10 * time.Second
-	peersTimeout  = 10 * time.Second
-	proposeRest   = 50 * time.Millisecond // between two looks at what the upstreams propose
-	leastRetry    = time.Second
-	mostRetry     = 30 * time.Second
-	maxUnagreed   = 100 // local decisions that wait for the store
+	foldPatience = 10 * time.Second // bounds how long clients of a starting relay wait for the decisions
+	// These two together are less than an operator's command waits for its answer.
+	appendTimeout  = 5 * time.Second
+	appliedTimeout = 3 * time.Second
+	heldTimeout    = 10 * time.Second      // of a question to peers for what they hold
+	proposeRest    = 50 * time.Millisecond // between two looks at what the upstreams propose
+	leastRetry     = time.Second
+	mostRetry      = 30 * time.Second
+	maxUnagreed    = 100 // local decisions that wait for the store
 )
 
 // Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
@@ -421,7 +423,7 @@ func (m *Manager) takeBack(ctx context.Context) {
 
 // takeBackOf serves again what peers hold of an upstream.
 func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record) {
-	bounded, cancel := context.WithTimeout(ctx, peersTimeout)
+	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
 	all, err := m.replicas.Peers.Held(bounded, u.name, hold.Content)
 	if err != nil {

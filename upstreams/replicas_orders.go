@@ -58,7 +58,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	m.applyDecisions(ctx, name, o.Operator)
 	r.signal()
 	if r.Peers != nil && !o.Local {
-		bounded, cancel := context.WithTimeout(ctx, peersTimeout)
+		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
 		defer cancel()
 		did, of, unreachable := r.Peers.Applied(bounded, r.status().Sequence)
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}

@@ -19,7 +19,10 @@ func TestAnOrderToOneReplicaIsInForceOnAllAndTellsOnHowMany(t *testing.T) {
 		if r := e.Replicas; r == nil || r.Did != 3 || r.Of != 3 || len(r.Unreachable) != 0 || r.Local {
 			t.Errorf("freeze: %+v", r)
 		}
-		w.want("frozen, with the reason", func(r *replicaRun) bool { f := r.status().Frozen; return f != nil && f.Reason == "INC-1" && f.Decision != "" })
+		w.want("frozen, with the reason", func(r *replicaRun) bool {
+			f := r.status().Frozen
+			return f != nil && f.Reason == "INC-1" && f.Decision != ""
+		})
 		b.wantRefused("freeze", intake.Order{}, "is frozen already")
 		w.has(numbered(5, 25)...)
 		w.wantServed("frozen", numbered(0, 20))
