@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -36,8 +37,8 @@ type Decisions interface {
 	// again after each conflict with another replica; an error of make ends it. After any other error it is unknown
 	// whether the log has the record.
 	Append(ctx context.Context, make func(decisions.State) (decisions.Record, error)) (decisions.Log, error)
-	// Watch calls took with each log that it reads, the lines that it passed over, and with an error while it can not
-	// read, until ctx ends.
+	// Watch calls took with each log that it reads, and a line for each record that it has passed over, not nil; and with
+	// an error while it can not read. It returns when ctx ends.
 	Watch(ctx context.Context, took func(log decisions.Log, problems []string, err error))
 }
 
@@ -136,8 +137,10 @@ func (r *replicas) took(log decisions.Log, problems []string, err error) {
 		}
 		r.newest, r.known = log, true
 	}
-	told := slices.Equal(r.broken, problems)
-	r.broken = problems
+	told := problems == nil || slices.Equal(r.broken, problems)
+	if problems != nil {
+		r.broken = problems
+	}
 	r.mu.Unlock()
 	if back {
 		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
@@ -327,56 +330,40 @@ func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	log, err := m.replicas.Store.Append(bounded, func(s decisions.State) (decisions.Record, error) { return record, s.Refuses(record) })
 	switch {
 	case err == nil:
-		m.replicas.took(log, m.replicas.brokenLines(), nil)
+		m.replicas.took(log, nil, nil)
 	case !errors.Is(err, decisions.ErrRefused) && ctx.Err() == nil:
 		m.replicas.lost(err)
 	}
 	return err
 }
 
-func (r *replicas) brokenLines() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.broken
-}
-
-// reconcileLocal appends a local decision, or drops it if people have decided about the upstream meanwhile.
+// reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
 func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	r := m.replicas
-	why := ""
-	record := func(s decisions.State) (decisions.Record, error) { return l.Record, s.Refuses(l.Record) }
 	r.mu.Lock()
 	newer, all := r.newest.Since(l.at)
 	r.mu.Unlock()
-	if !l.blind && (!all || slices.ContainsFunc(newer, func(one decisions.Record) bool {
+	otherwise := func(one decisions.Record) bool {
 		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
-	})) {
-		why = "somebody has decided about the upstream elsewhere"
-	} else {
-		bounded, cancel := context.WithTimeout(ctx, appendTimeout)
-		defer cancel()
-		log, err := r.Store.Append(bounded, record)
-		switch {
-		case errors.Is(err, decisions.ErrRefused):
-			why = err.Error()
-		case err != nil:
-			r.lost(err)
-			return err
-		default:
-			r.took(log, r.brokenLines(), nil)
-		}
 	}
-	if u, err := m.upstream(l.Upstream); err == nil && why != "" && (l.Kind == decisions.Freeze || l.Kind == decisions.Rollback) {
-		u.Tell(intake.Overruled{})
+	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
+	if l.blind || all && !slices.ContainsFunc(newer, otherwise) {
+		err = m.append(ctx, l.Record)
+	}
+	e := events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"}
+	switch {
+	case errors.Is(err, decisions.ErrRefused):
+		e.Text, e.Reason = "the local decision "+string(l.Kind)+" is dropped", err.Error()
+		m.log.Warn("local decision dropped", "upstream", l.Upstream, "decision", l.Kind, "reason", err)
+		if u, unknown := m.upstream(l.Upstream); unknown == nil && l.Kind.Freezes() {
+			u.Tell(intake.Overruled{})
+		}
+	case err != nil:
+		return err
 	}
 	r.mu.Lock()
 	r.locals = slices.DeleteFunc(r.locals, func(one local) bool { return one.ID == l.ID })
 	r.mu.Unlock()
-	e := events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"}
-	if why != "" {
-		e.Text, e.Reason = "the local decision "+string(l.Kind)+" is dropped", why
-		m.log.Warn("local decision dropped", "upstream", l.Upstream, "decision", l.Kind, "reason", why)
-	}
 	m.events.Record(e)
 	r.signal()
 	return nil

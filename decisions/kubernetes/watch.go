@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/url"
 	"strconv"
@@ -37,7 +36,7 @@ func (s *Store) follow(ctx context.Context, took func(decisions.Log, []string, e
 		}
 		if err == nil {
 			s.note(log)
-			took(log, problems, nil)
+			took(log, append([]string{}, problems...), nil)
 		}
 		return err // the next list tells more
 	})
@@ -58,12 +57,8 @@ func (s *Store) list(ctx context.Context, conn *apiserver.Conn) (*object, string
 		} `json:"metadata"`
 		Items []*object `json:"items"`
 	}
-	resp, err := conn.Get(ctx, s.collection(), s.selecting(), apiserver.AcceptJSON)
+	err := conn.Stream(ctx, s.collection()+"?"+s.selecting().Encode(), apiserver.AcceptJSON, maxObject, func(body io.Reader) error { return decode(body, &list) })
 	if err != nil {
-		return nil, "", err
-	}
-	defer resp.Body.Close()
-	if err := decode(&bounded{resp.Body, maxObject}, &list); err != nil {
 		return nil, "", err
 	}
 	if len(list.Items) == 0 {
@@ -84,7 +79,7 @@ func (s *Store) take(ctx context.Context, conn *apiserver.Conn, o *object, took 
 		}
 	}
 	s.note(log)
-	took(log, problems, nil)
+	took(log, append([]string{}, problems...), nil)
 	return nil
 }
 
@@ -129,21 +124,4 @@ func (s *Store) watch(ctx context.Context, conn *apiserver.Conn, version string,
 		}
 	}
 	return nil // a watch may end at any time
-}
-
-// bounded is a body of at most left bytes.
-type bounded struct {
-	io.Reader
-	left int
-}
-
-var errTooLarge = errors.New("the answer is larger than 2 MiB")
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if b.left -= n; b.left < 0 {
-		return 0, errTooLarge
-	}
-	return n, err
 }
