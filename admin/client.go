@@ -190,7 +190,7 @@ func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Durati
 // upstream after the order, and needs the socket.
 func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
-		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
+		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force), "local": set(o.Local),
 		"hold": {o.Hold}, "all": set(o.All),
 	}
 	for _, part := range o.Only {
@@ -220,7 +220,12 @@ func ofUpstream(upstream, action string) string {
 // ServeWithout ends the wait of clients for an upstream, and returns the upstreams for which they still wait. It
 // needs the socket.
 func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
-	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
+	return c.ServeWithoutHere(ctx, upstream, false)
+}
+
+// ServeWithoutHere does the same. local: for this replica alone.
+func (c Client) ServeWithoutHere(ctx context.Context, upstream string, local bool) (Waiting, error) {
+	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), url.Values{"local": set(local)})
 }
 
 // Events returns a page of the journal. The parameters are those of /debug/events.

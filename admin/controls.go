@@ -64,6 +64,8 @@ type Waiting struct {
 	For []string `json:"for,omitempty"`
 	// KeepsState is set when the order outlives a restart.
 	KeepsState bool `json:"keepsState"`
+	// Replicas is set if the relay is one of several.
+	Replicas *intake.Reach `json:"replicas,omitempty"`
 }
 
 // maxLogged bounds one parameter in the log, in bytes.
@@ -158,8 +160,19 @@ func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 // serveWithout ends the wait of clients for an upstream.
 func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	upstream := r.PathValue("upstream")
-	err := s.write(r, line, s.upstreamText, upstream, func() error { return s.deps.Controls.ServeWithout(r.Context(), upstream) }, "upstream", upstream)
+	here, err := switchOf(r.URL.Query(), "local")
+	if err != nil {
+		return nil, err
+	}
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
+	err = s.write(r, line, s.upstreamText, upstream, func() error {
+		if s.replicas() == nil {
+			return s.deps.Controls.ServeWithout(r.Context(), upstream)
+		}
+		effect, err := s.deps.Controls.Order(r.Context(), upstream, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
+		waiting.Replicas = effect.Replicas
+		return err
+	}, "upstream", upstream)
 	for _, u := range s.deps.Debug.views.Upstreams() {
 		if u.FirstSync != nil && u.FirstSync.Awaited {
 			waiting.For = append(waiting.For, u.Name)

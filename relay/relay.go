@@ -156,6 +156,7 @@ func New(o Options) (*Relay, error) {
 		}
 		r.manager.AskReplicas(r.replicas.former)
 	}
+	r.agree(cfg)
 	r.loaded = o.Watcher.Status().Text()
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
@@ -249,7 +250,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
-		CanI: r.canI, PreviewClients: r.previewClients,
+		Replicas: r.manager.Replicas, CanI: r.canI, PreviewClients: r.previewClients,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Audit:   r.audit,
 		Ready: func() admin.Readiness {

@@ -85,6 +85,7 @@ func (r *Relay) notes() []string {
 	if problem := r.audit.Problem(); problem != "" {
 		notes = append(notes, problem)
 	}
+	notes = append(notes, r.manager.Replicas().Problems()...)
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}

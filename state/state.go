@@ -82,6 +82,9 @@ type Frozen struct {
 	Until time.Time `json:"until,omitzero"`
 	// Reason is the operator's, empty when none was given.
 	Reason string `json:"reason,omitempty"`
+	// Decision identifies the record by which replicas agree on the freeze. It is empty for a relay that decides
+	// alone, and for a decision on which they have not agreed.
+	Decision string `json:"decision,omitempty"`
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.

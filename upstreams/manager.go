@@ -44,6 +44,7 @@ type Manager struct {
 	former    Former          // nil: nobody else has anything
 	events    *events.Journal // nil: nobody keeps them
 	claims    Claims
+	replicas  *replicas // nil: the relay decides alone
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 
@@ -205,6 +206,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	m.applying.Unlock()
+	if m.replicas != nil {
+		g.Go(func() error { return m.runReplicas(ctx) })
+	}
 	g.Go(func() error { // until ctx ends, a reload may start upstreams
 		<-ctx.Done()
 		m.applying.Lock()
@@ -246,6 +250,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	if c.isNew {
 		c.now = newUpstream(c.setup, m.keeper != nil)
 		c.now.events, c.now.claims = m.events, m.claims
+		m.joins(c.now)
 	}
 	return c, nil
 }
@@ -303,6 +308,9 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	u := c.now
 	switch {
 	case c.isNew:
+		if m.replicas != nil {
+			defer m.replicas.signal()
+		}
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
 		m.events.Record(events.Event{Type: events.Added, Upstream: c.cfg.Name, By: events.ByConfig, Text: "added to the config"})
 	case c.source != nil:
@@ -391,15 +399,6 @@ func (m *Manager) Saved(name string) (state.Saved, error) {
 	return locked(u, func(in *intake.Intake) state.Saved { return in.Saved(time.Now()) }), nil
 }
 
-// HeldContent returns the resources that are served although an upstream has deleted them, because a guard holds the
-// deletions. The error is ErrUnknownUpstream.
-func (m *Manager) HeldContent(upstream string) ([]*mirror.Resource, error) {
-	u, err := m.upstream(upstream)
-	if err != nil {
-		return nil, err
-	}
-	return locked(u, (*intake.Intake).HeldResources), nil
-}
 
 // Status returns the status of every upstream, in order of priority.
 func (m *Manager) Status() []Status {

@@ -42,6 +42,7 @@ type Intake struct {
 	report  report
 	contact contact
 
+	agreed *agreement // nil: the relay decides alone
 	frozen *state.Frozen
 	// differing has the keys under which the source of a frozen upstream has other content than the served
 	// one.
@@ -224,6 +225,7 @@ func (in *Intake) due() time.Time {
 		switch {
 		case in.now.Before(f.Until):
 			later(f.Until)
+		case in.agreed != nil: // the end is proposed, and comes when it is agreed
 		case in.stale.inContact: // else the freeze lasts until the next contact
 			in.note(slog.LevelInfo, "freeze ended", "since", f.Since.UTC().Format(time.RFC3339))
 			in.tell(events.Event{Type: events.Thawed, By: events.ByRelay, Text: "the freeze has ended", Reason: f.Reason})

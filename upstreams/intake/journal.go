@@ -134,19 +134,6 @@ func (in *Intake) Saved(now time.Time) state.Saved {
 	return out
 }
 
-// HeldResources returns what is served although the source has deleted it, if the deletions are held.
-func (in *Intake) HeldResources() (out []*mirror.Resource) {
-	if in.held == nil {
-		return nil
-	}
-	for _, key := range in.namedHold().keys {
-		if r := in.stale.plain(in.served, key); r != nil {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
 // TakeChanges returns and forgets the changes to write to disk, sorted by key.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.advance(now)

@@ -521,11 +521,13 @@ func (x *Ledger) GetServer() [][]byte {
 }
 
 type Frozen struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Since         *Time                  `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Until         *Time                  `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
-	Reason        []byte                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Since    *Time                  `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Until    *Time                  `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	Reason   []byte                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// decision identifies the record by which replicas agree on the freeze.
+	Decision      []byte `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -584,6 +586,13 @@ func (x *Frozen) GetUntil() *Time {
 func (x *Frozen) GetReason() []byte {
 	if x != nil {
 		return x.Reason
+	}
+	return nil
+}
+
+func (x *Frozen) GetDecision() []byte {
+	if x != nil {
+		return x.Decision
 	}
 	return nil
 }
@@ -734,12 +743,13 @@ const file_state_proto_rawDesc = "" +
 	"\n" +
 	"in_contact\x18\x10 \x01(\bR\tinContact\x12%\n" +
 	"\x0eroot_namespace\x18\x11 \x01(\fR\rrootNamespace\x12\x16\n" +
-	"\x06server\x18\x12 \x03(\fR\x06server\"\x96\x01\n" +
+	"\x06server\x18\x12 \x03(\fR\x06server\"\xb2\x01\n" +
 	"\x06Frozen\x12+\n" +
 	"\x05since\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x05since\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +
 	"\x05until\x18\x03 \x01(\v2\x15.meshrelay.state.TimeR\x05until\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\fR\x06reason\"\xe8\x01\n" +
+	"\x06reason\x18\x04 \x01(\fR\x06reason\x12\x1a\n" +
+	"\bdecision\x18\x05 \x01(\fR\bdecision\"\xe8\x01\n" +
 	"\bRevision\x12)\n" +
 	"\x04time\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x04time\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +

@@ -1,0 +1,310 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"meshrelay/decisions"
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+const (
+	configMaps = "/configmaps" // of the group of the core
+	key        = "mesh/log"
+)
+
+var quick = Pace{Watch: time.Second, Retry: 5 * time.Millisecond, RetryMost: 20 * time.Millisecond}
+
+// server is an API server, and a kubeconfig for it.
+type server struct {
+	*fakekube.Server
+	t          *testing.T
+	kubeconfig string
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, ignore) })
+	s := &server{fakekube.New(), t, filepath.Join(t.TempDir(), "kubeconfig")}
+	s.Define("", "ConfigMap", "configmaps", "v1")
+	fakekube.WriteKubeconfig(t, s.kubeconfig, s.Start(t), "")
+	return s
+}
+
+// replica returns a store of one replica.
+func (s *server) replica() *Store {
+	store := New(&apiserver.Credentials{Kubeconfig: s.kubeconfig}, "test", "mesh", "log", quick)
+	s.t.Cleanup(store.Close)
+	return store
+}
+
+// fault has requests of a method fail with a code, before or after the server has carried them out.
+func (s *server) fault(f func(w http.ResponseWriter, r *http.Request) bool) {
+	s.Set(func() { s.Fault = f })
+}
+
+func freeze(id, upstream string) decisions.Record {
+	return decisions.Record{ID: id, Kind: decisions.Freeze, Upstream: upstream, Replica: "a"}
+}
+
+func (s *Store) add(r decisions.Record) (decisions.Log, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return s.Append(ctx, func(state decisions.State) (decisions.Record, error) { return r, state.Refuses(r) })
+}
+
+// watched is what a watch has told.
+type watched struct {
+	mu       sync.Mutex
+	log      decisions.Log
+	problems []string
+	err      error
+}
+
+// watch watches until the test ends.
+func (s *server) watch(store *Store) *watched {
+	w := &watched{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		store.Watch(ctx, func(log decisions.Log, problems []string, err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.err = err; err == nil {
+				w.log, w.problems = log, problems
+			}
+		})
+	}()
+	s.t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+// await waits until the watch has told this.
+func (w *watched) await(t *testing.T, what string, ok func(w *watched) bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for {
+		w.mu.Lock()
+		is, now := ok(w), fmt.Sprintf("%+v, %v, %v", w.log, w.problems, w.err)
+		w.mu.Unlock()
+		if is {
+			return
+		}
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("not so: %s: %s", what, now)
+		}
+	}
+}
+
+func (w *watched) awaitSequence(t *testing.T, sequence uint64) {
+	t.Helper()
+	w.await(t, fmt.Sprint("sequence ", sequence), func(w *watched) bool { return w.err == nil && w.log.State().Sequence == sequence })
+}
+
+// text returns a text in the data of the object.
+func (s *server) text(key string) string {
+	s.Lock()
+	defer s.Unlock()
+	o := s.Objects[configMaps]["mesh/log"]
+	if o == nil {
+		return ""
+	}
+	data, _ := o["data"].(map[string]any)
+	text, _ := data[key].(string)
+	return text
+}
+
+// edit sets the data of the object, as kubectl edit does.
+func (s *server) edit(data map[string]any) {
+	s.Put(configMaps, map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "log", "namespace": "mesh", "labels": map[string]any{"team": "x"}}, "data": data,
+	})
+}
+
+func TestReplicasThatAppendAtOnceLoseNothing(t *testing.T) {
+	s := newServer(t)
+	var appended sync.WaitGroup
+	watches := []*watched{}
+	for n := range 3 {
+		store := s.replica()
+		watches = append(watches, s.watch(store))
+		appended.Go(func() {
+			for i := range 8 {
+				id := fmt.Sprint(n, "-", i)
+				if _, err := store.add(freeze(id, "u"+id)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	appended.Wait()
+	for _, w := range watches {
+		w.awaitSequence(t, 24)
+		if got := len(w.log.State().Upstreams); got != 24 {
+			t.Errorf("%d upstreams are frozen", got)
+		}
+	}
+	if _, err := s.replica().add(freeze("again", "u0-0")); !errors.Is(err, decisions.ErrRefused) {
+		t.Errorf("a second freeze: %v", err)
+	}
+}
+
+func TestAnAppendWhoseAnswerWasLostIsRecognised(t *testing.T) {
+	s := newServer(t)
+	lost := atomic.Int32{}
+	s.fault(func(w http.ResponseWriter, r *http.Request) bool {
+		if (r.Method == http.MethodPost || r.Method == http.MethodPut) && lost.Add(1) <= 2 {
+			s.fault(nil)
+			rec := &discard{}
+			s.ServeHTTP(rec, r)
+			w.WriteHeader(http.StatusBadGateway)
+			return true
+		}
+		return false
+	})
+	log, err := s.replica().add(freeze("1", "east"))
+	if err != nil || len(log.Records()) != 1 || strings.Count(s.text(recordsKey), "\n") != 1 {
+		t.Errorf("%v, %+v, %q", err, log.Records(), s.text(recordsKey))
+	}
+}
+
+// discard is an answer that nobody gets.
+type discard struct{ h http.Header }
+
+func (d *discard) Header() http.Header {
+	if d.h == nil {
+		d.h = http.Header{}
+	}
+	return d.h
+}
+func (*discard) Write(b []byte) (int, error) { return len(b), nil }
+func (*discard) WriteHeader(int)             {}
+
+func TestMissingRightsAreNamedByTheirVerb(t *testing.T) {
+	for method, verb := range map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", "LIST": "list", "WATCH": "watch"} {
+		s := newServer(t)
+		if method == http.MethodPut {
+			s.edit(nil)
+		}
+		s.fault(func(w http.ResponseWriter, r *http.Request) bool {
+			is := r.Method == method && r.URL.RawQuery == ""
+			if q := r.URL.Query(); q.Has("fieldSelector") {
+				is = method == "WATCH" && q.Has("watch") || method == "LIST" && !q.Has("watch")
+			}
+			if is {
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`))
+			}
+			return is
+		})
+		want := "ConfigMap mesh/log: the identity of the relay may not " + verb + " it: grant it get, list, watch, create and update"
+		store := s.replica()
+		if verb == "list" || verb == "watch" {
+			s.watch(store).await(t, want, func(w *watched) bool { return w.err != nil && strings.Contains(w.err.Error(), want) })
+		} else if _, err := store.add(freeze("1", "east")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+func TestAStoreThatIsDownIsAnErrorAndIsReadAgain(t *testing.T) {
+	s := newServer(t)
+	store := s.replica()
+	w := s.watch(store)
+	w.awaitSequence(t, 0)
+	s.fault(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	s.Set(func() { s.Stops++ })
+	w.await(t, "an error", func(w *watched) bool { return w.err != nil })
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := store.Append(ctx, func(decisions.State) (decisions.Record, error) { return freeze("1", "east"), nil }); err == nil {
+		t.Error("an append without the server is acknowledged")
+	}
+	s.fault(nil)
+	if _, err := s.replica().add(freeze("2", "east")); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitSequence(t, 1)
+}
+
+func TestDecisionsThatTheObjectHasLostAreWrittenAgain(t *testing.T) {
+	s := newServer(t)
+	a, b := s.replica(), s.replica()
+	w := s.watch(a)
+	for _, id := range []string{"1", "2", "3"} {
+		if _, err := a.add(freeze(id, "u"+id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.awaitSequence(t, 3)
+	s.Remove(configMaps, key)
+	if _, err := b.add(freeze("4", "u4")); err != nil { // it has never read the first three
+		t.Fatal(err)
+	}
+	w.await(t, "all four", func(w *watched) bool { return len(w.log.State().Upstreams) == 4 })
+	if log, _, err := decisions.Decode(s.text(stateKey), s.text(recordsKey)); err != nil || len(log.State().Upstreams) != 4 {
+		t.Errorf("%v: %+v", err, log)
+	}
+}
+
+func TestWhatOthersHaveInTheObjectStays(t *testing.T) {
+	s := newServer(t)
+	s.edit(map[string]any{"note": "by hand", recordsKey: "{\"seq\":7,\"id\":\"x\",\"kind\":\"freeze\",\"upstream\":\"east\",\"replica\":\"r\"}\nbroken\n"})
+	store := s.replica()
+	w := s.watch(store)
+	w.awaitSequence(t, 7)
+	w.await(t, "the broken line is told", func(w *watched) bool {
+		return slices.ContainsFunc(w.problems, func(p string) bool { return strings.Contains(p, "line 2 ") })
+	})
+	if _, err := store.add(freeze("y", "west")); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitSequence(t, 8)
+	s.Lock()
+	labels, _ := json.Marshal(s.Objects[configMaps][key]["metadata"].(map[string]any)["labels"])
+	s.Unlock()
+	if s.text("note") != "by hand" || string(labels) != `{"team":"x"}` {
+		t.Errorf("note %q, labels %s", s.text("note"), labels)
+	}
+}
+
+func TestAnObjectThatIsNoLogIsAnErrorAndNotOverwritten(t *testing.T) {
+	for what, data := range map[string]map[string]any{
+		"broken":                      {stateKey: "{"},
+		"too large":                   {recordsKey: strings.Repeat("x", decisions.MaxBytes+1)},
+		"an answer that is too large": {"other": strings.Repeat("x", maxObject)},
+	} {
+		s := newServer(t)
+		s.edit(data)
+		store := s.replica()
+		if _, err := store.add(freeze("1", "east")); err == nil || !strings.Contains(err.Error(), "mesh/log") {
+			t.Errorf("%s: %v", what, err)
+		}
+		s.watch(store).await(t, what, func(w *watched) bool { return w.err != nil })
+		if s.text(recordsKey) != fmt.Sprint(data[recordsKey]) && data[recordsKey] != nil || s.text(stateKey) != fmt.Sprint(data[stateKey]) && data[stateKey] != nil {
+			t.Errorf("%s: it was overwritten", what)
+		}
+	}
+}

@@ -1,0 +1,325 @@
+package intake
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"meshrelay/decisions"
+	"meshrelay/events"
+	"meshrelay/mirror"
+	"meshrelay/state"
+)
+
+// agreement is what the replicas of the relay have decided about the upstream.
+//
+// While a hold is open, every deletion waits: here it is joined, or the guard here supports it. Nothing that is held
+// goes before the end of the hold is decided: the intake proposes an end, and carries it out when it is agreed.
+type agreement struct {
+	replica string
+	known   bool // the decisions were read once
+	decisions.Upstream
+	own  string               // ID of the open hold, if the guard here has supported it
+	used []decisions.Released // what was let go here
+}
+
+// Agreed is the event that the replicas have decided something about the upstream, or that the relay is one of several.
+// It has all that is in effect now: what is so already does not change. The record of a decision on which they have not
+// agreed yet has no sequence number.
+type Agreed struct {
+	Replica string // this one
+	Known   bool   // Upstream is what they have decided; false: it is not known yet
+	decisions.Upstream
+	// Revision and Records are those of a rollback. Without Records, the relay does not have that content.
+	Revision uint64
+	Records  []state.Record
+	// Operator has given the order here, nil if elsewhere.
+	Operator *events.Operator
+}
+
+func (e Agreed) step(in *Intake, out *Output) {
+	if in.agreed == nil {
+		in.agreed = &agreement{replica: e.Replica}
+	}
+	a := in.agreed
+	if !e.Known {
+		return
+	}
+	opened := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID) && e.Hold.Replica != a.replica
+	a.known, a.Upstream, in.report.who = true, e.Upstream, e.Operator
+	in.forgetUsed()
+	in.agreeFrozen(e, out)
+	if e.Without != nil && !in.ServedWithout() && !in.told {
+		in.without = in.now.UTC()
+	}
+	if opened {
+		in.join()
+	}
+	in.support()
+	if in.held != nil {
+		out.Deleted += in.settleHold()
+	}
+}
+
+// Overruled is the event that a freeze of this replica alone ends, because others have decided otherwise. The next Agreed
+// ends it.
+type Overruled struct{}
+
+func (Overruled) step(in *Intake, _ *Output) {
+	if in.frozen != nil && in.frozen.Decision == "" {
+		in.frozen.Decision = "overruled"
+	}
+}
+
+// Decision returns the ID of the freeze on which replicas have agreed. It is "-" for any other freeze, and empty for none.
+func (in *Intake) Decision() string {
+	if in.frozen == nil {
+		return ""
+	}
+	return cmp.Or(in.frozen.Decision, "-")
+}
+
+// forgetUsed forgets what was let go of decisions that are not in effect any more.
+func (in *Intake) forgetUsed() {
+	a := in.agreed
+	a.used = slices.DeleteFunc(a.used, func(u decisions.Released) bool {
+		return !slices.ContainsFunc(a.Released, func(r decisions.Released) bool { return sameRelease(u, r) })
+	})
+	for i := range a.used {
+		for _, r := range a.Released {
+			if sameRelease(a.used[i], r) {
+				a.used[i].Sequence = r.Sequence
+			}
+		}
+	}
+}
+
+// sameRelease reports whether two decisions are one, which may have been agreed since.
+func sameRelease(used, r decisions.Released) bool {
+	return used.Content == r.Content && (used.Sequence == r.Sequence || used.Sequence == 0)
+}
+
+// agreeFrozen freezes, unfreezes or rolls back the upstream, if that is decided and not so yet.
+func (in *Intake) agreeFrozen(e Agreed, out *Output) {
+	want, have := e.Frozen, in.frozen
+	switch {
+	case want == nil && (have == nil || have.Decision == ""): // a freeze on which nobody has agreed is proposed
+		return
+	case want == nil:
+		Unfreeze{Order{Force: true, Operator: e.Operator, Reason: have.Reason}}.step(in, out)
+		return
+	}
+	o := Order{Operator: e.Operator, Reason: reasonOf(want), For: time.Duration(want.Seconds) * time.Second, To: e.Revision}
+	switch {
+	case in.hasAgreed(want):
+	case want.Kind == decisions.Rollback && e.Records == nil:
+		return
+	case want.Kind == decisions.Rollback:
+		Rollback{o, e.Records}.step(in, out)
+	default:
+		if have != nil { // it was unfrozen and frozen again meanwhile
+			in.thaw(events.ByOperator, "unfreeze")
+		}
+		Freeze{o}.step(in, out)
+	}
+	if id := agreedID(want); in.frozen.Decision != id {
+		in.frozen.Decision = id
+		in.journal.reported = time.Time{}
+	}
+}
+
+// agreedID returns the ID of a record on which the replicas have agreed, else "".
+func agreedID(r *decisions.Record) string {
+	if r.Sequence == 0 {
+		return ""
+	}
+	return r.ID
+}
+
+// reasonOf returns the reason of a decision, with its author if it comes from another replica.
+func reasonOf(r *decisions.Record) string {
+	if r.Reason == "" {
+		return fmt.Sprintf("%s by %s at %s", r.Kind, cmp.Or(r.Who, "the relay"), r.Replica)
+	}
+	return r.Reason
+}
+
+// NeedsRevision reports whether a freeze that is decided is a rollback that the upstream does not have yet.
+func (in *Intake) NeedsRevision(want *decisions.Record) bool {
+	return want != nil && want.Kind == decisions.Rollback && !in.hasAgreed(want)
+}
+
+// hasAgreed reports whether a freeze that is decided is in effect.
+func (in *Intake) hasAgreed(want *decisions.Record) bool {
+	switch have := in.frozen; {
+	case have == nil || have.Decision != "" && have.Decision != want.ID:
+		return false
+	case have.Decision == "" && want.Kind == decisions.Rollback:
+		content, _ := in.servedContent()
+		return content == want.Content
+	}
+	return true
+}
+
+// join begins to wait for the hold of another replica. The guard here supports it only for what waits now: what was to end
+// a former hold is no reason to end this one.
+func (in *Intake) join() {
+	hold := in.agreed.Hold
+	if in.held != nil {
+		in.held.own, in.held.wants = in.tooMany() != "", ""
+	}
+	if in.frozen == nil {
+		in.note(slog.LevelWarn, "deletions held with another replica", "replica", hold.Replica, "hold", shortContent(hold.Content), "held", hold.Number, "see", "relay held "+in.name)
+	}
+}
+
+// support notes the open hold, if the guard here holds deletions, too.
+func (in *Intake) support() {
+	a := in.agreed
+	if a != nil && a.Hold != nil && in.held != nil && (in.held.own || a.Hold.Replica == a.replica) {
+		a.own = a.Hold.ID
+	}
+}
+
+// joins returns why deletions wait although the guard here would let them pass, empty if they do not.
+func (in *Intake) joins() string {
+	if in.agreed == nil || in.agreed.Hold == nil {
+		return ""
+	}
+	return fmt.Sprintf("replica %s holds %d deletions", in.agreed.Hold.Replica, in.agreed.Hold.Number)
+}
+
+// judgeAgreed looks how a hold may end: nothing of it goes before its end is decided.
+func (in *Intake) judgeAgreed(complete bool) (removed int) {
+	in.held.own = in.held.own || in.tooMany() != ""
+	in.support()
+	switch {
+	case in.isOff():
+		in.want(decisions.Over, in.departures)
+	case in.isNormalAgain(complete):
+		in.want(decisions.Returned, in.departures)
+	case complete && in.isOver():
+		in.want(decisions.Over, in.openedAt)
+	}
+	return in.settleHold()
+}
+
+// want notes how a hold is to end. The departures up to a number may go.
+func (in *Intake) want(end decisions.Kind, upTo uint64) {
+	in.held.wants, in.held.wantsUpTo, in.held.wantsOf = end, upTo, in.namedHold().content
+}
+
+// settleHold lets go what is decided of the held deletions. The guard judges again what nobody holds any more.
+func (in *Intake) settleHold() (removed int) {
+	a := in.agreed
+	if a == nil || !a.known {
+		return 0
+	}
+	for _, r := range a.Released {
+		if a.Hold != nil && r.Sequence != 0 && r.Sequence < a.Hold.Sequence || slices.ContainsFunc(a.used, func(u decisions.Released) bool { return sameRelease(u, r) }) {
+			continue
+		}
+		if upTo, has := in.numberOf(r); has {
+			return in.letGoAgreed(r, upTo)
+		}
+	}
+	if a.Hold == nil && !in.held.own {
+		in.note(slog.LevelInfo, "hold ended", "reason", "the replica that held has ended it")
+		in.endHold()
+		return in.judge(false)
+	}
+	return 0
+}
+
+// numberOf returns the newest departure of a content that is or was held here.
+func (in *Intake) numberOf(r decisions.Released) (upTo uint64, has bool) {
+	if len(in.leaving) == r.Number && in.namedHold().content == r.Content {
+		return in.named.number, true
+	}
+	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.content == r.Content })
+	if i < 0 {
+		return 0, false
+	}
+	return in.lookedAt[i].number, true
+}
+
+// letGoAgreed carries out the departures up to a number that a decision is about.
+func (in *Intake) letGoAgreed(r decisions.Released, upTo uint64) (removed int) {
+	in.agreed.used = append(in.agreed.used, r)
+	var o Order
+	for _, text := range r.Parts {
+		if part, err := ParsePart(text); err == nil {
+			o.Only = append(o.Only, part)
+		}
+	}
+	if len(r.Parts) > len(o.Only) {
+		in.note(slog.LevelWarn, "release of a part not carried out", "reason", "a part is unknown here: a newer release has named it", "decision", r.Sequence)
+		return 0
+	}
+	latest := time.Duration(1<<63 - 1)
+	if r.Kind == decisions.Over {
+		latest = min(guardWindow, in.guard.HoldFor.D()/2)
+		if in.held.wants == decisions.Over && in.held.wantsOf == r.Content {
+			upTo = min(upTo, in.held.wantsUpTo)
+		}
+	}
+	named := in.namedHold().id
+	removed = in.carry(func(key mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest && o.picks(key) })
+	e := events.Event{Type: events.CarriedOut, By: events.ByGuard, Reason: fmt.Sprintf("decision %d of the replicas: %s", r.Sequence, r.Kind), Text: fmt.Sprintf("%d held deletions carried out", removed)}
+	if r.Kind == decisions.Release {
+		e.Type, e.By, e.Hold, e.Reason = events.Released, events.ByOperator, named, r.Reason
+		e.Operator, e.Text = in.report.who, fmt.Sprintf("%d held deletions carried out, %d still held", removed, len(in.leaving))
+	}
+	in.because(e.By, withReason(string(r.Kind), r.Reason))
+	in.report.reason = e.Reason
+	in.tell(e)
+	in.note(slog.LevelWarn, "held deletions carried out", "reason", e.Reason, "removed", removed, "held", len(in.leaving), "who", r.Who)
+	if len(r.Parts) > 0 && len(in.leaving) > 0 {
+		in.held.picked, in.noteHeldAt = true, in.now // the rest has another ID
+		return removed
+	}
+	in.endHold()
+	return removed + in.judge(false)
+}
+
+// TakeBack is the event that other replicas still serve resources whose deletions a hold is about. Those that the
+// source does not have are served again, and wait.
+type TakeBack struct {
+	Hold      string // ID of the record
+	Resources []*mirror.Resource
+}
+
+func (e TakeBack) step(in *Intake, out *Output) {
+	if a := in.agreed; a == nil || a.Hold == nil || a.Hold.ID != e.Hold || in.frozen != nil {
+		return
+	}
+	in.begin()
+	has := map[mirror.Key]bool{}
+	in.all(func(sc *scope, name string, rec *record) {
+		if rec.resource != nil {
+			has[rec.resource.Key()] = true
+		} else if key, ok := keyOf(sc.Kind, name); ok {
+			has[in.rules.keyOf(key)] = true
+		}
+	})
+	back := 0
+	for _, r := range e.Resources {
+		key := r.Key()
+		saved := state.Record{Resource: r, At: in.now}
+		full := in.limits.MaxResources > 0 && in.resources+len(in.leaving) >= 2*in.limits.MaxResources
+		if r.Source() != in.name || in.served.Get(key) != nil || has[key] || in.stale.withholds(key.Kind) || full || !in.rules.admits(saved) {
+			continue
+		}
+		in.put(key, r, origin{saved: &saved})
+		in.depart(key)
+		back++
+	}
+	if back > 0 {
+		in.tallies.settle() // they were served before
+		in.because(events.ByGuard, "hold of another replica")
+		in.note(slog.LevelWarn, "deleted resources served again", "reason", in.joins(), "resources", back)
+	}
+	out.Deleted = in.end(in.unsettled())
+}

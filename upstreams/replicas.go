@@ -1,0 +1,423 @@
+package upstreams
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"meshrelay/decisions"
+	"meshrelay/events"
+	"meshrelay/mirror"
+	"meshrelay/state"
+	"meshrelay/upstreams/intake"
+)
+
+const (
+	foldPatience = 10 * time.Second // bounds how long clients of a starting relay wait for the decisions
+	// These two together are less than an operator's command waits for its answer.
+	appendTimeout  = 5 * time.Second
+	appliedTimeout = 3 * time.Second
+	heldTimeout    = 10 * time.Second      // of a question to peers for what they hold
+	proposeRest    = 50 * time.Millisecond // between two looks at what the upstreams propose
+	leastRetry     = time.Second
+	mostRetry      = 30 * time.Second
+	maxUnagreed    = 100 // local decisions that wait for the store
+)
+
+// Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
+type Decisions interface {
+	// Append appends the record that make returns for the newest state, and returns the log with it. It calls make
+	// again after each conflict with another replica; an error of make ends it. After any other error it is unknown
+	// whether the log has the record.
+	Append(ctx context.Context, make func(decisions.State) (decisions.Record, error)) (decisions.Log, error)
+	// Watch calls took with each log that it reads, and a line for each record that it has passed over, not nil; and with
+	// an error while it can not read. It returns when ctx ends.
+	Watch(ctx context.Context, took func(log decisions.Log, problems []string, err error))
+}
+
+// Peers asks the other replicas. Its methods must be safe for concurrent use.
+type Peers interface {
+	// Applied waits until the reachable replicas have applied the decisions up to a sequence number, or until ctx
+	// ends. It returns how many of how many have, without this one, and the names of those that have not answered.
+	Applied(ctx context.Context, sequence uint64) (did, of int, unreachable []string)
+	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under the open
+	// hold that began with this content.
+	Held(ctx context.Context, upstream, content string) ([]*mirror.Resource, error)
+}
+
+// Replicas makes the relay one of several that agree on decisions.
+type Replicas struct {
+	Name  string // of this replica, unique
+	Store Decisions
+	Peers Peers // nil: only this replica is known
+}
+
+// replicas is the part of a Manager that agrees with other replicas.
+type replicas struct {
+	Replicas
+	log   *slog.Logger
+	wake  chan struct{} // an upstream may propose something, or there is a newer log
+	ready chan struct{} // closed when the decisions were applied once, and peers were asked for what they hold
+	taken chan struct{} // the decisions were applied
+
+	applying sync.Mutex // is held while a log is applied
+
+	mu        sync.Mutex // guards all below
+	newest    decisions.Log
+	known     bool // newest was read
+	applied   uint64
+	once      bool // newest was applied once
+	reachable bool
+	since     time.Time // when reachable changed
+	problem   string    // why the store can not be reached
+	broken    []string  // lines of the log that were passed over
+	missing   []string  // decisions that can not be carried out here
+	locals    []local
+	counts    map[decisions.Kind]uint64
+}
+
+// local is a decision of this replica on which the others have not agreed. It was made at a sequence number, or before
+// the log was read.
+type local struct {
+	decisions.Record
+	at    uint64
+	blind bool
+}
+
+// Agree makes the relay one of several replicas. It is called before Restore.
+func (m *Manager) Agree(r Replicas) {
+	m.replicas = &replicas{
+		Replicas: r, log: m.log, wake: make(chan struct{}, 1), ready: make(chan struct{}), taken: make(chan struct{}, 1),
+		since: time.Now(), problem: "it was not read yet", counts: map[decisions.Kind]uint64{},
+	}
+	for _, u := range m.upstreams {
+		m.joins(u)
+	}
+}
+
+// joins makes an upstream follow what the replicas decide.
+func (m *Manager) joins(u *upstream) {
+	if m.replicas != nil {
+		u.concerned = m.replicas.signal
+		u.Tell(intake.Agreed{Replica: m.replicas.Name})
+	}
+}
+
+func (r *replicas) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// took takes a log that the store has, unless it is older than the newest one.
+func (r *replicas) took(log decisions.Log, problems []string, err error) {
+	if err != nil {
+		r.lost(err)
+		return
+	}
+	r.mu.Lock()
+	back := !r.reachable
+	if back {
+		r.reachable, r.since, r.problem = true, time.Now(), ""
+	}
+	isNewer := !r.known || log.State().Sequence > r.newest.State().Sequence
+	if isNewer {
+		if added, _ := log.Since(r.newest.State().Sequence); r.known {
+			for _, one := range added {
+				r.counts[one.Kind]++
+			}
+		}
+		r.newest, r.known = log, true
+	}
+	told := problems == nil || slices.Equal(r.broken, problems)
+	if problems != nil {
+		r.broken = problems
+	}
+	r.mu.Unlock()
+	if back {
+		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
+	}
+	if !told && len(problems) > 0 {
+		r.log.Warn("log of decisions has lines that are passed over", "lines", strings.Join(problems, "; "))
+	}
+	if back || isNewer {
+		r.signal()
+	}
+}
+
+// lost notes that the store can not be reached.
+func (r *replicas) lost(err error) {
+	r.mu.Lock()
+	was := r.reachable || r.problem == "it was not read yet"
+	if r.reachable {
+		r.since = time.Now()
+	}
+	r.reachable, r.problem = false, err.Error()
+	r.mu.Unlock()
+	if was {
+		r.log.Warn("store of decisions not reached", "err", err, "effect", "nothing that is held goes, and orders need --local")
+	}
+}
+
+// effective returns what is in effect here: what is agreed, and the local decisions. Until the log was read once, it
+// is what the disk has; then known is set only if there are local decisions.
+func (m *Manager) effective() (s decisions.State, known bool) {
+	r := m.replicas
+	r.mu.Lock()
+	s, known = r.newest.State(), r.known
+	locals := slices.Clone(r.locals)
+	r.mu.Unlock()
+	if !known {
+		s.Upstreams = map[string]decisions.Upstream{}
+		for _, u := range m.all() {
+			if id := locked(u.upstream, (*intake.Intake).Decision); id != "" && id != "-" {
+				s.Upstreams[u.cfg.Name] = decisions.Upstream{Frozen: &decisions.Record{ID: id, Kind: decisions.Freeze, Sequence: 1}}
+			}
+		}
+	}
+	for _, l := range locals {
+		s = s.With(l.Record)
+	}
+	return s, known || len(locals) > 0
+}
+
+// runReplicas agrees with the other replicas until ctx ends.
+func (m *Manager) runReplicas(ctx context.Context) error {
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	wait.Go(func() { m.replicas.Store.Watch(ctx, m.replicas.took) })
+	wait.Go(func() { m.takeBack(ctx) })
+	failures, retryAt := 0, time.Time{}
+	for {
+		m.applyDecisions(ctx, "", nil)
+		if !time.Now().Before(retryAt) {
+			if err := m.propose(ctx); err != nil {
+				failures++
+				retryAt = time.Now().Add(min(mostRetry, leastRetry<<min(failures, 10)))
+			} else {
+				failures = 0
+			}
+		}
+		rest := time.After(proposeRest)
+		retry := make(<-chan time.Time)
+		if failures > 0 {
+			retry = time.After(time.Until(retryAt))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.replicas.wake:
+		case <-retry:
+		}
+		select { // what comes together is looked at once
+		case <-ctx.Done():
+			return nil
+		case <-rest:
+		}
+	}
+}
+
+// applyDecisions brings all upstreams to what is decided. The order about given came from an operator here.
+func (m *Manager) applyDecisions(ctx context.Context, given string, operator *events.Operator) {
+	r := m.replicas
+	r.applying.Lock()
+	defer r.applying.Unlock()
+	s, known := m.effective()
+	if !known || m.reading() {
+		return
+	}
+	var missing []string
+	changed := false
+	for _, u := range m.all() {
+		e := intake.Agreed{Replica: r.Name, Known: true, Upstream: s.Upstreams[u.cfg.Name]}
+		if u.cfg.Name == given {
+			e.Operator = operator
+		}
+		before := locked(u.upstream, (*intake.Intake).Decision)
+		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
+			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
+				missing = append(missing, "upstream "+u.cfg.Name+": the rollback of replica "+e.Frozen.Replica+" is not in effect here, because no revision on disk has that content: relay unfreeze "+u.cfg.Name+" ends it everywhere")
+			}
+		}
+		out, _ := u.stepOver(e)
+		changed = changed || out.Deleted > 0 || before != locked(u.upstream, (*intake.Intake).Decision)
+	}
+	if changed {
+		if err := m.flush(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("decisions not on disk yet", "err", err)
+		}
+	}
+	r.mu.Lock()
+	r.applied, r.missing, r.once = s.Sequence, missing, r.known
+	r.mu.Unlock()
+	select {
+	case r.taken <- struct{}{}:
+	default:
+	}
+}
+
+// revisionOf returns the revision of an upstream that has the content of a rollback, and its records; nil if there is
+// none.
+func (m *Manager) revisionOf(ctx context.Context, upstream string, want *decisions.Record) (uint64, []state.Record) {
+	if m.keeper == nil {
+		return 0, nil
+	}
+	if err := m.keeper.Flush(ctx); err != nil { // first write what is served
+		m.log.Warn("revisions not on disk yet", "upstream", upstream, "err", err)
+	}
+	revisions, err := m.keeper.History(upstream)
+	if err != nil {
+		return 0, nil
+	}
+	for _, rev := range revisions {
+		if rev.Resources != want.Number {
+			continue
+		}
+		if records, err := m.keeper.At(upstream, rev.ID); err == nil && intake.ContentOf(resourcesOf(records)) == want.Content {
+			return rev.ID, records
+		}
+	}
+	return 0, nil
+}
+
+func resourcesOf(records []state.Record) (out []*mirror.Resource) {
+	for _, r := range records {
+		out = append(out, r.Resource)
+	}
+	return out
+}
+
+// propose appends the local decisions, and then what the upstreams propose. The error is that of the store.
+func (m *Manager) propose(ctx context.Context) error {
+	r := m.replicas
+	r.mu.Lock()
+	known, locals := r.known, slices.Clone(r.locals)
+	r.mu.Unlock()
+	if !known || m.reading() {
+		return nil
+	}
+	for _, l := range locals {
+		if err := m.reconcileLocal(ctx, l); err != nil {
+			return err
+		}
+	}
+	for _, u := range m.all() {
+		record, ok := decisions.Record{}, false
+		locked(u.upstream, func(in *intake.Intake) bool { record, ok = in.Proposal(time.Now()); return ok })
+		if !ok {
+			continue
+		}
+		record.ID = rand.Text()
+		if err := m.append(ctx, record); err != nil && !errors.Is(err, decisions.ErrRefused) {
+			return err
+		}
+	}
+	return nil
+}
+
+// append appends a record, and notes the log or that the store can not be reached.
+func (m *Manager) append(ctx context.Context, record decisions.Record) error {
+	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
+	defer cancel()
+	log, err := m.replicas.Store.Append(bounded, func(s decisions.State) (decisions.Record, error) { return record, s.Refuses(record) })
+	switch {
+	case err == nil:
+		m.replicas.took(log, nil, nil)
+	case !errors.Is(err, decisions.ErrRefused) && ctx.Err() == nil:
+		m.replicas.lost(err)
+	}
+	return err
+}
+
+// reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
+func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
+	r := m.replicas
+	r.mu.Lock()
+	newer, all := r.newest.Since(l.at)
+	r.mu.Unlock()
+	otherwise := func(one decisions.Record) bool {
+		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
+	}
+	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
+	if l.blind || all && !slices.ContainsFunc(newer, otherwise) {
+		err = m.append(ctx, l.Record)
+	}
+	e := events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"}
+	switch {
+	case errors.Is(err, decisions.ErrRefused):
+		e.Text, e.Reason = "the local decision "+string(l.Kind)+" is dropped", err.Error()
+		m.log.Warn("local decision dropped", "upstream", l.Upstream, "decision", l.Kind, "reason", err)
+		if u, unknown := m.upstream(l.Upstream); unknown == nil && l.Kind.Freezes() {
+			u.Tell(intake.Overruled{})
+		}
+	case err != nil:
+		return err
+	}
+	r.mu.Lock()
+	r.locals = slices.DeleteFunc(r.locals, func(one local) bool { return one.ID == l.ID })
+	r.mu.Unlock()
+	m.events.Record(e)
+	r.signal()
+	return nil
+}
+
+// takeBack asks peers for what they hold while a hold is open, until ctx ends.
+func (m *Manager) takeBack(ctx context.Context) {
+	r := m.replicas
+	pauses, next := map[string]time.Duration{}, map[string]time.Time{}
+	ready := false
+	for ctx.Err() == nil {
+		s, applied := m.effective()
+		wake := time.Now().Add(time.Hour)
+		open := map[string]bool{}
+		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
+			hold := s.Upstreams[name].Hold
+			u, err := m.upstream(name)
+			if hold == nil || err != nil || r.Peers == nil {
+				continue
+			}
+			id := hold.ID
+			if open[id] = true; !time.Now().Before(next[id]) {
+				m.takeBackOf(ctx, u, hold)
+				pauses[id] = min(max(2*pauses[id], leastRetry), mostRetry)
+				next[id] = time.Now().Add(pauses[id])
+			}
+			if next[id].Before(wake) {
+				wake = next[id]
+			}
+		}
+		maps.DeleteFunc(next, func(id string, _ time.Time) bool { return !open[id] })
+		maps.DeleteFunc(pauses, func(id string, _ time.Duration) bool { return !open[id] })
+		if applied && !ready && r.status().Applied {
+			ready = true
+			close(r.ready)
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.taken:
+		case <-time.After(time.Until(wake)):
+		}
+	}
+}
+
+// takeBackOf serves again what peers hold of an upstream.
+func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record) {
+	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
+	defer cancel()
+	all, err := m.replicas.Peers.Held(bounded, u.name, hold.Content)
+	if err != nil {
+		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
+		return
+	}
+	if len(all) > 0 {
+		u.Tell(intake.TakeBack{Hold: hold.ID, Resources: all})
+	}
+}

@@ -1,0 +1,203 @@
+package upstreams
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"meshrelay/decisions"
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+	"meshrelay/upstreams/intake"
+)
+
+// orderAll has all replicas agree on an order, and carries it out. The order takes effect on a replica when it has read
+// the record.
+func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Order) (effect intake.Effect, err error) {
+	r := m.replicas
+	record := decisions.Record{Kind: decisions.Kind(verb), Upstream: name}
+	if u, err := m.upstream(name); err == nil && verb == "release" {
+		record = locked(u, func(in *intake.Intake) decisions.Record { return in.Releases(o) }) // first: what is held may grow
+	}
+	here := o
+	if here.DryRun = true; verb == "serve-without" {
+		err = m.checkWithout(name)
+	} else {
+		effect, err = m.orderHere(ctx, name, verb, here)
+	}
+	if err != nil {
+		return intake.Effect{}, err
+	}
+	record.ID, record.Replica, record.Reason, record.When = rand.Text(), r.Name, o.Reason, time.Now().UTC().Truncate(time.Second)
+	if s, _ := m.effective(); verb == "unfreeze" && s.Upstreams[name].Frozen != nil {
+		record.Ends = s.Upstreams[name].Frozen.ID
+	}
+	record.Seconds = int64((o.For + time.Second - 1) / time.Second)
+	if o.Operator != nil {
+		record.Who = text.Abbreviate(o.Operator.String())
+	}
+	if verb == "rollback" {
+		records, err := m.keeper.At(name, o.To)
+		if err != nil {
+			return intake.Effect{}, intake.NotPossible("%w", err)
+		}
+		record.Content, record.Number = intake.ContentOf(resourcesOf(records)), len(records)
+	}
+	if o.Local {
+		effect.Replicas, err = m.decideLocally(record)
+	} else {
+		effect.Replicas, err = m.decide(ctx, record)
+	}
+	if err != nil {
+		return intake.Effect{}, err
+	}
+	m.applyDecisions(ctx, name, o.Operator)
+	r.signal()
+	if r.Peers != nil && !o.Local {
+		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
+		defer cancel()
+		did, of, unreachable := r.Peers.Applied(bounded, r.status().Sequence)
+		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
+	}
+	return effect, nil
+}
+
+// checkWithout returns why an order to serve without an upstream is not possible.
+func (m *Manager) checkWithout(name string) error {
+	if m.reading() {
+		return intake.NotPossible("the relay has not read the state of its upstreams yet, or ends: try again")
+	}
+	if _, err := m.upstream(name); err != nil {
+		return err
+	}
+	_, err := m.withoutEvent(name)
+	return err
+}
+
+// decide appends the record of an order.
+func (m *Manager) decide(ctx context.Context, record decisions.Record) (*intake.Reach, error) {
+	err := m.append(ctx, record)
+	switch {
+	case errors.Is(err, decisions.ErrRefused):
+		return nil, intake.NotPossible("%w", err)
+	case err != nil:
+		return nil, intake.NotPossible("upstream %s: the store of decisions can not be reached, so the replicas can not agree; to decide for this replica alone: --local: %w", record.Upstream, err)
+	}
+	return &intake.Reach{Did: 1, Of: 1}, nil
+}
+
+// decideLocally notes a decision of this replica alone.
+func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) {
+	s, _ := m.effective()
+	r := m.replicas
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch err := s.Refuses(record); {
+	case r.reachable:
+		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
+	case err != nil:
+		return nil, intake.NotPossible("%w", err)
+	case len(r.locals) >= maxUnagreed:
+		return nil, intake.NotPossible("upstream %s: %d local decisions wait for the store of decisions already", record.Upstream, len(r.locals))
+	}
+	r.locals = append(r.locals, local{record, r.newest.State().Sequence, !r.known})
+	m.log.Warn("decision for this replica alone", "upstream", record.Upstream, "decision", record.Kind, "who", record.Who, "reason", record.Reason)
+	return &intake.Reach{Did: 1, Of: 1, Local: true}, nil
+}
+
+// awaitDecisions waits until the decisions are applied, if the relay is one of several, but not for long: without the
+// store, it serves by its disk.
+func (m *Manager) awaitDecisions(ctx context.Context) {
+	if m.replicas == nil {
+		return
+	}
+	select {
+	case <-m.replicas.ready:
+	case <-ctx.Done():
+	case <-time.After(foldPatience):
+		m.log.Warn("decisions of the replicas not read in time", "after", foldPatience, "reason", m.replicas.status().Problem, "effect", "clients are served by what is on disk here")
+	}
+}
+
+// ReplicasStatus is what a relay that is one of several has of the decisions.
+type ReplicasStatus struct {
+	Replica string `json:"replica"`
+	// Sequence is that of the last decision that is in effect here. Applied: the log was read at least once.
+	Sequence uint64 `json:"sequence"`
+	Applied  bool   `json:"applied"`
+	// Reachable is whether the store can be reached, since Since. Problem is why not.
+	Reachable bool      `json:"reachable"`
+	Since     time.Time `json:"since"`
+	Problem   string    `json:"problem,omitempty"`
+	// Local are the decisions of this replica on which the others have not agreed.
+	Local []string `json:"local,omitempty"`
+	// Broken are lines of the log that are passed over, Missing decisions that can not be carried out here.
+	Broken  []string `json:"broken,omitempty"`
+	Missing []string `json:"missing,omitempty"`
+	counts  map[decisions.Kind]uint64
+}
+
+func (r *replicas) status() ReplicasStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := ReplicasStatus{
+		Replica: r.Name, Sequence: r.applied, Applied: r.once, Reachable: r.reachable, Since: r.since, Problem: r.problem,
+		Broken: r.broken, Missing: r.missing, counts: map[decisions.Kind]uint64{},
+	}
+	for _, l := range r.locals {
+		st.Local = append(st.Local, fmt.Sprintf("%s %s by %s", l.Kind, l.Upstream, cmp.Or(l.Who, "an operator")))
+	}
+	for _, k := range decisions.Kinds() {
+		st.counts[k] = r.counts[k]
+	}
+	return st
+}
+
+// Replicas returns the status of the decisions, nil if the relay decides alone.
+func (m *Manager) Replicas() *ReplicasStatus {
+	if m.replicas == nil {
+		return nil
+	}
+	st := m.replicas.status()
+	return &st
+}
+
+// Text returns one line about the decisions.
+func (s *ReplicasStatus) Text() string {
+	store := "the store can be reached"
+	if !s.Reachable {
+		store = "the store can not be reached"
+	}
+	return fmt.Sprintf("decisions: replica %s follows the log up to decision %d, %s, local decisions: %d", s.Replica, s.Sequence, store, len(s.Local))
+}
+
+// Problems returns one line for each problem.
+func (s *ReplicasStatus) Problems() (lines []string) {
+	if s == nil {
+		return nil
+	}
+	if !s.Reachable {
+		lines = append(lines, fmt.Sprintf("decisions: the store can not be reached since %s: nothing that is held goes, and orders need --local: %s", s.Since.UTC().Format(time.RFC3339), s.Problem))
+	}
+	for _, l := range s.Local {
+		lines = append(lines, "decisions: local decision, not agreed: "+l)
+	}
+	for _, l := range slices.Concat(s.Missing, s.Broken) {
+		lines = append(lines, "decisions: "+l)
+	}
+	return lines
+}
+
+// HeldContent returns the resources that are served although an upstream has deleted them, because a guard holds the
+// deletions. The error is ErrUnknownUpstream.
+func (m *Manager) HeldContent(upstream string) ([]*mirror.Resource, error) {
+	u, err := m.upstream(upstream)
+	if err != nil {
+		return nil, err
+	}
+	return locked(u, (*intake.Intake).HeldResources), nil
+}
