@@ -399,7 +399,6 @@ func (m *Manager) Saved(name string) (state.Saved, error) {
 	return locked(u, func(in *intake.Intake) state.Saved { return in.Saved(time.Now()) }), nil
 }
 
-
 // Status returns the status of every upstream, in order of priority.
 func (m *Manager) Status() []Status {
 	first := m.firstSyncs() // first: an upstream that syncs meanwhile is shown as synced
