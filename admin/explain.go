@@ -60,6 +60,8 @@ type Explanation struct {
 	HostConflicts []conflicts.HostConflict `json:"hostConflicts,omitempty"`
 	// Clients are those that subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
+	// Distribution counts the clients that have the present content.
+	Distribution downstream.Distribution `json:"distribution"`
 	// Also are resources of the same namespace and name, of other kinds that the requested kind may mean.
 	Also []mirror.Key `json:"also,omitempty"`
 	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces. It is set when the
@@ -112,20 +114,12 @@ func (d *Debug) explain(w io.Writer, q url.Values) error {
 // Explain explains the resource that the parameters kind, namespace and name of a query name. StatusOf returns 400
 // for an error in the query.
 func (d *Debug) Explain(q url.Values) (*Explanation, error) {
-	namespace, name := q.Get("namespace"), q.Get("name")
-	kinds, err := kindsOf(q)
+	keys, err := keysFor(q)
 	if err != nil {
 		return nil, err
 	}
-	if kinds == nil || name == "" {
-		return nil, badRequestf("kind and name are required, for example explain?kind=ServiceEntry&namespace=shop&name=db")
-	}
 	var best *Explanation
-	for _, kind := range kinds {
-		key := mirror.Key{Kind: kind, Namespace: namespace, Name: name}
-		if info, ok := mirror.LookupKind(kind); ok && info.ClusterScoped || kind == mirror.MeshConfig {
-			key.Namespace = ""
-		}
+	for _, key := range keys {
 		e, err := d.explainKey(key)
 		switch {
 		case err != nil:
@@ -137,7 +131,7 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 		}
 	}
 	if best.Outcome == Missing {
-		best.Elsewhere = d.elsewhere(kinds, name)
+		best.Elsewhere = d.elsewhere(keys)
 	}
 	return best, nil
 }
@@ -145,11 +139,11 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 // maxElsewhere is the most resources of the same name that are listed.
 const maxElsewhere = 10
 
-// elsewhere returns served resources of these kinds called name, in any namespace.
-func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []mirror.Key) {
-	for _, kind := range kinds {
-		for _, r := range d.views.Resources.List(kind, "") {
-			if r.Key().Name == name && len(found) < maxElsewhere {
+// elsewhere returns served resources of the kinds and the name of keys, in any namespace.
+func (d *Debug) elsewhere(keys []mirror.Key) (found []mirror.Key) {
+	for _, key := range keys {
+		for _, r := range d.views.Resources.List(key.Kind, "") {
+			if r.Key().Name == key.Name && len(found) < maxElsewhere {
 				found = append(found, r.Key())
 			}
 		}
@@ -221,7 +215,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 			e.HostConflicts = append(e.HostConflicts, c)
 		}
 	}
-	e.Clients = notNil(d.clients.Receipts(key))
+	e.Clients, e.Distribution = notNil(d.clients.Receipts(key)), d.clients.Distribution(key)
 	return e, nil
 }
 

@@ -191,6 +191,10 @@ func (f *fixture) Shows(connection string) (func(*mirror.Resource) bool, bool) {
 	return func(r *mirror.Resource) bool { return r.Source() == "west" }, connection == "few"
 }
 
+func (f *fixture) Distribution(key mirror.Key) downstream.Distribution {
+	return downstream.Distribution{Key: key, Version: "v1", Clients: 1, Has: 1, Distributed: true}
+}
+
 func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {
 	return []downstream.Receipt{{Connection: "tool-2", NodeID: "tool", TypeURL: "networking.istio.io/v1/ServiceEntry", State: subscription.Acknowledged, At: created}}
 }

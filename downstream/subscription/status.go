@@ -75,11 +75,10 @@ const (
 // Receipt returns the state of an item of a snapshot, and since when.
 func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) {
 	_, rev, found := s.Find(name)
-	_, named := w.names[name]
 	switch {
-	case !found || !w.wildcard && !named:
+	case !found || !w.subscribes(name):
 		return NotForIt, time.Time{}
-	case rev > w.rejectedFrom && rev <= w.rejectedTo:
+	case w.isRejected(rev):
 		return Rejected, timeOf(w.record.sentAt)
 	case rev <= w.ackedCursor:
 		return Acknowledged, timeOf(w.record.ackedAt)
