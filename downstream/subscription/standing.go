@@ -57,7 +57,7 @@ func (w *Watch) standingRemoved(s *snapshot.Snapshot, name string) Standing {
 // wasSent reports whether the client may have an item that was removed after its last acknowledgement: it had the
 // item then, or was sent it since.
 func (w *Watch) wasSent(s *snapshot.Snapshot, name string) bool {
-	changes, ok := s.ChangesSince(w.confirmed())
+	changes, ok := s.ChangesSince(max(w.confirmed(), w.began))
 	if !ok {
 		return true
 	}
