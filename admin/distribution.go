@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
+	"meshrelay/upstreams"
 )
 
 const (
@@ -69,6 +70,12 @@ type Arrival struct {
 	// Replicas are the answers of the other replicas, by peer, and Unreached why others have not answered.
 	Replicas  map[string]*Arrival `json:"replicas,omitempty"`
 	Unreached map[string]string   `json:"unreached,omitempty"`
+}
+
+// Writable reports whether the relay may write into the cluster of an upstream what it knows of its objects: the upstream
+// is in contact, has told everything since the start, and nothing of it is held, frozen or rolled back.
+func Writable(u upstreams.Status) bool {
+	return u.InContact && u.Synced && u.Complete && !u.Stale && u.Held == nil && u.Frozen == nil
 }
 
 // Unmet returns why a resource is not "distributed", "deleted" or "applied" yet, in this relay and in the replicas that
