@@ -60,16 +60,17 @@ func Distribution(d downstream.Distribution) (string, Level) {
 	case d.Version == "" && d.Lacks+d.Refuses == 0:
 		return "No client still has it." + pushing, level
 	case d.Version == "":
-		return fmt.Sprintf("%s still have it: %s.", Count(d.Lacks+d.Refuses, "client"), admin.Holders(append(slices.Clone(d.Lacking), d.Refusing...), d.Lacks+d.Refuses)) + pushing, level
+		have := append(slices.Clone(d.Lacking), d.Refusing...)
+		return fmt.Sprintf("Still at %s: %s.", Count(d.Lacks+d.Refuses, "client"), admin.Holders(have, d.Lacks+d.Refuses)) + pushing, level
 	case d.Clients == 0:
 		return "No client sees it." + pushing, level
 	}
-	text := fmt.Sprintf("%d of %s have it", d.Has, Count(d.Clients, "client"))
+	text := fmt.Sprintf("Acknowledged by %d of %s", d.Has, Count(d.Clients, "client"))
 	if d.Lacks > 0 {
-		text += fmt.Sprintf(", %d lack it: %s", d.Lacks, admin.Holders(d.Lacking, d.Lacks))
+		text += ", not by " + admin.Holders(d.Lacking, d.Lacks)
 	}
 	if d.Refuses > 0 {
-		text += fmt.Sprintf(", %d rejected it: %s", d.Refuses, admin.Holders(d.Refusing, d.Refuses))
+		text += ", rejected by " + admin.Holders(d.Refusing, d.Refuses)
 	}
 	return text + "." + pushing, level
 }

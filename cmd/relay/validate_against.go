@@ -12,6 +12,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/internal/kube"
+	"meshrelay/mirror"
 	"meshrelay/upstreams/file"
 )
 
@@ -58,6 +59,7 @@ func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found bool, err e
 		err = errors.Join(err, fmt.Errorf("%s: %s", p.Resource, p.Reason))
 	}
 	var text bytes.Buffer
+	as := map[mirror.Key]*kube.Object{}
 	for _, r := range resources {
 		o, failed := kube.New(r, "", "")
 		if failed != nil {
@@ -67,6 +69,7 @@ func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found bool, err e
 		if failed != nil {
 			return false, failed
 		}
+		as[r.Key()] = o
 		fmt.Fprintf(&text, "---\n%s", one)
 	}
 	switch {
@@ -80,5 +83,5 @@ func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found bool, err e
 	ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 	defer cancel()
 	checked, err := admin.Client{Address: a.address}.Check(ctx, a.upstream, text.Bytes())
-	return len(checked.Findings) > 0, out.print(cmd, hinted(err), checked, cliview.Checked(checked))
+	return len(checked.Findings) > 0, out.print(cmd, hinted(err), checked, cliview.Checked(checked, as))
 }

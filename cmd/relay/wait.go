@@ -28,7 +28,7 @@ type neverError struct{ error }
 
 func newWait() *cobra.Command {
 	var access access
-	var wanted string
+	var goal string
 	var of arrival
 	cmd := &cobra.Command{
 		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
@@ -64,13 +64,13 @@ met in each replica, with the same content.`,
 			if _, _, ok := kindAndName(args); ok {
 				return nil
 			}
-			return cobra.ExactArgs(2)(cmd, args)
+			return wanted(0, "KIND", "NAME")(cmd, args)
 		},
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			met, err := conditionOf(wanted)
+			met, err := conditionOf(goal)
 			if len(args) > 0 {
-				met, err = of.condition(cmd, args, wanted)
+				met, err = of.condition(cmd, args, goal)
 			} else if err == nil {
 				err = of.unused(cmd)
 			}
@@ -79,11 +79,11 @@ met in each replica, with the same content.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
 			defer cancel()
-			return await(ctx, admin.Client{Address: access.address}, wanted, met)
+			return await(ctx, admin.Client{Address: access.address}, goal, met)
 		},
 	}
 	access.flags(cmd, time.Minute)
-	cmd.Flags().StringVar(&wanted, "for", "", "`condition` to wait for (required)")
+	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
 	of.flags(cmd)
 	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held", admin.Distributed, admin.Deleted, admin.Applied)
 	return cmd

@@ -5,12 +5,13 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
+	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 )
 
-// Checked returns the result of a check of resources as text: one line a finding, and one for each resource that rules
-// would change.
-func Checked(c admin.Checked) string {
+// Checked returns the result of a check of resources as text: one line a finding, and what rules would change. as has the
+// resources as they were sent.
+func Checked(c admin.Checked, as map[mirror.Key]*kube.Object) string {
 	var p page
 	name := func(k mirror.Key) string {
 		if k == (mirror.Key{}) {
@@ -27,6 +28,9 @@ func Checked(c admin.Checked) string {
 	}
 	for _, change := range c.Changes {
 		p.printf("%s: would be changed: %s\n", name(change.Key), strings.Join(change.Changes, ", "))
+		if from := as[change.Key]; from != nil && change.Served != nil {
+			p.WriteString(CleanLines(view.Difference("as written", from, "as served", change.Served)))
+		}
 	}
 	p.printf("%s checked as those of upstream %s: %s.\n", view.Count(c.Resources, "resource"), c.Upstream, view.Count(len(c.Findings), "finding"))
 	return p.String()
