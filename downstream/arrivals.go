@@ -218,6 +218,13 @@ func (s *Server) sweepArrivals() {
 	}
 }
 
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // look notes for arrivals whether the client blocks them.
 func (c *conn) look(byType map[subscription.Type][]*arrival) {
 	c.mu.Lock()
@@ -235,10 +242,11 @@ func (c *conn) look(byType map[subscription.Type][]*arrival) {
 			if one.blocked {
 				continue
 			}
-			concerns, has, at := w.Passed(snap, one.name, one.rev)
-			one.blocked = concerns && !has
-			if one.seen = one.seen || concerns; concerns && at.After(one.at) {
-				one.at = at
+			has, at := w.Passed(one.rev)
+			if has && one.seen { // the usual case, without a search
+				one.at = later(one.at, at)
+			} else if w.Sees(snap, one.name, one.rev) {
+				one.seen, one.blocked, one.at = true, !has, later(one.at, at)
 			}
 		}
 	}

@@ -74,17 +74,20 @@ func (w *Watch) wasSent(s *snapshot.Snapshot, name string) bool {
 	return false
 }
 
-// Passed reports whether a change of an item, at a revision, concerns the client, and whether the client has
-// acknowledged the change, and when. It does not concern a client that connected later.
-func (w *Watch) Passed(s *snapshot.Snapshot, name string, rev uint64) (concerns, has bool, at time.Time) {
-	if w.began == 0 || rev <= w.began || !w.subscribes(name) || !s.HasChange(name, rev) {
-		return false, false, at
-	}
+// Sees reports whether a change of an item, at a revision, concerns the client. It does not concern a client that
+// connected later.
+func (w *Watch) Sees(s *snapshot.Snapshot, name string, rev uint64) bool {
+	return w.began != 0 && rev > w.began && w.subscribes(name) && s.HasChange(name, rev)
+}
+
+// Passed reports whether the client has acknowledged all changes up to a revision, without having rejected the one
+// at the revision. at is the time of its newest acknowledgement.
+func (w *Watch) Passed(rev uint64) (passed bool, at time.Time) {
 	at = timeOf(w.record.ackedAt)
 	if w.Type.NeverAcknowledged {
 		at = timeOf(w.record.sentAt)
 	}
-	return true, rev <= w.confirmed() && !w.isRejected(rev), at
+	return w.began != 0 && rev <= w.confirmed() && !w.isRejected(rev), at
 }
 
 // confirmed returns the revision up to which the client has everything, except what it has rejected.
