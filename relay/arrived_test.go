@@ -190,7 +190,9 @@ func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
 		refuses <- "unknown field\n1 of 7"
 	}
 	a.entry("a", "a.x")
-	a.eventually("it is refused", func() bool { return strings.HasPrefix(a.condition("a"), "False Rejected refused by bad.istio-system: unknown field") })
+	a.eventually("it is refused", func() bool {
+		return strings.HasPrefix(a.condition("a"), "False Rejected refused by bad.istio-system: unknown field")
+	})
 	leave()
 	a.eventually("it is distributed", func() bool { return a.condition("a") == "True Distributed all clients have it" })
 	a.client("late", func() string { return "no" })
@@ -297,7 +299,9 @@ spec: {hosts: [%s], resolution: DNS%s}
 func TestACheckTellsWhatTheRelayWouldDo(t *testing.T) {
 	a := startArriving(t, "", "", fmt.Sprintf(checkedEntry, "shop", "taken", "west.x", "")+fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
 	a.entry("mine", "mine.x")
-	a.eventually("it is served", func() bool { return a.aggregate.Get(entryKey("mine")) != nil && a.aggregate.Get(entryKey("taken")) != nil })
+	a.eventually("it is served", func() bool {
+		return a.aggregate.Get(entryKey("mine")) != nil && a.aggregate.Get(entryKey("taken")) != nil
+	})
 	before := a.aggregate.Counts()
 	check := func(text string) *admin.Checked {
 		t.Helper()

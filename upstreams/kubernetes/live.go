@@ -75,6 +75,9 @@ func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) 
 	if err == nil {
 		err = l.read(of, text)
 	}
+	if apierrors.IsForbidden(err) {
+		err = fmt.Errorf("%w: allow the relay to get %s", err, of.Plural)
+	}
 	return l, s.client.Explain(err)
 }
 
