@@ -45,6 +45,8 @@ type Clients interface {
 	Peers() []downstream.PeerStatus
 	// Receipts returns the clients that subscribe to the kind of a key, and what they have received of it.
 	Receipts(key mirror.Key) []downstream.Receipt
+	// Distribution tells which clients have the present content of a resource.
+	Distribution(key mirror.Key) downstream.Distribution
 	// Shows returns a function that reports whether a connected client sees a copy, or false without that client.
 	Shows(connection string) (func(*mirror.Resource) bool, bool)
 }
@@ -73,8 +75,9 @@ type Views struct {
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types. It is safe for concurrent use.
 type Debug struct {
-	views   Views
-	clients Clients
+	views    Views
+	clients  Clients
+	arrivals Arrivals
 	// busy has a slot for each document in the making, over HTTP or xDS. overXDS has a slot for each
 	// document over xDS until it is sent.
 	busy, overXDS chan struct{}
@@ -124,6 +127,7 @@ func documents() []document {
 		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", (*Debug).conflicts, false},
 		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
+		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?generation= awaits a generation of its object, ?applied=true adds sinks, ?all=true replicas", (*Debug).distribution, false},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},

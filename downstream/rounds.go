@@ -132,11 +132,12 @@ func (s *Server) Round(number uint64) (round *Round, over <-chan struct{}) {
 	return s.rounds.get(number)
 }
 
-// hold notes that the client has the pushes up to plannedRound, if it has acknowledged all responses. The
-// caller holds mu.
+// hold notes that the client has the pushes up to plannedRound, if it has acknowledged all responses. It makes a
+// sweep of arrivals due. The caller holds mu.
 func (c *conn) hold() {
 	if c.has < c.plannedRound && !c.sends && c.subs.Settled() {
 		c.server.rounds.reach(c.has, c.plannedRound, time.Now())
 		c.has = c.plannedRound
 	}
+	c.server.arrivals.poke()
 }

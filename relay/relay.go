@@ -65,27 +65,28 @@ type Options struct {
 
 // Relay is a relay with all its parts. New makes it, Run runs it.
 type Relay struct {
-	options   Options
-	log       *slog.Logger
-	aggregate *mirror.Aggregate
-	manager   *upstreams.Manager
-	finder    *clusters.Finder
-	keeper    *state.Keeper // nil: no state is kept
-	events    *events.Journal
-	audit     *audit.Log
-	stages    *stages
-	server    *downstream.Server
-	pusher    *push.Pusher
-	sinks     *sink.Set
-	operators *admin.Server
-	pages     *ui.Pages
-	replicas  *replicas // nil: there are no others
-	collector *memory.Collector
-	guard     *memory.Guard
-	expiries  *expiries
-	draining  atomic.Bool
-	hungUp    atomic.Bool // SIGHUP has come since the last load of the config file
-	loaded    string      // the state of the config file at its last load; only recordReload uses it
+	options    Options
+	log        *slog.Logger
+	aggregate  *mirror.Aggregate
+	manager    *upstreams.Manager
+	finder     *clusters.Finder
+	keeper     *state.Keeper // nil: no state is kept
+	events     *events.Journal
+	audit      *audit.Log
+	stages     *stages
+	conditions *conditions
+	server     *downstream.Server
+	pusher     *push.Pusher
+	sinks      *sink.Set
+	operators  *admin.Server
+	pages      *ui.Pages
+	replicas   *replicas // nil: there are no others
+	collector  *memory.Collector
+	guard      *memory.Guard
+	expiries   *expiries
+	draining   atomic.Bool
+	hungUp     atomic.Bool // SIGHUP has come since the last load of the config file
+	loaded     string      // the state of the config file at its last load; only recordReload uses it
 	// config is the current config with the upstreams of found clusters. Configs are immutable: apply
 	// replaces the pointer.
 	config atomic.Pointer[config.Config]
@@ -185,6 +186,11 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	debug.ShowServer(r.server)
+	debug.ShowArrivals(admin.Arrivals{Generation: r.generation})
+	r.conditions = newConditions(r)
+	if err := r.aggregate.RegisterHandler(r.conditions.changed); err != nil {
+		return nil, err
+	}
 	r.followStages()
 	if err := r.pushChanges(); err != nil {
 		return nil, err
@@ -197,7 +203,7 @@ func New(o Options) (*Relay, error) {
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit, r.conditions.counts)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -250,7 +256,7 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
-		Replicas: r.manager.Replicas, CanI: r.canI, PreviewClients: r.previewClients,
+		Replicas: r.manager.Replicas, CanI: r.canI, PreviewClients: r.previewClients, Check: r.check,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Audit:   r.audit,
 		Ready: func() admin.Readiness {
@@ -315,6 +321,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.sinks.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
+	group.Add(actor(r.conditions.run)) // ends before the upstreams, whose sources it uses
 	group.Add(actor(r.manager.Run))
 	group.Add(actor(r.stages.Run))
 	group.Add(actor(r.events.Run)) // ends after all that record events, and before the keeper

@@ -2,9 +2,12 @@ package view
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/downstream/subscription"
 )
@@ -44,6 +47,32 @@ var Receipts = Columns[downstream.Receipt]{
 	age("Since", func(c downstream.Receipt) time.Time { return c.At }),
 	text("View", func(c downstream.Receipt) string { return c.View }),
 	text("Type", func(c downstream.Receipt) string { return c.TypeURL }),
+}
+
+// Distribution tells in one sentence which clients have the present content of a resource.
+func Distribution(d downstream.Distribution) (string, Level) {
+	level := OKIf(d.Distributed, Warn)
+	pushing := ""
+	if d.Pushing {
+		pushing = " The newest change was not pushed yet."
+	}
+	switch {
+	case d.Version == "" && d.Lacks+d.Refuses == 0:
+		return "No client still has it." + pushing, level
+	case d.Version == "":
+		have := append(slices.Clone(d.Lacking), d.Refusing...)
+		return fmt.Sprintf("Still at %s: %s.", Count(d.Lacks+d.Refuses, "client"), admin.Holders(have, d.Lacks+d.Refuses)) + pushing, level
+	case d.Clients == 0:
+		return "No client sees it." + pushing, level
+	}
+	text := fmt.Sprintf("Acknowledged by %d of %s", d.Has, Count(d.Clients, "client"))
+	if d.Lacks > 0 {
+		text += ", not by " + admin.Holders(d.Lacking, d.Lacks)
+	}
+	if d.Refuses > 0 {
+		text += ", rejected by " + admin.Holders(d.Refusing, d.Refuses)
+	}
+	return text + "." + pushing, level
 }
 
 // ClientName returns "pod.namespace" of an Istio node ID, "TYPE~IP~POD.NAMESPACE~DOMAIN". It returns other

@@ -259,15 +259,9 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
 			return out.rows(cmd, &rows, err, all, cliview.LeftOut(cut(&rows, all)))
 		}
-		kind, name, ok := kindAndName(args)
-		if !ok {
-			kind, name = args[0], args[1]
-		}
-		if of, rest, ok := strings.Cut(name, "/"); ok {
-			if cmd.Flags().Changed("namespace") && of != namespace {
-				return fmt.Errorf("namespace %s or %s: use NAMESPACE/NAME or -n, not both", namespace, of)
-			}
-			namespace, name = of, rest
+		kind, namespace, name, err := resourceOf(cmd, args, namespace)
+		if err != nil {
+			return err
 		}
 		e, err := c.Explain(cmd.Context(), kind, namespace, name)
 		if err == nil && e.Outcome == admin.Missing {
@@ -285,6 +279,23 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	out.flag(cmd, "table", "json")
 	cmd.AddCommand(newExplainService())
 	return cmd
+}
+
+// resourceOf returns the kind, namespace and name that arguments name: KIND NAME, KIND NAMESPACE/NAME or KIND/NAME.
+// namespace is the value of the flag.
+func resourceOf(cmd *cobra.Command, args []string, namespace string) (kind, ns, name string, err error) {
+	kind, name, ok := kindAndName(args)
+	if !ok {
+		kind, name = args[0], args[1]
+	}
+	of, rest, ok := strings.Cut(name, "/")
+	switch {
+	case !ok:
+		return kind, namespace, name, nil
+	case cmd.Flags().Changed("namespace") && of != namespace:
+		return "", "", "", fmt.Errorf("namespace %s or %s: use NAMESPACE/NAME or -n, not both", namespace, of)
+	}
+	return kind, of, rest, nil
 }
 
 // kindAndName splits KIND/NAME. It does not split a type, group/version/Kind.

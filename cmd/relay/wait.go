@@ -28,9 +28,10 @@ type neverError struct{ error }
 
 func newWait() *cobra.Command {
 	var access access
-	var wanted string
+	var goal string
+	var of arrival
 	cmd := &cobra.Command{
-		Use:   "wait --for CONDITION",
+		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
 		Short: "Wait until a running relay meets a condition",
 		Long: `Wait until a condition is met, then exit with 0. After --timeout, exit with 1. The command also waits
 for a relay that does not answer yet. The conditions:
@@ -42,22 +43,49 @@ for a relay that does not answer yet. The conditions:
   synced=UPSTREAM  that upstream is synced
   client=NAME      that client is connected and has acknowledged everything
   not-held         no guard holds deletions now; this is also true right after an accident, until
-                   the relay has noticed the deletions`,
+                   the relay has noticed the deletions
+
+The conditions of a resource, as the relay serves it:
+
+  distributed      all clients that see it have acknowledged its present content
+  deleted          it is not served, and no client still has it
+  applied          all sinks have written its present content
+
+With --generation, the relay must have the content of that metadata.generation of the object, or of a
+newer one; only upstreams that are API servers know it. With --all-replicas, the condition must also be
+met in each replica, with the same content.`,
 		Example: `  relay wait --for ready --timeout 60s
-  relay wait --for=synced=east`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			met, err := conditionOf(wanted)
+  relay wait --for=synced=east
+  relay wait virtualservice shop -n shop --for distributed --generation 7 --all-replicas`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			if _, _, ok := kindAndName(args); ok {
+				return nil
+			}
+			return wanted(0, "KIND", "NAME")(cmd, args)
+		},
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			met, err := conditionOf(goal)
+			if len(args) > 0 {
+				met, err = of.condition(cmd, args, goal)
+			} else if err == nil {
+				err = of.unused(cmd)
+			}
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
 			defer cancel()
-			return await(ctx, admin.Client{Address: access.address}, wanted, met)
+			return await(ctx, admin.Client{Address: access.address}, goal, met)
 		},
 	}
 	access.flags(cmd, time.Minute)
-	cmd.Flags().StringVar(&wanted, "for", "", "`condition` to wait for (required)")
-	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held")
+	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
+	of.flags(cmd)
+	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held", admin.Distributed, admin.Deleted, admin.Applied)
 	return cmd
 }
 
@@ -101,6 +129,9 @@ func conditionOf(text string) (condition, error) {
 		}, nil
 	case word == "not-held" && !named:
 		return isNotHeld, nil
+	}
+	if slices.Contains(arrivalConditions, text) {
+		return nil, fmt.Errorf("--for %s: name the resource: relay wait KIND NAME --for %[1]s", text)
 	}
 	return nil, fmt.Errorf("--for %q: want ready, healthy, synced, synced=UPSTREAM, client=NAME or not-held", text)
 }

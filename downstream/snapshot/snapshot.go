@@ -10,9 +10,11 @@
 package snapshot
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,6 +119,26 @@ func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
 		return p.Entries[n].Item, p.Entries[n].Rev, true
 	}
 	return nil, 0, false
+}
+
+// HasChange reports whether the item with a name was last changed, or removed, at a revision.
+func (s *Snapshot) HasChange(name string, rev uint64) bool {
+	if _, at, found := s.Find(name); found {
+		return at == rev
+	}
+	_, found := slices.BinarySearchFunc(s.removed, rev, func(r removal, rev uint64) int { return cmp.Compare(r.rev, rev) })
+	return found // all names of a revision are one
+}
+
+// Removed returns the revision at which the item with a name was removed last, 0 for never. It knows the removals
+// that Since knows. Its cost grows with their number.
+func (s *Snapshot) Removed(name string) uint64 {
+	for _, r := range slices.Backward(s.removed) {
+		if r.name == name {
+			return r.rev
+		}
+	}
+	return 0
 }
 
 // Get returns the item with a name, nil when there is none.

@@ -35,6 +35,7 @@ type Config struct {
 	// Empty means all namespaces.
 	DiscoverySelectors []string        `yaml:"discoverySelectors,omitempty"`
 	Ingress            Ingress         `yaml:"ingress"`
+	Status             Status          `yaml:"status"`
 	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
 	// ClusterUID is the UID of the namespace kube-system in the cluster to mirror. Empty means the first
 	// cluster that the kubeconfig led to.
@@ -149,6 +150,12 @@ func (c *Config) check(mistakes config.Checker) {
 		mistakes.Errorf("clusterUID", "it is not the UID of a cluster, which has 1 to 128 letters, digits and dashes: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it")
 	}
 	c.Ingress.check(mistakes)
+	if problems := validation.IsQualifiedName(c.Status.Condition); len(problems) > 0 {
+		mistakes.Errorf("status.condition", "%q is not a type of a condition, such as meshrelay.io/Distributed: %s", c.Status.Condition, problems[0])
+	}
+	if len(validation.IsDNS1123Label(c.Status.Namespace)) > 0 {
+		mistakes.Errorf("status.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", c.Status.Namespace)
+	}
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
 		kind, ok := kindOf(k)

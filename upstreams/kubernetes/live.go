@@ -1,0 +1,216 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/config"
+	"meshrelay/federation"
+	"meshrelay/mirror"
+	"meshrelay/sink/lease"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/object"
+)
+
+// maxLiveObject bounds an object that is read by itself, in bytes. An object in etcd has 1.5 MiB.
+const maxLiveObject = 4 << 20
+
+// Status is the section about conditions that the relay writes into the status of the objects of an upstream.
+type Status struct {
+	Write     bool            `yaml:"write"`
+	Condition string          `yaml:"condition" default:"meshrelay.io/Distributed"`
+	Interval  config.Duration `yaml:"interval" default:"5s" range:"1s 10m"`
+	// Namespace has the Lease of the one replica that writes.
+	Namespace string `yaml:"namespace" default:"istio-system"`
+}
+
+// liveObject is the present state of an object at its API server.
+type liveObject struct {
+	Metadata struct {
+		UID             string `json:"uid"`
+		ResourceVersion string `json:"resourceVersion"`
+		Generation      int64  `json:"generation"`
+	} `json:"metadata"`
+	path       string
+	held       bool // the intake has accepted its content
+	hasStatus  bool
+	conditions []upstreams.Condition
+}
+
+// live reads an object.
+func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) {
+	if !s.runs.Load() {
+		return nil, errors.New("its source does not run")
+	}
+	var of *collection
+	for _, c := range s.following(key.Kind) {
+		if c.converter != nil && (c.namespace == "" || c.namespace == key.Namespace) {
+			of = c
+		}
+	}
+	if of == nil {
+		return nil, fmt.Errorf("the kind %s is not followed", key.Kind)
+	}
+	conn, err := s.cluster.Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &liveObject{path: of.Path(key.Namespace) + "/" + key.Name}
+	var text []byte
+	err = conn.Stream(ctx, l.path, apiserver.AcceptJSON, maxLiveObject, func(body io.Reader) (err error) {
+		text, err = io.ReadAll(body)
+		return err
+	})
+	if err == nil {
+		err = l.read(of, text)
+	}
+	if apierrors.IsForbidden(err) {
+		err = fmt.Errorf("%w: allow the relay to get %s", err, of.Plural)
+	}
+	return l, s.client.Explain(err)
+}
+
+// read sets the fields of an object from its JSON.
+func (l *liveObject) read(of *collection, text []byte) error {
+	event := io.MultiReader(strings.NewReader(`{"type":"MODIFIED","object":`), bytes.NewReader(text), strings.NewReader("}"))
+	d := object.NewDecoder(io.NopCloser(event))
+	_, decoded, err := d.Decode()
+	if err != nil {
+		return err
+	}
+	o, is := decoded.(*object.Object)
+	if !is {
+		return errors.New("the server has sent no object")
+	}
+	if err := json.Unmarshal(text, l); err != nil {
+		return err
+	}
+	l.hasStatus = len(o.Status) > 0 && string(o.Status) != "null"
+	if l.hasStatus {
+		var status struct {
+			Conditions []upstreams.Condition `json:"conditions"`
+		}
+		if err := json.Unmarshal(o.Status, &status); err != nil {
+			return fmt.Errorf("its status: %w", err)
+		}
+		l.conditions = status.Conditions
+	}
+	if of.Kind == federation.WorkloadEntry {
+		o.SetHealthy()
+	}
+	l.held = of.source.feed.Holds(intake.KindScope(of.Kind).Name, o.FullName(), of.converter.digest(o), o.Size())
+	return nil
+}
+
+// Generation implements upstreams.Live.
+func (s *Source) Generation(ctx context.Context, key mirror.Key) (generation int64, held bool, err error) {
+	l, err := s.live(ctx, key)
+	if err != nil {
+		return 0, false, err
+	}
+	return l.Metadata.Generation, l.held, nil
+}
+
+// Reports implements upstreams.Live.
+func (s *Source) Reports() (interval time.Duration, on bool) {
+	return s.section.Status.Interval.D(), s.section.Status.Write
+}
+
+// Report implements upstreams.Live.
+func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Condition, allow func() bool) (upstreams.Reported, error) {
+	if s.lease == nil || !s.lease.Writable(time.Now()) {
+		return upstreams.NotLeader, nil
+	}
+	l, err := s.live(ctx, key)
+	switch {
+	case apierrors.IsNotFound(err):
+		return upstreams.Outdated, nil
+	case err != nil:
+		return upstreams.Failed, err
+	case !l.held:
+		return upstreams.Outdated, nil
+	}
+	c.Type, c.ObservedGeneration = s.section.Status.Condition, l.Metadata.Generation
+	at := -1
+	for i, was := range l.conditions {
+		if was.Type != c.Type {
+			continue
+		}
+		at = i
+		switch {
+		case was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration:
+			return upstreams.Unchanged, nil // it has arrived, whoever connects since
+		case was.Status == c.Status && was.Reason == c.Reason && was.Message == c.Message && was.ObservedGeneration == c.ObservedGeneration:
+			return upstreams.Unchanged, nil
+		case was.Status == c.Status:
+			c.LastTransitionTime = was.LastTransitionTime
+		}
+	}
+	if !allow() {
+		return upstreams.Deferred, nil
+	}
+	return s.patch(ctx, l, at, c)
+}
+
+// patch writes a condition in place of the one at a position, which is negative for none.
+func (s *Source) patch(ctx context.Context, l *liveObject, at int, c upstreams.Condition) (upstreams.Reported, error) {
+	type op struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	ops := []op{{"test", "/metadata/uid", l.Metadata.UID}, {"test", "/metadata/resourceVersion", l.Metadata.ResourceVersion}}
+	switch {
+	case !l.hasStatus:
+		ops = append(ops, op{"add", "/status", map[string]any{"conditions": []upstreams.Condition{c}}})
+	case l.conditions == nil:
+		ops = append(ops, op{"add", "/status/conditions", []upstreams.Condition{c}})
+	case at < 0:
+		ops = append(ops, op{"add", "/status/conditions/-", c})
+	default:
+		ops = append(ops, op{"replace", fmt.Sprintf("/status/conditions/%d", at), c})
+	}
+	body, err := json.Marshal(ops)
+	if err != nil {
+		return upstreams.Failed, err
+	}
+	conn, err := s.cluster.Verify(ctx)
+	if err != nil {
+		return upstreams.Failed, err
+	}
+	if !s.lease.Writable(time.Now()) {
+		return upstreams.NotLeader, nil
+	}
+	err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
+	switch {
+	case err == nil:
+		return upstreams.Written, nil
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+		return upstreams.Outdated, nil
+	case apierrors.IsForbidden(err):
+		err = fmt.Errorf("%w: allow the relay to patch */status, or leave out kubernetes.status", err)
+	}
+	return upstreams.Failed, err
+}
+
+// newLease returns the Lease of the replica that writes conditions, nil if none does.
+func (s *Source) newLease(identity string) *lease.Lease {
+	if !s.section.Status.Write {
+		return nil
+	}
+	return lease.New(lease.Options{
+		Conn: s.client.Current, Namespace: s.section.Status.Namespace, Name: "meshrelay-status-" + s.name, Identity: identity,
+		Check: func(ctx context.Context) error { _, err := s.cluster.Verify(ctx); return err }, Logger: s.log,
+	})
+}

@@ -1,0 +1,267 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"meshrelay/federation"
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+)
+
+const reports = ", status: {write: true, interval: 1s}"
+
+func always() bool { return true }
+
+// live returns the source of the upstream, and the key of a ServiceEntry.
+func (w *world) live(name string) (upstreams.Live, mirror.Key) {
+	w.t.Helper()
+	source, key, err := w.manager.Live("east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return source, key
+}
+
+// report writes a condition, once this replica has the Lease.
+func (w *world) report(name string, c upstreams.Condition, allow func() bool) upstreams.Reported {
+	w.t.Helper()
+	w.eventually("it has the Lease", func() bool { return w.source.lease.Writable(time.Now()) })
+	source, key := w.live(name)
+	got, err := source.Report(w.t.Context(), key, c, allow)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got
+}
+
+// conditions returns those of a ServiceEntry at the server, as "type status reason message generation".
+func (w *world) conditions(name string) (all []string) {
+	w.Set(func() {
+		var o struct {
+			Status struct {
+				Conditions []upstreams.Condition `json:"conditions"`
+			} `json:"status"`
+		}
+		text, _ := json.Marshal(w.Objects[entries]["shop/"+name])
+		_ = json.Unmarshal(text, &o)
+		for _, c := range o.Status.Conditions {
+			all = append(all, fmt.Sprintf("%s %s %s %s %d", c.Type, c.Status, c.Reason, c.Message, c.ObservedGeneration))
+		}
+	})
+	return all
+}
+
+var (
+	isTrue  = upstreams.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}
+	pending = upstreams.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}
+	refused = upstreams.Condition{Status: "False", Reason: "Rejected", Message: "refused by a: b"}
+)
+
+// TestAConditionIsWrittenBesideThoseOfOthers, where the object has no status, no conditions, or some.
+func TestAConditionIsWrittenBesideThoseOfOthers(t *testing.T) {
+	s := newAPIServer(t)
+	for name, status := range map[string]string{"none": "", "empty": `{}`, "others": `{"conditions":[{"type":"Reconciled","status":"True"}],"x":1}`} {
+		o := fakekube.Object("shop", name, `{"hosts":["a.x"]}`)
+		o["metadata"].(map[string]any)["generation"] = 3
+		if status != "" {
+			var v map[string]any
+			if err := json.Unmarshal([]byte(status), &v); err != nil {
+				t.Fatal(err)
+			}
+			o["status"] = v
+		}
+		s.Put(entries, o)
+	}
+	w := s.mirrors(reports, "")
+	w.synced()
+	for _, name := range []string{"none", "empty", "others"} {
+		if got := w.report(name, pending, always); got != upstreams.Written {
+			t.Fatalf("%s: %s", name, got)
+		}
+		want := []string{"meshrelay.io/Distributed False Pending not all clients have it 3"}
+		if name == "others" {
+			want = append([]string{"Reconciled True   0"}, want...)
+		}
+		if got := w.conditions(name); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+		if got := w.report(name, pending, always); got != upstreams.Unchanged {
+			t.Errorf("%s, again: %s", name, got)
+		}
+		if got := w.report(name, isTrue, always); got != upstreams.Written || len(w.conditions(name)) != len(want) {
+			t.Errorf("%s: %s, %q", name, got, w.conditions(name))
+		}
+	}
+}
+
+// TestATrueConditionStaysUntilTheContentChanges, whatever connects.
+func TestATrueConditionStaysUntilTheContentChanges(t *testing.T) {
+	s := newAPIServer(t)
+	put := func(host string, generation int) {
+		o := fakekube.Object("shop", "a", fmt.Sprintf(`{"hosts":[%q]}`, host))
+		o["metadata"].(map[string]any)["generation"] = generation
+		s.Set(func() { // the status stays
+			if old := s.Objects[entries]["shop/a"]; old != nil {
+				o["status"] = old["status"]
+			}
+		})
+		s.Put(entries, o)
+	}
+	put("a.x", 1)
+	w := s.mirrors(reports, "")
+	w.synced()
+	w.report("a", isTrue, always)
+	for _, c := range []upstreams.Condition{pending, refused} {
+		if got := w.report("a", c, always); got != upstreams.Unchanged {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+	put("b.x", 2)
+	w.eventually("the next content is there", func() bool { return w.report("a", refused, always) == upstreams.Written })
+	if got := w.conditions("a"); !slices.Equal(got, []string{"meshrelay.io/Distributed False Rejected refused by a: b 2"}) {
+		t.Error(got)
+	}
+}
+
+// TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten: no patch names an object that was not read.
+func TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors(reports, "")
+	w.synced()
+	if got := w.report("a", isTrue, func() bool { s.entry("shop/a", "b.x"); return true }); got != upstreams.Outdated {
+		t.Error(got)
+	}
+	if got := w.report("a", isTrue, func() bool { s.Remove(entries, "shop/a"); return true }); got != upstreams.Outdated {
+		t.Error(got)
+	}
+	if got := w.conditions("a"); len(got) > 0 {
+		t.Error(got)
+	}
+}
+
+// TestAConditionIsOfTheContentThatTheRelayHas: an object with a newer content gets none.
+func TestAConditionIsOfTheContentThatTheRelayHas(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors(reports, "")
+	w.synced()
+	w.report("a", pending, always)
+	s.Set(func() { // without an event
+		s.Objects[entries]["shop/a"]["spec"] = map[string]any{"hosts": []any{"other.x"}}
+		s.Objects[entries]["shop/a"]["metadata"].(map[string]any)["generation"] = 9
+	})
+	if got := w.report("a", isTrue, always); got != upstreams.Outdated {
+		t.Error(got)
+	}
+	source, key := w.live("a")
+	if generation, held, err := source.Generation(t.Context(), key); generation != 9 || held || err != nil {
+		t.Error(generation, held, err)
+	}
+}
+
+// TestADeferredConditionIsNotWritten.
+func TestADeferredConditionIsNotWritten(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors(reports, "")
+	w.synced()
+	if got := w.report("a", isTrue, func() bool { return false }); got != upstreams.Deferred || len(w.conditions("a")) > 0 {
+		t.Error(got, w.conditions("a"))
+	}
+}
+
+// TestConditionsAreWrittenByOneReplica: the one with the Lease.
+func TestConditionsAreWrittenByOneReplica(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	first := s.mirrors(reports, "")
+	first.synced()
+	first.report("a", pending, always)
+	second := s.mirrors(reports, "")
+	second.synced()
+	source, key := second.live("a")
+	if got, err := source.Report(t.Context(), key, isTrue, always); got != upstreams.NotLeader || err != nil {
+		t.Error(got, err)
+	}
+}
+
+// TestAMissingRightToWriteConditionsIsNamed.
+func TestAMissingRightToWriteConditionsIsNamed(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			denied := strings.HasSuffix(r.URL.Path, "/status")
+			if denied {
+				fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+			}
+			return denied
+		}
+	})
+	w := s.mirrors(reports, "")
+	w.synced()
+	w.eventually("it has the Lease", func() bool { return w.source.lease.Writable(time.Now()) })
+	source, key := w.live("a")
+	if got, err := source.Report(t.Context(), key, isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
+		t.Error(got, err)
+	}
+}
+
+// TestConditionsCauseNoChange: 1,000 of them are not one change of what is served.
+func TestConditionsCauseNoChange(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x", `{"metadata":{"annotations":{"x.istio.io/y":"z"}}}`) // an istiod would push for each
+	w := s.upstream(reports, "")
+	var changes atomic.Int32
+	if err := w.aggregate.RegisterHandler(func(mirror.Change) { changes.Add(1) }); err != nil {
+		t.Fatal(err)
+	}
+	w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
+	w.synced()
+	before := changes.Load()
+	for i := range 1000 {
+		c := pending
+		c.Message = fmt.Sprint("message ", i)
+		if got := w.report("a", c, always); got != upstreams.Written {
+			t.Fatal(i, got)
+		}
+	}
+	w.arrives("b") // so all events before it were read
+	if n := changes.Load() - before; n != 1 {
+		t.Errorf("%d changes, want that of the new entry alone", n)
+	}
+}
+
+// TestOnlyAPIServersTellGenerations, and each tells that of the object as it is.
+func TestOnlyAPIServersTellGenerations(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors("", "")
+	w.synced()
+	source, key := w.live("a")
+	if _, held, err := source.Generation(t.Context(), key); !held || err != nil {
+		t.Error(held, err)
+	}
+	if _, on := source.Reports(); on || w.source.lease != nil {
+		t.Error("conditions are written without kubernetes.status")
+	}
+	if _, _, err := w.manager.Live("west", key); err == nil {
+		t.Error("an upstream that is not there")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := source.Generation(ctx, key); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
