@@ -15,6 +15,8 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
+	"meshrelay/peers"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 )
 
@@ -25,11 +27,10 @@ const (
 	maxReplicaBytes = 256 << 10
 )
 
-// Arrivals are what else tells whether a resource has arrived. Its functions must be safe for concurrent use, and may be
-// nil.
+// Arrivals are what else tells whether a resource has arrived. Its functions must be safe for concurrent use.
 type Arrivals struct {
-	// Applied returns what the sinks have written of a resource. It is nil without sinks.
-	Applied func(mirror.Key) []SinkState
+	// Applied returns what each sink has written of a resource.
+	Applied func(mirror.Key) []sink.Applied
 	// Replicas asks the other replicas. It is nil without replicas.peers.
 	Replicas Replicas
 	// Generation returns the metadata.generation of the object of a resource at its API server. held reports whether
@@ -37,26 +38,12 @@ type Arrivals struct {
 	Generation func(ctx context.Context, key mirror.Key) (generation int64, held bool, err error)
 }
 
-// SinkState is the state of a resource in the cluster of a sink.
-type SinkState struct {
-	Sink string `json:"sink"`
-	// State is "applied", or another word for why the cluster does not have the present content. Reason describes it.
-	State  string `json:"state"`
-	Reason string `json:"reason,omitempty"`
-}
-
 // SinkApplied is the State of a resource whose present content the cluster has.
 const SinkApplied = "applied"
 
 // Replicas asks all other replicas for a document at once, and calls f with each answer, from several goroutines.
 type Replicas interface {
-	Each(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []ReplicaFailure
-}
-
-// ReplicaFailure is a replica that has not answered.
-type ReplicaFailure struct {
-	Peer string
-	Err  error
+	Each(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
 }
 
 // Arrival tells where the present content of a resource has arrived.
@@ -66,7 +53,7 @@ type Arrival struct {
 	Generation int64  `json:"generation,omitempty"`
 	Awaited    string `json:"awaited,omitempty"`
 	// Sinks are set when they were asked for.
-	Sinks []SinkState `json:"sinks,omitempty"`
+	Sinks []sink.Applied `json:"sinks,omitempty"`
 	// Replicas are the answers of the other replicas, by peer, and Unreached why others have not answered.
 	Replicas  map[string]*Arrival `json:"replicas,omitempty"`
 	Unreached map[string]string   `json:"unreached,omitempty"`
@@ -129,7 +116,7 @@ func (a *Arrival) unmet(condition string) string {
 
 // unapplied returns the first sink that has not applied the resource, and why.
 func (a *Arrival) unapplied() string {
-	i := slices.IndexFunc(a.Sinks, func(s SinkState) bool { return s.State != SinkApplied })
+	i := slices.IndexFunc(a.Sinks, func(s sink.Applied) bool { return s.State != SinkApplied })
 	if i < 0 {
 		return ""
 	}
@@ -175,10 +162,12 @@ func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer
 		return err
 	}
 	if q.Get("applied") == "true" {
-		if d.arrivals.Applied == nil {
+		if d.arrivals.Applied != nil {
+			a.Sinks = d.arrivals.Applied(key)
+		}
+		if len(a.Sinks) == 0 {
 			return badRequestf("the relay has no sinks: see sinks in its config")
 		}
-		a.Sinks = d.arrivals.Applied(key)
 	}
 	if q.Get("all") == "true" {
 		if d.arrivals.Replicas == nil {

@@ -12,20 +12,22 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
+	"meshrelay/peers"
+	"meshrelay/sink"
 )
 
 // replicas are other replicas, with the documents that they answer.
 type replicas struct {
 	documents map[string]string
-	failures  []ReplicaFailure
+	failures  []peers.Failure
 	asked     string
 }
 
-func (r *replicas) Each(_ context.Context, path string, most int64, f func(peer string, body io.Reader) error) (failures []ReplicaFailure) {
+func (r *replicas) Each(_ context.Context, path string, most int64, f func(peer string, body io.Reader) error) (failures []peers.Failure) {
 	r.asked = path
 	for peer, text := range r.documents {
 		if err := f(peer, io.LimitReader(strings.NewReader(text), most)); err != nil {
-			failures = append(failures, ReplicaFailure{peer, err})
+			failures = append(failures, peers.Failure{Peer: peer, Err: err})
 		}
 	}
 	return append(failures, r.failures...)
@@ -45,7 +47,7 @@ func TestTheDistributionOfAllReplicas(t *testing.T) {
 	f := newFixture(t, Config{})
 	others := &replicas{
 		documents: map[string]string{"10.0.0.2": `{"version":"v1","clients":2,"has":2,"distributed":true}`, "10.0.0.3": "no JSON"},
-		failures:  []ReplicaFailure{{"10.0.0.4", errors.New("connection refused")}},
+		failures:  []peers.Failure{{Peer: "10.0.0.4", Err: errors.New("connection refused")}},
 	}
 	f.deps.Debug.ShowArrivals(Arrivals{Replicas: others})
 	a := arrival(t, f, "&all=true&applied=false")
@@ -78,7 +80,9 @@ func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 	var has int64 = 6
 	held, failure := true, error(nil)
 	f.deps.Debug.ShowArrivals(Arrivals{
-		Applied:    func(mirror.Key) []SinkState { return []SinkState{{"dr", "refused", "quota"}, {"lab", SinkApplied, ""}} },
+		Applied: func(mirror.Key) []sink.Applied {
+			return []sink.Applied{{Sink: "dr", State: "refused", Reason: "quota"}, {Sink: "lab", State: SinkApplied}}
+		},
 		Generation: func(context.Context, mirror.Key) (int64, bool, error) { return has, held, failure },
 	})
 	if a := arrival(t, f, "&applied=true"); a.Unmet(Applied) != "sink dr: refused: quota" || a.Unmet(Distributed) != "" {

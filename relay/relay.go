@@ -151,13 +151,6 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.manager.Record(r.events, r.auditClaims)
-	if p := cfg.Replicas.Peers; p != nil {
-		if r.replicas, err = r.newReplicas(p, o.Lookup); err != nil {
-			return nil, err
-		}
-		r.manager.AskReplicas(r.replicas.former)
-	}
-	r.agree(cfg)
 	r.loaded = o.Watcher.Status().Text()
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
@@ -186,7 +179,18 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	debug.ShowServer(r.server)
-	debug.ShowArrivals(admin.Arrivals{Generation: r.generation})
+	if p := cfg.Replicas.Peers; p != nil {
+		if r.replicas, err = r.newReplicas(p, o.Lookup, debug); err != nil {
+			return nil, err
+		}
+		r.manager.AskReplicas(r.replicas.former)
+	}
+	r.agree(cfg)
+	arrivals := admin.Arrivals{Generation: r.generation, Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) }}
+	if r.replicas != nil {
+		arrivals.Replicas = r.replicas.set
+	}
+	debug.ShowArrivals(arrivals)
 	r.conditions = newConditions(r)
 	if err := r.aggregate.RegisterHandler(r.conditions.changed); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/peers"
 	"meshrelay/peers/status"
@@ -44,7 +45,7 @@ type replicas struct {
 }
 
 // newReplicas returns the replicas of a config, nil when it has none. lookup is nil for that of the config.
-func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup) (*replicas, error) {
+func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.Debug) (*replicas, error) {
 	creds, err := peers.NewCredentials(p.CertFile, p.KeyFile, p.CAFile, p.Identities)
 	if err != nil {
 		return nil, err
@@ -55,9 +56,10 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup) (*replicas, er
 	x := &replicas{set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
 	x.atStart = sync.OnceValue(x.askAtStart)
 	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
-		"status": func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
-		"state":  r.writeSaved,
-		"held":   r.writeHeld,
+		"status":       func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
+		"state":        r.writeSaved,
+		"held":         r.writeHeld,
+		"distribution": func(ctx context.Context, q url.Values, w io.Writer) error { return debug.WriteDistribution(ctx, q, w) },
 	}, r.log)
 	return x, nil
 }
