@@ -88,7 +88,11 @@ func (e *engine) sameCluster() string {
 func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 	e.mu.Lock()
 	_, doubt := e.doubted[key]
-	f := e.kinds[key.Kind]
+	f, listed := e.kinds[key.Kind], false
+	var unlisted error
+	if f != nil {
+		listed, unlisted = f.listed, f.err
+	}
 	_, is := e.core.Wanted(key)
 	a := e.core.Next(key)
 	e.mu.Unlock()
@@ -97,8 +101,10 @@ func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 		return e.fails(key, stateUnserved, fmt.Sprintf("the cluster does not serve %s, or the sink does not know yet", key.Kind))
 	case f == nil:
 		return -1
-	case !f.isListed():
-		return time.Second
+	case !listed && unlisted != nil && is:
+		return e.fails(key, stateFailed, unlisted.Error())
+	case !listed:
+		return -1 // the list looks at all keys
 	}
 	if doubt || a.Verb != plan.Nothing && a.Verb != plan.Skip && a.Verb != plan.Hold {
 		if err := e.limiter.Wait(ctx); err != nil {
@@ -107,12 +113,6 @@ func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 		return e.act(ctx, key, f.Resource, doubt)
 	}
 	return e.skip(key, a)
-}
-
-func (f *follower) isListed() bool {
-	f.e.mu.Lock()
-	defer f.e.mu.Unlock()
-	return f.listed
 }
 
 // skip notes why nothing is done for a key.
@@ -135,6 +135,9 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource,
 		return e.refresh(ctx, key, of)
 	}
 	w := e.want(key)
+	if w != nil && excluded(w.Resource) != "" {
+		w = nil
+	}
 	e.mu.Lock()
 	a := e.core.Next(key)
 	_, is := e.core.Wanted(key)
