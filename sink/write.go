@@ -193,7 +193,7 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	var o partial
 	err = e.send(ctx, apiserver.Write{Method: http.MethodPatch, Path: pathOf(of, key), Query: query, Type: apiserver.TypeApply, Body: text, Accept: acceptMetadata}, &o)
 	if err != nil {
-		return e.failed1(ctx, key, of, a, err)
+		return e.refused(ctx, key, of, a, err)
 	}
 	live := liveOf(e.spec.Name, &o.Metadata)
 	live.Digest, live.Drifted = digest, false
@@ -224,7 +224,7 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	text := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":%q,"resourceVersion":%q}}`, a.UID, a.Version)
 	err := e.send(ctx, apiserver.Write{Method: http.MethodDelete, Path: pathOf(of, key), Type: apiserver.TypeJSON, Body: text, Accept: acceptMetadata + "," + apiserver.AcceptJSON}, nil)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return e.failed1(ctx, key, of, a, err)
+		return e.refused(ctx, key, of, a, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
