@@ -150,7 +150,7 @@ const maxSources = 16 << 10
 // liveOf returns what a Core needs to know of an object of the cluster.
 func liveOf(sink string, m *metav1.ObjectMeta) *plan.Live {
 	l := &plan.Live{
-		UID: string(m.UID), Version: m.ResourceVersion, Sink: m.Labels[mirror.SinkLabel],
+		UID: string(m.UID), Version: m.ResourceVersion, Sink: unique.Make(m.Labels[mirror.SinkLabel]).Value(),
 		Digest: digestOf(m.Annotations[digestAnnotation]), Deleting: m.DeletionTimestamp != nil,
 	}
 	if s := m.Annotations[sourcesAnnotation]; len(s) <= maxSources {

@@ -7,7 +7,6 @@ package sink
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -134,6 +133,8 @@ type engine struct {
 		wake       chan struct{}
 	}
 	reading sync.Mutex // held while marks are read
+	saving  sync.Mutex // held while the state is written; guards saved
+	saved   kept
 
 	mu         sync.Mutex // guards all below
 	core       *plan.Core
@@ -143,13 +144,12 @@ type engine struct {
 	server     string
 	uid        string // of the cluster, empty while unknown
 	excluded   map[mirror.Key]string
-	failed     map[mirror.Key]string // resources that can not be encoded
 	doubted    map[mirror.Key]struct{}
 	flying     map[mirror.Key]*flight
 	troubles   map[mirror.Key]*trouble
 	drifts     map[mirror.Key]*drift
 	errs       [troubles]error
-	kept       kept
+	frozen     *Frozen
 	firstGone  time.Time // of the departures that were not judged yet
 	lastGone   time.Time
 	complete   time.Time
@@ -169,8 +169,8 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		spec: spec, deps: deps, log: deps.Logger.With("sink", spec.Name), warnings: loglimit.New(10, time.Second), queue: newQueue(),
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
-		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, failed: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
-		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*trouble{}, drifts: map[mirror.Key]*drift{}, kept: k,
+		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*trouble{}, drifts: map[mirror.Key]*drift{}, frozen: k.Frozen,
 		counts: newCounts(),
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
@@ -349,7 +349,7 @@ func (e *engine) want(key mirror.Key) *wanted {
 
 // readKey reads what is desired of a key.
 func (e *engine) readKey(key mirror.Key) {
-	var why, failed string
+	var why string
 	var d *plan.Desired
 	if w := e.want(key); w != nil {
 		if why = excluded(w.Resource); why == "" {
@@ -360,16 +360,14 @@ func (e *engine) readKey(key mirror.Key) {
 			}
 			e.mu.Unlock()
 			d = &plan.Desired{Sources: sourcesOf(w.sources)}
-			var err error
-			if _, d.Digest, err = e.bodyOf(*w, version); err != nil {
-				failed = err.Error() // the object of the cluster stays as it is
-			}
+			_, d.Digest, _ = e.bodyOf(*w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	set(e.excluded, key, why)
-	set(e.failed, key, failed)
+	if delete(e.excluded, key); why != "" {
+		e.excluded[key] = why
+	}
 	_, was := e.core.Wanted(key)
 	if e.core.Want(key, d); was && d == nil && e.core.Live(key) != nil {
 		if e.lastGone = time.Now(); e.firstGone.IsZero() {
@@ -377,120 +375,4 @@ func (e *engine) readKey(key mirror.Key) {
 		}
 	}
 	e.touch(key)
-}
-
-func set(in map[mirror.Key]string, key mirror.Key, value string) {
-	if value == "" {
-		delete(in, key)
-	} else {
-		in[key] = value
-	}
-}
-
-// judgeAlways has the guard judge deletions, until ctx ends.
-func (e *engine) judgeAlways(ctx context.Context) {
-	tick := time.NewTicker(judgeEach)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			e.compareClusters()
-			e.judge(ctx, time.Now())
-		}
-	}
-}
-
-// judge decides about deletions, once what the upstreams have told so far was read.
-func (e *engine) judge(ctx context.Context, now time.Time) {
-	e.mu.Lock()
-	waits := !e.lastGone.IsZero() && now.Sub(e.lastGone) < quiet && now.Sub(e.firstGone) < patience
-	idle := e.core.Idle()
-	e.mu.Unlock()
-	if waits {
-		return
-	}
-	blocked := map[origin]string{}
-	if !idle {
-		// First what blocks deletions, then what is desired: what came later only adds to the latter.
-		now := e.deps.Blocked()
-		for _, what := range e.pending() {
-			blocked[what] = now(what.upstream, what.kind)
-		}
-		ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
-		defer cancel()
-		if e.deps.Resources.CaughtUp(ctx) != nil {
-			return
-		}
-		e.readMarked()
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	_, listed := e.kindProblems()
-	ready := listed && e.read
-	if e.core.SetReady(ready); ready && e.spec.emptied {
-		e.core.Prune()
-		idle = false
-	}
-	if e.firstGone, e.lastGone = (time.Time{}), (time.Time{}); !idle {
-		changed := e.core.Judge(now, func(upstream string, kind mirror.Kind) string {
-			if e.spec.emptied {
-				return ""
-			}
-			if why, asked := blocked[origin{upstream, kind}]; asked {
-				return why
-			}
-			return plan.ReasonStarting // it came after the question
-		})
-		for _, key := range changed {
-			e.touch(key)
-		}
-		e.tellHold()
-	}
-	e.keep()
-	if e.writes() && ready && e.kept.Frozen == nil && e.core.Held().ID == "" && e.queue.idle(now) && len(e.troubles)+len(e.failed) == 0 {
-		e.complete = now
-	}
-}
-
-// origin is an upstream and a kind of its resources.
-type origin struct {
-	upstream string
-	kind     mirror.Kind
-}
-
-// pending returns where the objects come from that may be deleted.
-func (e *engine) pending() (all []origin) {
-	if e.spec.emptied {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	seen := map[origin]bool{}
-	e.core.Gone(func(key mirror.Key, upstreams []string) {
-		for _, u := range upstreams {
-			if o := (origin{u, key.Kind}); !seen[o] {
-				seen[o] = true
-				all = append(all, o)
-			}
-		}
-	})
-	return all
-}
-
-// tellHold tells operators of a new hold, or of the end of one. The caller holds mu.
-func (e *engine) tellHold() {
-	held := e.core.Held()
-	switch {
-	case held.ID == e.heldID:
-		return
-	case held.ID == "":
-		e.log.Info("hold ended")
-		e.deps.Record(Happening{Sink: e.spec.Name, Text: "hold ended"})
-	case e.heldID == "":
-		e.log.Warn("deletions held by guard", "held", len(held.Keys), "id", held.ID, "reason", held.Reason, "see", "relay sink status "+e.spec.Name)
-		e.deps.Record(Happening{Sink: e.spec.Name, Text: fmt.Sprintf("deletions held as %s", held.ID), Reason: held.Reason, Count: len(held.Keys), Held: true})
-	}
-	e.heldID = held.ID
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -124,11 +126,14 @@ func (f *follower) failed(err error) {
 	switch {
 	case err == nil:
 		f.lost, f.err = time.Time{}, nil
-	case f.lost.IsZero():
-		f.lost = time.Now()
-		fallthrough
 	default:
-		f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err))
+		if f.lost.IsZero() {
+			f.lost = time.Now()
+		}
+		first := f.err == nil && !f.listed
+		if f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err)); first {
+			f.e.touchAll() // what is desired of the kind can not be written
+		}
 	}
 }
 
@@ -189,7 +194,7 @@ func (e *engine) unsee(key mirror.Key, l *plan.Live) {
 
 // touch has a worker look at a key, if there is something to do for it. The caller holds mu.
 func (e *engine) touch(key mirror.Key) {
-	if f := e.kinds[key.Kind]; !e.writes() || !e.discovered || f != nil && !f.listed {
+	if f := e.kinds[key.Kind]; !e.writes() || !e.discovered || f != nil && !f.listed && f.err == nil {
 		return // the discovery, or the list, looks at all keys
 	}
 	switch a := e.core.Next(key); {
@@ -300,15 +305,16 @@ func (e *engine) largeTurn(ctx context.Context, _ int) (end func(), err error) {
 	return func() { e.large.Release(1) }, nil
 }
 
-// kindProblems returns a line for each kind that is not followed, at most maxListed. The caller holds mu.
+// kindProblems returns a line for each kind that is not followed, and whether all are listed. A kind that the identity
+// may not list, and of which nothing is desired, does not count. The caller holds mu.
 func (e *engine) kindProblems() (lines []string, listed bool) {
 	listed = e.discovered
-	for _, info := range mirror.Kinds() {
-		f := e.kinds[info.Kind]
-		if f == nil {
+	for _, kind := range slices.SortedFunc(maps.Keys(e.kinds), mirror.CompareKinds) {
+		f := e.kinds[kind]
+		if apierrors.IsForbidden(f.err) && !e.core.Wants(kind) {
 			continue
 		}
-		listed = listed && f.listed
+		listed = listed && (f.listed || apierrors.IsForbidden(f.err))
 		if f.err != nil && !errors.Is(f.err, context.Canceled) && len(lines) < maxListed {
 			lines = append(lines, text.Abbreviate(f.err.Error()))
 		}

@@ -70,7 +70,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		for _, t := range e.troubles {
 			byState[t.state]++
 		}
-		refused := byState[stateRefused] + byState[stateNamespace] + byState[stateUnserved] + len(e.failed)
+		refused := byState[stateRefused] + byState[stateNamespace] + byState[stateUnserved]
 		e.mu.Unlock()
 		name := e.spec.Name
 		gauge := func(d *prometheus.Desc, v float64) {

@@ -28,34 +28,30 @@ func (s *Set) find(name string) (*engine, error) {
 // Freeze has a sink write and delete nothing until Unfreeze, also after a restart if the relay keeps state.
 func (s *Set) Freeze(name string, f Frozen) error {
 	return s.order(name, func(e *engine) error {
-		if e.kept.Frozen != nil {
-			return fmt.Errorf("%w: the sink %s is frozen already, since %s", ErrNotPossible, name, e.kept.Frozen.Since.UTC().Format(time.RFC3339))
+		if e.frozen != nil {
+			return fmt.Errorf("%w: the sink %s is frozen already, since %s", ErrNotPossible, name, e.frozen.Since.UTC().Format(time.RFC3339))
 		}
-		return e.freeze(&f)
+		e.freeze(&f)
+		return nil
 	})
 }
 
 // Unfreeze ends a Freeze.
 func (s *Set) Unfreeze(name string) error {
 	return s.order(name, func(e *engine) error {
-		if e.kept.Frozen == nil {
+		if e.frozen == nil {
 			return fmt.Errorf("%w: the sink %s is not frozen", ErrNotPossible, name)
 		}
-		return e.freeze(nil)
+		e.freeze(nil)
+		return nil
 	})
 }
 
 // freeze sets or ends the freeze. The caller holds mu.
-func (e *engine) freeze(f *Frozen) error {
-	k := e.kept
-	k.Name, k.Cluster, k.Namespace, k.Frozen = e.spec.Name, e.spec.Kubernetes, e.spec.Namespace, f
-	if err := e.deps.memory.set(k); err != nil {
-		return err
-	}
-	e.kept = k
+func (e *engine) freeze(f *Frozen) {
+	e.frozen = f
 	e.core.SetFrozen(f != nil)
 	e.touchAll()
-	return nil
 }
 
 // touchAll has workers look at all keys. The caller holds mu.
@@ -67,8 +63,7 @@ func (s *Set) Release(name, hold string) (n int, err error) {
 		if n, err = e.core.Release(hold); errors.Is(err, plan.ErrHold) {
 			return fmt.Errorf("%w: %w", ErrNotPossible, err)
 		}
-		e.keep()
-		return e.errs[troubleState]
+		return nil
 	})
 	return n, err
 }
@@ -88,21 +83,27 @@ func (s *Set) Prune(name string) (n int, err error) {
 			return fmt.Errorf("%w: the sink %s has mode: dryRun, and deletes nothing: set mode: apply", ErrNotPossible, name)
 		}
 		n = e.core.Prune()
-		e.keep()
-		return e.errs[troubleState]
+		return nil
 	})
 	return n, err
 }
 
-// order carries out an order with the lock of the sink held.
+// order carries out an order with the lock of the sink held, and then has it outlive a restart.
 func (s *Set) order(name string, do func(*engine) error) error {
 	e, err := s.find(name)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return do(e)
+	err = do(e)
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := e.save(); err != nil {
+		return fmt.Errorf("the order is carried out, and a restart would undo it: %w", err)
+	}
+	return nil
 }
 
 // empty runs a sink that has left the config until it has no object any more.

@@ -118,8 +118,8 @@ func (e *engine) driftPause(key mirror.Key) time.Duration {
 	return 0
 }
 
-// failed1 takes the error of a request, and returns the pause until the next try.
-func (e *engine) failed1(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, err error) time.Duration {
+// refused takes the error of a request, and returns the pause until the next try.
+func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, err error) time.Duration {
 	status := apierrors.APIStatus(nil)
 	switch {
 	case errors.Is(err, errNotWriter), ctx.Err() != nil:

@@ -296,3 +296,33 @@ func TestAPanicEndsOnlyTheSink(t *testing.T) {
 type panics struct{ Resources }
 
 func (panics) Select(mirror.Key, func(*mirror.Resource) bool) *mirror.Resource { panic("test") }
+
+func TestAKindThatMayNotBeListedIsToldAndDoesNotStopOthers(t *testing.T) {
+	w := newWorld(t, func(w *world) { w.spec.Prune = true })
+	w.Define("networking.istio.io", "VirtualService", "virtualservices", "v1")
+	forbid := func(plural string) {
+		w.Set(func() {
+			w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
+				w.note(rw, r)
+				if strings.HasSuffix(r.URL.Path, plural) {
+					fakekube.Fail(rw, http.StatusForbidden, "Forbidden")
+					return true
+				}
+				return false
+			}
+		})
+	}
+	forbid("/virtualservices")
+	w.many(20)
+	w.start().settled()
+	w.remove("east", "n01")
+	w.until("it is pruned", func() bool { return w.object("n01") == nil })
+	w.stop()
+	forbid("/serviceentries")
+	w.start().until("it is told", func() bool {
+		s := w.status()
+		return s.TroublesByState["failed"] == 19 && strings.Contains(strings.Join(s.Problems, " "), "ServiceEntry is not followed")
+	})
+	forbid("/nothing")
+	w.settled()
+}

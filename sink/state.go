@@ -131,15 +131,21 @@ func (m *memory) save() error {
 	return nil
 }
 
-// keep has the state of the engine outlive a restart, if it has changed. The caller holds mu.
-func (e *engine) keep() {
-	k := e.kept
-	k.Name, k.Cluster, k.Namespace = e.spec.Name, e.spec.Kubernetes, e.spec.Namespace
+// save has the state of the engine outlive a restart, if it has changed.
+func (e *engine) save() error {
+	e.saving.Lock()
+	defer e.saving.Unlock()
+	e.mu.Lock()
+	k := kept{Name: e.spec.Name, Cluster: e.spec.Kubernetes, Namespace: e.spec.Namespace, Frozen: e.frozen}
 	k.Holding, k.Released = e.core.Kept()
-	was := e.kept
-	if was.Name == k.Name && was.Frozen == k.Frozen && was.Holding == k.Holding && slices.Equal(was.Released, k.Released) && e.errs[troubleState] == nil {
-		return
+	e.mu.Unlock()
+	if was := e.saved; was.Name == k.Name && was.Frozen == k.Frozen && was.Holding == k.Holding && slices.Equal(was.Released, k.Released) {
+		return nil
 	}
-	e.errs[troubleState] = e.deps.memory.set(k)
-	e.kept = k
+	err := e.deps.memory.set(k)
+	if err == nil {
+		e.saved = k
+	}
+	e.trouble(troubleState, err)
+	return err
 }

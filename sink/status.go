@@ -98,7 +98,7 @@ func (e *engine) status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := Status{
-		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.server, Cluster: e.uid, Frozen: e.kept.Frozen,
+		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.server, Cluster: e.uid, Frozen: e.frozen,
 		Leader: ls.Held, Holder: ls.Holder, Complete: e.complete,
 		Drifted: e.counts.drift, Deletes: e.counts.deletes, Writes: maps.Clone(e.counts.writes),
 	}
@@ -122,7 +122,7 @@ func (e *engine) status() Status {
 		problems = append(problems, same)
 	case !listed || !e.read:
 		st.State = "starting"
-	case e.kept.Frozen != nil:
+	case e.frozen != nil:
 		st.State = "frozen"
 	case e.spec.emptied:
 		st.State = "pruning"
@@ -160,11 +160,6 @@ func (e *engine) describe(st *Status) {
 		t := e.troubles[key]
 		if st.TroublesByState[t.state]++; len(st.Troubles) < maxListed {
 			st.Troubles = append(st.Troubles, Trouble{key.String(), t.state, t.reason, t.since, t.retry})
-		}
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(e.failed), compareKeys) {
-		if st.TroublesByState[stateRefused]++; len(st.Troubles) < maxListed {
-			st.Troubles = append(st.Troubles, Trouble{Resource: key.String(), State: stateRefused, Reason: text.Abbreviate(e.failed[key])})
 		}
 	}
 	if h := e.core.Held(); h.ID != "" {
@@ -208,8 +203,6 @@ func (e *engine) applied(key mirror.Key) Applied {
 	switch {
 	case e.excluded[key] != "":
 		out.State, out.Reason = "excluded", e.excluded[key]
-	case e.failed[key] != "":
-		out.State, out.Reason = stateRefused, text.Abbreviate(e.failed[key])
 	case !e.read || e.marked(key):
 		out.State, out.Reason = "pending", plan.ReasonStarting
 	case t != nil:

@@ -88,7 +88,11 @@ func (e *engine) sameCluster() string {
 func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 	e.mu.Lock()
 	_, doubt := e.doubted[key]
-	f := e.kinds[key.Kind]
+	f, listed := e.kinds[key.Kind], false
+	var unlisted error
+	if f != nil {
+		listed, unlisted = f.listed, f.err
+	}
 	_, is := e.core.Wanted(key)
 	a := e.core.Next(key)
 	e.mu.Unlock()
@@ -97,8 +101,10 @@ func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 		return e.fails(key, stateUnserved, fmt.Sprintf("the cluster does not serve %s, or the sink does not know yet", key.Kind))
 	case f == nil:
 		return -1
-	case !f.isListed():
-		return time.Second
+	case !listed && unlisted != nil && is:
+		return e.fails(key, stateFailed, unlisted.Error())
+	case !listed:
+		return -1 // the list looks at all keys
 	}
 	if doubt || a.Verb != plan.Nothing && a.Verb != plan.Skip && a.Verb != plan.Hold {
 		if err := e.limiter.Wait(ctx); err != nil {
@@ -107,12 +113,6 @@ func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 		return e.act(ctx, key, f.Resource, doubt)
 	}
 	return e.skip(key, a)
-}
-
-func (f *follower) isListed() bool {
-	f.e.mu.Lock()
-	defer f.e.mu.Unlock()
-	return f.listed
 }
 
 // skip notes why nothing is done for a key.
@@ -135,6 +135,9 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource,
 		return e.refresh(ctx, key, of)
 	}
 	w := e.want(key)
+	if w != nil && excluded(w.Resource) != "" {
+		w = nil
+	}
 	e.mu.Lock()
 	a := e.core.Next(key)
 	_, is := e.core.Wanted(key)
@@ -190,7 +193,7 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	var o partial
 	err = e.send(ctx, apiserver.Write{Method: http.MethodPatch, Path: pathOf(of, key), Query: query, Type: apiserver.TypeApply, Body: text, Accept: acceptMetadata}, &o)
 	if err != nil {
-		return e.failed1(ctx, key, of, a, err)
+		return e.refused(ctx, key, of, a, err)
 	}
 	live := liveOf(e.spec.Name, &o.Metadata)
 	live.Digest, live.Drifted = digest, false
@@ -221,7 +224,7 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	text := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":%q,"resourceVersion":%q}}`, a.UID, a.Version)
 	err := e.send(ctx, apiserver.Write{Method: http.MethodDelete, Path: pathOf(of, key), Type: apiserver.TypeJSON, Body: text, Accept: acceptMetadata + "," + apiserver.AcceptJSON}, nil)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return e.failed1(ctx, key, of, a, err)
+		return e.refused(ctx, key, of, a, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

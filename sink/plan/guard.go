@@ -88,6 +88,8 @@ func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Kind)
 	switch {
 	case !c.ready:
 		return ReasonStarting
+	case l.Deleting:
+		return ReasonDeleting
 	case !c.settings.Prune && !contains(c.guard.released, deletionOf(key, l.UID)):
 		return ReasonPrune
 	case l.Fields == 0:

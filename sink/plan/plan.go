@@ -93,6 +93,7 @@ type Core struct {
 	ready    bool
 	entries  map[mirror.Key]entry
 	desired  int
+	wants    map[mirror.Kind]int    // desired objects
 	gone     map[mirror.Key]verdict // of the sink, and not desired
 	owned    int
 	guard    guard
@@ -107,7 +108,7 @@ type entry struct {
 // New returns a Core that knows of no object. holding continues the hold of an earlier one, and released are its
 // released deletions.
 func New(s Settings, holding bool, released []uint64) *Core {
-	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]verdict{}}
+	c := &Core{settings: s, entries: map[mirror.Key]entry{}, wants: map[mirror.Kind]int{}, gone: map[mirror.Key]verdict{}}
 	c.guard = guard{holding: holding, released: map[uint64]struct{}{}}
 	for _, r := range released {
 		c.guard.released[r] = struct{}{}
@@ -126,10 +127,12 @@ func (c *Core) Want(key mirror.Key, d *Desired) {
 	e := c.entries[key]
 	if e.wanted {
 		c.desired--
+		c.wants[key.Kind]--
 	}
 	if e.wanted = d != nil; e.wanted {
 		e.want = *d
 		c.desired++
+		c.wants[key.Kind]++
 	} else {
 		e.want = Desired{}
 	}
@@ -177,6 +180,9 @@ func (c *Core) Wanted(key mirror.Key) (Desired, bool) {
 	return e.want, e.wanted
 }
 
+// Wants reports whether an object of a kind is desired.
+func (c *Core) Wants(kind mirror.Kind) bool { return c.wants[kind] > 0 }
+
 // Counts returns how many objects are desired, and how many the sink has in the cluster.
 func (c *Core) Counts() (desired, owned int) { return c.desired, c.owned }
 
@@ -216,11 +222,7 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 	case !e.wanted && !c.owns(l):
 		return Action{}
 	case !e.wanted:
-		v := c.gone[key]
-		if v.verb == Delete && l.Deleting {
-			return Action{}
-		}
-		return Action{Verb: v.verb, Reason: v.reason}
+		return Action{Verb: c.gone[key].verb, Reason: c.gone[key].reason}
 	case l == nil:
 		return Action{Verb: Create}
 	case l.Deleting:
