@@ -149,6 +149,9 @@ func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 	if o.DryRun {
 		attrs = append(attrs, "dryRun", true)
 	}
+	if o.Local {
+		attrs = append(attrs, "local", true)
+	}
 	for _, parameter := range parameters[verb] {
 		if given := strings.Join(r.URL.Query()[parameter], " "); given != "" {
 			attrs = append(attrs, parameter, given[:min(len(given), maxLogged)])
@@ -172,7 +175,7 @@ func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audi
 		effect, err := s.deps.Controls.Order(r.Context(), upstream, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
 		waiting.Replicas = effect.Replicas
 		return err
-	}, "upstream", upstream)
+	}, orderAttrs(r, "serve-without", upstream, intake.Order{Local: here})...)
 	for _, u := range s.deps.Debug.views.Upstreams() {
 		if u.FirstSync != nil && u.FirstSync.Awaited {
 			waiting.For = append(waiting.For, u.Name)

@@ -50,7 +50,7 @@ func (l Log) Append(r Record) (Log, error) {
 		return l, nil
 	}
 	if err := r.check(); err != nil {
-		return l, fmt.Errorf("upstream %.64s: %.32s can not be recorded: %w", r.Upstream, r.Kind, err)
+		return l, fmt.Errorf("upstream %.64s: %.32s is %w: %w", r.Upstream, r.Kind, ErrRefused, err)
 	}
 	if err := l.state.Refuses(r); err != nil {
 		return l, err

@@ -308,9 +308,6 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	u := c.now
 	switch {
 	case c.isNew:
-		if m.replicas != nil {
-			defer m.replicas.signal()
-		}
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
 		m.events.Record(events.Event{Type: events.Added, Upstream: c.cfg.Name, By: events.ByConfig, Text: "added to the config"})
 	case c.source != nil:

@@ -2,9 +2,6 @@ package upstreams
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -73,7 +70,9 @@ type replicas struct {
 	newest    decisions.Log
 	known     bool // newest was read
 	applied   uint64
-	once      bool // newest was applied once
+	once      bool                        // newest was applied once
+	stale     bool                        // something is not applied yet
+	givers    map[string]*events.Operator // of the orders that are given here now, by upstream
 	reachable bool
 	since     time.Time // when reachable changed
 	problem   string    // why the store can not be reached
@@ -95,7 +94,7 @@ type local struct {
 func (m *Manager) Agree(r Replicas) {
 	m.replicas = &replicas{
 		Replicas: r, log: m.log, wake: make(chan struct{}, 1), ready: make(chan struct{}), taken: make(chan struct{}, 1),
-		since: time.Now(), problem: "it was not read yet", counts: map[decisions.Kind]uint64{},
+		since: time.Now(), problem: "it was not read yet", counts: map[decisions.Kind]uint64{}, givers: map[string]*events.Operator{},
 	}
 	for _, u := range m.upstreams {
 		m.joins(u)
@@ -107,9 +106,19 @@ func (m *Manager) joins(u *upstream) {
 	if m.replicas != nil {
 		u.concerned = m.replicas.signal
 		u.Tell(intake.Agreed{Replica: m.replicas.Name})
+		m.replicas.changed()
 	}
 }
 
+// changed has everything applied again.
+func (r *replicas) changed() {
+	r.mu.Lock()
+	r.stale = true
+	r.mu.Unlock()
+	r.signal()
+}
+
+// signal has run look at what the upstreams propose.
 func (r *replicas) signal() {
 	select {
 	case r.wake <- struct{}{}:
@@ -148,7 +157,10 @@ func (r *replicas) took(log decisions.Log, problems []string, err error) {
 	if !told && len(problems) > 0 {
 		r.log.Warn("log of decisions has lines that are passed over", "lines", strings.Join(problems, "; "))
 	}
-	if back || isNewer {
+	switch {
+	case isNewer:
+		r.changed()
+	case back:
 		r.signal()
 	}
 }
@@ -197,7 +209,7 @@ func (m *Manager) runReplicas(ctx context.Context) error {
 	wait.Go(func() { m.takeBack(ctx) })
 	failures, retryAt := 0, time.Time{}
 	for {
-		m.applyDecisions(ctx, "", nil)
+		m.applyDecisions(ctx)
 		if !time.Now().Before(retryAt) {
 			if err := m.propose(ctx); err != nil {
 				failures++
@@ -225,22 +237,24 @@ func (m *Manager) runReplicas(ctx context.Context) error {
 	}
 }
 
-// applyDecisions brings all upstreams to what is decided. The order about given came from an operator here.
-func (m *Manager) applyDecisions(ctx context.Context, given string, operator *events.Operator) {
+// applyDecisions brings all upstreams to what is decided, if that has changed.
+func (m *Manager) applyDecisions(ctx context.Context) {
 	r := m.replicas
 	r.applying.Lock()
 	defer r.applying.Unlock()
-	s, known := m.effective()
-	if !known || m.reading() {
+	r.mu.Lock()
+	givers, stale := maps.Clone(r.givers), r.stale
+	ready := stale && !m.reading() && (r.known || len(r.locals) > 0)
+	r.stale = r.stale && !ready
+	r.mu.Unlock()
+	if !ready {
 		return
 	}
+	s, _ := m.effective()
 	var missing []string
 	changed := false
 	for _, u := range m.all() {
-		e := intake.Agreed{Replica: r.Name, Known: true, Upstream: s.Upstreams[u.cfg.Name]}
-		if u.cfg.Name == given {
-			e.Operator = operator
-		}
+		e := intake.Agreed{Replica: r.Name, Known: true, Upstream: s.Upstreams[u.cfg.Name], Operator: givers[u.cfg.Name]}
 		before := locked(u.upstream, (*intake.Intake).Decision)
 		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
 			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
@@ -293,131 +307,4 @@ func resourcesOf(records []state.Record) (out []*mirror.Resource) {
 		out = append(out, r.Resource)
 	}
 	return out
-}
-
-// propose appends the local decisions, and then what the upstreams propose. The error is that of the store.
-func (m *Manager) propose(ctx context.Context) error {
-	r := m.replicas
-	r.mu.Lock()
-	known, locals := r.known, slices.Clone(r.locals)
-	r.mu.Unlock()
-	if !known || m.reading() {
-		return nil
-	}
-	for _, l := range locals {
-		if err := m.reconcileLocal(ctx, l); err != nil {
-			return err
-		}
-	}
-	for _, u := range m.all() {
-		record, ok := decisions.Record{}, false
-		locked(u.upstream, func(in *intake.Intake) bool { record, ok = in.Proposal(time.Now()); return ok })
-		if !ok {
-			continue
-		}
-		record.ID = rand.Text()
-		if err := m.append(ctx, record); err != nil && !errors.Is(err, decisions.ErrRefused) {
-			return err
-		}
-	}
-	return nil
-}
-
-// append appends a record, and notes the log or that the store can not be reached.
-func (m *Manager) append(ctx context.Context, record decisions.Record) error {
-	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
-	defer cancel()
-	log, err := m.replicas.Store.Append(bounded, func(s decisions.State) (decisions.Record, error) { return record, s.Refuses(record) })
-	switch {
-	case err == nil:
-		m.replicas.took(log, nil, nil)
-	case !errors.Is(err, decisions.ErrRefused) && ctx.Err() == nil:
-		m.replicas.lost(err)
-	}
-	return err
-}
-
-// reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
-func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
-	r := m.replicas
-	r.mu.Lock()
-	newer, all := r.newest.Since(l.at)
-	r.mu.Unlock()
-	otherwise := func(one decisions.Record) bool {
-		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
-	}
-	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
-	if l.blind || all && !slices.ContainsFunc(newer, otherwise) {
-		err = m.append(ctx, l.Record)
-	}
-	e := events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"}
-	switch {
-	case errors.Is(err, decisions.ErrRefused):
-		e.Text, e.Reason = "the local decision "+string(l.Kind)+" is dropped", err.Error()
-		m.log.Warn("local decision dropped", "upstream", l.Upstream, "decision", l.Kind, "reason", err)
-		if u, unknown := m.upstream(l.Upstream); unknown == nil && l.Kind.Freezes() {
-			u.Tell(intake.Overruled{})
-		}
-	case err != nil:
-		return err
-	}
-	r.mu.Lock()
-	r.locals = slices.DeleteFunc(r.locals, func(one local) bool { return one.ID == l.ID })
-	r.mu.Unlock()
-	m.events.Record(e)
-	r.signal()
-	return nil
-}
-
-// takeBack asks peers for what they hold while a hold is open, until ctx ends.
-func (m *Manager) takeBack(ctx context.Context) {
-	r := m.replicas
-	pauses, next := map[string]time.Duration{}, map[string]time.Time{}
-	ready := false
-	for ctx.Err() == nil {
-		s, applied := m.effective()
-		wake := time.Now().Add(time.Hour)
-		open := map[string]bool{}
-		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
-			hold := s.Upstreams[name].Hold
-			u, err := m.upstream(name)
-			if hold == nil || err != nil || r.Peers == nil {
-				continue
-			}
-			id := hold.ID
-			if open[id] = true; !time.Now().Before(next[id]) {
-				m.takeBackOf(ctx, u, hold)
-				pauses[id] = min(max(2*pauses[id], leastRetry), mostRetry)
-				next[id] = time.Now().Add(pauses[id])
-			}
-			if next[id].Before(wake) {
-				wake = next[id]
-			}
-		}
-		maps.DeleteFunc(next, func(id string, _ time.Time) bool { return !open[id] })
-		maps.DeleteFunc(pauses, func(id string, _ time.Duration) bool { return !open[id] })
-		if applied && !ready && r.status().Applied {
-			ready = true
-			close(r.ready)
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.taken:
-		case <-time.After(time.Until(wake)):
-		}
-	}
-}
-
-// takeBackOf serves again what peers hold of an upstream.
-func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record) {
-	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
-	defer cancel()
-	all, err := m.replicas.Peers.Held(bounded, u.name, hold.Content)
-	if err != nil {
-		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
-		return
-	}
-	if len(all) > 0 {
-		u.Tell(intake.TakeBack{Hold: hold.ID, Resources: all})
-	}
 }

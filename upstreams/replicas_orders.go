@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"meshrelay/decisions"
+	"meshrelay/events"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
@@ -47,6 +48,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		}
 		record.Content, record.Number = intake.ContentOf(resourcesOf(records)), len(records)
 	}
+	defer r.give(name, o.Operator)()
 	if o.Local {
 		effect.Replicas, err = m.decideLocally(record)
 	} else {
@@ -55,8 +57,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if err != nil {
 		return intake.Effect{}, err
 	}
-	m.applyDecisions(ctx, name, o.Operator)
-	r.signal()
+	r.changed()
+	m.applyDecisions(ctx)
 	if r.Peers != nil && !o.Local {
 		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
 		defer cancel()
@@ -64,6 +66,19 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
+}
+
+// give notes who gives an order about an upstream here, until done is called.
+func (r *replicas) give(upstream string, operator *events.Operator) (done func()) {
+	set := func(o *events.Operator) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.givers[upstream] = o; o == nil {
+			delete(r.givers, upstream)
+		}
+	}
+	set(operator)
+	return func() { set(nil) }
 }
 
 // checkWithout returns why an order to serve without an upstream is not possible.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/events"
 	"meshrelay/upstreams/intake"
 )
 
@@ -444,6 +445,59 @@ func TestAFreezeFromBeforeTheReplicasIsAgreed(t *testing.T) {
 		w.after(time.Minute)
 		w.want("frozen", func(r *replicaRun) bool { f := r.status().Frozen; return f != nil && f.Reason == "old" })
 		w.wantLog("freeze/a")
+	})
+}
+
+func TestServingWithoutAnUpstreamIsDecidedForAllUntilOneHasSynced(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		served := make(chan string, 3)
+		await := func(r *replicaRun) {
+			go func() {
+				if r.m.AwaitFirstSync(ctx, func() []string { return nil }) == nil {
+					served <- r.name
+				}
+			}()
+		}
+		for _, r := range w.replicas {
+			await(r)
+		}
+		w.after(time.Minute)
+		if len(served) > 0 {
+			t.Fatal("clients are served")
+		}
+		if e := w.replicas[1].mustOrder("serve-without", intake.Order{}); e.Replicas == nil || e.Replicas.Did != 3 {
+			t.Errorf("%+v", e.Replicas)
+		}
+		w.quiet()
+		if len(served) != 3 {
+			t.Errorf("%d replicas serve", len(served))
+		}
+		w.replicas[0].has("a")
+		w.quiet()
+		w.wantLog("serve-without/b", "synced/a") // the next replica without a disk waits again
+	})
+}
+
+func TestTheJournalHasWhoGaveAnOrderHere(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 5)...)
+		w.replicas[0].mustOrder("freeze", intake.Order{Reason: "INC-3"})
+		w.quiet()
+		for i, want := range []string{"ann", ""} {
+			got := "none"
+			for _, e := range w.replicas[i].journal.Read(events.Query{}).Events {
+				if e.Type == events.Frozen && e.Operator != nil {
+					got = e.Operator.User
+				} else if e.Type == events.Frozen {
+					got = ""
+				}
+			}
+			if got != want {
+				t.Errorf("replica %d: %q", i, got)
+			}
+		}
 	})
 }
 

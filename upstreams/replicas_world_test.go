@@ -100,9 +100,10 @@ func (s *sharedStore) Append(ctx context.Context, record func(decisions.State) (
 func (s *sharedStore) Watch(ctx context.Context, took func(decisions.Log, []string, error)) {
 	for ctx.Err() == nil {
 		log, down, changed := s.read()
-		if s.delay > 0 {
-			time.Sleep(s.delay)
-		}
+		s.mu.Lock()
+		delay := s.delay
+		s.mu.Unlock()
+		time.Sleep(delay) // in a bubble no time passes
 		if down {
 			took(decisions.Log{}, nil, errStoreDown)
 		} else {
@@ -135,6 +136,22 @@ type replicaRun struct {
 	journal   *events.Journal
 	keeper    *state.Keeper
 	stop      func() // nil: it does not run
+
+	mu   sync.Mutex // guards live
+	live *upstreams.Manager
+}
+
+// reached returns the manager of a replica that runs, else nil.
+func (r *replicaRun) reached() *upstreams.Manager {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.live
+}
+
+func (r *replicaRun) setReached(m *upstreams.Manager) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.live = m
 }
 
 // Run implements upstreams.Source.
@@ -212,7 +229,9 @@ func (r *replicaRun) start() {
 			}
 		})
 	}
+	r.setReached(r.m)
 	r.stop = func() {
+		r.setReached(nil)
 		for _, end := range slices.Backward(ends[:2]) {
 			end()
 		}
@@ -346,12 +365,13 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 	for ctx.Err() == nil {
 		did, of, unreachable = 0, 0, nil
 		for _, other := range p.r.w.replicas {
+			m := other.reached()
 			switch {
 			case other == p.r:
 				continue
-			case other.stop == nil:
+			case m == nil:
 				unreachable = append(unreachable, other.name)
-			case other.m.Replicas().Sequence >= sequence:
+			case m.Replicas().Sequence >= sequence:
 				did++
 			}
 			of++
@@ -370,8 +390,8 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 // Held implements upstreams.Peers.
 func (p peersOf) Held(_ context.Context, upstream, _ string) (out []*mirror.Resource, err error) {
 	for _, other := range p.r.w.replicas {
-		if other != p.r && other.stop != nil {
-			all, err := other.m.HeldContent(upstream)
+		if m := other.reached(); other != p.r && m != nil {
+			all, err := m.HeldContent(upstream)
 			if err != nil {
 				return nil, err
 			}

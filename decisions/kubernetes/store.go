@@ -56,9 +56,6 @@ func New(creds *apiserver.Credentials, agent, namespace, name string, pace Pace)
 	return &Store{client: apiserver.NewClient(creds, agent), namespace: namespace, name: name, pace: pace}
 }
 
-// Close ends the connections. Nothing may use the Store any more.
-func (s *Store) Close() { s.client.Close() }
-
 // object is the ConfigMap. It keeps the fields that it does not know. A nil object does not exist.
 type object struct {
 	fields  map[string]json.RawMessage
@@ -260,8 +257,9 @@ func (s *Store) put(ctx context.Context, conn *apiserver.Conn, o *object, log de
 	return nil
 }
 
-// Watch implements upstreams.Decisions.
+// Watch implements upstreams.Decisions. At its end it closes the connections.
 func (s *Store) Watch(ctx context.Context, took func(decisions.Log, []string, error)) {
+	defer s.client.Close()
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = s.pace.Retry, s.pace.RetryMost
 	for ctx.Err() == nil {

@@ -48,7 +48,7 @@ func newServer(t *testing.T) *server {
 // replica returns a store of one replica.
 func (s *server) replica() *Store {
 	store := New(&apiserver.Credentials{Kubeconfig: s.kubeconfig}, "test", "mesh", "log", quick)
-	s.t.Cleanup(store.Close)
+	s.t.Cleanup(store.client.Close)
 	return store
 }
 

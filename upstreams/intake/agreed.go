@@ -69,8 +69,15 @@ type Overruled struct{}
 
 func (Overruled) step(in *Intake, _ *Output) {
 	if in.frozen != nil && in.frozen.Decision == "" {
-		in.frozen.Decision = "overruled"
+		in.decided("overruled")
 	}
+}
+
+// decided notes the decision of the freeze. Others may read the former value.
+func (in *Intake) decided(id string) {
+	f := *in.frozen
+	f.Decision = id
+	in.frozen, in.journal.reported = &f, time.Time{} // so that the disk gets it
 }
 
 // Decision returns the ID of the freeze on which replicas have agreed. It is "-" for any other freeze, and empty for none.
@@ -125,8 +132,7 @@ func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 		Freeze{o}.step(in, out)
 	}
 	if id := agreedID(want); in.frozen.Decision != id {
-		in.frozen.Decision = id
-		in.journal.reported = time.Time{}
+		in.decided(id)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/decisions"
+	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
 
@@ -58,7 +59,7 @@ func (in *Intake) proposeHold(r decisions.Record) (decisions.Record, bool) {
 	}
 	if a.Hold == nil {
 		if r.Kind = decisions.Hold; h != nil {
-			r.Reason = h.why
+			r.Reason = text.Shorten(h.why, maxReason/2)
 		}
 		return r, h != nil && h.own
 	}
