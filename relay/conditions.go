@@ -184,23 +184,26 @@ func (c *conditions) next(now time.Time) (keys []mirror.Key) {
 // one writes the condition of a resource, if it has another one.
 func (c *conditions) one(ctx context.Context, key mirror.Key, usable map[string]bool) {
 	c.mu.Lock()
-	due := c.due[key]
+	due, was := c.due[key], dueCondition{}
+	if due != nil {
+		was = *due
+	}
 	c.mu.Unlock()
-	if due == nil || !usable[due.upstream] {
+	if !usable[was.upstream] {
 		return
 	}
 	distribution := c.relay.server.Distribution(key)
 	is, known := conditionOf(distribution)
-	if distribution.Version != due.version || !known || is == due.told {
+	if distribution.Version != was.version || !known || is == was.told {
 		return
 	}
 	result, err := upstreams.Deferred, error(nil)
 	if c.reads.Allow() {
-		result, err = c.report(ctx, due.upstream, key, is)
+		result, err = c.report(ctx, was.upstream, key, is)
 	}
 	switch c.counts.WithLabelValues(string(result)).Inc(); {
 	case err != nil && ctx.Err() == nil:
-		c.notes.Warn(c.log, "condition not written", "upstream", due.upstream, "resource", key, "err", err)
+		c.notes.Warn(c.log, "condition not written", "upstream", was.upstream, "resource", key, "err", err)
 	case result == upstreams.Deferred:
 		c.again(key, due)
 	case result == upstreams.Written, result == upstreams.Unchanged:
