@@ -12,10 +12,11 @@ import (
 )
 
 const (
-	// MaxCheckedBytes and MaxChecked bound the resources of one check.
+	// MaxCheckedBytes bounds the text of one check.
 	MaxCheckedBytes = 1 << 20
-	MaxChecked      = 1000
-	checkPath       = "/check"
+	// MaxChecked bounds the resources of one check.
+	MaxChecked = 1000
+	checkPath  = "/check"
 )
 
 // Checked tells what a relay would do with resources that are not applied yet.

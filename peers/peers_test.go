@@ -290,7 +290,7 @@ func TestWhatAnswersWithoutAProcessIsNoReplica(t *testing.T) {
 		for {
 			c, err := lis.Accept()
 			if err != nil {
-				return nil
+				return nil //nolint:nilerr // it is closed
 			}
 			_, _ = io.WriteString(c, strings.Repeat("garbage", 100))
 			c.Close()
@@ -311,7 +311,7 @@ func TestOfAHundredAddressesSixteenAreAsked(t *testing.T) {
 			for {
 				c, err := lis.Accept()
 				if err != nil {
-					return nil
+					return nil //nolint:nilerr // it is closed
 				}
 				asked.Add(1)
 				c.Close()

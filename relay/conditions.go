@@ -214,7 +214,7 @@ func (c *conditions) one(ctx context.Context, key mirror.Key, usable map[string]
 func (c *conditions) report(ctx context.Context, upstream string, key mirror.Key, is upstreams.Condition) (upstreams.Reported, error) {
 	source, original, err := c.relay.manager.Live(upstream, key)
 	if err != nil {
-		return upstreams.Outdated, nil // a change follows
+		return upstreams.Outdated, nil //nolint:nilerr // the object or the upstream has gone: a change follows
 	}
 	is.LastTransitionTime = time.Now().UTC().Truncate(time.Second)
 	return source.Report(ctx, original, is, c.writes.Allow)

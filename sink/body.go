@@ -162,7 +162,7 @@ func liveOf(sink string, m *metav1.ObjectMeta) *plan.Live {
 		switch {
 		case f.Subresource != "" || f.FieldsV1 == nil:
 		case f.Manager == own:
-			l.Fields ^= xxh3.Hash(f.FieldsV1.Raw) | 1
+			l.Fields ^= xxh3.Hash(f.FieldsV1.GetRawBytes()) | 1
 			if f.Time != nil && mine.Before(f.Time) {
 				mine = *f.Time
 			}

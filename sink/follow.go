@@ -123,17 +123,16 @@ func (f *follower) Failed(err error) { f.failed(err) }
 func (f *follower) failed(err error) {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
-	switch {
-	case err == nil:
+	if err == nil {
 		f.lost, f.err = time.Time{}, nil
-	default:
-		if f.lost.IsZero() {
-			f.lost = time.Now()
-		}
-		first := f.err == nil && !f.listed
-		if f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err)); first {
-			f.e.touchAll() // what is desired of the kind can not be written
-		}
+		return
+	}
+	if f.lost.IsZero() {
+		f.lost = time.Now()
+	}
+	first := f.err == nil && !f.listed
+	if f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err)); first {
+		f.e.touchAll() // what is desired of the kind can not be written
 	}
 }
 

@@ -275,7 +275,7 @@ func (w *world) edit(method, manager, name string, change func(o map[string]any)
 		r.Header.Set("Content-Type", "application/apply-patch+yaml")
 	}
 	rec := &discard{}
-	w.Server.ServeHTTP(rec, r)
+	w.ServeHTTP(rec, r)
 	if rec.code >= 300 {
 		w.t.Fatalf("%d %s", rec.code, rec.body.String())
 	}

@@ -74,7 +74,7 @@ func (a *arrival) condition(cmd *cobra.Command, args []string, wanted string) (c
 			return err
 		}
 		if why := arrived.Unmet(wanted); why != "" {
-			return fmt.Errorf("%s: %s", cliview.Clean(arrived.Key.String()), cliview.Clean(why))
+			return fmt.Errorf("%s: %s", cliview.Clean(arrived.String()), cliview.Clean(why))
 		}
 		return nil
 	}, nil

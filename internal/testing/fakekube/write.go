@@ -166,7 +166,7 @@ func precondition(p place, live *unstructured.Unstructured, uid, version string)
 	case live == nil:
 		return nil
 	case uid != "" && uid != string(live.GetUID()):
-		return apierrors.NewConflict(p.resource(), p.name, fmt.Errorf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, live.GetUID()))
+		return apierrors.NewConflict(p.resource(), p.name, fmt.Errorf("precondition failed: UID in precondition: %s, UID in object meta: %s", uid, live.GetUID()))
 	case version != "" && version != live.GetResourceVersion():
 		return apierrors.NewConflict(p.resource(), p.name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
