@@ -150,7 +150,7 @@ func TestRolesForStatusConditionsGrantWhatTheRelayAsks(t *testing.T) {
 		}); len(writes) > 0 {
 			t.Errorf("%s grants %q", name, writes)
 		}
-		if have, want := granted(all["Role "+name]), []string{"create " + lease, "get " + lease + " meshrelay-status-local", "update " + lease + " meshrelay-status-local"}; !slices.Equal(have, want) {
+		if have, want := granted(all["Role "+name]), []string{"create " + lease, "get " + lease + " meshrelay-status-east", "update " + lease + " meshrelay-status-east"}; !slices.Equal(have, want) {
 			t.Errorf("%s grants %q, want %q", name, have, want)
 		}
 		b := all["RoleBinding "+name]
