@@ -29,6 +29,23 @@ type rbacRule struct {
 	Verbs         []string
 }
 
+// rendered returns the objects that the chart makes of the values of ci/everything.yaml, by kind and name.
+func rendered(t *testing.T) map[string]rbacObject {
+	t.Helper()
+	file, err := parser.ParseBytes(read(t, "../tools/chart/testdata/rendered/everything.yaml"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]rbacObject{}
+	for _, doc := range file.Docs {
+		var o rbacObject
+		if err := yaml.NodeToValue(doc.Body, &o); err == nil { // objects of other kinds may have other fields of these names
+			all[o.Kind+" "+o.Metadata.Name] = o
+		}
+	}
+	return all
+}
+
 // rbac returns the objects of a file by kind.
 func rbac(t *testing.T, name string) map[string]rbacObject {
 	t.Helper()
@@ -106,6 +123,40 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 	hub := []string{"list /secrets", "list multicluster.x-k8s.io/clusterprofiles"}
 	if have := granted(rbac(t, "hub")["Role"]); !slices.Equal(have, hub) {
 		t.Errorf("rbac-hub.yaml grants %q, want %q", have, hub)
+	}
+}
+
+// TestRolesForStatusConditionsGrantWhatTheRelayAsks: with rbac.status, a source is read by object, its status is
+// patched, and a Lease tells which replica does that.
+func TestRolesForStatusConditionsGrantWhatTheRelayAsks(t *testing.T) {
+	all := rendered(t)
+	const lease = "coordination.k8s.io/leases"
+	for name, account := range map[string]string{"relay-clients-source": "relay-identity", "relay-clients-reader": "relay-clients-reader"} {
+		have := granted(all["ClusterRole "+name])
+		for _, k := range mirror.Kinds() {
+			if k.Kind == mirror.MeshConfig { // it is no object
+				continue
+			}
+			resource := k.Kind.Group + "/" + k.Plural
+			for _, right := range []string{"get " + resource, "list " + resource, "watch " + resource, "patch " + resource + "/status"} {
+				if !slices.Contains(have, right) {
+					t.Errorf("%s does not grant %s", name, right)
+				}
+			}
+		}
+		if writes := slices.DeleteFunc(slices.Clone(have), func(right string) bool {
+			verb, of, _ := strings.Cut(right, " ")
+			return slices.Contains([]string{"get", "list", "watch"}, verb) || verb == "patch" && strings.HasSuffix(of, "/status")
+		}); len(writes) > 0 {
+			t.Errorf("%s grants %q", name, writes)
+		}
+		if have, want := granted(all["Role "+name]), []string{"create " + lease, "get " + lease + " meshrelay-status-east", "update " + lease + " meshrelay-status-east"}; !slices.Equal(have, want) {
+			t.Errorf("%s grants %q, want %q", name, have, want)
+		}
+		b := all["RoleBinding "+name]
+		if b.RoleRef.Kind != "Role" || b.RoleRef.Name != name || len(b.Subjects) != 1 || b.Subjects[0].Name != account {
+			t.Errorf("the binding %s is of %v for %v", name, b.RoleRef, b.Subjects)
+		}
 	}
 }
 

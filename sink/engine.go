@@ -7,6 +7,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -120,6 +121,7 @@ type engine struct {
 	ended    chan struct{}
 	cancel   context.CancelFunc
 	paused   atomic.Int64 // until then, in nanoseconds since the epoch, no request is sent: Retry-After
+	promoted atomic.Bool  // when it was last known
 
 	same      atomic.Pointer[string] // the last result of sameCluster
 	followers sync.WaitGroup
@@ -203,7 +205,11 @@ func (e *engine) check(ctx context.Context) error {
 	if err != nil {
 		return e.client.Explain(err)
 	}
-	return promotion.Check(ctx, conn, e.spec.Namespace, e.spec.Name)
+	err = promotion.Check(ctx, conn, e.spec.Namespace, e.spec.Name)
+	if p := (*promotion.Promoted)(nil); err == nil || errors.As(err, &p) {
+		e.promoted.Store(err != nil)
+	}
+	return err
 }
 
 // writes reports whether the mode lets the sink write.

@@ -45,12 +45,13 @@ var (
 	heldDesc      = desc("relay_sink_held_deletions", "Deletions that the guard of the sink holds until an operator decides.")
 	driftDesc     = desc("relay_sink_drift_total", "Changes and deletions by others of objects of the sink.")
 	leaderDesc    = desc("relay_sink_leader", "1 while this process writes for the sink, else 0.")
+	suspendedDesc = desc("relay_sink_suspended", "1 while the sink is not to write: it is frozen, was promoted, or only tells the difference.")
 	completeDesc  = desc("relay_sink_last_complete_timestamp_seconds", "When the cluster last had all that the sink wants it to have; 0 for never.")
 )
 
 // Describe implements prometheus.Collector.
 func (s *Set) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{objectsDesc, writesDesc, deletesDesc, conflictsDesc, foreignDesc, refusedDesc, heldDesc, driftDesc, leaderDesc, completeDesc} {
+	for _, d := range []*prometheus.Desc{objectsDesc, writesDesc, deletesDesc, conflictsDesc, foreignDesc, refusedDesc, heldDesc, driftDesc, leaderDesc, suspendedDesc, completeDesc} {
 		ch <- d
 	}
 }
@@ -58,11 +59,14 @@ func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It sends without a lock.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	for _, e := range s.running() {
-		leader := 0.0
+		leader, suspended := 0.0, 0.0
 		if e.lease.Status().Held {
 			leader = 1
 		}
 		e.mu.Lock()
+		if e.frozen != nil || e.promoted.Load() || !e.writes() {
+			suspended = 1
+		}
 		_, owned := e.core.Counts()
 		held, complete, c := len(e.core.Held().Keys), e.complete, e.counts
 		c.writes = maps.Clone(c.writes)
@@ -90,6 +94,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		gauge(heldDesc, float64(held))
 		count(driftDesc, c.drift)
 		gauge(leaderDesc, leader)
+		gauge(suspendedDesc, suspended)
 		at := 0.0
 		if !complete.IsZero() {
 			at = float64(complete.UnixMilli()) / 1000

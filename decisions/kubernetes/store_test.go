@@ -308,3 +308,23 @@ func TestAnObjectThatIsNoLogIsAnErrorAndNotOverwritten(t *testing.T) {
 		}
 	}
 }
+
+// TestTheRoleOfReplicasIsWhatTheStoreAsks, and no more.
+func TestTheRoleOfReplicasIsWhatTheStoreAsks(t *testing.T) {
+	rights := fakekube.ReadRights(t, "../../deploy/kubernetes/rbac-replicas.yaml", "relay-replicas")
+	s := newServer(t)
+	s.fault(rights.Refuse)
+	store := New(&apiserver.Credentials{Kubeconfig: s.kubeconfig}, "test", "istio-system", "relay-decisions", quick)
+	t.Cleanup(store.client.Close)
+	w := s.watch(store)
+	for _, id := range []string{"1", "2"} {
+		if _, err := store.add(freeze(id, "u"+id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.awaitSequence(t, 2)
+	w.await(t, "it is watched", func(*watched) bool { return len(rights.Unused("watch")) == 0 })
+	if lacks, unused := rights.Lacks(), rights.Unused(""); len(lacks)+len(unused) > 0 {
+		t.Errorf("the role lacks %q, and grants what is not asked: %q", lacks, unused)
+	}
+}

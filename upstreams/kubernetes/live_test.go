@@ -265,3 +265,26 @@ func TestOnlyAPIServersTellGenerations(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTheRoleForConditionsIsWhatTheyAsk: rbac.status of the chart grants it, and nothing that is not asked.
+func TestTheRoleForConditionsIsWhatTheyAsk(t *testing.T) {
+	rights := fakekube.ReadRights(t, "../../tools/chart/testdata/rendered/everything.yaml", "relay-clients-reader")
+	s := newAPIServer(t)
+	s.UID, s.NoStreams = "east", true // servers before 1.32 are asked for lists
+	s.Fault = rights.Refuse
+	s.entry("shop/a", "a.x")
+	w := s.mirrors(reports, "")
+	w.synced()
+	if got := w.report("a", pending, always); got != upstreams.Written {
+		t.Errorf("%s", got)
+	}
+	w.eventually("the Lease is renewed", func() bool { return len(rights.Unused("update coordination.k8s.io/leases")) == 0 })
+	if lacks := rights.Lacks(); len(lacks) > 0 {
+		t.Errorf("the role lacks %q", lacks)
+	}
+	for _, of := range []string{"/serviceentries", "/leases"} {
+		if unused := rights.Unused(of); len(unused) > 0 {
+			t.Errorf("the role grants what is not asked: %q", unused)
+		}
+	}
+}

@@ -35,6 +35,12 @@
 {{- $port | required "config.admin.address: the kubelet does not reach it: set 0.0.0.0:15014" }}
 {{- end }}
 
+{{/* The port where replicas answer each other, and nothing without replicas.peers. */}}
+{{- define "meshrelay.peers" -}}
+{{- $config := include "meshrelay.parsed" . | fromYaml }}
+{{- with ($config.replicas | default dict).peers }}{{ include "meshrelay.port" (.listen | default ":15016") }}{{ end }}
+{{- end }}
+
 {{- define "meshrelay.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default .Values.service.name }}
 {{- end }}
@@ -56,7 +62,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What a relay reads of an API server that is an upstream. */}}
+{{/* Rules for all kinds, with a list of verbs. */}}
 {{- define "meshrelay.kindRules" -}}
 - apiGroups: [networking.istio.io]
   resources: [destinationrules, envoyfilters, gateways, proxyconfigs, serviceentries, sidecars, virtualservices, workloadentries, workloadgroups]
@@ -99,8 +105,46 @@ annotations:
   verbs: [patch]
 {{- end }}
 
+{{/* The Lease of the replica that writes status conditions: a role of a name for a service account, with top. */}}
+{{- define "meshrelay.statusLease" -}}
+{{- with .top.Values.rbac.status }}
+---
+# For kubernetes.status.write: the Lease of the replica that writes. Each is named meshrelay-status-UPSTREAM.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $.name }}
+  namespace: {{ $.top.Release.Namespace }}
+  {{- include "meshrelay.metadata" (dict "top" $.top) | nindent 2 }}
+rules:
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create] # a rule for a name can not allow it
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ range $i, $upstream := . }}{{ if $i }}, {{ end }}meshrelay-status-{{ $upstream }}{{ end }}]
+  verbs: [get, update]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $.name }}
+  namespace: {{ $.top.Release.Namespace }}
+  {{- include "meshrelay.metadata" (dict "top" $.top) | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $.name }}
+subjects:
+- kind: ServiceAccount
+  name: {{ $.account }}
+  namespace: {{ $.top.Release.Namespace }}
+{{- end }}
+{{- end }}
+
+{{/* What a relay reads of an API server that is an upstream. */}}
 {{- define "meshrelay.readRules" -}}
-{{ include "meshrelay.kindRules" (list "list" "watch") }}
+{{ include "meshrelay.kindRules" (ternary (list "list" "watch") (list "get" "list" "watch") (empty .Values.rbac.status)) }}
 # So that new definitions are noticed at once. Without it the relay asks every 30 seconds.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
@@ -135,7 +179,7 @@ annotations:
   verbs: [get]
 {{- end }}
 {{- if .Values.rbac.status }}
-# For kubernetes.status.write.
+# For kubernetes.status.write, which also gets the objects.
 {{ include "meshrelay.statusRules" . }}
 {{- end }}
 {{- with .Values.rbac.extraRules }}
