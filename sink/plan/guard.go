@@ -23,6 +23,7 @@ type guard struct {
 	released map[uint64]struct{} // by deletionOf
 	deleted  []time.Time         // within window
 	held     []mirror.Key        // sorted
+	sums     []uint64            // deletionOf of each of held
 	id       string
 	reason   string
 }
@@ -119,15 +120,16 @@ func (c *Core) hold(waiting []mirror.Key) {
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*(c.owned+done):
 		g.holding, g.reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, c.owned+done, window)
 	}
-	g.held, g.id = nil, ""
+	g.held, g.sums, g.id = nil, nil, ""
 	if !g.holding || n == 0 {
 		return
 	}
 	slices.SortFunc(waiting, compare)
 	h := xxh3.New()
 	for _, key := range waiting {
-		sum := binary.BigEndian.AppendUint64(nil, deletionOf(key, c.entries[key].live.UID))
-		h.Write(sum) //nolint:errcheck // it never fails
+		sum := deletionOf(key, c.entries[key].live.UID)
+		g.sums = append(g.sums, sum)
+		h.Write(binary.BigEndian.AppendUint64(nil, sum)) //nolint:errcheck // it never fails
 	}
 	g.held = waiting
 	g.id = strings.ToLower(base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))[:8])
@@ -149,8 +151,10 @@ func (c *Core) Release(id string) (int, error) {
 		}
 		return 0, fmt.Errorf("%w: %d deletions are held as %s: look at them, and name that ID", ErrHold, len(g.held), g.id)
 	}
-	for _, key := range g.held {
-		g.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+	for i, key := range g.held {
+		if _, is := c.gone[key]; is { // else it was desired, or deleted, since the hold was shown
+			g.released[g.sums[i]] = struct{}{}
+		}
 	}
 	return len(g.held), nil
 }

@@ -21,10 +21,7 @@ type Digest = xxh3.Uint128
 type Sources = unique.Handle[string]
 
 // Desired is an object that the cluster shall have.
-type Desired struct {
-	Digest  Digest
-	Sources Sources
-}
+type Desired struct{ Digest Digest }
 
 // Live is what is known of an object of the cluster.
 type Live struct {
@@ -168,6 +165,9 @@ func (c *Core) set(key mirror.Key, e entry) {
 		}
 	} else if e.wanted {
 		delete(c.gone, key)
+		if e.live != nil && len(c.guard.released) > 0 { // a release is for one deletion
+			delete(c.guard.released, deletionOf(key, e.live.UID))
+		}
 	}
 }
 
@@ -222,7 +222,11 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 	case !e.wanted && !c.owns(l):
 		return Action{}
 	case !e.wanted:
-		return Action{Verb: c.gone[key].verb, Reason: c.gone[key].reason}
+		v := c.gone[key]
+		if v.verb == Delete && c.desired == 0 && !contains(c.guard.released, deletionOf(key, l.UID)) {
+			v = verdict{Hold, ReasonHeld} // the view has become empty since Judge
+		}
+		return Action{Verb: v.verb, Reason: v.reason}
 	case l == nil:
 		return Action{Verb: Create}
 	case l.Deleting:

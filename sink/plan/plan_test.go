@@ -27,7 +27,7 @@ func mine(n int, digest uint64) *Live {
 	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: from("east")}
 }
 
-func wanted(digest uint64) *Desired { return &Desired{Digest{Lo: digest}, from("east")} }
+func wanted(digest uint64) *Desired { return &Desired{Digest{Lo: digest}} }
 
 func core(s Settings) *Core {
 	s.Name = "dr"
@@ -103,7 +103,7 @@ func (w world) keys() []mirror.Key {
 func (w world) carryOut(c *Core, k mirror.Key, a Action) {
 	switch a.Verb {
 	case Create, Apply:
-		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: w.want[k].Digest, Fields: 2, Sources: w.want[k].Sources}
+		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: w.want[k].Digest, Fields: 2, Sources: from("east")}
 		if a.Verb == Apply {
 			l.UID = a.UID
 		}
@@ -329,5 +329,61 @@ func TestAReleaseIsNotForAnotherObjectOfTheName(t *testing.T) {
 	c.Judge(now, told)
 	if a := c.Next(keyOf(0)); a.Verb != Hold {
 		t.Error(a)
+	}
+}
+
+// held returns a Core whose guard holds three deletions, because nothing is desired.
+func held(t *testing.T) *Core {
+	t.Helper()
+	c := core(Settings{Prune: true, Percent: 10, Count: 5})
+	for n := range 3 {
+		c.See(keyOf(n), mine(n, 1))
+	}
+	if c.Judge(time.Unix(0, 0), told); c.Held().ID == "" {
+		t.Fatal("nothing is held")
+	}
+	return c
+}
+
+func TestAReleaseConcernsOnlyTheObjectsThatWereShown(t *testing.T) {
+	c := held(t)
+	id := c.Held().ID
+	c.See(keyOf(0), nil)
+	other := mine(1, 1)
+	other.UID = "another"
+	c.See(keyOf(1), other)
+	if _, err := c.Release(id); err != nil {
+		t.Fatal(err)
+	}
+	c.Judge(time.Unix(0, 0), told)
+	if a, b := c.Next(keyOf(1)), c.Next(keyOf(2)); a.Verb != Hold || b.Verb != Delete {
+		t.Errorf("%+v, %+v", a, b)
+	}
+}
+
+func TestAReleaseEndsWhenTheObjectIsDesiredAgain(t *testing.T) {
+	c := held(t)
+	if _, err := c.Release(c.Held().ID); err != nil {
+		t.Fatal(err)
+	}
+	c.Want(keyOf(0), wanted(1))
+	c.Judge(time.Unix(0, 0), told)
+	c.Want(keyOf(0), nil)
+	c.Judge(time.Unix(0, 0), told)
+	if a := c.Next(keyOf(0)); a.Verb != Hold {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestAnEmptyDesiredStateHoldsAtOnceWhatMightHaveGone(t *testing.T) {
+	c := core(Settings{Prune: true, Percent: 10, Count: 5})
+	c.See(keyOf(0), mine(0, 1))
+	c.Want(keyOf(1), wanted(1))
+	if c.Judge(time.Unix(0, 0), told); c.Next(keyOf(0)).Verb != Delete {
+		t.Fatal(c.Next(keyOf(0)))
+	}
+	c.Want(keyOf(1), nil)
+	if a := c.Next(keyOf(0)); a.Verb != Hold {
+		t.Errorf("%+v", a)
 	}
 }
