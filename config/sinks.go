@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 )
 
@@ -40,11 +41,15 @@ type SinkGuard struct {
 // maxSinkName leaves room for "meshrelay-sink-" and the number of a list in the name of an object.
 const maxSinkName = 40
 
+// listName matches names that could be those of the lists of another sink's promotion.
+var listName = regexp.MustCompile(`-[0-9]+$`)
+
 func (v *validator) sinks(c *Config) {
 	for i, s := range c.Sinks {
 		at := fmt.Sprintf("sinks[%d]", i)
 		v.errorIf(!nameShape.MatchString(s.Name) || len(s.Name) > maxSinkName, at+".name",
 			"%q is not a name: write 1 to %d lower-case letters, digits and dashes, without a dash at the beginning or end", s.Name, maxSinkName)
+		v.errorIf(listName.MatchString(s.Name), at+".name", "%q ends with a dash and a number, as the lists of promoted objects do: choose another name", s.Name)
 		if n := slices.IndexFunc(c.Sinks[:i], func(o Sink) bool { return o.Name == s.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of sinks[%d] already: names must differ", s.Name, n)
 		}
