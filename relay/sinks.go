@@ -47,11 +47,21 @@ func sinksOf(cfg *config.Config) (specs []sink.Spec, err error) {
 	return specs, nil
 }
 
-// sinkBlocked returns a function for the present state of the upstreams: why one may still have a resource of a kind that
-// it does not tell.
-func (r *Relay) sinkBlocked() func(upstream string, kind mirror.Kind) string {
-	all := r.manager.Status()
-	return func(upstream string, kind mirror.Kind) string { return r.mayHave(all, upstream, kind) }
+// sinkBlocked returns a function for the present state of the upstreams: why one may still have a resource that is not
+// served.
+func (r *Relay) sinkBlocked() func(upstream string, key mirror.Key) string {
+	all, refuses := r.manager.Status(), map[string]func(mirror.Key) bool{}
+	for _, u := range all {
+		if u.RefusedTotal > 0 {
+			refuses[u.Name] = r.manager.Refuses(u.Name)
+		}
+	}
+	return func(upstream string, key mirror.Key) string {
+		if refused := refuses[upstream]; refused != nil && refused(key) {
+			return fmt.Sprintf("the upstream %s has it, and its content is refused: relay upstreams %[1]s", upstream)
+		}
+		return r.mayHave(all, upstream, key.Kind)
+	}
 }
 
 func (r *Relay) mayHave(all []upstreams.Status, upstream string, kind mirror.Kind) string {
@@ -60,12 +70,21 @@ func (r *Relay) mayHave(all []upstreams.Status, upstream string, kind mirror.Kin
 		if len(r.config.Load().Clusters) > 0 && !r.finder.Answered() {
 			return fmt.Sprintf("the upstream %s may be a cluster that was not found again yet", upstream)
 		}
-		return "" // it is not in the config any more
+		for _, u := range all { // it is not in the config any more: another one may have its resources
+			if !u.Complete {
+				return fmt.Sprintf("the upstream %s is gone, and %s, which may have its resources, has not told everything since the start", upstream, u.Name)
+			}
+		}
+		return ""
 	}
 	u := all[i]
 	switch {
 	case !u.Complete:
 		return fmt.Sprintf("the upstream %s has not told everything since the start", upstream)
+	case u.Frozen != nil:
+		return fmt.Sprintf("the upstream %s is frozen, and may have it now", upstream)
+	case u.Type == "file" && u.RefusedTotal > 0:
+		return fmt.Sprintf("the upstream %s has a file that is refused, and may have it there", upstream)
 	case u.Stale || u.Expired[kind.String()] > 0:
 		return fmt.Sprintf("the upstream %s is stale", upstream)
 	}

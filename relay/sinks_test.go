@@ -11,6 +11,8 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // withSinks returns a config whose upstream and sink have these connections.
@@ -75,6 +77,34 @@ func TestASinkGetsWhatAClientOfItsViewWouldGet(t *testing.T) {
 		}
 		if specs[0].Accepts(r) != c.want {
 			t.Error(name)
+		}
+	}
+}
+
+func TestAnUpstreamThatMayHaveAResourceBlocksItsDeletion(t *testing.T) {
+	r := &Relay{}
+	r.config.Store(&config.Config{})
+	heard := upstreams.Status{Name: "east", Type: "kubernetes", Status: intake.Status{Complete: true}}
+	with := func(change func(*upstreams.Status)) upstreams.Status {
+		u := heard
+		change(&u)
+		return u
+	}
+	for name, c := range map[string]struct {
+		east    upstreams.Status
+		of      string
+		blocked string
+	}{
+		"heard":                        {heard, "east", ""},
+		"starting":                     {with(func(u *upstreams.Status) { u.Complete = false }), "east", "not told everything"},
+		"stale":                        {with(func(u *upstreams.Status) { u.Stale = true }), "east", "stale"},
+		"frozen or rolled back":        {with(func(u *upstreams.Status) { u.Frozen = &intake.Frozen{} }), "east", "frozen"},
+		"a file that is refused":       {with(func(u *upstreams.Status) { u.Type, u.RefusedTotal = "file", 1 }), "east", "refused"},
+		"gone":                         {heard, "west", ""},
+		"has another name, and starts": {with(func(u *upstreams.Status) { u.Complete = false }), "west", "east, which may have its resources"},
+	} {
+		if got := r.mayHave([]upstreams.Status{c.east}, c.of, mirror.Kind{}); !strings.Contains(got, c.blocked) || (got == "") != (c.blocked == "") {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }

@@ -92,6 +92,9 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 		annotations = map[string]string{}
 	}
 	path := w.path(e.deps.Relay)
+	if sunk := o.Metadata.Annotations[mirror.PathAnnotation]; sunk != "" && o.Metadata.Labels[mirror.SinkLabel] != "" {
+		path = sunk + "," + path // a sink of another relay has written it: that relay must leave out this object, too
+	}
 	from := w.Provenance()
 	if from.Source == "" {
 		from.Source, from.Cluster = w.Source(), w.Cluster()
@@ -148,16 +151,18 @@ func digestOf(text string) (d plan.Digest) {
 const maxSources = 16 << 10
 
 // liveOf returns what a Core needs to know of an object of the cluster.
-func liveOf(sink string, m *metav1.ObjectMeta) *plan.Live {
+func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	l := &plan.Live{
 		UID: string(m.UID), Version: m.ResourceVersion, Sink: unique.Make(m.Labels[mirror.SinkLabel]).Value(),
 		Digest: digestOf(m.Annotations[digestAnnotation]), Deleting: m.DeletionTimestamp != nil,
 	}
-	if s := m.Annotations[sourcesAnnotation]; len(s) <= maxSources {
+	path := m.Annotations[mirror.PathAnnotation]
+	ours := path[strings.LastIndexByte(path, ',')+1:] == e.deps.Relay // else they are the upstreams of another relay
+	if s := m.Annotations[sourcesAnnotation]; ours && len(s) <= maxSources {
 		l.Sources = unique.Make(s)
 	}
 	var mine, newest metav1.Time
-	own := managerOf(sink)
+	own := managerOf(e.spec.Name)
 	for _, f := range m.ManagedFields {
 		switch {
 		case f.Subresource != "" || f.FieldsV1 == nil:
@@ -175,5 +180,3 @@ func liveOf(sink string, m *metav1.ObjectMeta) *plan.Live {
 	l.Manager = unique.Make(l.Manager).Value() // few, and many objects have the same
 	return l
 }
-
-func sourcesOf(upstreams []string) plan.Sources { return unique.Make(strings.Join(upstreams, ",")) }

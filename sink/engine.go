@@ -60,9 +60,9 @@ type Deps struct {
 	Resources Resources
 	// Released is closed when the relay serves clients: then it has what upstreams had before a restart.
 	Released <-chan struct{}
-	// Blocked returns a function for the present state of the upstreams: why one may still have a resource of a kind that
-	// it does not tell, empty if it has not.
-	Blocked func() func(upstream string, kind mirror.Kind) string
+	// Blocked returns a function for the present state of the upstreams: why one may still have a resource that is not
+	// served, empty if it has not.
+	Blocked func() func(upstream string, key mirror.Key) string
 	// Clusters returns the UID of the cluster of each upstream, empty while it is not known.
 	Clusters func() map[string]string
 	// Record notes what happens to a sink, for operators.
@@ -131,7 +131,7 @@ type engine struct {
 		sync.Mutex // guards all below
 		keys       map[mirror.Key]struct{}
 		kinds      map[mirror.Kind]struct{}
-		all        bool
+		began, all bool // before began, everything is to be read
 		wake       chan struct{}
 	}
 	reading sync.Mutex // held while marks are read
@@ -264,7 +264,9 @@ func (e *engine) trouble(what int, err error) {
 // changed notes that the resources of a key may have changed. It does not wait.
 func (e *engine) changed(key mirror.Key) {
 	e.marks.Lock()
-	e.marks.keys[key] = struct{}{}
+	if e.marks.began {
+		e.marks.keys[key] = struct{}{}
+	}
 	e.marks.Unlock()
 	e.wakeReader()
 }
@@ -292,7 +294,7 @@ func (e *engine) readMarks(ctx context.Context) {
 	case <-e.deps.Released:
 	}
 	e.marks.Lock()
-	e.marks.all = true
+	e.marks.began, e.marks.all = true, true
 	e.marks.Unlock()
 	for {
 		e.readMarked()
@@ -309,13 +311,12 @@ func (e *engine) readMarked() {
 	e.reading.Lock()
 	defer e.reading.Unlock()
 	e.marks.Lock()
-	keys, kinds, all := e.marks.keys, e.marks.kinds, e.marks.all
-	started := e.read || all
-	if started {
+	keys, kinds, all, began := e.marks.keys, e.marks.kinds, e.marks.all, e.marks.began
+	if began {
 		e.marks.keys, e.marks.kinds, e.marks.all = map[mirror.Key]struct{}{}, map[mirror.Kind]struct{}{}, false
 	}
 	e.marks.Unlock()
-	if !started {
+	if !began {
 		return
 	}
 	for key := range keys {
@@ -335,22 +336,27 @@ func (e *engine) readMarked() {
 
 // want returns what the view shows of a key, nil for nothing.
 func (e *engine) want(key mirror.Key) *wanted {
-	if e.spec.emptied {
-		return nil
+	if w := e.copies(key); w.Resource != nil {
+		return &w
 	}
-	var sources []string
-	r := e.deps.Resources.Select(key, func(r *mirror.Resource) bool {
+	return nil
+}
+
+// copies returns what the view shows of a key, and the upstreams that have it: also where the merge policy serves none of
+// their copies.
+func (e *engine) copies(key mirror.Key) (w wanted) {
+	if e.spec.emptied {
+		return w
+	}
+	w.Resource = e.deps.Resources.Select(key, func(r *mirror.Resource) bool {
 		ok := e.spec.Accepts(r)
-		if ok && r.Key() == key && !slices.Contains(sources, r.Source()) {
-			sources = append(sources, r.Source())
+		if ok && r.Key() == key && !slices.Contains(w.sources, r.Source()) {
+			w.sources = append(w.sources, r.Source())
 		}
 		return ok
 	})
-	if r == nil {
-		return nil
-	}
-	slices.Sort(sources)
-	return &wanted{r, sources}
+	slices.Sort(w.sources)
+	return w
 }
 
 // readKey reads what is desired of a key.
@@ -365,7 +371,7 @@ func (e *engine) readKey(key mirror.Key) {
 				version = f.Version
 			}
 			e.mu.Unlock()
-			d = &plan.Desired{Sources: sourcesOf(w.sources)}
+			d = &plan.Desired{}
 			_, d.Digest, _ = e.bodyOf(*w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
 		}
 	}

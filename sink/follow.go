@@ -46,14 +46,21 @@ type follower struct {
 type seen struct{ live *plan.Live }
 
 // Size implements object.Input.
-func (seen) Size() int { return objectNeeds }
+func (s seen) Size() int {
+	l := s.live
+	n := objectNeeds + len(l.UID) + len(l.Version) + len(l.Sink) + len(l.Manager)
+	if l.Sources != (plan.Sources{}) {
+		n += len(l.Sources.Value())
+	}
+	return n
+}
 
 // Prepare implements reflector.Sink.
 func (f *follower) Prepare(o *object.Object) {
-	live := liveOf(f.e.spec.Name, &o.ObjectMeta)
+	live := f.e.liveOf(&o.ObjectMeta)
 	o.ManagedFields = nil
 	o.Clear()
-	o.Made = &object.Made{Size: objectNeeds, Input: seen{live}}
+	o.Made = &object.Made{Size: seen{live}.Size(), Input: seen{live}}
 }
 
 func (f *follower) keyOf(o *object.Object) mirror.Key {

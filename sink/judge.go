@@ -40,7 +40,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 		// First what blocks deletions, then what is desired: what came later only adds to the latter.
 		now := e.deps.Blocked()
 		for _, what := range e.pending() {
-			blocked[what] = now(what.upstream, what.kind)
+			blocked[what] = now(what.upstream, what.key)
 		}
 		ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
 		defer cancel()
@@ -48,6 +48,11 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 			return
 		}
 		e.readMarked()
+		for what, why := range blocked {
+			if why == "" && e.copies(what.key).sources != nil {
+				blocked[what] = plan.ReasonCopies
+			}
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -58,11 +63,11 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 		idle = false
 	}
 	if e.firstGone, e.lastGone = (time.Time{}), (time.Time{}); !idle {
-		changed := e.core.Judge(now, func(upstream string, kind mirror.Kind) string {
+		changed := e.core.Judge(now, func(upstream string, key mirror.Key) string {
 			if e.spec.emptied {
 				return ""
 			}
-			if why, asked := blocked[origin{upstream, kind}]; asked {
+			if why, asked := blocked[origin{upstream, key}]; asked {
 				return why
 			}
 			return plan.ReasonStarting // it came after the question
@@ -77,10 +82,10 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 	}
 }
 
-// origin is an upstream and a kind of its resources.
+// origin is an upstream and a resource that it had.
 type origin struct {
 	upstream string
-	kind     mirror.Kind
+	key      mirror.Key
 }
 
 // pending returns where the objects come from that may be deleted.
@@ -90,13 +95,9 @@ func (e *engine) pending() (all []origin) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	seen := map[origin]bool{}
 	e.core.Gone(func(key mirror.Key, upstreams []string) {
 		for _, u := range upstreams {
-			if o := (origin{u, key.Kind}); !seen[o] {
-				seen[o] = true
-				all = append(all, o)
-			}
+			all = append(all, origin{u, key})
 		}
 	})
 	return all

@@ -84,8 +84,8 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 	close(released)
 	w.deps = Deps{
 		Resources: w.aggregate, Released: released, Relay: "r1", Identity: "r1", Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(w, nil)),
-		Blocked: func() func(string, mirror.Kind) string {
-			return func(string, mirror.Kind) string {
+		Blocked: func() func(string, mirror.Key) string {
+			return func(string, mirror.Key) string {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				return w.blocked

@@ -117,6 +117,9 @@ func (s *Set) empty(name string) error {
 	}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, is := s.specs[name]; is { // else all would go when it leaves the config
+		return fmt.Errorf("%w: the sink %s starts: try again", ErrNotPossible, name)
+	}
 	s.emptied[name] = spec
 	s.poke()
 	return nil

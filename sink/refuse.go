@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -134,7 +133,7 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 	case apierrors.IsConflict(err) && hasManagers(s) && a.Verb != plan.Create: // else an object is there: a server looks at managers first
 		return e.fails(key, stateConflict, conflictText(s))
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return e.reconsider(ctx, key, of, a)
+		return e.reconsider(ctx, key, of, a, err)
 	case apierrors.IsNotFound(err) && s.Details != nil && s.Details.Kind == "namespaces":
 		if e.spec.CreateNamespaces && a.Verb == plan.Create {
 			if err := e.createNamespace(ctx, key.Namespace); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -144,7 +143,7 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 		}
 		return e.fails(key, stateNamespace, fmt.Sprintf("the namespace %s does not exist: create it, or set createNamespaces: true", key.Namespace))
 	case apierrors.IsNotFound(err) && a.Verb == plan.Apply:
-		return e.reconsider(ctx, key, of, a)
+		return e.reconsider(ctx, key, of, a, err)
 	case apierrors.IsNotFound(err):
 		return e.fails(key, stateUnserved, "the cluster does not serve "+of.Kind.String()+" "+of.Version+" any more")
 	case s.Code >= 400 && s.Code < 500 && !apierrors.IsUnauthorized(err):
@@ -156,10 +155,11 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 // pause has all workers wait if a server asks for it.
 func (e *engine) pause(err error) bool {
 	seconds, wait := apierrors.SuggestsClientDelay(err)
-	if !wait || seconds <= 0 {
+	busy := apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err)
+	if !wait || !busy || seconds <= 0 { // a webhook may ask for a pause as well, for one object
 		return false
 	}
-	until := time.Now().Add(time.Duration(seconds) * time.Second).UnixNano()
+	until := time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost)).UnixNano()
 	for {
 		old := e.paused.Load()
 		if old >= until || e.paused.CompareAndSwap(old, until) {
@@ -169,7 +169,7 @@ func (e *engine) pause(err error) bool {
 }
 
 // reconsider reads an object again that is not as the request expected it.
-func (e *engine) reconsider(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action) time.Duration {
+func (e *engine) reconsider(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, refusal error) time.Duration {
 	l, err := e.fetch(ctx, key, of)
 	if err != nil {
 		return e.fails(key, stateFailed, e.client.Explain(err).Error())
@@ -185,6 +185,8 @@ func (e *engine) reconsider(ctx context.Context, key mirror.Key, of discovery.Re
 	}
 	e.mu.Unlock()
 	switch {
+	case l == nil && a.Verb == plan.Create, l != nil && l.UID == a.UID && l.Version == a.Version:
+		return e.fails(key, stateRefused, refusal.Error()) // it is as expected: a webhook, or a quota, refuses it so
 	case l == nil || l.Sink == e.spec.Name:
 		return standby
 	case l.Sink != "":
@@ -197,16 +199,13 @@ func (e *engine) reconsider(ctx context.Context, key mirror.Key, of discovery.Re
 	return e.fails(key, stateConflict, "it changes all the time")
 }
 
-// createNamespace creates a namespace with the label of the sink. Sinks delete no namespace.
+// createNamespace creates a namespace without labels: it is not the sink's, which deletes none.
 func (e *engine) createNamespace(ctx context.Context, name string) error {
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
-		"name": name, "labels": map[string]string{mirror.SinkLabel: e.spec.Name, managedByLabel: managedBy},
-	}})
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}})
 	if err != nil {
 		return err
 	}
-	query := url.Values{"fieldManager": {managerOf(e.spec.Name)}}
-	err = e.send(ctx, apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Query: query, Type: apiserver.TypeJSON, Body: body, Accept: acceptMetadata + "," + apiserver.AcceptJSON}, nil)
+	err = e.send(ctx, apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: body, Accept: acceptMetadata + "," + apiserver.AcceptJSON}, nil)
 	if err == nil {
 		e.log.Info("namespace created", "namespace", name)
 	}

@@ -173,7 +173,7 @@ func TestAMissingNamespaceIsToldOrCreated(t *testing.T) {
 	w.start().settled()
 	w.Lock()
 	defer w.Unlock()
-	if ns := w.Objects["/namespaces"]["<nil>/far"]; at(ns, "metadata", "labels", mirror.SinkLabel) != "dr" || w.Objects[entries]["far/db"] == nil {
+	if ns := w.Objects["/namespaces"]["<nil>/far"]; ns == nil || at(ns, "metadata", "labels") != nil || w.Objects[entries]["far/db"] == nil {
 		t.Error(ns)
 	}
 }

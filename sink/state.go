@@ -135,6 +135,9 @@ func (m *memory) save() error {
 func (e *engine) save() error {
 	e.saving.Lock()
 	defer e.saving.Unlock()
+	if e.spec.emptied {
+		return nil // if the config has the sink again, it goes on with what it had
+	}
 	e.mu.Lock()
 	k := kept{Name: e.spec.Name, Cluster: e.spec.Kubernetes, Namespace: e.spec.Namespace, Frozen: e.frozen}
 	k.Holding, k.Released = e.core.Kept()

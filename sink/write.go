@@ -195,13 +195,12 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	if err != nil {
 		return e.refused(ctx, key, of, a, err)
 	}
-	live := liveOf(e.spec.Name, &o.Metadata)
+	live := e.liveOf(&o.Metadata)
 	live.Digest, live.Drifted = digest, false
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.core.Live(key)
 	e.core.See(key, live)
-	e.core.Want(key, &plan.Desired{Digest: digest, Sources: sourcesOf(w.sources)})
 	delete(e.troubles, key)
 	switch changed := live.Version != a.Version; {
 	case a.Verb == plan.Create:
@@ -249,9 +248,12 @@ func (e *engine) send(ctx context.Context, w apiserver.Write, to any) error {
 	if err != nil {
 		return err
 	}
-	if !e.open(time.Now()) {
+	now := time.Now()
+	if !e.open(now) {
 		return errNotWriter
 	}
+	ctx, cancel := context.WithDeadline(ctx, now.Add(apiserver.WriteTimeout)) // what Writable promises lasts from now
+	defer cancel()
 	return conn.Write(ctx, w, to)
 }
 
@@ -297,5 +299,5 @@ func (e *engine) fetch(ctx context.Context, key mirror.Key, of discovery.Resourc
 	} else if err != nil {
 		return nil, err
 	}
-	return liveOf(e.spec.Name, &o.Metadata), nil
+	return e.liveOf(&o.Metadata), nil
 }

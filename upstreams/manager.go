@@ -379,6 +379,15 @@ func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
 	return out
 }
 
+// Refuses returns a function that reports whether an upstream may have a resource whose content is refused.
+func (m *Manager) Refuses(name string) func(served mirror.Key) bool {
+	u, err := m.upstream(name)
+	if err != nil {
+		return func(mirror.Key) bool { return false }
+	}
+	return locked(u, (*intake.Intake).Refuses)
+}
+
 // LeftOut returns the resources that are left out, by upstream in order of priority.
 func (m *Manager) LeftOut() (out []intake.LeftOut) {
 	for _, u := range m.all() {

@@ -50,8 +50,8 @@ func deletionOf(key mirror.Key, uid string) uint64 {
 func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted, now) }
 
 // Judge decides about all objects that are in the cluster and not desired. blocked returns why an upstream has not
-// certainly deleted its resources of a kind, empty if it has. Judge returns the keys whose Action may have changed.
-func (c *Core) Judge(now time.Time, blocked func(upstream string, kind mirror.Kind) string) (changed []mirror.Key) {
+// certainly deleted a resource, empty if it has. Judge returns the keys whose Action may have changed.
+func (c *Core) Judge(now time.Time, blocked func(upstream string, key mirror.Key) string) (changed []mirror.Key) {
 	g := &c.guard
 	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
 	next := make(map[mirror.Key]verdict, len(c.gone))
@@ -84,7 +84,7 @@ func (c *Core) Judge(now time.Time, blocked func(upstream string, kind mirror.Ki
 }
 
 // blocks returns why an object must not be deleted, whatever the guard decides.
-func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Kind) string) string {
+func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Key) string) string {
 	sources := list(l.Sources)
 	switch {
 	case !c.ready:
@@ -99,7 +99,7 @@ func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Kind)
 		return ReasonSources
 	}
 	for _, upstream := range sources {
-		if why := blocked(upstream, key.Kind); why != "" {
+		if why := blocked(upstream, key); why != "" {
 			return why
 		}
 	}

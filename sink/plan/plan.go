@@ -76,8 +76,9 @@ const (
 	ReasonHeld     = "held by the guard"
 	ReasonPrune    = "prune is off"
 	ReasonManager  = "its manager is not the sink"
+	ReasonCopies   = "upstreams have it, and the merge policy serves none of their copies"
 	ReasonStarting = "not everything is read yet"
-	ReasonSources  = "its upstreams are not known"
+	ReasonSources  = "its upstreams are not known, or another relay has written it"
 )
 
 // window is how long deletions count for the guard.

@@ -21,7 +21,7 @@ func keyOf(n int) mirror.Key {
 
 func from(names string) Sources { return unique.Make(names) }
 
-func told(string, mirror.Kind) string { return "" }
+func told(string, mirror.Key) string { return "" }
 
 func mine(n int, digest uint64) *Live {
 	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: from("east")}
@@ -186,7 +186,7 @@ func TestNothingIsDeletedThatAnUpstreamMayStillHave(t *testing.T) {
 		c := core(s)
 		c.SetReady(ready)
 		w.tell(c, 0)
-		c.Judge(time.Unix(0, 0), func(u string, _ mirror.Kind) string {
+		c.Judge(time.Unix(0, 0), func(u string, _ mirror.Key) string {
 			if u == silent {
 				return "it is silent"
 			}
