@@ -148,12 +148,15 @@ func digestOf(text string) (d plan.Digest) {
 }
 
 // maxSources bounds the annotation with the upstreams of an object of the cluster, in bytes.
-const maxSources = 16 << 10
+const maxSources = 4 << 10
+
+// maxText bounds the other texts that are kept of an object of the cluster, in bytes: API servers give shorter ones.
+const maxText = 128
 
 // liveOf returns what a Core needs to know of an object of the cluster.
 func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	l := &plan.Live{
-		UID: string(m.UID), Version: m.ResourceVersion, Sink: unique.Make(m.Labels[mirror.SinkLabel]).Value(),
+		UID: cut(string(m.UID)), Version: cut(m.ResourceVersion), Sink: unique.Make(cut(m.Labels[mirror.SinkLabel])).Value(),
 		Digest: digestOf(m.Annotations[digestAnnotation]), Deleting: m.DeletionTimestamp != nil,
 	}
 	path := m.Annotations[mirror.PathAnnotation]
@@ -177,6 +180,8 @@ func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	}
 	// The times have seconds: a change in the second of the last write may have come after it.
 	l.Drifted = l.Manager != "" && !newest.Before(&mine)
-	l.Manager = unique.Make(l.Manager).Value() // few, and many objects have the same
+	l.Manager = unique.Make(cut(l.Manager)).Value() // few, and many objects have the same
 	return l
 }
+
+func cut(s string) string { return strings.Clone(s[:min(len(s), maxText)]) }

@@ -26,7 +26,8 @@ const (
 	syncTimeout  = 30 * time.Second
 	resumable    = 15 * time.Second // how long a watch may be broken before everything is listed again
 	maxObjects   = 512 << 20        // bytes of the metadata of one list
-	objectNeeds  = 384              // bytes that are kept of an object, about
+	maxOwned     = 200_000          // objects with the label, when more of them are not desired
+	objectNeeds  = 256 + 4*maxText  // bytes that are kept of an object, about
 	discoverSoon = time.Second      // after a failure
 )
 
@@ -47,12 +48,10 @@ type seen struct{ live *plan.Live }
 
 // Size implements object.Input.
 func (s seen) Size() int {
-	l := s.live
-	n := objectNeeds + len(l.UID) + len(l.Version) + len(l.Sink) + len(l.Manager)
-	if l.Sources != (plan.Sources{}) {
-		n += len(l.Sources.Value())
+	if s.live.Sources == (plan.Sources{}) {
+		return objectNeeds
 	}
-	return n
+	return objectNeeds + len(s.live.Sources.Value())
 }
 
 // Prepare implements reflector.Sink.
@@ -168,6 +167,13 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	}
 	if l.Sink != e.spec.Name {
 		l = nil
+	}
+	_, wanted := e.core.Wanted(key)
+	if _, owned := e.core.Counts(); old == nil && l != nil && !wanted && owned >= maxOwned {
+		if f := e.kinds[key.Kind]; f != nil {
+			f.err = fmt.Errorf("%s: the cluster has more than %d objects with the label of the sink: find out who makes them; those above are left alone", key.Kind, maxOwned)
+		}
+		return
 	}
 	e.core.See(key, l)
 	delete(e.doubted, key)

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unique"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -139,16 +138,45 @@ func TestObjectsThatAnotherRelayHasWrittenAreNotPruned(t *testing.T) {
 	}
 }
 
-func TestTheMemoryOfAnObjectIsThatOfItsTexts(t *testing.T) {
+func TestTheTextsOfAnObjectAreBounded(t *testing.T) {
 	e := &engine{spec: Spec{Sink: config.Sink{Name: "dr"}}, deps: &Deps{Relay: "r1"}}
-	long := strings.Repeat("x", 10<<10)
-	l := e.liveOf(&metav1.ObjectMeta{
-		UID: types.UID(long), ResourceVersion: long, Labels: map[string]string{mirror.SinkLabel: long},
-		Annotations:   map[string]string{sourcesAnnotation: long, mirror.PathAnnotation: "r1"},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: long, Time: &metav1.Time{Time: time.Unix(1, 0)}, FieldsV1: &metav1.FieldsV1{}}},
-	})
-	if l.Sources != unique.Make(long) || (seen{l}).Size() < 5*len(long) {
-		t.Error((seen{l}).Size())
+	live := func(sources string) *plan.Live {
+		long := strings.Repeat("x", 10<<10)
+		return e.liveOf(&metav1.ObjectMeta{
+			UID: types.UID(long), ResourceVersion: long, Labels: map[string]string{mirror.SinkLabel: long},
+			Annotations:   map[string]string{sourcesAnnotation: sources, mirror.PathAnnotation: "r1"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: long, Time: &metav1.Time{Time: time.Unix(1, 0)}, FieldsV1: &metav1.FieldsV1{}}},
+		})
+	}
+	l, few := live(strings.Repeat("x", maxSources)), live("east")
+	if n := len(l.UID) + len(l.Version) + len(l.Sink) + len(l.Manager); n != 4*maxText || (seen{l}).Size()-(seen{few}).Size() != maxSources-len("east") {
+		t.Error(n, (seen{l}).Size())
+	}
+	if l := live(strings.Repeat("x", maxSources+1)); l.Sources != (plan.Sources{}) {
+		t.Error("no bound for the upstreams")
+	}
+}
+
+func TestObjectsWithTheLabelAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.start().settled()
+	e := w.engine()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.discovered = false // no worker looks at them
+	e.core.Want(key("desired"), &plan.Desired{})
+	for i := range maxOwned + 1 {
+		e.see(key(fmt.Sprint(i)), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
+	}
+	if _, owned := e.core.Counts(); owned != maxOwned {
+		t.Error(owned)
+	}
+	e.see(key("desired"), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
+	if _, owned := e.core.Counts(); owned != maxOwned+1 {
+		t.Error("a desired one is not seen")
+	}
+	if lines, _ := e.kindProblems(); len(lines) != 1 || !strings.Contains(lines[0], "find out who") {
+		t.Error(lines)
 	}
 }
 
