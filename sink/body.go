@@ -148,7 +148,7 @@ func digestOf(text string) (d plan.Digest) {
 }
 
 // maxSources bounds the annotation with the upstreams of an object of the cluster, in bytes.
-const maxSources = 4 << 10
+const maxSources = 16 << 10
 
 // maxText bounds the other texts that are kept of an object of the cluster, in bytes: API servers give shorter ones.
 const maxText = 128

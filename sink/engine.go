@@ -150,6 +150,7 @@ type engine struct {
 	flying     map[mirror.Key]*flight
 	troubles   map[mirror.Key]*trouble
 	drifts     map[mirror.Key]*drift
+	origins    map[plan.Sources]struct{} // long ones
 	errs       [troubles]error
 	frozen     *Frozen
 	firstGone  time.Time // of the departures that were not judged yet
@@ -172,7 +173,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
-		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*trouble{}, drifts: map[mirror.Key]*drift{}, frozen: k.Frozen,
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*trouble{}, drifts: map[mirror.Key]*drift{}, origins: map[plan.Sources]struct{}{}, frozen: k.Frozen,
 		counts: newCounts(),
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)

@@ -25,7 +25,8 @@ const (
 	rediscover   = 30 * time.Second // between two discoveries
 	syncTimeout  = 30 * time.Second
 	resumable    = 15 * time.Second // how long a watch may be broken before everything is listed again
-	maxObjects   = 512 << 20        // bytes of the metadata of one list
+	maxObjects   = 128 << 20        // bytes of the metadata of one list
+	maxOrigins   = 1000             // different lists of upstreams of more than maxText bytes
 	maxOwned     = 200_000          // objects with the label, when more of them are not desired
 	objectNeeds  = 256 + 4*maxText  // bytes that are kept of an object, about
 	discoverSoon = time.Second      // after a failure
@@ -167,6 +168,13 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	}
 	if l.Sink != e.spec.Name {
 		l = nil
+	}
+	if l != nil && l.Sources != (plan.Sources{}) && len(l.Sources.Value()) > maxText {
+		if _, is := e.origins[l.Sources]; is || len(e.origins) < maxOrigins {
+			e.origins[l.Sources] = struct{}{}
+		} else {
+			l.Sources = plan.Sources{}
+		}
 	}
 	_, wanted := e.core.Wanted(key)
 	if _, owned := e.core.Counts(); old == nil && l != nil && !wanted && owned >= maxOwned {
