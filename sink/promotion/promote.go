@@ -114,8 +114,14 @@ func kindsOf(kinds []mirror.Kind, found map[uint64]object) []mirror.Kind {
 // the ConfigMap.
 func (r *run) elsewhere(ctx context.Context) error {
 	var leases metav1.PartialObjectMetadataList
-	err := r.Conn().Read(ctx, "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3D"+ObjectName(r.Sink), apiserver.AcceptMetadataList, &leases)
+	err := r.try(ctx, func() error {
+		return r.Conn().Read(ctx, "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3D"+ObjectName(r.Sink), apiserver.AcceptMetadataList, &leases)
+	})
 	if err != nil {
+		if here, errHere := lease.Read(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink)); errHere != nil || here == (lease.Record{}) {
+			return fmt.Errorf("sink %s has no Lease in the namespace %s, and may write with one in another namespace: %w", r.Sink, r.Namespace,
+				apiserver.Failed("list", "leases.coordination.k8s.io", "", "", err))
+		}
 		r.Tell("it is not known whether sink %s has a Lease in another namespace than %s: %v", r.Sink, r.Namespace, err)
 	}
 	for _, l := range leases.Items {

@@ -34,6 +34,7 @@ func newServer() *fakekube.Server {
 	s.Selects = true
 	s.Define("networking.istio.io", "VirtualService", "virtualservices", "v1beta1")
 	s.Define("gateway.networking.k8s.io", "HTTPRoute", "httproutes", "v1")
+	s.Define("coordination.k8s.io", "Lease", "leases", "v1")
 	return s
 }
 
@@ -486,11 +487,33 @@ func TestRetryAfterAndConflictsAreHeeded(t *testing.T) {
 
 func TestASinkWithALeaseElsewhereIsNotPromotedHere(t *testing.T) {
 	s := newServer()
-	s.Define("coordination.k8s.io", "Lease", "leases", "v1")
 	s.Put("coordination.k8s.io/leases", fakekube.Object("mesh", "meshrelay-sink-dr", `{}`))
 	version := s.Version
 	if _, err := Promote(t.Context(), options(t, connOf(s))); err == nil || !strings.Contains(err.Error(), "is in the namespace mesh, too: use --namespace mesh") || s.Version != version {
 		t.Error(err)
+	}
+}
+
+func TestASinkWhoseLeasesCanNotBeListedIsNotPromotedWithoutOneHere(t *testing.T) {
+	s := newServer()
+	fill(t, s, 1)
+	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "/v1/leases") {
+			fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+			return true
+		}
+		return false
+	}
+	version := s.Version
+	if _, err := Promote(t.Context(), options(t, connOf(s))); err == nil || !strings.Contains(err.Error(), "can-i list leases.coordination.k8s.io -A") || s.Version != version {
+		t.Error(err)
+	}
+	s.Put("coordination.k8s.io/leases", fakekube.Object(namespace, "meshrelay-sink-dr", `{"renewTime":"then"}`))
+	version = s.Version
+	o := options(t, connOf(s))
+	o.DryRun = true
+	if r, err := Promote(t.Context(), o); err != nil || r.Objects != 3 || s.Version != version {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
