@@ -14,11 +14,11 @@ import (
 
 // newSinks makes the sinks of the config.
 func (r *Relay) newSinks() (*sink.Set, error) {
-	specs, err := sinksOf(r.config.Load())
+	cfg := r.config.Load()
+	specs, err := sinksOf(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cfg := r.config.Load()
 	s := sink.New(sink.Deps{
 		Resources: r.aggregate, Released: r.server.Released(), Blocked: r.sinkBlocked, Clusters: r.clusterUIDs, Record: r.recordSink,
 		Relay: cfg.Provenance.Relay, Identity: cfg.Node.ID, Dir: cfg.State.Dir, Build: r.options.Build, Logger: r.log,

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -132,19 +133,12 @@ func digestText(d plan.Digest) string {
 }
 
 // digestOf parses a digest, and returns the zero Digest for any other text.
-func digestOf(text string) (d plan.Digest) {
+func digestOf(text string) plan.Digest {
 	sum, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(sum) != 16 {
-		return d
+		return plan.Digest{}
 	}
-	for i, b := range sum {
-		if i < 8 {
-			d.Hi = d.Hi<<8 | uint64(b)
-		} else {
-			d.Lo = d.Lo<<8 | uint64(b)
-		}
-	}
-	return d
+	return plan.Digest{Hi: binary.BigEndian.Uint64(sum), Lo: binary.BigEndian.Uint64(sum[8:])}
 }
 
 // maxSources bounds the annotation with the upstreams of an object of the cluster, in bytes.

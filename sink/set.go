@@ -65,11 +65,9 @@ func (s *Set) running() []*engine {
 	for _, e := range s.engines {
 		all = append(all, e)
 	}
-	slices.SortFunc(all, func(a, b *engine) int { return compareText(a.spec.Name, b.spec.Name) })
+	slices.SortFunc(all, func(a, b *engine) int { return cmp.Compare(a.spec.Name, b.spec.Name) })
 	return all
 }
-
-func compareText(a, b string) int { return cmp.Compare(a, b) }
 
 // same reports whether two specs do the same.
 func (s Spec) same(o Spec) bool {

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,7 +117,7 @@ func (m *memory) save() error {
 	for _, k := range m.all {
 		list = append(list, k)
 	}
-	slices.SortFunc(list, func(a, b kept) int { return compareText(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b kept) int { return cmp.Compare(a.Name, b.Name) })
 	text, err := json.MarshalIndent(list, "", "  ")
 	if err != nil {
 		return err

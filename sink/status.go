@@ -155,7 +155,7 @@ func (e *engine) describe(st *Status) {
 			st.Examples = append(st.Examples, Todo{key.String(), do, a.Reason})
 		}
 	})
-	slices.SortFunc(st.Examples, func(a, b Todo) int { return compareText(a.Resource, b.Resource) })
+	slices.SortFunc(st.Examples, func(a, b Todo) int { return cmp.Compare(a.Resource, b.Resource) })
 	for _, key := range slices.SortedFunc(maps.Keys(e.troubles), compareKeys) {
 		t := e.troubles[key]
 		if st.TroublesByState[t.state]++; len(st.Troubles) < maxListed {
@@ -175,7 +175,7 @@ func (e *engine) describe(st *Status) {
 	}
 }
 
-func compareKeys(a, b mirror.Key) int { return compareText(a.String(), b.String()) }
+func compareKeys(a, b mirror.Key) int { return cmp.Compare(a.String(), b.String()) }
 
 type keyedDrift struct {
 	key mirror.Key

@@ -13,6 +13,7 @@ import (
 
 func TestPromoteAndAdoptChangeNothingUnlessAsked(t *testing.T) {
 	s := fakekube.New()
+	s.Define("coordination.k8s.io", "Lease", "leases", "v1")
 	s.Selects = true
 	s.Put("networking.istio.io/serviceentries", fakekube.Object("shop", "a", `{}`, `{"metadata":{"labels":{"meshrelay.io/sink":"dr"}}}`))
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
