@@ -2,6 +2,8 @@ package sink
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -116,6 +118,26 @@ func TestFreezeOutlivesARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("it goes on", func() bool { return host(w.object("n01")) == "changed.x" && w.object("n02") == nil })
+}
+
+func TestSinksAreFrozenAfterTheirStateIsDamaged(t *testing.T) {
+	w := newWorld(t)
+	if err := os.WriteFile(filepath.Join(w.deps.Dir, stateName), []byte("[{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.many(3)
+	w.start().until("it is frozen", func() bool { s := w.status(); return s.State == "frozen" && s.Todo["left"] == 3 })
+	if n := w.wrote(); n != 0 {
+		t.Error(n)
+	}
+	w.stop()
+	w.start().until("it is frozen after a restart", func() bool { return w.status().State == "frozen" })
+	if err := w.set.Unfreeze("dr"); err != nil {
+		t.Fatal(err)
+	}
+	w.settled()
+	w.stop()
+	w.start().settled()
 }
 
 func TestASinkThatLeavesTheConfigLeavesItsObjectsUntilItIsPruned(t *testing.T) {

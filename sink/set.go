@@ -26,7 +26,8 @@ type Set struct {
 func New(d Deps) *Set {
 	d.memory = &memory{dir: d.Dir}
 	if err := d.memory.load(); err != nil {
-		d.Logger.Warn("state of sinks not read: no sink is frozen", "err", err)
+		d.Logger.Error("state of sinks not read: all are frozen", "err", err)
+		d.memory.lost = &Frozen{By: "the relay", Reason: "the state of sinks was not read", Since: time.Now()}
 	}
 	return &Set{deps: &d, specs: map[string]Spec{}, emptied: map[string]Spec{}, engines: map[string]*engine{}, wake: make(chan struct{}, 1)}
 }

@@ -45,11 +45,12 @@ type Frozen struct {
 type memory struct {
 	dir string
 
-	mu  sync.Mutex // guards all below
-	all map[string]kept
+	mu   sync.Mutex // guards all below
+	all  map[string]kept
+	lost *Frozen // of sinks that all does not have, if the file was not read
 }
 
-// load reads the file. After an error nothing is kept, and the file stays until the next change.
+// load reads the file. After an error all sinks are frozen: an operator may have frozen any.
 func (m *memory) load() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +78,7 @@ func (m *memory) load() error {
 		err = json.Unmarshal(text, &list)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: look at it, and delete it if it is damaged; then freeze again what was frozen", f.Name(), err)
+		return fmt.Errorf("%s: %w: look at each sink, then run relay sink unfreeze NAME", f.Name(), err)
 	}
 	for _, k := range list {
 		m.all[k.Name] = k
@@ -89,6 +90,9 @@ func (m *memory) get(name string) (kept, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, ok := m.all[name]
+	if !ok {
+		k.Frozen = m.lost
+	}
 	return k, ok
 }
 
