@@ -110,6 +110,7 @@ func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Key) 
 func (c *Core) hold(waiting []mirror.Key) {
 	g := &c.guard
 	n, done := len(waiting), len(g.deleted)
+	of := c.owned - len(c.gone) + n + done // without those that are left: others may have made any number of them
 	switch {
 	case n == 0:
 		// A hold ends only when it is known that nothing is left of it.
@@ -117,8 +118,8 @@ func (c *Core) hold(waiting []mirror.Key) {
 		g.reason = ""
 	case c.desired == 0:
 		g.holding, g.reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
-	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*(c.owned+done):
-		g.holding, g.reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, c.owned+done, window)
+	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
+		g.holding, g.reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
 	}
 	g.held, g.sums, g.id = nil, nil, ""
 	if !g.holding || n == 0 {

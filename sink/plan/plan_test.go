@@ -387,3 +387,20 @@ func TestAnEmptyDesiredStateHoldsAtOnceWhatMightHaveGone(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+func TestObjectsThatOthersHaveLabelledDoNotWidenTheGuard(t *testing.T) {
+	c := core(Settings{Prune: true, Percent: 10, Count: 5})
+	for n := range 1020 {
+		l := mine(n, 1)
+		if n < 13 {
+			c.Want(keyOf(n), wanted(1))
+		} else if n >= 20 {
+			l.Fields = 0
+		}
+		c.See(keyOf(n), l)
+	}
+	c.Judge(time.Unix(0, 0), told)
+	if h := c.Held(); len(h.Keys) != 7 || h.Reason != "7 of 20 objects within 10m0s" {
+		t.Errorf("%+v", h)
+	}
+}
