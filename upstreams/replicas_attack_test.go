@@ -1,0 +1,172 @@
+package upstreams_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/decisions"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+func TestAReleaseFromBeforeARestartDoesNotReleaseTheNextAccident(t *testing.T) {
+	for _, atStart := range []bool{false, true} {
+		inWorld(t, 2, func(w *world) {
+			w.has(numbered(0, 40)...)
+			w.after(2 * time.Minute)
+			w.has()
+			w.quiet()
+			w.replicas[0].mustOrder("release", intake.Order{All: true})
+			w.quiet()
+			w.wantServed("released", nil)
+			w.has(numbered(0, 40)...) // the same as before
+			w.after(2 * time.Minute)
+			for _, r := range w.replicas {
+				r.end()
+				r.start()
+			}
+			w.after(time.Second)
+			if !atStart {
+				w.has(numbered(0, 40)...)
+				w.after(2 * time.Minute)
+			}
+			w.has()
+			w.quiet()
+			w.wantServed("it is held again", numbered(0, 40))
+			w.wantLog("hold/a", "release/a", "hold/a")
+		})
+	}
+}
+
+func TestAHoldWhoseReplicaIsGoneEndsWhenItsTimeIsOverElsewhere(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		a.has()
+		w.quiet()
+		a.end() // for ever
+		w.after(9 * time.Minute)
+		b.has(numbered(1, 40)...)
+		w.quiet()
+		w.wantServed("the hold is open", numbered(0, 40))
+		w.after(time.Hour)
+		w.wantServed("it is over", numbered(1, 40))
+		w.want("no hold", func(r *replicaRun) bool { return r.status().Joined == nil })
+	})
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		a.has()
+		w.quiet()
+		a.end()
+		w.after(time.Hour)
+		w.want("no hold, where nothing waits", func(r *replicaRun) bool { return r.status().Joined == nil })
+		b.has(numbered(1, 40)...)
+		w.wantServed("as usual", numbered(1, 40))
+		w.wantLog("hold/a", "returned/b")
+	})
+}
+
+func TestReplicasOfOneNameDoNotEndEachOthersHolds(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		b := w.replicas[1]
+		b.end()
+		b.name = "a"
+		b.start()
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		w.replicas[0].has()
+		w.after(30 * time.Second)
+		if got := w.kinds(); len(got) > 2 {
+			t.Errorf("the log has %d records: %v", len(got), got[:3])
+		}
+	})
+}
+
+func TestAnUpstreamThatAReloadAddsFollowsWhatIsDecided(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		a := w.replicas[0]
+		log, err := decisions.Log{}.Append(decisions.Record{ID: "1", Kind: decisions.Freeze, Upstream: "scripted-west", Replica: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.store.set(func() { w.store.log = log })
+		w.quiet()
+		next := *a.cfg
+		next.Upstreams = append(slices.Clone(next.Upstreams), config.Upstream{Name: "scripted-west", ClusterID: "west", Guard: w.guard, Source: &scriptedConfig{}})
+		a.checks = time.Second // of the config, which lasts
+		if err := a.m.Apply(&next); err != nil {
+			t.Fatal(err)
+		}
+		w.after(time.Minute)
+		if st := a.m.Status()[1]; st.Frozen == nil || st.Frozen.Decision != "1" {
+			t.Errorf("%+v", st.Status)
+		}
+	})
+}
+
+func TestAReplicaThatCanNotRollBackDoesNotCountAsOneThatHas(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		a.has(numbered(0, 20)...)
+		w.quiet()
+		w.has(numbered(0, 22)...)
+		w.quiet()
+		if e := a.mustOrder("rollback", intake.Order{To: 1}); e.Replicas.Did != 1 || e.Replicas.Of != 2 {
+			t.Errorf("rollback: %+v", e.Replicas)
+		}
+		b.mustOrder("unfreeze", intake.Order{Force: true})
+		if e := a.mustOrder("freeze", intake.Order{}); e.Replicas.Did != 2 {
+			t.Errorf("afterwards: %+v", e.Replicas)
+		}
+	})
+}
+
+func TestALogThatWasEditedIsTheSameOnAllReplicas(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		a.mustOrder("freeze", intake.Order{})
+		w.quiet()
+		edited, _, err := decisions.Decode(`{"seq":1}`, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.end()
+		w.store.set(func() { w.store.log = edited })
+		b.start()
+		w.quiet()
+		w.want("not frozen", func(r *replicaRun) bool { return r.status().Frozen == nil })
+	})
+}
+
+func TestLocalDecisionsAreAgreedFiveSecondsAfterTheStoreIsBack(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		w.replicas[0].mustOrder("freeze", intake.Order{Local: true})
+		w.after(time.Hour)
+		w.store.setDown(false)
+		w.after(5 * time.Second)
+		w.want("frozen on both", func(r *replicaRun) bool { f := r.status().Frozen; return f != nil && f.Decision != "" })
+	})
+}
+
+// readOnly is a store that can be read, but not written.
+type readOnly struct{ *sharedStore }
+
+func (readOnly) Append(context.Context, func(decisions.State) (decisions.Record, error)) (decisions.Log, error) {
+	return decisions.Log{}, errStoreDown
+}
+
+var _ = []any{readOnly{}, upstreams.Replicas{}, mirror.Key{}, synctest.Wait}
