@@ -143,7 +143,9 @@ func (r *replicas) took(log decisions.Log, problems []string, err error) {
 	if isNewer {
 		if added, _ := log.Since(then.Sequence); r.known {
 			for _, one := range added {
-				r.counts[one.Kind]++
+				if slices.Contains(decisions.Kinds(), one.Kind) {
+					r.counts[one.Kind]++
+				}
 			}
 		}
 		r.newest, r.known = log, true
