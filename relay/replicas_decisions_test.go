@@ -65,7 +65,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 		t.Error("the first one is frozen")
 	}
 
-// A hold of one holds on the other, which serves again what it has let go.
+	// A hold of one holds on the other, which serves again what it has let go.
 	for _, name := range names(2) {
 		b.remove(name)
 	}
@@ -73,19 +73,19 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 	for _, name := range names(20) {
 		a.remove(name)
 	}
-until(t, "it is held", func() bool { return a.east().Held == 20 })
-until(t, "they are back", func() bool { return b.east().Resources == 20 })
+	until(t, "it is held", func() bool { return a.east().Held == 20 })
+	until(t, "they are back", func() bool { return b.east().Resources == 20 })
 	for _, name := range names(20)[2:] {
 		b.remove(name)
 	}
 	until(t, "it is held on both", func() bool { return b.east().Held == 20 })
-b.wantOrdered("release", intake.Order{All: true}, "carried out on 2 of 2 known replicas")
+	b.wantOrdered("release", intake.Order{All: true}, "carried out on 2 of 2 known replicas")
 	if a.east().Resources != 0 || b.east().Resources != 0 {
 		t.Errorf("after the release: %+v, %+v", a.east(), b.east())
 	}
 
 	a.replicas.poll(t.Context()) // it knows the name
-b.stop()
+	b.stop()
 	a.wantOrdered("freeze", intake.Order{}, "carried out on 1 of 2 known replicas. Not reached: relay-1 (")
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
@@ -98,7 +98,7 @@ b.stop()
 	}
 	a.wantOrdered("unfreeze", intake.Order{Force: true, Local: true}, "a decision of this replica alone")
 	server.Set(func() { server.Fault = nil })
-until(t, "it is agreed", func() bool { st := a.manager.Replicas(); return st.Reachable && len(st.Local) == 0 })
+	until(t, "it is agreed", func() bool { st := a.manager.Replicas(); return st.Reachable && len(st.Local) == 0 })
 }
 
 // TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead, although each read tells that the store is there.

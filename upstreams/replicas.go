@@ -234,8 +234,8 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	r.applying.Lock()
 	defer r.applying.Unlock()
 	r.mu.Lock()
-	givers, stale := maps.Clone(r.givers), r.stale
-	ready := stale && !m.reading() && (r.known || len(r.locals) > 0)
+	givers, known, locals := maps.Clone(r.givers), r.known, slices.Clone(r.locals)
+	ready := r.stale && !m.reading() && (known || len(locals) > 0)
 	r.stale = r.stale && !ready
 	r.mu.Unlock()
 	if !ready {
@@ -245,7 +245,10 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	var missing []string
 	changed, applied := false, s.Sequence
 	for _, u := range m.all() {
-		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Upstream: s.Upstreams[u.cfg.Name], Operator: givers[u.cfg.Name]}
+		if !known && !slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name }) {
+			continue // what others have decided about it is not known
+		}
+		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Anew: s.Sequence == 0 && len(locals) == 0, Upstream: s.Upstreams[u.cfg.Name], Operator: givers[u.cfg.Name]}
 		before := locked(u.upstream, (*intake.Intake).Decision)
 		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
 			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
@@ -262,7 +265,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.applied, r.missing, r.once = applied, missing, r.known
+	r.applied, r.missing, r.once = applied, missing, known
 	r.mu.Unlock()
 	select {
 	case r.taken <- struct{}{}:

@@ -1,16 +1,12 @@
 package upstreams_test
 
 import (
-	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"meshrelay/config"
 	"meshrelay/decisions"
-	"meshrelay/mirror"
-	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -162,11 +158,72 @@ func TestLocalDecisionsAreAgreedFiveSecondsAfterTheStoreIsBack(t *testing.T) {
 	})
 }
 
-// readOnly is a store that can be read, but not written.
-type readOnly struct{ *sharedStore }
-
-func (readOnly) Append(context.Context, func(decisions.State) (decisions.Record, error)) (decisions.Log, error) {
-	return decisions.Log{}, errStoreDown
+func TestWhatIsHeldWithAnotherReplicaStaysAfterARestartWithoutTheStore(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		a.has()
+		w.quiet()
+		b.has(numbered(2, 40)...) // no guard would hold them
+		w.quiet()
+		w.store.setDown(true)
+		w.after(time.Minute)
+		b.end()
+		b.start()
+		b.has(numbered(2, 40)...)
+		w.after(time.Hour)
+		w.wantServed("held", numbered(0, 40))
+		w.store.set(func() {}) // a look at the store
+		w.want("still held", func(r *replicaRun) bool { return r.holds() > 0 })
+		w.store.setDown(false)
+		w.after(time.Minute)
+		w.want("the hold is over", func(r *replicaRun) bool { return r.holds() == 0 && r.status().Joined == nil })
+	})
 }
 
-var _ = []any{readOnly{}, upstreams.Replicas{}, mirror.Key{}, synctest.Wait}
+func TestAFreezeOutlivesALogThatWasDeletedWhileNoReplicaRan(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.replicas[0].mustOrder("freeze", intake.Order{Reason: "INC-4"})
+		w.quiet()
+		for _, r := range w.replicas {
+			r.end()
+		}
+		w.store.set(func() { w.store.log = decisions.Log{} })
+		for _, r := range w.replicas {
+			r.start()
+		}
+		w.has(numbered(0, 22)...)
+		w.quiet()
+		w.wantServed("frozen", numbered(0, 20))
+		w.want("agreed again", func(r *replicaRun) bool {
+			f := r.status().Frozen
+			return f != nil && f.Reason == "INC-4" && f.Decision != ""
+		})
+		w.replicas[1].mustOrder("unfreeze", intake.Order{})
+		w.quiet()
+		w.wantServed("unfrozen", numbered(0, 22))
+	})
+}
+
+func TestAReleaseIsAboutWhatWasTakenBackFromARegistryToo(t *testing.T) {
+	inWorld(t, 0, func(w *world) {
+		w.guard.Profile = config.ProfileRegistry
+		w.add(2)
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		b.has(numbered(2, 40)...) // two go as usual
+		a.has()
+		w.quiet()
+		w.wantServed("taken back", numbered(0, 40))
+		b.has()
+		w.quiet()
+		a.mustOrder("release", intake.Order{All: true})
+		w.quiet()
+		w.wantServed("released", nil)
+		w.wantLog("hold/a", "release/a")
+	})
+}

@@ -104,15 +104,14 @@ func (m *Manager) takeBack(ctx context.Context) {
 		applied, s := r.status().Applied, m.effective()
 		wake := time.Now().Add(time.Hour)
 		open := map[string]bool{}
-		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
-			hold := s.Upstreams[name].Hold
-			u, err := m.upstream(name)
-			if hold == nil || err != nil || r.Peers == nil {
+		for _, u := range m.all() {
+			hold := s.Upstreams[u.cfg.Name].Hold
+			if hold == nil || r.Peers == nil {
 				continue
 			}
 			id := hold.ID
 			if open[id] = true; !time.Now().Before(next[id]) {
-				m.takeBackOf(ctx, u, hold)
+				m.takeBackOf(ctx, u.upstream, hold)
 				pauses[id] = min(max(2*pauses[id], leastRetry), mostRetry)
 				next[id] = time.Now().Add(pauses[id])
 			}

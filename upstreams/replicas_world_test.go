@@ -180,11 +180,7 @@ func (r *replicaRun) Repeat(bool) {
 func inWorld(t *testing.T, n int, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, store: newSharedStore(), guard: config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(10 * time.Minute)}}
-		for i := range n {
-			r := &replicaRun{w: w, name: string(rune('a' + i)), dir: t.TempDir(), tell: make(chan intake.Event)}
-			w.replicas = append(w.replicas, r)
-			r.start()
-		}
+		w.add(n)
 		defer func() {
 			for _, r := range w.replicas {
 				r.end()
@@ -192,6 +188,14 @@ func inWorld(t *testing.T, n int, f func(w *world)) {
 		}()
 		f(w)
 	})
+}
+
+func (w *world) add(n int) {
+	for i := range n {
+		r := &replicaRun{w: w, name: string(rune('a' + i)), dir: w.t.TempDir(), tell: make(chan intake.Event)}
+		w.replicas = append(w.replicas, r)
+		r.start()
+	}
 }
 
 func (r *replicaRun) start() {

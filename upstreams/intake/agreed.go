@@ -36,8 +36,9 @@ type agreement struct {
 type Agreed struct {
 	Replica string // this one
 	Known   bool   // Upstream is what they have decided; false: it is not known yet
-	// Sequence is that of the newest decision about any upstream.
+	// Sequence is that of the newest decision about any upstream. Anew: the log is empty.
 	Sequence uint64
+	Anew     bool
 	decisions.Upstream
 	// Revision and Records are those of a rollback. Without Records, the relay does not have that content.
 	Revision uint64
@@ -135,6 +136,9 @@ func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 	switch {
 	case want == nil && (have == nil || have.Decision == ""): // a freeze on which nobody has agreed is proposed
 		return
+	case want == nil && e.Anew: // the log has lost the decision, which is proposed again
+		in.decided("")
+		return
 	case want == nil:
 		Unfreeze{Order{Force: true, Operator: e.Operator, Reason: have.Reason}}.step(in, out)
 		return
@@ -212,8 +216,13 @@ func (in *Intake) support() {
 
 // joins returns why deletions wait although the guard here would let them pass, empty if they do not.
 func (in *Intake) joins() string {
-	if in.agreed == nil || in.agreed.Hold == nil {
+	switch a := in.agreed; {
+	case a == nil || a.known && a.Hold == nil:
 		return ""
+	case !a.known && in.before.since.IsZero():
+		return ""
+	case !a.known:
+		return "deletions were held before the relay has started, and the decisions are not read yet"
 	}
 	return fmt.Sprintf("replica %s holds %d deletions", in.agreed.Hold.Replica, in.agreed.Hold.Number)
 }
