@@ -1,6 +1,7 @@
 package upstreams_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 )
 
 func TestAReleaseFromBeforeARestartDoesNotReleaseTheNextAccident(t *testing.T) {
-	for _, atStart := range []bool{false, true} {
+	for _, when := range []string{"later", "at the start", "later, with a new disk"} {
 		inWorld(t, 2, func(w *world) {
 			w.has(numbered(0, 40)...)
 			w.after(2 * time.Minute)
@@ -24,10 +25,13 @@ func TestAReleaseFromBeforeARestartDoesNotReleaseTheNextAccident(t *testing.T) {
 			w.after(2 * time.Minute)
 			for _, r := range w.replicas {
 				r.end()
+				if when == "later, with a new disk" {
+					r.dir = t.TempDir()
+				}
 				r.start()
 			}
 			w.after(time.Second)
-			if !atStart {
+			if when != "at the start" {
 				w.has(numbered(0, 40)...)
 				w.after(2 * time.Minute)
 			}
@@ -225,5 +229,48 @@ func TestAReleaseIsAboutWhatWasTakenBackFromARegistryToo(t *testing.T) {
 		w.quiet()
 		w.wantServed("released", nil)
 		w.wantLog("hold/a", "release/a")
+	})
+}
+
+func TestAHostileLogDoesNotKeepReplicasFromDeciding(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		var log decisions.Log
+		add := func(r decisions.Record) {
+			next, err := log.Append(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log = next
+		}
+		for i := range 1000 {
+			add(decisions.Record{ID: fmt.Sprint("h", i), Kind: decisions.Hold, Upstream: fmt.Sprint("u", i), Replica: "b", Content: "x"})
+		}
+		for _, r := range []decisions.Record{
+			{ID: "1", Kind: decisions.Rollback, Upstream: "scripted-east", Content: "none", Number: 1 << 40},
+			{ID: "2", Kind: decisions.Unfreeze, Upstream: "scripted-east"},
+			{ID: "3", Kind: decisions.Release, Upstream: "scripted-east", Content: "none", Number: 40, Parts: []string{"*/*", "x", ""}},
+			{ID: "4", Kind: decisions.ServeWithout, Upstream: "scripted-east"},
+			{ID: "5", Kind: "teleport", Upstream: "scripted-east"},
+			{ID: "6", Kind: decisions.Hold, Upstream: "scripted-east", Replica: "b", Content: "y", Number: 1 << 40},
+		} {
+			add(r)
+		}
+		w.store.set(func() { w.store.log = log })
+		w.quiet()
+		a.has(numbered(1, 40)...)
+		w.quiet()
+		w.wantServed("it holds", numbered(0, 40))
+		if e := a.mustOrder("release", intake.Order{All: true}); e.Replicas.Did != 2 {
+			t.Errorf("%+v", e.Replicas)
+		}
+		b.has(numbered(1, 40)...)
+		w.quiet()
+		w.wantServed("released", numbered(1, 40))
+		if e := b.mustOrder("freeze", intake.Order{}); e.Replicas.Did != 2 {
+			t.Errorf("%+v", e.Replicas)
+		}
 	})
 }
