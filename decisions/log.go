@@ -56,7 +56,7 @@ func (l Log) Append(r Record) (Log, error) {
 		return l, err
 	}
 	if r.Sequence = l.state.Sequence + 1; r.Sequence > maxSequence {
-		return l, fmt.Errorf("the log of decisions is at its last sequence number: delete it, and the replicas write it anew")
+		return l, fmt.Errorf("the log of decisions is at its last sequence number: delete it while no replica runs, and decide again")
 	}
 	next := Log{l.base, append(slices.Clone(l.records), r), l.state.With(r)}
 	return next, next.bound()
@@ -119,8 +119,8 @@ func (l Log) Encode() (state, records string) {
 	return string(b), lines.String()
 }
 
-// Decode parses the texts of a Log, which anybody may have edited. It passes over records that it can not use, and
-// returns a line for each, at most ten. The error is about the whole Log.
+// Decode parses the texts of a Log, which anybody may have edited. It passes over records that it can not use, keeps
+// those of unknown kinds without an effect, and returns a line for each, at most ten. The error is about the whole Log.
 func Decode(state, records string) (l Log, problems []string, err error) {
 	if n := len(state) + len(records); n > MaxBytes {
 		return l, nil, fmt.Errorf("the log of decisions has %d bytes: want %d at most", n, MaxBytes)
@@ -132,7 +132,7 @@ func Decode(state, records string) (l Log, problems []string, err error) {
 	}
 	if state != "" {
 		if err := json.Unmarshal([]byte(state), &l.base); err != nil {
-			return Log{}, nil, fmt.Errorf("the state of the log of decisions: %w", err)
+			return Log{}, nil, fmt.Errorf("the state of the log of decisions: %.300v", err)
 		}
 	}
 	if l.base.Sequence > maxSequence {
@@ -151,10 +151,13 @@ func Decode(state, records string) (l Log, problems []string, err error) {
 		switch {
 		case len(strings.TrimSpace(lines.Text())) == 0:
 		case err != nil:
-			problem("line %d of the log of decisions is passed over: %v", n, err)
+			problem("line %d of the log of decisions is passed over: %.300v", n, err)
 		case r.Sequence <= last || r.Sequence > maxSequence || seen[r.ID]:
 			problem("line %d of the log of decisions is passed over: its sequence number %d or its ID is no new one", n, r.Sequence)
 		default:
+			if !slices.Contains(Kinds(), r.Kind) {
+				problem("line %d of the log of decisions has no effect here: the kind %.32q is unknown: a newer release may have appended it", n, r.Kind)
+			}
 			last, seen[r.ID] = r.Sequence, true
 			l.records = append(l.records, r)
 		}

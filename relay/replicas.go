@@ -20,11 +20,8 @@ import (
 )
 
 const (
-	pollEvery = 5 * time.Second // the status of other replicas
-	// applyPatience bounds the wait until a decision is in effect on all replicas, and applyEvery is the time between
-	// two questions about it.
-	applyPatience = 10 * time.Second
-	applyEvery    = 200 * time.Millisecond
+	pollEvery  = 5 * time.Second        // the status of other replicas
+	applyEvery = 200 * time.Millisecond // between two questions whether a decision is in effect
 )
 
 // replicas asks the other replicas, and answers them. It is a prometheus.Collector.
@@ -154,11 +151,8 @@ func (x *replicas) all() []status.Replica {
 	return x.table.Replicas()
 }
 
-// Applied implements upstreams.Peers. It waits until every other replica that can be reached has the decisions up to a
-// number in effect, 10 s at most.
+// Applied implements upstreams.Peers.
 func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
-	ctx, cancel := context.WithTimeout(ctx, applyPatience)
-	defer cancel()
 	for {
 		answers, failures := x.ask(ctx)
 		if ctx.Err() != nil && of > 0 {

@@ -134,7 +134,9 @@ func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*
 	if i < 0 {
 		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
 	}
-	answers, _ := x.ask(ctx)
+	asking, done := context.WithTimeout(ctx, heldTimeout)
+	answers, _ := x.ask(asking)
+	done()
 	known := map[mirror.Key]bool{}
 	for _, peer := range slices.Sorted(maps.Keys(answers)) {
 		s := answers[peer]

@@ -33,7 +33,10 @@ type site struct {
 	ca       *testca.CA
 	mu       sync.Mutex
 	at       []netip.AddrPort
-	diskless bool // replicas have no state.dir
+	diskless bool   // replicas have no state.dir
+	hangs    bool   // hostile replicas give no status
+	store    string // replicas.kubernetes
+	sockets  string // a directory, empty for none
 	// before is called with each replica before it runs.
 	before func(*Relay)
 }
@@ -60,6 +63,7 @@ type member struct {
 	source string // the directory of its upstream
 	dir    string
 	stop   func()
+	socket string
 }
 
 // freeAddress returns an address on which nobody listens.
@@ -89,14 +93,19 @@ func (s *site) start(name, fields string, resources ...string) *member {
 	if s.diskless {
 		state = ""
 	}
+	admin := ""
+	if s.sockets != "" {
+		m.socket = filepath.Join(s.sockets, name)
+		admin = ", socket: " + m.socket
+	}
 	text := fmt.Sprintf(`node: {id: %s}
 provenance: {relay: relay}
-admin: {address: "127.0.0.1:0"}
+admin: {address: "127.0.0.1:0"%s}
 state: {%s}
 downstream: {startupTimeout: 1h, listeners: [{address: "127.0.0.1:0", plaintext: true}]}
-replicas: {peers: {service: "relay-peers:15016", listen: %q, certFile: %s, keyFile: %s, caFile: %s}}
+replicas: {%speers: {service: "relay-peers:15016", listen: %q, certFile: %s, keyFile: %s, caFile: %s}}
 upstreams: [{name: east, file: {path: east}%s}]
-`, name, state, listen, files.Cert, files.Key, files.Roots, fields)
+`, name, admin, state, s.store, listen, files.Cert, files.Key, files.Roots, fields)
 	path := filepath.Join(m.dir, "relay.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -253,8 +262,13 @@ func (s *site) hostile(content peers.Document) {
 	}
 	claims := status.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []status.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
 	server := peers.NewServer("", creds, claims.Process, map[string]peers.Document{
-		"status": func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(claims) },
-		"state":  content, "held": content,
+		"status": func(ctx context.Context, _ url.Values, w io.Writer) error {
+			if s.hangs {
+				<-ctx.Done()
+			}
+			return json.NewEncoder(w).Encode(claims)
+		},
+		"state": content, "held": content,
 	}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -387,5 +401,24 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 	}
 	if got, err := b.replicas.Held(t.Context(), "east", "any"); err == nil || len(got) != 0 {
 		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
+	}
+}
+
+func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
+	a.serves()
+	b.serves()
+	until(t, "all is read", func() bool { return b.east().Resources == 20 })
+	for _, name := range names(15) {
+		b.remove(name)
+	}
+	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
+	s.hangs = true
+	s.hostile(nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
+	defer cancel()
+	if got, err := a.replicas.Held(ctx, "east", "any"); err != nil || len(got) != 15 {
+		t.Errorf("%d resources, %v", len(got), err)
 	}
 }

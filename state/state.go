@@ -68,6 +68,8 @@ type Meta struct {
 	RootNamespace string
 	// Server has the identities that the server of the source had proven when the records came, or is empty.
 	Server []string
+	// Released is the number of the last release that is over here, of those on which replicas have agreed.
+	Released uint64
 	// Fingerprint is a hash of the settings on which the records depend. When it changes, the relay imports
 	// the records again.
 	Fingerprint string

@@ -289,6 +289,9 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	m.first.clusters = clustersOf(cfg.Views)
 	m.upstreams = next
 	m.mu.Unlock()
+	if m.replicas != nil {
+		m.replicas.changed()
+	}
 	for _, u := range old {
 		if slices.Contains(next, u) {
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ const (
 	appliedTimeout = 3 * time.Second
 	heldTimeout    = 10 * time.Second      // of a question to peers for what they hold
 	proposeRest    = 50 * time.Millisecond // between two looks at what the upstreams propose
-	leastRetry     = time.Second
+	leastRetry     = time.Second           // between two such questions, at first and at most
 	mostRetry      = 30 * time.Second
 	maxUnagreed    = 100 // local decisions that wait for the store
 )
@@ -31,8 +32,8 @@ const (
 // Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
 type Decisions interface {
 	// Append appends the record that make returns for the newest state, and returns the log with it. It calls make
-	// again after each conflict with another replica; an error of make ends it. After any other error it is unknown
-	// whether the log has the record.
+	// again after each conflict with another replica; an error of make ends it, and is returned with the log. After any
+	// other error it is unknown whether the log has the record.
 	Append(ctx context.Context, make func(decisions.State) (decisions.Record, error)) (decisions.Log, error)
 	// Watch calls took with each log that it reads, and a line for each record that it has passed over, not nil; and with
 	// an error while it can not read. It returns when ctx ends.
@@ -74,6 +75,7 @@ type replicas struct {
 	stale     bool                        // something is not applied yet
 	givers    map[string]*events.Operator // of the orders that are given here now, by upstream
 	reachable bool
+	readOnly  bool      // the last append has failed
 	since     time.Time // when reachable changed
 	problem   string    // why the store can not be reached
 	broken    []string  // lines of the log that were passed over
@@ -106,7 +108,6 @@ func (m *Manager) joins(u *upstream) {
 	if m.replicas != nil {
 		u.concerned = m.replicas.signal
 		u.Tell(intake.Agreed{Replica: m.replicas.Name})
-		m.replicas.changed()
 	}
 }
 
@@ -137,11 +138,14 @@ func (r *replicas) took(log decisions.Log, problems []string, err error) {
 	if back {
 		r.reachable, r.since, r.problem = true, time.Now(), ""
 	}
-	isNewer := !r.known || log.State().Sequence > r.newest.State().Sequence
+	now, then := log.State(), r.newest.State()
+	isNewer := !r.known || now.Sequence > then.Sequence || now.Sequence == then.Sequence && !reflect.DeepEqual(now, then) // it was edited
 	if isNewer {
-		if added, _ := log.Since(r.newest.State().Sequence); r.known {
+		if added, _ := log.Since(then.Sequence); r.known {
 			for _, one := range added {
-				r.counts[one.Kind]++
+				if slices.Contains(decisions.Kinds(), one.Kind) {
+					r.counts[one.Kind]++
+				}
 			}
 		}
 		r.newest, r.known = log, true
@@ -180,11 +184,11 @@ func (r *replicas) lost(err error) {
 }
 
 // effective returns what is in effect here: what is agreed, and the local decisions. Until the log was read once, it
-// is what the disk has; then known is set only if there are local decisions.
-func (m *Manager) effective() (s decisions.State, known bool) {
+// is what the disk has.
+func (m *Manager) effective() decisions.State {
 	r := m.replicas
 	r.mu.Lock()
-	s, known = r.newest.State(), r.known
+	s, known := r.newest.State(), r.known
 	locals := slices.Clone(r.locals)
 	r.mu.Unlock()
 	if !known {
@@ -198,7 +202,7 @@ func (m *Manager) effective() (s decisions.State, known bool) {
 	for _, l := range locals {
 		s = s.With(l.Record)
 	}
-	return s, known || len(locals) > 0
+	return s
 }
 
 // runReplicas agrees with the other replicas until ctx ends.
@@ -207,27 +211,14 @@ func (m *Manager) runReplicas(ctx context.Context) error {
 	defer wait.Wait()
 	wait.Go(func() { m.replicas.Store.Watch(ctx, m.replicas.took) })
 	wait.Go(func() { m.takeBack(ctx) })
-	failures, retryAt := 0, time.Time{}
 	for {
 		m.applyDecisions(ctx)
-		if !time.Now().Before(retryAt) {
-			if err := m.propose(ctx); err != nil {
-				failures++
-				retryAt = time.Now().Add(min(mostRetry, leastRetry<<min(failures, 10)))
-			} else {
-				failures = 0
-			}
-		}
+		m.propose(ctx)
 		rest := time.After(proposeRest)
-		retry := make(<-chan time.Time)
-		if failures > 0 {
-			retry = time.After(time.Until(retryAt))
-		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.replicas.wake:
-		case <-retry:
 		}
 		select { // what comes together is looked at once
 		case <-ctx.Done():
@@ -243,21 +234,25 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	r.applying.Lock()
 	defer r.applying.Unlock()
 	r.mu.Lock()
-	givers, stale := maps.Clone(r.givers), r.stale
-	ready := stale && !m.reading() && (r.known || len(r.locals) > 0)
+	givers, known, locals := maps.Clone(r.givers), r.known, slices.Clone(r.locals)
+	ready := r.stale && !m.reading() && (known || len(locals) > 0)
 	r.stale = r.stale && !ready
 	r.mu.Unlock()
 	if !ready {
 		return
 	}
-	s, _ := m.effective()
+	s := m.effective()
 	var missing []string
-	changed := false
+	changed, applied := false, s.Sequence
 	for _, u := range m.all() {
-		e := intake.Agreed{Replica: r.Name, Known: true, Upstream: s.Upstreams[u.cfg.Name], Operator: givers[u.cfg.Name]}
+		if !known && !slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name }) {
+			continue // what others have decided about it is not known
+		}
+		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Anew: s.Sequence == 0 && len(locals) == 0, Upstream: s.Upstreams[u.cfg.Name], Operator: givers[u.cfg.Name]}
 		before := locked(u.upstream, (*intake.Intake).Decision)
 		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
 			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
+				applied = min(applied, e.Frozen.Sequence-1)
 				missing = append(missing, "upstream "+u.cfg.Name+": the rollback of replica "+e.Frozen.Replica+" is not in effect here, because no revision on disk has that content: relay unfreeze "+u.cfg.Name+" ends it everywhere")
 			}
 		}
@@ -270,7 +265,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.applied, r.missing, r.once = s.Sequence, missing, r.known
+	r.applied, r.missing, r.once = applied, missing, known
 	r.mu.Unlock()
 	select {
 	case r.taken <- struct{}{}:
@@ -296,7 +291,7 @@ func (m *Manager) revisionOf(ctx context.Context, upstream string, want *decisio
 			continue
 		}
 		if records, err := m.keeper.At(upstream, rev.ID); err == nil && intake.ContentOf(resourcesOf(records)) == want.Content {
-			return rev.ID, records
+			return rev.ID, append([]state.Record{}, records...) // not nil
 		}
 	}
 	return 0, nil

@@ -34,7 +34,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		return intake.Effect{}, err
 	}
 	record.ID, record.Replica, record.Reason, record.When = rand.Text(), r.Name, o.Reason, time.Now().UTC().Truncate(time.Second)
-	if s, _ := m.effective(); verb == "unfreeze" && s.Upstreams[name].Frozen != nil {
+	if s := m.effective(); verb == "unfreeze" && s.Upstreams[name].Frozen != nil {
 		record.Ends = s.Upstreams[name].Frozen.ID
 	}
 	record.Seconds = int64((o.For + time.Second - 1) / time.Second)
@@ -62,7 +62,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if r.Peers != nil && !o.Local {
 		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
 		defer cancel()
-		did, of, unreachable := r.Peers.Applied(bounded, r.status().Sequence)
+		did, of, unreachable := r.Peers.Applied(bounded, m.effective().Sequence)
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
@@ -107,12 +107,11 @@ func (m *Manager) decide(ctx context.Context, record decisions.Record) (*intake.
 
 // decideLocally notes a decision of this replica alone.
 func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) {
-	s, _ := m.effective()
-	r := m.replicas
+	s, r := m.effective(), m.replicas
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch err := s.Refuses(record); {
-	case r.reachable:
+	case r.reachable && !r.readOnly:
 		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
 	case err != nil:
 		return nil, intake.NotPossible("%w", err)

@@ -14,18 +14,19 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// propose appends the local decisions, and then what the upstreams propose. The error is that of the store.
-func (m *Manager) propose(ctx context.Context) error {
+// propose appends the local decisions, and then what the upstreams propose. If the store fails, that waits until the store
+// can be reached again.
+func (m *Manager) propose(ctx context.Context) {
 	r := m.replicas
 	r.mu.Lock()
-	known, locals := r.known, slices.Clone(r.locals)
+	ready, locals := r.known && r.reachable, slices.Clone(r.locals)
 	r.mu.Unlock()
-	if !known || m.reading() {
-		return nil
+	if !ready || m.reading() {
+		return
 	}
 	for _, l := range locals {
-		if err := m.reconcileLocal(ctx, l); err != nil {
-			return err
+		if m.reconcileLocal(ctx, l) != nil {
+			return
 		}
 	}
 	for _, u := range m.all() {
@@ -39,10 +40,9 @@ func (m *Manager) propose(ctx context.Context) error {
 		case errors.Is(err, decisions.ErrRefused):
 			r.log.Debug("proposed decision not recorded", "upstream", u.cfg.Name, "decision", record.Kind, "err", err)
 		case err != nil:
-			return err
+			return
 		}
 	}
-	return nil
 }
 
 // append appends a record, and notes the log or that the store can not be reached.
@@ -50,11 +50,15 @@ func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	log, err := m.replicas.Store.Append(bounded, func(s decisions.State) (decisions.Record, error) { return record, s.Refuses(record) })
+	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
+	r.mu.Lock()
+	r.readOnly = failed
+	r.mu.Unlock()
 	switch {
-	case err == nil:
-		m.replicas.took(log, nil, nil)
-	case !errors.Is(err, decisions.ErrRefused) && ctx.Err() == nil:
-		m.replicas.lost(err)
+	case !failed:
+		r.took(log, nil, nil) // a refusal may be by a newer log
+	case ctx.Err() == nil:
+		r.lost(err)
 	}
 	return err
 }
@@ -97,18 +101,17 @@ func (m *Manager) takeBack(ctx context.Context) {
 	pauses, next := map[string]time.Duration{}, map[string]time.Time{}
 	ready := false
 	for ctx.Err() == nil {
-		s, applied := m.effective()
+		applied, s := r.status().Applied, m.effective()
 		wake := time.Now().Add(time.Hour)
 		open := map[string]bool{}
-		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
-			hold := s.Upstreams[name].Hold
-			u, err := m.upstream(name)
-			if hold == nil || err != nil || r.Peers == nil {
+		for _, u := range m.all() {
+			hold := s.Upstreams[u.cfg.Name].Hold
+			if hold == nil || r.Peers == nil {
 				continue
 			}
 			id := hold.ID
 			if open[id] = true; !time.Now().Before(next[id]) {
-				m.takeBackOf(ctx, u, hold)
+				m.takeBackOf(ctx, u.upstream, hold)
 				pauses[id] = min(max(2*pauses[id], leastRetry), mostRetry)
 				next[id] = time.Now().Add(pauses[id])
 			}
@@ -118,7 +121,7 @@ func (m *Manager) takeBack(ctx context.Context) {
 		}
 		maps.DeleteFunc(next, func(id string, _ time.Time) bool { return !open[id] })
 		maps.DeleteFunc(pauses, func(id string, _ time.Duration) bool { return !open[id] })
-		if applied && !ready && r.status().Applied {
+		if applied && !ready {
 			ready = true
 			close(r.ready)
 		}

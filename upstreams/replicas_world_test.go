@@ -136,6 +136,8 @@ type replicaRun struct {
 	journal   *events.Journal
 	keeper    *state.Keeper
 	stop      func() // nil: it does not run
+	cfg       *config.Config
+	checks    time.Duration // how long a check of the config lasts
 
 	mu   sync.Mutex // guards live
 	live *upstreams.Manager
@@ -178,11 +180,7 @@ func (r *replicaRun) Repeat(bool) {
 func inWorld(t *testing.T, n int, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, store: newSharedStore(), guard: config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(10 * time.Minute)}}
-		for i := range n {
-			r := &replicaRun{w: w, name: string(rune('a' + i)), dir: t.TempDir(), tell: make(chan intake.Event)}
-			w.replicas = append(w.replicas, r)
-			r.start()
-		}
+		w.add(n)
 		defer func() {
 			for _, r := range w.replicas {
 				r.end()
@@ -190,6 +188,14 @@ func inWorld(t *testing.T, n int, f func(w *world)) {
 		}()
 		f(w)
 	})
+}
+
+func (w *world) add(n int) {
+	for i := range n {
+		r := &replicaRun{w: w, name: string(rune('a' + i)), dir: w.t.TempDir(), tell: make(chan intake.Event)}
+		w.replicas = append(w.replicas, r)
+		r.start()
+	}
 }
 
 func (r *replicaRun) start() {
@@ -200,12 +206,16 @@ func (r *replicaRun) start() {
 		t.Fatal(err)
 	}
 	r.journal = events.New(events.Limits{})
-	kind := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return r, nil }}
+	kind := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return r, nil }, Check: func(config.Upstream) error {
+		time.Sleep(r.checks) // in a bubble no time passes
+		return nil
+	}}
 	_, node := xdsConfig()
 	cfg := &config.Config{Node: node, Upstreams: []config.Upstream{
 		{Name: "scripted-east", ClusterID: "east", Guard: r.w.guard, Source: &scriptedConfig{}},
 	}}
 	cfg.Downstream.StartupTimeout = config.Duration(30 * time.Second)
+	r.cfg = cfg
 	r.aggregate = mirror.NewAggregate()
 	if r.m, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, r.aggregate, r.keeper, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)

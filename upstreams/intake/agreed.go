@@ -21,8 +21,13 @@ type agreement struct {
 	replica string
 	known   bool // the decisions were read once
 	decisions.Upstream
-	own  string               // ID of the open hold, if the guard here has supported it
-	used []decisions.Released // what was let go here
+	sequence uint64    // of the newest decision about any upstream
+	since    time.Time // when the open hold was first read here
+	own      string    // ID of the open hold, if this replica has begun it, or the guard here has supported it
+	// claims: a hold in the name of this replica is its own. It has proposed one, or a former process may have.
+	claims bool
+	alone  []string // contents that local decisions have let go, until these are agreed
+	begun  bool     // the releases from before this process were looked at
 }
 
 // Agreed is the event that the replicas have decided something about the upstream, or that the relay is one of several.
@@ -31,6 +36,9 @@ type agreement struct {
 type Agreed struct {
 	Replica string // this one
 	Known   bool   // Upstream is what they have decided; false: it is not known yet
+	// Sequence is that of the newest decision about any upstream. Anew: the log is empty.
+	Sequence uint64
+	Anew     bool
 	decisions.Upstream
 	// Revision and Records are those of a rollback. Without Records, the relay does not have that content.
 	Revision uint64
@@ -41,22 +49,27 @@ type Agreed struct {
 
 func (e Agreed) step(in *Intake, out *Output) {
 	if in.agreed == nil {
-		in.agreed = &agreement{replica: e.Replica}
+		in.agreed = &agreement{replica: e.Replica, claims: true}
 	}
 	a := in.agreed
 	if !e.Known {
 		return
 	}
-	opened := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID) && e.Hold.Replica != a.replica
-	a.known, a.Upstream, in.report.who = true, e.Upstream, e.Operator
-	in.forgetUsed()
+	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), !a.known
+	a.known, a.sequence, a.Upstream, in.report.who = true, e.Sequence, e.Upstream, e.Operator
+	in.noteReleases()
 	in.agreeFrozen(e, out)
 	if e.Without != nil && !in.ServedWithout() && !in.told {
 		in.without = in.now.UTC()
 	}
 	if opened {
-		in.join()
+		if a.since = in.now; a.claims && e.Hold.Replica == a.replica {
+			a.own = e.Hold.ID
+		} else {
+			in.join()
+		}
 	}
+	a.claims = a.claims && !first && !opened
 	in.support()
 	if in.held != nil {
 		out.Deleted += in.settleHold()
@@ -88,24 +101,33 @@ func (in *Intake) Decision() string {
 	return cmp.Or(in.frozen.Decision, "-")
 }
 
-// forgetUsed forgets what was let go of decisions that are not in effect any more.
-func (in *Intake) forgetUsed() {
+// noteReleases notes which releases are over here, so that they are not taken for an answer to the next accident.
+func (in *Intake) noteReleases() {
 	a := in.agreed
-	a.used = slices.DeleteFunc(a.used, func(u decisions.Released) bool {
-		return !slices.ContainsFunc(a.Released, func(r decisions.Released) bool { return sameRelease(u, r) })
-	})
-	for i := range a.used {
-		for _, r := range a.Released {
-			if sameRelease(a.used[i], r) {
-				a.used[i].Sequence = r.Sequence
-			}
+	if a.sequence > 0 {
+		in.released = min(in.released, a.sequence) // the log may have begun anew
+	}
+	unagreed := false
+	for _, r := range a.Released {
+		if unagreed = unagreed || r.Sequence == 0; slices.Contains(a.alone, r.Content) {
+			in.released = max(in.released, r.Sequence)
 		}
+	}
+	if !unagreed {
+		a.alone = nil
 	}
 }
 
-// sameRelease reports whether two decisions are one, which may have been agreed since.
-func sameRelease(used, r decisions.Released) bool {
-	return used.Content == r.Content && (used.Sequence == r.Sequence || used.Sequence == 0)
+// beginReleases notes that the releases from before this process are over, if the source has told everything and nothing
+// waits for one.
+func (in *Intake) beginReleases() {
+	a := in.agreed
+	if a == nil || a.begun || a.sequence == 0 || !in.told || in.syncing || in.unswept {
+		return
+	}
+	if a.begun = true; len(in.leaving) == 0 {
+		in.released, in.journal.reported = a.sequence, time.Time{}
+	}
 }
 
 // agreeFrozen freezes, unfreezes or rolls back the upstream, if that is decided and not so yet.
@@ -113,6 +135,9 @@ func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 	want, have := e.Frozen, in.frozen
 	switch {
 	case want == nil && (have == nil || have.Decision == ""): // a freeze on which nobody has agreed is proposed
+		return
+	case want == nil && e.Anew: // the log has lost the decision, which is proposed again
+		in.decided("")
 		return
 	case want == nil:
 		Unfreeze{Order{Force: true, Operator: e.Operator, Reason: have.Reason}}.step(in, out)
@@ -184,15 +209,20 @@ func (in *Intake) join() {
 // support notes the open hold, if the guard here holds deletions, too.
 func (in *Intake) support() {
 	a := in.agreed
-	if a != nil && a.Hold != nil && in.held != nil && (in.held.own || a.Hold.Replica == a.replica) {
+	if a != nil && a.Hold != nil && in.held != nil && in.held.own {
 		a.own = a.Hold.ID
 	}
 }
 
 // joins returns why deletions wait although the guard here would let them pass, empty if they do not.
 func (in *Intake) joins() string {
-	if in.agreed == nil || in.agreed.Hold == nil {
+	switch a := in.agreed; {
+	case a == nil || a.known && a.Hold == nil:
 		return ""
+	case !a.known && in.before.since.IsZero():
+		return ""
+	case !a.known:
+		return "deletions were held before the relay has started, and the decisions are not read yet"
 	}
 	return fmt.Sprintf("replica %s holds %d deletions", in.agreed.Hold.Replica, in.agreed.Hold.Number)
 }
@@ -224,7 +254,8 @@ func (in *Intake) settleHold() (removed int) {
 		return 0
 	}
 	for _, r := range a.Released {
-		if a.Hold != nil && r.Sequence != 0 && r.Sequence < a.Hold.Sequence || slices.ContainsFunc(a.used, func(u decisions.Released) bool { return sameRelease(u, r) }) {
+		over := r.Sequence <= in.released || a.Hold != nil && r.Sequence < a.Hold.Sequence
+		if isLocal := r.Sequence == 0; isLocal && slices.Contains(a.alone, r.Content) || !isLocal && over {
 			continue
 		}
 		if upTo, has := in.numberOf(r); has {
@@ -253,7 +284,10 @@ func (in *Intake) numberOf(r decisions.Released) (upTo uint64, has bool) {
 
 // letGoAgreed carries out the departures up to a number that a decision is about.
 func (in *Intake) letGoAgreed(r decisions.Released, upTo uint64) (removed int) {
-	in.agreed.used = append(in.agreed.used, r)
+	if in.released = max(in.released, r.Sequence); r.Sequence == 0 {
+		in.agreed.alone = append(in.agreed.alone, r.Content)
+	}
+	in.journal.reported = time.Time{}
 	var o Order
 	for _, text := range r.Parts {
 		if part, err := ParsePart(text); err == nil {

@@ -68,6 +68,8 @@ type Unfreeze struct{ Order }
 
 func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
+	case in.frozen == nil && e.DryRun && in.agreed != nil && in.agreed.Frozen != nil: // a rollback that is not possible here
+		return
 	case in.frozen == nil:
 		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return

@@ -245,7 +245,11 @@ func (in *Intake) namedHold() namedHold {
 	sum := xxh3.New()
 	for _, key := range keys {
 		r, version := in.stale.plain(in.served, key), ""
-		if f := in.former[key]; f == nil || !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
+		f := in.former[key]
+		if f == nil { // another replica has given it
+			f = &record{}
+		}
+		if !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
 			version = r.Version()
 		}
 		addContent(sum, key, version)

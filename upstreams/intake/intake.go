@@ -43,7 +43,9 @@ type Intake struct {
 	contact contact
 
 	agreed *agreement // nil: the relay decides alone
-	frozen *state.Frozen
+	// released is the number of the last agreed release that is over here. The disk keeps it.
+	released uint64
+	frozen   *state.Frozen
 	// differing has the keys under which the source of a frozen upstream has other content than the served
 	// one.
 	differing map[mirror.Key]struct{}
@@ -212,6 +214,7 @@ func (in *Intake) due() time.Time {
 	if len(in.leaving) > 0 || in.held != nil {
 		in.judge(false)
 	}
+	in.beginReleases()
 	in.withdrawPending(later)
 	in.noteHeld()
 	if len(in.leaving) > 0 && in.held == nil && in.syncing {
@@ -220,6 +223,9 @@ func (in *Intake) due() time.Time {
 	if in.held != nil {
 		in.askToRepeat()
 		in.planHold(later)
+	}
+	if a := in.agreed; a != nil && a.Hold != nil {
+		later(a.since.Add(in.guard.HoldFor.D()))
 	}
 	if f := in.frozen; f != nil && !f.Until.IsZero() {
 		switch {
@@ -279,7 +285,7 @@ type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
-	in.without, in.identity, in.root, in.server = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server
+	in.without, in.identity, in.root, in.server, in.released = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server, meta.Released
 	in.rules = in.rules.withRoot(in.root)
 	records := in.admitted(e.Saved.Records)
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {

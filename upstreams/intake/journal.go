@@ -175,7 +175,7 @@ func (in *Intake) meta(changes bool) state.Meta {
 	meta := state.Meta{
 		Synced: in.synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
 		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
-		RootNamespace: in.root, Server: in.server,
+		RootNamespace: in.root, Server: in.server, Released: in.released,
 	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)

@@ -60,12 +60,13 @@ func (in *Intake) proposeHold(r decisions.Record) (decisions.Record, bool) {
 	if a.Hold == nil {
 		if r.Kind = decisions.Hold; h != nil {
 			r.Reason = text.Shorten(h.why, maxReason/2)
+			a.claims = a.claims || h.own
 		}
 		return r, h != nil && h.own
 	}
 	r.Ends = a.Hold.ID
-	switch supports := a.own == a.Hold.ID || a.Hold.Replica == a.replica; {
-	case !supports || a.Hold.Sequence == 0:
+	switch {
+	case a.own != a.Hold.ID && !in.isOrphan() || a.Hold.Sequence == 0:
 		return r, false
 	case h == nil:
 		r.Kind = decisions.Returned
@@ -73,6 +74,12 @@ func (in *Intake) proposeHold(r decisions.Record) (decisions.Record, bool) {
 	}
 	r.Kind = h.wants
 	return r, h.wants != "" && h.wantsOf == r.Content
+}
+
+// isOrphan reports whether the open hold has lasted longer here than holds do. Its replica may be gone, so that others end
+// it by what they have.
+func (in *Intake) isOrphan() bool {
+	return in.guard.HoldFor > 0 && in.stale.inContact && in.now.Sub(in.agreed.since) >= in.guard.HoldFor.D()
 }
 
 // Releases returns the record of an order to release what is held now, or what another replica holds. It has no ID.

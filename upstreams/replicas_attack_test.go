@@ -1,0 +1,276 @@
+package upstreams_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/decisions"
+	"meshrelay/upstreams/intake"
+)
+
+func TestAReleaseFromBeforeARestartDoesNotReleaseTheNextAccident(t *testing.T) {
+	for _, when := range []string{"later", "at the start", "later, with a new disk"} {
+		inWorld(t, 2, func(w *world) {
+			w.has(numbered(0, 40)...)
+			w.after(2 * time.Minute)
+			w.has()
+			w.quiet()
+			w.replicas[0].mustOrder("release", intake.Order{All: true})
+			w.quiet()
+			w.wantServed("released", nil)
+			w.has(numbered(0, 40)...) // the same as before
+			w.after(2 * time.Minute)
+			for _, r := range w.replicas {
+				r.end()
+				if when == "later, with a new disk" {
+					r.dir = t.TempDir()
+				}
+				r.start()
+			}
+			w.after(time.Second)
+			if when != "at the start" {
+				w.has(numbered(0, 40)...)
+				w.after(2 * time.Minute)
+			}
+			w.has()
+			w.quiet()
+			w.wantServed("it is held again", numbered(0, 40))
+			w.wantLog("hold/a", "release/a", "hold/a")
+		})
+	}
+}
+
+func TestAHoldWhoseReplicaIsGoneEndsWhenItsTimeIsOverElsewhere(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		a.has()
+		w.quiet()
+		a.end() // for ever
+		w.after(9 * time.Minute)
+		b.has(numbered(1, 40)...)
+		w.quiet()
+		w.wantServed("the hold is open", numbered(0, 40))
+		w.after(time.Hour)
+		w.wantServed("it is over", numbered(1, 40))
+		w.want("no hold", func(r *replicaRun) bool { return r.status().Joined == nil })
+	})
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		a.has()
+		w.quiet()
+		a.end()
+		w.after(time.Hour)
+		w.want("no hold, where nothing waits", func(r *replicaRun) bool { return r.status().Joined == nil })
+		b.has(numbered(1, 40)...)
+		w.wantServed("as usual", numbered(1, 40))
+		w.wantLog("hold/a", "returned/b")
+	})
+}
+
+func TestReplicasOfOneNameDoNotEndEachOthersHolds(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		b := w.replicas[1]
+		b.end()
+		b.name = "a"
+		b.start()
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		w.replicas[0].has()
+		w.after(30 * time.Second)
+		if got := w.kinds(); len(got) > 2 {
+			t.Errorf("the log has %d records: %v", len(got), got[:3])
+		}
+	})
+}
+
+func TestAnUpstreamThatAReloadAddsFollowsWhatIsDecided(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		a := w.replicas[0]
+		log, err := decisions.Log{}.Append(decisions.Record{ID: "1", Kind: decisions.Freeze, Upstream: "scripted-west", Replica: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.store.set(func() { w.store.log = log })
+		w.quiet()
+		next := *a.cfg
+		next.Upstreams = append(slices.Clone(next.Upstreams), config.Upstream{Name: "scripted-west", ClusterID: "west", Guard: w.guard, Source: &scriptedConfig{}})
+		a.checks = time.Second // of the config, which lasts
+		if err := a.m.Apply(&next); err != nil {
+			t.Fatal(err)
+		}
+		w.after(time.Minute)
+		if st := a.m.Status()[1]; st.Frozen == nil || st.Frozen.Decision != "1" {
+			t.Errorf("%+v", st.Status)
+		}
+	})
+}
+
+func TestAReplicaThatCanNotRollBackDoesNotCountAsOneThatHas(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		a.has(numbered(0, 20)...)
+		w.quiet()
+		w.has(numbered(0, 22)...)
+		w.quiet()
+		if e := a.mustOrder("rollback", intake.Order{To: 1}); e.Replicas.Did != 1 || e.Replicas.Of != 2 {
+			t.Errorf("rollback: %+v", e.Replicas)
+		}
+		b.mustOrder("unfreeze", intake.Order{Force: true})
+		if e := a.mustOrder("freeze", intake.Order{}); e.Replicas.Did != 2 {
+			t.Errorf("afterwards: %+v", e.Replicas)
+		}
+	})
+}
+
+func TestALogThatWasEditedIsTheSameOnAllReplicas(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		a.mustOrder("freeze", intake.Order{})
+		w.quiet()
+		edited, _, err := decisions.Decode(`{"seq":1}`, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.end()
+		w.store.set(func() { w.store.log = edited })
+		b.start()
+		w.quiet()
+		w.want("not frozen", func(r *replicaRun) bool { return r.status().Frozen == nil })
+	})
+}
+
+func TestLocalDecisionsAreAgreedFiveSecondsAfterTheStoreIsBack(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		w.replicas[0].mustOrder("freeze", intake.Order{Local: true})
+		w.after(time.Hour)
+		w.store.setDown(false)
+		w.after(5 * time.Second)
+		w.want("frozen on both", func(r *replicaRun) bool { f := r.status().Frozen; return f != nil && f.Decision != "" })
+	})
+}
+
+func TestWhatIsHeldWithAnotherReplicaStaysAfterARestartWithoutTheStore(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		a.has()
+		w.quiet()
+		b.has(numbered(2, 40)...) // no guard would hold them
+		w.quiet()
+		w.store.setDown(true)
+		w.after(time.Minute)
+		b.end()
+		b.start()
+		b.has(numbered(2, 40)...)
+		w.after(time.Hour)
+		w.wantServed("held", numbered(0, 40))
+		w.store.set(func() {}) // a look at the store
+		w.want("still held", func(r *replicaRun) bool { return r.holds() > 0 })
+		w.store.setDown(false)
+		w.after(time.Minute)
+		w.want("the hold is over", func(r *replicaRun) bool { return r.holds() == 0 && r.status().Joined == nil })
+	})
+}
+
+func TestAFreezeOutlivesALogThatWasDeletedWhileNoReplicaRan(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.replicas[0].mustOrder("freeze", intake.Order{Reason: "INC-4"})
+		w.quiet()
+		for _, r := range w.replicas {
+			r.end()
+		}
+		w.store.set(func() { w.store.log = decisions.Log{} })
+		for _, r := range w.replicas {
+			r.start()
+		}
+		w.has(numbered(0, 22)...)
+		w.quiet()
+		w.wantServed("frozen", numbered(0, 20))
+		w.want("agreed again", func(r *replicaRun) bool {
+			f := r.status().Frozen
+			return f != nil && f.Reason == "INC-4" && f.Decision != ""
+		})
+		w.replicas[1].mustOrder("unfreeze", intake.Order{})
+		w.quiet()
+		w.wantServed("unfrozen", numbered(0, 22))
+	})
+}
+
+func TestAReleaseIsAboutWhatWasTakenBackFromARegistryToo(t *testing.T) {
+	inWorld(t, 0, func(w *world) {
+		w.guard.Profile = config.ProfileRegistry
+		w.add(2)
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		b.has(numbered(2, 40)...) // two go as usual
+		a.has()
+		w.quiet()
+		w.wantServed("taken back", numbered(0, 40))
+		b.has()
+		w.quiet()
+		a.mustOrder("release", intake.Order{All: true})
+		w.quiet()
+		w.wantServed("released", nil)
+		w.wantLog("hold/a", "release/a")
+	})
+}
+
+func TestAHostileLogDoesNotKeepReplicasFromDeciding(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		var log decisions.Log
+		add := func(r decisions.Record) {
+			next, err := log.Append(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log = next
+		}
+		for i := range 1000 {
+			add(decisions.Record{ID: fmt.Sprint("h", i), Kind: decisions.Hold, Upstream: fmt.Sprint("u", i), Replica: "b", Content: "x"})
+		}
+		for _, r := range []decisions.Record{
+			{ID: "1", Kind: decisions.Rollback, Upstream: "scripted-east", Content: "none", Number: 1 << 40},
+			{ID: "2", Kind: decisions.Unfreeze, Upstream: "scripted-east"},
+			{ID: "3", Kind: decisions.Release, Upstream: "scripted-east", Content: "none", Number: 40, Parts: []string{"*/*", "x", ""}},
+			{ID: "4", Kind: decisions.ServeWithout, Upstream: "scripted-east"},
+			{ID: "5", Kind: "teleport", Upstream: "scripted-east"},
+			{ID: "6", Kind: decisions.Hold, Upstream: "scripted-east", Replica: "b", Content: "y", Number: 1 << 40},
+		} {
+			add(r)
+		}
+		w.store.set(func() { w.store.log = log })
+		w.quiet()
+		a.has(numbered(1, 40)...)
+		w.quiet()
+		w.wantServed("it holds", numbered(0, 40))
+		if e := a.mustOrder("release", intake.Order{All: true}); e.Replicas.Did != 2 {
+			t.Errorf("%+v", e.Replicas)
+		}
+		b.has(numbered(1, 40)...)
+		w.quiet()
+		w.wantServed("released", numbered(1, 40))
+		if e := b.mustOrder("freeze", intake.Order{}); e.Replicas.Did != 2 {
+			t.Errorf("%+v", e.Replicas)
+		}
+	})
+}
