@@ -30,10 +30,19 @@ func TestExampleDRSite(t *testing.T) {
 	primary.createNamespace("payments")
 	primary.createNamespace("dev-alice")
 	primary.readerKubeconfig(filepath.Join(x.dir, "primary.kubeconfig"))
+	site.createNamespace("on-call")
 	site.applyFile("../deploy/kubernetes/rbac-sink.yaml")
 	site.applyFile(filepath.Join(x.dir, "rights.yaml"))
 	site.tokenKubeconfig(filepath.Join(x.dir, "dr.kubeconfig"), site.token("istio-system", "relay-sink"))
-	site.tokenKubeconfig(filepath.Join(x.dir, "admin.kubeconfig"), adminToken)
+	onCall, err := os.ReadFile(filepath.Join(x.dir, "promoter.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	site.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: on-call, name: on-call}}")
+	for _, one := range strings.Split(string(onCall), "\n---\n") {
+		site.apply(strings.ReplaceAll(one, "name: on-call}", "name: system:serviceaccounts:on-call}")) // a group that the server knows
+	}
+	site.tokenKubeconfig(filepath.Join(x.dir, "admin.kubeconfig"), site.token("on-call", "on-call"))
 	files, err := filepath.Glob(filepath.Join(x.dir, "primary", "*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no files of primary: %v", err)
@@ -90,7 +99,7 @@ func TestExampleDRSite(t *testing.T) {
 	same("the site's istiod gives what the primary's gives")
 	next("")
 	x.shows(t, "validate")
-	x.shows(t, "wait")
+	x.showsAt(t, "wait", 0)
 	x.showsAt(t, "sink status", 0)
 
 	// The primary is lost.
@@ -121,6 +130,11 @@ func TestExampleDRSite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The server calls the managers that it does not know before-first-apply.
+	err = site.do(http.MethodPatch, path+"?fieldManager=kubectl", "application/apply-patch+yaml", []byte("{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {namespace: shop, name: web}, spec: {host: web.shop.svc.cluster.local, trafficPolicy: {loadBalancer: {simple: RANDOM}}}}"))
+	if err == nil || !strings.Contains(err.Error(), "before-first-apply") {
+		t.Errorf("a first server-side apply at the promoted site: %v", err)
+	}
 	next("edit until the site's istiod has it")
 	edit(site, "ROUND_ROBIN")
 	ofSite.has(rule, "ROUND_ROBIN")
@@ -128,6 +142,7 @@ func TestExampleDRSite(t *testing.T) {
 	// The primary returns, as it was.
 	next("start of the primary until the relay follows it again")
 	primary.serve()
+	x.showsAt(t, "wait", 1) // pauses between two tries grow to 30 s
 	x.showsAt(t, "status", 1)
 	next("adopt")
 	x.showsAt(t, "sink adopt", 0)
