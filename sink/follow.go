@@ -206,7 +206,7 @@ func (e *engine) unsee(key mirror.Key, l *plan.Live) {
 	}
 	e.core.See(key, nil)
 	delete(e.doubted, key)
-	if _, wanted := e.core.Wanted(key); wanted {
+	if _, wanted := e.core.Wanted(key); wanted && e.lease.Status().Held { // without the Lease it may be a promotion
 		e.drifted(key, l.Manager, "deleted")
 	}
 	e.touch(key)

@@ -1,6 +1,7 @@
 package cliview
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -146,7 +147,11 @@ func yamlOf(text json.RawMessage) []byte {
 	if len(text) == 0 {
 		return nil
 	}
-	y, err := kube.YAML(text)
+	var compact bytes.Buffer // an answer of the relay is indented
+	if err := json.Compact(&compact, text); err != nil {
+		return text
+	}
+	y, err := kube.YAML(compact.Bytes())
 	if err != nil {
 		return text
 	}
