@@ -73,8 +73,13 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var code int
-	var o *unstructured.Unstructured
-	s.Set(func() { code, o, err = s.changed1(p, r, body) })
+	var answer []byte // encoded under the lock: tests change objects
+	s.Set(func() {
+		var o *unstructured.Unstructured
+		if code, o, err = s.changed1(p, r, body); err == nil {
+			answer, err = json.Marshal(o.Object)
+		}
+	})
 	var status *apierrors.StatusError
 	switch {
 	case errors.As(err, &status):
@@ -86,7 +91,7 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(o.Object)
+		_, _ = w.Write(answer)
 	}
 }
 
