@@ -99,16 +99,16 @@ func (in *Intake) Trace(key mirror.Key) []Trace {
 
 // Refuses returns a function that reports whether the content of a served key may be refused.
 func (in *Intake) Refuses() func(served mirror.Key) bool {
-	keys, any := map[mirror.Key]struct{}{}, false
+	keys, more := map[mirror.Key]struct{}{}, false
 	for _, sc := range in.scopes {
-		any = any || sc.moreRefused > 0
+		more = more || sc.moreRefused > 0
 		for name := range sc.refused {
 			if original, ok := keyOf(sc.Kind, name); ok {
 				keys[in.rules.keyOf(original)] = struct{}{}
 			}
 		}
 	}
-	return func(key mirror.Key) bool { _, is := keys[key]; return any || is }
+	return func(key mirror.Key) bool { _, is := keys[key]; return more || is }
 }
 
 func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
