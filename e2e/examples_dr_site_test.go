@@ -42,7 +42,7 @@ func TestExampleDRSite(t *testing.T) {
 	for _, one := range strings.Split(string(onCall), "\n---\n") {
 		site.apply(strings.ReplaceAll(one, "name: on-call}", "name: system:serviceaccounts:on-call}")) // a group that the server knows
 	}
-	site.tokenKubeconfig(filepath.Join(x.dir, "admin.kubeconfig"), site.token("on-call", "on-call"))
+	site.tokenKubeconfig(filepath.Join(x.dir, "on-call.kubeconfig"), site.token("on-call", "on-call"))
 	files, err := filepath.Glob(filepath.Join(x.dir, "primary", "*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no files of primary: %v", err)
