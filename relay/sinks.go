@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"meshrelay/config"
-	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
@@ -20,7 +19,7 @@ func (r *Relay) newSinks() (*sink.Set, error) {
 		return nil, err
 	}
 	s := sink.New(sink.Deps{
-		Resources: r.aggregate, Released: r.server.Released(), Blocked: r.sinkBlocked, Clusters: r.clusterUIDs, Record: r.recordSink,
+		Resources: r.aggregate, Released: r.server.Released(), Blocked: r.sinkBlocked, Clusters: r.clusterUIDs, Record: r.events.Record,
 		Relay: cfg.Provenance.Relay, Identity: cfg.Node.ID, Dir: cfg.State.Dir, Build: r.options.Build, Logger: r.log,
 	})
 	s.Apply(specs)
@@ -107,15 +106,6 @@ func (r *Relay) clusterUIDs() map[string]string {
 	return out
 }
 
-// recordSink records in the journal what happens to a sink.
-func (r *Relay) recordSink(h sink.Happening) {
-	e := events.Event{Type: events.Returned, By: events.ByRelay, Text: fmt.Sprintf("sink %s: %s", h.Sink, h.Text), Reason: h.Reason}
-	if h.Held {
-		e.Type, e.Command = events.Held, "relay sink status "+h.Sink
-	}
-	r.events.Record(e)
-}
-
 // sameCluster returns the upstreams whose connection is visibly that of a cluster.
 func sameCluster(cfg *config.Config, c config.Cluster) (names []string) {
 	server := serverOf(c)
@@ -145,14 +135,9 @@ func serverOf(c config.Cluster) string {
 
 // SinkWarnings returns one line for each sink that probably is a mistake.
 func SinkWarnings(cfg *config.Config) (lines []string) {
-	for i, s := range cfg.Sinks {
+	for _, s := range cfg.Sinks {
 		for _, u := range sameCluster(cfg, s.Kubernetes) {
 			lines = append(lines, fmt.Sprintf("sink %s writes into the cluster that the upstream %s reads: it will not write, unless their clusters have different UIDs", s.Name, u))
-		}
-		for _, o := range cfg.Sinks[:i] {
-			if o.View == s.View && (o.Kubernetes.InCluster && s.Kubernetes.InCluster || serverOf(o.Kubernetes) != "" && serverOf(o.Kubernetes) == serverOf(s.Kubernetes)) {
-				lines = append(lines, fmt.Sprintf("sinks %s and %s write the view %s into one cluster: each resource belongs to the first that writes it, and is foreign to the other: leave out one sink", o.Name, s.Name, s.View))
-			}
 		}
 	}
 	return lines

@@ -55,13 +55,6 @@ func TestASinkThatVisiblyWritesIntoAnUpstreamIsTold(t *testing.T) {
 	}
 }
 
-func TestTwoSinksOfOneViewAndClusterAreTold(t *testing.T) {
-	cfg := withSinks(t, "inCluster: true", "{name: a, view: dr, kubernetes: {kubeconfig: one}}, {name: b, view: dr, kubernetes: {kubeconfig: two}}")
-	if got := strings.Join(SinkWarnings(cfg), "\n"); !strings.Contains(got, "sinks a and b write the view dr into one cluster") {
-		t.Error(got)
-	}
-}
-
 func TestASinkGetsWhatAClientOfItsViewWouldGet(t *testing.T) {
 	specs, err := sinksOf(withSinks(t, "inCluster: true", "{name: a, view: dr, kubernetes: {kubeconfig: one}}"))
 	if err != nil {

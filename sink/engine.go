@@ -6,6 +6,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,8 +17,10 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
+	"k8s.io/client-go/util/workqueue"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -65,8 +68,8 @@ type Deps struct {
 	Blocked func() func(upstream string, key mirror.Key) string
 	// Clusters returns the UID of the cluster of each upstream, empty while it is not known.
 	Clusters func() map[string]string
-	// Record notes what happens to a sink, for operators.
-	Record func(what Happening)
+	// Record records an event in the journal.
+	Record func(events.Event)
 	// Relay is the name of the relay in the provenance. Identity is the holder in Leases.
 	Relay, Identity string
 	Dir             string // of the state, empty for none
@@ -78,13 +81,6 @@ type Deps struct {
 	memory *memory
 }
 
-// Happening is something that happens to a sink.
-type Happening struct {
-	Sink, Text, Reason string
-	Count              int
-	Held               bool // deletions are held
-}
-
 // Spec is a sink of the config. Sinks of equal Specs, without Accepts, do the same.
 type Spec struct {
 	config.Sink
@@ -93,15 +89,12 @@ type Spec struct {
 	Accepts func(*mirror.Resource) bool
 	// Same are upstreams that are visibly the cluster of the sink: it writes only if their UIDs differ.
 	Same []string
-	// emptied deletes all objects of the sink, which is not in the config any more.
-	emptied bool
 }
 
 const (
 	troubleCredentials = iota
 	troubleDiscovery
 	troubleState
-	troubles
 )
 
 // engine is a running sink.
@@ -114,7 +107,7 @@ type engine struct {
 	cluster  *apiserver.Cluster
 	lease    Writer
 	limiter  *rate.Limiter
-	queue    *queue
+	queue    workqueue.TypedDelayingInterface[mirror.Key]
 	lists    *object.Budget
 	large    *semaphore.Weighted
 	tracker  *discovery.Tracker // only discover uses it
@@ -123,20 +116,18 @@ type engine struct {
 	paused   atomic.Int64 // until then, in nanoseconds since the epoch, no request is sent: Retry-After
 	promoted atomic.Bool  // when it was last known
 
-	same      atomic.Pointer[string] // the last result of sameCluster
 	followers sync.WaitGroup
 	failure   atomic.Pointer[mirror.Panic]
 
 	marks struct {
 		sync.Mutex // guards all below
 		keys       map[mirror.Key]struct{}
-		kinds      map[mirror.Kind]struct{}
 		began, all bool // before began, everything is to be read
 		wake       chan struct{}
 	}
 	reading sync.Mutex // held while marks are read
 	saving  sync.Mutex // held while the state is written; guards saved
-	saved   kept
+	saved   *kept
 
 	mu         sync.Mutex // guards all below
 	core       *plan.Core
@@ -145,19 +136,23 @@ type engine struct {
 	read       bool // everything was read once
 	server     string
 	uid        string // of the cluster, empty while unknown
+	same       string // why the sink must not write into it
+	calm       bool   // nothing was to be done, and no object was touched since
 	excluded   map[mirror.Key]string
 	doubted    map[mirror.Key]struct{}
 	flying     map[mirror.Key]*flight
-	troubles   map[mirror.Key]*trouble
-	drifts     map[mirror.Key]*drift
+	troubles   map[mirror.Key]*Trouble
+	drifts     map[mirror.Key]*Drift
 	origins    map[plan.Sources]struct{} // long ones
-	errs       [troubles]error
+	errs       [3]error
 	frozen     *Frozen
 	firstGone  time.Time // of the departures that were not judged yet
 	lastGone   time.Time
 	complete   time.Time
 	heldID     string
-	counts     counts
+	writes     map[string]uint64 // requests by result
+	deletes    uint64
+	drift      uint64
 }
 
 // flight is a request for an object. next is what the cluster has told of the object in the meantime.
@@ -169,20 +164,23 @@ type flight struct {
 func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	c := spec.Kubernetes
 	e := &engine{
-		spec: spec, deps: deps, log: deps.Logger.With("sink", spec.Name), warnings: loglimit.New(10, time.Second), queue: newQueue(),
+		spec: spec, deps: deps, log: deps.Logger.With("sink", spec.Name), warnings: loglimit.New(10, time.Second), queue: workqueue.NewTypedDelayingQueue[mirror.Key](),
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
-		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*trouble{}, drifts: map[mirror.Key]*drift{}, origins: map[plan.Sources]struct{}{}, frozen: k.Frozen,
-		counts: newCounts(),
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, origins: map[plan.Sources]struct{}{}, frozen: k.Frozen,
+		writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
 	e.cluster = apiserver.NewCluster(e.client, "", apiserver.Hooks{Identified: e.identified, Judged: func(string, error) {}})
+	for _, result := range results { // so that a rate knows the first one
+		e.writes[result] = 0
+	}
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
 	}, k.Holding, k.Released)
-	e.marks.keys, e.marks.kinds, e.marks.wake = map[mirror.Key]struct{}{}, map[mirror.Kind]struct{}{}, make(chan struct{}, 1)
+	e.marks.keys, e.marks.wake = map[mirror.Key]struct{}{}, make(chan struct{}, 1)
 	newLease := deps.Lease
 	if newLease == nil {
 		newLease = func(o lease.Options) Writer { return lease.New(o) }
@@ -195,9 +193,9 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 
 func (e *engine) identified(uid string) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.uid = uid
-	e.mu.Unlock()
-	e.compareClusters()
+	e.same = e.sameCluster()
 }
 
 // check returns an error while the sink must not write: it was promoted, or that can not be read.
@@ -213,8 +211,8 @@ func (e *engine) check(ctx context.Context) error {
 	return err
 }
 
-// writes reports whether the mode lets the sink write.
-func (e *engine) writes() bool { return e.spec.Mode == config.SinkApply }
+// applies reports whether the mode lets the sink write.
+func (e *engine) applies() bool { return e.spec.Mode == config.SinkApply }
 
 // run runs the sink until ctx ends.
 func (e *engine) run(ctx context.Context) {
@@ -228,10 +226,12 @@ func (e *engine) run(ctx context.Context) {
 			e.contain(func() { f(ctx) })
 		}()
 	}
+	defer context.AfterFunc(ctx, e.queue.ShutDown)()
+	defer e.queue.ShutDown()
 	start(e.connect)
 	start(e.readMarks)
 	start(e.judgeAlways)
-	if e.writes() {
+	if e.applies() {
 		start(func(ctx context.Context) {
 			if err := e.lease.Run(ctx); err != nil && ctx.Err() == nil {
 				e.log.Error("lease ended", "err", err)
@@ -272,10 +272,10 @@ func (e *engine) changed(key mirror.Key) {
 	e.wakeReader()
 }
 
-// readAgain has all resources of a kind read again.
-func (e *engine) readAgain(kind mirror.Kind) {
+// readAll has all resources read again.
+func (e *engine) readAll() {
 	e.marks.Lock()
-	e.marks.kinds[kind] = struct{}{}
+	e.marks.all = true
 	e.marks.Unlock()
 	e.wakeReader()
 }
@@ -312,9 +312,9 @@ func (e *engine) readMarked() {
 	e.reading.Lock()
 	defer e.reading.Unlock()
 	e.marks.Lock()
-	keys, kinds, all, began := e.marks.keys, e.marks.kinds, e.marks.all, e.marks.began
+	keys, all, began := e.marks.keys, e.marks.all, e.marks.began
 	if began {
-		e.marks.keys, e.marks.kinds, e.marks.all = map[mirror.Key]struct{}{}, map[mirror.Kind]struct{}{}, false
+		e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
 	}
 	e.marks.Unlock()
 	if !began {
@@ -323,8 +323,8 @@ func (e *engine) readMarked() {
 	for key := range keys {
 		e.readKey(key)
 	}
-	for _, kind := range e.deps.Resources.SourceKinds() {
-		if _, is := kinds[kind]; is || all {
+	if all {
+		for _, kind := range e.deps.Resources.SourceKinds() {
 			for _, key := range e.deps.Resources.Keys(kind) {
 				e.readKey(key)
 			}
@@ -335,20 +335,9 @@ func (e *engine) readMarked() {
 	e.mu.Unlock()
 }
 
-// want returns what the view shows of a key, nil for nothing.
-func (e *engine) want(key mirror.Key) *wanted {
-	if w := e.copies(key); w.Resource != nil {
-		return &w
-	}
-	return nil
-}
-
-// copies returns what the view shows of a key, and the upstreams that have it: also where the merge policy serves none of
+// want returns what the view shows of a key, and the upstreams that have it: also where the merge policy serves none of
 // their copies.
-func (e *engine) copies(key mirror.Key) (w wanted) {
-	if e.spec.emptied {
-		return w
-	}
+func (e *engine) want(key mirror.Key) (w wanted) {
 	w.Resource = e.deps.Resources.Select(key, func(r *mirror.Resource) bool {
 		ok := e.spec.Accepts(r)
 		if ok && r.Key() == key && !slices.Contains(w.sources, r.Source()) {
@@ -364,7 +353,7 @@ func (e *engine) copies(key mirror.Key) (w wanted) {
 func (e *engine) readKey(key mirror.Key) {
 	var why string
 	var d *plan.Desired
-	if w := e.want(key); w != nil {
+	if w := e.want(key); w.Resource != nil {
 		if why = excluded(w.Resource); why == "" {
 			e.mu.Lock()
 			version := ""
@@ -373,7 +362,7 @@ func (e *engine) readKey(key mirror.Key) {
 			}
 			e.mu.Unlock()
 			d = &plan.Desired{}
-			_, d.Digest, _ = e.bodyOf(*w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
+			_, d.Digest, _ = e.bodyOf(w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
 		}
 	}
 	e.mu.Lock()
@@ -383,9 +372,8 @@ func (e *engine) readKey(key mirror.Key) {
 	}
 	_, was := e.core.Wanted(key)
 	if e.core.Want(key, d); was && d == nil && e.core.Live(key) != nil {
-		if e.lastGone = time.Now(); e.firstGone.IsZero() {
-			e.firstGone = e.lastGone
-		}
+		e.lastGone = time.Now()
+		e.firstGone = cmp.Or(e.firstGone, e.lastGone)
 	}
 	e.touch(key)
 }

@@ -76,6 +76,7 @@ func liveIn(o *object.Object) *plan.Live {
 func (f *follower) Replace(all []*object.Object) {
 	e := f.e
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	has := make(map[mirror.Key]struct{}, len(all))
 	for _, o := range all {
 		key := f.keyOf(o)
@@ -85,14 +86,12 @@ func (f *follower) Replace(all []*object.Object) {
 	e.core.Keys(func(key mirror.Key) {
 		if _, is := has[key]; key.Kind == f.Kind && !is && e.core.Live(key) != nil {
 			e.doubted[key] = struct{}{} // it is gone, or was written while the list was read
-			e.queue.add(key, time.Now())
+			e.queue.Add(key)
 		}
 	})
 	first := !f.listed
-	f.listed, f.err, f.lost = true, nil, time.Time{}
-	e.mu.Unlock()
-	if first {
-		e.readAgain(f.Kind)
+	if f.listed, f.err, f.lost = true, nil, (time.Time{}); first {
+		e.touchAll(f.Kind)
 	}
 }
 
@@ -139,7 +138,7 @@ func (f *follower) failed(err error) {
 	}
 	first := f.err == nil && !f.listed
 	if f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err)); first {
-		f.e.touchAll() // what is desired of the kind can not be written
+		f.e.touchAll(f.Kind) // what is desired of the kind can not be written
 	}
 }
 
@@ -160,11 +159,8 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	switch {
 	case old != nil && old.UID == l.UID && !newer(old.Version, l.Version):
 		return
-	case first:
-	case old == nil || old.UID != l.UID:
-		l.Drifted = false
-	case old.Digest == l.Digest: // the times of managers are not needed: it is known what the sink owned
-		l.Drifted = old.Drifted || old.Fields != l.Fields
+	case !first:
+		follows(old, l)
 	}
 	if l.Sink != e.spec.Name {
 		l = nil
@@ -214,20 +210,31 @@ func (e *engine) unsee(key mirror.Key, l *plan.Live) {
 
 // touch has a worker look at a key, if there is something to do for it. The caller holds mu.
 func (e *engine) touch(key mirror.Key) {
-	if f := e.kinds[key.Kind]; !e.writes() || !e.discovered || f != nil && !f.listed && f.err == nil {
+	if f := e.kinds[key.Kind]; !e.applies() || !e.discovered || f != nil && !f.listed && f.err == nil {
 		return // the discovery, or the list, looks at all keys
 	}
-	switch a := e.core.Next(key); {
-	case a.Verb == plan.Nothing:
+	e.calm = false
+	a, pause := e.core.Next(key), time.Duration(0)
+	if a.Verb == plan.Nothing {
 		delete(e.troubles, key)
-		e.queue.drop(key)
-	case a.Verb == plan.Apply && a.Drift, a.Verb == plan.Create && e.driftOf(key) != nil:
-		e.queue.add(key, time.Now().Add(e.driftPause(key)))
-	case e.troubles[key] != nil:
-		e.queue.add(key, time.Now().Add(retryFirst))
-	default:
-		e.queue.add(key, time.Now())
+		return
 	}
+	if e.troubles[key] != nil {
+		pause = retryFirst
+	}
+	if a.Drift || a.Verb == plan.Create {
+		pause = max(pause, e.driftPause(key))
+	}
+	e.queue.AddAfter(key, pause)
+}
+
+// touchAll touches all keys of a kind. The caller holds mu.
+func (e *engine) touchAll(kind mirror.Kind) {
+	e.core.Keys(func(key mirror.Key) {
+		if key.Kind == kind {
+			e.touch(key)
+		}
+	})
 }
 
 // connect reads the credentials, discovers the kinds that the cluster serves, and follows them, until ctx ends.
@@ -271,7 +278,7 @@ func (e *engine) discover(ctx context.Context) error {
 		}
 		return e.client.Explain(err)
 	}
-	var fresh []mirror.Kind
+	fresh := false
 	e.mu.Lock()
 	e.server = conn.Server()
 	for _, kind := range wanted {
@@ -279,22 +286,21 @@ func (e *engine) discover(ctx context.Context) error {
 		f := e.kinds[kind]
 		switch {
 		case kind == mirror.MeshConfig:
-		case served && f == nil:
+		case served && (f == nil || f.Version != best.Version && e.tracker.Improves(best, f.Resource, time.Now())):
+			if f != nil {
+				f.cancel()
+			}
 			e.follow(ctx, best)
-			fresh = append(fresh, kind)
-		case served && f.Version != best.Version && e.tracker.Improves(best, f.Resource, time.Now()):
-			f.cancel()
-			e.follow(ctx, best)
-			fresh = append(fresh, kind)
+			fresh = true
 		}
 	}
 	if !e.discovered {
 		e.discovered = true
-		e.touchAll() // also kinds that are not served
+		e.core.Keys(e.touch) // also kinds that are not served
 	}
 	e.mu.Unlock()
-	for _, kind := range fresh {
-		e.readAgain(kind)
+	if fresh {
+		e.readAll()
 	}
 	return nil
 }

@@ -109,22 +109,6 @@ func TestAPauseIsBounded(t *testing.T) {
 	}
 }
 
-func TestASinkThatHasNotStartedIsNotEmptiedWhenItLeavesTheConfig(t *testing.T) {
-	w := newWorld(t)
-	w.many(3)
-	w.start().settled()
-	w.stop()
-	set := New(w.deps)
-	set.Apply([]Spec{w.spec})
-	if _, err := set.Prune("dr"); !errors.Is(err, ErrNotPossible) {
-		t.Error(err)
-	}
-	set.Apply(nil)
-	if len(set.emptied) != 0 {
-		t.Error("all its objects would be deleted")
-	}
-}
-
 func TestObjectsThatAnotherRelayHasWrittenAreNotPruned(t *testing.T) {
 	w := pruning(t, 20)
 	w.stop()

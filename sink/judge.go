@@ -1,10 +1,12 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
+	"meshrelay/events"
 	"meshrelay/mirror"
 	"meshrelay/sink/plan"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -19,7 +21,9 @@ func (e *engine) judgeAlways(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			e.compareClusters()
+			e.mu.Lock()
+			e.same = e.sameCluster()
+			e.mu.Unlock()
 			e.judge(ctx, time.Now())
 			e.save() //nolint:errcheck // it is a problem in the status
 		}
@@ -30,17 +34,19 @@ func (e *engine) judgeAlways(ctx context.Context) {
 func (e *engine) judge(ctx context.Context, now time.Time) {
 	e.mu.Lock()
 	waits := !e.lastGone.IsZero() && now.Sub(e.lastGone) < quiet && now.Sub(e.firstGone) < patience
-	idle := e.core.Idle()
+	gone := e.core.Gone()
 	e.mu.Unlock()
 	if waits {
 		return
 	}
-	blocked := map[origin]string{}
-	if !idle {
+	blocked := map[mirror.Key]string{}
+	if len(gone) > 0 {
 		// First what blocks deletions, then what is desired: what came later only adds to the latter.
-		now := e.deps.Blocked()
-		for _, what := range e.pending() {
-			blocked[what] = now(what.upstream, what.key)
+		why := e.deps.Blocked()
+		for key, upstreams := range gone {
+			for _, upstream := range upstreams {
+				blocked[key] = cmp.Or(blocked[key], why(upstream, key))
+			}
 		}
 		ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
 		defer cancel()
@@ -48,9 +54,9 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 			return
 		}
 		e.readMarked()
-		for what, why := range blocked {
-			if why == "" && e.copies(what.key).sources != nil {
-				blocked[what] = plan.ReasonCopies
+		for key, why := range blocked {
+			if why == "" && e.want(key).sources != nil {
+				blocked[key] = plan.ReasonCopies
 			}
 		}
 	}
@@ -58,63 +64,40 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 	defer e.mu.Unlock()
 	_, listed := e.kindProblems()
 	ready := listed && e.read
-	if e.core.SetReady(ready); ready && e.spec.emptied {
-		e.core.Prune()
-		idle = false
-	}
-	if e.firstGone, e.lastGone = (time.Time{}), (time.Time{}); !idle {
-		changed := e.core.Judge(now, func(upstream string, key mirror.Key) string {
-			if e.spec.emptied {
-				return ""
-			}
-			if why, asked := blocked[origin{upstream, key}]; asked {
-				return why
-			}
-			return plan.ReasonStarting // it came after the question
-		})
-		for _, key := range changed {
-			e.touch(key)
+	e.core.SetReady(ready)
+	e.firstGone, e.lastGone = time.Time{}, time.Time{}
+	changed := e.core.Judge(now, func(key mirror.Key) string {
+		if why, asked := blocked[key]; asked {
+			return why
 		}
-		e.tellHold()
+		return plan.ReasonStarting // it came after the question
+	})
+	for _, key := range changed {
+		e.touch(key)
 	}
-	if e.writes() && ready && e.frozen == nil && e.core.Held().ID == "" && e.queue.idle(now) && len(e.troubles) == 0 {
+	e.tellHold()
+	if !e.calm && e.queue.Len() == 0 {
+		e.calm = true
+		e.core.Keys(func(key mirror.Key) { e.calm = e.calm && !e.core.Next(key).Verb.Writes() })
+	}
+	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(e.troubles) == 0 {
 		e.complete = now
 	}
-}
-
-// origin is an upstream and a resource that it had.
-type origin struct {
-	upstream string
-	key      mirror.Key
-}
-
-// pending returns where the objects come from that may be deleted.
-func (e *engine) pending() (all []origin) {
-	if e.spec.emptied {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.core.Gone(func(key mirror.Key, upstreams []string) {
-		for _, u := range upstreams {
-			all = append(all, origin{u, key})
-		}
-	})
-	return all
 }
 
 // tellHold tells operators of a new hold, or of the end of one. The caller holds mu.
 func (e *engine) tellHold() {
 	held := e.core.Held()
+	event := events.Event{Type: events.Returned, By: events.ByRelay, Text: "sink " + e.spec.Name + ": hold ended"}
 	switch {
-	case held.ID == e.heldID:
-		return
-	case held.ID == "":
-		e.log.Info("hold ended")
-		e.deps.Record(Happening{Sink: e.spec.Name, Text: "hold ended"})
-	case e.heldID == "":
+	case held.ID != "" && e.heldID == "":
 		e.log.Warn("deletions held by guard", "held", len(held.Keys), "id", held.ID, "reason", held.Reason, "see", "relay sink status "+e.spec.Name)
-		e.deps.Record(Happening{Sink: e.spec.Name, Text: fmt.Sprintf("deletions held as %s", held.ID), Reason: held.Reason, Count: len(held.Keys), Held: true})
+		event.Type, event.Reason, event.Command = events.Held, held.Reason, "relay sink status "+e.spec.Name
+		event.Text = fmt.Sprintf("sink %s: %d deletions held as %s", e.spec.Name, len(held.Keys), held.ID)
+		e.deps.Record(event)
+	case held.ID == "" && e.heldID != "":
+		e.log.Info("hold ended")
+		e.deps.Record(event)
 	}
 	e.heldID = held.ID
 }

@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
@@ -52,7 +53,7 @@ type world struct {
 	mu       sync.Mutex // guards all below
 	blocked  string
 	clusters map[string]string
-	happened []Happening
+	happened []events.Event
 	log      bytes.Buffer
 	writes   []string // method, path and query of each request that may change something
 }
@@ -96,10 +97,10 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 			defer w.mu.Unlock()
 			return w.clusters
 		},
-		Record: func(h Happening) {
+		Record: func(e events.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.happened = append(w.happened, h)
+			w.happened = append(w.happened, e)
 		},
 		Lease: func(lease.Options) Writer { return w.lease },
 	}
@@ -203,6 +204,11 @@ func (w *world) many(n int) {
 }
 
 func (w *world) remove(source, name string) { w.stores[source].Remove(key(name)) }
+
+// order gives an order.
+func (w *world) order(verb, hold string) (int, error) {
+	return w.set.Order("dr", Order{Verb: verb, Hold: hold, By: "me", Reason: "test"})
+}
 
 // object returns an object of the cluster as it is now, nil for none.
 func (w *world) object(name string) (o map[string]any) {

@@ -1,104 +1,73 @@
 package sink
 
-import (
-	"maps"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prometheus/client_golang/prometheus"
-)
+// results are the results of writes.
+var results = []string{"created", "applied", "adopted", "unchanged", stateConflict, stateForeign, stateRefused, stateNamespace, stateUnserved, stateFailed}
 
-// Results of writes, in addition to the states of troubles.
-const (
-	resultCreated   = "created"
-	resultApplied   = "applied"
-	resultAdopted   = "adopted"
-	resultUnchanged = "unchanged"
-)
-
-// counts are counters since the start of a sink.
-type counts struct {
-	writes         map[string]uint64
-	deletes, drift uint64
+// metric is a metric of each sink, without a label of its own.
+type metric struct {
+	*prometheus.Desc
+	prometheus.ValueType
+	of func(Status) float64
 }
-
-// newCounts has all results, so that a rate knows the first one.
-func newCounts() counts {
-	c := counts{writes: map[string]uint64{}}
-	for _, result := range []string{resultCreated, resultApplied, resultAdopted, resultUnchanged, stateConflict, stateForeign, stateRefused, stateNamespace, stateUnserved, stateFailed} {
-		c.writes[result] = 0
-	}
-	return c
-}
-
-func (c *counts) write(result string) { c.writes[result]++ }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, append([]string{"sink"}, labels...), nil)
 }
 
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+func troubles(states ...string) func(Status) float64 {
+	return func(s Status) (n float64) {
+		for _, state := range states {
+			n += float64(s.TroublesByState[state])
+		}
+		return n
+	}
+}
+
+const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+
 var (
-	objectsDesc   = desc("relay_sink_objects", "Objects that the sink has in its cluster.")
-	writesDesc    = desc("relay_sink_writes_total", "Requests of the sink that create or change an object, by result.", "result")
-	deletesDesc   = desc("relay_sink_deletes_total", "Objects that the sink has deleted.")
-	conflictsDesc = desc("relay_sink_conflicts", "Objects with fields that another manager owns.")
-	foreignDesc   = desc("relay_sink_foreign", "Objects that are not written because others have objects of their names.")
-	refusedDesc   = desc("relay_sink_refused", "Objects that the cluster refuses, by its schema, a webhook, a quota, a missing right or namespace, or because it does not serve the kind.")
-	heldDesc      = desc("relay_sink_held_deletions", "Deletions that the guard of the sink holds until an operator decides.")
-	driftDesc     = desc("relay_sink_drift_total", "Changes and deletions by others of objects of the sink.")
-	leaderDesc    = desc("relay_sink_leader", "1 while this process writes for the sink, else 0.")
-	suspendedDesc = desc("relay_sink_suspended", "1 while the sink is not to write: it is frozen, was promoted, or only tells the difference.")
-	completeDesc  = desc("relay_sink_last_complete_timestamp_seconds", "When the cluster last had all that the sink wants it to have; 0 for never.")
+	writesDesc = desc("relay_sink_writes_total", "Requests of the sink that create or change an object, by result.", "result")
+	metrics    = []metric{
+		{desc("relay_sink_objects", "Objects that the sink has in its cluster."), gauge, func(s Status) float64 { return float64(s.Objects) }},
+		{desc("relay_sink_deletes_total", "Objects that the sink has deleted."), counter, func(s Status) float64 { return float64(s.Deletes) }},
+		{desc("relay_sink_conflicts", "Objects with fields that another manager owns."), gauge, troubles(stateConflict)},
+		{desc("relay_sink_foreign", "Objects that are not written because others have objects of their names."), gauge, troubles(stateForeign)},
+		{desc("relay_sink_refused", "Objects that the cluster refuses, by its schema, a webhook, a quota, a missing right or namespace, or because it does not serve the kind."), gauge, troubles(stateRefused, stateNamespace, stateUnserved)},
+		{desc("relay_sink_held_deletions", "Deletions that the guard of the sink holds until an operator decides."), gauge, func(s Status) float64 { return float64(s.Todo["held"]) }},
+		{desc("relay_sink_drift_total", "Changes and deletions by others of objects of the sink."), counter, func(s Status) float64 { return float64(s.Drifted) }},
+		{desc("relay_sink_leader", "1 while this process writes for the sink, else 0."), gauge, func(s Status) float64 { return flag(s.Leader) }},
+		{desc("relay_sink_suspended", "1 while the sink is not to write: it is frozen, was promoted, or only tells the difference."), gauge, func(s Status) float64 { return flag(s.suspended) }},
+		{desc("relay_sink_last_complete_timestamp_seconds", "When the cluster last had all that the sink wants it to have; 0 for never."), gauge, func(s Status) float64 {
+			return float64(max(0, s.Complete.UnixMilli())) / 1000
+		}},
+	}
 )
 
 // Describe implements prometheus.Collector.
 func (s *Set) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{objectsDesc, writesDesc, deletesDesc, conflictsDesc, foreignDesc, refusedDesc, heldDesc, driftDesc, leaderDesc, suspendedDesc, completeDesc} {
-		ch <- d
+	ch <- writesDesc
+	for _, m := range metrics {
+		ch <- m.Desc
 	}
 }
 
 // Collect implements prometheus.Collector. It sends without a lock.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
-	for _, e := range s.running() {
-		leader, suspended := 0.0, 0.0
-		if e.lease.Status().Held {
-			leader = 1
+	for _, st := range s.Status("") {
+		for result, n := range st.Writes {
+			ch <- prometheus.MustNewConstMetric(writesDesc, counter, float64(n), st.Name, result)
 		}
-		e.mu.Lock()
-		if e.frozen != nil || e.promoted.Load() || !e.writes() {
-			suspended = 1
+		for _, m := range metrics {
+			ch <- prometheus.MustNewConstMetric(m.Desc, m.ValueType, m.of(st), st.Name)
 		}
-		_, owned := e.core.Counts()
-		held, complete, c := len(e.core.Held().Keys), e.complete, e.counts
-		c.writes = maps.Clone(c.writes)
-		byState := map[string]int{}
-		for _, t := range e.troubles {
-			byState[t.state]++
-		}
-		refused := byState[stateRefused] + byState[stateNamespace] + byState[stateUnserved]
-		e.mu.Unlock()
-		name := e.spec.Name
-		gauge := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name)
-		}
-		count := func(d *prometheus.Desc, v uint64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{name}, labels...)...)
-		}
-		gauge(objectsDesc, float64(owned))
-		for result, n := range c.writes {
-			count(writesDesc, n, result)
-		}
-		count(deletesDesc, c.deletes)
-		gauge(conflictsDesc, float64(byState[stateConflict]))
-		gauge(foreignDesc, float64(byState[stateForeign]))
-		gauge(refusedDesc, float64(refused))
-		gauge(heldDesc, float64(held))
-		count(driftDesc, c.drift)
-		gauge(leaderDesc, leader)
-		gauge(suspendedDesc, suspended)
-		at := 0.0
-		if !complete.IsZero() {
-			at = float64(complete.UnixMilli()) / 1000
-		}
-		gauge(completeDesc, at)
 	}
 }

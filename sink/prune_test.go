@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"meshrelay/events"
 	"meshrelay/internal/testing/collecting"
 )
 
@@ -33,7 +34,7 @@ func TestWithoutPruneNothingIsDeleted(t *testing.T) {
 	w.start().settled()
 	w.remove("east", "n03")
 	w.until("it is left", func() bool { return w.status().Todo["left"] == 1 })
-	n, err := w.set.Prune("dr")
+	n, err := w.order("prune", "")
 	if n != 1 || err != nil {
 		t.Error(n, err)
 	}
@@ -65,7 +66,7 @@ func TestTheGuardHoldsUntilARelease(t *testing.T) {
 		w.remove("east", name)
 	}
 	w.until("it is held", func() bool { return w.status().Held != nil })
-	if _, err := w.set.Release("dr", "wrong"); !errors.Is(err, ErrNotPossible) || w.objects() != 20 {
+	if _, err := w.order("release", "wrong"); !errors.Is(err, ErrNotPossible) || w.objects() != 20 {
 		t.Error(err, w.objects())
 	}
 	w.stop()
@@ -73,14 +74,14 @@ func TestTheGuardHoldsUntilARelease(t *testing.T) {
 	if w.objects() != 20 {
 		t.Error(w.objects())
 	}
-	if n, err := w.set.Release("dr", w.status().Held.ID); n != 7 || err != nil {
+	if n, err := w.order("release", w.status().Held.ID); n != 7 || err != nil {
 		t.Fatal(n, err)
 	}
 	w.until("they are gone", func() bool { return w.objects() == 13 })
 	w.settled()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.happened) == 0 || !w.happened[0].Held || w.happened[0].Count != 7 {
+	if len(w.happened) == 0 || w.happened[0].Type != events.Held || !strings.Contains(w.happened[0].Text, "7 deletions") {
 		t.Errorf("%+v", w.happened)
 	}
 }
@@ -97,7 +98,7 @@ func TestAnEmptyViewDeletesNothing(t *testing.T) {
 
 func TestFreezeOutlivesARestart(t *testing.T) {
 	w := pruning(t, 20)
-	if err := w.set.Freeze("dr", Frozen{By: "me", Reason: "test"}); err != nil {
+	if _, err := w.order("freeze", ""); err != nil {
 		t.Fatal(err)
 	}
 	w.stop()
@@ -111,10 +112,10 @@ func TestFreezeOutlivesARestart(t *testing.T) {
 	if n := w.wrote() - before; n != 0 {
 		t.Error(n)
 	}
-	if err := w.set.Freeze("dr", Frozen{}); !errors.Is(err, ErrNotPossible) {
+	if _, err := w.order("freeze", ""); !errors.Is(err, ErrNotPossible) {
 		t.Error(err)
 	}
-	if err := w.set.Unfreeze("dr"); err != nil {
+	if _, err := w.order("unfreeze", ""); err != nil {
 		t.Fatal(err)
 	}
 	w.until("it goes on", func() bool { return host(w.object("n01")) == "changed.x" && w.object("n02") == nil })
@@ -132,7 +133,7 @@ func TestSinksAreFrozenAfterTheirStateIsDamaged(t *testing.T) {
 	}
 	w.stop()
 	w.start().until("it is frozen after a restart", func() bool { return w.status().State == "frozen" })
-	if err := w.set.Unfreeze("dr"); err != nil {
+	if _, err := w.order("unfreeze", ""); err != nil {
 		t.Fatal(err)
 	}
 	w.settled()
@@ -140,23 +141,13 @@ func TestSinksAreFrozenAfterTheirStateIsDamaged(t *testing.T) {
 	w.start().settled()
 }
 
-func TestASinkThatLeavesTheConfigLeavesItsObjectsUntilItIsPruned(t *testing.T) {
+func TestASinkThatLeavesTheConfigLeavesItsObjects(t *testing.T) {
 	w := pruning(t, 3)
 	before := w.wrote()
 	w.set.Apply(nil)
 	w.until("it has ended", func() bool { return len(w.set.Status("")) == 0 })
-	if w.objects() != 3 || w.wrote() != before {
-		t.Error(w.objects())
-	}
-	if _, err := w.set.Prune("unknown"); !errors.Is(err, ErrUnknown) {
-		t.Error(err)
-	}
-	if n, err := w.set.Prune("dr"); n != -1 || err != nil {
-		t.Fatal(n, err)
-	}
-	w.until("all are gone", func() bool { return w.objects() == 0 && len(w.set.Status("")) == 0 })
-	if _, err := w.set.Prune("dr"); !errors.Is(err, ErrUnknown) {
-		t.Error(err)
+	if _, err := w.order("prune", ""); !errors.Is(err, ErrUnknown) || w.objects() != 3 || w.wrote() != before {
+		t.Error(err, w.objects())
 	}
 }
 

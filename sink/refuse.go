@@ -33,86 +33,75 @@ const (
 	retryFirst, retryMost = time.Second, 5 * time.Minute
 	maxReason             = 512 // bytes
 	maxCauses             = 8   // fields in conflict that are told
+	maxDrifts             = 400 // objects
 	// forgotten is after how long without another one a drift is put right without a pause for the earlier ones.
 	forgotten = 10 * time.Minute
 )
 
-// trouble is why an object is not as desired.
-type trouble struct {
-	state, reason string
-	since, retry  time.Time
-	failures      int
+// Trouble is why an object is not as desired. State is conflict, foreign, refused, namespaceMissing, kindNotServed or
+// failed.
+type Trouble struct {
+	Resource string    `json:"resource"`
+	State    string    `json:"state"`
+	Reason   string    `json:"reason"`
+	Since    time.Time `json:"since"`
+	Retry    time.Time `json:"retry,omitzero"`
+	failures int
 }
 
-// drift counts how often others have changed an object.
-type drift struct {
-	times         int
-	at            time.Time
-	manager, what string
+// Drift counts how often others have changed or deleted an object. Manager is the last one, if it is known.
+type Drift struct {
+	Resource string    `json:"resource"`
+	Manager  string    `json:"manager,omitempty"`
+	What     string    `json:"what"` // changed or deleted
+	Times    int       `json:"times"`
+	At       time.Time `json:"at"`
 }
 
 // backoff returns the pause after a number of failures in a row.
-func backoff(failures int) time.Duration {
-	if failures > 9 {
-		return retryMost
-	}
-	return min(retryFirst<<(failures-1), retryMost)
-}
+func backoff(failures int) time.Duration { return min(retryFirst<<min(failures-1, 9), retryMost) }
 
 // fails notes why an object is not as desired, and returns the pause until the next try.
-func (e *engine) fails(key mirror.Key, state, reason string) time.Duration {
+func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t := e.troubles[key]
-	if t == nil || t.state != state {
-		t = &trouble{state: state, since: time.Now()}
+	if t == nil || t.State != state {
+		t = &Trouble{Resource: key.String(), State: state, Since: time.Now()}
 		e.troubles[key] = t
 	}
 	t.failures++
 	pause := backoff(t.failures)
-	t.reason, t.retry = text.Shorten(strings.ToValidUTF8(reason, "?"), maxReason), time.Now().Add(pause)
-	e.counts.write(state)
-	e.warnings.Warn(e.log, "object not written", "resource", key.String(), "state", state, "reason", t.reason, "attempt", t.failures)
+	t.Reason, t.Retry = text.Shorten(strings.ToValidUTF8(why.Error(), "?"), maxReason), time.Now().Add(pause)
+	e.calm = false
+	e.writes[state]++
+	e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason, "attempt", t.failures)
 	return pause
 }
 
 // drifted counts a change of an object by others. The caller holds mu.
 func (e *engine) drifted(key mirror.Key, manager, what string) {
 	d := e.drifts[key]
-	if d == nil || time.Since(d.at) > forgotten {
-		if len(e.drifts) >= maxListed*workers {
-			e.forgetDrifts()
+	if d == nil || time.Since(d.At) > forgotten {
+		for old := range e.drifts { // any
+			if len(e.drifts) >= maxDrifts {
+				delete(e.drifts, old)
+			}
 		}
-		d = &drift{}
+		d = &Drift{Resource: key.String()}
 		e.drifts[key] = d
 	}
-	d.times++
-	d.at, d.manager, d.what = time.Now(), text.Abbreviate(manager), what
-	e.counts.drift++
-	e.warnings.Warn(e.log, "object was "+what+" by others", "resource", key.String(), "manager", d.manager, "times", d.times)
-}
-
-// forgetDrifts drops the oldest half. The caller holds mu.
-func (e *engine) forgetDrifts() {
-	n := len(e.drifts) / 2
-	for _, d := range sortedDrifts(e.drifts)[:n] {
-		delete(e.drifts, d.key)
-	}
-}
-
-// driftOf returns the drift of an object, nil if there was none recently. The caller holds mu.
-func (e *engine) driftOf(key mirror.Key) *drift {
-	if d := e.drifts[key]; d != nil && time.Since(d.at) < forgotten {
-		return d
-	}
-	return nil
+	d.Times++
+	d.At, d.Manager, d.What = time.Now(), text.Abbreviate(manager), what
+	e.drift++
+	e.warnings.Warn(e.log, "object was "+what+" by others", "resource", d.Resource, "manager", d.Manager, "times", d.Times)
 }
 
 // driftPause returns how long a drift of an object is left: others who change it again and again win. The caller holds
 // mu.
 func (e *engine) driftPause(key mirror.Key) time.Duration {
-	if d := e.driftOf(key); d != nil {
-		return backoff(d.times)
+	if d := e.drifts[key]; d != nil && time.Since(d.At) < forgotten {
+		return backoff(d.Times)
 	}
 	return 0
 }
@@ -123,33 +112,33 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 	switch {
 	case errors.Is(err, errNotWriter), ctx.Err() != nil:
 		return 0
-	case e.pause(err):
-		return e.fails(key, stateFailed, err.Error())
-	case !errors.As(err, &status):
-		return e.fails(key, stateFailed, e.client.Explain(err).Error())
+	case e.pause(err) || !errors.As(err, &status):
+		return e.fails(key, stateFailed, e.client.Explain(err))
 	}
 	s := status.Status()
 	switch {
 	case apierrors.IsConflict(err) && hasManagers(s) && a.Verb != plan.Create: // else an object is there: a server looks at managers first
-		return e.fails(key, stateConflict, conflictText(s))
+		return e.fails(key, stateConflict, conflicts(s))
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return e.reconsider(ctx, key, of, a, err)
 	case apierrors.IsNotFound(err) && s.Details != nil && s.Details.Kind == "namespaces":
+		why := fmt.Errorf("the namespace %s does not exist: create it, or set createNamespaces: true", key.Namespace)
 		if e.spec.CreateNamespaces && a.Verb == plan.Create {
-			if err := e.createNamespace(ctx, key.Namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-				return e.fails(key, stateNamespace, fmt.Sprintf("the namespace %s does not exist, and can not be created: %v", key.Namespace, e.client.Explain(err)))
+			if err := e.createNamespace(ctx, key.Namespace); err == nil || apierrors.IsAlreadyExists(err) {
+				return 0
+			} else {
+				why = fmt.Errorf("the namespace %s does not exist, and can not be created: %w", key.Namespace, e.client.Explain(err))
 			}
-			return 0
 		}
-		return e.fails(key, stateNamespace, fmt.Sprintf("the namespace %s does not exist: create it, or set createNamespaces: true", key.Namespace))
+		return e.fails(key, stateNamespace, why)
 	case apierrors.IsNotFound(err) && a.Verb == plan.Apply:
 		return e.reconsider(ctx, key, of, a, err)
 	case apierrors.IsNotFound(err):
-		return e.fails(key, stateUnserved, "the cluster does not serve "+of.Kind.String()+" "+of.Version+" any more")
+		return e.fails(key, stateUnserved, fmt.Errorf("the cluster does not serve %s %s any more", of.Kind, of.Version))
 	case s.Code >= 400 && s.Code < 500 && !apierrors.IsUnauthorized(err):
-		return e.fails(key, stateRefused, s.Message)
+		return e.fails(key, stateRefused, errors.New(s.Message))
 	}
-	return e.fails(key, stateFailed, e.client.Explain(err).Error())
+	return e.fails(key, stateFailed, e.client.Explain(err))
 }
 
 // pause has all workers wait if a server asks for it.
@@ -159,44 +148,26 @@ func (e *engine) pause(err error) bool {
 	if !wait || !busy || seconds <= 0 { // a webhook may ask for a pause as well, for one object
 		return false
 	}
-	until := time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost)).UnixNano()
-	for {
-		old := e.paused.Load()
-		if old >= until || e.paused.CompareAndSwap(old, until) {
-			return true
-		}
-	}
+	e.paused.Store(time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost)).UnixNano())
+	return true
 }
 
 // reconsider reads an object again that is not as the request expected it.
 func (e *engine) reconsider(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, refusal error) time.Duration {
-	l, err := e.fetch(ctx, key, of)
-	if err != nil {
-		return e.fails(key, stateFailed, e.client.Explain(err).Error())
-	}
-	e.mu.Lock()
+	l, err := e.look(ctx, key, of)
 	switch {
-	case l != nil && (l.Sink == e.spec.Name || l.Sink == "" && e.spec.Adopt && a.Verb == plan.Create):
-		old := e.core.Live(key)
-		l.Drifted = old != nil && old.UID == l.UID && old.Fields != l.Fields
-		e.core.See(key, l)
-	default:
-		e.core.See(key, nil)
-	}
-	e.mu.Unlock()
-	switch {
+	case err != nil:
+		return e.fails(key, stateFailed, err)
 	case l == nil && a.Verb == plan.Create, l != nil && l.UID == a.UID && l.Version == a.Version:
-		return e.fails(key, stateRefused, refusal.Error()) // it is as expected: a webhook, or a quota, refuses it so
-	case l == nil || l.Sink == e.spec.Name:
+		return e.fails(key, stateRefused, refusal) // it is as expected: a webhook, or a quota, refuses it so
+	case l == nil || l.Sink == e.spec.Name, e.spec.Adopt && l.Sink == "" && a.Verb == plan.Create:
 		return standby
 	case l.Sink != "":
-		return e.fails(key, stateForeign, fmt.Sprintf("the sink %s has written it: have only one of both write it", text.Abbreviate(l.Sink)))
+		return e.fails(key, stateForeign, fmt.Errorf("the sink %s has written it: have only one of both write it", text.Abbreviate(l.Sink)))
 	case !e.spec.Adopt:
-		return e.fails(key, stateForeign, "it has no label of a sink: delete it, or take it over with adopt: true")
-	case a.Verb == plan.Create:
-		return 0
+		return e.fails(key, stateForeign, errors.New("it has no label of a sink: delete it, or take it over with adopt: true"))
 	}
-	return e.fails(key, stateConflict, "it changes all the time")
+	return e.fails(key, stateConflict, errors.New("it changes all the time"))
 }
 
 // createNamespace creates a namespace without labels: it is not the sink's, which deletes none.
@@ -205,7 +176,7 @@ func (e *engine) createNamespace(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = e.send(ctx, apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: body, Accept: acceptMetadata + "," + apiserver.AcceptJSON}, nil)
+	err = e.send(ctx, apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: body, Accept: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON}, nil)
 	if err == nil {
 		e.log.Info("namespace created", "namespace", name)
 	}
@@ -216,8 +187,8 @@ func hasManagers(s metav1.Status) bool {
 	return s.Details != nil && len(s.Details.Causes) > 0 && s.Details.Causes[0].Type == metav1.CauseTypeFieldManagerConflict
 }
 
-// conflictText tells which fields other managers own.
-func conflictText(s metav1.Status) string {
+// conflicts tells which fields other managers own.
+func conflicts(s metav1.Status) error {
 	var parts []string
 	for i, c := range s.Details.Causes {
 		if i == maxCauses {
@@ -226,5 +197,5 @@ func conflictText(s metav1.Status) string {
 		}
 		parts = append(parts, text.Abbreviate(c.Field)+": "+text.Abbreviate(c.Message))
 	}
-	return strings.Join(parts, "; ")
+	return errors.New(strings.Join(parts, "; "))
 }

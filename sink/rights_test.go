@@ -56,11 +56,11 @@ relay_sink_suspended{sink="dr"} `+want+"\n"), "relay_sink_suspended") == nil
 	})
 	w.start().until("it writes", func() bool { return w.status().Leader })
 	suspended(w, "0")
-	if err := w.set.Freeze("dr", Frozen{}); err != nil {
+	if _, err := w.order("freeze", ""); err != nil {
 		t.Fatal(err)
 	}
 	suspended(w, "1")
-	if err := w.set.Unfreeze("dr"); err != nil {
+	if _, err := w.order("unfreeze", ""); err != nil {
 		t.Fatal(err)
 	}
 	suspended(w, "0")

@@ -228,8 +228,8 @@ func TestDryRunWritesNothingAndTellsWhatItWouldDo(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.spec.Mode = "dryRun" })
 	w.put("east", "db", "db.x")
 	w.start().until("it is told", func() bool { return w.status().Todo["create"] == 1 && w.status().State == "following" })
-	d, err := w.set.Diff(t.Context(), "dr", nil, 10)
-	if err != nil || d.Total != 1 || d.Differences[0].Do != "create" || !strings.Contains(string(d.Differences[0].Then), "db.x") || d.Differences[0].Live != nil {
+	d, err := w.set.Diff(t.Context(), "dr")
+	if err != nil || d.Total != 1 || d.Differences[0].Do != "create" || !strings.Contains(string(d.Differences[0].Then.Spec), "db.x") || d.Differences[0].Live != nil {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if w.objects() != 0 {

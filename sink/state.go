@@ -1,7 +1,6 @@
 package sink
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"reflect"
 	"sync"
 	"time"
 
-	"meshrelay/config"
 	"meshrelay/internal/owner"
 )
 
@@ -24,14 +22,10 @@ const (
 
 // kept is what a sink keeps over a restart.
 type kept struct {
-	Name   string  `json:"name"`
 	Frozen *Frozen `json:"frozen,omitempty"`
 	// Holding is set while the guard holds deletions. Released are hashes of those that may go.
 	Holding  bool     `json:"holding,omitempty"`
 	Released []uint64 `json:"released,omitempty"`
-	// Cluster and Namespace are those of the config, for a sink that has left it.
-	Cluster   config.Cluster `json:"cluster"`
-	Namespace string         `json:"namespace"`
 }
 
 // Frozen is the freeze of a sink.
@@ -45,9 +39,9 @@ type Frozen struct {
 type memory struct {
 	dir string
 
-	mu   sync.Mutex // guards all below
-	all  map[string]kept
-	lost *Frozen // of sinks that all does not have, if the file was not read
+	mu   sync.Mutex      // guards all below
+	all  map[string]kept // by sink
+	lost *Frozen         // of sinks that all does not have, if the file was not read
 }
 
 // load reads the file. After an error all sinks are frozen: an operator may have frozen any.
@@ -73,63 +67,39 @@ func (m *memory) load() error {
 	if err == nil && len(text) > maxState {
 		err = errors.New("it is too large")
 	}
-	var list []kept
 	if err == nil {
-		err = json.Unmarshal(text, &list)
+		err = json.Unmarshal(text, &m.all)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w: look at each sink, then run relay sink unfreeze NAME", f.Name(), err)
 	}
-	for _, k := range list {
-		m.all[k.Name] = k
-	}
 	return nil
 }
 
-func (m *memory) get(name string) (kept, bool) {
+func (m *memory) get(name string) kept {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, ok := m.all[name]
 	if !ok {
 		k.Frozen = m.lost
 	}
-	return k, ok
+	return k
 }
 
 // set keeps what a sink has changed.
-func (m *memory) set(k kept) error {
+func (m *memory) set(name string, k kept) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.all[k.Name] = k
-	return m.save()
-}
-
-// forget drops a sink.
-func (m *memory) forget(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, name)
-	return m.save()
-}
-
-// save writes the file. The caller holds mu.
-func (m *memory) save() error {
-	if m.dir == "" {
+	if m.all[name] = k; m.dir == "" {
 		return nil
 	}
-	list := make([]kept, 0, len(m.all))
-	for _, k := range m.all {
-		list = append(list, k)
+	text, err := json.Marshal(m.all)
+	if err == nil {
+		err = owner.Replace(filepath.Join(m.dir, stateName), func(f *os.File) error {
+			_, err := f.Write(text)
+			return err
+		})
 	}
-	slices.SortFunc(list, func(a, b kept) int { return cmp.Compare(a.Name, b.Name) })
-	text, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		return err
-	}
-	err = owner.Replace(filepath.Join(m.dir, stateName), func(f *os.File) error {
-		_, err := f.Write(text)
-		return err
-	})
 	if err != nil {
 		return fmt.Errorf("%s is not written: %w", stateName, err)
 	}
@@ -140,19 +110,16 @@ func (m *memory) save() error {
 func (e *engine) save() error {
 	e.saving.Lock()
 	defer e.saving.Unlock()
-	if e.spec.emptied {
-		return nil // if the config has the sink again, it goes on with what it had
-	}
 	e.mu.Lock()
-	k := kept{Name: e.spec.Name, Cluster: e.spec.Kubernetes, Namespace: e.spec.Namespace, Frozen: e.frozen}
+	k := kept{Frozen: e.frozen}
 	k.Holding, k.Released = e.core.Kept()
 	e.mu.Unlock()
-	if was := e.saved; was.Name == k.Name && was.Frozen == k.Frozen && was.Holding == k.Holding && slices.Equal(was.Released, k.Released) {
+	if e.saved != nil && reflect.DeepEqual(*e.saved, k) {
 		return nil
 	}
-	err := e.deps.memory.set(k)
+	err := e.deps.memory.set(e.spec.Name, k)
 	if err == nil {
-		e.saved = k
+		e.saved = &k
 	}
 	e.trouble(troubleState, err)
 	return err

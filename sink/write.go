@@ -31,126 +31,111 @@ var errNotWriter = errors.New("another process writes")
 // work carries out what is due, until ctx ends.
 func (e *engine) work(ctx context.Context) {
 	for {
-		for !e.open(time.Now()) {
+		key, ended := e.queue.Get()
+		for !ended && !e.open(time.Now()) {
 			select {
 			case <-ctx.Done():
-				return
+				ended = true
 			case <-time.After(standby):
 			}
 		}
-		key, ok := e.queue.next(ctx)
-		if !ok {
+		if ended || ctx.Err() != nil {
 			return
 		}
-		e.queue.done(key, e.serve(ctx, key))
+		pause := e.serve(ctx, key)
+		if e.queue.Done(key); pause >= 0 {
+			e.queue.AddAfter(key, pause)
+		}
 	}
 }
 
 // open reports whether requests may be sent at a time.
 func (e *engine) open(now time.Time) bool {
-	return now.UnixNano() >= e.paused.Load() && e.lease.Writable(now) && e.blocked() == ""
-}
-
-// compareClusters compares the cluster with those of the upstreams.
-func (e *engine) compareClusters() {
-	why := e.sameCluster()
-	e.same.Store(&why)
-}
-
-// blocked returns why the sink must not write into its cluster.
-func (e *engine) blocked() string {
-	if why := e.same.Load(); why != nil {
-		return *why
+	if now.UnixNano() < e.paused.Load() || !e.lease.Writable(now) {
+		return false
 	}
-	return "the cluster is not compared with those of the upstreams yet"
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.same == ""
 }
 
-// sameCluster returns why the sink must not write into its cluster: an upstream reads it.
+// sameCluster returns why the sink must not write into its cluster: an upstream reads it. The caller holds mu.
 func (e *engine) sameCluster() string {
-	e.mu.Lock()
-	uid := e.uid
-	e.mu.Unlock()
 	of := e.deps.Clusters()
 	for upstream, other := range of {
-		if uid != "" && uid == other {
-			return fmt.Sprintf("the upstream %s reads the same cluster (uid %s): name another cluster in one of them", upstream, uid)
+		if e.uid != "" && e.uid == other {
+			return fmt.Sprintf("the upstream %s reads the same cluster (uid %s): name another cluster in one of them", upstream, e.uid)
 		}
 	}
 	for _, upstream := range e.spec.Same {
-		if uid == "" || of[upstream] == "" {
+		if e.uid == "" || of[upstream] == "" {
 			return fmt.Sprintf("the upstream %s has the same connection, and it is not known whether it leads to another cluster: allow both to get the namespace kube-system, or name another cluster in one of them", upstream)
 		}
 	}
 	return ""
 }
 
-// serve does what is to be done for a key. It returns the pause until the next look at the key, negative for none.
+// serve does what is to be done for a key. It returns the pause until the next look at the key, negative for none. While
+// it sends a request, what the cluster tells of the object waits.
 func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 	e.mu.Lock()
 	_, doubt := e.doubted[key]
-	f, listed := e.kinds[key.Kind], false
-	var unlisted error
-	if f != nil {
-		listed, unlisted = f.listed, f.err
-	}
 	_, is := e.core.Wanted(key)
-	a := e.core.Next(key)
+	todo := doubt || e.core.Next(key).Verb.Writes()
+	f, listed, failure := e.kinds[key.Kind], false, fmt.Errorf("the cluster does not serve %s, or the sink does not know yet", key.Kind)
+	if f != nil {
+		listed, failure = f.listed, f.err
+	}
 	e.mu.Unlock()
 	switch {
 	case f == nil && is:
-		return e.fails(key, stateUnserved, fmt.Sprintf("the cluster does not serve %s, or the sink does not know yet", key.Kind))
-	case f == nil:
-		return -1
-	case !listed && unlisted != nil && is:
-		return e.fails(key, stateFailed, unlisted.Error())
-	case !listed:
-		return -1 // the list looks at all keys
+		return e.fails(key, stateUnserved, failure)
+	case !listed && failure != nil && is:
+		return e.fails(key, stateFailed, failure)
+	case !listed || !todo || e.limiter.Wait(ctx) != nil:
+		return -1 // the list, or a change of what hinders, looks at the key again
 	}
-	if doubt || a.Verb != plan.Nothing && a.Verb != plan.Skip && a.Verb != plan.Hold {
-		if err := e.limiter.Wait(ctx); err != nil {
-			return -1
-		}
-		return e.act(ctx, key, f.Resource, doubt)
-	}
-	return e.skip(key, a)
-}
-
-// skip notes why nothing is done for a key.
-func (e *engine) skip(key mirror.Key, a plan.Action) time.Duration {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if a.Verb == plan.Nothing {
-		delete(e.troubles, key)
-	}
-	return -1 // a change of the cause looks at the key again
-}
-
-// act sends the request for a key. While it does, what the cluster tells of the object waits.
-func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource, doubt bool) time.Duration {
 	e.mu.Lock()
 	e.flying[key] = &flight{}
 	e.mu.Unlock()
 	defer e.land(key)
 	if doubt {
-		return e.refresh(ctx, key, of)
+		if _, err := e.look(ctx, key, f.Resource); err != nil {
+			return e.fails(key, stateFailed, err)
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.driftPause(key)
 	}
+	return e.act(ctx, key, f.Resource)
+}
+
+// act sends the request for a key.
+func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource) time.Duration {
 	w := e.want(key)
-	if w != nil && excluded(w.Resource) != "" {
-		w = nil
+	shown := w.Resource != nil && excluded(w.Resource) == ""
+	var b *body
+	var d plan.Desired
+	if shown {
+		var err error
+		if b, d.Digest, err = e.bodyOf(w, of.Version); err != nil {
+			return e.fails(key, stateRefused, err)
+		}
 	}
 	e.mu.Lock()
-	a := e.core.Next(key)
 	_, is := e.core.Wanted(key)
+	if is && shown {
+		e.core.Want(key, &d)
+	}
+	a := e.core.Next(key)
 	e.mu.Unlock()
 	switch {
-	case (w != nil) != is && (a.Verb == plan.Delete || w == nil):
-		return standby // it has changed, and is about to be read again
+	case is != shown || !a.Verb.Writes():
+		return -1 // it has changed, and is about to be read again
 	case a.Verb == plan.Delete:
 		return e.remove(ctx, key, of, a)
-	case a.Verb == plan.Create || a.Verb == plan.Apply:
-		return e.apply(ctx, key, of, a, *w)
 	}
-	return e.skip(key, a)
+	return e.apply(ctx, key, of, a, b, d.Digest)
 }
 
 // land takes what the cluster has told of an object during a request.
@@ -164,7 +149,7 @@ func (e *engine) land(key mirror.Key) {
 		e.see(key, f.next, false)
 	case f.gone && l != nil:
 		e.doubted[key] = struct{}{} // the deletion may be the one before the request
-		e.queue.add(key, time.Now())
+		e.queue.Add(key)
 	}
 }
 
@@ -172,27 +157,30 @@ func pathOf(of discovery.Resource, key mirror.Key) string {
 	return of.Path(key.Namespace) + "/" + url.PathEscape(key.Name)
 }
 
-// apply creates or changes an object.
-func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, w wanted) time.Duration {
-	b, digest, err := e.bodyOf(w, of.Version)
-	if err != nil {
-		return e.fails(key, stateRefused, err.Error())
+// request makes the request that creates or changes an object.
+func (e *engine) request(of discovery.Resource, key mirror.Key, b *body, force bool) (w apiserver.Write, err error) {
+	w = apiserver.Write{Method: http.MethodPatch, Path: pathOf(of, key), Type: apiserver.TypeApply}
+	w.Query = url.Values{"fieldManager": {managerOf(e.spec.Name)}, "fieldValidation": {"Strict"}}
+	if force {
+		w.Query.Set("force", "true")
 	}
+	w.Body, err = json.Marshal(b)
+	return w, err
+}
+
+// apply creates or changes an object.
+func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, b *body, digest plan.Digest) time.Duration {
 	b.Metadata.UID, b.Metadata.ResourceVersion = a.UID, a.Version
 	if a.Verb == plan.Create {
 		b.Metadata.ResourceVersion = firstVersion
 	}
-	query := url.Values{"fieldManager": {managerOf(e.spec.Name)}, "fieldValidation": {"Strict"}}
-	if a.Force {
-		query.Set("force", "true")
-	}
-	text, err := json.Marshal(b)
+	r, err := e.request(of, key, b, a.Force)
 	if err != nil {
-		return e.fails(key, stateRefused, err.Error())
+		return e.fails(key, stateRefused, err)
 	}
+	r.Accept = apiserver.AcceptMetadata
 	var o partial
-	err = e.send(ctx, apiserver.Write{Method: http.MethodPatch, Path: pathOf(of, key), Query: query, Type: apiserver.TypeApply, Body: text, Accept: acceptMetadata}, &o)
-	if err != nil {
+	if err = e.send(ctx, r, &o); err != nil {
 		return e.refused(ctx, key, of, a, err)
 	}
 	live := e.liveOf(&o.Metadata)
@@ -202,15 +190,15 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	before := e.core.Live(key)
 	e.core.See(key, live)
 	delete(e.troubles, key)
-	switch changed := live.Version != a.Version; {
+	switch {
 	case a.Verb == plan.Create:
-		e.counts.write(resultCreated)
+		e.writes["created"]++
 	case before != nil && before.Sink == "":
-		e.counts.write(resultAdopted)
-	case !changed:
-		e.counts.write(resultUnchanged)
+		e.writes["adopted"]++
+	case live.Version == a.Version:
+		e.writes["unchanged"]++
 	default:
-		e.counts.write(resultApplied)
+		e.writes["applied"]++
 		if a.Drift && before != nil {
 			e.drifted(key, before.Manager, "changed")
 		}
@@ -221,7 +209,7 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 // remove deletes an object.
 func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action) time.Duration {
 	text := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":%q,"resourceVersion":%q}}`, a.UID, a.Version)
-	err := e.send(ctx, apiserver.Write{Method: http.MethodDelete, Path: pathOf(of, key), Type: apiserver.TypeJSON, Body: text, Accept: acceptMetadata + "," + apiserver.AcceptJSON}, nil)
+	err := e.send(ctx, apiserver.Write{Method: http.MethodDelete, Path: pathOf(of, key), Type: apiserver.TypeJSON, Body: text, Accept: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON}, nil)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return e.refused(ctx, key, of, a, err)
 	}
@@ -229,13 +217,10 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	defer e.mu.Unlock()
 	e.core.See(key, nil) // one with finalizers comes back with the next list
 	e.core.Deleted(time.Now())
-	e.counts.deletes++
+	e.deletes++
 	delete(e.troubles, key)
 	return -1
 }
-
-// acceptMetadata requests the metadata of an object.
-const acceptMetadata = apiserver.AcceptMetadata
 
 // partial is the metadata of an object.
 type partial struct {
@@ -257,47 +242,43 @@ func (e *engine) send(ctx context.Context, w apiserver.Write, to any) error {
 	return conn.Write(ctx, w, to)
 }
 
-// refresh reads the metadata of an object.
-func (e *engine) refresh(ctx context.Context, key mirror.Key, of discovery.Resource) time.Duration {
-	l, err := e.fetch(ctx, key, of)
+// look reads the metadata of an object, nil if there is none.
+func (e *engine) look(ctx context.Context, key mirror.Key, of discovery.Resource) (l *plan.Live, err error) {
+	conn, err := e.cluster.Verify(ctx)
 	if err != nil {
-		return e.fails(key, stateFailed, e.client.Explain(err).Error())
+		return nil, e.client.Explain(err)
+	}
+	var o partial
+	switch err := conn.Read(ctx, pathOf(of, key), apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &o); {
+	case err == nil:
+		l = e.liveOf(&o.Metadata)
+	case !apierrors.IsNotFound(err):
+		return nil, e.client.Explain(err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.doubted, key)
 	old := e.core.Live(key)
-	switch {
-	case l == nil && old != nil:
-		e.core.See(key, nil)
-		if _, wanted := e.core.Wanted(key); wanted {
-			e.drifted(key, old.Manager, "deleted")
-		}
-	case l != nil && l.Sink == e.spec.Name:
-		if old != nil && old.UID == l.UID {
-			l.Drifted = old.Drifted || old.Fields != l.Fields && old.Digest == l.Digest
-		}
+	_, wanted := e.core.Wanted(key)
+	if l == nil && old != nil && wanted {
+		e.drifted(key, old.Manager, "deleted")
+	}
+	if l != nil && (l.Sink == e.spec.Name || l.Sink == "" && e.spec.Adopt && wanted) {
+		follows(old, l)
 		e.core.See(key, l)
-	default:
+	} else {
 		e.core.See(key, nil)
 	}
-	if e.core.Next(key).Verb == plan.Nothing {
-		return -1
-	}
-	return e.driftPause(key)
+	return l, nil
 }
 
-// fetch returns the metadata of an object, nil if there is no object.
-func (e *engine) fetch(ctx context.Context, key mirror.Key, of discovery.Resource) (*plan.Live, error) {
-	conn, err := e.cluster.Verify(ctx)
-	if err != nil {
-		return nil, err
+// follows sets whether an object has drifted since it was seen as old. The times of managers, which have seconds, are
+// not needed where it is known what the sink owned.
+func follows(old, l *plan.Live) {
+	switch {
+	case old == nil || old.UID != l.UID:
+		l.Drifted = false
+	case old.Digest == l.Digest:
+		l.Drifted = old.Drifted || old.Fields != l.Fields
 	}
-	var o partial
-	if err := conn.Read(ctx, pathOf(of, key), acceptMetadata+","+apiserver.AcceptJSON, &o); apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is no object
-	} else if err != nil {
-		return nil, err
-	}
-	return e.liveOf(&o.Metadata), nil
 }

@@ -22,10 +22,8 @@ type guard struct {
 	holding  bool
 	released map[uint64]struct{} // by deletionOf
 	deleted  []time.Time         // within window
-	held     []mirror.Key        // sorted
-	sums     []uint64            // deletionOf of each of held
-	id       string
-	reason   string
+	held     Held
+	sums     []uint64 // deletionOf of each of held.Keys
 }
 
 type verdict struct {
@@ -49,9 +47,9 @@ func deletionOf(key mirror.Key, uid string) uint64 {
 // Deleted notes a deletion, which counts for the guard.
 func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted, now) }
 
-// Judge decides about all objects that are in the cluster and not desired. blocked returns why an upstream has not
-// certainly deleted a resource, empty if it has. Judge returns the keys whose Action may have changed.
-func (c *Core) Judge(now time.Time, blocked func(upstream string, key mirror.Key) string) (changed []mirror.Key) {
+// Judge decides about all objects that are in the cluster and not desired. blocked returns why the upstreams of Gone have
+// not certainly deleted a resource, empty if they have. Judge returns the keys whose Action may have changed.
+func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []mirror.Key) {
 	g := &c.guard
 	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
 	next := make(map[mirror.Key]verdict, len(c.gone))
@@ -84,8 +82,7 @@ func (c *Core) Judge(now time.Time, blocked func(upstream string, key mirror.Key
 }
 
 // blocks returns why an object must not be deleted, whatever the guard decides.
-func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Key) string) string {
-	sources := list(l.Sources)
+func (c *Core) blocks(key mirror.Key, l *Live, blocked func(mirror.Key) string) string {
 	switch {
 	case !c.ready:
 		return ReasonStarting
@@ -95,15 +92,10 @@ func (c *Core) blocks(key mirror.Key, l *Live, blocked func(string, mirror.Key) 
 		return ReasonPrune
 	case l.Fields == 0:
 		return ReasonManager
-	case len(sources) == 0:
+	case l.Sources == (Sources{}) || l.Sources.Value() == "":
 		return ReasonSources
 	}
-	for _, upstream := range sources {
-		if why := blocked(upstream, key); why != "" {
-			return why
-		}
-	}
-	return ""
+	return blocked(key)
 }
 
 // hold has the guard hold the waiting deletions, or let them pass.
@@ -115,13 +107,13 @@ func (c *Core) hold(waiting []mirror.Key) {
 	case n == 0:
 		// A hold ends only when it is known that nothing is left of it.
 		g.holding = g.holding && !c.ready
-		g.reason = ""
+		g.held.Reason = ""
 	case c.desired == 0:
-		g.holding, g.reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
+		g.holding, g.held.Reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
-		g.holding, g.reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
+		g.holding, g.held.Reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
 	}
-	g.held, g.sums, g.id = nil, nil, ""
+	g.held, g.sums = Held{Reason: g.held.Reason}, nil
 	if !g.holding || n == 0 {
 		return
 	}
@@ -132,13 +124,13 @@ func (c *Core) hold(waiting []mirror.Key) {
 		g.sums = append(g.sums, sum)
 		h.Write(binary.BigEndian.AppendUint64(nil, sum)) //nolint:errcheck // it never fails
 	}
-	g.held = waiting
-	g.id = strings.ToLower(base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))[:8])
-	g.reason = cmp.Or(g.reason, "they came while others were held")
+	g.held.Keys = waiting
+	g.held.ID = strings.ToLower(base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))[:8])
+	g.held.Reason = cmp.Or(g.held.Reason, "they came while others were held")
 }
 
 // Held returns the held deletions.
-func (c *Core) Held() Held { return Held{c.guard.id, c.guard.reason, c.guard.held} }
+func (c *Core) Held() Held { return c.guard.held }
 
 // ErrHold is the error of a release that does not name the present hold.
 var ErrHold = errors.New("no such hold")
@@ -146,18 +138,18 @@ var ErrHold = errors.New("no such hold")
 // Release lets the deletions of a hold pass at the next Judge. It returns their number.
 func (c *Core) Release(id string) (int, error) {
 	g := &c.guard
-	if id == "" || id != g.id {
-		if g.id == "" {
-			return 0, fmt.Errorf("%w: nothing is held", ErrHold)
-		}
-		return 0, fmt.Errorf("%w: %d deletions are held as %s: look at them, and name that ID", ErrHold, len(g.held), g.id)
+	switch {
+	case g.held.ID == "":
+		return 0, fmt.Errorf("%w: nothing is held", ErrHold)
+	case id != g.held.ID:
+		return 0, fmt.Errorf("%w: %d deletions are held as %s: look at them, and name that ID", ErrHold, len(g.held.Keys), g.held.ID)
 	}
-	for i, key := range g.held {
+	for i, key := range g.held.Keys {
 		if _, is := c.gone[key]; is { // else it was desired, or deleted, since the hold was shown
 			g.released[g.sums[i]] = struct{}{}
 		}
 	}
-	return len(g.held), nil
+	return len(g.held.Keys), nil
 }
 
 // Prune releases the deletions of all objects that are not desired, without regard to the guard and to Settings.Prune.

@@ -59,6 +59,9 @@ const (
 	Skip
 )
 
+// Writes reports whether a verb is a request that changes an object.
+func (v Verb) Writes() bool { return v == Create || v == Apply || v == Delete }
+
 // Action is the next request for one object. It is for the object with UID and Version.
 type Action struct {
 	Verb         Verb
@@ -127,12 +130,10 @@ func (c *Core) Want(key mirror.Key, d *Desired) {
 		c.desired--
 		c.wants[key.Kind]--
 	}
-	if e.wanted = d != nil; e.wanted {
+	if e.wanted, e.want = d != nil, (Desired{}); e.wanted {
 		e.want = *d
 		c.desired++
 		c.wants[key.Kind]++
-	} else {
-		e.want = Desired{}
 	}
 	c.set(key, e)
 }
@@ -152,11 +153,8 @@ func (c *Core) See(key mirror.Key, l *Live) {
 func (c *Core) owns(l *Live) bool { return l != nil && l.Sink == c.settings.Name }
 
 func (c *Core) set(key mirror.Key, e entry) {
-	switch {
-	case !e.wanted && e.live == nil:
+	if c.entries[key] = e; !e.wanted && e.live == nil {
 		delete(c.entries, key)
-	default:
-		c.entries[key] = e
 	}
 	if _, is := c.gone[key]; !e.wanted && c.owns(e.live) != is {
 		if is {
@@ -194,15 +192,16 @@ func (c *Core) Keys(f func(mirror.Key)) {
 	}
 }
 
-// Gone calls f with each object of the sink that is not desired, and with its upstreams.
-func (c *Core) Gone(f func(key mirror.Key, upstreams []string)) {
+// Gone returns the objects of the sink that are not desired, with their upstreams.
+func (c *Core) Gone() map[mirror.Key][]string {
+	gone := make(map[mirror.Key][]string, len(c.gone))
 	for key := range c.gone {
-		f(key, list(c.entries[key].live.Sources))
+		if s := c.entries[key].live.Sources; s != (Sources{}) && s.Value() != "" {
+			gone[key] = strings.Split(s.Value(), ",")
+		}
 	}
+	return gone
 }
-
-// Idle reports whether Judge has nothing to decide.
-func (c *Core) Idle() bool { return len(c.gone) == 0 && !c.guard.holding }
 
 // Next returns what is to be done for a key.
 func (c *Core) Next(key mirror.Key) Action {
@@ -211,7 +210,7 @@ func (c *Core) Next(key mirror.Key) Action {
 	if e.live != nil {
 		a.UID, a.Version = e.live.UID, e.live.Version
 	}
-	if c.settings.Frozen && (a.Verb == Create || a.Verb == Apply || a.Verb == Delete) {
+	if c.settings.Frozen && a.Verb.Writes() {
 		return Action{Verb: Skip, Reason: ReasonFrozen}
 	}
 	return a
@@ -241,12 +240,4 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 		return Action{Verb: Apply, Force: c.settings.Take, Drift: l.Drifted}
 	}
 	return Action{}
-}
-
-// list returns the upstreams of an object.
-func list(s Sources) []string {
-	if s == (Sources{}) || s.Value() == "" {
-		return nil
-	}
-	return strings.Split(s.Value(), ",")
 }

@@ -1,19 +1,14 @@
 package cliview
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/rogpeppe/go-internal/diff"
-
 	"meshrelay/admin"
 	"meshrelay/admin/view"
-	"meshrelay/internal/kube"
 	"meshrelay/sink"
 )
 
@@ -74,11 +69,6 @@ func sinkLines(b *strings.Builder, s sink.Status, whole bool, now time.Time) {
 	if !whole {
 		return
 	}
-	if s.Held != nil {
-		for _, name := range s.Held.Examples {
-			line("held: delete %s", name)
-		}
-	}
 	for _, t := range s.Troubles {
 		line("%s: %s: %s", t.State, t.Resource, t.Reason)
 	}
@@ -90,9 +80,7 @@ func sinkLines(b *strings.Builder, s sink.Status, whole bool, now time.Time) {
 		line("%s by others %s ago: %s (%s%s)", d.What, view.Age(now.Sub(d.At)), d.Resource, view.Count(d.Times, "time"), by)
 	}
 	for _, e := range s.Examples {
-		if e.Do != "held" {
-			line("to do: %s %s%s", e.Do, e.Resource, because(e.Reason))
-		}
+		line("to do: %s %s%s", e.Do, e.Resource, because(e.Reason))
 	}
 }
 
@@ -106,17 +94,12 @@ func because(reason string) string {
 // SinkOrdered describes the result of an order about a sink.
 func SinkOrdered(name, verb string, done admin.SinkOrdered) string {
 	text := map[string]string{
-		"freeze": fmt.Sprintf("sink %s is frozen", name), "unfreeze": fmt.Sprintf("sink %s writes again", name),
-		"release": fmt.Sprintf("sink %s: %s released", name, view.Count(done.Objects, "deletion")),
-		"prune":   fmt.Sprintf("sink %s: %s to be deleted", name, view.Count(done.Objects, "object")),
+		"freeze": "is frozen", "unfreeze": "writes again", "release": view.Count(done.Objects, "deletion") + " released", "prune": view.Count(done.Objects, "object") + " to be deleted",
 	}[verb]
-	if verb == "prune" && done.Objects < 0 {
-		text = fmt.Sprintf("sink %s has left the config: all its objects are being deleted", name)
-	}
 	if !done.KeepsState {
 		text += view.NoState
 	}
-	return text
+	return fmt.Sprintf("sink %s: %s", name, text)
 }
 
 // SinkDiff returns differences as unified diffs of YAML.
@@ -127,33 +110,13 @@ func SinkDiff(name string, d sink.Differences) string {
 	var b strings.Builder
 	for _, one := range d.Differences {
 		if one.Error != "" {
-			fmt.Fprintf(&b, "%s: %s: %s\n", Clean(one.Resource), one.Do, Clean(one.Error))
+			fmt.Fprintf(&b, "\n%s: %s: %s\n", Clean(one.Resource), one.Do, Clean(one.Error))
 			continue
 		}
-		text := diff.Diff("live "+one.Resource, yamlOf(one.Live), one.Do+" "+one.Resource, yamlOf(one.Then))
-		if len(text) == 0 {
-			fmt.Fprintf(&b, "%s: no difference\n", Clean(one.Resource))
-		}
-		b.WriteString(CleanLines(string(text)))
+		b.WriteString(CleanLines(view.Difference("live "+one.Resource, one.Live, one.Do+" "+one.Resource, one.Then)))
 	}
 	if more := d.Total - len(d.Differences); more > 0 {
 		fmt.Fprintf(&b, "and %s more\n", view.Count(more, "object"))
 	}
 	return b.String()
-}
-
-// yamlOf returns JSON as YAML.
-func yamlOf(text json.RawMessage) []byte {
-	if len(text) == 0 {
-		return nil
-	}
-	var compact bytes.Buffer // an answer of the relay is indented
-	if err := json.Compact(&compact, text); err != nil {
-		return text
-	}
-	y, err := kube.YAML(compact.Bytes())
-	if err != nil {
-		return text
-	}
-	return y
 }
