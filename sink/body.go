@@ -54,19 +54,11 @@ func excluded(r *mirror.Resource) string {
 
 // body is an object as a sink applies it.
 type body struct {
-	APIVersion string          `json:"apiVersion"`
-	Kind       string          `json:"kind"`
-	Metadata   metadata        `json:"metadata"`
-	Spec       json.RawMessage `json:"spec,omitempty"`
-}
-
-type metadata struct {
-	Name            string            `json:"name"`
-	Namespace       string            `json:"namespace,omitempty"`
-	UID             string            `json:"uid,omitempty"`
-	ResourceVersion string            `json:"resourceVersion,omitempty"`
-	Labels          map[string]string `json:"labels"`
-	Annotations     map[string]string `json:"annotations,omitempty"`
+	kube.Object
+	Metadata struct {
+		kube.Metadata
+		UID string `json:"uid,omitempty"`
+	} `json:"metadata"`
 }
 
 // wanted is a resource as the view shows it.
@@ -107,8 +99,8 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 	annotations[mirror.ProvenanceAnnotation] = origin + " via " + path
 	annotations[mirror.PathAnnotation] = path
 	annotations[sourcesAnnotation] = strings.Join(w.sources, ",")
-	b := &body{APIVersion: o.APIVersion, Kind: o.Kind, Spec: o.Spec}
-	b.Metadata = metadata{Name: o.Metadata.Name, Namespace: o.Metadata.Namespace, Labels: labels, Annotations: annotations}
+	b := &body{Object: *o}
+	b.Metadata.Metadata = kube.Metadata{Name: o.Metadata.Name, Namespace: o.Metadata.Namespace, Labels: labels, Annotations: annotations}
 	text, err := json.Marshal(b)
 	if err != nil {
 		return nil, plan.Digest{}, err
@@ -142,7 +134,7 @@ func digestOf(text string) plan.Digest {
 }
 
 // maxSources bounds the annotation with the upstreams of an object of the cluster, in bytes.
-const maxSources = 16 << 10
+const maxSources = 2 << 10
 
 // maxText bounds the other texts that are kept of an object of the cluster, in bytes: API servers give shorter ones.
 const maxText = 128

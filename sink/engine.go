@@ -77,8 +77,6 @@ type Deps struct {
 	Logger          *slog.Logger
 	// Lease makes the right to write. It is lease.New if nil.
 	Lease func(lease.Options) Writer
-
-	memory *memory
 }
 
 // Spec is a sink of the config. Sinks of equal Specs, without Accepts, do the same.
@@ -90,12 +88,6 @@ type Spec struct {
 	// Same are upstreams that are visibly the cluster of the sink: it writes only if their UIDs differ.
 	Same []string
 }
-
-const (
-	troubleCredentials = iota
-	troubleDiscovery
-	troubleState
-)
 
 // engine is a running sink.
 type engine struct {
@@ -127,7 +119,7 @@ type engine struct {
 	}
 	reading sync.Mutex // held while marks are read
 	saving  sync.Mutex // held while the state is written; guards saved
-	saved   *kept
+	saved   kept
 
 	mu         sync.Mutex // guards all below
 	core       *plan.Core
@@ -143,8 +135,7 @@ type engine struct {
 	flying     map[mirror.Key]*flight
 	troubles   map[mirror.Key]*Trouble
 	drifts     map[mirror.Key]*Drift
-	origins    map[plan.Sources]struct{} // long ones
-	errs       [3]error
+	errs       map[string]error
 	frozen     *Frozen
 	firstGone  time.Time // of the departures that were not judged yet
 	lastGone   time.Time
@@ -168,8 +159,8 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
-		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, origins: map[plan.Sources]struct{}{}, frozen: k.Frozen,
-		writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, frozen: k.Frozen,
+		saved: k, errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
 	e.cluster = apiserver.NewCluster(e.client, "", apiserver.Hooks{Identified: e.identified, Judged: func(string, error) {}})
@@ -254,7 +245,7 @@ func (e *engine) contain(f func()) {
 	}
 }
 
-func (e *engine) trouble(what int, err error) {
+func (e *engine) trouble(what string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.errs[what] = err; err != nil {

@@ -21,15 +21,12 @@ import (
 )
 
 const (
-	reread       = 10 * time.Second // between two readings of the credentials
-	rediscover   = 30 * time.Second // between two discoveries
+	rediscover   = 30 * time.Second // between two discoveries, and readings of the credentials
 	syncTimeout  = 30 * time.Second
-	resumable    = 15 * time.Second // how long a watch may be broken before everything is listed again
-	maxObjects   = 128 << 20        // bytes of the metadata of one list
-	maxOrigins   = 1000             // different lists of upstreams of more than maxText bytes
-	maxOwned     = 200_000          // objects with the label, when more of them are not desired
-	objectNeeds  = 256 + 4*maxText  // bytes that are kept of an object, about
-	discoverSoon = time.Second      // after a failure
+	maxObjects   = 128 << 20       // bytes of the metadata of one list
+	maxOwned     = 200_000         // objects with the label, when more of them are not desired
+	objectNeeds  = 256 + 4*maxText // bytes that are kept of an object, about
+	discoverSoon = time.Second     // after a failure
 )
 
 // follower follows the metadata of the sink's objects of one kind. It implements reflector.Sink.
@@ -41,7 +38,6 @@ type follower struct {
 	// engine.mu guards these.
 	listed bool
 	err    error
-	lost   time.Time // since when the server does not answer, zero if it does
 }
 
 // seen is the part of an object that is kept.
@@ -90,7 +86,7 @@ func (f *follower) Replace(all []*object.Object) {
 		}
 	})
 	first := !f.listed
-	if f.listed, f.err, f.lost = true, nil, (time.Time{}); first {
+	if f.listed, f.err = true, nil; first {
 		e.touchAll(f.Kind)
 	}
 }
@@ -130,11 +126,8 @@ func (f *follower) failed(err error) {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
 	if err == nil {
-		f.lost, f.err = time.Time{}, nil
+		f.err = nil
 		return
-	}
-	if f.lost.IsZero() {
-		f.lost = time.Now()
 	}
 	first := f.err == nil && !f.listed
 	if f.err = fmt.Errorf("%s is not followed: %w", f.Kind, f.e.client.Explain(err)); first {
@@ -142,11 +135,11 @@ func (f *follower) failed(err error) {
 	}
 }
 
-// MayResume implements reflector.Sink.
+// MayResume implements reflector.Sink. After a failure everything is listed again.
 func (f *follower) MayResume() bool {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
-	return f.lost.IsZero() || time.Since(f.lost) < resumable
+	return f.err == nil
 }
 
 // see takes an object of the cluster. first: it comes with the first list. The caller holds mu.
@@ -164,13 +157,6 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	}
 	if l.Sink != e.spec.Name {
 		l = nil
-	}
-	if l != nil && l.Sources != (plan.Sources{}) && len(l.Sources.Value()) > maxText {
-		if _, is := e.origins[l.Sources]; is || len(e.origins) < maxOrigins {
-			e.origins[l.Sources] = struct{}{}
-		} else {
-			l.Sources = plan.Sources{}
-		}
 	}
 	_, wanted := e.core.Wanted(key)
 	if _, owned := e.core.Counts(); old == nil && l != nil && !wanted && owned >= maxOwned {
@@ -240,19 +226,11 @@ func (e *engine) touchAll(kind mirror.Kind) {
 // connect reads the credentials, discovers the kinds that the cluster serves, and follows them, until ctx ends.
 func (e *engine) connect(ctx context.Context) {
 	defer e.followers.Wait()
-	var read, discovered time.Time
 	for ctx.Err() == nil {
-		wait := reread
-		if time.Since(read) >= reread {
-			e.trouble(troubleCredentials, e.client.Refresh(ctx))
-			read = time.Now()
-		}
-		if time.Since(discovered) >= rediscover {
-			err := e.discover(ctx)
-			e.trouble(troubleDiscovery, err)
-			if discovered = time.Now(); err != nil {
-				discovered, wait = time.Time{}, discoverSoon
-			}
+		e.trouble("credentials", e.client.Refresh(ctx))
+		err, wait := e.discover(ctx), rediscover
+		if e.trouble("discovery", err); err != nil {
+			wait = discoverSoon
 		}
 		select {
 		case <-ctx.Done():

@@ -3,7 +3,6 @@ package sink
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -123,7 +122,7 @@ func TestFreezeOutlivesARestart(t *testing.T) {
 
 func TestSinksAreFrozenAfterTheirStateIsDamaged(t *testing.T) {
 	w := newWorld(t)
-	if err := os.WriteFile(filepath.Join(w.deps.Dir, stateName), []byte("[{"), 0o600); err != nil {
+	if err := os.WriteFile(fileOf(w.deps.Dir, "dr"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.many(3)

@@ -32,7 +32,6 @@ const (
 const (
 	retryFirst, retryMost = time.Second, 5 * time.Minute
 	maxReason             = 512 // bytes
-	maxCauses             = 8   // fields in conflict that are told
 	maxDrifts             = 400 // objects
 	// forgotten is after how long without another one a drift is put right without a pause for the earlier ones.
 	forgotten = 10 * time.Minute
@@ -190,11 +189,7 @@ func hasManagers(s metav1.Status) bool {
 // conflicts tells which fields other managers own.
 func conflicts(s metav1.Status) error {
 	var parts []string
-	for i, c := range s.Details.Causes {
-		if i == maxCauses {
-			parts = append(parts, fmt.Sprintf("and %d more", len(s.Details.Causes)-i))
-			break
-		}
+	for _, c := range s.Details.Causes {
 		parts = append(parts, text.Abbreviate(c.Field)+": "+text.Abbreviate(c.Message))
 	}
 	return errors.New(strings.Join(parts, "; "))

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"meshrelay/mirror"
 )
@@ -24,11 +23,6 @@ type Set struct {
 
 // New returns a Set without sinks.
 func New(d Deps) *Set {
-	d.memory = &memory{dir: d.Dir}
-	if err := d.memory.load(); err != nil {
-		d.Logger.Error("state of sinks not read: all are frozen", "err", err)
-		d.memory.all, d.memory.lost = map[string]kept{}, &Frozen{By: "the relay", Reason: "the state of sinks was not read", Since: time.Now()}
-	}
 	return &Set{deps: &d, engines: map[string]*engine{}, wake: make(chan struct{}, 1)}
 }
 
@@ -92,16 +86,27 @@ func (s *Set) bring(ctx context.Context) {
 			delete(s.engines, name)
 		}
 	}
+	before := map[string]kept{}
 	for _, e := range s.running() {
 		if spec, is := wanted[e.spec.Name]; !is || !spec.same(e.spec) {
 			e.cancel()
 			<-e.ended
 			set(e.spec.Name, nil)
+			e.mu.Lock()
+			before[e.spec.Name] = e.kept()
+			e.mu.Unlock()
 		}
 	}
 	for name, spec := range wanted {
 		if _, err := s.find(name); err != nil {
-			e := newEngine(spec, s.deps, s.deps.memory.get(name))
+			k, err := load(s.deps.Dir, name)
+			if err != nil {
+				s.deps.Logger.Error("state of a sink not read: it is frozen", "sink", name, "err", err)
+			}
+			if of, was := before[name]; was { // also without a directory
+				k = of
+			}
+			e := newEngine(spec, s.deps, k)
 			ctx, cancel := context.WithCancel(ctx)
 			e.cancel = cancel
 			set(name, e)

@@ -9,16 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"sync"
 	"time"
 
 	"meshrelay/internal/owner"
 )
 
-const (
-	stateName = "sinks.json"
-	maxState  = 64 << 20 // bytes: three million released deletions
-)
+const maxState = 64 << 20 // bytes: three million released deletions
 
 // kept is what a sink keeps over a restart.
 type kept struct {
@@ -35,75 +31,33 @@ type Frozen struct {
 	Since  time.Time `json:"since"`
 }
 
-// memory has what all sinks keep, on disk if there is a directory. Any goroutine may call its methods.
-type memory struct {
-	dir string
+// fileOf returns the path of the state of a sink.
+func fileOf(dir, sink string) string { return filepath.Join(dir, "sink-"+sink+".json") }
 
-	mu   sync.Mutex      // guards all below
-	all  map[string]kept // by sink
-	lost *Frozen         // of sinks that all does not have, if the file was not read
-}
-
-// load reads the file. After an error all sinks are frozen: an operator may have frozen any.
-func (m *memory) load() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.all = map[string]kept{}
-	if m.dir == "" {
-		return nil
+// load reads what a sink has kept, nothing without a directory. After an error the sink is frozen: an operator may have
+// frozen it.
+func load(dir, sink string) (k kept, err error) {
+	if dir == "" {
+		return k, nil
 	}
-	f, info, err := owner.Open(filepath.Join(m.dir, stateName), os.O_RDONLY, 0)
+	f, info, err := owner.Open(fileOf(dir, sink), os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s: %w", f.Name(), owner.ErrOthers)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxState+1))
-	if err == nil && len(text) > maxState {
-		err = errors.New("it is too large")
+		return k, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &m.all)
+		defer f.Close()
+		if info.Mode().Perm()&0o022 != 0 {
+			err = owner.ErrOthers
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w: look at each sink, then run relay sink unfreeze NAME", f.Name(), err)
-	}
-	return nil
-}
-
-func (m *memory) get(name string) kept {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	k, ok := m.all[name]
-	if !ok {
-		k.Frozen = m.lost
-	}
-	return k
-}
-
-// set keeps what a sink has changed.
-func (m *memory) set(name string, k kept) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all[name] = k; m.dir == "" {
-		return nil
-	}
-	text, err := json.Marshal(m.all)
 	if err == nil {
-		err = owner.Replace(filepath.Join(m.dir, stateName), func(f *os.File) error {
-			_, err := f.Write(text)
-			return err
-		})
+		err = json.NewDecoder(io.LimitReader(f, maxState)).Decode(&k)
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not written: %w", stateName, err)
+		k = kept{Frozen: &Frozen{By: "the relay", Reason: "the state of the sink was not read", Since: time.Now()}}
+		return k, fmt.Errorf("%s: %w: look at the sink, then run relay sink unfreeze %s", fileOf(dir, sink), err, sink)
 	}
-	return nil
+	return k, nil
 }
 
 // save has the state of the engine outlive a restart, if it has changed.
@@ -111,16 +65,24 @@ func (e *engine) save() error {
 	e.saving.Lock()
 	defer e.saving.Unlock()
 	e.mu.Lock()
-	k := kept{Frozen: e.frozen}
-	k.Holding, k.Released = e.core.Kept()
+	k := e.kept()
 	e.mu.Unlock()
-	if e.saved != nil && reflect.DeepEqual(*e.saved, k) {
+	if e.deps.Dir == "" || reflect.DeepEqual(e.saved, k) {
 		return nil
 	}
-	err := e.deps.memory.set(e.spec.Name, k)
+	err := owner.Replace(fileOf(e.deps.Dir, e.spec.Name), func(f *os.File) error { return json.NewEncoder(f).Encode(k) })
 	if err == nil {
-		e.saved = &k
+		e.saved = k
+	} else {
+		err = fmt.Errorf("the state of the sink is not written: %w", err)
 	}
-	e.trouble(troubleState, err)
+	e.trouble("state", err)
 	return err
+}
+
+// kept returns what outlives a restart. The caller holds mu.
+func (e *engine) kept() kept {
+	k := kept{Frozen: e.frozen}
+	k.Holding, k.Released = e.core.Kept()
+	return k
 }

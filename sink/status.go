@@ -92,8 +92,8 @@ func (e *engine) status() Status {
 			problems = append(problems, problem)
 		}
 	}
-	for _, err := range e.errs {
-		if err != nil {
+	for _, what := range slices.Sorted(maps.Keys(e.errs)) {
+		if err := e.errs[what]; err != nil {
 			add(err.Error())
 		}
 	}

@@ -94,7 +94,6 @@ type Core struct {
 	ready    bool
 	entries  map[mirror.Key]entry
 	desired  int
-	wants    map[mirror.Kind]int    // desired objects
 	gone     map[mirror.Key]verdict // of the sink, and not desired
 	owned    int
 	guard    guard
@@ -109,7 +108,7 @@ type entry struct {
 // New returns a Core that knows of no object. holding continues the hold of an earlier one, and released are its
 // released deletions.
 func New(s Settings, holding bool, released []uint64) *Core {
-	c := &Core{settings: s, entries: map[mirror.Key]entry{}, wants: map[mirror.Kind]int{}, gone: map[mirror.Key]verdict{}}
+	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]verdict{}}
 	c.guard = guard{holding: holding, released: map[uint64]struct{}{}}
 	for _, r := range released {
 		c.guard.released[r] = struct{}{}
@@ -128,12 +127,10 @@ func (c *Core) Want(key mirror.Key, d *Desired) {
 	e := c.entries[key]
 	if e.wanted {
 		c.desired--
-		c.wants[key.Kind]--
 	}
 	if e.wanted, e.want = d != nil, (Desired{}); e.wanted {
 		e.want = *d
 		c.desired++
-		c.wants[key.Kind]++
 	}
 	c.set(key, e)
 }
@@ -180,7 +177,14 @@ func (c *Core) Wanted(key mirror.Key) (Desired, bool) {
 }
 
 // Wants reports whether an object of a kind is desired.
-func (c *Core) Wants(kind mirror.Kind) bool { return c.wants[kind] > 0 }
+func (c *Core) Wants(kind mirror.Kind) bool {
+	for key, e := range c.entries {
+		if key.Kind == kind && e.wanted {
+			return true
+		}
+	}
+	return false
+}
 
 // Counts returns how many objects are desired, and how many the sink has in the cluster.
 func (c *Core) Counts() (desired, owned int) { return c.desired, c.owned }
