@@ -114,7 +114,7 @@ type engine struct {
 	marks struct {
 		sync.Mutex // guards all below
 		keys       map[mirror.Key]struct{}
-		began, all bool // before began, everything is to be read
+		all        bool // everything is to be read, keys has nothing
 		wake       chan struct{}
 	}
 	reading sync.Mutex // held while marks are read
@@ -171,7 +171,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
 	}, k.Holding, k.Released)
-	e.marks.keys, e.marks.wake = map[mirror.Key]struct{}{}, make(chan struct{}, 1)
+	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	newLease := deps.Lease
 	if newLease == nil {
 		newLease = func(o lease.Options) Writer { return lease.New(o) }
@@ -256,7 +256,7 @@ func (e *engine) trouble(what string, err error) {
 // changed notes that the resources of a key may have changed. It does not wait.
 func (e *engine) changed(key mirror.Key) {
 	e.marks.Lock()
-	if e.marks.began {
+	if !e.marks.all {
 		e.marks.keys[key] = struct{}{}
 	}
 	e.marks.Unlock()
@@ -266,7 +266,7 @@ func (e *engine) changed(key mirror.Key) {
 // readAll has all resources read again.
 func (e *engine) readAll() {
 	e.marks.Lock()
-	e.marks.all = true
+	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, true
 	e.marks.Unlock()
 	e.wakeReader()
 }
@@ -285,9 +285,6 @@ func (e *engine) readMarks(ctx context.Context) {
 		return
 	case <-e.deps.Released:
 	}
-	e.marks.Lock()
-	e.marks.began, e.marks.all = true, true
-	e.marks.Unlock()
 	for {
 		e.readMarked()
 		select {
@@ -302,15 +299,15 @@ func (e *engine) readMarks(ctx context.Context) {
 func (e *engine) readMarked() {
 	e.reading.Lock()
 	defer e.reading.Unlock()
-	e.marks.Lock()
-	keys, all, began := e.marks.keys, e.marks.all, e.marks.began
-	if began {
-		e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
-	}
-	e.marks.Unlock()
-	if !began {
+	select {
+	case <-e.deps.Released:
+	default:
 		return
 	}
+	e.marks.Lock()
+	keys, all := e.marks.keys, e.marks.all
+	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
+	e.marks.Unlock()
 	for key := range keys {
 		e.readKey(key)
 	}
