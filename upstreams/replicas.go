@@ -6,7 +6,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,13 +30,11 @@ const (
 
 // Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
 type Decisions interface {
-	// Append appends the record that make returns for the newest state, and returns the log with it. It calls make
-	// again after each conflict with another replica; an error of make ends it, and is returned with the log. After any
-	// other error it is unknown whether the log has the record.
-	Append(ctx context.Context, make func(decisions.State) (decisions.Record, error)) (decisions.Log, error)
-	// Watch calls took with each log that it reads, and a line for each record that it has passed over, not nil; and with
-	// an error while it can not read. It returns when ctx ends.
-	Watch(ctx context.Context, took func(log decisions.Log, problems []string, err error))
+	// Append appends a record, and returns the log with it. An error that wraps decisions.ErrRefused is about the newest
+	// log, which it returns, too. After any other error it is unknown whether the log has the record.
+	Append(ctx context.Context, r decisions.Record) (decisions.Log, error)
+	// Watch calls took with each log that it reads, and with an error while it can not read. It returns when ctx ends.
+	Watch(ctx context.Context, took func(log decisions.Log, err error))
 }
 
 // Peers asks the other replicas. Its methods must be safe for concurrent use.
@@ -78,7 +75,6 @@ type replicas struct {
 	readOnly  bool      // the last append has failed
 	since     time.Time // when reachable changed
 	problem   string    // why the store can not be reached
-	broken    []string  // lines of the log that were passed over
 	missing   []string  // decisions that can not be carried out here
 	locals    []local
 	counts    map[decisions.Kind]uint64
@@ -128,7 +124,7 @@ func (r *replicas) signal() {
 }
 
 // took takes a log that the store has, unless it is older than the newest one.
-func (r *replicas) took(log decisions.Log, problems []string, err error) {
+func (r *replicas) took(log decisions.Log, err error) {
 	if err != nil {
 		r.lost(err)
 		return
@@ -150,16 +146,9 @@ func (r *replicas) took(log decisions.Log, problems []string, err error) {
 		}
 		r.newest, r.known = log, true
 	}
-	told := problems == nil || slices.Equal(r.broken, problems)
-	if problems != nil {
-		r.broken = problems
-	}
 	r.mu.Unlock()
 	if back {
 		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
-	}
-	if !told && len(problems) > 0 {
-		r.log.Warn("log of decisions has lines that are passed over", "lines", strings.Join(problems, "; "))
 	}
 	switch {
 	case isNewer:

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"meshrelay/decisions"
@@ -149,8 +148,7 @@ type ReplicasStatus struct {
 	Problem   string    `json:"problem,omitempty"`
 	// Local are the decisions of this replica on which the others have not agreed.
 	Local []string `json:"local,omitempty"`
-	// Broken are lines of the log that are passed over, Missing decisions that can not be carried out here.
-	Broken  []string `json:"broken,omitempty"`
+	// Missing are decisions that can not be carried out here.
 	Missing []string `json:"missing,omitempty"`
 	counts  map[decisions.Kind]uint64
 }
@@ -160,7 +158,7 @@ func (r *replicas) status() ReplicasStatus {
 	defer r.mu.Unlock()
 	st := ReplicasStatus{
 		Replica: r.Name, Sequence: r.applied, Applied: r.once, Reachable: r.reachable, Since: r.since, Problem: r.problem,
-		Broken: r.broken, Missing: r.missing, counts: map[decisions.Kind]uint64{},
+		Missing: r.missing, counts: map[decisions.Kind]uint64{},
 	}
 	for _, l := range r.locals {
 		st.Local = append(st.Local, fmt.Sprintf("%s %s by %s", l.Kind, l.Upstream, cmp.Or(l.Who, "an operator")))
@@ -200,7 +198,7 @@ func (s *ReplicasStatus) Problems() (lines []string) {
 	for _, l := range s.Local {
 		lines = append(lines, "decisions: local decision, not agreed: "+l)
 	}
-	for _, l := range slices.Concat(s.Missing, s.Broken) {
+	for _, l := range s.Missing {
 		lines = append(lines, "decisions: "+l)
 	}
 	return lines

@@ -49,14 +49,14 @@ func (m *Manager) propose(ctx context.Context) {
 func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
-	log, err := m.replicas.Store.Append(bounded, func(s decisions.State) (decisions.Record, error) { return record, s.Refuses(record) })
+	log, err := m.replicas.Store.Append(bounded, record)
 	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
 	r.mu.Lock()
 	r.readOnly = failed
 	r.mu.Unlock()
 	switch {
 	case !failed:
-		r.took(log, nil, nil) // a refusal may be by a newer log
+		r.took(log, nil) // a refusal may be by a newer log
 	case ctx.Err() == nil:
 		r.lost(err)
 	}
