@@ -363,20 +363,37 @@ func TestDocumentsAreReadOnly(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreBoundedByAddressAndInAll(t *testing.T) {
-	b := &bounded{open: map[string]int{}}
-	for n := range maxOfOne + 1 {
-		if in := b.enter("a"); in != (n < maxOfOne) {
-			t.Errorf("connection %d is accepted: %v", n, in)
+func TestRequestsToAnAddressAreBoundedAtATime(t *testing.T) {
+	g, ca := &group{t: t}, testca.New(t)
+	one := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil)
+	var now, most atomic.Int64
+	open, entered := make(chan struct{}), make(chan struct{}, 3*maxRequests)
+	g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), map[string]Document{"echo": func(ctx context.Context, _ url.Values, w io.Writer) error {
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
 		}
-	}
-	b.leave("a")
-	if !b.enter("a") {
-		t.Error("a place that was left stays taken")
-	}
-	for n := range maxConnections {
-		if in := b.enter(fmt.Sprint(n)); in != (n < maxConnections-maxOfOne) {
-			t.Errorf("connection %d of other addresses is accepted: %v", n, in)
+		defer now.Add(-1)
+		entered <- struct{}{}
+		select {
+		case <-open:
+		case <-ctx.Done():
 		}
+		return echo(ctx, nil, w)
+	}})
+	var all sync.WaitGroup
+	for range 3 * maxRequests {
+		all.Go(func() {
+			if texts, failures := one.answers(t, "echo"); len(texts) != 1 || len(failures) != 0 {
+				t.Errorf("%q, %v", texts, failures)
+			}
+		})
+	}
+	for range maxRequests {
+		<-entered
+	}
+	close(open)
+	all.Wait()
+	if most.Load() > maxRequests {
+		t.Errorf("%d at a time", most.Load())
 	}
 }

@@ -12,13 +12,12 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/internal/loglimit"
-	"meshrelay/internal/peerkey"
 )
 
 const (
@@ -27,8 +26,7 @@ const (
 	refresh        = 10 * time.Second // between two reads of the certificates
 	maxHeaderBytes = 8 << 10
 	maxConnections = 64
-	maxOfOne       = 16 // connections of one address
-	maxAnswers     = 8  // that are made at the same time
+	maxAnswers     = 8 // that are made at the same time
 	// processHeader has the ID of the process that answers.
 	processHeader = "Relay-Process"
 )
@@ -78,7 +76,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	server.SetKeepAlivesEnabled(false) // each request is judged by the certificates of its time
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		secured := tls.NewListener(&bounded{Listener: lis, open: map[string]int{}}, s.creds.server())
+		secured := tls.NewListener(netutil.LimitListener(lis, maxConnections), s.creds.server())
 		if err := server.Serve(secured); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("replicas.peers: %w", err)
 		}
@@ -154,59 +152,4 @@ type answer struct {
 func (a *answer) Write(p []byte) (int, error) {
 	a.begun = true
 	return a.w.Write(p)
-}
-
-// bounded is a listener that closes connections beyond maxConnections, and those beyond maxOfOne of an address.
-type bounded struct {
-	net.Listener
-	mu   sync.Mutex     // guards all below
-	open map[string]int // connections by address
-	all  int
-}
-
-// Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		c, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		key := peerkey.Of(c.RemoteAddr())
-		if b.enter(key) {
-			return &counted{c, sync.OnceFunc(func() { b.leave(key) })}, nil
-		}
-		c.Close()
-	}
-}
-
-func (b *bounded) enter(key string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.all >= maxConnections || b.open[key] >= maxOfOne {
-		return false
-	}
-	b.all++
-	b.open[key]++
-	return true
-}
-
-func (b *bounded) leave(key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all--
-	if b.open[key]--; b.open[key] == 0 {
-		delete(b.open, key)
-	}
-}
-
-// counted is a connection that bounded counts until its end.
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-// Close implements net.Conn.
-func (c *counted) Close() error {
-	c.leave()
-	return c.Conn.Close()
 }

@@ -1,27 +1,18 @@
-// Package status has what replicas tell each other about themselves, and compares it. It has no I/O, goroutine or
-// clock, and must not know how replicas are asked.
-package status
+package peers
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 )
 
-const (
-	// MaxBytes bounds an encoded Status.
-	MaxBytes = 2 << 20
-	// Patience is how long replicas may differ before that counts: a change reaches them one after the other.
-	Patience = 10 * time.Second
-
-	maxUpstreams = 10_000
-	maxText      = 253 // bytes
-)
+// maxStatus bounds the bytes of an encoded Status.
+const maxStatus = 2 << 20
 
 // Status is what a replica tells about itself.
 type Status struct {
@@ -58,22 +49,6 @@ type Upstream struct {
 	Frozen bool `json:"frozen,omitempty"`
 }
 
-// Decode reads a Status. The caller bounds its bytes.
-func Decode(r io.Reader) (s Status, err error) {
-	if err := json.NewDecoder(r).Decode(&s); err != nil {
-		return Status{}, fmt.Errorf("its status does not decode: %w", err)
-	}
-	texts := []string{s.Node, s.Version, s.Process, s.Config}
-	for _, u := range s.Upstreams {
-		texts = append(texts, u.Name, u.Content)
-	}
-	long := func(text string) bool { return len(text) > maxText }
-	if len(s.Upstreams) > maxUpstreams || slices.ContainsFunc(texts, long) || s.Process == "" {
-		return Status{}, errors.New("its status is out of bounds: run the same release on all replicas")
-	}
-	return s, nil
-}
-
 // Of returns the part of a Status about an upstream, nil for none.
 func (s *Status) Of(upstream string) *Upstream {
 	i := slices.IndexFunc(s.Upstreams, func(u Upstream) bool { return u.Name == upstream })
@@ -93,104 +68,72 @@ type Replica struct {
 	Since   time.Time `json:"since"`
 	// Status is the last known one.
 	Status Status `json:"status"`
-	// Differences are the upstreams of which it serves another content than this replica, sorted by name.
+	// Differences are the upstreams of which it serves another content than this replica.
 	Differences []Difference `json:"differences,omitempty"`
 }
 
-// Difference is an upstream of which two replicas serve another content, since a time.
+// Difference is an upstream of which two replicas serve another content.
 type Difference struct {
-	Upstream string    `json:"upstream"`
-	Since    time.Time `json:"since"`
+	Upstream string `json:"upstream"`
 	// Here and There count the resources.
 	Here  int `json:"here"`
 	There int `json:"there"`
 }
 
-// Table has all replicas. The zero value is empty. One goroutine at a time may use it.
-type Table struct {
-	own      Replica
-	replicas map[string]Replica // by Peer
+// Statuses asks all other replicas for the document "status". It returns the answers, and why others give none, by address.
+func (s *Set) Statuses(ctx context.Context) (answers map[string]Status, failures map[string]string) {
+	var mu sync.Mutex // guards answers
+	answers, failures = map[string]Status{}, map[string]string{}
+	for _, f := range s.Each(ctx, "status", maxStatus, func(peer string, body io.Reader) error {
+		var one Status
+		if err := json.NewDecoder(body).Decode(&one); err != nil {
+			return fmt.Errorf("its status does not decode: %w", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		answers[peer] = one
+		return nil
+	}) {
+		failures[f.Peer] = f.Err.Error()
+	}
+	return answers, failures
 }
 
-// Update takes the status of this replica, and what others have answered, or why they have not, by address.
-func (t *Table) Update(now time.Time, own Status, answers map[string]Status, failures map[string]string) {
-	if t.own.Since.IsZero() {
-		t.own = Replica{Reached: true, Since: now}
+// Update returns all replicas, this one first and others by address, from what Statuses returns. before is the former
+// result.
+func Update(now time.Time, before []Replica, own Status, answers map[string]Status, failures map[string]string) (all []Replica) {
+	was := map[string]Replica{}
+	for _, r := range before {
+		was[r.Peer] = r
 	}
-	t.own.Status = own
-	next := map[string]Replica{}
-	for peer, s := range answers {
-		before := t.replicas[peer]
-		r := Replica{Peer: peer, Reached: true, Since: now, Status: s, Differences: differences(now, &own, &s, before.Differences)}
-		if before.Reached && before.Status.Process == s.Process {
-			r.Since = before.Since
+	add := func(peer string, s Status) {
+		r := Replica{Peer: peer, Reached: true, Since: now, Status: s, Differences: differences(&own, &s)}
+		if w := was[peer]; w.Reached && w.Status.Process == s.Process {
+			r.Since = w.Since
 		}
-		next[peer] = r
+		all = append(all, r)
+	}
+	add("", own)
+	for peer, s := range answers {
+		add(peer, s)
 	}
 	for peer, problem := range failures {
-		r := t.replicas[peer]
-		if r.Reached || r.Since.IsZero() {
-			r.Since = now
+		r := Replica{Peer: peer, Problem: problem, Since: now, Status: was[peer].Status}
+		if w, known := was[peer]; known && !w.Reached {
+			r.Since = w.Since
 		}
-		r.Peer, r.Reached, r.Problem, r.Differences = peer, false, problem, nil
-		next[peer] = r
+		all = append(all, r)
 	}
-	t.replicas = next
+	slices.SortFunc(all, func(a, b Replica) int { return cmp.Compare(a.Peer, b.Peer) })
+	return all
 }
 
 // differences compares two replicas. Clients of one that does not serve yet see no difference.
-func differences(now time.Time, own, other *Status, before []Difference) (out []Difference) {
-	if !own.Serving || !other.Serving {
-		return nil
-	}
-	theirs := map[string]Upstream{}
-	for _, u := range other.Upstreams {
-		theirs[u.Name] = u
-	}
+func differences(own, other *Status) (out []Difference) {
 	for _, u := range own.Upstreams {
-		there, has := theirs[u.Name]
-		if !has || there.Content == u.Content {
-			continue
+		if there := other.Of(u.Name); own.Serving && other.Serving && there != nil && there.Content != u.Content {
+			out = append(out, Difference{u.Name, u.Resources, there.Resources})
 		}
-		d := Difference{Upstream: u.Name, Since: now, Here: u.Resources, There: there.Resources}
-		for _, was := range before {
-			if was.Upstream == u.Name {
-				d.Since = was.Since
-			}
-		}
-		out = append(out, d)
-	}
-	slices.SortFunc(out, func(a, b Difference) int { return strings.Compare(a.Upstream, b.Upstream) })
-	return out
-}
-
-// Replicas returns all replicas, this one first and others by address. It is empty before the first Update.
-func (t *Table) Replicas() (out []Replica) {
-	if t.own.Since.IsZero() {
-		return nil
-	}
-	out = append(out, t.own)
-	for _, peer := range slices.Sorted(maps.Keys(t.replicas)) {
-		out = append(out, t.replicas[peer])
 	}
 	return out
-}
-
-// Counts returns how many other replicas are reached and unreachable, and the number of upstreams of which a reached
-// one has had another content for longer than Patience.
-func (t *Table) Counts(now time.Time) (reached, unreachable, differ int) {
-	upstreams := map[string]bool{}
-	for _, r := range t.replicas {
-		if !r.Reached {
-			unreachable++
-			continue
-		}
-		reached++
-		for _, d := range r.Differences {
-			if now.Sub(d.Since) > Patience {
-				upstreams[d.Upstream] = true
-			}
-		}
-	}
-	return reached, unreachable, len(upstreams)
 }

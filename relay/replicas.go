@@ -16,7 +16,6 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/peers"
-	"meshrelay/peers/status"
 )
 
 const (
@@ -33,12 +32,12 @@ type replicas struct {
 	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
 	decided func() uint64
 	// own returns the status of this replica.
-	own func() status.Status
+	own func() peers.Status
 	// atStart returns what replicas tell when the relay starts. The first call asks them, and begins startBudget.
 	atStart func() candidates
 
-	mu    sync.Mutex // guards table
-	table status.Table
+	mu    sync.Mutex // guards known
+	known []peers.Replica
 }
 
 // newReplicas returns the replicas of a config, nil when it has none. lookup is nil for that of the config.
@@ -62,7 +61,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 }
 
 // listReplicas returns all replicas, this one first, or none without a config of peers.
-func (r *Relay) listReplicas() []status.Replica {
+func (r *Relay) listReplicas() []peers.Replica {
 	if r.replicas == nil {
 		return nil
 	}
@@ -70,8 +69,8 @@ func (r *Relay) listReplicas() []status.Replica {
 }
 
 // ownStatus returns what this replica tells about itself.
-func (r *Relay) ownStatus() status.Status {
-	s := status.Status{
+func (r *Relay) ownStatus() peers.Status {
+	s := peers.Status{
 		Node: r.config.Load().Node.ID, Version: r.options.Build.Version, Process: r.replicas.set.Process, Config: r.options.Watcher.Status().Hash,
 		Serving: r.server.HasReleased(), Time: time.Now(),
 	}
@@ -80,7 +79,7 @@ func (r *Relay) ownStatus() status.Status {
 	}
 	s.Clients, s.Synced = r.server.Synced()
 	for _, u := range r.manager.Status() {
-		one := status.Upstream{
+		one := peers.Upstream{
 			Name: u.Name, Content: u.Content, Told: u.Complete, InContact: u.InContact, LastContact: u.LastUpdate, Frozen: u.Frozen != nil,
 		}
 		for _, n := range u.Resources {
@@ -113,48 +112,29 @@ func (x *replicas) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// ask returns the status of the other replicas, or why they give none, by address.
-func (x *replicas) ask(ctx context.Context) (answers map[string]status.Status, failures map[string]string) {
-	var mu sync.Mutex // guards answers
-	answers, failures = map[string]status.Status{}, map[string]string{}
-	for _, f := range x.set.Each(ctx, "status", status.MaxBytes, func(peer string, body io.Reader) error {
-		s, err := status.Decode(body)
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		answers[peer] = s
-		return nil
-	}) {
-		failures[f.Peer] = f.Err.Error()
-	}
-	return answers, failures
-}
-
-// poll brings the table to what replicas tell now.
+// poll notes what replicas tell now.
 func (x *replicas) poll(ctx context.Context) {
-	answers, failures := x.ask(ctx)
+	answers, failures := x.set.Statuses(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	own := x.own()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.table.Update(time.Now(), own, answers, failures)
+	x.known = peers.Update(time.Now(), x.known, own, answers, failures)
 }
 
 // all returns all replicas, this one first.
-func (x *replicas) all() []status.Replica {
+func (x *replicas) all() []peers.Replica {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.table.Replicas()
+	return x.known
 }
 
 // Applied implements upstreams.Peers.
 func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
 	for {
-		answers, failures := x.ask(ctx)
+		answers, failures := x.set.Statuses(ctx)
 		if ctx.Err() != nil && of > 0 {
 			return did, of, unreachable // the last question was cut off
 		}
@@ -191,7 +171,7 @@ func (x *replicas) nameOf(peer string) string {
 
 var (
 	replicasReached = prometheus.NewDesc("relay_replicas", "Other replicas, by whether they answer.", []string{"state"}, nil)
-	replicasDiffer  = prometheus.NewDesc("relay_replicas_differ", "Upstreams of which a replica that answers has served another content for longer than 10 s.", nil, nil)
+	replicasDiffer  = prometheus.NewDesc("relay_replicas_differ", "Upstreams of which a replica that answers serves another content.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -199,10 +179,19 @@ func (x *replicas) Describe(ch chan<- *prometheus.Desc) { ch <- replicasReached;
 
 // Collect implements prometheus.Collector.
 func (x *replicas) Collect(ch chan<- prometheus.Metric) {
-	x.mu.Lock()
-	reached, unreachable, differ := x.table.Counts(time.Now())
-	x.mu.Unlock()
+	reached, unreachable, differ := 0, 0, map[string]bool{}
+	for _, r := range x.all() {
+		switch {
+		case !r.Reached:
+			unreachable++
+		case r.Peer != "":
+			reached++
+		}
+		for _, d := range r.Differences {
+			differ[d.Upstream] = true
+		}
+	}
 	ch <- prometheus.MustNewConstMetric(replicasReached, prometheus.GaugeValue, float64(reached), "reached")
 	ch <- prometheus.MustNewConstMetric(replicasReached, prometheus.GaugeValue, float64(unreachable), "unreachable")
-	ch <- prometheus.MustNewConstMetric(replicasDiffer, prometheus.GaugeValue, float64(differ))
+	ch <- prometheus.MustNewConstMetric(replicasDiffer, prometheus.GaugeValue, float64(len(differ)))
 }

@@ -14,7 +14,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/peers"
-	"meshrelay/peers/status"
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams/intake"
@@ -28,7 +27,7 @@ const (
 
 // candidates are replicas that may have content, by address, until a deadline.
 type candidates struct {
-	byPeer map[string]status.Status
+	byPeer map[string]peers.Status
 	until  time.Time
 	asked  time.Time
 }
@@ -68,7 +67,7 @@ func (x *replicas) askAtStart() candidates {
 	ctx, cancel := context.WithDeadline(context.Background(), c.asked.Add(startBudget/2))
 	defer cancel()
 	var failures map[string]string
-	c.byPeer, failures = x.ask(ctx)
+	c.byPeer, failures = x.set.Statuses(ctx)
 	for peer, problem := range failures {
 		x.log.Info("replica not asked for content", "peer", peer, "err", problem)
 	}
@@ -104,7 +103,7 @@ func (x *replicas) former(ctx context.Context, u config.Upstream) state.Saved {
 // with returns the replicas that serve clients and have an upstream. Those in contact with it come first, then those
 // that were so last; of these, those with more resources.
 func (c candidates) with(upstream string) (found []string) {
-	has := map[string]*status.Upstream{}
+	has := map[string]*peers.Upstream{}
 	for peer, s := range c.byPeer {
 		if u := s.Of(upstream); s.Serving && u != nil && u.Resources > 0 {
 			has[peer] = u
@@ -135,7 +134,7 @@ func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*
 		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
 	}
 	asking, done := context.WithTimeout(ctx, heldTimeout)
-	answers, _ := x.ask(asking)
+	answers, _ := x.set.Statuses(asking)
 	done()
 	known := map[mirror.Key]bool{}
 	for _, peer := range slices.Sorted(maps.Keys(answers)) {

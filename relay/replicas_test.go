@@ -22,7 +22,6 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
-	"meshrelay/peers/status"
 )
 
 const replicaIdentity = "spiffe://cluster.local/ns/istio-system/sa/relay"
@@ -156,7 +155,7 @@ func (m *member) remove(name string) {
 }
 
 // east returns the status of the upstream.
-func (m *member) east() (st status.Upstream) {
+func (m *member) east() (st peers.Upstream) {
 	own := m.replicas.own()
 	return *own.Of("east")
 }
@@ -236,17 +235,17 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 	if err := waits.writeSaved(t.Context(), url.Values{"upstream": {"east"}}, io.Discard); err != nil {
 		t.Errorf("when it serves its clients: %v", err)
 	}
-	c := candidates{byPeer: map[string]status.Status{"a": {Upstreams: []status.Upstream{{Name: "east", Resources: 3}}}}}
+	c := candidates{byPeer: map[string]peers.Status{"a": {Upstreams: []peers.Upstream{{Name: "east", Resources: 3}}}}}
 	if found := c.with("east"); len(found) != 0 {
 		t.Errorf("it is asked: %q", found)
 	}
 }
 
 func TestReplicasInContactAreAskedFirst(t *testing.T) {
-	has := func(resources int, inContact bool, minute int) status.Status {
-		return status.Status{Serving: true, Upstreams: []status.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
+	has := func(resources int, inContact bool, minute int) peers.Status {
+		return peers.Status{Serving: true, Upstreams: []peers.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
 	}
-	c := candidates{byPeer: map[string]status.Status{"old": has(9, false, 1), "newer": has(5, false, 2), "less": has(3, true, 0), "more": has(4, true, 0), "nothing": has(0, true, 0)}}
+	c := candidates{byPeer: map[string]peers.Status{"old": has(9, false, 1), "newer": has(5, false, 2), "less": has(3, true, 0), "more": has(4, true, 0), "nothing": has(0, true, 0)}}
 	if got := strings.Join(c.with("east"), " "); got != "more less newer old" {
 		t.Error(got)
 	}
@@ -260,7 +259,7 @@ func (s *site) hostile(content peers.Document) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	claims := status.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []status.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
+	claims := peers.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []peers.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
 	server := peers.NewServer("", creds, claims.Process, map[string]peers.Document{
 		"status": func(ctx context.Context, _ url.Values, w io.Writer) error {
 			if s.hangs {
@@ -359,7 +358,7 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	a, b := s.start("relay-0", "", "a"), s.start("relay-1", "", "a")
 	for _, m := range []*member{a, b} {
 		m.serves()
-		until(t, "it answers", func() bool { answers, _ := a.replicas.ask(t.Context()); return len(answers) == 1 })
+		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
 	}
 	gone := freeAddress(t)
 	s.join(gone)
