@@ -163,8 +163,8 @@ func (s *State) check() error {
 	}
 	for name, u := range s.Upstreams {
 		parts := []*Record{u.Frozen, u.Without, u.Hold}
-		for _, one := range u.Released {
-			parts = append(parts, &Record{Sequence: one.Sequence, ID: "-", Kind: one.Kind, Upstream: name, Who: one.Who, Reason: one.Reason, Content: one.Content, Number: one.Number, Parts: one.Parts, Ends: "-"})
+		for i := range u.Released {
+			parts = append(parts, &u.Released[i])
 		}
 		for _, r := range parts {
 			if r == nil {

@@ -6,7 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	pollEvery  = 5 * time.Second        // the status of other replicas
-	applyEvery = 200 * time.Millisecond // between two questions whether a decision is in effect
+	pollEvery   = 5 * time.Second        // the status of other replicas
+	pollTimeout = 2 * time.Second        // of one poll. An order waits longer.
+	applyEvery  = 200 * time.Millisecond // between two questions whether a decision is in effect
 )
 
 // replicas asks the other replicas, and answers them. It is a prometheus.Collector.
@@ -112,16 +113,18 @@ func (x *replicas) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// poll notes what replicas tell now.
-func (x *replicas) poll(ctx context.Context) {
-	answers, failures := x.set.Statuses(ctx)
-	if ctx.Err() != nil {
-		return
-	}
+// poll asks the other replicas, and returns all, this one first. If ctx ends meanwhile, the result is that of before.
+func (x *replicas) poll(ctx context.Context) []peers.Replica {
+	asking, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	answers, failures := x.set.Statuses(asking)
 	own := x.own()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.known = peers.Update(time.Now(), x.known, own, answers, failures)
+	if ctx.Err() == nil {
+		x.known = peers.Update(time.Now(), x.known, own, answers, failures)
+	}
+	return x.known
 }
 
 // all returns all replicas, this one first.
@@ -134,39 +137,26 @@ func (x *replicas) all() []peers.Replica {
 // Applied implements upstreams.Peers.
 func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
 	for {
-		answers, failures := x.set.Statuses(ctx)
-		if ctx.Err() != nil && of > 0 {
-			return did, of, unreachable // the last question was cut off
-		}
-		did, of, unreachable = 0, len(answers)+len(failures), nil
-		for _, s := range answers {
-			if s.Decisions >= number {
+		did, of, unreachable = 0, 0, nil
+		for _, r := range x.poll(ctx) {
+			switch {
+			case r.Peer == "":
+				continue
+			case !r.Reached:
+				unreachable = append(unreachable, strings.TrimSpace(r.Status.Node+" "+r.Peer))
+			case r.Status.Decisions >= number:
 				did++
 			}
+			of++
 		}
-		for peer := range failures {
-			unreachable = append(unreachable, x.nameOf(peer))
-		}
-		slices.Sort(unreachable)
-		if did+len(unreachable) == of {
+		if did+len(unreachable) == of || ctx.Err() != nil {
 			return did, of, unreachable
 		}
 		select {
 		case <-ctx.Done():
-			return did, of, unreachable
 		case <-time.After(applyEvery):
 		}
 	}
-}
-
-// nameOf returns the last known name of a replica, and its address.
-func (x *replicas) nameOf(peer string) string {
-	for _, r := range x.all() {
-		if r.Peer == peer && r.Status.Node != "" {
-			return r.Status.Node + " (" + peer + ")"
-		}
-	}
-	return peer
 }
 
 var (

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -127,26 +126,22 @@ func (c candidates) with(upstream string) (found []string) {
 
 // Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
 // replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
-func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*mirror.Resource, err error) {
+func (x *replicas) Held(ctx context.Context, upstream string) (held []*mirror.Resource, err error) {
 	all := x.config().Upstreams
 	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
 	if i < 0 {
 		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
 	}
-	asking, done := context.WithTimeout(ctx, heldTimeout)
-	answers, _ := x.set.Statuses(asking)
-	done()
 	known := map[mirror.Key]bool{}
-	for _, peer := range slices.Sorted(maps.Keys(answers)) {
-		s := answers[peer]
-		if there := s.Of(upstream); there == nil || there.Held == 0 {
+	for _, peer := range x.poll(ctx) {
+		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || there == nil || there.Held == 0 {
 			continue
 		}
 		one, done := context.WithTimeout(ctx, heldTimeout)
-		saved, failed := x.saved(one, peer, "held?upstream="+url.QueryEscape(upstream)+"&content="+url.QueryEscape(content), all[i])
+		saved, failed := x.saved(one, peer.Peer, "held?upstream="+url.QueryEscape(upstream), all[i])
 		done()
 		if failed != nil && !errors.Is(failed, peers.ErrNone) {
-			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer, "err", failed)
+			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer.Peer, "err", failed)
 			err = failed
 		}
 		for _, r := range saved.Records {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"meshrelay/decisions"
-	"meshrelay/events"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
@@ -47,7 +46,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		}
 		record.Content, record.Number = intake.ContentOf(resourcesOf(records)), len(records)
 	}
-	defer r.give(name, o.Operator)()
+	r.givers.Store(name, o.Operator)
+	defer r.givers.Delete(name)
 	if o.Local {
 		effect.Replicas, err = m.decideLocally(record)
 	} else {
@@ -65,19 +65,6 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
-}
-
-// give notes who gives an order about an upstream here, until done is called.
-func (r *replicas) give(upstream string, operator *events.Operator) (done func()) {
-	set := func(o *events.Operator) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.givers[upstream] = o; o == nil {
-			delete(r.givers, upstream)
-		}
-	}
-	set(operator)
-	return func() { set(nil) }
 }
 
 // checkWithout returns why an order to serve without an upstream is not possible.
@@ -110,7 +97,7 @@ func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch err := s.Refuses(record); {
-	case r.reachable && !r.readOnly:
+	case r.st.Reachable && !r.readOnly:
 		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
 	case err != nil:
 		return nil, intake.NotPossible("%w", err)
@@ -150,21 +137,14 @@ type ReplicasStatus struct {
 	Local []string `json:"local,omitempty"`
 	// Missing are decisions that can not be carried out here.
 	Missing []string `json:"missing,omitempty"`
-	counts  map[decisions.Kind]uint64
 }
 
 func (r *replicas) status() ReplicasStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st := ReplicasStatus{
-		Replica: r.Name, Sequence: r.applied, Applied: r.once, Reachable: r.reachable, Since: r.since, Problem: r.problem,
-		Missing: r.missing, counts: map[decisions.Kind]uint64{},
-	}
+	st := r.st
 	for _, l := range r.locals {
 		st.Local = append(st.Local, fmt.Sprintf("%s %s by %s", l.Kind, l.Upstream, cmp.Or(l.Who, "an operator")))
-	}
-	for _, k := range decisions.Kinds() {
-		st.counts[k] = r.counts[k]
 	}
 	return st
 }

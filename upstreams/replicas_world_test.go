@@ -394,7 +394,7 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 }
 
 // Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, upstream, _ string) (out []*mirror.Resource, err error) {
+func (p peersOf) Held(_ context.Context, upstream string) (out []*mirror.Resource, err error) {
 	for _, other := range p.r.w.replicas {
 		if m := other.reached(); other != p.r && m != nil {
 			all, err := m.HeldContent(upstream)
