@@ -23,7 +23,6 @@ import (
 const (
 	requestTimeout = 5 * time.Second  // of a handshake and a request
 	answerTimeout  = 30 * time.Second // of the rest
-	refresh        = 10 * time.Second // between two reads of the certificates
 	maxHeaderBytes = 8 << 10
 	maxConnections = 64
 	maxAnswers     = 8 // that are made at the same time
@@ -86,24 +85,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		<-ctx.Done()
 		return server.Close()
 	})
-	g.Go(func() error { return s.refresh(ctx) })
 	return g.Wait()
-}
-
-// refresh reads the certificates again until ctx ends.
-func (s *Server) refresh(ctx context.Context) error {
-	again := time.NewTicker(refresh)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-		}
-		if err := s.creds.Read(); err != nil {
-			s.notes.Warn(s.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
-		}
-	}
 }
 
 // Write implements io.Writer for the log of the HTTP server.

@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/config"
+	"meshrelay/internal/loglimit"
 	"meshrelay/peers"
 )
 
@@ -28,6 +29,7 @@ const (
 type replicas struct {
 	set    *peers.Set
 	server *peers.Server
+	creds  *peers.Credentials
 	log    *slog.Logger
 	config func() *config.Config
 	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
@@ -50,7 +52,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 	if lookup == nil {
 		lookup = peers.LookupService(p.Service)
 	}
-	x := &replicas{set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
+	x := &replicas{creds: creds, set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
 	x.atStart = sync.OnceValue(x.askAtStart)
 	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
 		"status":       func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
@@ -99,9 +101,12 @@ func (x *replicas) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.server.Run(ctx) })
 	g.Go(func() error {
-		again := time.NewTicker(pollEvery)
+		again, notes := time.NewTicker(pollEvery), loglimit.New(1, time.Minute)
 		defer again.Stop()
 		for {
+			if err := x.creds.Read(); err != nil {
+				notes.Warn(x.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
+			}
 			x.poll(ctx)
 			select {
 			case <-ctx.Done():

@@ -3,7 +3,6 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"meshrelay/peers"
@@ -18,20 +17,6 @@ var Replicas = Columns[peers.Replica]{
 	text("Config", func(r peers.Replica) string { return r.Status.Config }),
 	number("Decisions", func(r peers.Replica) uint64 { return r.Status.Decisions }),
 	text("Clients synced", func(r peers.Replica) string { return fmt.Sprintf("%d of %d", r.Status.Synced, r.Status.Clients) }),
-	text("Not told", func(r peers.Replica) string { return namesOf(r, func(u peers.Upstream) bool { return !u.Told }) }),
-	text("Held", func(r peers.Replica) string { return namesOf(r, func(u peers.Upstream) bool { return u.Held > 0 }) }),
-	text("Frozen", func(r peers.Replica) string { return namesOf(r, func(u peers.Upstream) bool { return u.Frozen }) }),
-}
-
-// namesOf returns the names of some upstreams of a replica.
-func namesOf(r peers.Replica, some func(peers.Upstream) bool) string {
-	var names []string
-	for _, u := range r.Status.Upstreams {
-		if some(u) {
-			names = append(names, u.Name)
-		}
-	}
-	return strings.Join(names, ",")
 }
 
 // ReplicaName returns the name of a replica, or its address while the name is unknown.
@@ -55,18 +40,10 @@ func replicaState(r peers.Replica, _ time.Time) (string, Level) {
 // another content.
 func ReplicaProblems(r peers.Replica, now time.Time) (lines []string) {
 	if !r.Reached {
-		lines = append(lines, fmt.Sprintf("%s (%s) is unreachable%s: %s", ReplicaName(r), r.Peer, lasting(r.Since, now), OneLine(r.Problem)))
+		lines = append(lines, fmt.Sprintf("%s (%s) is unreachable for %s: %s", ReplicaName(r), r.Peer, Ago(r.Since, now), OneLine(r.Problem)))
 	}
 	for _, d := range r.Differences {
 		lines = append(lines, fmt.Sprintf("%s serves another content of upstream %s: %s, and here %d", ReplicaName(r), d.Upstream, Count(d.There, "resource"), d.Here))
 	}
 	return lines
-}
-
-// lasting returns how long something lasts, or nothing without a current time.
-func lasting(since, now time.Time) string {
-	if now.IsZero() {
-		return ""
-	}
-	return " for " + Ago(since, now)
 }

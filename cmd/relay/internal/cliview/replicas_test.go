@@ -26,11 +26,11 @@ func TestReplicasAreATableAndTheirDifferencesAreSentences(t *testing.T) {
 		{Peer: "10.0.0.3:15016", Problem: "connection\nrefused", Since: testNow.Add(-2 * time.Minute)},
 	}
 	want := `
-REPLICA          STATE               SINCE   VERSION   CONFIG         DECISIONS   CLIENTS SYNCED   NOT TOLD   HELD   FROZEN
-relay-0          this one            60m     1.4.0     9c41e0aa33bb   7           2 of 3           -          -      -
-relay-1          differs             60s     1.4.0     9c41e0aa33bb   7           2 of 3           east       east   west
-relay-2          holds its clients   0s      1.4.0     9c41e0aa33bb   7           2 of 3           -          -      -
-10.0.0.3:15016   unreachable         2m      -         -              0           0 of 0           -          -      -
+REPLICA          STATE               SINCE   VERSION   CONFIG         DECISIONS   CLIENTS SYNCED
+relay-0          this one            60m     1.4.0     9c41e0aa33bb   7           2 of 3
+relay-1          differs             60s     1.4.0     9c41e0aa33bb   7           2 of 3
+relay-2          holds its clients   0s      1.4.0     9c41e0aa33bb   7           2 of 3
+10.0.0.3:15016   unreachable         2m      -         -              0           0 of 0
 relay-1 serves another content of upstream east: 100 resources, and here 98
 10.0.0.3:15016 (10.0.0.3:15016) is unreachable for 2m: connection refused
 `
