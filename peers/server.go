@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -38,19 +37,23 @@ type Document func(ctx context.Context, query url.Values, w io.Writer) error
 
 // Server serves documents to other replicas.
 type Server struct {
-	listen    string
-	creds     *Credentials
-	process   string
-	documents map[string]Document // by name
-	log       *slog.Logger
-	notes     *loglimit.Limit // for lines that others cause
-	busy      chan struct{}
+	listen  string
+	creds   *Credentials
+	process string
+	mux     http.ServeMux
+	log     *slog.Logger
+	notes   *loglimit.Limit // for lines that others cause
+	busy    chan struct{}
 }
 
 // NewServer returns a Server that does not listen yet. listen is host:port. process identifies this process; see
-// NewSet. documents are by name, and are not changed any more.
+// NewSet. documents are by name.
 func NewServer(listen string, creds *Credentials, process string, documents map[string]Document, log *slog.Logger) *Server {
-	return &Server{listen: listen, creds: creds, process: process, documents: documents, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers)}
+	s := &Server{listen: listen, creds: creds, process: process, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers)}
+	for name, d := range documents {
+		s.mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { s.handle(d, w, r) })
+	}
+	return s
 }
 
 // Run listens and serves until ctx ends.
@@ -97,15 +100,11 @@ func (s *Server) Write(line []byte) (int, error) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(processHeader, s.process)
-	document := s.documents[strings.TrimPrefix(r.URL.Path, "/")]
-	switch {
-	case r.Method != http.MethodGet:
-		http.Error(w, "documents are read only: use GET", http.StatusMethodNotAllowed)
-		return
-	case document == nil:
-		http.Error(w, "no such document", http.StatusNotFound)
-		return
-	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// handle answers a request for a document.
+func (s *Server) handle(document Document, w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.busy <- struct{}{}:
 		defer func() { <-s.busy }()

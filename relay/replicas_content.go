@@ -111,15 +111,14 @@ func (c candidates) with(upstream string) (found []string) {
 	}
 	slices.SortFunc(found, func(a, b string) int {
 		one, other := has[a], has[b]
-		switch {
-		case one.InContact != other.InContact && one.InContact:
-			return -1
-		case one.InContact != other.InContact:
-			return 1
-		case !one.InContact && !one.LastContact.Equal(other.LastContact):
-			return other.LastContact.Compare(one.LastContact)
+		if one.InContact != other.InContact {
+			return map[bool]int{true: -1, false: 1}[one.InContact]
 		}
-		return cmp.Or(cmp.Compare(other.Resources, one.Resources), cmp.Compare(a, b))
+		last := other.LastContact.Compare(one.LastContact)
+		if one.InContact {
+			last = 0
+		}
+		return cmp.Or(last, cmp.Compare(other.Resources, one.Resources), cmp.Compare(a, b))
 	})
 	return found
 }

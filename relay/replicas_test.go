@@ -22,6 +22,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
+	"meshrelay/upstreams/intake"
 )
 
 const replicaIdentity = "spiffe://cluster.local/ns/istio-system/sa/relay"
@@ -228,7 +229,7 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := waits.manager.ServeWithout(t.Context(), "west"); err != nil {
+	if _, err := waits.manager.Order(t.Context(), "west", "serve-without", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
 	waits.serves()

@@ -23,12 +23,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		record = locked(u, func(in *intake.Intake) decisions.Record { return in.Releases(o) }) // first: what is held may grow
 	}
 	here := o
-	if here.DryRun = true; verb == "serve-without" {
-		err = m.checkWithout(name)
-	} else {
-		effect, err = m.orderHere(ctx, name, verb, here)
-	}
-	if err != nil {
+	here.DryRun = true
+	if effect, err = m.orderHere(ctx, name, verb, here); err != nil {
 		return intake.Effect{}, err
 	}
 	record.ID, record.Replica, record.Reason, record.When = rand.Text(), r.Name, o.Reason, time.Now().UTC().Truncate(time.Second)
@@ -65,18 +61,6 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
-}
-
-// checkWithout returns why an order to serve without an upstream is not possible.
-func (m *Manager) checkWithout(name string) error {
-	if m.reading() {
-		return intake.NotPossible("the relay has not read the state of its upstreams yet, or ends: try again")
-	}
-	if _, err := m.upstream(name); err != nil {
-		return err
-	}
-	_, err := m.withoutEvent(name)
-	return err
 }
 
 // decide appends the record of an order.
@@ -125,18 +109,18 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 
 // ReplicasStatus is what a relay that is one of several has of the decisions.
 type ReplicasStatus struct {
-	Replica string `json:"replica"`
+	Replica string
 	// Sequence is that of the last decision that is in effect here. Applied: the log was read at least once.
-	Sequence uint64 `json:"sequence"`
-	Applied  bool   `json:"applied"`
+	Sequence uint64
+	Applied  bool
 	// Reachable is whether the store can be reached, since Since. Problem is why not.
-	Reachable bool      `json:"reachable"`
-	Since     time.Time `json:"since"`
-	Problem   string    `json:"problem,omitempty"`
+	Reachable bool
+	Since     time.Time
+	Problem   string
 	// Local are the decisions of this replica on which the others have not agreed.
-	Local []string `json:"local,omitempty"`
+	Local []string
 	// Missing are decisions that can not be carried out here.
-	Missing []string `json:"missing,omitempty"`
+	Missing []string
 }
 
 func (r *replicas) status() ReplicasStatus {
@@ -156,15 +140,6 @@ func (m *Manager) Replicas() *ReplicasStatus {
 	}
 	st := m.replicas.status()
 	return &st
-}
-
-// Text returns one line about the decisions.
-func (s *ReplicasStatus) Text() string {
-	store := "the store can be reached"
-	if !s.Reachable {
-		store = "the store can not be reached"
-	}
-	return fmt.Sprintf("decisions: replica %s follows the log up to decision %d, %s, local decisions: %d", s.Replica, s.Sequence, store, len(s.Local))
 }
 
 // Problems returns one line for each problem.
