@@ -13,9 +13,14 @@ import (
 
 var upstreams = []string{"east", "west"}
 
+// allKinds returns all kinds.
+func allKinds() []Kind {
+	return []Kind{Freeze, Unfreeze, Release, Rollback, ServeWithout, Synced, Hold, Returned, Over}
+}
+
 // anyRecord draws a record of a replica that knows a state.
 func anyRecord(t *rapid.T, s State, id string) Record {
-	r := Record{ID: id, Kind: rapid.SampledFrom(Kinds()).Draw(t, "kind"), Upstream: rapid.SampledFrom(upstreams).Draw(t, "upstream"), Replica: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "replica")}
+	r := Record{ID: id, Kind: rapid.SampledFrom(allKinds()).Draw(t, "kind"), Upstream: rapid.SampledFrom(upstreams).Draw(t, "upstream"), Replica: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "replica")}
 	u := s.Upstreams[r.Upstream]
 	switch r.Kind {
 	case Unfreeze:

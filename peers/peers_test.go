@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -280,7 +281,7 @@ func TestWhatAnswersWithoutAProcessIsNoReplica(t *testing.T) {
 	g.add(serve(t, func(ctx context.Context, lis net.Listener) error {
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "garbage") }), ReadHeaderTimeout: time.Minute}
 		go func() { <-ctx.Done(); server.Close() }()
-		if err := server.Serve(tls.NewListener(lis, one.creds.server())); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(tls.NewListener(lis, one.creds.config(x509.ExtKeyUsageClientAuth))); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

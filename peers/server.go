@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -78,7 +79,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	server.SetKeepAlivesEnabled(false) // each request is judged by the certificates of its time
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		secured := tls.NewListener(netutil.LimitListener(lis, maxConnections), s.creds.server())
+		secured := tls.NewListener(netutil.LimitListener(lis, maxConnections), s.creds.config(x509.ExtKeyUsageClientAuth))
 		if err := server.Serve(secured); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("replicas.peers: %w", err)
 		}

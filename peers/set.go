@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -63,7 +64,7 @@ func NewSet(service string, lookup Lookup, creds *Credentials) *Set {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{ // without a proxy, and without compression, which could grow without bounds
 				DialContext:     (&net.Dialer{Timeout: connectTimeout}).DialContext,
-				TLSClientConfig: creds.client(), TLSHandshakeTimeout: connectTimeout,
+				TLSClientConfig: creds.config(x509.ExtKeyUsageServerAuth), TLSHandshakeTimeout: connectTimeout,
 				DisableKeepAlives: true, MaxConnsPerHost: maxRequests, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 			},
 		},

@@ -125,13 +125,6 @@ var (
 	localDesc     = prometheus.NewDesc("relay_decisions_local", "Decisions of this replica on which the others have not agreed.", nil, nil)
 )
 
-// collect sends the metrics of the decisions.
-func (s *ReplicasStatus) collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(sequenceDesc, prometheus.GaugeValue, float64(s.Sequence))
-	ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(s.Reachable))
-	ch <- prometheus.MustNewConstMetric(localDesc, prometheus.GaugeValue, float64(len(s.Local)))
-}
-
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{sequenceDesc, reachableDesc, localDesc} {
@@ -145,7 +138,9 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	if s := m.Replicas(); s != nil {
-		s.collect(ch)
+		ch <- prometheus.MustNewConstMetric(sequenceDesc, prometheus.GaugeValue, float64(s.Sequence))
+		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(s.Reachable))
+		ch <- prometheus.MustNewConstMetric(localDesc, prometheus.GaugeValue, float64(len(s.Local)))
 	}
 	all := m.Status()
 	for _, one := range m.allMetrics() {

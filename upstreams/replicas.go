@@ -86,7 +86,7 @@ type local struct {
 func (m *Manager) Agree(r Replicas) {
 	m.replicas = &replicas{
 		Replicas: r, log: m.log, wake: make(chan struct{}, 1), ready: make(chan struct{}), taken: make(chan struct{}, 1),
-		st: ReplicasStatus{Replica: r.Name, Since: time.Now(), Problem: unread},
+		st: ReplicasStatus{Since: time.Now(), Problem: unread},
 	}
 	for _, u := range m.upstreams {
 		m.joins(u)

@@ -109,7 +109,6 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 
 // ReplicasStatus is what a relay that is one of several has of the decisions.
 type ReplicasStatus struct {
-	Replica string
 	// Sequence is that of the last decision that is in effect here. Applied: the log was read at least once.
 	Sequence uint64
 	Applied  bool
