@@ -157,9 +157,7 @@ func TestReplicasThatAppendAtOnceLoseNothing(t *testing.T) {
 	appended.Wait()
 	for _, w := range watches {
 		w.awaitSequence(t, 24)
-		if got := len(w.log.State().Upstreams); got != 24 {
-			t.Errorf("%d upstreams are frozen", got)
-		}
+		w.await(t, "24 upstreams are frozen", func(w *watched) bool { return len(w.log.State().Upstreams) == 24 })
 	}
 	if _, err := s.replica().add(freeze("again", "u0-0")); !errors.Is(err, decisions.ErrRefused) {
 		t.Errorf("a second freeze: %v", err)
