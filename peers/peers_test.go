@@ -367,34 +367,37 @@ func TestDocumentsAreReadOnly(t *testing.T) {
 func TestRequestsToAnAddressAreBoundedAtATime(t *testing.T) {
 	g, ca := &group{t: t}, testca.New(t)
 	one := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil)
-	var now, most atomic.Int64
-	open, entered := make(chan struct{}), make(chan struct{}, 3*maxRequests)
-	g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), map[string]Document{"echo": func(ctx context.Context, _ url.Values, w io.Writer) error {
-		if n := now.Add(1); n > most.Load() {
-			most.Store(n)
-		}
-		defer now.Add(-1)
+	open, entered := make(chan struct{}), make(chan struct{}, maxRequests+1)
+	other := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), map[string]Document{"echo": func(ctx context.Context, q url.Values, w io.Writer) error {
 		entered <- struct{}{}
 		select {
 		case <-open:
 		case <-ctx.Done():
 		}
-		return echo(ctx, nil, w)
+		return echo(ctx, q, w)
 	}})
+	ask := func(ctx context.Context) error {
+		return one.One(ctx, other.at.String(), "echo", 100, func(body io.Reader) error { _, err := io.ReadAll(body); return err })
+	}
 	var all sync.WaitGroup
-	for range 3 * maxRequests {
+	for range maxRequests {
 		all.Go(func() {
-			if texts, failures := one.answers(t, "echo"); len(texts) != 1 || len(failures) != 0 {
-				t.Errorf("%q, %v", texts, failures)
+			if err := ask(t.Context()); err != nil {
+				t.Error(err)
 			}
 		})
 	}
 	for range maxRequests {
 		<-entered
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := ask(ctx); err == nil || len(entered) > 0 {
+		t.Errorf("one more is answered: %v", err)
+	}
 	close(open)
 	all.Wait()
-	if most.Load() > maxRequests {
-		t.Errorf("%d at a time", most.Load())
+	if err := ask(t.Context()); err != nil {
+		t.Errorf("with room again: %v", err)
 	}
 }
