@@ -22,7 +22,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
-	"meshrelay/peers/status"
+	"meshrelay/peers"
 	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -108,8 +108,8 @@ func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
 }
 
 // Replicas returns the asked replica and the others, or none if it knows no others.
-func (c Client) Replicas(ctx context.Context) ([]status.Replica, error) {
-	return ask[[]status.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
+func (c Client) Replicas(ctx context.Context) ([]peers.Replica, error) {
+	return ask[[]peers.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
 }
 
 // ReleaseClusters makes the held clusters of a part of the config orphaned. Like RemoveCluster, it needs the

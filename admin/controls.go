@@ -22,10 +22,8 @@ import (
 // Controls carries out orders of operators about upstreams. Errors that wrap intake.ErrUnknownUpstream or
 // intake.ErrNotPossible get an HTTP status of their own. Its methods must be safe for concurrent use.
 type Controls interface {
-	// Order freezes an upstream, unfreezes it, releases held deletions, or rolls it back.
+	// Order carries out freeze, unfreeze, release, rollback or serve-without.
 	Order(ctx context.Context, upstream, verb string, o intake.Order) (intake.Effect, error)
-	// ServeWithout ends the wait of clients for an upstream.
-	ServeWithout(ctx context.Context, upstream string) error
 	// Held returns the deletions that guards hold, of one upstream or, if its name is empty, of all.
 	Held(upstream string) ([]intake.HeldUpstream, error)
 	// History returns the revisions, newest first.
@@ -169,9 +167,6 @@ func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audi
 	}
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
 	err = s.write(r, line, s.upstreamText, upstream, func() error {
-		if s.replicas() == nil {
-			return s.deps.Controls.ServeWithout(r.Context(), upstream)
-		}
 		effect, err := s.deps.Controls.Order(r.Context(), upstream, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
 		waiting.Replicas = effect.Replicas
 		return err

@@ -15,7 +15,7 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
-	"meshrelay/peers/status"
+	"meshrelay/peers"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
@@ -68,7 +68,7 @@ type Views struct {
 	// Events is the journal; nil has no events.
 	Events *events.Journal
 	// Replicas returns this replica and the others, if there are any.
-	Replicas func() []status.Replica
+	Replicas func() []peers.Replica
 	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
@@ -232,7 +232,7 @@ func (d *Debug) clusters(w io.Writer, _ url.Values) error {
 }
 
 func (d *Debug) replicas(w io.Writer, _ url.Values) error {
-	var all []status.Replica
+	var all []peers.Replica
 	if d.views.Replicas != nil {
 		all = d.views.Replicas()
 	}

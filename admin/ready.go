@@ -20,8 +20,6 @@ type Readiness struct {
 	Notes []string `json:"notes,omitempty"`
 	// Config is the state of the config file.
 	Config ReloadStatus `json:"config,omitzero"`
-	// Replicas is the status of the decisions of replicas, nil if the relay decides alone.
-	Replicas *upstreams.ReplicasStatus `json:"replicas,omitempty"`
 }
 
 // Assess returns the readiness. released means that clients are served: every upstream has synced or was restored,
@@ -194,21 +192,10 @@ func (s *Server) readiness() Readiness {
 	if st := s.socket.Load(); s.cfg.Socket != "" && st.path == "" {
 		r.Reasons = append(r.Reasons, st.problem)
 	}
-	if r.Replicas = s.replicas(); r.Replicas != nil {
-		r.Notes = append(slices.Clone(r.Notes), r.Replicas.Text())
-	}
 	if s.deps.Notes != nil {
 		r.Reasons = append(r.Reasons, s.deps.Notes()...)
 	}
 	return r
-}
-
-// replicas returns the status of the decisions of replicas, nil if the relay decides alone.
-func (s *Server) replicas() *upstreams.ReplicasStatus {
-	if s.deps.Replicas == nil {
-		return nil
-	}
-	return s.deps.Replicas()
 }
 
 // ready answers in plain text or, if the request accepts it, with the Readiness as JSON. Requests from other hosts

@@ -19,7 +19,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/buildinfo"
-	"meshrelay/upstreams"
 )
 
 const (
@@ -83,8 +82,6 @@ type Deps struct {
 	Logger  *slog.Logger
 	// Controls carries out orders about upstreams.
 	Controls Controls
-	// Replicas returns the status of the decisions of replicas, nil if the relay decides alone. It may be nil.
-	Replicas func() *upstreams.ReplicasStatus
 	// Clusters carries out orders about found clusters.
 	Clusters ClusterControls
 	// Reload loads the config file again.

@@ -1,8 +1,8 @@
 package decisions
 
 import (
-	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// MaxBytes bounds the texts of a Log.
-	MaxBytes    = 256 << 10
-	maxRecords  = 500
-	maxProblems = 10
+	// MaxBytes bounds the text of a Log.
+	MaxBytes   = 256 << 10
+	maxRecords = 500
 )
 
 // Log is the newest records, and the fold of all before them. It is immutable.
@@ -82,9 +81,8 @@ func (l *Log) bound() error {
 			}
 			l.records = l.records[n:]
 		}
-		state, records := l.Encode()
 		switch {
-		case len(state)+len(records) <= MaxBytes:
+		case len(l.Encode()) <= MaxBytes:
 			return nil
 		case len(l.records) > 0:
 		case l.base.forget():
@@ -108,95 +106,77 @@ func (s *State) forget() (any bool) {
 	return any
 }
 
-// Encode returns the texts of a Log: the fold of the older records, and a line for each newer record.
-func (l Log) Encode() (state, records string) {
-	b, _ := json.Marshal(l.base) // it has only texts and numbers
+// Encode returns the text of a Log: a line for the fold of the older records, and one for each newer record.
+func (l Log) Encode() string {
 	var lines strings.Builder
 	enc := json.NewEncoder(&lines)
+	_ = enc.Encode(l.base) // it has only texts and numbers
 	for _, r := range l.records {
 		_ = enc.Encode(r) // likewise
 	}
-	return string(b), lines.String()
+	return lines.String()
 }
 
-// Decode parses the texts of a Log, which anybody may have edited. It passes over records that it can not use, keeps
-// those of unknown kinds without an effect, and returns a line for each, at most ten. The error is about the whole Log.
-func Decode(state, records string) (l Log, problems []string, err error) {
-	if n := len(state) + len(records); n > MaxBytes {
-		return l, nil, fmt.Errorf("the log of decisions has %d bytes: want %d at most", n, MaxBytes)
+// ErrNoLog is wrapped by the errors of Decode.
+var ErrNoLog = errors.New("it has no log of decisions")
+
+// Decode parses the text of a Log, which anybody may have edited. Records of unknown kinds stay, without an effect: a newer
+// release may have appended them. An empty text is a Log without records.
+func Decode(text string) (l Log, err error) {
+	if len(text) > MaxBytes {
+		return Log{}, fmt.Errorf("%w: %d bytes: want %d at most", ErrNoLog, len(text), MaxBytes)
 	}
-	problem := func(format string, args ...any) {
-		if len(problems) < maxProblems {
-			problems = append(problems, fmt.Sprintf(format, args...))
-		}
+	if text == "" {
+		return Log{}, nil
 	}
-	if state != "" {
-		if err := json.Unmarshal([]byte(state), &l.base); err != nil {
-			return Log{}, nil, fmt.Errorf("the state of the log of decisions: %.300v", err)
-		}
+	lines := json.NewDecoder(strings.NewReader(text))
+	if err = lines.Decode(&l.base); err == nil {
+		err = l.base.check()
 	}
-	if l.base.Sequence > maxSequence {
-		return Log{}, nil, fmt.Errorf("the state of the log of decisions has the sequence number %d: want %d at most", l.base.Sequence, uint64(maxSequence))
-	}
-	l.base.mend(problem)
-	last, seen := l.base.Sequence, map[string]bool{}
-	lines := bufio.NewScanner(strings.NewReader(records))
-	lines.Buffer(nil, MaxBytes+1)
-	for n := 1; lines.Scan(); n++ {
+	last := l.base.Sequence
+	for err == nil && lines.More() {
 		var r Record
-		err := json.Unmarshal(lines.Bytes(), &r)
-		if err == nil {
+		if err = lines.Decode(&r); err == nil {
 			err = r.check()
 		}
-		switch {
-		case len(strings.TrimSpace(lines.Text())) == 0:
-		case err != nil:
-			problem("line %d of the log of decisions is passed over: %.300v", n, err)
-		case r.Sequence <= last || r.Sequence > maxSequence || seen[r.ID]:
-			problem("line %d of the log of decisions is passed over: its sequence number %d or its ID is no new one", n, r.Sequence)
-		default:
-			if !slices.Contains(Kinds(), r.Kind) {
-				problem("line %d of the log of decisions has no effect here: the kind %.32q is unknown: a newer release may have appended it", n, r.Kind)
-			}
-			last, seen[r.ID] = r.Sequence, true
-			l.records = append(l.records, r)
+		if err == nil && (r.Sequence <= last || r.Sequence > maxSequence || l.Has(r.ID)) {
+			err = fmt.Errorf("its sequence number %d or its ID is no new one", r.Sequence)
 		}
+		last = r.Sequence
+		l.records = append(l.records, r)
+	}
+	if err != nil {
+		return Log{}, fmt.Errorf("%w: line %d: %.300v", ErrNoLog, len(l.records)+1, err)
 	}
 	l.state = l.base
 	l.state.Upstreams = maps.Clone(l.base.Upstreams)
 	for _, r := range l.records {
 		l.state.fold(r)
 	}
-	return l, problems, nil
+	return l, nil
 }
 
-// mend removes what no replica has written.
-func (s *State) mend(problem func(string, ...any)) {
+// check returns an error for a State that no replica writes.
+func (s *State) check() error {
+	if s.Sequence > maxSequence {
+		return fmt.Errorf("the sequence number is %d: want %d at most", s.Sequence, uint64(maxSequence))
+	}
 	for name, u := range s.Upstreams {
-		for _, p := range []struct {
-			part  **Record
-			kinds []Kind
-		}{{&u.Frozen, []Kind{Freeze, Rollback}}, {&u.Without, []Kind{ServeWithout}}, {&u.Hold, []Kind{Hold}}} {
-			r := *p.part
+		parts := []*Record{u.Frozen, u.Without, u.Hold}
+		for i := range u.Released {
+			parts = append(parts, &u.Released[i])
+		}
+		for _, r := range parts {
 			if r == nil {
 				continue
 			}
-			err := r.check()
-			if err == nil && (r.Upstream != name || !slices.Contains(p.kinds, r.Kind) || r.Sequence > s.Sequence) {
-				err = fmt.Errorf("it is a record %s of upstream %.64q with the sequence number %d", r.Kind, r.Upstream, r.Sequence)
+			switch err := r.check(); {
+			case err != nil:
+				return fmt.Errorf("upstream %.64q: %w", name, err)
+			case r.Upstream != name || r.Sequence > s.Sequence:
+				return fmt.Errorf("upstream %.64q has a decision %d about %.64q", name, r.Sequence, r.Upstream)
 			}
-			if err != nil {
-				problem("a decision about upstream %.64q in the state of the log of decisions is passed over: %v", name, err)
-				*p.part = nil
-			}
-		}
-		u.Released = slices.DeleteFunc(u.Released, func(one Released) bool {
-			r := Record{ID: "-", Kind: one.Kind, Upstream: name, Who: one.Who, Reason: one.Reason, Content: one.Content, Number: one.Number, Parts: one.Parts, Ends: "-"}
-			return r.check() != nil || one.Sequence > s.Sequence || one.Content == ""
-		})
-		u.Released = u.Released[max(0, len(u.Released)-maxReleased):]
-		if s.Upstreams[name] = u; u.isEmpty() {
-			delete(s.Upstreams, name)
 		}
 	}
+	return nil
 }

@@ -28,11 +28,6 @@ const (
 	Over         Kind = "over"     // the time of the hold is over, and the upstream has repeated the deletions
 )
 
-// Kinds returns all kinds.
-func Kinds() []Kind {
-	return []Kind{Freeze, Unfreeze, Release, Rollback, ServeWithout, Synced, Hold, Returned, Over}
-}
-
 // Freezes reports whether the record begins or ends a freeze.
 func (k Kind) Freezes() bool { return k == Freeze || k == Unfreeze || k == Rollback }
 

@@ -27,19 +27,9 @@ type Upstream struct {
 	Frozen  *Record `json:"frozen,omitempty"`
 	Without *Record `json:"without,omitempty"`
 	Hold    *Record `json:"hold,omitempty"`
-	// Released are the newest contents that may go, on a replica that holds them later, too.
-	Released []Released `json:"released,omitempty"`
-}
-
-// Released is content whose deletion is decided: by a release, or by the end of a hold.
-type Released struct {
-	Sequence uint64   `json:"seq"`
-	Kind     Kind     `json:"kind"`
-	Who      string   `json:"who,omitempty"`
-	Reason   string   `json:"reason,omitempty"`
-	Content  string   `json:"content"`
-	Number   int      `json:"number"`
-	Parts    []string `json:"parts,omitempty"`
+	// Released are the newest records, each with a Content, of a release or of the end of a hold. The content may go, on
+	// a replica that holds it later, too.
+	Released []Record `json:"released,omitempty"`
 }
 
 func (u *Upstream) isEmpty() bool {
@@ -106,14 +96,14 @@ func (s *State) fold(r Record) {
 		u.Without = nil
 	case Hold:
 		// A guard holds this content again: the former decision was about another accident.
-		u.Released = slices.DeleteFunc(slices.Clone(u.Released), func(one Released) bool { return one.Content == r.Content })
+		u.Released = slices.DeleteFunc(slices.Clone(u.Released), func(one Record) bool { return one.Content == r.Content })
 		u.Hold = &r
 	case Release, Returned, Over:
 		if len(r.Parts) == 0 {
 			u.Hold = nil
 		}
 		if r.Content != "" {
-			u.Released = append(slices.Clone(u.Released), Released{r.Sequence, r.Kind, r.Who, r.Reason, r.Content, r.Number, r.Parts})
+			u.Released = append(slices.Clone(u.Released), r)
 			u.Released = u.Released[max(0, len(u.Released)-maxReleased):]
 		}
 	}

@@ -14,7 +14,7 @@ const decisionsRole = `apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: relay-decisions, namespace: mesh}
 rules:
-- {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, update], resourceNames: [relay-decisions]}
+- {apiGroups: [""], resources: [configmaps], verbs: [get, update], resourceNames: [relay-decisions]}
 - {apiGroups: [""], resources: [configmaps], verbs: [create]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

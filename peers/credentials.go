@@ -55,24 +55,15 @@ func (c *Credentials) Read() error {
 	return cmp.Or(errOwn, errRoots)
 }
 
-// server returns the settings for one handshake as a server.
-func (c *Credentials) server() *tls.Config {
-	return c.config(x509.ExtKeyUsageClientAuth)
-}
-
-// client returns the settings for handshakes as a client.
-func (c *Credentials) client() *tls.Config {
-	cfg := c.config(x509.ExtKeyUsageServerAuth)
-	// Replicas are known by address, which no certificate has. VerifyConnection verifies the chain and the identity.
-	cfg.InsecureSkipVerify = true //nolint:gosec // see above
-	return cfg
-}
-
+// config returns the settings for handshakes with others whose certificates are for a usage.
 func (c *Credentials) config(usage x509.ExtKeyUsage) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"http/1.1"},
-		ClientAuth: tls.RequireAnyClientCert, // VerifyConnection verifies: the roots change
+		// Replicas are known by address, which no certificate has, and the roots change: VerifyConnection verifies the
+		// chain and the identity.
+		InsecureSkipVerify: true, //nolint:gosec // see above
+		MinVersion:         tls.VersionTLS13,
+		NextProtos:         []string{"http/1.1"},
+		ClientAuth:         tls.RequireAnyClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			own := c.own.Get()
 			return &own, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -280,7 +281,7 @@ func TestWhatAnswersWithoutAProcessIsNoReplica(t *testing.T) {
 	g.add(serve(t, func(ctx context.Context, lis net.Listener) error {
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "garbage") }), ReadHeaderTimeout: time.Minute}
 		go func() { <-ctx.Done(); server.Close() }()
-		if err := server.Serve(tls.NewListener(lis, one.creds.server())); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(tls.NewListener(lis, one.creds.config(x509.ExtKeyUsageClientAuth))); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
@@ -363,20 +364,40 @@ func TestDocumentsAreReadOnly(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreBoundedByAddressAndInAll(t *testing.T) {
-	b := &bounded{open: map[string]int{}}
-	for n := range maxOfOne + 1 {
-		if in := b.enter("a"); in != (n < maxOfOne) {
-			t.Errorf("connection %d is accepted: %v", n, in)
+func TestRequestsToAnAddressAreBoundedAtATime(t *testing.T) {
+	g, ca := &group{t: t}, testca.New(t)
+	one := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil)
+	open, entered := make(chan struct{}), make(chan struct{}, maxRequests+1)
+	other := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), map[string]Document{"echo": func(ctx context.Context, q url.Values, w io.Writer) error {
+		entered <- struct{}{}
+		select {
+		case <-open:
+		case <-ctx.Done():
 		}
+		return echo(ctx, q, w)
+	}})
+	ask := func(ctx context.Context) error {
+		return one.One(ctx, other.at.String(), "echo", 100, func(body io.Reader) error { _, err := io.ReadAll(body); return err })
 	}
-	b.leave("a")
-	if !b.enter("a") {
-		t.Error("a place that was left stays taken")
+	var all sync.WaitGroup
+	for range maxRequests {
+		all.Go(func() {
+			if err := ask(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	for n := range maxConnections {
-		if in := b.enter(fmt.Sprint(n)); in != (n < maxConnections-maxOfOne) {
-			t.Errorf("connection %d of other addresses is accepted: %v", n, in)
-		}
+	for range maxRequests {
+		<-entered
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := ask(ctx); err == nil || len(entered) > 0 {
+		t.Errorf("one more is answered: %v", err)
+	}
+	close(open)
+	all.Wait()
+	if err := ask(t.Context()); err != nil {
+		t.Errorf("with room again: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -11,24 +12,20 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/internal/loglimit"
-	"meshrelay/internal/peerkey"
 )
 
 const (
 	requestTimeout = 5 * time.Second  // of a handshake and a request
 	answerTimeout  = 30 * time.Second // of the rest
-	refresh        = 10 * time.Second // between two reads of the certificates
 	maxHeaderBytes = 8 << 10
 	maxConnections = 64
-	maxOfOne       = 16 // connections of one address
-	maxAnswers     = 8  // that are made at the same time
+	maxAnswers     = 8 // that are made at the same time
 	// processHeader has the ID of the process that answers.
 	processHeader = "Relay-Process"
 )
@@ -41,19 +38,23 @@ type Document func(ctx context.Context, query url.Values, w io.Writer) error
 
 // Server serves documents to other replicas.
 type Server struct {
-	listen    string
-	creds     *Credentials
-	process   string
-	documents map[string]Document // by name
-	log       *slog.Logger
-	notes     *loglimit.Limit // for lines that others cause
-	busy      chan struct{}
+	listen  string
+	creds   *Credentials
+	process string
+	mux     http.ServeMux
+	log     *slog.Logger
+	notes   *loglimit.Limit // for lines that others cause
+	busy    chan struct{}
 }
 
 // NewServer returns a Server that does not listen yet. listen is host:port. process identifies this process; see
-// NewSet. documents are by name, and are not changed any more.
+// NewSet. documents are by name.
 func NewServer(listen string, creds *Credentials, process string, documents map[string]Document, log *slog.Logger) *Server {
-	return &Server{listen: listen, creds: creds, process: process, documents: documents, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers)}
+	s := &Server{listen: listen, creds: creds, process: process, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers)}
+	for name, d := range documents {
+		s.mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { s.handle(d, w, r) })
+	}
+	return s
 }
 
 // Run listens and serves until ctx ends.
@@ -78,7 +79,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	server.SetKeepAlivesEnabled(false) // each request is judged by the certificates of its time
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		secured := tls.NewListener(&bounded{Listener: lis, open: map[string]int{}}, s.creds.server())
+		secured := tls.NewListener(netutil.LimitListener(lis, maxConnections), s.creds.config(x509.ExtKeyUsageClientAuth))
 		if err := server.Serve(secured); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("replicas.peers: %w", err)
 		}
@@ -88,24 +89,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		<-ctx.Done()
 		return server.Close()
 	})
-	g.Go(func() error { return s.refresh(ctx) })
 	return g.Wait()
-}
-
-// refresh reads the certificates again until ctx ends.
-func (s *Server) refresh(ctx context.Context) error {
-	again := time.NewTicker(refresh)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-		}
-		if err := s.creds.Read(); err != nil {
-			s.notes.Warn(s.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
-		}
-	}
 }
 
 // Write implements io.Writer for the log of the HTTP server.
@@ -117,15 +101,11 @@ func (s *Server) Write(line []byte) (int, error) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(processHeader, s.process)
-	document := s.documents[strings.TrimPrefix(r.URL.Path, "/")]
-	switch {
-	case r.Method != http.MethodGet:
-		http.Error(w, "documents are read only: use GET", http.StatusMethodNotAllowed)
-		return
-	case document == nil:
-		http.Error(w, "no such document", http.StatusNotFound)
-		return
-	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// handle answers a request for a document.
+func (s *Server) handle(document Document, w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.busy <- struct{}{}:
 		defer func() { <-s.busy }()
@@ -154,59 +134,4 @@ type answer struct {
 func (a *answer) Write(p []byte) (int, error) {
 	a.begun = true
 	return a.w.Write(p)
-}
-
-// bounded is a listener that closes connections beyond maxConnections, and those beyond maxOfOne of an address.
-type bounded struct {
-	net.Listener
-	mu   sync.Mutex     // guards all below
-	open map[string]int // connections by address
-	all  int
-}
-
-// Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		c, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		key := peerkey.Of(c.RemoteAddr())
-		if b.enter(key) {
-			return &counted{c, sync.OnceFunc(func() { b.leave(key) })}, nil
-		}
-		c.Close()
-	}
-}
-
-func (b *bounded) enter(key string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.all >= maxConnections || b.open[key] >= maxOfOne {
-		return false
-	}
-	b.all++
-	b.open[key]++
-	return true
-}
-
-func (b *bounded) leave(key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all--
-	if b.open[key]--; b.open[key] == 0 {
-		delete(b.open, key)
-	}
-}
-
-// counted is a connection that bounded counts until its end.
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-// Close implements net.Conn.
-func (c *counted) Close() error {
-	c.leave()
-	return c.Conn.Close()
 }

@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ import (
 
 const (
 	maxPeers       = 16 // addresses of the service
-	maxRounds      = 4  // calls of Each and One at the same time, and so requests to one address
+	maxRequests    = 4  // at the same time to one address
 	connectTimeout = 2 * time.Second
 	askTimeout     = 10 * time.Second // of a request, with its answer
 )
@@ -53,19 +54,18 @@ type Set struct {
 	service string
 	lookup  Lookup
 	client  *http.Client
-	rounds  chan struct{}
 }
 
 // NewSet returns a Set of the replicas that lookup finds. service names them in errors.
 func NewSet(service string, lookup Lookup, creds *Credentials) *Set {
 	return &Set{
-		Process: rand.Text(), service: service, lookup: lookup, rounds: make(chan struct{}, maxRounds),
+		Process: rand.Text(), service: service, lookup: lookup,
 		client: &http.Client{
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{ // without a proxy, and without compression, which could grow without bounds
 				DialContext:     (&net.Dialer{Timeout: connectTimeout}).DialContext,
-				TLSClientConfig: creds.client(), TLSHandshakeTimeout: connectTimeout,
-				DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
+				TLSClientConfig: creds.config(x509.ExtKeyUsageServerAuth), TLSHandshakeTimeout: connectTimeout,
+				DisableKeepAlives: true, MaxConnsPerHost: maxRequests, DisableCompression: true, MaxResponseHeaderBytes: maxHeaderBytes,
 			},
 		},
 	}
@@ -85,11 +85,6 @@ var errKnown = errors.New("it needs no answer")
 // the name of the document with its query. A body fails after most bytes, after 10 s, and when ctx ends. Replicas
 // beyond 16 are not asked, and are a Failure together.
 func (s *Set) Each(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) (failures []Failure) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return []Failure{{s.service, err}}
-	}
-	defer leave()
 	all, more, err := s.addresses(ctx)
 	if err != nil {
 		return []Failure{{s.service, fmt.Errorf("replicas.peers.service: %w", err)}}
@@ -129,22 +124,7 @@ func (s *Set) Each(ctx context.Context, path string, most int64, f func(peer str
 
 // One is Each for the replica at one address.
 func (s *Set) One(ctx context.Context, peer, path string, most int64, f func(body io.Reader) error) error {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
 	return s.ask(ctx, peer, path, most, func(string) error { return nil }, func(_ string, body io.Reader) error { return f(body) })
-}
-
-// enter waits for one of few rounds.
-func (s *Set) enter(ctx context.Context) (leave func(), err error) {
-	select {
-	case s.rounds <- struct{}{}:
-		return func() { <-s.rounds }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 // addresses returns the addresses of all replicas, at most maxPeers, and the number of further ones.

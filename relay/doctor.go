@@ -291,7 +291,7 @@ func (d Doctor) sites() (checks []doctor.Check) {
 	}
 	if c := d.Config.Replicas.Kubernetes; c != nil {
 		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace,
-			map[string][]string{"verbs": {"get", "list", "watch", "update"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}})
+			map[string][]string{"verbs": {"get", "update"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}})
 	}
 	return checks
 }

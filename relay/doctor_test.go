@@ -279,7 +279,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		"no updates": {http.StatusCreated, objects, "no rule that the server tells grants update leases", "grants update configmaps"},
 		"another name": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr"]}`,
 			"the relay has its rights", "grants update configmaps"},
-		"nothing":          {http.StatusCreated, "", "update leases; get, list, watch, create, patch, delete ", "grants get, list, watch, update configmaps"},
+		"nothing":          {http.StatusCreated, "", "update leases; get, list, watch, create, patch, delete ", "grants get, update configmaps"},
 		"not the identity": {http.StatusUnauthorized, "", "does not accept the credentials", "does not accept the credentials"},
 	} {
 		s.Set(func() { code, rules = tc.code, tc.rules })

@@ -6,7 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,30 +15,32 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/config"
+	"meshrelay/internal/loglimit"
 	"meshrelay/peers"
-	"meshrelay/peers/status"
 )
 
 const (
-	pollEvery  = 5 * time.Second        // the status of other replicas
-	applyEvery = 200 * time.Millisecond // between two questions whether a decision is in effect
+	pollEvery   = 5 * time.Second        // the status of other replicas
+	pollTimeout = 2 * time.Second        // of one poll. An order waits longer.
+	applyEvery  = 200 * time.Millisecond // between two questions whether a decision is in effect
 )
 
 // replicas asks the other replicas, and answers them. It is a prometheus.Collector.
 type replicas struct {
 	set    *peers.Set
 	server *peers.Server
+	creds  *peers.Credentials
 	log    *slog.Logger
 	config func() *config.Config
 	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
 	decided func() uint64
 	// own returns the status of this replica.
-	own func() status.Status
+	own func() peers.Status
 	// atStart returns what replicas tell when the relay starts. The first call asks them, and begins startBudget.
 	atStart func() candidates
 
-	mu    sync.Mutex // guards table
-	table status.Table
+	mu    sync.Mutex // guards known
+	known []peers.Replica
 }
 
 // newReplicas returns the replicas of a config, nil when it has none. lookup is nil for that of the config.
@@ -50,7 +52,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 	if lookup == nil {
 		lookup = peers.LookupService(p.Service)
 	}
-	x := &replicas{set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
+	x := &replicas{creds: creds, set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
 	x.atStart = sync.OnceValue(x.askAtStart)
 	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
 		"status":       func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
@@ -62,7 +64,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 }
 
 // listReplicas returns all replicas, this one first, or none without a config of peers.
-func (r *Relay) listReplicas() []status.Replica {
+func (r *Relay) listReplicas() []peers.Replica {
 	if r.replicas == nil {
 		return nil
 	}
@@ -70,8 +72,8 @@ func (r *Relay) listReplicas() []status.Replica {
 }
 
 // ownStatus returns what this replica tells about itself.
-func (r *Relay) ownStatus() status.Status {
-	s := status.Status{
+func (r *Relay) ownStatus() peers.Status {
+	s := peers.Status{
 		Node: r.config.Load().Node.ID, Version: r.options.Build.Version, Process: r.replicas.set.Process, Config: r.options.Watcher.Status().Hash,
 		Serving: r.server.HasReleased(), Time: time.Now(),
 	}
@@ -80,7 +82,7 @@ func (r *Relay) ownStatus() status.Status {
 	}
 	s.Clients, s.Synced = r.server.Synced()
 	for _, u := range r.manager.Status() {
-		one := status.Upstream{
+		one := peers.Upstream{
 			Name: u.Name, Content: u.Content, Told: u.Complete, InContact: u.InContact, LastContact: u.LastUpdate, Frozen: u.Frozen != nil,
 		}
 		for _, n := range u.Resources {
@@ -99,9 +101,12 @@ func (x *replicas) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.server.Run(ctx) })
 	g.Go(func() error {
-		again := time.NewTicker(pollEvery)
+		again, notes := time.NewTicker(pollEvery), loglimit.New(1, time.Minute)
 		defer again.Stop()
 		for {
+			if err := x.creds.Read(); err != nil {
+				notes.Warn(x.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
+			}
 			x.poll(ctx)
 			select {
 			case <-ctx.Done():
@@ -113,85 +118,55 @@ func (x *replicas) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// ask returns the status of the other replicas, or why they give none, by address.
-func (x *replicas) ask(ctx context.Context) (answers map[string]status.Status, failures map[string]string) {
-	var mu sync.Mutex // guards answers
-	answers, failures = map[string]status.Status{}, map[string]string{}
-	for _, f := range x.set.Each(ctx, "status", status.MaxBytes, func(peer string, body io.Reader) error {
-		s, err := status.Decode(body)
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		answers[peer] = s
-		return nil
-	}) {
-		failures[f.Peer] = f.Err.Error()
-	}
-	return answers, failures
-}
-
-// poll brings the table to what replicas tell now.
-func (x *replicas) poll(ctx context.Context) {
-	answers, failures := x.ask(ctx)
-	if ctx.Err() != nil {
-		return
-	}
+// poll asks the other replicas, and returns all, this one first. If ctx ends meanwhile, the result is that of before.
+func (x *replicas) poll(ctx context.Context) []peers.Replica {
+	asking, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	answers, failures := x.set.Statuses(asking)
 	own := x.own()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.table.Update(time.Now(), own, answers, failures)
+	if ctx.Err() == nil {
+		x.known = peers.Update(time.Now(), x.known, own, answers, failures)
+	}
+	return x.known
 }
 
 // all returns all replicas, this one first.
-func (x *replicas) all() []status.Replica {
+func (x *replicas) all() []peers.Replica {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.table.Replicas()
+	return x.known
 }
 
 // Applied implements upstreams.Peers.
 func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
 	for {
-		answers, failures := x.ask(ctx)
-		if ctx.Err() != nil && of > 0 {
-			return did, of, unreachable // the last question was cut off
-		}
-		did, of, unreachable = 0, len(answers)+len(failures), nil
-		for _, s := range answers {
-			if s.Decisions >= number {
+		did, of, unreachable = 0, 0, nil
+		for _, r := range x.poll(ctx) {
+			switch {
+			case r.Peer == "":
+				continue
+			case !r.Reached:
+				unreachable = append(unreachable, strings.TrimSpace(r.Status.Node+" "+r.Peer))
+			case r.Status.Decisions >= number:
 				did++
 			}
+			of++
 		}
-		for peer := range failures {
-			unreachable = append(unreachable, x.nameOf(peer))
-		}
-		slices.Sort(unreachable)
-		if did+len(unreachable) == of {
+		if did+len(unreachable) == of || ctx.Err() != nil {
 			return did, of, unreachable
 		}
 		select {
 		case <-ctx.Done():
-			return did, of, unreachable
 		case <-time.After(applyEvery):
 		}
 	}
 }
 
-// nameOf returns the last known name of a replica, and its address.
-func (x *replicas) nameOf(peer string) string {
-	for _, r := range x.all() {
-		if r.Peer == peer && r.Status.Node != "" {
-			return r.Status.Node + " (" + peer + ")"
-		}
-	}
-	return peer
-}
-
 var (
 	replicasReached = prometheus.NewDesc("relay_replicas", "Other replicas, by whether they answer.", []string{"state"}, nil)
-	replicasDiffer  = prometheus.NewDesc("relay_replicas_differ", "Upstreams of which a replica that answers has served another content for longer than 10 s.", nil, nil)
+	replicasDiffer  = prometheus.NewDesc("relay_replicas_differ", "Upstreams of which a replica that answers serves another content.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -199,10 +174,19 @@ func (x *replicas) Describe(ch chan<- *prometheus.Desc) { ch <- replicasReached;
 
 // Collect implements prometheus.Collector.
 func (x *replicas) Collect(ch chan<- prometheus.Metric) {
-	x.mu.Lock()
-	reached, unreachable, differ := x.table.Counts(time.Now())
-	x.mu.Unlock()
+	reached, unreachable, differ := 0, 0, map[string]bool{}
+	for _, r := range x.all() {
+		switch {
+		case !r.Reached:
+			unreachable++
+		case r.Peer != "":
+			reached++
+		}
+		for _, d := range r.Differences {
+			differ[d.Upstream] = true
+		}
+	}
 	ch <- prometheus.MustNewConstMetric(replicasReached, prometheus.GaugeValue, float64(reached), "reached")
 	ch <- prometheus.MustNewConstMetric(replicasReached, prometheus.GaugeValue, float64(unreachable), "unreachable")
-	ch <- prometheus.MustNewConstMetric(replicasDiffer, prometheus.GaugeValue, float64(differ))
+	ch <- prometheus.MustNewConstMetric(replicasDiffer, prometheus.GaugeValue, float64(len(differ)))
 }

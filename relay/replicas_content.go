@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/peers"
-	"meshrelay/peers/status"
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams/intake"
@@ -28,7 +26,7 @@ const (
 
 // candidates are replicas that may have content, by address, until a deadline.
 type candidates struct {
-	byPeer map[string]status.Status
+	byPeer map[string]peers.Status
 	until  time.Time
 	asked  time.Time
 }
@@ -68,7 +66,7 @@ func (x *replicas) askAtStart() candidates {
 	ctx, cancel := context.WithDeadline(context.Background(), c.asked.Add(startBudget/2))
 	defer cancel()
 	var failures map[string]string
-	c.byPeer, failures = x.ask(ctx)
+	c.byPeer, failures = x.set.Statuses(ctx)
 	for peer, problem := range failures {
 		x.log.Info("replica not asked for content", "peer", peer, "err", problem)
 	}
@@ -104,7 +102,7 @@ func (x *replicas) former(ctx context.Context, u config.Upstream) state.Saved {
 // with returns the replicas that serve clients and have an upstream. Those in contact with it come first, then those
 // that were so last; of these, those with more resources.
 func (c candidates) with(upstream string) (found []string) {
-	has := map[string]*status.Upstream{}
+	has := map[string]*peers.Upstream{}
 	for peer, s := range c.byPeer {
 		if u := s.Of(upstream); s.Serving && u != nil && u.Resources > 0 {
 			has[peer] = u
@@ -113,41 +111,36 @@ func (c candidates) with(upstream string) (found []string) {
 	}
 	slices.SortFunc(found, func(a, b string) int {
 		one, other := has[a], has[b]
-		switch {
-		case one.InContact != other.InContact && one.InContact:
-			return -1
-		case one.InContact != other.InContact:
-			return 1
-		case !one.InContact && !one.LastContact.Equal(other.LastContact):
-			return other.LastContact.Compare(one.LastContact)
+		if one.InContact != other.InContact {
+			return map[bool]int{true: -1, false: 1}[one.InContact]
 		}
-		return cmp.Or(cmp.Compare(other.Resources, one.Resources), cmp.Compare(a, b))
+		last := other.LastContact.Compare(one.LastContact)
+		if one.InContact {
+			last = 0
+		}
+		return cmp.Or(last, cmp.Compare(other.Resources, one.Resources), cmp.Compare(a, b))
 	})
 	return found
 }
 
 // Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
 // replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
-func (x *replicas) Held(ctx context.Context, upstream, content string) (held []*mirror.Resource, err error) {
+func (x *replicas) Held(ctx context.Context, upstream string) (held []*mirror.Resource, err error) {
 	all := x.config().Upstreams
 	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
 	if i < 0 {
 		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
 	}
-	asking, done := context.WithTimeout(ctx, heldTimeout)
-	answers, _ := x.ask(asking)
-	done()
 	known := map[mirror.Key]bool{}
-	for _, peer := range slices.Sorted(maps.Keys(answers)) {
-		s := answers[peer]
-		if there := s.Of(upstream); there == nil || there.Held == 0 {
+	for _, peer := range x.poll(ctx) {
+		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || there == nil || there.Held == 0 {
 			continue
 		}
 		one, done := context.WithTimeout(ctx, heldTimeout)
-		saved, failed := x.saved(one, peer, "held?upstream="+url.QueryEscape(upstream)+"&content="+url.QueryEscape(content), all[i])
+		saved, failed := x.saved(one, peer.Peer, "held?upstream="+url.QueryEscape(upstream), all[i])
 		done()
 		if failed != nil && !errors.Is(failed, peers.ErrNone) {
-			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer, "err", failed)
+			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer.Peer, "err", failed)
 			err = failed
 		}
 		for _, r := range saved.Records {

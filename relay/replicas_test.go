@@ -22,7 +22,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
-	"meshrelay/peers/status"
+	"meshrelay/upstreams/intake"
 )
 
 const replicaIdentity = "spiffe://cluster.local/ns/istio-system/sa/relay"
@@ -156,7 +156,7 @@ func (m *member) remove(name string) {
 }
 
 // east returns the status of the upstream.
-func (m *member) east() (st status.Upstream) {
+func (m *member) east() (st peers.Upstream) {
 	own := m.replicas.own()
 	return *own.Of("east")
 }
@@ -229,24 +229,24 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := waits.manager.ServeWithout(t.Context(), "west"); err != nil {
+	if _, err := waits.manager.Order(t.Context(), "west", "serve-without", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
 	waits.serves()
 	if err := waits.writeSaved(t.Context(), url.Values{"upstream": {"east"}}, io.Discard); err != nil {
 		t.Errorf("when it serves its clients: %v", err)
 	}
-	c := candidates{byPeer: map[string]status.Status{"a": {Upstreams: []status.Upstream{{Name: "east", Resources: 3}}}}}
+	c := candidates{byPeer: map[string]peers.Status{"a": {Upstreams: []peers.Upstream{{Name: "east", Resources: 3}}}}}
 	if found := c.with("east"); len(found) != 0 {
 		t.Errorf("it is asked: %q", found)
 	}
 }
 
 func TestReplicasInContactAreAskedFirst(t *testing.T) {
-	has := func(resources int, inContact bool, minute int) status.Status {
-		return status.Status{Serving: true, Upstreams: []status.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
+	has := func(resources int, inContact bool, minute int) peers.Status {
+		return peers.Status{Serving: true, Upstreams: []peers.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
 	}
-	c := candidates{byPeer: map[string]status.Status{"old": has(9, false, 1), "newer": has(5, false, 2), "less": has(3, true, 0), "more": has(4, true, 0), "nothing": has(0, true, 0)}}
+	c := candidates{byPeer: map[string]peers.Status{"old": has(9, false, 1), "newer": has(5, false, 2), "less": has(3, true, 0), "more": has(4, true, 0), "nothing": has(0, true, 0)}}
 	if got := strings.Join(c.with("east"), " "); got != "more less newer old" {
 		t.Error(got)
 	}
@@ -260,7 +260,7 @@ func (s *site) hostile(content peers.Document) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	claims := status.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []status.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
+	claims := peers.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []peers.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
 	server := peers.NewServer("", creds, claims.Process, map[string]peers.Document{
 		"status": func(ctx context.Context, _ url.Values, w io.Writer) error {
 			if s.hangs {
@@ -359,7 +359,7 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	a, b := s.start("relay-0", "", "a"), s.start("relay-1", "", "a")
 	for _, m := range []*member{a, b} {
 		m.serves()
-		until(t, "it answers", func() bool { answers, _ := a.replicas.ask(t.Context()); return len(answers) == 1 })
+		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
 	}
 	gone := freeAddress(t)
 	s.join(gone)
@@ -383,7 +383,7 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		b.remove(name)
 	}
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
-	got, err := a.replicas.Held(t.Context(), "east", "any")
+	got, err := a.replicas.Held(t.Context(), "east")
 	if err != nil || len(got) != 15 {
 		t.Fatalf("%d resources, %v", len(got), err)
 	}
@@ -396,10 +396,10 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		_, err := io.WriteString(w, "garbage")
 		return err
 	})
-	if got, err := a.replicas.Held(t.Context(), "east", "any"); err != nil || len(got) != 15 {
+	if got, err := a.replicas.Held(t.Context(), "east"); err != nil || len(got) != 15 {
 		t.Errorf("with one that holds rubbish: %d resources, %v", len(got), err)
 	}
-	if got, err := b.replicas.Held(t.Context(), "east", "any"); err == nil || len(got) != 0 {
+	if got, err := b.replicas.Held(t.Context(), "east"); err == nil || len(got) != 0 {
 		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
 	}
 }
@@ -418,7 +418,7 @@ func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *
 	s.hostile(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
 	defer cancel()
-	if got, err := a.replicas.Held(ctx, "east", "any"); err != nil || len(got) != 15 {
+	if got, err := a.replicas.Held(ctx, "east"); err != nil || len(got) != 15 {
 		t.Errorf("%d resources, %v", len(got), err)
 	}
 }

@@ -184,14 +184,8 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 	return m.first.without
 }
 
-// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Order.
-func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
-	_, err := m.Order(ctx, upstream, "serve-without", intake.Order{})
-	return err
-}
-
 // withoutEvent returns the event that ends the wait of clients for an upstream.
-func (m *Manager) withoutEvent(upstream string) (intake.Event, error) {
+func (m *Manager) withoutEvent(upstream string, o intake.Order) (intake.Event, error) {
 	served := m.servedWithout() != nil
 	_, verdicts := m.atStart()
 	i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })
@@ -209,7 +203,7 @@ func (m *Manager) withoutEvent(upstream string) (intake.Event, error) {
 	case !verdicts[i].Awaited:
 		return nil, intake.NotPossible("clients do not wait for upstream %s: %s%s", upstream, verdicts[i].Reason, others)
 	}
-	return intake.ServeWithout{}, nil
+	return intake.ServeWithout{Order: o}, nil
 }
 
 // logLate logs each wait that lasts longer than the timeout once, and its end. late has the waits that it logged.

@@ -9,9 +9,9 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Order carries out an order: verb is freeze, unfreeze, release or rollback. With a Keeper, the effect outlives
-// restarts. The error is ErrUnknownUpstream, ErrNotPossible, or that of the disk. After an error of the disk the
-// order is in effect, but may not outlive a restart.
+// Order carries out an order: verb is freeze, unfreeze, release, rollback or serve-without. With a Keeper, the effect
+// outlives restarts. The error is ErrUnknownUpstream, ErrNotPossible, or that of the disk. After an error of the disk
+// the order is in effect, but may not outlive a restart.
 func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
 	if m.replicas != nil && !o.DryRun {
 		return m.orderAll(ctx, name, verb, o)
@@ -27,7 +27,7 @@ func (m *Manager) orderHere(ctx context.Context, name, verb string, o intake.Ord
 		case did == "":
 			return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
 		case verb == "serve-without":
-			return m.withoutEvent(name)
+			return m.withoutEvent(name, o)
 		case verb == "unfreeze":
 			return intake.Unfreeze{Order: o}, nil
 		case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:

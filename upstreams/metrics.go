@@ -123,22 +123,11 @@ var (
 	sequenceDesc  = prometheus.NewDesc("relay_decisions_sequence", "The number of the last decision of the replicas that is in effect here.", nil, nil)
 	reachableDesc = prometheus.NewDesc("relay_decisions_store_reachable", "Whether the store of the decisions can be reached.", nil, nil)
 	localDesc     = prometheus.NewDesc("relay_decisions_local", "Decisions of this replica on which the others have not agreed.", nil, nil)
-	decisionsDesc = prometheus.NewDesc("relay_decisions_total", "Decisions of the replicas since this one has read the log, by kind.", []string{"kind"}, nil)
 )
-
-// collect sends the metrics of the decisions.
-func (s *ReplicasStatus) collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(sequenceDesc, prometheus.GaugeValue, float64(s.Sequence))
-	ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(s.Reachable))
-	ch <- prometheus.MustNewConstMetric(localDesc, prometheus.GaugeValue, float64(len(s.Local)))
-	for kind, n := range s.counts {
-		ch <- prometheus.MustNewConstMetric(decisionsDesc, prometheus.CounterValue, float64(n), string(kind))
-	}
-}
 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{sequenceDesc, reachableDesc, localDesc, decisionsDesc} {
+	for _, desc := range []*prometheus.Desc{sequenceDesc, reachableDesc, localDesc} {
 		ch <- desc
 	}
 	for _, one := range m.allMetrics() {
@@ -149,7 +138,9 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	if s := m.Replicas(); s != nil {
-		s.collect(ch)
+		ch <- prometheus.MustNewConstMetric(sequenceDesc, prometheus.GaugeValue, float64(s.Sequence))
+		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(s.Reachable))
+		ch <- prometheus.MustNewConstMetric(localDesc, prometheus.GaugeValue, float64(len(s.Local)))
 	}
 	all := m.Status()
 	for _, one := range m.allMetrics() {

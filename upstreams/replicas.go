@@ -3,10 +3,8 @@ package upstreams
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,17 +25,16 @@ const (
 	leastRetry     = time.Second           // between two such questions, at first and at most
 	mostRetry      = 30 * time.Second
 	maxUnagreed    = 100 // local decisions that wait for the store
+	unread         = "it was not read yet"
 )
 
 // Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
 type Decisions interface {
-	// Append appends the record that make returns for the newest state, and returns the log with it. It calls make
-	// again after each conflict with another replica; an error of make ends it, and is returned with the log. After any
-	// other error it is unknown whether the log has the record.
-	Append(ctx context.Context, make func(decisions.State) (decisions.Record, error)) (decisions.Log, error)
-	// Watch calls took with each log that it reads, and a line for each record that it has passed over, not nil; and with
-	// an error while it can not read. It returns when ctx ends.
-	Watch(ctx context.Context, took func(log decisions.Log, problems []string, err error))
+	// Append appends a record, and returns the log with it. An error that wraps decisions.ErrRefused is about the newest
+	// log, which it returns, too. After any other error it is unknown whether the log has the record.
+	Append(ctx context.Context, r decisions.Record) (decisions.Log, error)
+	// Watch calls took with each log that it reads, and with an error while it can not read. It returns when ctx ends.
+	Watch(ctx context.Context, took func(log decisions.Log, err error))
 }
 
 // Peers asks the other replicas. Its methods must be safe for concurrent use.
@@ -45,9 +42,8 @@ type Peers interface {
 	// Applied waits until the reachable replicas have applied the decisions up to a sequence number, or until ctx
 	// ends. It returns how many of how many have, without this one, and the names of those that have not answered.
 	Applied(ctx context.Context, sequence uint64) (did, of int, unreachable []string)
-	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under the open
-	// hold that began with this content.
-	Held(ctx context.Context, upstream, content string) ([]*mirror.Resource, error)
+	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold.
+	Held(ctx context.Context, upstream string) ([]*mirror.Resource, error)
 }
 
 // Replicas makes the relay one of several that agree on decisions.
@@ -67,21 +63,15 @@ type replicas struct {
 
 	applying sync.Mutex // is held while a log is applied
 
-	mu        sync.Mutex // guards all below
-	newest    decisions.Log
-	known     bool // newest was read
-	applied   uint64
-	once      bool                        // newest was applied once
-	stale     bool                        // something is not applied yet
-	givers    map[string]*events.Operator // of the orders that are given here now, by upstream
-	reachable bool
-	readOnly  bool      // the last append has failed
-	since     time.Time // when reachable changed
-	problem   string    // why the store can not be reached
-	broken    []string  // lines of the log that were passed over
-	missing   []string  // decisions that can not be carried out here
-	locals    []local
-	counts    map[decisions.Kind]uint64
+	givers sync.Map // of the orders that are given here now: *events.Operator by upstream
+
+	mu       sync.Mutex     // guards all below
+	st       ReplicasStatus // without Local
+	newest   decisions.Log
+	known    bool // newest was read
+	stale    bool // something is not applied yet
+	readOnly bool // the last append has failed
+	locals   []local
 }
 
 // local is a decision of this replica on which the others have not agreed. It was made at a sequence number, or before
@@ -96,7 +86,7 @@ type local struct {
 func (m *Manager) Agree(r Replicas) {
 	m.replicas = &replicas{
 		Replicas: r, log: m.log, wake: make(chan struct{}, 1), ready: make(chan struct{}), taken: make(chan struct{}, 1),
-		since: time.Now(), problem: "it was not read yet", counts: map[decisions.Kind]uint64{}, givers: map[string]*events.Operator{},
+		st: ReplicasStatus{Since: time.Now(), Problem: unread},
 	}
 	for _, u := range m.upstreams {
 		m.joins(u)
@@ -127,59 +117,27 @@ func (r *replicas) signal() {
 	}
 }
 
-// took takes a log that the store has, unless it is older than the newest one.
-func (r *replicas) took(log decisions.Log, problems []string, err error) {
+// took takes a log that the store has, unless it is older than the newest one, or why the store can not be reached.
+func (r *replicas) took(log decisions.Log, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err != nil {
-		r.lost(err)
+		if r.st.Reachable || r.st.Problem == unread {
+			r.st.Since = time.Now()
+			r.log.Warn("store of decisions not reached", "err", err, "effect", "nothing that is held goes, and orders need --local")
+		}
+		r.st.Reachable, r.st.Problem = false, err.Error()
 		return
 	}
-	r.mu.Lock()
-	back := !r.reachable
-	if back {
-		r.reachable, r.since, r.problem = true, time.Now(), ""
-	}
-	now, then := log.State(), r.newest.State()
-	isNewer := !r.known || now.Sequence > then.Sequence || now.Sequence == then.Sequence && !reflect.DeepEqual(now, then) // it was edited
-	if isNewer {
-		if added, _ := log.Since(then.Sequence); r.known {
-			for _, one := range added {
-				if slices.Contains(decisions.Kinds(), one.Kind) {
-					r.counts[one.Kind]++
-				}
-			}
-		}
-		r.newest, r.known = log, true
-	}
-	told := problems == nil || slices.Equal(r.broken, problems)
-	if problems != nil {
-		r.broken = problems
-	}
-	r.mu.Unlock()
-	if back {
+	if !r.st.Reachable {
+		r.st.Reachable, r.st.Since, r.st.Problem = true, time.Now(), ""
 		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
-	}
-	if !told && len(problems) > 0 {
-		r.log.Warn("log of decisions has lines that are passed over", "lines", strings.Join(problems, "; "))
-	}
-	switch {
-	case isNewer:
-		r.changed()
-	case back:
 		r.signal()
 	}
-}
-
-// lost notes that the store can not be reached.
-func (r *replicas) lost(err error) {
-	r.mu.Lock()
-	was := r.reachable || r.problem == "it was not read yet"
-	if r.reachable {
-		r.since = time.Now()
-	}
-	r.reachable, r.problem = false, err.Error()
-	r.mu.Unlock()
-	if was {
-		r.log.Warn("store of decisions not reached", "err", err, "effect", "nothing that is held goes, and orders need --local")
+	now, then := log.State(), r.newest.State()
+	if !r.known || now.Sequence > then.Sequence || now.Sequence == then.Sequence && !reflect.DeepEqual(now, then) { // it was edited
+		r.newest, r.known, r.stale = log, true, true
+		r.signal()
 	}
 }
 
@@ -234,7 +192,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	r.applying.Lock()
 	defer r.applying.Unlock()
 	r.mu.Lock()
-	givers, known, locals := maps.Clone(r.givers), r.known, slices.Clone(r.locals)
+	known, locals := r.known, slices.Clone(r.locals)
 	ready := r.stale && !m.reading() && (known || len(locals) > 0)
 	r.stale = r.stale && !ready
 	r.mu.Unlock()
@@ -248,7 +206,10 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		if !known && !slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name }) {
 			continue // what others have decided about it is not known
 		}
-		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Anew: s.Sequence == 0 && len(locals) == 0, Upstream: s.Upstreams[u.cfg.Name], Operator: givers[u.cfg.Name]}
+		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Anew: s.Sequence == 0 && len(locals) == 0, Upstream: s.Upstreams[u.cfg.Name]}
+		if who, given := r.givers.Load(u.cfg.Name); given {
+			e.Operator, _ = who.(*events.Operator)
+		}
 		before := locked(u.upstream, (*intake.Intake).Decision)
 		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
 			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
@@ -265,7 +226,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.applied, r.missing, r.once = applied, missing, known
+	r.st.Sequence, r.st.Missing, r.st.Applied = applied, missing, known
 	r.mu.Unlock()
 	select {
 	case r.taken <- struct{}{}:

@@ -136,7 +136,7 @@ func TestALogThatWasEditedIsTheSameOnAllReplicas(t *testing.T) {
 		w.quiet()
 		a.mustOrder("freeze", intake.Order{})
 		w.quiet()
-		edited, _, err := decisions.Decode(`{"seq":1}`, "")
+		edited, err := decisions.Decode(`{"seq":1}`)
 		if err != nil {
 			t.Fatal(err)
 		}

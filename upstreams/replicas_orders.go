@@ -6,11 +6,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"meshrelay/decisions"
-	"meshrelay/events"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
@@ -25,12 +23,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		record = locked(u, func(in *intake.Intake) decisions.Record { return in.Releases(o) }) // first: what is held may grow
 	}
 	here := o
-	if here.DryRun = true; verb == "serve-without" {
-		err = m.checkWithout(name)
-	} else {
-		effect, err = m.orderHere(ctx, name, verb, here)
-	}
-	if err != nil {
+	here.DryRun = true
+	if effect, err = m.orderHere(ctx, name, verb, here); err != nil {
 		return intake.Effect{}, err
 	}
 	record.ID, record.Replica, record.Reason, record.When = rand.Text(), r.Name, o.Reason, time.Now().UTC().Truncate(time.Second)
@@ -48,7 +42,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		}
 		record.Content, record.Number = intake.ContentOf(resourcesOf(records)), len(records)
 	}
-	defer r.give(name, o.Operator)()
+	r.givers.Store(name, o.Operator)
+	defer r.givers.Delete(name)
 	if o.Local {
 		effect.Replicas, err = m.decideLocally(record)
 	} else {
@@ -66,31 +61,6 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
-}
-
-// give notes who gives an order about an upstream here, until done is called.
-func (r *replicas) give(upstream string, operator *events.Operator) (done func()) {
-	set := func(o *events.Operator) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.givers[upstream] = o; o == nil {
-			delete(r.givers, upstream)
-		}
-	}
-	set(operator)
-	return func() { set(nil) }
-}
-
-// checkWithout returns why an order to serve without an upstream is not possible.
-func (m *Manager) checkWithout(name string) error {
-	if m.reading() {
-		return intake.NotPossible("the relay has not read the state of its upstreams yet, or ends: try again")
-	}
-	if _, err := m.upstream(name); err != nil {
-		return err
-	}
-	_, err := m.withoutEvent(name)
-	return err
 }
 
 // decide appends the record of an order.
@@ -111,7 +81,7 @@ func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch err := s.Refuses(record); {
-	case r.reachable && !r.readOnly:
+	case r.st.Reachable && !r.readOnly:
 		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
 	case err != nil:
 		return nil, intake.NotPossible("%w", err)
@@ -139,34 +109,25 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 
 // ReplicasStatus is what a relay that is one of several has of the decisions.
 type ReplicasStatus struct {
-	Replica string `json:"replica"`
 	// Sequence is that of the last decision that is in effect here. Applied: the log was read at least once.
-	Sequence uint64 `json:"sequence"`
-	Applied  bool   `json:"applied"`
+	Sequence uint64
+	Applied  bool
 	// Reachable is whether the store can be reached, since Since. Problem is why not.
-	Reachable bool      `json:"reachable"`
-	Since     time.Time `json:"since"`
-	Problem   string    `json:"problem,omitempty"`
+	Reachable bool
+	Since     time.Time
+	Problem   string
 	// Local are the decisions of this replica on which the others have not agreed.
-	Local []string `json:"local,omitempty"`
-	// Broken are lines of the log that are passed over, Missing decisions that can not be carried out here.
-	Broken  []string `json:"broken,omitempty"`
-	Missing []string `json:"missing,omitempty"`
-	counts  map[decisions.Kind]uint64
+	Local []string
+	// Missing are decisions that can not be carried out here.
+	Missing []string
 }
 
 func (r *replicas) status() ReplicasStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st := ReplicasStatus{
-		Replica: r.Name, Sequence: r.applied, Applied: r.once, Reachable: r.reachable, Since: r.since, Problem: r.problem,
-		Broken: r.broken, Missing: r.missing, counts: map[decisions.Kind]uint64{},
-	}
+	st := r.st
 	for _, l := range r.locals {
 		st.Local = append(st.Local, fmt.Sprintf("%s %s by %s", l.Kind, l.Upstream, cmp.Or(l.Who, "an operator")))
-	}
-	for _, k := range decisions.Kinds() {
-		st.counts[k] = r.counts[k]
 	}
 	return st
 }
@@ -180,15 +141,6 @@ func (m *Manager) Replicas() *ReplicasStatus {
 	return &st
 }
 
-// Text returns one line about the decisions.
-func (s *ReplicasStatus) Text() string {
-	store := "the store can be reached"
-	if !s.Reachable {
-		store = "the store can not be reached"
-	}
-	return fmt.Sprintf("decisions: replica %s follows the log up to decision %d, %s, local decisions: %d", s.Replica, s.Sequence, store, len(s.Local))
-}
-
 // Problems returns one line for each problem.
 func (s *ReplicasStatus) Problems() (lines []string) {
 	if s == nil {
@@ -200,7 +152,7 @@ func (s *ReplicasStatus) Problems() (lines []string) {
 	for _, l := range s.Local {
 		lines = append(lines, "decisions: local decision, not agreed: "+l)
 	}
-	for _, l := range slices.Concat(s.Missing, s.Broken) {
+	for _, l := range s.Missing {
 		lines = append(lines, "decisions: "+l)
 	}
 	return lines

@@ -5,8 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"meshrelay/decisions"
@@ -19,7 +19,7 @@ import (
 func (m *Manager) propose(ctx context.Context) {
 	r := m.replicas
 	r.mu.Lock()
-	ready, locals := r.known && r.reachable, slices.Clone(r.locals)
+	ready, locals := r.known && r.st.Reachable, slices.Clone(r.locals)
 	r.mu.Unlock()
 	if !ready || m.reading() {
 		return
@@ -49,16 +49,16 @@ func (m *Manager) propose(ctx context.Context) {
 func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
-	log, err := m.replicas.Store.Append(bounded, func(s decisions.State) (decisions.Record, error) { return record, s.Refuses(record) })
+	log, err := m.replicas.Store.Append(bounded, record)
 	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
 	r.mu.Lock()
 	r.readOnly = failed
 	r.mu.Unlock()
 	switch {
 	case !failed:
-		r.took(log, nil, nil) // a refusal may be by a newer log
+		r.took(log, nil) // a refusal may be by a newer log
 	case ctx.Err() == nil:
-		r.lost(err)
+		r.took(decisions.Log{}, err)
 	}
 	return err
 }
@@ -97,38 +97,25 @@ func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 
 // takeBack asks peers for what they hold while a hold is open, until ctx ends.
 func (m *Manager) takeBack(ctx context.Context) {
-	r := m.replicas
-	pauses, next := map[string]time.Duration{}, map[string]time.Time{}
-	ready := false
-	for ctx.Err() == nil {
-		applied, s := r.status().Applied, m.effective()
-		wake := time.Now().Add(time.Hour)
-		open := map[string]bool{}
+	r, pause := m.replicas, leastRetry
+	applied := sync.OnceFunc(func() { close(r.ready) })
+	for {
+		once, s := r.status().Applied, m.effective()
 		for _, u := range m.all() {
-			hold := s.Upstreams[u.cfg.Name].Hold
-			if hold == nil || r.Peers == nil {
-				continue
-			}
-			id := hold.ID
-			if open[id] = true; !time.Now().Before(next[id]) {
+			if hold := s.Upstreams[u.cfg.Name].Hold; hold != nil && r.Peers != nil {
 				m.takeBackOf(ctx, u.upstream, hold)
-				pauses[id] = min(max(2*pauses[id], leastRetry), mostRetry)
-				next[id] = time.Now().Add(pauses[id])
-			}
-			if next[id].Before(wake) {
-				wake = next[id]
 			}
 		}
-		maps.DeleteFunc(next, func(id string, _ time.Time) bool { return !open[id] })
-		maps.DeleteFunc(pauses, func(id string, _ time.Duration) bool { return !open[id] })
-		if applied && !ready {
-			ready = true
-			close(r.ready)
+		if once {
+			applied()
 		}
 		select {
 		case <-ctx.Done():
+			return
 		case <-r.taken:
-		case <-time.After(time.Until(wake)):
+			pause = leastRetry
+		case <-time.After(pause):
+			pause = min(2*pause, mostRetry)
 		}
 	}
 }
@@ -137,7 +124,7 @@ func (m *Manager) takeBack(ctx context.Context) {
 func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record) {
 	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	all, err := m.replicas.Peers.Held(bounded, u.name, hold.Content)
+	all, err := m.replicas.Peers.Held(bounded, u.name)
 	if err != nil {
 		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
 		return

@@ -55,7 +55,7 @@ func (s *sharedStore) read() (log decisions.Log, down bool, changed chan struct{
 }
 
 // Append implements upstreams.Decisions.
-func (s *sharedStore) Append(ctx context.Context, record func(decisions.State) (decisions.Record, error)) (decisions.Log, error) {
+func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions.Log, error) {
 	for {
 		log, down, _ := s.read()
 		if down {
@@ -64,10 +64,6 @@ func (s *sharedStore) Append(ctx context.Context, record func(decisions.State) (
 			case <-ctx.Done():
 			}
 			return log, errStoreDown
-		}
-		r, err := record(log.State())
-		if err != nil {
-			return log, err
 		}
 		next, err := log.Append(r)
 		if err != nil {
@@ -97,7 +93,7 @@ func (s *sharedStore) Append(ctx context.Context, record func(decisions.State) (
 }
 
 // Watch implements upstreams.Decisions.
-func (s *sharedStore) Watch(ctx context.Context, took func(decisions.Log, []string, error)) {
+func (s *sharedStore) Watch(ctx context.Context, took func(decisions.Log, error)) {
 	for ctx.Err() == nil {
 		log, down, changed := s.read()
 		s.mu.Lock()
@@ -105,9 +101,9 @@ func (s *sharedStore) Watch(ctx context.Context, took func(decisions.Log, []stri
 		s.mu.Unlock()
 		time.Sleep(delay) // in a bubble no time passes
 		if down {
-			took(decisions.Log{}, nil, errStoreDown)
+			took(decisions.Log{}, errStoreDown)
 		} else {
-			took(log, nil, nil)
+			took(log, nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -398,7 +394,7 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 }
 
 // Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, upstream, _ string) (out []*mirror.Resource, err error) {
+func (p peersOf) Held(_ context.Context, upstream string) (out []*mirror.Resource, err error) {
 	for _, other := range p.r.w.replicas {
 		if m := other.reached(); other != p.r && m != nil {
 			all, err := m.HeldContent(upstream)

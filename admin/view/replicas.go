@@ -3,41 +3,26 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
-	"meshrelay/peers/status"
+	"meshrelay/peers"
 )
 
 // Replicas are the columns of a table of replicas.
-var Replicas = Columns[status.Replica]{
+var Replicas = Columns[peers.Replica]{
 	text("Replica", ReplicaName),
 	level("State", replicaState),
-	age("Since", func(r status.Replica) time.Time { return r.Since }),
-	text("Version", func(r status.Replica) string { return r.Status.Version }),
-	text("Config", func(r status.Replica) string { return r.Status.Config }),
-	number("Decisions", func(r status.Replica) uint64 { return r.Status.Decisions }),
-	text("Clients synced", func(r status.Replica) string { return fmt.Sprintf("%d of %d", r.Status.Synced, r.Status.Clients) }),
-	text("Not told", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return !u.Told }) }),
-	text("Held", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return u.Held > 0 }) }),
-	text("Frozen", func(r status.Replica) string { return namesOf(r, func(u status.Upstream) bool { return u.Frozen }) }),
-}
-
-// namesOf returns the names of some upstreams of a replica.
-func namesOf(r status.Replica, some func(status.Upstream) bool) string {
-	var names []string
-	for _, u := range r.Status.Upstreams {
-		if some(u) {
-			names = append(names, u.Name)
-		}
-	}
-	return strings.Join(names, ",")
+	age("Since", func(r peers.Replica) time.Time { return r.Since }),
+	text("Version", func(r peers.Replica) string { return r.Status.Version }),
+	text("Config", func(r peers.Replica) string { return r.Status.Config }),
+	number("Decisions", func(r peers.Replica) uint64 { return r.Status.Decisions }),
+	text("Clients synced", func(r peers.Replica) string { return fmt.Sprintf("%d of %d", r.Status.Synced, r.Status.Clients) }),
 }
 
 // ReplicaName returns the name of a replica, or its address while the name is unknown.
-func ReplicaName(r status.Replica) string { return cmp.Or(r.Status.Node, r.Peer) }
+func ReplicaName(r peers.Replica) string { return cmp.Or(r.Status.Node, r.Peer) }
 
-func replicaState(r status.Replica, _ time.Time) (string, Level) {
+func replicaState(r peers.Replica, _ time.Time) (string, Level) {
 	switch {
 	case !r.Reached:
 		return "unreachable", Bad
@@ -53,21 +38,12 @@ func replicaState(r status.Replica, _ time.Time) (string, Level) {
 
 // ReplicaProblems returns a line for each replica that is not reached, and for each upstream of which one serves
 // another content.
-func ReplicaProblems(r status.Replica, now time.Time) (lines []string) {
+func ReplicaProblems(r peers.Replica, now time.Time) (lines []string) {
 	if !r.Reached {
-		lines = append(lines, fmt.Sprintf("%s (%s) is unreachable%s: %s", ReplicaName(r), r.Peer, lasting(r.Since, now), OneLine(r.Problem)))
+		lines = append(lines, fmt.Sprintf("%s (%s) is unreachable for %s: %s", ReplicaName(r), r.Peer, Ago(r.Since, now), OneLine(r.Problem)))
 	}
 	for _, d := range r.Differences {
-		lines = append(lines, fmt.Sprintf("%s serves another content of upstream %s%s: %s, and here %d",
-			ReplicaName(r), d.Upstream, lasting(d.Since, now), Count(d.There, "resource"), d.Here))
+		lines = append(lines, fmt.Sprintf("%s serves another content of upstream %s: %s, and here %d", ReplicaName(r), d.Upstream, Count(d.There, "resource"), d.Here))
 	}
 	return lines
-}
-
-// lasting returns how long something lasts, or nothing without a current time.
-func lasting(since, now time.Time) string {
-	if now.IsZero() {
-		return ""
-	}
-	return " for " + Ago(since, now)
 }

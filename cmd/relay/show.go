@@ -15,7 +15,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
-	"meshrelay/peers/status"
+	"meshrelay/peers"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -80,7 +80,7 @@ type overview struct {
 	Readiness admin.Readiness           `json:"readiness"`
 	Upstreams []upstreams.Status        `json:"upstreams"`
 	Clients   []downstream.ClientStatus `json:"clients"`
-	Replicas  []status.Replica          `json:"replicas,omitempty"`
+	Replicas  []peers.Replica           `json:"replicas,omitempty"`
 	Conflicts struct {
 		Keys  int `json:"keys"`
 		Hosts int `json:"hosts"`

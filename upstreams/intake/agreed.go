@@ -271,7 +271,7 @@ func (in *Intake) settleHold() (removed int) {
 }
 
 // numberOf returns the newest departure of a content that is or was held here.
-func (in *Intake) numberOf(r decisions.Released) (upTo uint64, has bool) {
+func (in *Intake) numberOf(r decisions.Record) (upTo uint64, has bool) {
 	if len(in.leaving) == r.Number && in.namedHold().content == r.Content {
 		return in.named.number, true
 	}
@@ -283,7 +283,7 @@ func (in *Intake) numberOf(r decisions.Released) (upTo uint64, has bool) {
 }
 
 // letGoAgreed carries out the departures up to a number that a decision is about.
-func (in *Intake) letGoAgreed(r decisions.Released, upTo uint64) (removed int) {
+func (in *Intake) letGoAgreed(r decisions.Record, upTo uint64) (removed int) {
 	if in.released = max(in.released, r.Sequence); r.Sequence == 0 {
 		in.agreed.alone = append(in.agreed.alone, r.Content)
 	}

@@ -344,10 +344,12 @@ func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 }
 
 // ServeWithout is the event that an operator serves clients before the source has synced.
-type ServeWithout struct{}
+type ServeWithout struct{ Order }
 
-func (ServeWithout) step(in *Intake, _ *Output) {
-	in.without = in.now.UTC()
+func (e ServeWithout) step(in *Intake, _ *Output) {
+	if !e.DryRun {
+		in.without = in.now.UTC()
+	}
 }
 
 // Identified is the event that the identity of the source's cluster is known. The disk keeps it.

@@ -9,7 +9,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/admin/view"
 	"meshrelay/downstream"
-	"meshrelay/peers/status"
+	"meshrelay/peers"
 	"meshrelay/upstreams"
 )
 
@@ -127,7 +127,7 @@ func (p *page) advice(ups []upstreams.Status, now time.Time) {
 
 // Replicas returns a table of all replicas with lines about their differences, or nothing if there are none. Ages are
 // relative to now.
-func Replicas(all []status.Replica, now time.Time) string {
+func Replicas(all []peers.Replica, now time.Time) string {
 	if len(all) == 0 {
 		return ""
 	}
