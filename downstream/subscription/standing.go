@@ -1,10 +1,6 @@
 package subscription
 
-import (
-	"time"
-
-	"meshrelay/downstream/snapshot"
-)
+import "meshrelay/downstream/snapshot"
 
 // Standing is what a client has of the present state of an item: of its content or, where its view does not show
 // the item any more, of its removal.
@@ -72,22 +68,6 @@ func (w *Watch) wasSent(s *snapshot.Snapshot, name string) bool {
 		at = c.Rev
 	}
 	return false
-}
-
-// Sees reports whether a change of an item, at a revision, concerns the client. It does not concern a client that
-// connected later.
-func (w *Watch) Sees(s *snapshot.Snapshot, name string, rev uint64) bool {
-	return w.began != 0 && rev > w.began && w.subscribes(name) && s.HasChange(name, rev)
-}
-
-// Passed reports whether the client has acknowledged all changes up to a revision, without having rejected the one
-// at the revision. at is the time of its newest acknowledgement.
-func (w *Watch) Passed(rev uint64) (passed bool, at time.Time) {
-	at = timeOf(w.record.ackedAt)
-	if w.Type.NeverAcknowledged {
-		at = timeOf(w.record.sentAt)
-	}
-	return w.began != 0 && rev <= w.confirmed() && !w.isRejected(rev), at
 }
 
 // confirmed returns the revision up to which the client has everything, except what it has rejected.
