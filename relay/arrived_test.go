@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -207,7 +206,7 @@ func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
 // TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere: frozen, held, stale, out of contact or not read to the end.
 func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	good := upstreams.Status{Status: intake.Status{InContact: true, Synced: true, Complete: true}}
-	if !admin.Writable(good) {
+	if !writable(good) {
 		t.Fatal("a good one")
 	}
 	for what, spoil := range map[string]func(*upstreams.Status){
@@ -216,7 +215,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 		"stale": func(u *upstreams.Status) { u.Stale = true }, "not synced": func(u *upstreams.Status) { u.Synced = false },
 	} {
 		u := good
-		if spoil(&u); admin.Writable(u) {
+		if spoil(&u); writable(u) {
 			t.Error(what)
 		}
 	}
@@ -384,34 +383,5 @@ func TestACheckKnowsWhoOwnsAHost(t *testing.T) {
 		if len(got.Findings) != 1 || got.Findings[0].Outcome != admin.Rejected || got.Findings[0].Reason != "hostConflicts" || !strings.Contains(got.Findings[0].Detail, "bank/pay from west") {
 			t.Errorf("%s: %+v", setting, got.Findings)
 		}
-	}
-}
-
-// TestAGenerationIsThatOfTheContentThatTheRelayHas.
-func TestAGenerationIsThatOfTheContentThatTheRelayHas(t *testing.T) {
-	a := startArriving(t, "", "", fmt.Sprintf(checkedEntry, "shop", "file", "file.x", ""))
-	o := fakekube.Object("shop", "a", `{"hosts":["a.x"]}`, `{"metadata":{"generation":7}}`)
-	a.east.Put(entriesOf, o)
-	a.eventually("the relay has it", func() bool {
-		generation, held, err := a.generation(t.Context(), entryKey("a"))
-		return generation == 7 && held && err == nil
-	})
-	if _, _, err := a.generation(t.Context(), entryKey("file")); err == nil || !strings.Contains(err.Error(), "only an upstream of kind kubernetes") {
-		t.Error(err)
-	}
-	if _, _, err := a.generation(t.Context(), entryKey("none")); err == nil {
-		t.Error("what is not served has a generation")
-	}
-	a.east.Set(func() {
-		a.east.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-			if strings.HasSuffix(r.URL.Path, "/a") {
-				fakekube.Fail(w, http.StatusInternalServerError, "Broken")
-				return true
-			}
-			return false
-		}
-	})
-	if _, _, err := a.generation(t.Context(), entryKey("a")); err == nil {
-		t.Error("a server that fails")
 	}
 }

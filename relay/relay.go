@@ -186,7 +186,7 @@ func New(o Options) (*Relay, error) {
 		r.manager.AskReplicas(r.replicas.former)
 	}
 	r.agree(cfg)
-	arrivals := admin.Arrivals{Generation: r.generation, Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) }}
+	arrivals := admin.Arrivals{Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) }}
 	if r.replicas != nil {
 		arrivals.Replicas = r.replicas.set
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,19 +21,17 @@ var arrivalConditions = []string{admin.Distributed, admin.Deleted, admin.Applied
 // arrival has the flags of a wait for a resource.
 type arrival struct {
 	namespace   string
-	generation  int64
 	allReplicas bool
 }
 
 func (a *arrival) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of the resource")
-	cmd.Flags().Int64Var(&a.generation, "generation", 0, "metadata.`generation` of the object that the relay must have at least")
 	cmd.Flags().BoolVar(&a.allReplicas, "all-replicas", false, "wait for the other replicas, too")
 }
 
 // unused returns an error for a flag that needs a resource.
 func (a *arrival) unused(cmd *cobra.Command) error {
-	for _, name := range []string{"namespace", "generation", "all-replicas"} {
+	for _, name := range []string{"namespace", "all-replicas"} {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s needs a resource: relay wait KIND NAME --for %s", name, admin.Distributed)
 		}
@@ -47,17 +44,11 @@ func (a *arrival) condition(cmd *cobra.Command, args []string, wanted string) (c
 	if !slices.Contains(arrivalConditions, wanted) {
 		return nil, fmt.Errorf("--for %q: want %s for a resource", wanted, strings.Join(arrivalConditions, ", "))
 	}
-	if a.generation < 0 || a.generation > 0 && wanted == admin.Deleted {
-		return nil, fmt.Errorf("--generation %d: want a positive number, and not with --for %s", a.generation, admin.Deleted)
-	}
 	kind, namespace, name, err := resourceOf(cmd, args, a.namespace)
 	if err != nil {
 		return nil, err
 	}
 	q := url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}}
-	if a.generation > 0 {
-		q.Set("generation", strconv.FormatInt(a.generation, 10))
-	}
 	if wanted == admin.Applied {
 		q.Set("applied", "true")
 	}

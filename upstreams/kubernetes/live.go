@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/mirror"
-	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -31,8 +31,6 @@ type Status struct {
 	Write     bool            `yaml:"write"`
 	Condition string          `yaml:"condition" default:"meshrelay.io/Distributed"`
 	Interval  config.Duration `yaml:"interval" default:"5s" range:"1s 10m"`
-	// Namespace has the Lease of the one replica that writes.
-	Namespace string `yaml:"namespace" default:"istio-system"`
 }
 
 // liveObject is the present state of an object at its API server.
@@ -113,25 +111,13 @@ func (l *liveObject) read(of *collection, text []byte) error {
 	return nil
 }
 
-// Generation implements upstreams.Live.
-func (s *Source) Generation(ctx context.Context, key mirror.Key) (generation int64, held bool, err error) {
-	l, err := s.live(ctx, key)
-	if err != nil {
-		return 0, false, err
-	}
-	return l.Metadata.Generation, l.held, nil
-}
-
-// Reports implements upstreams.Live.
+// Reports implements upstreams.Reporter.
 func (s *Source) Reports() (interval time.Duration, on bool) {
 	return s.section.Status.Interval.D(), s.section.Status.Write
 }
 
-// Report implements upstreams.Live.
-func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Condition, allow func() bool) (upstreams.Reported, error) {
-	if s.lease == nil || !s.lease.Writable(time.Now()) {
-		return upstreams.NotLeader, nil
-	}
+// Report implements upstreams.Reporter. Several replicas may report: each patch names the version that it is for.
+func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Condition, await func(context.Context) error) (upstreams.Reported, error) {
 	l, err := s.live(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -141,24 +127,20 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Conditi
 	case !l.held:
 		return upstreams.Outdated, nil
 	}
-	c.Type, c.ObservedGeneration = s.section.Status.Condition, l.Metadata.Generation
-	at := -1
-	for i, was := range l.conditions {
-		if was.Type != c.Type {
-			continue
-		}
-		at = i
-		switch {
-		case was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration:
-			return upstreams.Unchanged, nil // it has arrived, whoever connects since
-		case was.Status == c.Status && was.Reason == c.Reason && was.Message == c.Message && was.ObservedGeneration == c.ObservedGeneration:
-			return upstreams.Unchanged, nil
-		case was.Status == c.Status:
+	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, time.Now().UTC().Truncate(time.Second)
+	at := slices.IndexFunc(l.conditions, func(was upstreams.Condition) bool { return was.Type == c.Type })
+	if at >= 0 {
+		was := l.conditions[at]
+		if was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
+		// One that is True has arrived, whoever connects since.
+		if was == c || was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration {
+			return upstreams.Unchanged, nil
+		}
 	}
-	if !allow() {
-		return upstreams.Deferred, nil
+	if err := await(ctx); err != nil {
+		return upstreams.Failed, err
 	}
 	return s.patch(ctx, l, at, c)
 }
@@ -189,9 +171,6 @@ func (s *Source) patch(ctx context.Context, l *liveObject, at int, c upstreams.C
 	if err != nil {
 		return upstreams.Failed, err
 	}
-	if !s.lease.Writable(time.Now()) {
-		return upstreams.NotLeader, nil
-	}
 	err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
 	switch {
 	case err == nil:
@@ -202,15 +181,4 @@ func (s *Source) patch(ctx context.Context, l *liveObject, at int, c upstreams.C
 		err = fmt.Errorf("%w: allow the relay to patch */status, or leave out kubernetes.status", err)
 	}
 	return upstreams.Failed, err
-}
-
-// newLease returns the Lease of the replica that writes conditions, nil if none does.
-func (s *Source) newLease(identity string) *lease.Lease {
-	if !s.section.Status.Write {
-		return nil
-	}
-	return lease.New(lease.Options{
-		Conn: s.client.Current, Namespace: s.section.Status.Namespace, Name: "meshrelay-status-" + s.name, Identity: identity,
-		Check: func(ctx context.Context) error { _, err := s.cluster.Verify(ctx); return err }, Logger: s.log,
-	})
 }
