@@ -88,20 +88,31 @@ func (a *Arrival) unmet(condition string) string {
 				return strings.TrimSuffix(fmt.Sprintf("sink %s: %s: %s", s.Sink, s.State, s.Reason), ": ")
 			}
 		}
-	case a.Pushing:
-		return "the change was not pushed yet"
-	case a.Refuses > 0:
-		return "rejected by " + Holders(a.Refusing, a.Refuses)
-	case a.Lacks > 0 && condition == Deleted:
-		return "still at " + Holders(a.Lacking, a.Lacks)
-	case a.Lacks > 0:
-		return "not acknowledged by " + Holders(a.Lacking, a.Lacks)
+	default:
+		return Unfinished(a.Distribution)
 	}
 	return ""
 }
 
-// Holders names the first of some clients, with their errors.
-func Holders(some []downstream.Holder, of int) string {
+// Unfinished returns what a distribution lacks, and which clients. It is empty for one that is distributed.
+func Unfinished(d downstream.Distribution) string {
+	var parts []string
+	if d.Pushing {
+		parts = append(parts, "the newest change was not pushed yet")
+	}
+	if d.Lacks > 0 && d.Version == "" {
+		parts = append(parts, "still at "+holders(d.Lacking, d.Lacks))
+	} else if d.Lacks > 0 {
+		parts = append(parts, "not acknowledged by "+holders(d.Lacking, d.Lacks))
+	}
+	if d.Refuses > 0 {
+		parts = append(parts, "rejected by "+holders(d.Refusing, d.Refuses))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// holders names the first of some clients, with their errors.
+func holders(some []downstream.Holder, of int) string {
 	const shown = 3
 	var out []string
 	for _, h := range some[:min(len(some), shown)] {

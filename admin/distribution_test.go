@@ -105,9 +105,9 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		a               Arrival
 		condition, want string
 	}{
-		{served(downstream.Distribution{Has: 3, Late: 1}), Distributed, ""},
+		{served(downstream.Distribution{Has: 3}), Distributed, ""},
 		{gone(downstream.Distribution{}), Distributed, "it is not served"},
-		{served(downstream.Distribution{Pushing: true}), Distributed, "the change was not pushed yet"},
+		{served(downstream.Distribution{Pushing: true}), Distributed, "the newest change was not pushed yet"},
 		{served(downstream.Distribution{Lacks: 5, Lacking: holders(5, "")}), Distributed, "not acknowledged by istiod-0.istio-system, istiod-1.istio-system, istiod-2.istio-system, 2 more"},
 		{served(downstream.Distribution{Refuses: 1, Refusing: holders(1, "bad")}), Distributed, "rejected by istiod-0.istio-system: bad"},
 		{served(downstream.Distribution{}), Deleted, "it is served"},

@@ -227,7 +227,7 @@ func (d *distributed) standing(h *holder, name string) subscription.Standing {
 	case h.has[name] == present:
 		return subscription.Has
 	case h.first[name] == present:
-		return subscription.Late
+		return subscription.Unconcerned
 	}
 	return subscription.Lacks
 }
@@ -245,8 +245,6 @@ func (d *distributed) check(t interface {
 		switch d.standing(h, key.FullName()) {
 		case subscription.Has:
 			want.Has++
-		case subscription.Late:
-			want.Late++
 		case subscription.Lacks:
 			want.Lacks++
 			lacking = append(lacking, h.id())
@@ -263,10 +261,10 @@ func (d *distributed) check(t interface {
 		}
 		return out
 	}
-	if got.Has != want.Has || got.Late != want.Late || got.Lacks != want.Lacks || got.Refuses != want.Refuses ||
+	if got.Has != want.Has || got.Lacks != want.Lacks || got.Refuses != want.Refuses ||
 		!slices.Equal(names(got.Lacking), lacking) || !slices.Equal(names(got.Refusing), refusing) {
-		t.Fatalf("%s: has, late, lacks, refuses: %v, want %v; lacking %v, want %v; refusing %v, want %v", key.FullName(),
-			[]int{got.Has, got.Late, got.Lacks, got.Refuses}, []int{want.Has, want.Late, want.Lacks, want.Refuses}, got.Lacking, lacking, got.Refusing, refusing)
+		t.Fatalf("%s: has, lacks, refuses: %v, want %v; lacking %v, want %v; refusing %v, want %v", key.FullName(),
+			[]int{got.Has, got.Lacks, got.Refuses}, []int{want.Has, want.Lacks, want.Refuses}, got.Lacking, lacking, got.Refusing, refusing)
 	}
 	if got.Distributed != (want.Lacks+want.Refuses == 0) || got.Pushing {
 		t.Fatalf("%s: distributed %t, pushing %t", key.FullName(), got.Distributed, got.Pushing)

@@ -3,7 +3,6 @@ package relay
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,7 +34,6 @@ const (
 // clients have its content: what has been distributed stays so, until the content changes.
 type conditions struct {
 	relay  *Relay
-	log    *slog.Logger
 	notes  *loglimit.Limit
 	writes *rate.Limiter
 	counts *prometheus.CounterVec
@@ -56,7 +54,7 @@ type dueCondition struct {
 
 func newConditions(r *Relay) *conditions {
 	c := &conditions{
-		relay: r, log: r.log, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 20), due: map[mirror.Key]*dueCondition{},
+		relay: r, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 1), due: map[mirror.Key]*dueCondition{},
 		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_status_writes_total", Help: "Conditions for objects of upstreams with kubernetes.status, by result: written, unchanged, outdated or failed.",
 		}, []string{"result"}),
@@ -87,7 +85,7 @@ func (c *conditions) mark(key mirror.Key, r *mirror.Resource, on map[string]time
 	switch {
 	case !reports:
 	case len(c.due) >= maxConditions:
-		c.notes.Warn(c.log, "condition not written, too many resources change", "resource", key, "most", maxConditions)
+		c.notes.Warn(c.relay.log, "condition not written, too many resources change", "resource", key, "most", maxConditions)
 	default:
 		c.due[key] = &dueCondition{key: key, upstream: r.Source(), version: r.Version(), at: now.Add(interval), pause: interval}
 	}
@@ -178,7 +176,7 @@ func (c *conditions) one(ctx context.Context, d *dueCondition) {
 	result, err := c.relay.manager.Report(ctx, d.upstream, d.key, is, c.writes.Wait)
 	c.counts.WithLabelValues(string(result)).Inc()
 	if err != nil && ctx.Err() == nil {
-		c.notes.Warn(c.log, "condition not written", "upstream", d.upstream, "resource", d.key, "err", err)
+		c.notes.Warn(c.relay.log, "condition not written", "upstream", d.upstream, "resource", d.key, "err", err)
 	}
 	if result != upstreams.Written && result != upstreams.Unchanged {
 		return

@@ -57,10 +57,7 @@ in each replica, with the same content.`,
   relay wait --for=synced=east
   relay wait virtualservice shop -n shop --for distributed --all-replicas`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			if _, _, ok := kindAndName(args); ok {
+			if _, _, ok := kindAndName(args); ok || len(args) == 0 {
 				return nil
 			}
 			return wanted(0, "KIND", "NAME")(cmd, args)
@@ -68,10 +65,11 @@ in each replica, with the same content.`,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			met, err := conditionOf(goal)
-			if len(args) > 0 {
+			switch {
+			case len(args) > 0:
 				met, err = of.condition(cmd, args, goal)
-			} else if err == nil {
-				err = of.unused(cmd)
+			case err == nil && (of.allReplicas || cmd.Flags().Changed("namespace")):
+				err = errors.New("-n and --all-replicas need a resource: relay wait KIND NAME --for distributed")
 			}
 			if err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,16 +30,6 @@ func (a *arrival) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.allReplicas, "all-replicas", false, "wait for the other replicas, too")
 }
 
-// unused returns an error for a flag that needs a resource.
-func (a *arrival) unused(cmd *cobra.Command) error {
-	for _, name := range []string{"namespace", "all-replicas"} {
-		if cmd.Flags().Changed(name) {
-			return fmt.Errorf("--%s needs a resource: relay wait KIND NAME --for %s", name, admin.Distributed)
-		}
-	}
-	return nil
-}
-
 // condition returns the condition of the resource that args name.
 func (a *arrival) condition(cmd *cobra.Command, args []string, wanted string) (condition, error) {
 	if !slices.Contains(arrivalConditions, wanted) {
@@ -48,25 +39,18 @@ func (a *arrival) condition(cmd *cobra.Command, args []string, wanted string) (c
 	if err != nil {
 		return nil, err
 	}
-	q := url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}}
-	if wanted == admin.Applied {
-		q.Set("applied", "true")
-	}
-	if a.allReplicas {
-		q.Set("all", "true")
+	q := url.Values{
+		"kind": {kind}, "namespace": {namespace}, "name": {name},
+		"applied": {strconv.FormatBool(wanted == admin.Applied)}, "all": {strconv.FormatBool(a.allReplicas)},
 	}
 	return func(ctx context.Context, c admin.Client) error {
 		arrived, err := c.Arrival(ctx, q)
-		var refused *admin.StatusError
-		switch {
-		case errors.As(err, &refused) && refused.Code == http.StatusBadRequest:
+		if refused := (*admin.StatusError)(nil); errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
 			return &neverError{refusal(err)}
-		case err != nil:
-			return err
 		}
-		if why := arrived.Unmet(wanted); why != "" {
-			return fmt.Errorf("%s: %s", cliview.Clean(arrived.String()), cliview.Clean(why))
+		if why := arrived.Unmet(wanted); err == nil && why != "" {
+			err = fmt.Errorf("%s: %s", cliview.Clean(arrived.String()), cliview.Clean(why))
 		}
-		return nil
+		return err
 	}, nil
 }

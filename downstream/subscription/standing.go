@@ -8,10 +8,9 @@ type Standing int
 
 // The standings.
 const (
-	Unconcerned Standing = iota // it does not get the item, or it connected later and was not sent the item yet
+	Unconcerned Standing = iota // it does not get the item, or it connected later and has not answered
 	Has                         // it has acknowledged the state
 	Lacks                       // it has not acknowledged the state
-	Late                        // it connected later, was sent the state, and has not answered
 	Refuses                     // it has rejected the response with the state
 )
 
@@ -24,14 +23,14 @@ func (w *Watch) Standing(s *snapshot.Snapshot, name string) Standing {
 	}
 	receipt, _ := w.Receipt(s, name)
 	switch {
-	case receipt == NotForIt || rev <= w.began && receipt == NotSent || w.began == 0:
+	case receipt == NotForIt || w.began == 0:
 		return Unconcerned
 	case receipt == Rejected:
 		return Refuses
 	case receipt == Acknowledged, receipt == Sent && w.Type.NeverAcknowledged:
 		return Has
 	case rev <= w.began:
-		return Late
+		return Unconcerned
 	}
 	return Lacks
 }

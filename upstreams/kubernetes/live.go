@@ -23,9 +23,6 @@ import (
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// maxLiveObject bounds an object that is read by itself, in bytes. An object in etcd has 1.5 MiB.
-const maxLiveObject = 4 << 20
-
 // Status is the section about conditions that the relay writes into the status of the objects of an upstream.
 type Status struct {
 	Write     bool            `yaml:"write"`
@@ -40,10 +37,11 @@ type liveObject struct {
 		ResourceVersion string `json:"resourceVersion"`
 		Generation      int64  `json:"generation"`
 	} `json:"metadata"`
-	path       string
-	held       bool // the intake has accepted its content
-	hasStatus  bool
-	conditions []upstreams.Condition
+	Status *struct {
+		Conditions []upstreams.Condition `json:"conditions"`
+	} `json:"status"`
+	path string
+	held bool // the intake has accepted its content
 }
 
 // live reads an object.
@@ -65,12 +63,8 @@ func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) 
 		return nil, err
 	}
 	l := &liveObject{path: of.Path(key.Namespace) + "/" + key.Name}
-	var text []byte
-	err = conn.Stream(ctx, l.path, apiserver.AcceptJSON, maxLiveObject, func(body io.Reader) (err error) {
-		text, err = io.ReadAll(body)
-		return err
-	})
-	if err == nil {
+	var text json.RawMessage
+	if err = conn.Read(ctx, l.path, apiserver.AcceptJSON, &text); err == nil {
 		err = l.read(of, text)
 	}
 	if apierrors.IsForbidden(err) {
@@ -82,8 +76,7 @@ func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) 
 // read sets the fields of an object from its JSON.
 func (l *liveObject) read(of *collection, text []byte) error {
 	event := io.MultiReader(strings.NewReader(`{"type":"MODIFIED","object":`), bytes.NewReader(text), strings.NewReader("}"))
-	d := object.NewDecoder(io.NopCloser(event))
-	_, decoded, err := d.Decode()
+	_, decoded, err := object.NewDecoder(io.NopCloser(event)).Decode()
 	if err != nil {
 		return err
 	}
@@ -91,24 +84,11 @@ func (l *liveObject) read(of *collection, text []byte) error {
 	if !is {
 		return errors.New("the server has sent no object")
 	}
-	if err := json.Unmarshal(text, l); err != nil {
-		return err
-	}
-	l.hasStatus = len(o.Status) > 0 && string(o.Status) != "null"
-	if l.hasStatus {
-		var status struct {
-			Conditions []upstreams.Condition `json:"conditions"`
-		}
-		if err := json.Unmarshal(o.Status, &status); err != nil {
-			return fmt.Errorf("its status: %w", err)
-		}
-		l.conditions = status.Conditions
-	}
 	if of.Kind == federation.WorkloadEntry {
 		o.SetHealthy()
 	}
 	l.held = of.source.feed.Holds(intake.KindScope(of.Kind).Name, o.FullName(), of.converter.digest(o), o.Size())
-	return nil
+	return json.Unmarshal(text, l)
 }
 
 // Reports implements upstreams.Reporter.
@@ -128,9 +108,13 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Conditi
 		return upstreams.Outdated, nil
 	}
 	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, time.Now().UTC().Truncate(time.Second)
-	at := slices.IndexFunc(l.conditions, func(was upstreams.Condition) bool { return was.Type == c.Type })
+	var conditions []upstreams.Condition
+	if l.Status != nil {
+		conditions = l.Status.Conditions
+	}
+	at := slices.IndexFunc(conditions, func(was upstreams.Condition) bool { return was.Type == c.Type })
 	if at >= 0 {
-		was := l.conditions[at]
+		was := conditions[at]
 		if was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
@@ -139,39 +123,31 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Conditi
 			return upstreams.Unchanged, nil
 		}
 	}
-	if err := await(ctx); err != nil {
-		return upstreams.Failed, err
-	}
-	return s.patch(ctx, l, at, c)
-}
-
-// patch writes a condition in place of the one at a position, which is negative for none.
-func (s *Source) patch(ctx context.Context, l *liveObject, at int, c upstreams.Condition) (upstreams.Reported, error) {
 	type op struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
-	ops := []op{{"test", "/metadata/uid", l.Metadata.UID}, {"test", "/metadata/resourceVersion", l.Metadata.ResourceVersion}}
+	write := op{"replace", fmt.Sprintf("/status/conditions/%d", at), c}
 	switch {
-	case !l.hasStatus:
-		ops = append(ops, op{"add", "/status", map[string]any{"conditions": []upstreams.Condition{c}}})
-	case l.conditions == nil:
-		ops = append(ops, op{"add", "/status/conditions", []upstreams.Condition{c}})
+	case l.Status == nil:
+		write = op{"add", "/status", map[string]any{"conditions": []upstreams.Condition{c}}}
+	case conditions == nil:
+		write = op{"add", "/status/conditions", []upstreams.Condition{c}}
 	case at < 0:
-		ops = append(ops, op{"add", "/status/conditions/-", c})
-	default:
-		ops = append(ops, op{"replace", fmt.Sprintf("/status/conditions/%d", at), c})
+		write = op{"add", "/status/conditions/-", c}
 	}
-	body, err := json.Marshal(ops)
+	body, err := json.Marshal([]op{{"test", "/metadata/uid", l.Metadata.UID}, {"test", "/metadata/resourceVersion", l.Metadata.ResourceVersion}, write})
+	if err == nil {
+		err = await(ctx)
+	}
 	if err != nil {
 		return upstreams.Failed, err
 	}
 	conn, err := s.cluster.Verify(ctx)
-	if err != nil {
-		return upstreams.Failed, err
+	if err == nil {
+		err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
 	}
-	err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
 	switch {
 	case err == nil:
 		return upstreams.Written, nil
