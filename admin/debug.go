@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,7 +16,9 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
+	"meshrelay/peers"
 	"meshrelay/peers/status"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
@@ -69,15 +72,19 @@ type Views struct {
 	Events *events.Journal
 	// Replicas returns this replica and the others, if there are any.
 	Replicas func() []status.Replica
+	// Applied returns what each sink has written of a resource. It may be nil.
+	Applied func(mirror.Key) []sink.Applied
+	// AskReplicas asks all other replicas for a document of most bytes at once, and calls f with each answer, from several
+	// goroutines. It is nil without replicas.peers.
+	AskReplicas func(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
 	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types. It is safe for concurrent use.
 type Debug struct {
-	views    Views
-	clients  Clients
-	arrivals Arrivals
+	views   Views
+	clients Clients
 	// busy has a slot for each document in the making, over HTTP or xDS. overXDS has a slot for each
 	// document over xDS until it is sent.
 	busy, overXDS chan struct{}

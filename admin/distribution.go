@@ -15,7 +15,6 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
-	"meshrelay/peers"
 	"meshrelay/sink"
 )
 
@@ -31,19 +30,6 @@ const (
 	Deleted     = "deleted"
 	Applied     = "applied"
 )
-
-// Arrivals are what else tells whether a resource has arrived. It must be safe for concurrent use.
-type Arrivals struct {
-	// Applied returns what each sink has written of a resource. It may be nil.
-	Applied func(mirror.Key) []sink.Applied
-	// Replicas asks the other replicas. It is nil without replicas.peers.
-	Replicas Replicas
-}
-
-// Replicas asks all other replicas for a document at once, and calls f with each answer, from several goroutines.
-type Replicas interface {
-	Each(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
-}
 
 // Arrival tells where the present content of a resource has arrived.
 type Arrival struct {
@@ -124,9 +110,6 @@ func holders(some []downstream.Holder, of int) string {
 	return strings.Join(out, ", ")
 }
 
-// ShowArrivals sets what else is asked about a resource. Call it before the first document is made.
-func (d *Debug) ShowArrivals(a Arrivals) { d.arrivals = a }
-
 // distribution writes the Arrival of a resource.
 func (d *Debug) distribution(w io.Writer, q url.Values) error {
 	ctx, cancel := context.WithTimeout(context.Background(), arrivalTimeout)
@@ -147,15 +130,15 @@ func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer
 	}
 	a := &Arrival{Distribution: d.clients.Distribution(key)}
 	if q.Get("applied") == "true" {
-		if d.arrivals.Applied != nil {
-			a.Sinks = d.arrivals.Applied(key)
+		if d.views.Applied != nil {
+			a.Sinks = d.views.Applied(key)
 		}
 		if len(a.Sinks) == 0 {
 			return badRequestf("the relay has no sinks: see sinks in its config")
 		}
 	}
 	if q.Get("all") == "true" {
-		if d.arrivals.Replicas == nil {
+		if d.views.AskReplicas == nil {
 			return badRequestf("the relay knows no other replicas: set replicas.peers in its config")
 		}
 		q = url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}, "applied": q["applied"]}
@@ -168,7 +151,7 @@ func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer
 func (d *Debug) askReplicas(ctx context.Context, a *Arrival, path string) {
 	var mu sync.Mutex // guards a
 	a.Replicas = map[string]*Arrival{}
-	for _, f := range d.arrivals.Replicas.Each(ctx, path, maxReplicaBytes, func(peer string, body io.Reader) error {
+	for _, f := range d.views.AskReplicas(ctx, path, maxReplicaBytes, func(peer string, body io.Reader) error {
 		one := &Arrival{}
 		err := json.NewDecoder(body).Decode(one)
 		mu.Lock()

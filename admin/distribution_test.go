@@ -49,7 +49,7 @@ func TestTheDistributionOfAllReplicas(t *testing.T) {
 		documents: map[string]string{"10.0.0.2": `{"version":"v1","clients":2,"has":2,"distributed":true}`, "10.0.0.3": "no JSON"},
 		failures:  []peers.Failure{{Peer: "10.0.0.4", Err: errors.New("connection refused")}},
 	}
-	f.deps.Debug.ShowArrivals(Arrivals{Replicas: others})
+	f.deps.Debug.views.AskReplicas = others.Each
 	a := arrival(t, f, "&all=true&applied=false")
 	if len(a.Replicas) != 3 || a.Replicas["10.0.0.2"].Has != 2 || a.Replicas["10.0.0.4"].Error != "connection refused" {
 		t.Errorf("%+v", a)
@@ -77,11 +77,9 @@ func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 	if code, body, _ := f.do(t, request{path: "/debug/distribution?kind=se"}); code != 400 || !strings.Contains(body, "kind and name are required") {
 		t.Error(code, body)
 	}
-	f.deps.Debug.ShowArrivals(Arrivals{
-		Applied: func(mirror.Key) []sink.Applied {
-			return []sink.Applied{{Sink: "dr", State: "refused", Reason: "quota"}, {Sink: "lab", State: Applied}}
-		},
-	})
+	f.deps.Debug.views.Applied = func(mirror.Key) []sink.Applied {
+		return []sink.Applied{{Sink: "dr", State: "refused", Reason: "quota"}, {Sink: "lab", State: Applied}}
+	}
 	if a := arrival(t, f, "&applied=true"); a.Unmet(Applied) != "sink dr: refused: quota" || a.Unmet(Distributed) != "" {
 		t.Errorf("%+v", a)
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/admin"
 	"meshrelay/config"
@@ -147,12 +148,12 @@ func (a *arriving) client(name string, answer func() string) (leave func()) {
 func (a *arriving) condition(name string) (text string) {
 	a.east.Set(func() {
 		var o struct {
-			Status struct{ Conditions []upstreams.Condition }
+			Status struct{ Conditions []metav1.Condition }
 		}
 		b, _ := json.Marshal(a.east.Objects[entriesOf]["shop/"+name])
 		_ = json.Unmarshal(b, &o)
 		for _, c := range o.Status.Conditions {
-			text += strings.TrimSpace(c.Status + " " + c.Reason + " " + c.Message)
+			text += strings.TrimSpace(string(c.Status) + " " + c.Reason + " " + c.Message)
 		}
 	})
 	return text
@@ -260,7 +261,7 @@ func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
 		{downstream.Distribution{Has: 1, Refuses: 1, Refusing: refuser}, downstream.Distribution{Has: 7, Lacks: 2, Refuses: 1, Refusing: refuser}, "False Rejected refused by east-istiod-0.istio-system: bad"},
 	} {
 		for _, d := range []downstream.Distribution{row.a, row.b} {
-			if c, known := conditionOf(d); !known || c.Status+" "+c.Reason+" "+c.Message != row.want {
+			if c, known := conditionOf(d); !known || string(c.Status)+" "+c.Reason+" "+c.Message != row.want {
 				t.Errorf("%+v: %+v", d, c)
 			}
 		}

@@ -64,23 +64,19 @@ func (r *Relay) check(ctx context.Context, upstream string, yaml []byte) (*admin
 // parsed returns the resources of a YAML text.
 func parsed(yaml []byte, source string) (all []*mirror.Resource, err error) {
 	kube.SplitDocuments(yaml, func(document []byte, line int) {
-		if err != nil {
-			return
-		}
 		d := kube.ParseDocument(document, source)
 		for _, p := range d.Problems {
-			if !p.Foreign {
+			if err == nil && !p.Foreign {
 				err = fmt.Errorf("line %d: %s", line+p.Line, strings.TrimPrefix(p.What+": "+p.Reason, ": "))
-				return
 			}
 		}
 		for _, r := range d.Resources {
 			all = append(all, r.Resource)
 		}
-		if len(all) > admin.MaxChecked {
-			err = fmt.Errorf("more than %d resources: check fewer at a time", admin.MaxChecked)
-		}
 	})
+	if err == nil && len(all) > admin.MaxChecked {
+		err = fmt.Errorf("more than %d resources: check fewer at a time", admin.MaxChecked)
+	}
 	return all, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/downstream"
 	"meshrelay/internal/loglimit"
@@ -49,7 +50,7 @@ type dueCondition struct {
 	upstream, version string
 	at                time.Time
 	pause             time.Duration // until the next look
-	told              upstreams.Condition
+	told              metav1.Condition
 }
 
 func newConditions(r *Relay) *conditions {
@@ -190,7 +191,7 @@ func (c *conditions) one(ctx context.Context, d *dueCondition) {
 
 // conditionOf returns the condition for a distribution. known is false while no client sees the resource. Messages have
 // no numbers: else they would change with each client.
-func conditionOf(d downstream.Distribution) (c upstreams.Condition, known bool) {
+func conditionOf(d downstream.Distribution) (c metav1.Condition, known bool) {
 	switch {
 	case d.Refuses > 0:
 		who := d.Refusing[0]
@@ -198,11 +199,11 @@ func conditionOf(d downstream.Distribution) (c upstreams.Condition, known bool) 
 		if who.Error != "" {
 			message += ": " + who.Error
 		}
-		return upstreams.Condition{Status: "False", Reason: "Rejected", Message: text.Shorten(message, maxMessage)}, true
+		return metav1.Condition{Status: "False", Reason: "Rejected", Message: text.Shorten(message, maxMessage)}, true
 	case d.Pushing || d.Lacks > 0:
-		return upstreams.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}, true
+		return metav1.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}, true
 	case d.Has == 0:
 		return c, false
 	}
-	return upstreams.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}, true
+	return metav1.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}, true
 }

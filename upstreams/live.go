@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
 )
@@ -12,19 +14,9 @@ import (
 type Reporter interface {
 	// Reports reports whether conditions are written, and after how long a time without a change.
 	Reports() (interval time.Duration, on bool)
-	// Report writes the condition of an object, unless it has the condition, or status True for its content. It calls
-	// await before it writes.
-	Report(ctx context.Context, key mirror.Key, c Condition, await func(context.Context) error) (Reported, error)
-}
-
-// Condition is a condition in the status of an object. Report sets Type, LastTransitionTime and ObservedGeneration.
-type Condition struct {
-	Type               string    `json:"type"`
-	Status             string    `json:"status"` // True or False
-	Reason             string    `json:"reason,omitempty"`
-	Message            string    `json:"message,omitempty"`
-	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
-	ObservedGeneration int64     `json:"observedGeneration,omitempty"`
+	// Report writes the condition of an object, unless it has the condition, or status True for its content. It sets the
+	// type, the time and the generation, and calls await before it writes.
+	Report(ctx context.Context, key mirror.Key, c metav1.Condition, await func(context.Context) error) (Reported, error)
 }
 
 // Reported is the result of Report.
@@ -53,7 +45,7 @@ func (m *Manager) Reporting() map[string]time.Duration {
 
 // Report writes the condition of the object of a served resource, as Reporter. The resource is Outdated if the upstream
 // does not have it any more.
-func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key, c Condition, await func(context.Context) error) (Reported, error) {
+func (m *Manager) Report(ctx context.Context, upstream string, served mirror.Key, c metav1.Condition, await func(context.Context) error) (Reported, error) {
 	for _, u := range m.all() {
 		source, is := u.source.(Reporter)
 		if !is || u.cfg.Name != upstream {

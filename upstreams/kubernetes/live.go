@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/config"
 	"meshrelay/federation"
@@ -38,7 +39,7 @@ type liveObject struct {
 		Generation      int64  `json:"generation"`
 	} `json:"metadata"`
 	Status *struct {
-		Conditions []upstreams.Condition `json:"conditions"`
+		Conditions []metav1.Condition `json:"conditions"`
 	} `json:"status"`
 	path string
 	held bool // the intake has accepted its content
@@ -97,7 +98,7 @@ func (s *Source) Reports() (interval time.Duration, on bool) {
 }
 
 // Report implements upstreams.Reporter. Several replicas may report: each patch names the version that it is for.
-func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Condition, await func(context.Context) error) (upstreams.Reported, error) {
+func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
 	l, err := s.live(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -107,12 +108,12 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Conditi
 	case !l.held:
 		return upstreams.Outdated, nil
 	}
-	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, time.Now().UTC().Truncate(time.Second)
-	var conditions []upstreams.Condition
+	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, metav1.Now().Rfc3339Copy()
+	var conditions []metav1.Condition
 	if l.Status != nil {
 		conditions = l.Status.Conditions
 	}
-	at := slices.IndexFunc(conditions, func(was upstreams.Condition) bool { return was.Type == c.Type })
+	at := slices.IndexFunc(conditions, func(was metav1.Condition) bool { return was.Type == c.Type })
 	if at >= 0 {
 		was := conditions[at]
 		if was.Status == c.Status {
@@ -131,9 +132,9 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Conditi
 	write := op{"replace", fmt.Sprintf("/status/conditions/%d", at), c}
 	switch {
 	case l.Status == nil:
-		write = op{"add", "/status", map[string]any{"conditions": []upstreams.Condition{c}}}
+		write = op{"add", "/status", map[string]any{"conditions": []metav1.Condition{c}}}
 	case conditions == nil:
-		write = op{"add", "/status/conditions", []upstreams.Condition{c}}
+		write = op{"add", "/status/conditions", []metav1.Condition{c}}
 	case at < 0:
 		write = op{"add", "/status/conditions/-", c}
 	}

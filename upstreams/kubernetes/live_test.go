@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
@@ -21,12 +23,12 @@ const reports = ", status: {write: true, interval: 1s}"
 
 func always(context.Context) error { return nil }
 
-func (w *world) tryReport(ctx context.Context, name string, c upstreams.Condition, await func(context.Context) error) (upstreams.Reported, error) {
+func (w *world) tryReport(ctx context.Context, name string, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
 	return w.manager.Report(ctx, "east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}, c, await)
 }
 
 // report writes the condition of a ServiceEntry.
-func (w *world) report(name string, c upstreams.Condition, await func(context.Context) error) upstreams.Reported {
+func (w *world) report(name string, c metav1.Condition, await func(context.Context) error) upstreams.Reported {
 	w.t.Helper()
 	got, err := w.tryReport(w.t.Context(), name, c, await)
 	if err != nil {
@@ -40,7 +42,7 @@ func (w *world) conditions(name string) (all []string) {
 	w.Set(func() {
 		var o struct {
 			Status struct {
-				Conditions []upstreams.Condition `json:"conditions"`
+				Conditions []metav1.Condition `json:"conditions"`
 			} `json:"status"`
 		}
 		text, _ := json.Marshal(w.Objects[entries]["shop/"+name])
@@ -53,9 +55,9 @@ func (w *world) conditions(name string) (all []string) {
 }
 
 var (
-	isTrue  = upstreams.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}
-	pending = upstreams.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}
-	refused = upstreams.Condition{Status: "False", Reason: "Rejected", Message: "refused by a: b"}
+	isTrue  = metav1.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}
+	pending = metav1.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}
+	refused = metav1.Condition{Status: "False", Reason: "Rejected", Message: "refused by a: b"}
 )
 
 // TestAConditionIsWrittenBesideThoseOfOthers, where the object has no status, no conditions, or some.
@@ -112,7 +114,7 @@ func TestATrueConditionStaysUntilTheContentChanges(t *testing.T) {
 	w := s.mirrors(reports, "")
 	w.synced()
 	w.report("a", isTrue, always)
-	for _, c := range []upstreams.Condition{pending, refused} {
+	for _, c := range []metav1.Condition{pending, refused} {
 		if got := w.report("a", c, always); got != upstreams.Unchanged {
 			t.Errorf("%+v: %s", c, got)
 		}
@@ -178,7 +180,7 @@ func TestTwoReplicasDoNotFightOverACondition(t *testing.T) {
 	second.synced()
 	for _, step := range []struct {
 		by   *world
-		is   upstreams.Condition
+		is   metav1.Condition
 		want upstreams.Reported
 	}{{first, pending, upstreams.Written}, {second, pending, upstreams.Unchanged}, {second, isTrue, upstreams.Written}, {first, isTrue, upstreams.Unchanged}, {first, refused, upstreams.Unchanged}} {
 		if got := step.by.report("a", step.is, always); got != step.want {
