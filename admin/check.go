@@ -51,32 +51,39 @@ type CheckedChange struct {
 
 // check answers with what the relay would do with the resources in the body of a request. It changes nothing.
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
-	answer, err := s.checked(r)
+	text, release, err := s.preview(r, MaxCheckedBytes)
 	if err != nil {
 		s.refuse(w, r, err)
 		return
 	}
-	s.answer(w, answer)
-}
-
-func (s *Server) checked(r *http.Request) (*Checked, error) {
-	select {
-	case s.previews <- struct{}{}:
-		defer func() { <-s.previews }()
-	default:
-		return nil, refuse(http.StatusServiceUnavailable, "another plan or check is being made; try again")
-	}
-	text, err := io.ReadAll(io.LimitReader(r.Body, MaxCheckedBytes+1))
-	if err != nil || len(text) > MaxCheckedBytes {
-		return nil, refusal{http.StatusBadRequest, errors.Join(errors.New("the resources can not be read, or have more than 1 MiB: check fewer at a time"), err)}
-	}
+	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
 	answer, err := s.deps.Check(ctx, r.URL.Query().Get("upstream"), text)
-	if err != nil && !interrupted(err) {
-		err = refusal{http.StatusBadRequest, err}
+	switch {
+	case err == nil:
+		s.answer(w, answer)
+	case interrupted(err):
+		s.refuse(w, r, err)
+	default:
+		s.refuse(w, r, refusal{http.StatusBadRequest, err})
 	}
-	return answer, err
+}
+
+// preview reads the body of a request that asks what a config or resources would do. One such request is answered at a
+// time: until release.
+func (s *Server) preview(r *http.Request, most int64) (body []byte, release func(), err error) {
+	select {
+	case s.previews <- struct{}{}:
+	default:
+		return nil, nil, refuse(http.StatusServiceUnavailable, "another plan or check is being made; try again")
+	}
+	release = func() { <-s.previews }
+	if body, err = io.ReadAll(io.LimitReader(r.Body, most+1)); err != nil || int64(len(body)) > most {
+		release()
+		return nil, nil, refusal{http.StatusBadRequest, errors.Join(errors.New("the file can not be read, or has more than 1 MiB"), err)}
+	}
+	return body, release, nil
 }
 
 // Check asks a relay what it would do with the resources of a YAML text, as those of an upstream.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
 	"meshrelay/peers"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
@@ -69,15 +71,19 @@ type Views struct {
 	Events *events.Journal
 	// Replicas returns this replica and the others, if there are any.
 	Replicas func() []peers.Replica
+	// Applied returns what each sink has written of a resource. It may be nil.
+	Applied func(mirror.Key) []sink.Applied
+	// AskReplicas asks all other replicas for a document of most bytes at once, and calls f with each answer, from several
+	// goroutines. It is nil without replicas.peers.
+	AskReplicas func(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
 	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
 
 // Debug makes the debug documents, for HTTP and for the xDS debug types. It is safe for concurrent use.
 type Debug struct {
-	views    Views
-	clients  Clients
-	arrivals Arrivals
+	views   Views
+	clients Clients
 	// busy has a slot for each document in the making, over HTTP or xDS. overXDS has a slot for each
 	// document over xDS until it is sent.
 	busy, overXDS chan struct{}
@@ -127,7 +133,7 @@ func documents() []document {
 		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", (*Debug).conflicts, false},
 		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
-		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?generation= awaits a generation of its object, ?applied=true adds sinks, ?all=true replicas", (*Debug).distribution, false},
+		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", (*Debug).distribution, false},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},

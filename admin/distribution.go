@@ -5,64 +5,40 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
-	"meshrelay/peers"
 	"meshrelay/sink"
-	"meshrelay/upstreams"
 )
 
 const (
-	// arrivalTimeout bounds the time in which API servers and replicas answer for one document.
-	arrivalTimeout = 10 * time.Second
-	// maxReplicaBytes bounds the document of another replica.
+	// arrivalTimeout bounds the time in which replicas answer for one document, and maxReplicaBytes the answer of one.
+	arrivalTimeout  = 10 * time.Second
 	maxReplicaBytes = 256 << 10
 )
 
-// Arrivals are what else tells whether a resource has arrived. Its functions must be safe for concurrent use.
-type Arrivals struct {
-	// Applied returns what each sink has written of a resource.
-	Applied func(mirror.Key) []sink.Applied
-	// Replicas asks the other replicas. It is nil without replicas.peers.
-	Replicas Replicas
-	// Generation returns the metadata.generation of the object of a resource at its API server. held reports whether
-	// the relay has the content of that generation.
-	Generation func(ctx context.Context, key mirror.Key) (generation int64, held bool, err error)
-}
-
-// SinkApplied is the State of a resource whose present content the cluster has.
-const SinkApplied = "applied"
-
-// Replicas asks all other replicas for a document at once, and calls f with each answer, from several goroutines.
-type Replicas interface {
-	Each(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
-}
+// The conditions of Arrival.Unmet. Applied is also the State at a sink whose cluster has the present content.
+const (
+	Distributed = "distributed"
+	Deleted     = "deleted"
+	Applied     = "applied"
+)
 
 // Arrival tells where the present content of a resource has arrived.
 type Arrival struct {
 	downstream.Distribution
-	// Generation is the metadata.generation that was asked for, Awaited why the relay does not have it yet.
-	Generation int64  `json:"generation,omitempty"`
-	Awaited    string `json:"awaited,omitempty"`
 	// Sinks are set when they were asked for.
 	Sinks []sink.Applied `json:"sinks,omitempty"`
-	// Replicas are the answers of the other replicas, by peer, and Unreached why others have not answered.
-	Replicas  map[string]*Arrival `json:"replicas,omitempty"`
-	Unreached map[string]string   `json:"unreached,omitempty"`
-}
-
-// Writable reports whether the relay may write into the cluster of an upstream what it knows of its objects: the upstream
-// is in contact, has told everything since the start, and nothing of it is held, frozen or rolled back.
-func Writable(u upstreams.Status) bool {
-	return u.InContact && u.Synced && u.Complete && !u.Stale && u.Held == nil && u.Frozen == nil
+	// Replicas are the answers of the other replicas, by peer. One that has not answered has an Error alone.
+	Replicas map[string]*Arrival `json:"replicas,omitempty"`
+	Error    string              `json:"error,omitempty"`
 }
 
 // Unmet returns why a resource is not "distributed", "deleted" or "applied" yet, in this relay and in the replicas that
@@ -71,60 +47,58 @@ func (a *Arrival) Unmet(condition string) string {
 	if why := a.unmet(condition); why != "" {
 		return why
 	}
-	for _, peer := range keysOf(a.Replicas, nil) {
-		if why := a.Replicas[peer].unmet(condition); why != "" {
+	for _, peer := range slices.Sorted(maps.Keys(a.Replicas)) {
+		r := a.Replicas[peer]
+		why := r.unmet(condition)
+		if why == "" && r.Version != a.Version {
+			why = "it serves other content"
+		}
+		if why != "" {
 			return fmt.Sprintf("replica %s: %s", peer, why)
 		}
-		if version := a.Replicas[peer].Version; version != a.Version && condition != Deleted {
-			return fmt.Sprintf("replica %s serves other content", peer)
-		}
-	}
-	for _, peer := range keysOf(a.Unreached, nil) {
-		return fmt.Sprintf("replica %s can not be asked: %s", peer, a.Unreached[peer])
 	}
 	return ""
 }
 
-// The conditions of Unmet.
-const (
-	Distributed = "distributed"
-	Deleted     = "deleted"
-	Applied     = "applied"
-)
-
 func (a *Arrival) unmet(condition string) string {
 	switch {
+	case a.Error != "":
+		return "it can not be asked: " + a.Error
 	case condition == Deleted && a.Version != "":
 		return "it is served"
 	case condition != Deleted && a.Version == "":
 		return "it is not served"
-	case a.Awaited != "":
-		return a.Awaited
 	case condition == Applied:
-		return a.unapplied()
-	case a.Pushing:
-		return "the change was not pushed yet"
-	case a.Refuses > 0:
-		return "rejected by " + Holders(a.Refusing, a.Refuses)
-	case a.Lacks > 0 && condition == Deleted:
-		return "still at " + Holders(a.Lacking, a.Lacks)
-	case a.Lacks > 0:
-		return "not acknowledged by " + Holders(a.Lacking, a.Lacks)
+		for _, s := range a.Sinks {
+			if s.State != Applied {
+				return strings.TrimSuffix(fmt.Sprintf("sink %s: %s: %s", s.Sink, s.State, s.Reason), ": ")
+			}
+		}
+	default:
+		return Unfinished(a.Distribution)
 	}
 	return ""
 }
 
-// unapplied returns the first sink that has not applied the resource, and why.
-func (a *Arrival) unapplied() string {
-	i := slices.IndexFunc(a.Sinks, func(s sink.Applied) bool { return s.State != SinkApplied })
-	if i < 0 {
-		return ""
+// Unfinished returns what a distribution lacks, and which clients. It is empty for one that is distributed.
+func Unfinished(d downstream.Distribution) string {
+	var parts []string
+	if d.Pushing {
+		parts = append(parts, "the newest change was not pushed yet")
 	}
-	return strings.TrimSuffix(fmt.Sprintf("sink %s: %s: %s", a.Sinks[i].Sink, a.Sinks[i].State, a.Sinks[i].Reason), ": ")
+	if d.Lacks > 0 && d.Version == "" {
+		parts = append(parts, "still at "+holders(d.Lacking, d.Lacks))
+	} else if d.Lacks > 0 {
+		parts = append(parts, "not acknowledged by "+holders(d.Lacking, d.Lacks))
+	}
+	if d.Refuses > 0 {
+		parts = append(parts, "rejected by "+holders(d.Refusing, d.Refuses))
+	}
+	return strings.Join(parts, "; ")
 }
 
-// Holders names the first of some clients, with their errors.
-func Holders(some []downstream.Holder, of int) string {
+// holders names the first of some clients, with their errors.
+func holders(some []downstream.Holder, of int) string {
 	const shown = 3
 	var out []string
 	for _, h := range some[:min(len(some), shown)] {
@@ -136,9 +110,6 @@ func Holders(some []downstream.Holder, of int) string {
 	return strings.Join(out, ", ")
 }
 
-// ShowArrivals sets what else is asked about a resource. Call it before the first document is made.
-func (d *Debug) ShowArrivals(a Arrivals) { d.arrivals = a }
-
 // distribution writes the Arrival of a resource.
 func (d *Debug) distribution(w io.Writer, q url.Values) error {
 	ctx, cancel := context.WithTimeout(context.Background(), arrivalTimeout)
@@ -146,8 +117,8 @@ func (d *Debug) distribution(w io.Writer, q url.Values) error {
 	return d.WriteDistribution(ctx, q, w)
 }
 
-// WriteDistribution writes the Arrival of the resource that kind, namespace and name of a query name. generation asks
-// for the content of a metadata.generation, applied for the sinks, and all for the other replicas.
+// WriteDistribution writes the Arrival of the resource that kind, namespace and name of a query name. applied asks for
+// the sinks, and all for the other replicas.
 func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer) error {
 	keys, err := keysFor(q)
 	if err != nil {
@@ -158,71 +129,37 @@ func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer
 		key = keys[i]
 	}
 	a := &Arrival{Distribution: d.clients.Distribution(key)}
-	if err := d.await(ctx, a, q.Get("generation")); err != nil {
-		return err
-	}
 	if q.Get("applied") == "true" {
-		if d.arrivals.Applied != nil {
-			a.Sinks = d.arrivals.Applied(key)
+		if d.views.Applied != nil {
+			a.Sinks = d.views.Applied(key)
 		}
 		if len(a.Sinks) == 0 {
 			return badRequestf("the relay has no sinks: see sinks in its config")
 		}
 	}
 	if q.Get("all") == "true" {
-		if d.arrivals.Replicas == nil {
+		if d.views.AskReplicas == nil {
 			return badRequestf("the relay knows no other replicas: set replicas.peers in its config")
 		}
-		q = url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}, "generation": q["generation"], "applied": q["applied"]}
+		q = url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}, "applied": q["applied"]}
 		d.askReplicas(ctx, a, "distribution?"+q.Encode())
 	}
 	return writeJSON(w, a)
-}
-
-// await notes whether the relay has a metadata.generation of an object. An empty one is not asked for.
-func (d *Debug) await(ctx context.Context, a *Arrival, generation string) error {
-	if generation == "" {
-		return nil
-	}
-	n, err := strconv.ParseInt(generation, 10, 64)
-	switch {
-	case err != nil || n < 1:
-		return badRequestf("generation is %.32q: want the metadata.generation of an object", generation)
-	case d.arrivals.Generation == nil || a.Version == "":
-		return nil
-	}
-	a.Generation = n
-	has, held, err := d.arrivals.Generation(ctx, a.Key)
-	switch {
-	case err != nil:
-		a.Awaited = "generation not known: " + err.Error()
-	case has < n:
-		a.Awaited = fmt.Sprintf("the object has generation %d", has)
-	case !held:
-		a.Awaited = fmt.Sprintf("the relay has not read generation %d yet", has)
-	}
-	return nil
 }
 
 // askReplicas adds the answers of the other replicas.
 func (d *Debug) askReplicas(ctx context.Context, a *Arrival, path string) {
 	var mu sync.Mutex // guards a
 	a.Replicas = map[string]*Arrival{}
-	failures := d.arrivals.Replicas.Each(ctx, path, maxReplicaBytes, func(peer string, body io.Reader) error {
+	for _, f := range d.views.AskReplicas(ctx, path, maxReplicaBytes, func(peer string, body io.Reader) error {
 		one := &Arrival{}
-		if err := json.NewDecoder(body).Decode(one); err != nil {
-			return err
-		}
+		err := json.NewDecoder(body).Decode(one)
 		mu.Lock()
 		defer mu.Unlock()
 		a.Replicas[peer] = one
-		return nil
-	})
-	for _, f := range failures {
-		if a.Unreached == nil {
-			a.Unreached = map[string]string{}
-		}
-		a.Unreached[f.Peer] = f.Err.Error()
+		return err
+	}) {
+		a.Replicas[f.Peer] = &Arrival{Error: f.Err.Error()}
 	}
 }
 

@@ -49,9 +49,9 @@ func TestTheDistributionOfAllReplicas(t *testing.T) {
 		documents: map[string]string{"10.0.0.2": `{"version":"v1","clients":2,"has":2,"distributed":true}`, "10.0.0.3": "no JSON"},
 		failures:  []peers.Failure{{Peer: "10.0.0.4", Err: errors.New("connection refused")}},
 	}
-	f.deps.Debug.ShowArrivals(Arrivals{Replicas: others})
+	f.deps.Debug.views.AskReplicas = others.Each
 	a := arrival(t, f, "&all=true&applied=false")
-	if len(a.Replicas) != 1 || a.Replicas["10.0.0.2"].Has != 2 || len(a.Unreached) != 2 || a.Unreached["10.0.0.4"] != "connection refused" {
+	if len(a.Replicas) != 3 || a.Replicas["10.0.0.2"].Has != 2 || a.Replicas["10.0.0.4"].Error != "connection refused" {
 		t.Errorf("%+v", a)
 	}
 	name, query, _ := strings.Cut(others.asked, "?")
@@ -59,16 +59,16 @@ func TestTheDistributionOfAllReplicas(t *testing.T) {
 	if name != "distribution" || err != nil || q.Get("kind") != "networking.istio.io/ServiceEntry" || q.Get("all") != "" {
 		t.Errorf("replicas are asked for %s", others.asked)
 	}
-	if why := a.Unmet(Distributed); !strings.HasPrefix(why, "replica 10.0.0.3 can not be asked: ") {
+	if why := a.Unmet(Distributed); !strings.HasPrefix(why, "replica 10.0.0.3: it can not be asked: ") {
 		t.Error(why)
 	}
 }
 
-// TestADistributionAsksForWhatItNeeds: sinks, replicas and generations, and tells what to configure without them.
+// TestADistributionAsksForWhatItNeeds: sinks and replicas, and tells what to configure without them.
 func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 	f := newFixture(t, Config{})
 	for query, want := range map[string]string{
-		"&all=true": "set replicas.peers", "&applied=true": "the relay has no sinks", "&generation=x": "want the metadata.generation",
+		"&all=true": "set replicas.peers", "&applied=true": "the relay has no sinks",
 	} {
 		if code, body, _ := f.do(t, request{path: "/debug/distribution?kind=se&namespace=shop&name=db" + query}); code != 400 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", query, code, body)
@@ -77,28 +77,11 @@ func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 	if code, body, _ := f.do(t, request{path: "/debug/distribution?kind=se"}); code != 400 || !strings.Contains(body, "kind and name are required") {
 		t.Error(code, body)
 	}
-	var has int64 = 6
-	held, failure := true, error(nil)
-	f.deps.Debug.ShowArrivals(Arrivals{
-		Applied: func(mirror.Key) []sink.Applied {
-			return []sink.Applied{{Sink: "dr", State: "refused", Reason: "quota"}, {Sink: "lab", State: SinkApplied}}
-		},
-		Generation: func(context.Context, mirror.Key) (int64, bool, error) { return has, held, failure },
-	})
+	f.deps.Debug.views.Applied = func(mirror.Key) []sink.Applied {
+		return []sink.Applied{{Sink: "dr", State: "refused", Reason: "quota"}, {Sink: "lab", State: Applied}}
+	}
 	if a := arrival(t, f, "&applied=true"); a.Unmet(Applied) != "sink dr: refused: quota" || a.Unmet(Distributed) != "" {
 		t.Errorf("%+v", a)
-	}
-	if a := arrival(t, f, "&generation=7"); a.Unmet(Distributed) != "the object has generation 6" {
-		t.Errorf("%+v", a)
-	}
-	if has, held = 8, false; arrival(t, f, "&generation=7").Awaited != "the relay has not read generation 8 yet" {
-		t.Error("a generation that was not read")
-	}
-	if held = true; arrival(t, f, "&generation=7").Unmet(Distributed) != "" {
-		t.Error("a newer generation")
-	}
-	if failure = errors.New("down"); arrival(t, f, "&generation=7").Awaited != "generation not known: down" {
-		t.Error("a server that is down")
 	}
 }
 
@@ -120,9 +103,9 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		a               Arrival
 		condition, want string
 	}{
-		{served(downstream.Distribution{Has: 3, Late: 1}), Distributed, ""},
+		{served(downstream.Distribution{Has: 3}), Distributed, ""},
 		{gone(downstream.Distribution{}), Distributed, "it is not served"},
-		{served(downstream.Distribution{Pushing: true}), Distributed, "the change was not pushed yet"},
+		{served(downstream.Distribution{Pushing: true}), Distributed, "the newest change was not pushed yet"},
 		{served(downstream.Distribution{Lacks: 5, Lacking: holders(5, "")}), Distributed, "not acknowledged by istiod-0.istio-system, istiod-1.istio-system, istiod-2.istio-system, 2 more"},
 		{served(downstream.Distribution{Refuses: 1, Refusing: holders(1, "bad")}), Distributed, "rejected by istiod-0.istio-system: bad"},
 		{served(downstream.Distribution{}), Deleted, "it is served"},
@@ -131,7 +114,7 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		{gone(downstream.Distribution{}), Applied, "it is not served"},
 		{served(downstream.Distribution{Lacks: 1}), Applied, ""},
 		{behind, Distributed, "replica b: not acknowledged by istiod-0.istio-system"},
-		{other, Distributed, "replica b serves other content"},
+		{other, Distributed, "replica b: it serves other content"},
 	} {
 		if got := row.a.Unmet(row.condition); got != row.want {
 			t.Errorf("%s: %q, want %q", row.condition, got, row.want)

@@ -163,7 +163,6 @@ func (c *conn) close(err error) {
 		return
 	}
 	c.server.rounds.leave(has, time.Now())
-	c.server.arrivals.poke()
 	c.server.audit.Record(line)
 	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.nodeID), Reason: endText(err)})
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}

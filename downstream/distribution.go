@@ -18,20 +18,18 @@ const (
 
 // Distribution tells which clients have the present content of a resource. Of a resource that is not served any more,
 // it tells which clients still have it. A client counts once, with all its streams of the kind. It counts if its view
-// shows the resource, and it was connected before the change or was sent the content since.
+// shows the resource, and it was connected before the change or has answered the content since.
 type Distribution struct {
 	mirror.Key
 	// Version is the version that clients see. It is empty when the resource is not served.
 	Version string `json:"version,omitempty"`
 	// Pushing is set while the newest content waits for a push: the clients are counted for the content before.
 	Pushing bool `json:"pushing,omitempty"`
-	// Clients is the sum of Has, Lacks, Late and Refuses. Lacks counts the clients that have not acknowledged the content
-	// or, of a resource that is not served, still have it. Late counts those that connected after the change and have
-	// not answered. Refuses counts those that have rejected the response with it.
+	// Clients is the sum of Has, Lacks and Refuses. Lacks counts the clients that have not acknowledged the content or, of a
+	// resource that is not served, still have it. Refuses counts those that have rejected the response with it.
 	Clients int `json:"clients"`
 	Has     int `json:"has"`
 	Lacks   int `json:"lacks"`
-	Late    int `json:"late,omitempty"`
 	Refuses int `json:"refuses"`
 	// Distributed is set when the newest content was pushed, and nobody lacks or refuses it.
 	Distributed bool `json:"distributed"`
@@ -68,8 +66,6 @@ func (s *Server) Distribution(key mirror.Key) Distribution {
 		switch who, standing := c.standing(byType); standing {
 		case subscription.Has:
 			d.Has++
-		case subscription.Late:
-			d.Late++
 		case subscription.Lacks:
 			d.Lacks++
 			d.Lacking = append(d.Lacking, who)
@@ -79,7 +75,7 @@ func (s *Server) Distribution(key mirror.Key) Distribution {
 		case subscription.Unconcerned:
 		}
 	}
-	d.Clients = d.Has + d.Late + d.Lacks + d.Refuses
+	d.Clients = d.Has + d.Lacks + d.Refuses
 	d.Distributed = !d.Pushing && d.Lacks == 0 && d.Refuses == 0
 	d.Lacking, d.Refusing = firstHolders(d.Lacking), firstHolders(d.Refusing)
 	return d

@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 
-	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
@@ -229,7 +227,7 @@ func (d *distributed) standing(h *holder, name string) subscription.Standing {
 	case h.has[name] == present:
 		return subscription.Has
 	case h.first[name] == present:
-		return subscription.Late
+		return subscription.Unconcerned
 	}
 	return subscription.Lacks
 }
@@ -247,8 +245,6 @@ func (d *distributed) check(t interface {
 		switch d.standing(h, key.FullName()) {
 		case subscription.Has:
 			want.Has++
-		case subscription.Late:
-			want.Late++
 		case subscription.Lacks:
 			want.Lacks++
 			lacking = append(lacking, h.id())
@@ -265,10 +261,10 @@ func (d *distributed) check(t interface {
 		}
 		return out
 	}
-	if got.Has != want.Has || got.Late != want.Late || got.Lacks != want.Lacks || got.Refuses != want.Refuses ||
+	if got.Has != want.Has || got.Lacks != want.Lacks || got.Refuses != want.Refuses ||
 		!slices.Equal(names(got.Lacking), lacking) || !slices.Equal(names(got.Refusing), refusing) {
-		t.Fatalf("%s: has, late, lacks, refuses: %v, want %v; lacking %v, want %v; refusing %v, want %v", key.FullName(),
-			[]int{got.Has, got.Late, got.Lacks, got.Refuses}, []int{want.Has, want.Late, want.Lacks, want.Refuses}, got.Lacking, lacking, got.Refusing, refusing)
+		t.Fatalf("%s: has, lacks, refuses: %v, want %v; lacking %v, want %v; refusing %v, want %v", key.FullName(),
+			[]int{got.Has, got.Lacks, got.Refuses}, []int{want.Has, want.Lacks, want.Refuses}, got.Lacking, lacking, got.Refusing, refusing)
 	}
 	if got.Distributed != (want.Lacks+want.Refuses == 0) || got.Pushing {
 		t.Fatalf("%s: distributed %t, pushing %t", key.FullName(), got.Distributed, got.Pushing)
@@ -363,153 +359,5 @@ func TestAChangeThatWasNotPushedIsNotDistributed(t *testing.T) {
 	d.push("shop", "1")
 	if got := d.server.Distribution(key); !got.Distributed {
 		t.Fatalf("%+v", got)
-	}
-}
-
-// TestAChangeIsFollowedUntilTheLastACK of the clients that see it and were connected.
-func TestAChangeIsFollowedUntilTheLastACK(t *testing.T) {
-	d := newDistributed()
-	count := func() uint64 { return histogramCount(t, d.server.arrivals.duration) }
-	wide, narrow := d.join(true, distributedVariants[0]), d.join(false, distributedVariants[1])
-	for _, h := range d.clients {
-		d.send(h)
-		h.answer(true)
-	}
-	step := func(what string, pending int64, arrived uint64) {
-		t.Helper()
-		d.server.sweepArrivals()
-		if got := d.server.arrivals.count.Load(); got != pending || count() != arrived {
-			t.Fatalf("%s: %d in progress, %d arrived, want %d and %d", what, got, count(), pending, arrived)
-		}
-	}
-	d.change("shop", "1")
-	d.change("till", "1")
-	step("nobody has them", 2, 0)
-	d.send(wide)
-	wide.answer(true)
-	step("one has both, and the other does not see one", 1, 1)
-	d.join(true, variant{}) // which does not count
-	d.send(narrow)
-	narrow.answer(true)
-	step("all have them", 0, 2)
-
-	d.remove("shop", "1")
-	step("a removal", 1, 2)
-	d.send(wide)
-	wide.answer(true)
-	d.leave(narrow)
-	step("the other client has gone", 0, 3)
-
-	d.change("shop", "1")
-	d.send(wide)
-	wide.answer(false)
-	step("it is rejected", 1, 3)
-	d.change("shop", "1")
-	d.send(wide)
-	wide.answer(true)
-	step("a newer content takes its place", 0, 4)
-
-	d.leave(wide)
-	d.change("shop", "2")
-	step("no client sees it", 0, 4)
-}
-
-func histogramCount(t *testing.T, h prometheus.Histogram) uint64 {
-	t.Helper()
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(h)
-	families := must(reg.Gather())
-	return families[0].Metric[0].Histogram.GetSampleCount()
-}
-
-// TestTheOldestChangeMakesRoom, counted.
-func TestTheOldestChangeMakesRoom(t *testing.T) {
-	a := must(newArrivals(prometheus.NewRegistry()))
-	a.most = 3
-	for i := range 5 {
-		a.add(item{typeSE, fmt.Sprint("shop/", i)}, uint64(i+2), time.Now())
-	}
-	byType, more := a.take()
-	if list := byType[typeSE]; len(list) != 3 || list[0].name != "shop/2" || more || testutil.ToFloat64(a.dropped) != 2 {
-		t.Fatal(byType, more, testutil.ToFloat64(a.dropped))
-	}
-}
-
-// TestASweepIsBounded: the next one goes on, and each change has its turn though the oldest are blocked.
-func TestASweepIsBounded(t *testing.T) {
-	a := must(newArrivals(prometheus.NewRegistry()))
-	for i := range sweepMost + 10 {
-		a.add(item{typeSE, fmt.Sprint("shop/", i)}, uint64(i+2), time.Now())
-	}
-	byType, more := a.take()
-	rest, end := a.take()
-	if len(byType[typeSE]) != sweepMost || !more || len(rest[typeSE]) != 10 || end {
-		t.Fatal(len(byType[typeSE]), more, len(rest[typeSE]), end)
-	}
-}
-
-// TestTheQueueOfArrivalsStaysSmall while one item changes again and again, and an old change is blocked.
-func TestTheQueueOfArrivalsStaysSmall(t *testing.T) {
-	a := must(newArrivals(prometheus.NewRegistry()))
-	a.add(item{typeSE, "shop/blocked"}, 2, time.Now())
-	for i := range 100_000 {
-		a.add(item{typeSE, "shop/busy"}, uint64(i+3), time.Now())
-	}
-	if len(a.queue) > 3*sweepMost || len(a.byItem) != 2 {
-		t.Fatal(len(a.queue), len(a.byItem))
-	}
-	byType, _ := a.take()
-	if list := byType[typeSE]; len(list) != 2 || list[1].rev != 100_002 {
-		t.Fatal(list)
-	}
-}
-
-// TestFollowingAChangeAllocatesNothing, once the queue has its size.
-func TestFollowingAChangeAllocatesNothing(t *testing.T) {
-	a := must(newArrivals(prometheus.NewRegistry()))
-	names := make([]item, 100)
-	for i := range names {
-		names[i] = item{typeSE, fmt.Sprint("shop/", i)}
-	}
-	now, n := time.Now(), uint64(2)
-	if allocs := testing.AllocsPerRun(20_000, func() {
-		a.add(names[n%100], n, now)
-		n++
-	}); allocs >= 1 {
-		t.Errorf("%v allocations", allocs)
-	}
-}
-
-// BenchmarkFollowAChange is what a change costs in addition to its push: it is noted, and compared with the cursors of
-// 1,000 clients.
-func BenchmarkFollowAChange(b *testing.B) {
-	for _, clients := range []int{0, 100, 1000} {
-		b.Run(fmt.Sprint("clients=", clients), func(b *testing.B) {
-			d := newDistributed()
-			for range max(clients, 1) {
-				h := d.join(true, variant{})
-				d.send(h)
-				h.answer(true)
-			}
-			updates := make([]snapshot.Update, 100)
-			for i := range updates {
-				d.change("shop", fmt.Sprint(1000+i))
-				updates[i] = snapshot.Update{Name: fmt.Sprint("shop/", 1000+i)}
-			}
-			for _, h := range d.clients {
-				d.send(h)
-				h.answer(true)
-			}
-			last := d.server.views.base.find(typeSE).Last()
-			b.ReportAllocs()
-			b.ResetTimer()
-			for b.Loop() {
-				d.server.arrive(typeSE, updates, last, nil, time.Now())
-				if clients > 0 {
-					d.server.sweepArrivals()
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(updates)), "ns/change")
-		})
 	}
 }

@@ -157,7 +157,6 @@ type Server struct {
 	events       *events.Journal
 	audit        Auditor
 	rounds       rounds
-	arrivals     *arrivals
 	views        *views
 	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // the Limits are immutable
@@ -248,10 +247,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
 		auth: map[*Listener]*authenticator{},
 	}
-	s.views.panicked, s.views.changed = s.panicked, s.arrive
-	if s.arrivals, err = newArrivals(deps.Registerer); err != nil {
-		return nil, fmt.Errorf("downstream: register metrics: %w", err)
-	}
+	s.views.panicked, s.rounds.distribution = s.panicked, m.distribution
 	if err := deps.Registerer.Register(behindMetric(s)); err != nil {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
@@ -277,7 +273,6 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.release(ctx) })
 	g.Go(func() error { return s.learnOn(ctx) })
-	g.Go(func() error { return s.followArrivals(ctx) })
 	for l, a := range s.auth {
 		g.Go(func() error { return s.watch(ctx, l, a) })
 		if a.api != nil {
@@ -368,7 +363,7 @@ func (s *Server) Push(req *push.Request) {
 		for why := range req.Reason {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
 		}
-		s.rounds.begin(time.Now())
+		s.rounds.begin(req.Start, time.Now())
 		s.wakeAll()
 	}
 }

@@ -112,13 +112,13 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	if changed {
 		vs.base.changes.Add(1)
 	}
+	if len(derived) == 0 {
+		return changed
+	}
 	basis := base.Basis()
 	for _, v := range derived {
 		list.read(&reader{vs.resources, vs.accepts(v.variant, vs.note), saw}, updates)
 		changed = v.follow(t, basis, updates, changedAt) || changed
-	}
-	if changed && vs.changed != nil {
-		vs.changed(t, updates, base.Last(), derived, changedAt)
 	}
 	return changed
 }

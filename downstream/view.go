@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
@@ -65,9 +64,7 @@ type views struct {
 	generators generators
 	// panicked is called after a panic over an item, or over several items if the name is empty.
 	panicked func(item string, p *mirror.Panic)
-	// changed is called after updates have changed a view, with the revision of the last one. It may be nil.
-	changed func(t subscription.Type, updates []snapshot.Update, last uint64, derived []*view, changedAt time.Time)
-	started atomic.Bool // set before open reads everything
+	started  atomic.Bool // set before open reads everything
 	// copies counts the derived views, including forks. It is increased before a view is filled.
 	copies atomic.Int64
 	fills  *semaphore.Weighted

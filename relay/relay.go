@@ -162,6 +162,12 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
 		Events: r.events, Replicas: r.listReplicas,
+		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
+	}
+	if cfg.Replicas.Peers != nil {
+		views.AskReplicas = func(ctx context.Context, path string, most int64, f func(string, io.Reader) error) []peers.Failure {
+			return r.replicas.set.Each(ctx, path, most, f)
+		}
 	}
 	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
@@ -186,11 +192,6 @@ func New(o Options) (*Relay, error) {
 		r.manager.AskReplicas(r.replicas.former)
 	}
 	r.agree(cfg)
-	arrivals := admin.Arrivals{Generation: r.generation, Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) }}
-	if r.replicas != nil {
-		arrivals.Replicas = r.replicas.set
-	}
-	debug.ShowArrivals(arrivals)
 	r.conditions = newConditions(r)
 	if err := r.aggregate.RegisterHandler(r.conditions.changed); err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package view
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,28 +50,19 @@ var Receipts = Columns[downstream.Receipt]{
 
 // Distribution tells in one sentence which clients have the present content of a resource.
 func Distribution(d downstream.Distribution) (string, Level) {
-	level := OKIf(d.Distributed, Warn)
-	pushing := ""
-	if d.Pushing {
-		pushing = " The newest change was not pushed yet."
-	}
-	switch {
-	case d.Version == "" && d.Lacks+d.Refuses == 0:
-		return "No client still has it." + pushing, level
-	case d.Version == "":
-		have := append(slices.Clone(d.Lacking), d.Refusing...)
-		return fmt.Sprintf("Still at %s: %s.", Count(d.Lacks+d.Refuses, "client"), admin.Holders(have, d.Lacks+d.Refuses)) + pushing, level
-	case d.Clients == 0:
-		return "No client sees it." + pushing, level
-	}
 	text := fmt.Sprintf("Acknowledged by %d of %s", d.Has, Count(d.Clients, "client"))
-	if d.Lacks > 0 {
-		text += ", not by " + admin.Holders(d.Lacking, d.Lacks)
+	if d.Version == "" {
+		text = "Not served"
 	}
-	if d.Refuses > 0 {
-		text += ", rejected by " + admin.Holders(d.Refusing, d.Refuses)
+	switch why := admin.Unfinished(d); {
+	case why != "":
+		return text + "; " + why + ".", Warn
+	case d.Version == "":
+		return "No client still has it.", OK
+	case d.Clients == 0:
+		return "No client sees it.", OK
 	}
-	return text + "." + pushing, level
+	return text + ".", OK
 }
 
 // ClientName returns "pod.namespace" of an Istio node ID, "TYPE~IP~POD.NAMESPACE~DOMAIN". It returns other

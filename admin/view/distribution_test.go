@@ -16,9 +16,9 @@ func TestADistributionIsOneSentence(t *testing.T) {
 	}{
 		{downstream.Distribution{Version: "v", Distributed: true}, "No client sees it."},
 		{downstream.Distribution{Version: "v", Clients: 2, Has: 2, Distributed: true}, "Acknowledged by 2 of 2 clients."},
-		{downstream.Distribution{Version: "v", Clients: 3, Has: 1, Lacks: 1, Lacking: one, Refuses: 1, Refusing: bad, Pushing: true}, "Acknowledged by 1 of 3 clients, not by a.b, rejected by tool: bad. The newest change was not pushed yet."},
+		{downstream.Distribution{Version: "v", Clients: 3, Has: 1, Lacks: 1, Lacking: one, Refuses: 1, Refusing: bad, Pushing: true}, "Acknowledged by 1 of 3 clients; the newest change was not pushed yet; not acknowledged by a.b; rejected by tool: bad."},
 		{downstream.Distribution{Distributed: true}, "No client still has it."},
-		{downstream.Distribution{Lacks: 1, Lacking: one, Refuses: 1, Refusing: bad}, "Still at 2 clients: a.b, tool: bad."},
+		{downstream.Distribution{Clients: 2, Lacks: 1, Lacking: one, Refuses: 1, Refusing: bad}, "Not served; still at a.b; rejected by tool: bad."},
 	} {
 		got, level := Distribution(row.d)
 		if want := OKIf(row.d.Distributed, Warn); got != row.want || level != want {

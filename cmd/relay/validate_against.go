@@ -30,31 +30,25 @@ func (a *checkAgainst) flags(cmd *cobra.Command) {
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "with --against: how long to wait for the relay")
 }
 
-// run checks the resources. An error has the exit code 2.
+// run checks the resources: the exit code is 1 with findings, and 2 after an error.
 func (a *checkAgainst) run(cmd *cobra.Command, out *output) error {
 	found, err := a.check(cmd, out)
-	if err != nil {
+	switch {
+	case err != nil:
 		printError(cmd.ErrOrStderr(), err)
 		return &exitError{code: 2}
-	}
-	if found {
+	case found > 0:
 		return &exitError{code: 1}
 	}
 	return nil
 }
 
-// check prints the findings, and reports whether there are any.
-func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found bool, err error) {
-	switch {
-	case a.path == "" || a.address == "":
-		return false, errors.New("a check of resources needs both -f PATH and --against ADMIN")
-	case cmd.Flags().Changed("config"):
-		return false, errors.New("-c checks a config file, and -f resources: leave one out")
+// check prints the findings.
+func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found int, err error) {
+	if a.path == "" || a.address == "" || cmd.Flags().Changed("config") {
+		return 0, errors.New("a check of resources needs -f PATH and --against ADMIN, and no -c")
 	}
 	resources, problems, err := file.Read(a.path, "files")
-	if err != nil {
-		return false, err
-	}
 	for _, p := range problems {
 		err = errors.Join(err, fmt.Errorf("%s: %s", p.Resource, p.Reason))
 	}
@@ -63,25 +57,23 @@ func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found bool, err e
 	for _, r := range resources {
 		o, failed := kube.New(r, "", "")
 		if failed != nil {
-			return false, failed
+			return 0, failed
 		}
 		one, failed := o.YAML()
-		if failed != nil {
-			return false, failed
-		}
+		err = errors.Join(err, failed)
 		as[r.Key()] = o
 		fmt.Fprintf(&text, "---\n%s", one)
 	}
 	switch {
 	case err != nil:
-		return false, err
+		return 0, err
 	case len(resources) == 0:
-		return false, fmt.Errorf("%s has no resources of the kinds that a relay serves", a.path)
+		return 0, fmt.Errorf("%s has no resources of the kinds that a relay serves", a.path)
 	case len(resources) > admin.MaxChecked || text.Len() > admin.MaxCheckedBytes:
-		return false, fmt.Errorf("%s has %d resources, %d bytes: check at most %d, of %d bytes, at a time", a.path, len(resources), text.Len(), admin.MaxChecked, admin.MaxCheckedBytes)
+		return 0, fmt.Errorf("%s has %d resources, %d bytes: check at most %d, of %d bytes, at a time", a.path, len(resources), text.Len(), admin.MaxChecked, admin.MaxCheckedBytes)
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 	defer cancel()
 	checked, err := admin.Client{Address: a.address}.Check(ctx, a.upstream, text.Bytes())
-	return len(checked.Findings) > 0, out.print(cmd, hinted(err), checked, cliview.Checked(checked, as))
+	return len(checked.Findings), out.print(cmd, hinted(err), checked, cliview.Checked(checked, as))
 }

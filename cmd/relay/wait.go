@@ -51,17 +51,13 @@ The conditions of a resource, as the relay serves it:
   deleted          it is not served, and no client still has it
   applied          all sinks have written its present content
 
-With --generation, the relay must have the content of that metadata.generation of the object, or of a
-newer one; only upstreams that are API servers know it. With --all-replicas, the condition must also be
-met in each replica, with the same content.`,
+They are about the content that the relay has read. With --all-replicas, the condition must also be met
+in each replica, with the same content.`,
 		Example: `  relay wait --for ready --timeout 60s
   relay wait --for=synced=east
-  relay wait virtualservice shop -n shop --for distributed --generation 7 --all-replicas`,
+  relay wait virtualservice shop -n shop --for distributed --all-replicas`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			if _, _, ok := kindAndName(args); ok {
+			if _, _, ok := kindAndName(args); ok || len(args) == 0 {
 				return nil
 			}
 			return wanted(0, "KIND", "NAME")(cmd, args)
@@ -69,10 +65,11 @@ met in each replica, with the same content.`,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			met, err := conditionOf(goal)
-			if len(args) > 0 {
+			switch {
+			case len(args) > 0:
 				met, err = of.condition(cmd, args, goal)
-			} else if err == nil {
-				err = of.unused(cmd)
+			case err == nil && (of.allReplicas || cmd.Flags().Changed("namespace")):
+				err = errors.New("-n and --all-replicas need a resource: relay wait KIND NAME --for distributed")
 			}
 			if err != nil {
 				return err

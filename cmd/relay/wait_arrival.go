@@ -22,24 +22,12 @@ var arrivalConditions = []string{admin.Distributed, admin.Deleted, admin.Applied
 // arrival has the flags of a wait for a resource.
 type arrival struct {
 	namespace   string
-	generation  int64
 	allReplicas bool
 }
 
 func (a *arrival) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of the resource")
-	cmd.Flags().Int64Var(&a.generation, "generation", 0, "metadata.`generation` of the object that the relay must have at least")
 	cmd.Flags().BoolVar(&a.allReplicas, "all-replicas", false, "wait for the other replicas, too")
-}
-
-// unused returns an error for a flag that needs a resource.
-func (a *arrival) unused(cmd *cobra.Command) error {
-	for _, name := range []string{"namespace", "generation", "all-replicas"} {
-		if cmd.Flags().Changed(name) {
-			return fmt.Errorf("--%s needs a resource: relay wait KIND NAME --for %s", name, admin.Distributed)
-		}
-	}
-	return nil
 }
 
 // condition returns the condition of the resource that args name.
@@ -47,35 +35,22 @@ func (a *arrival) condition(cmd *cobra.Command, args []string, wanted string) (c
 	if !slices.Contains(arrivalConditions, wanted) {
 		return nil, fmt.Errorf("--for %q: want %s for a resource", wanted, strings.Join(arrivalConditions, ", "))
 	}
-	if a.generation < 0 || a.generation > 0 && wanted == admin.Deleted {
-		return nil, fmt.Errorf("--generation %d: want a positive number, and not with --for %s", a.generation, admin.Deleted)
-	}
 	kind, namespace, name, err := resourceOf(cmd, args, a.namespace)
 	if err != nil {
 		return nil, err
 	}
-	q := url.Values{"kind": {kind}, "namespace": {namespace}, "name": {name}}
-	if a.generation > 0 {
-		q.Set("generation", strconv.FormatInt(a.generation, 10))
-	}
-	if wanted == admin.Applied {
-		q.Set("applied", "true")
-	}
-	if a.allReplicas {
-		q.Set("all", "true")
+	q := url.Values{
+		"kind": {kind}, "namespace": {namespace}, "name": {name},
+		"applied": {strconv.FormatBool(wanted == admin.Applied)}, "all": {strconv.FormatBool(a.allReplicas)},
 	}
 	return func(ctx context.Context, c admin.Client) error {
 		arrived, err := c.Arrival(ctx, q)
-		var refused *admin.StatusError
-		switch {
-		case errors.As(err, &refused) && refused.Code == http.StatusBadRequest:
+		if refused := (*admin.StatusError)(nil); errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
 			return &neverError{refusal(err)}
-		case err != nil:
-			return err
 		}
-		if why := arrived.Unmet(wanted); why != "" {
-			return fmt.Errorf("%s: %s", cliview.Clean(arrived.String()), cliview.Clean(why))
+		if why := arrived.Unmet(wanted); err == nil && why != "" {
+			err = fmt.Errorf("%s: %s", cliview.Clean(arrived.String()), cliview.Clean(why))
 		}
-		return nil
+		return err
 	}, nil
 }

@@ -33,10 +33,6 @@ func New() *Collection {
 	return c
 }
 
-// Last returns the newest revision that a base collection has assigned. The last updates of a type have the
-// revisions up to it, in all views.
-func (c *Collection) Last() uint64 { return c.last }
-
 // Current returns the newest snapshot.
 func (c *Collection) Current() *Snapshot { return c.current.Load() }
 

@@ -10,7 +10,6 @@
 package snapshot
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"math/bits"
@@ -119,15 +118,6 @@ func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
 		return p.Entries[n].Item, p.Entries[n].Rev, true
 	}
 	return nil, 0, false
-}
-
-// HasChange reports whether the item with a name was last changed, or removed, at a revision.
-func (s *Snapshot) HasChange(name string, rev uint64) bool {
-	if _, at, found := s.Find(name); found {
-		return at == rev
-	}
-	_, found := slices.BinarySearchFunc(s.removed, rev, func(r removal, rev uint64) int { return cmp.Compare(r.rev, rev) })
-	return found // all names of a revision are one
 }
 
 // Removed returns the revision at which the item with a name was removed last, 0 for never. It knows the removals

@@ -1,10 +1,6 @@
 package subscription
 
-import (
-	"time"
-
-	"meshrelay/downstream/snapshot"
-)
+import "meshrelay/downstream/snapshot"
 
 // Standing is what a client has of the present state of an item: of its content or, where its view does not show
 // the item any more, of its removal.
@@ -12,10 +8,9 @@ type Standing int
 
 // The standings.
 const (
-	Unconcerned Standing = iota // it does not get the item, or it connected later and was not sent the item yet
+	Unconcerned Standing = iota // it does not get the item, or it connected later and has not answered
 	Has                         // it has acknowledged the state
 	Lacks                       // it has not acknowledged the state
-	Late                        // it connected later, was sent the state, and has not answered
 	Refuses                     // it has rejected the response with the state
 )
 
@@ -28,14 +23,14 @@ func (w *Watch) Standing(s *snapshot.Snapshot, name string) Standing {
 	}
 	receipt, _ := w.Receipt(s, name)
 	switch {
-	case receipt == NotForIt || rev <= w.began && receipt == NotSent || w.began == 0:
+	case receipt == NotForIt || w.began == 0:
 		return Unconcerned
 	case receipt == Rejected:
 		return Refuses
 	case receipt == Acknowledged, receipt == Sent && w.Type.NeverAcknowledged:
 		return Has
 	case rev <= w.began:
-		return Late
+		return Unconcerned
 	}
 	return Lacks
 }
@@ -72,22 +67,6 @@ func (w *Watch) wasSent(s *snapshot.Snapshot, name string) bool {
 		at = c.Rev
 	}
 	return false
-}
-
-// Sees reports whether a change of an item, at a revision, concerns the client. It does not concern a client that
-// connected later.
-func (w *Watch) Sees(s *snapshot.Snapshot, name string, rev uint64) bool {
-	return w.began != 0 && rev > w.began && w.subscribes(name) && s.HasChange(name, rev)
-}
-
-// Passed reports whether the client has acknowledged all changes up to a revision, without having rejected the one
-// at the revision. at is the time of its newest acknowledgement.
-func (w *Watch) Passed(rev uint64) (passed bool, at time.Time) {
-	at = timeOf(w.record.ackedAt)
-	if w.Type.NeverAcknowledged {
-		at = timeOf(w.record.sentAt)
-	}
-	return w.began != 0 && rev <= w.confirmed() && !w.isRejected(rev), at
 }
 
 // confirmed returns the revision up to which the client has everything, except what it has rejected.

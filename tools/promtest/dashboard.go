@@ -98,7 +98,7 @@ func pushes() section {
 			queries: []query{{`instance:relay_push_latency_seconds:p50_rate5m{}`, "p50 {{instance}}"}, {`instance:relay_push_latency_seconds:p99_rate5m{}`, "p99 {{instance}}"}}},
 		{title: "Time to acknowledge", description: "From a response to the client's ACK or NACK.", unit: "s",
 			queries: []query{{`instance:relay_ack_latency_seconds:p50_rate5m{}`, "p50 {{instance}}"}, {`instance:relay_ack_latency_seconds:p99_rate5m{}`, "p99 {{instance}}"}}},
-		{title: "Until all clients have a change, p99", description: "From the oldest change in a push to the last ACK of all clients that see it.", unit: "s",
+		{title: "Until all clients have a change, p99", description: "From the oldest change in a push to the ACK of the last client that was connected.", unit: "s",
 			queries: []query{{`histogram_quantile(0.99, sum by (instance, le) (rate(relay_distribution_seconds_bucket{}[$__rate_interval])))`, "{{instance}}"}}},
 		{title: "Responses", description: "Responses sent to clients, per second, by kind.", unit: "reqps", stacked: true, queries: []query{{`sum by (kind) (rate(relay_downstream_pushes_total{}[$__rate_interval])) > 0`, "{{kind}}"}}},
 		{title: "Bytes", description: "Encoded bytes of these responses, per second, by kind.", unit: "Bps", stacked: true, queries: []query{{`sum by (kind) (rate(relay_downstream_push_bytes_total{}[$__rate_interval])) > 0`, "{{kind}}"}}},

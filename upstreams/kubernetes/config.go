@@ -153,9 +153,6 @@ func (c *Config) check(mistakes config.Checker) {
 	if problems := validation.IsQualifiedName(c.Status.Condition); len(problems) > 0 {
 		mistakes.Errorf("status.condition", "%q is not a type of a condition, such as meshrelay.io/Distributed: %s", c.Status.Condition, problems[0])
 	}
-	if len(validation.IsDNS1123Label(c.Status.Namespace)) > 0 {
-		mistakes.Errorf("status.namespace", "%q is not a namespace: at most 63 lower-case letters, digits and dashes, letters or digits first and last", c.Status.Namespace)
-	}
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
 		kind, ok := kindOf(k)

@@ -8,31 +8,27 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/mirror"
-	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
 )
 
-// maxLiveObject bounds an object that is read by itself, in bytes. An object in etcd has 1.5 MiB.
-const maxLiveObject = 4 << 20
-
 // Status is the section about conditions that the relay writes into the status of the objects of an upstream.
 type Status struct {
 	Write     bool            `yaml:"write"`
 	Condition string          `yaml:"condition" default:"meshrelay.io/Distributed"`
 	Interval  config.Duration `yaml:"interval" default:"5s" range:"1s 10m"`
-	// Namespace has the Lease of the one replica that writes.
-	Namespace string `yaml:"namespace" default:"istio-system"`
 }
 
 // liveObject is the present state of an object at its API server.
@@ -42,10 +38,11 @@ type liveObject struct {
 		ResourceVersion string `json:"resourceVersion"`
 		Generation      int64  `json:"generation"`
 	} `json:"metadata"`
-	path       string
-	held       bool // the intake has accepted its content
-	hasStatus  bool
-	conditions []upstreams.Condition
+	Status *struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+	path string
+	held bool // the intake has accepted its content
 }
 
 // live reads an object.
@@ -67,12 +64,8 @@ func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) 
 		return nil, err
 	}
 	l := &liveObject{path: of.Path(key.Namespace) + "/" + key.Name}
-	var text []byte
-	err = conn.Stream(ctx, l.path, apiserver.AcceptJSON, maxLiveObject, func(body io.Reader) (err error) {
-		text, err = io.ReadAll(body)
-		return err
-	})
-	if err == nil {
+	var text json.RawMessage
+	if err = conn.Read(ctx, l.path, apiserver.AcceptJSON, &text); err == nil {
 		err = l.read(of, text)
 	}
 	if apierrors.IsForbidden(err) {
@@ -84,8 +77,7 @@ func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) 
 // read sets the fields of an object from its JSON.
 func (l *liveObject) read(of *collection, text []byte) error {
 	event := io.MultiReader(strings.NewReader(`{"type":"MODIFIED","object":`), bytes.NewReader(text), strings.NewReader("}"))
-	d := object.NewDecoder(io.NopCloser(event))
-	_, decoded, err := d.Decode()
+	_, decoded, err := object.NewDecoder(io.NopCloser(event)).Decode()
 	if err != nil {
 		return err
 	}
@@ -93,45 +85,20 @@ func (l *liveObject) read(of *collection, text []byte) error {
 	if !is {
 		return errors.New("the server has sent no object")
 	}
-	if err := json.Unmarshal(text, l); err != nil {
-		return err
-	}
-	l.hasStatus = len(o.Status) > 0 && string(o.Status) != "null"
-	if l.hasStatus {
-		var status struct {
-			Conditions []upstreams.Condition `json:"conditions"`
-		}
-		if err := json.Unmarshal(o.Status, &status); err != nil {
-			return fmt.Errorf("its status: %w", err)
-		}
-		l.conditions = status.Conditions
-	}
 	if of.Kind == federation.WorkloadEntry {
 		o.SetHealthy()
 	}
 	l.held = of.source.feed.Holds(intake.KindScope(of.Kind).Name, o.FullName(), of.converter.digest(o), o.Size())
-	return nil
+	return json.Unmarshal(text, l)
 }
 
-// Generation implements upstreams.Live.
-func (s *Source) Generation(ctx context.Context, key mirror.Key) (generation int64, held bool, err error) {
-	l, err := s.live(ctx, key)
-	if err != nil {
-		return 0, false, err
-	}
-	return l.Metadata.Generation, l.held, nil
-}
-
-// Reports implements upstreams.Live.
+// Reports implements upstreams.Reporter.
 func (s *Source) Reports() (interval time.Duration, on bool) {
 	return s.section.Status.Interval.D(), s.section.Status.Write
 }
 
-// Report implements upstreams.Live.
-func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Condition, allow func() bool) (upstreams.Reported, error) {
-	if s.lease == nil || !s.lease.Writable(time.Now()) {
-		return upstreams.NotLeader, nil
-	}
+// Report implements upstreams.Reporter. Several replicas may report: each patch names the version that it is for.
+func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
 	l, err := s.live(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -141,58 +108,47 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c upstreams.Conditi
 	case !l.held:
 		return upstreams.Outdated, nil
 	}
-	c.Type, c.ObservedGeneration = s.section.Status.Condition, l.Metadata.Generation
-	at := -1
-	for i, was := range l.conditions {
-		if was.Type != c.Type {
-			continue
-		}
-		at = i
-		switch {
-		case was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration:
-			return upstreams.Unchanged, nil // it has arrived, whoever connects since
-		case was.Status == c.Status && was.Reason == c.Reason && was.Message == c.Message && was.ObservedGeneration == c.ObservedGeneration:
-			return upstreams.Unchanged, nil
-		case was.Status == c.Status:
+	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, metav1.Now().Rfc3339Copy()
+	var conditions []metav1.Condition
+	if l.Status != nil {
+		conditions = l.Status.Conditions
+	}
+	at := slices.IndexFunc(conditions, func(was metav1.Condition) bool { return was.Type == c.Type })
+	if at >= 0 {
+		was := conditions[at]
+		if was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
+		// One that is True has arrived, whoever connects since.
+		if was == c || was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration {
+			return upstreams.Unchanged, nil
+		}
 	}
-	if !allow() {
-		return upstreams.Deferred, nil
-	}
-	return s.patch(ctx, l, at, c)
-}
-
-// patch writes a condition in place of the one at a position, which is negative for none.
-func (s *Source) patch(ctx context.Context, l *liveObject, at int, c upstreams.Condition) (upstreams.Reported, error) {
 	type op struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
-	ops := []op{{"test", "/metadata/uid", l.Metadata.UID}, {"test", "/metadata/resourceVersion", l.Metadata.ResourceVersion}}
+	write := op{"replace", fmt.Sprintf("/status/conditions/%d", at), c}
 	switch {
-	case !l.hasStatus:
-		ops = append(ops, op{"add", "/status", map[string]any{"conditions": []upstreams.Condition{c}}})
-	case l.conditions == nil:
-		ops = append(ops, op{"add", "/status/conditions", []upstreams.Condition{c}})
+	case l.Status == nil:
+		write = op{"add", "/status", map[string]any{"conditions": []metav1.Condition{c}}}
+	case conditions == nil:
+		write = op{"add", "/status/conditions", []metav1.Condition{c}}
 	case at < 0:
-		ops = append(ops, op{"add", "/status/conditions/-", c})
-	default:
-		ops = append(ops, op{"replace", fmt.Sprintf("/status/conditions/%d", at), c})
+		write = op{"add", "/status/conditions/-", c}
 	}
-	body, err := json.Marshal(ops)
+	body, err := json.Marshal([]op{{"test", "/metadata/uid", l.Metadata.UID}, {"test", "/metadata/resourceVersion", l.Metadata.ResourceVersion}, write})
+	if err == nil {
+		err = await(ctx)
+	}
 	if err != nil {
 		return upstreams.Failed, err
 	}
 	conn, err := s.cluster.Verify(ctx)
-	if err != nil {
-		return upstreams.Failed, err
+	if err == nil {
+		err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
 	}
-	if !s.lease.Writable(time.Now()) {
-		return upstreams.NotLeader, nil
-	}
-	err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
 	switch {
 	case err == nil:
 		return upstreams.Written, nil
@@ -202,15 +158,4 @@ func (s *Source) patch(ctx context.Context, l *liveObject, at int, c upstreams.C
 		err = fmt.Errorf("%w: allow the relay to patch */status, or leave out kubernetes.status", err)
 	}
 	return upstreams.Failed, err
-}
-
-// newLease returns the Lease of the replica that writes conditions, nil if none does.
-func (s *Source) newLease(identity string) *lease.Lease {
-	if !s.section.Status.Write {
-		return nil
-	}
-	return lease.New(lease.Options{
-		Conn: s.client.Current, Namespace: s.section.Status.Namespace, Name: "meshrelay-status-" + s.name, Identity: identity,
-		Check: func(ctx context.Context) error { _, err := s.cluster.Verify(ctx); return err }, Logger: s.log,
-	})
 }

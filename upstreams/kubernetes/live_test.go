@@ -10,7 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakekube"
@@ -20,24 +21,16 @@ import (
 
 const reports = ", status: {write: true, interval: 1s}"
 
-func always() bool { return true }
+func always(context.Context) error { return nil }
 
-// live returns the source of the upstream, and the key of a ServiceEntry.
-func (w *world) live(name string) (upstreams.Live, mirror.Key) {
-	w.t.Helper()
-	source, key, err := w.manager.Live("east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return source, key
+func (w *world) tryReport(ctx context.Context, name string, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
+	return w.manager.Report(ctx, "east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}, c, await)
 }
 
-// report writes a condition, once this replica has the Lease.
-func (w *world) report(name string, c upstreams.Condition, allow func() bool) upstreams.Reported {
+// report writes the condition of a ServiceEntry.
+func (w *world) report(name string, c metav1.Condition, await func(context.Context) error) upstreams.Reported {
 	w.t.Helper()
-	w.eventually("it has the Lease", func() bool { return w.source.lease.Writable(time.Now()) })
-	source, key := w.live(name)
-	got, err := source.Report(w.t.Context(), key, c, allow)
+	got, err := w.tryReport(w.t.Context(), name, c, await)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -49,7 +42,7 @@ func (w *world) conditions(name string) (all []string) {
 	w.Set(func() {
 		var o struct {
 			Status struct {
-				Conditions []upstreams.Condition `json:"conditions"`
+				Conditions []metav1.Condition `json:"conditions"`
 			} `json:"status"`
 		}
 		text, _ := json.Marshal(w.Objects[entries]["shop/"+name])
@@ -62,9 +55,9 @@ func (w *world) conditions(name string) (all []string) {
 }
 
 var (
-	isTrue  = upstreams.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}
-	pending = upstreams.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}
-	refused = upstreams.Condition{Status: "False", Reason: "Rejected", Message: "refused by a: b"}
+	isTrue  = metav1.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}
+	pending = metav1.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}
+	refused = metav1.Condition{Status: "False", Reason: "Rejected", Message: "refused by a: b"}
 )
 
 // TestAConditionIsWrittenBesideThoseOfOthers, where the object has no status, no conditions, or some.
@@ -121,7 +114,7 @@ func TestATrueConditionStaysUntilTheContentChanges(t *testing.T) {
 	w := s.mirrors(reports, "")
 	w.synced()
 	w.report("a", isTrue, always)
-	for _, c := range []upstreams.Condition{pending, refused} {
+	for _, c := range []metav1.Condition{pending, refused} {
 		if got := w.report("a", c, always); got != upstreams.Unchanged {
 			t.Errorf("%+v: %s", c, got)
 		}
@@ -139,10 +132,10 @@ func TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten(t *testing.T) {
 	s.entry("shop/a", "a.x")
 	w := s.mirrors(reports, "")
 	w.synced()
-	if got := w.report("a", isTrue, func() bool { s.entry("shop/a", "b.x"); return true }); got != upstreams.Outdated {
+	if got := w.report("a", isTrue, func(context.Context) error { s.entry("shop/a", "b.x"); return nil }); got != upstreams.Outdated {
 		t.Error(got)
 	}
-	if got := w.report("a", isTrue, func() bool { s.Remove(entries, "shop/a"); return true }); got != upstreams.Outdated {
+	if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Outdated {
 		t.Error(got)
 	}
 	if got := w.conditions("a"); len(got) > 0 {
@@ -164,35 +157,35 @@ func TestAConditionIsOfTheContentThatTheRelayHas(t *testing.T) {
 	if got := w.report("a", isTrue, always); got != upstreams.Outdated {
 		t.Error(got)
 	}
-	source, key := w.live("a")
-	if generation, held, err := source.Generation(t.Context(), key); generation != 9 || held || err != nil {
-		t.Error(generation, held, err)
-	}
 }
 
-// TestADeferredConditionIsNotWritten.
-func TestADeferredConditionIsNotWritten(t *testing.T) {
+// TestAConditionThatWaitsInVainIsNotWritten.
+func TestAConditionThatWaitsInVainIsNotWritten(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors(reports, "")
 	w.synced()
-	if got := w.report("a", isTrue, func() bool { return false }); got != upstreams.Deferred || len(w.conditions("a")) > 0 {
-		t.Error(got, w.conditions("a"))
+	vain := errors.New("the relay ends")
+	if got, err := w.tryReport(t.Context(), "a", isTrue, func(context.Context) error { return vain }); got != upstreams.Failed || !errors.Is(err, vain) || len(w.conditions("a")) > 0 {
+		t.Error(got, err, w.conditions("a"))
 	}
 }
 
-// TestConditionsAreWrittenByOneReplica: the one with the Lease.
-func TestConditionsAreWrittenByOneReplica(t *testing.T) {
+// TestTwoReplicasDoNotFightOverACondition: one that is True stays, and one writes in place of the other once.
+func TestTwoReplicasDoNotFightOverACondition(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
-	first := s.mirrors(reports, "")
+	first, second := s.mirrors(reports, ""), s.mirrors(reports, "")
 	first.synced()
-	first.report("a", pending, always)
-	second := s.mirrors(reports, "")
 	second.synced()
-	source, key := second.live("a")
-	if got, err := source.Report(t.Context(), key, isTrue, always); got != upstreams.NotLeader || err != nil {
-		t.Error(got, err)
+	for _, step := range []struct {
+		by   *world
+		is   metav1.Condition
+		want upstreams.Reported
+	}{{first, pending, upstreams.Written}, {second, pending, upstreams.Unchanged}, {second, isTrue, upstreams.Written}, {first, isTrue, upstreams.Unchanged}, {first, refused, upstreams.Unchanged}} {
+		if got := step.by.report("a", step.is, always); got != step.want {
+			t.Errorf("%+v: %s, want %s", step.is, got, step.want)
+		}
 	}
 }
 
@@ -211,9 +204,7 @@ func TestAMissingRightToWriteConditionsIsNamed(t *testing.T) {
 	})
 	w := s.mirrors(reports, "")
 	w.synced()
-	w.eventually("it has the Lease", func() bool { return w.source.lease.Writable(time.Now()) })
-	source, key := w.live("a")
-	if got, err := source.Report(t.Context(), key, isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
+	if got, err := w.tryReport(t.Context(), "a", isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
 		t.Error(got, err)
 	}
 }
@@ -243,25 +234,21 @@ func TestConditionsCauseNoChange(t *testing.T) {
 	}
 }
 
-// TestOnlyAPIServersTellGenerations, and each tells that of the object as it is.
-func TestOnlyAPIServersTellGenerations(t *testing.T) {
+// TestConditionsAreOptIn: without kubernetes.status none is written, and an upstream that is not there has none.
+func TestConditionsAreOptIn(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	source, key := w.live("a")
-	if _, held, err := source.Generation(t.Context(), key); !held || err != nil {
-		t.Error(held, err)
+	if on := w.manager.Reporting(); len(on) > 0 {
+		t.Errorf("conditions are written for %v", on)
 	}
-	if _, on := source.Reports(); on || w.source.lease != nil {
-		t.Error("conditions are written without kubernetes.status")
-	}
-	if _, _, err := w.manager.Live("west", key); err == nil {
-		t.Error("an upstream that is not there")
+	if got, err := w.manager.Report(t.Context(), "west", mirror.Key{}, isTrue, always); got != upstreams.Outdated || err != nil {
+		t.Error(got, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := source.Generation(ctx, key); !errors.Is(err, context.Canceled) {
+	if _, err := w.tryReport(ctx, "a", isTrue, always); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -278,13 +265,10 @@ func TestTheRoleForConditionsIsWhatTheyAsk(t *testing.T) {
 	if got := w.report("a", pending, always); got != upstreams.Written {
 		t.Errorf("%s", got)
 	}
-	w.eventually("the Lease is renewed", func() bool { return len(rights.Unused("update coordination.k8s.io/leases")) == 0 })
 	if lacks := rights.Lacks(); len(lacks) > 0 {
 		t.Errorf("the role lacks %q", lacks)
 	}
-	for _, of := range []string{"/serviceentries", "/leases"} {
-		if unused := rights.Unused(of); len(unused) > 0 {
-			t.Errorf("the role grants what is not asked: %q", unused)
-		}
+	if unused := rights.Unused("/serviceentries"); len(unused) > 0 {
+		t.Errorf("the role grants what is not asked: %q", unused)
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
-	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -113,8 +112,6 @@ type Source struct {
 	// All sources of a Kind share the second.
 	large [len(jsonstream.Large)]*semaphore.Weighted
 
-	lease *lease.Lease // of the replica that writes conditions, nil: none does
-
 	selection      *ledger.Selection // of namespaces, nil for all
 	ingressOptions *ingress.Options  // nil: Ingresses are not converted
 	// The ConfigMap with the MeshConfig.
@@ -158,7 +155,6 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		s.large[level] = semaphore.NewWeighted(1)
 	}
 	s.cfg, s.st, s.serviceOptions, s.takes = cfg, newStatus(), optionsOf(cfg), inputsOf(cfg.Services)
-	s.lease = s.newLease(env.Node.ID)
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
@@ -195,13 +191,6 @@ func (s *Source) Run(ctx context.Context, feed upstreams.Feed) error {
 	defer looks.Stop()
 	s.readCredentials(ctx)
 	s.spawn(func() { s.rereadCredentials(ctx) })
-	if s.lease != nil {
-		s.spawn(func() {
-			if err := s.lease.Run(ctx); err != nil {
-				s.complaints.Log(s.log, slog.LevelInfo, "Lease of the writer of conditions not released", "err", err)
-			}
-		})
-	}
 	pause, discoverAt := s.pace.soon, time.Now()
 	var err error // of the last discovery
 	for {

@@ -105,46 +105,9 @@ annotations:
   verbs: [patch]
 {{- end }}
 
-{{/* The Lease of the replica that writes status conditions: a role of a name for a service account, with top. */}}
-{{- define "meshrelay.statusLease" -}}
-{{- with .top.Values.rbac.status }}
----
-# For kubernetes.status.write: the Lease of the replica that writes. Each is named meshrelay-status-UPSTREAM.
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata:
-  name: {{ $.name }}
-  namespace: {{ $.top.Release.Namespace }}
-  {{- include "meshrelay.metadata" (dict "top" $.top) | nindent 2 }}
-rules:
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [create] # a rule for a name can not allow it
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  resourceNames: [{{ range $i, $upstream := . }}{{ if $i }}, {{ end }}meshrelay-status-{{ $upstream }}{{ end }}]
-  verbs: [get, update]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  name: {{ $.name }}
-  namespace: {{ $.top.Release.Namespace }}
-  {{- include "meshrelay.metadata" (dict "top" $.top) | nindent 2 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: Role
-  name: {{ $.name }}
-subjects:
-- kind: ServiceAccount
-  name: {{ $.account }}
-  namespace: {{ $.top.Release.Namespace }}
-{{- end }}
-{{- end }}
-
 {{/* What a relay reads of an API server that is an upstream. */}}
 {{- define "meshrelay.readRules" -}}
-{{ include "meshrelay.kindRules" (ternary (list "list" "watch") (list "get" "list" "watch") (empty .Values.rbac.status)) }}
+{{ include "meshrelay.kindRules" (ternary (list "get" "list" "watch") (list "list" "watch") .Values.rbac.status) }}
 # So that new definitions are noticed at once. Without it the relay asks every 30 seconds.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
