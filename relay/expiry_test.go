@@ -169,6 +169,7 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	}
 	want := []string{
 		`listener 127.0.0.1:15012: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
+		`replicas.peers: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
 		`upstream east: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
 		`upstream east: its token expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayTokenExpires"`,
 		`upstream cluster: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
@@ -177,7 +178,7 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	if d := cmp.Diff(want, e.problems(begins.Add(year-6*day))); d != "" {
 		t.Error(d)
 	}
-	if got := e.problems(begins.Add(year)); len(got) != 5 || !strings.Contains(got[0], "its certificate expired at") {
+	if got := e.problems(begins.Add(year)); len(got) != 6 || !strings.Contains(got[0], "its certificate expired at") {
 		t.Errorf("at the end: %q", got)
 	}
 
@@ -186,7 +187,7 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	if got := e.problems(begins.Add(50 * time.Minute)); len(got) != 0 {
 		t.Errorf("ten minutes before the end of an hour: %q", got)
 	}
-	if got := e.problems(begins.Add(55 * time.Minute)); len(got) != 5 {
+	if got := e.problems(begins.Add(55 * time.Minute)); len(got) != 6 {
 		t.Errorf("five minutes before the end of an hour: %q", got)
 	}
 }

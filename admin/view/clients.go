@@ -2,11 +2,9 @@ package view
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 	"time"
 
-	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/downstream/subscription"
 )
@@ -46,23 +44,6 @@ var Receipts = Columns[downstream.Receipt]{
 	age("Since", func(c downstream.Receipt) time.Time { return c.At }),
 	text("View", func(c downstream.Receipt) string { return c.View }),
 	text("Type", func(c downstream.Receipt) string { return c.TypeURL }),
-}
-
-// Distribution tells in one sentence which clients have the present content of a resource.
-func Distribution(d downstream.Distribution) (string, Level) {
-	text := fmt.Sprintf("Acknowledged by %d of %s", d.Has, Count(d.Clients, "client"))
-	if d.Version == "" {
-		text = "Not served"
-	}
-	switch why := admin.Unfinished(d); {
-	case why != "":
-		return text + "; " + why + ".", Warn
-	case d.Version == "":
-		return "No client still has it.", OK
-	case d.Clients == 0:
-		return "No client sees it.", OK
-	}
-	return text + ".", OK
 }
 
 // ClientName returns "pod.namespace" of an Istio node ID, "TYPE~IP~POD.NAMESPACE~DOMAIN". It returns other
