@@ -146,7 +146,7 @@ func Decode(text string) (l Log, err error) {
 		l.records = append(l.records, r)
 	}
 	if err != nil {
-		return Log{}, fmt.Errorf("%w: line %d: %.300v", ErrNoLog, len(l.records)+1, err)
+		return Log{}, fmt.Errorf("%w: line %d: %.300s", ErrNoLog, len(l.records)+1, err.Error())
 	}
 	l.state = l.base
 	l.state.Upstreams = maps.Clone(l.base.Upstreams)

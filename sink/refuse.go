@@ -123,11 +123,11 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 	case apierrors.IsNotFound(err) && s.Details != nil && s.Details.Kind == "namespaces":
 		why := fmt.Errorf("the namespace %s does not exist: create it, or set createNamespaces: true", key.Namespace)
 		if e.spec.CreateNamespaces && a.Verb == plan.Create {
-			if err := e.createNamespace(ctx, key.Namespace); err == nil || apierrors.IsAlreadyExists(err) {
+			err := e.createNamespace(ctx, key.Namespace)
+			if err == nil || apierrors.IsAlreadyExists(err) {
 				return 0
-			} else {
-				why = fmt.Errorf("the namespace %s does not exist, and can not be created: %w", key.Namespace, e.client.Explain(err))
 			}
+			why = fmt.Errorf("the namespace %s does not exist, and can not be created: %w", key.Namespace, e.client.Explain(err))
 		}
 		return e.fails(key, stateNamespace, why)
 	case apierrors.IsNotFound(err) && a.Verb == plan.Apply:
