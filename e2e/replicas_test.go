@@ -93,7 +93,7 @@ replicas: {kubernetes: {kubeconfig: %q, namespace: mesh}}
 	for _, r := range relays {
 		r.ready()
 	}
-	all("the store is reached", "the store can be reached", true)
+	all("the store is reached", "the store can not be reached", false)
 	serve("all serve the files", 20, 20, 20)
 
 	relays[0].must(0, "freeze east --reason INC-1", "The order is recorded")
@@ -126,7 +126,7 @@ spec: {hosts: [new.example], location: MESH_EXTERNAL, ports: [{number: 80, name:
 `)
 	serve("serving goes on, and nothing held goes", 21, 20, 20)
 	pause(syscall.SIGCONT)
-	all("the store is reached again", "the store can be reached", true)
+	all("the store is reached again", "the store can not be reached", false)
 
 	relays[1].must(0, "release east --all --reason gone", "The order is recorded")
 	serve("what relay-0 held is gone", 1, 20, 20)

@@ -94,12 +94,12 @@ func because(reason string) string {
 // SinkOrdered describes the result of an order about a sink.
 func SinkOrdered(name, verb string, done admin.SinkOrdered) string {
 	text := map[string]string{
-		"freeze": "is frozen", "unfreeze": "writes again", "release": view.Count(done.Objects, "deletion") + " released", "prune": view.Count(done.Objects, "object") + " to be deleted",
+		"freeze": " is frozen", "unfreeze": " writes again", "release": ": " + view.Count(done.Objects, "deletion") + " released", "prune": ": " + view.Count(done.Objects, "object") + " to be deleted",
 	}[verb]
 	if !done.KeepsState {
 		text += view.NoState
 	}
-	return fmt.Sprintf("sink %s: %s", name, text)
+	return "sink " + name + text
 }
 
 // SinkDiff returns differences as unified diffs of YAML.
