@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/events"
 	"meshrelay/internal/testing/collecting"
+	"meshrelay/sink/plan"
 )
 
 func pruning(t *testing.T, n int) *world {
@@ -32,7 +33,10 @@ func TestWithoutPruneNothingIsDeleted(t *testing.T) {
 	w.many(20)
 	w.start().settled()
 	w.remove("east", "n03")
-	w.until("it is left", func() bool { return w.status().Todo["left"] == 1 })
+	w.until("it is left", func() bool {
+		s := w.status()
+		return s.Todo["left"] == 1 && s.Examples[0].Reason == plan.ReasonPrune
+	})
 	n, err := w.order("prune", "")
 	if n != 1 || err != nil {
 		t.Error(n, err)

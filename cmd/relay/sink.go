@@ -32,8 +32,9 @@ status NAME" lists them with the ID of the hold. If the hold has changed since, 
   relay sink release dr --hold 4kq3vx2a`)
 	release.Flags().StringVar(&o.Hold, "hold", "", "`ID` of the hold (required)")
 	prune, _ := sinkOrder("prune", `Delete the objects of a sink that its view does not show any more, whatever its guard and prune are. Objects
-of upstreams that have not told everything since the start of the relay stay until they have. Only objects
-with the label of the sink are deleted, and none of a promoted sink.`,
+that an upstream may still have stay, and those that have just left the view: "relay sink status NAME" tells
+which. Give the order again when they are to be deleted. Only objects with the label of the sink are
+deleted, and none of a promoted sink.`,
 		"Delete the objects of a sink that are not desired", `  relay sink diff dr
   relay sink prune dr --yes --reason "the site moves"`)
 	prune.Flags().Bool("yes", false, "delete the objects")

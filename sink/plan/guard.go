@@ -54,15 +54,24 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
 	next := make(map[mirror.Key]verdict, len(c.gone))
 	var waiting []mirror.Key // may be deleted, and was not released
+	released := map[uint64]struct{}{}
 	for key := range c.gone {
 		l := c.entries[key].live
-		if why := c.blocks(key, l, blocked); why != "" {
+		d := deletionOf(key, l.UID)
+		free := contains(g.released, d)
+		if free {
+			released[d] = struct{}{}
+		}
+		if why := c.blocks(key, l, free, blocked); why != "" {
 			next[key] = verdict{Skip, why}
-		} else if _, ok := g.released[deletionOf(key, l.UID)]; ok {
+		} else if free {
 			next[key] = verdict{Delete, ""}
 		} else {
 			waiting = append(waiting, key)
 		}
+	}
+	if c.ready {
+		g.released = released // without those that were carried out
 	}
 	c.hold(waiting)
 	for _, key := range waiting {
@@ -82,20 +91,22 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 }
 
 // blocks returns why an object must not be deleted, whatever the guard decides.
-func (c *Core) blocks(key mirror.Key, l *Live, blocked func(mirror.Key) string) string {
+func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirror.Key) string) string {
 	switch {
 	case !c.ready:
 		return ReasonStarting
 	case l.Deleting:
 		return ReasonDeleting
-	case !c.settings.Prune && !contains(c.guard.released, deletionOf(key, l.UID)):
-		return ReasonPrune
 	case l.Fields == 0:
 		return ReasonManager
 	case l.Sources == (Sources{}) || l.Sources.Value() == "":
 		return ReasonSources
 	}
-	return blocked(key)
+	why := blocked(key)
+	if why == "" && !c.settings.Prune && !released {
+		why = ReasonPrune
+	}
+	return why
 }
 
 // hold has the guard hold the waiting deletions, or let them pass.
@@ -152,28 +163,21 @@ func (c *Core) Release(id string) (int, error) {
 	return len(g.held.Keys), nil
 }
 
-// Prune releases the deletions of all objects that are not desired, without regard to the guard and to Settings.Prune.
-// It returns their number.
-func (c *Core) Prune() int {
-	for key := range c.gone {
-		c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+// Prune releases the deletions that only the guard or Settings.Prune prevented at the last Judge. It returns their number.
+func (c *Core) Prune() (n int) {
+	for key, v := range c.gone {
+		if v.verb != Skip || v.reason == ReasonPrune {
+			c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+			n++
+		}
 	}
-	return len(c.gone)
+	return n
 }
 
 // Kept returns what New needs to continue after a restart: whether the guard holds, and the released deletions that
 // are not carried out yet, sorted.
 func (c *Core) Kept() (holding bool, released []uint64) {
-	if !c.ready {
-		return c.guard.holding, slices.Sorted(maps.Keys(c.guard.released))
-	}
-	for key := range c.gone {
-		if d := deletionOf(key, c.entries[key].live.UID); contains(c.guard.released, d) {
-			released = append(released, d)
-		}
-	}
-	slices.Sort(released)
-	return c.guard.holding, released
+	return c.guard.holding, slices.Sorted(maps.Keys(c.guard.released))
 }
 
 func contains(set map[uint64]struct{}, n uint64) bool {

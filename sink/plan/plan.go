@@ -131,6 +131,8 @@ func (c *Core) Want(key mirror.Key, d *Desired) {
 	if e.wanted, e.want = d != nil, (Desired{}); e.wanted {
 		e.want = *d
 		c.desired++
+	} else if !c.owns(e.live) {
+		e.live = nil // nobody tells of it any more
 	}
 	c.set(key, e)
 }
@@ -150,20 +152,21 @@ func (c *Core) See(key mirror.Key, l *Live) {
 func (c *Core) owns(l *Live) bool { return l != nil && l.Sink == c.settings.Name }
 
 func (c *Core) set(key mirror.Key, e entry) {
-	if c.entries[key] = e; !e.wanted && e.live == nil {
-		delete(c.entries, key)
-	}
-	if _, is := c.gone[key]; !e.wanted && c.owns(e.live) != is {
-		if is {
-			delete(c.gone, key)
-		} else {
-			c.gone[key] = verdict{Skip, ReasonStarting}
-		}
-	} else if e.wanted {
+	switch {
+	case e.wanted:
+		c.entries[key] = e
 		delete(c.gone, key)
 		if e.live != nil && len(c.guard.released) > 0 { // a release is for one deletion
 			delete(c.guard.released, deletionOf(key, e.live.UID))
 		}
+	case c.owns(e.live):
+		c.entries[key] = e
+		c.gone[key] = verdict{Skip, ReasonStarting} // also if it was judged: it may be another object now
+	default:
+		if c.entries[key] = e; e.live == nil {
+			delete(c.entries, key)
+		}
+		delete(c.gone, key)
 	}
 }
 

@@ -405,3 +405,75 @@ func TestObjectsThatOthersHaveLabelledDoNotWidenTheGuard(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 }
+
+func TestAVerdictIsNotForAnObjectThatHasChangedSince(t *testing.T) {
+	for name, change := range map[string]func(*Live){
+		"another object of the name":     func(l *Live) { l.UID = "new" },
+		"the manager is another one":     func(l *Live) { l.Fields = 0 },
+		"its upstreams are other ones":   func(l *Live) { l.Sources = from("west") },
+		"another relay has written it":   func(l *Live) { l.Sources = Sources{} },
+		"it is about to be deleted once": func(l *Live) { l.Deleting = true },
+	} {
+		c := core(Settings{Prune: true, Percent: 100, Count: 100})
+		c.Want(keyOf(1), wanted(1))
+		c.See(keyOf(0), mine(0, 1))
+		c.Judge(time.Unix(0, 0), told)
+		if a := c.Next(keyOf(0)); a.Verb != Delete {
+			t.Fatal(a)
+		}
+		l := mine(0, 1)
+		change(l)
+		c.See(keyOf(0), l)
+		if a := c.Next(keyOf(0)); a.Verb.Writes() {
+			t.Errorf("%s: %v", name, a)
+		}
+	}
+}
+
+func TestPruneDoesNotReleaseWhatAnUpstreamMayHave(t *testing.T) {
+	for _, prune := range []bool{false, true} {
+		c := core(Settings{Prune: prune, Percent: 10, Count: 0})
+		for n := range 10 {
+			c.See(keyOf(n), mine(n, 1))
+		}
+		c.Want(keyOf(20), wanted(1))
+		silent := func(k mirror.Key) string {
+			if k == keyOf(0) {
+				return ""
+			}
+			return "it has told nothing"
+		}
+		c.Judge(time.Unix(0, 0), silent)
+		if n := c.Prune(); n != 1 {
+			t.Errorf("%d are released", n)
+		}
+		c.Judge(time.Unix(0, 0), told) // the upstream has told everything, and lacks the others
+		for n := range 10 {
+			if a := c.Next(keyOf(n)); (a.Verb == Delete) != (n == 0) {
+				t.Errorf("%d: %v", n, a)
+			}
+		}
+	}
+}
+
+func TestAForeignObjectIsForgottenWithWhatWasDesired(t *testing.T) {
+	c := core(Settings{Adopt: true})
+	c.Want(keyOf(0), wanted(1))
+	c.See(keyOf(0), &Live{UID: "u"})
+	c.Want(keyOf(0), nil)
+	c.Keys(func(k mirror.Key) { t.Errorf("%v is kept", k) })
+}
+
+func TestAReleaseIsForgottenWithItsObject(t *testing.T) {
+	c := held(t)
+	if _, err := c.Release(c.Held().ID); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		c.See(keyOf(n), nil)
+	}
+	c.Judge(time.Unix(0, 0), told)
+	if len(c.guard.released) != 0 {
+		t.Error(c.guard.released)
+	}
+}
