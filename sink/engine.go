@@ -105,8 +105,7 @@ type engine struct {
 	tracker  *discovery.Tracker // only discover uses it
 	ended    chan struct{}
 	cancel   context.CancelFunc
-	paused   atomic.Int64 // until then, in nanoseconds since the epoch, no request is sent: Retry-After
-	promoted atomic.Bool  // when it was last known
+	promoted atomic.Bool // when it was last known
 
 	followers sync.WaitGroup
 	failure   atomic.Pointer[mirror.Panic]
@@ -119,7 +118,7 @@ type engine struct {
 	}
 	reading sync.Mutex // held while marks are read
 	saving  sync.Mutex // held while the state is written; guards saved
-	saved   kept
+	saved   *kept      // nil before the first time
 
 	mu         sync.Mutex // guards all below
 	core       *plan.Core
@@ -137,6 +136,7 @@ type engine struct {
 	drifts     map[mirror.Key]*Drift
 	errs       map[string]error
 	frozen     *Frozen
+	paused     time.Time // until then no request is sent: Retry-After
 	firstGone  time.Time // of the departures that were not judged yet
 	lastGone   time.Time
 	complete   time.Time
@@ -160,7 +160,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
 		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, frozen: k.Frozen,
-		saved: k, errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
+		errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
 	e.cluster = apiserver.NewCluster(e.client, "", apiserver.Hooks{Identified: e.identified, Judged: func(string, error) {}})
@@ -308,15 +308,21 @@ func (e *engine) readMarked() {
 	keys, all := e.marks.keys, e.marks.all
 	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
 	e.marks.Unlock()
-	for key := range keys {
-		e.readKey(key)
-	}
 	if all {
+		e.mu.Lock()
+		e.core.Keys(func(key mirror.Key) { keys[key] = struct{}{} }) // the resources may have lost some
+		for key := range e.excluded {
+			keys[key] = struct{}{}
+		}
+		e.mu.Unlock()
 		for _, kind := range e.deps.Resources.SourceKinds() {
 			for _, key := range e.deps.Resources.Keys(kind) {
-				e.readKey(key)
+				keys[key] = struct{}{}
 			}
 		}
+	}
+	for key := range keys {
+		e.readKey(key)
 	}
 	e.mu.Lock()
 	e.read = true

@@ -73,11 +73,13 @@ func (f *follower) Replace(all []*object.Object) {
 	e := f.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	first := !f.listed
+	f.listed, f.err = true, nil
 	has := make(map[mirror.Key]struct{}, len(all))
 	for _, o := range all {
 		key := f.keyOf(o)
 		has[key] = struct{}{}
-		e.see(key, liveIn(o), !f.listed)
+		e.see(key, liveIn(o), first)
 	}
 	e.core.Keys(func(key mirror.Key) {
 		if _, is := has[key]; key.Kind == f.Kind && !is && e.core.Live(key) != nil {
@@ -85,8 +87,7 @@ func (f *follower) Replace(all []*object.Object) {
 			e.queue.Add(key)
 		}
 	})
-	first := !f.listed
-	if f.listed, f.err = true, nil; first {
+	if first {
 		e.touchAll(f.Kind)
 	}
 }
@@ -100,12 +101,23 @@ func (f *follower) Put(o *object.Object) {
 
 // Delete implements reflector.Sink.
 func (f *follower) Delete(o *object.Object) {
-	f.e.mu.Lock()
-	defer f.e.mu.Unlock()
-	key := f.keyOf(o)
-	if l := f.e.core.Live(key); l != nil && l.UID == string(o.UID) {
-		f.e.unsee(key, l)
+	e, key := f.e, f.keyOf(o)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f := e.flying[key]; f != nil {
+		f.next, f.gone = nil, true
+		return
 	}
+	l := e.core.Live(key)
+	if l == nil || l.UID != string(o.UID) {
+		return
+	}
+	e.core.See(key, nil)
+	delete(e.doubted, key)
+	if _, wanted := e.core.Wanted(key); wanted && e.lease.Status().Held { // without the Lease it may be a promotion
+		e.drifted(key, l.Manager, "deleted")
+	}
+	e.touch(key)
 }
 
 // Resumed implements reflector.Sink.
@@ -148,6 +160,7 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 		f.next = l // it may be the result of the request
 		return
 	}
+	delete(e.doubted, key)
 	old := e.core.Live(key)
 	switch {
 	case old != nil && old.UID == l.UID && !newer(old.Version, l.Version):
@@ -166,7 +179,6 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 		return
 	}
 	e.core.See(key, l)
-	delete(e.doubted, key)
 	e.touch(key)
 }
 
@@ -180,30 +192,15 @@ func newer(than, version string) bool {
 	return b > a
 }
 
-// unsee takes the deletion of an object by others. The caller holds mu.
-func (e *engine) unsee(key mirror.Key, l *plan.Live) {
-	if f := e.flying[key]; f != nil {
-		f.next, f.gone = nil, true
-		return
-	}
-	e.core.See(key, nil)
-	delete(e.doubted, key)
-	if _, wanted := e.core.Wanted(key); wanted && e.lease.Status().Held { // without the Lease it may be a promotion
-		e.drifted(key, l.Manager, "deleted")
-	}
-	e.touch(key)
-}
-
 // touch has a worker look at a key, if there is something to do for it. The caller holds mu.
 func (e *engine) touch(key mirror.Key) {
-	if f := e.kinds[key.Kind]; !e.applies() || !e.discovered || f != nil && !f.listed && f.err == nil {
-		return // the discovery, or the list, looks at all keys
-	}
-	e.calm = false
 	a, pause := e.core.Next(key), time.Duration(0)
-	if a.Verb == plan.Nothing {
+	if e.calm = false; a.Verb == plan.Nothing {
 		delete(e.troubles, key)
 		return
+	}
+	if f := e.kinds[key.Kind]; !e.applies() || !e.discovered || f != nil && !f.listed && f.err == nil {
+		return // the discovery, or the list, looks at all keys
 	}
 	if e.troubles[key] != nil {
 		pause = retryFirst

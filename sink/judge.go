@@ -80,7 +80,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 		e.calm = true
 		e.core.Keys(func(key mirror.Key) { e.calm = e.calm && !e.core.Next(key).Verb.Writes() })
 	}
-	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(e.troubles) == 0 {
+	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(e.troubles)+len(e.doubted) == 0 {
 		e.complete = now
 	}
 }

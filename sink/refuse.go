@@ -31,8 +31,8 @@ const (
 
 const (
 	retryFirst, retryMost = time.Second, 5 * time.Minute
-	maxReason             = 512 // bytes
-	maxDrifts             = 400 // objects
+	maxReason             = 512     // bytes
+	maxDrifts             = 100_000 // objects: more than that can not be promoted
 	// forgotten is after how long without another one a drift is put right without a pause for the earlier ones.
 	forgotten = 10 * time.Minute
 )
@@ -83,9 +83,10 @@ func (e *engine) drifted(key mirror.Key, manager, what string) {
 	d := e.drifts[key]
 	if d == nil || time.Since(d.At) > forgotten {
 		for old := range e.drifts { // any
-			if len(e.drifts) >= maxDrifts {
-				delete(e.drifts, old)
+			if len(e.drifts) < maxDrifts {
+				break
 			}
+			delete(e.drifts, old)
 		}
 		d = &Drift{Resource: key.String()}
 		e.drifts[key] = d
@@ -144,10 +145,13 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 func (e *engine) pause(err error) bool {
 	seconds, wait := apierrors.SuggestsClientDelay(err)
 	busy := apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsServerTimeout(err)
-	if !wait || !busy || seconds <= 0 { // a webhook may ask for a pause as well, for one object
+	webhook := strings.HasPrefix(err.Error(), "admission webhook ") // it asks for one object
+	if !wait || !busy || webhook || seconds <= 0 {
 		return false
 	}
-	e.paused.Store(time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost)).UnixNano())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.paused = time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost))
 	return true
 }
 

@@ -51,12 +51,12 @@ func (e *engine) work(ctx context.Context) {
 
 // open reports whether requests may be sent at a time.
 func (e *engine) open(now time.Time) bool {
-	if now.UnixNano() < e.paused.Load() || !e.lease.Writable(now) {
+	if !e.lease.Writable(now) {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.same == ""
+	return e.same == "" && e.frozen == nil && now.After(e.paused)
 }
 
 // sameCluster returns why the sink must not write into its cluster: an upstream reads it. The caller holds mu.
@@ -81,7 +81,11 @@ func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 	e.mu.Lock()
 	_, doubt := e.doubted[key]
 	_, is := e.core.Wanted(key)
-	todo := doubt || e.core.Next(key).Verb.Writes()
+	verb := e.core.Next(key).Verb
+	todo := doubt || verb.Writes()
+	if verb == plan.Nothing {
+		delete(e.troubles, key) // it was noted after the last touch
+	}
 	f, listed, failure := e.kinds[key.Kind], false, fmt.Errorf("the cluster does not serve %s, or the sink does not know yet", key.Kind)
 	if f != nil {
 		listed, failure = f.listed, f.err
@@ -115,27 +119,24 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 	w := e.want(key)
 	shown := w.Resource != nil && excluded(w.Resource) == ""
 	var b *body
-	var d plan.Desired
+	var digest plan.Digest
 	if shown {
 		var err error
-		if b, d.Digest, err = e.bodyOf(w, of.Version); err != nil {
+		if b, digest, err = e.bodyOf(w, of.Version); err != nil {
 			return e.fails(key, stateRefused, err)
 		}
 	}
 	e.mu.Lock()
-	_, is := e.core.Wanted(key)
-	if is && shown {
-		e.core.Want(key, &d)
-	}
+	d, is := e.core.Wanted(key)
 	a := e.core.Next(key)
 	e.mu.Unlock()
 	switch {
-	case is != shown || !a.Verb.Writes():
-		return -1 // it has changed, and is about to be read again
+	case is != shown || d.Digest != digest || !a.Verb.Writes():
+		return -1 // it has changed: the key is in the queue again, or is about to be read
 	case a.Verb == plan.Delete:
 		return e.remove(ctx, key, of, a)
 	}
-	return e.apply(ctx, key, of, a, b, d.Digest)
+	return e.apply(ctx, key, of, a, b, digest)
 }
 
 // land takes what the cluster has told of an object during a request.
