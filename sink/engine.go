@@ -114,6 +114,7 @@ type engine struct {
 		sync.Mutex // guards all below
 		keys       map[mirror.Key]struct{}
 		all        bool // everything is to be read, keys has nothing
+		reading    bool // what was marked is read at present
 		wake       chan struct{}
 	}
 	reading sync.Mutex // held while marks are read
@@ -184,9 +185,9 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 
 func (e *engine) identified(uid string) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.uid = uid
-	e.same = e.sameCluster()
+	e.mu.Unlock()
+	e.compare()
 }
 
 // check returns an error while the sink must not write: it was promoted, or that can not be read.
@@ -233,6 +234,7 @@ func (e *engine) run(ctx context.Context) {
 		}
 	}
 	wg.Wait()
+	e.readAll() // nobody reads any more, and one mark stands for all
 }
 
 // contain calls f. A panic ends the sink, and no other part of the relay.
@@ -306,7 +308,7 @@ func (e *engine) readMarked() {
 	}
 	e.marks.Lock()
 	keys, all := e.marks.keys, e.marks.all
-	e.marks.keys, e.marks.all = map[mirror.Key]struct{}{}, false
+	e.marks.keys, e.marks.all, e.marks.reading = map[mirror.Key]struct{}{}, false, true
 	e.marks.Unlock()
 	if all {
 		e.mu.Lock()
@@ -324,6 +326,9 @@ func (e *engine) readMarked() {
 	for key := range keys {
 		e.readKey(key)
 	}
+	e.marks.Lock()
+	e.marks.reading = false
+	e.marks.Unlock()
 	e.mu.Lock()
 	e.read = true
 	e.mu.Unlock()

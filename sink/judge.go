@@ -21,9 +21,7 @@ func (e *engine) judgeAlways(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			e.mu.Lock()
-			e.same = e.sameCluster()
-			e.mu.Unlock()
+			e.compare()
 			e.judge(ctx, time.Now())
 			e.save() //nolint:errcheck // it is a problem in the status
 		}
@@ -34,7 +32,7 @@ func (e *engine) judgeAlways(ctx context.Context) {
 func (e *engine) judge(ctx context.Context, now time.Time) {
 	e.mu.Lock()
 	waits := !e.lastGone.IsZero() && now.Sub(e.lastGone) < quiet && now.Sub(e.firstGone) < patience
-	gone := e.core.Gone()
+	gone, last := e.core.Gone(), e.lastGone
 	e.mu.Unlock()
 	if waits {
 		return
@@ -65,7 +63,9 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 	_, listed := e.kindProblems()
 	ready := listed && e.read
 	e.core.SetReady(ready)
-	e.firstGone, e.lastGone = time.Time{}, time.Time{}
+	if e.lastGone.Equal(last) { // else more are coming
+		e.firstGone, e.lastGone = time.Time{}, time.Time{}
+	}
 	changed := e.core.Judge(now, func(key mirror.Key) string {
 		if why, asked := blocked[key]; asked {
 			return why

@@ -1,11 +1,13 @@
 package sink
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -164,6 +166,59 @@ func TestAnObjectIsNotAppliedBeforeItsChangeIsRead(t *testing.T) {
 	<-done
 	if b := bad.Load(); b != nil {
 		t.Error(b)
+	}
+}
+
+// late calls a function when it was asked for the first time to catch up.
+type late struct {
+	*mirror.Aggregate
+	once func()
+}
+
+func (l late) CaughtUp(ctx context.Context) error {
+	err := l.Aggregate.CaughtUp(ctx)
+	l.once()
+	return err
+}
+
+func TestADepartureDuringAJudgementIsJudgedWithThoseAfterIt(t *testing.T) {
+	w := newWorld(t, func(w *world) { w.spec.Prune = true })
+	w.many(20)
+	w.deps.Resources = late{w.aggregate, sync.OnceFunc(func() {
+		w.remove("east", "n04")
+		w.until("it is marked", func() bool { return w.marked(key("n04")) || w.desired("n04") == plan.Digest{} })
+	})}
+	w.start().settled()
+	e := w.engine()
+	waiting := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return !e.lastGone.IsZero()
+	}
+	w.remove("east", "n03")
+	w.until("it is not desired", waiting)
+	e.mu.Lock()
+	e.lastGone = e.lastGone.Add(-quiet)
+	e.mu.Unlock()
+	e.judge(t.Context(), time.Now())
+	if !waiting() {
+		t.Error("the other one does not wait for more")
+	}
+}
+
+func TestAFailedSinkKeepsNoMarks(t *testing.T) {
+	w := newWorld(t)
+	w.start().settled()
+	e := w.engine()
+	e.contain(func() { panic("a bug") })
+	<-e.ended
+	for i := range 100 {
+		e.changed(key(fmt.Sprint(i)))
+	}
+	e.marks.Lock()
+	defer e.marks.Unlock()
+	if len(e.marks.keys) != 0 {
+		t.Errorf("%d keys", len(e.marks.keys))
 	}
 }
 

@@ -153,7 +153,6 @@ var words = map[plan.Verb]string{plan.Create: "create", plan.Apply: "apply", pla
 
 // applied returns the state of a resource.
 func (e *engine) applied(key mirror.Key) Applied {
-	e.readMarked()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := Applied{Sink: e.spec.Name}
@@ -163,7 +162,7 @@ func (e *engine) applied(key mirror.Key) Applied {
 	switch {
 	case e.excluded[key] != "":
 		out.State, out.Reason = "excluded", e.excluded[key]
-	case !e.read:
+	case !e.read || e.marked(key):
 		out.State, out.Reason = "pending", plan.ReasonStarting
 	case t != nil:
 		out.State, out.Reason = t.State, t.Reason
@@ -175,4 +174,12 @@ func (e *engine) applied(key mirror.Key) Applied {
 		out.State = "absent"
 	}
 	return out
+}
+
+// marked reports whether a key is to be read again.
+func (e *engine) marked(key mirror.Key) bool {
+	e.marks.Lock()
+	defer e.marks.Unlock()
+	_, is := e.marks.keys[key]
+	return is || e.marks.all || e.marks.reading
 }

@@ -59,9 +59,15 @@ func (e *engine) open(now time.Time) bool {
 	return e.same == "" && e.frozen == nil && now.After(e.paused)
 }
 
-// sameCluster returns why the sink must not write into its cluster: an upstream reads it. The caller holds mu.
-func (e *engine) sameCluster() string {
+// compare looks whether an upstream reads the cluster of the sink, which must not write then.
+func (e *engine) compare() {
 	of := e.deps.Clusters()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.same = e.sameCluster(of)
+}
+
+func (e *engine) sameCluster(of map[string]string) string {
 	for upstream, other := range of {
 		if e.uid != "" && e.uid == other {
 			return fmt.Sprintf("the upstream %s reads the same cluster (uid %s): name another cluster in one of them", upstream, e.uid)
