@@ -335,3 +335,44 @@ func TestAPauseDoesNotDependOnTheWallClock(t *testing.T) {
 		t.Error(e.paused)
 	}
 }
+
+func TestTwoWritersForAMomentDoNoHarm(t *testing.T) {
+	var other *Set
+	w := newWorld(t, func(w *world) {
+		w.spec.Prune = true
+		deps := w.deps
+		deps.Dir = t.TempDir()
+		other = New(deps)
+		if err := w.aggregate.RegisterHandler(func(c mirror.Change) { other.Changed(c.Key) }); err != nil {
+			t.Fatal(err)
+		}
+	})
+	w.many(30)
+	w.start()
+	other.Apply([]Spec{w.spec})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = other.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	settled := func() {
+		t.Helper()
+		since := time.Now()
+		w.until("both are complete", func() bool {
+			two := append(w.set.Status("dr"), other.Status("dr")...)
+			return len(two) == 2 && two[0].Complete.After(since) && two[1].Complete.After(since)
+		})
+	}
+	settled()
+	for i := range 10 {
+		w.put("east", fmt.Sprintf("n%02d", i), "changed.x")
+	}
+	w.remove("east", "n10")
+	w.remove("east", "n11")
+	w.until("it is as desired", func() bool { return w.objects() == 28 && host(w.object("n09")) == "changed.x" })
+	settled()
+	before := w.wrote()
+	settled()
+	if n := w.wrote() - before; n != 0 || w.objects() != 28 || w.object("n10") != nil || host(w.object("n12")) != "a.x" {
+		t.Error(n, w.objects())
+	}
+}
