@@ -351,7 +351,7 @@ func (e *engine) want(key mirror.Key) (w wanted) {
 // readKey reads what is desired of a key.
 func (e *engine) readKey(key mirror.Key) {
 	var why string
-	var d *plan.Desired
+	var d *plan.Digest
 	if w := e.want(key); w.Resource != nil {
 		if why = excluded(w.Resource); why == "" {
 			e.mu.Lock()
@@ -360,8 +360,8 @@ func (e *engine) readKey(key mirror.Key) {
 				version = f.Version
 			}
 			e.mu.Unlock()
-			d = &plan.Desired{}
-			_, d.Digest, _ = e.bodyOf(w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
+			_, digest, _ := e.bodyOf(w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
+			d = &digest
 		}
 	}
 	e.mu.Lock()
@@ -369,8 +369,8 @@ func (e *engine) readKey(key mirror.Key) {
 	if delete(e.excluded, key); why != "" {
 		e.excluded[key] = why
 	}
-	_, was := e.core.Wanted(key)
-	if e.core.Want(key, d); was && d == nil && e.core.Live(key) != nil {
+	was := e.core.Wanted(key)
+	if e.core.Want(key, d); was != nil && d == nil && e.core.Live(key) != nil {
 		e.lastGone = time.Now()
 		e.firstGone = cmp.Or(e.firstGone, e.lastGone)
 	}

@@ -114,7 +114,7 @@ func (f *follower) Delete(o *object.Object) {
 	}
 	e.core.See(key, nil)
 	delete(e.doubted, key)
-	if _, wanted := e.core.Wanted(key); wanted && e.lease.Status().Held { // without the Lease it may be a promotion
+	if e.core.Wanted(key) != nil && e.lease.Status().Held { // without the Lease it may be a promotion
 		e.drifted(key, l.Manager, "deleted")
 	}
 	e.touch(key)
@@ -171,8 +171,7 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	if l.Sink != e.spec.Name {
 		l = nil
 	}
-	_, wanted := e.core.Wanted(key)
-	if _, owned := e.core.Counts(); old == nil && l != nil && !wanted && owned >= maxOwned {
+	if _, owned := e.core.Counts(); old == nil && l != nil && e.core.Wanted(key) == nil && owned >= maxOwned {
 		if f := e.kinds[key.Kind]; f != nil {
 			f.err = fmt.Errorf("%s: the cluster has more than %d objects with the label of the sink: find out who makes them; those above are left alone", key.Kind, maxOwned)
 		}

@@ -34,8 +34,10 @@ func (w *world) desired(name string) plan.Digest {
 	e := w.engine()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	d, _ := e.core.Wanted(key(name))
-	return d.Digest
+	if d := e.core.Wanted(key(name)); d != nil {
+		return *d
+	}
+	return plan.Digest{}
 }
 
 func TestAChangeDuringAWriteIsNotLost(t *testing.T) {
@@ -148,7 +150,7 @@ func TestObjectsWithTheLabelAreBounded(t *testing.T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.discovered = false // no worker looks at them
-	e.core.Want(key("desired"), &plan.Desired{})
+	e.core.Want(key("desired"), &plan.Digest{})
 	for i := range maxOwned + 1 {
 		e.see(key(fmt.Sprint(i)), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
 	}

@@ -38,7 +38,7 @@ type Status struct {
 	// Troubles are objects that can not be written, at most a hundred. TroublesByState counts all.
 	Troubles        []Trouble      `json:"troubles,omitempty"`
 	TroublesByState map[string]int `json:"troublesByState,omitempty"`
-	Held            *Held          `json:"held,omitempty"`
+	Held            *plan.Held     `json:"held,omitempty"`
 	// Drifted counts changes by others. Drifts are the newest, at most a hundred.
 	Drifted uint64  `json:"drifted,omitempty"`
 	Drifts  []Drift `json:"drifts,omitempty"`
@@ -56,13 +56,6 @@ type Todo struct {
 	Resource string `json:"resource"`
 	Do       string `json:"do"`
 	Reason   string `json:"reason,omitempty"`
-}
-
-// Held are the deletions that the guard of a sink holds.
-type Held struct {
-	ID       string `json:"id"`
-	Reason   string `json:"reason"`
-	Removals int    `json:"removals"`
 }
 
 // Status returns the state of all sinks, or of one if it has a name, sorted by name.
@@ -143,7 +136,7 @@ func (e *engine) status() Status {
 	slices.SortFunc(st.Drifts, func(a, b Drift) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Resource, b.Resource)) })
 	st.Drifts = st.Drifts[:min(maxListed, len(st.Drifts))]
 	if h := e.core.Held(); h.ID != "" {
-		st.Held = &Held{h.ID, h.Reason, len(h.Keys)}
+		st.Held = &h
 	}
 	return st
 }
@@ -156,7 +149,7 @@ func (e *engine) applied(key mirror.Key) Applied {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := Applied{Sink: e.spec.Name}
-	d, wanted := e.core.Wanted(key)
+	d := e.core.Wanted(key)
 	a := e.core.Next(key)
 	t := e.troubles[key]
 	switch {
@@ -168,7 +161,7 @@ func (e *engine) applied(key mirror.Key) Applied {
 		out.State, out.Reason = t.State, t.Reason
 	case a.Verb != plan.Nothing:
 		out.State, out.Reason = "pending", cmp.Or(a.Reason, "to "+words[a.Verb])
-	case wanted && d.Digest == e.core.Live(key).Digest:
+	case d != nil && *d == e.core.Live(key).Digest:
 		out.State = "applied"
 	default:
 		out.State = "absent"

@@ -86,7 +86,7 @@ func (e *engine) sameCluster(of map[string]string) string {
 func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 	e.mu.Lock()
 	_, doubt := e.doubted[key]
-	_, is := e.core.Wanted(key)
+	is := e.core.Wanted(key) != nil
 	verb := e.core.Next(key).Verb
 	todo := doubt || verb.Writes()
 	if verb == plan.Nothing {
@@ -133,11 +133,11 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 		}
 	}
 	e.mu.Lock()
-	d, is := e.core.Wanted(key)
+	d := e.core.Wanted(key)
 	a := e.core.Next(key)
 	e.mu.Unlock()
 	switch {
-	case is != shown || d.Digest != digest || !a.Verb.Writes():
+	case (d != nil) != shown || shown && *d != digest || !a.Verb.Writes():
 		return -1 // it has changed: the key is in the queue again, or is about to be read
 	case a.Verb == plan.Delete:
 		return e.remove(ctx, key, of, a)
@@ -266,7 +266,7 @@ func (e *engine) look(ctx context.Context, key mirror.Key, of discovery.Resource
 	defer e.mu.Unlock()
 	delete(e.doubted, key)
 	old := e.core.Live(key)
-	_, wanted := e.core.Wanted(key)
+	wanted := e.core.Wanted(key) != nil
 	if l == nil && old != nil && wanted {
 		e.drifted(key, old.Manager, "deleted")
 	}

@@ -23,20 +23,15 @@ type guard struct {
 	released map[uint64]struct{} // by deletionOf
 	deleted  []time.Time         // within window
 	held     Held
-	sums     []uint64 // deletionOf of each of held.Keys
-}
-
-type verdict struct {
-	verb   Verb
-	reason string
+	sums     []uint64 // deletionOf of each that is held
 }
 
 // Held are the deletions that the guard holds. The zero Held has none.
 type Held struct {
-	// ID is a hash of Keys and the UIDs of the objects.
-	ID     string
-	Reason string
-	Keys   []mirror.Key // sorted; do not change it
+	// ID is a hash of the names and UIDs of the objects.
+	ID       string `json:"id"`
+	Reason   string `json:"reason"`
+	Removals int    `json:"removals"`
 }
 
 // deletionOf returns a hash of an object: a new object of the same name has another.
@@ -52,8 +47,8 @@ func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted
 func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []mirror.Key) {
 	g := &c.guard
 	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
-	next := make(map[mirror.Key]verdict, len(c.gone))
-	var waiting []mirror.Key // may be deleted, and was not released
+	next := make(map[mirror.Key]string, len(c.gone))
+	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
 	released := map[uint64]struct{}{}
 	for key := range c.gone {
 		l := c.entries[key].live
@@ -62,31 +57,23 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		if free {
 			released[d] = struct{}{}
 		}
-		if why := c.blocks(key, l, free, blocked); why != "" {
-			next[key] = verdict{Skip, why}
-		} else if free {
-			next[key] = verdict{Delete, ""}
-		} else {
-			waiting = append(waiting, key)
+		if next[key] = c.blocks(key, l, free, blocked); next[key] == "" && !free {
+			waiting[key] = d
 		}
 	}
 	if c.ready {
 		g.released = released // without those that were carried out
 	}
-	c.hold(waiting)
-	for _, key := range waiting {
-		next[key] = verdict{Delete, ""}
-		if g.holding {
-			next[key] = verdict{Hold, ReasonHeld}
+	c.hold(slices.Sorted(maps.Values(waiting)))
+	for key, why := range next {
+		if _, waits := waiting[key]; waits && g.holding {
+			why = ReasonHeld
 		}
-	}
-	for key, v := range next {
-		if c.gone[key] != v {
+		if c.gone[key] != why {
 			changed = append(changed, key)
 		}
+		c.gone[key] = why
 	}
-	c.gone = next
-	slices.SortFunc(changed, compare)
 	return changed
 }
 
@@ -110,63 +97,52 @@ func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirro
 }
 
 // hold has the guard hold the waiting deletions, or let them pass.
-func (c *Core) hold(waiting []mirror.Key) {
+func (c *Core) hold(waiting []uint64) {
 	g := &c.guard
-	n, done := len(waiting), len(g.deleted)
+	n, done, reason := len(waiting), len(g.deleted), g.held.Reason
 	of := c.owned - len(c.gone) + n + done // without those that are left: others may have made any number of them
 	switch {
 	case n == 0:
 		// A hold ends only when it is known that nothing is left of it.
 		g.holding = g.holding && !c.ready
-		g.held.Reason = ""
 	case c.desired == 0:
-		g.holding, g.held.Reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
+		g.holding, reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
-		g.holding, g.held.Reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
+		g.holding, reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
 	}
-	g.held, g.sums = Held{Reason: g.held.Reason}, nil
-	if !g.holding || n == 0 {
+	if g.held = (Held{}); !g.holding || n == 0 {
 		return
 	}
-	slices.SortFunc(waiting, compare)
-	h := xxh3.New()
-	for _, key := range waiting {
-		sum := deletionOf(key, c.entries[key].live.UID)
-		g.sums = append(g.sums, sum)
-		h.Write(binary.BigEndian.AppendUint64(nil, sum)) //nolint:errcheck // it never fails
+	var all []byte
+	for _, sum := range waiting {
+		all = binary.BigEndian.AppendUint64(all, sum)
 	}
-	g.held.Keys = waiting
-	g.held.ID = strings.ToLower(base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))[:8])
-	g.held.Reason = cmp.Or(g.held.Reason, "they came while others were held")
+	id := base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, xxh3.Hash(all)))[:8]
+	g.held, g.sums = Held{strings.ToLower(id), cmp.Or(reason, "they came while others were held"), n}, waiting
 }
 
 // Held returns the held deletions.
 func (c *Core) Held() Held { return c.guard.held }
-
-// ErrHold is the error of a release that does not name the present hold.
-var ErrHold = errors.New("no such hold")
 
 // Release lets the deletions of a hold pass at the next Judge. It returns their number.
 func (c *Core) Release(id string) (int, error) {
 	g := &c.guard
 	switch {
 	case g.held.ID == "":
-		return 0, fmt.Errorf("%w: nothing is held", ErrHold)
+		return 0, errors.New("nothing is held")
 	case id != g.held.ID:
-		return 0, fmt.Errorf("%w: %d deletions are held as %s: look at them, and name that ID", ErrHold, len(g.held.Keys), g.held.ID)
+		return 0, fmt.Errorf("%d deletions are held as %s: look at them, and name that ID", g.held.Removals, g.held.ID)
 	}
-	for i, key := range g.held.Keys {
-		if _, is := c.gone[key]; is { // else it was desired, or deleted, since the hold was shown
-			g.released[g.sums[i]] = struct{}{}
-		}
+	for _, sum := range g.sums {
+		g.released[sum] = struct{}{}
 	}
-	return len(g.held.Keys), nil
+	return g.held.Removals, nil
 }
 
 // Prune releases the deletions that only the guard or Settings.Prune prevented at the last Judge. It returns their number.
 func (c *Core) Prune() (n int) {
-	for key, v := range c.gone {
-		if v.verb != Skip || v.reason == ReasonPrune {
+	for key, why := range c.gone {
+		if why == "" || why == ReasonHeld || why == ReasonPrune {
 			c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
 			n++
 		}
@@ -183,8 +159,4 @@ func (c *Core) Kept() (holding bool, released []uint64) {
 func contains(set map[uint64]struct{}, n uint64) bool {
 	_, ok := set[n]
 	return ok
-}
-
-func compare(a, b mirror.Key) int {
-	return cmp.Or(mirror.CompareKinds(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

@@ -20,9 +20,6 @@ type Digest = xxh3.Uint128
 // Sources has the upstreams of an object, sorted and joined by commas.
 type Sources = unique.Handle[string]
 
-// Desired is an object that the cluster shall have.
-type Desired struct{ Digest Digest }
-
 // Live is what is known of an object of the cluster.
 type Live struct {
 	UID, Version string
@@ -94,21 +91,20 @@ type Core struct {
 	ready    bool
 	entries  map[mirror.Key]entry
 	desired  int
-	gone     map[mirror.Key]verdict // of the sink, and not desired
+	gone     map[mirror.Key]string // of the sink, and not desired: why it stays, empty if it is to be deleted
 	owned    int
 	guard    guard
 }
 
 type entry struct {
-	want   Desired
-	wanted bool
-	live   *Live
+	want *Digest
+	live *Live
 }
 
 // New returns a Core that knows of no object. holding continues the hold of an earlier one, and released are its
 // released deletions.
 func New(s Settings, holding bool, released []uint64) *Core {
-	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]verdict{}}
+	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}}
 	c.guard = guard{holding: holding, released: map[uint64]struct{}{}}
 	for _, r := range released {
 		c.guard.released[r] = struct{}{}
@@ -122,14 +118,13 @@ func (c *Core) SetReady(ready bool) { c.ready = ready }
 // SetFrozen has nothing be written or deleted.
 func (c *Core) SetFrozen(frozen bool) { c.settings.Frozen = frozen }
 
-// Want sets what is desired of a key, nil for nothing.
-func (c *Core) Want(key mirror.Key, d *Desired) {
+// Want sets the digest of what is desired of a key, nil for nothing.
+func (c *Core) Want(key mirror.Key, d *Digest) {
 	e := c.entries[key]
-	if e.wanted {
+	if e.want != nil {
 		c.desired--
 	}
-	if e.wanted, e.want = d != nil, (Desired{}); e.wanted {
-		e.want = *d
+	if e.want = d; d != nil {
 		c.desired++
 	} else if !c.owns(e.live) {
 		e.live = nil // nobody tells of it any more
@@ -153,7 +148,7 @@ func (c *Core) owns(l *Live) bool { return l != nil && l.Sink == c.settings.Name
 
 func (c *Core) set(key mirror.Key, e entry) {
 	switch {
-	case e.wanted:
+	case e.want != nil:
 		c.entries[key] = e
 		delete(c.gone, key)
 		if e.live != nil && len(c.guard.released) > 0 { // a release is for one deletion
@@ -161,7 +156,7 @@ func (c *Core) set(key mirror.Key, e entry) {
 		}
 	case c.owns(e.live):
 		c.entries[key] = e
-		c.gone[key] = verdict{Skip, ReasonStarting} // also if it was judged: it may be another object now
+		c.gone[key] = ReasonStarting // also if it was judged: it may be another object now
 	default:
 		if c.entries[key] = e; e.live == nil {
 			delete(c.entries, key)
@@ -173,16 +168,13 @@ func (c *Core) set(key mirror.Key, e entry) {
 // Live returns what the cluster has of a key, nil for nothing.
 func (c *Core) Live(key mirror.Key) *Live { return c.entries[key].live }
 
-// Wanted returns what is desired of a key.
-func (c *Core) Wanted(key mirror.Key) (Desired, bool) {
-	e := c.entries[key]
-	return e.want, e.wanted
-}
+// Wanted returns the digest of what is desired of a key, nil for nothing.
+func (c *Core) Wanted(key mirror.Key) *Digest { return c.entries[key].want }
 
 // Wants reports whether an object of a kind is desired.
 func (c *Core) Wants(kind mirror.Kind) bool {
 	for key, e := range c.entries {
-		if key.Kind == kind && e.wanted {
+		if key.Kind == kind && e.want != nil {
 			return true
 		}
 	}
@@ -226,14 +218,16 @@ func (c *Core) Next(key mirror.Key) Action {
 func (c *Core) next(key mirror.Key, e entry) Action {
 	l := e.live
 	switch {
-	case !e.wanted && !c.owns(l):
+	case e.want == nil && !c.owns(l):
 		return Action{}
-	case !e.wanted:
-		v := c.gone[key]
-		if v.verb == Delete && c.desired == 0 && !contains(c.guard.released, deletionOf(key, l.UID)) {
-			v = verdict{Hold, ReasonHeld} // the view has become empty since Judge
+	case e.want == nil:
+		switch why := c.gone[key]; {
+		case why == ReasonHeld, why == "" && c.desired == 0 && !contains(c.guard.released, deletionOf(key, l.UID)): // the view has become empty since Judge
+			return Action{Verb: Hold, Reason: ReasonHeld}
+		case why != "":
+			return Action{Verb: Skip, Reason: why}
 		}
-		return Action{Verb: v.verb, Reason: v.reason}
+		return Action{Verb: Delete}
 	case l == nil:
 		return Action{Verb: Create}
 	case l.Deleting:
@@ -243,7 +237,7 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 			return Action{Verb: Apply, Force: true}
 		}
 		return Action{Verb: Skip, Reason: ReasonForeign}
-	case l.Digest != e.want.Digest || l.Drifted:
+	case l.Digest != *e.want || l.Drifted:
 		return Action{Verb: Apply, Force: c.settings.Take, Drift: l.Drifted}
 	}
 	return Action{}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,7 +28,7 @@ func mine(n int, digest uint64) *Live {
 	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: from("east")}
 }
 
-func wanted(digest uint64) *Desired { return &Desired{Digest{Lo: digest}} }
+func wanted(digest uint64) *Digest { return &Digest{Lo: digest} }
 
 func core(s Settings) *Core {
 	s.Name = "dr"
@@ -38,12 +39,12 @@ func core(s Settings) *Core {
 
 // world is a cluster, and what shall be in it.
 type world struct {
-	want map[mirror.Key]*Desired
+	want map[mirror.Key]*Digest
 	live map[mirror.Key]*Live
 }
 
 func drawWorld(t *rapid.T) world {
-	w := world{map[mirror.Key]*Desired{}, map[mirror.Key]*Live{}}
+	w := world{map[mirror.Key]*Digest{}, map[mirror.Key]*Live{}}
 	for n := range rapid.IntRange(0, 30).Draw(t, "keys") {
 		if rapid.Bool().Draw(t, "wanted") {
 			w.want[keyOf(n)] = wanted(rapid.Uint64Range(1, 2).Draw(t, "digest"))
@@ -95,7 +96,7 @@ func (w world) keys() []mirror.Key {
 	for k := range all {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, compare)
+	slices.SortFunc(keys, func(a, b mirror.Key) int { return cmp.Compare(a.String(), b.String()) })
 	return keys
 }
 
@@ -103,7 +104,7 @@ func (w world) keys() []mirror.Key {
 func (w world) carryOut(c *Core, k mirror.Key, a Action) {
 	switch a.Verb {
 	case Create, Apply:
-		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: w.want[k].Digest, Fields: 2, Sources: from("east")}
+		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: *w.want[k], Fields: 2, Sources: from("east")}
 		if a.Verb == Apply {
 			l.UID = a.UID
 		}
@@ -146,7 +147,7 @@ func TestThePlanConvergesAndThenDoesNothing(t *testing.T) {
 			switch {
 			case l == nil:
 				t.Errorf("%v is missing", k)
-			case l.Sink == "dr" && (l.Digest != d.Digest || l.Drifted):
+			case l.Sink == "dr" && (l.Digest != *d || l.Drifted):
 				t.Errorf("%v is not as desired: %+v", k, l)
 			case l.Sink == "" && s.Adopt:
 				t.Errorf("%v was not adopted", k)
@@ -401,7 +402,7 @@ func TestObjectsThatOthersHaveLabelledDoNotWidenTheGuard(t *testing.T) {
 		c.See(keyOf(n), l)
 	}
 	c.Judge(time.Unix(0, 0), told)
-	if h := c.Held(); len(h.Keys) != 7 || h.Reason != "7 of 20 objects within 10m0s" {
+	if h := c.Held(); h.Removals != 7 || h.Reason != "7 of 20 objects within 10m0s" {
 		t.Errorf("%+v", h)
 	}
 }
