@@ -61,10 +61,14 @@ type body struct {
 	} `json:"metadata"`
 }
 
-// wanted is a resource as the view shows it.
+// wanted is what is to be written of a key. Its Resource is nil for nothing.
 type wanted struct {
 	*mirror.Resource
-	sources []string // the upstreams that have a copy, sorted
+	sources  []string // the upstreams that have a copy, sorted
+	excluded string   // why the resource of the view is never written
+	body     *body
+	digest   plan.Digest
+	err      error // why there is no body
 }
 
 // bodyOf returns the object of a resource in an API version, and its digest, which is over everything but the digest
@@ -84,7 +88,11 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	path := w.path(e.deps.Relay)
+	relays := w.Provenance().Path
+	if len(relays) == 0 || relays[len(relays)-1] != e.deps.Relay {
+		relays = append(slices.Clone(relays), e.deps.Relay)
+	}
+	path := strings.Join(relays, ",")
 	if sunk := o.Metadata.Annotations[mirror.PathAnnotation]; sunk != "" && o.Metadata.Labels[mirror.SinkLabel] != "" {
 		path = sunk + "," + path // a sink of another relay has written it: that relay must leave out this object, too
 	}
@@ -108,15 +116,6 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 	digest := xxh3.Hash128(text)
 	annotations[digestAnnotation] = digestText(digest)
 	return b, digest, nil
-}
-
-// path returns the relays that the resource has passed, this one last, joined by commas.
-func (w wanted) path(relay string) string {
-	path := w.Provenance().Path
-	if len(path) == 0 || path[len(path)-1] != relay {
-		path = append(slices.Clone(path), relay)
-	}
-	return strings.Join(path, ",")
 }
 
 func digestText(d plan.Digest) string {

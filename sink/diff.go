@@ -82,18 +82,16 @@ func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) 
 	if err := conn.Read(ctx, pathOf(f.Resource, key), apiserver.AcceptJSON, &d.Live); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	w := e.want(key)
+	w := e.want(key, f.Version)
 	switch {
 	case w.Resource == nil:
 		return nil
 	case d.Live != nil && live == nil && !e.spec.Adopt:
 		return errors.New("the object has no label of this sink: delete it, or take it over with adopt: true")
+	case w.err != nil:
+		return w.err
 	}
-	b, _, err := e.bodyOf(w, f.Version)
-	if err != nil {
-		return err
-	}
-	r, err := e.request(f.Resource, key, b, e.spec.Conflicts == config.ConflictsTake || e.spec.Adopt)
+	r, err := e.request(f.Resource, key, w.body, e.spec.Conflicts == config.ConflictsTake || e.spec.Adopt)
 	if err != nil {
 		return err
 	}

@@ -334,9 +334,9 @@ func (e *engine) readMarked() {
 	e.mu.Unlock()
 }
 
-// want returns what the view shows of a key, and the upstreams that have it: also where the merge policy serves none of
-// their copies.
-func (e *engine) want(key mirror.Key) (w wanted) {
+// want returns what is to be written of a key in an API version, and the upstreams that have it: also where the merge
+// policy serves none of their copies.
+func (e *engine) want(key mirror.Key, version string) (w wanted) {
 	w.Resource = e.deps.Resources.Select(key, func(r *mirror.Resource) bool {
 		ok := e.spec.Accepts(r)
 		if ok && r.Key() == key && !slices.Contains(w.sources, r.Source()) {
@@ -345,29 +345,34 @@ func (e *engine) want(key mirror.Key) (w wanted) {
 		return ok
 	})
 	slices.Sort(w.sources)
+	if w.Resource == nil {
+		return w
+	}
+	if w.excluded = excluded(w.Resource); w.excluded != "" {
+		w.Resource = nil
+		return w
+	}
+	w.body, w.digest, w.err = e.bodyOf(w, version)
 	return w
 }
 
 // readKey reads what is desired of a key.
 func (e *engine) readKey(key mirror.Key) {
-	var why string
+	version := ""
+	e.mu.Lock()
+	if f := e.kinds[key.Kind]; f != nil {
+		version = f.Version
+	}
+	e.mu.Unlock()
+	w := e.want(key, version) // the worker reports its error
 	var d *plan.Digest
-	if w := e.want(key); w.Resource != nil {
-		if why = excluded(w.Resource); why == "" {
-			e.mu.Lock()
-			version := ""
-			if f := e.kinds[key.Kind]; f != nil {
-				version = f.Version
-			}
-			e.mu.Unlock()
-			_, digest, _ := e.bodyOf(w, version) //nolint:errcheck // the worker reports it, and the object stays as it is
-			d = &digest
-		}
+	if w.Resource != nil {
+		d = &w.digest
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if delete(e.excluded, key); why != "" {
-		e.excluded[key] = why
+	if delete(e.excluded, key); w.excluded != "" {
+		e.excluded[key] = w.excluded
 	}
 	was := e.core.Wanted(key)
 	if e.core.Want(key, d); was != nil && d == nil && e.core.Live(key) != nil {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -163,7 +163,7 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	delete(e.doubted, key)
 	old := e.core.Live(key)
 	switch {
-	case old != nil && old.UID == l.UID && !newer(old.Version, l.Version):
+	case old != nil && old.UID == l.UID && older(l.Version, old.Version):
 		return
 	case !first:
 		follows(old, l)
@@ -181,14 +181,10 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 	e.touch(key)
 }
 
-// newer reports whether a version is newer than another one of the same object.
-func newer(than, version string) bool {
-	a, errA := strconv.ParseUint(than, 10, 64)
-	b, errB := strconv.ParseUint(version, 10, 64)
-	if errA != nil || errB != nil {
-		return than != version
-	}
-	return b > a
+// older reports whether a version is not newer than another one of the same object.
+func older(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return version == than || err == nil && order < 0
 }
 
 // touch has a worker look at a key, if there is something to do for it. The caller holds mu.

@@ -176,7 +176,7 @@ func TestAnObjectOfTwoSinksNamesTheRelaysOfBoth(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := &engine{spec: Spec{Sink: config.Sink{Name: "dr"}}, deps: &Deps{Relay: "r1"}}
-	b, _, err := e.bodyOf(wanted{r, []string{"dr1"}}, "")
+	b, _, err := e.bodyOf(wanted{Resource: r, sources: []string{"dr1"}}, "")
 	if err != nil || b.Metadata.Annotations[mirror.PathAnnotation] != "a,b,r1" {
 		t.Errorf("%+v, %v", b, err)
 	}

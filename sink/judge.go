@@ -53,7 +53,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 		}
 		e.readMarked()
 		for key, why := range blocked {
-			if why == "" && e.want(key).sources != nil {
+			if why == "" && e.want(key, "").sources != nil {
 				blocked[key] = plan.ReasonCopies
 			}
 		}

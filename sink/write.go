@@ -122,27 +122,21 @@ func (e *engine) serve(ctx context.Context, key mirror.Key) time.Duration {
 
 // act sends the request for a key.
 func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource) time.Duration {
-	w := e.want(key)
-	shown := w.Resource != nil && excluded(w.Resource) == ""
-	var b *body
-	var digest plan.Digest
-	if shown {
-		var err error
-		if b, digest, err = e.bodyOf(w, of.Version); err != nil {
-			return e.fails(key, stateRefused, err)
-		}
+	w := e.want(key, of.Version)
+	if w.err != nil {
+		return e.fails(key, stateRefused, w.err)
 	}
 	e.mu.Lock()
 	d := e.core.Wanted(key)
 	a := e.core.Next(key)
 	e.mu.Unlock()
 	switch {
-	case (d != nil) != shown || shown && *d != digest || !a.Verb.Writes():
+	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest || !a.Verb.Writes():
 		return -1 // it has changed: the key is in the queue again, or is about to be read
 	case a.Verb == plan.Delete:
 		return e.remove(ctx, key, of, a)
 	}
-	return e.apply(ctx, key, of, a, b, digest)
+	return e.apply(ctx, key, of, a, w)
 }
 
 // land takes what the cluster has told of an object during a request.
@@ -176,12 +170,12 @@ func (e *engine) request(of discovery.Resource, key mirror.Key, b *body, force b
 }
 
 // apply creates or changes an object.
-func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, b *body, digest plan.Digest) time.Duration {
-	b.Metadata.UID, b.Metadata.ResourceVersion = a.UID, a.Version
+func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resource, a plan.Action, w wanted) time.Duration {
+	w.body.Metadata.UID, w.body.Metadata.ResourceVersion = a.UID, a.Version
 	if a.Verb == plan.Create {
-		b.Metadata.ResourceVersion = firstVersion
+		w.body.Metadata.ResourceVersion = firstVersion
 	}
-	r, err := e.request(of, key, b, a.Force)
+	r, err := e.request(of, key, w.body, a.Force)
 	if err != nil {
 		return e.fails(key, stateRefused, err)
 	}
@@ -191,7 +185,7 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		return e.refused(ctx, key, of, a, err)
 	}
 	live := e.liveOf(&o.Metadata)
-	live.Digest, live.Drifted = digest, false
+	live.Digest, live.Drifted = w.digest, false
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.core.Live(key)
