@@ -125,8 +125,7 @@ type engine struct {
 	core       *plan.Core
 	kinds      map[mirror.Kind]*follower
 	discovered bool
-	read       bool // everything was read once
-	server     string
+	read       bool   // everything was read once
 	uid        string // of the cluster, empty while unknown
 	same       string // why the sink must not write into it
 	calm       bool   // nothing was to be done, and no object was touched since

@@ -250,7 +250,6 @@ func (e *engine) discover(ctx context.Context) error {
 	}
 	fresh := false
 	e.mu.Lock()
-	e.server = conn.Server()
 	for _, kind := range wanted {
 		best, served := answer.Best(kind)
 		f := e.kinds[kind]
@@ -284,21 +283,16 @@ func (e *engine) follow(ctx context.Context, r discovery.Resource) {
 		Name: r.Kind.String(), Path: r.Path(""), Selector: mirror.SinkLabel + "=" + e.spec.Name, Owners: true, SyncTimeout: syncTimeout,
 		AcceptList: apiserver.AcceptMetadataList, AcceptWatch: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON,
 		Pace:    reflector.Pace{Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond, Forgive: time.Hour},
-		Connect: e.cluster.Verify, Turn: e.largeTurn, Begin: func() *object.Reading { return e.lists.Begin(true) }, Log: e.log,
+		Connect: e.cluster.Verify, Begin: func() *object.Reading { return e.lists.Begin(true) }, Log: e.log,
+		Turn: func(ctx context.Context, _ int) (end func(), err error) { // one large object is received at a time
+			return func() { e.large.Release(1) }, e.large.Acquire(ctx, 1)
+		},
 	}, f)
 	e.followers.Add(1)
 	go func() {
 		defer e.followers.Done()
 		e.contain(func() { reader.Run(ctx) })
 	}()
-}
-
-// largeTurn is reflector.Config.Turn: one large object is received at a time.
-func (e *engine) largeTurn(ctx context.Context, _ int) (end func(), err error) {
-	if err := e.large.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	return func() { e.large.Release(1) }, nil
 }
 
 // kindProblems returns a line for each kind that is not followed, and whether all are listed. A kind that the identity

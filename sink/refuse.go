@@ -2,7 +2,6 @@ package sink
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -175,11 +174,8 @@ func (e *engine) reconsider(ctx context.Context, key mirror.Key, of discovery.Re
 
 // createNamespace creates a namespace without labels: it is not the sink's, which deletes none.
 func (e *engine) createNamespace(ctx context.Context, name string) error {
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}})
-	if err != nil {
-		return err
-	}
-	err = e.send(ctx, apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: body, Accept: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON}, nil)
+	body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, name)
+	err := e.send(ctx, apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: body, Accept: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON}, nil)
 	if err == nil {
 		e.log.Info("namespace created", "namespace", name)
 	}

@@ -79,19 +79,14 @@ func (s *Set) bring(ctx context.Context) {
 	s.mu.Lock()
 	wanted := s.specs
 	s.mu.Unlock()
-	set := func(name string, e *engine) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.engines[name] = e; e == nil {
-			delete(s.engines, name)
-		}
-	}
 	before := map[string]kept{}
 	for _, e := range s.running() {
 		if spec, is := wanted[e.spec.Name]; !is || !spec.same(e.spec) {
 			e.cancel()
 			<-e.ended
-			set(e.spec.Name, nil)
+			s.mu.Lock()
+			delete(s.engines, e.spec.Name)
+			s.mu.Unlock()
 			e.mu.Lock()
 			before[e.spec.Name] = e.kept()
 			e.mu.Unlock()
@@ -109,7 +104,9 @@ func (s *Set) bring(ctx context.Context) {
 			e := newEngine(spec, s.deps, k)
 			ctx, cancel := context.WithCancel(ctx)
 			e.cancel = cancel
-			set(name, e)
+			s.mu.Lock()
+			s.engines[name] = e
+			s.mu.Unlock()
 			go e.run(ctx)
 		}
 	}

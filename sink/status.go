@@ -73,36 +73,32 @@ func (e *engine) status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := Status{
-		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.server, Cluster: e.uid, Frozen: e.frozen,
+		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.client.Current().Server(), Cluster: e.uid, Frozen: e.frozen,
 		Leader: ls.Held, Holder: ls.Holder, Complete: e.complete, Drifted: e.drift, Deletes: e.deletes, Writes: maps.Clone(e.writes),
 		suspended: e.frozen != nil || e.promoted.Load() || !e.applies(),
 		Todo:      map[string]int{}, NeverWritten: map[string]int{}, TroublesByState: map[string]int{},
 	}
 	st.Desired, st.Objects = e.core.Counts()
 	problems, listed := e.kindProblems()
-	add := func(problem string) {
-		if problem != "" {
-			problems = append(problems, problem)
-		}
-	}
 	for _, what := range slices.Sorted(maps.Keys(e.errs)) {
 		if err := e.errs[what]; err != nil {
-			add(err.Error())
+			problems = append(problems, err.Error())
 		}
 	}
-	st.State = "following"
-	if e.applies() {
+	if st.State = "following"; e.applies() {
 		st.State = "standby"
-		add(ls.Problem)
+	}
+	if ls.Problem != "" {
+		problems = append(problems, ls.Problem)
 	}
 	p := e.failure.Load()
 	switch {
 	case p != nil:
 		st.State = "failed"
-		add("the code for it has panicked: " + text.Abbreviate(p.Error()) + ": report it, and restart the relay")
+		problems = append(problems, "the code for it has panicked: "+text.Abbreviate(p.Error())+": report it, and restart the relay")
 	case e.same != "":
 		st.State = "blocked"
-		add(e.same)
+		problems = append(problems, e.same)
 	case !listed || !e.read:
 		st.State = "starting"
 	case e.frozen != nil:
