@@ -10,11 +10,14 @@ import (
 // counts as gone.
 const Duration = 15 * time.Second
 
-// Record is the part of a Lease that moves with each renewal. The zero value is that of a Lease that does not exist.
+// Record is the spec of a Lease, which moves with each renewal. The zero value is that of a Lease that does not exist.
 type Record struct {
-	Holder      string // empty after a release
-	Renewed     string // renewTime of the holder's clock, compared for equality only
-	Transitions int
+	Holder  string `json:"holderIdentity"` // empty after a release
+	Seconds int    `json:"leaseDurationSeconds"`
+	// Acquired and Renewed are of the holder's clock, compared for equality only.
+	Acquired    string `json:"acquireTime,omitempty"`
+	Renewed     string `json:"renewTime,omitempty"`
+	Transitions int    `json:"leaseTransitions"`
 }
 
 // Observer measures for how long a record has not moved, by the clock of this process.
@@ -47,7 +50,6 @@ type core struct {
 	me       string
 	observer Observer
 	held     bool
-	since    time.Time // the acquisition, while held
 	end      time.Time // of what was last renewed, while held
 }
 
@@ -68,10 +70,7 @@ func (c *core) observe(r Record, asked, answered time.Time) step {
 // whether it may write, thus its term ends Duration after that at most, however long the requests were under way.
 func (c *core) renewed(r Record, began time.Time) {
 	c.observer.Unmoved(r, began, began)
-	if !c.held {
-		c.held, c.since = true, began
-	}
-	c.end = began.Add(Duration)
+	c.held, c.end = true, began.Add(Duration)
 }
 
 // holds reports whether the term lasts at a time. The wall clock is compared as well, because the monotonic one

@@ -49,10 +49,9 @@ type Lease struct {
 
 // Status is what is known of a Lease.
 type Status struct {
-	Holder  string    // empty: nobody, or not known
-	Held    bool      // by this process
-	Since   time.Time // of the acquisition, while held
-	Problem string    // of the last attempt and what to do, empty if there is none
+	Holder  string // empty: nobody, or not known
+	Held    bool   // by this process
+	Problem string // of the last attempt and what to do, empty if there is none
 }
 
 // New returns a Lease that is not held.
@@ -89,11 +88,7 @@ func (l *Lease) Writable(now time.Time) bool {
 func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Status{Holder: text.Abbreviate(l.core.observer.seen.Holder), Problem: l.problem}
-	if l.core.holds(time.Now()) {
-		s.Held, s.Since = true, l.core.since
-	}
-	return s
+	return Status{text.Abbreviate(l.core.observer.seen.Holder), l.core.holds(time.Now()), l.problem}
 }
 
 // attempt renews the Lease, or tries to acquire it.
@@ -109,7 +104,7 @@ func (l *Lease) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next, held := l.observe(o.record(), asked)
+	next, held := l.observe(o.Spec, asked)
 	if next == wait {
 		return nil
 	}
@@ -126,7 +121,7 @@ func (l *Lease) attempt(ctx context.Context) error {
 		}
 	}
 	l.mu.Lock()
-	l.core.renewed(o.record(), began)
+	l.core.renewed(o.Spec, began)
 	l.mu.Unlock()
 	if !held {
 		l.opts.Logger.Info("lease acquired", "lease", l.opts.Name, "namespace", l.opts.Namespace, "holder", l.core.me)
@@ -161,13 +156,13 @@ func (l *Lease) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if o.record().Holder == l.core.me {
+	if o.Spec.Holder == l.core.me {
 		if err := o.write(ctx, l.opts.Conn(), "", false); err != nil {
 			return fmt.Errorf("the release: %w", err)
 		}
 		l.opts.Logger.Info("lease released", "lease", l.opts.Name, "namespace", l.opts.Namespace)
 	}
-	l.observe(o.record(), time.Now())
+	l.observe(o.Spec, time.Now())
 	l.written = false
 	return nil
 }

@@ -16,21 +16,11 @@ import (
 type object struct {
 	metav1.TypeMeta
 	Metadata metav1.ObjectMeta `json:"metadata"`
-	Spec     struct {
-		HolderIdentity       string `json:"holderIdentity"`
-		LeaseDurationSeconds int    `json:"leaseDurationSeconds"`
-		AcquireTime          string `json:"acquireTime,omitempty"`
-		RenewTime            string `json:"renewTime,omitempty"`
-		LeaseTransitions     int    `json:"leaseTransitions"`
-	} `json:"spec"`
+	Spec     Record            `json:"spec"`
 }
 
 func path(namespace string) string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
-}
-
-func (o *object) record() Record {
-	return Record{Holder: o.Spec.HolderIdentity, Renewed: o.Spec.RenewTime, Transitions: o.Spec.LeaseTransitions}
 }
 
 // Read returns the record of a Lease, and the zero value if it does not exist.
@@ -39,7 +29,7 @@ func Read(ctx context.Context, c *apiserver.Conn, namespace, name string) (Recor
 	if err != nil {
 		return Record{}, err
 	}
-	return o.record(), nil
+	return o.Spec, nil
 }
 
 func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*object, error) {
@@ -56,10 +46,10 @@ func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*obje
 // read.
 func (o *object) write(ctx context.Context, c *apiserver.Conn, holder string, takes bool) error {
 	now := time.Now().UTC().Format(metav1.RFC3339Micro)
-	o.Spec.HolderIdentity, o.Spec.RenewTime, o.Spec.LeaseDurationSeconds = holder, now, int(Duration/time.Second)
+	o.Spec.Holder, o.Spec.Renewed, o.Spec.Seconds = holder, now, int(Duration/time.Second)
 	if takes {
-		o.Spec.AcquireTime = now
-		o.Spec.LeaseTransitions++
+		o.Spec.Acquired = now
+		o.Spec.Transitions++
 	}
 	name, namespace := o.Metadata.Name, o.Metadata.Namespace
 	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: path(namespace) + "/" + name, Type: apiserver.TypeJSON}
