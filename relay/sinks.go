@@ -7,6 +7,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/mirror"
 	"meshrelay/sink"
+	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -21,6 +22,7 @@ func (r *Relay) newSinks() (*sink.Set, error) {
 	s := sink.New(sink.Deps{
 		Resources: r.aggregate, Released: r.server.Released(), Blocked: r.sinkBlocked, Clusters: r.clusterUIDs, Record: r.events.Record,
 		Relay: cfg.Provenance.Relay, Identity: cfg.Node.ID, Dir: cfg.State.Dir, Build: r.options.Build, Logger: r.log,
+		Lease: func(o lease.Options) sink.Writer { return lease.New(o) },
 	})
 	s.Apply(specs)
 	return s, r.aggregate.RegisterHandler(func(c mirror.Change) { s.Changed(c.Key) })

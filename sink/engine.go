@@ -58,7 +58,7 @@ type Writer interface {
 	Status() lease.Status
 }
 
-// Deps are what sinks need of the relay. All but Lease are required.
+// Deps are what sinks need of the relay. All are required.
 type Deps struct {
 	Resources Resources
 	// Released is closed when the relay serves clients: then it has what upstreams had before a restart.
@@ -75,7 +75,7 @@ type Deps struct {
 	Dir             string // of the state, empty for none
 	Build           buildinfo.Info
 	Logger          *slog.Logger
-	// Lease makes the right to write. It is lease.New if nil.
+	// Lease makes the right to write.
 	Lease func(lease.Options) Writer
 }
 
@@ -172,11 +172,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
 	}, k.Holding, k.Released)
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
-	newLease := deps.Lease
-	if newLease == nil {
-		newLease = func(o lease.Options) Writer { return lease.New(o) }
-	}
-	e.lease = newLease(lease.Options{
+	e.lease = deps.Lease(lease.Options{
 		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Check: e.check, Logger: e.log,
 	})
 	return e

@@ -121,20 +121,18 @@ func (f *follower) Delete(o *object.Object) {
 }
 
 // Resumed implements reflector.Sink.
-func (f *follower) Resumed() { f.failed(nil) }
+func (f *follower) Resumed() { f.Failed(nil) }
 
 // Lost implements reflector.Sink.
 func (f *follower) Lost(err error) {
 	f.e.cluster.Broken()
 	if err != nil {
-		f.failed(err)
+		f.Failed(err)
 	}
 }
 
-// Failed implements reflector.Sink.
-func (f *follower) Failed(err error) { f.failed(err) }
-
-func (f *follower) failed(err error) {
+// Failed implements reflector.Sink. A nil error ends a failure.
+func (f *follower) Failed(err error) {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
 	if err == nil {
@@ -253,15 +251,14 @@ func (e *engine) discover(ctx context.Context) error {
 	for _, kind := range wanted {
 		best, served := answer.Best(kind)
 		f := e.kinds[kind]
-		switch {
-		case kind == mirror.MeshConfig:
-		case served && (f == nil || f.Version != best.Version && e.tracker.Improves(best, f.Resource, time.Now())):
-			if f != nil {
-				f.cancel()
-			}
-			e.follow(ctx, best)
-			fresh = true
+		if !served || kind == mirror.MeshConfig || f != nil && (f.Version == best.Version || !e.tracker.Improves(best, f.Resource, time.Now())) {
+			continue
 		}
+		if f != nil {
+			f.cancel()
+		}
+		e.follow(ctx, best)
+		fresh = true
 	}
 	if !e.discovered {
 		e.discovered = true
