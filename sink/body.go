@@ -78,16 +78,11 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 	if err != nil {
 		return nil, plan.Digest{}, err
 	}
-	labels := maps.Clone(o.Metadata.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels, annotations := map[string]string{}, map[string]string{}
+	maps.Copy(labels, o.Metadata.Labels)
 	labels[mirror.SinkLabel], labels[managedByLabel] = e.spec.Name, managedBy
-	annotations := maps.Clone(o.Metadata.Annotations)
+	maps.Copy(annotations, o.Metadata.Annotations)
 	maps.DeleteFunc(annotations, func(k, _ string) bool { return strings.HasPrefix(k, prefix) || k == lastApplied })
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
 	relays := w.Provenance().Path
 	if len(relays) == 0 || relays[len(relays)-1] != e.deps.Relay {
 		relays = append(slices.Clone(relays), e.deps.Relay)
