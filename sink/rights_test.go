@@ -8,14 +8,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"meshrelay/internal/testing/fakekube"
+	"meshrelay/sink/lease"
 )
+
+func realLease(o lease.Options) Writer { return lease.New(o) }
 
 // TestTheRoleOfASinkIsWhatItAsks: a sink that creates, changes, deletes and looks again at objects, and has a Lease,
 // needs the rights of deploy/kubernetes/rbac-sink.yaml, and no others.
 func TestTheRoleOfASinkIsWhatItAsks(t *testing.T) {
 	rights := fakekube.ReadRights(t, "../deploy/kubernetes/rbac-sink.yaml", "relay-sink")
 	w := newWorld(t, func(w *world) {
-		w.spec.Prune, w.deps.Lease = true, nil
+		w.spec.Prune, w.deps.Lease = true, realLease
 		w.UID, w.NoStreams = "site", true // servers before 1.32 are asked for lists
 		w.Namespace("istio-system", `{}`)
 		w.Fault = rights.Refuse
@@ -51,7 +54,7 @@ relay_sink_suspended{sink="dr"} `+want+"\n"), "relay_sink_suspended") == nil
 		})
 	}
 	w := newWorld(t, func(w *world) {
-		w.deps.Lease = nil
+		w.deps.Lease = realLease
 		w.Namespace("istio-system", `{}`)
 	})
 	w.start().until("it writes", func() bool { return w.status().Leader })
