@@ -331,7 +331,7 @@ func TestAListWithTooManyObjectsIsTold(t *testing.T) {
 func TestAPauseDoesNotDependOnTheWallClock(t *testing.T) {
 	e := &engine{}
 	e.pause(apierrors.NewTooManyRequests("later", 5))
-	if e.paused == e.paused.Round(0) { // the second one has no reading of the monotonic clock
+	if e.paused == e.paused.Round(0) { //nolint:revive,staticcheck // the second one has no reading of the monotonic clock
 		t.Error(e.paused)
 	}
 }
