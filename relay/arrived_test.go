@@ -287,6 +287,47 @@ func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 	}
 }
 
+// TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
+func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
+	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
+	on, now := map[string]time.Duration{"east": time.Second}, time.Now()
+	mark := func(name string) {
+		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.mark(r.Key(), r, on, now)
+	}
+	const unseen = 2000
+	looked := map[string]int{}
+	look := func() (names []string) {
+		now = now.Add(conditionLook)
+		for _, d := range c.next(now) {
+			names = append(names, d.key.Name)
+			looked[d.key.Name]++
+		}
+		return names
+	}
+	for i := range unseen {
+		mark(fmt.Sprint("unseen-", i))
+	}
+	for range 2 * unseen { // 13 minutes
+		look()
+	}
+	if len(looked) != unseen {
+		t.Errorf("%d are looked at", len(looked))
+	}
+	for i := range 3 * looksMost {
+		mark(fmt.Sprint("new-", i))
+	}
+	now = now.Add(time.Second)
+	for range 3 {
+		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
+			t.Error(names)
+		}
+	}
+}
+
 const checkedEntry = `
 ---
 apiVersion: networking.istio.io/v1

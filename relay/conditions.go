@@ -147,19 +147,20 @@ func writable(u upstreams.Status) bool {
 	return u.InContact && u.Synced && u.Complete && !u.Stale && u.Held == nil && u.Frozen == nil
 }
 
-// next returns some resources that are due, the oldest first.
+// next returns some resources that are due: those whose content has changed before those that were looked at, which may be
+// many that no client sees.
 func (c *conditions) next(now time.Time) (due []*dueCondition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	order := func(a, b *dueCondition) int {
+		return cmp.Or(cmp.Compare(a.pause, b.pause), a.at.Compare(b.at), mirror.CompareKeys(a.key, b.key))
+	}
 	for _, d := range c.due {
-		if !d.at.After(now) {
-			due = append(due, d)
+		if i, _ := slices.BinarySearchFunc(due, d, order); i < looksMost && !d.at.After(now) {
+			due = slices.Insert(due, i, d)
+			due = due[:min(len(due), looksMost)]
 		}
 	}
-	slices.SortFunc(due, func(a, b *dueCondition) int {
-		return cmp.Or(a.at.Compare(b.at), mirror.CompareKeys(a.key, b.key))
-	})
-	due = due[:min(len(due), looksMost)]
 	for _, d := range due {
 		d.pause = min(2*d.pause, max(conditionRest, d.pause))
 		d.at = now.Add(d.pause)

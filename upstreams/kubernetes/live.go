@@ -39,7 +39,7 @@ type liveObject struct {
 		Generation      int64  `json:"generation"`
 	} `json:"metadata"`
 	Status *struct {
-		Conditions []metav1.Condition `json:"conditions"`
+		Conditions []json.RawMessage `json:"conditions"` // those of others may have fields of other types
 	} `json:"status"`
 	path string
 	held bool // the intake has accepted its content
@@ -109,13 +109,17 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition,
 		return upstreams.Outdated, nil
 	}
 	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, metav1.Now().Rfc3339Copy()
-	var conditions []metav1.Condition
+	var conditions []json.RawMessage
 	if l.Status != nil {
 		conditions = l.Status.Conditions
 	}
-	at := slices.IndexFunc(conditions, func(was metav1.Condition) bool { return was.Type == c.Type })
+	var was metav1.Condition
+	at := slices.IndexFunc(conditions, func(text json.RawMessage) bool {
+		was = metav1.Condition{}
+		_ = json.Unmarshal(text, &was) //nolint:errcheck // istiods write numbers as texts, in all conditions
+		return was.Type == c.Type
+	})
 	if at >= 0 {
-		was := conditions[at]
 		if was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
