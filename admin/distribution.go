@@ -69,10 +69,16 @@ func (a *Arrival) unmet(condition string) string {
 	case condition != Deleted && a.Version == "":
 		return "it is not served"
 	case condition == Applied:
+		absent := 0
 		for _, s := range a.Sinks {
-			if s.State != Applied {
+			if s.State == sink.Absent {
+				absent++
+			} else if s.State != Applied {
 				return strings.TrimSuffix(fmt.Sprintf("sink %s: %s: %s", s.Sink, s.State, s.Reason), ": ")
 			}
+		}
+		if absent > 0 && absent == len(a.Sinks) {
+			return "no sink has it in its view"
 		}
 	default:
 		return Unfinished(a.Distribution)

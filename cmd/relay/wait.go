@@ -49,7 +49,7 @@ The conditions of a resource, as the relay serves it:
 
   distributed      all clients that see it have acknowledged its present content
   deleted          it is not served, and no client still has it
-  applied          all sinks have written its present content
+  applied          all sinks that have it in their view have written its present content
 
 They are about the content that the relay has read. With --all-replicas, the condition must also be met
 in each replica, with the same content.`,
