@@ -42,6 +42,9 @@ func promoter(cmd *cobra.Command, done string, do func(context.Context, promotio
 		}
 		r, err := do(cmd.Context(), o)
 		if err != nil {
+			if r.Changed > 0 && !o.DryRun {
+				cmd.PrintErrf("%d of %s %s before the error. The next run does the rest\n", r.Changed, view.Count(r.Objects, "object"), done)
+			}
 			return err
 		}
 		text := fmt.Sprintf("sink %s: %d of %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), done)

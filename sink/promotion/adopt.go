@@ -47,7 +47,10 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 			r.Sink, len(set), s.Objects, r.Namespace, r.listName(0), ObjectName(r.Sink))
 	}
 	found, err := r.find(ctx, "", func(d uint64) bool { return set[d] })
-	report = Report{Objects: len(set), Changed: len(found), Missing: len(set) - len(found)}
+	report = Report{Objects: len(set), Missing: len(set) - len(found)}
+	if r.DryRun {
+		report.Changed = len(found)
+	}
 	if err != nil || r.DryRun {
 		return report, err
 	}

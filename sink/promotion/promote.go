@@ -38,8 +38,10 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 	if err == nil && len(found) == 0 && !leased && r.promoted == nil {
 		err = fmt.Errorf("no object has the label %s=%s, and the sink has no Lease in the namespace %s: look whether the name and the cluster are right", sinkLabel, r.Sink, r.Namespace)
 	}
-	if err != nil || r.DryRun {
+	if r.DryRun {
 		report.Changed = report.Objects
+	}
+	if err != nil || r.DryRun {
 		return report, err
 	}
 	s := State{Phase: Waiting, By: r.By, Reason: r.Reason, Since: now()}
