@@ -16,8 +16,8 @@ import (
 
 // Promoted is the error of Check for a sink that was promoted.
 type Promoted struct {
-	Sink, Namespace, Phase, By string
-	Since                      time.Time
+	Sink, Namespace string
+	State
 }
 
 // Error implements error.
@@ -46,19 +46,9 @@ func ObjectName(sink string) string { return "meshrelay-sink-" + sink }
 // Check returns nil if the sink was certainly not promoted, a *Promoted if it was, and another error if that is
 // not known. A sink writes only after nil.
 func Check(ctx context.Context, conn *apiserver.Conn, namespace, sink string) error {
-	s, err := Status(ctx, conn, namespace, sink)
-	if err != nil || s == nil {
-		return err
-	}
-	return &Promoted{Sink: sink, Namespace: namespace, Phase: s.Phase, By: s.By, Since: s.Since}
-}
-
-// Status returns the promotion of a sink, nil if the sink was certainly not promoted.
-func Status(ctx context.Context, conn *apiserver.Conn, namespace, sink string) (*State, error) {
 	m, err := readMap(ctx, conn, namespace, ObjectName(sink))
 	if err != nil || m == nil {
-		return nil, err
+		return err
 	}
-	s := m.state()
-	return &s, nil
+	return &Promoted{sink, namespace, m.state()}
 }
