@@ -3,14 +3,11 @@ package promotion
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -80,7 +77,7 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		if err != nil {
 			return report, err
 		}
-		s.Phase, s.Objects, s.Kinds = Removing, max(s.Objects, n), kindsOf(s.Kinds, found)
+		s.Phase, s.Objects = Removing, max(s.Objects, n)
 		if err := r.enter(ctx, s); err != nil {
 			return report, err
 		}
@@ -103,18 +100,6 @@ func all(uint64) bool { return true }
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
 func (r *run) selector() string { return sinkLabel + "=" + r.Sink }
-
-// kindsOf returns kinds with those of objects, sorted.
-func kindsOf(kinds []mirror.Kind, found map[uint64]object) []mirror.Kind {
-	set := map[mirror.Kind]bool{}
-	for _, k := range kinds {
-		set[k] = true
-	}
-	for _, o := range found {
-		set[o.Kind] = true
-	}
-	return slices.SortedFunc(maps.Keys(set), mirror.CompareKinds)
-}
 
 // leased reports whether the sink has its Lease in the namespace. It returns an error if a sink of the name has one in
 // another namespace, where its writers look for the ConfigMap.

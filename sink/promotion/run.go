@@ -167,13 +167,6 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 	for _, info := range mirror.Kinds() {
 		wanted = append(wanted, info.Kind)
 	}
-	if r.promoted != nil {
-		for _, k := range r.promoted.state().Kinds {
-			if _, known := mirror.LookupKind(k); !known {
-				wanted = append(wanted, k)
-			}
-		}
-	}
 	var answer *discovery.Answer
 	err := r.try(ctx, func() (err error) { answer, err = discovery.Fetch(ctx, r.Conn(), wanted); return err })
 	if err != nil {
