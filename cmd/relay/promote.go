@@ -80,8 +80,8 @@ func (t *target) options(cmd *cobra.Command, sink string) (promotion.Options, er
 	if err := intake.CheckReason(t.reason); err != nil {
 		return o, fmt.Errorf("--reason: %w", err)
 	}
-	if err := promotion.CheckName(sink); err != nil {
-		return o, err
+	if err := config.CheckSinkName(sink); err != nil {
+		return o, fmt.Errorf("sink %w", err)
 	}
 	if t.perSecond < 0 {
 		return o, fmt.Errorf("--writes-per-second: %d: want 1 or more", t.perSecond)
