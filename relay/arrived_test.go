@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,7 +229,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
-	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), a.manager.Reporting(), time.Now().Add(-time.Hour))
+	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), reporting(a.config.Load()), time.Now().Add(-time.Hour))
 	a.east.Set(func() { delete(a.east.Objects[entriesOf]["shop/a"], "status") })
 	before := a.east.Asked("PATCH")
 	a.conditions.look(t.Context(), time.Now())
@@ -324,6 +325,15 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	for range 3 {
 		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
 			t.Error(names)
+		}
+	}
+}
+
+// TestConditionsAreOptIn: without kubernetes.status.write none is written.
+func TestConditionsAreOptIn(t *testing.T) {
+	for status, want := range map[string]map[string]time.Duration{"": {}, ", status: {interval: 1s}": {}, ", status: {write: true}": {"east": 5 * time.Second}} {
+		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
+			t.Errorf("%s: conditions are written for %v", status, on)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,14 +32,10 @@ type Status struct {
 
 // liveObject is the present state of an object at its API server.
 type liveObject struct {
-	Metadata struct {
-		UID             string `json:"uid"`
-		ResourceVersion string `json:"resourceVersion"`
-		Generation      int64  `json:"generation"`
-	} `json:"metadata"`
-	Status *struct {
-		Conditions []json.RawMessage `json:"conditions"` // those of others may have fields of other types
-	} `json:"status"`
+	Metadata metav1.ObjectMeta
+	Status   *struct {
+		Conditions []json.RawMessage // those of others may have fields of other types
+	}
 	path string
 	held bool // the intake has accepted its content
 }
@@ -90,11 +85,6 @@ func (l *liveObject) read(of *collection, text []byte) error {
 	}
 	l.held = of.source.feed.Holds(intake.KindScope(of.Kind).Name, o.FullName(), of.converter.digest(o), o.Size())
 	return json.Unmarshal(text, l)
-}
-
-// Reports implements upstreams.Reporter.
-func (s *Source) Reports() (interval time.Duration, on bool) {
-	return s.section.Status.Interval.D(), s.section.Status.Write
 }
 
 // Report implements upstreams.Reporter. Several replicas may report: each patch names the version that it is for.

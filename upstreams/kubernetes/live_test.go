@@ -242,15 +242,12 @@ func TestConditionsCauseNoChange(t *testing.T) {
 	}
 }
 
-// TestConditionsAreOptIn: without kubernetes.status none is written, and an upstream that is not there has none.
-func TestConditionsAreOptIn(t *testing.T) {
+// TestAnUpstreamThatIsNotThereHasNoConditions.
+func TestAnUpstreamThatIsNotThereHasNoConditions(t *testing.T) {
 	s := newAPIServer(t)
 	s.entry("shop/a", "a.x")
 	w := s.mirrors("", "")
 	w.synced()
-	if on := w.manager.Reporting(); len(on) > 0 {
-		t.Errorf("conditions are written for %v", on)
-	}
 	if got, err := w.manager.Report(t.Context(), "west", mirror.Key{}, isTrue, always); got != upstreams.Outdated || err != nil {
 		t.Error(got, err)
 	}
