@@ -47,10 +47,11 @@ func promoter(cmd *cobra.Command, done string, do func(context.Context, promotio
 			}
 			return err
 		}
-		text := fmt.Sprintf("sink %s: %d of %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), done)
+		result := done
 		if o.DryRun {
-			text = fmt.Sprintf("sink %s: %d of %s would be %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), done)
+			result = "would be " + done
 		}
+		text := fmt.Sprintf("sink %s: %d of %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), result)
 		if r.Missing > 0 {
 			text += fmt.Sprintf("%s deleted or created anew since the promotion, and left alone\n", view.Count(r.Missing, "object"))
 		}

@@ -588,6 +588,23 @@ func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
 	})
 }
 
+// TestACommandLooksForOthersWhenItsWallClockHasJumped, as it does when a laptop wakes.
+func TestACommandLooksForOthersWhenItsWallClockHasJumped(t *testing.T) {
+	s := newServer()
+	r := newRun(options(t, connOf(s)))
+	if err := r.enter(t.Context(), State{Phase: Removing}); err != nil {
+		t.Fatal(err)
+	}
+	s.Remove("/configmaps", namespace+"/meshrelay-sink-dr")
+	if err := r.guard(t.Context()); err != nil {
+		t.Error("it looks at once", err)
+	}
+	r.guarded = time.Now().Round(0).Add(time.Hour)
+	if err := r.guard(t.Context()); err == nil || !strings.Contains(err.Error(), "another command") {
+		t.Error(err)
+	}
+}
+
 func TestASinkThatIsNotInTheClusterIsNotPromoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
