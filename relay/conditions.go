@@ -12,13 +12,11 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/kubernetes"
 )
 
 const (
@@ -125,17 +123,6 @@ func (c *conditions) follow(now time.Time) {
 			}
 		}
 	}
-}
-
-// reporting returns the upstreams whose conditions are written, with their intervals.
-func reporting(cfg *config.Config) map[string]time.Duration {
-	on := map[string]time.Duration{}
-	for _, u := range cfg.Upstreams {
-		if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
-			on[u.Name] = k.Status.Interval.D()
-		}
-	}
-	return on
 }
 
 // look judges some resources that are due, unless the relay may not write into the cluster of their upstream: the

@@ -184,7 +184,8 @@ server of the cluster; no relay has to run.
 
 It labels exactly the listed objects. One that was deleted, or created anew with the same name, is left
 alone. Then it deletes the lists, and at last the ConfigMap that forbids the sink to write. From then on the
-sink writes the objects again as its view has them.
+sink writes the objects again as its view has them, over what was edited meanwhile: freeze it before, and
+look at "relay sink diff NAME" before you unfreeze it.
 
 Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
 middle is completed by running the command again.`,
