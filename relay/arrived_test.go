@@ -229,7 +229,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
-	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), reporting(a.config.Load()), time.Now().Add(-time.Hour))
+	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), time.Now().Add(-time.Hour))
 	a.east.Set(func() { delete(a.east.Objects[entriesOf]["shop/a"], "status") })
 	before := a.east.Asked("PATCH")
 	a.conditions.look(t.Context(), time.Now())
@@ -275,13 +275,13 @@ func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
 // TestWhatWaitsForAConditionIsBounded.
 func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	on := map[string]time.Duration{"east": time.Second}
+	c.on = map[string]time.Duration{"east": time.Second}
 	for i := range maxConditions + 10 {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(fmt.Sprint("e", i)), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.mark(r.Key(), r, on, time.Now())
+		c.mark(r.Key(), r, time.Now())
 	}
 	if len(c.due) != maxConditions {
 		t.Error(len(c.due))
@@ -291,13 +291,14 @@ func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 // TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
 func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	on, now := map[string]time.Duration{"east": time.Second}, time.Now()
+	c.on = map[string]time.Duration{"east": time.Second}
+	now := time.Now()
 	mark := func(name string) {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.mark(r.Key(), r, on, now)
+		c.mark(r.Key(), r, now)
 	}
 	const unseen = 2000
 	looked := map[string]int{}
@@ -312,7 +313,7 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	for i := range unseen {
 		mark(fmt.Sprint("unseen-", i))
 	}
-	for range 2 * unseen { // 13 minutes
+	for range unseen / 2 {
 		look()
 	}
 	if len(looked) != unseen {
