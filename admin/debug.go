@@ -133,7 +133,7 @@ func documents() []document {
 		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", (*Debug).conflicts, false},
 		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
-		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", (*Debug).distribution, false},
+		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", (*Debug).WriteDistribution, false},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},

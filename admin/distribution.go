@@ -69,10 +69,16 @@ func (a *Arrival) unmet(condition string) string {
 	case condition != Deleted && a.Version == "":
 		return "it is not served"
 	case condition == Applied:
+		absent := 0
 		for _, s := range a.Sinks {
-			if s.State != Applied {
+			if s.State == sink.Absent {
+				absent++
+			} else if s.State != Applied {
 				return strings.TrimSuffix(fmt.Sprintf("sink %s: %s: %s", s.Sink, s.State, s.Reason), ": ")
 			}
+		}
+		if absent > 0 && absent == len(a.Sinks) {
+			return "no sink has it in its view"
 		}
 	default:
 		return Unfinished(a.Distribution)
@@ -110,16 +116,9 @@ func holders(some []downstream.Holder, of int) string {
 	return strings.Join(out, ", ")
 }
 
-// distribution writes the Arrival of a resource.
-func (d *Debug) distribution(w io.Writer, q url.Values) error {
-	ctx, cancel := context.WithTimeout(context.Background(), arrivalTimeout)
-	defer cancel()
-	return d.WriteDistribution(ctx, q, w)
-}
-
 // WriteDistribution writes the Arrival of the resource that kind, namespace and name of a query name. applied asks for
 // the sinks, and all for the other replicas.
-func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer) error {
+func (d *Debug) WriteDistribution(w io.Writer, q url.Values) error {
 	keys, err := keysFor(q)
 	if err != nil {
 		return err
@@ -142,13 +141,15 @@ func (d *Debug) WriteDistribution(ctx context.Context, q url.Values, w io.Writer
 			return badRequestf("the relay knows no other replicas: set replicas.peers in its config")
 		}
 		q = url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}, "applied": q["applied"]}
-		d.askReplicas(ctx, a, "distribution?"+q.Encode())
+		d.askReplicas(a, "distribution?"+q.Encode())
 	}
 	return writeJSON(w, a)
 }
 
 // askReplicas adds the answers of the other replicas.
-func (d *Debug) askReplicas(ctx context.Context, a *Arrival, path string) {
+func (d *Debug) askReplicas(a *Arrival, path string) {
+	ctx, cancel := context.WithTimeout(context.Background(), arrivalTimeout)
+	defer cancel()
 	var mu sync.Mutex // guards a
 	a.Replicas = map[string]*Arrival{}
 	for _, f := range d.views.AskReplicas(ctx, path, maxReplicaBytes, func(peer string, body io.Reader) error {

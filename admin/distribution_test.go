@@ -80,6 +80,15 @@ func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 	f.deps.Debug.views.Applied = func(mirror.Key) []sink.Applied {
 		return []sink.Applied{{Sink: "dr", State: "refused", Reason: "quota"}, {Sink: "lab", State: Applied}}
 	}
+	for want, states := range map[string][]string{"": {"absent", Applied}, "sink 0: pending": {"pending", "absent"}, "no sink has it in its view": {"absent", "absent"}} {
+		a := Arrival{Distribution: downstream.Distribution{Version: "1"}}
+		for i, state := range states {
+			a.Sinks = append(a.Sinks, sink.Applied{Sink: fmt.Sprint(i), State: state})
+		}
+		if got := a.Unmet(Applied); got != want {
+			t.Errorf("%v: %q, want %q", states, got, want)
+		}
+	}
 	if a := arrival(t, f, "&applied=true"); a.Unmet(Applied) != "sink dr: refused: quota" || a.Unmet(Distributed) != "" {
 		t.Errorf("%+v", a)
 	}

@@ -199,7 +199,7 @@ func (f *fixture) Shows(connection string) (func(*mirror.Resource) bool, bool) {
 }
 
 func (f *fixture) Distribution(key mirror.Key) downstream.Distribution {
-	d := downstream.Distribution{Key: key, Clients: 1, Has: 1, Distributed: true}
+	d := downstream.Distribution{Key: key, Clients: 1, Has: 1}
 	if f.Server != nil && f.deps.Debug.views.Resources.Get(key) != nil {
 		d.Version = "v1"
 	}

@@ -44,12 +44,23 @@ const maxSinkName = 40
 // listName matches names that could be those of the lists of another sink's promotion.
 var listName = regexp.MustCompile(`-[0-9]+$`)
 
+// CheckSinkName returns an error if a sink can not have a name.
+func CheckSinkName(name string) error {
+	switch {
+	case !nameShape.MatchString(name) || len(name) > maxSinkName:
+		return fmt.Errorf("%.64q is not a name: write 1 to %d lower-case letters, digits and dashes, without a dash at the beginning or end", name, maxSinkName)
+	case listName.MatchString(name):
+		return fmt.Errorf("%q ends with a dash and a number, as the lists of promoted objects do: choose another name", name)
+	}
+	return nil
+}
+
 func (v *validator) sinks(c *Config) {
 	for i, s := range c.Sinks {
 		at := fmt.Sprintf("sinks[%d]", i)
-		v.errorIf(!nameShape.MatchString(s.Name) || len(s.Name) > maxSinkName, at+".name",
-			"%q is not a name: write 1 to %d lower-case letters, digits and dashes, without a dash at the beginning or end", s.Name, maxSinkName)
-		v.errorIf(listName.MatchString(s.Name), at+".name", "%q ends with a dash and a number, as the lists of promoted objects do: choose another name", s.Name)
+		if err := CheckSinkName(s.Name); err != nil {
+			v.errorf(at+".name", "%v", err)
+		}
 		if n := slices.IndexFunc(c.Sinks[:i], func(o Sink) bool { return o.Name == s.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of sinks[%d] already: names must differ", s.Name, n)
 		}

@@ -31,8 +31,6 @@ type Distribution struct {
 	Has     int `json:"has"`
 	Lacks   int `json:"lacks"`
 	Refuses int `json:"refuses"`
-	// Distributed is set when the newest content was pushed, and nobody lacks or refuses it.
-	Distributed bool `json:"distributed"`
 	// Lacking and Refusing are the first clients by name, at most 100 each.
 	Lacking  []Holder `json:"lacking,omitempty"`
 	Refusing []Holder `json:"refusing,omitempty"`
@@ -76,7 +74,6 @@ func (s *Server) Distribution(key mirror.Key) Distribution {
 		}
 	}
 	d.Clients = d.Has + d.Lacks + d.Refuses
-	d.Distributed = !d.Pushing && d.Lacks == 0 && d.Refuses == 0
 	d.Lacking, d.Refusing = firstHolders(d.Lacking), firstHolders(d.Refusing)
 	return d
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,7 +229,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
-	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), a.manager.Reporting(), time.Now().Add(-time.Hour))
+	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), time.Now().Add(-time.Hour))
 	a.east.Set(func() { delete(a.east.Objects[entriesOf]["shop/a"], "status") })
 	before := a.east.Asked("PATCH")
 	a.conditions.look(t.Context(), time.Now())
@@ -274,16 +275,67 @@ func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
 // TestWhatWaitsForAConditionIsBounded.
 func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	on := map[string]time.Duration{"east": time.Second}
+	c.on = map[string]time.Duration{"east": time.Second}
 	for i := range maxConditions + 10 {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(fmt.Sprint("e", i)), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.mark(r.Key(), r, on, time.Now())
+		c.mark(r.Key(), r, time.Now())
 	}
 	if len(c.due) != maxConditions {
 		t.Error(len(c.due))
+	}
+}
+
+// TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
+func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
+	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
+	c.on = map[string]time.Duration{"east": time.Second}
+	now := time.Now()
+	mark := func(name string) {
+		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.mark(r.Key(), r, now)
+	}
+	const unseen = 2000
+	looked := map[string]int{}
+	look := func() (names []string) {
+		now = now.Add(conditionLook)
+		for _, d := range c.next(now) {
+			names = append(names, d.key.Name)
+			looked[d.key.Name]++
+		}
+		return names
+	}
+	for i := range unseen {
+		mark(fmt.Sprint("unseen-", i))
+	}
+	for range unseen / 2 {
+		look()
+	}
+	if len(looked) != unseen {
+		t.Errorf("%d are looked at", len(looked))
+	}
+	for i := range 3 * looksMost {
+		mark(fmt.Sprint("new-", i))
+	}
+	now = now.Add(time.Second)
+	for range 3 {
+		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
+			t.Error(names)
+		}
+	}
+}
+
+// TestConditionsAreOptIn: without kubernetes.status.write none is written.
+func TestConditionsAreOptIn(t *testing.T) {
+	for status, want := range map[string]map[string]time.Duration{"": {}, ", status: {interval: 1s}": {}, ", status: {write: true}": {"east": 5 * time.Second}} {
+		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
+			t.Errorf("%s: conditions are written for %v", status, on)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,9 +37,9 @@ type conditions struct {
 	notes  *loglimit.Limit
 	writes *rate.Limiter
 	counts *prometheus.CounterVec
-	on     atomic.Pointer[map[string]time.Duration] // intervals by upstream
 
-	mu  sync.Mutex // guards all below
+	mu  sync.Mutex               // guards all below
+	on  map[string]time.Duration // intervals by upstream
 	due map[mirror.Key]*dueCondition
 }
 
@@ -63,26 +62,25 @@ func newConditions(r *Relay) *conditions {
 	for _, result := range []upstreams.Reported{upstreams.Written, upstreams.Unchanged, upstreams.Outdated, upstreams.Failed} {
 		c.counts.WithLabelValues(string(result))
 	}
-	c.on.Store(&map[string]time.Duration{})
 	return c
 }
 
 // changed notes a change of the merged resources.
 func (c *conditions) changed(change mirror.Change) {
-	if on := *c.on.Load(); len(on) > 0 && change.Visible() {
-		c.mark(change.Key, change.New, on, time.Now())
+	if change.Visible() {
+		c.mark(change.Key, change.New, time.Now())
 	}
 }
 
 // mark makes the condition of a resource due, in place of that of its former content.
-func (c *conditions) mark(key mirror.Key, r *mirror.Resource, on map[string]time.Duration, now time.Time) {
+func (c *conditions) mark(key mirror.Key, r *mirror.Resource, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.due, key)
 	if r == nil {
 		return
 	}
-	interval, reports := on[r.Source()]
+	interval, reports := c.on[r.Source()]
 	switch {
 	case !reports:
 	case len(c.due) >= maxConditions:
@@ -109,8 +107,11 @@ func (c *conditions) run(ctx context.Context) error {
 
 // follow marks all resources of upstreams whose conditions are written since now.
 func (c *conditions) follow(now time.Time) {
-	on, was := c.relay.manager.Reporting(), *c.on.Load()
-	c.on.Store(&on)
+	on := reporting(c.relay.config.Load())
+	c.mu.Lock()
+	was := c.on
+	c.on = on
+	c.mu.Unlock()
 	for upstream := range on {
 		if _, known := was[upstream]; known {
 			continue
@@ -118,7 +119,7 @@ func (c *conditions) follow(now time.Time) {
 		for _, kind := range c.relay.aggregate.Kinds() {
 			for _, r := range c.relay.aggregate.List(kind, "") {
 				if r.Source() == upstream {
-					c.mark(r.Key(), r, on, now)
+					c.mark(r.Key(), r, now)
 				}
 			}
 		}
@@ -147,19 +148,22 @@ func writable(u upstreams.Status) bool {
 	return u.InContact && u.Synced && u.Complete && !u.Stale && u.Held == nil && u.Frozen == nil
 }
 
-// next returns some resources that are due, the oldest first.
+// next returns some resources that are due: those whose content has changed before those that were looked at, which may be
+// many that no client sees.
 func (c *conditions) next(now time.Time) (due []*dueCondition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, d := range c.due {
-		if !d.at.After(now) {
-			due = append(due, d)
-		}
+	order := func(a, b *dueCondition) int {
+		return cmp.Or(cmp.Compare(a.pause, b.pause), a.at.Compare(b.at))
 	}
-	slices.SortFunc(due, func(a, b *dueCondition) int {
-		return cmp.Or(a.at.Compare(b.at), mirror.CompareKeys(a.key, b.key))
-	})
-	due = due[:min(len(due), looksMost)]
+	for _, d := range c.due {
+		if d.at.After(now) || len(due) == looksMost && order(due[looksMost-1], d) <= 0 {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(due, d, order)
+		due = slices.Insert(due, i, d)
+		due = due[:min(len(due), looksMost)]
+	}
 	for _, d := range due {
 		d.pause = min(2*d.pause, max(conditionRest, d.pause))
 		d.at = now.Add(d.pause)

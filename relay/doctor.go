@@ -21,6 +21,7 @@ import (
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
 	"meshrelay/services"
+	"meshrelay/sink/promotion"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -283,9 +284,17 @@ func (d Doctor) sites() (checks []doctor.Check) {
 		checks = append(checks, doctor.Check{Name: field, Run: func(ctx context.Context) []doctor.Finding { return mayDo(ctx, field, creds, namespace, needs) }})
 	}
 	for _, s := range d.Config.Sinks {
-		c, needs := s.Kubernetes, []map[string][]string{{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": {"meshrelay-sink-" + s.Name}}}
+		c, name := s.Kubernetes, []string{promotion.ObjectName(s.Name)}
+		needs := []map[string][]string{
+			{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": name},
+			{"verbs": {"get"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": name},
+		}
+		verbs := []string{"get", "list", "watch", "create", "patch"}
+		if s.Prune {
+			verbs = append(verbs, "delete")
+		}
 		for _, k := range slices.DeleteFunc(mirror.Kinds(), func(k *mirror.KindInfo) bool { return k.Kind == mirror.MeshConfig }) { // it is no object
-			needs = append(needs, map[string][]string{"verbs": {"get", "list", "watch", "create", "patch", "delete"}, "apiGroups": {k.Kind.Group}, "resources": {k.Plural}, "resourceNames": {""}})
+			needs = append(needs, map[string][]string{"verbs": slices.Clone(verbs), "apiGroups": {k.Kind.Group}, "resources": {k.Plural}, "resourceNames": {""}})
 		}
 		add("sink "+s.Name, &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, s.Namespace, needs...)
 	}

@@ -268,7 +268,8 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	}
 	const (
 		all     = `{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}`
-		objects = `{"verbs":["get","list","watch","create","patch","delete"],"apiGroups":["*"],"resources":["*"]}`
+		objects = `{"verbs":["get","list","watch","create","patch"],"apiGroups":["*"],"resources":["*"]}` // prune is off
+		kinds   = `{"verbs":["get","list","watch","create","patch"],"apiGroups":["networking.istio.io","security.istio.io","telemetry.istio.io","extensions.istio.io","gateway.networking.k8s.io","gateway.networking.x-k8s.io"],"resources":["*"]}`
 	)
 	for name, tc := range map[string]struct {
 		code            int
@@ -279,7 +280,9 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		"no updates": {http.StatusCreated, objects, "no rule that the server tells grants update leases", "grants update configmaps"},
 		"another name": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr"]}`,
 			"the relay has its rights", "grants update configmaps"},
-		"nothing":          {http.StatusCreated, "", "update leases; get, list, watch, create, patch, delete ", "grants get, update configmaps"},
+		"no ConfigMap": {http.StatusCreated, kinds + `,{"verbs":["get","update"],"apiGroups":["coordination.k8s.io"],"resources":["leases"]}`,
+			"no rule that the server tells grants get configmaps", "grants get, update configmaps"},
+		"nothing":          {http.StatusCreated, "", "update leases; get configmaps; get, list, watch, create, patch ", "grants get, update configmaps"},
 		"not the identity": {http.StatusUnauthorized, "", "does not accept the credentials", "does not accept the credentials"},
 	} {
 		s.Set(func() { code, rules = tc.code, tc.rules })

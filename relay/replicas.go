@@ -58,7 +58,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 		"status":       func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
 		"state":        r.writeSaved,
 		"held":         r.writeHeld,
-		"distribution": func(ctx context.Context, q url.Values, w io.Writer) error { return debug.WriteDistribution(ctx, q, w) },
+		"distribution": func(_ context.Context, q url.Values, w io.Writer) error { return debug.WriteDistribution(w, q) },
 	}, r.log)
 	return x, nil
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"time"
 
 	"meshrelay/config"
 	"meshrelay/upstreams"
@@ -37,4 +38,15 @@ func clusterUID(u upstreams.Status) string {
 		return d.Cluster
 	}
 	return ""
+}
+
+// reporting returns the upstreams whose conditions are written, with their intervals.
+func reporting(cfg *config.Config) map[string]time.Duration {
+	on := map[string]time.Duration{}
+	for _, u := range cfg.Upstreams {
+		if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
+			on[u.Name] = k.Status.Interval.D()
+		}
+	}
+	return on
 }

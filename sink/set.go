@@ -112,6 +112,9 @@ func (s *Set) bring(ctx context.Context) {
 	}
 }
 
+// Absent is the State of a resource that the view of a sink does not show, and its cluster does not have.
+const Absent = "absent"
+
 // Applied is the state of a resource in the cluster of a sink.
 type Applied struct {
 	Sink string `json:"sink"`
@@ -120,8 +123,7 @@ type Applied struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Applied returns the state of a resource in the cluster of each sink: "absent" where the view does not show it, and the
-// cluster has none.
+// Applied returns the state of a resource in the cluster of each sink.
 func (s *Set) Applied(key mirror.Key) (all []Applied) {
 	for _, e := range s.running() {
 		all = append(all, e.applied(key))

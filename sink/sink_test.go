@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,46 @@ func TestASinkWritesWhatTheViewShowsAndNothingElse(t *testing.T) {
 	}
 	if managers := fmt.Sprint(at(o, "metadata", "managedFields")); !strings.Contains(managers, "manager:meshrelay-sink-dr operation:Apply") {
 		t.Error(managers)
+	}
+}
+
+// TestAChangeThatIsBeingReadIsNotApplied: the cluster has the content before.
+func TestAChangeThatIsBeingReadIsNotApplied(t *testing.T) {
+	var stops atomic.Bool
+	reads, goes := make(chan struct{}), make(chan struct{})
+	w := newWorld(t, func(w *world) {
+		w.spec.Accepts = func(*mirror.Resource) bool {
+			if stops.CompareAndSwap(true, false) {
+				close(reads)
+				<-goes
+			}
+			return true
+		}
+	})
+	w.put("east", "db", "db.x")
+	w.start().settled()
+	stops.Store(true)
+	w.put("east", "db", "changed.x")
+	<-reads
+	told := make(chan Applied, 1)
+	go func() {
+		a := w.set.Applied(key("db"))[0]
+		if host(w.object("db")) == "changed.x" {
+			a.State = "pending"
+		}
+		told <- a
+	}()
+	select {
+	case a := <-told:
+		close(goes)
+		if a.State != "pending" {
+			t.Errorf("%+v", a)
+		}
+	case <-time.After(100 * time.Millisecond): // it waits
+		close(goes)
+		if a := <-told; a.State != "pending" {
+			t.Errorf("%+v", a)
+		}
 	}
 }
 

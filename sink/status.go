@@ -142,6 +142,8 @@ var words = map[plan.Verb]string{plan.Create: "create", plan.Apply: "apply", pla
 
 // applied returns the state of a resource.
 func (e *engine) applied(key mirror.Key) Applied {
+	e.reading.Lock() // a key has no mark while it is read
+	defer e.reading.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := Applied{Sink: e.spec.Name}
@@ -160,7 +162,7 @@ func (e *engine) applied(key mirror.Key) Applied {
 	case d != nil && *d == e.core.Live(key).Digest:
 		out.State = "applied"
 	default:
-		out.State = "absent"
+		out.State = Absent
 	}
 	return out
 }

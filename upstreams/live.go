@@ -2,7 +2,6 @@ package upstreams
 
 import (
 	"context"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -12,8 +11,6 @@ import (
 
 // Reporter is a Source that can write a condition into the status of an object. Any goroutine may call its methods.
 type Reporter interface {
-	// Reports reports whether conditions are written, and after how long a time without a change.
-	Reports() (interval time.Duration, on bool)
 	// Report writes the condition of an object, unless it has the condition, or status True for its content. It sets the
 	// type, the time and the generation, and calls await before it writes.
 	Report(ctx context.Context, key mirror.Key, c metav1.Condition, await func(context.Context) error) (Reported, error)
@@ -29,19 +26,6 @@ const (
 	Outdated  Reported = "outdated" // the object has changed, or has gone
 	Failed    Reported = "failed"
 )
-
-// Reporting returns the upstreams whose conditions are written, with their intervals.
-func (m *Manager) Reporting() map[string]time.Duration {
-	out := map[string]time.Duration{}
-	for _, u := range m.all() {
-		if source, is := u.source.(Reporter); is {
-			if interval, on := source.Reports(); on {
-				out[u.cfg.Name] = interval
-			}
-		}
-	}
-	return out
-}
 
 // Report writes the condition of the object of a served resource, as Reporter. The resource is Outdated if the upstream
 // does not have it any more.

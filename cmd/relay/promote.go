@@ -42,12 +42,16 @@ func promoter(cmd *cobra.Command, done string, do func(context.Context, promotio
 		}
 		r, err := do(cmd.Context(), o)
 		if err != nil {
+			if r.Changed > 0 && !o.DryRun {
+				cmd.PrintErrf("%d of %s %s before the error. The next run does the rest\n", r.Changed, view.Count(r.Objects, "object"), done)
+			}
 			return err
 		}
-		text := fmt.Sprintf("sink %s: %d of %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), done)
+		result := done
 		if o.DryRun {
-			text = fmt.Sprintf("sink %s: %d of %s would be %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), done)
+			result = "would be " + done
 		}
+		text := fmt.Sprintf("sink %s: %d of %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), result)
 		if r.Missing > 0 {
 			text += fmt.Sprintf("%s deleted or created anew since the promotion, and left alone\n", view.Count(r.Missing, "object"))
 		}
@@ -77,8 +81,8 @@ func (t *target) options(cmd *cobra.Command, sink string) (promotion.Options, er
 	if err := intake.CheckReason(t.reason); err != nil {
 		return o, fmt.Errorf("--reason: %w", err)
 	}
-	if err := promotion.CheckName(sink); err != nil {
-		return o, err
+	if err := config.CheckSinkName(sink); err != nil {
+		return o, fmt.Errorf("sink %w", err)
 	}
 	if t.perSecond < 0 {
 		return o, fmt.Errorf("--writes-per-second: %d: want 1 or more", t.perSecond)
@@ -180,7 +184,8 @@ server of the cluster; no relay has to run.
 
 It labels exactly the listed objects. One that was deleted, or created anew with the same name, is left
 alone. Then it deletes the lists, and at last the ConfigMap that forbids the sink to write. From then on the
-sink writes the objects again as its view has them.
+sink writes the objects again as its view has them, over what was edited meanwhile: freeze it before, and
+look at "relay sink diff NAME" before you unfreeze it.
 
 Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
 middle is completed by running the command again.`,

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,11 +38,11 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		"adopt dr -c FILE --yes --namespace other":                    "there is no ConfigMap other/meshrelay-sink-dr",
 		"adopt east -c FILE --yes":                                    "has no sink \"east\"",
 		"adopt dr -c FILE --yes --kubeconfig KUBE":                    "can not be combined",
-		"promote other --kubeconfig KUBE --dry-run":                   "sink other: 0 of 0 objects would be promoted\n",
+		"promote other --kubeconfig KUBE --dry-run":                   "no object has the label meshrelay.io/sink=other",
 		"adopt dr --kubeconfig KUBE --yes":                            "sink dr is not promoted: there is no ConfigMap istio-system/meshrelay-sink-dr in the cluster",
 		"adopt dr --kubeconfig KUBE --yes --namespace mesh":           "there is no ConfigMap mesh/meshrelay-sink-dr",
-		"promote dr-1 --kubeconfig KUBE --yes":                        "the name ends with a dash and a number",
-		"promote ../x --kubeconfig KUBE --yes":                        "a name is 1 to 40 lower-case letters",
+		"promote dr-1 --kubeconfig KUBE --yes":                        "ends with a dash and a number",
+		"promote ../x --kubeconfig KUBE --yes":                        "write 1 to 40 lower-case letters",
 		"promote dr --kubeconfig KUBE.absent --yes":                   "no such file",
 		"promote dr --kubeconfig KUBE --yes --writes-per-second -1":   "--writes-per-second: -1: want 1 or more",
 		"promote dr --kubeconfig KUBE --context absent --yes":         "absent",
@@ -62,6 +63,39 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	}
 	if s.Version != version {
 		t.Error("a command has changed something")
+	}
+}
+
+// TestPromoteTellsWhatWasDoneBeforeAnError, and that the next run does the rest.
+func TestPromoteTellsWhatWasDoneBeforeAnError(t *testing.T) {
+	s := fakekube.New()
+	s.Define("coordination.k8s.io", "Lease", "leases", "v1")
+	s.Selects = true
+	for _, name := range []string{"a", "b"} {
+		s.Put("networking.istio.io/serviceentries", fakekube.Object("shop", name, `{}`, `{"metadata":{"labels":{"meshrelay.io/sink":"dr"}}}`))
+	}
+	s.Put("/configmaps", map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "istio-system", "name": "meshrelay-sink-dr"}, "data": map[string]any{"state": `{"phase":"removing"}`},
+	})
+	patches := 0
+	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPatch {
+			patches++
+		}
+		if patches > 1 {
+			fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+		}
+		return patches > 1
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	fakekube.WriteKubeconfig(t, kubeconfig, s.Start(t), "t")
+	root, out := newRoot(), &bytes.Buffer{}
+	root.SetArgs([]string{"sink", "promote", "dr", "--yes", "--kubeconfig", kubeconfig})
+	root.SetOut(out)
+	root.SetErr(out)
+	err := root.ExecuteContext(t.Context())
+	if err == nil || !strings.Contains(out.String(), "1 of 2 objects promoted before the error. The next run does the rest") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +20,9 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
+// arrivals are the conditions of a resource.
+var arrivals = []string{admin.Distributed, admin.Deleted, admin.Applied}
+
 // waitEvery is how often "relay wait" checks its condition.
 const waitEvery = 200 * time.Millisecond
 
@@ -28,8 +34,8 @@ type neverError struct{ error }
 
 func newWait() *cobra.Command {
 	var access access
-	var goal string
-	var of arrival
+	var goal, namespace string
+	var allReplicas bool
 	cmd := &cobra.Command{
 		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
 		Short: "Wait until a running relay meets a condition",
@@ -49,7 +55,7 @@ The conditions of a resource, as the relay serves it:
 
   distributed      all clients that see it have acknowledged its present content
   deleted          it is not served, and no client still has it
-  applied          all sinks have written its present content
+  applied          all sinks that have it in their view have written its present content
 
 They are about the content that the relay has read. With --all-replicas, the condition must also be met
 in each replica, with the same content.`,
@@ -67,8 +73,8 @@ in each replica, with the same content.`,
 			met, err := conditionOf(goal)
 			switch {
 			case len(args) > 0:
-				met, err = of.condition(cmd, args, goal)
-			case err == nil && (of.allReplicas || cmd.Flags().Changed("namespace")):
+				met, err = arrived(cmd, args, namespace, allReplicas, goal)
+			case err == nil && (allReplicas || cmd.Flags().Changed("namespace")):
 				err = errors.New("-n and --all-replicas need a resource: relay wait KIND NAME --for distributed")
 			}
 			if err != nil {
@@ -81,8 +87,9 @@ in each replica, with the same content.`,
 	}
 	access.flags(cmd, time.Minute)
 	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
-	of.flags(cmd)
-	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held", admin.Distributed, admin.Deleted, admin.Applied)
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
+	cmd.Flags().BoolVar(&allReplicas, "all-replicas", false, "wait for the other replicas, too")
+	fixedCompletions(cmd, "for", append([]string{"ready", "healthy", "synced", "not-held"}, arrivals...)...)
 	return cmd
 }
 
@@ -127,10 +134,35 @@ func conditionOf(text string) (condition, error) {
 	case word == "not-held" && !named:
 		return isNotHeld, nil
 	}
-	if slices.Contains(arrivalConditions, text) {
+	if slices.Contains(arrivals, text) {
 		return nil, fmt.Errorf("--for %s: name the resource: relay wait KIND NAME --for %[1]s", text)
 	}
 	return nil, fmt.Errorf("--for %q: want ready, healthy, synced, synced=UPSTREAM, client=NAME or not-held", text)
+}
+
+// arrived returns a condition of the resource that args name.
+func arrived(cmd *cobra.Command, args []string, namespace string, allReplicas bool, goal string) (condition, error) {
+	if !slices.Contains(arrivals, goal) {
+		return nil, fmt.Errorf("--for %q: want %s for a resource", goal, strings.Join(arrivals, ", "))
+	}
+	kind, namespace, name, err := resourceOf(cmd, args, namespace)
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{
+		"kind": {kind}, "namespace": {namespace}, "name": {name},
+		"applied": {strconv.FormatBool(goal == admin.Applied)}, "all": {strconv.FormatBool(allReplicas)},
+	}
+	return func(ctx context.Context, c admin.Client) error {
+		a, err := c.Arrival(ctx, q)
+		if refused := (*admin.StatusError)(nil); errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
+			return &neverError{refusal(err)}
+		}
+		if why := a.Unmet(goal); err == nil && why != "" {
+			err = fmt.Errorf("%s: %s", cliview.Clean(a.String()), cliview.Clean(why))
+		}
+		return err
+	}, nil
 }
 
 // isReady returns nil when clients are served and, with healthy, nothing is wrong.

@@ -3,6 +3,7 @@ package promotion
 import (
 	"context"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,16 +23,18 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		return report, fmt.Errorf("sink %s is not promoted: there is no ConfigMap %s/%s in the cluster, and nothing to adopt", r.Sink, r.Namespace, ObjectName(r.Sink))
 	}
 	s := r.promoted.state()
-	if before := s.Phase; !r.DryRun && before != Adopting {
+	before := s.Phase
+	if !r.DryRun && before != Adopting {
 		s.Phase, s.By, s.Reason, s.Since = Adopting, r.By, r.Reason, now()
 		if err := r.enter(ctx, s); err != nil {
 			return report, err
 		}
-		if before != Done {
-			r.Tell("waiting for a promotion that may go on")
-			if err := sleep(ctx, guardEvery+2*apiserver.WriteTimeout); err != nil {
-				return report, err
-			}
+	}
+	if !r.DryRun && before != Done {
+		const lasts = guardEvery + apiserver.ReadTimeout + time.Second + apiserver.WriteTimeout // a change, with the pace
+		r.Tell("waiting %v for a promotion that may go on", lasts)
+		if err := sleep(ctx, lasts); err != nil {
+			return report, err
 		}
 	}
 	var lists []*configMap
@@ -39,14 +42,26 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		return report, err
 	}
 	set := listed(lists)
+	if len(set) < s.Objects {
+		return report, fmt.Errorf("the lists of sink %s name %d of %d promoted objects: restore the ConfigMap %s/%s, or those with higher numbers; or delete the ConfigMap %[4]s/%[6]s, and let the sink take over all objects with adopt: true",
+			r.Sink, len(set), s.Objects, r.Namespace, r.listName(0), ObjectName(r.Sink))
+	}
 	found, err := r.find(ctx, "", func(d uint64) bool { return set[d] })
-	report = Report{Objects: len(set), Changed: len(found), Missing: len(set) - len(found)}
+	report = Report{Objects: len(set), Missing: len(set) - len(found)}
+	if r.DryRun {
+		report.Changed = len(found)
+	}
 	if err != nil || r.DryRun {
 		return report, err
 	}
 	r.Tell("%d of %d listed objects are in the cluster; the others were deleted or created anew, and are left alone", len(found), len(set))
 	if report.Changed, err = r.changeAll(ctx, found, "adopted", r.label); err != nil {
 		return report, err
+	}
+	if s.Objects = 0; r.promoted.state().Objects > 0 { // a later run may find fewer lists
+		if err := r.enter(ctx, s); err != nil {
+			return report, err
+		}
 	}
 	for i := len(lists) - 1; i >= 0; i-- { // the first ones last: a later run reads them in order
 		if err := r.try(ctx, func() error { return lists[i].remove(ctx, r.Conn()) }); err != nil {

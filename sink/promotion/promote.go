@@ -3,14 +3,11 @@ package promotion
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -29,13 +26,19 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 	if err := r.load(ctx); err != nil {
 		return report, err
 	}
-	if err := r.elsewhere(ctx); err != nil {
+	leased, err := r.leased(ctx)
+	if err != nil {
 		return report, err
 	}
 	found, err := r.find(ctx, r.selector(), all) // before anything changes
 	report.Objects = len(found)
-	if err != nil || r.DryRun {
+	if err == nil && len(found) == 0 && !leased && r.promoted == nil {
+		err = fmt.Errorf("no object has the label %s=%s, and the sink has no Lease in the namespace %s: look whether the name and the cluster are right", sinkLabel, r.Sink, r.Namespace)
+	}
+	if r.DryRun {
 		report.Changed = report.Objects
+	}
+	if err != nil || r.DryRun {
 		return report, err
 	}
 	s := State{Phase: Waiting, By: r.By, Reason: r.Reason, Since: now()}
@@ -74,7 +77,7 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		if err != nil {
 			return report, err
 		}
-		s.Phase, s.Objects, s.Kinds = Removing, n, kindsOf(s.Kinds, found)
+		s.Phase, s.Objects = Removing, max(s.Objects, n)
 		if err := r.enter(ctx, s); err != nil {
 			return report, err
 		}
@@ -98,38 +101,31 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
 func (r *run) selector() string { return sinkLabel + "=" + r.Sink }
 
-// kindsOf returns kinds with those of objects, sorted.
-func kindsOf(kinds []mirror.Kind, found map[uint64]object) []mirror.Kind {
-	set := map[mirror.Kind]bool{}
-	for _, k := range kinds {
-		set[k] = true
-	}
-	for _, o := range found {
-		set[o.Kind] = true
-	}
-	return slices.SortedFunc(maps.Keys(set), mirror.CompareKinds)
-}
-
-// elsewhere returns an error if a sink of the name has its Lease in another namespace, where its writers look for
-// the ConfigMap.
-func (r *run) elsewhere(ctx context.Context) error {
+// leased reports whether the sink has its Lease in the namespace. It returns an error if a sink of the name has one in
+// another namespace, where its writers look for the ConfigMap.
+func (r *run) leased(ctx context.Context) (leased bool, err error) {
 	var leases metav1.PartialObjectMetadataList
-	err := r.try(ctx, func() error {
+	err = r.try(ctx, func() error {
 		return r.Conn().Read(ctx, "/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3D"+ObjectName(r.Sink), apiserver.AcceptMetadataList, &leases)
 	})
 	if err != nil {
 		if here, errHere := lease.Read(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink)); errHere != nil || here == (lease.Record{}) {
-			return fmt.Errorf("sink %s has no Lease in the namespace %s, and may write with one in another namespace: %w", r.Sink, r.Namespace,
+			return false, fmt.Errorf("sink %s has no Lease in the namespace %s, and may write with one in another namespace: %w", r.Sink, r.Namespace,
 				apiserver.Failed("list", "leases.coordination.k8s.io", "", "", err))
 		}
 		r.Tell("it is not known whether sink %s has a Lease in another namespace than %s: %v", r.Sink, r.Namespace, err)
+		leased = true
 	}
 	for _, l := range leases.Items {
-		if l.Name == ObjectName(r.Sink) && l.Namespace != r.Namespace {
-			return fmt.Errorf("the Lease %s is in the namespace %s, too: use --namespace %[2]s, or delete that Lease if no relay renews it", l.Name, l.Namespace)
+		switch {
+		case l.Name != ObjectName(r.Sink):
+		case l.Namespace != r.Namespace:
+			return false, fmt.Errorf("the Lease %s is in the namespace %s, too: use --namespace %[2]s, or delete that Lease if no relay renews it", l.Name, l.Namespace)
+		default:
+			leased = true
 		}
 	}
-	return nil
+	return leased, nil
 }
 
 // await returns when no process can write any more: each that was told that it may write before the ConfigMap was

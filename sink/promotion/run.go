@@ -102,10 +102,11 @@ func (r *run) load(ctx context.Context) error {
 	})
 }
 
-// guard returns an error if another command has changed the phase of the promotion. It looks every guardEvery.
+// guard returns an error if another command has changed the phase of the promotion. It looks every guardEvery by any
+// clock: the monotonic one stands still while a laptop sleeps, and the sink may write when it wakes.
 func (r *run) guard(ctx context.Context) error {
-	was := r.promoted
-	if was == nil || time.Since(r.guarded) < guardEvery {
+	was, at := r.promoted, time.Now()
+	if was == nil || at.Sub(r.guarded) < guardEvery && at.Round(0).Sub(r.guarded.Round(0)).Abs() < guardEvery {
 		return nil
 	}
 	if err := r.load(ctx); err != nil {
@@ -166,13 +167,6 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 	wanted := []mirror.Kind{}
 	for _, info := range mirror.Kinds() {
 		wanted = append(wanted, info.Kind)
-	}
-	if r.promoted != nil {
-		for _, k := range r.promoted.state().Kinds {
-			if _, known := mirror.LookupKind(k); !known {
-				wanted = append(wanted, k)
-			}
-		}
 	}
 	var answer *discovery.Answer
 	err := r.try(ctx, func() (err error) { answer, err = discovery.Fetch(ctx, r.Conn(), wanted); return err })

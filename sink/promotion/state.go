@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/internal/text"
-	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
@@ -25,12 +24,11 @@ const (
 
 // State is what is known of a promotion. It is kept in a ConfigMap.
 type State struct {
-	Phase   string        `json:"phase"`
-	By      string        `json:"by"`
-	Reason  string        `json:"reason,omitempty"`
-	Since   time.Time     `json:"since"`             // of Waiting, or of Adopting
-	Objects int           `json:"objects,omitempty"` // that the lists name
-	Kinds   []mirror.Kind `json:"kinds,omitempty"`
+	Phase   string    `json:"phase"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason,omitempty"`
+	Since   time.Time `json:"since"`             // of Waiting, or of Adopting
+	Objects int       `json:"objects,omitempty"` // that the lists name
 }
 
 // configMap is a ConfigMap.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,14 +32,10 @@ type Status struct {
 
 // liveObject is the present state of an object at its API server.
 type liveObject struct {
-	Metadata struct {
-		UID             string `json:"uid"`
-		ResourceVersion string `json:"resourceVersion"`
-		Generation      int64  `json:"generation"`
-	} `json:"metadata"`
-	Status *struct {
-		Conditions []metav1.Condition `json:"conditions"`
-	} `json:"status"`
+	Metadata metav1.ObjectMeta
+	Status   *struct {
+		Conditions []json.RawMessage // those of others may have fields of other types
+	}
 	path string
 	held bool // the intake has accepted its content
 }
@@ -92,11 +87,6 @@ func (l *liveObject) read(of *collection, text []byte) error {
 	return json.Unmarshal(text, l)
 }
 
-// Reports implements upstreams.Reporter.
-func (s *Source) Reports() (interval time.Duration, on bool) {
-	return s.section.Status.Interval.D(), s.section.Status.Write
-}
-
 // Report implements upstreams.Reporter. Several replicas may report: each patch names the version that it is for.
 func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
 	l, err := s.live(ctx, key)
@@ -109,13 +99,17 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition,
 		return upstreams.Outdated, nil
 	}
 	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, metav1.Now().Rfc3339Copy()
-	var conditions []metav1.Condition
+	var conditions []json.RawMessage
 	if l.Status != nil {
 		conditions = l.Status.Conditions
 	}
-	at := slices.IndexFunc(conditions, func(was metav1.Condition) bool { return was.Type == c.Type })
+	var was metav1.Condition
+	at := slices.IndexFunc(conditions, func(text json.RawMessage) bool {
+		was = metav1.Condition{}
+		_ = json.Unmarshal(text, &was) //nolint:errcheck // istiods write numbers as texts, in all conditions
+		return was.Type == c.Type
+	})
 	if at >= 0 {
-		was := conditions[at]
 		if was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
