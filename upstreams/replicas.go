@@ -203,10 +203,11 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	var missing []string
 	changed, applied := false, s.Sequence
 	for _, u := range m.all() {
-		if !known && !slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name }) {
+		alone := slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name })
+		if !known && !alone {
 			continue // what others have decided about it is not known
 		}
-		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Anew: s.Sequence == 0 && len(locals) == 0, Upstream: s.Upstreams[u.cfg.Name]}
+		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Alone: alone, Upstream: s.Upstreams[u.cfg.Name]}
 		if who, given := r.givers.Load(u.cfg.Name); given {
 			e.Operator, _ = who.(*events.Operator)
 		}

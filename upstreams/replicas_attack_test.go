@@ -136,7 +136,7 @@ func TestALogThatWasEditedIsTheSameOnAllReplicas(t *testing.T) {
 		w.quiet()
 		a.mustOrder("freeze", intake.Order{})
 		w.quiet()
-		edited, err := decisions.Decode(`{"seq":1}`)
+		edited, err := decisions.Decode(`{"seq":2}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,6 +210,40 @@ func TestAFreezeOutlivesALogThatWasDeletedWhileNoReplicaRan(t *testing.T) {
 		w.quiet()
 		w.wantServed("unfrozen", numbered(0, 22))
 	})
+}
+
+// TestAFreezeOutlivesALogThatOthersHaveBegunAnew, with decisions about other upstreams, and with the freeze itself.
+func TestAFreezeOutlivesALogThatOthersHaveBegunAnew(t *testing.T) {
+	for _, anew := range []decisions.Record{
+		{ID: "1", Kind: decisions.Hold, Upstream: "scripted-west", Replica: "c", Content: "x"},
+		recordOf(decisions.Freeze, "", "c"),
+	} {
+		inWorld(t, 2, func(w *world) {
+			w.has(numbered(0, 20)...)
+			w.quiet()
+			w.replicas[0].mustOrder("freeze", intake.Order{Reason: "INC-4"})
+			w.quiet()
+			for _, r := range w.replicas {
+				r.end()
+			}
+			log, err := decisions.Log{}.Append(anew)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.store.set(func() { w.store.log, w.store.down = log, true })
+			for _, r := range w.replicas {
+				r.start()
+			}
+			w.has(numbered(0, 22)...)
+			w.store.setDown(false)
+			w.quiet()
+			w.wantServed("frozen", numbered(0, 20))
+			w.want("agreed", func(r *replicaRun) bool { f := r.status().Frozen; return f != nil && f.Decision != "" })
+			w.replicas[1].mustOrder("unfreeze", intake.Order{})
+			w.quiet()
+			w.wantServed("unfrozen", numbered(0, 22))
+		})
+	}
 }
 
 func TestAReleaseIsAboutWhatWasTakenBackFromARegistryToo(t *testing.T) {

@@ -36,9 +36,10 @@ type agreement struct {
 type Agreed struct {
 	Replica string // this one
 	Known   bool   // Upstream is what they have decided; false: it is not known yet
-	// Sequence is that of the newest decision about any upstream. Anew: the log is empty.
+	// Sequence is that of the newest decision about any upstream. Alone: there are decisions of this replica alone about
+	// this one.
 	Sequence uint64
-	Anew     bool
+	Alone    bool
 	decisions.Upstream
 	// Revision and Records are those of a rollback. Without Records, the relay does not have that content.
 	Revision uint64
@@ -82,14 +83,14 @@ type Overruled struct{}
 
 func (Overruled) step(in *Intake, _ *Output) {
 	if in.frozen != nil && in.frozen.Decision == "" {
-		in.decided("overruled")
+		in.decided(&decisions.Record{ID: "overruled"})
 	}
 }
 
-// decided notes the decision of the freeze. Others may read the former value.
-func (in *Intake) decided(id string) {
+// decided notes the decision of the freeze, with neither ID nor number if the replicas have not agreed on it. Others may read the former value.
+func (in *Intake) decided(r *decisions.Record) {
 	f := *in.frozen
-	f.Decision = id
+	f.Decision, f.Number = r.ID, r.Sequence
 	in.frozen, in.journal.reported = &f, time.Time{} // so that the disk gets it
 }
 
@@ -133,11 +134,13 @@ func (in *Intake) beginReleases() {
 // agreeFrozen freezes, unfreezes or rolls back the upstream, if that is decided and not so yet.
 func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 	want, have := e.Frozen, in.frozen
+	// What ends a freeze has a higher number. Without that, the log began anew and lacks it: it is proposed again.
+	if have != nil && have.Decision != "" && !e.Alone && e.Sequence <= have.Number && (want == nil || want.ID != have.Decision) {
+		in.decided(&decisions.Record{})
+		have = in.frozen
+	}
 	switch {
 	case want == nil && (have == nil || have.Decision == ""): // a freeze on which nobody has agreed is proposed
-		return
-	case want == nil && e.Anew: // the log has lost the decision, which is proposed again
-		in.decided("")
 		return
 	case want == nil:
 		Unfreeze{Order{Force: true, Operator: e.Operator, Reason: have.Reason}}.step(in, out)
@@ -156,17 +159,12 @@ func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 		}
 		Freeze{o}.step(in, out)
 	}
-	if id := agreedID(want); in.frozen.Decision != id {
-		in.decided(id)
+	if want.Sequence == 0 { // nobody has agreed on it
+		want = &decisions.Record{}
 	}
-}
-
-// agreedID returns the ID of a record on which the replicas have agreed, else "".
-func agreedID(r *decisions.Record) string {
-	if r.Sequence == 0 {
-		return ""
+	if in.frozen.Decision != want.ID || in.frozen.Number != want.Sequence {
+		in.decided(want)
 	}
-	return r.ID
 }
 
 // reasonOf returns the reason of a decision, with its author if it comes from another replica.
