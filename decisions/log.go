@@ -42,10 +42,10 @@ func (l Log) Since(sequence uint64) (records []Record, ok bool) {
 	return l.records[i:], l.base.Sequence <= sequence
 }
 
-// Append returns the Log with one more record, which gets the next sequence number. A record that the Log has already
-// changes nothing. The error wraps ErrRefused if the record does not fit.
+// Append returns the Log with one more record, which gets the next sequence number. A record without ID, or
+// that the Log has already, changes nothing. The error wraps ErrRefused if the record does not fit.
 func (l Log) Append(r Record) (Log, error) {
-	if l.Has(r.ID) {
+	if r.ID == "" || l.Has(r.ID) {
 		return l, nil
 	}
 	if err := r.check(); err != nil {

@@ -30,7 +30,7 @@ const (
 
 // Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
 type Decisions interface {
-	// Append appends a record, and returns the log with it. An error that wraps decisions.ErrRefused is about the newest
+	// Append appends a record, and returns the log with it. A record without ID only tries whether it could. An error that wraps decisions.ErrRefused is about the newest
 	// log, which it returns, too. After any other error it is unknown whether the log has the record.
 	Append(ctx context.Context, r decisions.Record) (decisions.Log, error)
 	// Watch calls took with each log that it reads, and with an error while it can not read. It returns when ctx ends.
@@ -70,7 +70,7 @@ type replicas struct {
 	newest   decisions.Log
 	known    bool // newest was read
 	stale    bool // something is not applied yet
-	readOnly bool // the last append has failed
+	readOnly bool // the log was read, but the last append has failed
 	locals   []local
 }
 
@@ -126,10 +126,12 @@ func (r *replicas) took(log decisions.Log, err error) {
 			r.st.Since = time.Now()
 			r.log.Warn("store of decisions not reached", "err", err, "effect", "nothing that is held goes, and orders need --local")
 		}
-		r.st.Reachable, r.st.Problem = false, err.Error()
+		r.st.Reachable, r.st.Problem, r.readOnly = false, err.Error(), false
 		return
 	}
-	if !r.st.Reachable {
+	if r.readOnly {
+		r.signal() // what waits is tried again
+	} else if !r.st.Reachable {
 		r.st.Reachable, r.st.Since, r.st.Problem = true, time.Now(), ""
 		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
 		r.signal()

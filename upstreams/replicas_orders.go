@@ -81,7 +81,7 @@ func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch err := s.Refuses(record); {
-	case r.st.Reachable && !r.readOnly:
+	case r.st.Reachable:
 		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
 	case err != nil:
 		return nil, intake.NotPossible("%w", err)

@@ -19,7 +19,7 @@ import (
 func (m *Manager) propose(ctx context.Context) {
 	r := m.replicas
 	r.mu.Lock()
-	ready, locals := r.known && r.st.Reachable, slices.Clone(r.locals)
+	ready, readOnly, locals := r.known && (r.st.Reachable || r.readOnly), r.readOnly, slices.Clone(r.locals)
 	r.mu.Unlock()
 	if !ready || m.reading() {
 		return
@@ -43,6 +43,9 @@ func (m *Manager) propose(ctx context.Context) {
 			return
 		}
 	}
+	if readOnly {
+		_ = m.append(ctx, decisions.Record{}) // it is noted
+	}
 }
 
 // append appends a record, and notes the log or that the store can not be reached.
@@ -51,16 +54,22 @@ func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	defer cancel()
 	log, err := m.replicas.Store.Append(bounded, record)
 	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
-	r.mu.Lock()
-	r.readOnly = failed
-	r.mu.Unlock()
 	switch {
-	case !failed:
-		r.took(log, nil) // a refusal may be by a newer log
+	case !failed: // a refusal may be by a newer log
+		r.couldAppend(true)
+		r.took(log, nil)
 	case ctx.Err() == nil:
 		r.took(decisions.Log{}, err)
+		r.couldAppend(false)
 	}
 	return err
+}
+
+// couldAppend notes the outcome of an append.
+func (r *replicas) couldAppend(could bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readOnly = !could
 }
 
 // reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
