@@ -51,6 +51,8 @@ type Replicas struct {
 	Name  string // of this replica, unique
 	Store Decisions
 	Peers Peers // nil: only this replica is known
+	// Dir has the decisions of this replica alone, empty: a restart forgets them.
+	Dir string
 }
 
 // replicas is the part of a Manager that agrees with other replicas.
@@ -62,6 +64,7 @@ type replicas struct {
 	taken chan struct{} // the decisions were applied
 
 	applying sync.Mutex // is held while a log is applied
+	keeping  sync.Mutex // is held while local decisions are written
 
 	givers sync.Map // of the orders that are given here now: *events.Operator by upstream
 
@@ -74,20 +77,13 @@ type replicas struct {
 	locals   []local
 }
 
-// local is a decision of this replica on which the others have not agreed. It was made at a sequence number, or before
-// the log was read.
-type local struct {
-	decisions.Record
-	at    uint64
-	blind bool
-}
-
-// Agree makes the relay one of several replicas. It is called before Restore.
+// Agree makes the relay one of several replicas. It is called before Restore, and after Record.
 func (m *Manager) Agree(r Replicas) {
 	m.replicas = &replicas{
 		Replicas: r, log: m.log, wake: make(chan struct{}, 1), ready: make(chan struct{}), taken: make(chan struct{}, 1),
 		st: ReplicasStatus{Since: time.Now(), Problem: unread},
 	}
+	m.readLocals()
 	for _, u := range m.upstreams {
 		m.joins(u)
 	}

@@ -3,6 +3,7 @@ package upstreams_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -209,6 +210,67 @@ func TestAFreezeOutlivesALogThatWasDeletedWhileNoReplicaRan(t *testing.T) {
 		w.replicas[1].mustOrder("unfreeze", intake.Order{})
 		w.quiet()
 		w.wantServed("unfrozen", numbered(0, 22))
+	})
+}
+
+func TestALocalUnfreezeOutlivesARestart(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		a.mustOrder("freeze", intake.Order{})
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		a.mustOrder("unfreeze", intake.Order{Local: true})
+		for range 2 {
+			a.end()
+			a.start()
+			a.has(numbered(0, 22)...)
+			w.quiet()
+			if local := a.m.Replicas().Local; len(a.serves()) != 22 || len(local) != 1 || local[0] != "unfreeze scripted-east by ann" {
+				t.Fatalf("a serves %d, local %v", len(a.serves()), local)
+			}
+		}
+		w.store.setDown(false)
+		w.after(5 * time.Second)
+		w.has(numbered(0, 23)...)
+		w.wantServed("agreed", numbered(0, 23))
+		w.wantLog("freeze/a", "unfreeze/a")
+		a.end()
+		a.start()
+		w.after(5 * time.Second)
+		w.want("nothing waits", func(r *replicaRun) bool { return len(r.m.Replicas().Local) == 0 })
+	})
+}
+
+// TestALocalReleaseIsDroppedByARestartAndTheJournalTells, because what is held after it may be another accident.
+func TestALocalReleaseIsDroppedByARestartAndTheJournalTells(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		w.has()
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		a.mustOrder("release", intake.Order{All: true, Local: true})
+		if len(a.serves()) != 0 {
+			t.Fatal("not released")
+		}
+		a.end()
+		a.start()
+		w.quiet()
+		if page := textOf(a); !strings.Contains(page, "the local decision release is dropped") || !strings.Contains(page, "release it again") {
+			t.Errorf("the journal:\n%s", page)
+		}
+		w.store.setDown(false)
+		a.has()
+		w.after(time.Minute)
+		w.wantServed("held by all", numbered(0, 40))
+		a.mustOrder("release", intake.Order{All: true})
+		w.quiet()
+		w.wantServed("released", nil)
 	})
 }
 

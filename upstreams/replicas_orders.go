@@ -54,7 +54,10 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	}
 	r.changed()
 	m.applyDecisions(ctx)
-	if r.Peers != nil && !o.Local {
+	if o.Local {
+		return effect, r.keepLocals()
+	}
+	if r.Peers != nil {
 		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
 		defer cancel()
 		did, of, unreachable := r.Peers.Applied(bounded, m.effective().Sequence)

@@ -76,30 +76,32 @@ func (r *replicas) couldAppend(could bool) {
 func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	r := m.replicas
 	r.mu.Lock()
-	newer, all := r.newest.Since(l.at)
+	newer, all := r.newest.Since(l.At)
 	r.mu.Unlock()
 	otherwise := func(one decisions.Record) bool {
 		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
 	}
 	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
-	if l.blind || all && !slices.ContainsFunc(newer, otherwise) {
+	if l.Blind || all && !slices.ContainsFunc(newer, otherwise) {
 		err = m.append(ctx, l.Record)
 	}
-	e := events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"}
 	switch {
+	case err == nil:
+		m.events.Record(events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"})
 	case errors.Is(err, decisions.ErrRefused):
-		e.Text, e.Reason = "the local decision "+string(l.Kind)+" is dropped", err.Error()
-		m.log.Warn("local decision dropped", "upstream", l.Upstream, "decision", l.Kind, "reason", err)
+		m.localDropped(l, err)
 		if u, unknown := m.upstream(l.Upstream); unknown == nil && l.Kind.Freezes() {
 			u.Tell(intake.Overruled{})
 		}
-	case err != nil:
+	default:
 		return err
 	}
 	r.mu.Lock()
 	r.locals = slices.DeleteFunc(r.locals, func(one local) bool { return one.ID == l.ID })
 	r.mu.Unlock()
-	m.events.Record(e)
+	if err := r.keepLocals(); err != nil {
+		m.log.Warn("local decisions not written", "err", err)
+	}
 	r.changed()
 	return nil
 }

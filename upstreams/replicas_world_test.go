@@ -217,7 +217,7 @@ func (r *replicaRun) start() {
 		t.Fatal(err)
 	}
 	r.m.Record(r.journal, nil)
-	replicas := upstreams.Replicas{Name: r.name, Store: r.w.store, Peers: peersOf{r}}
+	replicas := upstreams.Replicas{Name: r.name, Store: r.w.store, Peers: peersOf{r}, Dir: r.dir}
 	if r.w.noPeers {
 		replicas.Peers = nil
 	}
