@@ -201,11 +201,16 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	var missing []string
 	changed, applied := false, s.Sequence
 	for _, u := range m.all() {
-		alone := slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name })
+		alone, unfrozen := false, false
+		for _, l := range locals {
+			if l.Upstream == u.cfg.Name {
+				alone, unfrozen = true, l.Kind == decisions.Unfreeze || unfrozen && !l.Kind.Freezes()
+			}
+		}
 		if !known && !alone {
 			continue // what others have decided about it is not known
 		}
-		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Alone: alone, Upstream: s.Upstreams[u.cfg.Name]}
+		e := intake.Agreed{Replica: r.Name, Known: known, Sequence: s.Sequence, Alone: alone, Unfrozen: unfrozen, Upstream: s.Upstreams[u.cfg.Name]}
 		if who, given := r.givers.Load(u.cfg.Name); given {
 			e.Operator, _ = who.(*events.Operator)
 		}

@@ -213,6 +213,62 @@ func TestAFreezeOutlivesALogThatWasDeletedWhileNoReplicaRan(t *testing.T) {
 	})
 }
 
+func TestALocalUnfreezeEndsALocalFreeze(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		a.mustOrder("freeze", intake.Order{Local: true})
+		a.mustOrder("unfreeze", intake.Order{Local: true})
+		a.has(numbered(0, 22)...)
+		if got := a.serves(); a.status().Frozen != nil || len(got) != 22 {
+			t.Errorf("it serves %d, frozen: %+v", len(got), a.status().Frozen)
+		}
+		w.store.setDown(false)
+		w.has(numbered(0, 22)...)
+		w.after(5 * time.Second)
+		w.wantServed("agreed", numbered(0, 22))
+		w.wantLog("freeze/a", "unfreeze/a")
+	})
+}
+
+// TestADecisionOfOneReplicaDoesNotEndAHoldThatItCanNotRead: it has started without the store, and knows of the hold by its
+// disk.
+func TestADecisionOfOneReplicaDoesNotEndAHoldThatItCanNotRead(t *testing.T) {
+	for _, told := range []bool{false, true} { // the source has told everything before the orders
+		inWorld(t, 2, func(w *world) {
+			a, b := w.replicas[0], w.replicas[1]
+			w.has(numbered(0, 40)...)
+			w.after(2 * time.Minute)
+			a.has()
+			w.quiet()
+			b.has(numbered(2, 40)...) // no guard would hold them
+			w.quiet()
+			w.store.setDown(true)
+			w.after(time.Minute)
+			b.end()
+			b.start()
+			if told {
+				b.has(numbered(2, 40)...)
+			}
+			for _, verb := range []string{"freeze", "unfreeze"} {
+				b.mustOrder(verb, intake.Order{Local: true, Force: true})
+			}
+			b.has(numbered(2, 40)...)
+			w.after(time.Minute)
+			w.wantServed(fmt.Sprint("held after the orders, ", told), numbered(0, 40))
+			w.store.setDown(false)
+			w.after(time.Minute)
+			w.wantServed("held", numbered(0, 40))
+			a.mustOrder("release", intake.Order{All: true})
+			w.after(5 * time.Second)
+			w.want("released", func(r *replicaRun) bool { return r.holds() == 0 })
+		})
+	}
+}
+
 func TestALocalUnfreezeOutlivesARestart(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a := w.replicas[0]

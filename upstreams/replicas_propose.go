@@ -79,7 +79,7 @@ func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	newer, all := r.newest.Since(l.At)
 	r.mu.Unlock()
 	otherwise := func(one decisions.Record) bool {
-		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
+		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.Replica != l.Replica
 	}
 	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
 	if l.Blind || all && !slices.ContainsFunc(newer, otherwise) {

@@ -35,11 +35,11 @@ type agreement struct {
 // agreed yet has no sequence number.
 type Agreed struct {
 	Replica string // this one
-	Known   bool   // Upstream is what they have decided; false: it is not known yet
+	Known   bool   // Upstream has what they have decided; false: it is not known yet
 	// Sequence is that of the newest decision about any upstream. Alone: there are decisions of this replica alone about
-	// this one.
-	Sequence uint64
-	Alone    bool
+	// this one. Unfrozen: the last one about a freeze ends it.
+	Sequence        uint64
+	Alone, Unfrozen bool
 	decisions.Upstream
 	// Revision and Records are those of a rollback. Without Records, the relay does not have that content.
 	Revision uint64
@@ -53,11 +53,11 @@ func (e Agreed) step(in *Intake, out *Output) {
 		in.agreed = &agreement{replica: e.Replica, claims: true}
 	}
 	a := in.agreed
-	if !e.Known {
+	if !e.Known && !e.Alone {
 		return
 	}
-	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), !a.known
-	a.known, a.sequence, a.Upstream, in.report.who = true, e.Sequence, e.Upstream, e.Operator
+	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), e.Known && !a.known
+	a.known, a.sequence, a.Upstream, in.report.who = a.known || e.Known, e.Sequence, e.Upstream, e.Operator
 	in.noteReleases()
 	in.agreeFrozen(e, out)
 	if e.Without != nil && !in.ServedWithout() && !in.told {
@@ -140,7 +140,7 @@ func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 		have = in.frozen
 	}
 	switch {
-	case want == nil && (have == nil || have.Decision == ""): // a freeze on which nobody has agreed is proposed
+	case want == nil && (have == nil || have.Decision == "" && !e.Unfrozen): // a freeze on which nobody has agreed is proposed
 		return
 	case want == nil:
 		Unfreeze{Order{Force: true, Operator: e.Operator, Reason: have.Reason}}.step(in, out)
@@ -248,7 +248,7 @@ func (in *Intake) want(end decisions.Kind, upTo uint64) {
 // settleHold lets go what is decided of the held deletions. The guard judges again what nobody holds any more.
 func (in *Intake) settleHold() (removed int) {
 	a := in.agreed
-	if a == nil || !a.known {
+	if a == nil {
 		return 0
 	}
 	for _, r := range a.Released {
@@ -260,7 +260,7 @@ func (in *Intake) settleHold() (removed int) {
 			return in.letGoAgreed(r, upTo)
 		}
 	}
-	if a.Hold == nil && !in.held.own {
+	if a.known && a.Hold == nil && !in.held.own {
 		in.note(slog.LevelInfo, "hold ended", "reason", "the replica that held has ended it")
 		in.endHold()
 		return in.judge(false)
