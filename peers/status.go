@@ -21,7 +21,7 @@ type Status struct {
 	Version string `json:"version"`
 	Process string `json:"process"`
 	Config  string `json:"config,omitempty"`
-	// Decisions is the number of the last decision that is in effect.
+	// Decisions is the number of the last decision that is in effect, but for upstreams that lack it.
 	Decisions uint64 `json:"decisions,omitempty"`
 	// Serving is false while the replica holds its clients. Clients counts them, and Synced those that have
 	// acknowledged everything.
@@ -47,6 +47,8 @@ type Upstream struct {
 	// Held counts the held deletions.
 	Held   int  `json:"held,omitempty"`
 	Frozen bool `json:"frozen,omitempty"`
+	// Lacks: the decision about it can not be carried out.
+	Lacks bool `json:"lacks,omitempty"`
 }
 
 // Of returns the part of a Status about an upstream, nil for none.

@@ -88,7 +88,6 @@ func (r *Relay) agree(cfg *config.Config) {
 	all := upstreams.Replicas{Name: cfg.Node.ID, Dir: cfg.State.Dir, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, kubernetes.Usual)}
 	if r.replicas != nil {
 		all.Peers = r.replicas
-		r.replicas.decided = func() uint64 { return r.manager.Replicas().Sequence }
 	}
 	r.manager.Agree(all)
 }

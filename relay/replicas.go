@@ -17,6 +17,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/loglimit"
 	"meshrelay/peers"
+	"meshrelay/upstreams"
 )
 
 const (
@@ -32,8 +33,8 @@ type replicas struct {
 	creds  *peers.Credentials
 	log    *slog.Logger
 	config func() *config.Config
-	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
-	decided func() uint64
+	// decided returns the status of the decisions, nil where none are kept.
+	decided func() *upstreams.ReplicasStatus
 	// own returns the status of this replica.
 	own func() peers.Status
 	// atStart returns what replicas tell when the relay starts. The first call asks them, and begins startBudget.
@@ -52,7 +53,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 	if lookup == nil {
 		lookup = peers.LookupService(p.Service)
 	}
-	x := &replicas{creds: creds, set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
+	x := &replicas{creds: creds, set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus, decided: r.manager.Replicas}
 	x.atStart = sync.OnceValue(x.askAtStart)
 	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
 		"status":       func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
@@ -77,8 +78,9 @@ func (r *Relay) ownStatus() peers.Status {
 		Node: r.config.Load().Node.ID, Version: r.options.Build.Version, Process: r.replicas.set.Process, Config: r.options.Watcher.Status().Hash,
 		Serving: r.server.HasReleased(), Time: time.Now(),
 	}
-	if r.replicas.decided != nil {
-		s.Decisions = r.replicas.decided()
+	decided := r.replicas.decided()
+	if decided != nil {
+		s.Decisions = decided.Sequence
 	}
 	s.Clients, s.Synced = r.server.Synced()
 	for _, u := range r.manager.Status() {
@@ -87,6 +89,9 @@ func (r *Relay) ownStatus() peers.Status {
 		}
 		for _, n := range u.Resources {
 			one.Resources += n
+		}
+		if decided != nil {
+			one.Lacks = decided.Missing[u.Name] != ""
 		}
 		if u.Held != nil {
 			one.Held = u.Held.Removals
@@ -140,16 +145,17 @@ func (x *replicas) all() []peers.Replica {
 }
 
 // Applied implements upstreams.Peers.
-func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
+func (x *replicas) Applied(ctx context.Context, upstream string, number uint64) (did, of int, unreachable []string) {
 	for {
 		did, of, unreachable = 0, 0, nil
 		for _, r := range x.poll(ctx) {
+			there := r.Status.Of(upstream)
 			switch {
 			case r.Peer == "":
 				continue
 			case !r.Reached:
 				unreachable = append(unreachable, strings.TrimSpace(r.Status.Node+" "+r.Peer))
-			case r.Status.Decisions >= number:
+			case r.Status.Decisions >= number && (there == nil || !there.Lacks):
 				did++
 			}
 			of++

@@ -87,7 +87,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 
 	a.replicas.poll(t.Context()) // it knows the name
 	b.stop()
-	a.wantOrdered("freeze", intake.Order{}, "carried out on 1 of 2 known replicas. Not reached: relay-1 (")
+	a.wantOrdered("freeze", intake.Order{}, "carried out on 1 of 2 known replicas. Not reached: relay-1 127.0.0.1:")
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusServiceUnavailable)

@@ -22,6 +22,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -346,14 +347,14 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	var mu sync.Mutex
 	folded := uint64(4)
 	s.before = func(r *Relay) {
-		r.replicas.decided = func() uint64 {
+		r.replicas.decided = func() *upstreams.ReplicasStatus {
 			if r.config.Load().Node.ID == "relay-0" {
-				return 9
+				return &upstreams.ReplicasStatus{Sequence: 9}
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			folded++ // with each question
-			return folded
+			return &upstreams.ReplicasStatus{Sequence: folded}
 		}
 	}
 	a, b := s.start("relay-0", "", "a"), s.start("relay-1", "", "a")
@@ -363,12 +364,12 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	}
 	gone := freeAddress(t)
 	s.join(gone)
-	if did, of, unreachable := a.replicas.Applied(t.Context(), 9); did != 1 || of != 2 || !slices.Equal(unreachable, []string{gone}) {
+	if did, of, unreachable := a.replicas.Applied(t.Context(), "a", 9); did != 1 || of != 2 || !slices.Equal(unreachable, []string{gone}) {
 		t.Errorf("%d of %d, without %q", did, of, unreachable)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if did, _, _ := a.replicas.Applied(ctx, 1<<40); did != 0 {
+	if did, _, _ := a.replicas.Applied(ctx, "a", 1<<40); did != 0 {
 		t.Errorf("%d have a decision that nobody has made", did)
 	}
 }

@@ -39,9 +39,9 @@ type Decisions interface {
 
 // Peers asks the other replicas. Its methods must be safe for concurrent use.
 type Peers interface {
-	// Applied waits until the reachable replicas have applied the decisions up to a sequence number, or until ctx
-	// ends. It returns how many of how many have, without this one, and the names of those that have not answered.
-	Applied(ctx context.Context, sequence uint64) (did, of int, unreachable []string)
+	// Applied waits until the reachable replicas have applied the decisions about an upstream up to a sequence number, or
+	// until ctx ends. It returns how many of how many have, without this one, and the names of those that have not answered.
+	Applied(ctx context.Context, upstream string, sequence uint64) (did, of int, unreachable []string)
 	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold.
 	Held(ctx context.Context, upstream string) ([]*mirror.Resource, error)
 }
@@ -198,8 +198,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		return
 	}
 	s := m.effective()
-	var missing []string
-	changed, applied := false, s.Sequence
+	missing, changed := map[string]string{}, false
 	for _, u := range m.all() {
 		alone, unfrozen := false, false
 		for _, l := range locals {
@@ -217,8 +216,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		before := locked(u.upstream, (*intake.Intake).Decision)
 		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
 			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
-				applied = min(applied, e.Frozen.Sequence-1)
-				missing = append(missing, "upstream "+u.cfg.Name+": the rollback of replica "+e.Frozen.Replica+" is not in effect here, because no revision on disk has that content: relay unfreeze "+u.cfg.Name+" ends it everywhere")
+				missing[u.cfg.Name] = "the rollback of replica " + e.Frozen.Replica + " is not in effect here, because no revision on disk has that content: relay unfreeze " + u.cfg.Name + " ends it everywhere"
 			}
 		}
 		out, _ := u.stepOver(e)
@@ -230,7 +228,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.st.Sequence, r.st.Missing, r.st.Applied = applied, missing, known
+	r.st.Sequence, r.st.Missing, r.st.Applied = s.Sequence, missing, known
 	r.mu.Unlock()
 	select {
 	case r.taken <- struct{}{}:

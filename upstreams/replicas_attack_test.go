@@ -1,6 +1,7 @@
 package upstreams_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,6 +123,18 @@ func TestAReplicaThatCanNotRollBackDoesNotCountAsOneThatHas(t *testing.T) {
 		w.quiet()
 		if e := a.mustOrder("rollback", intake.Order{To: 1}); e.Replicas.Did != 1 || e.Replicas.Of != 2 {
 			t.Errorf("rollback: %+v", e.Replicas)
+		}
+		next := *b.cfg
+		next.Upstreams = append(slices.Clone(next.Upstreams), config.Upstream{Name: "scripted-west", ClusterID: "west", Guard: w.guard, Source: &scriptedConfig{}})
+		for _, r := range w.replicas {
+			if err := r.m.Apply(&next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.quiet()
+		e, err := a.m.Order(context.Background(), "scripted-west", "freeze", intake.Order{})
+		if err != nil || e.Replicas.Did != 2 {
+			t.Errorf("an order about another upstream: %+v, %v", e.Replicas, err)
 		}
 		b.mustOrder("unfreeze", intake.Order{Force: true})
 		if e := a.mustOrder("freeze", intake.Order{}); e.Replicas.Did != 2 {

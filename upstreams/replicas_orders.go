@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"meshrelay/decisions"
@@ -60,7 +62,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if r.Peers != nil {
 		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
 		defer cancel()
-		did, of, unreachable := r.Peers.Applied(bounded, m.effective().Sequence)
+		did, of, unreachable := r.Peers.Applied(bounded, name, m.effective().Sequence)
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
@@ -112,7 +114,7 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 
 // ReplicasStatus is what a relay that is one of several has of the decisions.
 type ReplicasStatus struct {
-	// Sequence is that of the last decision that is in effect here. Applied: the log was read at least once.
+	// Sequence is that of the last decision that is in effect here, but for Missing. Applied: the log was read at least once.
 	Sequence uint64
 	Applied  bool
 	// Reachable is whether the store can be reached, since Since. Problem is why not.
@@ -121,8 +123,8 @@ type ReplicasStatus struct {
 	Problem   string
 	// Local are the decisions of this replica on which the others have not agreed.
 	Local []string
-	// Missing are decisions that can not be carried out here.
-	Missing []string
+	// Missing has why a decision can not be carried out here, by upstream. It is read-only.
+	Missing map[string]string
 }
 
 func (r *replicas) status() ReplicasStatus {
@@ -155,8 +157,8 @@ func (s *ReplicasStatus) Problems() (lines []string) {
 	for _, l := range s.Local {
 		lines = append(lines, "decisions: local decision, not agreed: "+l)
 	}
-	for _, l := range s.Missing {
-		lines = append(lines, "decisions: "+l)
+	for _, name := range slices.Sorted(maps.Keys(s.Missing)) {
+		lines = append(lines, "decisions: upstream "+name+": "+s.Missing[name])
 	}
 	return lines
 }

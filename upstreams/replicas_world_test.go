@@ -367,7 +367,7 @@ func (r *replicaRun) holds() int {
 type peersOf struct{ r *replicaRun }
 
 // Applied implements upstreams.Peers.
-func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unreachable []string) {
+func (p peersOf) Applied(ctx context.Context, upstream string, sequence uint64) (did, of int, unreachable []string) {
 	for ctx.Err() == nil {
 		did, of, unreachable = 0, 0, nil
 		for _, other := range p.r.w.replicas {
@@ -377,7 +377,7 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 				continue
 			case m == nil:
 				unreachable = append(unreachable, other.name)
-			case m.Replicas().Sequence >= sequence:
+			case m.Replicas().Sequence >= sequence && m.Replicas().Missing[upstream] == "":
 				did++
 			}
 			of++
