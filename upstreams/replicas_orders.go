@@ -47,15 +47,16 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	r.givers.Store(name, o.Operator)
 	defer r.givers.Delete(name)
 	if o.Local {
-		effect.Replicas, err = m.decideLocally(record)
+		err = m.decideLocally(record)
 	} else {
-		effect.Replicas, err = m.decide(ctx, record)
+		err = m.decide(ctx, record)
 	}
 	if err != nil {
 		return intake.Effect{}, err
 	}
 	r.changed()
 	m.applyDecisions(ctx)
+	effect.Replicas = &intake.Reach{Did: 1, Of: 1, Local: o.Local}
 	if o.Local {
 		return effect, r.keepLocals()
 	}
@@ -69,33 +70,33 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 }
 
 // decide appends the record of an order.
-func (m *Manager) decide(ctx context.Context, record decisions.Record) (*intake.Reach, error) {
+func (m *Manager) decide(ctx context.Context, record decisions.Record) error {
 	err := m.append(ctx, record)
 	switch {
 	case errors.Is(err, decisions.ErrRefused):
-		return nil, intake.NotPossible("%w", err)
+		return intake.NotPossible("%w", err)
 	case err != nil:
-		return nil, intake.NotPossible("upstream %s: the store of decisions can not be reached, so the replicas can not agree; to decide for this replica alone: --local: %w", record.Upstream, err)
+		return intake.NotPossible("upstream %s: the store of decisions can not be reached, so the replicas can not agree; to decide for this replica alone: --local: %w", record.Upstream, err)
 	}
-	return &intake.Reach{Did: 1, Of: 1}, nil
+	return nil
 }
 
 // decideLocally notes a decision of this replica alone.
-func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) {
+func (m *Manager) decideLocally(record decisions.Record) error {
 	s, r := m.effective(), m.replicas
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch err := s.Refuses(record); {
 	case r.st.Reachable:
-		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
+		return intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
 	case err != nil:
-		return nil, intake.NotPossible("%w", err)
+		return intake.NotPossible("%w", err)
 	case len(r.locals) >= maxUnagreed:
-		return nil, intake.NotPossible("upstream %s: %d local decisions wait for the store of decisions already", record.Upstream, len(r.locals))
+		return intake.NotPossible("upstream %s: %d local decisions wait for the store of decisions already", record.Upstream, len(r.locals))
 	}
 	r.locals = append(r.locals, local{record, r.newest.State().Sequence, !r.known})
 	m.log.Warn("decision for this replica alone", "upstream", record.Upstream, "decision", record.Kind, "who", record.Who, "reason", record.Reason)
-	return &intake.Reach{Did: 1, Of: 1, Local: true}, nil
+	return nil
 }
 
 // awaitDecisions waits until the decisions are applied, if the relay is one of several, but not for long: without the

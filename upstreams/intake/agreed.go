@@ -270,9 +270,7 @@ func (in *Intake) settleHold() (removed int) {
 
 // numberOf returns the newest departure of a content that is or was held here.
 func (in *Intake) numberOf(r decisions.Record) (upTo uint64, has bool) {
-	if len(in.leaving) == r.Number && in.namedHold().content == r.Content {
-		return in.named.number, true
-	}
+	in.namedHold() // is the newest of these
 	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.content == r.Content })
 	if i < 0 {
 		return 0, false
