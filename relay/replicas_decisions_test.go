@@ -62,7 +62,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 		t.Errorf("the other one: %+v", f)
 	}
 	b.wantOrdered("unfreeze", intake.Order{}, "carried out on 2 of 2 known replicas")
-	if a.east().Frozen {
+	if a.manager.Status()[0].Frozen != nil {
 		t.Error("the first one is frozen")
 	}
 
@@ -156,7 +156,7 @@ func TestAStoreThatCanBeWrittenAgainIsReachable(t *testing.T) {
 	}
 	server.Set(func() { server.Fault = nil })
 	until(t, "the store is reachable", func() bool { return a.manager.Replicas().Reachable })
-	if a.east().Frozen {
+	if a.manager.Status()[0].Frozen != nil {
 		t.Error("an order that was refused is carried out")
 	}
 }

@@ -224,7 +224,7 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 	s := newSite(t)
 	// It has east, and holds its clients for west, which never syncs.
 	waits := s.start("relay-0", "}, {name: west, firstSync: wait, file: {path: nowhere}", names(3)...)
-	until(t, "east is read", func() bool { return waits.east().Told && waits.east().Resources == 3 })
+	until(t, "east is read", func() bool { return waits.east().InContact && waits.east().Resources == 3 })
 	for _, name := range []string{"east", "west", "nobody"} {
 		if err := waits.writeSaved(t.Context(), url.Values{"upstream": {name}}, io.Discard); !errors.Is(err, peers.ErrNone) {
 			t.Errorf("%s: %v", name, err)
@@ -327,7 +327,7 @@ func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
 	b.write("more", "more.example")
 	until(t, "it is read", func() bool { return b.east().Resources == 4 })
 	a.replicas.poll(t.Context())
-	all := a.listReplicas()
+	all := a.replicas.all()
 	if len(all) != 2 || all[0].Status.Node != "relay-0" || all[1].Status.Node != "relay-1" || all[1].Status.Config == "" || all[1].Status.Version != "1" {
 		t.Fatalf("%+v", all)
 	}
@@ -337,7 +337,7 @@ func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
 	a.write("more", "more.example")
 	until(t, "they have the same", func() bool { return a.east().Content == b.east().Content })
 	a.replicas.poll(t.Context())
-	if d := a.listReplicas()[1].Differences; len(d) != 0 {
+	if d := a.replicas.all()[1].Differences; len(d) != 0 {
 		t.Errorf("%+v", d)
 	}
 }
