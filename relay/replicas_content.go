@@ -125,7 +125,7 @@ func (c candidates) with(upstream string) (found []string) {
 
 // Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
 // replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
-func (x *replicas) Held(ctx context.Context, upstream string) (held []*mirror.Resource, err error) {
+func (x *replicas) Held(ctx context.Context, upstream string, sequence uint64) (held []*mirror.Resource, err error) {
 	all := x.r.config.Load().Upstreams
 	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
 	if i < 0 {
@@ -133,7 +133,7 @@ func (x *replicas) Held(ctx context.Context, upstream string) (held []*mirror.Re
 	}
 	known := map[mirror.Key]bool{}
 	for _, peer := range x.poll(ctx) {
-		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || there == nil || there.Held == 0 {
+		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || peer.Status.Decisions < sequence || there == nil || there.Held == 0 {
 			continue
 		}
 		one, done := context.WithTimeout(ctx, heldTimeout)

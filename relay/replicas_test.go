@@ -384,7 +384,7 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		b.remove(name)
 	}
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
-	got, err := a.replicas.Held(t.Context(), "east")
+	got, err := a.replicas.Held(t.Context(), "east", 0)
 	if err != nil || len(got) != 15 {
 		t.Fatalf("%d resources, %v", len(got), err)
 	}
@@ -397,10 +397,10 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		_, err := io.WriteString(w, "garbage")
 		return err
 	})
-	if got, err := a.replicas.Held(t.Context(), "east"); err != nil || len(got) != 15 {
+	if got, err := a.replicas.Held(t.Context(), "east", 0); err != nil || len(got) != 15 {
 		t.Errorf("with one that holds rubbish: %d resources, %v", len(got), err)
 	}
-	if got, err := b.replicas.Held(t.Context(), "east"); err == nil || len(got) != 0 {
+	if got, err := b.replicas.Held(t.Context(), "east", 0); err == nil || len(got) != 0 {
 		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
 	}
 }
@@ -419,7 +419,7 @@ func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *
 	s.hostile(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
 	defer cancel()
-	if got, err := a.replicas.Held(ctx, "east"); err != nil || len(got) != 15 {
+	if got, err := a.replicas.Held(ctx, "east", 0); err != nil || len(got) != 15 {
 		t.Errorf("%d resources, %v", len(got), err)
 	}
 }

@@ -42,8 +42,9 @@ type Peers interface {
 	// Applied waits until the reachable replicas have applied the decisions about an upstream up to a sequence number, or
 	// until ctx ends. It returns how many of how many have, without this one, and the names of those that have not answered.
 	Applied(ctx context.Context, upstream string, sequence uint64) (did, of int, unreachable []string)
-	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold.
-	Held(ctx context.Context, upstream string) ([]*mirror.Resource, error)
+	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold. Those
+	// that have not applied the decisions up to a sequence number are not asked: they may have what was released.
+	Held(ctx context.Context, upstream string, sequence uint64) ([]*mirror.Resource, error)
 }
 
 // Replicas makes the relay one of several that agree on decisions.

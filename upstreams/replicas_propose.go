@@ -114,7 +114,7 @@ func (m *Manager) takeBack(ctx context.Context) {
 		once, s := r.status().Applied, m.effective()
 		for _, u := range m.all() {
 			if hold := s.Upstreams[u.cfg.Name].Hold; hold != nil && r.Peers != nil {
-				m.takeBackOf(ctx, u.upstream, hold)
+				m.takeBackOf(ctx, u.upstream, hold, s.Sequence)
 			}
 		}
 		if once {
@@ -132,15 +132,15 @@ func (m *Manager) takeBack(ctx context.Context) {
 }
 
 // takeBackOf serves again what peers hold of an upstream.
-func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record) {
+func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record, sequence uint64) {
 	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	all, err := m.replicas.Peers.Held(bounded, u.name)
+	all, err := m.replicas.Peers.Held(bounded, u.name, sequence)
 	if err != nil {
 		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
 		return
 	}
 	if len(all) > 0 {
-		u.Tell(intake.TakeBack{Hold: hold.ID, Resources: all})
+		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all})
 	}
 }

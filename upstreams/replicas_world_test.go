@@ -394,9 +394,9 @@ func (p peersOf) Applied(ctx context.Context, upstream string, sequence uint64) 
 }
 
 // Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, upstream string) (out []*mirror.Resource, err error) {
+func (p peersOf) Held(_ context.Context, upstream string, sequence uint64) (out []*mirror.Resource, err error) {
 	for _, other := range p.r.w.replicas {
-		if m := other.reached(); other != p.r && m != nil {
+		if m := other.reached(); other != p.r && m != nil && m.Replicas().Sequence >= sequence {
 			all, err := m.HeldContent(upstream)
 			if err != nil {
 				return nil, err

@@ -324,11 +324,12 @@ func (in *Intake) letGoAgreed(r decisions.Record, upTo uint64) (removed int) {
 // source does not have are served again, and wait.
 type TakeBack struct {
 	Hold      string // ID of the record
+	Sequence  uint64 // of the newest decision when they were asked: a newer one may release what they have told
 	Resources []*mirror.Resource
 }
 
 func (e TakeBack) step(in *Intake, out *Output) {
-	if a := in.agreed; a == nil || a.Hold == nil || a.Hold.ID != e.Hold || in.frozen != nil {
+	if a := in.agreed; a == nil || a.Hold == nil || a.Hold.ID != e.Hold || a.sequence != e.Sequence || in.frozen != nil {
 		return
 	}
 	in.begin()
