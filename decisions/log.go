@@ -42,10 +42,10 @@ func (l Log) Since(sequence uint64) (records []Record, ok bool) {
 	return l.records[i:], l.base.Sequence <= sequence
 }
 
-// Append returns the Log with one more record, which gets the next sequence number. A record that the Log has already
-// changes nothing. The error wraps ErrRefused if the record does not fit.
+// Append returns the Log with one more record, which gets the next sequence number. A record without ID, or
+// that the Log has already, changes nothing. The error wraps ErrRefused if the record does not fit.
 func (l Log) Append(r Record) (Log, error) {
-	if l.Has(r.ID) {
+	if r.ID == "" || l.Has(r.ID) {
 		return l, nil
 	}
 	if err := r.check(); err != nil {
@@ -54,6 +54,10 @@ func (l Log) Append(r Record) (Log, error) {
 	if err := l.state.Refuses(r); err != nil {
 		return l, err
 	}
+	return l.add(r)
+}
+
+func (l Log) add(r Record) (Log, error) {
 	if r.Sequence = l.state.Sequence + 1; r.Sequence > maxSequence {
 		return l, fmt.Errorf("the log of decisions is at its last sequence number: delete it while no replica runs, and decide again")
 	}
@@ -61,10 +65,17 @@ func (l Log) Append(r Record) (Log, error) {
 	return next, next.bound()
 }
 
-// With returns the Log with those records of another one that it does not have. They get new sequence numbers.
+// Follows reports whether the Log has all of a former one. One that was restored, or begun anew, has not.
+func (l Log) Follows(former Log) bool {
+	n := len(former.records)
+	return l.base.Sequence >= former.state.Sequence || n > 0 && l.Has(former.records[n-1].ID)
+}
+
+// With returns the Log with those records of another one that it does not have. They get new sequence numbers. One that
+// does not fit any more has no effect, and is there, so that the Log follows both.
 func (l Log) With(other Log) Log {
 	for _, r := range other.records {
-		if next, err := l.Append(r); err == nil {
+		if next, err := l.add(r); err == nil && !l.Has(r.ID) {
 			l = next
 		}
 	}

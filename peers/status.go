@@ -21,7 +21,7 @@ type Status struct {
 	Version string `json:"version"`
 	Process string `json:"process"`
 	Config  string `json:"config,omitempty"`
-	// Decisions is the number of the last decision that is in effect.
+	// Decisions is the number of the last decision that is in effect, but for upstreams that lack it.
 	Decisions uint64 `json:"decisions,omitempty"`
 	// Serving is false while the replica holds its clients. Clients counts them, and Synced those that have
 	// acknowledged everything.
@@ -39,14 +39,14 @@ type Upstream struct {
 	// Content is a sum of all keys and versions. Replicas with the same Content serve the same.
 	Content   string `json:"content"`
 	Resources int    `json:"resources"`
-	// Told: the upstream has told everything since the start. InContact: it is connected and has told everything.
-	Told      bool `json:"told"`
+	// InContact: it is connected and has told everything.
 	InContact bool `json:"inContact"`
 	// LastContact is the last known contact, zero if unknown.
 	LastContact time.Time `json:"lastContact,omitzero"`
 	// Held counts the held deletions.
-	Held   int  `json:"held,omitempty"`
-	Frozen bool `json:"frozen,omitempty"`
+	Held int `json:"held,omitempty"`
+	// Lacks: the decision about it can not be carried out.
+	Lacks bool `json:"lacks,omitempty"`
 }
 
 // Of returns the part of a Status about an upstream, nil for none.
@@ -80,11 +80,11 @@ type Difference struct {
 	There int `json:"there"`
 }
 
-// Statuses asks all other replicas for the document "status". It returns the answers, and why others give none, by address.
-func (s *Set) Statuses(ctx context.Context) (answers map[string]Status, failures map[string]string) {
+// Statuses asks all other replicas for the document "status". It returns the answers, by address, and why others give none.
+func (s *Set) Statuses(ctx context.Context) (answers map[string]Status, failures []Failure) {
 	var mu sync.Mutex // guards answers
-	answers, failures = map[string]Status{}, map[string]string{}
-	for _, f := range s.Each(ctx, "status", maxStatus, func(peer string, body io.Reader) error {
+	answers = map[string]Status{}
+	failures = s.Each(ctx, "status", maxStatus, func(peer string, body io.Reader) error {
 		var one Status
 		if err := json.NewDecoder(body).Decode(&one); err != nil {
 			return fmt.Errorf("its status does not decode: %w", err)
@@ -93,15 +93,13 @@ func (s *Set) Statuses(ctx context.Context) (answers map[string]Status, failures
 		defer mu.Unlock()
 		answers[peer] = one
 		return nil
-	}) {
-		failures[f.Peer] = f.Err.Error()
-	}
+	})
 	return answers, failures
 }
 
 // Update returns all replicas, this one first and others by address, from what Statuses returns. before is the former
 // result.
-func Update(now time.Time, before []Replica, own Status, answers map[string]Status, failures map[string]string) (all []Replica) {
+func Update(now time.Time, before []Replica, own Status, answers map[string]Status, failures []Failure) (all []Replica) {
 	was := map[string]Replica{}
 	for _, r := range before {
 		was[r.Peer] = r
@@ -117,9 +115,9 @@ func Update(now time.Time, before []Replica, own Status, answers map[string]Stat
 	for peer, s := range answers {
 		add(peer, s)
 	}
-	for peer, problem := range failures {
-		r := Replica{Peer: peer, Problem: problem, Since: now, Status: was[peer].Status}
-		if w, known := was[peer]; known && !w.Reached {
+	for _, f := range failures {
+		r := Replica{Peer: f.Peer, Problem: f.Err.Error(), Since: now, Status: was[f.Peer].Status}
+		if w, known := was[f.Peer]; known && !w.Reached {
 			r.Since = w.Since
 		}
 		all = append(all, r)

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"testing"
@@ -41,8 +42,8 @@ func TestAReplicaThatHoldsItsClientsDiffersInNothing(t *testing.T) {
 func TestAReplicaThatIsNotReachedKeepsItsNameAndIsForgottenWithItsAddress(t *testing.T) {
 	var all []Replica
 	all = Update(time.Unix(1, 0), all, of("0", "a"), map[string]Status{"x": of("1", "b")}, nil)
-	all = Update(time.Unix(2, 0), all, of("0", "a"), nil, map[string]string{"x": "refused"})
-	all = Update(time.Unix(3, 0), all, of("0", "a"), nil, map[string]string{"x": "refused"})
+	all = Update(time.Unix(2, 0), all, of("0", "a"), nil, []Failure{{"x", errors.New("refused")}})
+	all = Update(time.Unix(3, 0), all, of("0", "a"), nil, []Failure{{"x", errors.New("refused")}})
 	got := all[1]
 	if got.Reached || got.Problem != "refused" || got.Status.Node != "relay-1" || !got.Since.Equal(time.Unix(2, 0)) || len(got.Differences) != 0 {
 		t.Errorf("%+v", got)

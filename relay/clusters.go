@@ -85,10 +85,9 @@ func (r *Relay) agree(cfg *config.Config) {
 	}
 	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
 	agent := fmt.Sprintf("meshrelay/%s (decisions)", r.options.Build.Version)
-	all := upstreams.Replicas{Name: cfg.Node.ID, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, kubernetes.Usual)}
+	all := upstreams.Replicas{Name: cfg.Node.ID, Dir: cfg.State.Dir, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, kubernetes.Usual)}
 	if r.replicas != nil {
 		all.Peers = r.replicas
-		r.replicas.decided = func() uint64 { return r.manager.Replicas().Sequence }
 	}
 	r.manager.Agree(all)
 }

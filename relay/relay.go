@@ -161,7 +161,7 @@ func New(o Options) (*Relay, error) {
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-		Events: r.events, Replicas: r.listReplicas,
+		Events: r.events, Replicas: func() []peers.Replica { return r.replicas.all() },
 		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
 	}
 	if cfg.Replicas.Peers != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/loglimit"
 	"meshrelay/peers"
+	"meshrelay/upstreams"
 )
 
 const (
@@ -27,15 +27,12 @@ const (
 
 // replicas asks the other replicas, and answers them. It is a prometheus.Collector.
 type replicas struct {
+	r      *Relay
 	set    *peers.Set
 	server *peers.Server
 	creds  *peers.Credentials
-	log    *slog.Logger
-	config func() *config.Config
-	// decided returns the number of the last decision that is in effect. It is nil where none are kept.
-	decided func() uint64
-	// own returns the status of this replica.
-	own func() peers.Status
+	// decided returns the status of the decisions, nil where none are kept.
+	decided func() *upstreams.ReplicasStatus
 	// atStart returns what replicas tell when the relay starts. The first call asks them, and begins startBudget.
 	atStart func() candidates
 
@@ -52,7 +49,7 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 	if lookup == nil {
 		lookup = peers.LookupService(p.Service)
 	}
-	x := &replicas{creds: creds, set: peers.NewSet(p.Service, lookup, creds), log: r.log, config: r.config.Load, own: r.ownStatus}
+	x := &replicas{creds: creds, r: r, set: peers.NewSet(p.Service, lookup, creds), decided: r.manager.Replicas}
 	x.atStart = sync.OnceValue(x.askAtStart)
 	x.server = peers.NewServer(p.Listen, creds, x.set.Process, map[string]peers.Document{
 		"status":       func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(x.own()) },
@@ -63,30 +60,25 @@ func (r *Relay) newReplicas(p *config.Peers, lookup peers.Lookup, debug *admin.D
 	return x, nil
 }
 
-// listReplicas returns all replicas, this one first, or none without a config of peers.
-func (r *Relay) listReplicas() []peers.Replica {
-	if r.replicas == nil {
-		return nil
-	}
-	return r.replicas.all()
-}
-
-// ownStatus returns what this replica tells about itself.
-func (r *Relay) ownStatus() peers.Status {
+// own returns what this replica tells about itself.
+func (x *replicas) own() peers.Status {
+	r := x.r
 	s := peers.Status{
-		Node: r.config.Load().Node.ID, Version: r.options.Build.Version, Process: r.replicas.set.Process, Config: r.options.Watcher.Status().Hash,
+		Node: r.config.Load().Node.ID, Version: r.options.Build.Version, Process: x.set.Process, Config: r.options.Watcher.Status().Hash,
 		Serving: r.server.HasReleased(), Time: time.Now(),
 	}
-	if r.replicas.decided != nil {
-		s.Decisions = r.replicas.decided()
+	decided := x.decided()
+	if decided != nil {
+		s.Decisions = decided.Sequence
 	}
 	s.Clients, s.Synced = r.server.Synced()
 	for _, u := range r.manager.Status() {
-		one := peers.Upstream{
-			Name: u.Name, Content: u.Content, Told: u.Complete, InContact: u.InContact, LastContact: u.LastUpdate, Frozen: u.Frozen != nil,
-		}
+		one := peers.Upstream{Name: u.Name, Content: u.Content, InContact: u.InContact, LastContact: u.LastUpdate}
 		for _, n := range u.Resources {
 			one.Resources += n
+		}
+		if decided != nil {
+			one.Lacks = decided.Missing[u.Name] != ""
 		}
 		if u.Held != nil {
 			one.Held = u.Held.Removals
@@ -105,7 +97,7 @@ func (x *replicas) Run(ctx context.Context) error {
 		defer again.Stop()
 		for {
 			if err := x.creds.Read(); err != nil {
-				notes.Warn(x.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
+				notes.Warn(x.r.log, "certificates of replicas.peers not read, the last good ones stay", "err", err)
 			}
 			x.poll(ctx)
 			select {
@@ -132,24 +124,28 @@ func (x *replicas) poll(ctx context.Context) []peers.Replica {
 	return x.known
 }
 
-// all returns all replicas, this one first.
+// all returns all replicas, this one first, or none without a config of peers.
 func (x *replicas) all() []peers.Replica {
+	if x == nil {
+		return nil
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.known
 }
 
 // Applied implements upstreams.Peers.
-func (x *replicas) Applied(ctx context.Context, number uint64) (did, of int, unreachable []string) {
+func (x *replicas) Applied(ctx context.Context, upstream string, number uint64) (did, of int, unreachable []string) {
 	for {
 		did, of, unreachable = 0, 0, nil
 		for _, r := range x.poll(ctx) {
+			there := r.Status.Of(upstream)
 			switch {
 			case r.Peer == "":
 				continue
 			case !r.Reached:
 				unreachable = append(unreachable, strings.TrimSpace(r.Status.Node+" "+r.Peer))
-			case r.Status.Decisions >= number:
+			case r.Status.Decisions >= number && (there == nil || !there.Lacks):
 				did++
 			}
 			of++

@@ -65,11 +65,11 @@ func (x *replicas) askAtStart() candidates {
 	c.until = c.asked.Add(startBudget)
 	ctx, cancel := context.WithDeadline(context.Background(), c.asked.Add(startBudget/2))
 	defer cancel()
-	var failures map[string]string
-	c.byPeer, failures = x.set.Statuses(ctx)
-	for peer, problem := range failures {
-		x.log.Info("replica not asked for content", "peer", peer, "err", problem)
+	answers, failures := x.set.Statuses(ctx)
+	for _, f := range failures {
+		x.r.log.Info("replica not asked for content", "peer", f.Peer, "err", f.Err)
 	}
+	c.byPeer = answers
 	return c
 }
 
@@ -86,13 +86,13 @@ func (x *replicas) former(ctx context.Context, u config.Upstream) state.Saved {
 		switch {
 		case errors.Is(err, peers.ErrNone):
 		case err != nil:
-			x.log.Warn("content of a replica not taken", "upstream", u.Name, "peer", peer, "err", err)
+			x.r.log.Warn("content of a replica not taken", "upstream", u.Name, "peer", peer, "err", err)
 		case saved.Meta.Synced && len(saved.Records) > 0:
 			// The clock of the replica may be another one.
 			if m := &saved.Meta; !m.LastContact.IsZero() {
 				m.LastContact = m.LastContact.Add(c.asked.Sub(c.byPeer[peer].Time))
 			}
-			x.log.Info("content taken from a replica", "upstream", u.Name, "peer", peer, "resources", len(saved.Records))
+			x.r.log.Info("content taken from a replica", "upstream", u.Name, "peer", peer, "resources", len(saved.Records))
 			return saved
 		}
 	}
@@ -125,22 +125,22 @@ func (c candidates) with(upstream string) (found []string) {
 
 // Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
 // replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
-func (x *replicas) Held(ctx context.Context, upstream string) (held []*mirror.Resource, err error) {
-	all := x.config().Upstreams
+func (x *replicas) Held(ctx context.Context, upstream string, sequence uint64) (held []*mirror.Resource, err error) {
+	all := x.r.config.Load().Upstreams
 	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
 	if i < 0 {
 		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
 	}
 	known := map[mirror.Key]bool{}
 	for _, peer := range x.poll(ctx) {
-		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || there == nil || there.Held == 0 {
+		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || peer.Status.Decisions < sequence || there == nil || there.Held == 0 {
 			continue
 		}
 		one, done := context.WithTimeout(ctx, heldTimeout)
 		saved, failed := x.saved(one, peer.Peer, "held?upstream="+url.QueryEscape(upstream), all[i])
 		done()
 		if failed != nil && !errors.Is(failed, peers.ErrNone) {
-			x.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer.Peer, "err", failed)
+			x.r.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer.Peer, "err", failed)
 			err = failed
 		}
 		for _, r := range saved.Records {

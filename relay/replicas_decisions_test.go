@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 		t.Errorf("the other one: %+v", f)
 	}
 	b.wantOrdered("unfreeze", intake.Order{}, "carried out on 2 of 2 known replicas")
-	if a.east().Frozen {
+	if a.manager.Status()[0].Frozen != nil {
 		t.Error("the first one is frozen")
 	}
 
@@ -86,7 +87,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 
 	a.replicas.poll(t.Context()) // it knows the name
 	b.stop()
-	a.wantOrdered("freeze", intake.Order{}, "carried out on 1 of 2 known replicas. Not reached: relay-1 (")
+	a.wantOrdered("freeze", intake.Order{}, "carried out on 1 of 2 known replicas. Not reached: relay-1 127.0.0.1:")
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -101,24 +102,61 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 	until(t, "it is agreed", func() bool { st := a.manager.Replicas(); return st.Reachable && len(st.Local) == 0 })
 }
 
-// TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead, although each read tells that the store is there.
+// TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead, and it is shown that nothing can be recorded, although each read tells
+// that the store is there.
 func TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead(t *testing.T) {
+	s, server := agreeing(t)
+	a := s.start("relay-0", "", names(3)...)
+	a.serves()
+	until(t, "the store is read", func() bool { return a.manager.Replicas().Applied })
+	var reads, writes atomic.Int32
+	server.Set(func() {
+		server.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet {
+				reads.Add(1)
+				return false
+			}
+			writes.Add(1)
+			fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+			return true
+		}
+	})
+	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "allow the identity to create configmaps") {
+		t.Errorf("%v", err)
+	}
+	since := a.manager.Replicas().Since
+	reads.Store(0)
+	until(t, "it is read again", func() bool {
+		if st := a.manager.Replicas(); st.Reachable || !strings.Contains(strings.Join(st.Problems(), ""), "allow the identity to create configmaps") || !st.Since.Equal(since) {
+			t.Fatalf("%+v", st)
+		}
+		return reads.Load() > 3
+	})
+	a.wantOrdered("freeze", intake.Order{Local: true, For: time.Hour}, "a decision of this replica alone")
+	server.Set(func() { server.Fault = nil })
+	until(t, "it is agreed", func() bool { st := a.manager.Replicas(); return st.Reachable && len(st.Local) == 0 })
+}
+
+// TestAStoreThatCanBeWrittenAgainIsReachable, although nothing waits to be recorded.
+func TestAStoreThatCanBeWrittenAgainIsReachable(t *testing.T) {
 	s, server := agreeing(t)
 	a := s.start("relay-0", "", names(3)...)
 	a.serves()
 	until(t, "the store is read", func() bool { return a.manager.Replicas().Applied })
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodGet {
-				return false
+			if r.Method != http.MethodGet {
+				fakekube.Fail(w, http.StatusForbidden, "Forbidden")
 			}
-			fakekube.Fail(w, http.StatusForbidden, "Forbidden")
-			return true
+			return r.Method != http.MethodGet
 		}
 	})
-	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "may not create it") {
-		t.Errorf("%v", err)
+	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err == nil {
+		t.Error("it is acknowledged")
 	}
-	until(t, "it is read again", func() bool { return a.manager.Replicas().Reachable })
-	a.wantOrdered("freeze", intake.Order{Local: true, For: time.Hour}, "a decision of this replica alone")
+	server.Set(func() { server.Fault = nil })
+	until(t, "the store is reachable", func() bool { return a.manager.Replicas().Reachable })
+	if a.manager.Status()[0].Frozen != nil {
+		t.Error("an order that was refused is carried out")
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -223,7 +224,7 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 	s := newSite(t)
 	// It has east, and holds its clients for west, which never syncs.
 	waits := s.start("relay-0", "}, {name: west, firstSync: wait, file: {path: nowhere}", names(3)...)
-	until(t, "east is read", func() bool { return waits.east().Told && waits.east().Resources == 3 })
+	until(t, "east is read", func() bool { return waits.east().InContact && waits.east().Resources == 3 })
 	for _, name := range []string{"east", "west", "nobody"} {
 		if err := waits.writeSaved(t.Context(), url.Values{"upstream": {name}}, io.Discard); !errors.Is(err, peers.ErrNone) {
 			t.Errorf("%s: %v", name, err)
@@ -326,7 +327,7 @@ func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
 	b.write("more", "more.example")
 	until(t, "it is read", func() bool { return b.east().Resources == 4 })
 	a.replicas.poll(t.Context())
-	all := a.listReplicas()
+	all := a.replicas.all()
 	if len(all) != 2 || all[0].Status.Node != "relay-0" || all[1].Status.Node != "relay-1" || all[1].Status.Config == "" || all[1].Status.Version != "1" {
 		t.Fatalf("%+v", all)
 	}
@@ -336,7 +337,7 @@ func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
 	a.write("more", "more.example")
 	until(t, "they have the same", func() bool { return a.east().Content == b.east().Content })
 	a.replicas.poll(t.Context())
-	if d := a.listReplicas()[1].Differences; len(d) != 0 {
+	if d := a.replicas.all()[1].Differences; len(d) != 0 {
 		t.Errorf("%+v", d)
 	}
 }
@@ -346,14 +347,14 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	var mu sync.Mutex
 	folded := uint64(4)
 	s.before = func(r *Relay) {
-		r.replicas.decided = func() uint64 {
+		r.replicas.decided = func() *upstreams.ReplicasStatus {
 			if r.config.Load().Node.ID == "relay-0" {
-				return 9
+				return &upstreams.ReplicasStatus{Sequence: 9}
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			folded++ // with each question
-			return folded
+			return &upstreams.ReplicasStatus{Sequence: folded}
 		}
 	}
 	a, b := s.start("relay-0", "", "a"), s.start("relay-1", "", "a")
@@ -363,12 +364,12 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	}
 	gone := freeAddress(t)
 	s.join(gone)
-	if did, of, unreachable := a.replicas.Applied(t.Context(), 9); did != 1 || of != 2 || !slices.Equal(unreachable, []string{gone}) {
+	if did, of, unreachable := a.replicas.Applied(t.Context(), "a", 9); did != 1 || of != 2 || !slices.Equal(unreachable, []string{gone}) {
 		t.Errorf("%d of %d, without %q", did, of, unreachable)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if did, _, _ := a.replicas.Applied(ctx, 1<<40); did != 0 {
+	if did, _, _ := a.replicas.Applied(ctx, "a", 1<<40); did != 0 {
 		t.Errorf("%d have a decision that nobody has made", did)
 	}
 }
@@ -383,7 +384,7 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		b.remove(name)
 	}
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
-	got, err := a.replicas.Held(t.Context(), "east")
+	got, err := a.replicas.Held(t.Context(), "east", 0)
 	if err != nil || len(got) != 15 {
 		t.Fatalf("%d resources, %v", len(got), err)
 	}
@@ -396,10 +397,10 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		_, err := io.WriteString(w, "garbage")
 		return err
 	})
-	if got, err := a.replicas.Held(t.Context(), "east"); err != nil || len(got) != 15 {
+	if got, err := a.replicas.Held(t.Context(), "east", 0); err != nil || len(got) != 15 {
 		t.Errorf("with one that holds rubbish: %d resources, %v", len(got), err)
 	}
-	if got, err := b.replicas.Held(t.Context(), "east"); err == nil || len(got) != 0 {
+	if got, err := b.replicas.Held(t.Context(), "east", 0); err == nil || len(got) != 0 {
 		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
 	}
 }
@@ -418,7 +419,7 @@ func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *
 	s.hostile(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
 	defer cancel()
-	if got, err := a.replicas.Held(ctx, "east"); err != nil || len(got) != 15 {
+	if got, err := a.replicas.Held(ctx, "east", 0); err != nil || len(got) != 15 {
 		t.Errorf("%d resources, %v", len(got), err)
 	}
 }

@@ -87,6 +87,8 @@ type Frozen struct {
 	// Decision identifies the record by which replicas agree on the freeze. It is empty for a relay that decides
 	// alone, and for a decision on which they have not agreed.
 	Decision string `json:"decision,omitempty"`
+	// Number is the sequence number of that record.
+	Number uint64 `json:"-"`
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.

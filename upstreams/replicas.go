@@ -30,7 +30,7 @@ const (
 
 // Decisions keeps the log of decisions where all replicas find it. Its methods must be safe for concurrent use.
 type Decisions interface {
-	// Append appends a record, and returns the log with it. An error that wraps decisions.ErrRefused is about the newest
+	// Append appends a record, and returns the log with it. A record without ID only tries whether it could. An error that wraps decisions.ErrRefused is about the newest
 	// log, which it returns, too. After any other error it is unknown whether the log has the record.
 	Append(ctx context.Context, r decisions.Record) (decisions.Log, error)
 	// Watch calls took with each log that it reads, and with an error while it can not read. It returns when ctx ends.
@@ -39,11 +39,12 @@ type Decisions interface {
 
 // Peers asks the other replicas. Its methods must be safe for concurrent use.
 type Peers interface {
-	// Applied waits until the reachable replicas have applied the decisions up to a sequence number, or until ctx
-	// ends. It returns how many of how many have, without this one, and the names of those that have not answered.
-	Applied(ctx context.Context, sequence uint64) (did, of int, unreachable []string)
-	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold.
-	Held(ctx context.Context, upstream string) ([]*mirror.Resource, error)
+	// Applied waits until the reachable replicas have applied the decisions about an upstream up to a sequence number, or
+	// until ctx ends. It returns how many of how many have, without this one, and the names of those that have not answered.
+	Applied(ctx context.Context, upstream string, sequence uint64) (did, of int, unreachable []string)
+	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold. Those
+	// that have not applied the decisions up to a sequence number are not asked: they may have what was released.
+	Held(ctx context.Context, upstream string, sequence uint64) ([]*mirror.Resource, error)
 }
 
 // Replicas makes the relay one of several that agree on decisions.
@@ -51,6 +52,8 @@ type Replicas struct {
 	Name  string // of this replica, unique
 	Store Decisions
 	Peers Peers // nil: only this replica is known
+	// Dir has the decisions of this replica alone, empty: a restart forgets them.
+	Dir string
 }
 
 // replicas is the part of a Manager that agrees with other replicas.
@@ -62,6 +65,7 @@ type replicas struct {
 	taken chan struct{} // the decisions were applied
 
 	applying sync.Mutex // is held while a log is applied
+	keeping  sync.Mutex // is held while local decisions are written
 
 	givers sync.Map // of the orders that are given here now: *events.Operator by upstream
 
@@ -70,24 +74,17 @@ type replicas struct {
 	newest   decisions.Log
 	known    bool // newest was read
 	stale    bool // something is not applied yet
-	readOnly bool // the last append has failed
+	readOnly bool // the log was read, but the last append has failed
 	locals   []local
 }
 
-// local is a decision of this replica on which the others have not agreed. It was made at a sequence number, or before
-// the log was read.
-type local struct {
-	decisions.Record
-	at    uint64
-	blind bool
-}
-
-// Agree makes the relay one of several replicas. It is called before Restore.
+// Agree makes the relay one of several replicas. It is called before Restore, and after Record.
 func (m *Manager) Agree(r Replicas) {
 	m.replicas = &replicas{
 		Replicas: r, log: m.log, wake: make(chan struct{}, 1), ready: make(chan struct{}), taken: make(chan struct{}, 1),
 		st: ReplicasStatus{Since: time.Now(), Problem: unread},
 	}
+	m.readLocals()
 	for _, u := range m.upstreams {
 		m.joins(u)
 	}
@@ -126,10 +123,12 @@ func (r *replicas) took(log decisions.Log, err error) {
 			r.st.Since = time.Now()
 			r.log.Warn("store of decisions not reached", "err", err, "effect", "nothing that is held goes, and orders need --local")
 		}
-		r.st.Reachable, r.st.Problem = false, err.Error()
+		r.st.Reachable, r.st.Problem, r.readOnly = false, err.Error(), false
 		return
 	}
-	if !r.st.Reachable {
+	if r.readOnly {
+		r.signal() // what waits is tried again
+	} else if !r.st.Reachable {
 		r.st.Reachable, r.st.Since, r.st.Problem = true, time.Now(), ""
 		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
 		r.signal()
@@ -200,21 +199,25 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		return
 	}
 	s := m.effective()
-	var missing []string
-	changed, applied := false, s.Sequence
+	missing, changed := map[string]string{}, false
 	for _, u := range m.all() {
-		if !known && !slices.ContainsFunc(locals, func(l local) bool { return l.Upstream == u.cfg.Name }) {
+		alone, unfrozen := false, false
+		for _, l := range locals {
+			if l.Upstream == u.cfg.Name {
+				alone, unfrozen = true, l.Kind == decisions.Unfreeze || unfrozen && !l.Kind.Freezes()
+			}
+		}
+		if !known && !alone {
 			continue // what others have decided about it is not known
 		}
-		e := intake.Agreed{Replica: r.Name, Known: true, Sequence: s.Sequence, Anew: s.Sequence == 0 && len(locals) == 0, Upstream: s.Upstreams[u.cfg.Name]}
+		e := intake.Agreed{Replica: r.Name, Known: known, Sequence: s.Sequence, Alone: alone, Unfrozen: unfrozen, Upstream: s.Upstreams[u.cfg.Name]}
 		if who, given := r.givers.Load(u.cfg.Name); given {
 			e.Operator, _ = who.(*events.Operator)
 		}
 		before := locked(u.upstream, (*intake.Intake).Decision)
 		if locked(u.upstream, func(in *intake.Intake) bool { return in.NeedsRevision(e.Frozen) }) {
 			if e.Revision, e.Records = m.revisionOf(ctx, u.cfg.Name, e.Frozen); e.Records == nil {
-				applied = min(applied, e.Frozen.Sequence-1)
-				missing = append(missing, "upstream "+u.cfg.Name+": the rollback of replica "+e.Frozen.Replica+" is not in effect here, because no revision on disk has that content: relay unfreeze "+u.cfg.Name+" ends it everywhere")
+				missing[u.cfg.Name] = "the rollback of replica " + e.Frozen.Replica + " is not in effect here, because no revision on disk has that content: relay unfreeze " + u.cfg.Name + " ends it everywhere"
 			}
 		}
 		out, _ := u.stepOver(e)
@@ -226,7 +229,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.st.Sequence, r.st.Missing, r.st.Applied = applied, missing, known
+	r.st.Sequence, r.st.Missing, r.st.Applied = s.Sequence, missing, known
 	r.mu.Unlock()
 	select {
 	case r.taken <- struct{}{}:

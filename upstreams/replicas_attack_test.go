@@ -1,8 +1,10 @@
 package upstreams_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,6 +124,18 @@ func TestAReplicaThatCanNotRollBackDoesNotCountAsOneThatHas(t *testing.T) {
 		if e := a.mustOrder("rollback", intake.Order{To: 1}); e.Replicas.Did != 1 || e.Replicas.Of != 2 {
 			t.Errorf("rollback: %+v", e.Replicas)
 		}
+		next := *b.cfg
+		next.Upstreams = append(slices.Clone(next.Upstreams), config.Upstream{Name: "scripted-west", ClusterID: "west", Guard: w.guard, Source: &scriptedConfig{}})
+		for _, r := range w.replicas {
+			if err := r.m.Apply(&next); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.quiet()
+		e, err := a.m.Order(context.Background(), "scripted-west", "freeze", intake.Order{})
+		if err != nil || e.Replicas.Did != 2 {
+			t.Errorf("an order about another upstream: %+v, %v", e.Replicas, err)
+		}
 		b.mustOrder("unfreeze", intake.Order{Force: true})
 		if e := a.mustOrder("freeze", intake.Order{}); e.Replicas.Did != 2 {
 			t.Errorf("afterwards: %+v", e.Replicas)
@@ -136,7 +150,7 @@ func TestALogThatWasEditedIsTheSameOnAllReplicas(t *testing.T) {
 		w.quiet()
 		a.mustOrder("freeze", intake.Order{})
 		w.quiet()
-		edited, err := decisions.Decode(`{"seq":1}`)
+		edited, err := decisions.Decode(`{"seq":2}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,6 +224,157 @@ func TestAFreezeOutlivesALogThatWasDeletedWhileNoReplicaRan(t *testing.T) {
 		w.quiet()
 		w.wantServed("unfrozen", numbered(0, 22))
 	})
+}
+
+func TestALocalUnfreezeEndsALocalFreeze(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		a.mustOrder("freeze", intake.Order{Local: true})
+		a.mustOrder("unfreeze", intake.Order{Local: true})
+		a.has(numbered(0, 22)...)
+		if got := a.serves(); a.status().Frozen != nil || len(got) != 22 {
+			t.Errorf("it serves %d, frozen: %+v", len(got), a.status().Frozen)
+		}
+		w.store.setDown(false)
+		w.has(numbered(0, 22)...)
+		w.after(5 * time.Second)
+		w.wantServed("agreed", numbered(0, 22))
+		w.wantLog("freeze/a", "unfreeze/a")
+	})
+}
+
+// TestADecisionOfOneReplicaDoesNotEndAHoldThatItCanNotRead: it has started without the store, and knows of the hold by its
+// disk.
+func TestADecisionOfOneReplicaDoesNotEndAHoldThatItCanNotRead(t *testing.T) {
+	for _, told := range []bool{false, true} { // the source has told everything before the orders
+		inWorld(t, 2, func(w *world) {
+			a, b := w.replicas[0], w.replicas[1]
+			w.has(numbered(0, 40)...)
+			w.after(2 * time.Minute)
+			a.has()
+			w.quiet()
+			b.has(numbered(2, 40)...) // no guard would hold them
+			w.quiet()
+			w.store.setDown(true)
+			w.after(time.Minute)
+			b.end()
+			b.start()
+			if told {
+				b.has(numbered(2, 40)...)
+			}
+			for _, verb := range []string{"freeze", "unfreeze"} {
+				b.mustOrder(verb, intake.Order{Local: true, Force: true})
+			}
+			b.has(numbered(2, 40)...)
+			w.after(time.Minute)
+			w.wantServed(fmt.Sprint("held after the orders, ", told), numbered(0, 40))
+			w.store.setDown(false)
+			w.after(time.Minute)
+			w.wantServed("held", numbered(0, 40))
+			a.mustOrder("release", intake.Order{All: true})
+			w.after(5 * time.Second)
+			w.want("released", func(r *replicaRun) bool { return r.holds() == 0 })
+		})
+	}
+}
+
+func TestALocalUnfreezeOutlivesARestart(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		a.mustOrder("freeze", intake.Order{})
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		a.mustOrder("unfreeze", intake.Order{Local: true})
+		for range 2 {
+			a.end()
+			a.start()
+			a.has(numbered(0, 22)...)
+			w.quiet()
+			if local := a.m.Replicas().Local; len(a.serves()) != 22 || len(local) != 1 || local[0] != "unfreeze scripted-east by ann" {
+				t.Fatalf("a serves %d, local %v", len(a.serves()), local)
+			}
+		}
+		w.store.setDown(false)
+		w.after(5 * time.Second)
+		w.has(numbered(0, 23)...)
+		w.wantServed("agreed", numbered(0, 23))
+		w.wantLog("freeze/a", "unfreeze/a")
+		a.end()
+		a.start()
+		w.after(5 * time.Second)
+		w.want("nothing waits", func(r *replicaRun) bool { return len(r.m.Replicas().Local) == 0 })
+	})
+}
+
+// TestALocalReleaseIsDroppedByARestartAndTheJournalTells, because what is held after it may be another accident.
+func TestALocalReleaseIsDroppedByARestartAndTheJournalTells(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 40)...)
+		w.after(2 * time.Minute)
+		w.has()
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		a.mustOrder("release", intake.Order{All: true, Local: true})
+		if len(a.serves()) != 0 {
+			t.Fatal("not released")
+		}
+		a.end()
+		a.start()
+		w.quiet()
+		if page := textOf(a); !strings.Contains(page, "the local decision release is dropped") || !strings.Contains(page, "release it again") {
+			t.Errorf("the journal:\n%s", page)
+		}
+		w.store.setDown(false)
+		a.has()
+		w.after(time.Minute)
+		w.wantServed("held by all", numbered(0, 40))
+		a.mustOrder("release", intake.Order{All: true})
+		w.quiet()
+		w.wantServed("released", nil)
+	})
+}
+
+// TestAFreezeOutlivesALogThatOthersHaveBegunAnew, with decisions about other upstreams, and with the freeze itself.
+func TestAFreezeOutlivesALogThatOthersHaveBegunAnew(t *testing.T) {
+	for _, anew := range []decisions.Record{
+		{ID: "1", Kind: decisions.Hold, Upstream: "scripted-west", Replica: "c", Content: "x"},
+		recordOf(decisions.Freeze, "", "c"),
+	} {
+		inWorld(t, 2, func(w *world) {
+			w.has(numbered(0, 20)...)
+			w.quiet()
+			w.replicas[0].mustOrder("freeze", intake.Order{Reason: "INC-4"})
+			w.quiet()
+			for _, r := range w.replicas {
+				r.end()
+			}
+			log, err := decisions.Log{}.Append(anew)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.store.set(func() { w.store.log, w.store.down = log, true })
+			for _, r := range w.replicas {
+				r.start()
+			}
+			w.has(numbered(0, 22)...)
+			w.store.setDown(false)
+			w.quiet()
+			w.wantServed("frozen", numbered(0, 20))
+			w.want("agreed", func(r *replicaRun) bool { f := r.status().Frozen; return f != nil && f.Decision != "" })
+			w.replicas[1].mustOrder("unfreeze", intake.Order{})
+			w.quiet()
+			w.wantServed("unfrozen", numbered(0, 22))
+		})
+	}
 }
 
 func TestAReleaseIsAboutWhatWasTakenBackFromARegistryToo(t *testing.T) {

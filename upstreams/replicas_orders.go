@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"meshrelay/decisions"
@@ -45,52 +47,56 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	r.givers.Store(name, o.Operator)
 	defer r.givers.Delete(name)
 	if o.Local {
-		effect.Replicas, err = m.decideLocally(record)
+		err = m.decideLocally(record)
 	} else {
-		effect.Replicas, err = m.decide(ctx, record)
+		err = m.decide(ctx, record)
 	}
 	if err != nil {
 		return intake.Effect{}, err
 	}
 	r.changed()
 	m.applyDecisions(ctx)
-	if r.Peers != nil && !o.Local {
+	effect.Replicas = &intake.Reach{Did: 1, Of: 1, Local: o.Local}
+	if o.Local {
+		return effect, r.keepLocals()
+	}
+	if r.Peers != nil {
 		bounded, cancel := context.WithTimeout(ctx, appliedTimeout)
 		defer cancel()
-		did, of, unreachable := r.Peers.Applied(bounded, m.effective().Sequence)
+		did, of, unreachable := r.Peers.Applied(bounded, name, m.effective().Sequence)
 		effect.Replicas = &intake.Reach{Did: 1 + did, Of: 1 + of, Unreachable: unreachable}
 	}
 	return effect, nil
 }
 
 // decide appends the record of an order.
-func (m *Manager) decide(ctx context.Context, record decisions.Record) (*intake.Reach, error) {
+func (m *Manager) decide(ctx context.Context, record decisions.Record) error {
 	err := m.append(ctx, record)
 	switch {
 	case errors.Is(err, decisions.ErrRefused):
-		return nil, intake.NotPossible("%w", err)
+		return intake.NotPossible("%w", err)
 	case err != nil:
-		return nil, intake.NotPossible("upstream %s: the store of decisions can not be reached, so the replicas can not agree; to decide for this replica alone: --local: %w", record.Upstream, err)
+		return intake.NotPossible("upstream %s: the store of decisions can not be reached, so the replicas can not agree; to decide for this replica alone: --local: %w", record.Upstream, err)
 	}
-	return &intake.Reach{Did: 1, Of: 1}, nil
+	return nil
 }
 
 // decideLocally notes a decision of this replica alone.
-func (m *Manager) decideLocally(record decisions.Record) (*intake.Reach, error) {
+func (m *Manager) decideLocally(record decisions.Record) error {
 	s, r := m.effective(), m.replicas
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch err := s.Refuses(record); {
-	case r.st.Reachable && !r.readOnly:
-		return nil, intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
+	case r.st.Reachable:
+		return intake.NotPossible("upstream %s: the store of decisions can be reached: leave out --local, so that all replicas decide the same", record.Upstream)
 	case err != nil:
-		return nil, intake.NotPossible("%w", err)
+		return intake.NotPossible("%w", err)
 	case len(r.locals) >= maxUnagreed:
-		return nil, intake.NotPossible("upstream %s: %d local decisions wait for the store of decisions already", record.Upstream, len(r.locals))
+		return intake.NotPossible("upstream %s: %d local decisions wait for the store of decisions already", record.Upstream, len(r.locals))
 	}
 	r.locals = append(r.locals, local{record, r.newest.State().Sequence, !r.known})
 	m.log.Warn("decision for this replica alone", "upstream", record.Upstream, "decision", record.Kind, "who", record.Who, "reason", record.Reason)
-	return &intake.Reach{Did: 1, Of: 1, Local: true}, nil
+	return nil
 }
 
 // awaitDecisions waits until the decisions are applied, if the relay is one of several, but not for long: without the
@@ -109,7 +115,7 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 
 // ReplicasStatus is what a relay that is one of several has of the decisions.
 type ReplicasStatus struct {
-	// Sequence is that of the last decision that is in effect here. Applied: the log was read at least once.
+	// Sequence is that of the last decision that is in effect here, but for Missing. Applied: the log was read at least once.
 	Sequence uint64
 	Applied  bool
 	// Reachable is whether the store can be reached, since Since. Problem is why not.
@@ -118,8 +124,8 @@ type ReplicasStatus struct {
 	Problem   string
 	// Local are the decisions of this replica on which the others have not agreed.
 	Local []string
-	// Missing are decisions that can not be carried out here.
-	Missing []string
+	// Missing has why a decision can not be carried out here, by upstream. It is read-only.
+	Missing map[string]string
 }
 
 func (r *replicas) status() ReplicasStatus {
@@ -152,8 +158,8 @@ func (s *ReplicasStatus) Problems() (lines []string) {
 	for _, l := range s.Local {
 		lines = append(lines, "decisions: local decision, not agreed: "+l)
 	}
-	for _, l := range s.Missing {
-		lines = append(lines, "decisions: "+l)
+	for _, name := range slices.Sorted(maps.Keys(s.Missing)) {
+		lines = append(lines, "decisions: upstream "+name+": "+s.Missing[name])
 	}
 	return lines
 }

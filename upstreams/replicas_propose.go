@@ -19,7 +19,7 @@ import (
 func (m *Manager) propose(ctx context.Context) {
 	r := m.replicas
 	r.mu.Lock()
-	ready, locals := r.known && r.st.Reachable, slices.Clone(r.locals)
+	ready, readOnly, locals := r.known && (r.st.Reachable || r.readOnly), r.readOnly, slices.Clone(r.locals)
 	r.mu.Unlock()
 	if !ready || m.reading() {
 		return
@@ -43,6 +43,9 @@ func (m *Manager) propose(ctx context.Context) {
 			return
 		}
 	}
+	if readOnly {
+		_ = m.append(ctx, decisions.Record{}) // it is noted
+	}
 }
 
 // append appends a record, and notes the log or that the store can not be reached.
@@ -51,46 +54,54 @@ func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	defer cancel()
 	log, err := m.replicas.Store.Append(bounded, record)
 	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
-	r.mu.Lock()
-	r.readOnly = failed
-	r.mu.Unlock()
 	switch {
-	case !failed:
-		r.took(log, nil) // a refusal may be by a newer log
+	case !failed: // a refusal may be by a newer log
+		r.couldAppend(true)
+		r.took(log, nil)
 	case ctx.Err() == nil:
 		r.took(decisions.Log{}, err)
+		r.couldAppend(false)
 	}
 	return err
+}
+
+// couldAppend notes the outcome of an append.
+func (r *replicas) couldAppend(could bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readOnly = !could
 }
 
 // reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
 func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	r := m.replicas
 	r.mu.Lock()
-	newer, all := r.newest.Since(l.at)
+	newer, all := r.newest.Since(l.At)
 	r.mu.Unlock()
 	otherwise := func(one decisions.Record) bool {
-		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.ID != l.ID
+		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.Replica != l.Replica
 	}
 	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
-	if l.blind || all && !slices.ContainsFunc(newer, otherwise) {
+	if l.Blind || all && !slices.ContainsFunc(newer, otherwise) {
 		err = m.append(ctx, l.Record)
 	}
-	e := events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"}
 	switch {
+	case err == nil:
+		m.events.Record(events.Event{Type: events.Ordered, Upstream: l.Upstream, By: events.ByRelay, Text: "the local decision " + string(l.Kind) + " is agreed now"})
 	case errors.Is(err, decisions.ErrRefused):
-		e.Text, e.Reason = "the local decision "+string(l.Kind)+" is dropped", err.Error()
-		m.log.Warn("local decision dropped", "upstream", l.Upstream, "decision", l.Kind, "reason", err)
+		m.localDropped(l, err)
 		if u, unknown := m.upstream(l.Upstream); unknown == nil && l.Kind.Freezes() {
 			u.Tell(intake.Overruled{})
 		}
-	case err != nil:
+	default:
 		return err
 	}
 	r.mu.Lock()
 	r.locals = slices.DeleteFunc(r.locals, func(one local) bool { return one.ID == l.ID })
 	r.mu.Unlock()
-	m.events.Record(e)
+	if err := r.keepLocals(); err != nil {
+		m.log.Warn("local decisions not written", "err", err)
+	}
 	r.changed()
 	return nil
 }
@@ -103,7 +114,7 @@ func (m *Manager) takeBack(ctx context.Context) {
 		once, s := r.status().Applied, m.effective()
 		for _, u := range m.all() {
 			if hold := s.Upstreams[u.cfg.Name].Hold; hold != nil && r.Peers != nil {
-				m.takeBackOf(ctx, u.upstream, hold)
+				m.takeBackOf(ctx, u.upstream, hold, s.Sequence)
 			}
 		}
 		if once {
@@ -121,15 +132,15 @@ func (m *Manager) takeBack(ctx context.Context) {
 }
 
 // takeBackOf serves again what peers hold of an upstream.
-func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record) {
+func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record, sequence uint64) {
 	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	all, err := m.replicas.Peers.Held(bounded, u.name)
+	all, err := m.replicas.Peers.Held(bounded, u.name, sequence)
 	if err != nil {
 		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
 		return
 	}
 	if len(all) > 0 {
-		u.Tell(intake.TakeBack{Hold: hold.ID, Resources: all})
+		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all})
 	}
 }

@@ -217,7 +217,7 @@ func (r *replicaRun) start() {
 		t.Fatal(err)
 	}
 	r.m.Record(r.journal, nil)
-	replicas := upstreams.Replicas{Name: r.name, Store: r.w.store, Peers: peersOf{r}}
+	replicas := upstreams.Replicas{Name: r.name, Store: r.w.store, Peers: peersOf{r}, Dir: r.dir}
 	if r.w.noPeers {
 		replicas.Peers = nil
 	}
@@ -367,7 +367,7 @@ func (r *replicaRun) holds() int {
 type peersOf struct{ r *replicaRun }
 
 // Applied implements upstreams.Peers.
-func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unreachable []string) {
+func (p peersOf) Applied(ctx context.Context, upstream string, sequence uint64) (did, of int, unreachable []string) {
 	for ctx.Err() == nil {
 		did, of, unreachable = 0, 0, nil
 		for _, other := range p.r.w.replicas {
@@ -377,7 +377,7 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 				continue
 			case m == nil:
 				unreachable = append(unreachable, other.name)
-			case m.Replicas().Sequence >= sequence:
+			case m.Replicas().Sequence >= sequence && m.Replicas().Missing[upstream] == "":
 				did++
 			}
 			of++
@@ -394,9 +394,9 @@ func (p peersOf) Applied(ctx context.Context, sequence uint64) (did, of int, unr
 }
 
 // Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, upstream string) (out []*mirror.Resource, err error) {
+func (p peersOf) Held(_ context.Context, upstream string, sequence uint64) (out []*mirror.Resource, err error) {
 	for _, other := range p.r.w.replicas {
-		if m := other.reached(); other != p.r && m != nil {
+		if m := other.reached(); other != p.r && m != nil && m.Replicas().Sequence >= sequence {
 			all, err := m.HeldContent(upstream)
 			if err != nil {
 				return nil, err

@@ -72,7 +72,7 @@ func (s *Store) connect(ctx context.Context) (*apiserver.Conn, error) {
 	return nil, cmp.Or(err, apiserver.ErrNoCredentials)
 }
 
-// read returns the object and its log. If this process has read newer decisions, because the object was deleted or
+// read returns the object and its log. If this process has read decisions that the object lacks, because it was deleted or
 // restored, the log has these and what only the object has, and lost is true: the next write restores the object.
 func (s *Store) read(ctx context.Context) (o *object, log decisions.Log, lost bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
@@ -90,7 +90,7 @@ func (s *Store) read(ctx context.Context) (o *object, log decisions.Log, lost bo
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if log.State().Sequence < s.newest.State().Sequence {
+	if !log.Follows(s.newest) {
 		return o, s.newest.With(log), true, nil
 	}
 	s.newest = log

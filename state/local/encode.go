@@ -110,7 +110,7 @@ func encodeMeta(m state.Meta) *statepb.Ledger {
 		l.Server = append(l.Server, []byte(name))
 	}
 	if f := m.Frozen; f != nil {
-		l.Frozen = &statepb.Frozen{Since: encodeTime(f.Since), Revision: f.Revision, Until: encodeTime(f.Until), Reason: []byte(f.Reason), Decision: []byte(f.Decision)}
+		l.Frozen = &statepb.Frozen{Since: encodeTime(f.Since), Revision: f.Revision, Until: encodeTime(f.Until), Reason: []byte(f.Reason), Decision: []byte(f.Decision), Number: f.Number}
 	}
 	return l
 }
@@ -128,7 +128,7 @@ func decodeMeta(l *statepb.Ledger) state.Meta {
 		m.Server = append(m.Server, string(name))
 	}
 	if f := l.GetFrozen(); f != nil {
-		m.Frozen = &state.Frozen{Since: decodeTime(f.Since), Revision: f.Revision, Until: decodeTime(f.Until), Reason: string(f.Reason), Decision: string(f.Decision)}
+		m.Frozen = &state.Frozen{Since: decodeTime(f.Since), Revision: f.Revision, Until: decodeTime(f.Until), Reason: string(f.Reason), Decision: string(f.Decision), Number: f.Number}
 	}
 	return m
 }

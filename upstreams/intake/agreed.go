@@ -35,10 +35,11 @@ type agreement struct {
 // agreed yet has no sequence number.
 type Agreed struct {
 	Replica string // this one
-	Known   bool   // Upstream is what they have decided; false: it is not known yet
-	// Sequence is that of the newest decision about any upstream. Anew: the log is empty.
-	Sequence uint64
-	Anew     bool
+	Known   bool   // Upstream has what they have decided; false: it is not known yet
+	// Sequence is that of the newest decision about any upstream. Alone: there are decisions of this replica alone about
+	// this one. Unfrozen: the last one about a freeze ends it.
+	Sequence        uint64
+	Alone, Unfrozen bool
 	decisions.Upstream
 	// Revision and Records are those of a rollback. Without Records, the relay does not have that content.
 	Revision uint64
@@ -52,11 +53,11 @@ func (e Agreed) step(in *Intake, out *Output) {
 		in.agreed = &agreement{replica: e.Replica, claims: true}
 	}
 	a := in.agreed
-	if !e.Known {
+	if !e.Known && !e.Alone {
 		return
 	}
-	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), !a.known
-	a.known, a.sequence, a.Upstream, in.report.who = true, e.Sequence, e.Upstream, e.Operator
+	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), e.Known && !a.known
+	a.known, a.sequence, a.Upstream, in.report.who = a.known || e.Known, e.Sequence, e.Upstream, e.Operator
 	in.noteReleases()
 	in.agreeFrozen(e, out)
 	if e.Without != nil && !in.ServedWithout() && !in.told {
@@ -82,14 +83,14 @@ type Overruled struct{}
 
 func (Overruled) step(in *Intake, _ *Output) {
 	if in.frozen != nil && in.frozen.Decision == "" {
-		in.decided("overruled")
+		in.decided(&decisions.Record{ID: "overruled"})
 	}
 }
 
-// decided notes the decision of the freeze. Others may read the former value.
-func (in *Intake) decided(id string) {
+// decided notes the decision of the freeze, with neither ID nor number if the replicas have not agreed on it. Others may read the former value.
+func (in *Intake) decided(r *decisions.Record) {
 	f := *in.frozen
-	f.Decision = id
+	f.Decision, f.Number = r.ID, r.Sequence
 	in.frozen, in.journal.reported = &f, time.Time{} // so that the disk gets it
 }
 
@@ -133,11 +134,13 @@ func (in *Intake) beginReleases() {
 // agreeFrozen freezes, unfreezes or rolls back the upstream, if that is decided and not so yet.
 func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 	want, have := e.Frozen, in.frozen
+	// What ends a freeze has a higher number. Without that, the log began anew and lacks it: it is proposed again.
+	if have != nil && have.Decision != "" && !e.Alone && e.Sequence <= have.Number && (want == nil || want.ID != have.Decision) {
+		in.decided(&decisions.Record{})
+		have = in.frozen
+	}
 	switch {
-	case want == nil && (have == nil || have.Decision == ""): // a freeze on which nobody has agreed is proposed
-		return
-	case want == nil && e.Anew: // the log has lost the decision, which is proposed again
-		in.decided("")
+	case want == nil && (have == nil || have.Decision == "" && !e.Unfrozen): // a freeze on which nobody has agreed is proposed
 		return
 	case want == nil:
 		Unfreeze{Order{Force: true, Operator: e.Operator, Reason: have.Reason}}.step(in, out)
@@ -156,17 +159,12 @@ func (in *Intake) agreeFrozen(e Agreed, out *Output) {
 		}
 		Freeze{o}.step(in, out)
 	}
-	if id := agreedID(want); in.frozen.Decision != id {
-		in.decided(id)
+	if want.Sequence == 0 { // nobody has agreed on it
+		want = &decisions.Record{}
 	}
-}
-
-// agreedID returns the ID of a record on which the replicas have agreed, else "".
-func agreedID(r *decisions.Record) string {
-	if r.Sequence == 0 {
-		return ""
+	if in.frozen.Decision != want.ID || in.frozen.Number != want.Sequence {
+		in.decided(want)
 	}
-	return r.ID
 }
 
 // reasonOf returns the reason of a decision, with its author if it comes from another replica.
@@ -250,7 +248,7 @@ func (in *Intake) want(end decisions.Kind, upTo uint64) {
 // settleHold lets go what is decided of the held deletions. The guard judges again what nobody holds any more.
 func (in *Intake) settleHold() (removed int) {
 	a := in.agreed
-	if a == nil || !a.known {
+	if a == nil {
 		return 0
 	}
 	for _, r := range a.Released {
@@ -262,7 +260,7 @@ func (in *Intake) settleHold() (removed int) {
 			return in.letGoAgreed(r, upTo)
 		}
 	}
-	if a.Hold == nil && !in.held.own {
+	if a.known && a.Hold == nil && !in.held.own {
 		in.note(slog.LevelInfo, "hold ended", "reason", "the replica that held has ended it")
 		in.endHold()
 		return in.judge(false)
@@ -272,9 +270,7 @@ func (in *Intake) settleHold() (removed int) {
 
 // numberOf returns the newest departure of a content that is or was held here.
 func (in *Intake) numberOf(r decisions.Record) (upTo uint64, has bool) {
-	if len(in.leaving) == r.Number && in.namedHold().content == r.Content {
-		return in.named.number, true
-	}
+	in.namedHold() // is the newest of these
 	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.content == r.Content })
 	if i < 0 {
 		return 0, false
@@ -328,11 +324,12 @@ func (in *Intake) letGoAgreed(r decisions.Record, upTo uint64) (removed int) {
 // source does not have are served again, and wait.
 type TakeBack struct {
 	Hold      string // ID of the record
+	Sequence  uint64 // of the newest decision when they were asked: a newer one may release what they have told
 	Resources []*mirror.Resource
 }
 
 func (e TakeBack) step(in *Intake, out *Output) {
-	if a := in.agreed; a == nil || a.Hold == nil || a.Hold.ID != e.Hold || in.frozen != nil {
+	if a := in.agreed; a == nil || a.Hold == nil || a.Hold.ID != e.Hold || a.sequence != e.Sequence || in.frozen != nil {
 		return
 	}
 	in.begin()

@@ -536,7 +536,9 @@ type Frozen struct {
 	Until    *Time                  `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
 	Reason   []byte                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// decision identifies the record by which replicas agree on the freeze.
-	Decision      []byte `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
+	Decision []byte `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
+	// number is the sequence number of that record.
+	Number        uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -604,6 +606,13 @@ func (x *Frozen) GetDecision() []byte {
 		return x.Decision
 	}
 	return nil
+}
+
+func (x *Frozen) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 type Revision struct {
@@ -753,13 +762,14 @@ const file_state_proto_rawDesc = "" +
 	"in_contact\x18\x10 \x01(\bR\tinContact\x12%\n" +
 	"\x0eroot_namespace\x18\x11 \x01(\fR\rrootNamespace\x12\x16\n" +
 	"\x06server\x18\x12 \x03(\fR\x06server\x12\x1a\n" +
-	"\breleased\x18\x13 \x01(\x04R\breleased\"\xb2\x01\n" +
+	"\breleased\x18\x13 \x01(\x04R\breleased\"\xca\x01\n" +
 	"\x06Frozen\x12+\n" +
 	"\x05since\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x05since\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +
 	"\x05until\x18\x03 \x01(\v2\x15.meshrelay.state.TimeR\x05until\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\fR\x06reason\x12\x1a\n" +
-	"\bdecision\x18\x05 \x01(\fR\bdecision\"\xe8\x01\n" +
+	"\bdecision\x18\x05 \x01(\fR\bdecision\x12\x16\n" +
+	"\x06number\x18\x06 \x01(\x04R\x06number\"\xe8\x01\n" +
 	"\bRevision\x12)\n" +
 	"\x04time\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x04time\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +

@@ -10,19 +10,19 @@ import (
 )
 
 func TestReplicasAreATableAndTheirDifferencesAreSentences(t *testing.T) {
-	of := func(node string, serving, told bool, held int) peers.Status {
+	of := func(node string, serving bool, held int) peers.Status {
 		return peers.Status{
 			Node: node, Version: "1.4.0", Config: "9c41e0aa33bb", Decisions: 7, Serving: serving, Clients: 3, Synced: 2,
-			Upstreams: []peers.Upstream{{Name: "east", Told: told, Held: held}, {Name: "west", Told: true, Frozen: held > 0}},
+			Upstreams: []peers.Upstream{{Name: "east", Held: held}, {Name: "west"}},
 		}
 	}
 	all := []peers.Replica{
-		{Reached: true, Since: testNow.Add(-time.Hour), Status: of("relay-0", true, true, 0)},
+		{Reached: true, Since: testNow.Add(-time.Hour), Status: of("relay-0", true, 0)},
 		{
-			Peer: "10.0.0.1:15016", Reached: true, Since: testNow.Add(-time.Minute), Status: of("relay-1", true, false, 2),
+			Peer: "10.0.0.1:15016", Reached: true, Since: testNow.Add(-time.Minute), Status: of("relay-1", true, 2),
 			Differences: []peers.Difference{{Upstream: "east", Here: 98, There: 100}},
 		},
-		{Peer: "10.0.0.2:15016", Reached: true, Since: testNow, Status: of("relay-2", false, true, 0)},
+		{Peer: "10.0.0.2:15016", Reached: true, Since: testNow, Status: of("relay-2", false, 0)},
 		{Peer: "10.0.0.3:15016", Problem: "connection\nrefused", Since: testNow.Add(-2 * time.Minute)},
 	}
 	want := `
