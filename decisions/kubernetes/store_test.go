@@ -27,6 +27,8 @@ const (
 
 const quick = 5 * time.Millisecond
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 // server is an API server, and a kubeconfig for it.
 type server struct {
 	*fakekube.Server
@@ -36,8 +38,6 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, ignore) })
 	s := &server{fakekube.New(), t, filepath.Join(t.TempDir(), "kubeconfig")}
 	s.Define("", "ConfigMap", "configmaps", "v1")
 	fakekube.WriteKubeconfig(t, s.kubeconfig, s.Start(t), "")
