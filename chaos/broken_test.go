@@ -92,7 +92,7 @@ func TestEveryMutantFitsTheCode(t *testing.T) {
 		t.Fatal("there are no mutants")
 	}
 	for _, name := range all {
-		if _, err := writeOverlay(name, t.TempDir()); err != nil {
+		if _, err := writeOverlay(t.Context(), name, t.TempDir(), true); err != nil {
 			t.Errorf("mutant %s: %v", name, err)
 		}
 	}

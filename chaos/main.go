@@ -62,7 +62,7 @@ func run() error {
 func usage() {
 	w := flag.CommandLine.Output()
 	fmt.Fprintf(w, "usage: chaos [flags]\n\nscenarios:\n")
-	for _, sc := range scenarios() {
+	for _, sc := range append([]scenario{sitesScenario()}, scenarios()...) {
 		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
 	}
 	fmt.Fprintf(w, "\nscenarios that run only when they are named:\n")
@@ -146,10 +146,11 @@ func ordinary(chosen []scenario) (n int) {
 // choose returns the scenarios with these names, those that share a time when there is no
 // name, or all.
 func choose(names string) (out []scenario, err error) {
+	shared := append([]scenario{sitesScenario()}, scenarios()...)
 	if names == "" {
-		return scenarios(), nil
+		return shared, nil
 	}
-	all := append(scenarios(), measured()...)
+	all := append(shared, measured()...)
 	if names == "all" {
 		return all, nil
 	}
@@ -172,6 +173,13 @@ func (o options) play(ctx context.Context, sc scenario, lasts time.Duration, out
 		return o.churn(ctx, out, binary, dir, j)
 	case startScenario().name:
 		return o.begin(ctx, out, binary, dir, j)
+	}
+	if sc.name == sitesScenario().name {
+		binary, err := buildRelay(ctx, o.broke, dir, true)
+		if err != nil {
+			return result{scenario: sc.name}, err
+		}
+		return runSites(ctx, sc, o.seed, lasts, binary, dir, j)
 	}
 	if sc.name == hugeScenario().name {
 		lasts = 0 // a round is enough
