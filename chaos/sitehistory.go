@@ -38,7 +38,7 @@ const (
 type siteObject struct {
 	uid, sink, by, marker, content string
 	spec                           string // as etcd has it
-	relay                          string // the way that it came, by its annotation
+	path, upstreams                string // the relays that it came through, and its upstreams, by annotations
 }
 
 // siteRecord is a decision in the log of the replicas.
@@ -253,7 +253,7 @@ func parseSiteObject(value []byte) (o siteObject, err error) {
 	m := v.Metadata
 	return siteObject{
 		uid: m.UID, sink: m.Labels[sinkLabel], content: m.Labels["content"], by: m.Annotations[byAnnotation], marker: m.Annotations[markerAnnotation],
-		relay: m.Annotations["meshrelay.io/provenance"], spec: spec.String(),
+		path: m.Annotations["meshrelay.io/relays"], upstreams: m.Annotations["meshrelay.io/upstreams"], spec: spec.String(),
 	}, err
 }
 

@@ -31,6 +31,8 @@ const (
 	handover = 19 * time.Second
 	// foreignKeys are objects of somebody else that have the names of resources: they are there first.
 	foreignKeys = 6
+	// otherSite is the provenance of a relay of another site.
+	otherSite = "other-site"
 	// pruned is how many resources a source deletes at once.
 	pruned = 15
 )
@@ -44,6 +46,8 @@ func sitesScenario() scenario {
 			"api-pause", "api-kill", "api-slow", "api-cut", "etcd-pause", "etcd-kill", "kill", "kill", "prune", "prune", "empty", "half", "gone", "wipe", "other",
 			"edit", "edit", "edit", "delete", "strip", "replace",
 		},
+		orders:   []string{"freeze", "freeze", "unfreeze", "unfreeze", "release", "release", "rollback", "burst", "burst", "sink release"},
+		promotes: true,
 	}
 }
 
@@ -55,8 +59,18 @@ type siteFault struct {
 	ends      bool
 }
 
-// siteOrders are the orders of persons.
-var siteOrders = []string{"freeze", "freeze", "unfreeze", "unfreeze", "release", "release", "rollback", "burst", "burst", "sink release"}
+// ordersPerRound is how many orders of persons a round has, if there are any.
+const ordersPerRound = 10
+
+// sitesProof is short, and has one round with the faults and orders that one broken relay does not stand.
+func sitesProof(promotes bool, faults, orders []string) scenario {
+	sc := sitesScenario()
+	sc.promotes, sc.faults, sc.orders = promotes, faults, orders
+	if len(faults) == 0 {
+		sc.faultsPerRound = 0
+	}
+	return sc
+}
 
 // siteRound returns what happens in a round, by time. It depends on the dice alone.
 func siteRound(r *rand.Rand, sc scenario) (out []siteFault) {
@@ -92,13 +106,15 @@ func siteRound(r *rand.Rand, sc scenario) (out []siteFault) {
 		end.at, end.ends = f.at+f.lasts, true
 		out = append(out, end)
 	}
-	for range 10 {
-		add(siteOrders[r.IntN(len(siteOrders))], 0, 0)
+	for range min(ordersPerRound, ordersPerRound*len(sc.orders)) {
+		add(sc.orders[r.IntN(len(sc.orders))], 0, 0)
 	}
 	for range int(float64(sc.rate) * sc.round.Seconds()) {
 		add("change", 0, 0)
 	}
-	add("promote", 0, 0).at = time.Duration(r.Int64N(int64(2 * time.Second)))
+	if sc.promotes {
+		add("promote", 0, 0).at = time.Duration(r.Int64N(int64(2 * time.Second)))
+	}
 	slices.SortStableFunc(out, func(a, b siteFault) int { return int(a.at - b.at) })
 	return out
 }
@@ -186,7 +202,7 @@ func newSites(ctx context.Context, sc scenario, seed uint64, binary, dir string,
 		}
 		s.relays, s.links = append(s.relays, r), append(s.links, l)
 		kubeconfig := filepath.Join(r.dir, "kubeconfig")
-		replicas, provenance := "", "other"
+		replicas, provenance := "", otherSite
 		if n < siteRelays {
 			provenance = "relay"
 			replicas = fmt.Sprintf("replicas:\n  kubernetes: {kubeconfig: %q}\n  peers: {service: \"%s:%s\", listen: \"%s:%s\", certFile: %q, keyFile: %q, caFile: %q}\n",
