@@ -325,8 +325,8 @@ func (h *siteHistory) has(key int) string {
 		}
 		ok := false
 		for i, e := range it.history {
-			// A deletion counts until the next entry, and slack more.
-			if e.gone && (i+1 == len(it.history) || now.Sub(it.history[i+1].at) < h.slack) {
+			// A deletion counts until the next entry, and slack more. That of the start is none.
+			if e.gone && !e.at.IsZero() && (i+1 == len(it.history) || now.Sub(it.history[i+1].at) < h.slack) {
 				ok = true
 			}
 		}
