@@ -155,19 +155,19 @@ bench-test: build kube bench-build ## Run the benchmark's own tests, with small 
 
 CHAOSFLAGS ?=
 .PHONY: chaos
-chaos: build chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
+chaos: build kube chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
 	cd chaos && bin/chaos --for 4m $(CHAOSFLAGS)
 
 .PHONY: chaos-long
-chaos-long: build chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
+chaos-long: build kube chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
 	cd chaos && bin/chaos --scenario all --for 40m $(CHAOSFLAGS)
 
 .PHONY: chaos-build
 chaos-build:
-	cd chaos && CGO_ENABLED=0 go build -o bin/ .
+	cd chaos && CGO_ENABLED=0 go build -o bin/ . && bin/chaos --prepare
 
 .PHONY: chaos-test
-chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
+chaos-test: kube ## Run the chaos suite's own tests: relays that are broken on purpose are caught
 	cd chaos && go test -count=1 -parallel 4 -timeout 15m ./...
 
 .PHONY: attacks

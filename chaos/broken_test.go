@@ -21,10 +21,10 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 		in        scenario
 		invariant string
 	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}, "silence": {scenarioOf(t, "silence"), lost}, "pods": {podsProof(), unreached},
-		"s1": {sitesProof(false, []string{"wipe"}, nil), lostObject},
-		"s2": {sitesProof(true, nil, nil), afterPromotion},
-		"s3": {sitesProof(false, nil, []string{"freeze", "unfreeze"}), disagree},
-		"s4": {sitesProof(false, nil, []string{"burst"}), forgotten},
+		"s1": {sitesProof(0, []string{"wipe"}, nil), lostObject},
+		"s2": {sitesProof(100, nil, nil), afterPromotion},
+		"s3": {sitesProof(0, nil, []string{"freeze", "unfreeze"}), disagree},
+		"s4": {sitesProof(0, nil, []string{"burst"}), forgotten},
 	}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {

@@ -35,6 +35,7 @@ type options struct {
 	storms, changes  int
 	starts           int
 	scenarios, broke string
+	prepare          bool
 }
 
 func run() error {
@@ -49,6 +50,7 @@ func run() error {
 	flag.IntVar(&o.storms, "storms", 1000, "how `many` storms of clients it has")
 	flag.IntVar(&o.starts, "starts", 20, "how `often` the scenario start starts the relay")
 	flag.StringVar(&o.out, "out", "", "`directory` for configs, logs and states, which stay there; empty: a temporary one, which goes unless something is wrong")
+	flag.BoolVar(&o.prepare, "prepare", false, "fill Go's build cache for the scenario sites, which takes some minutes once, and end")
 	flag.Usage = usage
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -56,6 +58,9 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if o.prepare {
+		return prepare(ctx)
+	}
 	return o.run(ctx, os.Stdout)
 }
 
@@ -71,6 +76,15 @@ func usage() {
 	}
 	fmt.Fprintf(w, "\nflags:\n")
 	flag.PrintDefaults()
+}
+
+// prepare has Go build a relay with another clock, and with it all packages anew.
+func prepare(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "chaos-")
+	if err == nil {
+		_, err = buildRelay(ctx, "", dir, true)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
 }
 
 // run runs the chosen scenarios, one after the other, and reports on them.

@@ -38,7 +38,7 @@ type scenario struct {
 	atOnce         int      // of those, that connect at the same time; 0: stormParallel
 
 	orders   []string // of persons, of which each round has ordersPerRound; likewise
-	promotes bool     // each round has a promotion
+	promotes int      // of 100 rounds have a promotion
 }
 
 // links returns how many links there are, servers how many upstreams that are no files.

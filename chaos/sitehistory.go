@@ -235,6 +235,27 @@ func (h *siteHistory) decide(revision int64, text string) *violation {
 	return nil
 }
 
+// frozenNow returns the kind of the decision that freezes each frozen upstream. The caller holds mu.
+func (h *siteHistory) frozenNow() map[string]string {
+	out := map[string]string{}
+	for _, r := range h.records {
+		switch r.Kind {
+		case "freeze", "rollback":
+			out[r.Upstream] = r.Kind
+		case "unfreeze":
+			delete(out, r.Upstream)
+		}
+	}
+	return out
+}
+
+// frozen is frozenNow for those who do not hold mu.
+func (h *siteHistory) frozen() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.frozenNow()
+}
+
 // parseSiteObject reads an object as etcd has it.
 func parseSiteObject(value []byte) (o siteObject, err error) {
 	var v struct {

@@ -192,12 +192,7 @@ func (s *sites) status(r *relay) (st replicaStatus, lacks bool, err error) {
 func (s *sites) agree() error {
 	_, err := deadline(s.ctx, quietAgrees+adminPoll, func() *violation {
 		s.history.mu.Lock()
-		last, frozen := s.history.base, map[string]string{}
-		for _, r := range s.history.records {
-			if r.Kind == "freeze" || r.Kind == "rollback" {
-				frozen[r.Upstream] = r.Kind
-			}
-		}
+		last, frozen := s.history.base, s.history.frozenNow()
 		if n := len(s.history.records); n > 0 {
 			last = s.history.records[n-1].Sequence
 		}
@@ -241,20 +236,28 @@ func (s *sites) agree() error {
 func (s *sites) unfreezeAll() error {
 	_, err := deadline(s.ctx, orderPatience, func() *violation {
 		n := int(s.numbers.Add(1))
-		r := s.relays[n%siteRelays]
-		st, _, err := s.status(r)
-		if err != nil {
-			return &violation{disagree, r.name, -1, err.Error()}
-		}
-		for _, u := range st.Upstreams {
-			if u.Frozen {
-				err = errors.Join(err, s.order(n, "unfreeze", u.Name))
-			} else if u.Held > 0 {
-				err = errors.Join(err, s.order(n, "release", u.Name, "--all"))
+		for upstream, kind := range s.history.frozen() {
+			if err := s.order(n, "unfreeze", upstream); err != nil {
+				return &violation{disagree, s.relays[n%siteRelays].name, -1, fmt.Sprintf("upstream %s has a %s, and unfreeze is refused: %v", upstream, kind, err)}
 			}
-			if u.Frozen || u.Held > 0 {
-				_ = sleep(s.ctx, 300*time.Millisecond)
-				return &violation{disagree, r.name, -1, fmt.Sprintf("upstream %s is still frozen or held: %+v: %v", u.Name, u, err)}
+			// The model is to have the record, too.
+			if !s.history.await(s.ctx, time.Second, func() bool { return s.history.frozenNow()[upstream] == "" }) {
+				return &violation{forgotten, s.relays[n%siteRelays].name, -1, fmt.Sprintf("upstream %s has a %s although unfreeze was acknowledged", upstream, kind)}
+			}
+		}
+		for i, r := range s.relays[:siteRelays] {
+			st, _, err := s.status(r)
+			if err != nil {
+				return &violation{disagree, r.name, -1, err.Error()}
+			}
+			for _, u := range st.Upstreams {
+				if u.Held > 0 {
+					err = s.order(i, "release", u.Name, "--all")
+					_ = sleep(s.ctx, time.Second)
+				}
+				if u.Frozen || u.Held > 0 {
+					return &violation{disagree, r.name, -1, fmt.Sprintf("upstream %s is still frozen or held: %+v: %v", u.Name, u, err)}
+				}
 			}
 		}
 		return nil

@@ -47,7 +47,7 @@ func sitesScenario() scenario {
 			"edit", "edit", "edit", "delete", "strip", "replace",
 		},
 		orders:   []string{"freeze", "freeze", "unfreeze", "unfreeze", "release", "release", "rollback", "burst", "burst", "sink release"},
-		promotes: true,
+		promotes: 60,
 	}
 }
 
@@ -63,7 +63,7 @@ type siteFault struct {
 const ordersPerRound = 10
 
 // sitesProof is short, and has one round with the faults and orders that one broken relay does not stand.
-func sitesProof(promotes bool, faults, orders []string) scenario {
+func sitesProof(promotes int, faults, orders []string) scenario {
 	sc := sitesScenario()
 	sc.promotes, sc.faults, sc.orders = promotes, faults, orders
 	if len(faults) == 0 {
@@ -112,7 +112,7 @@ func siteRound(r *rand.Rand, sc scenario) (out []siteFault) {
 	for range int(float64(sc.rate) * sc.round.Seconds()) {
 		add("change", 0, 0)
 	}
-	if sc.promotes {
+	if r.IntN(100) < sc.promotes {
 		add("promote", 0, 0).at = time.Duration(r.Int64N(int64(2 * time.Second)))
 	}
 	slices.SortStableFunc(out, func(a, b siteFault) int { return int(a.at - b.at) })
