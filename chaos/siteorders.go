@@ -192,7 +192,12 @@ func (s *sites) status(r *relay) (st replicaStatus, lacks bool, err error) {
 func (s *sites) agree() error {
 	_, err := deadline(s.ctx, quietAgrees+adminPoll, func() *violation {
 		s.history.mu.Lock()
-		last, frozen := s.history.base, s.history.frozenNow()
+		last, froze := s.history.base, map[string]bool{}
+		for _, r := range s.history.records {
+			if r.Kind == "freeze" && r.Sequence > s.agreed {
+				froze[r.Upstream] = true
+			}
+		}
 		if n := len(s.history.records); n > 0 {
 			last = s.history.records[n-1].Sequence
 		}
@@ -214,8 +219,8 @@ func (s *sites) agree() error {
 				first = st
 			}
 			for i, u := range st.Upstreams {
-				// A freeze has no content: each replica keeps what it has when it reads the record.
-				if u.Frozen && frozen[u.Name] == "freeze" && u.Content != first.Upstreams[i].Content {
+				// A freeze has no content: each replica keeps what it has when it reads the record. What is held afterwards, too.
+				if (u.Frozen || u.Held > 0) && froze[u.Name] && u.Content != first.Upstreams[i].Content {
 					s.journal.count("freeze at different contents")
 					u.Content = first.Upstreams[i].Content
 				}
@@ -226,10 +231,7 @@ func (s *sites) agree() error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return nil
+	return err
 }
 
 // unfreezeAll ends all freezes and rollbacks, and releases what guards hold: now upstreams tell the truth.
@@ -262,5 +264,10 @@ func (s *sites) unfreezeAll() error {
 		}
 		return nil
 	})
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	if n := len(s.history.records); n > 0 {
+		s.agreed = s.history.records[n-1].Sequence
+	}
 	return err
 }

@@ -138,6 +138,7 @@ type sites struct {
 
 	ctx       context.Context
 	stop      context.CancelCauseFunc
+	agreed    uint64 // the last decision of the round before
 	running   sync.WaitGroup
 	passing   sync.WaitGroup // of a round
 	responses atomic.Int64
