@@ -104,21 +104,19 @@ func (c *siteClient) view() map[int]content {
 	return out
 }
 
-// deadline waits until look finds nothing wrong any more, for some time at most. It returns how long that took.
-func deadline(ctx context.Context, within time.Duration, look func() *violation) (time.Duration, error) {
-	began := time.Now()
-	for {
+// deadline waits until look finds nothing wrong any more, for some time at most.
+func deadline(ctx context.Context, within time.Duration, look func() *violation) error {
+	for began := time.Now(); ; {
 		bad := look()
-		took := time.Since(began)
-		switch {
-		case bad == nil:
-			return took, nil
-		case took > within:
+		if bad == nil {
+			return nil
+		}
+		if took := time.Since(began); took > within {
 			bad.text = took.Round(time.Millisecond).String() + " after all was quiet: " + bad.text
-			return took, bad
+			return bad
 		}
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
-			return took, err
+			return err
 		}
 	}
 }

@@ -62,7 +62,9 @@ func (s *sites) do(f siteFault) error {
 	case "api-slow", "api-cut":
 		return s.spoil(f)
 	case "kill":
-		return s.kill(f.dice[0]%siteRelays, f.ends)
+		return s.kill(f.dice[0]%siteRelays, f.ends, false)
+	case "kill-disk":
+		return s.kill(f.dice[0]%siteRelays, f.ends, true)
 	case "prune":
 		if !f.ends {
 			return s.prune(f)
@@ -122,8 +124,8 @@ func (s *sites) spoil(f siteFault) error {
 	return nil
 }
 
-// kill kills a relay, or starts it again.
-func (s *sites) kill(relay int, ends bool) error {
+// kill kills a relay, or starts it again, without its disk if that is lost.
+func (s *sites) kill(relay int, ends, lost bool) error {
 	s.relaying.Lock()
 	defer s.relaying.Unlock()
 	r := s.relays[relay]
@@ -131,6 +133,9 @@ func (s *sites) kill(relay int, ends bool) error {
 		return nil // somebody else has
 	}
 	s.down[relay] = !ends
+	if ends && lost {
+		return errors.Join(os.RemoveAll(r.stateDir()), r.start())
+	}
 	if ends {
 		return r.start()
 	}
@@ -141,7 +146,7 @@ func (s *sites) kill(relay int, ends bool) error {
 // restart kills a relay and starts it again.
 func (s *sites) restart(relay int) {
 	relay %= siteRelays
-	if err := errors.Join(s.kill(relay, false), s.kill(relay, true)); err != nil {
+	if err := errors.Join(s.kill(relay, false, false), s.kill(relay, true, false)); err != nil {
 		s.stop(err)
 	}
 }
@@ -337,7 +342,7 @@ func (s *sites) heal() error { return s.cluster.await(s.ctx, "/readyz") }
 // latter took.
 func (s *sites) converge(after string, within, more time.Duration) (time.Duration, error) {
 	began := time.Now()
-	_, err := deadline(s.ctx, within, func() *violation {
+	err := deadline(s.ctx, within, func() *violation {
 		expected := s.world.expected()
 		for n, c := range s.clients {
 			if has := c.view(); !maps.Equal(has, expected) {
@@ -349,7 +354,7 @@ func (s *sites) converge(after string, within, more time.Duration) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	_, err = deadline(s.ctx, within+more-time.Since(began), func() *violation { return s.shows(s.world.expected()) })
+	err = deadline(s.ctx, within+more-time.Since(began), func() *violation { return s.shows(s.world.expected()) })
 	return time.Since(began), err
 }
 

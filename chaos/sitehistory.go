@@ -377,14 +377,6 @@ func (h *siteHistory) mine(id string) {
 	h.own[id] = true
 }
 
-// get returns the object of a key.
-func (h *siteHistory) get(key int) (siteObject, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	o, ok := h.objects[key]
-	return o, ok
-}
-
 // await waits until something is so, for some time at most. It reports whether it is.
 func (h *siteHistory) await(ctx context.Context, within time.Duration, is func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)

@@ -43,7 +43,7 @@ func sitesScenario() scenario {
 		name: "sites", about: "three relays that agree and write into a cluster, whose API server and etcd pause and die, while persons give orders and promote",
 		sources: []string{"east", "west"}, keys: 200, most: 2, relays: siteRelays, state: true, rate: 15, round: 14 * time.Second, faultsPerRound: 9,
 		faults: []string{
-			"api-pause", "api-kill", "api-slow", "api-cut", "etcd-pause", "etcd-kill", "kill", "kill", "prune", "prune", "empty", "half", "gone", "wipe", "other",
+			"api-pause", "api-kill", "api-slow", "api-cut", "etcd-pause", "etcd-kill", "kill", "kill", "kill-disk", "prune", "prune", "empty", "half", "gone", "wipe", "other",
 			"edit", "edit", "edit", "delete", "strip", "replace",
 		},
 		orders:   []string{"freeze", "freeze", "unfreeze", "unfreeze", "release", "release", "rollback", "burst", "burst", "sink release"},
