@@ -219,12 +219,16 @@ func (s *sites) agree() error {
 				first = st
 			}
 			for i, u := range st.Upstreams {
-				// A freeze has no content: each replica keeps what it has when it reads the record. What is held afterwards, too.
-				if (u.Frozen || u.Held > 0) && froze[u.Name] && u.Content != first.Upstreams[i].Content {
-					s.journal.count("freeze at different contents")
+				// A freeze has no content, and what is held has the content that each replica has had last.
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && u.Resources == first.Upstreams[i].Resources && u.Held > 0 {
+					s.journal.count("held at different contents")
 					u.Content = first.Upstreams[i].Content
 				}
-				if i >= len(first.Upstreams) || u.Frozen != first.Upstreams[i].Frozen || (u.Held > 0) != (first.Upstreams[i].Held > 0) || u.Content != first.Upstreams[i].Content {
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && u.Frozen && froze[u.Name] {
+					s.journal.count("frozen at different contents")
+					u.Content = first.Upstreams[i].Content
+				}
+				if i >= len(first.Upstreams) || u.Frozen != first.Upstreams[i].Frozen || u.Held != first.Upstreams[i].Held && !froze[u.Name] || u.Content != first.Upstreams[i].Content {
 					return &violation{disagree, r.name, -1, fmt.Sprintf("it has %+v, and %s has %+v", st.Upstreams, s.relays[0].name, first.Upstreams)}
 				}
 			}
