@@ -134,6 +134,9 @@ func (s *sites) promote(f siteFault) {
 		stopped()
 		s.journal.fault("adoption-kill", "the command that adopts is killed: %v %s", err == nil, tail(out))
 	}
+	if s.history.await(ctx, time.Second, func() bool { return s.history.phase == "" }) {
+		return // the command was killed after it had done everything
+	}
 	s.untilDone(ctx, append([]string{"sink", "adopt"}, args...))
 }
 
