@@ -167,8 +167,8 @@ chaos-build:
 	cd chaos && CGO_ENABLED=0 go build -o bin/ . && bin/chaos --prepare
 
 .PHONY: chaos-test
-chaos-test: kube ## Run the chaos suite's own tests: relays that are broken on purpose are caught
-	cd chaos && go test -count=1 -parallel 4 -timeout 15m ./...
+chaos-test: kube chaos-build ## Run the chaos suite's own tests: relays that are broken on purpose are caught
+	cd chaos && go test -count=1 -parallel 4 -timeout 20m ./...
 
 .PHONY: attacks
 attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)
