@@ -446,6 +446,46 @@ func TestFailuresTellWhatToDo(t *testing.T) {
 	}
 }
 
+// An API server that was killed serves before it has read its definitions.
+func TestAServerThatStartsIsWaitedFor(t *testing.T) {
+	for name, command := range map[string]func(context.Context, Options) (Report, error){"promote": Promote, "adopt": Adopt} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			fill(t, s, 2)
+			if name == "adopt" {
+				if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			starts := time.Now()
+			s.Set(func() {
+				s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+					starting := time.Since(starts) < 3*time.Second
+					switch {
+					case starting && r.URL.Path == "/readyz":
+						w.WriteHeader(http.StatusInternalServerError)
+						_, _ = io.WriteString(w, "[-]poststarthook/crd-informer-synced failed")
+					case starting && r.URL.Path == "/apis":
+						w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+						_, _ = io.WriteString(w, `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[
+{"metadata":{"name":"apiextensions.k8s.io"},"versions":[{"version":"v1","freshness":"Current","resources":[{"resource":"customresourcedefinitions","responseKind":{"group":"","version":"","kind":"CustomResourceDefinition"},"scope":"Cluster","verbs":["list","watch"]}]}]}]}`)
+					default:
+						return false
+					}
+					return true
+				}
+			})
+			report, err := command(t.Context(), options(t, connOf(s)))
+			if err != nil || report.Changed == 0 {
+				t.Errorf("%s: %+v, %v", name, report, err)
+			}
+			if n := len(left(s)); name == "promote" && n > 0 || name == "adopt" && n == 0 {
+				t.Errorf("%s: %d objects have something of the relay", name, n)
+			}
+		})
+	}
+}
+
 func TestRetryAfterAndConflictsAreHeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -169,7 +170,15 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 		wanted = append(wanted, info.Kind)
 	}
 	var answer *discovery.Answer
-	err := r.try(ctx, func() (err error) { answer, err = discovery.Fetch(ctx, r.Conn(), wanted); return err })
+	err := r.try(ctx, func() (err error) {
+		// An API server that starts answers before it knows its definitions: their objects would be left out.
+		err = r.Conn().Stream(ctx, "/readyz", "*/*", 0, func(io.Reader) error { return nil })
+		if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the API server is not ready: look at kubectl get --raw '/readyz?verbose': %w", err)
+		}
+		answer, err = discovery.Fetch(ctx, r.Conn(), wanted)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
