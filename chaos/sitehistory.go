@@ -74,13 +74,15 @@ type siteHistory struct {
 	deleted int // by the sink
 	cleaned int // since the present promotion began
 	written int // by the sink
+	// gaveUp has the UIDs of the objects that the present promotion has taken the label off.
+	gaveUp  map[int]string
 	changed chan struct{}
 }
 
 func newSiteHistory(w *world) *siteHistory {
 	return &siteHistory{
 		world: w, slack: deletionSlack, now: time.Now, objects: map[int]siteObject{}, seen: map[string]bool{}, own: map[string]bool{},
-		letGo: map[int]map[int]time.Time{}, changed: make(chan struct{}),
+		letGo: map[int]map[int]time.Time{}, gaveUp: map[int]string{}, changed: make(chan struct{}),
 	}
 }
 
@@ -159,11 +161,12 @@ func (h *siteHistory) take(e storeEvent) *violation {
 		if h.phase != s.Phase {
 			h.world.journal.say("etcd %d: the promotion is %q after %q", revision, s.Phase, h.phase)
 		}
-		if h.phase == "" {
+		was := h.phase
+		if h.phase = s.Phase; was == "" {
 			h.cleaned = 0
+			clear(h.gaveUp)
 		}
-		h.phase = s.Phase
-		return nil
+		return h.phaseIs(revision, was)
 	case "leases/istio-system/meshrelay-sink-" + sinkName:
 		var l struct {
 			Spec struct{ HolderIdentity string }
@@ -181,6 +184,19 @@ func (h *siteHistory) take(e storeEvent) *violation {
 	}
 	if key, ok := keyAt(path); ok {
 		return h.object(revision, key, e.KV.Value)
+	}
+	return nil
+}
+
+// phaseIs checks what must be so when a promotion or an adoption has ended.
+func (h *siteHistory) phaseIs(revision int64, was string) *violation {
+	for key, o := range h.objects {
+		switch {
+		case h.phase == promoted && was != promoted && o.sink == sinkName:
+			return &violation{afterPromotion, fmt.Sprintf("the cluster at revision %d", revision), key, "the promotion is complete, and the object has the label of the sink"}
+		case h.phase == "" && was == adopting && o.sink == "" && h.gaveUp[key] == o.uid:
+			return &violation{afterPromotion, fmt.Sprintf("the cluster at revision %d", revision), key, "the adoption is complete, and the object has no label of the sink"}
+		}
 	}
 	return nil
 }
@@ -311,6 +327,9 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 	h.objects[key] = is
 	if is.by != was.by && h.own[is.by] {
 		h.world.journal.of(key, "etcd %d: somebody has changed it (%s)", revision, is.by)
+		if was.sink != is.sink {
+			delete(h.gaveUp, key)
+		}
 		return nil
 	}
 	sameButSink := existed && is.uid == was.uid && is.spec == was.spec && is.marker == was.marker && is.content == was.content
@@ -318,6 +337,7 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 	case removing, promoted, adopting:
 		if h.phase == removing && sameButSink && was.sink == sinkName && is.sink == "" {
 			h.cleaned++
+			h.gaveUp[key] = is.uid
 			return nil
 		}
 		if h.phase == adopting && sameButSink && is.sink == sinkName || h.phase == removing && sameButSink && was.sink == is.sink && is.sink == "" {

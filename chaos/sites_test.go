@@ -158,8 +158,10 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			s.put(storePath(0), storedObject("a", sinkName, "change-1", 2), "")
 		},
 		"the way back": func(s *store) {
+			s.put(storePath(0), storedObject("a", "", "", 1), "")
 			s.phase("promoted")
 			s.phase("adopting")
+			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
 			s.put(storePath(1), storedObject("b", sinkName, "", 1), "")
 			s.phase("")
 			s.put(storePath(1), storedObject("b", sinkName, "", 2), "")
@@ -175,6 +177,34 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			s.put(storePath(1), storedObject("b", "", "", 1), "")
 			write(s)
 		})
+	}
+}
+
+func TestAPromotionAndAnAdoptionLeaveNothingOut(t *testing.T) {
+	promotion := func(phase string) any {
+		return map[string]any{"data": map[string]string{"state": fmt.Sprintf(`{"phase": %q}`, phase)}}
+	}
+	const path = "configmaps/istio-system/meshrelay-sink-dr"
+	for _, cleans := range []bool{false, true} {
+		for _, adopts := range []bool{false, true} {
+			s := newStore(t)
+			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
+			s.phase("waiting")
+			s.phase("removing")
+			if !cleans {
+				s.put(path, promotion("promoted"), afterPromotion)
+				continue
+			}
+			s.put(storePath(0), storedObject("a", "", "", 1), "")
+			s.phase("promoted")
+			s.phase("adopting")
+			if !adopts {
+				s.put(path, nil, afterPromotion)
+				continue
+			}
+			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
+			s.phase("")
+		}
 	}
 }
 
