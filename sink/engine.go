@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -347,8 +348,34 @@ func (e *engine) want(key mirror.Key, version string) (w wanted) {
 		w.Resource = nil
 		return w
 	}
+	w.sources = e.withSilent(key, w.sources)
 	w.body, w.digest, w.err = e.bodyOf(w, version)
 	return w
+}
+
+// withSilent returns the upstreams with those that the object in the cluster came from and that may still have it.
+// Otherwise the next deletion of the object would not wait for them.
+func (e *engine) withSilent(key mirror.Key, has []string) []string {
+	e.mu.Lock()
+	l := e.core.Live(key)
+	e.mu.Unlock()
+	if l == nil || l.Sources == (plan.Sources{}) {
+		return has
+	}
+	var why func(string, mirror.Key) string
+	for upstream := range strings.SplitSeq(l.Sources.Value(), ",") {
+		if upstream == "" || slices.Contains(has, upstream) {
+			continue
+		}
+		if why == nil {
+			why = e.deps.Blocked()
+		}
+		if why(upstream, key) != "" {
+			has = append(has, upstream)
+		}
+	}
+	slices.Sort(has)
+	return has
 }
 
 // readKey reads what is desired of a key.

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/events"
 	"meshrelay/internal/testing/collecting"
+	"meshrelay/mirror"
 	"meshrelay/sink/plan"
 )
 
@@ -60,6 +62,40 @@ func TestNothingIsDeletedWhileAnUpstreamIsNotHeard(t *testing.T) {
 	w.mu.Lock()
 	w.blocked = ""
 	w.mu.Unlock()
+	w.until("it is gone", func() bool { return w.object("n03") == nil })
+}
+
+// A relay that starts without its disk does not know what an upstream has that is away.
+func TestAnObjectOfSeveralUpstreamsWaitsForTheOneThatIsAway(t *testing.T) {
+	var away atomic.Bool
+	w := newWorld(t, func(w *world) {
+		w.spec.Prune = true
+		w.deps.Blocked = func() func(string, mirror.Key) string {
+			return func(upstream string, _ mirror.Key) string {
+				if upstream == "west" && away.Load() {
+					return "west is away"
+				}
+				return ""
+			}
+		}
+	})
+	w.many(20)
+	w.put("west", "n03", "a.x")
+	w.start().settled()
+	away.Store(true)
+	w.remove("west", "n03")
+	w.put("east", "n03", "b.x")
+	w.until("it is written again", func() bool { return host(w.object("n03")) == "b.x" })
+	w.settled()
+	w.remove("east", "n03")
+	w.until("it is left", func() bool {
+		s := w.status()
+		return s.Todo["left"] == 1 && s.Examples[0].Reason == "west is away"
+	})
+	if w.object("n03") == nil {
+		t.Error("it is gone")
+	}
+	away.Store(false)
 	w.until("it is gone", func() bool { return w.object("n03") == nil })
 }
 
