@@ -164,7 +164,6 @@ type replicaStatus struct {
 	Upstreams []struct {
 		Name, Content   string
 		Resources, Held int
-		Frozen          bool
 	}
 }
 
@@ -227,11 +226,11 @@ func (s *sites) agree() error {
 					s.journal.count("held at different contents")
 					u.Content = first.Upstreams[i].Content
 				}
-				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && u.Frozen && froze[u.Name] {
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && froze[u.Name] {
 					s.journal.count("frozen at different contents")
 					u.Content = first.Upstreams[i].Content
 				}
-				if i >= len(first.Upstreams) || u.Frozen != first.Upstreams[i].Frozen || u.Held != first.Upstreams[i].Held && !froze[u.Name] || u.Content != first.Upstreams[i].Content {
+				if i >= len(first.Upstreams) || u.Held != first.Upstreams[i].Held && !froze[u.Name] || u.Content != first.Upstreams[i].Content {
 					return &violation{disagree, r.name, -1, fmt.Sprintf("it has %+v, and %s has %+v", st.Upstreams, s.relays[0].name, first.Upstreams)}
 				}
 			}
@@ -264,8 +263,8 @@ func (s *sites) unfreezeAll() error {
 					err = s.order(i, "release", u.Name, "--all")
 					_ = sleep(s.ctx, time.Second)
 				}
-				if u.Frozen || u.Held > 0 {
-					return &violation{disagree, r.name, -1, fmt.Sprintf("upstream %s is still frozen or held: %+v: %v", u.Name, u, err)}
+				if u.Held > 0 {
+					return &violation{disagree, r.name, -1, fmt.Sprintf("upstream %s is still held: %+v: %v", u.Name, u, err)}
 				}
 			}
 		}
