@@ -164,6 +164,7 @@ type replicaStatus struct {
 	Upstreams []struct {
 		Name, Content   string
 		Resources, Held int
+		Lacks           bool // a rollback that is not possible there
 	}
 }
 
@@ -181,13 +182,16 @@ func (s *sites) status(r *relay) (st replicaStatus, lacks bool, err error) {
 	if err := json.Unmarshal(text, &all); err != nil {
 		return st, false, err
 	}
-	ready, err := s.ask(r, "status")
 	for _, one := range all {
-		if one.Peer == "" {
-			return one.Status, strings.Contains(ready, "no revision on disk has that content"), err
+		if one.Peer != "" {
+			continue
 		}
+		for _, u := range one.Status.Upstreams {
+			lacks = lacks || u.Lacks
+		}
+		return one.Status, lacks, nil
 	}
-	return st, false, errors.Join(err, errors.New("it does not tell of itself"))
+	return st, false, errors.New("it does not tell of itself")
 }
 
 // agree checks that the replicas hold the same decisions, and serve the same (S3).
