@@ -24,7 +24,7 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 		"s1": {sitesProof(0, []string{"wipe"}, nil), lostObject},
 		"s2": {sitesProof(100, nil, nil), afterPromotion},
 		"s3": {sitesProof(0, nil, []string{"freeze", "unfreeze"}), disagree},
-		"s4": {sitesProof(0, []string{"api-slow"}, []string{"burst"}), forgotten},
+		"s4": {sitesProof(0, nil, []string{"burst"}), forgotten},
 	}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
