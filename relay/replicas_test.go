@@ -309,7 +309,7 @@ func TestABrokenAnswerIsSkippedForThatOfAnotherReplica(t *testing.T) {
 	s.hostile(func(ctx context.Context, _ url.Values, _ io.Writer) error { <-ctx.Done(); return ctx.Err() })
 	first := s.start("relay-0", ", firstSync: optional", names(3)...)
 	until(t, "all is read", func() bool { return first.server.HasReleased() && first.east().Resources == 3 })
-	next := s.start("relay-1", ", firstSync: wait")
+	next := s.start("relay-1", ", firstSync: wait, limits: {maxBytes: 65536}")
 	if err := os.RemoveAll(next.source); err != nil {
 		t.Fatal(err)
 	}
