@@ -208,6 +208,9 @@ func (s *sites) agree() error {
 			last = s.history.records[n-1].Sequence
 		}
 		s.history.mu.Unlock()
+		s.relaying.Lock()
+		diskless := s.diskless
+		s.relaying.Unlock()
 		var first replicaStatus
 		for n, r := range s.relays[:siteRelays] {
 			st, lacks, err := s.status(r)
@@ -225,12 +228,12 @@ func (s *sites) agree() error {
 				first = st
 			}
 			for i, u := range st.Upstreams {
-				// A freeze has no content, and what is held has the content that each replica has had last.
-				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && u.Resources == first.Upstreams[i].Resources && u.Held > 0 {
+				// The only replica with the content of a freeze or a hold may have lost it.
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && u.Resources == first.Upstreams[i].Resources && u.Held > 0 && diskless {
 					s.journal.count("held at different contents")
 					u.Content = first.Upstreams[i].Content
 				}
-				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && froze[u.Name] {
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && froze[u.Name] && diskless {
 					s.journal.count("frozen at different contents")
 					u.Content = first.Upstreams[i].Content
 				}
@@ -274,6 +277,9 @@ func (s *sites) unfreezeAll() error {
 		}
 		return nil
 	})
+	s.relaying.Lock()
+	s.diskless = false
+	s.relaying.Unlock()
 	s.history.mu.Lock()
 	defer s.history.mu.Unlock()
 	if n := len(s.history.records); n > 0 {

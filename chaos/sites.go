@@ -148,9 +148,10 @@ type sites struct {
 	responses atomic.Int64
 	numbers   atomic.Int64 // of orders, and of changes of objects
 
-	relaying sync.Mutex   // is held while relays are ended or started; guards down and kills
+	relaying sync.Mutex   // is held while relays are ended or started; guards down, kills and diskless
 	down     map[int]bool // by relay
 	kills    int
+	diskless bool // in this round a relay has lost its disk
 
 	mu      sync.Mutex        // guards all below
 	acked   map[string]string // what was acknowledged, by reason

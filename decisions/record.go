@@ -47,7 +47,7 @@ type Record struct {
 	When time.Time `json:"when,omitzero"`
 	// Ends is the ID of the record that this one ends: a hold, a freeze, or the order to serve without.
 	Ends string `json:"ends,omitempty"`
-	// Content identifies what is held, let go, or rolled back to. Number counts its deletions or resources.
+	// Content identifies what is held, let go, frozen, or rolled back to. Number counts its deletions or resources.
 	Content string `json:"content,omitempty"`
 	Number  int    `json:"number,omitempty"`
 	// Parts are those parts of Content that a release is about, as KIND/NAMESPACE. Empty: all.

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/decisions"
 	"meshrelay/mirror"
 	"meshrelay/peers"
 	"meshrelay/state"
 	"meshrelay/state/local"
+	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
 
@@ -123,37 +125,72 @@ func (c candidates) with(upstream string) (found []string) {
 	return found
 }
 
-// Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. A
-// replica whose answer is broken or late is logged and skipped; it is an error only if no other has anything.
-func (x *replicas) Held(ctx context.Context, upstream string, sequence uint64) (held []*mirror.Resource, err error) {
-	all := x.r.config.Load().Upstreams
-	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == upstream })
-	if i < 0 {
-		return nil, fmt.Errorf("%w %q", intake.ErrUnknownUpstream, upstream)
-	}
+// Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. It is an error only if no
+// other has anything.
+func (x *replicas) Held(ctx context.Context, hold *decisions.Record, sequence uint64) (held []*mirror.Resource, begun int, err error) {
 	known := map[mirror.Key]bool{}
-	for _, peer := range x.poll(ctx) {
-		if there := peer.Status.Of(upstream); peer.Peer == "" || !peer.Reached || peer.Status.Decisions < sequence || there == nil || there.Held == 0 {
-			continue
-		}
-		one, done := context.WithTimeout(ctx, heldTimeout)
-		saved, failed := x.saved(one, peer.Peer, "held?upstream="+url.QueryEscape(upstream), all[i])
-		done()
-		if failed != nil && !errors.Is(failed, peers.ErrNone) {
-			x.r.log.Warn("held resources of a replica not taken", "upstream", upstream, "peer", peer.Peer, "err", failed)
-			err = failed
-		}
-		for _, r := range saved.Records {
+	err = x.ask(ctx, "held", hold, sequence, func(u *peers.Upstream) bool { return u.Held > 0 }, func(peer peers.Replica, records []state.Record) (enough bool) {
+		for _, r := range records {
 			if key := r.Resource.Key(); !known[key] {
 				known[key] = true
 				held = append(held, r.Resource)
 			}
 		}
-	}
+		if peer.Status.Node == hold.Replica {
+			begun = len(held)
+		}
+		return false
+	})
 	if len(held) > 0 {
 		err = nil
 	}
-	return held, err
+	return held, begun, err
+}
+
+// Content implements upstreams.Peers.
+func (x *replicas) Content(ctx context.Context, want *decisions.Record) (found []state.Record, err error) {
+	err = x.ask(ctx, "state", want, want.Sequence, func(u *peers.Upstream) bool { return u.Resources > 0 }, func(_ peers.Replica, records []state.Record) (enough bool) {
+		if upstreams.ContentOf(records) == want.Content {
+			found = records
+		}
+		return found != nil
+	})
+	if found != nil {
+		err = nil
+	}
+	return found, err
+}
+
+// ask calls f with what each other replica that has applied a sequence number, and that has accepts, has as a document about
+// the upstream of a decision, until f has enough. The replica that has decided comes first. A replica whose answer is
+// broken or late is logged, and its error returned.
+func (x *replicas) ask(ctx context.Context, document string, about *decisions.Record, sequence uint64, has func(*peers.Upstream) bool, f func(peers.Replica, []state.Record) (enough bool)) (err error) {
+	all := x.r.config.Load().Upstreams
+	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == about.Upstream })
+	if i < 0 {
+		return fmt.Errorf("%w %q", intake.ErrUnknownUpstream, about.Upstream)
+	}
+	known := slices.Clone(x.poll(ctx))
+	if first := slices.IndexFunc(known, func(p peers.Replica) bool { return p.Status.Node == about.Replica }); first > 0 {
+		known[0], known[first] = known[first], known[0]
+	}
+	for _, peer := range known {
+		if there := peer.Status.Of(about.Upstream); peer.Peer == "" || !peer.Reached || peer.Status.Decisions < sequence || there == nil || !has(there) {
+			continue
+		}
+		one, done := context.WithTimeout(ctx, heldTimeout)
+		saved, failed := x.saved(one, peer.Peer, document+"?upstream="+url.QueryEscape(about.Upstream), all[i])
+		done()
+		switch {
+		case errors.Is(failed, peers.ErrNone):
+		case failed != nil:
+			x.r.log.Warn("content of a replica not taken", "document", document, "upstream", about.Upstream, "peer", peer.Peer, "err", failed)
+			err = failed
+		case f(peer, saved.Records):
+			return err
+		}
+	}
+	return err
 }
 
 // saved reads a copy from a replica. It is bounded before it is decoded.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/decisions"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
@@ -384,9 +385,9 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		b.remove(name)
 	}
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
-	got, err := a.replicas.Held(t.Context(), "east", 0)
-	if err != nil || len(got) != 15 {
-		t.Fatalf("%d resources, %v", len(got), err)
+	got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0)
+	if err != nil || len(got) != 15 || begun != 15 {
+		t.Fatalf("%d resources, %d of relay-1, %v", len(got), begun, err)
 	}
 	for _, r := range got {
 		if !a.aggregate.Get(r.Key()).Equal(r) {
@@ -397,11 +398,34 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		_, err := io.WriteString(w, "garbage")
 		return err
 	})
-	if got, err := a.replicas.Held(t.Context(), "east", 0); err != nil || len(got) != 15 {
+	if got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0); err != nil || len(got) != 15 || begun != 15 {
 		t.Errorf("with one that holds rubbish: %d resources, %v", len(got), err)
 	}
-	if got, err := b.replicas.Held(t.Context(), "east", 0); err == nil || len(got) != 0 {
+	if got, _, err := b.replicas.Held(t.Context(), &decisions.Record{Upstream: "east"}, 0); err == nil || len(got) != 0 {
 		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
+	}
+}
+
+func TestTheContentOfAFreezeComesFromAReplicaThatServesIt(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(15)...)
+	a.serves()
+	b.serves()
+	until(t, "all is read", func() bool { return a.east().Resources == 20 && b.east().Resources == 15 })
+	s.hostile(func(_ context.Context, _ url.Values, w io.Writer) error {
+		_, err := io.WriteString(w, "garbage")
+		return err
+	})
+	saved, err := a.manager.Saved("east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &decisions.Record{Upstream: "east", Replica: "relay-0", Content: upstreams.ContentOf(saved.Records)}
+	if got, err := b.replicas.Content(t.Context(), want); err != nil || len(got) != 20 || upstreams.ContentOf(got) != want.Content {
+		t.Errorf("%d resources, %v", len(got), err)
+	}
+	if got, _ := a.replicas.Content(t.Context(), want); got != nil {
+		t.Errorf("no other has it, and it gets %d resources", len(got))
 	}
 }
 
@@ -419,7 +443,7 @@ func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *
 	s.hostile(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
 	defer cancel()
-	if got, err := a.replicas.Held(ctx, "east", 0); err != nil || len(got) != 15 {
+	if got, _, err := a.replicas.Held(ctx, &decisions.Record{Upstream: "east"}, 0); err != nil || len(got) != 15 {
 		t.Errorf("%d resources, %v", len(got), err)
 	}
 }

@@ -42,9 +42,12 @@ type Peers interface {
 	// Applied waits until the reachable replicas have applied the decisions about an upstream up to a sequence number, or
 	// until ctx ends. It returns how many of how many have, without this one, and the names of those that have not answered.
 	Applied(ctx context.Context, upstream string, sequence uint64) (did, of int, unreachable []string)
-	// Held returns the resources of an upstream that other replicas serve although it has deleted them, under a hold. Those
-	// that have not applied the decisions up to a sequence number are not asked: they may have what was released.
-	Held(ctx context.Context, upstream string, sequence uint64) ([]*mirror.Resource, error)
+	// Held returns the resources that other replicas serve although the upstream has deleted them, under a hold. The first,
+	// begun, come from the replica that has begun it. Those that have not applied the decisions up to a sequence number are
+	// not asked: they may have what was released.
+	Held(ctx context.Context, hold *decisions.Record, sequence uint64) (all []*mirror.Resource, begun int, err error)
+	// Content returns the content of a freeze or rollback from a replica that serves it, nil if no other one does.
+	Content(ctx context.Context, want *decisions.Record) ([]state.Record, error)
 }
 
 // Replicas makes the relay one of several that agree on decisions.
@@ -254,16 +257,18 @@ func (m *Manager) revisionOf(ctx context.Context, upstream string, want *decisio
 		if rev.Resources != want.Number {
 			continue
 		}
-		if records, err := m.keeper.At(upstream, rev.ID); err == nil && intake.ContentOf(resourcesOf(records)) == want.Content {
+		if records, err := m.keeper.At(upstream, rev.ID); err == nil && ContentOf(records) == want.Content {
 			return rev.ID, append([]state.Record{}, records...) // not nil
 		}
 	}
 	return 0, nil
 }
 
-func resourcesOf(records []state.Record) (out []*mirror.Resource) {
+// ContentOf identifies the resources of records as decisions do.
+func ContentOf(records []state.Record) string {
+	var all []*mirror.Resource
 	for _, r := range records {
-		out = append(out, r.Resource)
+		all = append(all, r.Resource)
 	}
-	return out
+	return intake.ContentOf(all)
 }

@@ -42,7 +42,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		if err != nil {
 			return intake.Effect{}, intake.NotPossible("%w", err)
 		}
-		record.Content, record.Number = intake.ContentOf(resourcesOf(records)), len(records)
+		record.Content, record.Number = ContentOf(records), len(records)
 	}
 	r.givers.Store(name, o.Operator)
 	defer r.givers.Delete(name)
@@ -52,6 +52,9 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 		err = m.decide(ctx, record)
 	}
 	if err != nil {
+		if u, unknown := m.upstream(name); unknown == nil {
+			u.Tell(intake.Still{ID: record.ID, Over: true})
+		}
 		return intake.Effect{}, err
 	}
 	r.changed()
@@ -69,8 +72,12 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	return effect, nil
 }
 
-// decide appends the record of an order.
+// decide appends the record of an order. That of a freeze names what is served, which does not change meanwhile.
 func (m *Manager) decide(ctx context.Context, record decisions.Record) error {
+	if u, err := m.upstream(record.Upstream); err == nil && record.Kind == decisions.Freeze {
+		u.Tell(intake.Still{ID: record.ID})
+		locked(u, func(in *intake.Intake) bool { record.Content, record.Number = in.ServedContent(); return true })
+	}
 	err := m.append(ctx, record)
 	switch {
 	case errors.Is(err, decisions.ErrRefused):

@@ -81,6 +81,9 @@ func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	otherwise := func(one decisions.Record) bool {
 		return one.Upstream == l.Upstream && one.Kind.Freezes() && l.Kind.Freezes() && one.Replica != l.Replica
 	}
+	if u, err := m.upstream(l.Upstream); err == nil && l.Kind == decisions.Freeze {
+		locked(u, func(in *intake.Intake) bool { l.Content, l.Number = in.ServedContent(); return true })
+	}
 	err := fmt.Errorf("%w: another replica has decided about the upstream since", decisions.ErrRefused)
 	if l.Blind || all && !slices.ContainsFunc(newer, otherwise) {
 		err = m.append(ctx, l.Record)
@@ -106,15 +109,20 @@ func (m *Manager) reconcileLocal(ctx context.Context, l local) error {
 	return nil
 }
 
-// takeBack asks peers for what they hold while a hold is open, until ctx ends.
+// takeBack asks peers for what they hold while a hold is open, and for the content of freezes and rollbacks that this
+// replica lacks, until ctx ends.
 func (m *Manager) takeBack(ctx context.Context) {
 	r, pause := m.replicas, leastRetry
 	applied := sync.OnceFunc(func() { close(r.ready) })
 	for {
 		once, s := r.status().Applied, m.effective()
 		for _, u := range m.all() {
-			if hold := s.Upstreams[u.cfg.Name].Hold; hold != nil && r.Peers != nil {
-				m.takeBackOf(ctx, u.upstream, hold, s.Sequence)
+			decided := s.Upstreams[u.cfg.Name]
+			if decided.Hold != nil && r.Peers != nil {
+				m.takeBackOf(ctx, u.upstream, decided.Hold, s.Sequence)
+			}
+			if r.Peers != nil && locked(u.upstream, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) {
+				m.align(ctx, u.upstream, decided.Frozen)
 			}
 		}
 		if once {
@@ -131,16 +139,31 @@ func (m *Manager) takeBack(ctx context.Context) {
 	}
 }
 
+// align serves the content of a freeze or rollback that another replica has.
+func (m *Manager) align(ctx context.Context, u *upstream, want *decisions.Record) {
+	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
+	defer cancel()
+	switch records, err := m.replicas.Peers.Content(bounded, want); {
+	case err != nil:
+		m.log.Warn("content of a decision not known from other replicas", "upstream", u.name, "decision", want.Sequence, "err", err)
+	case records != nil:
+		u.Tell(intake.Align{Want: want, Records: records})
+		if !locked(u, func(in *intake.Intake) bool { return in.Lacks(want) }) {
+			m.replicas.changed() // nothing is missing any more
+		}
+	}
+}
+
 // takeBackOf serves again what peers hold of an upstream.
 func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record, sequence uint64) {
 	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	all, err := m.replicas.Peers.Held(bounded, u.name, sequence)
+	all, begun, err := m.replicas.Peers.Held(bounded, hold, sequence)
 	if err != nil {
 		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
 		return
 	}
 	if len(all) > 0 {
-		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all})
+		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all, Begun: begun})
 	}
 }

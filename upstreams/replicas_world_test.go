@@ -1,6 +1,7 @@
 package upstreams_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -298,6 +299,17 @@ func (r *replicaRun) serves() (out []string) {
 
 func (r *replicaRun) status() upstreams.Status { return r.m.Status()[0] }
 
+// wantSame fails unless all replicas serve the same contents.
+func (w *world) wantSame(what string) {
+	w.t.Helper()
+	content := func(r *replicaRun) string { return intake.ContentOf(r.aggregate.List(xdsEntryKind, "")) }
+	for _, r := range w.replicas[1:] {
+		if content(r) != content(w.replicas[0]) {
+			w.t.Errorf("%s: replicas %s and %s serve different contents", what, r.name, w.replicas[0].name)
+		}
+	}
+}
+
 // wantServed fails unless all replicas serve these.
 func (w *world) wantServed(what string, want []string) {
 	w.t.Helper()
@@ -393,18 +405,36 @@ func (p peersOf) Applied(ctx context.Context, upstream string, sequence uint64) 
 	return did, of, unreachable
 }
 
-// Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, upstream string, sequence uint64) (out []*mirror.Resource, err error) {
+// others calls f with the other replicas that have applied a sequence number, and that run.
+func (p peersOf) others(sequence uint64, f func(name string, m *upstreams.Manager)) {
 	for _, other := range p.r.w.replicas {
 		if m := other.reached(); other != p.r && m != nil && m.Replicas().Sequence >= sequence {
-			all, err := m.HeldContent(upstream)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, all...)
+			f(other.name, m)
 		}
 	}
-	return out, nil
+}
+
+// Held implements upstreams.Peers.
+func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int, err error) {
+	p.others(sequence, func(name string, m *upstreams.Manager) {
+		all, failed := m.HeldContent(hold.Upstream)
+		if err = cmp.Or(err, failed); name == hold.Replica {
+			out, begun = append(all, out...), len(all)
+		} else {
+			out = append(out, all...)
+		}
+	})
+	return out, begun, err
+}
+
+// Content implements upstreams.Peers.
+func (p peersOf) Content(_ context.Context, want *decisions.Record) (found []state.Record, err error) {
+	p.others(want.Sequence, func(_ string, m *upstreams.Manager) {
+		if saved, err := m.Saved(want.Upstream); err == nil && upstreams.ContentOf(saved.Records) == want.Content {
+			found = saved.Records
+		}
+	})
+	return found, nil
 }
 
 // stillFresh is the staleness of an upstream that never becomes stale.

@@ -133,6 +133,12 @@ func (in *Intake) beginReleases() {
 
 // agreeFrozen freezes, unfreezes or rolls back the upstream, if that is decided and not so yet.
 func (in *Intake) agreeFrozen(e Agreed, out *Output) {
+	if in.isStill() {
+		if e.Frozen == nil {
+			return
+		}
+		in.frozen = nil
+	}
 	want, have := e.Frozen, in.frozen
 	// What ends a freeze has a higher number. Without that, the log began anew and lacks it: it is proposed again.
 	if have != nil && have.Decision != "" && !e.Alone && e.Sequence <= have.Number && (want == nil || want.ID != have.Decision) {
@@ -186,7 +192,7 @@ func (in *Intake) hasAgreed(want *decisions.Record) bool {
 	case have == nil || have.Decision != "" && have.Decision != want.ID:
 		return false
 	case have.Decision == "" && want.Kind == decisions.Rollback:
-		content, _ := in.servedContent()
+		content, _ := in.ServedContent()
 		return content == want.Content
 	}
 	return true
@@ -321,11 +327,13 @@ func (in *Intake) letGoAgreed(r decisions.Record, upTo uint64) (removed int) {
 }
 
 // TakeBack is the event that other replicas still serve resources whose deletions a hold is about. Those that the
-// source does not have are served again, and wait.
+// source does not have are served again, and wait. Those that wait here get the content of the replica that has begun the
+// hold.
 type TakeBack struct {
 	Hold      string // ID of the record
 	Sequence  uint64 // of the newest decision when they were asked: a newer one may release what they have told
 	Resources []*mirror.Resource
+	Begun     int // so many, the first, come from the replica that has begun the hold
 }
 
 func (e TakeBack) step(in *Intake, out *Output) {
@@ -342,11 +350,17 @@ func (e TakeBack) step(in *Intake, out *Output) {
 		}
 	})
 	back := 0
-	for _, r := range e.Resources {
+	for i, r := range e.Resources {
 		key := r.Key()
+		served := in.stale.plain(in.served, key)
+		if _, waits := in.leaving[key]; waits && i < e.Begun && in.agreed.Hold.Replica != in.agreed.replica && r.Source() == in.name && !r.Equal(served) {
+			in.put(key, r, origin{saved: &state.Record{Resource: r, At: in.now}})
+			in.renamed = true
+			continue
+		}
 		saved := state.Record{Resource: r, At: in.now}
 		full := in.limits.MaxResources > 0 && in.resources+len(in.leaving) >= 2*in.limits.MaxResources
-		if r.Source() != in.name || in.served.Get(key) != nil || has[key] || in.stale.withholds(key.Kind) || full || !in.rules.admits(saved) {
+		if r.Source() != in.name || served != nil || has[key] || in.stale.withholds(key.Kind) || full || !in.rules.admits(saved) {
 			continue
 		}
 		in.put(key, r, origin{saved: &saved})

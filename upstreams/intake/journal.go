@@ -177,6 +177,9 @@ func (in *Intake) meta(changes bool) state.Meta {
 		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
 		RootNamespace: in.root, Server: in.server, Released: in.released,
 	}
+	if in.isStill() {
+		meta.Frozen = nil
+	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)
 		if !in.held.running.IsZero() {

@@ -33,8 +33,8 @@ func (in *Intake) Proposal(now time.Time) (r decisions.Record, ok bool) {
 		r.Kind, r.Reason = decisions.Freeze, f.Reason
 		if f.Revision != 0 {
 			r.Kind = decisions.Rollback
-			r.Content, r.Number = in.servedContent()
 		}
+		r.Content, r.Number = in.ServedContent()
 		if !f.Until.IsZero() {
 			r.Seconds = max(int64(f.Until.Sub(now)/time.Second), 1)
 		}
@@ -111,8 +111,8 @@ func (in *Intake) HeldResources() (out []*mirror.Resource) {
 	return out
 }
 
-// servedContent returns the content of all that is served, and its number.
-func (in *Intake) servedContent() (content string, number int) {
+// ServedContent returns the content of all that is served, and its number.
+func (in *Intake) ServedContent() (content string, number int) {
 	var all []*mirror.Resource
 	in.eachServed(func(r *mirror.Resource) { all = append(all, in.stale.plain(in.served, r.Key())) })
 	return ContentOf(all), len(all)
