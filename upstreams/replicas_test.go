@@ -122,6 +122,52 @@ func TestAFreezeIsAtOneContentOnAllReplicas(t *testing.T) {
 	})
 }
 
+func TestWhatComesWhileAFreezeIsRecordedComesAfterIt(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.set(func() {
+			w.store.meanwhile = func() {
+				a.tell <- a.content(numbered(0, 25))
+				time.Sleep(time.Second) // in a bubble no time passes
+				if len(a.serves()) != 20 || a.status().Frozen != nil {
+					t.Errorf("while it is recorded: %d served, frozen %+v", len(a.serves()), a.status().Frozen)
+				}
+			}
+		})
+		a.mustOrder("freeze", intake.Order{})
+		w.quiet()
+		w.wantServed("frozen", numbered(0, 20))
+		w.wantSame("frozen")
+	})
+}
+
+func TestWhatComesWhileAFreezeIsRefusedIsServed(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, c := w.replicas[0], w.replicas[1]
+		a.end()
+		w.noPeers = true // it can not ask for the content of the rollback
+		a.start()
+		c.has(numbered(0, 10)...)
+		w.quiet()
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.set(func() {
+			w.store.meanwhile = func() {
+				a.tell <- a.content(numbered(0, 25))
+				c.mustOrder("rollback", intake.Order{To: 1})
+				time.Sleep(time.Second) // in a bubble no time passes
+			}
+		})
+		a.wantRefused("freeze", intake.Order{}, "is frozen already")
+		w.quiet()
+		if got := a.serves(); len(got) != 25 || a.status().Frozen != nil {
+			t.Errorf("%d served, frozen %+v", len(got), a.status().Frozen)
+		}
+	})
+}
+
 func TestAFreezeThatIsNotRecordedLeavesNoFreeze(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a := w.replicas[0]

@@ -31,6 +31,7 @@ type sharedStore struct {
 	conflicts int           // of the next appends
 	lose      int           // answers of the next appends that are lost
 	delay     time.Duration // of what watches tell
+	meanwhile func()        // what happens during the next append
 	changed   chan struct{} // closed by each change
 }
 
@@ -57,6 +58,13 @@ func (s *sharedStore) read() (log decisions.Log, down bool, changed chan struct{
 
 // Append implements upstreams.Decisions.
 func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions.Log, error) {
+	s.mu.Lock()
+	meanwhile := s.meanwhile
+	s.meanwhile = nil
+	s.mu.Unlock()
+	if meanwhile != nil {
+		meanwhile()
+	}
 	for {
 		log, down, _ := s.read()
 		if down {

@@ -133,11 +133,13 @@ func (in *Intake) beginReleases() {
 
 // agreeFrozen freezes, unfreezes or rolls back the upstream, if that is decided and not so yet.
 func (in *Intake) agreeFrozen(e Agreed, out *Output) {
-	if in.isStill() {
-		if e.Frozen == nil {
-			return
-		}
-		in.frozen = nil
+	switch {
+	case in.isStill() && e.Frozen == nil:
+		return
+	case in.isStill() && e.Frozen.ID == in.frozen.Decision:
+		in.frozen = nil // the freeze begins at what is served
+	case in.isStill():
+		in.thaw(events.ByRelay, "another decision came first")
 	}
 	want, have := e.Frozen, in.frozen
 	// What ends a freeze has a higher number. Without that, the log began anew and lacks it: it is proposed again.

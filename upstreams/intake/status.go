@@ -138,7 +138,7 @@ func (in *Intake) Status(now time.Time) Status {
 	if a := in.agreed; a != nil && a.Hold != nil && (in.held == nil || !in.held.own) {
 		st.Joined = &Joined{shortContent(a.Hold.Content), a.Hold.Replica, a.Hold.Number, a.Hold.Sequence}
 	}
-	if f := in.frozen; f != nil {
+	if f := in.frozen; f != nil && !in.isStill() {
 		st.Frozen = &Frozen{*f, len(in.differing)}
 	}
 	return st
