@@ -147,7 +147,7 @@ bench-docs: bench-build ## Write the figures in docs anew, from bench/baseline
 .PHONY: bench-build
 bench-build:
 	cd bench && CGO_ENABLED=0 go build -o bin/ . ./floor ./linear ./watch
-	cd bench/ctrl && GOWORK=off CGO_ENABLED=0 go build -o ../bin/ .
+	cd bench/ctrl && GOWORK=off CGO_ENABLED=0 go build -o ../bin/ . ./apply
 
 .PHONY: bench-test
 bench-test: build kube bench-build ## Run the benchmark's own tests, with small loads
@@ -155,20 +155,20 @@ bench-test: build kube bench-build ## Run the benchmark's own tests, with small 
 
 CHAOSFLAGS ?=
 .PHONY: chaos
-chaos: build chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
+chaos: build kube chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
 	cd chaos && bin/chaos --for 4m $(CHAOSFLAGS)
 
 .PHONY: chaos-long
-chaos-long: build chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
+chaos-long: build kube chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
 	cd chaos && bin/chaos --scenario all --for 40m $(CHAOSFLAGS)
 
 .PHONY: chaos-build
 chaos-build:
-	cd chaos && CGO_ENABLED=0 go build -o bin/ .
+	cd chaos && CGO_ENABLED=0 go build -o bin/ . && bin/chaos --prepare
 
 .PHONY: chaos-test
-chaos-test: ## Run the chaos suite's own tests: relays that are broken on purpose are caught
-	cd chaos && go test -count=1 -parallel 4 -timeout 15m ./...
+chaos-test: kube chaos-build ## Run the chaos suite's own tests: relays that are broken on purpose are caught
+	cd chaos && go test -count=1 -parallel 4 -timeout 20m ./...
 
 .PHONY: attacks
 attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)

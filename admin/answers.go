@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"meshrelay/internal/visible"
+	"meshrelay/sink"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -37,9 +38,9 @@ func StatusOf(err error) int {
 	switch {
 	case errors.As(err, &known):
 		return known.code
-	case errors.Is(err, intake.ErrUnknownUpstream), errors.Is(err, clusters.ErrUnknown):
+	case errors.Is(err, intake.ErrUnknownUpstream), errors.Is(err, clusters.ErrUnknown), errors.Is(err, sink.ErrUnknown):
 		return http.StatusNotFound
-	case errors.Is(err, intake.ErrNotPossible), errors.Is(err, registry.ErrNotPossible):
+	case errors.Is(err, intake.ErrNotPossible), errors.Is(err, registry.ErrNotPossible), errors.Is(err, sink.ErrNotPossible):
 		return http.StatusConflict
 	case interrupted(err):
 		return http.StatusServiceUnavailable

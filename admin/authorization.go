@@ -2,9 +2,7 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 
@@ -66,16 +64,11 @@ func (s *Server) canI(r *http.Request, _ string) (any, error) {
 
 // previewClients answers with what the config file in the request would change for the connected clients.
 func (s *Server) previewClients(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-	select {
-	case s.previews <- struct{}{}:
-		defer func() { <-s.previews }()
-	default:
-		return nil, refuse(http.StatusServiceUnavailable, "another plan is being made; try again")
+	text, release, err := s.preview(r, maxConfigBytes)
+	if err != nil {
+		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(r.Body, maxConfigBytes+1))
-	if err != nil || len(text) > maxConfigBytes {
-		return nil, refusal{http.StatusBadRequest, errors.Join(errors.New("the config file can not be read, or has more than 1 MiB"), err)}
-	}
+	defer release()
 	changes, err := s.deps.PreviewClients(r.Context(), text)
 	if err != nil && !interrupted(err) {
 		err = refusal{http.StatusUnprocessableEntity, err}

@@ -22,6 +22,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
+	"meshrelay/peers"
 	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -106,6 +107,11 @@ func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
 	return ask[[]clusters.Status](ctx, c, http.MethodGet, "/debug/clusters", nil)
 }
 
+// Replicas returns the asked replica and the others, or none if it knows no others.
+func (c Client) Replicas(ctx context.Context) ([]peers.Replica, error) {
+	return ask[[]peers.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
+}
+
 // ReleaseClusters makes the held clusters of a part of the config orphaned. Like RemoveCluster, it needs the
 // socket.
 func (c Client) ReleaseClusters(ctx context.Context, name string) (Released, error) {
@@ -184,7 +190,7 @@ func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Durati
 // upstream after the order, and needs the socket.
 func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
-		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
+		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force), "local": set(o.Local),
 		"hold": {o.Hold}, "all": set(o.All),
 	}
 	for _, part := range o.Only {
@@ -214,7 +220,12 @@ func ofUpstream(upstream, action string) string {
 // ServeWithout ends the wait of clients for an upstream, and returns the upstreams for which they still wait. It
 // needs the socket.
 func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
-	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
+	return c.ServeWithoutHere(ctx, upstream, false)
+}
+
+// ServeWithoutHere does the same. local: for this replica alone.
+func (c Client) ServeWithoutHere(ctx context.Context, upstream string, local bool) (Waiting, error) {
+	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), url.Values{"local": set(local)})
 }
 
 // Events returns a page of the journal. The parameters are those of /debug/events.

@@ -22,10 +22,8 @@ import (
 // Controls carries out orders of operators about upstreams. Errors that wrap intake.ErrUnknownUpstream or
 // intake.ErrNotPossible get an HTTP status of their own. Its methods must be safe for concurrent use.
 type Controls interface {
-	// Order freezes an upstream, unfreezes it, releases held deletions, or rolls it back.
+	// Order carries out freeze, unfreeze, release, rollback or serve-without.
 	Order(ctx context.Context, upstream, verb string, o intake.Order) (intake.Effect, error)
-	// ServeWithout ends the wait of clients for an upstream.
-	ServeWithout(ctx context.Context, upstream string) error
 	// Held returns the deletions that guards hold, of one upstream or, if its name is empty, of all.
 	Held(upstream string) ([]intake.HeldUpstream, error)
 	// History returns the revisions, newest first.
@@ -64,6 +62,8 @@ type Waiting struct {
 	For []string `json:"for,omitempty"`
 	// KeepsState is set when the order outlives a restart.
 	KeepsState bool `json:"keepsState"`
+	// Replicas is set if the relay is one of several.
+	Replicas *intake.Reach `json:"replicas,omitempty"`
 }
 
 // maxLogged bounds one parameter in the log, in bytes.
@@ -147,6 +147,9 @@ func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 	if o.DryRun {
 		attrs = append(attrs, "dryRun", true)
 	}
+	if o.Local {
+		attrs = append(attrs, "local", true)
+	}
 	for _, parameter := range parameters[verb] {
 		if given := strings.Join(r.URL.Query()[parameter], " "); given != "" {
 			attrs = append(attrs, parameter, given[:min(len(given), maxLogged)])
@@ -158,8 +161,16 @@ func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
 // serveWithout ends the wait of clients for an upstream.
 func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 	upstream := r.PathValue("upstream")
-	err := s.write(r, line, s.upstreamText, upstream, func() error { return s.deps.Controls.ServeWithout(r.Context(), upstream) }, "upstream", upstream)
+	here, err := switchOf(r.URL.Query(), "local")
+	if err != nil {
+		return nil, err
+	}
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
+	err = s.write(r, line, s.upstreamText, upstream, func() error {
+		effect, err := s.deps.Controls.Order(r.Context(), upstream, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
+		waiting.Replicas = effect.Replicas
+		return err
+	}, orderAttrs(r, "serve-without", upstream, intake.Order{Local: here})...)
 	for _, u := range s.deps.Debug.views.Upstreams() {
 		if u.FirstSync != nil && u.FirstSync.Awaited {
 			waiting.For = append(waiting.For, u.Name)

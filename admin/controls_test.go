@@ -68,10 +68,6 @@ func (c *controls) Held(u string) ([]intake.HeldUpstream, error) {
 	return []intake.HeldUpstream{{Upstream: "east", Held: intake.Held{ID: "abc", Removals: 1, Of: 2}, Deletions: []intake.HeldDeletion{{Kind: "a/B", Name: "c"}}}}, nil
 }
 
-func (c *controls) ServeWithout(_ context.Context, u string) error {
-	return c.note("serve-without " + u)
-}
-
 func (c *controls) Diff(u string, revision uint64) (upstreams.Differences, error) {
 	return upstreams.Differences{Revision: state.Revision{ID: revision}}, c.note(fmt.Sprintf("diff %s %d", u, revision))
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
+	"meshrelay/peers"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/clusters"
@@ -44,6 +47,8 @@ type Clients interface {
 	Peers() []downstream.PeerStatus
 	// Receipts returns the clients that subscribe to the kind of a key, and what they have received of it.
 	Receipts(key mirror.Key) []downstream.Receipt
+	// Distribution tells which clients have the present content of a resource.
+	Distribution(key mirror.Key) downstream.Distribution
 	// Shows returns a function that reports whether a connected client sees a copy, or false without that client.
 	Shows(connection string) (func(*mirror.Resource) bool, bool)
 }
@@ -64,6 +69,13 @@ type Views struct {
 	HostConflicts func() []conflicts.HostConflict
 	// Events is the journal; nil has no events.
 	Events *events.Journal
+	// Replicas returns this replica and the others, if there are any.
+	Replicas func() []peers.Replica
+	// Applied returns what each sink has written of a resource. It may be nil.
+	Applied func(mirror.Key) []sink.Applied
+	// AskReplicas asks all other replicas for a document of most bytes at once, and calls f with each answer, from several
+	// goroutines. It is nil without replicas.peers.
+	AskReplicas func(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
 	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
@@ -121,12 +133,14 @@ func documents() []document {
 		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", (*Debug).conflicts, false},
 		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
+		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", (*Debug).WriteDistribution, false},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
 		{"peers", "Identities and addresses with what their streams have cost, the most first", (*Debug).peers, false},
+		{"replicas", "This replica and the others, with the upstreams in which they differ", (*Debug).replicas, false},
 		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints; ?search=, ?from= and ?findings=true filter hosts; ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", (*Debug).services, false},
 		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
@@ -221,6 +235,14 @@ func (d *Debug) upstreams(w io.Writer, _ url.Values) error {
 
 func (d *Debug) clusters(w io.Writer, _ url.Values) error {
 	return writeJSON(w, notNil(d.views.Clusters()))
+}
+
+func (d *Debug) replicas(w io.Writer, _ url.Values) error {
+	var all []peers.Replica
+	if d.views.Replicas != nil {
+		all = d.views.Replicas()
+	}
+	return writeJSON(w, notNil(all))
 }
 
 func (d *Debug) connections(w io.Writer, _ url.Values) error {

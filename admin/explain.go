@@ -60,6 +60,8 @@ type Explanation struct {
 	HostConflicts []conflicts.HostConflict `json:"hostConflicts,omitempty"`
 	// Clients are those that subscribe to its kind.
 	Clients []downstream.Receipt `json:"clients"`
+	// Distribution counts the clients that have the present content.
+	Distribution downstream.Distribution `json:"distribution"`
 	// Also are resources of the same namespace and name, of other kinds that the requested kind may mean.
 	Also []mirror.Key `json:"also,omitempty"`
 	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces. It is set when the
@@ -112,20 +114,12 @@ func (d *Debug) explain(w io.Writer, q url.Values) error {
 // Explain explains the resource that the parameters kind, namespace and name of a query name. StatusOf returns 400
 // for an error in the query.
 func (d *Debug) Explain(q url.Values) (*Explanation, error) {
-	namespace, name := q.Get("namespace"), q.Get("name")
-	kinds, err := kindsOf(q)
+	keys, err := keysFor(q)
 	if err != nil {
 		return nil, err
 	}
-	if kinds == nil || name == "" {
-		return nil, badRequestf("kind and name are required, for example explain?kind=ServiceEntry&namespace=shop&name=db")
-	}
 	var best *Explanation
-	for _, kind := range kinds {
-		key := mirror.Key{Kind: kind, Namespace: namespace, Name: name}
-		if info, ok := mirror.LookupKind(kind); ok && info.ClusterScoped || kind == mirror.MeshConfig {
-			key.Namespace = ""
-		}
+	for _, key := range keys {
 		e, err := d.explainKey(key)
 		switch {
 		case err != nil:
@@ -137,7 +131,7 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 		}
 	}
 	if best.Outcome == Missing {
-		best.Elsewhere = d.elsewhere(kinds, name)
+		best.Elsewhere = d.elsewhere(keys)
 	}
 	return best, nil
 }
@@ -145,11 +139,11 @@ func (d *Debug) Explain(q url.Values) (*Explanation, error) {
 // maxElsewhere is the most resources of the same name that are listed.
 const maxElsewhere = 10
 
-// elsewhere returns served resources of these kinds called name, in any namespace.
-func (d *Debug) elsewhere(kinds []mirror.Kind, name string) (found []mirror.Key) {
-	for _, kind := range kinds {
-		for _, r := range d.views.Resources.List(kind, "") {
-			if r.Key().Name == name && len(found) < maxElsewhere {
+// elsewhere returns served resources of the kinds and the name of keys, in any namespace.
+func (d *Debug) elsewhere(keys []mirror.Key) (found []mirror.Key) {
+	for _, key := range keys {
+		for _, r := range d.views.Resources.List(key.Kind, "") {
+			if r.Key().Name == key.Name && len(found) < maxElsewhere {
 				found = append(found, r.Key())
 			}
 		}
@@ -186,7 +180,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if slices.ContainsFunc(traces, confirms) {
 			continue
 		}
-		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
+		c := SourceCopy{Upstream: p.Source, Outcome: OutcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
 			c.Frozen, c.StaleSince, c.StaleLater = sources[at].Frozen, sources[at].StaleSince, sources[at].StaleLater
 		}
@@ -221,7 +215,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 			e.HostConflicts = append(e.HostConflicts, c)
 		}
 	}
-	e.Clients = notNil(d.clients.Receipts(key))
+	e.Clients, e.Distribution = notNil(d.clients.Receipts(key)), d.clients.Distribution(key)
 	return e, nil
 }
 
@@ -250,19 +244,19 @@ func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, er
 	case t.Key != key:
 		c.Outcome, c.ServedAs = Renamed, t.Key
 	default:
-		c.Outcome = outcomeOf(i, s.Decision)
+		c.Outcome = OutcomeOf(i, s.Decision)
 	}
 	if t.Resource == nil {
 		return c, nil
 	}
 	c.Version = t.Resource.Version()
-	changes, err := changesOf(t.From, t.Resource)
+	changes, err := ChangesOf(t.From, t.Resource)
 	c.Changes = changes
 	return c, err
 }
 
-// outcomeOf returns the outcome of copy i by the decision v.
-func outcomeOf(i int, v mirror.Decision) Outcome {
+// OutcomeOf returns the outcome of copy i by the decision v.
+func OutcomeOf(i int, v mirror.Decision) Outcome {
 	switch {
 	case i == v.Winner:
 		return Served
@@ -302,8 +296,8 @@ func outOfContact(u upstreams.Status) bool {
 	return u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing
 }
 
-// changesOf lists the differences between two forms of a resource, without provenance.
-func changesOf(from, to *mirror.Resource) ([]string, error) {
+// ChangesOf lists the differences between two forms of a resource, without provenance.
+func ChangesOf(from, to *mirror.Resource) ([]string, error) {
 	if from == nil || from == to {
 		return nil, nil
 	}

@@ -59,12 +59,15 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	for _, doc := range documents() {
 		line("/debug/"+doc.name, doc.help)
 	}
+	line("/check", "POST resources in YAML: what the relay would do with them, as those of ?upstream=; it changes nothing")
 	line("/debug/loglevel", "Log level")
+	line("/sinks", "State of the sinks; ?name= of one")
 	line("/debug/pprof/", "Profiles for go tool pprof; over loopback only")
 	fmt.Fprint(w, "\nOver the Unix socket only:\n\n")
 	line("/debug/loglevel", "PUT ?level=debug sets the log level; for=10m limits the time")
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
+	line("/sinks/NAME/…", "POST freeze, unfreeze, release?hold=ID, prune; GET diff?limit=")
 	line("/reload", "POST: load the config file again")
 	line("/authorization", "Rule and view of a client: ?identity=, ?listener=, ?namespace= and ?serviceAccount=")
 	line("/plan/clients", "POST a config file: what it would change for the connected clients; it changes nothing")

@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -157,8 +158,14 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		CanI: func(q AccessQuestion) (AccessAnswer, error) {
 			return AccessAnswer{Identities: q.Identities, Listener: q.Listener}, nil
 		},
+		Check: func(_ context.Context, upstream string, text []byte) (*Checked, error) {
+			if upstream == "none" {
+				return nil, errors.New("there is no upstream")
+			}
+			return &Checked{Upstream: upstream, Resources: len(text)}, nil
+		},
 		PreviewClients: func(context.Context, []byte) ([]downstream.ClientChange, error) { return nil, nil },
-		Controls:       &controls{}, Clusters: foundClusters{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
+		Controls:       &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{
@@ -189,6 +196,14 @@ func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 // Shows knows a client "few", which sees what comes from west.
 func (f *fixture) Shows(connection string) (func(*mirror.Resource) bool, bool) {
 	return func(r *mirror.Resource) bool { return r.Source() == "west" }, connection == "few"
+}
+
+func (f *fixture) Distribution(key mirror.Key) downstream.Distribution {
+	d := downstream.Distribution{Key: key, Clients: 1, Has: 1}
+	if f.Server != nil && f.deps.Debug.views.Resources.Get(key) != nil {
+		d.Version = "v1"
+	}
+	return d
 }
 
 func (f *fixture) Receipts(mirror.Key) []downstream.Receipt {

@@ -10,7 +10,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// parameters are the parameters of each order, in addition to reason and dryRun.
+// parameters are the parameters of each order, in addition to reason, dryRun and local.
 var parameters = map[string][]string{
 	"freeze":   {"for"},
 	"unfreeze": {"force"},
@@ -22,11 +22,14 @@ var parameters = map[string][]string{
 // be carried out.
 func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if name != "reason" && name != "dryRun" && !slices.Contains(parameters[verb], name) {
+		if name != "reason" && name != "dryRun" && name != "local" && !slices.Contains(parameters[verb], name) {
 			return o, badRequestf("%.32q is no parameter of %s: want reason, dryRun or %v", name, verb, parameters[verb])
 		}
 	}
 	if o.DryRun, err = switchOf(query, "dryRun"); err != nil {
+		return o, err
+	}
+	if o.Local, err = switchOf(query, "local"); err != nil {
 		return o, err
 	}
 	o.Reason = query.Get("reason")

@@ -91,6 +91,9 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	if h := s.Held; h != nil {
 		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", Since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
 	}
+	if j := s.Joined; j != nil {
+		add("held with replica %s, by decision %d: all deletions wait while it holds %d; see \"relay held %s\" there", j.Replica, j.Decision, j.Removals, s.Name)
+	}
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
 		add("the endpoints of its services may be old: %s", s.Endpoints.LastError)
 	}

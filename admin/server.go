@@ -94,6 +94,12 @@ type Deps struct {
 	CanI           func(AccessQuestion) (AccessAnswer, error)
 	PreviewClients func(ctx context.Context, config []byte) ([]downstream.ClientChange, error)
 
+	// Sinks shows and controls sinks. It may be nil.
+	Sinks SinkControls
+	// Check tells what the relay would do with the resources of a YAML text, as those of an upstream. Without a name
+	// it is the only one.
+	Check func(ctx context.Context, upstream string, text []byte) (*Checked, error)
+
 	// The fields below may be nil. Their functions must be safe for concurrent use.
 
 	// Pages is the web page at /ui/.
@@ -246,8 +252,10 @@ func (s *Server) routes() http.Handler {
 		}
 		mux.Handle("GET /debug/"+doc.name, h)
 	}
+	mux.Handle("POST /check", s.debugOnly(s.check))
 	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
 	s.addControls(mux)
+	s.addSinks(mux)
 	s.addProfiles(mux)
 	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
 		s.answer(w, s.Version())
@@ -269,8 +277,11 @@ func common(next http.Handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
 		most := int64(maxBodyBytes)
-		if r.URL.Path == "/plan/clients" {
+		switch r.URL.Path {
+		case "/plan/clients":
 			most = maxConfigBytes + 1
+		case checkPath:
+			most = MaxCheckedBytes + 1
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, most)
 		endIn(w, answerTimeout)

@@ -177,7 +177,7 @@ func debugPaths() []string {
 	paths := []string{"/", "/debug", "/debug/", "/version", "/debug/loglevel"}
 	for _, doc := range documents() {
 		path := "/debug/" + doc.name
-		if doc.name == "explain" {
+		if doc.name == "explain" || doc.name == "distribution" {
 			path += "?kind=se&namespace=shop&name=db"
 		}
 		paths = append(paths, path)

@@ -31,7 +31,7 @@ func testBinaries(t *testing.T) binaries {
 		return path
 	}
 	return binaries{
-		relay: abs("../bin/relay"), floor: abs("bin/floor"), linear: abs("bin/linear"), watch: abs("bin/watch"), ctrl: abs("bin/ctrl"),
+		relay: abs("../bin/relay"), floor: abs("bin/floor"), linear: abs("bin/linear"), watch: abs("bin/watch"), ctrl: abs("bin/ctrl"), apply: abs("bin/apply"),
 		apiserver: abs("../e2e/bin/kube-apiserver"), etcd: abs("../e2e/bin/etcd"),
 	}
 }
@@ -177,6 +177,31 @@ func TestContendersReadTheServicesOfAnAPIServer(t *testing.T) {
 			checkRates(t, s, r)
 			if k.Statuses == 0 || k.StatusAllocs <= 0 || k.StatusPushes != 0 {
 				t.Errorf("statuses: %+v", k)
+			}
+		})
+	}
+}
+
+// TestContendersWriteIntoACluster runs a small form of the scenario with a sink.
+func TestContendersWriteIntoACluster(t *testing.T) {
+	t.Parallel()
+	bin := testBinaries(t)
+	s := scenario{Name: "sink", Sink: true, Configs: 60, Upstreams: 3, Clients: 1, Delta: true, Changes: 3, Only: []string{"relay", "apply"}}
+	for _, c := range contenders(bin) {
+		if !s.isFor(c) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			r := measure(s, c, 1, "", &clusters{binaries: bin})
+			if r.Error != "" {
+				t.Fatal(r.Error)
+			}
+			k := r.Sink
+			if k == nil || k.WriteMS <= 0 || !c.mute && k.CPUMS <= 0 {
+				t.Fatalf("figures are missing: %+v", k)
+			}
+			if !c.mute && (!k.Restarted || k.RestartWrites != 0 || k.RestartLists > 3 || k.ChangeWrites != 1) {
+				t.Errorf("%+v", k)
 			}
 		})
 	}

@@ -50,7 +50,7 @@ func (c contender) takesDelta(s scenario) bool {
 }
 
 // binaries are where the contenders are.
-type binaries struct{ relay, floor, linear, istiod, watch, ctrl, apiserver, etcd string }
+type binaries struct{ relay, floor, linear, istiod, watch, ctrl, apply, apiserver, etcd string }
 
 func contenders(b binaries) []contender {
 	return []contender{
@@ -62,6 +62,7 @@ func contenders(b binaries) []contender {
 		{name: "relay-omit", binary: b.relay, what: "the relay with `services.mode: omit`", start: b.startRelay, product: true, ready: "/ready", kubernetes: true, omits: true},
 		{name: "watch", binary: b.watch, what: "reads the API server's stream: scans the frames, and keeps and serves nothing", start: b.startWatch, kubernetes: true, mute: true},
 		{name: "ctrl-cache", binary: b.ctrl, what: "a cache of controller-runtime, and go-control-plane's LinearCache", start: b.startCtrl, kubernetes: true},
+		{name: "apply", binary: b.apply, what: "four plain writers over client-go, which apply objects from a file", start: b.startApply, mute: true},
 	}
 }
 
@@ -112,6 +113,9 @@ func (b binaries) relayWith(dir, listen, admin string, w *world, each, top strin
 		}
 	}
 	cfg.WriteString(top)
+	if w.target != nil {
+		fmt.Fprintf(&cfg, "sinks:\n  - name: bench\n    kubernetes: {kubeconfig: %q}\n    namespace: team-00\n    view: all\n    mode: apply\n    writesPerSecond: 10000\nviews: [{name: all, default: true}]\n", w.target.kubeconfig)
+	}
 	if w.keeps {
 		fmt.Fprintf(&cfg, "state: {dir: %q}\n", filepath.Join(dir, stateName))
 	}

@@ -75,6 +75,7 @@ type result struct {
 	Disk  *diskResult  `json:"disk,omitempty"`
 
 	Kubernetes *kubernetesResult `json:"kubernetes,omitempty"`
+	Sink       *sinkResult       `json:"sink,omitempty"`
 }
 
 // bench is one contender at one scenario.
@@ -122,6 +123,11 @@ func (b *bench) open() (err error) {
 	if err != nil {
 		return err
 	}
+	if b.scenario.Sink {
+		if b.world.target, err = newCluster(b.clusters.binaries); err != nil {
+			return err
+		}
+	}
 	if b.scenario.Stall > 0 || len(b.scenario.Gaps) > 0 {
 		b.world.issued = make([][]time.Time, b.scenario.Configs)
 	}
@@ -148,6 +154,8 @@ func (b *bench) open() (err error) {
 		server = b.world.cluster.server.cpu()
 	case b.scenario.Kubernetes:
 		start = b.list
+	case b.scenario.Sink:
+		start = b.fillSink
 	}
 	g, own := b.world.aim(len(b.clients), 0, time.Now()), ownCPU()
 	if err := start(); err != nil || b.contender.mute {
@@ -267,6 +275,9 @@ func (b *bench) steps() error {
 	time.Sleep(time.Second)
 	if b.scenario.Stall > 0 {
 		return errors.Join(b.stall(), b.check())
+	}
+	if b.scenario.Sink {
+		return errors.Join(b.sinkChanges(), b.check(), b.restartSink())
 	}
 	if b.scenario.Starts > 0 {
 		err := b.check()

@@ -163,6 +163,10 @@ func (r *report) medians() []result {
 			m.Disk = &diskResult{Starts: m.Disk.Starts}
 			mediansOf(m.Disk, good, diskFigures, func(r *result) *diskResult { return r.Disk })
 		}
+		if k := m.Sink; k != nil {
+			m.Sink = &sinkResult{Restarted: k.Restarted}
+			mediansOf(m.Sink, good, sinkFigures, func(r *result) *sinkResult { return r.Sink })
+		}
 		if k := m.Kubernetes; k != nil {
 			m.Kubernetes = &kubernetesResult{Statuses: k.Statuses, Relisted: k.Relisted}
 			mediansOf(m.Kubernetes, good, kubernetesFigures, func(r *result) *kubernetesResult { return r.Kubernetes })

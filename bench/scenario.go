@@ -56,6 +56,8 @@ type scenario struct {
 	// Pods, when not zero, has an API server with Services in place of ServiceEntries, of so many pods each. Changes
 	// are those of pods, and statuses those of pods that change nothing else.
 	Pods int `json:"pods,omitempty"`
+	// Sink has a cluster into which everything is written.
+	Sink bool `json:"sink,omitempty"`
 	// Only names the contenders that it is for; none means all.
 	Only []string `json:"only,omitempty"`
 	// Without has the reasons why contenders are left out, by name.
@@ -74,7 +76,7 @@ func (s scenario) isFor(c contender) bool {
 	if s.Kubernetes {
 		return c.kubernetes && !c.omits || c.name == "relay" || c.name == "istiod"
 	}
-	return !c.rules && !c.kubernetes
+	return !c.rules && !c.kubernetes && !c.mute
 }
 
 // changesFor is how many single changes of a contender are timed.
@@ -93,6 +95,7 @@ const (
 	aClient      = 800 * time.Microsecond // until it is connected
 	aChange      = 50 * time.Microsecond  // to one client
 	anObject     = 800 * time.Microsecond // until an API server has it, or has sent it
+	aWrite       = 3 * time.Millisecond   // of an object into a cluster
 	aPod         = 700 * time.Microsecond // until a contender has it
 	// restartServer is an API server's.
 	restartServer = 10 * time.Second
@@ -126,6 +129,9 @@ func (s scenario) estimate(c contender) time.Duration {
 	took := openAndClose + resources*aResource + resources*clients*aCopy + clients*aClient + slow
 	if s.Kubernetes {
 		took += resources*(anObject+time.Duration(s.Pods)*aPod) + time.Duration(s.lists()-1)*(openAndClose+calmServer+resources*anObject/4)
+	}
+	if s.Sink {
+		took += resources * aWrite
 	}
 	if c.mute {
 		return took // nobody can ask it for more
@@ -209,6 +215,7 @@ func scenarios() []scenario {
 		{Name: "kubernetes-10k-20", Kubernetes: true, Configs: 10_000, Clients: 20, Delta: true, Changes: 200, Rate: 500, Lasting: time.Minute, Relist: true},
 		{Name: "kubernetes-100k-4", Kubernetes: true, Configs: 100_000, Clients: 4, Delta: true, Changes: 40, Relist: true, Without: map[string]string{"istiod": largeCluster}},
 		{Name: servicesScenario, Kubernetes: true, Pods: 10, Configs: 5000, Clients: 20, Delta: true, Settle: true, Lasting: 20 * time.Second, Gaps: []time.Duration{10 * time.Millisecond}, Rate: 500, Only: []string{"relay", "relay-omit", "watch"}},
+		{Name: sinkScenario, Sink: true, Configs: 10_000, Upstreams: 4, Clients: 1, Delta: true, Changes: 100, Only: []string{"relay", "apply"}},
 		{Name: "federation-10k-20-istiods", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, SotWUpstreams: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 		{Name: "federation-10k-20-relays", Configs: 10_000, Upstreams: 4, Clients: 20, Delta: true, Changes: 40, Burst: 2000, Federated: true, Only: withAndWithout},
 	}

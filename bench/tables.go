@@ -67,6 +67,7 @@ func blocks() []block {
 		{"stall", "Two clients stop reading", of(stallTable)},
 		{"kubernetes", "API servers", of(kubernetesTable)},
 		{"services", "Services of API servers", of(servicesTable)},
+		{"sinks", "Clusters that are written into", of(sinksTable)},
 		{"failed", "Failed", of(failedTable)},
 		{"left-out", "Left out", func(*report, []result) string { return leftOutTable().String() }},
 		{"contenders", "", func(*report, []result) string { return contendersTable().String() }},

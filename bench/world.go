@@ -105,6 +105,7 @@ type world struct {
 	omits     bool // the contender leaves out the Services
 	upstreams []*upstream
 	cluster   *cluster // in place of the upstreams; nil: none
+	target    *cluster // everything is written into it; nil: there is none
 	of        int      // how many upstreams there are to be
 	rand      *rand.Rand
 	sources   []string     // names, as the upstreams have them
@@ -165,6 +166,9 @@ func newWorld(s scenario, c contender) (*world, error) {
 }
 
 func (w *world) close() {
+	if w.target != nil {
+		w.target.close()
+	}
 	for _, u := range w.upstreams {
 		u.close()
 	}

@@ -20,12 +20,17 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 	breaks := map[string]struct {
 		in        scenario
 		invariant string
-	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}, "silence": {scenarioOf(t, "silence"), lost}, "pods": {podsProof(), unreached}}
+	}{"i1": {proof, lost}, "i2": {proof, wrong}, "i3": {proof, older}, "i4": {proof, leaked}, "holders": {many, lost}, "pacer": {rates, wrong}, "cluster": {clusterProof(), wrong}, "silence": {scenarioOf(t, "silence"), lost}, "pods": {podsProof(), unreached},
+		"s1": {sitesProof(0, []string{"wipe"}, nil), lostObject},
+		"s2": {sitesProof(100, nil, nil), afterPromotion},
+		"s3": {sitesProof(0, nil, []string{"freeze", "unfreeze"}), disagree},
+		"s4": {sitesProof(0, nil, []string{"burst"}), forgotten},
+	}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
 			t.Parallel()
 			want := breaks[mutant]
-			res, err := prove(t, built(t, mutant), want.in)
+			res, err := prove(t, mutant, want.in)
 			var v *violation
 			if !errors.As(err, &v) {
 				t.Fatalf("after %d rounds: %v, want that %s is violated", res.rounds, err, want.invariant)
@@ -39,15 +44,14 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 
 func TestHealthyBuildIsNotCaught(t *testing.T) {
 	t.Parallel()
-	healthy := built(t, "")
-	for _, sc := range []scenario{proofScenario(), clusterProof(), podsProof()} {
+	for _, sc := range []scenario{proofScenario(), clusterProof(), podsProof(), sitesScenario()} {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
-			res, err := prove(t, healthy, sc)
+			res, err := prove(t, "", sc)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if res.changes == 0 || res.responses == 0 || res.storms == 0 {
+			if res.changes == 0 || res.responses == 0 || sc.storm > 0 && res.storms == 0 {
 				t.Errorf("nothing has happened: %+v", res)
 			}
 		})
@@ -63,21 +67,23 @@ func scenarioOf(t *testing.T, name string) scenario {
 	return chosen[0]
 }
 
-// built builds a relay that is broken in one way, or a healthy one for an empty name.
-func built(t *testing.T, mutant string) (binary string) {
+// prove plays a round of a scenario with a relay that is broken in one way, or a healthy one for an empty name.
+func prove(t *testing.T, mutant string, sc scenario) (res result, err error) {
 	t.Helper()
-	binary, err := buildMutant(t.Context(), mutant, t.TempDir())
+	sites := sc.name == sitesScenario().name
+	if _, err := os.Stat(filepath.Join(kubeBinaries, "kube-apiserver")); sites && err != nil {
+		t.Skip("there is no kube-apiserver: make kube builds it")
+	}
+	binary, err := buildRelay(t.Context(), mutant, t.TempDir(), sites)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return binary
-}
-
-// prove plays a round of a scenario with a relay.
-func prove(t *testing.T, binary string, sc scenario) (result, error) {
-	t.Helper()
 	j := newJournal(t.Output())
-	res, err := sc.run(t.Context(), proofSeed, 0, binary, t.TempDir(), j)
+	if sites {
+		res, err = runSites(t.Context(), sc, proofSeed, 0, binary, t.TempDir(), j)
+	} else {
+		res, err = sc.run(t.Context(), proofSeed, 0, binary, t.TempDir(), j)
+	}
 	var v *violation
 	if errors.As(err, &v) {
 		j.replay(t.Output(), v.key)
@@ -92,7 +98,7 @@ func TestEveryMutantFitsTheCode(t *testing.T) {
 		t.Fatal("there are no mutants")
 	}
 	for _, name := range all {
-		if _, err := writeOverlay(name, t.TempDir()); err != nil {
+		if _, err := writeOverlay(t.Context(), name, t.TempDir(), true); err != nil {
 			t.Errorf("mutant %s: %v", name, err)
 		}
 	}

@@ -35,6 +35,7 @@ type options struct {
 	storms, changes  int
 	starts           int
 	scenarios, broke string
+	prepare          bool
 }
 
 func run() error {
@@ -49,6 +50,7 @@ func run() error {
 	flag.IntVar(&o.storms, "storms", 1000, "how `many` storms of clients it has")
 	flag.IntVar(&o.starts, "starts", 20, "how `often` the scenario start starts the relay")
 	flag.StringVar(&o.out, "out", "", "`directory` for configs, logs and states, which stay there; empty: a temporary one, which goes unless something is wrong")
+	flag.BoolVar(&o.prepare, "prepare", false, "fill Go's build cache for the scenario sites, which takes some minutes once, and end")
 	flag.Usage = usage
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -56,13 +58,16 @@ func run() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if o.prepare {
+		return prepare(ctx)
+	}
 	return o.run(ctx, os.Stdout)
 }
 
 func usage() {
 	w := flag.CommandLine.Output()
 	fmt.Fprintf(w, "usage: chaos [flags]\n\nscenarios:\n")
-	for _, sc := range scenarios() {
+	for _, sc := range append([]scenario{sitesScenario()}, scenarios()...) {
 		fmt.Fprintf(w, "  %-12s %s\n", sc.name, sc.about)
 	}
 	fmt.Fprintf(w, "\nscenarios that run only when they are named:\n")
@@ -71,6 +76,15 @@ func usage() {
 	}
 	fmt.Fprintf(w, "\nflags:\n")
 	flag.PrintDefaults()
+}
+
+// prepare has Go build a relay with another clock, and with it all packages anew.
+func prepare(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "chaos-")
+	if err == nil {
+		_, err = buildRelay(ctx, "", dir, true)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
 }
 
 // run runs the chosen scenarios, one after the other, and reports on them.
@@ -146,10 +160,11 @@ func ordinary(chosen []scenario) (n int) {
 // choose returns the scenarios with these names, those that share a time when there is no
 // name, or all.
 func choose(names string) (out []scenario, err error) {
+	shared := append([]scenario{sitesScenario()}, scenarios()...)
 	if names == "" {
-		return scenarios(), nil
+		return shared, nil
 	}
-	all := append(scenarios(), measured()...)
+	all := append(shared, measured()...)
 	if names == "all" {
 		return all, nil
 	}
@@ -172,6 +187,13 @@ func (o options) play(ctx context.Context, sc scenario, lasts time.Duration, out
 		return o.churn(ctx, out, binary, dir, j)
 	case startScenario().name:
 		return o.begin(ctx, out, binary, dir, j)
+	}
+	if sc.name == sitesScenario().name {
+		binary, err := buildRelay(ctx, o.broke, dir, true)
+		if err != nil {
+			return result{scenario: sc.name}, err
+		}
+		return runSites(ctx, sc, o.seed, lasts, binary, dir, j)
 	}
 	if sc.name == hugeScenario().name {
 		lasts = 0 // a round is enough

@@ -23,6 +23,20 @@ const (
 	// absent that the server has for so long, while the source is in contact. At the end of a round no source has an
 	// excuse.
 	unreached = "I5"
+
+	// These are about a sink and replicas.
+	//
+	// lostObject (S1): no object is deleted that an upstream still has, or that is not the sink's.
+	lostObject = "S1"
+	// afterPromotion (S2): no sink writes after a promotion has begun to remove labels, until it is adopted.
+	afterPromotion = "S2"
+	// disagree (S3): replicas that reach the store hold the same decisions, and serve the same, soon after all is quiet.
+	disagree = "S3"
+	// forgotten (S4): no decision is lost that was acknowledged.
+	forgotten = "S4"
+	// notOurs (S5): soon after the last fault the cluster has what the view shows. An object without the label is never
+	// touched.
+	notOurs = "S5"
 )
 
 // violation is that something has happened which must not.

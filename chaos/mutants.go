@@ -56,14 +56,24 @@ func mutate(text, root string) (map[string]string, error) {
 	return changed, nil
 }
 
+// machine changes Go's own library, in the same way. Its files are relative to GOROOT/src.
+//
+//go:embed machine.txt
+var machine string
+
 // buildMutant builds a relay with the changes of a mutant, or without any for an empty name.
 func buildMutant(ctx context.Context, name, dir string) (binary string, err error) {
+	return buildRelay(ctx, name, dir, false)
+}
+
+// buildRelay is buildMutant. With own, the relay has a clock and names of its own: see machine.txt.
+func buildRelay(ctx context.Context, name, dir string, own bool) (binary string, err error) {
 	binary = filepath.Join(dir, "relay"+name)
 	args := []string{"build", "-buildvcs=false", "-o", binary}
-	if name != "" {
-		overlay, err := writeOverlay(name, dir)
+	if name != "" || own {
+		overlay, err := writeOverlay(ctx, name, dir, own)
 		if err != nil {
-			return "", fmt.Errorf("mutant %s: %w", name, err)
+			return "", fmt.Errorf("mutant %q: %w", name, err)
 		}
 		args = append(args, "-overlay", overlay)
 	}
@@ -75,32 +85,46 @@ func buildMutant(ctx context.Context, name, dir string) (binary string, err erro
 	return binary, nil
 }
 
-// writeOverlay writes the changed files of a mutant to dir, and the overlay for go build, whose
-// path it returns.
-func writeOverlay(name, dir string) (string, error) {
-	if !slices.Contains(mutants(), name) {
-		return "", fmt.Errorf("there is none: want one of %s", strings.Join(mutants(), ", "))
-	}
-	text, err := mutantFiles.ReadFile("mutants/" + name + ".txt")
-	if err != nil {
-		return "", err
-	}
-	root, err := filepath.Abs("..")
-	if err != nil {
-		return "", err
-	}
-	changed, err := mutate(string(text), root)
-	if err != nil {
-		return "", err
-	}
+// writeOverlay writes the changed files of a mutant to dir, if it has a name, and with own those of machine.txt. It returns
+// the path of the overlay for go build.
+func writeOverlay(ctx context.Context, name, dir string, own bool) (string, error) {
 	var overlay struct{ Replace map[string]string }
 	overlay.Replace = map[string]string{}
-	for path, content := range changed {
-		file := filepath.Join(dir, name+"-"+strings.ReplaceAll(path, "/", "-"))
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+	add := func(prefix, text, root string) error {
+		changed, err := mutate(text, root)
+		for path, content := range changed {
+			file := filepath.Join(dir, prefix+"-"+strings.ReplaceAll(path, "/", "-"))
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				return err
+			}
+			overlay.Replace[filepath.Join(root, path)] = file
+		}
+		return err
+	}
+	if name != "" {
+		if !slices.Contains(mutants(), name) {
+			return "", fmt.Errorf("there is none: want one of %s", strings.Join(mutants(), ", "))
+		}
+		text, err := mutantFiles.ReadFile("mutants/" + name + ".txt")
+		if err != nil {
 			return "", err
 		}
-		overlay.Replace[filepath.Join(root, path)] = file
+		root, err := filepath.Abs("..")
+		if err != nil {
+			return "", err
+		}
+		if err := add(name, string(text), root); err != nil {
+			return "", err
+		}
+	}
+	if own {
+		root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+		if err != nil {
+			return "", err
+		}
+		if err := add("machine", machine, filepath.Join(strings.TrimSpace(string(root)), "src")); err != nil {
+			return "", err
+		}
 	}
 	data, err := json.Marshal(overlay)
 	if err != nil {

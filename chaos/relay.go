@@ -37,6 +37,7 @@ type relay struct {
 	upstreams []upstreamConfig
 	guard     string // settings of the guard
 	staleness string
+	env       []string // of the process, in addition to that of the suite
 
 	log *boundedLog
 
@@ -146,7 +147,7 @@ func (r *relay) start() error {
 	defer r.mu.Unlock()
 	cmd := exec.Command(r.binary, "serve", "-c", r.configFile())
 	cmd.Stdout, cmd.Stderr = r.log, r.log
-	cmd.Dir = r.dir
+	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), r.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("relay %s: %w", r.name, err)

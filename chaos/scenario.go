@@ -36,6 +36,9 @@ type scenario struct {
 	faults         []string // one that is named more often happens more often
 	storm          int      // clients
 	atOnce         int      // of those, that connect at the same time; 0: stormParallel
+
+	orders   []string // of persons, of which each round has ordersPerRound; likewise
+	promotes int      // of 100 rounds have a promotion
 }
 
 // links returns how many links there are, servers how many upstreams that are no files.

@@ -33,6 +33,8 @@ type mood struct {
 	// empty has it say to new streams that it has nothing, as an istiod does that was
 	// started without its configs.
 	empty bool
+	// half has it say that of four of five resources.
+	half bool
 	// withholds is the number of a kind that new requests for are not answered, plus one.
 	withholds int
 	// silent has the types that are not answered, asked for or not.
@@ -413,6 +415,9 @@ func (u *upstream) look(kind int, m mood) answer {
 		return out
 	}
 	for _, key := range u.source.byKind[kind] {
+		if m.half && lacksHalf(key) {
+			continue
+		}
 		it := u.source.items[key]
 		h := held{it.seq, it.present, it.element}
 		if u.has != nil {
@@ -428,6 +433,9 @@ func (u *upstream) look(kind int, m mood) answer {
 	}
 	return out
 }
+
+// lacksHalf reports whether an upstream that has come back half empty lacks a key.
+func lacksHalf(key int) bool { return key/len(kinds)%5 != 0 }
 
 // begin returns the mood that a response is made in, and its nonce but for the commit. Not
 // all that is asked for is answered.

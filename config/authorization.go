@@ -113,7 +113,8 @@ func (v *validator) leftToRules(c *Config) {
 		at := fmt.Sprintf("views[%d]", i)
 		v.errorIf(!reflect.ValueOf(w.Match).IsZero(), at+".match", why+"leave this out, and name the view %q in a rule", w.Name)
 		v.errorIf(w.Default, at+".default", why+"leave this out, and name the view %q in the last rule", w.Name)
-		used := slices.ContainsFunc(c.Authorization, func(r AuthorizationRule) bool { return r.View == w.Name })
+		used := slices.ContainsFunc(c.Authorization, func(r AuthorizationRule) bool { return r.View == w.Name }) ||
+			slices.ContainsFunc(c.Sinks, func(s Sink) bool { return s.View == w.Name })
 		v.errorIf(!used, at, "no client can get this view: no rule of authorization names it")
 	}
 	for i, l := range c.Downstream.Listeners {

@@ -23,13 +23,16 @@ type Config struct {
 	Views         []View `yaml:"views,omitempty"`
 	// Authorization is empty if the views choose their clients.
 	Authorization []AuthorizationRule `yaml:"authorization,omitempty"`
-	Provenance    Provenance          `yaml:"provenance"`
-	Downstream    Downstream          `yaml:"downstream"`
-	Push          Push                `yaml:"push"`
-	Admin         Admin               `yaml:"admin"`
-	Audit         Audit               `yaml:"audit"`
-	State         State               `yaml:"state"`
-	Log           Log                 `yaml:"log"`
+	// Sinks write resources into clusters.
+	Sinks      []Sink     `yaml:"sinks,omitempty"`
+	Provenance Provenance `yaml:"provenance"`
+	Downstream Downstream `yaml:"downstream"`
+	Push       Push       `yaml:"push"`
+	Admin      Admin      `yaml:"admin"`
+	Audit      Audit      `yaml:"audit"`
+	State      State      `yaml:"state"`
+	Replicas   Replicas   `yaml:"replicas,omitempty"`
+	Log        Log        `yaml:"log"`
 }
 
 // Node describes the relay to its upstreams and clients.

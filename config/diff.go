@@ -10,7 +10,7 @@ import (
 // it.
 func restartOnly() []string {
 	return []string{
-		"node", "provenance", "admin", "audit", "state.dir", "log.format",
+		"node", "provenance", "admin", "audit", "state.dir", "replicas", "log.format",
 		"downstream.listeners", "downstream.startupTimeout", "downstream.maxConnectionAge",
 		"downstream.maxConnectionAgeGrace", "downstream.drainTimeout", "downstream.sendTimeout",
 		"downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes", "downstream.compression",
@@ -45,6 +45,8 @@ func Changes(before, next *Config) (list []string) {
 			changes = named(field, before.Clusters, next.Clusters, func(c Clusters) string { return c.Name })
 		case "views":
 			changes = named(field, before.Views, next.Views, func(v View) string { return v.Name })
+		case "sinks":
+			changes = named(field, before.Sinks, next.Sinks, func(s Sink) string { return s.Name })
 		case "authorization":
 			changes = named(field, before.Authorization, next.Authorization, func(r AuthorizationRule) string { return r.Name })
 		default:
@@ -102,7 +104,7 @@ func differing(at string, a, b reflect.Value, f func(field string)) {
 		return
 	}
 	switch {
-	case at == "upstreams" || at == "clusters" || at == "views" || at == "authorization":
+	case at == "upstreams" || at == "clusters" || at == "views" || at == "authorization" || at == "sinks":
 		f(at)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {

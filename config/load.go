@@ -204,6 +204,7 @@ func Check(path string, sources ...Source) (*Config, error) {
 		}
 	}
 	v.hubFiles(c)
+	v.sinkFiles(c)
 	return c, v.err()
 }
 

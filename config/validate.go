@@ -160,6 +160,8 @@ func (v *validator) config(c *Config) {
 	v.socket(c)
 	v.access(c.Admin)
 	v.audit(c)
+	v.sinks(c)
+	v.replicas(c)
 }
 
 func (v *validator) upstream(at string, u Upstream, before []Upstream) {

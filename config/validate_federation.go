@@ -233,7 +233,10 @@ func (v *validator) kinds(at string, words []string, owner string, owners map[mi
 
 // views checks the views, and that some client can get each of them.
 func (v *validator) views(c *Config) {
-	byListener := map[string]bool{}
+	byListener, bySink := map[string]bool{}, map[string]bool{}
+	for _, s := range c.Sinks {
+		bySink[s.View] = true
+	}
 	allByListener := len(c.Downstream.Listeners) > 0
 	for _, l := range c.Downstream.Listeners {
 		byListener[l.View] = true
@@ -265,7 +268,7 @@ func (v *validator) views(c *Config) {
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
 		case c.Authorization != nil: // see leftToRules
-		case byListener[w.Name]:
+		case byListener[w.Name], bySink[w.Name] && !given && !w.Default:
 		case allByListener:
 			v.errorf(at, "no client can get this view: every listener names another one")
 		case !given && !w.Default:

@@ -29,6 +29,23 @@ type rbacRule struct {
 	Verbs         []string
 }
 
+// rendered returns the objects that the chart makes of the values of ci/everything.yaml, by kind and name.
+func rendered(t *testing.T) map[string]rbacObject {
+	t.Helper()
+	file, err := parser.ParseBytes(read(t, "../tools/chart/testdata/rendered/everything.yaml"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]rbacObject{}
+	for _, doc := range file.Docs {
+		var o rbacObject
+		if err := yaml.NodeToValue(doc.Body, &o); err == nil { // objects of other kinds may have other fields of these names
+			all[o.Kind+" "+o.Metadata.Name] = o
+		}
+	}
+	return all
+}
+
 // rbac returns the objects of a file by kind.
 func rbac(t *testing.T, name string) map[string]rbacObject {
 	t.Helper()
@@ -81,15 +98,63 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 			t.Errorf("rbac-%s.yaml grants\n%s\nwant\n%s", name, strings.Join(have, "\n"), strings.Join(want, "\n"))
 		}
 	}
+	want = []string{"get /namespaces kube-system"}
+	for _, k := range mirror.Kinds() {
+		if k.Kind != mirror.MeshConfig { // it is no object
+			for _, verb := range []string{"get", "list", "watch", "create", "patch", "delete"} {
+				want = append(want, fmt.Sprintf("%s %s/%s", verb, k.Kind.Group, k.Plural))
+			}
+		}
+	}
+	slices.Sort(want)
+	if have := granted(rbac(t, "sink")["ClusterRole"]); !slices.Equal(have, want) {
+		t.Errorf("rbac-sink.yaml grants\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	const lease = "coordination.k8s.io/leases"
+	for name, want := range map[string][]string{
+		"sink":     {"create " + lease, "get " + lease + " meshrelay-sink-dr", "get /configmaps meshrelay-sink-dr", "update " + lease + " meshrelay-sink-dr"},
+		"replicas": {"create /configmaps", "get /configmaps relay-decisions", "update /configmaps relay-decisions"},
+	} {
+		slices.Sort(want)
+		if have := granted(rbac(t, name)["Role"]); !slices.Equal(have, want) {
+			t.Errorf("rbac-%s.yaml grants %q, want %q", name, have, want)
+		}
+	}
 	hub := []string{"list /secrets", "list multicluster.x-k8s.io/clusterprofiles"}
 	if have := granted(rbac(t, "hub")["Role"]); !slices.Equal(have, hub) {
 		t.Errorf("rbac-hub.yaml grants %q, want %q", have, hub)
 	}
 }
 
+// TestRolesForStatusConditionsGrantWhatTheRelayAsks: with rbac.status, a source is read by object, and its
+// status is patched.
+func TestRolesForStatusConditionsGrantWhatTheRelayAsks(t *testing.T) {
+	all := rendered(t)
+	for _, name := range []string{"relay-clients-source", "relay-clients-reader"} {
+		have := granted(all["ClusterRole "+name])
+		for _, k := range mirror.Kinds() {
+			if k.Kind == mirror.MeshConfig { // it is no object
+				continue
+			}
+			resource := k.Kind.Group + "/" + k.Plural
+			for _, right := range []string{"get " + resource, "list " + resource, "watch " + resource, "patch " + resource + "/status"} {
+				if !slices.Contains(have, right) {
+					t.Errorf("%s does not grant %s", name, right)
+				}
+			}
+		}
+		if writes := slices.DeleteFunc(slices.Clone(have), func(right string) bool {
+			verb, of, _ := strings.Cut(right, " ")
+			return slices.Contains([]string{"get", "list", "watch"}, verb) || verb == "patch" && strings.HasSuffix(of, "/status")
+		}); len(writes) > 0 {
+			t.Errorf("%s grants %q", name, writes)
+		}
+	}
+}
+
 // TestBindingsLeadToTheirRoles: a binding to a role that does not exist grants nothing.
 func TestBindingsLeadToTheirRoles(t *testing.T) {
-	for name, account := range map[string]string{"source": "relay", "remote-reader": "relay-reader", "hub": "relay"} {
+	for name, account := range map[string]string{"source": "relay", "remote-reader": "relay-reader", "hub": "relay", "sink": "relay-sink", "replicas": "relay"} {
 		all := rbac(t, name)
 		found := false
 		for _, kind := range slices.Sorted(maps.Keys(all)) {

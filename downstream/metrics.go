@@ -26,6 +26,7 @@ type metrics struct {
 	pageBytes    prometheus.Counter
 	latency      prometheus.Histogram
 	answers      prometheus.Histogram
+	distribution prometheus.Histogram
 	pushes       *prometheus.CounterVec
 	bytes        *prometheus.CounterVec
 	acks         *prometheus.CounterVec
@@ -68,6 +69,11 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 			Help:    "Time from a response being made for a client to the client's ACK or NACK, which includes the time in which the client reads it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
+		distribution: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "relay_distribution_seconds",
+			Help:    "Time from the oldest change in a push to the ACK of the last client that was connected.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}),
 		pushes: counterVec("relay_downstream_pushes_total", "Responses sent, by kind.", "kind"),
 		bytes:  counterVec("relay_downstream_push_bytes_total", "Encoded bytes of the responses sent, by kind.", "kind"),
 		acks:   counterVec("relay_downstream_acks_total", "Responses acknowledged by clients, by kind.", "kind"),
@@ -76,7 +82,7 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	}
 	var errs error
 	for _, c := range []prometheus.Collector{
-		m.clients, m.streams, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.answers, m.pushes, m.bytes, m.acks, m.nacks,
+		m.clients, m.streams, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.answers, m.distribution, m.pushes, m.bytes, m.acks, m.nacks,
 	} {
 		errs = errors.Join(errs, reg.Register(c))
 	}

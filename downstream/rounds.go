@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // keptRounds is how many of the newest pushes are kept.
@@ -24,7 +26,8 @@ type Round struct {
 // it adds itself to the pushes since the last one that it had acknowledged. So no push has a list of clients
 // or resources.
 type rounds struct {
-	newest atomic.Uint64 // written under mu
+	newest       atomic.Uint64        // written under mu
+	distribution prometheus.Histogram // from the oldest change of a push until all clients have it
 
 	mu      sync.Mutex // guards all below
 	clients int
@@ -33,7 +36,8 @@ type rounds struct {
 
 type keptRound struct {
 	Round
-	over chan struct{} // closed by end; nil while nobody waits
+	since time.Time     // of the oldest change
+	over  chan struct{} // closed by end; nil while nobody waits
 }
 
 // end closes over: all clients have the push, or it is no longer kept.
@@ -44,25 +48,28 @@ func (k *keptRound) end() {
 	}
 }
 
-// begin begins a push.
-func (r *rounds) begin(now time.Time) {
+// begin begins a push, whose oldest change is of a time since.
+func (r *rounds) begin(since, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	number := r.newest.Add(1)
 	round := &r.kept[number%keptRounds]
 	round.end()
-	round.Round = Round{Number: number, Clients: r.clients}
-	round.look(now)
+	round.Round, round.since = Round{Number: number, Clients: r.clients}, since
+	r.look(round, now)
 }
 
 // look sets Half and All when enough clients have acknowledged.
-func (k *keptRound) look(now time.Time) {
+func (r *rounds) look(k *keptRound, now time.Time) {
 	if k.Half.IsZero() && 2*k.Acknowledged >= k.Clients {
 		k.Half = now
 	}
 	if k.All.IsZero() && k.Acknowledged >= k.Clients {
 		k.All = now
 		k.end()
+		if k.Acknowledged > 0 {
+			r.distribution.Observe(now.Sub(k.since).Seconds())
+		}
 	}
 }
 
@@ -81,7 +88,7 @@ func (r *rounds) leave(has uint64, now time.Time) {
 	r.clients--
 	r.since(has, r.newest.Load(), func(round *keptRound) {
 		round.Clients--
-		round.look(now)
+		r.look(round, now)
 	})
 }
 
@@ -91,7 +98,7 @@ func (r *rounds) reach(had, has uint64, now time.Time) {
 	defer r.mu.Unlock()
 	r.since(had, has, func(round *keptRound) {
 		round.Acknowledged++
-		round.look(now)
+		r.look(round, now)
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"meshrelay/downstream/subscription"
 )
 
@@ -11,10 +13,10 @@ import (
 // that skip a push.
 func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
-	var r rounds
+	r := rounds{distribution: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "seconds"})}
 	a, b, c := r.enter(), r.enter(), r.enter()
-	r.begin(at(0))
-	r.begin(at(1))
+	r.begin(at(-9), at(0))
+	r.begin(at(-9), at(1))
 	late := r.enter()
 	check := func(what string, number uint64, clients, acknowledged int, half, all time.Time) {
 		t.Helper()
@@ -44,15 +46,18 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	r.leave(late, at(5))
 	r.reach(1, 2, at(6))
 	check("all have it", 2, 2, 2, at(4), at(6))
+	if count, sum := observed(t, r.distribution); count != 2 || sum != 13+15 {
+		t.Errorf("%d pushes that all clients have, after %v s, want 2 after 13 and 15", count, sum)
+	}
 
 	for range 3 * keptRounds {
-		r.begin(at(7))
+		r.begin(at(7), at(7))
 	}
 	if got, _ := r.get(2); got != nil || r.number() != 2+3*keptRounds {
 		t.Error("an old push is followed")
 	}
 	_, over := r.get(r.number() - keptRounds + 1)
-	r.begin(at(7))
+	r.begin(at(7), at(7))
 	if !isClosed(over) {
 		t.Error("the end of a push that is not followed any more is awaited for ever")
 	}
@@ -62,12 +67,33 @@ func TestClientsThatHaveAPushAreCounted(t *testing.T) {
 	check("and the last goes", r.number(), 1, 1, at(8), at(9))
 }
 
+// observed returns what a histogram has counted.
+func observed(t *testing.T, h prometheus.Histogram) (count uint64, sum float64) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(h)
+	is := must(reg.Gather())[0].Metric[0].Histogram
+	return is.GetSampleCount(), is.GetSampleSum()
+}
+
+// TestAPushThatNoClientHasIsNoDistribution: nobody was connected, or those who were have gone.
+func TestAPushThatNoClientHasIsNoDistribution(t *testing.T) {
+	r := rounds{distribution: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "seconds"})}
+	r.begin(time.Unix(1, 0), time.Unix(1, 0))
+	has := r.enter()
+	r.begin(time.Unix(2, 0), time.Unix(2, 0))
+	r.leave(has, time.Unix(3, 0))
+	if count, _ := observed(t, r.distribution); count > 0 {
+		t.Errorf("%d pushes count", count)
+	}
+}
+
 // TestAnAcknowledgementCostsNoAllocation, however many pushes are followed.
 func TestAnAcknowledgementCostsNoAllocation(t *testing.T) {
-	var r rounds
+	r := rounds{distribution: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "seconds"})}
 	has := r.enter()
 	if n := testing.AllocsPerRun(1000, func() {
-		r.begin(time.Unix(1, 0))
+		r.begin(time.Unix(1, 0), time.Unix(1, 0))
 		r.reach(has, r.number(), time.Unix(2, 0))
 		has = r.number()
 	}); n > 0 {
@@ -88,7 +114,7 @@ func TestAPushThatAClientCanNotBeToldIsNotAcknowledged(t *testing.T) {
 	if _, err := c.subs.Request(answer, subscription.Limits{Types: 1}, time.Now()); err != nil || !c.subs.Settled() {
 		t.Fatalf("the first response is not acknowledged: %v", err)
 	}
-	r.server.rounds.begin(time.Now())
+	r.server.rounds.begin(time.Now(), time.Now())
 	had := c.has
 	c.view = &view{} // which has never had what the client has
 	if _, err := c.round(); err == nil {

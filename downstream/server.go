@@ -247,7 +247,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		released:     make(chan struct{}), draining: make(chan struct{}), listening: make(chan struct{}),
 		auth: map[*Listener]*authenticator{},
 	}
-	s.views.panicked = s.panicked
+	s.views.panicked, s.rounds.distribution = s.panicked, m.distribution
 	if err := deps.Registerer.Register(behindMetric(s)); err != nil {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
@@ -363,7 +363,7 @@ func (s *Server) Push(req *push.Request) {
 		for why := range req.Reason {
 			s.metrics.pushRequests.WithLabelValues(string(why)).Inc()
 		}
-		s.rounds.begin(time.Now())
+		s.rounds.begin(req.Start, time.Now())
 		s.wakeAll()
 	}
 }

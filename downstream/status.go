@@ -65,6 +65,23 @@ func (s *Server) Clients() []ClientStatus {
 	return out
 }
 
+// Synced counts the connected clients, and those that have acknowledged everything. Commands of the relay do not
+// count.
+func (s *Server) Synced() (clients, synced int) {
+	released := s.HasReleased()
+	for _, c := range s.connections() {
+		c.mu.Lock()
+		if c.view != nil && !isTool(c.client.nodeID) {
+			clients++
+			if released && c.subs.AwaitedSince().IsZero() {
+				synced++
+			}
+		}
+		c.mu.Unlock()
+	}
+	return clients, synced
+}
+
 // behindAfter is how long a client may owe an ACK before it counts as behind.
 const behindAfter = 30 * time.Second
 

@@ -25,7 +25,7 @@ type example struct {
 var loopback = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // examples is how many there are.
-const examples = 7
+const examples = 8
 
 func newExample(t *testing.T, name string) *example {
 	t.Helper()
@@ -208,12 +208,12 @@ func (x *example) prints(t *testing.T, s session) {
 		args[n] = x.ports[args[n]]
 	}
 	for n, a := range args {
-		if n > 0 && (args[n-1] == "--server" || args[n-1] == "--listener") {
+		if n > 0 && (args[n-1] == "--server" || args[n-1] == "--listener" || args[n-1] == "--against") {
 			args[n] = x.address(a)
 		}
 	}
 	switch {
-	case slices.Contains(args, "--server"), args[0] == "validate":
+	case slices.Contains(args, "--server"), slices.Contains(args, "--kubeconfig"), args[0] == "validate":
 	case args[0] != "get":
 		args = append(args, "--admin", x.address("127.0.0.1:15014"))
 	default:
@@ -290,7 +290,7 @@ func TestExampleConfigsAreValid(t *testing.T) {
 	}
 	for _, dir := range dirs {
 		x := newExample(t, filepath.Base(filepath.Dir(dir)))
-		for _, cluster := range []string{"east", "west"} {
+		for _, cluster := range []string{"east", "west", "primary", "dr"} {
 			writeFile(t, filepath.Join(x.dir, cluster+".kubeconfig"), "apiVersion: v1\nkind: Config\n"+
 				"clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: relay, user: {token: t}}]\n"+
 				"contexts: [{name: c, context: {cluster: c, user: relay}}]\ncurrent-context: c\n")

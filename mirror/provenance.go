@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unique"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"meshrelay/internal/wire"
 )
 
@@ -92,11 +94,14 @@ func (r *Resource) HasAnnotation(key string) bool {
 }
 
 // annotation returns the encoded value of an annotation.
-func (r *Resource) annotation(key string) (value []byte, ok bool) {
+func (r *Resource) annotation(key string) (value []byte, ok bool) { return r.pair(5, key) }
+
+// pair returns the encoded value of a label, whose field is 4, or of an annotation, whose field is 5.
+func (r *Resource) pair(field protowire.Number, key string) (value []byte, ok bool) {
 	meta, _ := r.split()
 	c := wire.Fields(meta)
 	for c.Next() {
-		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == key {
+		if c.Bytes(field) && string(wire.Last(c.Value(), 1)) == key {
 			return wire.Last(c.Value(), 2), true
 		}
 	}
@@ -166,4 +171,28 @@ func (r *Resource) withCluster(cluster string) *Resource {
 	c := *r
 	c.origin = unique.Make(o)
 	return &c
+}
+
+// SinkLabel is the label of an object that a sink has written: its value is the name of the sink. PathAnnotation has
+// the relays that the object has passed, the one of the sink last, joined by commas. Unlike ProvenanceAnnotation, both
+// stay with the object wherever it is read, and they only leave it out: nothing else is believed of them.
+const (
+	SinkLabel      = "meshrelay.io/sink"
+	PathAnnotation = "meshrelay.io/relays"
+)
+
+// Sunk returns the name of the sink that has written r, if r passed a relay on its way there.
+func (r *Resource) Sunk(relay string) (sink string, ok bool) {
+	path, _ := r.annotation(PathAnnotation)
+	if path == nil {
+		return "", false
+	}
+	for name := range bytes.SplitSeq(path, []byte(",")) {
+		ok = ok || string(name) == relay
+	}
+	if !ok {
+		return "", false
+	}
+	label, ok := r.pair(4, SinkLabel)
+	return string(label), ok
 }

@@ -2,13 +2,16 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/decisions/kubernetes"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 // applyRetry is the pause before found clusters that could not be applied are tried again.
@@ -73,6 +76,21 @@ func (r *Relay) applyClusters() error {
 
 // upstreams returns the status of each upstream. It sets Found for found clusters.
 func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.Status()) }
+
+// agree makes the relay one of several replicas, if the config has a store for their decisions.
+func (r *Relay) agree(cfg *config.Config) {
+	k := cfg.Replicas.Kubernetes
+	if k == nil {
+		return
+	}
+	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
+	agent := fmt.Sprintf("meshrelay/%s (decisions)", r.options.Build.Version)
+	all := upstreams.Replicas{Name: cfg.Node.ID, Dir: cfg.State.Dir, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, kubernetes.Usual)}
+	if r.replicas != nil {
+		all.Peers = r.replicas
+	}
+	r.manager.Agree(all)
+}
 
 // backup writes a copy of the state and of the list of found clusters.
 func (r *Relay) backup(w io.Writer) error {

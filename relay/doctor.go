@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -18,9 +19,12 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/bearer"
 	"meshrelay/internal/doctor"
+	"meshrelay/mirror"
 	"meshrelay/services"
+	"meshrelay/sink/promotion"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
@@ -57,7 +61,7 @@ func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 		}
 	}
 	if d.Upstream == "" {
-		checks = append(checks, clusters.Probe(d.Config)...)
+		checks = append(append(checks, clusters.Probe(d.Config)...), d.sites()...)
 	}
 	found := doctor.Run(ctx, d.Limit, checks)
 	if d.Upstream != "" {
@@ -131,6 +135,9 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		}
 	}
 	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
+	if p := cfg.Replicas.Peers; p != nil {
+		found = append(found, own(running, doctor.Port("replicas.peers.listen", p.Listen)), doctor.OwnCertificate(p.CertFile, p.KeyFile, time.Now()))
+	}
 	found = append(found, doctor.Place("socket", "admin.socket", cfg.AdminSocket(), "can be opened")...)
 	if cfg.Audit.File != "" {
 		found = append(found, auditFile(cfg.Audit.File)...)
@@ -269,6 +276,67 @@ func (d Doctor) memory(found []doctor.Finding) doctor.Finding {
 		limit = 0
 	}
 	return doctor.Memory(n, limit)
+}
+
+// sites returns the checks of the API servers of sinks and of the decisions of replicas.
+func (d Doctor) sites() (checks []doctor.Check) {
+	add := func(field string, creds *apiserver.Credentials, namespace string, needs ...map[string][]string) {
+		checks = append(checks, doctor.Check{Name: field, Run: func(ctx context.Context) []doctor.Finding { return mayDo(ctx, field, creds, namespace, needs) }})
+	}
+	for _, s := range d.Config.Sinks {
+		c, name := s.Kubernetes, []string{promotion.ObjectName(s.Name)}
+		needs := []map[string][]string{
+			{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": name},
+			{"verbs": {"get"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": name},
+		}
+		verbs := []string{"get", "list", "watch", "create", "patch"}
+		if s.Prune {
+			verbs = append(verbs, "delete")
+		}
+		for _, k := range slices.DeleteFunc(mirror.Kinds(), func(k *mirror.KindInfo) bool { return k.Kind == mirror.MeshConfig }) { // it is no object
+			needs = append(needs, map[string][]string{"verbs": slices.Clone(verbs), "apiGroups": {k.Kind.Group}, "resources": {k.Plural}, "resourceNames": {""}})
+		}
+		add("sink "+s.Name, &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, s.Namespace, needs...)
+	}
+	if c := d.Config.Replicas.Kubernetes; c != nil {
+		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace,
+			map[string][]string{"verbs": {"get", "update"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}})
+	}
+	return checks
+}
+
+// mayDo compares needs, each of one group, resource and name, with the rules that an API server has for the relay.
+func mayDo(ctx context.Context, field string, creds *apiserver.Credentials, namespace string, needs []map[string][]string) []doctor.Finding {
+	client := apiserver.NewClient(creds, "meshrelay (doctor)")
+	defer client.Close()
+	var told struct {
+		Status struct{ ResourceRules []map[string][]string }
+	}
+	err := client.Refresh(ctx)
+	if c := client.Current(); err == nil {
+		field += " at " + c.Server()
+		err = c.Write(ctx, apiserver.Write{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", Type: apiserver.TypeJSON,
+			Body: fmt.Appendf(nil, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectRulesReview","spec":{"namespace":%q}}`, namespace)}, &told)
+	}
+	var lacks []string
+	has := func(all []string, one string) bool { return slices.Contains(all, one) || slices.Contains(all, "*") }
+	for _, n := range needs {
+		for _, r := range told.Status.ResourceRules {
+			if has(r["apiGroups"], n["apiGroups"][0]) && has(r["resources"], n["resources"][0]) && (len(r["resourceNames"]) == 0 || has(r["resourceNames"], n["resourceNames"][0])) {
+				n["verbs"] = slices.DeleteFunc(n["verbs"], func(verb string) bool { return has(r["verbs"], verb) })
+			}
+		}
+		if len(n["verbs"]) > 0 {
+			lacks = append(lacks, strings.Join(n["verbs"], ", ")+" "+n["resources"][0])
+		}
+	}
+	switch {
+	case err != nil:
+		return []doctor.Finding{apiserver.Finding(field, err)}
+	case len(lacks) == 0:
+		return []doctor.Finding{doctor.Good("permissions", field, "the relay has its rights")}
+	}
+	return []doctor.Finding{doctor.Doubt("permissions", field, "the relay may lack rights", "no rule that the server tells grants "+some(lacks), "grant them as deploy/kubernetes does; kinds that the view leaves out need none")}
 }
 
 // HasUpstream reports whether a config has an upstream called name.

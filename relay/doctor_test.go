@@ -237,3 +237,63 @@ func TestDoctorTellsTheFindingsAboutServicesOfARunningRelay(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorNamesRightsThatSinksAndReplicasLack: it asks the API server for the rules of its identity, and compares
+// them with deploy/kubernetes.
+func TestDoctorNamesRightsThatSinksAndReplicasLack(t *testing.T) {
+	code, rules := 0, ""
+	s := fakekube.New()
+	s.Set(func() {
+		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			body, _ := io.ReadAll(r.Body)
+			if r.Method != http.MethodPost || r.URL.Path != "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews" || !strings.Contains(string(body), `"namespace":"istio-system"`) {
+				t.Errorf("asked %s %s: %s", r.Method, r.URL, body)
+			}
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `{"kind":"SelfSubjectRulesReview","status":{"resourceRules":[%s]}}`, rules)
+			return true
+		}
+	})
+	dir := t.TempDir()
+	fakekube.WriteKubeconfig(t, filepath.Join(dir, "site"), s.Start(t), "own")
+	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(`node: {id: n}
+upstreams: [{name: east, file: {path: .}}]
+views: [{name: dr}]
+sinks: [{name: dr, view: dr, kubernetes: {kubeconfig: site}}]
+replicas: {kubernetes: {kubeconfig: site}}
+downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+`), Sources()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		all     = `{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}`
+		objects = `{"verbs":["get","list","watch","create","patch"],"apiGroups":["*"],"resources":["*"]}` // prune is off
+		kinds   = `{"verbs":["get","list","watch","create","patch"],"apiGroups":["networking.istio.io","security.istio.io","telemetry.istio.io","extensions.istio.io","gateway.networking.k8s.io","gateway.networking.x-k8s.io"],"resources":["*"]}`
+	)
+	for name, tc := range map[string]struct {
+		code            int
+		rules           string
+		sink, decisions string
+	}{
+		"everything": {http.StatusCreated, all, "the relay has its rights", "the relay has its rights"},
+		"no updates": {http.StatusCreated, objects, "no rule that the server tells grants update leases", "grants update configmaps"},
+		"another name": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr"]}`,
+			"the relay has its rights", "grants update configmaps"},
+		"no ConfigMap": {http.StatusCreated, kinds + `,{"verbs":["get","update"],"apiGroups":["coordination.k8s.io"],"resources":["leases"]}`,
+			"no rule that the server tells grants get configmaps", "grants get, update configmaps"},
+		"nothing":          {http.StatusCreated, "", "update leases; get configmaps; get, list, watch, create, patch ", "grants get, update configmaps"},
+		"not the identity": {http.StatusUnauthorized, "", "does not accept the credentials", "does not accept the credentials"},
+	} {
+		s.Set(func() { code, rules = tc.code, tc.rules })
+		found := doctor.Run(t.Context(), time.Minute, Doctor{Config: cfg}.sites())
+		if len(found) != 2 {
+			t.Fatalf("%s: %+v", name, found)
+		}
+		for i, want := range []string{tc.sink, tc.decisions} {
+			if got := found[i].What + ": " + found[i].Why; !strings.Contains(got, want) || !strings.Contains(found[i].Target, "https://") || (found[i].Level == doctor.OK) != strings.Contains(want, "has its rights") {
+				t.Errorf("%s: %+v, want %q", name, found[i], want)
+			}
+		}
+	}
+}

@@ -36,7 +36,9 @@ import (
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
+	"meshrelay/peers"
 	"meshrelay/push"
+	"meshrelay/sink"
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
@@ -57,29 +59,34 @@ type Options struct {
 	LogLevel *slog.LevelVar
 	// Log has the last lines of Logger, for support bundles. It may be nil.
 	Log *logring.Ring
+	// Lookup finds the other replicas. It is nil for that of the config.
+	Lookup peers.Lookup
 }
 
 // Relay is a relay with all its parts. New makes it, Run runs it.
 type Relay struct {
-	options   Options
-	log       *slog.Logger
-	aggregate *mirror.Aggregate
-	manager   *upstreams.Manager
-	finder    *clusters.Finder
-	keeper    *state.Keeper // nil: no state is kept
-	events    *events.Journal
-	audit     *audit.Log
-	stages    *stages
-	server    *downstream.Server
-	pusher    *push.Pusher
-	operators *admin.Server
-	pages     *ui.Pages
-	collector *memory.Collector
-	guard     *memory.Guard
-	expiries  *expiries
-	draining  atomic.Bool
-	hungUp    atomic.Bool // SIGHUP has come since the last load of the config file
-	loaded    string      // the state of the config file at its last load; only recordReload uses it
+	options    Options
+	log        *slog.Logger
+	aggregate  *mirror.Aggregate
+	manager    *upstreams.Manager
+	finder     *clusters.Finder
+	keeper     *state.Keeper // nil: no state is kept
+	events     *events.Journal
+	audit      *audit.Log
+	stages     *stages
+	conditions *conditions
+	server     *downstream.Server
+	pusher     *push.Pusher
+	sinks      *sink.Set
+	operators  *admin.Server
+	pages      *ui.Pages
+	replicas   *replicas // nil: there are no others
+	collector  *memory.Collector
+	guard      *memory.Guard
+	expiries   *expiries
+	draining   atomic.Bool
+	hungUp     atomic.Bool // SIGHUP has come since the last load of the config file
+	loaded     string      // the state of the config file at its last load; only recordReload uses it
 	// config is the current config with the upstreams of found clusters. Configs are immutable: apply
 	// replaces the pointer.
 	config atomic.Pointer[config.Config]
@@ -103,7 +110,7 @@ func New(o Options) (*Relay, error) {
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
 	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners, shown: func(n int) *x509.Certificate { return r.server.Certificate(n) }}
-	for _, line := range cfg.Warnings() {
+	for _, line := range append(cfg.Warnings(), SinkWarnings(cfg)...) {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
@@ -154,7 +161,13 @@ func New(o Options) (*Relay, error) {
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-		Events: r.events,
+		Events: r.events, Replicas: func() []peers.Replica { return r.replicas.all() },
+		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
+	}
+	if cfg.Replicas.Peers != nil {
+		views.AskReplicas = func(ctx context.Context, path string, most int64, f func(string, io.Reader) error) []peers.Failure {
+			return r.replicas.set.Each(ctx, path, most, f)
+		}
 	}
 	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
@@ -172,8 +185,22 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	debug.ShowServer(r.server)
+	if p := cfg.Replicas.Peers; p != nil {
+		if r.replicas, err = r.newReplicas(p, o.Lookup, debug); err != nil {
+			return nil, err
+		}
+		r.manager.AskReplicas(r.replicas.former)
+	}
+	r.agree(cfg)
+	r.conditions = newConditions(r)
+	if err := r.aggregate.RegisterHandler(r.conditions.changed); err != nil {
+		return nil, err
+	}
 	r.followStages()
 	if err := r.pushChanges(); err != nil {
+		return nil, err
+	}
+	if r.sinks, err = r.newSinks(); err != nil {
 		return nil, err
 	}
 	if r.pages, err = r.newPages(views, debug, register.Counts); err != nil {
@@ -181,9 +208,12 @@ func New(o Options) (*Relay, error) {
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(registry, debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.events, r.expiries, r.audit)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit, r.conditions.counts)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
+	}
+	if r.replicas != nil {
+		own = append(own, r.replicas)
 	}
 	return r, registerProcess(registry, o.Build, own...)
 }
@@ -230,8 +260,8 @@ func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) adm
 	deps := admin.Deps{
 		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
-		Controls: r.manager, Clusters: r.finder, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
-		CanI: r.canI, PreviewClients: r.previewClients,
+		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
+		CanI: r.canI, PreviewClients: r.previewClients, Check: r.check,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
 		Audit:   r.audit,
 		Ready: func() admin.Readiness {
@@ -293,13 +323,18 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.guard.Run))
 	group.Add(actor(r.expiries.Run))
 	group.Add(actor(r.logServing))
+	group.Add(actor(r.sinks.Run))
 	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
 	group.Add(actor(r.aggregate.Run))
+	group.Add(actor(r.conditions.run)) // ends before the upstreams, whose sources it uses
 	group.Add(actor(r.manager.Run))
 	group.Add(actor(r.stages.Run))
 	group.Add(actor(r.events.Run)) // ends after all that record events, and before the keeper
 	if r.keeper != nil {
 		group.Add(actor(r.keep)) // ends after the upstreams, and writes all their resources
+	}
+	if r.replicas != nil {
+		group.Add(actor(r.replicas.Run)) // ends after all that others ask for
 	}
 	group.Add(actor(r.pages.Run))
 	group.Add(actor(r.operators.Run))

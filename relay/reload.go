@@ -22,7 +22,11 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if err != nil {
 		return nil, err
 	}
-	for _, line := range next.Warnings() {
+	specs, err := sinksOf(next)
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range append(next.Warnings(), SinkWarnings(next)...) {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	// The running listeners get the new views. Changed listeners in the file need a restart.
@@ -69,6 +73,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	r.config.Store(next)
 	r.file = cfg
 	r.finder.Adopt(cfg)
+	r.sinks.Apply(specs)
 	restart := *next
 	restart.Node, restart.Provenance = cfg.Node, cfg.Provenance
 	return config.Diff(started, &restart), nil
@@ -80,6 +85,7 @@ func (r *Relay) notes() []string {
 	if problem := r.audit.Problem(); problem != "" {
 		notes = append(notes, problem)
 	}
+	notes = append(notes, r.manager.Replicas().Problems()...)
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"time"
 
 	"meshrelay/config"
 	"meshrelay/upstreams"
@@ -29,4 +30,23 @@ func Read(ctx context.Context, u config.Upstream) upstreams.Content {
 		return upstreams.Content{}
 	}
 	return kind.Read(ctx, u)
+}
+
+// clusterUID returns the UID of the cluster of an upstream that is an API server, empty if it is not known.
+func clusterUID(u upstreams.Status) string {
+	if d, is := u.Detail.(*kubernetes.Detail); is && d != nil {
+		return d.Cluster
+	}
+	return ""
+}
+
+// reporting returns the upstreams whose conditions are written, with their intervals.
+func reporting(cfg *config.Config) map[string]time.Duration {
+	on := map[string]time.Duration{}
+	for _, u := range cfg.Upstreams {
+		if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
+			on[u.Name] = k.Status.Interval.D()
+		}
+	}
+	return on
 }

@@ -68,6 +68,8 @@ type Meta struct {
 	RootNamespace string
 	// Server has the identities that the server of the source had proven when the records came, or is empty.
 	Server []string
+	// Released is the number of the last release that is over here, of those on which replicas have agreed.
+	Released uint64
 	// Fingerprint is a hash of the settings on which the records depend. When it changes, the relay imports
 	// the records again.
 	Fingerprint string
@@ -82,6 +84,11 @@ type Frozen struct {
 	Until time.Time `json:"until,omitzero"`
 	// Reason is the operator's, empty when none was given.
 	Reason string `json:"reason,omitempty"`
+	// Decision identifies the record by which replicas agree on the freeze. It is empty for a relay that decides
+	// alone, and for a decision on which they have not agreed.
+	Decision string `json:"decision,omitempty"`
+	// Number is the sequence number of that record.
+	Number uint64 `json:"-"`
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.

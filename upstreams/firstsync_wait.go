@@ -63,6 +63,7 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	m.awaitDecisions(ctx)
 	m.mu.Lock()
 	m.first.began, m.first.held = time.Now(), held
 	m.mu.Unlock()
@@ -183,29 +184,26 @@ func (m *Manager) servedWithout() map[string]*FirstSync {
 	return m.first.without
 }
 
-// ServeWithout ends the wait of clients for an upstream, until it has synced. Errors are as with Order.
-func (m *Manager) ServeWithout(ctx context.Context, upstream string) error {
-	_, err := m.order(ctx, upstream, intake.Order{}, "no longer waited for", func() (intake.Event, error) {
-		served := m.servedWithout() != nil
-		_, verdicts := m.atStart()
-		i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })
-		others := "; the relay merges the content of the upstreams, and then serves clients"
-		if names := awaited(verdicts); len(names) > 0 {
-			others = "; they wait for " + strings.Join(names, ", ")
-		}
-		switch {
-		case served && i < 0:
-			return nil, intake.NotPossible("clients are served, and nobody waits for upstream %s", upstream)
-		case served:
-			return nil, intake.NotPossible("clients are served already, without upstream %s until it has synced", upstream)
-		case i < 0:
-			return nil, intake.NotPossible("clients do not wait for upstream %s, which has synced or is served from disk%s", upstream, others)
-		case !verdicts[i].Awaited:
-			return nil, intake.NotPossible("clients do not wait for upstream %s: %s%s", upstream, verdicts[i].Reason, others)
-		}
-		return intake.ServeWithout{}, nil
-	})
-	return err
+// withoutEvent returns the event that ends the wait of clients for an upstream.
+func (m *Manager) withoutEvent(upstream string, o intake.Order) (intake.Event, error) {
+	served := m.servedWithout() != nil
+	_, verdicts := m.atStart()
+	i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.name == upstream })
+	others := "; the relay merges the content of the upstreams, and then serves clients"
+	if names := awaited(verdicts); len(names) > 0 {
+		others = "; they wait for " + strings.Join(names, ", ")
+	}
+	switch {
+	case served && i < 0:
+		return nil, intake.NotPossible("clients are served, and nobody waits for upstream %s", upstream)
+	case served:
+		return nil, intake.NotPossible("clients are served already, without upstream %s until it has synced", upstream)
+	case i < 0:
+		return nil, intake.NotPossible("clients do not wait for upstream %s, which has synced or is served from disk%s", upstream, others)
+	case !verdicts[i].Awaited:
+		return nil, intake.NotPossible("clients do not wait for upstream %s: %s%s", upstream, verdicts[i].Reason, others)
+	}
+	return intake.ServeWithout{Order: o}, nil
 }
 
 // logLate logs each wait that lasts longer than the timeout once, and its end. late has the waits that it logged.

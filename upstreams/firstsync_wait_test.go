@@ -270,7 +270,7 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	s.waits("west", "north")
 	refused := func(name, because string) {
 		t.Helper()
-		if err := s.m.ServeWithout(t.Context(), name); err == nil || !errors.Is(err, intake.ErrNotPossible) && !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
+		if _, err := s.m.Order(t.Context(), name, "serve-without", intake.Order{}); err == nil || !errors.Is(err, intake.ErrNotPossible) && !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), because) {
 			t.Errorf("%s: %v, want %q", name, err, because)
 		}
 	}
@@ -278,7 +278,7 @@ func TestServeWithoutLetsClientsGoOn(t *testing.T) {
 	refused("east", "has synced or is served from disk; they wait for west, north")
 	refused("south", "firstSync is optional; they wait for west, north")
 	for _, name := range []string{"west", "north"} {
-		if err := s.m.ServeWithout(t.Context(), name); err != nil {
+		if _, err := s.m.Order(t.Context(), name, "serve-without", intake.Order{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -320,7 +320,7 @@ func TestServeWithoutSaysWhenItWouldBeForgotten(t *testing.T) {
 	keeper := &memoryKeeper{fail: errors.New("disk full")}
 	s := startWaiting(t, keeper, short, upstreamsOf(xdsUpstream("west", down)))
 	s.waits("west")
-	if err := s.m.ServeWithout(t.Context(), "west"); err == nil || !strings.Contains(err.Error(), "disk full") || !strings.Contains(err.Error(), "forgotten by a restart") {
+	if _, err := s.m.Order(t.Context(), "west", "serve-without", intake.Order{}); err == nil || !strings.Contains(err.Error(), "disk full") || !strings.Contains(err.Error(), "forgotten by a restart") {
 		t.Errorf("error %v", err)
 	}
 	s.serves()

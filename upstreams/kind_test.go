@@ -160,8 +160,9 @@ func (k scriptedKind) Run(ctx context.Context, feed upstreams.Feed) error {
 }
 
 func entriesNamed(names []string) (out []*mirror.Resource) {
-	for _, name := range names {
-		body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{name + ".example"}})
+	for _, text := range names {
+		name, version, _ := strings.Cut(text, "@") // "n00@2": another content
+		body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{name + version + ".example"}})
 		if err != nil {
 			panic(err)
 		}

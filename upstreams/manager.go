@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-multierror"
 	"golang.org/x/sync/errgroup"
@@ -40,8 +41,10 @@ type Manager struct {
 	kinds     []Kind
 	aggregate *mirror.Aggregate
 	keeper    Keeper          // nil: nothing is kept
+	former    Former          // nil: nobody else has anything
 	events    *events.Journal // nil: nobody keeps them
 	claims    Claims
+	replicas  *replicas // nil: the relay decides alone
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 
@@ -88,6 +91,13 @@ func (m *Manager) Record(journal *events.Journal, claims Claims) {
 	}
 }
 
+// Former returns what another replica serves of an upstream, or zero. It may be called from several goroutines at once.
+type Former func(ctx context.Context, u config.Upstream) state.Saved
+
+// AskReplicas sets who is asked for upstreams that the disk does not have. What comes from there counts as content from
+// disk. It is called before Restore.
+func (m *Manager) AskReplicas(former Former) { m.former = former }
+
 // Restore restores the upstreams from disk, several at a time, unless that was done before. It ends early when
 // ctx ends. Run calls it first. The aggregate merges meanwhile.
 func (m *Manager) Restore(ctx context.Context) {
@@ -101,7 +111,7 @@ func (m *Manager) restore(ctx context.Context) {
 	if m.isRestored() {
 		return
 	}
-	if m.keeper == nil {
+	if m.keeper == nil && m.former == nil {
 		close(m.restored)
 		return
 	}
@@ -111,7 +121,7 @@ func (m *Manager) restore(ctx context.Context) {
 	for _, u := range m.upstreams {
 		group.Go(func() error {
 			if ctx.Err() == nil {
-				u.Tell(intake.Restored{Saved: m.keeper.Load(u.cfg.Name)})
+				m.restoreOne(ctx, u)
 			}
 			return ctx.Err()
 		})
@@ -119,20 +129,40 @@ func (m *Manager) restore(ctx context.Context) {
 	if group.Wait() != nil {
 		return // the state on disk does not change
 	}
-	m.mu.Lock()
-	m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
-	m.mu.Unlock()
-	for _, u := range m.upstreams {
-		m.keeper.Follow(u.cfg.Name, u)
+	if m.keeper != nil {
+		m.mu.Lock()
+		m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
+		m.mu.Unlock()
+		for _, u := range m.upstreams {
+			m.keeper.Follow(u.cfg.Name, u)
+		}
 	}
 	close(m.restored)
+}
+
+// restoreOne restores one upstream from disk, or else from another replica.
+func (m *Manager) restoreOne(ctx context.Context, u *upstream) {
+	var saved state.Saved
+	if m.keeper != nil {
+		saved = m.keeper.Load(u.cfg.Name)
+	}
+	asks := m.former != nil && len(saved.Records) == 0 && !saved.Meta.Synced && saved.Meta.Frozen == nil
+	if asks {
+		if there := m.former(ctx, u.cfg); len(there.Records) > 0 {
+			saved = there
+		}
+	}
+	u.Tell(intake.Restored{Saved: saved})
+	if asks {
+		u.MarkAll() // the disk does not have it
+	}
 }
 
 // Restored returns a channel that Restore closes when all upstreams are restored.
 func (m *Manager) Restored() <-chan struct{} { return m.restored }
 
-// reading reports whether upstreams may still have to be restored from disk.
-func (m *Manager) reading() bool { return m.keeper != nil && !m.isRestored() }
+// reading reports whether upstreams may still have to be restored from disk, or from other replicas.
+func (m *Manager) reading() bool { return (m.keeper != nil || m.former != nil) && !m.isRestored() }
 
 func (m *Manager) isRestored() bool {
 	select {
@@ -176,6 +206,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	m.applying.Unlock()
+	if m.replicas != nil {
+		g.Go(func() error { return m.runReplicas(ctx) })
+	}
 	g.Go(func() error { // until ctx ends, a reload may start upstreams
 		<-ctx.Done()
 		m.applying.Lock()
@@ -217,6 +250,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	if c.isNew {
 		c.now = newUpstream(c.setup, m.keeper != nil)
 		c.now.events, c.now.claims = m.events, m.claims
+		m.joins(c.now)
 	}
 	return c, nil
 }
@@ -255,6 +289,9 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	m.first.clusters = clustersOf(cfg.Views)
 	m.upstreams = next
 	m.mu.Unlock()
+	if m.replicas != nil {
+		m.replicas.changed()
+	}
 	for _, u := range old {
 		if slices.Contains(next, u) {
 			continue
@@ -345,12 +382,30 @@ func (m *Manager) Trace(key mirror.Key) (out []intake.Trace) {
 	return out
 }
 
+// Refuses returns a function that reports whether an upstream may have a resource whose content is refused.
+func (m *Manager) Refuses(name string) func(served mirror.Key) bool {
+	u, err := m.upstream(name)
+	if err != nil {
+		return func(mirror.Key) bool { return false }
+	}
+	return locked(u, (*intake.Intake).Refuses)
+}
+
 // LeftOut returns the resources that are left out, by upstream in order of priority.
 func (m *Manager) LeftOut() (out []intake.LeftOut) {
 	for _, u := range m.all() {
 		out = append(out, locked(u.upstream, (*intake.Intake).LeftOut)...)
 	}
 	return out
+}
+
+// Saved returns what is served of an upstream, in the form of the disk. The error is ErrUnknownUpstream.
+func (m *Manager) Saved(name string) (state.Saved, error) {
+	u, err := m.upstream(name)
+	if err != nil {
+		return state.Saved{}, err
+	}
+	return locked(u, func(in *intake.Intake) state.Saved { return in.Saved(time.Now()) }), nil
 }
 
 // Status returns the status of every upstream, in order of priority.

@@ -9,15 +9,25 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Order carries out an order: verb is freeze, unfreeze, release or rollback. With a Keeper, the effect outlives
-// restarts. The error is ErrUnknownUpstream, ErrNotPossible, or that of the disk. After an error of the disk the
-// order is in effect, but may not outlive a restart.
+// Order carries out an order: verb is freeze, unfreeze, release, rollback or serve-without. With a Keeper, the effect
+// outlives restarts. The error is ErrUnknownUpstream, ErrNotPossible, or that of the disk. After an error of the disk
+// the order is in effect, but may not outlive a restart.
 func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
-	did := map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back"}[verb]
+	if m.replicas != nil && !o.DryRun {
+		return m.orderAll(ctx, name, verb, o)
+	}
+	return m.orderHere(ctx, name, verb, o)
+}
+
+// orderHere carries out an order on this relay.
+func (m *Manager) orderHere(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
+	did := map[string]string{"freeze": "frozen", "unfreeze": "unfrozen", "release": "released", "rollback": "rolled back", "serve-without": "no longer waited for"}[verb]
 	return m.order(ctx, name, o, did, func() (intake.Event, error) {
 		switch {
 		case did == "":
 			return nil, intake.NotPossible("upstream %s: %q is no order", name, verb)
+		case verb == "serve-without":
+			return m.withoutEvent(name, o)
 		case verb == "unfreeze":
 			return intake.Unfreeze{Order: o}, nil
 		case verb == "release" && o.Hold == "" && len(o.Only) == 0 && !o.All:

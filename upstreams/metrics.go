@@ -118,8 +118,18 @@ func (m *Manager) allMetrics() []Metric {
 	return all
 }
 
+// Metrics of a relay that is one of several replicas.
+var (
+	sequenceDesc  = prometheus.NewDesc("relay_decisions_sequence", "The number of the last decision of the replicas that is in effect here.", nil, nil)
+	reachableDesc = prometheus.NewDesc("relay_decisions_store_reachable", "Whether the store of the decisions can be reached.", nil, nil)
+	localDesc     = prometheus.NewDesc("relay_decisions_local", "Decisions of this replica on which the others have not agreed.", nil, nil)
+)
+
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{sequenceDesc, reachableDesc, localDesc} {
+		ch <- desc
+	}
 	for _, one := range m.allMetrics() {
 		ch <- one.Desc
 	}
@@ -127,6 +137,11 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
+	if s := m.Replicas(); s != nil {
+		ch <- prometheus.MustNewConstMetric(sequenceDesc, prometheus.GaugeValue, float64(s.Sequence))
+		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(s.Reachable))
+		ch <- prometheus.MustNewConstMetric(localDesc, prometheus.GaugeValue, float64(len(s.Local)))
+	}
 	all := m.Status()
 	for _, one := range m.allMetrics() {
 		for i := range all {

@@ -117,7 +117,7 @@ func TestAnOrderIsRefusedThatARestoreWouldLose(t *testing.T) {
 		if err := errorOf(m.Order(t.Context(), "east", "freeze", intake.Order{})); !errors.Is(err, intake.ErrNotPossible) {
 			t.Errorf("a freeze %s: %v", when, err)
 		}
-		if err := m.ServeWithout(t.Context(), "east"); !errors.Is(err, intake.ErrNotPossible) {
+		if _, err := m.Order(t.Context(), "east", "serve-without", intake.Order{}); !errors.Is(err, intake.ErrNotPossible) {
 			t.Errorf("clients are to be served without it %s: %v", when, err)
 		}
 	}

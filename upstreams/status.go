@@ -50,6 +50,8 @@ type Status struct {
 	Silence string `json:"silence,omitempty"`
 	// Resources counts the mirrored resources, by "group/Kind".
 	Resources map[string]int `json:"resources,omitempty"`
+	// Content is a sum of the versions of the mirrored resources, the same on all replicas that have the same.
+	Content string `json:"-"`
 	// Endpoints is set where the endpoints of services are discovered.
 	Endpoints *EndpointsStatus `json:"endpoints,omitempty"`
 	// Following has each kind, for a source that follows kinds one by one.

@@ -58,7 +58,9 @@ type upstream struct {
 	events *events.Journal // nil: nobody keeps them
 	claims Claims
 	since  time.Time
-	wake   chan struct{} // has an element when turn must run before armed
+	// concerned is called when the replicas may have to agree on something, nil if the relay decides alone.
+	concerned func()
+	wake      chan struct{} // has an element when turn must run before armed
 
 	// The Manager's mu guards setup, added and the functions.
 	setup
@@ -131,6 +133,9 @@ func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 	}()
 	out, err = u.intake.Step(time.Now(), e)
 	u.due = out.Wake
+	if u.concerned != nil && u.intake.Concerned() {
+		u.concerned()
+	}
 	if out.Repeat {
 		u.asks, u.again = true, out.Again
 	}
@@ -285,6 +290,7 @@ func (u current) status() Status {
 		State: StateConnecting, Since: u.since, Resources: map[string]int{},
 		Status: locked(u.upstream, func(in *intake.Intake) intake.Status { return in.Status(time.Now()) }),
 	}
+	st.Content = u.store.Content()
 	for kind, n := range u.store.Counts() {
 		st.Resources[kind.String()] = n
 	}

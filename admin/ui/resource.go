@@ -28,7 +28,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		Lead: say(view.OutcomeLevel(e.Outcome), view.Headline(*e, r.now)), Command: command, Topics: []string{topicResources, topicClients, topicUpstreams},
 		Sections: []Section{
 			{ID: "explain", Title: "Copies of the upstreams", Text: append(p.servicesOf(e.Key), remarks(e)...), Facts: resourceFacts(e), Table: copies(e, r.now)},
-			{ID: "clients", Title: "Clients", Table: receipts(e.Clients, r.now)},
+			{ID: "clients", Title: "Clients", Text: distribution(e), Table: receipts(e.Clients, r.now)},
 		},
 	}
 	if e.Served != nil {
@@ -130,6 +130,15 @@ func remarks(e *admin.Explanation) (list []State) {
 func copies(e *admin.Explanation, now time.Time) *Table {
 	return tableOf("Copies of the upstreams, in order of priority", "No upstream has it.", view.Copies, e.Sources, maxRows, now,
 		func(c admin.SourceCopy) string { return upstreamHref(c.Upstream) })
+}
+
+// distribution tells which clients have the resource.
+func distribution(e *admin.Explanation) []State {
+	if len(e.Clients) == 0 {
+		return nil
+	}
+	text, level := view.Distribution(e.Distribution)
+	return []State{say(level, text)}
 }
 
 // receipts lists the clients that subscribe to the kind of a resource. Clients that have not acknowledged it come

@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"meshrelay/admin"
@@ -41,6 +42,22 @@ func Ordered(c admin.Controlled, verb string, o intake.Order) string {
 	text += fmt.Sprintf("\"relay unfreeze %s\"", c.Name)
 	if !c.KeepsState {
 		text += NoState
+	}
+	return text
+}
+
+// Reached tells on how many replicas an order is carried out, on a line of its own. It is empty for a relay that decides
+// alone.
+func Reached(r *intake.Reach) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.Local:
+		return "\nThis is a decision of this replica alone. It is proposed to the others when the store of decisions can be reached."
+	}
+	text := fmt.Sprintf("\nThe order is recorded, and carried out on %d of %s", r.Did, Count(r.Of, "known replica"))
+	if len(r.Unreachable) > 0 {
+		text += ". Not reached: " + strings.Join(r.Unreachable, ", ")
 	}
 	return text
 }

@@ -48,7 +48,7 @@ func fileText(t *testing.T, path string) string {
 // helm are told to look at: objects, labels, files.
 func TestConsoleBlocksForAClusterFitTheProductAndTheManifests(t *testing.T) {
 	manifests := map[string]string{}
-	for _, name := range []string{"relay.yaml", "rbac-remote-reader.yaml", "rbac-source.yaml", "rbac-hub.yaml"} {
+	for _, name := range []string{"relay.yaml", "rbac-remote-reader.yaml", "rbac-source.yaml", "rbac-hub.yaml", "rbac-sink.yaml"} {
 		manifests[name] = fileText(t, "../../deploy/kubernetes/"+name)
 	}
 	n := 0

@@ -88,8 +88,6 @@ func (c *controlled) Held(upstream string) (out []intake.HeldUpstream, err error
 	return out, nil
 }
 
-func (c *controlled) ServeWithout(context.Context, string) error { return nil }
-
 func (c *controlled) Diff(upstream string, revision uint64) (upstreams.Differences, error) {
 	if upstream == "nowhere" {
 		return upstreams.Differences{}, intake.ErrUnknownUpstream

@@ -43,8 +43,9 @@ func newDoctor() *cobra.Command {
 judges clients, the Unix socket, the audit log and the state directory. For each upstream: name,
 port, certificates, token, identity and permissions; the command connects to each address and
 requests all resources once. For each place of clusters: that the relay can list and watch it, the
-allowed programs, and each kubeconfig. It reads the files of upstreams for 0.7 s, and reports if it
-did not read all. Of a relay that runs already it also reports the findings about services.
+allowed programs, and each kubeconfig. For each sink and the decisions of replicas: the API server, and
+its rules for the relay. It reads the files of upstreams for 0.7 s, and reports if it did not read all.
+Of a relay that runs already it also reports the findings about services.
 
 With --mesh-config it checks the configSources of an istiod that will be a client: one of them must
 have the port of a listener, and the istiod must still read its own cluster. The file contains the

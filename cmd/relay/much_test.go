@@ -35,6 +35,10 @@ func (m manyClients) Clients() []downstream.ClientStatus { return m }
 
 func (m manyClients) Peers() []downstream.PeerStatus { return nil }
 
+func (m manyClients) Distribution(key mirror.Key) downstream.Distribution {
+	return downstream.Distribution{Key: key}
+}
+
 func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
 
 func (m manyClients) Shows(string) (func(*mirror.Resource) bool, bool) { return nil, false }

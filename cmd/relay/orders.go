@@ -44,14 +44,19 @@ func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 		return do(ctx, c, upstream)
 	})
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show the changes, but do not make them")
+	localFlag(cmd, &o.Local)
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "`text` for the log, the journal and the history")
 	return cmd
+}
+
+func localFlag(cmd *cobra.Command, local *bool) {
+	cmd.Flags().BoolVar(local, "local", false, "of several replicas, decide for this one alone, while they can not agree")
 }
 
 // ordered gives an order, and describes its effect.
 func ordered(ctx context.Context, c admin.Client, upstream, verb string, o intake.Order) (string, error) {
 	s, err := c.Order(ctx, upstream, verb, o)
-	return view.Ordered(s, verb, o), err
+	return view.Ordered(s, verb, o) + view.Reached(s.Effect.Replicas), err
 }
 
 func newFreeze() *cobra.Command {
@@ -92,7 +97,7 @@ the upstream is out of contact, unless --force is given.`,
   relay unfreeze east`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		s, err := c.Order(ctx, upstream, "unfreeze", o)
-		text := view.Ordered(s, "unfreeze", o)
+		text := view.Ordered(s, "unfreeze", o) + view.Reached(s.Effect.Replicas)
 		if err != nil || s.DryRun || s.Held == nil {
 			return text, err
 		}
@@ -193,7 +198,8 @@ func heldText(ctx context.Context, c admin.Client, upstream string) (string, err
 }
 
 func newServeWithout() *cobra.Command {
-	return control(&cobra.Command{
+	var local bool
+	cmd := control(&cobra.Command{
 		Use:   "serve-without UPSTREAM",
 		Short: "Serve clients without waiting for an upstream",
 		Long: `Serve the clients of a starting relay without waiting for an upstream. A relay that starts
@@ -206,9 +212,11 @@ upstream at all.`,
 		Example: `  relay serve-without west
   relay serve-without west --socket /var/lib/relay/admin.sock`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		w, err := c.ServeWithout(ctx, upstream)
-		return cliview.Without(upstream, w), err
+		w, err := c.ServeWithoutHere(ctx, upstream, local)
+		return cliview.Without(upstream, w) + view.Reached(w.Replicas), err
 	})
+	localFlag(cmd, &local)
+	return cmd
 }
 
 func newReload() *cobra.Command {

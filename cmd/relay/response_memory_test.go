@@ -191,7 +191,7 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it moves some GiB")
 	}
-	const size, most = 250 * mib, 330 * mib
+	const size, most = 250 * mib, 340 * mib
 	element := bytes.Join([][]byte{
 		[]byte("\x0a\x2ftype.googleapis.com/istio.mcp.v1alpha1.Resource"), head(2, size-100), head(1, 9), []byte("\x0a\x07shop/db"), head(2, size-200),
 	}, nil)

@@ -15,6 +15,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
+	"meshrelay/peers"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 )
@@ -27,7 +28,8 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the readiness, upstreams and clients of a running relay",
 		Long: `Show whether a running relay is ready, and if not why, its upstreams and its clients. Of many
-clients, it shows those with problems. The head has the memory in use, and the config file with the
+clients, it shows those with problems. Where the config has replicas.peers, a table has all replicas, and
+lines tell which one serves another content of which upstream. The head has the memory in use, and the config file with the
 beginning of the SHA-256 of the loaded text: if sha256sum prints another one, the file has changed
 since. The command reads the admin address, which is on loopback by default. The exit code is 0
 when the relay answers; with --exit-code it depends on the state of the relay.
@@ -78,6 +80,7 @@ type overview struct {
 	Readiness admin.Readiness           `json:"readiness"`
 	Upstreams []upstreams.Status        `json:"upstreams"`
 	Clients   []downstream.ClientStatus `json:"clients"`
+	Replicas  []peers.Replica           `json:"replicas,omitempty"`
 	Conflicts struct {
 		Keys  int `json:"keys"`
 		Hosts int `json:"hosts"`
@@ -102,6 +105,9 @@ func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 	if err := all.ask(ctx, c); err != nil {
 		return all, err
 	}
+	if all.Replicas, err = c.Replicas(ctx); err != nil {
+		return all, err
+	}
 	conflicts, err := c.Conflicts(ctx, "", false)
 	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
 	return all, err
@@ -109,7 +115,7 @@ func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 
 // text returns the overview for a terminal. Ages are relative to now.
 func (all overview) text(now time.Time) string {
-	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now)
+	text := cliview.Status(all.Version, all.Readiness, all.Upstreams, all.Clients, now) + cliview.Replicas(all.Replicas, now)
 	if all.Conflicts.Keys+all.Conflicts.Hosts > 0 {
 		text += fmt.Sprintf("\nConflicts: %s in several upstreams, %s claimed by several resources. See \"relay conflicts\".\n",
 			view.Count(all.Conflicts.Keys, "resource"), view.Count(all.Conflicts.Hosts, "host"))
@@ -253,15 +259,9 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 			all, err := c.LeftOut(cmd.Context(), upstream, strings.Join(args, ""))
 			return out.rows(cmd, &rows, err, all, cliview.LeftOut(cut(&rows, all)))
 		}
-		kind, name, ok := kindAndName(args)
-		if !ok {
-			kind, name = args[0], args[1]
-		}
-		if of, rest, ok := strings.Cut(name, "/"); ok {
-			if cmd.Flags().Changed("namespace") && of != namespace {
-				return fmt.Errorf("namespace %s or %s: use NAMESPACE/NAME or -n, not both", namespace, of)
-			}
-			namespace, name = of, rest
+		kind, namespace, name, err := resourceOf(cmd, args, namespace)
+		if err != nil {
+			return err
 		}
 		e, err := c.Explain(cmd.Context(), kind, namespace, name)
 		if err == nil && e.Outcome == admin.Missing {
@@ -279,6 +279,23 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	out.flag(cmd, "table", "json")
 	cmd.AddCommand(newExplainService())
 	return cmd
+}
+
+// resourceOf returns the kind, namespace and name that arguments name: KIND NAME, KIND NAMESPACE/NAME or KIND/NAME.
+// namespace is the value of the flag.
+func resourceOf(cmd *cobra.Command, args []string, namespace string) (kind, ns, name string, err error) {
+	kind, name, ok := kindAndName(args)
+	if !ok {
+		kind, name = args[0], args[1]
+	}
+	of, rest, ok := strings.Cut(name, "/")
+	switch {
+	case !ok:
+		return kind, namespace, name, nil
+	case cmd.Flags().Changed("namespace") && of != namespace:
+		return "", "", "", fmt.Errorf("namespace %s or %s: use NAMESPACE/NAME or -n, not both", namespace, of)
+	}
+	return kind, of, rest, nil
 }
 
 // kindAndName splits KIND/NAME. It does not split a type, group/version/Kind.

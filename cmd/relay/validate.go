@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -17,17 +18,33 @@ import (
 func newValidate() *cobra.Command {
 	var file configFile
 	var out output
+	var against checkAgainst
 	cmd := &cobra.Command{
-		Use:   "validate [-c FILE]",
-		Short: "Check a config file and the files it names",
+		Use:   "validate [-c FILE] | validate -f PATH --against ADMIN",
+		Short: "Check a config file, or resources against a running relay",
 		Long: `Check a config file, the files it names (certificates, keys and kubeconfigs), and every resource in
 its file upstreams. The command prints each mistake with file and line, and exits with 1 if there
-are any. It does not connect to upstreams.`,
+are any. It does not connect to upstreams.
+
+With -f, check resources that are not applied yet, in a file or a directory of YAML, against a running
+relay: which import rule would leave them out, which limit refuses them, which other upstream has their
+key or claims one of their hosts, and what completion and rewrite rules would change. Nothing is
+changed, and nobody has to wait for the relay: this is for the CI of those who write the resources. The
+exit code is 0 when there are no findings, 1 when there are, and 2 after an error.`,
 		Example: `  relay validate -c relay.yaml
 
   # Also print the config with all defaults
-  relay validate -c relay.yaml -o yaml`,
+  relay validate -c relay.yaml -o yaml
+
+  # What would the relay do with these, if they were applied to the cluster east?
+  relay validate -f manifests/ --against 127.0.0.1:15014 --upstream east`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if against.path != "" || against.address != "" || against.upstream != "" {
+				return against.run(cmd, &out)
+			}
+			if out.format == "json" || out.path != nil {
+				return errors.New("-o json is for resources: use -f PATH --against ADMIN, or -o yaml for a config file")
+			}
 			path, err := file.find()
 			if err != nil {
 				return err
@@ -36,7 +53,8 @@ are any. It does not connect to upstreams.`,
 		},
 	}
 	file.flag(cmd)
-	out.flag(cmd, "text", "yaml")
+	out.flag(cmd, "text", "yaml", "json")
+	against.flags(cmd)
 	return cmd
 }
 
@@ -67,7 +85,7 @@ func validate(cmd *cobra.Command, file, format string) error {
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	for _, line := range append(cfg.Warnings(), warnings...) {
+	for _, line := range slices.Concat(cfg.Warnings(), relay.SinkWarnings(cfg), warnings) {
 		if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s: %s\n", file, line); err != nil {
 			return err
 		}

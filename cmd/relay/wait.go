@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +20,9 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
+// arrivals are the conditions of a resource.
+var arrivals = []string{admin.Distributed, admin.Deleted, admin.Applied}
+
 // waitEvery is how often "relay wait" checks its condition.
 const waitEvery = 200 * time.Millisecond
 
@@ -28,9 +34,10 @@ type neverError struct{ error }
 
 func newWait() *cobra.Command {
 	var access access
-	var wanted string
+	var goal, namespace string
+	var allReplicas bool
 	cmd := &cobra.Command{
-		Use:   "wait --for CONDITION",
+		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
 		Short: "Wait until a running relay meets a condition",
 		Long: `Wait until a condition is met, then exit with 0. After --timeout, exit with 1. The command also waits
 for a relay that does not answer yet. The conditions:
@@ -42,22 +49,47 @@ for a relay that does not answer yet. The conditions:
   synced=UPSTREAM  that upstream is synced
   client=NAME      that client is connected and has acknowledged everything
   not-held         no guard holds deletions now; this is also true right after an accident, until
-                   the relay has noticed the deletions`,
+                   the relay has noticed the deletions
+
+The conditions of a resource, as the relay serves it:
+
+  distributed      all clients that see it have acknowledged its present content
+  deleted          it is not served, and no client still has it
+  applied          all sinks that have it in their view have written its present content
+
+They are about the content that the relay has read. With --all-replicas, the condition must also be met
+in each replica, with the same content.`,
 		Example: `  relay wait --for ready --timeout 60s
-  relay wait --for=synced=east`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			met, err := conditionOf(wanted)
+  relay wait --for=synced=east
+  relay wait virtualservice shop -n shop --for distributed --all-replicas`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if _, _, ok := kindAndName(args); ok || len(args) == 0 {
+				return nil
+			}
+			return wanted(0, "KIND", "NAME")(cmd, args)
+		},
+		ValidArgsFunction: completeKinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			met, err := conditionOf(goal)
+			switch {
+			case len(args) > 0:
+				met, err = arrived(cmd, args, namespace, allReplicas, goal)
+			case err == nil && (allReplicas || cmd.Flags().Changed("namespace")):
+				err = errors.New("-n and --all-replicas need a resource: relay wait KIND NAME --for distributed")
+			}
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
 			defer cancel()
-			return await(ctx, admin.Client{Address: access.address}, wanted, met)
+			return await(ctx, admin.Client{Address: access.address}, goal, met)
 		},
 	}
 	access.flags(cmd, time.Minute)
-	cmd.Flags().StringVar(&wanted, "for", "", "`condition` to wait for (required)")
-	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held")
+	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
+	cmd.Flags().BoolVar(&allReplicas, "all-replicas", false, "wait for the other replicas, too")
+	fixedCompletions(cmd, "for", append([]string{"ready", "healthy", "synced", "not-held"}, arrivals...)...)
 	return cmd
 }
 
@@ -102,7 +134,35 @@ func conditionOf(text string) (condition, error) {
 	case word == "not-held" && !named:
 		return isNotHeld, nil
 	}
+	if slices.Contains(arrivals, text) {
+		return nil, fmt.Errorf("--for %s: name the resource: relay wait KIND NAME --for %[1]s", text)
+	}
 	return nil, fmt.Errorf("--for %q: want ready, healthy, synced, synced=UPSTREAM, client=NAME or not-held", text)
+}
+
+// arrived returns a condition of the resource that args name.
+func arrived(cmd *cobra.Command, args []string, namespace string, allReplicas bool, goal string) (condition, error) {
+	if !slices.Contains(arrivals, goal) {
+		return nil, fmt.Errorf("--for %q: want %s for a resource", goal, strings.Join(arrivals, ", "))
+	}
+	kind, namespace, name, err := resourceOf(cmd, args, namespace)
+	if err != nil {
+		return nil, err
+	}
+	q := url.Values{
+		"kind": {kind}, "namespace": {namespace}, "name": {name},
+		"applied": {strconv.FormatBool(goal == admin.Applied)}, "all": {strconv.FormatBool(allReplicas)},
+	}
+	return func(ctx context.Context, c admin.Client) error {
+		a, err := c.Arrival(ctx, q)
+		if refused := (*admin.StatusError)(nil); errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
+			return &neverError{refusal(err)}
+		}
+		if why := a.Unmet(goal); err == nil && why != "" {
+			err = fmt.Errorf("%s: %s", cliview.Clean(a.String()), cliview.Clean(why))
+		}
+		return err
+	}, nil
 }
 
 // isReady returns nil when clients are served and, with healthy, nothing is wrong.

@@ -13,6 +13,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,17 @@ func (s *Snapshot) Find(name string) (item Item, rev uint64, found bool) {
 		return p.Entries[n].Item, p.Entries[n].Rev, true
 	}
 	return nil, 0, false
+}
+
+// Removed returns the revision at which the item with a name was removed last, 0 for never. It knows the removals
+// that Since knows. Its cost grows with their number.
+func (s *Snapshot) Removed(name string) uint64 {
+	for _, r := range slices.Backward(s.removed) {
+		if r.name == name {
+			return r.rev
+		}
+	}
+	return 0
 }
 
 // Get returns the item with a name, nil when there is none.

@@ -34,10 +34,14 @@ func (s *Set) Plan(newest func(Type) *snapshot.Snapshot, encoded func(bytes int)
 	var removals []step
 	for _, w := range s.sorted {
 		st, ok, err := step{}, false, error(nil)
+		snap := newest(w.Type)
+		if w.began == 0 {
+			w.began = max(snap.Rev, 1)
+		}
 		if s.delta {
-			st, ok, err = w.planDelta(newest(w.Type), s.controlPlane, s.partBytes())
+			st, ok, err = w.planDelta(snap, s.controlPlane, s.partBytes())
 		} else {
-			st, ok = w.planSotW(newest(w.Type), s.form, encoded)
+			st, ok = w.planSotW(snap, s.form, encoded)
 		}
 		switch {
 		case err != nil:

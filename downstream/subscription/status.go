@@ -31,9 +31,10 @@ type Status struct {
 
 // record has the fields of a Status. Times are Unix times in nanoseconds, 0 for never.
 type record struct {
-	sentVersion         string
-	sentAt, ackedAt     int64
-	pushes, bytes, acks uint64
+	sentVersion     string
+	sentAt, ackedAt int64
+	bytes           uint64
+	pushes, acks    uint32
 }
 
 // Status returns the state of the subscription.
@@ -42,7 +43,7 @@ func (w *Watch) Status() Status {
 	return Status{
 		TypeURL: w.TypeURL, SentVersion: r.sentVersion, SentNonce: w.text(w.sentNonce), SentAt: timeOf(r.sentAt),
 		AckedNonce: w.text(w.ackedNonce), AckedAt: timeOf(r.ackedAt), LastNACK: w.lastNACK,
-		Pushes: r.pushes, Bytes: r.bytes, ACKs: r.acks, NACKs: w.nacks,
+		Pushes: uint64(r.pushes), Bytes: r.bytes, ACKs: uint64(r.acks), NACKs: w.nacks,
 		Synced: w.sentNonce != 0 && !w.partial && (w.ackedNonce == w.sentNonce || w.Type.NeverAcknowledged),
 	}
 }
@@ -75,11 +76,10 @@ const (
 // Receipt returns the state of an item of a snapshot, and since when.
 func (w *Watch) Receipt(s *snapshot.Snapshot, name string) (Receipt, time.Time) {
 	_, rev, found := s.Find(name)
-	_, named := w.names[name]
 	switch {
-	case !found || !w.wildcard && !named:
+	case !found || !w.subscribes(name):
 		return NotForIt, time.Time{}
-	case rev > w.rejectedFrom && rev <= w.rejectedTo:
+	case w.isRejected(rev):
 		return Rejected, timeOf(w.record.sentAt)
 	case rev <= w.ackedCursor:
 		return Acknowledged, timeOf(w.record.ackedAt)

@@ -92,6 +92,9 @@ type Watch struct {
 	ackedCursor uint64
 	sentNonce   nonce
 	ackedNonce  nonce
+	// began is the revision of the first content that was planned, 0 before. Content that is not newer was there
+	// before the client.
+	began uint64
 
 	// awaitedSince is the time, as in record, since which the client owes an ACK without a pause: while it
 	// acknowledges older responses, it is the time of the last such ACK.

@@ -87,7 +87,7 @@ const header = generated + `#
 // manifests renders the files of deploy/kubernetes: the chart with its defaults, and each role.
 func manifests(ctx context.Context, root string) (map[string]string, error) {
 	files := map[string]string{}
-	for name, rbac := range map[string]string{"": "", "source": "source", "hub": "hub", "remote-reader": "remoteReader"} {
+	for name, rbac := range map[string]string{"": "", "source": "source", "hub": "hub", "remote-reader": "remoteReader", "sink": "sink", "replicas": "replicas"} {
 		values := map[string]any{}
 		if rbac != "" {
 			values["rbac"] = map[string]any{rbac: map[string]any{"create": true}}

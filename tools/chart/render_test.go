@@ -274,7 +274,10 @@ func TestSwitchesLeaveObjectsOut(t *testing.T) {
 	all := func(values map[string]any) []string {
 		return slices.Sorted(maps.Keys(objects(t, mustRender(t, values).Documents)))
 	}
-	want := []string{"ClusterRole relay-reader", "ClusterRoleBinding relay-reader", "ServiceAccount relay-reader"}
+	want := []string{
+		"ClusterRole relay-reader", "ClusterRole relay-sink", "ClusterRoleBinding relay-reader", "ClusterRoleBinding relay-sink", "Role relay-sink", "RoleBinding relay-sink",
+		"ServiceAccount relay-reader", "ServiceAccount relay-sink",
+	}
 	if have := all(examples(t)["reader"]); !slices.Equal(have, want) {
 		t.Errorf("readerOnly makes %q, want %q", have, want)
 	}

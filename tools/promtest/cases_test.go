@@ -72,6 +72,74 @@ var cases = []struct {
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x4 90x60`, 14, `{upstream="east"}`, `
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="a"} 100x4 90x90
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x9 90x90`},
+	{"RelayReplicasDiffer", `
+		relay_replicas_differ{pod="a"} 0x4 2x60
+		relay_replicas_differ{pod="b"} 0x60`, 5, `{}`, `
+		relay_replicas_differ{pod="a"} 0x4 2x9 0x60
+		relay_replicas_differ{pod="b"} 0x60`},
+	{"RelayReplicaUnreachable", `
+		relay_replicas{state="reached",pod="a"}     1x60
+		relay_replicas{state="unreachable",pod="a"} 0x4 1x60
+		relay_replicas{state="unreachable",pod="b"} 0x60`, 5, `{}`, `
+		relay_replicas{state="reached",pod="a"}     2x60
+		relay_replicas{state="unreachable",pod="a"} 0x4 1x9 0x60`},
+	{"RelayDecisionsUnreachable", `
+		relay_decisions_store_reachable{pod="a"} 1x4 0x60
+		relay_decisions_store_reachable{pod="b"} 1x60`, 5, `{}`, `
+		relay_decisions_store_reachable{pod="a"} 1x4 0x4 1x60`},
+	{"RelayDecisionsNotAgreed", `
+		relay_decisions_local{pod="a"} 0x4 1x60
+		relay_decisions_local{pod="b"} 0x60`, 5, `{}`, `
+		relay_decisions_local{pod="a"} 0x4 1x14 0x60`},
+	{"RelaySinkIncomplete", `
+		relay_sink_last_complete_timestamp_seconds{sink="dr",pod="a"}   0+60x4 240x90
+		relay_sink_last_complete_timestamp_seconds{sink="dr",pod="b"}   0x90
+		relay_sink_last_complete_timestamp_seconds{sink="edge",pod="a"} 0+60x90
+		relay_sink_leader{sink="dr",pod="a"}           1x90
+		relay_sink_leader{sink="dr",pod="b"}           0x90
+		relay_sink_leader{sink="edge",pod="a"}         1x90
+		relay_sink_suspended{sink="dr",pod="a"}        0x90
+		relay_sink_suspended{sink="edge",pod="a"}      0x90
+		relay_sink_held_deletions{sink="dr",pod="a"}   0x90
+		relay_sink_conflicts{sink="dr",pod="a"}        0x90
+		relay_sink_foreign{sink="dr",pod="a"}          0x90
+		relay_sink_refused{sink="dr",pod="a"}          0x90`, 20, `{sink="dr"}`, `
+		relay_sink_last_complete_timestamp_seconds{sink="dr",pod="a"} 0+60x4 240x28 1980+60x90
+		relay_sink_leader{sink="dr",pod="a"}           1x90
+		relay_sink_suspended{sink="dr",pod="a"}        0x90
+		relay_sink_last_complete_timestamp_seconds{sink="held",pod="a"} 0x90
+		relay_sink_leader{sink="held",pod="a"}         1x90
+		relay_sink_suspended{sink="held",pod="a"}      0x90
+		relay_sink_held_deletions{sink="held",pod="a"} 7x90
+		relay_sink_conflicts{sink="held",pod="a"}      0x90
+		relay_sink_foreign{sink="held",pod="a"}        0x90
+		relay_sink_refused{sink="held",pod="a"}        0x90
+		relay_sink_last_complete_timestamp_seconds{sink="promoted",pod="a"} 0x90
+		relay_sink_leader{sink="promoted",pod="a"}     0x90
+		relay_sink_suspended{sink="promoted",pod="a"}  1x90`},
+	{"RelaySinkHoldsDeletions", `
+		relay_sink_held_deletions{sink="dr",pod="a"} 0x4 40x60
+		relay_sink_held_deletions{sink="dr",pod="b"} 0x60
+		relay_sink_suspended{sink="dr",pod="a"}      0x60`, 5, `{sink="dr"}`, `
+		relay_sink_held_deletions{sink="dr",pod="a"}  0x60
+		relay_sink_held_deletions{sink="dry",pod="a"} 40x60
+		relay_sink_suspended{sink="dry",pod="a"}      1x60`},
+	{"RelaySinkRefused", `
+		relay_sink_conflicts{sink="dr",pod="a"} 0x4 1x60
+		relay_sink_foreign{sink="dr",pod="a"}   0x60
+		relay_sink_refused{sink="dr",pod="a"}   0x60
+		relay_sink_suspended{sink="dr",pod="a"} 0x60`, 5, `{sink="dr"}`, `
+		relay_sink_conflicts{sink="dr",pod="a"}       0x4 1x14 0x60
+		relay_sink_foreign{sink="dr",pod="a"}         0x4 1x14 0x60
+		relay_sink_refused{sink="dr",pod="a"}         0x4 1x14 0x60
+		relay_sink_conflicts{sink="promoted",pod="a"} 0x60
+		relay_sink_foreign{sink="promoted",pod="a"}   3x60
+		relay_sink_refused{sink="promoted",pod="a"}   0x60
+		relay_sink_suspended{sink="promoted",pod="a"} 1x60`},
+	{"RelaySinkDrifts", `
+		relay_sink_drift_total{sink="dr",pod="a"} 0x4 1x4 2x4 3x4 4x4 5x4 6x4 7x4 8x4 9x60
+		relay_sink_drift_total{sink="dr",pod="b"} 7x60`, 5, `{sink="dr"}`, `
+		relay_sink_drift_total{sink="dr",pod="a"} 0x4 5000x90`},
 	{"RelayUpstreamFrozen", `
 		relay_upstream_frozen{upstream="east",instance="10.0.0.1:15014"} 0x4 1x700 stale
 		relay_upstream_frozen{upstream="east",instance="10.0.0.2:15014"} _x710 1x800
@@ -235,4 +303,20 @@ const healthy = `
 	relay_clusters{clusters="fleet",state="held",pod="a"}     0x200
 	relay_clusters{clusters="fleet",state="orphaned",pod="a"} 0x200
 	relay_clusters{clusters="fleet",state="refused",pod="a"}  0x200
-	relay_clusters_readable{clusters="fleet",pod="a"} 1x200`
+	relay_clusters_readable{clusters="fleet",pod="a"} 1x200
+	relay_replicas{state="reached",pod="a"}     1x200
+	relay_replicas{state="unreachable",pod="a"} 0x60 1x2 0x200
+	relay_replicas_differ{pod="a"} 0x60 1x2 0x200
+	relay_decisions_store_reachable{pod="a"} 1x60 0x2 1x200
+	relay_decisions_local{pod="a"} 0x200
+	relay_sink_leader{sink="dr",pod="a"}    1x60 0x200
+	relay_sink_leader{sink="dr",pod="b"}    0x61 1x200
+	relay_sink_suspended{sink="dr",pod="a"} 0x200
+	relay_sink_suspended{sink="dr",pod="b"} 0x200
+	relay_sink_last_complete_timestamp_seconds{sink="dr",pod="a"} 0+60x60 3600x200
+	relay_sink_last_complete_timestamp_seconds{sink="dr",pod="b"} 0x70 4260+60x200
+	relay_sink_held_deletions{sink="dr",pod="a"} 0x200
+	relay_sink_conflicts{sink="dr",pod="a"} 0x60 1x2 0x200
+	relay_sink_foreign{sink="dr",pod="a"}   0x200
+	relay_sink_refused{sink="dr",pod="a"}   0x200
+	relay_sink_drift_total{sink="dr",pod="a"} 0x60 1x200`

@@ -15,7 +15,7 @@ func number(text string) float64 {
 func dashboard() board {
 	d := board{
 		UID: "meshrelay", Title: "Relay", Tags: []string{"istio", "xds", "meshrelay"}, SchemaVersion: 39, Version: 1, Editable: true, GraphTooltip: 1,
-		Description: "Relays for Istio configuration: health, upstreams, what is served, clients, pushes, guard, disk, process. Quantiles and shares need the recording rules of deploy/prometheus/rules.yaml.",
+		Description: "Relays for Istio configuration: health, upstreams, what is served, clients, pushes, guard, sinks, replicas, disk, process. Quantiles and shares need the recording rules of deploy/prometheus/rules.yaml.",
 		Refresh:     "30s", Timezone: "utc", Time: span{"now-3h", "now"},
 	}
 	d.Templating.List = []variable{
@@ -23,7 +23,7 @@ func dashboard() board {
 		{Name: "job", Label: "Job", Type: "query", Query: "label_values(relay_build_info, job)", Datasource: prometheus, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true},
 		{Name: "instance", Label: "Relay", Type: "query", Query: `label_values(relay_build_info{job=~"$job"}, instance)`, Datasource: prometheus, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true},
 	}
-	d.Panels = panels([]section{health(), sources(), served(), clients(), pushes(), guard(), disk(), process()})
+	d.Panels = panels([]section{health(), sources(), served(), clients(), pushes(), guard(), sinks(), replicas(), disk(), process()})
 	return d
 }
 
@@ -98,6 +98,8 @@ func pushes() section {
 			queries: []query{{`instance:relay_push_latency_seconds:p50_rate5m{}`, "p50 {{instance}}"}, {`instance:relay_push_latency_seconds:p99_rate5m{}`, "p99 {{instance}}"}}},
 		{title: "Time to acknowledge", description: "From a response to the client's ACK or NACK.", unit: "s",
 			queries: []query{{`instance:relay_ack_latency_seconds:p50_rate5m{}`, "p50 {{instance}}"}, {`instance:relay_ack_latency_seconds:p99_rate5m{}`, "p99 {{instance}}"}}},
+		{title: "Until all clients have a change, p99", description: "From the oldest change in a push to the ACK of the last client that was connected.", unit: "s",
+			queries: []query{{`histogram_quantile(0.99, sum by (instance, le) (rate(relay_distribution_seconds_bucket{}[$__rate_interval])))`, "{{instance}}"}}},
 		{title: "Responses", description: "Responses sent to clients, per second, by kind.", unit: "reqps", stacked: true, queries: []query{{`sum by (kind) (rate(relay_downstream_pushes_total{}[$__rate_interval])) > 0`, "{{kind}}"}}},
 		{title: "Bytes", description: "Encoded bytes of these responses, per second, by kind.", unit: "Bps", stacked: true, queries: []query{{`sum by (kind) (rate(relay_downstream_push_bytes_total{}[$__rate_interval])) > 0`, "{{kind}}"}}},
 		{title: "Answers", description: "ACKs and NACKs of clients, per second.", unit: "reqps",
@@ -115,6 +117,33 @@ func guard() section {
 		{title: "Expired", description: "Resources that are not served because their upstream is out of contact.", unit: "short", queries: []query{{`max by (upstream) (relay_upstream_expired_resources{}) > 0`, "{{upstream}}"}}},
 		{title: "Awaited", description: "Upstreams without which clients are not served yet: relay serve-without.", unit: "short", queries: []query{{`relay_upstream_awaited{} > 0`, "{{upstream}} in {{instance}}"}}},
 		{title: "Events", description: "Events of the journal, per second, by type: relay events.", unit: "cps", width: 16, queries: []query{{`sum by (type) (rate(relay_events_total{}[$__rate_interval])) > 0`, "{{type}}"}}},
+	}}
+}
+
+func sinks() section {
+	return section{"Sinks and status conditions", []spec{
+		{title: "Written by", description: "Whether some relay writes for each sink. Red: none does. A sink that is frozen, was promoted, or only tells the difference is left out.", unit: "short", kind: "state-timeline", width: 12, bad: "< 1",
+			queries: []query{{`max by (sink) (relay_sink_leader{}) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
+		{title: "Since all was written", description: "Time since the cluster of each sink had all that the sink writes: RPO of the site. A sink that is not to write is left out.", unit: "s", width: 12,
+			queries: []query{{`time() - (max by (sink) (relay_sink_last_complete_timestamp_seconds{}) > 0) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
+		{title: "Objects of sinks", description: "Objects that each sink has in its cluster.", unit: "short", queries: []query{{`max by (sink) (relay_sink_objects{})`, "{{sink}}"}}},
+		{title: "Writes and deletions", description: "Requests of sinks that create or change an object, by result, and deletions, per second.", unit: "reqps", width: 16,
+			queries: []query{{`sum by (sink, result) (rate(relay_sink_writes_total{}[$__rate_interval])) > 0`, "{{sink}} {{result}}"}, {`sum by (sink) (rate(relay_sink_deletes_total{}[$__rate_interval])) > 0`, "{{sink}} deleted"}}},
+		{title: "Objects not written", description: "Objects whose fields others own, which others have, or which the cluster refuses: relay sink status.", unit: "short",
+			queries: []query{{`max by (sink) (relay_sink_conflicts{})`, "{{sink}} conflict"}, {`max by (sink) (relay_sink_foreign{})`, "{{sink}} foreign"}, {`max by (sink) (relay_sink_refused{})`, "{{sink}} refused"}}},
+		{title: "Deletions held by sinks", description: "Deletions that the guard of each sink holds until a person decides: relay sink release.", unit: "short", queries: []query{{`max by (sink) (relay_sink_held_deletions{})`, "{{sink}}"}}},
+		{title: "Drift of sinks", description: "Changes and deletions of objects of sinks by others, per second.", unit: "cps", queries: []query{{`sum by (sink) (rate(relay_sink_drift_total{}[$__rate_interval]))`, "{{sink}}"}}},
+		{title: "Status conditions", description: "Conditions for objects of upstreams with kubernetes.status, per second, by result.", unit: "cps", queries: []query{{`sum by (result) (rate(relay_status_writes_total{}[$__rate_interval])) > 0`, "{{result}}"}}},
+	}}
+}
+
+func replicas() section {
+	return section{"Replicas", []spec{
+		{title: "Replicas not reached", description: "Other replicas that each relay can not ask: relay status has the reasons.", unit: "short", queries: []query{{`relay_replicas{,state="unreachable"}`, "{{instance}}"}}},
+		{title: "Upstreams that differ", description: "Upstreams of which another replica serves other content.", unit: "short", queries: []query{{`relay_replicas_differ{}`, "{{instance}}"}}},
+		{title: "Store of decisions", description: "Whether each relay reaches the store of decisions. Red: it does not, and nothing that is held goes.", unit: "short", kind: "state-timeline", bad: "< 1", queries: []query{{`relay_decisions_store_reachable{}`, "{{instance}}"}}},
+		{title: "Last decision in effect", description: "Number of the last decision that is in effect in each relay.", unit: "short", queries: []query{{`relay_decisions_sequence{}`, "{{instance}}"}}},
+		{title: "Decisions not agreed", description: "Decisions of one relay (--local) on which the others have not agreed.", unit: "short", queries: []query{{`relay_decisions_local{}`, "{{instance}}"}}},
 	}}
 }
 

@@ -15,7 +15,11 @@ type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
 	if in.frozen != nil {
-		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
+		since := ", since " + in.frozen.Since.UTC().Format(time.RFC3339)
+		if in.isStill() {
+			since = " by an order that is being recorded"
+		}
+		out.err = NotPossible("upstream %s is frozen already%s: \"relay unfreeze %s\" ends that", in.name, since, in.name)
 		return
 	}
 	out.Effect = Effect{Kept: in.tallies.all.size}
@@ -50,6 +54,9 @@ func (in *Intake) freeze(f *state.Frozen) {
 		in.differing[key] = struct{}{}
 		in.stay(key)
 	}
+	if in.held != nil && in.agreed != nil && !in.agreed.known {
+		in.before = *in.held // others may hold them
+	}
 	in.held, in.lookedAt = nil, nil
 	in.journal.reported = time.Time{} // so that the disk gets it
 }
@@ -68,6 +75,8 @@ type Unfreeze struct{ Order }
 
 func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
+	case in.frozen == nil && e.DryRun && in.agreed != nil && in.agreed.Frozen != nil: // a rollback that is not possible here
+		return
 	case in.frozen == nil:
 		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return
@@ -128,36 +137,10 @@ func (e Rollback) step(in *Intake, out *Output) {
 	if !e.DryRun {
 		in.freeze(&state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason})
 	}
-	present, effect := in.servedKeys(), Effect{}
-	for i := range records {
-		r := &records[i]
-		key := r.Resource.Key()
-		_, had := present[key]
-		if !had || !in.stale.plain(in.served, key).Equal(r.Resource) {
-			effect.count(key, had, true)
-		} else {
-			effect.Kept++
-		}
-		delete(present, key)
-		if e.DryRun {
-			continue
-		}
-		if !had {
-			in.outdated[key] = false // until the source has it
-		}
-		in.put(key, r.Resource, origin{saved: r})
-	}
-	for key := range present {
-		effect.count(key, true, false)
-		if !e.DryRun {
-			in.drop(key)
-		}
-	}
-	effect.finish()
+	effect := in.serveOnly(records, e.DryRun)
 	if out.Effect = effect; e.DryRun {
 		return
 	}
-	in.tallies.settle()
 	in.because(events.ByOperator, withReason(fmt.Sprintf("rollback to %d", e.To), e.Reason))
 	in.tellOrder(e.Order, events.Event{
 		Type: events.RolledBack, Text: fmt.Sprintf("to revision %d, and frozen there: %d resources%s", e.To, len(records), waits), Command: "relay unfreeze " + in.name,
@@ -172,6 +155,9 @@ func (e Rollback) step(in *Intake, out *Output) {
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {
+	if in.held == nil && e.DryRun && in.agreed != nil && in.agreed.Hold != nil && (e.All || e.Hold == shortContent(in.agreed.Hold.Content)) {
+		return // another replica holds it
+	}
 	if in.held == nil {
 		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return

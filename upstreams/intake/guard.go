@@ -40,14 +40,23 @@ func (in *Intake) judge(complete bool) (removed int) {
 		return in.judgeHold(complete)
 	}
 	why := in.tooMany()
+	own := why != ""
+	if !own {
+		why = in.joins()
+	}
 	if why == "" {
 		return in.letGo()
 	}
 	in.hold(why)
-	return 0
+	in.held.own = own
+	in.support()
+	return in.settleHold()
 }
 
 func (in *Intake) judgeHold(complete bool) (removed int) {
+	if in.agreed != nil {
+		return in.judgeAgreed(complete)
+	}
 	reason := ""
 	switch {
 	case in.isOff():

@@ -1,7 +1,6 @@
 package intake
 
 import (
-	"encoding/base32"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"meshrelay/decisions"
 	"meshrelay/events"
 	"meshrelay/mirror"
 )
@@ -64,12 +64,19 @@ type hold struct {
 	returned time.Time // when a held resource last returned
 	// picked: an operator has released a part. The rest waits for the clock or another release.
 	picked bool
+	// own: the guard here holds them. Otherwise they wait for the hold of another replica.
+	own bool
+	// wants is how the hold of content wantsOf is to end when the replicas agree, empty if it is not to end yet.
+	wants     decisions.Kind
+	wantsUpTo uint64
+	wantsOf   string
 }
 
 type namedHold struct {
-	id     string
-	keys   []mirror.Key // only in the newest hold
-	number uint64       // of the newest departure then
+	content string // the whole hash, of which id is the beginning
+	id      string
+	keys    []mirror.Key // only in the newest hold
+	number  uint64       // of the newest departure then
 }
 
 func (h *hold) elapsed(now time.Time) time.Duration {
@@ -154,6 +161,10 @@ func (Repeated) step(in *Intake, out *Output) {
 // carryOut ends a hold whose time has passed. It removes the departures up to the number upTo, which the
 // source has repeated. The guard judges newer ones again, and those that joined the hold late.
 func (in *Intake) carryOut(upTo uint64) (removed int) {
+	if in.agreed != nil {
+		in.want(decisions.Over, upTo)
+		return 0
+	}
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
 	if removed > 0 {
@@ -234,21 +245,22 @@ func (in *Intake) namedHold() namedHold {
 	sum := xxh3.New()
 	for _, key := range keys {
 		r, version := in.stale.plain(in.served, key), ""
-		if f := in.former[key]; f == nil || !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
+		f := in.former[key]
+		if f == nil { // another replica has given it
+			f = &record{}
+		}
+		if !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
 			version = r.Version()
 		}
-		for _, part := range []string{key.Kind.Group, key.Kind.Kind, key.Namespace, key.Name, version} {
-			_, _ = sum.WriteString(part) // it never fails
-			_, _ = sum.Write([]byte{0})
-		}
+		addContent(sum, key, version)
 	}
-	digest := sum.Sum128().Bytes()
-	in.named = namedHold{id: strings.ToLower(base32.StdEncoding.EncodeToString(digest[:5])), keys: keys, number: in.departures}
+	content := contentOf(sum)
+	in.named = namedHold{content: content, id: shortContent(content), keys: keys, number: in.departures}
 	in.lookedAt = slices.DeleteFunc(in.lookedAt, func(n namedHold) bool { return n.id == in.named.id })
 	if len(in.lookedAt) >= maxNamedHolds {
 		in.lookedAt = slices.Delete(in.lookedAt, 0, 1)
 	}
-	in.lookedAt = append(in.lookedAt, namedHold{id: in.named.id, number: in.named.number})
+	in.lookedAt = append(in.lookedAt, namedHold{content: in.named.content, id: in.named.id, number: in.named.number})
 	return in.named
 }
 

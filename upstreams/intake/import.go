@@ -222,6 +222,9 @@ func (im *Rules) believed(r *mirror.Resource) bool {
 // check returns why a resource of the source is left out. way has the relays that it has passed.
 // relay: it comes from one. Loops through istiods count: an istiod sends a relay its own resources.
 func (im *Rules) check(r *mirror.Resource, way mirror.Way, relay bool) leftOut {
+	if sink, is := r.Sunk(im.provenance.Relay); is {
+		return leftOutBy(reasonLoop, fmt.Sprintf("the sink %s of this relay (%s) has written it, or of a relay that had it from this one", text.Abbreviate(sink), im.provenance.Relay))
+	}
 	if im.relayed {
 		if why := im.passed(way, relay); why != imported {
 			return why

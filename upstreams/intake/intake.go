@@ -42,7 +42,10 @@ type Intake struct {
 	report  report
 	contact contact
 
-	frozen *state.Frozen
+	agreed *agreement // nil: the relay decides alone
+	// released is the number of the last agreed release that is over here. The disk keeps it.
+	released uint64
+	frozen   *state.Frozen
 	// differing has the keys under which the source of a frozen upstream has other content than the served
 	// one.
 	differing map[mirror.Key]struct{}
@@ -211,6 +214,7 @@ func (in *Intake) due() time.Time {
 	if len(in.leaving) > 0 || in.held != nil {
 		in.judge(false)
 	}
+	in.beginReleases()
 	in.withdrawPending(later)
 	in.noteHeld()
 	if len(in.leaving) > 0 && in.held == nil && in.syncing {
@@ -220,10 +224,14 @@ func (in *Intake) due() time.Time {
 		in.askToRepeat()
 		in.planHold(later)
 	}
+	if a := in.agreed; a != nil && a.Hold != nil {
+		later(a.since.Add(in.guard.HoldFor.D()))
+	}
 	if f := in.frozen; f != nil && !f.Until.IsZero() {
 		switch {
 		case in.now.Before(f.Until):
 			later(f.Until)
+		case in.agreed != nil: // the end is proposed, and comes when it is agreed
 		case in.stale.inContact: // else the freeze lasts until the next contact
 			in.note(slog.LevelInfo, "freeze ended", "since", f.Since.UTC().Format(time.RFC3339))
 			in.tell(events.Event{Type: events.Thawed, By: events.ByRelay, Text: "the freeze has ended", Reason: f.Reason})
@@ -277,7 +285,7 @@ type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
-	in.without, in.identity, in.root, in.server = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server
+	in.without, in.identity, in.root, in.server, in.released = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server, meta.Released
 	in.rules = in.rules.withRoot(in.root)
 	records := in.admitted(e.Saved.Records)
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {
@@ -336,10 +344,12 @@ func (in *Intake) admitted(records []state.Record) (out []state.Record) {
 }
 
 // ServeWithout is the event that an operator serves clients before the source has synced.
-type ServeWithout struct{}
+type ServeWithout struct{ Order }
 
-func (ServeWithout) step(in *Intake, _ *Output) {
-	in.without = in.now.UTC()
+func (e ServeWithout) step(in *Intake, _ *Output) {
+	if !e.DryRun {
+		in.without = in.now.UTC()
+	}
 }
 
 // Identified is the event that the identity of the source's cluster is known. The disk keeps it.

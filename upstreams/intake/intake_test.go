@@ -408,3 +408,17 @@ func TestNamesWithoutContentCountTowardsTheLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestANameWhoseOnlyContentIsRefusedIsKnown: the source has it, though nothing is served of it.
+func TestANameWhoseOnlyContentIsRefusedIsKnown(t *testing.T) {
+	m := newMachine(t, true, config.Provenance{})
+	tried := 0
+	m.fault = overBad(&tried)
+	m.step(Received{Updates: []Update{m.update(true, entry("shop/a", "a"), entry("shop/bad", "b"))}})
+	refuses := m.Refuses()
+	for name, want := range map[string]bool{"a": false, "bad": true, "other": false} {
+		if got := refuses(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -97,6 +97,16 @@ func (in *Intake) boundJournal() {
 
 // MarkAll marks all that is served as changed, because the disk has lost it.
 func (in *Intake) MarkAll() {
+	origins := in.origins()
+	in.eachServed(func(r *mirror.Resource) {
+		if _, newer := in.journal.dirty[r.Key()]; !newer {
+			in.journal.dirty[r.Key()] = origins[r.Key()]
+		}
+	})
+}
+
+// origins returns the origins of all keys that have a record.
+func (in *Intake) origins() map[mirror.Key]origin {
 	origins := make(map[mirror.Key]origin, in.resources)
 	in.all(func(sc *scope, _ string, rec *record) {
 		if rec.resource != nil {
@@ -104,11 +114,24 @@ func (in *Intake) MarkAll() {
 			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
 		}
 	})
-	in.eachServed(func(r *mirror.Resource) {
-		if _, newer := in.journal.dirty[r.Key()]; !newer {
-			in.journal.dirty[r.Key()] = origins[r.Key()]
-		}
-	})
+	return origins
+}
+
+// Saved returns all that is served, in the form of the disk, without what only this process knows: the number of the
+// revision of a rollback, and the order to serve clients without the source.
+func (in *Intake) Saved(now time.Time) state.Saved {
+	in.now = now
+	origins, reported := in.origins(), in.journal.reported
+	out := state.Saved{Meta: in.meta(true)}
+	in.journal.reported = reported // nothing is written
+	out.Meta.ServeWithout = time.Time{}
+	if f := out.Meta.Frozen; f != nil {
+		without := *f
+		without.Revision = 0
+		out.Meta.Frozen = &without
+	}
+	in.eachServed(func(r *mirror.Resource) { out.Records = append(out.Records, *in.recordOf(r.Key(), origins[r.Key()])) })
+	return out
 }
 
 // TakeChanges returns and forgets the changes to write to disk, sorted by key.
@@ -152,7 +175,10 @@ func (in *Intake) meta(changes bool) state.Meta {
 	meta := state.Meta{
 		Synced: in.synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
 		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
-		RootNamespace: in.root, Server: in.server,
+		RootNamespace: in.root, Server: in.server, Released: in.released,
+	}
+	if in.isStill() {
+		meta.Frozen = nil
 	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)

@@ -38,7 +38,9 @@ type Order struct {
 	DryRun   bool // changes nothing
 	// For is the duration of a freeze. The freeze ends after it, when the upstream is in contact. Zero means
 	// no end.
-	For   time.Duration
+	For time.Duration
+	// Local applies the order to this replica alone, while the store of decisions can not be reached.
+	Local bool
 	Force bool   // unfreeze even while the upstream is out of contact
 	To    uint64 // revision of a rollback
 	// One of Hold, Only and All selects what a release carries out. Hold is the ID of a hold: all its
@@ -132,6 +134,18 @@ type Effect struct {
 	Held int `json:"held,omitempty"`
 	// Resources are examples, sorted: "+ group/Kind namespace/name" is added, ~ changed, - removed.
 	Resources []string `json:"resources,omitempty"`
+	// Replicas is set if the relay is one of several.
+	Replicas *Reach `json:"replicas,omitempty"`
+}
+
+// Reach is where an order is carried out.
+type Reach struct {
+	// Did of Of replicas have carried it out. Unreachable are those that did not answer.
+	Did         int      `json:"did"`
+	Of          int      `json:"of"`
+	Unreachable []string `json:"unreachable,omitempty"`
+	// Local: the replicas have not agreed on it.
+	Local bool `json:"local,omitempty"`
 }
 
 // count counts a resource that was served, will be served, or both.

@@ -97,6 +97,20 @@ func (in *Intake) Trace(key mirror.Key) []Trace {
 	})
 }
 
+// Refuses returns a function that reports whether the content of a served key may be refused.
+func (in *Intake) Refuses() func(served mirror.Key) bool {
+	keys, more := map[mirror.Key]struct{}{}, false
+	for _, sc := range in.scopes {
+		more = more || sc.moreRefused > 0
+		for name := range sc.refused {
+			if original, ok := keyOf(sc.Kind, name); ok {
+				keys[in.rules.keyOf(original)] = struct{}{}
+			}
+		}
+	}
+	return func(key mirror.Key) bool { _, is := keys[key]; return more || is }
+}
+
 func (in *Intake) traceOf(sc *scope, original mirror.Key, name string) Trace {
 	tr := Trace{Upstream: in.name, Original: original, Key: in.rules.keyOf(original), Refused: sc.refused[name]}
 	rec := sc.byName[name]

@@ -35,6 +35,7 @@ type Config struct {
 	// Empty means all namespaces.
 	DiscoverySelectors []string        `yaml:"discoverySelectors,omitempty"`
 	Ingress            Ingress         `yaml:"ingress"`
+	Status             Status          `yaml:"status"`
 	SyncTimeout        config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
 	// ClusterUID is the UID of the namespace kube-system in the cluster to mirror. Empty means the first
 	// cluster that the kubeconfig led to.
@@ -52,6 +53,11 @@ func (c *Config) credentials() *apiserver.Credentials {
 	return &apiserver.Credentials{
 		Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec, Account: c.Account, Found: c.Found,
 	}
+}
+
+// Connection returns the connection to the API server, which that of a sink is compared with.
+func (c *Config) Connection() config.Cluster {
+	return config.Cluster{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}
 }
 
 // sectionOf returns the section of an upstream of this kind.
@@ -144,6 +150,9 @@ func (c *Config) check(mistakes config.Checker) {
 		mistakes.Errorf("clusterUID", "it is not the UID of a cluster, which has 1 to 128 letters, digits and dashes: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it")
 	}
 	c.Ingress.check(mistakes)
+	if problems := validation.IsQualifiedName(c.Status.Condition); len(problems) > 0 {
+		mistakes.Errorf("status.condition", "%q is not a type of a condition, such as meshrelay.io/Distributed: %s", c.Status.Condition, problems[0])
+	}
 	for i, k := range c.Kinds {
 		field := fmt.Sprintf("kinds[%d]", i)
 		kind, ok := kindOf(k)

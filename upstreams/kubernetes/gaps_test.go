@@ -102,9 +102,9 @@ func TestAnotherClusterIsNoticedAfterARestart_K4(t *testing.T) {
 	}{
 		"as before":                 {script{identity: "one"}, "", ""},
 		"never known":               {script{}, "", ""},
-		"another":                   {script{identity: "two"}, "", "this is another cluster: its kube-system has the uid one, and that of the mirrored cluster is two: correct the kubeconfig, or set clusterUID: one"},
+		"another":                   {script{identity: "two"}, "", "this is another cluster: its kube-system has the uid one, and that of the cluster before is two: correct the kubeconfig, or set clusterUID: one"},
 		"another that is meant":     {script{identity: "two"}, "one", ""},
-		"not the one of the config": {script{}, "three", "its kube-system has the uid one, and that of the mirrored cluster is three"},
+		"not the one of the config": {script{}, "three", "its kube-system has the uid one, and that of the cluster before is three"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newAPIServer(t)

@@ -35,6 +35,12 @@
 {{- $port | required "config.admin.address: the kubelet does not reach it: set 0.0.0.0:15014" }}
 {{- end }}
 
+{{/* The port where replicas answer each other, and nothing without replicas.peers. */}}
+{{- define "meshrelay.peers" -}}
+{{- $config := include "meshrelay.parsed" . | fromYaml }}
+{{- with ($config.replicas | default dict).peers }}{{ include "meshrelay.port" (.listen | default ":15016") }}{{ end }}
+{{- end }}
+
 {{- define "meshrelay.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default .Values.service.name }}
 {{- end }}
@@ -56,26 +62,52 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What a relay reads of an API server that is an upstream. */}}
-{{- define "meshrelay.readRules" -}}
+{{/* Rules for all kinds, with a list of verbs. */}}
+{{- define "meshrelay.kindRules" -}}
 - apiGroups: [networking.istio.io]
   resources: [destinationrules, envoyfilters, gateways, proxyconfigs, serviceentries, sidecars, virtualservices, workloadentries, workloadgroups]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [security.istio.io]
   resources: [authorizationpolicies, peerauthentications, requestauthentications]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [telemetry.istio.io]
   resources: [telemetries]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [extensions.istio.io]
   resources: [trafficextensions, wasmplugins]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [backendtlspolicies, gatewayclasses, gateways, grpcroutes, httproutes, listenersets, referencegrants, tcproutes, tlsroutes, udproutes]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
 - apiGroups: [gateway.networking.x-k8s.io]
   resources: [xbackends, xbackendtrafficpolicies, xlistenersets, xmeshes]
-  verbs: [list, watch]
+  verbs: [{{ join ", " . }}]
+{{- end }}
+
+{{- define "meshrelay.statusRules" -}}
+- apiGroups: [networking.istio.io]
+  resources: [destinationrules/status, envoyfilters/status, gateways/status, proxyconfigs/status, serviceentries/status, sidecars/status, virtualservices/status, workloadentries/status, workloadgroups/status]
+  verbs: [patch]
+- apiGroups: [security.istio.io]
+  resources: [authorizationpolicies/status, peerauthentications/status, requestauthentications/status]
+  verbs: [patch]
+- apiGroups: [telemetry.istio.io]
+  resources: [telemetries/status]
+  verbs: [patch]
+- apiGroups: [extensions.istio.io]
+  resources: [trafficextensions/status, wasmplugins/status]
+  verbs: [patch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [backendtlspolicies/status, gatewayclasses/status, gateways/status, grpcroutes/status, httproutes/status, listenersets/status, referencegrants/status, tcproutes/status, tlsroutes/status, udproutes/status]
+  verbs: [patch]
+- apiGroups: [gateway.networking.x-k8s.io]
+  resources: [xbackends/status, xbackendtrafficpolicies/status, xlistenersets/status, xmeshes/status]
+  verbs: [patch]
+{{- end }}
+
+{{/* What a relay reads of an API server that is an upstream. */}}
+{{- define "meshrelay.readRules" -}}
+{{ include "meshrelay.kindRules" (ternary (list "get" "list" "watch") (list "list" "watch") .Values.rbac.status) }}
 # So that new definitions are noticed at once. Without it the relay asks every 30 seconds.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
@@ -108,6 +140,10 @@ annotations:
   resources: [configmaps]
   resourceNames: [istio]
   verbs: [get]
+{{- end }}
+{{- if .Values.rbac.status }}
+# For kubernetes.status.write, which also gets the objects.
+{{ include "meshrelay.statusRules" . }}
 {{- end }}
 {{- with .Values.rbac.extraRules }}
 {{ toYaml . }}

@@ -8,16 +8,27 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
+
+// serves reports whether a kind is served in a version. The caller holds the lock.
+func (s *Server) serves(p place) bool {
+	return slices.Contains(s.kinds[p.group], p.plural+" "+p.version)
+}
 
 // Collection answers a request for the objects of a kind, in one namespace, or in all if it is empty.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, version, plural, namespace string) {
 	s.Lock()
-	serves := func() bool { return slices.Contains(s.kinds[group], plural+" "+version) }
+	serves := func() bool { return s.serves(place{group: group, version: version, plural: plural}) }
 	served := serves()
-	noStreams, newest := s.NoStreams, s.Version
+	noStreams, newest, selects := s.NoStreams, s.Version, s.Selects
 	s.Unlock()
 	of, q := group+"/"+plural, r.URL.Query()
+	selected, err := labels.Parse(q.Get("labelSelector"))
+	if !selects {
+		selected = labels.Everything()
+	}
 	from, match := q.Get("resourceVersion"), q.Get("resourceVersionMatch")
 	if at, _ := strconv.Atoi(from); at > newest && match == "NotOlderThan" {
 		w.WriteHeader(http.StatusGatewayTimeout)
@@ -25,6 +36,8 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, versi
 		return
 	}
 	switch {
+	case err != nil:
+		Fail(w, http.StatusBadRequest, "BadRequest")
 	case match != "" && from == "" && q.Get("watch") != "true":
 		Fail(w, http.StatusUnprocessableEntity, "Invalid") // a match needs a version
 	case !served:
@@ -34,9 +47,9 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, group, versi
 	case q.Get("watch") != "true" && strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;"):
 		Fail(w, http.StatusNotAcceptable, "NotAcceptable") // as a real server does for any other named form
 	case q.Get("watch") == "true":
-		s.watch(w, r, of, namespace, serves)
+		s.watch(w, r, of, namespace, selected, serves)
 	default:
-		s.list(w, q.Get("limit"), q.Get("continue"), of, namespace)
+		s.list(w, q.Get("limit"), q.Get("continue"), of, namespace, selected)
 	}
 }
 
@@ -44,10 +57,23 @@ func in(o map[string]any, namespace string) bool {
 	return namespace == "" || o["metadata"].(map[string]any)["namespace"] == namespace
 }
 
+// has reports whether the labels of an object are selected.
+func has(o map[string]any, selected labels.Selector) bool {
+	if selected.Empty() {
+		return true
+	}
+	set := labels.Set{}
+	given, _ := o["metadata"].(map[string]any)["labels"].(map[string]any)
+	for k, v := range given {
+		set[k] = fmt.Sprint(v)
+	}
+	return selected.Matches(set)
+}
+
 // all returns the objects of a collection, sorted by name. The caller holds the lock.
-func (s *Server) all(of, namespace string) (items []map[string]any) {
+func (s *Server) all(of, namespace string, selected labels.Selector) (items []map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(s.Objects[of])) {
-		if o := s.Objects[of][key]; in(o, namespace) {
+		if o := s.Objects[of][key]; in(o, namespace) && has(o, selected) {
 			items = append(items, o)
 		}
 	}
@@ -67,13 +93,13 @@ func (s *Server) tellWhole(of string, items []map[string]any) {
 }
 
 // list answers a page of a list. All pages have the objects that existed at the first request.
-func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string) {
+func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string, selected labels.Selector) {
 	s.Lock()
 	defer s.Unlock()
 	left, known := s.lists[token]
 	switch {
 	case token == "":
-		left = rest{version: s.Version, items: s.all(of, namespace)}
+		left = rest{version: s.Version, items: s.all(of, namespace, selected)}
 		s.tellWhole(of, left.items)
 	case !known:
 		Fail(w, http.StatusGone, "Expired")
@@ -100,7 +126,7 @@ func (s *Server) list(w http.ResponseWriter, limit, token, of, namespace string)
 
 // watch answers with the events of a collection until the client leaves or the server ends the watch.
 // The server also ends it when it stops serving the collection.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace string, serves func() bool) {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace string, selected labels.Selector, serves func() bool) {
 	enc := json.NewEncoder(w)
 	send := func(kind string, o any) {
 		_ = enc.Encode(map[string]any{"type": kind, "object": o}) // the client may be gone
@@ -112,7 +138,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace str
 	defer s.Unlock()
 	stops := s.Stops
 	if r.URL.Query().Get("sendInitialEvents") == "true" {
-		items := s.all(of, namespace)
+		items := s.all(of, namespace, selected)
 		for _, o := range items {
 			send("ADDED", o)
 		}
@@ -129,7 +155,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace str
 			return
 		}
 		if !s.Silent {
-			at = s.sendSince(at, of, namespace, send)
+			at = s.sendSince(at, of, namespace, selected, send)
 		}
 		changed := s.changed
 		s.Unlock()
@@ -147,12 +173,22 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, of, namespace str
 
 // sendSince sends the events after a version, and returns the version to continue from. A watch from a
 // future version waits for it. The caller holds the lock.
-func (s *Server) sendSince(at int, of, namespace string, send func(kind string, o any)) int {
+func (s *Server) sendSince(at int, of, namespace string, selected labels.Selector, send func(kind string, o any)) int {
 	sending := Sending{Of: of}
 	first, _ := slices.BinarySearchFunc(s.Events, at+1, func(e Event, version int) int { return e.Version - version })
 	for _, e := range s.Events[first:] {
-		if e.Of == of && in(e.Object, namespace) {
+		if e.Of != of || !in(e.Object, namespace) {
+			continue
+		}
+		switch was, is := e.old != nil && has(e.old, selected), e.Kind != "DELETED" && has(e.Object, selected); {
+		case was && !is:
+			send("DELETED", e.Object)
+		case is && !was:
+			send("ADDED", e.Object)
+		case is:
 			send(e.Kind, e.Object)
+		}
+		if has(e.Object, selected) {
 			sending.Events = append(sending.Events, e)
 		}
 	}

@@ -1,5 +1,5 @@
 // Package fakekube is an API server of a cluster for tests. It serves discovery, lists in pages and
-// as streams, and watches with bookmarks. Tests can make it misbehave.
+// as streams, and watches with bookmarks, and carries out writes. Tests can make it misbehave.
 //
 // The package is for tests only.
 package fakekube
@@ -9,10 +9,15 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Server is an API server and an http.Handler. Any goroutine may call its methods. Change its fields
@@ -37,15 +42,18 @@ type Server struct {
 	Page           int  // limit of objects per page; 0: the limit of the request
 	Silent         bool // watches send nothing, and do not end
 	Stops          int  // an increment ends all watches normally
+	Selects        bool // lists and watches heed label selectors
+	NeedNamespaces bool // objects can be written only into namespaces that exist
 
 	kinds    map[string][]string // plurals with versions, by group
 	kind     map[string]string   // by "group/plural"
 	oldest   int                 // events up to this version are compacted
 	changed  chan struct{}       // closed at each change
-	requests []string            // the newest maxRequests
+	requests []string            // the newest maxRequests: method, path and query
 	tells    bool                // clients may watch definitions
 	lists    map[string]rest     // unfinished lists, by token
 	tokens   int
+	uids     int
 }
 
 const (
@@ -60,6 +68,7 @@ type Event struct {
 	Of      string // "group/plural"
 	Kind    string // ADDED, MODIFIED or DELETED
 	Object  map[string]any
+	old     map[string]any // what it was before, nil if it was not
 }
 
 // Sending is the content of a response: events of a collection, or all its objects if Whole is set.
@@ -118,34 +127,49 @@ func (s *Server) Set(change func()) {
 
 // Put creates or changes an object of a collection, "group/plural".
 func (s *Server) Put(of string, o map[string]any) {
-	s.Set(func() {
-		meta := o["metadata"].(map[string]any)
-		key := fmt.Sprint(meta["namespace"], "/", meta["name"])
-		if s.Objects[of] == nil {
-			s.Objects[of] = map[string]map[string]any{}
-		}
-		kind := "ADDED"
-		if s.Objects[of][key] != nil {
-			kind = "MODIFIED"
-		}
-		s.Version++
-		meta["resourceVersion"] = strconv.Itoa(s.Version)
-		s.Objects[of][key] = o
-		s.happened(Event{Version: s.Version, Of: of, Kind: kind, Object: o})
-	})
+	s.Set(func() { s.put(of, o) })
 }
+
+// put is Put with the lock held.
+func (s *Server) put(of string, o map[string]any) {
+	meta := o["metadata"].(map[string]any)
+	key := fmt.Sprint(meta["namespace"], "/", meta["name"])
+	if s.Objects[of] == nil {
+		s.Objects[of] = map[string]map[string]any{}
+	}
+	kind, old := "ADDED", s.Objects[of][key]
+	if old != nil {
+		kind = "MODIFIED"
+	}
+	if meta["uid"] == nil && old != nil {
+		meta["uid"] = old["metadata"].(map[string]any)["uid"]
+	}
+	if meta["uid"] == nil {
+		s.uids++
+		meta["uid"] = string(uidOf(s.uids))
+	}
+	s.Version++
+	meta["resourceVersion"] = strconv.Itoa(s.Version)
+	s.Objects[of][key] = o
+	s.happened(Event{Version: s.Version, Of: of, Kind: kind, Object: o, old: old})
+}
+
+func uidOf(n int) types.UID { return types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n)) }
 
 // Remove deletes the object with the key "namespace/name", if it exists.
 func (s *Server) Remove(of, key string) {
-	s.Set(func() {
-		o := s.Objects[of][key]
-		if o == nil {
-			return
-		}
-		s.Version++
-		delete(s.Objects[of], key)
-		s.happened(Event{Version: s.Version, Of: of, Kind: "DELETED", Object: o})
-	})
+	s.Set(func() { s.remove(of, key) })
+}
+
+// remove is Remove with the lock held.
+func (s *Server) remove(of, key string) {
+	o := s.Objects[of][key]
+	if o == nil {
+		return
+	}
+	s.Version++
+	delete(s.Objects[of], key)
+	s.happened(Event{Version: s.Version, Of: of, Kind: "DELETED", Object: o, old: o})
 }
 
 // happened records an event. The caller holds the lock.
@@ -188,7 +212,7 @@ func Fail(w http.ResponseWriter, code int, reason string) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
-	if s.requests = append(s.requests, r.URL.Path+"?"+r.URL.RawQuery); len(s.requests) > maxRequests {
+	if s.requests = append(s.requests, r.Method+" "+r.URL.Path+"?"+r.URL.RawQuery); len(s.requests) > maxRequests {
 		s.requests = append(s.requests[:0:0], s.requests[maxRequests/2:]...)
 	}
 	fault, token, uid := s.Fault, s.Token, s.UID
@@ -200,7 +224,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault != nil && fault(w, r) {
 		return
 	}
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if r.Method != http.MethodGet {
+		s.change(w, r)
+		return
+	}
+	p, ok := placeOf(r.URL.Path)
 	switch {
 	case r.URL.Path == "/readyz":
 	case r.URL.Path == "/version":
@@ -213,16 +241,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"metadata":{"name":"kube-system","uid":%q}}`, uid)
 	case r.URL.Path == "/apis":
 		s.discovery(w)
-	case parts[0] == "api" && len(parts) == 3:
-		s.Collection(w, r, "", parts[1], parts[2], "")
-	case parts[0] == "api" && len(parts) == 5:
-		s.Collection(w, r, "", parts[1], parts[4], parts[3])
-	case parts[0] == "api" && len(parts) == 6:
-		s.object(w, "/"+parts[4], parts[3]+"/"+parts[5])
-	case len(parts) == 4:
-		s.Collection(w, r, parts[1], parts[2], parts[3], "")
-	case len(parts) == 6:
-		s.Collection(w, r, parts[1], parts[2], parts[5], parts[4])
+	case ok && p.name != "":
+		s.object(w, p.of(), p.key(p.name))
+	case ok:
+		s.Collection(w, r, p.group, p.version, p.plural, p.namespace)
 	default:
 		Fail(w, http.StatusNotFound, "NotFound")
 	}
@@ -241,7 +263,24 @@ func (s *Server) object(w http.ResponseWriter, of, key string) {
 		write(w, o)
 		return
 	}
-	Fail(w, http.StatusNotFound, "NotFound")
+	_, name, _ := strings.Cut(key, "/")
+	group, plural, _ := strings.Cut(of, "/")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_ = json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: plural}, name).Status()) // the client may be gone
+}
+
+// RoundTrip answers a request without a network, and without a goroutine: a test with synctest can use it.
+func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	s.ServeHTTP(w, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
 }
 
 func (s *Server) discovery(w http.ResponseWriter) {

@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"meshrelay/internal/text"
 )
@@ -60,6 +61,11 @@ type Conn struct {
 	transport *http.Transport
 	http      *http.Client
 	refused   atomic.Bool // the server has answered 401
+}
+
+// NewConn returns a connection without credentials that sends its requests with t. server is a URL.
+func NewConn(server string, t http.RoundTripper) *Conn {
+	return &Conn{access: access{config: &rest.Config{Host: server}}, http: &http.Client{Transport: t}}
 }
 
 // Refresh reads the credentials again. New requests use them. Open streams go on, because a server checks

@@ -349,3 +349,12 @@ func proxyOfEnvironment(server string) bool {
 	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: u})
 	return err == nil && proxy != nil
 }
+
+// Server returns the URL of the server. It reads files, and runs no program.
+func (c *Credentials) Server() (string, error) {
+	a, err := accessOf(c)
+	if err != nil {
+		return "", err
+	}
+	return a.config.Host, nil
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,6 +62,28 @@ func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 		return nil
 	}
 	return json.Unmarshal(body, to)
+}
+
+// Failed returns the error of a request, with what it was for and what to do. A namespace is empty for all.
+func Failed(verb, resource, namespace, name string, err error) error {
+	scope, cure, one := " -n "+namespace, "", ""
+	if namespace == "" {
+		scope = " -A"
+	}
+	if name != "" && verb != "create" {
+		one = "/" + name
+	}
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err):
+		cure = fmt.Sprintf(": allow the identity to %s %s; check with: kubectl auth can-i %[1]s %[2]s%s%s", verb, resource, one, scope)
+	case apierrors.IsUnauthorized(err):
+		cure = ": renew the credentials of the cluster"
+	case verb == "create" && apierrors.IsNotFound(err):
+		cure = fmt.Sprintf(": create the namespace %s, or name the right one", namespace)
+	}
+	return fmt.Errorf("%s %s %s: %w%s", verb, resource, strings.Trim(namespace+"/"+name, "/"), err, cure)
 }
 
 // withRetryAfter notes the time to wait in the details of an error of package apierrors.

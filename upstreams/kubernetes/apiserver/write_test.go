@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"meshrelay/internal/testing/fakekube"
 )
@@ -71,5 +73,28 @@ func TestAnAnswerToAWriteIsBounded(t *testing.T) {
 	var got string
 	if err := conn.Write(t.Context(), Write{Method: http.MethodPost, Path: "/a", Type: TypeJSON, Body: []byte("{}")}, &got); err == nil {
 		t.Errorf("%d bytes are read", len(got))
+	}
+}
+
+func TestAFailedRequestTellsWhatToDo(t *testing.T) {
+	resource := schema.GroupResource{Group: "networking.istio.io", Resource: "gateways"}
+	forbidden, absent := apierrors.NewForbidden(resource, "a", errors.New("no")), apierrors.NewNotFound(resource, "a")
+	for _, tc := range []struct {
+		verb, namespace, name string
+		err                   error
+		want                  string
+	}{
+		{"patch", "shop", "a", forbidden, "patch gateways.networking.istio.io shop/a: gateways.networking.istio.io \"a\" is forbidden: no: allow the identity to patch gateways.networking.istio.io; check with: kubectl auth can-i patch gateways.networking.istio.io/a -n shop"},
+		{"create", "shop", "a", forbidden, "check with: kubectl auth can-i create gateways.networking.istio.io -n shop"},
+		{"list", "", "", forbidden, "check with: kubectl auth can-i list gateways.networking.istio.io -A"},
+		{"create", "shop", "a", absent, "create the namespace shop, or name the right one"},
+		{"get", "shop", "a", apierrors.NewUnauthorized("no"), "renew the credentials"},
+	} {
+		if err := Failed(tc.verb, resource.String(), tc.namespace, tc.name, tc.err); !errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v, want %s", err, tc.want)
+		}
+	}
+	if err := Failed("get", "gateways", "shop", "a", nil); err != nil {
+		t.Error(err)
 	}
 }

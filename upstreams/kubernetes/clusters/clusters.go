@@ -387,3 +387,11 @@ func (f *Finder) Remove(name, id string) error {
 	}
 	return err
 }
+
+// Answered reports whether all parts were read since the start: then a cluster that is not found is gone.
+func (f *Finder) Answered() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, known := f.present()
+	return known
+}

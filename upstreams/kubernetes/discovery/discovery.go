@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/url"
 	"slices"
 	"time"
 
@@ -44,7 +45,7 @@ func (r Resource) Path(namespace string) string {
 		p = "/api/" + r.Version
 	}
 	if namespace != "" {
-		p += "/namespaces/" + namespace
+		p += "/namespaces/" + url.PathEscape(namespace) // resources of upstreams may have any
 	}
 	return p + "/" + r.Plural
 }

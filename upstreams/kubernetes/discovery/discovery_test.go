@@ -43,3 +43,10 @@ func TestAKindIsGoneWhenEnoughAnswersLackItForLong_K4(t *testing.T) {
 		t.Error("gone after one answer")
 	}
 }
+
+func TestANamespaceStaysOneSegmentOfAPath(t *testing.T) {
+	r := Resource{Kind: mirror.Kind{Group: "a.b", Kind: "C"}, Version: "v1", Plural: "cs"}
+	if got := r.Path("x?y#%2fz"); got != "/apis/a.b/v1/namespaces/x%3Fy%23%252fz/cs" {
+		t.Error(got)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"meshrelay/internal/text"
@@ -46,6 +47,8 @@ type Decoder struct {
 	Prepare func(*Object)
 	// Admit, unless nil, is called with each object that is not Unselected. Its error ends the response.
 	Admit func(*Object) error
+	// Owners has objects keep their UID and managedFields.
+	Owners bool
 
 	body io.Closer
 	json *jsonstream.Decoder
@@ -72,6 +75,8 @@ type envelope struct {
 		DeletionTimestamp *string `json:"deletionTimestamp"`
 		Labels            entries `json:"labels"`
 		Annotations       entries `json:"annotations"`
+		UID               option  `json:"uid"`
+		ManagedFields     option  `json:"managedFields"`
 	} `json:"metadata"`
 	Spec   json.RawMessage `json:"spec"`
 	Status json.RawMessage `json:"status"`
@@ -85,6 +90,25 @@ type envelope struct {
 	Reason  json.RawMessage `json:"reason"`
 	Message json.RawMessage `json:"message"`
 	Details json.RawMessage `json:"details"`
+}
+
+// option is a value that is kept only if it is wanted.
+type option struct {
+	wanted bool
+	value  json.RawMessage
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *option) UnmarshalJSON(value []byte) error {
+	if o.wanted {
+		o.value = bytes.Clone(value)
+	}
+	return nil
+}
+
+// want has the envelope keep the owners of the object.
+func (e *envelope) want(owners bool) {
+	e.Metadata.UID.wanted, e.Metadata.ManagedFields.wanted = owners, owners
 }
 
 // entries has labels or annotations, and the mistake in them.
@@ -128,6 +152,7 @@ func (d *Decoder) Decode() (event watch.EventType, o runtime.Object, err error) 
 		Type   watch.EventType `json:"type"`
 		Object envelope        `json:"object"`
 	}
+	e.Object.want(d.Owners)
 	wrong, err := d.value(&e)
 	if err != nil {
 		return "", nil, err
@@ -183,6 +208,27 @@ func tooLong(field, value string, most int) error {
 	return nil
 }
 
+// maxUID bounds a UID, in bytes. Kubernetes makes UUIDs.
+const maxUID = 128
+
+// own sets the UID and the managers.
+func (o *Object) own(uid, managers []byte) error {
+	var text string
+	if err := json.Unmarshal(uid, &text); err != nil || text == "" || len(text) > maxUID {
+		return fmt.Errorf("metadata.uid is not a text of 1 to %d bytes", maxUID)
+	}
+	o.UID = types.UID(text)
+	if err := yamlpos.CheckJSON(managers, maxValues); err != nil {
+		return fmt.Errorf("metadata.managedFields: %w", err)
+	}
+	if len(managers) > 0 {
+		if err := json.Unmarshal(managers, &o.ManagedFields); err != nil {
+			return wrongType("metadata.managedFields", err)
+		}
+	}
+	return nil
+}
+
 // object returns the object of an envelope. It fails only for an object without a name, or with a name, a namespace
 // or a resourceVersion that is too long. Other mistakes are in the object's Err, and the intake refuses the object
 // by name.
@@ -201,6 +247,11 @@ func (d *Decoder) object(e *envelope, wrong error) (*Object, error) {
 	}
 	if err := cmp.Or(tooLong("name", m.Name, maxName), tooLong("namespace", m.Namespace, maxName), tooLong("resourceVersion", m.ResourceVersion, maxVersion)); err != nil {
 		return nil, err
+	}
+	if d.Owners {
+		if err := o.own(m.UID.value, m.ManagedFields.value); err != nil && o.Err == nil {
+			o.Err = err
+		}
 	}
 	if err := m.Annotations.err; err != nil && o.Err == nil {
 		o.Err = wrongType("metadata.annotations", err)
@@ -267,6 +318,7 @@ func (d *Decoder) List() (l *List, err error) {
 // item decodes an object of a list.
 func (d *Decoder) item(l *List) error {
 	var e envelope
+	e.want(d.Owners)
 	wrong, err := d.value(&e)
 	if err != nil {
 		return err

@@ -19,7 +19,8 @@ import (
 )
 
 // Object is the part of an object that the relay uses. Of the metadata, it has name, namespace, version,
-// creation time, labels, and annotations other than kubectl's copy of the object. DeletionTimestamp is set, to no time, if
+// creation time, labels, and annotations other than kubectl's copy of the object; UID and managedFields only if the
+// Decoder wants them. DeletionTimestamp is set, to no time, if
 // the object is being deleted.
 type Object struct {
 	metav1.ObjectMeta

@@ -185,6 +185,7 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 		return nil, err
 	}
 	s.Decoder = object.NewDecoder(&counted{ReadCloser: resp.Body, s: s})
+	s.Owners = r.Owners
 	s.OnLarge(s.turn)
 	if !m.lists {
 		s.mayPause()

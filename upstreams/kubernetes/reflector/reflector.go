@@ -78,6 +78,7 @@ type Config struct {
 	Name                    string // for the log
 	Path, Selector          string // of the collection, and of the labels of its objects
 	AcceptList, AcceptWatch string // media types
+	Owners                  bool   // as in object.Decoder
 	SyncTimeout             time.Duration
 	Pace                    Pace
 	// Connect returns the connection for a request. Its error is the error of the request.

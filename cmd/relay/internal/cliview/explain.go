@@ -41,6 +41,8 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 		p.WriteString("No client subscribes to this kind.\n")
 	} else {
 		p.table(tableOf(view.Receipts, e.Clients, now))
+		counts, _ := view.Distribution(e.Distribution)
+		p.printf("%s\n", counts)
 	}
 	for _, s := range e.Sources {
 		if diffs && s.From != nil && e.Served != nil && s.Outcome != admin.Renamed {

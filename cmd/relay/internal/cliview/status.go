@@ -9,6 +9,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/admin/view"
 	"meshrelay/downstream"
+	"meshrelay/peers"
 	"meshrelay/upstreams"
 )
 
@@ -122,4 +123,21 @@ func (p *page) advice(ups []upstreams.Status, now time.Time) {
 	if out.Len() > 0 {
 		p.WriteString("\n" + out.String())
 	}
+}
+
+// Replicas returns a table of all replicas with lines about their differences, or nothing if there are none. Ages are
+// relative to now.
+func Replicas(all []peers.Replica, now time.Time) string {
+	if len(all) == 0 {
+		return ""
+	}
+	var p page
+	p.WriteString("\n")
+	p.table(tableOf(view.Replicas, all, now))
+	for _, r := range all {
+		for _, line := range view.ReplicaProblems(r, now) {
+			p.printf("%s\n", line)
+		}
+	}
+	return p.String()
 }

@@ -1,0 +1,112 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"meshrelay/audit"
+	"meshrelay/sink"
+	"meshrelay/upstreams/intake"
+)
+
+// SinkControls shows sinks, and carries out orders of operators about them. Errors that wrap sink.ErrUnknown or
+// sink.ErrNotPossible get an HTTP status of their own. Its methods must be safe for concurrent use.
+type SinkControls interface {
+	// Status returns the state of a sink or, if the name is empty, of all.
+	Status(name string) []sink.Status
+	Diff(ctx context.Context, name string) (sink.Differences, error)
+	Order(name string, o sink.Order) (int, error)
+}
+
+// SinkOrdered is the result of an order about a sink. Objects counts those that are about to be deleted.
+type SinkOrdered struct {
+	Objects    int  `json:"objects,omitempty"`
+	KeepsState bool `json:"keepsState"`
+}
+
+// addSinks adds the handlers of sinks.
+func (s *Server) addSinks(mux *http.ServeMux) {
+	if s.deps.Sinks == nil {
+		return
+	}
+	mux.Handle("GET /sinks", s.debugOnly(func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, notNil(s.deps.Sinks.Status(r.URL.Query().Get("name"))))
+	}))
+	mux.Handle("GET /sinks/{sink}/diff", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
+		if d, err := s.deps.Sinks.Diff(r.Context(), r.PathValue("sink")); err != nil {
+			s.refuse(w, r, err)
+		} else {
+			s.answer(w, d)
+		}
+	}))
+	act := func(pattern, verb string) {
+		name := verb + " sink"
+		s.actions[pattern] = name
+		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
+			s.act(w, r, name, func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+				return s.sinkOrder(r, verb, line)
+			})
+		}))
+	}
+	act("POST /sinks/{sink}/freeze", "freeze")
+	act("POST /sinks/{sink}/unfreeze", "unfreeze")
+	act("POST /sinks/{sink}/release", "release")
+	act("POST /sinks/{sink}/prune", "prune")
+}
+
+// sinkOrder carries out an order about a sink.
+func (s *Server) sinkOrder(r *http.Request, verb string, line *audit.Line) (any, error) {
+	name, q, by := r.PathValue("sink"), r.URL.Query(), operatorOf(r)
+	o := sink.Order{Verb: verb, Hold: q.Get("hold"), Reason: q.Get("reason"), By: fmt.Sprintf("%s (uid %d)", by.User, by.UID)}
+	for parameter := range q {
+		if parameter != "reason" && (parameter != "hold" || verb != "release") {
+			return nil, badRequestf("%.32q is no parameter of %s", parameter, verb)
+		}
+	}
+	if err := intake.CheckReason(o.Reason); err != nil {
+		return nil, badRequestf("%v", err)
+	}
+	attrs := []any{"sink", name[:min(len(name), maxLogged)]}
+	if o.Reason != "" {
+		attrs = append(attrs, "reason", o.Reason)
+	}
+	out := SinkOrdered{KeepsState: s.deps.Backup != nil}
+	err := s.write(r, line, s.sinkText, name, func() (err error) {
+		out.Objects, err = s.deps.Sinks.Order(name, o)
+		return err
+	}, attrs...)
+	return out, err
+}
+
+// sinkText describes for the audit log what operators change of a sink.
+func (s *Server) sinkText(name string) string {
+	all := s.deps.Sinks.Status(name)
+	if name == "" || len(all) == 0 {
+		return "no such sink"
+	}
+	return fmt.Sprintf("%s, objects: %d, held deletions: %d", all[0].State, all[0].Objects, all[0].Todo["held"])
+}
+
+// Sinks returns the state of a sink or, if the name is empty, of all.
+func (c Client) Sinks(ctx context.Context, name string) ([]sink.Status, error) {
+	return ask[[]sink.Status](ctx, c, http.MethodGet, "/sinks", url.Values{"name": {name}})
+}
+
+// SinkDiff returns what a sink would change. It needs the socket.
+func (c Client) SinkDiff(ctx context.Context, name string) (sink.Differences, error) {
+	return ask[sink.Differences](ctx, c, http.MethodGet, "/sinks/"+url.PathEscape(name)+"/diff", nil)
+}
+
+// OrderSink gives an order about a sink. It needs the socket.
+func (c Client) OrderSink(ctx context.Context, name string, o sink.Order) (SinkOrdered, error) {
+	q := url.Values{}
+	if o.Hold != "" {
+		q.Set("hold", o.Hold)
+	}
+	if o.Reason != "" {
+		q.Set("reason", o.Reason)
+	}
+	return ask[SinkOrdered](ctx, c, http.MethodPost, "/sinks/"+url.PathEscape(name)+"/"+o.Verb, q)
+}

@@ -1,0 +1,417 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	sinkName  = "dr"
+	sinkLabel = "meshrelay.io/sink"
+	// byAnnotation numbers the changes that the suite itself makes of objects.
+	byAnnotation = "chaos.example/by"
+	// deletionSlack is how old the reason for a deletion may be: a request of a sink takes up to 5 s, and a pause of the API
+	// server as long.
+	deletionSlack = 20 * time.Second
+	// releaseSlack is for how long after an upstream has everything again a released deletion of before may still be
+	// carried out.
+	releaseSlack = 30 * time.Second
+)
+
+// The phases of a promotion, as its ConfigMap has them. No ConfigMap is no phase.
+const (
+	removing = "removing"
+	promoted = "promoted"
+	adopting = "adopting"
+)
+
+// siteObject is an object of the cluster.
+type siteObject struct {
+	uid, sink, by, marker, content string
+	spec                           string // as etcd has it
+	path, upstreams                string // the relays that it came through, and its upstreams, by annotations
+}
+
+// siteRecord is a decision in the log of the replicas.
+type siteRecord struct {
+	Sequence uint64 `json:"seq"`
+	ID       string `json:"id"`
+	Kind     string `json:"kind"`
+	Upstream string `json:"upstream"`
+	Reason   string `json:"reason"`
+	Replica  string `json:"replica"`
+}
+
+// siteHistory is the model of a cluster with a sink. It is told all that etcd has stored, in its order, and the answers of
+// commands. It is safe for use by several goroutines.
+type siteHistory struct {
+	world *world
+	// slack is deletionSlack, and now returns the time.
+	slack time.Duration
+	now   func() time.Time
+
+	mu       sync.Mutex // guards all below
+	revision int64
+	objects  map[int]siteObject
+	phase    string
+	holder   string // of the Lease
+	base     uint64
+	records  []siteRecord
+	seen     map[string]bool // reasons of all records
+	// own are the numbers of changes, and the UIDs of deletions, that the suite makes itself.
+	own map[string]bool
+	// letGo has, by source, until when deletions that a person has released are right.
+	letGo   map[int]map[int]time.Time
+	deleted int // by the sink
+	cleaned int // since the present promotion began
+	written int // by the sink
+	// gaveUp has the UIDs of the objects that the present promotion has taken the label off.
+	gaveUp  map[int]string
+	changed chan struct{}
+}
+
+func newSiteHistory(w *world) *siteHistory {
+	return &siteHistory{
+		world: w, slack: deletionSlack, now: time.Now, objects: map[int]siteObject{}, seen: map[string]bool{}, own: map[string]bool{},
+		letGo: map[int]map[int]time.Time{}, gaveUp: map[int]string{}, changed: make(chan struct{}),
+	}
+}
+
+// storeEvent is an event of etcd. A deletion has no value.
+type storeEvent struct {
+	Type string `json:"type"`
+	KV   struct {
+		Key      []byte `json:"key"`
+		Value    []byte `json:"value"`
+		Revision string `json:"mod_revision"`
+	} `json:"kv"`
+}
+
+// follow tells a history all that an etcd stores, until ctx ends or something is wrong.
+func (h *siteHistory) follow(ctx context.Context, url string, fail func(*violation)) {
+	for ctx.Err() == nil {
+		if bad := h.read(ctx, url); bad != nil {
+			fail(bad)
+			return
+		}
+		if sleep(ctx, 100*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+func (h *siteHistory) read(ctx context.Context, url string) *violation {
+	h.mu.Lock()
+	from := h.revision + 1
+	h.mu.Unlock()
+	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	body := fmt.Sprintf(`{"create_request": {"key": %q, "range_end": %q, "start_revision": %d}}`, b64("/registry/"), b64("/registry0"), from)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v3/watch", strings.NewReader(body))
+	if err != nil {
+		return nil
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req) // without a timeout
+	if err != nil {
+		return nil // it is down
+	}
+	defer resp.Body.Close()
+	for lines := json.NewDecoder(resp.Body); ; {
+		var answer struct {
+			Result struct {
+				Events []storeEvent `json:"events"`
+			} `json:"result"`
+		}
+		if lines.Decode(&answer) != nil {
+			return nil // it is down
+		}
+		for _, e := range answer.Result.Events {
+			if bad := h.take(e); bad != nil {
+				return bad
+			}
+		}
+	}
+}
+
+// take takes the next event.
+func (h *siteHistory) take(e storeEvent) *violation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	revision, err := strconv.ParseInt(e.KV.Revision, 10, 64)
+	if err != nil || revision < h.revision {
+		return &violation{alive, "etcd", -1, fmt.Sprintf("its event has the revision %q after %d", e.KV.Revision, h.revision)}
+	}
+	h.revision = revision
+	defer func() { close(h.changed); h.changed = make(chan struct{}) }()
+	path := strings.TrimPrefix(string(e.KV.Key), "/registry/")
+	switch path {
+	case "configmaps/istio-system/meshrelay-sink-" + sinkName:
+		var m struct{ Data struct{ State string } }
+		var s struct{ Phase string }
+		_ = json.Unmarshal(e.KV.Value, &m) // a deletion has none
+		_ = json.Unmarshal([]byte(m.Data.State), &s)
+		if h.phase != s.Phase {
+			h.world.journal.say("etcd %d: the promotion is %q after %q", revision, s.Phase, h.phase)
+		}
+		was := h.phase
+		if h.phase = s.Phase; was == "" {
+			h.cleaned = 0
+			clear(h.gaveUp)
+		}
+		return h.phaseIs(revision, was)
+	case "leases/istio-system/meshrelay-sink-" + sinkName:
+		var l struct {
+			Spec struct{ HolderIdentity string }
+		}
+		_ = json.Unmarshal(e.KV.Value, &l)
+		if h.holder != l.Spec.HolderIdentity {
+			h.world.journal.say("etcd %d: the writer is %q after %q", revision, l.Spec.HolderIdentity, h.holder)
+		}
+		h.holder = l.Spec.HolderIdentity
+		return nil
+	case "configmaps/istio-system/relay-decisions":
+		var m struct{ Data struct{ Log string } }
+		_ = json.Unmarshal(e.KV.Value, &m)
+		return h.decide(revision, m.Data.Log)
+	}
+	if key, ok := keyAt(path); ok {
+		return h.object(revision, key, e.KV.Value)
+	}
+	return nil
+}
+
+// phaseIs checks what must be so when a promotion or an adoption has ended.
+func (h *siteHistory) phaseIs(revision int64, was string) *violation {
+	for key, o := range h.objects {
+		switch {
+		case h.phase == promoted && was != promoted && o.sink == sinkName:
+			return &violation{afterPromotion, fmt.Sprintf("the cluster at revision %d", revision), key, "the promotion is complete, and the object has the label of the sink"}
+		case h.phase == "" && was == adopting && o.sink == "" && h.gaveUp[key] == o.uid:
+			return &violation{afterPromotion, fmt.Sprintf("the cluster at revision %d", revision), key, "the adoption is complete, and the object has no label of the sink"}
+		}
+	}
+	return nil
+}
+
+// keyAt returns the key of the object at a path of etcd.
+func keyAt(path string) (key int, ok bool) {
+	parts := strings.Split(path, "/")
+	if len(parts) != 4 {
+		return 0, false
+	}
+	key, ok = parseKeyName(parts[2] + "/" + parts[3])
+	if !ok {
+		return 0, false
+	}
+	k := kinds[key%len(kinds)]
+	return key, parts[0] == k.group && parts[1] == pluralOf(k)
+}
+
+// decide takes the log of decisions (S4).
+func (h *siteHistory) decide(revision int64, text string) *violation {
+	lines := json.NewDecoder(strings.NewReader(text))
+	var base struct {
+		Sequence uint64 `json:"seq"`
+	}
+	if err := lines.Decode(&base); err != nil {
+		return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: it can not be read: %v", revision, err)}
+	}
+	var records []siteRecord
+	for lines.More() {
+		var r siteRecord
+		if err := lines.Decode(&r); err != nil {
+			return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: %v", revision, err)}
+		}
+		records = append(records, r)
+	}
+	for _, r := range h.records {
+		if r.Sequence > base.Sequence && !slices.Contains(records, r) {
+			return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: decision %d is lost: %s of %s by %s (%s); the log ends with %+v",
+				revision, r.Sequence, r.Kind, r.Upstream, r.Replica, r.Reason, records[max(0, len(records)-3):])}
+		}
+	}
+	if base.Sequence < h.base {
+		return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: it begins after %d, and began after %d", revision, base.Sequence, h.base)}
+	}
+	for _, r := range records {
+		if !slices.Contains(h.records, r) {
+			h.world.journal.say("etcd %d: decision %d: %s of %s by %s %s", revision, r.Sequence, r.Kind, r.Upstream, r.Replica, r.Reason)
+		}
+		h.seen[r.Reason] = true
+	}
+	h.base, h.records = base.Sequence, records
+	return nil
+}
+
+// frozenNow returns the kind of the decision that freezes each frozen upstream. The caller holds mu.
+func (h *siteHistory) frozenNow() map[string]string {
+	out := map[string]string{}
+	for _, r := range h.records {
+		switch r.Kind {
+		case "freeze", "rollback":
+			out[r.Upstream] = r.Kind
+		case "unfreeze":
+			delete(out, r.Upstream)
+		}
+	}
+	return out
+}
+
+// frozen is frozenNow for those who do not hold mu.
+func (h *siteHistory) frozen() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.frozenNow()
+}
+
+// parseSiteObject reads an object as etcd has it.
+func parseSiteObject(value []byte) (o siteObject, err error) {
+	var v struct {
+		Metadata struct {
+			UID         string
+			Labels      map[string]string
+			Annotations map[string]string
+		}
+		Spec json.RawMessage
+	}
+	err = json.Unmarshal(value, &v)
+	var spec bytes.Buffer
+	if err == nil && len(v.Spec) > 0 {
+		err = json.Compact(&spec, v.Spec)
+	}
+	m := v.Metadata
+	return siteObject{
+		uid: m.UID, sink: m.Labels[sinkLabel], content: m.Labels["content"], by: m.Annotations[byAnnotation], marker: m.Annotations[markerAnnotation],
+		path: m.Annotations["meshrelay.io/relays"], upstreams: m.Annotations["meshrelay.io/upstreams"], spec: spec.String(),
+	}, err
+}
+
+// object takes what has become of the object of a key (S1, S2, S5).
+func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
+	was, existed := h.objects[key]
+	wrong := func(invariant, format string, args ...any) *violation {
+		return &violation{invariant, fmt.Sprintf("the cluster at revision %d", revision), key,
+			fmt.Sprintf(format, args...) + fmt.Sprintf("; the promotion is %q, the writer is %q, and before the object was %+v", h.phase, h.holder, was)}
+	}
+	if len(value) == 0 {
+		delete(h.objects, key)
+		if h.own[was.uid] {
+			h.world.journal.of(key, "etcd %d: somebody has deleted it", revision)
+			return nil
+		}
+		h.deleted++
+		h.world.journal.of(key, "etcd %d: the sink has deleted it, written by %s", revision, h.holder)
+		switch {
+		case was.sink != sinkName:
+			return wrong(lostObject, "an object was deleted that is not the sink's")
+		case h.phase == removing || h.phase == promoted || h.phase == adopting:
+			return wrong(afterPromotion, "an object was deleted by a sink that is promoted")
+		}
+		if has := h.has(key); has != "" {
+			return wrong(lostObject, "an object was deleted that %s still has", has)
+		}
+		return nil
+	}
+	is, err := parseSiteObject(value)
+	if err != nil {
+		return wrong(alive, "the object can not be read: %v", err)
+	}
+	h.objects[key] = is
+	if is.by != was.by && h.own[is.by] {
+		h.world.journal.of(key, "etcd %d: somebody has changed it (%s)", revision, is.by)
+		if was.sink != is.sink {
+			delete(h.gaveUp, key)
+		}
+		return nil
+	}
+	sameButSink := existed && is.uid == was.uid && is.spec == was.spec && is.marker == was.marker && is.content == was.content
+	switch h.phase {
+	case removing, promoted, adopting:
+		if h.phase == removing && sameButSink && was.sink == sinkName && is.sink == "" {
+			h.cleaned++
+			h.gaveUp[key] = is.uid
+			return nil
+		}
+		if h.phase == adopting && sameButSink && is.sink == sinkName || h.phase == removing && sameButSink && was.sink == is.sink && is.sink == "" {
+			return nil
+		}
+		return wrong(afterPromotion, "an object was written by a sink that is promoted: it is %+v now", is)
+	}
+	if existed && was.sink != sinkName {
+		return wrong(notOurs, "an object without the label of the sink was written: it is %+v now", is)
+	}
+	h.written++
+	h.world.journal.of(key, "etcd %d: the sink has written %s", revision, is.marker)
+	return nil
+}
+
+// has returns the upstream that has told last that it has a key, and why that counts. Who has told otherwise within slack
+// does not count.
+func (h *siteHistory) has(key int) string {
+	now := h.now()
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	for n, s := range h.world.sources {
+		it := s.items[key]
+		if it == nil || now.Before(h.letGo[n][key]) || it.newest.gone {
+			continue
+		}
+		ok := false
+		for i, e := range it.history {
+			// A deletion counts until the next entry, and slack more. That of the start is none.
+			if e.gone && !e.at.IsZero() && (i+1 == len(it.history) || now.Sub(it.history[i+1].at) < h.slack) {
+				ok = true
+			}
+		}
+		if !ok {
+			return fmt.Sprintf("%s, which has told #%d %s,", s.name, it.newest.seq, age(now, it.newest.at))
+		}
+	}
+	return ""
+}
+
+// release notes that a person releases what a source does not tell at present.
+func (h *siteHistory) release(source int, keys []int, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.letGo[source] == nil {
+		h.letGo[source] = map[int]time.Time{}
+	}
+	for _, key := range keys {
+		h.letGo[source][key] = until
+	}
+}
+
+// mine notes a change or deletion that the suite is about to make.
+func (h *siteHistory) mine(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.own[id] = true
+}
+
+// await waits until something is so, for some time at most. It reports whether it is.
+func (h *siteHistory) await(ctx context.Context, within time.Duration, is func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		h.mu.Lock()
+		done, changed := is(), h.changed
+		h.mu.Unlock()
+		if done {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

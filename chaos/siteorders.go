@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// orderPatience bounds an order, and promotionPatience all runs of a promotion or adoption together.
+	orderPatience     = 20 * time.Second
+	promotionPatience = 90 * time.Second
+)
+
+// command runs a command of the relay, until ctx ends.
+func (s *sites) command(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.binary, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("relay %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// ask runs a command about a running relay.
+func (s *sites) ask(r *relay, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, orderPatience)
+	defer cancel()
+	args = append(args, "--admin", r.admin)
+	return s.command(ctx, args...)
+}
+
+// order gives an order to one replica, and notes it if the replica acknowledges it.
+func (s *sites) order(relay int, verb, upstream string, more ...string) error {
+	r := s.relays[relay%siteRelays]
+	reason := fmt.Sprintf("order-%d", s.numbers.Add(1))
+	if verb == "release" {
+		s.releases(upstream)
+	}
+	s.journal.count("order " + verb)
+	out, err := s.ask(r, append([]string{verb, upstream, "--reason", reason, "--socket", filepath.Join(r.stateDir(), "admin.sock")}, more...)...)
+	if err != nil {
+		s.journal.say("%s %s at %s is refused (%s): %s", verb, upstream, r.name, reason, tail(err.Error()))
+		return err
+	}
+	s.journal.count("order " + verb + ", acknowledged")
+	s.journal.say("%s %s at %s is acknowledged (%s): %s", verb, upstream, r.name, reason, tail(out))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acked[reason] = verb + " " + upstream + " at " + r.name
+	return nil
+}
+
+func tail(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	return text[max(0, len(text)-300):]
+}
+
+// releases notes that what an upstream lacks, or has lacked a moment ago, may go.
+func (s *sites) releases(upstream string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, u := range s.upstreams {
+		if l := s.lacking[n]; u.name == upstream && l != nil && time.Now().Before(l.until) {
+			s.history.release(n, l.keys, l.until.Add(releaseSlack))
+		}
+	}
+}
+
+// rollback goes back to the revision before the newest one.
+func (s *sites) rollback(relay int, upstream string) {
+	out, err := s.ask(s.relays[relay%siteRelays], "history", upstream, "-o", "json")
+	if err != nil {
+		return
+	}
+	var revisions []struct{ ID uint64 }
+	if err := json.Unmarshal([]byte(out), &revisions); err != nil || len(revisions) < 2 {
+		s.journal.say("rollback %s: the history can not be used: %v: %s", upstream, err, tail(out))
+		return
+	}
+	_ = s.order(relay, "rollback", upstream, "--to", fmt.Sprint(revisions[min(1, len(revisions)-1)].ID)) // it may be refused
+}
+
+// sinkRelease releases what the guard of the sink holds.
+func (s *sites) sinkRelease(relay int) {
+	r := s.relays[relay%siteRelays]
+	out, err := s.ask(r, "sink", "status", sinkName, "-o", "json")
+	if err != nil {
+		return
+	}
+	var all []struct{ Held *struct{ ID string } }
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) == 0 || all[0].Held == nil {
+		return
+	}
+	s.journal.count("order sink release")
+	out, err = s.ask(r, "sink", "release", sinkName, "--hold", all[0].Held.ID, "--socket", filepath.Join(r.stateDir(), "admin.sock"))
+	s.journal.say("sink release %s at %s: %v %s", all[0].Held.ID, r.name, err, tail(out))
+}
+
+// promote promotes the sink and adopts it again, by commands that are killed and run again.
+func (s *sites) promote(f siteFault) {
+	ctx, cancel := context.WithTimeout(s.ctx, promotionPatience)
+	defer cancel()
+	args := []string{sinkName, "--kubeconfig", filepath.Join(s.dir, "person.kubeconfig"), "--yes", "--writes-per-second", "60"}
+	for n := range f.dice[0] % 3 {
+		inPhase, stopped := context.WithCancel(ctx)
+		s.passing.Go(func() {
+			defer stopped()
+			enough := 3 + f.dice[1+n]%100
+			s.history.await(inPhase, promotionPatience, func() bool { return s.history.phase == removing && s.history.cleaned >= enough })
+			if inPhase.Err() == nil {
+				s.journal.fault("promotion-kill", "the command that promotes is killed after %d objects, and a relay", enough)
+				s.restart(f.dice[2] + n)
+			}
+		})
+		out, err := s.command(inPhase, append([]string{"sink", "promote"}, args...)...)
+		stopped()
+		s.journal.say("promote: %v %s", err == nil, tail(out))
+	}
+	s.untilDone(ctx, append([]string{"sink", "promote"}, args...))
+	if sleep(ctx, time.Duration(f.dice[3]%3000)*time.Millisecond) != nil {
+		return
+	}
+	for n := range f.dice[1] % 2 {
+		killed, stopped := context.WithTimeout(ctx, time.Duration(300+f.dice[2+n]%1500)*time.Millisecond)
+		out, err := s.command(killed, append([]string{"sink", "adopt"}, args...)...)
+		stopped()
+		s.journal.fault("adoption-kill", "the command that adopts is killed: %v %s", err == nil, tail(out))
+	}
+	if s.history.await(ctx, time.Second, func() bool { return s.history.phase == "" }) {
+		return // the command was killed after it had done everything
+	}
+	s.untilDone(ctx, append([]string{"sink", "adopt"}, args...))
+}
+
+// untilDone runs a command again and again until it succeeds.
+func (s *sites) untilDone(ctx context.Context, args []string) {
+	for {
+		out, err := s.command(ctx, args...)
+		s.journal.say("%s: %v %s", args[1], err == nil, tail(out))
+		if err == nil {
+			return
+		}
+		if sleep(ctx, 500*time.Millisecond) != nil {
+			if s.ctx.Err() == nil {
+				s.stop(&violation{afterPromotion, "relay " + strings.Join(args, " "), -1, fmt.Sprintf("it has not succeeded within %v: %v", promotionPatience, err)})
+			}
+			return
+		}
+	}
+}
+
+// replicaStatus is what a relay tells of itself.
+type replicaStatus struct {
+	Decisions uint64
+	Serving   bool
+	Upstreams []struct {
+		Name, Content   string
+		Resources, Held int
+		Lacks           bool // a rollback that is not possible there
+	}
+}
+
+// status returns what a relay tells of itself, and whether it can not carry out a rollback because its disk lacks the
+// content.
+func (s *sites) status(r *relay) (st replicaStatus, lacks bool, err error) {
+	text, err := r.get(s.ctx, "/debug/replicas")
+	if err != nil {
+		return st, false, err
+	}
+	var all []struct {
+		Peer   string
+		Status replicaStatus
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		return st, false, err
+	}
+	for _, one := range all {
+		if one.Peer != "" {
+			continue
+		}
+		for _, u := range one.Status.Upstreams {
+			lacks = lacks || u.Lacks
+		}
+		return one.Status, lacks, nil
+	}
+	return st, false, errors.New("it does not tell of itself")
+}
+
+// agree checks that the replicas hold the same decisions, and serve the same (S3).
+func (s *sites) agree() error {
+	err := deadline(s.ctx, quietAgrees+adminPoll, func() *violation {
+		s.history.mu.Lock()
+		last, froze := s.history.base, map[string]bool{}
+		for _, r := range s.history.records {
+			if r.Kind == "freeze" && r.Sequence > s.agreed {
+				froze[r.Upstream] = true
+			}
+		}
+		if n := len(s.history.records); n > 0 {
+			last = s.history.records[n-1].Sequence
+		}
+		s.history.mu.Unlock()
+		s.relaying.Lock()
+		diskless := s.diskless
+		s.relaying.Unlock()
+		var first replicaStatus
+		for n, r := range s.relays[:siteRelays] {
+			st, lacks, err := s.status(r)
+			if err != nil {
+				return &violation{disagree, r.name, -1, err.Error()}
+			}
+			if lacks {
+				s.journal.count("rollback that a replica can not follow")
+				return nil
+			}
+			if st.Decisions != last {
+				return &violation{disagree, r.name, -1, fmt.Sprintf("decision %d is in effect, and the log has %d", st.Decisions, last)}
+			}
+			if n == 0 {
+				first = st
+			}
+			for i, u := range st.Upstreams {
+				// The only replica with the content of a freeze or a hold may have lost it.
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && u.Resources == first.Upstreams[i].Resources && u.Held > 0 && diskless {
+					s.journal.count("held at different contents")
+					u.Content = first.Upstreams[i].Content
+				}
+				if i < len(first.Upstreams) && u.Content != first.Upstreams[i].Content && froze[u.Name] && diskless {
+					s.journal.count("frozen at different contents")
+					u.Content = first.Upstreams[i].Content
+				}
+				if i >= len(first.Upstreams) || u.Held != first.Upstreams[i].Held && !froze[u.Name] || u.Content != first.Upstreams[i].Content {
+					return &violation{disagree, r.name, -1, fmt.Sprintf("it has %+v, and %s has %+v", st.Upstreams, s.relays[0].name, first.Upstreams)}
+				}
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// unfreezeAll ends all freezes and rollbacks, and releases what guards hold: now upstreams tell the truth.
+func (s *sites) unfreezeAll() error {
+	err := deadline(s.ctx, orderPatience, func() *violation {
+		n := int(s.numbers.Add(1))
+		for upstream, kind := range s.history.frozen() {
+			if err := s.order(n, "unfreeze", upstream); err != nil {
+				return &violation{disagree, s.relays[n%siteRelays].name, -1, fmt.Sprintf("upstream %s has a %s, and unfreeze is refused: %v", upstream, kind, err)}
+			}
+			// The model is to have the record, too.
+			if !s.history.await(s.ctx, time.Second, func() bool { return s.history.frozenNow()[upstream] == "" }) {
+				return &violation{forgotten, s.relays[n%siteRelays].name, -1, fmt.Sprintf("upstream %s has a %s although unfreeze was acknowledged", upstream, kind)}
+			}
+		}
+		for i, r := range s.relays[:siteRelays] {
+			st, _, err := s.status(r)
+			if err != nil {
+				return &violation{disagree, r.name, -1, err.Error()}
+			}
+			for _, u := range st.Upstreams {
+				if u.Held > 0 {
+					err = s.order(i, "release", u.Name, "--all")
+					_ = sleep(s.ctx, time.Second)
+				}
+				if u.Held > 0 {
+					return &violation{disagree, r.name, -1, fmt.Sprintf("upstream %s is still held: %+v: %v", u.Name, u, err)}
+				}
+			}
+		}
+		return nil
+	})
+	s.relaying.Lock()
+	s.diskless = false
+	s.relaying.Unlock()
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	if n := len(s.history.records); n > 0 {
+		s.agreed = s.history.records[n-1].Sequence
+	}
+	return err
+}

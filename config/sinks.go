@@ -1,0 +1,87 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// Values of Sink.Mode and Sink.Conflicts.
+const (
+	SinkApply     = "apply"
+	ConflictsTake = "take"
+)
+
+// Sink writes the resources of a view into a cluster.
+type Sink struct {
+	// Name is unique. It is in labels and names of objects of the cluster.
+	Name       string  `yaml:"name"`
+	Kubernetes Cluster `yaml:"kubernetes"`
+	// Namespace has the Lease of the writer and the objects of a promotion.
+	Namespace string `yaml:"namespace" default:"istio-system"`
+	// View is the name of an element of Config.Views.
+	View  string `yaml:"view"`
+	Mode  string `yaml:"mode" default:"dryRun" oneof:"dryRun apply"`
+	Prune bool   `yaml:"prune"`
+	// Conflicts is about fields of the sink's own objects that another manager owns.
+	Conflicts string `yaml:"conflicts" default:"skip" oneof:"skip take"`
+	// Adopt takes over objects of the same name that no sink has written.
+	Adopt            bool      `yaml:"adopt"`
+	CreateNamespaces bool      `yaml:"createNamespaces"`
+	Guard            SinkGuard `yaml:"guard"`
+	WritesPerSecond  int       `yaml:"writesPerSecond" default:"20" range:"1 10000"`
+}
+
+// SinkGuard holds deletions of more than Percent and more than Count objects. It never ends by itself.
+type SinkGuard struct {
+	Percent int `yaml:"percent" default:"10" range:"0 100"`
+	Count   int `yaml:"count" default:"5" range:"0 1000000000"`
+}
+
+// maxSinkName leaves room for "meshrelay-sink-" and the number of a list in the name of an object.
+const maxSinkName = 40
+
+// listName matches names that could be those of the lists of another sink's promotion.
+var listName = regexp.MustCompile(`-[0-9]+$`)
+
+// CheckSinkName returns an error if a sink can not have a name.
+func CheckSinkName(name string) error {
+	switch {
+	case !nameShape.MatchString(name) || len(name) > maxSinkName:
+		return fmt.Errorf("%.64q is not a name: write 1 to %d lower-case letters, digits and dashes, without a dash at the beginning or end", name, maxSinkName)
+	case listName.MatchString(name):
+		return fmt.Errorf("%q ends with a dash and a number, as the lists of promoted objects do: choose another name", name)
+	}
+	return nil
+}
+
+func (v *validator) sinks(c *Config) {
+	for i, s := range c.Sinks {
+		at := fmt.Sprintf("sinks[%d]", i)
+		if err := CheckSinkName(s.Name); err != nil {
+			v.errorf(at+".name", "%v", err)
+		}
+		if n := slices.IndexFunc(c.Sinks[:i], func(o Sink) bool { return o.Name == s.Name }); n >= 0 {
+			v.errorf(at+".name", "%q is the name of sinks[%d] already: names must differ", s.Name, n)
+		}
+		k := s.Kubernetes
+		v.hub(at+".kubernetes", k.Kubeconfig, k.Context, k.InCluster, k.AllowExec, "", "")
+		v.errorIf(!nameShape.MatchString(s.Namespace), at+".namespace", "%q is not a namespace", s.Namespace)
+		switch known := slices.ContainsFunc(c.Views, func(w View) bool { return w.Name == s.View }); {
+		case s.View == "":
+			v.errorf(at+".view", "missing: name the view whose resources the sink writes")
+		case !known:
+			v.errorf(at+".view", "there is no view %q: add it to views", s.View)
+		}
+	}
+}
+
+// sinkFiles checks the kubeconfigs of sinks.
+func (v *validator) sinkFiles(c *Config) {
+	i := slices.IndexFunc(v.sources, func(s Source) bool { _, is := s.(Template); return is })
+	for n, s := range c.Sinks {
+		if k := s.Kubernetes; i >= 0 && k.Kubeconfig != "" {
+			v.sources[i].(Template).CheckHub(Checker{v, fmt.Sprintf("sinks[%d].kubernetes", n)}, k.Kubeconfig, k.Context, k.AllowExec)
+		}
+	}
+}

@@ -1,0 +1,277 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// mirrored are five kinds that a sink may have written, with a spec for objects of each.
+var mirrored = []struct{ apiVersion, kind, spec string }{
+	{"networking.istio.io/v1", "ServiceEntry", `{"hosts":["%s.example"],"location":"MESH_EXTERNAL"}`},
+	{"networking.istio.io/v1", "VirtualService", `{"hosts":["%s.example"],"http":[{"route":[{"destination":{"host":"a.example"}}]}]}`},
+	{"networking.istio.io/v1", "DestinationRule", `{"host":"%s.example"}`},
+	{"networking.istio.io/v1", "Sidecar", `{"egress":[{"hosts":["./*","%s/*"]}]}`},
+	{"security.istio.io/v1", "PeerAuthentication", `{"selector":{"matchLabels":{"app":"%s"}},"mtls":{"mode":"STRICT"}}`},
+}
+
+// applyAs has a manager apply an object of a kind of mirrored, with more metadata.
+func (k *kubernetes) applyAs(manager string, kind int, name, metadata, host string) error {
+	m := mirrored[kind]
+	body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"namespace":"shop","name":%q%s},"spec":%s}`, m.apiVersion, m.kind, name, metadata, fmt.Sprintf(m.spec, host))
+	return k.do(http.MethodPatch, objectPath(m.apiVersion, m.kind, "shop", name)+"?fieldManager="+manager, "application/apply-patch+yaml", []byte(body))
+}
+
+// shown is an object with its metadata as text.
+type shown struct {
+	Metadata json.RawMessage `json:"metadata"`
+	Spec     json.RawMessage `json:"spec"`
+}
+
+// all returns the objects of mirrored by "kind name".
+func (k *kubernetes) all() map[string]shown {
+	k.t.Helper()
+	all := map[string]shown{}
+	for _, m := range mirrored {
+		answer, err := k.ask(http.MethodGet, strings.TrimSuffix(objectPath(m.apiVersion, m.kind, "", ""), "/"), "", nil)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		var list struct{ Items []shown }
+		if err := json.Unmarshal(answer, &list); err != nil {
+			k.t.Fatal(err)
+		}
+		for _, o := range list.Items {
+			var is struct{ Name string }
+			if err := json.Unmarshal(o.Metadata, &is); err != nil {
+				k.t.Fatal(err)
+			}
+			all[m.kind+" "+is.Name] = o
+		}
+	}
+	return all
+}
+
+// sinks returns how many objects have the label of the sink dr.
+func sinks(all map[string]shown) (n int) {
+	for _, o := range all {
+		if strings.Contains(string(o.Metadata), `"meshrelay.io/sink":"dr"`) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestAPromotionThatIsKilledIsCompletedAndCanBeUndone promotes 200 objects on a real API server.
+func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
+	t.Parallel()
+	const labels = `,"labels":{"meshrelay.io/sink":"dr","app.kubernetes.io/managed-by":"meshrelay","team":"a"},"annotations":{"meshrelay.io/version":"1","meshrelay.io/from":"east","note":"n"}`
+	k := newKubernetes(t, "dr")
+	k.defineIstio()
+	k.createNamespace("istio-system")
+	k.createNamespace("shop")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kind := range mirrored {
+		for i := range 40 {
+			must(k.applyAs("meshrelay-sink-dr", kind, fmt.Sprintf("a%d", i), labels, "a"))
+		}
+		must(k.applyAs("meshrelay-sink-other", kind, "other", strings.Replace(labels, `"dr"`, `"other"`, 1), "a"))
+		must(k.applyAs("kubectl", kind, "person", "", "a"))
+	}
+	before := k.all()
+	// edit changes the host or hosts of an object as kubectl edit would.
+	edit := func(name, host string) {
+		t.Helper()
+		must(k.do(http.MethodPatch, objectPath("networking.istio.io/v1", "DestinationRule", "shop", name)+"?fieldManager=kubectl-edit", "application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"host":%q}}`, host)))
+	}
+	edit("a0", "first.example")
+	command := func(args ...string) []string {
+		return append([]string{"sink", args[0], "dr", "--kubeconfig", k.kubeconfig}, args[1:]...)
+	}
+	bin := binary(t, "RELAY_BIN", "../bin/relay")
+	relay := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), bin, command(args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+
+	p := run(t, "promote", "", nil, bin, command("promote", "--yes", "--writes-per-second", "50")...)
+	eventually(t, "a part of the objects is promoted", func() error {
+		if n := sinks(k.all()); n > 150 {
+			return fmt.Errorf("%d are left: %s", n, p.out.tail())
+		}
+		return nil
+	})
+	p.kill()
+	if n := sinks(k.all()); n == 0 || n == 200 {
+		t.Fatalf("%d objects are left: it was not killed in the middle", n)
+	}
+	cleaned, dirty := "", ""
+	for name, o := range k.all() {
+		if kind, short, _ := strings.Cut(name, " "); kind == "DestinationRule" && short != "a0" && strings.HasPrefix(short, "a") {
+			if strings.Contains(string(o.Metadata), "meshrelay") {
+				dirty = short
+			} else {
+				cleaned = short
+			}
+		}
+	}
+	if cleaned == "" || dirty == "" {
+		t.Fatalf("%q %q: no DestinationRule is promoted, or all are", cleaned, dirty)
+	}
+	edit(cleaned, "cleaned.example")
+	edit(dirty, "dirty.example")
+	if out := relay("promote", "--yes", "--writes-per-second", "1000"); !strings.Contains(out, "of 200 objects promoted") {
+		t.Error(out)
+	}
+
+	after := k.all()
+	for name, o := range after {
+		switch _, short, _ := strings.Cut(name, " "); {
+		case short == "other" || short == "person":
+			if string(o.Metadata) != string(before[name].Metadata) || string(o.Spec) != string(before[name].Spec) {
+				t.Errorf("%s is not the sink's, and was touched: %s", name, o.Metadata)
+			}
+		case strings.Contains(string(o.Metadata), "meshrelay") || !strings.Contains(string(o.Metadata), `"team":"a"`) || !strings.Contains(string(o.Metadata), `"note":"n"`):
+			t.Fatalf("%s: %s", name, o.Metadata)
+		}
+	}
+	for short, host := range map[string]string{"a0": "first", cleaned: "cleaned", dirty: "dirty"} {
+		if spec := after["DestinationRule "+short].Spec; string(spec) != fmt.Sprintf(`{"host":"%s.example"}`, host) {
+			t.Errorf("an edit is lost: %s", spec)
+		}
+	}
+
+	k.delete("security.istio.io/v1", "PeerAuthentication", "shop", "a7")
+	must(k.applyAs("kubectl", 4, "a7", "", "anew"))
+	if out := relay("adopt", "--yes", "--writes-per-second", "1000"); !strings.Contains(out, "199 of 200 objects adopted") || !strings.Contains(out, "1 object deleted or created anew") {
+		t.Error(out)
+	}
+	back := k.all()
+	if n := sinks(back); n != 199 {
+		t.Errorf("%d objects are the sink's again", n)
+	}
+	for name, o := range back {
+		switch _, short, _ := strings.Cut(name, " "); {
+		case short == "other" || short == "person":
+			if string(o.Metadata) != string(before[name].Metadata) {
+				t.Errorf("%s is not the sink's, and was touched: %s", name, o.Metadata)
+			}
+		case name == "PeerAuthentication a7":
+			if strings.Contains(string(o.Metadata), "meshrelay") {
+				t.Errorf("an object that was created anew was touched: %s", o.Metadata)
+			}
+		case !strings.Contains(string(o.Metadata), `"manager":"meshrelay-sink-dr"`):
+			t.Fatalf("%s: %s", name, o.Metadata)
+		}
+	}
+	if answer, err := k.ask(http.MethodGet, "/api/v1/namespaces/istio-system/configmaps", "", nil); err != nil || regexp.MustCompile("meshrelay-sink").Match(answer) {
+		t.Errorf("ConfigMaps are left: %v", err)
+	}
+	// The sink has no conflicts about what it writes next, but where a person has edited.
+	for kind := range mirrored {
+		must(k.applyAs("meshrelay-sink-dr", kind, "a9", strings.Replace(labels, `"1"`, `"2"`, 1), "b"))
+	}
+	if o := k.all()["Sidecar a9"]; strings.Contains(string(o.Metadata), "before-first-apply") {
+		t.Errorf("%s", o.Metadata)
+	}
+	if err := k.applyAs("meshrelay-sink-dr", 2, "a0", labels, "b"); err == nil || !strings.Contains(err.Error(), "kubectl-edit") {
+		t.Errorf("the sink writes over what a person has edited: %v", err)
+	}
+}
+
+// TestASinkWritesNothingFromPromoteToAdopt promotes a sink whose relay runs, and has something to write.
+func TestASinkWritesNothingFromPromoteToAdopt(t *testing.T) {
+	t.Parallel()
+	k := newKubernetes(t, "dr")
+	k.defineIstio()
+	k.createNamespace("istio-system")
+	k.createNamespace("shop")
+	source := filepath.Join(t.TempDir(), "shop.yaml")
+	tell := func(host string) {
+		t.Helper()
+		var all strings.Builder
+		for i := range 20 {
+			fmt.Fprintf(&all, "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {namespace: shop, name: a%d, labels: {team: a}, annotations: {note: n}}\nspec: {host: %s}\n", i, host)
+		}
+		writeFile(t, source, all.String())
+	}
+	tell("one.example")
+	r := relayOf(t, "relay", fmt.Sprintf(`upstreams:
+- {name: shop, file: {path: %q}}
+views: [{name: all}]
+sinks: [{name: dr, view: all, mode: apply, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}}]
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+`, source, k.kubeconfig)).start().ready()
+	has := func(host string) {
+		t.Helper()
+		eventually(t, "the sink writes "+host, func() error {
+			n := 0
+			for _, o := range k.all() {
+				if strings.Contains(string(o.Spec), host) && strings.Contains(string(o.Metadata), `"meshrelay.io/sink":"dr"`) {
+					n++
+				}
+			}
+			if n != 20 {
+				out, _ := r.command("sink", "status", "dr")
+				return fmt.Errorf("%d objects are written: %s", n, out)
+			}
+			return nil
+		})
+	}
+	has("one.example")
+	promoter := func(verb string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), binary(t, "RELAY_BIN", "../bin/relay"), "sink", verb, "dr", "-c", r.config, "--yes").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if out := promoter("promote"); !strings.Contains(out, "20 of 20 objects promoted") {
+		t.Error(out)
+	}
+	promoted := k.all()
+	for name, o := range promoted {
+		if strings.Contains(string(o.Metadata), "meshrelay") || !strings.Contains(string(o.Metadata), `"team":"a"`) {
+			t.Fatalf("%s: %s", name, o.Metadata)
+		}
+	}
+	tell("two.example")
+	eventually(t, "the relay serves the change, and tells why it does not write it", func() error {
+		if all := fmt.Sprint(r.configs()); !strings.Contains(all, "two.example") {
+			return fmt.Errorf("%s", all)
+		}
+		if out, _ := r.command("sink", "status", "dr"); !strings.Contains(out, "promoted") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	for name, o := range k.all() {
+		if string(o.Metadata) != string(promoted[name].Metadata) {
+			t.Fatalf("%s was written: %s", name, o.Metadata)
+		}
+	}
+	if out := promoter("adopt"); !strings.Contains(out, "20 of 20 objects adopted") {
+		t.Error(out)
+	}
+	has("two.example")
+	for name, o := range k.all() {
+		if !strings.Contains(string(o.Metadata), `"meshrelay.io/version"`) {
+			t.Errorf("%s: %s", name, o.Metadata)
+		}
+	}
+}

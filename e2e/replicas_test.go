@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// decisionsRole are the rights that replicas need.
+const decisionsRole = `apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: relay-decisions, namespace: mesh}
+rules:
+- {apiGroups: [""], resources: [configmaps], verbs: [get, update], resourceNames: [relay-decisions]}
+- {apiGroups: [""], resources: [configmaps], verbs: [create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: relay-decisions, namespace: mesh}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: relay-decisions}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: relay}]
+`
+
+// TestReplicasAgreeOverAnAPIServer has three relays keep their decisions in a real API server, which is paused meanwhile.
+func TestReplicasAgreeOverAnAPIServer(t *testing.T) {
+	t.Parallel()
+	k := newKubernetesWith(t, "east", "RBAC")
+	k.createNamespace("mesh")
+	for _, manifest := range strings.Split(decisionsRole, "---\n") {
+		k.apply(manifest)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	b, err := os.ReadFile(k.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, kubeconfig, strings.Replace(string(b), "token: "+adminToken, "token: "+relayToken, 1))
+	relays, dirs := []*relay{}, []string{}
+	for _, name := range []string{"relay-0", "relay-1", "relay-2"} {
+		dir := t.TempDir()
+		for i := range 20 {
+			writeFile(t, filepath.Join(dir, fmt.Sprintf("entry-%02d.yaml", i)), fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: entry-%02[1]d, namespace: shop}
+spec: {hosts: [entry-%02[1]d.example], location: MESH_EXTERNAL, ports: [{number: 80, name: http, protocol: HTTP}], resolution: NONE}
+`, i))
+		}
+		r := relayOf(t, name, fmt.Sprintf(`upstreams:
+- {name: east, file: {path: %q}, guard: {percent: 30, count: 3, holdFor: forever}}
+downstream: {listeners: [{address: "XDS", plaintext: true}]}
+state: {dir: DIR/state, flushInterval: 100ms}
+replicas: {kubernetes: {kubeconfig: %q, namespace: mesh}}
+`, dir, kubeconfig)).start()
+		relays, dirs = append(relays, r), append(dirs, dir)
+	}
+	all := func(what string, text string, is bool) {
+		t.Helper()
+		eventually(t, what, func() error {
+			for _, r := range relays {
+				if out, _ := r.command("status"); strings.Contains(out, text) != is {
+					return fmt.Errorf("relay %s tells\n%s", r.name, out)
+				}
+			}
+			return nil
+		})
+	}
+	serve := func(what string, want ...int) {
+		t.Helper()
+		eventually(t, what, func() error {
+			for i, r := range relays {
+				if n := len(r.configs()); n != want[i] {
+					return fmt.Errorf("relay %s serves %d, want %d", r.name, n, want[i])
+				}
+			}
+			return nil
+		})
+	}
+	remove := func(i int) {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(dirs[i], "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if err := os.Remove(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, r := range relays {
+		r.ready()
+	}
+	all("the store is reached", "the store can not be reached", false)
+	serve("all serve the files", 20, 20, 20)
+
+	relays[0].must(0, "freeze east --reason INC-1", "The order is recorded")
+	all("all are frozen", "INC-1", true)
+	relays[1].must(0, "unfreeze east", "The order is recorded")
+	all("none is frozen", "INC-1", false)
+
+	remove(0)
+	eventually(t, "the guard holds", func() error {
+		if out, _ := relays[2].command("status"); !strings.Contains(out, "held with replica relay-0") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+
+	// The API server does not answer.
+	pause := func(s syscall.Signal) {
+		t.Helper()
+		if err := syscall.Kill(-k.server.cmd.Process.Pid, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(syscall.SIGSTOP)
+	relays[0].must(1, "release east --all", "the store of decisions can not be reached", "--local")
+	all("they tell that the store is not reached", "the store can not be reached", true)
+	writeFile(t, filepath.Join(dirs[0], "new.yaml"), `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: new, namespace: shop}
+spec: {hosts: [new.example], location: MESH_EXTERNAL, ports: [{number: 80, name: http, protocol: HTTP}], resolution: NONE}
+`)
+	serve("serving goes on, and nothing held goes", 21, 20, 20)
+	pause(syscall.SIGCONT)
+	all("the store is reached again", "the store can not be reached", false)
+
+	relays[1].must(0, "release east --all --reason gone", "The order is recorded")
+	serve("what relay-0 held is gone", 1, 20, 20)
+	remove(1) // the same content
+	serve("what was released is not held again", 1, 0, 20)
+
+	// A replica that was away follows the log before it serves.
+	relays[2].terminate()
+	relays[0].must(0, "freeze east --reason INC-2")
+	relays[2].start().ready()
+	all("all are frozen again", "INC-2", true)
+}

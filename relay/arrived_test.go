@@ -1,0 +1,440 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"meshrelay/admin"
+	"meshrelay/config"
+	"meshrelay/downstream"
+	"meshrelay/federation"
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/mirror"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+const entriesOf = "networking.istio.io/serviceentries"
+
+// arriving is a relay with the API server east and the directory west.
+type arriving struct {
+	*Relay
+	t       *testing.T
+	east    *fakekube.Server
+	dir     string
+	address string
+}
+
+func startArriving(t *testing.T, status, more string, west ...string) *arriving {
+	a := &arriving{t: t, east: fakekube.New(), dir: t.TempDir()}
+	lis := a.east.Start(t)
+	kubeconfig := filepath.Join(a.dir, "kubeconfig")
+	fakekube.WriteKubeconfig(t, kubeconfig, lis, "t")
+	if err := os.Mkdir(filepath.Join(a.dir, "west"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range west {
+		write(t, filepath.Join(a.dir, "west", fmt.Sprint(i, ".yaml")), text)
+	}
+	text := fmt.Sprintf(`
+node: {id: hub}
+downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+upstreams:
+- {name: west, file: {path: %q}}
+- name: east
+  kubernetes: {kubeconfig: %q%s}
+  import: {namespaces: {exclude: [hidden]}}
+  limits: {maxResources: 5, maxResourceBytes: 2000}
+%s`, filepath.Join(a.dir, "west"), kubeconfig, status, more)
+	cfg, err := config.Parse(filepath.Join(a.dir, "relay.yaml"), []byte(text), Sources()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Relay, err = New(Options{
+		Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(*config.Config) {}, Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{
+		a.server.Run, a.aggregate.Run, a.manager.Run, a.conditions.run,
+		func(ctx context.Context) error { return a.pusher.Run(ctx, a.server.Push) },
+	} {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); running.Wait() })
+	wait(t, a.server.Released(), "the first sync")
+	addrs, err := a.server.Addrs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.address = addrs[0].String()
+	return a
+}
+
+// eventually waits for a condition.
+func (a *arriving) eventually(what string, ok func() bool) {
+	a.t.Helper()
+	deadline, tick := time.After(40*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			a.t.Fatal("it is not so: " + what)
+		case <-tick.C:
+		}
+	}
+}
+
+func entryKey(name string) mirror.Key {
+	return mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}
+}
+
+// client subscribes to ServiceEntries. It answers each response with answer, which returns the text of a NACK, or "".
+func (a *arriving) client(name string, answer func() string) (leave func()) {
+	a.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+a.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(a.t.Context())
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	req := &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "sidecar~1.2.3.4~" + name + ".istio-system~cluster.local"}, TypeUrl: "networking.istio.io/v1/ServiceEntry"}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for stream.Send(req) == nil {
+			resp, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			req = &discoveryv3.DiscoveryRequest{TypeUrl: req.TypeUrl, ResponseNonce: resp.Nonce, VersionInfo: resp.VersionInfo}
+			if text := answer(); text != "" {
+				req.ErrorDetail = &status.Status{Code: 3, Message: text}
+			}
+		}
+	}()
+	leave = sync.OnceFunc(func() { cancel(); conn.Close(); <-ended })
+	a.t.Cleanup(leave)
+	return leave
+}
+
+// condition returns the condition of a ServiceEntry at the API server, as "status reason message".
+func (a *arriving) condition(name string) (text string) {
+	a.east.Set(func() {
+		var o struct {
+			Status struct{ Conditions []metav1.Condition }
+		}
+		b, _ := json.Marshal(a.east.Objects[entriesOf]["shop/"+name])
+		_ = json.Unmarshal(b, &o)
+		for _, c := range o.Status.Conditions {
+			text += strings.TrimSpace(string(c.Status) + " " + c.Reason + " " + c.Message)
+		}
+	})
+	return text
+}
+
+func (a *arriving) entry(name, host string) {
+	a.east.Put(entriesOf, fakekube.Object("shop", name, fmt.Sprintf(`{"hosts":[%q]}`, host)))
+}
+
+// TestTheConditionTellsWhetherAllClientsHaveIt: pending, refused by a client, distributed, and so it stays when a client
+// connects that rejects it.
+func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
+	a := startArriving(t, ", status: {write: true, interval: 1s}", "")
+	refuses := make(chan string, 100)
+	leave := a.client("bad", func() string {
+		select {
+		case text := <-refuses:
+			return text
+		default:
+			return ""
+		}
+	})
+	a.client("good", func() string { return "" })
+	a.eventually("both are connected", func() bool { return len(a.server.Clients()) == 2 })
+	a.eventually("both have the first answer", func() bool {
+		for _, c := range a.server.Clients() {
+			if len(c.Types) == 0 || !c.Types[0].Synced {
+				return false
+			}
+		}
+		return true
+	})
+	for range 2 { // the pushes of the entry
+		refuses <- "unknown field\n1 of 7"
+	}
+	a.entry("a", "a.x")
+	a.eventually("it is refused", func() bool {
+		return strings.HasPrefix(a.condition("a"), "False Rejected refused by bad.istio-system: unknown field")
+	})
+	leave()
+	a.eventually("it is distributed", func() bool { return a.condition("a") == "True Distributed all clients have it" })
+	a.client("late", func() string { return "no" })
+	a.eventually("the late one has rejected it", func() bool { return a.server.Distribution(entryKey("a")).Refuses == 1 })
+	a.entry("b", "b.x")
+	a.eventually("another one is pending or refused", func() bool { return strings.HasPrefix(a.condition("b"), "False") })
+	if got := a.condition("a"); got != "True Distributed all clients have it" {
+		t.Error(got)
+	}
+}
+
+// TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere: frozen, held, stale, out of contact or not read to the end.
+func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
+	good := upstreams.Status{Status: intake.Status{InContact: true, Synced: true, Complete: true}}
+	if !writable(good) {
+		t.Fatal("a good one")
+	}
+	for what, spoil := range map[string]func(*upstreams.Status){
+		"out of contact": func(u *upstreams.Status) { u.InContact = false }, "from disk": func(u *upstreams.Status) { u.Complete = false },
+		"held": func(u *upstreams.Status) { u.Held = &intake.Held{} }, "frozen or rolled back": func(u *upstreams.Status) { u.Frozen = &intake.Frozen{} },
+		"stale": func(u *upstreams.Status) { u.Stale = true }, "not synced": func(u *upstreams.Status) { u.Synced = false },
+	} {
+		u := good
+		if spoil(&u); writable(u) {
+			t.Error(what)
+		}
+	}
+
+	a := startArriving(t, ", status: {write: true, interval: 1s}", "")
+	a.client("good", func() string { return "" })
+	a.entry("a", "a.x")
+	a.eventually("it is distributed", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
+	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
+		t.Fatal(err)
+	}
+	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), time.Now().Add(-time.Hour))
+	a.east.Set(func() { delete(a.east.Objects[entriesOf]["shop/a"], "status") })
+	before := a.east.Asked("PATCH")
+	a.conditions.look(t.Context(), time.Now())
+	if a.east.Asked("PATCH") != before {
+		t.Error("written while frozen")
+	}
+	if _, err := a.manager.Order(t.Context(), "east", "unfreeze", intake.Order{}); err != nil {
+		t.Fatal(err)
+	}
+	a.eventually("it is written after that", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
+}
+
+// TestConditionsAreWrittenAtAMeasuredPace: 5 a second, one by one.
+func TestConditionsAreWrittenAtAMeasuredPace(t *testing.T) {
+	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
+	if c.writes.Burst() != 1 || c.writes.Limit() != 5 {
+		t.Error(c.writes.Burst(), c.writes.Limit())
+	}
+}
+
+// TestMessagesOfConditionsHaveNoNumbersThatMove.
+func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
+	refuser := []downstream.Holder{{NodeID: "sidecar~1~east-istiod-0.istio-system~x", Error: "bad"}}
+	for _, row := range []struct {
+		a, b downstream.Distribution
+		want string
+	}{
+		{downstream.Distribution{Clients: 3, Has: 3}, downstream.Distribution{Clients: 8, Has: 8}, "True Distributed all clients have it"},
+		{downstream.Distribution{Clients: 3, Has: 1, Lacks: 2}, downstream.Distribution{Clients: 3, Has: 2, Lacks: 1}, "False Pending not all clients have it"},
+		{downstream.Distribution{Has: 1, Refuses: 1, Refusing: refuser}, downstream.Distribution{Has: 7, Lacks: 2, Refuses: 1, Refusing: refuser}, "False Rejected refused by east-istiod-0.istio-system: bad"},
+	} {
+		for _, d := range []downstream.Distribution{row.a, row.b} {
+			if c, known := conditionOf(d); !known || string(c.Status)+" "+c.Reason+" "+c.Message != row.want {
+				t.Errorf("%+v: %+v", d, c)
+			}
+		}
+	}
+	if _, known := conditionOf(downstream.Distribution{}); known {
+		t.Error("no client sees it")
+	}
+}
+
+// TestWhatWaitsForAConditionIsBounded.
+func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
+	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
+	c.on = map[string]time.Duration{"east": time.Second}
+	for i := range maxConditions + 10 {
+		r, err := mirror.New(mirror.Spec{Key: entryKey(fmt.Sprint("e", i)), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.mark(r.Key(), r, time.Now())
+	}
+	if len(c.due) != maxConditions {
+		t.Error(len(c.due))
+	}
+}
+
+// TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
+func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
+	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
+	c.on = map[string]time.Duration{"east": time.Second}
+	now := time.Now()
+	mark := func(name string) {
+		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.mark(r.Key(), r, now)
+	}
+	const unseen = 2000
+	looked := map[string]int{}
+	look := func() (names []string) {
+		now = now.Add(conditionLook)
+		for _, d := range c.next(now) {
+			names = append(names, d.key.Name)
+			looked[d.key.Name]++
+		}
+		return names
+	}
+	for i := range unseen {
+		mark(fmt.Sprint("unseen-", i))
+	}
+	for range unseen / 2 {
+		look()
+	}
+	if len(looked) != unseen {
+		t.Errorf("%d are looked at", len(looked))
+	}
+	for i := range 3 * looksMost {
+		mark(fmt.Sprint("new-", i))
+	}
+	now = now.Add(time.Second)
+	for range 3 {
+		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
+			t.Error(names)
+		}
+	}
+}
+
+// TestConditionsAreOptIn: without kubernetes.status.write none is written.
+func TestConditionsAreOptIn(t *testing.T) {
+	for status, want := range map[string]map[string]time.Duration{"": {}, ", status: {interval: 1s}": {}, ", status: {write: true}": {"east": 5 * time.Second}} {
+		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
+			t.Errorf("%s: conditions are written for %v", status, on)
+		}
+	}
+}
+
+const checkedEntry = `
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {namespace: %s, name: %s}
+spec: {hosts: [%s], resolution: DNS%s}
+`
+
+// TestACheckTellsWhatTheRelayWouldDo with resources that are not applied yet, and changes nothing.
+func TestACheckTellsWhatTheRelayWouldDo(t *testing.T) {
+	a := startArriving(t, "", "", fmt.Sprintf(checkedEntry, "shop", "taken", "west.x", "")+fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
+	a.entry("mine", "mine.x")
+	a.eventually("it is served", func() bool {
+		return a.aggregate.Get(entryKey("mine")) != nil && a.aggregate.Get(entryKey("taken")) != nil
+	})
+	before := a.aggregate.Counts()
+	check := func(text string) *admin.Checked {
+		t.Helper()
+		got, err := a.check(t.Context(), "east", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	long := ", location: MESH_EXTERNAL, addresses: [" + strings.Repeat("10.0.0.1, ", 300) + "10.0.0.2]"
+	for what, row := range map[string]struct {
+		text string
+		want []string // outcome, reason and a part of the detail
+	}{
+		"fine":                           {fmt.Sprintf(checkedEntry, "shop", "new", "new.x", ""), nil},
+		"its own copy":                   {fmt.Sprintf(checkedEntry, "shop", "mine", "mine.x", ""), nil},
+		"left out by a rule":             {fmt.Sprintf(checkedEntry, "hidden", "new", "new.x", ""), []string{"left out", "namespace", `"hidden" is excluded`}},
+		"larger than the limit":          {fmt.Sprintf(checkedEntry, "shop", "new", "new.x", long), []string{"refused", "", "limits.maxResourceBytes"}},
+		"a key that another one has":     {fmt.Sprintf(checkedEntry, "shop", "taken", "new.x", ""), []string{"shadowed", "", `"west" has the key, too: first in order`}},
+		"a host that another one claims": {fmt.Sprintf(checkedEntry, "shop", "new", "pay.x", ""), []string{"served", "hosts", `host pay.x is also claimed by "bank/pay of west"`}},
+	} {
+		got := check(row.text)
+		var found []string
+		for _, f := range got.Findings {
+			found = append(found, string(f.Outcome), f.Reason, f.Detail)
+		}
+		if len(found) != len(row.want) || len(found) > 0 && (!slices.Equal(found[:2], row.want[:2]) || !strings.Contains(found[2], row.want[2])) {
+			t.Errorf("%s: %q, want %q", what, found, row.want)
+		}
+		if got.Resources != 1 || got.Upstream != "east" {
+			t.Errorf("%s: %+v", what, got)
+		}
+	}
+	many := ""
+	for i := range 5 {
+		many += fmt.Sprintf(checkedEntry, "shop", fmt.Sprint("new-", i), fmt.Sprint("n", i, ".x"), "")
+	}
+	if got := check(many); len(got.Findings) != 1 || !strings.Contains(got.Findings[0].Detail, "the upstream has 1 resources, and 5 are new: limits.maxResources allows 5") {
+		t.Errorf("beyond the limit of resources: %+v", got.Findings)
+	}
+	short := check(`{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {namespace: shop, name: web}, spec: {hosts: [web], http: [{route: [{destination: {host: web}}]}]}}`)
+	if len(short.Findings) > 0 || len(short.Changes) != 1 || !strings.Contains(short.Changes[0].Changes[0], "short hosts completed: web") || !strings.Contains(string(short.Changes[0].Served.Spec), "web.shop.svc.cluster.local") {
+		t.Errorf("completed: %+v", short)
+	}
+	if after := a.aggregate.Counts(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the check has changed what is served: %v, %v", before, after)
+	}
+	for what, row := range map[string][2]string{
+		"several upstreams":   {"", "name one with --upstream"},
+		"an unknown upstream": {"north", `there is no upstream "north"`},
+	} {
+		if _, err := a.check(t.Context(), row[0], []byte(many)); err == nil || !strings.Contains(err.Error(), row[1]) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := a.check(t.Context(), "east", []byte("a: [")); err == nil {
+		t.Error("what is not YAML")
+	}
+	if _, err := a.check(t.Context(), "east", []byte(strings.Repeat(fmt.Sprintf(checkedEntry, "shop", "new", "new.x", ""), admin.MaxChecked+1))); err == nil || !strings.Contains(err.Error(), "more than 1000 resources") {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.check(ctx, "east", []byte(many)); err == nil {
+		t.Error("a check that has no time")
+	}
+}
+
+// TestACheckKnowsWhoOwnsAHost: with hostConflicts, the resource would not be served.
+func TestACheckKnowsWhoOwnsAHost(t *testing.T) {
+	for _, setting := range []string{"first", "reject"} {
+		a := startArriving(t, "", "hostConflicts: "+setting+"\n", fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
+		a.eventually("it is served", func() bool {
+			return a.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "bank", Name: "pay"}) != nil
+		})
+		got, err := a.check(t.Context(), "east", []byte(fmt.Sprintf(checkedEntry, "shop", "new", "pay.x", "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Findings) != 1 || got.Findings[0].Outcome != admin.Rejected || got.Findings[0].Reason != "hostConflicts" || !strings.Contains(got.Findings[0].Detail, "bank/pay from west") {
+			t.Errorf("%s: %+v", setting, got.Findings)
+		}
+	}
+}

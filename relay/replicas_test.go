@@ -1,0 +1,449 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"meshrelay/config"
+	"meshrelay/decisions"
+	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/testing/testca"
+	"meshrelay/peers"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+const replicaIdentity = "spiffe://cluster.local/ns/istio-system/sa/relay"
+
+// site are the replicas of one relay. Each has an upstream east, of a directory of its own.
+type site struct {
+	t        *testing.T
+	ca       *testca.CA
+	mu       sync.Mutex
+	at       []netip.AddrPort
+	diskless bool   // replicas have no state.dir
+	hangs    bool   // hostile replicas give no status
+	store    string // replicas.kubernetes
+	sockets  string // a directory, empty for none
+	// before is called with each replica before it runs.
+	before func(*Relay)
+}
+
+func newSite(t *testing.T) *site { return &site{t: t, ca: testca.New(t)} }
+
+func (s *site) lookup(context.Context) ([]netip.AddrPort, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.at), nil
+}
+
+// join adds an address to the service.
+func (s *site) join(at string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = append(s.at, netip.MustParseAddrPort(at))
+}
+
+// member is one replica.
+type member struct {
+	*Relay
+	t      *testing.T
+	source string // the directory of its upstream
+	dir    string
+	stop   func()
+	socket string
+}
+
+// freeAddress returns an address on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return lis.Addr().String()
+}
+
+// start runs a replica whose upstream has some resources. fields are more fields of the upstream.
+func (s *site) start(name, fields string, resources ...string) *member {
+	s.t.Helper()
+	m := &member{t: s.t, dir: s.t.TempDir()}
+	m.source = filepath.Join(m.dir, "east")
+	if err := os.Mkdir(m.source, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, one := range resources {
+		m.write(one, one+".example")
+	}
+	files, listen := s.ca.Issue(s.t, m.dir, replicaIdentity, time.Now().Add(time.Hour)), freeAddress(s.t)
+	state := "dir: state, flushInterval: 10ms"
+	if s.diskless {
+		state = ""
+	}
+	admin := ""
+	if s.sockets != "" {
+		m.socket = filepath.Join(s.sockets, name)
+		admin = ", socket: " + m.socket
+	}
+	text := fmt.Sprintf(`node: {id: %s}
+provenance: {relay: relay}
+admin: {address: "127.0.0.1:0"%s}
+state: {%s}
+downstream: {startupTimeout: 1h, listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+replicas: {%speers: {service: "relay-peers:15016", listen: %q, certFile: %s, keyFile: %s, caFile: %s}}
+upstreams: [{name: east, file: {path: east}%s}]
+`, name, admin, state, s.store, listen, files.Cert, files.Key, files.Roots, fields)
+	path := filepath.Join(m.dir, "relay.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	watcher := config.NewWatcher(path, Sources()...)
+	cfg, err := watcher.Load()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	complete := func(c *config.Config) { c.FitMemory(1 << 30) }
+	complete(cfg)
+	if m.Relay, err = New(Options{
+		Config: cfg, Watcher: watcher, Complete: complete, Build: buildinfo.Info{Version: "1"},
+		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar), Lookup: s.lookup,
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	if s.before != nil {
+		s.before(m.Relay)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	m.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.t.Cleanup(m.stop)
+	s.join(listen)
+	return m
+}
+
+func (m *member) write(name, host string) {
+	m.t.Helper()
+	text := fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: shop}\nspec: {hosts: [%s]}\n", name, host)
+	if err := os.WriteFile(filepath.Join(m.source, name+".yaml"), []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *member) remove(name string) {
+	m.t.Helper()
+	if err := os.Remove(filepath.Join(m.source, name+".yaml")); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// east returns the status of the upstream.
+func (m *member) east() (st peers.Upstream) {
+	own := m.replicas.own()
+	return *own.Of("east")
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline, tick := time.After(30*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			t.Fatalf("waited 30 s for this: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// names returns the names of n resources.
+func names(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("r%03d", i))
+	}
+	return all
+}
+
+func (m *member) serves() { m.t.Helper(); until(m.t, "it serves clients", m.server.HasReleased) }
+
+func TestAReplicaWithoutADiskBeginsWithWhatAnotherServesAndTheGuardJudgesWhatIsGone(t *testing.T) {
+	s := newSite(t)
+	first := s.start("relay-0", "", names(100)...)
+	first.serves()
+	until(t, "all is read", func() bool { return first.east().Resources == 100 })
+
+	next := s.start("relay-1", "", names(50)...) // half of it is gone meanwhile
+	next.serves()
+	until(t, "the guard holds", func() bool { return next.east().Held == 50 })
+	if got := next.east(); got.Resources != 100 || got.Content != first.east().Content {
+		t.Errorf("it has %+v, and the other one %+v", got, first.east())
+	}
+	until(t, "it is on the disk", func() bool { return next.keeper.Flush(t.Context()) == nil })
+	if saved := next.keeper.Load("east"); len(saved.Records) != 100 || !saved.Meta.Synced {
+		t.Errorf("on the disk are %d resources, %+v", len(saved.Records), saved.Meta)
+	}
+}
+
+func TestAReplicaWhoseUpstreamIsAwayServesWhatAnotherServes(t *testing.T) {
+	s := newSite(t)
+	first := s.start("relay-0", "", names(3)...)
+	first.serves()
+	for _, s.diskless = range []bool{false, true} {
+		next := s.start("relay-1", ", firstSync: wait")
+		if err := os.RemoveAll(next.source); err != nil {
+			t.Fatal(err)
+		}
+		next.serves()
+		if got := next.east(); got.Resources != 3 {
+			t.Errorf("without state.dir %v: %+v", s.diskless, got)
+		}
+		next.stop()
+	}
+}
+
+func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
+	s := newSite(t)
+	// It has east, and holds its clients for west, which never syncs.
+	waits := s.start("relay-0", "}, {name: west, firstSync: wait, file: {path: nowhere}", names(3)...)
+	until(t, "east is read", func() bool { return waits.east().InContact && waits.east().Resources == 3 })
+	for _, name := range []string{"east", "west", "nobody"} {
+		if err := waits.writeSaved(t.Context(), url.Values{"upstream": {name}}, io.Discard); !errors.Is(err, peers.ErrNone) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := waits.manager.Order(t.Context(), "west", "serve-without", intake.Order{}); err != nil {
+		t.Fatal(err)
+	}
+	waits.serves()
+	if err := waits.writeSaved(t.Context(), url.Values{"upstream": {"east"}}, io.Discard); err != nil {
+		t.Errorf("when it serves its clients: %v", err)
+	}
+	c := candidates{byPeer: map[string]peers.Status{"a": {Upstreams: []peers.Upstream{{Name: "east", Resources: 3}}}}}
+	if found := c.with("east"); len(found) != 0 {
+		t.Errorf("it is asked: %q", found)
+	}
+}
+
+func TestReplicasInContactAreAskedFirst(t *testing.T) {
+	has := func(resources int, inContact bool, minute int) peers.Status {
+		return peers.Status{Serving: true, Upstreams: []peers.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
+	}
+	c := candidates{byPeer: map[string]peers.Status{"old": has(9, false, 1), "newer": has(5, false, 2), "less": has(3, true, 0), "more": has(4, true, 0), "nothing": has(0, true, 0)}}
+	if got := strings.Join(c.with("east"), " "); got != "more less newer old" {
+		t.Error(got)
+	}
+}
+
+// hostile runs a replica that claims to have the most, and whose content is another.
+func (s *site) hostile(content peers.Document) {
+	s.t.Helper()
+	files, lis := s.ca.Issue(s.t, s.t.TempDir(), replicaIdentity, time.Now().Add(time.Hour)), listenOnLoopback(s.t)
+	creds, err := peers.NewCredentials(files.Cert, files.Key, files.Roots, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	claims := peers.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []peers.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
+	server := peers.NewServer("", creds, claims.Process, map[string]peers.Document{
+		"status": func(ctx context.Context, _ url.Values, w io.Writer) error {
+			if s.hangs {
+				<-ctx.Done()
+			}
+			return json.NewEncoder(w).Encode(claims)
+		},
+		"state": content, "held": content,
+	}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, lis) }()
+	s.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
+		}
+	})
+	s.join(lis.Addr().String())
+}
+
+func listenOnLoopback(t *testing.T) net.Listener {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lis
+}
+
+func TestABrokenAnswerIsSkippedForThatOfAnotherReplica(t *testing.T) {
+	s := newSite(t)
+	s.hostile(func(_ context.Context, _ url.Values, w io.Writer) error {
+		_, err := io.WriteString(w, strings.Repeat("garbage", 1000))
+		return err
+	})
+	s.hostile(func(ctx context.Context, _ url.Values, w io.Writer) error { // without an end
+		for ctx.Err() == nil {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+	s.hostile(func(ctx context.Context, _ url.Values, _ io.Writer) error { <-ctx.Done(); return ctx.Err() })
+	first := s.start("relay-0", ", firstSync: optional", names(3)...)
+	until(t, "all is read", func() bool { return first.server.HasReleased() && first.east().Resources == 3 })
+	next := s.start("relay-1", ", firstSync: wait, limits: {maxBytes: 65536}")
+	if err := os.RemoveAll(next.source); err != nil {
+		t.Fatal(err)
+	}
+	next.serves()
+	if got := next.east(); got.Resources != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", names(3)...), s.start("relay-1", "", names(3)...)
+	a.serves()
+	b.serves()
+	b.write("more", "more.example")
+	until(t, "it is read", func() bool { return b.east().Resources == 4 })
+	a.replicas.poll(t.Context())
+	all := a.replicas.all()
+	if len(all) != 2 || all[0].Status.Node != "relay-0" || all[1].Status.Node != "relay-1" || all[1].Status.Config == "" || all[1].Status.Version != "1" {
+		t.Fatalf("%+v", all)
+	}
+	if d := all[1].Differences; len(d) != 1 || d[0].Upstream != "east" || d[0].Here != 3 || d[0].There != 4 {
+		t.Errorf("%+v", d)
+	}
+	a.write("more", "more.example")
+	until(t, "they have the same", func() bool { return a.east().Content == b.east().Content })
+	a.replicas.poll(t.Context())
+	if d := a.replicas.all()[1].Differences; len(d) != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
+	s := newSite(t)
+	var mu sync.Mutex
+	folded := uint64(4)
+	s.before = func(r *Relay) {
+		r.replicas.decided = func() *upstreams.ReplicasStatus {
+			if r.config.Load().Node.ID == "relay-0" {
+				return &upstreams.ReplicasStatus{Sequence: 9}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			folded++ // with each question
+			return &upstreams.ReplicasStatus{Sequence: folded}
+		}
+	}
+	a, b := s.start("relay-0", "", "a"), s.start("relay-1", "", "a")
+	for _, m := range []*member{a, b} {
+		m.serves()
+		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
+	}
+	gone := freeAddress(t)
+	s.join(gone)
+	if did, of, unreachable := a.replicas.Applied(t.Context(), "a", 9); did != 1 || of != 2 || !slices.Equal(unreachable, []string{gone}) {
+		t.Errorf("%d of %d, without %q", did, of, unreachable)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if did, _, _ := a.replicas.Applied(ctx, "a", 1<<40); did != 0 {
+		t.Errorf("%d have a decision that nobody has made", did)
+	}
+}
+
+func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
+	a.serves()
+	b.serves()
+	until(t, "all is read", func() bool { return b.east().Resources == 20 })
+	for _, name := range names(15) {
+		b.remove(name)
+	}
+	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
+	got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0)
+	if err != nil || len(got) != 15 || begun != 15 {
+		t.Fatalf("%d resources, %d of relay-1, %v", len(got), begun, err)
+	}
+	for _, r := range got {
+		if !a.aggregate.Get(r.Key()).Equal(r) {
+			t.Errorf("%s is another than here", r.Key())
+		}
+	}
+	s.hostile(func(_ context.Context, _ url.Values, w io.Writer) error {
+		_, err := io.WriteString(w, "garbage")
+		return err
+	})
+	if got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0); err != nil || len(got) != 15 || begun != 15 {
+		t.Errorf("with one that holds rubbish: %d resources, %v", len(got), err)
+	}
+	if got, _, err := b.replicas.Held(t.Context(), &decisions.Record{Upstream: "east"}, 0); err == nil || len(got) != 0 {
+		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
+	}
+}
+
+func TestTheContentOfAFreezeComesFromAReplicaThatServesIt(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(15)...)
+	a.serves()
+	b.serves()
+	until(t, "all is read", func() bool { return a.east().Resources == 20 && b.east().Resources == 15 })
+	s.hostile(func(_ context.Context, _ url.Values, w io.Writer) error {
+		_, err := io.WriteString(w, "garbage")
+		return err
+	})
+	saved, err := a.manager.Saved("east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &decisions.Record{Upstream: "east", Replica: "relay-0", Content: upstreams.ContentOf(saved.Records)}
+	if got, err := b.replicas.Content(t.Context(), want); err != nil || len(got) != 20 || upstreams.ContentOf(got) != want.Content {
+		t.Errorf("%d resources, %v", len(got), err)
+	}
+	if got, _ := a.replicas.Content(t.Context(), want); got != nil {
+		t.Errorf("no other has it, and it gets %d resources", len(got))
+	}
+}
+
+func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
+	a.serves()
+	b.serves()
+	until(t, "all is read", func() bool { return b.east().Resources == 20 })
+	for _, name := range names(15) {
+		b.remove(name)
+	}
+	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
+	s.hangs = true
+	s.hostile(nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
+	defer cancel()
+	if got, _, err := a.replicas.Held(ctx, &decisions.Record{Upstream: "east"}, 0); err != nil || len(got) != 15 {
+		t.Errorf("%d resources, %v", len(got), err)
+	}
+}

@@ -1,0 +1,100 @@
+package sink
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/config"
+	"meshrelay/internal/kube"
+	"meshrelay/mirror"
+	"meshrelay/sink/plan"
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+// Difference is what a sink would change of an object.
+type Difference struct {
+	Resource string `json:"resource"`
+	// Do is create, apply, delete, held or left.
+	Do string `json:"do"`
+	// Live is the object of the cluster, Then the one after the change, nil for none.
+	Live *kube.Object `json:"live,omitempty"`
+	Then *kube.Object `json:"then,omitempty"`
+	// Error is why the cluster would refuse the change, or why it is not known.
+	Error string `json:"error,omitempty"`
+}
+
+// Differences are the first hundred differences between a cluster and what is desired, and the number of all.
+type Differences struct {
+	Total       int          `json:"total"`
+	Differences []Difference `json:"differences"`
+}
+
+// Diff asks the cluster of a sink what its writes would change, and changes nothing.
+func (s *Set) Diff(ctx context.Context, name string) (Differences, error) {
+	e, err := s.find(name)
+	if err != nil {
+		return Differences{}, err
+	}
+	verbs := map[mirror.Key]plan.Verb{}
+	e.mu.Lock()
+	starts := !e.read || !e.discovered
+	e.core.Keys(func(k mirror.Key) {
+		if a := e.core.Next(k); a.Verb.Writes() || a.Verb == plan.Hold || a.Reason == plan.ReasonFrozen {
+			verbs[k] = a.Verb
+		}
+	})
+	e.mu.Unlock()
+	if starts {
+		return Differences{}, fmt.Errorf("%w: the sink %s starts, and has not read everything yet: \"relay sink status %[2]s\" tells why", ErrNotPossible, name)
+	}
+	out := Differences{Total: len(verbs), Differences: []Difference{}}
+	keys := slices.SortedFunc(maps.Keys(verbs), func(a, b mirror.Key) int { return cmp.Compare(a.String(), b.String()) })
+	for _, k := range keys[:min(len(keys), maxListed)] {
+		d := Difference{Resource: k.String(), Do: words[verbs[k]]}
+		if err := e.difference(ctx, k, &d); ctx.Err() != nil {
+			return out, ctx.Err()
+		} else if err != nil {
+			d.Error = e.client.Explain(err).Error()
+		}
+		out.Differences = append(out.Differences, d)
+	}
+	return out, nil
+}
+
+// difference asks for the difference of one object.
+func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) error {
+	e.mu.Lock()
+	f, live := e.kinds[key.Kind], e.core.Live(key)
+	e.mu.Unlock()
+	if f == nil {
+		return fmt.Errorf("the cluster does not serve %s", key.Kind)
+	}
+	conn, err := e.cluster.Verify(ctx)
+	if err != nil {
+		return err
+	}
+	if err := conn.Read(ctx, pathOf(f.Resource, key), apiserver.AcceptJSON, &d.Live); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	w := e.want(key, f.Version)
+	switch {
+	case w.Resource == nil:
+		return nil
+	case d.Live != nil && live == nil && !e.spec.Adopt:
+		return errors.New("the object has no label of this sink: delete it, or take it over with adopt: true")
+	case w.err != nil:
+		return w.err
+	}
+	r, err := e.request(f.Resource, key, w.body, e.spec.Conflicts == config.ConflictsTake || e.spec.Adopt)
+	if err != nil {
+		return err
+	}
+	r.Query.Set("dryRun", "All")
+	return conn.Write(ctx, r, &d.Then)
+}

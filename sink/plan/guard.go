@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"cmp"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"meshrelay/mirror"
+)
+
+// guard holds deletions that look like an accident.
+type guard struct {
+	// holding is set from the first hold until no held deletion is left: what comes in the meantime is held as well.
+	holding  bool
+	released map[uint64]struct{} // by deletionOf
+	deleted  []time.Time         // within window
+	held     Held
+	sums     []uint64 // deletionOf of each that is held
+}
+
+// Held are the deletions that the guard holds. The zero Held has none.
+type Held struct {
+	// ID is a hash of the names and UIDs of the objects.
+	ID       string `json:"id"`
+	Reason   string `json:"reason"`
+	Removals int    `json:"removals"`
+}
+
+// deletionOf returns a hash of an object: a new object of the same name has another.
+func deletionOf(key mirror.Key, uid string) uint64 {
+	return xxh3.HashString(key.String() + " " + uid)
+}
+
+// Deleted notes a deletion, which counts for the guard.
+func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted, now) }
+
+// Judge decides about all objects that are in the cluster and not desired. blocked returns why the upstreams of Gone have
+// not certainly deleted a resource, empty if they have. Judge returns the keys whose Action may have changed.
+func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []mirror.Key) {
+	g := &c.guard
+	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
+	next := make(map[mirror.Key]string, len(c.gone))
+	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
+	released := map[uint64]struct{}{}
+	for key := range c.gone {
+		l := c.entries[key].live
+		d := deletionOf(key, l.UID)
+		free := contains(g.released, d)
+		if free {
+			released[d] = struct{}{}
+		}
+		if next[key] = c.blocks(key, l, free, blocked); next[key] == "" && !free {
+			waiting[key] = d
+		}
+	}
+	if c.ready {
+		g.released = released // without those that were carried out
+	}
+	c.hold(slices.Sorted(maps.Values(waiting)))
+	for key, why := range next {
+		if _, waits := waiting[key]; waits && g.holding {
+			why = ReasonHeld
+		}
+		if c.gone[key] != why {
+			changed = append(changed, key)
+		}
+		c.gone[key] = why
+	}
+	return changed
+}
+
+// blocks returns why an object must not be deleted, whatever the guard decides.
+func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirror.Key) string) string {
+	switch {
+	case !c.ready:
+		return ReasonStarting
+	case l.Deleting:
+		return ReasonDeleting
+	case l.Fields == 0:
+		return ReasonManager
+	case l.Sources == (Sources{}) || l.Sources.Value() == "":
+		return ReasonSources
+	}
+	why := blocked(key)
+	if why == "" && !c.settings.Prune && !released {
+		why = ReasonPrune
+	}
+	return why
+}
+
+// hold has the guard hold the waiting deletions, or let them pass.
+func (c *Core) hold(waiting []uint64) {
+	g := &c.guard
+	n, done, reason := len(waiting), len(g.deleted), g.held.Reason
+	of := c.owned - len(c.gone) + n + done // without those that are left: others may have made any number of them
+	switch {
+	case n == 0:
+		// A hold ends only when it is known that nothing is left of it.
+		g.holding = g.holding && !c.ready
+	case c.desired == 0:
+		g.holding, reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
+	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
+		g.holding, reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
+	}
+	if g.held = (Held{}); !g.holding || n == 0 {
+		return
+	}
+	var all []byte
+	for _, sum := range waiting {
+		all = binary.BigEndian.AppendUint64(all, sum)
+	}
+	id := base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, xxh3.Hash(all)))[:8]
+	g.held, g.sums = Held{strings.ToLower(id), cmp.Or(reason, "they came while others were held"), n}, waiting
+}
+
+// Held returns the held deletions.
+func (c *Core) Held() Held { return c.guard.held }
+
+// Release lets the deletions of a hold pass at the next Judge. It returns their number.
+func (c *Core) Release(id string) (int, error) {
+	g := &c.guard
+	switch {
+	case g.held.ID == "":
+		return 0, errors.New("nothing is held")
+	case id != g.held.ID:
+		return 0, fmt.Errorf("%d deletions are held as %s: look at them, and name that ID", g.held.Removals, g.held.ID)
+	}
+	for _, sum := range g.sums {
+		g.released[sum] = struct{}{}
+	}
+	return g.held.Removals, nil
+}
+
+// Prune releases the deletions that only the guard or Settings.Prune prevented at the last Judge. It returns their number.
+func (c *Core) Prune() (n int) {
+	for key, why := range c.gone {
+		if why == "" || why == ReasonHeld || why == ReasonPrune {
+			c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+			n++
+		}
+	}
+	return n
+}
+
+// Kept returns what New needs to continue after a restart: whether the guard holds, and the released deletions that
+// are not carried out yet, sorted.
+func (c *Core) Kept() (holding bool, released []uint64) {
+	return c.guard.holding, slices.Sorted(maps.Keys(c.guard.released))
+}
+
+func contains(set map[uint64]struct{}, n uint64) bool {
+	_, ok := set[n]
+	return ok
+}

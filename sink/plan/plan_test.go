@@ -1,0 +1,480 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+	"unique"
+
+	"pgregory.net/rapid"
+
+	"meshrelay/mirror"
+)
+
+var se = mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
+
+func keyOf(n int) mirror.Key {
+	return mirror.Key{Kind: se, Namespace: "shop", Name: fmt.Sprint("n", n)}
+}
+
+func from(names string) Sources { return unique.Make(names) }
+
+func told(mirror.Key) string { return "" }
+
+func mine(n int, digest uint64) *Live {
+	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: from("east")}
+}
+
+func wanted(digest uint64) *Digest { return &Digest{Lo: digest} }
+
+func core(s Settings) *Core {
+	s.Name = "dr"
+	c := New(s, false, nil)
+	c.SetReady(true)
+	return c
+}
+
+// world is a cluster, and what shall be in it.
+type world struct {
+	want map[mirror.Key]*Digest
+	live map[mirror.Key]*Live
+}
+
+func drawWorld(t *rapid.T) world {
+	w := world{map[mirror.Key]*Digest{}, map[mirror.Key]*Live{}}
+	for n := range rapid.IntRange(0, 30).Draw(t, "keys") {
+		if rapid.Bool().Draw(t, "wanted") {
+			w.want[keyOf(n)] = wanted(rapid.Uint64Range(1, 2).Draw(t, "digest"))
+		}
+		if rapid.Bool().Draw(t, "live") {
+			l := mine(n, rapid.Uint64Range(1, 2).Draw(t, "digest"))
+			l.Sink = rapid.SampledFrom([]string{"dr", "dr", "dr", "", "other"}).Draw(t, "sink")
+			l.Fields = rapid.SampledFrom([]uint64{1, 1, 0}).Draw(t, "fields")
+			l.Sources = from(rapid.SampledFrom([]string{"east", "west", "east,west", ""}).Draw(t, "sources"))
+			l.Drifted = rapid.Bool().Draw(t, "drifted")
+			w.live[keyOf(n)] = l
+		}
+	}
+	return w
+}
+
+// tell tells a Core of the world, in some order.
+func (w world) tell(c *Core, seed uint64) {
+	var calls []func()
+	for k, d := range w.want {
+		calls = append(calls, func() { c.Want(k, d) })
+	}
+	for k, l := range w.live {
+		calls = append(calls, func() { c.See(k, l) })
+	}
+	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
+	for _, call := range calls {
+		call()
+	}
+}
+
+func drawSettings(t *rapid.T) Settings {
+	return Settings{
+		Name: "dr", Prune: rapid.Bool().Draw(t, "prune"), Adopt: rapid.Bool().Draw(t, "adopt"), Take: rapid.Bool().Draw(t, "take"),
+		Percent: rapid.SampledFrom([]int{0, 10, 100}).Draw(t, "percent"), Count: rapid.IntRange(0, 5).Draw(t, "count"),
+		Frozen: rapid.IntRange(0, 9).Draw(t, "frozen") == 0,
+	}
+}
+
+func (w world) keys() []mirror.Key {
+	all := map[mirror.Key]bool{}
+	for k := range w.want {
+		all[k] = true
+	}
+	for k := range w.live {
+		all[k] = true
+	}
+	var keys []mirror.Key
+	for k := range all {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b mirror.Key) int { return cmp.Compare(a.String(), b.String()) })
+	return keys
+}
+
+// carryOut does an action to the world and tells the Core.
+func (w world) carryOut(c *Core, k mirror.Key, a Action) {
+	switch a.Verb {
+	case Create, Apply:
+		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: *w.want[k], Fields: 2, Sources: from("east")}
+		if a.Verb == Apply {
+			l.UID = a.UID
+		}
+		w.live[k] = l
+		c.See(k, l)
+	case Delete:
+		delete(w.live, k)
+		c.See(k, nil)
+		c.Deleted(time.Unix(0, 0))
+	}
+}
+
+func TestThePlanConvergesAndThenDoesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, s := drawWorld(t), drawSettings(t)
+		s.Frozen = false
+		c := core(s)
+		w.tell(c, 0)
+		for round := 0; ; round++ {
+			c.Judge(time.Unix(0, 0), told)
+			acted := false
+			for _, k := range w.keys() {
+				if a := c.Next(k); a.Verb == Create || a.Verb == Apply || a.Verb == Delete {
+					w.carryOut(c, k, a)
+					acted = true
+					if again := c.Next(k); again.Verb != Nothing {
+						t.Fatalf("%v again after %v of %v", again, a, k)
+					}
+				}
+			}
+			if !acted {
+				break
+			}
+			if round > 30 {
+				t.Fatal("it never ends")
+			}
+		}
+		for k, d := range w.want {
+			l := w.live[k]
+			switch {
+			case l == nil:
+				t.Errorf("%v is missing", k)
+			case l.Sink == "dr" && (l.Digest != *d || l.Drifted):
+				t.Errorf("%v is not as desired: %+v", k, l)
+			case l.Sink == "" && s.Adopt:
+				t.Errorf("%v was not adopted", k)
+			}
+		}
+	})
+}
+
+func TestNothingWithoutTheLabelIsTouchedUnlessAdopted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, s := drawWorld(t), drawSettings(t)
+		c := core(s)
+		w.tell(c, 0)
+		c.Judge(time.Unix(0, 0), told)
+		for k, l := range w.live {
+			a := c.Next(k)
+			acts := a.Verb == Create || a.Verb == Apply || a.Verb == Delete
+			switch {
+			case l.Sink == "other" && acts, l.Sink == "" && acts && (!s.Adopt || a.Verb != Apply || w.want[k] == nil):
+				t.Errorf("%v of %+v", a, l)
+			case acts && (a.UID != l.UID || a.Version != l.Version):
+				t.Errorf("%v has not the preconditions of %+v", a, l)
+			case l.Sink == "dr" && a.Force && !s.Take:
+				t.Errorf("%v takes fields from others", a)
+			case acts && s.Frozen:
+				t.Errorf("%v while frozen", a)
+			}
+		}
+	})
+}
+
+func TestNothingIsDeletedThatAnUpstreamMayStillHave(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, s := drawWorld(t), drawSettings(t)
+		silent := rapid.SampledFrom([]string{"east", "west", "none"}).Draw(t, "silent")
+		ready := rapid.Bool().Draw(t, "ready")
+		c := core(s)
+		c.SetReady(ready)
+		w.tell(c, 0)
+		of := c.Gone()
+		c.Judge(time.Unix(0, 0), func(k mirror.Key) string {
+			if slices.Contains(of[k], silent) {
+				return "it is silent"
+			}
+			return ""
+		})
+		for k, l := range w.live {
+			if c.Next(k).Verb != Delete {
+				continue
+			}
+			if !ready || !s.Prune || w.want[k] != nil || l.Fields == 0 || l.Sink != "dr" || slices.Contains(of[k], silent) || len(of[k]) == 0 || len(w.want) == 0 {
+				t.Errorf("%v is deleted: %+v", k, l)
+			}
+		}
+	})
+}
+
+func TestTheOrderOfInputsDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, s := drawWorld(t), drawSettings(t)
+		a, b := core(s), core(s)
+		w.tell(a, 1)
+		w.tell(b, rapid.Uint64().Draw(t, "seed"))
+		a.Judge(time.Unix(0, 0), told)
+		b.Judge(time.Unix(0, 0), told)
+		for _, k := range w.keys() {
+			if a.Next(k) != b.Next(k) {
+				t.Errorf("%v: %v and %v", k, a.Next(k), b.Next(k))
+			}
+		}
+		if a.Held().ID != b.Held().ID {
+			t.Errorf("%v and %v", a.Held(), b.Held())
+		}
+	})
+}
+
+// owning returns a Core with n objects, of which the first ones are desired.
+func owning(s Settings, n, desired int) *Core {
+	s.Prune = true
+	c := core(s)
+	for i := range n {
+		c.See(keyOf(i), mine(i, 1))
+		if i < desired {
+			c.Want(keyOf(i), wanted(1))
+		}
+	}
+	return c
+}
+
+func verbs(c *Core, n int) (count map[Verb]int) {
+	count = map[Verb]int{}
+	for i := range n {
+		count[c.Next(keyOf(i)).Verb]++
+	}
+	return count
+}
+
+func TestAnEmptyDesiredSetIsAlwaysHeld(t *testing.T) {
+	c := owning(Settings{Percent: 100, Count: 1000}, 1, 0)
+	c.Judge(time.Unix(0, 0), told)
+	if v := verbs(c, 1); v[Hold] != 1 || c.Held().ID == "" {
+		t.Errorf("%v, %+v", v, c.Held())
+	}
+}
+
+func TestAHoldStaysUntilItIsReleasedByItsID(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 20, 17), time.Unix(0, 0)
+	c.Judge(now, told)
+	id := c.Held().ID
+	if v := verbs(c, 20); v[Hold] != 3 {
+		t.Fatal(v)
+	}
+	c.Want(keyOf(19), wanted(1)) // the rest would pass the guard
+	c.Judge(now.Add(time.Hour), told)
+	if v := verbs(c, 20); v[Hold] != 2 {
+		t.Error("a hold ends because it shrinks:", v)
+	}
+	if _, err := c.Release(id); err == nil {
+		t.Error("the ID of another list releases this one")
+	}
+	holding, released := c.Kept()
+	next := New(c.settings, holding, released) // a restart
+	for i := range 20 {
+		next.See(keyOf(i), mine(i, 1))
+		if i < 17 || i == 19 {
+			next.Want(keyOf(i), wanted(1))
+		}
+	}
+	next.Judge(now, told)
+	next.SetReady(true)
+	next.Judge(now, told)
+	if v := verbs(next, 20); v[Hold] != 2 || next.Held().ID != c.Held().ID {
+		t.Error("a restart ends the hold:", v)
+	}
+	if n, err := next.Release(next.Held().ID); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+	holding, released = next.Kept()
+	if len(released) != 2 {
+		t.Error("a release does not outlive a restart:", holding, released)
+	}
+	next.Judge(now, told)
+	if v := verbs(next, 20); v[Delete] != 2 {
+		t.Error(v)
+	}
+	next.See(keyOf(16), mine(16, 1))
+	next.Want(keyOf(16), nil)
+	next.Judge(now, told)
+	if v := verbs(next, 20); v[Delete] != 3 {
+		t.Error("the guard holds one deletion after a release:", v)
+	}
+}
+
+func TestDeletionsThatTrickleCountTogether(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 20, 20), time.Unix(0, 0)
+	for i := range 4 {
+		c.Want(keyOf(i), nil)
+		c.Judge(now, told)
+		if c.Next(keyOf(i)).Verb == Delete {
+			c.See(keyOf(i), nil)
+			c.Deleted(now)
+		}
+	}
+	if v := verbs(c, 4); v[Hold] != 2 {
+		t.Errorf("%v, %+v", v, c.Held())
+	}
+	if c.Judge(now.Add(time.Hour), told); c.Held().ID == "" {
+		t.Error("time ends a hold")
+	}
+}
+
+func TestAReleaseIsNotForAnotherObjectOfTheName(t *testing.T) {
+	c, now := owning(Settings{Percent: 100, Count: 100}, 1, 0), time.Unix(0, 0)
+	c.Judge(now, told)
+	if _, err := c.Release(c.Held().ID); err != nil {
+		t.Fatal(err)
+	}
+	other := mine(0, 1)
+	other.UID = "new"
+	c.See(keyOf(0), other)
+	c.Judge(now, told)
+	if a := c.Next(keyOf(0)); a.Verb != Hold {
+		t.Error(a)
+	}
+}
+
+// held returns a Core whose guard holds three deletions, because nothing is desired.
+func held(t *testing.T) *Core {
+	t.Helper()
+	c := core(Settings{Prune: true, Percent: 10, Count: 5})
+	for n := range 3 {
+		c.See(keyOf(n), mine(n, 1))
+	}
+	if c.Judge(time.Unix(0, 0), told); c.Held().ID == "" {
+		t.Fatal("nothing is held")
+	}
+	return c
+}
+
+func TestAReleaseConcernsOnlyTheObjectsThatWereShown(t *testing.T) {
+	c := held(t)
+	id := c.Held().ID
+	c.See(keyOf(0), nil)
+	other := mine(1, 1)
+	other.UID = "another"
+	c.See(keyOf(1), other)
+	if _, err := c.Release(id); err != nil {
+		t.Fatal(err)
+	}
+	c.Judge(time.Unix(0, 0), told)
+	if a, b := c.Next(keyOf(1)), c.Next(keyOf(2)); a.Verb != Hold || b.Verb != Delete {
+		t.Errorf("%+v, %+v", a, b)
+	}
+}
+
+func TestAReleaseEndsWhenTheObjectIsDesiredAgain(t *testing.T) {
+	c := held(t)
+	if _, err := c.Release(c.Held().ID); err != nil {
+		t.Fatal(err)
+	}
+	c.Want(keyOf(0), wanted(1))
+	c.Judge(time.Unix(0, 0), told)
+	c.Want(keyOf(0), nil)
+	c.Judge(time.Unix(0, 0), told)
+	if a := c.Next(keyOf(0)); a.Verb != Hold {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestAnEmptyDesiredStateHoldsAtOnceWhatMightHaveGone(t *testing.T) {
+	c := core(Settings{Prune: true, Percent: 10, Count: 5})
+	c.See(keyOf(0), mine(0, 1))
+	c.Want(keyOf(1), wanted(1))
+	if c.Judge(time.Unix(0, 0), told); c.Next(keyOf(0)).Verb != Delete {
+		t.Fatal(c.Next(keyOf(0)))
+	}
+	c.Want(keyOf(1), nil)
+	if a := c.Next(keyOf(0)); a.Verb != Hold {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestObjectsThatOthersHaveLabelledDoNotWidenTheGuard(t *testing.T) {
+	c := core(Settings{Prune: true, Percent: 10, Count: 5})
+	for n := range 1020 {
+		l := mine(n, 1)
+		if n < 13 {
+			c.Want(keyOf(n), wanted(1))
+		} else if n >= 20 {
+			l.Fields = 0
+		}
+		c.See(keyOf(n), l)
+	}
+	c.Judge(time.Unix(0, 0), told)
+	if h := c.Held(); h.Removals != 7 || h.Reason != "7 of 20 objects within 10m0s" {
+		t.Errorf("%+v", h)
+	}
+}
+
+func TestAVerdictIsNotForAnObjectThatHasChangedSince(t *testing.T) {
+	for name, change := range map[string]func(*Live){
+		"another object of the name":     func(l *Live) { l.UID = "new" },
+		"the manager is another one":     func(l *Live) { l.Fields = 0 },
+		"its upstreams are other ones":   func(l *Live) { l.Sources = from("west") },
+		"another relay has written it":   func(l *Live) { l.Sources = Sources{} },
+		"it is about to be deleted once": func(l *Live) { l.Deleting = true },
+	} {
+		c := core(Settings{Prune: true, Percent: 100, Count: 100})
+		c.Want(keyOf(1), wanted(1))
+		c.See(keyOf(0), mine(0, 1))
+		c.Judge(time.Unix(0, 0), told)
+		if a := c.Next(keyOf(0)); a.Verb != Delete {
+			t.Fatal(a)
+		}
+		l := mine(0, 1)
+		change(l)
+		c.See(keyOf(0), l)
+		if a := c.Next(keyOf(0)); a.Verb.Writes() {
+			t.Errorf("%s: %v", name, a)
+		}
+	}
+}
+
+func TestPruneDoesNotReleaseWhatAnUpstreamMayHave(t *testing.T) {
+	for _, prune := range []bool{false, true} {
+		c := core(Settings{Prune: prune, Percent: 10, Count: 0})
+		for n := range 10 {
+			c.See(keyOf(n), mine(n, 1))
+		}
+		c.Want(keyOf(20), wanted(1))
+		silent := func(k mirror.Key) string {
+			if k == keyOf(0) {
+				return ""
+			}
+			return "it has told nothing"
+		}
+		c.Judge(time.Unix(0, 0), silent)
+		if n := c.Prune(); n != 1 {
+			t.Errorf("%d are released", n)
+		}
+		c.Judge(time.Unix(0, 0), told) // the upstream has told everything, and lacks the others
+		for n := range 10 {
+			if a := c.Next(keyOf(n)); (a.Verb == Delete) != (n == 0) {
+				t.Errorf("%d: %v", n, a)
+			}
+		}
+	}
+}
+
+func TestAForeignObjectIsForgottenWithWhatWasDesired(t *testing.T) {
+	c := core(Settings{Adopt: true})
+	c.Want(keyOf(0), wanted(1))
+	c.See(keyOf(0), &Live{UID: "u"})
+	c.Want(keyOf(0), nil)
+	c.Keys(func(k mirror.Key) { t.Errorf("%v is kept", k) })
+}
+
+func TestAReleaseIsForgottenWithItsObject(t *testing.T) {
+	c := held(t)
+	if _, err := c.Release(c.Held().ID); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		c.See(keyOf(n), nil)
+	}
+	c.Judge(time.Unix(0, 0), told)
+	if len(c.guard.released) != 0 {
+		t.Error(c.guard.released)
+	}
+}

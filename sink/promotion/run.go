@@ -1,0 +1,320 @@
+package promotion
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+	"meshrelay/upstreams/kubernetes/apiserver"
+	"meshrelay/upstreams/kubernetes/discovery"
+)
+
+const (
+	// MaxObjects bounds the objects of a sink that can be promoted.
+	MaxObjects = 100_000
+	page       = "64"            // objects of an answer to a list
+	tries      = 10              // of a request or change
+	guardEvery = 2 * time.Second // between two looks at whether another command has taken over
+	maxRefused = 20              // objects that the server refuses to change before a command gives up
+)
+
+// sinkLabel has the name of the sink that an object belongs to. ours begins the labels and annotations of the relay.
+const sinkLabel, ours = "meshrelay.io/sink", "meshrelay.io/"
+
+// Options are the parameters of Promote and Adopt.
+type Options struct {
+	Conn            func() *apiserver.Conn // newest connection
+	Namespace, Sink string
+	By, Reason      string // for the ConfigMap
+	WritesPerSecond float64
+	DryRun          bool
+	Tell            func(format string, args ...any) // is told the progress, line by line
+}
+
+// Report is the result of a command.
+type Report struct {
+	Objects int `json:"objects"` // labelled ones for Promote, listed ones for Adopt
+	Changed int `json:"changed"` // in this run, or in a dry run those to change
+	Missing int `json:"missing"` // listed, but deleted or created anew since: they are left alone
+}
+
+// run is a run of one command. One goroutine uses it.
+type run struct {
+	Options
+	limit    *rate.Limiter
+	promoted *configMap // as last read or written, nil before it is there
+	guarded  time.Time
+}
+
+func newRun(o Options) *run {
+	return &run{Options: o, limit: rate.NewLimiter(rate.Limit(o.WritesPerSecond), 1)}
+}
+
+// try calls f until it does not fail, or fails for a reason that may not pass. f begins with reading what it changes.
+func (r *run) try(ctx context.Context, f func() error) error {
+	for n := 1; ; n++ {
+		err := f()
+		conflict := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+		seconds, told := apierrors.SuggestsClientDelay(err)
+		passes := conflict || told || errors.As(err, new(*url.Error)) || errors.Is(err, context.DeadlineExceeded) ||
+			apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
+		if !passes || n == tries || ctx.Err() != nil {
+			return err
+		}
+		wait := max(time.Duration(n), time.Duration(seconds)) * time.Second
+		if conflict {
+			wait = time.Duration(n-1) * 100 * time.Millisecond
+		} else {
+			r.Tell("%v: trying again in %v", err, wait)
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// load reads the ConfigMap of the promotion.
+func (r *run) load(ctx context.Context) error {
+	return r.try(ctx, func() (err error) {
+		r.promoted, err = readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
+		r.guarded = time.Now()
+		return err
+	})
+}
+
+// guard returns an error if another command has changed the phase of the promotion. It looks every guardEvery by any
+// clock: the monotonic one stands still while a laptop sleeps, and the sink may write when it wakes.
+func (r *run) guard(ctx context.Context) error {
+	was, at := r.promoted, time.Now()
+	if was == nil || at.Sub(r.guarded) < guardEvery && at.Round(0).Sub(r.guarded.Round(0)).Abs() < guardEvery {
+		return nil
+	}
+	if err := r.load(ctx); err != nil {
+		return err
+	}
+	if is := r.promoted; is == nil || is.Metadata.UID != was.Metadata.UID || is.state().Phase != was.state().Phase {
+		return r.overtaken()
+	}
+	return nil
+}
+
+func (r *run) overtaken() error {
+	return fmt.Errorf("another command changes the promotion of sink %s at the same time: end one of them, look with: relay sink status %[1]s, then run it again", r.Sink)
+}
+
+// enter keeps the next state in the ConfigMap of the promotion. It fails if another command has changed it.
+func (r *run) enter(ctx context.Context, s State) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	was := r.promoted
+	if was == nil {
+		was = newConfigMap(r.Namespace, ObjectName(r.Sink))
+	}
+	return r.try(ctx, func() error {
+		m, err := readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
+		switch {
+		case err != nil:
+			return err
+		case m != nil && m.Data["state"] == string(text):
+			r.promoted = m // the answer to a former try was lost
+			return nil
+		case m == nil && was.Metadata.UID == "":
+			m = was
+		case m == nil || m.Metadata.UID != was.Metadata.UID || m.Metadata.ResourceVersion != was.Metadata.ResourceVersion:
+			return r.overtaken()
+		}
+		m.Data = map[string]string{"state": string(text)}
+		r.promoted, r.guarded = m, time.Now()
+		return m.save(ctx, r.Conn())
+	})
+}
+
+// object is an object that a command changes.
+type object struct {
+	discovery.Resource
+	namespace, name, uid string
+}
+
+func (o object) String() string {
+	return o.Kind.Kind + " " + text.Name(strings.TrimPrefix(o.namespace+"/"+o.name, "/"))
+}
+
+// find returns the objects that a label selector matches and that f wants, by digest. f may be called more than
+// once with an object.
+func (r *run) find(ctx context.Context, selector string, f func(digest uint64) bool) (map[uint64]object, error) {
+	wanted := []mirror.Kind{}
+	for _, info := range mirror.Kinds() {
+		wanted = append(wanted, info.Kind)
+	}
+	var answer *discovery.Answer
+	err := r.try(ctx, func() (err error) {
+		// An API server that starts answers before it knows its definitions: their objects would be left out.
+		err = r.Conn().Stream(ctx, "/readyz", "*/*", 0, func(io.Reader) error { return nil })
+		if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the API server is not ready: look at kubectl get --raw '/readyz?verbose': %w", err)
+		}
+		answer, err = discovery.Fetch(ctx, r.Conn(), wanted)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	found := map[uint64]object{}
+	for _, k := range wanted {
+		served := answer.Kinds[k]
+		if len(served) == 0 && !answer.Lacks(k) {
+			return nil, fmt.Errorf("the API server does not tell whether it serves %s: look at kubectl get apiservices, and run the command again", k)
+		} else if len(served) == 0 {
+			continue
+		}
+		err := r.list(ctx, served[0], selector, func(m metav1.ObjectMeta) error { // metadata is the same in all versions
+			if d := digest(k, m); f(d) {
+				found[d] = object{served[0], m.Namespace, m.Name, string(m.UID)}
+			}
+			if len(found) > MaxObjects {
+				return fmt.Errorf("sink %s has more than %d objects, and no more can be promoted: split it into several sinks", r.Sink, MaxObjects)
+			}
+			return nil
+		})
+		if err != nil {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// list calls f with all objects of a kind that a label selector matches, until it fails.
+func (r *run) list(ctx context.Context, kind discovery.Resource, selector string, f func(metav1.ObjectMeta) error) error {
+	expired := 0
+	for token := ""; ; {
+		var answer metav1.PartialObjectMetadataList
+		q := url.Values{"limit": {page}, "labelSelector": {selector}, "continue": {token}}
+		err := r.try(ctx, func() error {
+			err := r.Conn().Read(ctx, kind.Path("")+"?"+q.Encode(), apiserver.AcceptMetadataList, &answer)
+			return apiserver.Failed("list", kind.Plural+"."+kind.Kind.Group, "", "", err)
+		})
+		switch {
+		case apierrors.IsResourceExpired(err) && expired < 3:
+			expired, token = expired+1, ""
+			continue
+		case err != nil:
+			return err
+		}
+		for _, item := range answer.Items {
+			if err := f(item.ObjectMeta); err != nil {
+				return err
+			}
+		}
+		if token = answer.Continue; token == "" {
+			return nil
+		}
+		if err := r.guard(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+func at(field, key string) string {
+	return "/metadata/" + field + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}
+
+// changeAll changes objects by JSON patches. An object that edit returns no operations for stays as it is, and so
+// does one that was deleted or created anew.
+func (r *run) changeAll(ctx context.Context, all map[uint64]object, verb string, edit func(object, metav1.ObjectMeta) []operation) (changed int, err error) {
+	var refused []error
+	last, n := time.Now(), 0
+	for _, o := range all {
+		done, err := r.change(ctx, o, edit)
+		if n++; done {
+			changed++
+		}
+		if err != nil && (ctx.Err() != nil || !errors.As(err, new(*apierrors.StatusError))) {
+			return changed, err
+		}
+		if err != nil {
+			if refused = append(refused, err); len(refused) == maxRefused {
+				break
+			}
+		}
+		if time.Since(last) > 5*time.Second {
+			last = time.Now()
+			r.Tell("%s %d of %d objects", verb, n, len(all))
+		}
+	}
+	if len(refused) > 0 {
+		return changed, fmt.Errorf("the API server refuses to change %d or more of %d objects; correct that, and run the command again: %w", len(refused), len(all), errors.Join(refused...))
+	}
+	return changed, nil
+}
+
+// change changes one object, and reports whether it has.
+func (r *run) change(ctx context.Context, o object, edit func(object, metav1.ObjectMeta) []operation) (changed bool, err error) {
+	path, resource := o.Path(o.namespace)+"/"+o.name, o.Plural+"."+o.Kind.Group
+	err = r.try(ctx, func() error {
+		if err := r.guard(ctx); err != nil {
+			return err
+		}
+		var is metav1.PartialObjectMetadata
+		err := r.Conn().Read(ctx, path, apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &is)
+		if apierrors.IsNotFound(err) {
+			return nil
+		} else if err != nil {
+			return apiserver.Failed("get", resource, o.namespace, o.name, err)
+		}
+		if string(is.UID) != o.uid {
+			return nil
+		}
+		operations := edit(o, is.ObjectMeta)
+		if len(operations) == 0 {
+			return nil
+		}
+		if err := r.limit.Wait(ctx); err != nil {
+			return err
+		}
+		body, err := json.Marshal(append(operations,
+			operation{"replace", "/metadata/uid", o.uid}, operation{"replace", "/metadata/resourceVersion", is.ResourceVersion}))
+		if err != nil {
+			return err
+		}
+		err = r.Conn().Write(ctx, apiserver.Write{
+			Method: http.MethodPatch, Path: path, Type: apiserver.TypeJSONPatch, Body: body, Accept: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON,
+			Query: url.Values{"fieldManager": {ObjectName(r.Sink)}},
+		}, nil)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		changed = err == nil
+		return apiserver.Failed("patch", resource, o.namespace, o.name, err)
+	})
+	return changed, err
+}

@@ -1,0 +1,223 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/sink/lease"
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+// world has writers of one sink, and the command promote. All may be slow, frozen and killed.
+type world struct {
+	t      *testing.T
+	server *fakekube.Server
+
+	mu       sync.Mutex
+	random   *rand.Rand
+	cleaning bool   // promote has changed an object
+	writes   int    // of the sink
+	wrong    string // a write that came too late
+	log      []string
+}
+
+func (w *world) upTo(d time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Duration(w.random.Int64N(int64(d)))
+}
+
+func (w *world) oneIn(n int) bool { return w.upTo(time.Duration(n)) == 0 }
+
+// actor is a process. Its requests reach the server after a while, and so do their answers.
+type actor struct {
+	*world
+	name   string
+	ctx    context.Context // ends when the process is killed
+	freeze int             // one in so many requests waits for long
+}
+
+var errKilled = errors.New("killed")
+
+// RoundTrip implements http.RoundTripper.
+func (a *actor) RoundTrip(r *http.Request) (*http.Response, error) {
+	object := r.Method == http.MethodPatch
+	writes := object && a.name != "promote"
+	slow := a.upTo(300 * time.Millisecond)
+	if a.oneIn(4) {
+		slow = a.upTo(4 * time.Second)
+	}
+	if !writes && a.oneIn(a.freeze) { // a process that is frozen before a request sends it all the same
+		slow = a.upTo(40 * time.Second)
+	}
+	if deadline, ok := r.Context().Deadline(); writes && ok {
+		// The request of a writer ends in time, as the contract wants it. Try the last moment often.
+		if end := time.Until(deadline); slow > end || a.oneIn(4) {
+			slow = end - 1
+		}
+	}
+	time.Sleep(slow)
+	if a.ctx.Err() != nil {
+		return nil, errKilled
+	}
+	a.mu.Lock()
+	a.log = append(a.log, fmt.Sprintf("%v %s %s %s", time.Now().Format("04:05.000"), a.name, r.Method, r.URL.Path))
+	switch {
+	case writes:
+		a.writes++
+		if a.cleaning {
+			a.wrong = a.name + " writes, and promote has begun to remove labels"
+		}
+	case object:
+		a.cleaning = true
+	}
+	a.mu.Unlock()
+	resp, err := a.server.RoundTrip(r.WithContext(context.WithoutCancel(r.Context())))
+	late := a.upTo(200 * time.Millisecond)
+	if !writes && a.oneIn(a.freeze) {
+		late = a.upTo(15 * time.Second)
+	}
+	time.Sleep(late)
+	if a.ctx.Err() != nil {
+		return nil, errKilled
+	}
+	if cause := r.Context().Err(); cause != nil && a.oneIn(2) { // else the process was frozen, and the answer is there
+		return nil, cause
+	}
+	return resp, err
+}
+
+// write writes objects of the sink while it may, until ctx ends.
+func (a *actor) write(ctx context.Context, check bool) {
+	conn := connOf(a)
+	l := lease.New(lease.Options{
+		Conn: func() *apiserver.Conn { return conn }, Namespace: namespace, Name: ObjectName("dr"), Identity: a.name, Logger: slog.New(slog.DiscardHandler),
+		Check: func(ctx context.Context) error {
+			if check {
+				return Check(ctx, conn, namespace, "dr")
+			}
+			return nil
+		},
+	})
+	var all sync.WaitGroup
+	all.Go(func() { _ = l.Run(ctx) }) // it may be killed before the release
+	for i := 0; ctx.Err() == nil; i++ {
+		if now := time.Now(); l.Writable(now) {
+			ctx, cancel := context.WithDeadline(ctx, now.Add(apiserver.WriteTimeout))
+			_ = apply(ctx, conn, "ServiceEntry", fmt.Sprint("a", i%3), "meshrelay-sink-dr", strings.Replace(labels, `"1"`, fmt.Sprintf(`"%d"`, i), 1), `{"hosts":["a.example"]}`)
+			cancel()
+		}
+		_ = sleep(ctx, a.upTo(2*time.Second))
+	}
+	all.Wait()
+}
+
+// play promotes while processes write, and returns the world after it.
+func play(t *testing.T, seed uint64, check bool) *world {
+	w := &world{t: t, server: newServer(), random: rand.New(rand.NewPCG(seed, 1))}
+	for i := range 3 {
+		if err := apply(t.Context(), connOf(w.server), "ServiceEntry", fmt.Sprint("a", i), "meshrelay-sink-dr", labels, `{"hosts":["a.example"]}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range 2 {
+		all.Go(func() {
+			for ctx.Err() == nil { // a process that is killed or ends starts again
+				life, cancel := context.WithTimeout(ctx, 5*time.Second+w.upTo(60*time.Second))
+				alive, kill := context.WithCancel(context.Background())
+				if w.oneIn(2) {
+					context.AfterFunc(life, kill)
+				}
+				a := &actor{world: w, name: fmt.Sprint("writer", i), ctx: alive, freeze: 12}
+				a.write(life, check)
+				kill()
+				cancel()
+				_ = sleep(ctx, w.upTo(5*time.Second))
+			}
+		})
+	}
+	time.Sleep(5*time.Second + w.upTo(20*time.Second))
+	for tries := 0; ; tries++ {
+		life, kill := context.WithCancel(ctx)
+		if tries < 4 && w.oneIn(2) {
+			life, kill = context.WithTimeout(ctx, w.upTo(60*time.Second))
+		}
+		a := &actor{world: w, name: "promote", ctx: life, freeze: 30}
+		o := options(t, connOf(a))
+		o.Tell = func(string, ...any) {}
+		_, err := Promote(life, o)
+		kill()
+		if err == nil || tries > 20 {
+			if err != nil {
+				w.wrong = err.Error()
+			}
+			break
+		}
+	}
+	time.Sleep(60 * time.Second)
+	end()
+	all.Wait()
+	return w
+}
+
+// TestNothingIsWrittenAfterPromoteHasBegunToRemoveLabels: whoever is slow, frozen, killed, or ends.
+func TestNothingIsWrittenAfterPromoteHasBegunToRemoveLabels(t *testing.T) {
+	seeds, writes := uint64(200), 0
+	if testing.Short() {
+		seeds = 40
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			w := play(t, seed, true)
+			if l := left(w.server); w.wrong != "" || len(l) > 0 {
+				t.Fatalf("seed %d: %s, %d objects have something of the relay\n%s", seed, w.wrong, len(l), strings.Join(w.log, "\n"))
+			}
+			writes += w.writes
+		})
+	}
+	if writes < int(seeds) {
+		t.Errorf("%d writes in %d worlds: the sinks did not write", writes, seeds)
+	}
+}
+
+// TestPromoteWaitsForAWriterThatDoesNotCare: a release of the relay that does not know of promotions renews its Lease.
+func TestPromoteWaitsForAWriterThatDoesNotCare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 1)
+		w := &world{t: t, server: s, random: rand.New(rand.NewPCG(1, 1))}
+		ctx, end := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { (&actor{world: w, name: "old", ctx: t.Context(), freeze: 1 << 30}).write(ctx, false) })
+		time.Sleep(5 * time.Second)
+		limited, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		var told []string
+		o := options(t, connOf(s))
+		o.Tell = func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+		if _, err := Promote(limited, o); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it did not wait: %v", err)
+		}
+		if text := strings.Join(told, "\n"); !strings.Contains(text, `waiting for the writers to end, holder "old_`) || len(told) > 10 {
+			t.Error(text)
+		}
+		end()
+		all.Wait()
+		began := time.Now()
+		if _, err := Promote(t.Context(), o); err != nil || len(left(s)) > 0 || time.Since(began) > 10*time.Second {
+			t.Errorf("after its end: %v, %v", err, time.Since(began))
+		}
+	})
+}

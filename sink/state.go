@@ -1,0 +1,88 @@
+package sink
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"meshrelay/internal/owner"
+)
+
+const maxState = 64 << 20 // bytes: three million released deletions
+
+// kept is what a sink keeps over a restart.
+type kept struct {
+	Frozen *Frozen `json:"frozen,omitempty"`
+	// Holding is set while the guard holds deletions. Released are hashes of those that may go.
+	Holding  bool     `json:"holding,omitempty"`
+	Released []uint64 `json:"released,omitempty"`
+}
+
+// Frozen is the freeze of a sink.
+type Frozen struct {
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// fileOf returns the path of the state of a sink.
+func fileOf(dir, sink string) string { return filepath.Join(dir, "sink-"+sink+".json") }
+
+// load reads what a sink has kept, nothing without a directory. After an error the sink is frozen: an operator may have
+// frozen it.
+func load(dir, sink string) (k kept, err error) {
+	if dir == "" {
+		return k, nil
+	}
+	f, info, err := owner.Open(fileOf(dir, sink), os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, nil
+	}
+	if err == nil {
+		defer f.Close()
+		if info.Mode().Perm()&0o022 != 0 {
+			err = owner.ErrOthers
+		}
+	}
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(f, maxState)).Decode(&k)
+	}
+	if err != nil {
+		k = kept{Frozen: &Frozen{By: "the relay", Reason: "the state of the sink was not read", Since: time.Now()}}
+		return k, fmt.Errorf("%s: %w: look at the sink, then run relay sink unfreeze %s", fileOf(dir, sink), err, sink)
+	}
+	return k, nil
+}
+
+// save has the state of the engine outlive a restart, if it has changed.
+func (e *engine) save() error {
+	e.saving.Lock()
+	defer e.saving.Unlock()
+	e.mu.Lock()
+	k := e.kept()
+	e.mu.Unlock()
+	if e.deps.Dir == "" || e.saved != nil && reflect.DeepEqual(*e.saved, k) {
+		return nil
+	}
+	err := owner.Replace(fileOf(e.deps.Dir, e.spec.Name), func(f *os.File) error { return json.NewEncoder(f).Encode(k) })
+	if err == nil {
+		e.saved = &k
+	} else {
+		err = fmt.Errorf("the state of the sink is not written: %w", err)
+	}
+	e.trouble("state", err)
+	return err
+}
+
+// kept returns what outlives a restart. The caller holds mu.
+func (e *engine) kept() kept {
+	k := kept{Frozen: e.frozen}
+	k.Holding, k.Released = e.core.Kept()
+	return k
+}
