@@ -183,16 +183,7 @@ func TestLocalDecisionsAreAgreedFiveSecondsAfterTheStoreIsBack(t *testing.T) {
 func TestWhatIsHeldWithAnotherReplicaStaysAfterARestartWithoutTheStore(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a, b := w.replicas[0], w.replicas[1]
-		w.has(numbered(0, 40)...)
-		w.after(2 * time.Minute)
-		a.has()
-		w.quiet()
-		b.has(numbered(2, 40)...) // no guard would hold them
-		w.quiet()
-		w.store.setDown(true)
-		w.after(time.Minute)
-		b.end()
-		b.start()
+		w.restartsWithAHoldAndNoStore(a, b)
 		b.has(numbered(2, 40)...)
 		w.after(time.Hour)
 		w.wantServed("held", numbered(0, 40))
@@ -257,16 +248,7 @@ func TestADecisionOfOneReplicaDoesNotEndAHoldThatItCanNotRead(t *testing.T) {
 	for _, told := range []bool{false, true} { // the source has told everything before the orders
 		inWorld(t, 2, func(w *world) {
 			a, b := w.replicas[0], w.replicas[1]
-			w.has(numbered(0, 40)...)
-			w.after(2 * time.Minute)
-			a.has()
-			w.quiet()
-			b.has(numbered(2, 40)...) // no guard would hold them
-			w.quiet()
-			w.store.setDown(true)
-			w.after(time.Minute)
-			b.end()
-			b.start()
+			w.restartsWithAHoldAndNoStore(a, b)
 			if told {
 				b.has(numbered(2, 40)...)
 			}

@@ -307,6 +307,22 @@ func (r *replicaRun) serves() (out []string) {
 
 func (r *replicaRun) status() upstreams.Status { return r.m.Status()[0] }
 
+// restartsWithAHoldAndNoStore has the guard of a hold 40 deletions, b join with two that no guard would hold, and b start again
+// while the store is down.
+func (w *world) restartsWithAHoldAndNoStore(a, b *replicaRun) {
+	w.t.Helper()
+	w.has(numbered(0, 40)...)
+	w.after(2 * time.Minute)
+	a.has()
+	w.quiet()
+	b.has(numbered(2, 40)...)
+	w.quiet()
+	w.store.setDown(true)
+	w.after(time.Minute)
+	b.end()
+	b.start()
+}
+
 // wantSame fails unless all replicas serve the same contents.
 func (w *world) wantSame(what string) {
 	w.t.Helper()

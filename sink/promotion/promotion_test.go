@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -347,73 +346,6 @@ func TestOnlyACertainAnswerLetsASinkWrite(t *testing.T) {
 	}
 }
 
-func TestTooManyObjectsAreRefusedBeforeAnythingChanges(t *testing.T) {
-	s := newServer()
-	n := 0
-	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "serviceentries") {
-			var items []string
-			for range 2000 {
-				n++
-				items = append(items, fmt.Sprintf(`{"metadata":{"name":"a%d","uid":"u%d"}}`, n, n))
-			}
-			fmt.Fprintf(w, `{"metadata":{"continue":"%d"},"items":[%s]}`, n, strings.Join(items, ","))
-			return true
-		}
-		return false
-	}
-	version := s.Version
-	_, err := Promote(t.Context(), options(t, connOf(s)))
-	if err == nil || !strings.Contains(err.Error(), "sink dr has more than 100000 objects") || s.Version != version || n > 110_000 {
-		t.Errorf("%d objects are read, %v", n, err)
-	}
-}
-
-func TestListsHaveAsManyObjectsAsMayBePromoted(t *testing.T) {
-	s := newServer()
-	r := newRun(options(t, connOf(s)))
-	found := map[uint64]object{}
-	add := func(n int) (int, error) {
-		for range n {
-			found[uint64(len(found))*0x9E3779B97F4A7C15] = object{}
-		}
-		return r.enlist(t.Context(), found)
-	}
-	for _, n := range []int{1, perList - 1, 1, 50_000 - 1, 50_000 - perList} {
-		if all, err := add(n); err != nil || all != len(found) {
-			t.Fatal(all, err)
-		}
-		version := s.Version
-		if all, err := add(0); err != nil || all != len(found) || s.Version != version {
-			t.Fatal(all, err)
-		}
-	}
-	for len(found) < MaxObjects {
-		if _, err := add(MaxObjects - len(found)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lists, err := r.lists(t.Context())
-	if set := listed(lists); err != nil || len(set) != MaxObjects {
-		t.Errorf("%d objects, %v", len(set), err)
-	}
-	for _, l := range lists {
-		if text, _ := json.Marshal(l.BinaryData); len(text) > 512<<10+64 {
-			t.Errorf("%s has %d bytes", l.Metadata.Name, len(text))
-		}
-	}
-	if _, err := add(1); err == nil {
-		t.Error("one more is listed")
-	}
-	lists[1].BinaryData = map[string][]byte{"mine": []byte("x")}
-	if err := lists[1].save(t.Context(), r.Conn()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.lists(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a list of sink dr") {
-		t.Error(err)
-	}
-}
-
 func TestFailuresTellWhatToDo(t *testing.T) {
 	forbid := func(method, part string) func(w http.ResponseWriter, r *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
@@ -553,79 +485,6 @@ func TestASinkWhoseLeasesCanNotBeListedIsNotPromotedWithoutOneHere(t *testing.T)
 	if r, err := Promote(t.Context(), o); err != nil || r.Objects != 3 || s.Version != version {
 		t.Errorf("%+v, %v", r, err)
 	}
-}
-
-// TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait, because the promotion may have a request under way.
-func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		fill(t, s, 5)
-		var patches atomic.Int32
-		slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.Method == http.MethodPatch && patches.Add(1) == 3 {
-				time.Sleep(apiserver.WriteTimeout - time.Millisecond) // on its way through the network
-			}
-			return s.RoundTrip(r)
-		})))
-		slow.By = "the promoter"
-		ended := make(chan error)
-		go func() {
-			_, err := Promote(t.Context(), slow)
-			ended <- err
-		}()
-		for patches.Load() < 3 {
-			time.Sleep(time.Millisecond)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, err := Adopt(ctx, options(t, connOf(s))); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
-		if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; err == nil || !strings.Contains(err.Error(), "another command") {
-			t.Error(err)
-		}
-		for name, o := range metadataOf(s, true) {
-			if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
-				t.Errorf("%s is not the sink's: %s", name, text)
-			}
-		}
-	})
-}
-
-// TestAdoptGivesNothingBackWhileAListIsLost: the sink would not know the objects that it named.
-func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		fill(t, s, 2)
-		if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil {
-			t.Fatal(err)
-		}
-		var list map[string]any
-		s.Set(func() { list = s.Objects["/configmaps"][namespace+"/meshrelay-sink-dr-0"] })
-		s.Remove("/configmaps", namespace+"/meshrelay-sink-dr-0")
-		if err := apply(t.Context(), connOf(s), "VirtualService", "late", "meshrelay-sink-dr", labels, `{}`); err != nil {
-			t.Fatal(err)
-		}
-		if r, err := Promote(t.Context(), options(t, connOf(s))); err != nil || r.Changed != 1 { // which needs no list
-			t.Errorf("%+v, %v", r, err)
-		}
-		for range 2 {
-			_, err := Adopt(t.Context(), options(t, connOf(s)))
-			if err == nil || !strings.Contains(err.Error(), "the lists of sink dr name 1 of 6 promoted objects: restore the ConfigMap istio-system/meshrelay-sink-dr-0") {
-				t.Fatal(err)
-			}
-		}
-		if Check(t.Context(), connOf(s), namespace, "dr") == nil {
-			t.Error("the sink may write")
-		}
-		s.Put("/configmaps", list)
-		if r, err := Adopt(t.Context(), options(t, connOf(s))); err != nil || r.Changed != 6 || len(s.Objects["/configmaps"]) > 0 {
-			t.Errorf("%+v, %v", r, err)
-		}
-	})
 }
 
 // TestACommandLooksForOthersWhenItsWallClockHasJumped, as it does when a laptop wakes.

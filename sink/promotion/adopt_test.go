@@ -1,0 +1,88 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+// TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait, because the promotion may have a request under way.
+func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 5)
+		var patches atomic.Int32
+		slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPatch && patches.Add(1) == 3 {
+				time.Sleep(apiserver.WriteTimeout - time.Millisecond) // on its way through the network
+			}
+			return s.RoundTrip(r)
+		})))
+		slow.By = "the promoter"
+		ended := make(chan error)
+		go func() {
+			_, err := Promote(t.Context(), slow)
+			ended <- err
+		}()
+		for patches.Load() < 3 {
+			time.Sleep(time.Millisecond)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := Adopt(ctx, options(t, connOf(s))); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "another command") {
+			t.Error(err)
+		}
+		for name, o := range metadataOf(s, true) {
+			if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
+				t.Errorf("%s is not the sink's: %s", name, text)
+			}
+		}
+	})
+}
+
+// TestAdoptGivesNothingBackWhileAListIsLost: the sink would not know the objects that it named.
+func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 2)
+		if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil {
+			t.Fatal(err)
+		}
+		var list map[string]any
+		s.Set(func() { list = s.Objects["/configmaps"][namespace+"/meshrelay-sink-dr-0"] })
+		s.Remove("/configmaps", namespace+"/meshrelay-sink-dr-0")
+		if err := apply(t.Context(), connOf(s), "VirtualService", "late", "meshrelay-sink-dr", labels, `{}`); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := Promote(t.Context(), options(t, connOf(s))); err != nil || r.Changed != 1 { // which needs no list
+			t.Errorf("%+v, %v", r, err)
+		}
+		for range 2 {
+			_, err := Adopt(t.Context(), options(t, connOf(s)))
+			if err == nil || !strings.Contains(err.Error(), "the lists of sink dr name 1 of 6 promoted objects: restore the ConfigMap istio-system/meshrelay-sink-dr-0") {
+				t.Fatal(err)
+			}
+		}
+		if Check(t.Context(), connOf(s), namespace, "dr") == nil {
+			t.Error("the sink may write")
+		}
+		s.Put("/configmaps", list)
+		if r, err := Adopt(t.Context(), options(t, connOf(s))); err != nil || r.Changed != 6 || len(s.Objects["/configmaps"]) > 0 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
