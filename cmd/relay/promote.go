@@ -96,7 +96,7 @@ func (t *target) options(cmd *cobra.Command, sink string) (promotion.Options, er
 	o.Tell = func(format string, args ...any) { cmd.PrintErrln(cliview.Clean(fmt.Sprintf(format, args...))) }
 	c := apiserver.NewClient(&t.credentials, "relay-sink")
 	if err := c.Refresh(cmd.Context()); err != nil {
-		return o, err
+		return o, fmt.Errorf("sink %s: the credentials of its cluster: %w", o.Sink, err)
 	}
 	o.Tell("cluster %s, namespace %s", c.Current().Server(), o.Namespace)
 	last := time.Now()

@@ -70,8 +70,11 @@ func (r *run) try(ctx context.Context, f func() error) error {
 		seconds, told := apierrors.SuggestsClientDelay(err)
 		passes := conflict || told || errors.As(err, new(*url.Error)) || errors.Is(err, context.DeadlineExceeded) ||
 			apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
-		if !passes || n == tries || ctx.Err() != nil {
+		switch {
+		case !passes || ctx.Err() != nil:
 			return err
+		case n == tries:
+			return fmt.Errorf("%w: tried %d times: remove the reason, and run the same command again", err, n)
 		}
 		wait := max(time.Duration(n), time.Duration(seconds)) * time.Second
 		if conflict {
