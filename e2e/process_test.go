@@ -101,6 +101,19 @@ func (p *process) terminate() {
 	}
 }
 
+// pause stops the process until do has returned, so that it sees all that do changes at once. A process that does not
+// run is left alone.
+func (p *process) pause(do func()) {
+	p.t.Helper()
+	if p.alive() {
+		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+			p.t.Fatal(err)
+		}
+		defer syscall.Kill(-p.cmd.Process.Pid, syscall.SIGCONT) //nolint:errcheck // it may have been killed
+	}
+	do()
+}
+
 func (p *process) alive() bool {
 	select {
 	case <-p.done:
