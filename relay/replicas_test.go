@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"net/url"
@@ -69,16 +70,28 @@ type member struct {
 	socket string
 }
 
-// freeAddress returns an address on which nobody listens.
+// freeAddress returns an address on which nobody listens, and each only once. It is below the range from which the system
+// assigns ports, so that nobody gets it by chance before it is used.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(8000))
+		if _, taken := given.LoadOrStore(address, true); taken {
+			continue
+		}
+		lis, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		lis.Close()
+		return address
 	}
-	defer lis.Close()
-	return lis.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
+
+// given are the addresses that freeAddress has returned, or tried.
+var given sync.Map
 
 // start runs a replica whose upstream has some resources. fields are more fields of the upstream.
 func (s *site) start(name, fields string, resources ...string) *member {
