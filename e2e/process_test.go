@@ -147,8 +147,9 @@ func freePort(t *testing.T) string {
 // given are the ports that freePort has returned, or tried: what they are for may not run yet.
 var given sync.Map
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+// patience is how long a test waits for what must happen. The relay itself pauses for up to 30 s between two tries, and
+// a machine that has just begun may need as long to start an API server.
+const patience = 90 * time.Second
 
 // eventually polls until check returns nil.
 func eventually(t *testing.T, what string, check func() error) {
