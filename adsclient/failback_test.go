@@ -34,7 +34,7 @@ func (n *clients) add(d int) {
 // await waits until that many are open.
 func (n *clients) await(t *testing.T, want int) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for {
 		n.mu.Lock()
 		open, changed := n.open, n.changed

@@ -46,8 +46,8 @@ func TestARelistIsMarked_C4(t *testing.T) {
 	t.Run("no push after the answer", func(t *testing.T) {
 		s := fakexds.Start(t, &fakexds.Server{})
 		h := newRecorder()
-		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 300 * time.Millisecond }, s.Addr)
-		h.await(t, "a second answer", func() bool { return len(relists(h, seURL)) == 2 })
+		start(t, h, func(c *Config) { sotw(c); c.ResyncInterval = 2 * time.Second }, s.Addr) // long enough to push before the next one
+		h.await(t, "a second answer", func() bool { return len(relists(h, seURL)) >= 2 })
 		s.Push(seURL)
 		h.await(t, "a third", func() bool { return len(relists(h, seURL)) >= 3 })
 		h.mu.Lock()

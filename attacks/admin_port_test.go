@@ -33,6 +33,11 @@ func idle(text, want string) func(*stage, int) {
 		for range 10 {
 			began := time.Now()
 			resp, err := probe.Get("http://" + s.admin + "/healthz")
+			for range 2 { // a busy machine may be late once; a place that the attacker takes is not free so soon
+				if err != nil {
+					resp, err = probe.Get("http://" + s.admin + "/healthz")
+				}
+			}
 			if err != nil {
 				s.Errorf("/healthz after %v: %v", time.Since(began), err)
 				return

@@ -368,15 +368,22 @@ func (l *lockedBuffer) String() string {
 // to connections.
 func freePorts(t *testing.T, n int) (addresses []string) {
 	for range 1000 {
-		lis, err := net.Listen("tcp", fmt.Sprintf("%s:%d", attacker, 10_000+rand.IntN(8000)))
+		address := fmt.Sprintf("%s:%d", attacker, 10_000+rand.IntN(8000))
+		if _, taken := given.LoadOrStore(address, true); taken {
+			continue
+		}
+		lis, err := net.Listen("tcp", address)
 		if err != nil {
 			continue
 		}
-		defer lis.Close()
-		if addresses = append(addresses, lis.Addr().String()); len(addresses) == n {
+		lis.Close()
+		if addresses = append(addresses, address); len(addresses) == n {
 			return addresses
 		}
 	}
 	t.Fatal("no free ports")
 	return nil
 }
+
+// given are the addresses that freePorts has returned, or tried: the relays of other stages may not listen yet.
+var given sync.Map

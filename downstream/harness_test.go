@@ -48,7 +48,7 @@ const (
 	maxRemoved, maxResend, maxURLs = 16_384, 256, 4
 
 	// patience is how long a test waits for what must happen.
-	patience = 10 * time.Second
+	patience = time.Minute
 )
 
 var (

@@ -293,7 +293,7 @@ func TestPingsOfIstiodAreAllowed_S22(t *testing.T) {
 
 func TestMaxConnectionAge_S23(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.MaxConnectionAge, c.MaxConnectionAgeGrace = 100*time.Millisecond, 50*time.Millisecond
+		c.MaxConnectionAge, c.MaxConnectionAgeGrace = time.Second, 500*time.Millisecond // enough for the first answer
 	})
 	s := r.sotw()
 	s.send(subscribe(seV1))
@@ -417,7 +417,7 @@ func TestTLSListener_S24(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := startRelay(t, true, func(c *Config, _ *Deps) { c.Listeners[0].TLS = &tc.tls })
 			r.put(se("shop", "a", "a.example"))
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			s, err := r.dial(grpc.WithTransportCredentials(tc.client)).StreamAggregatedResources(ctx)
 			if err == nil {

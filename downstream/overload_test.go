@@ -28,7 +28,7 @@ func shortOf(d *Deps) *atomic.Bool {
 func TestWhoIsSentAwayForItsAgeIsLetBackIn(t *testing.T) {
 	var short *atomic.Bool
 	r := startRelay(t, true, func(c *Config, d *Deps) {
-		c.MaxConnectionAge, c.MaxConnectionAgeGrace = 300*time.Millisecond, 50*time.Millisecond
+		c.MaxConnectionAge, c.MaxConnectionAgeGrace = time.Second, 300*time.Millisecond // enough for the first answer
 		short = shortOf(d)
 	})
 	r.put(se("shop", "x", "1"))

@@ -204,7 +204,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 
 // TestStreamWithoutARequestEnds: it holds a place that others need.
 func TestStreamWithoutARequestEnds(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 100 * time.Millisecond })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = time.Second })
 	good := r.delta()
 	good.send(subscribeDelta(seV1))
 	good.next()
@@ -224,7 +224,7 @@ func TestStreamWithoutARequestEnds(t *testing.T) {
 
 // TestConnectionWithoutAStreamEnds: and one with a stream does not.
 func TestConnectionWithoutAStreamEnds(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnectionIdle = 50 * time.Millisecond })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnectionIdle = 500 * time.Millisecond })
 	good := r.delta()
 	good.send(subscribeDelta(seV1))
 	good.next()

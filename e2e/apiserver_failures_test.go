@@ -28,7 +28,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	// New credentials are noticed after ten seconds, and used after a pause of thirty at most.
 	later := func(what string, check func() error) {
 		t.Helper()
-		if err := within(4*patience, check); err != nil {
+		if err := within(2*patience, check); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}

@@ -70,7 +70,7 @@ func TestATokenThatExpiresRemovesNothing_K4(t *testing.T) {
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	k.readerKubeconfig(kubeconfig)
-	end := time.Now().Add(15 * time.Second)
+	end := time.Now().Add(30 * time.Second) // enough to start the relay
 	k.tokenKubeconfig(kubeconfig, k.until(k.token("istio-system", "relay-reader"), end.Add(-leeway)))
 	r := relayOf(t, "reader", fmt.Sprintf(`upstreams:
 - {name: east, kubernetes: {kubeconfig: %q}}
@@ -82,7 +82,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	later := func(what string, check func() error) {
 		t.Helper()
-		if err := within(4*patience, check); err != nil {
+		if err := within(2*patience, check); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -154,6 +155,21 @@ func (f *follower) events() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return strings.Join(f.log, " ")
+}
+
+// sent waits until so many resources have come or gone since mark, and returns them in order. More than that are not
+// waited for, but seen if they came with those.
+func (f *follower) sent(n int) (log []string) {
+	f.t.Helper()
+	eventually(f.t, fmt.Sprintf("%d resources are sent", n), func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if log = slices.Sorted(slices.Values(f.log)); len(log) < n {
+			return fmt.Errorf("sent are %q", log)
+		}
+		return nil
+	})
+	return log
 }
 
 func (f *follower) size() int {

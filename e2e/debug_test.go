@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -36,29 +37,32 @@ func TestSyncStatusIsWhatIstioctlReads_D1(t *testing.T) {
 	third := newIstiod(t, "third", r.xds).start().ready()
 	eventually(t, "the istiod has it", func() error { return differs(third.configs(), r.configs()) })
 
-	resp := dial(t, r.xds).ask("istio.io/debug/syncz")
-	var id struct{ Component, ID string }
-	if err := json.Unmarshal([]byte(resp.GetControlPlane().GetIdentifier()), &id); err != nil || id.Component == "" || id.ID != "hub" {
-		t.Errorf("control plane identifier %q: %v", resp.GetControlPlane().GetIdentifier(), err)
-	}
-	found := false
-	for _, a := range resp.Resources {
-		cfg := &statusv3.ClientConfig{}
-		if err := a.UnmarshalTo(cfg); err != nil {
-			t.Fatal(err)
+	eventually(t, "the istiod is synced", func() error { // it acknowledges after it has it
+		resp := dial(t, r.xds).ask("istio.io/debug/syncz")
+		var id struct{ Component, ID string }
+		if err := json.Unmarshal([]byte(resp.GetControlPlane().GetIdentifier()), &id); err != nil || id.Component == "" || id.ID != "hub" {
+			t.Fatalf("control plane identifier %q: %v", resp.GetControlPlane().GetIdentifier(), err)
 		}
-		for _, x := range cfg.GenericXdsConfigs {
-			if x.TypeUrl == seV1alpha3 {
-				found = true
-				if x.ConfigStatus != statusv3.ConfigStatus_SYNCED {
-					t.Errorf("%s of %s is %v", x.TypeUrl, cfg.GetNode().GetId(), x.ConfigStatus)
+		found := false
+		for _, a := range resp.Resources {
+			cfg := &statusv3.ClientConfig{}
+			if err := a.UnmarshalTo(cfg); err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range cfg.GenericXdsConfigs {
+				if x.TypeUrl != seV1alpha3 {
+					continue
+				}
+				if found = true; x.ConfigStatus != statusv3.ConfigStatus_SYNCED {
+					return fmt.Errorf("%s of %s is %v", x.TypeUrl, cfg.GetNode().GetId(), x.ConfigStatus)
 				}
 			}
 		}
-	}
-	if !found {
-		t.Errorf("no client that asked for %s: %v", seV1alpha3, resp.Resources)
-	}
+		if !found {
+			return fmt.Errorf("no client has asked for it: %v", resp.Resources)
+		}
+		return nil
+	})
 }
 
 func TestDebugHandlersAnswerOverXDS_D2_D3(t *testing.T) {

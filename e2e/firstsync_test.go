@@ -107,7 +107,7 @@ downstream: {startupTimeout: 500ms, drainTimeout: 500ms, listeners: [{address: X
 		return err
 	})
 	eventually(t, "that is logged when startupTimeout is over", func() error {
-		if !strings.Contains(r.out.tail(), `msg="clients are held until upstream has synced" upstream=west`) {
+		if !r.logged(`msg="clients are held until upstream has synced" upstream=west`) {
 			return fmt.Errorf("it is not")
 		}
 		return nil

@@ -178,18 +178,20 @@ func (i *istiod) eight(t *testing.T) {
 	}
 }
 
-// empty takes all configs from an istiod.
+// empty takes all configs from an istiod, at once: a guard may let a few go that come before the others.
 func (i *istiod) empty(t *testing.T) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(i.configDir, "*.yaml"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no configs in %s: %v", i.configDir, err)
 	}
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
+	i.pause(func() {
+		for _, path := range paths {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
+	})
 }
 
 func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
@@ -267,7 +269,11 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 	}
 
 	r.must(0, `release east --only virtualservice/shop --reason "routes have moved"`, "3 deletions released, 6 still held", "VirtualService shop/v0")
-	third.loses("networking.istio.io/VirtualService shop/v0")
+	for name := range want {
+		if strings.Contains(name, "VirtualService") {
+			third.loses(name)
+		}
+	}
 	rest := r.holds(6)
 	if n := len(third.configs()); n != 6 {
 		t.Errorf("%d configs, want 6", n)
@@ -311,14 +317,14 @@ func TestReleaseAllCarriesOutWhateverIsHeld(t *testing.T) {
 
 func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 	t.Parallel()
-	const holdFor = 3 * time.Second
+	const holdFor = 8 * time.Second // long enough for the commands between the hold and the kill
 	for _, returns := range []string{"with nothing", "with the resources"} {
 		t.Run(strings.ReplaceAll(returns, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			east := newIstiod(t, "east")
 			east.eight(t)
 			east.start().ready()
-			r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{holdFor: 3s}").start().ready()
+			r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{holdFor: 8s}").start().ready()
 			third := newIstiod(t, "third", r.xds).start().ready()
 			want := third.configs()
 			stop := watchFor(t, third, want)
@@ -328,9 +334,10 @@ func TestHeldDeletionsOfADeadIstiodStay(t *testing.T) {
 			dead := time.Now()
 			var h held
 			eventually(t, "the clock stands still for much longer than the hold lasts", func() error {
+				asked := time.Since(dead) // the answer may take its time
 				h = r.held()
 				switch {
-				case h.Clock != "stopped" && time.Since(dead) > time.Second:
+				case h.Clock != "stopped" && asked > 2*time.Second:
 					t.Fatalf("the hold is %+v", h)
 				case time.Since(dead) < 2*holdFor:
 					return fmt.Errorf("the clock is %s", h.Clock)
@@ -450,11 +457,11 @@ func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
 	r := newRelay(t, "hub", []string{"east=" + east.grpc}).holding("{}").start().ready()
 	f := dial(t, r.xds).follow(seV1, nil)
 	f.mark()
-	r.must(0, "freeze east --for 3s --dry-run", "dry run")
-	r.must(0, `freeze east --for 3s --reason "night shift"`, "upstream east is frozen, with ", "or \"relay unfreeze east\"")
-	frozen := time.Now()
+	r.must(0, "freeze east --for 10s --dry-run", "dry run")
+	freezes := time.Now()
+	r.must(0, `freeze east --for 10s --reason "night shift"`, "upstream east is frozen, with ", "or \"relay unfreeze east\"")
 	r.must(0, "status", "east: frozen for ", "night shift", "ends in")
-	r.must(1, "freeze east --for 3s", "frozen already")
+	r.must(1, "freeze east --for 10s", "frozen already")
 	east.write(t, "late", "late.example")
 	eventually(t, "the change arrives by itself", func() error {
 		if f.events() != "+shop/late" {
@@ -462,7 +469,7 @@ func TestAFreezeWithAnEndEndsByItself(t *testing.T) {
 		}
 		return nil
 	})
-	if d := time.Since(frozen); d < 2900*time.Millisecond {
+	if d := time.Since(freezes); d < 10*time.Second {
 		t.Errorf("the freeze lasted %v", d)
 	}
 	eventually(t, "the history tells it", func() error {
@@ -485,7 +492,7 @@ func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
 	first := newRelay(t, "first", []string{"files=" + dir})
 	change(t, first.config, "  file: {path: "+dir+"}\n", "  file: {path: "+dir+"}\n  guard: {percent: 100}\n")
 	first.start().ready()
-	second := newRelay(t, "second", []string{"east=" + first.xds}).holding("{holdFor: 2s}").start().ready()
+	second := newRelay(t, "second", []string{"east=" + first.xds}).holding("{holdFor: 8s}").start().ready()
 	if out := second.must(0, "status"); !strings.Contains(out, "xds/delta") {
 		t.Fatalf("the second relay does not speak delta:\n%s", out)
 	}
@@ -493,22 +500,24 @@ func TestARelayRepeatsHeldDeletionsToARelay(t *testing.T) {
 	entries, routes := c.follow(seV1, nil), c.follow("networking.istio.io/v1/VirtualService", nil)
 	entries.mark()
 	routes.mark()
-	for n := range 5 {
-		if err := os.Remove(filepath.Join(dir, fmt.Sprintf("v%d.yaml", n))); err != nil {
-			t.Fatal(err)
+	since := time.Now()
+	first.pause(func() {
+		for n := range 5 {
+			if err := os.Remove(filepath.Join(dir, fmt.Sprintf("v%d.yaml", n))); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
+	})
 	if h := second.holds(5); h.Reason != "every VirtualService would go" {
 		t.Errorf("the hold is %+v", h)
 	}
-	since := time.Now()
 	eventually(t, "they go", func() error {
 		if routes.size() > 0 {
 			return fmt.Errorf("%d are left", routes.size())
 		}
 		return nil
 	})
-	if time.Since(since) < time.Second {
+	if time.Since(since) < 8*time.Second {
 		t.Errorf("after %v already", time.Since(since))
 	}
 	if !second.logged("asking upstream to repeat held deletions") || !second.logged("held deletions carried out", "the upstream has repeated them", "removed=5") {

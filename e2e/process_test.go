@@ -101,6 +101,19 @@ func (p *process) terminate() {
 	}
 }
 
+// pause stops the process until do has returned, so that it sees all that do changes at once. A process that does not
+// run is left alone.
+func (p *process) pause(do func()) {
+	p.t.Helper()
+	if p.alive() {
+		if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+			p.t.Fatal(err)
+		}
+		defer syscall.Kill(-p.cmd.Process.Pid, syscall.SIGCONT) //nolint:errcheck // it may have been killed
+	}
+	do()
+}
+
 func (p *process) alive() bool {
 	select {
 	case <-p.done:
@@ -134,8 +147,9 @@ func freePort(t *testing.T) string {
 // given are the ports that freePort has returned, or tried: what they are for may not run yet.
 var given sync.Map
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+// patience is how long a test waits for what must happen. The relay itself pauses for up to 30 s between two tries, and
+// a machine that has just begun may need as long to start an API server.
+const patience = 90 * time.Second
 
 // eventually polls until check returns nil.
 func eventually(t *testing.T, what string, check func() error) {

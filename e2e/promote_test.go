@@ -108,7 +108,7 @@ func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
 		return string(out)
 	}
 
-	p := run(t, "promote", "", nil, bin, command("promote", "--yes", "--writes-per-second", "50")...)
+	p := run(t, "promote", "", nil, bin, command("promote", "--yes", "--writes-per-second", "20")...) // 7 s are left for the kill
 	eventually(t, "a part of the objects is promoted", func() error {
 		if n := sinks(k.all()); n > 150 {
 			return fmt.Errorf("%d are left: %s", n, p.out.tail())

@@ -84,11 +84,13 @@ replicas: {kubernetes: {kubeconfig: %q, namespace: mesh}}
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range files {
-			if err := os.Remove(f); err != nil {
-				t.Fatal(err)
+		relays[i].pause(func() { // else the guard may let some go before it sees the others
+			for _, f := range files {
+				if err := os.Remove(f); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
+		})
 	}
 	for _, r := range relays {
 		r.ready()

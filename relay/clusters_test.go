@@ -96,7 +96,7 @@ func (w *withClusters) names() (all []string) {
 
 func (w *withClusters) has(want ...string) {
 	w.t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	deadline, tick := time.After(60*time.Second), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for !slices.Equal(w.names(), want) {
 		select {

@@ -67,18 +67,12 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 	}
 
 	// A hold of one holds on the other, which serves again what it has let go.
-	for _, name := range names(2) {
-		b.remove(name)
-	}
+	b.remove(names(2)...)
 	until(t, "they go", func() bool { return b.east().Resources == 18 })
-	for _, name := range names(20) {
-		a.remove(name)
-	}
+	a.remove(names(20)...)
 	until(t, "it is held", func() bool { return a.east().Held == 20 })
 	until(t, "they are back", func() bool { return b.east().Resources == 20 })
-	for _, name := range names(20)[2:] {
-		b.remove(name)
-	}
+	b.remove(names(20)[2:]...)
 	until(t, "it is held on both", func() bool { return b.east().Held == 20 })
 	b.wantOrdered("release", intake.Order{All: true}, "carried out on 2 of 2 known replicas")
 	if a.east().Resources != 0 || b.east().Resources != 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"net/url"
@@ -62,34 +63,48 @@ func (s *site) join(at string) {
 type member struct {
 	*Relay
 	t      *testing.T
-	source string // the directory of its upstream
+	source string            // the directory of its upstream
+	hosts  map[string]string // of its resources, by name; all are in one file
 	dir    string
 	stop   func()
 	socket string
 }
 
-// freeAddress returns an address on which nobody listens.
+// freeAddress returns an address on which nobody listens, and each only once. It is below the range from which the system
+// assigns ports, so that nobody gets it by chance before it is used.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(8000))
+		if _, taken := given.LoadOrStore(address, true); taken {
+			continue
+		}
+		lis, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		lis.Close()
+		return address
 	}
-	defer lis.Close()
-	return lis.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
+
+// given are the addresses that freeAddress has returned, or tried.
+var given sync.Map
 
 // start runs a replica whose upstream has some resources. fields are more fields of the upstream.
 func (s *site) start(name, fields string, resources ...string) *member {
 	s.t.Helper()
-	m := &member{t: s.t, dir: s.t.TempDir()}
+	m := &member{t: s.t, dir: s.t.TempDir(), hosts: map[string]string{}}
 	m.source = filepath.Join(m.dir, "east")
 	if err := os.Mkdir(m.source, 0o700); err != nil {
 		s.t.Fatal(err)
 	}
 	for _, one := range resources {
-		m.write(one, one+".example")
+		m.hosts[one] = one + ".example"
 	}
+	m.save()
 	files, listen := s.ca.Issue(s.t, m.dir, replicaIdentity, time.Now().Add(time.Hour)), freeAddress(s.t)
 	state := "dir: state, flushInterval: 10ms"
 	if s.diskless {
@@ -144,15 +159,38 @@ upstreams: [{name: east, file: {path: east}%s}]
 
 func (m *member) write(name, host string) {
 	m.t.Helper()
-	text := fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: shop}\nspec: {hosts: [%s]}\n", name, host)
-	if err := os.WriteFile(filepath.Join(m.source, name+".yaml"), []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	m.hosts[name] = host
+	m.save()
 }
 
-func (m *member) remove(name string) {
+// remove removes resources at once: a guard that sees some of them go before the others may let those go.
+func (m *member) remove(names ...string) {
 	m.t.Helper()
-	if err := os.Remove(filepath.Join(m.source, name+".yaml")); err != nil {
+	for _, name := range names {
+		delete(m.hosts, name)
+	}
+	m.save()
+}
+
+// save replaces the file of the resources, or removes it if there are none.
+func (m *member) save() {
+	m.t.Helper()
+	var text strings.Builder
+	for name, host := range m.hosts {
+		fmt.Fprintf(&text, "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s, namespace: shop}\nspec: {hosts: [%s]}\n", name, host)
+	}
+	path, next := filepath.Join(m.source, "all.yaml"), filepath.Join(m.dir, "next.yaml")
+	err := os.WriteFile(next, []byte(text.String()), 0o600)
+	switch {
+	case err != nil:
+	case len(m.hosts) > 0:
+		err = os.Rename(next, path)
+	default:
+		if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -381,9 +419,7 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 	a.serves()
 	b.serves()
 	until(t, "all is read", func() bool { return b.east().Resources == 20 })
-	for _, name := range names(15) {
-		b.remove(name)
-	}
+	b.remove(names(15)...)
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
 	got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0)
 	if err != nil || len(got) != 15 || begun != 15 {
@@ -435,9 +471,7 @@ func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *
 	a.serves()
 	b.serves()
 	until(t, "all is read", func() bool { return b.east().Resources == 20 })
-	for _, name := range names(15) {
-		b.remove(name)
-	}
+	b.remove(names(15)...)
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
 	s.hangs = true
 	s.hostile(nil)

@@ -256,7 +256,7 @@ func (w *world) settled() {
 
 func (w *world) until(what string, is func() bool) {
 	w.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute) // a guard waits up to 15 s, and a second failure for 2 s
 	for !is() {
 		select {
 		case <-deadline:

@@ -109,7 +109,7 @@ func (s *started) serves() {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		s.t.Fatalf("clients are held: %+v", s.m.Status())
 	}
 }

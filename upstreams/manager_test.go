@@ -80,7 +80,7 @@ func (r *managed) mustApply(ups ...config.Upstream) {
 
 func (r *managed) await(what string, cond func() bool) {
 	r.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for !cond() {

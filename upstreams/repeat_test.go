@@ -19,7 +19,7 @@ func TestAServerIsAskedToRepeatBeforeHeldDeletionsGo_C4_C14(t *testing.T) {
 			server := startServer(t, xdsEntry("ns/a", "a.example").WithVersion("1"), xdsEntry("ns/b", "b.example").WithVersion("1"), xdsEntry("ns/c", "c.example").WithVersion("1"))
 			u := xdsUpstream("east", server)
 			sectionOf(u).Protocol = protocol
-			u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(300 * time.Millisecond)}
+			u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(2 * time.Second)}
 			r := runManager(t, nil, u)
 			r.await("the upstream has synced", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
 			server.Set(xdsEntryURL)
@@ -45,7 +45,7 @@ func TestFilesAreReadOnceMoreBeforeHeldDeletionsGo(t *testing.T) {
 		writeFile(t, filepath.Join(dir, name+".yaml"), serviceEntry(name, name+".example"))
 	}
 	u := fileUpstream("local", dir)
-	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(500 * time.Millisecond)}
+	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(2 * time.Second)}
 	r := runManager(t, nil, u)
 	r.await("the files are served", func() bool { return r.m.Status()[0].State == upstreams.StateSynced })
 	for _, name := range []string{"a", "b", "c"} {

@@ -288,7 +288,7 @@ func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Ser
 // await waits until cond.
 func (r *xdsRun) await(what string, cond func() bool) {
 	r.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	look := time.NewTicker(2 * time.Millisecond)
 	defer look.Stop()
 	for !cond() {

@@ -208,7 +208,7 @@ downstream:
 	another := segments[0] + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://login.example","aud":"relay","sub":"tool","exp":99999999999}`)) + "." + segments[2]
 	roots := x509.NewCertPool()
 	roots.AddCert(root.cert)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // of more than 1,000 handshakes
 	defer cancel()
 
 	good := map[string]attacker{

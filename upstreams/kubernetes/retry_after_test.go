@@ -63,7 +63,7 @@ func TestAWaitForAServerEndsWithTheSource_K8(t *testing.T) {
 			at := s.busy(path, "10", 100)
 			var end time.Time
 			t.Cleanup(func() { // after what mirrors has begun has ended
-				if took := time.Since(end); took > 3*time.Second {
+				if took := time.Since(end); took > 8*time.Second {
 					t.Errorf("the end took %v", took)
 				}
 			})

@@ -328,7 +328,7 @@ func TestEndpointsStayKnownThroughDisconnects_C16(t *testing.T) {
 func TestPatienceForTheFirstAnswerEnds_C21(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"))
-	f := follow(t, s, 300*time.Millisecond)
+	f := follow(t, s, 2*time.Second) // enough to look at what is told before
 	f.wants("a", "b")
 	f.awaitTold("a")
 	if f.answered() || f.Settled("b") || !f.Settled("a") {

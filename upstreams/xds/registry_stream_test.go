@@ -57,7 +57,7 @@ func TestAProbeTakesNoPushesOfNacos(t *testing.T) {
 	m := run(t, cfg)
 	entries := func(want int) {
 		t.Helper()
-		deadline := time.After(10 * time.Second)
+		deadline := time.After(30 * time.Second)
 		for m.Status()[0].Resources["networking.istio.io/ServiceEntry"] != want {
 			select {
 			case <-deadline:

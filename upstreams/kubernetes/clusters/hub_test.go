@@ -189,7 +189,7 @@ func finds(t *testing.T, dir string, cfg *config.Config) *found {
 
 func (f *found) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	deadline, tick := time.After(60*time.Second), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
