@@ -171,7 +171,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
-	}, k.Holding, k.Released)
+	}, k.Kept, time.Now())
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
 		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Check: e.check, Logger: e.log,

@@ -2,6 +2,8 @@ package sink
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -218,5 +220,30 @@ func TestMetricsAreSentWithoutLocks(t *testing.T) {
 	collecting.Unlocked(t, w.set, func() { e.status(); w.set.running() })
 	if err := prometheus.NewPedanticRegistry().Register(w.set); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhatTheGuardLetsPassIsKeptBeforeItIsDeleted(t *testing.T) {
+	w := pruning(t, 20)
+	var kept atomic.Int64
+	w.fault(func(_ http.ResponseWriter, r *http.Request) bool {
+		if k, err := load(w.deps.Dir, "dr"); r.Method == http.MethodDelete && err == nil {
+			kept.Store(int64(len(k.Passed)))
+		}
+		return false
+	})
+	w.remove("east", "n03")
+	w.until("it is gone", func() bool { return w.object("n03") == nil })
+	if n := kept.Load(); n != 1 {
+		t.Errorf("%d are kept", n)
+	}
+	w.settled()
+	w.stop()
+	for i := 4; i < 9; i++ {
+		w.remove("east", fmt.Sprintf("n%02d", i)) // five pass, but not six
+	}
+	w.start().until("they are held", func() bool { h := w.status().Held; return h != nil && h.Removals == 5 })
+	if w.objects() != 19 {
+		t.Error(w.objects())
 	}
 }

@@ -217,7 +217,6 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.core.See(key, nil) // one with finalizers comes back with the next list
-	e.core.Deleted(time.Now())
 	e.deletes++
 	delete(e.troubles, key)
 	return -1

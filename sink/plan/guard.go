@@ -21,9 +21,22 @@ type guard struct {
 	// holding is set from the first hold until no held deletion is left: what comes in the meantime is held as well.
 	holding  bool
 	released map[uint64]struct{} // by deletionOf
-	deleted  []time.Time         // within window
-	held     Held
-	sums     []uint64 // deletionOf of each that is held
+	// passed are deletions that were not held, with the time when the object was found gone, zero before.
+	passed map[uint64]time.Time
+	held   Held
+	sums   []uint64 // deletionOf of each that is held
+}
+
+// maxPassed bounds guard.passed. A site has fewer objects than the guard would need to let so many pass.
+const maxPassed = 100_000
+
+// Kept is what a Core keeps over a restart.
+type Kept struct {
+	// Holding is set while the guard holds deletions. Released are hashes of those that may go. Passed are those that
+	// went without a hold, with their times.
+	Holding  bool                 `json:"holding,omitempty"`
+	Released []uint64             `json:"released,omitempty"`
+	Passed   map[uint64]time.Time `json:"passed,omitempty"`
 }
 
 // Held are the deletions that the guard holds. The zero Held has none.
@@ -39,35 +52,35 @@ func deletionOf(key mirror.Key, uid string) uint64 {
 	return xxh3.HashString(key.String() + " " + uid)
 }
 
-// Deleted notes a deletion, which counts for the guard.
-func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted, now) }
-
 // Judge decides about all objects that are in the cluster and not desired. blocked returns why the upstreams of Gone have
 // not certainly deleted a resource, empty if they have. Judge returns the keys whose Action may have changed.
 func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []mirror.Key) {
 	g := &c.guard
-	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
 	next := make(map[mirror.Key]string, len(c.gone))
 	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
-	released := map[uint64]struct{}{}
+	there := map[uint64]struct{}{}     // was not deleted yet
 	for key := range c.gone {
 		l := c.entries[key].live
 		d := deletionOf(key, l.UID)
 		free := contains(g.released, d)
-		if free {
-			released[d] = struct{}{}
-		}
 		if next[key] = c.blocks(key, l, free, blocked); next[key] == "" && !free {
 			waiting[key] = d
 		}
+		if !l.Deleting {
+			there[d] = struct{}{}
+		}
 	}
-	if c.ready {
-		g.released = released // without those that were carried out
+	if c.ready { // else it is not known what was carried out
+		maps.DeleteFunc(g.released, func(d uint64, _ struct{}) bool { return !contains(there, d) })
 	}
-	c.hold(slices.Sorted(maps.Values(waiting)))
+	c.hold(slices.Sorted(maps.Values(waiting)), g.count(now, there))
 	for key, why := range next {
-		if _, waits := waiting[key]; waits && g.holding {
+		switch d, waits := waiting[key]; {
+		case waits && g.holding:
 			why = ReasonHeld
+			delete(g.passed, d)
+		case waits && len(g.passed) < maxPassed:
+			g.passed[d] = time.Time{}
 		}
 		if c.gone[key] != why {
 			changed = append(changed, key)
@@ -75,6 +88,25 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		c.gone[key] = why
 	}
 	return changed
+}
+
+// count returns how many deletions have passed, and were carried out within window.
+func (g *guard) count(now time.Time, there map[uint64]struct{}) (n int) {
+	for d, at := range g.passed {
+		switch is := contains(there, d); {
+		case is:
+			at = time.Time{}
+		case at.IsZero():
+			at = now
+		case now.Sub(at) > window:
+			delete(g.passed, d)
+			continue
+		}
+		if g.passed[d] = at; !at.IsZero() {
+			n++
+		}
+	}
+	return n
 }
 
 // blocks returns why an object must not be deleted, whatever the guard decides.
@@ -96,10 +128,10 @@ func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirro
 	return why
 }
 
-// hold has the guard hold the waiting deletions, or let them pass.
-func (c *Core) hold(waiting []uint64) {
+// hold has the guard hold the waiting deletions, or let them pass. done others have passed.
+func (c *Core) hold(waiting []uint64, done int) {
 	g := &c.guard
-	n, done, reason := len(waiting), len(g.deleted), g.held.Reason
+	n, reason := len(waiting), g.held.Reason
 	of := c.owned - len(c.gone) + n + done // without those that are left: others may have made any number of them
 	switch {
 	case n == 0:
@@ -150,10 +182,9 @@ func (c *Core) Prune() (n int) {
 	return n
 }
 
-// Kept returns what New needs to continue after a restart: whether the guard holds, and the released deletions that
-// are not carried out yet, sorted.
-func (c *Core) Kept() (holding bool, released []uint64) {
-	return c.guard.holding, slices.Sorted(maps.Keys(c.guard.released))
+// Kept returns what New needs to continue after a restart.
+func (c *Core) Kept() Kept {
+	return Kept{c.guard.holding, slices.Sorted(maps.Keys(c.guard.released)), maps.Clone(c.guard.passed)}
 }
 
 func contains(set map[uint64]struct{}, n uint64) bool {

@@ -101,13 +101,18 @@ type entry struct {
 	live *Live
 }
 
-// New returns a Core that knows of no object. holding continues the hold of an earlier one, and released are its
-// released deletions.
-func New(s Settings, holding bool, released []uint64) *Core {
+// New returns a Core that knows of no object, and continues with what an earlier one has kept.
+func New(s Settings, k Kept, now time.Time) *Core {
 	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}}
-	c.guard = guard{holding: holding, released: map[uint64]struct{}{}}
-	for _, r := range released {
+	c.guard = guard{holding: k.Holding, released: map[uint64]struct{}{}, passed: map[uint64]time.Time{}}
+	for _, r := range k.Released {
 		c.guard.released[r] = struct{}{}
+	}
+	for d, at := range k.Passed {
+		if !at.IsZero() { // the clock may have jumped: each counts for half of the window at least, and for all of it at most
+			at = now.Add(-min(max(now.Sub(at), 0), window/2))
+		}
+		c.guard.passed[d] = at
 	}
 	return c
 }
@@ -151,8 +156,10 @@ func (c *Core) set(key mirror.Key, e entry) {
 	case e.want != nil:
 		c.entries[key] = e
 		delete(c.gone, key)
-		if e.live != nil && len(c.guard.released) > 0 { // a release is for one deletion
-			delete(c.guard.released, deletionOf(key, e.live.UID))
+		if e.live != nil && len(c.guard.released)+len(c.guard.passed) > 0 { // a release is for one deletion
+			d := deletionOf(key, e.live.UID)
+			delete(c.guard.released, d)
+			delete(c.guard.passed, d)
 		}
 	case c.owns(e.live):
 		c.entries[key] = e
