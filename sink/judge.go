@@ -98,6 +98,8 @@ func (e *engine) tellHold() {
 		event.Type, event.Reason, event.Command = events.Held, held.Reason, "relay sink status "+e.spec.Name
 		event.Text = fmt.Sprintf("sink %s: %d deletions held as %s", e.spec.Name, held.Removals, held.ID)
 		e.deps.Record(event)
+	case held.ID == "" && e.heldID != "" && e.core.Kept().Holding:
+		return // an upstream prevents now what is held
 	case held.ID == "" && e.heldID != "":
 		e.log.Info("hold ended")
 		e.deps.Record(event)

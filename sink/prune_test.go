@@ -223,6 +223,39 @@ func TestMetricsAreSentWithoutLocks(t *testing.T) {
 	}
 }
 
+func TestAHoldStaysWhileItsUpstreamIsAway(t *testing.T) {
+	w := pruning(t, 20)
+	blocked := func(why string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.blocked = why
+	}
+	for i := range 7 {
+		w.remove("east", fmt.Sprintf("n%02d", i))
+	}
+	w.until("it is held", func() bool { return w.status().Held != nil })
+	for i := range 4 {
+		w.put("east", fmt.Sprintf("n%02d", i), "a.x") // the rest would pass the guard
+	}
+	w.until("three are held", func() bool { h := w.status().Held; return h != nil && h.Removals == 3 })
+	blocked("east is away")
+	w.until("they are left", func() bool { return w.status().Todo["left"] == 3 })
+	w.stop()
+	w.start().until("they are left after a restart", func() bool { return w.status().Todo["left"] == 3 && w.status().State == "writing" })
+	blocked("")
+	w.until("they are held again", func() bool { h := w.status().Held; return h != nil && h.Removals == 3 })
+	if w.objects() != 20 {
+		t.Error(w.objects())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.happened {
+		if e.Type == events.Returned {
+			t.Errorf("nobody has decided: %+v", e)
+		}
+	}
+}
+
 func TestWhatTheGuardLetsPassIsKeptBeforeItIsDeleted(t *testing.T) {
 	w := pruning(t, 20)
 	var kept atomic.Int64

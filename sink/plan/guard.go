@@ -19,8 +19,9 @@ import (
 // guard holds deletions that look like an accident.
 type guard struct {
 	// holding is set from the first hold until no held deletion is left: what comes in the meantime is held as well.
-	holding  bool
-	released map[uint64]struct{} // by deletionOf
+	holding bool
+	// undecided are deletions that were held, also those that an upstream prevents now. released may go.
+	undecided, released map[uint64]struct{} // by deletionOf
 	// passed are deletions that were not held, with the time when the object was found gone, zero before.
 	passed map[uint64]time.Time
 	held   Held
@@ -32,11 +33,12 @@ const maxPassed = 100_000
 
 // Kept is what a Core keeps over a restart.
 type Kept struct {
-	// Holding is set while the guard holds deletions. Released are hashes of those that may go. Passed are those that
-	// went without a hold, with their times.
-	Holding  bool                 `json:"holding,omitempty"`
-	Released []uint64             `json:"released,omitempty"`
-	Passed   map[uint64]time.Time `json:"passed,omitempty"`
+	// Holding is set while the guard holds deletions. Undecided are hashes of those, Released of those that may go.
+	// Passed are those that went without a hold, with their times.
+	Holding   bool                 `json:"holding,omitempty"`
+	Undecided []uint64             `json:"undecided,omitempty"`
+	Released  []uint64             `json:"released,omitempty"`
+	Passed    map[uint64]time.Time `json:"passed,omitempty"`
 }
 
 // Held are the deletions that the guard holds. The zero Held has none.
@@ -58,7 +60,7 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 	g := &c.guard
 	next := make(map[mirror.Key]string, len(c.gone))
 	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
-	there := map[uint64]struct{}{}     // was not deleted yet
+	there := map[uint64]struct{}{}     // may be deleted, now or later
 	for key := range c.gone {
 		l := c.entries[key].live
 		d := deletionOf(key, l.UID)
@@ -66,18 +68,22 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		if next[key] = c.blocks(key, l, free, blocked); next[key] == "" && !free {
 			waiting[key] = d
 		}
-		if !l.Deleting {
+		switch next[key] {
+		case ReasonDeleting, ReasonManager, ReasonSources:
+		default:
 			there[d] = struct{}{}
 		}
 	}
 	if c.ready { // else it is not known what was carried out
 		maps.DeleteFunc(g.released, func(d uint64, _ struct{}) bool { return !contains(there, d) })
+		maps.DeleteFunc(g.undecided, func(d uint64, _ struct{}) bool { return !contains(there, d) || contains(g.released, d) })
 	}
 	c.hold(slices.Sorted(maps.Values(waiting)), g.count(now, there))
 	for key, why := range next {
 		switch d, waits := waiting[key]; {
 		case waits && g.holding:
 			why = ReasonHeld
+			g.undecided[d] = struct{}{}
 			delete(g.passed, d)
 		case waits && len(g.passed) < maxPassed:
 			g.passed[d] = time.Time{}
@@ -136,7 +142,7 @@ func (c *Core) hold(waiting []uint64, done int) {
 	switch {
 	case n == 0:
 		// A hold ends only when it is known that nothing is left of it.
-		g.holding = g.holding && !c.ready
+		g.holding = g.holding && (!c.ready || len(g.undecided) > 0)
 	case c.desired == 0:
 		g.holding, reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
@@ -150,7 +156,7 @@ func (c *Core) hold(waiting []uint64, done int) {
 		all = binary.BigEndian.AppendUint64(all, sum)
 	}
 	id := base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, xxh3.Hash(all)))[:8]
-	g.held, g.sums = Held{strings.ToLower(id), cmp.Or(reason, "they came while others were held"), n}, waiting
+	g.held, g.sums = Held{strings.ToLower(id), cmp.Or(reason, "they were held before, or came while others were"), n}, waiting
 }
 
 // Held returns the held deletions.
@@ -184,10 +190,19 @@ func (c *Core) Prune() (n int) {
 
 // Kept returns what New needs to continue after a restart.
 func (c *Core) Kept() Kept {
-	return Kept{c.guard.holding, slices.Sorted(maps.Keys(c.guard.released)), maps.Clone(c.guard.passed)}
+	g := &c.guard
+	return Kept{g.holding, slices.Sorted(maps.Keys(g.undecided)), slices.Sorted(maps.Keys(g.released)), maps.Clone(g.passed)}
 }
 
 func contains(set map[uint64]struct{}, n uint64) bool {
 	_, ok := set[n]
 	return ok
+}
+
+func setOf(all []uint64) map[uint64]struct{} {
+	set := make(map[uint64]struct{}, len(all))
+	for _, n := range all {
+		set[n] = struct{}{}
+	}
+	return set
 }

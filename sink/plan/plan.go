@@ -104,10 +104,7 @@ type entry struct {
 // New returns a Core that knows of no object, and continues with what an earlier one has kept.
 func New(s Settings, k Kept, now time.Time) *Core {
 	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}}
-	c.guard = guard{holding: k.Holding, released: map[uint64]struct{}{}, passed: map[uint64]time.Time{}}
-	for _, r := range k.Released {
-		c.guard.released[r] = struct{}{}
-	}
+	c.guard = guard{holding: k.Holding, undecided: setOf(k.Undecided), released: setOf(k.Released), passed: map[uint64]time.Time{}}
 	for d, at := range k.Passed {
 		if !at.IsZero() { // the clock may have jumped: each counts for half of the window at least, and for all of it at most
 			at = now.Add(-min(max(now.Sub(at), 0), window/2))

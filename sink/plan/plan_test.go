@@ -572,3 +572,39 @@ func TestReleasedDeletionsDoNotCountForTheNextHold(t *testing.T) {
 		t.Errorf("a person decided about the others: %+v", c.Held())
 	}
 }
+
+func TestAHoldDoesNotEndWhileAnUpstreamIsAway(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 20, 17), time.Unix(0, 0)
+	c.Judge(now, told)
+	c.Want(keyOf(19), wanted(1)) // the rest would pass the guard
+	away := func(mirror.Key) string { return "it is away" }
+	c.Judge(now, away)
+	next := New(c.settings, kept(t, c), now)
+	for i := range 20 {
+		if next.See(keyOf(i), mine(i, 1)); i < 17 || i == 19 {
+			next.Want(keyOf(i), wanted(1))
+		}
+	}
+	next.SetReady(true)
+	next.Judge(now, away)
+	for _, one := range []*Core{c, next} {
+		one.Judge(now, told)
+		if v := verbs(one, 20); v[Hold] != 2 {
+			t.Error("nobody has decided, and it goes:", v)
+		}
+	}
+}
+
+func TestAHoldEndsWithWhatOthersHaveTakenOver(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 20, 17), time.Unix(0, 0)
+	c.Judge(now, told)
+	for i := 17; i < 20; i++ {
+		l := mine(i, 1)
+		l.Fields = 0
+		c.See(keyOf(i), l)
+	}
+	c.Judge(now, told)
+	if n := lose(c, now, 0); n != 1 {
+		t.Errorf("%+v", c.Held())
+	}
+}
