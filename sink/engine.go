@@ -353,8 +353,8 @@ func (e *engine) want(key mirror.Key, version string) (w wanted) {
 	return w
 }
 
-// withSilent returns the upstreams with those that the object in the cluster came from and that may still have it.
-// Otherwise the next deletion of the object would not wait for them.
+// withSilent returns the upstreams with those that the object in the cluster came from and that may still have it. A
+// deletion of the object waits for them.
 func (e *engine) withSilent(key mirror.Key, has []string) []string {
 	e.mu.Lock()
 	l := e.core.Live(key)

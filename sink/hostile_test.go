@@ -238,3 +238,42 @@ func TestACopyOfAnotherUpstreamDoesNotDeleteAnObject(t *testing.T) {
 	w.remove("west", "n03")
 	w.settled()
 }
+
+// The guard judges again after departures have come to rest. Until then its last verdict may be seconds old.
+func TestADeletionThatWasLetPassIsNotCarriedOutWhenAnUpstreamMayHaveItAgain(t *testing.T) {
+	var again, asked atomic.Bool
+	w := newWorld(t, func(w *world) {
+		w.spec.Prune = true
+		w.deps.Blocked = func() func(string, mirror.Key) string {
+			return func(string, mirror.Key) string {
+				if asked.Store(again.Load()); again.Load() {
+					return "its content is refused"
+				}
+				return ""
+			}
+		}
+	})
+	w.many(20)
+	w.start().settled()
+	w.lease.held.Store(false)
+	w.remove("east", "n03")
+	w.until("it may go", func() bool { return w.status().Todo["delete"] == 1 })
+	e := w.engine()
+	rest := func(at time.Time) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.firstGone, e.lastGone = at, at
+	}
+	rest(time.Now().Add(time.Hour)) // more and more are coming
+	again.Store(true)
+	w.lease.held.Store(true)
+	w.until("a worker has looked", func() bool { return asked.Load() || w.object("n03") == nil })
+	w.until("it is done with it", func() bool { return !w.flies(key("n03")) })
+	if w.object("n03") == nil {
+		t.Fatal("an upstream may have it, and it is gone")
+	}
+	again.Store(false)
+	w.until("it is gone", func() bool { return w.object("n03") == nil })
+	rest(time.Time{})
+	w.settled()
+}

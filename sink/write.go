@@ -133,6 +133,8 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 	switch {
 	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest || !a.Verb.Writes():
 		return -1 // it has changed: the key is in the queue again, or is about to be read
+	case a.Verb == plan.Delete && len(e.withSilent(key, w.sources)) > 0:
+		return judgeEach // an upstream may have it since it was judged
 	case a.Verb == plan.Delete:
 		return e.remove(ctx, key, of, a)
 	}
