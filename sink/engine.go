@@ -246,7 +246,8 @@ func (e *engine) contain(f func()) {
 func (e *engine) trouble(what string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.errs[what] = err; err != nil {
+	was := e.errs[what]
+	if e.errs[what] = err; err != nil && (was == nil || was.Error() != err.Error()) {
 		e.warnings.Warn(e.log, "sink has a problem", "err", err)
 	}
 }

@@ -277,3 +277,22 @@ func TestADeletionThatWasLetPassIsNotCarriedOutWhenAnUpstreamMayHaveItAgain(t *t
 	rest(time.Time{})
 	w.settled()
 }
+
+func TestAFailureThatLastsIsLoggedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.start().settled()
+	e := w.engine()
+	for range 3 {
+		e.trouble("state", errors.New("the disk is full"))
+		e.fails(key("db"), stateRefused, errors.New("a webhook"))
+	}
+	e.fails(key("db"), stateFailed, errors.New("no answer"))
+	e.trouble("state", errors.New("it is not mounted"))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line, n := range map[string]int{"the disk is full": 1, "it is not mounted": 1, "a webhook": 1, "no answer": 1} {
+		if got := strings.Count(w.log.String(), line); got != n {
+			t.Errorf("%s: %d lines", line, got)
+		}
+	}
+}

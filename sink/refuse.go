@@ -73,7 +73,9 @@ func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 	t.Reason, t.Retry = text.Shorten(strings.ToValidUTF8(why.Error(), "?"), maxReason), time.Now().Add(pause)
 	e.calm = false
 	e.writes[state]++
-	e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason, "attempt", t.failures)
+	if t.failures == 1 {
+		e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason)
+	}
 	return pause
 }
 
