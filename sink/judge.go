@@ -65,7 +65,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) (changed []mirror.Key
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, listed := e.kindProblems()
+	problems, listed := e.kindProblems()
 	ready := listed && e.read
 	e.core.SetReady(ready)
 	if e.lastGone.Equal(last) { // else more are coming
@@ -82,7 +82,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) (changed []mirror.Key
 		e.calm = true
 		e.core.Keys(func(key mirror.Key) { e.calm = e.calm && !e.core.Next(key).Verb.Writes() })
 	}
-	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(e.troubles)+len(e.doubted) == 0 {
+	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(problems)+len(e.troubles)+len(e.doubted) == 0 {
 		e.complete = now
 	}
 	return changed

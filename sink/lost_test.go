@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -374,5 +375,25 @@ func TestTwoWritersForAMomentDoNoHarm(t *testing.T) {
 	settled()
 	if n := w.wrote() - before; n != 0 || w.objects() != 28 || w.object("n10") != nil || host(w.object("n12")) != "a.x" {
 		t.Error(n, w.objects())
+	}
+}
+
+func TestAClusterThatIsNotFollowedIsNotComplete(t *testing.T) {
+	w := newWorld(t)
+	w.many(3)
+	w.start().settled()
+	e, later := w.engine(), time.Now().Add(time.Hour)
+	e.mu.Lock()
+	f := e.kinds[key("").Kind]
+	e.mu.Unlock()
+	f.Failed(errors.New("no answer"))
+	e.judge(t.Context(), later)
+	if !w.status().Complete.Before(later) {
+		t.Error("nobody knows what the cluster has")
+	}
+	f.Failed(nil)
+	e.judge(t.Context(), later)
+	if w.status().Complete.Before(later) {
+		t.Error(w.status())
 	}
 }
