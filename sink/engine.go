@@ -215,7 +215,6 @@ func (e *engine) run(ctx context.Context) {
 		}()
 	}
 	defer context.AfterFunc(ctx, e.queue.ShutDown)()
-	defer e.queue.ShutDown()
 	start(e.connect)
 	start(e.readMarks)
 	start(e.judgeAlways)

@@ -182,11 +182,11 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		return e.fails(key, stateRefused, err)
 	}
 	r.Accept = apiserver.AcceptMetadata
-	var o partial
+	var o metav1.PartialObjectMetadata
 	if err = e.send(ctx, r, &o); err != nil {
 		return e.refused(ctx, key, of, a, err)
 	}
-	live := e.liveOf(&o.Metadata)
+	live := e.liveOf(&o.ObjectMeta)
 	live.Digest, live.Drifted = w.digest, false
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,11 +224,6 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	return -1
 }
 
-// partial is the metadata of an object.
-type partial struct {
-	Metadata metav1.ObjectMeta `json:"metadata"`
-}
-
 // send sends a request if this process may write at that moment.
 func (e *engine) send(ctx context.Context, w apiserver.Write, to any) error {
 	conn, err := e.cluster.Verify(ctx)
@@ -250,10 +245,10 @@ func (e *engine) look(ctx context.Context, key mirror.Key, of discovery.Resource
 	if err != nil {
 		return nil, e.client.Explain(err)
 	}
-	var o partial
+	var o metav1.PartialObjectMetadata
 	switch err := conn.Read(ctx, pathOf(of, key), apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &o); {
 	case err == nil:
-		l = e.liveOf(&o.Metadata)
+		l = e.liveOf(&o.ObjectMeta)
 	case !apierrors.IsNotFound(err):
 		return nil, e.client.Explain(err)
 	}

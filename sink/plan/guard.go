@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"meshrelay/mirror"
 )
@@ -21,7 +22,7 @@ type guard struct {
 	// holding is set from the first hold until no held deletion is left: what comes in the meantime is held as well.
 	holding bool
 	// undecided are deletions that were held, also those that an upstream prevents now. released may go.
-	undecided, released map[uint64]struct{} // by deletionOf
+	undecided, released sets.Set[uint64] // by deletionOf
 	// passed are deletions that were not held, with the time when the object was found gone, zero before.
 	passed map[uint64]time.Time
 	held   Held
@@ -60,30 +61,30 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 	g := &c.guard
 	next := make(map[mirror.Key]string, len(c.gone))
 	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
-	there := map[uint64]struct{}{}     // may be deleted, now or later
+	there := sets.Set[uint64]{}        // may be deleted, now or later
 	for key := range c.gone {
 		l := c.entries[key].live
 		d := deletionOf(key, l.UID)
-		free := contains(g.released, d)
+		free := g.released.Has(d)
 		if next[key] = c.blocks(key, l, free, blocked); next[key] == "" && !free {
 			waiting[key] = d
 		}
 		switch next[key] {
 		case ReasonDeleting, ReasonManager, ReasonSources:
 		default:
-			there[d] = struct{}{}
+			there.Insert(d)
 		}
 	}
 	if c.ready { // else it is not known what was carried out
-		maps.DeleteFunc(g.released, func(d uint64, _ struct{}) bool { return !contains(there, d) })
-		maps.DeleteFunc(g.undecided, func(d uint64, _ struct{}) bool { return !contains(there, d) || contains(g.released, d) })
+		g.released = g.released.Intersection(there)
+		g.undecided = g.undecided.Intersection(there).Difference(g.released)
 	}
 	c.hold(slices.Sorted(maps.Values(waiting)), g.count(now, there))
 	for key, why := range next {
 		switch d, waits := waiting[key]; {
 		case waits && g.holding:
 			why = ReasonHeld
-			g.undecided[d] = struct{}{}
+			g.undecided.Insert(d)
 			delete(g.passed, d)
 		case waits && len(g.passed) < maxPassed:
 			g.passed[d] = time.Time{}
@@ -97,18 +98,18 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 }
 
 // count returns how many deletions have passed, and were carried out within window.
-func (g *guard) count(now time.Time, there map[uint64]struct{}) (n int) {
+func (g *guard) count(now time.Time, there sets.Set[uint64]) (n int) {
 	for d, at := range g.passed {
-		switch is := contains(there, d); {
-		case is:
-			at = time.Time{}
-		case at.IsZero():
+		if at.IsZero() {
 			at = now
+		}
+		switch {
+		case there.Has(d):
+			g.passed[d] = time.Time{}
 		case now.Sub(at) > window:
 			delete(g.passed, d)
-			continue
-		}
-		if g.passed[d] = at; !at.IsZero() {
+		default:
+			g.passed[d] = at
 			n++
 		}
 	}
@@ -171,9 +172,7 @@ func (c *Core) Release(id string) (int, error) {
 	case id != g.held.ID:
 		return 0, fmt.Errorf("%d deletions are held as %s: look at them, and name that ID", g.held.Removals, g.held.ID)
 	}
-	for _, sum := range g.sums {
-		g.released[sum] = struct{}{}
-	}
+	g.released.Insert(g.sums...)
 	return g.held.Removals, nil
 }
 
@@ -181,7 +180,7 @@ func (c *Core) Release(id string) (int, error) {
 func (c *Core) Prune() (n int) {
 	for key, why := range c.gone {
 		if why == "" || why == ReasonHeld || why == ReasonPrune {
-			c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+			c.guard.released.Insert(deletionOf(key, c.entries[key].live.UID))
 			n++
 		}
 	}
@@ -191,18 +190,5 @@ func (c *Core) Prune() (n int) {
 // Kept returns what New needs to continue after a restart.
 func (c *Core) Kept() Kept {
 	g := &c.guard
-	return Kept{g.holding, slices.Sorted(maps.Keys(g.undecided)), slices.Sorted(maps.Keys(g.released)), maps.Clone(g.passed)}
-}
-
-func contains(set map[uint64]struct{}, n uint64) bool {
-	_, ok := set[n]
-	return ok
-}
-
-func setOf(all []uint64) map[uint64]struct{} {
-	set := make(map[uint64]struct{}, len(all))
-	for _, n := range all {
-		set[n] = struct{}{}
-	}
-	return set
+	return Kept{g.holding, sets.List(g.undecided), sets.List(g.released), maps.Clone(g.passed)}
 }

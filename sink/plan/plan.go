@@ -10,6 +10,7 @@ import (
 	"unique"
 
 	"github.com/zeebo/xxh3"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"meshrelay/mirror"
 )
@@ -104,7 +105,7 @@ type entry struct {
 // New returns a Core that knows of no object, and continues with what an earlier one has kept.
 func New(s Settings, k Kept, now time.Time) *Core {
 	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}}
-	c.guard = guard{holding: k.Holding, undecided: setOf(k.Undecided), released: setOf(k.Released), passed: map[uint64]time.Time{}}
+	c.guard = guard{holding: k.Holding, undecided: sets.New(k.Undecided...), released: sets.New(k.Released...), passed: map[uint64]time.Time{}}
 	for d, at := range k.Passed {
 		if !at.IsZero() { // the clock may have jumped: each counts for half of the window at least, and for all of it at most
 			at = now.Add(-min(max(now.Sub(at), 0), window/2))
@@ -226,7 +227,7 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 		return Action{}
 	case e.want == nil:
 		switch why := c.gone[key]; {
-		case why == ReasonHeld, why == "" && c.desired == 0 && !contains(c.guard.released, deletionOf(key, l.UID)): // the view has become empty since Judge
+		case why == ReasonHeld, why == "" && c.desired == 0 && !c.guard.released.Has(deletionOf(key, l.UID)): // the view has become empty since Judge
 			return Action{Verb: Hold, Reason: ReasonHeld}
 		case why != "":
 			return Action{Verb: Skip, Reason: why}
