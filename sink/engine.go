@@ -359,11 +359,11 @@ func (e *engine) withSilent(key mirror.Key, has []string) []string {
 	e.mu.Lock()
 	l := e.core.Live(key)
 	e.mu.Unlock()
-	if l == nil || l.Sources == (plan.Sources{}) {
+	if l == nil || l.Sources == "" {
 		return has
 	}
 	var why func(string, mirror.Key) string
-	for upstream := range strings.SplitSeq(l.Sources.Value(), ",") {
+	for upstream := range strings.SplitSeq(l.Sources, ",") {
 		if upstream == "" || slices.Contains(has, upstream) {
 			continue
 		}

@@ -44,12 +44,7 @@ type follower struct {
 type seen struct{ *plan.Live }
 
 // Size implements object.Input.
-func (s seen) Size() int {
-	if s.Sources == (plan.Sources{}) {
-		return objectNeeds
-	}
-	return objectNeeds + len(s.Sources.Value())
-}
+func (s seen) Size() int { return objectNeeds + len(s.Sources) }
 
 // Prepare implements reflector.Sink.
 func (f *follower) Prepare(o *object.Object) {

@@ -125,7 +125,7 @@ func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirro
 		return ReasonDeleting
 	case l.Fields == 0:
 		return ReasonManager
-	case l.Sources == (Sources{}) || l.Sources.Value() == "":
+	case l.Sources == "":
 		return ReasonSources
 	}
 	why := blocked(key)

@@ -7,7 +7,6 @@ package plan
 import (
 	"strings"
 	"time"
-	"unique"
 
 	"github.com/zeebo/xxh3"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -18,9 +17,6 @@ import (
 // Digest is a hash of all that a sink applies of an object.
 type Digest = xxh3.Uint128
 
-// Sources has the upstreams of an object, sorted and joined by commas.
-type Sources = unique.Handle[string]
-
 // Live is what is known of an object of the cluster.
 type Live struct {
 	UID, Version string
@@ -30,9 +26,10 @@ type Live struct {
 	// Fields is a hash of the fields that the sink's manager owns, 0 if it owns none.
 	Fields uint64
 	// Drifted is set if another manager may have changed what the sink applied; Manager is its name.
-	Drifted  bool
-	Manager  string
-	Sources  Sources
+	Drifted bool
+	Manager string
+	// Sources are its upstreams, sorted and joined by commas.
+	Sources  string
 	Deleting bool
 }
 
@@ -200,8 +197,8 @@ func (c *Core) Keys(f func(mirror.Key)) {
 func (c *Core) Gone() map[mirror.Key][]string {
 	gone := make(map[mirror.Key][]string, len(c.gone))
 	for key := range c.gone {
-		if s := c.entries[key].live.Sources; s != (Sources{}) && s.Value() != "" {
-			gone[key] = strings.Split(s.Value(), ",")
+		if s := c.entries[key].live.Sources; s != "" {
+			gone[key] = strings.Split(s, ",")
 		}
 	}
 	return gone

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-	"unique"
 
 	"pgregory.net/rapid"
 
@@ -21,12 +20,10 @@ func keyOf(n int) mirror.Key {
 	return mirror.Key{Kind: se, Namespace: "shop", Name: fmt.Sprint("n", n)}
 }
 
-func from(names string) Sources { return unique.Make(names) }
-
 func told(mirror.Key) string { return "" }
 
 func mine(n int, digest uint64) *Live {
-	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: from("east")}
+	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: "east"}
 }
 
 func wanted(digest uint64) *Digest { return &Digest{Lo: digest} }
@@ -54,7 +51,7 @@ func drawWorld(t *rapid.T) world {
 			l := mine(n, rapid.Uint64Range(1, 2).Draw(t, "digest"))
 			l.Sink = rapid.SampledFrom([]string{"dr", "dr", "dr", "", "other"}).Draw(t, "sink")
 			l.Fields = rapid.SampledFrom([]uint64{1, 1, 0}).Draw(t, "fields")
-			l.Sources = from(rapid.SampledFrom([]string{"east", "west", "east,west", ""}).Draw(t, "sources"))
+			l.Sources = rapid.SampledFrom([]string{"east", "west", "east,west", ""}).Draw(t, "sources")
 			l.Drifted = rapid.Bool().Draw(t, "drifted")
 			w.live[keyOf(n)] = l
 		}
@@ -105,7 +102,7 @@ func (w world) keys() []mirror.Key {
 func (w world) carryOut(c *Core, k mirror.Key, a Action) {
 	switch a.Verb {
 	case Create, Apply:
-		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: *w.want[k], Fields: 2, Sources: from("east")}
+		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: *w.want[k], Fields: 2, Sources: "east"}
 		if a.Verb == Apply {
 			l.UID = a.UID
 		}
@@ -408,8 +405,8 @@ func TestAVerdictIsNotForAnObjectThatHasChangedSince(t *testing.T) {
 	for name, change := range map[string]func(*Live){
 		"another object of the name":     func(l *Live) { l.UID = "new" },
 		"the manager is another one":     func(l *Live) { l.Fields = 0 },
-		"its upstreams are other ones":   func(l *Live) { l.Sources = from("west") },
-		"another relay has written it":   func(l *Live) { l.Sources = Sources{} },
+		"its upstreams are other ones":   func(l *Live) { l.Sources = "west" },
+		"another relay has written it":   func(l *Live) { l.Sources = "" },
 		"it is about to be deleted once": func(l *Live) { l.Deleting = true },
 	} {
 		c := core(Settings{Prune: true, Percent: 100, Count: 100})
