@@ -397,3 +397,32 @@ func TestAClusterThatIsNotFollowedIsNotComplete(t *testing.T) {
 		t.Error(w.status())
 	}
 }
+
+func TestAShorterPauseDoesNotEndALongerOne(t *testing.T) {
+	e := &engine{}
+	e.pause(apierrors.NewTooManyRequests("later", 60))
+	e.pause(apierrors.NewTooManyRequests("later", 1))
+	if time.Until(e.paused) < 50*time.Second {
+		t.Error(e.paused)
+	}
+}
+
+func TestAPauseThatTheCreationOfANamespaceAsksForIsHonoured(t *testing.T) {
+	w := newWorld(t, func(w *world) { w.spec.CreateNamespaces = true })
+	w.start().settled()
+	w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			rw.Header().Set("Retry-After", "9")
+			fakekube.Fail(rw, http.StatusTooManyRequests, "TooManyRequests")
+			return true
+		}
+		return false
+	})
+	w.stores["east"].Put(entry(t, "east", "other", "db", "db.x", nil))
+	e := w.engine()
+	w.until("it pauses", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return time.Until(e.paused) > 5*time.Second
+	})
+}
