@@ -41,8 +41,8 @@ func (s *Server) addSinks(mux *http.ServeMux) {
 			s.answer(w, d)
 		}
 	}))
-	for _, verb := range []string{"freeze", "unfreeze", "release", "prune"} {
-		pattern, name := "POST /sinks/{sink}/"+verb, verb+" sink"
+	act := func(pattern, verb string) {
+		name := verb + " sink"
 		s.actions[pattern] = name
 		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
 			s.act(w, r, name, func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
@@ -50,6 +50,10 @@ func (s *Server) addSinks(mux *http.ServeMux) {
 			})
 		}))
 	}
+	act("POST /sinks/{sink}/freeze", "freeze")
+	act("POST /sinks/{sink}/unfreeze", "unfreeze")
+	act("POST /sinks/{sink}/release", "release")
+	act("POST /sinks/{sink}/prune", "prune")
 }
 
 // sinkOrder carries out an order about a sink.
