@@ -184,15 +184,11 @@ const (
 // Sunk returns the name of the sink that has written r, if r passed a relay on its way there.
 func (r *Resource) Sunk(relay string) (sink string, ok bool) {
 	path, _ := r.annotation(PathAnnotation)
-	if path == nil {
-		return "", false
-	}
 	for name := range bytes.SplitSeq(path, []byte(",")) {
-		ok = ok || string(name) == relay
+		if string(name) == relay {
+			label, ok := r.pair(4, SinkLabel)
+			return string(label), ok
+		}
 	}
-	if !ok {
-		return "", false
-	}
-	label, ok := r.pair(4, SinkLabel)
-	return string(label), ok
+	return "", false
 }

@@ -2,8 +2,11 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -92,11 +95,25 @@ func (r *Relay) agree(cfg *config.Config) {
 	r.manager.Agree(all)
 }
 
-// backup writes a copy of the state and of the list of found clusters.
+// backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and of this replica alone.
 func (r *Relay) backup(w io.Writer) error {
 	var others []state.Extra
 	if name, text := r.finder.Backup(); text != nil {
 		others = append(others, state.Extra{Name: name, Text: text})
+	}
+	dir, err := os.OpenRoot(r.config.Load().State.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	sinks, _ := fs.Glob(dir.FS(), "sink-*.json") // the pattern is good
+	for _, name := range append(sinks, "decisions-local.json") {
+		text, err := dir.ReadFile(name)
+		if err == nil {
+			others = append(others, state.Extra{Name: name, Text: text})
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("state: %w", err)
+		}
 	}
 	return r.keeper.Backup(w, others...)
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/sink"
+	statelocal "meshrelay/state/local"
 	"meshrelay/upstreams"
 )
 
@@ -211,14 +213,25 @@ func TestABackupRestoresFoundClusters(t *testing.T) {
 	w.stop()
 
 	restored := newWithClusters(t)
-	dir := filepath.Join(restored.dir, "state")
+	restored.unpack(&archive)
+	if err := os.RemoveAll(filepath.Join(restored.dir, "fleet")); err != nil {
+		t.Fatal(err)
+	}
+	restored.start(restored.parse("", ""))
+	restored.has("a found", "b found")
+}
+
+// unpack writes a backup into the directory of the state.
+func (w *withClusters) unpack(archive io.Reader) {
+	w.t.Helper()
+	dir, t := filepath.Join(w.dir, "state"), w.t
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for files := tar.NewReader(&archive); ; {
+	for files := tar.NewReader(archive); ; {
 		h, err := files.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			return
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -231,9 +244,44 @@ func TestABackupRestoresFoundClusters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(restored.dir, "fleet")); err != nil {
+}
+
+// A relay that starts from a backup must not write what a person has frozen.
+func TestABackupHasTheOrdersAboutSinksAndThoseOfThisReplicaAlone(t *testing.T) {
+	const more = "views: [{name: dr}]\nsinks: [{name: dr, view: dr, kubernetes: {kubeconfig: site}}]\n"
+	sinks := func(w *withClusters) {
+		w.start(w.parse("", more))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = w.sinks.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		for len(w.sinks.Status("dr")) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	w := newWithClusters(t)
+	sinks(w)
+	if _, err := w.sinks.Order("dr", sink.Order{Verb: "freeze", Reason: "INC-4711"}); err != nil {
 		t.Fatal(err)
 	}
-	restored.start(restored.parse("", ""))
-	restored.has("a found", "b found")
+	local := filepath.Join("state", "decisions-local.json")
+	if err := os.WriteFile(filepath.Join(w.dir, local), []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := w.backup(&archive); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := statelocal.ReadBackup(bytes.NewReader(archive.Bytes())); err != nil {
+		t.Error(err)
+	}
+	restored := newWithClusters(t)
+	restored.unpack(&archive)
+	sinks(restored)
+	if f := restored.sinks.Status("dr")[0].Frozen; f == nil || f.Reason != "INC-4711" {
+		t.Errorf("%+v", f)
+	}
+	if _, err := os.Stat(filepath.Join(restored.dir, local)); err != nil {
+		t.Error(err)
+	}
 }

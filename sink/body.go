@@ -142,7 +142,7 @@ func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	path := m.Annotations[mirror.PathAnnotation]
 	ours := path[strings.LastIndexByte(path, ',')+1:] == e.deps.Relay // else they are the upstreams of another relay
 	if s := m.Annotations[sourcesAnnotation]; ours && len(s) <= maxSources {
-		l.Sources = unique.Make(s)
+		l.Sources = unique.Make(s).Value() // few, and many objects have the same
 	}
 	var mine, newest metav1.Time
 	own := managerOf(e.spec.Name)
@@ -160,7 +160,7 @@ func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	}
 	// The times have seconds: a change in the second of the last write may have come after it.
 	l.Drifted = l.Manager != "" && !newest.Before(&mine)
-	l.Manager = unique.Make(cut(l.Manager)).Value() // few, and many objects have the same
+	l.Manager = unique.Make(cut(l.Manager)).Value()
 	return l
 }
 

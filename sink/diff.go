@@ -70,7 +70,7 @@ func (s *Set) Diff(ctx context.Context, name string) (Differences, error) {
 // difference asks for the difference of one object.
 func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) error {
 	e.mu.Lock()
-	f, live := e.kinds[key.Kind], e.core.Live(key)
+	f := e.kinds[key.Kind]
 	e.mu.Unlock()
 	if f == nil {
 		return fmt.Errorf("the cluster does not serve %s", key.Kind)
@@ -82,16 +82,19 @@ func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) 
 	if err := conn.Read(ctx, pathOf(f.Resource, key), apiserver.AcceptJSON, &d.Live); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	w := e.want(key, f.Version)
+	w, label := e.want(key, f.Version), ""
+	if d.Live != nil {
+		label = d.Live.Metadata.Labels[mirror.SinkLabel]
+	}
 	switch {
 	case w.Resource == nil:
 		return nil
-	case d.Live != nil && live == nil && !e.spec.Adopt:
-		return errors.New("the object has no label of this sink: delete it, or take it over with adopt: true")
+	case d.Live != nil && label != e.spec.Name && (label != "" || !e.spec.Adopt):
+		return errors.New("it has no label of this sink: delete it, or take it over with adopt: true if no other sink has written it")
 	case w.err != nil:
 		return w.err
 	}
-	r, err := e.request(f.Resource, key, w.body, e.spec.Conflicts == config.ConflictsTake || e.spec.Adopt)
+	r, err := e.request(f.Resource, key, w.body, e.spec.Conflicts == config.ConflictsTake || label == "")
 	if err != nil {
 		return err
 	}

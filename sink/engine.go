@@ -171,7 +171,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
 		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
-	}, k.Holding, k.Released)
+	}, k.Kept, time.Now())
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
 		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Check: e.check, Logger: e.log,
@@ -215,7 +215,6 @@ func (e *engine) run(ctx context.Context) {
 		}()
 	}
 	defer context.AfterFunc(ctx, e.queue.ShutDown)()
-	defer e.queue.ShutDown()
 	start(e.connect)
 	start(e.readMarks)
 	start(e.judgeAlways)
@@ -246,7 +245,8 @@ func (e *engine) contain(f func()) {
 func (e *engine) trouble(what string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.errs[what] = err; err != nil {
+	was := e.errs[what]
+	if e.errs[what] = err; err != nil && (was == nil || was.Error() != err.Error()) {
 		e.warnings.Warn(e.log, "sink has a problem", "err", err)
 	}
 }
@@ -353,17 +353,17 @@ func (e *engine) want(key mirror.Key, version string) (w wanted) {
 	return w
 }
 
-// withSilent returns the upstreams with those that the object in the cluster came from and that may still have it.
-// Otherwise the next deletion of the object would not wait for them.
+// withSilent returns the upstreams with those that the object in the cluster came from and that may still have it. A
+// deletion of the object waits for them.
 func (e *engine) withSilent(key mirror.Key, has []string) []string {
 	e.mu.Lock()
 	l := e.core.Live(key)
 	e.mu.Unlock()
-	if l == nil || l.Sources == (plan.Sources{}) {
+	if l == nil || l.Sources == "" {
 		return has
 	}
 	var why func(string, mirror.Key) string
-	for upstream := range strings.SplitSeq(l.Sources.Value(), ",") {
+	for upstream := range strings.SplitSeq(l.Sources, ",") {
 		if upstream == "" || slices.Contains(has, upstream) {
 			continue
 		}

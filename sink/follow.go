@@ -41,15 +41,10 @@ type follower struct {
 }
 
 // seen is the part of an object that is kept.
-type seen struct{ live *plan.Live }
+type seen struct{ *plan.Live }
 
 // Size implements object.Input.
-func (s seen) Size() int {
-	if s.live.Sources == (plan.Sources{}) {
-		return objectNeeds
-	}
-	return objectNeeds + len(s.live.Sources.Value())
-}
+func (s seen) Size() int { return objectNeeds + len(s.Sources) }
 
 // Prepare implements reflector.Sink.
 func (f *follower) Prepare(o *object.Object) {
@@ -63,11 +58,6 @@ func (f *follower) keyOf(o *object.Object) mirror.Key {
 	return mirror.Key{Kind: f.Kind, Namespace: o.Namespace, Name: o.Name}
 }
 
-func liveIn(o *object.Object) *plan.Live {
-	s, _ := o.Made.Input.(seen)
-	return s.live
-}
-
 // Replace implements reflector.Sink.
 func (f *follower) Replace(all []*object.Object) {
 	e := f.e
@@ -79,7 +69,7 @@ func (f *follower) Replace(all []*object.Object) {
 	for _, o := range all {
 		key := f.keyOf(o)
 		has[key] = struct{}{}
-		e.see(key, liveIn(o), first)
+		e.see(key, o.Made.Input.(seen).Live, first)
 	}
 	e.core.Keys(func(key mirror.Key) {
 		if _, is := has[key]; key.Kind == f.Kind && !is && e.core.Live(key) != nil {
@@ -96,7 +86,7 @@ func (f *follower) Replace(all []*object.Object) {
 func (f *follower) Put(o *object.Object) {
 	f.e.mu.Lock()
 	defer f.e.mu.Unlock()
-	f.e.see(f.keyOf(o), liveIn(o), false)
+	f.e.see(f.keyOf(o), o.Made.Input.(seen).Live, false)
 }
 
 // Delete implements reflector.Sink.

@@ -138,7 +138,7 @@ func TestTheTextsOfAnObjectAreBounded(t *testing.T) {
 	if n := len(l.UID) + len(l.Version) + len(l.Sink) + len(l.Manager); n != 4*maxText || (seen{l}).Size()-(seen{few}).Size() != maxSources-len("east") {
 		t.Error(n, (seen{l}).Size())
 	}
-	if l := live(strings.Repeat("x", maxSources+1)); l.Sources != (plan.Sources{}) {
+	if l := live(strings.Repeat("x", maxSources+1)); l.Sources != "" {
 		t.Error("no bound for the upstreams")
 	}
 }
@@ -237,4 +237,62 @@ func TestACopyOfAnotherUpstreamDoesNotDeleteAnObject(t *testing.T) {
 	}
 	w.remove("west", "n03")
 	w.settled()
+}
+
+// The guard judges again after departures have come to rest. Until then its last verdict may be seconds old.
+func TestADeletionThatWasLetPassIsNotCarriedOutWhenAnUpstreamMayHaveItAgain(t *testing.T) {
+	var again, asked atomic.Bool
+	w := newWorld(t, func(w *world) {
+		w.spec.Prune = true
+		w.deps.Blocked = func() func(string, mirror.Key) string {
+			return func(string, mirror.Key) string {
+				if asked.Store(again.Load()); again.Load() {
+					return "its content is refused"
+				}
+				return ""
+			}
+		}
+	})
+	w.many(20)
+	w.start().settled()
+	w.lease.held.Store(false)
+	w.remove("east", "n03")
+	w.until("it may go", func() bool { return w.status().Todo["delete"] == 1 })
+	e := w.engine()
+	rest := func(at time.Time) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.firstGone, e.lastGone = at, at
+	}
+	rest(time.Now().Add(time.Hour)) // more and more are coming
+	again.Store(true)
+	w.lease.held.Store(true)
+	w.until("a worker has looked", func() bool { return asked.Load() || w.object("n03") == nil })
+	w.until("it is done with it", func() bool { return !w.flies(key("n03")) })
+	if w.object("n03") == nil {
+		t.Fatal("an upstream may have it, and it is gone")
+	}
+	again.Store(false)
+	w.until("it is gone", func() bool { return w.object("n03") == nil })
+	rest(time.Time{})
+	w.settled()
+}
+
+func TestAFailureThatLastsIsLoggedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.start().settled()
+	e := w.engine()
+	for range 3 {
+		e.trouble("state", errors.New("the disk is full"))
+		e.fails(key("db"), stateRefused, errors.New("a webhook"))
+	}
+	e.fails(key("db"), stateFailed, errors.New("no answer"))
+	e.trouble("state", errors.New("it is not mounted"))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line, n := range map[string]int{"the disk is full": 1, "it is not mounted": 1, "a webhook": 1, "no answer": 1} {
+		if got := strings.Count(w.log.String(), line); got != n {
+			t.Errorf("%s: %d lines", line, got)
+		}
+	}
 }

@@ -22,20 +22,25 @@ func (e *engine) judgeAlways(ctx context.Context) {
 			return
 		case <-tick.C:
 			e.compare()
-			e.judge(ctx, time.Now())
+			changed := e.judge(ctx, time.Now())
 			e.save() //nolint:errcheck // it is a problem in the status
+			e.mu.Lock()
+			for _, key := range changed {
+				e.touch(key) // only now: after a crash it shall be known what the guard has let pass
+			}
+			e.mu.Unlock()
 		}
 	}
 }
 
-// judge decides about deletions, once what the upstreams have told so far was read.
-func (e *engine) judge(ctx context.Context, now time.Time) {
+// judge decides about deletions, once what the upstreams have told so far was read. It returns the keys to touch.
+func (e *engine) judge(ctx context.Context, now time.Time) (changed []mirror.Key) {
 	e.mu.Lock()
 	waits := !e.lastGone.IsZero() && now.Sub(e.lastGone) < quiet && now.Sub(e.firstGone) < patience
 	gone, last := e.core.Gone(), e.lastGone
 	e.mu.Unlock()
 	if waits {
-		return
+		return nil
 	}
 	blocked := map[mirror.Key]string{}
 	if len(gone) > 0 {
@@ -49,7 +54,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 		ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
 		defer cancel()
 		if e.deps.Resources.CaughtUp(ctx) != nil {
-			return
+			return nil
 		}
 		e.readMarked()
 		for key, why := range blocked {
@@ -60,29 +65,27 @@ func (e *engine) judge(ctx context.Context, now time.Time) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, listed := e.kindProblems()
+	problems, listed := e.kindProblems()
 	ready := listed && e.read
 	e.core.SetReady(ready)
 	if e.lastGone.Equal(last) { // else more are coming
 		e.firstGone, e.lastGone = time.Time{}, time.Time{}
 	}
-	changed := e.core.Judge(now, func(key mirror.Key) string {
+	changed = e.core.Judge(now, func(key mirror.Key) string {
 		if why, asked := blocked[key]; asked {
 			return why
 		}
 		return plan.ReasonStarting // it came after the question
 	})
-	for _, key := range changed {
-		e.touch(key)
-	}
 	e.tellHold()
 	if !e.calm && e.queue.Len() == 0 {
 		e.calm = true
 		e.core.Keys(func(key mirror.Key) { e.calm = e.calm && !e.core.Next(key).Verb.Writes() })
 	}
-	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(e.troubles)+len(e.doubted) == 0 {
+	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(problems)+len(e.troubles)+len(e.doubted) == 0 {
 		e.complete = now
 	}
+	return changed
 }
 
 // tellHold tells operators of a new hold, or of the end of one. The caller holds mu.
@@ -95,6 +98,8 @@ func (e *engine) tellHold() {
 		event.Type, event.Reason, event.Command = events.Held, held.Reason, "relay sink status "+e.spec.Name
 		event.Text = fmt.Sprintf("sink %s: %d deletions held as %s", e.spec.Name, held.Removals, held.ID)
 		e.deps.Record(event)
+	case held.ID == "" && e.heldID != "" && e.core.Kept().Holding:
+		return // an upstream prevents now what is held
 	case held.ID == "" && e.heldID != "":
 		e.log.Info("hold ended")
 		e.deps.Record(event)

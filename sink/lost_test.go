@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -375,4 +376,53 @@ func TestTwoWritersForAMomentDoNoHarm(t *testing.T) {
 	if n := w.wrote() - before; n != 0 || w.objects() != 28 || w.object("n10") != nil || host(w.object("n12")) != "a.x" {
 		t.Error(n, w.objects())
 	}
+}
+
+func TestAClusterThatIsNotFollowedIsNotComplete(t *testing.T) {
+	w := newWorld(t)
+	w.many(3)
+	w.start().settled()
+	e, later := w.engine(), time.Now().Add(time.Hour)
+	e.mu.Lock()
+	f := e.kinds[key("").Kind]
+	e.mu.Unlock()
+	f.Failed(errors.New("no answer"))
+	e.judge(t.Context(), later)
+	if !w.status().Complete.Before(later) {
+		t.Error("nobody knows what the cluster has")
+	}
+	f.Failed(nil)
+	e.judge(t.Context(), later)
+	if w.status().Complete.Before(later) {
+		t.Error(w.status())
+	}
+}
+
+func TestAShorterPauseDoesNotEndALongerOne(t *testing.T) {
+	e := &engine{}
+	e.pause(apierrors.NewTooManyRequests("later", 60))
+	e.pause(apierrors.NewTooManyRequests("later", 1))
+	if time.Until(e.paused) < 50*time.Second {
+		t.Error(e.paused)
+	}
+}
+
+func TestAPauseThatTheCreationOfANamespaceAsksForIsHonoured(t *testing.T) {
+	w := newWorld(t, func(w *world) { w.spec.CreateNamespaces = true })
+	w.start().settled()
+	w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			rw.Header().Set("Retry-After", "9")
+			fakekube.Fail(rw, http.StatusTooManyRequests, "TooManyRequests")
+			return true
+		}
+		return false
+	})
+	w.stores["east"].Put(entry(t, "east", "other", "db", "db.x", nil))
+	e := w.engine()
+	w.until("it pauses", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return time.Until(e.paused) > 5*time.Second
+	})
 }

@@ -2,6 +2,8 @@ package sink
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -218,5 +220,63 @@ func TestMetricsAreSentWithoutLocks(t *testing.T) {
 	collecting.Unlocked(t, w.set, func() { e.status(); w.set.running() })
 	if err := prometheus.NewPedanticRegistry().Register(w.set); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAHoldStaysWhileItsUpstreamIsAway(t *testing.T) {
+	w := pruning(t, 20)
+	blocked := func(why string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.blocked = why
+	}
+	for i := range 7 {
+		w.remove("east", fmt.Sprintf("n%02d", i))
+	}
+	w.until("it is held", func() bool { return w.status().Held != nil })
+	for i := range 4 {
+		w.put("east", fmt.Sprintf("n%02d", i), "a.x") // the rest would pass the guard
+	}
+	w.until("three are held", func() bool { h := w.status().Held; return h != nil && h.Removals == 3 })
+	blocked("east is away")
+	w.until("they are left", func() bool { return w.status().Todo["left"] == 3 })
+	w.stop()
+	w.start().until("they are left after a restart", func() bool { return w.status().Todo["left"] == 3 && w.status().State == "writing" })
+	blocked("")
+	w.until("they are held again", func() bool { h := w.status().Held; return h != nil && h.Removals == 3 })
+	if w.objects() != 20 {
+		t.Error(w.objects())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.happened {
+		if e.Type == events.Returned {
+			t.Errorf("nobody has decided: %+v", e)
+		}
+	}
+}
+
+func TestWhatTheGuardLetsPassIsKeptBeforeItIsDeleted(t *testing.T) {
+	w := pruning(t, 20)
+	var kept atomic.Int64
+	w.fault(func(_ http.ResponseWriter, r *http.Request) bool {
+		if k, err := load(w.deps.Dir, "dr"); r.Method == http.MethodDelete && err == nil {
+			kept.Store(int64(len(k.Passed)))
+		}
+		return false
+	})
+	w.remove("east", "n03")
+	w.until("it is gone", func() bool { return w.object("n03") == nil })
+	if n := kept.Load(); n != 1 {
+		t.Errorf("%d are kept", n)
+	}
+	w.settled()
+	w.stop()
+	for i := 4; i < 9; i++ {
+		w.remove("east", fmt.Sprintf("n%02d", i)) // five pass, but not six
+	}
+	w.start().until("they are held", func() bool { h := w.status().Held; return h != nil && h.Removals == 5 })
+	if w.objects() != 19 {
+		t.Error(w.objects())
 	}
 }

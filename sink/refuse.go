@@ -73,7 +73,9 @@ func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 	t.Reason, t.Retry = text.Shorten(strings.ToValidUTF8(why.Error(), "?"), maxReason), time.Now().Add(pause)
 	e.calm = false
 	e.writes[state]++
-	e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason, "attempt", t.failures)
+	if t.failures == 1 {
+		e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason)
+	}
 	return pause
 }
 
@@ -124,7 +126,7 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 		why := fmt.Errorf("the namespace %s does not exist: create it, or set createNamespaces: true", key.Namespace)
 		if e.spec.CreateNamespaces && a.Verb == plan.Create {
 			err := e.createNamespace(ctx, key.Namespace)
-			if err == nil || apierrors.IsAlreadyExists(err) {
+			if err == nil || apierrors.IsAlreadyExists(err) || errors.Is(err, errNotWriter) || e.pause(err) {
 				return 0
 			}
 			why = fmt.Errorf("the namespace %s does not exist, and can not be created: %w", key.Namespace, e.client.Explain(err))
@@ -150,7 +152,9 @@ func (e *engine) pause(err error) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.paused = time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost))
+	if until := time.Now().Add(min(time.Duration(seconds)*time.Second, retryMost)); until.After(e.paused) {
+		e.paused = until
+	}
 	return true
 }
 

@@ -367,3 +367,20 @@ func TestAKindThatMayNotBeListedIsToldAndDoesNotStopOthers(t *testing.T) {
 	forbid("/nothing")
 	w.settled()
 }
+
+func TestADiffTellsWhatTheWriteWouldDo(t *testing.T) {
+	w := newWorld(t, func(w *world) { w.spec.Adopt = true })
+	w.put("east", "db", "db.x")
+	w.start().settled()
+	w.edit(http.MethodPut, "kubectl-edit", "db", setHost("mine.x"))
+	w.Put(entries, fakekube.Object("shop", "other", `{"hosts":["theirs.x"]}`, `{"metadata":{"labels":{"meshrelay.io/sink":"another"}}}`))
+	w.put("east", "other", "db.x")
+	w.until("both are told", func() bool {
+		by := w.status().TroublesByState
+		return by["conflict"] == 1 && by["foreign"] == 1
+	})
+	d, err := w.set.Diff(t.Context(), "dr")
+	if err != nil || d.Total != 2 || !strings.Contains(d.Differences[0].Error, "kubectl-edit") || !strings.Contains(d.Differences[1].Error, "other sink") {
+		t.Errorf("%v, %+v", err, d)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"meshrelay/internal/owner"
+	"meshrelay/sink/plan"
 )
 
 const maxState = 64 << 20 // bytes: three million released deletions
@@ -19,9 +20,7 @@ const maxState = 64 << 20 // bytes: three million released deletions
 // kept is what a sink keeps over a restart.
 type kept struct {
 	Frozen *Frozen `json:"frozen,omitempty"`
-	// Holding is set while the guard holds deletions. Released are hashes of those that may go.
-	Holding  bool     `json:"holding,omitempty"`
-	Released []uint64 `json:"released,omitempty"`
+	plan.Kept
 }
 
 // Frozen is the freeze of a sink.
@@ -81,8 +80,4 @@ func (e *engine) save() error {
 }
 
 // kept returns what outlives a restart. The caller holds mu.
-func (e *engine) kept() kept {
-	k := kept{Frozen: e.frozen}
-	k.Holding, k.Released = e.core.Kept()
-	return k
-}
+func (e *engine) kept() kept { return kept{e.frozen, e.core.Kept()} }

@@ -45,7 +45,7 @@ type Status struct {
 	// Writes counts requests by result, Deletes deletions.
 	Writes  map[string]uint64 `json:"writes,omitempty"`
 	Deletes uint64            `json:"deletes,omitempty"`
-	// Complete is when the cluster last had all that is desired, and nothing else of the sink.
+	// Complete is when the cluster last had all that is desired, nothing was to be deleted, and all its kinds were followed.
 	Complete time.Time `json:"complete,omitzero"`
 
 	suspended bool // it is not to write

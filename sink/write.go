@@ -133,6 +133,8 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 	switch {
 	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest || !a.Verb.Writes():
 		return -1 // it has changed: the key is in the queue again, or is about to be read
+	case a.Verb == plan.Delete && len(e.withSilent(key, w.sources)) > 0:
+		return judgeEach // an upstream may have it since it was judged
 	case a.Verb == plan.Delete:
 		return e.remove(ctx, key, of, a)
 	}
@@ -180,11 +182,11 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		return e.fails(key, stateRefused, err)
 	}
 	r.Accept = apiserver.AcceptMetadata
-	var o partial
+	var o metav1.PartialObjectMetadata
 	if err = e.send(ctx, r, &o); err != nil {
 		return e.refused(ctx, key, of, a, err)
 	}
-	live := e.liveOf(&o.Metadata)
+	live := e.liveOf(&o.ObjectMeta)
 	live.Digest, live.Drifted = w.digest, false
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,15 +219,9 @@ func (e *engine) remove(ctx context.Context, key mirror.Key, of discovery.Resour
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.core.See(key, nil) // one with finalizers comes back with the next list
-	e.core.Deleted(time.Now())
 	e.deletes++
 	delete(e.troubles, key)
 	return -1
-}
-
-// partial is the metadata of an object.
-type partial struct {
-	Metadata metav1.ObjectMeta `json:"metadata"`
 }
 
 // send sends a request if this process may write at that moment.
@@ -249,10 +245,10 @@ func (e *engine) look(ctx context.Context, key mirror.Key, of discovery.Resource
 	if err != nil {
 		return nil, e.client.Explain(err)
 	}
-	var o partial
+	var o metav1.PartialObjectMetadata
 	switch err := conn.Read(ctx, pathOf(of, key), apiserver.AcceptMetadata+","+apiserver.AcceptJSON, &o); {
 	case err == nil:
-		l = e.liveOf(&o.Metadata)
+		l = e.liveOf(&o.ObjectMeta)
 	case !apierrors.IsNotFound(err):
 		return nil, e.client.Explain(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"meshrelay/mirror"
 )
@@ -19,11 +20,26 @@ import (
 // guard holds deletions that look like an accident.
 type guard struct {
 	// holding is set from the first hold until no held deletion is left: what comes in the meantime is held as well.
-	holding  bool
-	released map[uint64]struct{} // by deletionOf
-	deleted  []time.Time         // within window
-	held     Held
-	sums     []uint64 // deletionOf of each that is held
+	holding bool
+	// undecided are deletions that were held, also those that an upstream prevents now. released may go.
+	undecided, released sets.Set[uint64] // by deletionOf
+	// passed are deletions that were not held, with the time when the object was found gone, zero before.
+	passed map[uint64]time.Time
+	held   Held
+	sums   []uint64 // deletionOf of each that is held
+}
+
+// maxPassed bounds guard.passed. A site has fewer objects than the guard would need to let so many pass.
+const maxPassed = 100_000
+
+// Kept is what a Core keeps over a restart.
+type Kept struct {
+	// Holding is set while the guard holds deletions. Undecided are hashes of those, Released of those that may go.
+	// Passed are those that went without a hold, with their times.
+	Holding   bool                 `json:"holding,omitempty"`
+	Undecided []uint64             `json:"undecided,omitempty"`
+	Released  []uint64             `json:"released,omitempty"`
+	Passed    map[uint64]time.Time `json:"passed,omitempty"`
 }
 
 // Held are the deletions that the guard holds. The zero Held has none.
@@ -39,35 +55,39 @@ func deletionOf(key mirror.Key, uid string) uint64 {
 	return xxh3.HashString(key.String() + " " + uid)
 }
 
-// Deleted notes a deletion, which counts for the guard.
-func (c *Core) Deleted(now time.Time) { c.guard.deleted = append(c.guard.deleted, now) }
-
 // Judge decides about all objects that are in the cluster and not desired. blocked returns why the upstreams of Gone have
 // not certainly deleted a resource, empty if they have. Judge returns the keys whose Action may have changed.
 func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []mirror.Key) {
 	g := &c.guard
-	g.deleted = slices.DeleteFunc(g.deleted, func(at time.Time) bool { return now.Sub(at) > window })
 	next := make(map[mirror.Key]string, len(c.gone))
 	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
-	released := map[uint64]struct{}{}
+	there := sets.Set[uint64]{}        // may be deleted, now or later
 	for key := range c.gone {
 		l := c.entries[key].live
 		d := deletionOf(key, l.UID)
-		free := contains(g.released, d)
-		if free {
-			released[d] = struct{}{}
-		}
+		free := g.released.Has(d)
 		if next[key] = c.blocks(key, l, free, blocked); next[key] == "" && !free {
 			waiting[key] = d
 		}
+		switch next[key] {
+		case ReasonDeleting, ReasonManager, ReasonSources:
+		default:
+			there.Insert(d)
+		}
 	}
-	if c.ready {
-		g.released = released // without those that were carried out
+	if c.ready { // else it is not known what was carried out
+		g.released = g.released.Intersection(there)
+		g.undecided = g.undecided.Intersection(there).Difference(g.released)
 	}
-	c.hold(slices.Sorted(maps.Values(waiting)))
+	c.hold(slices.Sorted(maps.Values(waiting)), g.count(now, there))
 	for key, why := range next {
-		if _, waits := waiting[key]; waits && g.holding {
+		switch d, waits := waiting[key]; {
+		case waits && g.holding:
 			why = ReasonHeld
+			g.undecided.Insert(d)
+			delete(g.passed, d)
+		case waits && len(g.passed) < maxPassed:
+			g.passed[d] = time.Time{}
 		}
 		if c.gone[key] != why {
 			changed = append(changed, key)
@@ -75,6 +95,25 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		c.gone[key] = why
 	}
 	return changed
+}
+
+// count returns how many deletions have passed, and were carried out within window.
+func (g *guard) count(now time.Time, there sets.Set[uint64]) (n int) {
+	for d, at := range g.passed {
+		if at.IsZero() {
+			at = now
+		}
+		switch {
+		case there.Has(d):
+			g.passed[d] = time.Time{}
+		case now.Sub(at) > window:
+			delete(g.passed, d)
+		default:
+			g.passed[d] = at
+			n++
+		}
+	}
+	return n
 }
 
 // blocks returns why an object must not be deleted, whatever the guard decides.
@@ -86,7 +125,7 @@ func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirro
 		return ReasonDeleting
 	case l.Fields == 0:
 		return ReasonManager
-	case l.Sources == (Sources{}) || l.Sources.Value() == "":
+	case l.Sources == "":
 		return ReasonSources
 	}
 	why := blocked(key)
@@ -96,15 +135,15 @@ func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirro
 	return why
 }
 
-// hold has the guard hold the waiting deletions, or let them pass.
-func (c *Core) hold(waiting []uint64) {
+// hold has the guard hold the waiting deletions, or let them pass. done others have passed.
+func (c *Core) hold(waiting []uint64, done int) {
 	g := &c.guard
-	n, done, reason := len(waiting), len(g.deleted), g.held.Reason
+	n, reason := len(waiting), g.held.Reason
 	of := c.owned - len(c.gone) + n + done // without those that are left: others may have made any number of them
 	switch {
 	case n == 0:
 		// A hold ends only when it is known that nothing is left of it.
-		g.holding = g.holding && !c.ready
+		g.holding = g.holding && (!c.ready || len(g.undecided) > 0)
 	case c.desired == 0:
 		g.holding, reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
@@ -118,7 +157,7 @@ func (c *Core) hold(waiting []uint64) {
 		all = binary.BigEndian.AppendUint64(all, sum)
 	}
 	id := base32.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, xxh3.Hash(all)))[:8]
-	g.held, g.sums = Held{strings.ToLower(id), cmp.Or(reason, "they came while others were held"), n}, waiting
+	g.held, g.sums = Held{strings.ToLower(id), cmp.Or(reason, "they were held before, or came while others were"), n}, waiting
 }
 
 // Held returns the held deletions.
@@ -133,9 +172,7 @@ func (c *Core) Release(id string) (int, error) {
 	case id != g.held.ID:
 		return 0, fmt.Errorf("%d deletions are held as %s: look at them, and name that ID", g.held.Removals, g.held.ID)
 	}
-	for _, sum := range g.sums {
-		g.released[sum] = struct{}{}
-	}
+	g.released.Insert(g.sums...)
 	return g.held.Removals, nil
 }
 
@@ -143,20 +180,15 @@ func (c *Core) Release(id string) (int, error) {
 func (c *Core) Prune() (n int) {
 	for key, why := range c.gone {
 		if why == "" || why == ReasonHeld || why == ReasonPrune {
-			c.guard.released[deletionOf(key, c.entries[key].live.UID)] = struct{}{}
+			c.guard.released.Insert(deletionOf(key, c.entries[key].live.UID))
 			n++
 		}
 	}
 	return n
 }
 
-// Kept returns what New needs to continue after a restart: whether the guard holds, and the released deletions that
-// are not carried out yet, sorted.
-func (c *Core) Kept() (holding bool, released []uint64) {
-	return c.guard.holding, slices.Sorted(maps.Keys(c.guard.released))
-}
-
-func contains(set map[uint64]struct{}, n uint64) bool {
-	_, ok := set[n]
-	return ok
+// Kept returns what New needs to continue after a restart.
+func (c *Core) Kept() Kept {
+	g := &c.guard
+	return Kept{g.holding, sets.List(g.undecided), sets.List(g.released), maps.Clone(g.passed)}
 }

@@ -7,18 +7,15 @@ package plan
 import (
 	"strings"
 	"time"
-	"unique"
 
 	"github.com/zeebo/xxh3"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"meshrelay/mirror"
 )
 
 // Digest is a hash of all that a sink applies of an object.
 type Digest = xxh3.Uint128
-
-// Sources has the upstreams of an object, sorted and joined by commas.
-type Sources = unique.Handle[string]
 
 // Live is what is known of an object of the cluster.
 type Live struct {
@@ -29,9 +26,10 @@ type Live struct {
 	// Fields is a hash of the fields that the sink's manager owns, 0 if it owns none.
 	Fields uint64
 	// Drifted is set if another manager may have changed what the sink applied; Manager is its name.
-	Drifted  bool
-	Manager  string
-	Sources  Sources
+	Drifted bool
+	Manager string
+	// Sources are its upstreams, sorted and joined by commas.
+	Sources  string
 	Deleting bool
 }
 
@@ -101,13 +99,15 @@ type entry struct {
 	live *Live
 }
 
-// New returns a Core that knows of no object. holding continues the hold of an earlier one, and released are its
-// released deletions.
-func New(s Settings, holding bool, released []uint64) *Core {
+// New returns a Core that knows of no object, and continues with what an earlier one has kept.
+func New(s Settings, k Kept, now time.Time) *Core {
 	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}}
-	c.guard = guard{holding: holding, released: map[uint64]struct{}{}}
-	for _, r := range released {
-		c.guard.released[r] = struct{}{}
+	c.guard = guard{holding: k.Holding, undecided: sets.New(k.Undecided...), released: sets.New(k.Released...), passed: map[uint64]time.Time{}}
+	for d, at := range k.Passed {
+		if !at.IsZero() { // the clock may have jumped: each counts for half of the window at least, and for all of it at most
+			at = now.Add(-min(max(now.Sub(at), 0), window/2))
+		}
+		c.guard.passed[d] = at
 	}
 	return c
 }
@@ -151,8 +151,10 @@ func (c *Core) set(key mirror.Key, e entry) {
 	case e.want != nil:
 		c.entries[key] = e
 		delete(c.gone, key)
-		if e.live != nil && len(c.guard.released) > 0 { // a release is for one deletion
-			delete(c.guard.released, deletionOf(key, e.live.UID))
+		if e.live != nil && len(c.guard.released)+len(c.guard.passed) > 0 { // a release is for one deletion
+			d := deletionOf(key, e.live.UID)
+			delete(c.guard.released, d)
+			delete(c.guard.passed, d)
 		}
 	case c.owns(e.live):
 		c.entries[key] = e
@@ -195,8 +197,8 @@ func (c *Core) Keys(f func(mirror.Key)) {
 func (c *Core) Gone() map[mirror.Key][]string {
 	gone := make(map[mirror.Key][]string, len(c.gone))
 	for key := range c.gone {
-		if s := c.entries[key].live.Sources; s != (Sources{}) && s.Value() != "" {
-			gone[key] = strings.Split(s.Value(), ",")
+		if s := c.entries[key].live.Sources; s != "" {
+			gone[key] = strings.Split(s, ",")
 		}
 	}
 	return gone
@@ -222,7 +224,7 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 		return Action{}
 	case e.want == nil:
 		switch why := c.gone[key]; {
-		case why == ReasonHeld, why == "" && c.desired == 0 && !contains(c.guard.released, deletionOf(key, l.UID)): // the view has become empty since Judge
+		case why == ReasonHeld, why == "" && c.desired == 0 && !c.guard.released.Has(deletionOf(key, l.UID)): // the view has become empty since Judge
 			return Action{Verb: Hold, Reason: ReasonHeld}
 		case why != "":
 			return Action{Verb: Skip, Reason: why}

@@ -2,12 +2,12 @@ package plan
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
-	"unique"
 
 	"pgregory.net/rapid"
 
@@ -20,19 +20,17 @@ func keyOf(n int) mirror.Key {
 	return mirror.Key{Kind: se, Namespace: "shop", Name: fmt.Sprint("n", n)}
 }
 
-func from(names string) Sources { return unique.Make(names) }
-
 func told(mirror.Key) string { return "" }
 
 func mine(n int, digest uint64) *Live {
-	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: from("east")}
+	return &Live{UID: fmt.Sprint("u", n), Version: "1", Sink: "dr", Digest: Digest{Lo: digest}, Fields: 1, Sources: "east"}
 }
 
 func wanted(digest uint64) *Digest { return &Digest{Lo: digest} }
 
 func core(s Settings) *Core {
 	s.Name = "dr"
-	c := New(s, false, nil)
+	c := New(s, Kept{}, time.Unix(0, 0))
 	c.SetReady(true)
 	return c
 }
@@ -53,7 +51,7 @@ func drawWorld(t *rapid.T) world {
 			l := mine(n, rapid.Uint64Range(1, 2).Draw(t, "digest"))
 			l.Sink = rapid.SampledFrom([]string{"dr", "dr", "dr", "", "other"}).Draw(t, "sink")
 			l.Fields = rapid.SampledFrom([]uint64{1, 1, 0}).Draw(t, "fields")
-			l.Sources = from(rapid.SampledFrom([]string{"east", "west", "east,west", ""}).Draw(t, "sources"))
+			l.Sources = rapid.SampledFrom([]string{"east", "west", "east,west", ""}).Draw(t, "sources")
 			l.Drifted = rapid.Bool().Draw(t, "drifted")
 			w.live[keyOf(n)] = l
 		}
@@ -104,7 +102,7 @@ func (w world) keys() []mirror.Key {
 func (w world) carryOut(c *Core, k mirror.Key, a Action) {
 	switch a.Verb {
 	case Create, Apply:
-		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: *w.want[k], Fields: 2, Sources: from("east")}
+		l := &Live{UID: "new " + k.Name, Version: "2", Sink: "dr", Digest: *w.want[k], Fields: 2, Sources: "east"}
 		if a.Verb == Apply {
 			l.UID = a.UID
 		}
@@ -113,7 +111,6 @@ func (w world) carryOut(c *Core, k mirror.Key, a Action) {
 	case Delete:
 		delete(w.live, k)
 		c.See(k, nil)
-		c.Deleted(time.Unix(0, 0))
 	}
 }
 
@@ -268,8 +265,7 @@ func TestAHoldStaysUntilItIsReleasedByItsID(t *testing.T) {
 	if _, err := c.Release(id); err == nil {
 		t.Error("the ID of another list releases this one")
 	}
-	holding, released := c.Kept()
-	next := New(c.settings, holding, released) // a restart
+	next := New(c.settings, c.Kept(), now) // a restart
 	for i := range 20 {
 		next.See(keyOf(i), mine(i, 1))
 		if i < 17 || i == 19 {
@@ -285,9 +281,8 @@ func TestAHoldStaysUntilItIsReleasedByItsID(t *testing.T) {
 	if n, err := next.Release(next.Held().ID); n != 2 || err != nil {
 		t.Error(n, err)
 	}
-	holding, released = next.Kept()
-	if len(released) != 2 {
-		t.Error("a release does not outlive a restart:", holding, released)
+	if k := next.Kept(); len(k.Released) != 2 {
+		t.Error("a release does not outlive a restart:", k)
 	}
 	next.Judge(now, told)
 	if v := verbs(next, 20); v[Delete] != 2 {
@@ -308,7 +303,6 @@ func TestDeletionsThatTrickleCountTogether(t *testing.T) {
 		c.Judge(now, told)
 		if c.Next(keyOf(i)).Verb == Delete {
 			c.See(keyOf(i), nil)
-			c.Deleted(now)
 		}
 	}
 	if v := verbs(c, 4); v[Hold] != 2 {
@@ -411,8 +405,8 @@ func TestAVerdictIsNotForAnObjectThatHasChangedSince(t *testing.T) {
 	for name, change := range map[string]func(*Live){
 		"another object of the name":     func(l *Live) { l.UID = "new" },
 		"the manager is another one":     func(l *Live) { l.Fields = 0 },
-		"its upstreams are other ones":   func(l *Live) { l.Sources = from("west") },
-		"another relay has written it":   func(l *Live) { l.Sources = Sources{} },
+		"its upstreams are other ones":   func(l *Live) { l.Sources = "west" },
+		"another relay has written it":   func(l *Live) { l.Sources = "" },
 		"it is about to be deleted once": func(l *Live) { l.Deleting = true },
 	} {
 		c := core(Settings{Prune: true, Percent: 100, Count: 100})
@@ -476,5 +470,138 @@ func TestAReleaseIsForgottenWithItsObject(t *testing.T) {
 	c.Judge(time.Unix(0, 0), told)
 	if len(c.guard.released) != 0 {
 		t.Error(c.guard.released)
+	}
+}
+
+// kept returns what a Core has kept, as it is read from a file.
+func kept(t *testing.T, c *Core) (k Kept) {
+	t.Helper()
+	text, err := json.Marshal(c.Kept())
+	if err == nil {
+		err = json.Unmarshal(text, &k)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// lose has objects not be desired any more, and carries out what is to be deleted. It returns how many were deleted.
+func lose(c *Core, now time.Time, ns ...int) (deleted int) {
+	for _, n := range ns {
+		c.Want(keyOf(n), nil)
+	}
+	c.Judge(now, told)
+	for _, n := range ns {
+		if c.Next(keyOf(n)).Verb == Delete {
+			c.See(keyOf(n), nil)
+			deleted++
+		}
+	}
+	return deleted
+}
+
+// A relay that restarts again and again must not empty a site in parts.
+func TestDeletionsThatHavePassedCountAfterARestart(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	for name, test := range map[string]struct {
+		jump time.Duration // of the clock, over the restart
+		runs time.Duration // afterwards
+		held bool
+	}{
+		"at once":                      {0, 0, true},
+		"the clock has jumped back":    {-100 * time.Hour, window / 2, true},
+		"the clock has jumped forward": {100 * time.Hour, window / 3, true},
+		"back, and the window is over": {-100 * time.Hour, window + 2*time.Second, false},
+		"forward, and it is over":      {100 * time.Hour, window + 2*time.Second, false},
+	} {
+		for _, judged := range []bool{true, false} { // whether the relay noticed that the objects were gone
+			c := owning(Settings{Percent: 10, Count: 2}, 20, 20)
+			if n := lose(c, start, 0, 1); n != 2 {
+				t.Fatal(n)
+			}
+			if judged {
+				c.Judge(start.Add(time.Second), told)
+			}
+			now := start.Add(test.jump)
+			next := New(c.settings, kept(t, c), now)
+			for i := 2; i < 20; i++ {
+				next.See(keyOf(i), mine(i, 1))
+				next.Want(keyOf(i), wanted(1))
+			}
+			next.SetReady(true)
+			next.Judge(now, told)
+			deleted := lose(next, now.Add(test.runs), 2)
+			if (deleted == 0) != test.held {
+				t.Errorf("%s: %d deleted, held: %+v", name, deleted, next.Held())
+			}
+		}
+	}
+}
+
+func TestADeletionThatWaitedOverARestartCountsOnce(t *testing.T) {
+	c := owning(Settings{Percent: 10, Count: 2}, 20, 18)
+	c.Judge(time.Unix(0, 0), told)
+	next := New(c.settings, kept(t, c), time.Unix(0, 0))
+	for i := range 20 {
+		if next.See(keyOf(i), mine(i, 1)); i < 18 {
+			next.Want(keyOf(i), wanted(1))
+		}
+	}
+	next.Judge(time.Unix(0, 0), told)
+	next.SetReady(true)
+	next.Judge(time.Unix(1, 0), told)
+	if v := verbs(next, 20); v[Delete] != 2 {
+		t.Errorf("%v, %+v", v, next.Held())
+	}
+}
+
+func TestReleasedDeletionsDoNotCountForTheNextHold(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 40, 30), time.Unix(0, 0)
+	c.Judge(now, told)
+	if n, err := c.Release(c.Held().ID); n != 10 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n := lose(c, now, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39); n != 10 {
+		t.Fatal(n)
+	}
+	if n := lose(c, now.Add(time.Second), 0); n != 1 {
+		t.Errorf("a person decided about the others: %+v", c.Held())
+	}
+}
+
+func TestAHoldDoesNotEndWhileAnUpstreamIsAway(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 20, 17), time.Unix(0, 0)
+	c.Judge(now, told)
+	c.Want(keyOf(19), wanted(1)) // the rest would pass the guard
+	away := func(mirror.Key) string { return "it is away" }
+	c.Judge(now, away)
+	next := New(c.settings, kept(t, c), now)
+	for i := range 20 {
+		if next.See(keyOf(i), mine(i, 1)); i < 17 || i == 19 {
+			next.Want(keyOf(i), wanted(1))
+		}
+	}
+	next.SetReady(true)
+	next.Judge(now, away)
+	for _, one := range []*Core{c, next} {
+		one.Judge(now, told)
+		if v := verbs(one, 20); v[Hold] != 2 {
+			t.Error("nobody has decided, and it goes:", v)
+		}
+	}
+}
+
+func TestAHoldEndsWithWhatOthersHaveTakenOver(t *testing.T) {
+	c, now := owning(Settings{Percent: 10, Count: 2}, 20, 17), time.Unix(0, 0)
+	c.Judge(now, told)
+	for i := 17; i < 20; i++ {
+		l := mine(i, 1)
+		l.Fields = 0
+		c.See(keyOf(i), l)
+	}
+	c.Judge(now, told)
+	if n := lose(c, now, 0); n != 1 {
+		t.Errorf("%+v", c.Held())
 	}
 }
