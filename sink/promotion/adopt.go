@@ -20,7 +20,7 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		return report, err
 	}
 	if r.promoted == nil {
-		return report, fmt.Errorf("sink %s is not promoted: there is no ConfigMap %s/%s in the cluster, and nothing to adopt", r.Sink, r.Namespace, ObjectName(r.Sink))
+		return report, r.unpromoted(ctx)
 	}
 	s := r.promoted.state()
 	before := s.Phase
@@ -73,6 +73,26 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 	}
 	r.Tell("sink %s may write again", r.Sink)
 	return report, nil
+}
+
+// unpromoted tells that there is nothing to adopt, as after a run that was killed at its end. It returns an error if the name,
+// the namespace or the cluster may be wrong: if there is no Lease of the sink, or a promotion has left its lists.
+func (r *run) unpromoted(ctx context.Context) error {
+	var lists []*configMap
+	if err := r.try(ctx, func() (err error) { lists, err = r.lists(ctx); return err }); err != nil {
+		return err
+	}
+	leased, err := r.leased(ctx)
+	switch name := ObjectName(r.Sink); {
+	case err != nil:
+		return err
+	case len(lists) > 0:
+		return fmt.Errorf("somebody has deleted the ConfigMap %s/%s, and the lists of sink %s are there: run relay sink promote %[3]s, and then adopt again", r.Namespace, name, r.Sink)
+	case !leased:
+		return fmt.Errorf("sink %s is not promoted: there is neither a ConfigMap nor a Lease %s/%s in the cluster: look whether the name, the namespace and the cluster are right", r.Sink, r.Namespace, name)
+	}
+	r.Tell("sink %s is not promoted: there is nothing to adopt", r.Sink)
+	return nil
 }
 
 // label returns how an object becomes one of the sink. The sink writes its annotations, because it knows their

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
@@ -85,4 +86,46 @@ func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
+}
+
+// TestAdoptOfASinkThatIsNotPromotedTellsItFromAWrongName: the sink has its Lease in the namespace, and no lists are there.
+func TestAdoptOfASinkThatIsNotPromotedTellsItFromAWrongName(t *testing.T) {
+	s := newServer()
+	fill(t, s, 1)
+	adopt := func(namespace string) string {
+		t.Helper()
+		version, told := s.Version, ""
+		o := options(t, connOf(s))
+		o.Namespace, o.Tell = namespace, func(format string, args ...any) { told += fmt.Sprintf(format, args...) }
+		r, err := Adopt(t.Context(), o)
+		if s.Version != version || r != (Report{}) {
+			t.Errorf("%+v, something has changed", r)
+		}
+		if err != nil {
+			told = "error: " + err.Error()
+		}
+		return told
+	}
+	for _, row := range []struct {
+		put             func()
+		namespace, want string
+	}{
+		{func() {}, namespace, "error: sink dr is not promoted: there is neither a ConfigMap nor a Lease istio-system/meshrelay-sink-dr"},
+		{func() {
+			s.Put("coordination.k8s.io/leases", fakekube.Object(namespace, "meshrelay-sink-dr", `{"renewTime":"then"}`))
+		}, namespace, "sink dr is not promoted: there is nothing to adopt"},
+		{func() {}, "mesh", "error: the Lease meshrelay-sink-dr is in the namespace istio-system, too: use --namespace istio-system"},
+		{func() {
+			list := newConfigMap(namespace, "meshrelay-sink-dr-0")
+			list.BinaryData = map[string][]byte{digests: {}}
+			if err := list.save(t.Context(), connOf(s)); err != nil {
+				t.Fatal(err)
+			}
+		}, namespace, "error: somebody has deleted the ConfigMap istio-system/meshrelay-sink-dr, and the lists of sink dr are there: run relay sink promote dr"},
+	} {
+		row.put()
+		if told := adopt(row.namespace); !strings.HasPrefix(told, row.want) {
+			t.Errorf("%q, want %q", told, row.want)
+		}
+	}
 }
