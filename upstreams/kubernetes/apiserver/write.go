@@ -54,14 +54,14 @@ func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 	if resp.StatusCode/100 != 2 {
 		return withRetryAfter(failureOf(resp), resp.Header.Get("Retry-After"))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswer))
+	text, err := io.ReadAll(http.MaxBytesReader(nil, body{resp.Body, w.Path}, maxAnswer))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %s: the answer: %w", w.Method, w.Path, err)
 	case to == nil:
 		return nil
 	}
-	return json.Unmarshal(body, to)
+	return json.Unmarshal(text, to)
 }
 
 // Failed returns the error of a request, with what it was for and what to do. A namespace is empty for all.
