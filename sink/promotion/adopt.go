@@ -16,7 +16,7 @@ import (
 func Adopt(ctx context.Context, o Options) (Report, error) { return newRun(o).adopt(ctx) }
 
 func (r *run) adopt(ctx context.Context) (report Report, err error) {
-	if err := r.load(ctx); err != nil {
+	if err := r.try(ctx, func() error { return r.load(ctx) }); err != nil {
 		return report, err
 	}
 	if r.promoted == nil {
@@ -31,7 +31,8 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		}
 	}
 	if !r.DryRun && before != Done {
-		const lasts = guardEvery + apiserver.ReadTimeout + time.Second + apiserver.WriteTimeout // a change, with the pace
+		// It may have asked whether it may go on just before, and read an object after that; then it keeps its pace.
+		const lasts = guardEvery + 2*apiserver.ReadTimeout + time.Second + apiserver.WriteTimeout
 		r.Tell("waiting %v for a promotion that may go on", lasts)
 		if err := sleep(ctx, lasts); err != nil {
 			return report, err

@@ -55,6 +55,90 @@ func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
 	})
 }
 
+// TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow: it has asked just before whether it may go on.
+func TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 2)
+		patched, asked := false, make(chan struct{})
+		slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := s.RoundTrip(r)
+			switch patch := r.Method == http.MethodPatch; {
+			case patch && !patched:
+				patched = true
+				time.Sleep(guardEvery)
+			case patched && patch: // it was on its way before the answer
+				time.Sleep(time.Millisecond)
+			case patched && r.Method == http.MethodGet:
+				if strings.HasSuffix(r.URL.Path, "/configmaps/meshrelay-sink-dr") && asked != nil {
+					close(asked)
+					asked = nil
+				}
+				time.Sleep(apiserver.ReadTimeout - time.Millisecond)
+			}
+			return resp, err
+		})))
+		began, ended := asked, make(chan error)
+		go func() {
+			_, err := Promote(t.Context(), slow)
+			ended <- err
+		}()
+		<-began
+		if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "another command") {
+			t.Error(err)
+		}
+		for name, o := range metadataOf(s, true) {
+			if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
+				t.Errorf("%s is not the sink's: %s", name, text)
+			}
+		}
+	})
+}
+
+// TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken before it goes on.
+func TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken(t *testing.T) {
+	for away := 40 * time.Second; away < 100*time.Second; away += 5 * time.Second {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			fill(t, s, 2)
+			var gone time.Time
+			cut := make(chan struct{})
+			slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+				if gone.IsZero() && r.Method == http.MethodPatch {
+					gone = time.Now()
+					close(cut)
+					time.Sleep(guardEvery)
+				}
+				if !gone.IsZero() && time.Since(gone) < away {
+					return nil, errors.New("no route to host")
+				}
+				return s.RoundTrip(r)
+			})))
+			slow.Tell = func(string, ...any) {}
+			ended := make(chan error)
+			go func() {
+				_, err := Promote(t.Context(), slow)
+				ended <- err
+			}()
+			<-cut
+			if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err == nil {
+				t.Error("it went on")
+			}
+			for name, o := range metadataOf(s, true) {
+				if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
+					t.Fatalf("away for %v: %s is not the sink's: %s", away, name, text)
+				}
+			}
+		})
+	}
+}
+
 // TestAdoptGivesNothingBackWhileAListIsLost: the sink would not know the objects that it named.
 func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ const (
 func Promote(ctx context.Context, o Options) (Report, error) { return newRun(o).promote(ctx) }
 
 func (r *run) promote(ctx context.Context) (report Report, err error) {
-	if err := r.load(ctx); err != nil {
+	if err := r.try(ctx, func() error { return r.load(ctx) }); err != nil {
 		return report, err
 	}
 	leased, err := r.leased(ctx)
@@ -69,9 +69,6 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		}
 		if round == rounds {
 			return report, fmt.Errorf("%d objects have the label %s=%s again: find out who sets it, and run the command again", len(found), sinkLabel, r.Sink)
-		}
-		if err := r.guard(ctx); err != nil {
-			return report, err
 		}
 		n, err := r.enlist(ctx, found)
 		if err != nil {
@@ -137,6 +134,9 @@ func (r *run) await(ctx context.Context) error {
 		var record lease.Record
 		var asked time.Time
 		err := r.try(ctx, func() (err error) {
+			if err := r.guard(ctx); err != nil {
+				return err
+			}
 			asked = time.Now()
 			record, err = lease.Read(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
 			return err
@@ -158,9 +158,6 @@ func (r *run) await(ctx context.Context) error {
 		if now := record.Holder + why; now != told {
 			told = now
 			r.Tell("waiting for the writers to end, holder %q, %v at least: %s", record.Holder, need-unmoved, why)
-		}
-		if err := r.guard(ctx); err != nil {
-			return err
 		}
 		if err := sleep(ctx, time.Second); err != nil {
 			return err
