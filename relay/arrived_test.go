@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,7 @@ upstreams:
 	}); err != nil {
 		t.Fatal(err)
 	}
+	a.conditions.after = time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{
@@ -167,7 +169,7 @@ func (a *arriving) entry(name, host string) {
 // TestTheConditionTellsWhetherAllClientsHaveIt: pending, refused by a client, distributed, and so it stays when a client
 // connects that rejects it.
 func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
-	a := startArriving(t, ", status: {write: true, interval: 1s}", "")
+	a := startArriving(t, ", status: {write: true}", "")
 	refuses := make(chan string, 100)
 	leave := a.client("bad", func() string {
 		select {
@@ -222,7 +224,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 		}
 	}
 
-	a := startArriving(t, ", status: {write: true, interval: 1s}", "")
+	a := startArriving(t, ", status: {write: true}", "")
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
 	a.eventually("it is distributed", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
@@ -240,6 +242,29 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.eventually("it is written after that", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
+}
+
+// TestWhatHasNoObjectIsLookedAtOnce: no client is asked about for ever, and neither is the API server.
+func TestWhatHasNoObjectIsLookedAtOnce(t *testing.T) {
+	a := startArriving(t, ", status: {write: true}", "")
+	a.client("good", func() string { return "" })
+	path := "/serviceentries/a"
+	a.east.Set(func() {
+		a.east.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, path) {
+				fakekube.Fail(w, http.StatusNotFound, "NotFound")
+				return true
+			}
+			return false
+		}
+	})
+	a.entry("a", "a.x")
+	a.eventually("the object was asked for", func() bool { return a.east.Asked("/serviceentries/a") > 0 })
+	a.eventually("no more is due", func() bool {
+		a.conditions.mu.Lock()
+		defer a.conditions.mu.Unlock()
+		return len(a.conditions.due) == 0
+	})
 }
 
 // TestConditionsAreWrittenAtAMeasuredPace: 5 a second, one by one.
@@ -275,7 +300,7 @@ func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
 // TestWhatWaitsForAConditionIsBounded.
 func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	c.on = map[string]time.Duration{"east": time.Second}
+	c.on = map[string]bool{"east": true}
 	for i := range maxConditions + 10 {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(fmt.Sprint("e", i)), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
 		if err != nil {
@@ -291,7 +316,7 @@ func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 // TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
 func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	c.on = map[string]time.Duration{"east": time.Second}
+	c.on = map[string]bool{"east": true}
 	now := time.Now()
 	mark := func(name string) {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
@@ -322,7 +347,7 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	for i := range 3 * looksMost {
 		mark(fmt.Sprint("new-", i))
 	}
-	now = now.Add(time.Second)
+	now = now.Add(conditionAfter)
 	for range 3 {
 		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
 			t.Error(names)
@@ -332,7 +357,7 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 
 // TestConditionsAreOptIn: without kubernetes.status.write none is written.
 func TestConditionsAreOptIn(t *testing.T) {
-	for status, want := range map[string]map[string]time.Duration{"": {}, ", status: {interval: 1s}": {}, ", status: {write: true}": {"east": 5 * time.Second}} {
+	for status, want := range map[string]map[string]bool{"": {}, ", status: {write: true}": {"east": true}} {
 		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
 			t.Errorf("%s: conditions are written for %v", status, on)
 		}
