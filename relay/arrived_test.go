@@ -447,6 +447,29 @@ func TestACheckTellsWhatTheRelayWouldDo(t *testing.T) {
 	}
 }
 
+// TestACheckKnowsWhatTheRelayDoesNotRead: objects in other namespaces, or without the labels that are selected.
+func TestACheckKnowsWhatTheRelayDoesNotRead(t *testing.T) {
+	a := startArriving(t, ", namespaces: [shop, bank], selector: tier=a", "")
+	for name, row := range map[string]struct{ metadata, want string }{
+		"read":     {"namespace: shop, labels: {tier: a}", ""},
+		"till":     {"namespace: till, labels: {tier: a}", "left out kubernetes.namespaces"},
+		"unlabel":  {"namespace: shop", "left out kubernetes.selector"},
+		"labelled": {"namespace: bank, labels: {tier: b}", "left out kubernetes.selector"},
+	} {
+		got, err := a.check(t.Context(), "east", fmt.Appendf(nil, "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: %s, %s}, spec: {hosts: [%[1]s.x], resolution: DNS}}", name, row.metadata))
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := ""
+		for _, f := range got.Findings {
+			told += string(f.Outcome) + " " + f.Reason
+		}
+		if told != row.want {
+			t.Errorf("%s: %q, want %q", name, told, row.want)
+		}
+	}
+}
+
 // TestACheckKnowsWhoOwnsAHost: with hostConflicts, the resource would not be served.
 func TestACheckKnowsWhoOwnsAHost(t *testing.T) {
 	for _, setting := range []string{"first", "reject"} {

@@ -18,6 +18,7 @@ import (
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
+	"meshrelay/upstreams/kubernetes"
 )
 
 // claiming are the kinds whose hosts are compared with those of other resources.
@@ -95,7 +96,14 @@ func (c *checking) take(all []*mirror.Resource) error {
 	}
 	in := intake.New(c.upstream, mirror.NewStore(), rules, false)
 	event := intake.Received{}
+	server, _ := c.upstream.Source.(*kubernetes.Config)
 	for _, r := range all {
+		if server != nil {
+			if field, value := server.LeftOut(r); field != "" {
+				c.find(r.Key(), admin.LeftOut, field, "%s is %q: the relay does not read it", field, value)
+				continue
+			}
+		}
 		event.Updates = append(event.Updates, intake.Update{Scope: intake.KindScope(r.Kind()), Elements: intake.Resources(r)})
 	}
 	if _, err := in.Step(time.Now(), event); err != nil {
