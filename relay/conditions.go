@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// maxConditions bounds the resources whose condition is to be written.
-	maxConditions = 65_536
 	// conditionLook is the pause between two looks at them. looksMost bounds those that one look judges.
 	conditionLook = 200 * time.Millisecond
 	looksMost     = 5
@@ -79,14 +77,7 @@ func (c *conditions) mark(key mirror.Key, r *mirror.Resource, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.due, key)
-	if r == nil {
-		return
-	}
-	switch {
-	case !c.on[r.Source()]:
-	case len(c.due) >= maxConditions:
-		c.notes.Warn(c.relay.log, "condition not written, too many resources change", "resource", key, "most", maxConditions)
-	default:
+	if r != nil && c.on[r.Source()] {
 		c.due[key] = &dueCondition{key: key, upstream: r.Source(), version: r.Version(), at: now.Add(c.after), pause: c.after}
 	}
 }
