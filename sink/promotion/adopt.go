@@ -79,11 +79,11 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 // unpromoted tells that there is nothing to adopt, as after a run that was killed at its end. It returns an error if the name,
 // the namespace or the cluster may be wrong: if there is no Lease of the sink, or a promotion has left its lists.
 func (r *run) unpromoted(ctx context.Context) error {
-	var lists []*configMap
-	if err := r.try(ctx, func() (err error) { lists, err = r.lists(ctx); return err }); err != nil {
-		return err
-	}
 	leased, err := r.leased(ctx)
+	var lists []*configMap
+	if err == nil {
+		lists, err = r.lists(ctx)
+	}
 	switch name := ObjectName(r.Sink); {
 	case err != nil:
 		return err

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -160,10 +159,6 @@ func (r *run) enter(ctx context.Context, s State) error {
 type object struct {
 	discovery.Resource
 	namespace, name, uid string
-}
-
-func (o object) String() string {
-	return o.Kind.Kind + " " + text.Name(strings.TrimPrefix(o.namespace+"/"+o.name, "/"))
 }
 
 // find returns the objects that a label selector matches and that f wants, by digest. f may be called more than

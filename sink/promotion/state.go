@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -87,11 +88,8 @@ func (m *configMap) save(ctx context.Context, c *apiserver.Conn) error {
 // remove deletes a ConfigMap unless another one has its name.
 func (m *configMap) remove(ctx context.Context, c *apiserver.Conn) error {
 	namespace, name := m.Metadata.Namespace, m.Metadata.Name
-	body, err := json.Marshal(metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &m.Metadata.UID}})
-	if err != nil {
-		return err
-	}
-	err = c.Write(ctx, apiserver.Write{Method: http.MethodDelete, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON, Body: body}, nil)
+	body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":%q}}`, m.Metadata.UID)
+	err := c.Write(ctx, apiserver.Write{Method: http.MethodDelete, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON, Body: body}, nil)
 	if apierrors.IsNotFound(err) {
 		return nil // a request whose answer was lost has deleted it
 	}
