@@ -39,11 +39,17 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		}
 	}
 	var lists []*configMap
-	if err := r.try(ctx, func() (err error) { lists, err = r.lists(ctx); return err }); err != nil {
+	err = r.try(ctx, func() (err error) {
+		if err = r.guard(ctx); err == nil {
+			lists, err = r.lists(ctx)
+		}
+		return err
+	})
+	if err != nil {
 		return report, err
 	}
 	set := listed(lists)
-	if len(set) < s.Objects {
+	if s = r.promoted.state(); len(set) < s.Objects {
 		return report, fmt.Errorf("the lists of sink %s name %d of %d promoted objects: restore the ConfigMap %s/%s, or those with higher numbers; or delete the ConfigMap %[4]s/%[6]s, and let the sink take over all objects with adopt: true",
 			r.Sink, len(set), s.Objects, r.Namespace, r.listName(0), ObjectName(r.Sink))
 	}

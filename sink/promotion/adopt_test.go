@@ -139,6 +139,31 @@ func TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken(t *testing.T) {
 	}
 }
 
+// TestASecondAdoptionDoesNotMissTheListsThatTheFirstHasDeleted.
+func TestASecondAdoptionDoesNotMissTheListsThatTheFirstHasDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 20)
+		if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil {
+			t.Fatal(err)
+		}
+		first := options(t, connOf(s))
+		first.WritesPerSecond = 20
+		ended := make(chan error)
+		go func() {
+			_, err := Adopt(t.Context(), first)
+			ended <- err
+		}()
+		time.Sleep(time.Second) // it gives objects back
+		if _, err := Adopt(t.Context(), options(t, connOf(s))); err == nil || !strings.Contains(err.Error(), "another command changes the promotion") {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestAdoptGivesNothingBackWhileAListIsLost: the sink would not know the objects that it named.
 func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
