@@ -96,13 +96,10 @@ func (c *checking) take(all []*mirror.Resource) error {
 	}
 	in := intake.New(c.upstream, mirror.NewStore(), rules, false)
 	event := intake.Received{}
-	server, _ := c.upstream.Source.(*kubernetes.Config)
 	for _, r := range all {
-		if server != nil {
-			if field, value := server.LeftOut(r); field != "" {
-				c.find(r.Key(), admin.LeftOut, field, "%s is %q: the relay does not read it", field, value)
-				continue
-			}
+		if k, is := c.upstream.Source.(*kubernetes.Config); is && k.LeftOut(r) != "" {
+			c.find(r.Key(), admin.LeftOut, k.LeftOut(r), "the relay does not read it from the API server")
+			continue
 		}
 		event.Updates = append(event.Updates, intake.Update{Scope: intake.KindScope(r.Kind()), Elements: intake.Resources(r)})
 	}

@@ -63,17 +63,17 @@ func (c *Config) Connection() config.Cluster {
 // sectionOf returns the section of an upstream of this kind.
 func sectionOf(u config.Upstream) *Config { return u.Source.(*Config) }
 
-// LeftOut returns the field because of which an object is not read, and its value. It is empty for one that is read, or left
-// out by discoverySelectors, which need the namespaces of the cluster.
-func (c *Config) LeftOut(r *mirror.Resource) (field, value string) {
+// LeftOut returns the field because of which an object is not read. It does not know whether discoverySelectors select its
+// namespace.
+func (c *Config) LeftOut(r *mirror.Resource) string {
 	selector, err := labels.Parse(c.Selector)
 	switch {
 	case len(c.Namespaces) > 0 && r.Namespace() != "" && !slices.Contains(c.Namespaces, r.Namespace()):
-		return "kubernetes.namespaces", strings.Join(c.Namespaces, ", ")
+		return "kubernetes.namespaces"
 	case err == nil && !selector.Matches(labels.Set(r.Metadata().Labels)):
-		return "kubernetes.selector", c.Selector
+		return "kubernetes.selector"
 	}
-	return "", ""
+	return ""
 }
 
 // Kind implements config.Source.
