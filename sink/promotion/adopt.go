@@ -53,7 +53,7 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		return report, fmt.Errorf("the lists of sink %s name %d of %d promoted objects: restore the ConfigMap %s/%s, or those with higher numbers; or delete the ConfigMap %[4]s/%[6]s, and let the sink take over all objects with adopt: true",
 			r.Sink, len(set), s.Objects, r.Namespace, r.listName(0), ObjectName(r.Sink))
 	}
-	found, err := r.find(ctx, "", func(d uint64) bool { return set[d] })
+	found, err := r.find(ctx, "", set)
 	report = Report{Objects: len(set), Missing: len(set) - len(found)}
 	if r.DryRun {
 		report.Changed = len(found)

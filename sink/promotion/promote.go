@@ -30,7 +30,7 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	found, err := r.find(ctx, r.selector(), all) // before anything changes
+	found, err := r.find(ctx, r.selector(), nil) // before anything changes
 	report.Objects = len(found)
 	if err == nil && len(found) == 0 && !leased && r.promoted == nil {
 		err = fmt.Errorf("no object has the label %s=%s, and the sink has no Lease in the namespace %s: look whether the name and the cluster are right", sinkLabel, r.Sink, r.Namespace)
@@ -61,7 +61,7 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		}
 	}
 	for round := 0; ; round++ {
-		if found, err = r.find(ctx, r.selector(), all); err != nil {
+		if found, err = r.find(ctx, r.selector(), nil); err != nil {
 			return report, err
 		}
 		if len(found) == 0 {
@@ -91,8 +91,6 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 	}
 	return report, err
 }
-
-func all(uint64) bool { return true }
 
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 

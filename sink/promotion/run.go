@@ -161,9 +161,8 @@ type object struct {
 	namespace, name, uid string
 }
 
-// find returns the objects that a label selector matches and that f wants, by digest. f may be called more than
-// once with an object.
-func (r *run) find(ctx context.Context, selector string, f func(digest uint64) bool) (map[uint64]object, error) {
+// find returns the objects that a label selector matches, by digest: those of a set, unless it is nil.
+func (r *run) find(ctx context.Context, selector string, set map[uint64]bool) (map[uint64]object, error) {
 	wanted := []mirror.Kind{}
 	for _, info := range mirror.Kinds() {
 		wanted = append(wanted, info.Kind)
@@ -190,7 +189,7 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 			continue
 		}
 		err := r.list(ctx, served[0], selector, func(m metav1.ObjectMeta) error { // metadata is the same in all versions
-			if d := digest(k, m); f(d) {
+			if d := digest(k, m); set == nil || set[d] {
 				found[d] = object{served[0], m.Namespace, m.Name, string(m.UID)}
 			}
 			if len(found) > MaxObjects {

@@ -73,16 +73,7 @@ func readMap(ctx context.Context, c *apiserver.Conn, namespace, name string) (*c
 
 // save writes a ConfigMap unless it has changed since it was read, and reads what the server made of it.
 func (m *configMap) save(ctx context.Context, c *apiserver.Conn) error {
-	namespace, name := m.Metadata.Namespace, m.Metadata.Name
-	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON}
-	if m.Metadata.UID == "" {
-		verb, w.Method, w.Path = "create", http.MethodPost, configMaps(namespace)
-	}
-	var err error
-	if w.Body, err = json.Marshal(m); err != nil {
-		return err
-	}
-	return apiserver.Failed(verb, "configmaps", namespace, name, c.Write(ctx, w, m))
+	return c.Save(ctx, "configmaps", configMaps(m.Metadata.Namespace), m.Metadata, m, m)
 }
 
 // remove deletes a ConfigMap unless another one has its name.

@@ -64,6 +64,19 @@ func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 	return json.Unmarshal(text, to)
 }
 
+// Save creates an object in a collection, or updates it unless it has changed since it was read with its resourceVersion. It
+// decodes the answer, unless to is nil. resource is for the error.
+func (c *Conn) Save(ctx context.Context, resource, collection string, m metav1.ObjectMeta, object, to any) (err error) {
+	verb, w := "update", Write{Method: http.MethodPut, Path: collection + "/" + m.Name, Type: TypeJSON}
+	if m.ResourceVersion == "" {
+		verb, w.Method, w.Path = "create", http.MethodPost, collection
+	}
+	if w.Body, err = json.Marshal(object); err != nil {
+		return err
+	}
+	return Failed(verb, resource, m.Namespace, m.Name, c.Write(ctx, w, to))
+}
+
 // Failed returns the error of a request, with what it was for and what to do. A namespace is empty for all.
 func Failed(verb, resource, namespace, name string, err error) error {
 	scope, cure, one := " -n "+namespace, "", ""
