@@ -123,14 +123,15 @@ func (d *Debug) WriteDistribution(w io.Writer, q url.Values) error {
 	if err != nil {
 		return err
 	}
-	key := keys[0] // of a word that means several kinds: the one that is served
-	if i := slices.IndexFunc(keys, func(k mirror.Key) bool { return d.views.Resources.Get(k) != nil }); i > 0 {
-		key = keys[i]
+	a := &Arrival{Distribution: d.clients.Distribution(keys[0])}
+	for _, key := range keys[1:] { // of a word that means several kinds: the one that is served, or that a client still has
+		if a.Version == "" && a.Clients == 0 && !a.Pushing {
+			a.Distribution = d.clients.Distribution(key)
+		}
 	}
-	a := &Arrival{Distribution: d.clients.Distribution(key)}
 	if q.Get("applied") == "true" {
 		if d.views.Applied != nil {
-			a.Sinks = d.views.Applied(key)
+			a.Sinks = d.views.Applied(a.Key)
 		}
 		if len(a.Sinks) == 0 {
 			return badRequestf("the relay has no sinks: see sinks in its config")
@@ -140,7 +141,7 @@ func (d *Debug) WriteDistribution(w io.Writer, q url.Values) error {
 		if d.views.AskReplicas == nil {
 			return badRequestf("the relay knows no other replicas: set replicas.peers in its config")
 		}
-		q = url.Values{"kind": {key.Kind.String()}, "namespace": {key.Namespace}, "name": {key.Name}, "applied": q["applied"]}
+		q = url.Values{"kind": q["kind"], "namespace": q["namespace"], "name": q["name"], "applied": q["applied"]}
 		d.askReplicas(a, "distribution?"+q.Encode())
 	}
 	return writeJSON(w, a)

@@ -56,7 +56,7 @@ func TestTheDistributionOfAllReplicas(t *testing.T) {
 	}
 	name, query, _ := strings.Cut(others.asked, "?")
 	q, err := url.ParseQuery(query)
-	if name != "distribution" || err != nil || q.Get("kind") != "networking.istio.io/ServiceEntry" || q.Get("all") != "" {
+	if name != "distribution" || err != nil || q.Get("kind") != "se" || q.Get("all") != "" {
 		t.Errorf("replicas are asked for %s", others.asked)
 	}
 	if why := a.Unmet(Distributed); !strings.HasPrefix(why, "replica 10.0.0.3: it can not be asked: ") {
@@ -160,5 +160,33 @@ func TestACheckOfResourcesIsBounded(t *testing.T) {
 	f.previews <- struct{}{}
 	if code, _ := post("/check", "a"); code != 503 {
 		t.Error(code)
+	}
+}
+
+// TestAWordForSeveralKindsMeansTheOneThatIsServedOrThatAClientStillHas.
+func TestAWordForSeveralKindsMeansTheOneThatIsServedOrThatAClientStillHas(t *testing.T) {
+	kinds, err := mirror.ParseKinds("gateway")
+	if err != nil || len(kinds) < 2 {
+		t.Fatal(kinds, err)
+	}
+	f := newFixture(t, Config{})
+	for _, kind := range kinds {
+		for _, is := range []downstream.Distribution{{Lacks: 1, Clients: 1}, {Version: "v1"}, {Pushing: true}} {
+			f.distribution = func(key mirror.Key) downstream.Distribution {
+				out := downstream.Distribution{}
+				if key.Kind == kind {
+					out = is
+				}
+				out.Key = key
+				return out
+			}
+			a := &Arrival{}
+			if err := json.Unmarshal([]byte(f.get(t, "/debug/distribution?kind=gateway&namespace=shop&name=web")), a); err != nil {
+				t.Fatal(err)
+			}
+			if a.Kind != kind || a.Unmet(Deleted) == "" {
+				t.Errorf("%v, %+v: %+v", kind, is, a)
+			}
+		}
 	}
 }

@@ -122,6 +122,8 @@ type fixture struct {
 	level    *slog.LevelVar
 	registry *prometheus.Registry
 	logged   *bytes.Buffer
+	// distribution is in place of Distribution, unless it is nil.
+	distribution func(mirror.Key) downstream.Distribution
 }
 
 // newFixture returns a fixture; more changes its dependencies.
@@ -199,6 +201,9 @@ func (f *fixture) Shows(connection string) (func(*mirror.Resource) bool, bool) {
 }
 
 func (f *fixture) Distribution(key mirror.Key) downstream.Distribution {
+	if f.distribution != nil {
+		return f.distribution(key)
+	}
 	d := downstream.Distribution{Key: key, Clients: 1, Has: 1}
 	if f.Server != nil && f.deps.Debug.views.Resources.Get(key) != nil {
 		d.Version = "v1"

@@ -83,8 +83,10 @@ func firstHolders(all []Holder) []Holder {
 	return slices.Clip(all[:min(len(all), maxHolders)])
 }
 
-// lags reports whether the base view has another content of a resource than the merged resources.
+// lags reports whether the views have another content of a resource than the merged resources.
 func (vs *views) lags(version string, byType map[subscription.Type]*items) bool {
+	vs.mu.Lock() // until all views have what the base view has
+	defer vs.mu.Unlock()
 	for t, list := range byType {
 		has := ""
 		item := vs.base.snapshot(t).Get(list.refs[0].Name)

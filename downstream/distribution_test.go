@@ -361,3 +361,31 @@ func TestAChangeThatWasNotPushedIsNotDistributed(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 }
+
+// TestADistributionIsToldOfViewsThatHaveTheSame: while a change has reached some views only, nobody of the others has it.
+func TestADistributionIsToldOfViewsThatHaveTheSame(t *testing.T) {
+	d := newDistributed()
+	told := make(chan Distribution, 1)
+	asks := false
+	x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool {
+		if asks && r.Namespace() == "shop" { // the base view has the change
+			asks = false
+			go func() { told <- d.server.Distribution(r.Key()) }()
+			select {
+			case got := <-told:
+				told <- got
+			case <-time.After(100 * time.Millisecond): // it waits for the other views
+			}
+		}
+		return true
+	}}}}
+	d.change("shop", "1")
+	client := d.join(true, x)
+	d.send(client)
+	client.answer(true)
+	asks = true
+	d.change("shop", "1")
+	if got := <-told; asks || got.Has > 0 || got.Lacks != 1 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,6 +75,7 @@ upstreams:
 	}); err != nil {
 		t.Fatal(err)
 	}
+	a.conditions.after = time.Second
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{
@@ -168,7 +170,7 @@ func (a *arriving) entry(name, host string) {
 // TestTheConditionTellsWhetherAllClientsHaveIt: pending, refused by a client, distributed, and so it stays when a client
 // connects that rejects it.
 func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
-	a := startArriving(t, ", status: {write: true, interval: 1s}", "")
+	a := startArriving(t, ", status: {write: true}", "")
 	var refuses atomic.Bool
 	leave := a.client("bad", func() string {
 		if refuses.Load() {
@@ -219,7 +221,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 		}
 	}
 
-	a := startArriving(t, ", status: {write: true, interval: 1s}", "")
+	a := startArriving(t, ", status: {write: true}", "")
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
 	a.eventually("it is distributed", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
@@ -237,6 +239,29 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.eventually("it is written after that", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
+}
+
+// TestWhatHasNoObjectIsLookedAtOnce: no client is asked about for ever, and neither is the API server.
+func TestWhatHasNoObjectIsLookedAtOnce(t *testing.T) {
+	a := startArriving(t, ", status: {write: true}", "")
+	a.client("good", func() string { return "" })
+	path := "/serviceentries/a"
+	a.east.Set(func() {
+		a.east.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, path) {
+				fakekube.Fail(w, http.StatusNotFound, "NotFound")
+				return true
+			}
+			return false
+		}
+	})
+	a.entry("a", "a.x")
+	a.eventually("the object was asked for", func() bool { return a.east.Asked("/serviceentries/a") > 0 })
+	a.eventually("no more is due", func() bool {
+		a.conditions.mu.Lock()
+		defer a.conditions.mu.Unlock()
+		return len(a.conditions.due) == 0
+	})
 }
 
 // TestConditionsAreWrittenAtAMeasuredPace: 5 a second, one by one.
@@ -269,18 +294,19 @@ func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsForAConditionIsBounded.
-func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
+// TestNoResourceIsLeftWithoutACondition, however many are to be looked at after the start.
+func TestNoResourceIsLeftWithoutACondition(t *testing.T) {
+	const many = 70_000
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	c.on = map[string]time.Duration{"east": time.Second}
-	for i := range maxConditions + 10 {
+	c.on = map[string]bool{"east": true}
+	for i := range many {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(fmt.Sprint("e", i)), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.mark(r.Key(), r, time.Now())
 	}
-	if len(c.due) != maxConditions {
+	if len(c.due) != many {
 		t.Error(len(c.due))
 	}
 }
@@ -288,7 +314,7 @@ func TestWhatWaitsForAConditionIsBounded(t *testing.T) {
 // TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
 func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	c.on = map[string]time.Duration{"east": time.Second}
+	c.on = map[string]bool{"east": true}
 	now := time.Now()
 	mark := func(name string) {
 		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
@@ -319,7 +345,7 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	for i := range 3 * looksMost {
 		mark(fmt.Sprint("new-", i))
 	}
-	now = now.Add(time.Second)
+	now = now.Add(conditionAfter)
 	for range 3 {
 		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
 			t.Error(names)
@@ -329,7 +355,7 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 
 // TestConditionsAreOptIn: without kubernetes.status.write none is written.
 func TestConditionsAreOptIn(t *testing.T) {
-	for status, want := range map[string]map[string]time.Duration{"": {}, ", status: {interval: 1s}": {}, ", status: {write: true}": {"east": 5 * time.Second}} {
+	for status, want := range map[string]map[string]bool{"": {}, ", status: {write: true}": {"east": true}} {
 		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
 			t.Errorf("%s: conditions are written for %v", status, on)
 		}
@@ -416,6 +442,29 @@ func TestACheckTellsWhatTheRelayWouldDo(t *testing.T) {
 	cancel()
 	if _, err := a.check(ctx, "east", []byte(many)); err == nil {
 		t.Error("a check that has no time")
+	}
+}
+
+// TestACheckKnowsWhatTheRelayDoesNotRead: objects in other namespaces, or without the labels that are selected.
+func TestACheckKnowsWhatTheRelayDoesNotRead(t *testing.T) {
+	a := startArriving(t, ", namespaces: [shop, bank], selector: tier=a", "")
+	for name, row := range map[string]struct{ metadata, want string }{
+		"read":     {"namespace: shop, labels: {tier: a}", ""},
+		"till":     {"namespace: till, labels: {tier: a}", "left out kubernetes.namespaces"},
+		"unlabel":  {"namespace: shop", "left out kubernetes.selector"},
+		"labelled": {"namespace: bank, labels: {tier: b}", "left out kubernetes.selector"},
+	} {
+		got, err := a.check(t.Context(), "east", fmt.Appendf(nil, "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: %s, %s}, spec: {hosts: [%[1]s.x], resolution: DNS}}", name, row.metadata))
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := ""
+		for _, f := range got.Findings {
+			told += string(f.Outcome) + " " + f.Reason
+		}
+		if told != row.want {
+			t.Errorf("%s: %q, want %q", name, told, row.want)
+		}
 	}
 }
 

@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// maxConditions bounds the resources whose condition is to be written.
-	maxConditions = 65_536
 	// conditionLook is the pause between two looks at them. looksMost bounds those that one look judges.
 	conditionLook = 200 * time.Millisecond
 	looksMost     = 5
-	// conditionRest is the longest time between two looks at one resource.
-	conditionRest = time.Minute
-	maxMessage    = 512
+	// conditionAfter is how long a resource is unchanged before the first look at it. The pauses grow to conditionRest.
+	conditionAfter = 5 * time.Second
+	conditionRest  = time.Minute
+	maxMessage     = 512
 )
 
 // conditions writes what is known of the distribution of resources into the status of their objects, for upstreams with
-// kubernetes.status. A resource is looked at after its upstream's interval without a change, and then until all
-// clients have its content: what has been distributed stays so, until the content changes.
+// kubernetes.status. A resource is looked at after a time without a change, and then until all clients have
+// its content: what has been distributed stays so, until the content changes.
 type conditions struct {
 	relay  *Relay
+	after  time.Duration // conditionAfter, but in tests
 	notes  *loglimit.Limit
 	writes *rate.Limiter
 	counts *prometheus.CounterVec
 
-	mu  sync.Mutex               // guards all below
-	on  map[string]time.Duration // intervals by upstream
+	mu  sync.Mutex      // guards all below
+	on  map[string]bool // upstreams
 	due map[mirror.Key]*dueCondition
 }
 
@@ -54,12 +54,12 @@ type dueCondition struct {
 
 func newConditions(r *Relay) *conditions {
 	c := &conditions{
-		relay: r, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 1), due: map[mirror.Key]*dueCondition{},
+		relay: r, after: conditionAfter, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 1), due: map[mirror.Key]*dueCondition{},
 		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "relay_status_writes_total", Help: "Conditions for objects of upstreams with kubernetes.status, by result: written, unchanged, outdated or failed.",
+			Name: "relay_status_writes_total", Help: "Conditions for objects of upstreams with kubernetes.status, by result: written, unchanged, outdated, absent or failed.",
 		}, []string{"result"}),
 	}
-	for _, result := range []upstreams.Reported{upstreams.Written, upstreams.Unchanged, upstreams.Outdated, upstreams.Failed} {
+	for _, result := range []upstreams.Reported{upstreams.Written, upstreams.Unchanged, upstreams.Outdated, upstreams.Absent, upstreams.Failed} {
 		c.counts.WithLabelValues(string(result))
 	}
 	return c
@@ -77,16 +77,8 @@ func (c *conditions) mark(key mirror.Key, r *mirror.Resource, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.due, key)
-	if r == nil {
-		return
-	}
-	interval, reports := c.on[r.Source()]
-	switch {
-	case !reports:
-	case len(c.due) >= maxConditions:
-		c.notes.Warn(c.relay.log, "condition not written, too many resources change", "resource", key, "most", maxConditions)
-	default:
-		c.due[key] = &dueCondition{key: key, upstream: r.Source(), version: r.Version(), at: now.Add(interval), pause: interval}
+	if r != nil && c.on[r.Source()] {
+		c.due[key] = &dueCondition{key: key, upstream: r.Source(), version: r.Version(), at: now.Add(c.after), pause: c.after}
 	}
 }
 
@@ -113,7 +105,7 @@ func (c *conditions) follow(now time.Time) {
 	c.on = on
 	c.mu.Unlock()
 	for upstream := range on {
-		if _, known := was[upstream]; known {
+		if was[upstream] {
 			continue
 		}
 		for _, kind := range c.relay.aggregate.Kinds() {
@@ -165,13 +157,13 @@ func (c *conditions) next(now time.Time) (due []*dueCondition) {
 		due = due[:min(len(due), looksMost)]
 	}
 	for _, d := range due {
-		d.pause = min(2*d.pause, max(conditionRest, d.pause))
+		d.pause = min(2*d.pause, conditionRest)
 		d.at = now.Add(d.pause)
 	}
 	return due
 }
 
-// one writes the condition of a resource, if it has another one. With True, that is the end.
+// one writes the condition of a resource, if it has another one. With True, or without a place for it, that is the end.
 func (c *conditions) one(ctx context.Context, d *dueCondition) {
 	distribution := c.relay.server.Distribution(d.key)
 	is, known := conditionOf(distribution)
@@ -183,12 +175,12 @@ func (c *conditions) one(ctx context.Context, d *dueCondition) {
 	if err != nil && ctx.Err() == nil {
 		c.notes.Warn(c.relay.log, "condition not written", "upstream", d.upstream, "resource", d.key, "err", err)
 	}
-	if result != upstreams.Written && result != upstreams.Unchanged {
+	if result == upstreams.Outdated || result == upstreams.Failed {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d.told = is; is.Status == "True" && c.due[d.key] == d {
+	if d.told = is; (is.Status == "True" || result == upstreams.Absent) && c.due[d.key] == d {
 		delete(c.due, d.key)
 	}
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"time"
 
 	"meshrelay/config"
 	"meshrelay/upstreams"
@@ -40,12 +39,12 @@ func clusterUID(u upstreams.Status) string {
 	return ""
 }
 
-// reporting returns the upstreams whose conditions are written, with their intervals.
-func reporting(cfg *config.Config) map[string]time.Duration {
-	on := map[string]time.Duration{}
+// reporting returns the upstreams whose conditions are written.
+func reporting(cfg *config.Config) map[string]bool {
+	on := map[string]bool{}
 	for _, u := range cfg.Upstreams {
 		if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
-			on[u.Name] = k.Status.Interval.D()
+			on[u.Name] = true
 		}
 	}
 	return on

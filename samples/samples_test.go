@@ -28,7 +28,7 @@ func TestSamplesCoverEveryKindAndShareOneKey(t *testing.T) {
 	inEast := map[mirror.Key]bool{}
 	shared := 0
 	for _, dir := range []string{"east", "west"} {
-		resources, problems, err := file.Read(dir, dir)
+		resources, problems, err := file.Read(dir, dir, false)
 		if err != nil {
 			t.Fatal(err)
 		}

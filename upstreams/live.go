@@ -23,7 +23,8 @@ type Reported string
 const (
 	Written   Reported = "written"
 	Unchanged Reported = "unchanged"
-	Outdated  Reported = "outdated" // the object has changed, or has gone
+	Outdated  Reported = "outdated" // the object has changed
+	Absent    Reported = "absent"   // there is no object, as for what is made of Services, or its kind has no such status
 	Failed    Reported = "failed"
 )
 

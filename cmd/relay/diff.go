@@ -174,7 +174,7 @@ func (o diffOptions) same(a, b *mirror.Resource) bool {
 func (o diffOptions) resources(ctx context.Context, name string, sel *selection.Selection) ([]*mirror.Resource, error) {
 	server, isServer := strings.CutPrefix(name, "xds://")
 	if _, err := os.Stat(name); err == nil && !isServer {
-		all, refused, err := file.Read(name, "files")
+		all, refused, err := file.Read(name, "files", false)
 		if err == nil && len(refused) > 0 {
 			err = fmt.Errorf("%s: %s", refused[0].Resource, refused[0].Reason)
 		}

@@ -188,7 +188,8 @@ sink writes the objects again as its view has them, over what was edited meanwhi
 look at "relay sink diff NAME" before you unfreeze it.
 
 Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
-middle is completed by running the command again.`,
+middle is completed by running the command again. For a sink that is not promoted there is nothing to do;
+a name that has no Lease in the namespace is an error.`,
 		Example: `  relay sink adopt dr --dry-run
   relay sink adopt dr --yes`,
 	}, "adopted", promotion.Adopt)

@@ -28,9 +28,10 @@ are any. It does not connect to upstreams.
 
 With -f, check resources that are not applied yet, in a file or a directory of YAML, against a running
 relay: which import rule would leave them out, which limit refuses them, which other upstream has their
-key or claims one of their hosts, and what completion and rewrite rules would change. Nothing is
-changed, and nobody has to wait for the relay: this is for the CI of those who write the resources. The
-exit code is 0 when there are no findings, 1 when there are, and 2 after an error.`,
+key or claims one of their hosts, and what completion and rewrite rules would change. Objects of other
+kinds are passed over. Nothing is changed, and nobody has to wait for the relay: this is for the CI of
+those who write the resources. The exit code is 0 when there are no findings, 1 when there are, and 2
+after an error.`,
 		Example: `  relay validate -c relay.yaml
 
   # Also print the config with all defaults

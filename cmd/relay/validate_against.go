@@ -48,7 +48,7 @@ func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found int, err er
 	if a.path == "" || a.address == "" || cmd.Flags().Changed("config") {
 		return 0, errors.New("a check of resources needs -f PATH and --against ADMIN, and no -c")
 	}
-	resources, problems, err := file.Read(a.path, "files")
+	resources, problems, err := file.Read(a.path, "files", true)
 	for _, p := range problems {
 		err = errors.Join(err, fmt.Errorf("%s: %s", p.Resource, p.Reason))
 	}

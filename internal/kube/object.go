@@ -83,9 +83,6 @@ func (o *Object) YAML() ([]byte, error) {
 	return compactYAML(b)
 }
 
-// YAML returns a JSON text as block-style YAML.
-func YAML(text []byte) ([]byte, error) { return compactYAML(text) }
-
 // KindOf returns "group/Kind" of an object.
 func KindOf(o *Object) string {
 	group, _, _ := strings.Cut(o.APIVersion, "/")

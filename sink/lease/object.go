@@ -2,8 +2,6 @@ package lease
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,14 +49,5 @@ func (o *object) write(ctx context.Context, c *apiserver.Conn, holder string, ta
 		o.Spec.Acquired = now
 		o.Spec.Transitions++
 	}
-	name, namespace := o.Metadata.Name, o.Metadata.Namespace
-	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: path(namespace) + "/" + name, Type: apiserver.TypeJSON}
-	if o.Metadata.ResourceVersion == "" {
-		verb, w.Method, w.Path = "create", http.MethodPost, path(namespace)
-	}
-	var err error
-	if w.Body, err = json.Marshal(o); err != nil {
-		return err
-	}
-	return apiserver.Failed(verb, "leases.coordination.k8s.io", namespace, name, c.Write(ctx, w, nil))
+	return c.Save(ctx, "leases.coordination.k8s.io", path(o.Metadata.Namespace), o.Metadata, o, nil)
 }

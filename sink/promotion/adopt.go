@@ -16,11 +16,11 @@ import (
 func Adopt(ctx context.Context, o Options) (Report, error) { return newRun(o).adopt(ctx) }
 
 func (r *run) adopt(ctx context.Context) (report Report, err error) {
-	if err := r.load(ctx); err != nil {
+	if err := r.try(ctx, func() error { return r.load(ctx) }); err != nil {
 		return report, err
 	}
 	if r.promoted == nil {
-		return report, fmt.Errorf("sink %s is not promoted: there is no ConfigMap %s/%s in the cluster, and nothing to adopt", r.Sink, r.Namespace, ObjectName(r.Sink))
+		return report, r.unpromoted(ctx)
 	}
 	s := r.promoted.state()
 	before := s.Phase
@@ -31,22 +31,29 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 		}
 	}
 	if !r.DryRun && before != Done {
-		const lasts = guardEvery + apiserver.ReadTimeout + time.Second + apiserver.WriteTimeout // a change, with the pace
+		// It may have asked whether it may go on just before, and read an object after that; then it keeps its pace.
+		const lasts = guardEvery + 2*apiserver.ReadTimeout + time.Second + apiserver.WriteTimeout
 		r.Tell("waiting %v for a promotion that may go on", lasts)
 		if err := sleep(ctx, lasts); err != nil {
 			return report, err
 		}
 	}
 	var lists []*configMap
-	if err := r.try(ctx, func() (err error) { lists, err = r.lists(ctx); return err }); err != nil {
+	err = r.try(ctx, func() (err error) {
+		if err = r.guard(ctx); err == nil {
+			lists, err = r.lists(ctx)
+		}
+		return err
+	})
+	if err != nil {
 		return report, err
 	}
 	set := listed(lists)
-	if len(set) < s.Objects {
+	if s = r.promoted.state(); len(set) < s.Objects {
 		return report, fmt.Errorf("the lists of sink %s name %d of %d promoted objects: restore the ConfigMap %s/%s, or those with higher numbers; or delete the ConfigMap %[4]s/%[6]s, and let the sink take over all objects with adopt: true",
 			r.Sink, len(set), s.Objects, r.Namespace, r.listName(0), ObjectName(r.Sink))
 	}
-	found, err := r.find(ctx, "", func(d uint64) bool { return set[d] })
+	found, err := r.find(ctx, "", set)
 	report = Report{Objects: len(set), Missing: len(set) - len(found)}
 	if r.DryRun {
 		report.Changed = len(found)
@@ -73,6 +80,26 @@ func (r *run) adopt(ctx context.Context) (report Report, err error) {
 	}
 	r.Tell("sink %s may write again", r.Sink)
 	return report, nil
+}
+
+// unpromoted tells that there is nothing to adopt, as after a run that was killed at its end. It returns an error if the name,
+// the namespace or the cluster may be wrong: if there is no Lease of the sink, or a promotion has left its lists.
+func (r *run) unpromoted(ctx context.Context) error {
+	leased, err := r.leased(ctx)
+	var lists []*configMap
+	if err == nil {
+		lists, err = r.lists(ctx)
+	}
+	switch name := ObjectName(r.Sink); {
+	case err != nil:
+		return err
+	case len(lists) > 0:
+		return fmt.Errorf("somebody has deleted the ConfigMap %s/%s, and the lists of sink %s are there: run relay sink promote %[3]s, and then adopt again", r.Namespace, name, r.Sink)
+	case !leased:
+		return fmt.Errorf("sink %s is not promoted: there is neither a ConfigMap nor a Lease %s/%s in the cluster: look whether the name, the namespace and the cluster are right", r.Sink, r.Namespace, name)
+	}
+	r.Tell("sink %s is not promoted: there is nothing to adopt", r.Sink)
+	return nil
 }
 
 // label returns how an object becomes one of the sink. The sink writes its annotations, because it knows their

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
@@ -54,6 +55,115 @@ func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
 	})
 }
 
+// TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow: it has asked just before whether it may go on.
+func TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 2)
+		patched, asked := false, make(chan struct{})
+		slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+			resp, err := s.RoundTrip(r)
+			switch patch := r.Method == http.MethodPatch; {
+			case patch && !patched:
+				patched = true
+				time.Sleep(guardEvery)
+			case patched && patch: // it was on its way before the answer
+				time.Sleep(time.Millisecond)
+			case patched && r.Method == http.MethodGet:
+				if strings.HasSuffix(r.URL.Path, "/configmaps/meshrelay-sink-dr") && asked != nil {
+					close(asked)
+					asked = nil
+				}
+				time.Sleep(apiserver.ReadTimeout - time.Millisecond)
+			}
+			return resp, err
+		})))
+		began, ended := asked, make(chan error)
+		go func() {
+			_, err := Promote(t.Context(), slow)
+			ended <- err
+		}()
+		<-began
+		if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "another command") {
+			t.Error(err)
+		}
+		for name, o := range metadataOf(s, true) {
+			if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
+				t.Errorf("%s is not the sink's: %s", name, text)
+			}
+		}
+	})
+}
+
+// TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken before it goes on.
+func TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken(t *testing.T) {
+	for away := 40 * time.Second; away < 100*time.Second; away += 5 * time.Second {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			fill(t, s, 2)
+			var gone time.Time
+			cut := make(chan struct{})
+			slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+				if gone.IsZero() && r.Method == http.MethodPatch {
+					gone = time.Now()
+					close(cut)
+					time.Sleep(guardEvery)
+				}
+				if !gone.IsZero() && time.Since(gone) < away {
+					return nil, errors.New("no route to host")
+				}
+				return s.RoundTrip(r)
+			})))
+			slow.Tell = func(string, ...any) {}
+			ended := make(chan error)
+			go func() {
+				_, err := Promote(t.Context(), slow)
+				ended <- err
+			}()
+			<-cut
+			if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; err == nil {
+				t.Error("it went on")
+			}
+			for name, o := range metadataOf(s, true) {
+				if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
+					t.Fatalf("away for %v: %s is not the sink's: %s", away, name, text)
+				}
+			}
+		})
+	}
+}
+
+// TestASecondAdoptionDoesNotMissTheListsThatTheFirstHasDeleted.
+func TestASecondAdoptionDoesNotMissTheListsThatTheFirstHasDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 20)
+		if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil {
+			t.Fatal(err)
+		}
+		first := options(t, connOf(s))
+		first.WritesPerSecond = 20
+		ended := make(chan error)
+		go func() {
+			_, err := Adopt(t.Context(), first)
+			ended <- err
+		}()
+		time.Sleep(time.Second) // it gives objects back
+		if _, err := Adopt(t.Context(), options(t, connOf(s))); err == nil || !strings.Contains(err.Error(), "another command changes the promotion") {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestAdoptGivesNothingBackWhileAListIsLost: the sink would not know the objects that it named.
 func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -85,4 +195,46 @@ func TestAdoptGivesNothingBackWhileAListIsLost(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
+}
+
+// TestAdoptOfASinkThatIsNotPromotedTellsItFromAWrongName: the sink has its Lease in the namespace, and no lists are there.
+func TestAdoptOfASinkThatIsNotPromotedTellsItFromAWrongName(t *testing.T) {
+	s := newServer()
+	fill(t, s, 1)
+	adopt := func(namespace string) string {
+		t.Helper()
+		version, told := s.Version, ""
+		o := options(t, connOf(s))
+		o.Namespace, o.Tell = namespace, func(format string, args ...any) { told += fmt.Sprintf(format, args...) }
+		r, err := Adopt(t.Context(), o)
+		if s.Version != version || r != (Report{}) {
+			t.Errorf("%+v, something has changed", r)
+		}
+		if err != nil {
+			told = "error: " + err.Error()
+		}
+		return told
+	}
+	for _, row := range []struct {
+		put             func()
+		namespace, want string
+	}{
+		{func() {}, namespace, "error: sink dr is not promoted: there is neither a ConfigMap nor a Lease istio-system/meshrelay-sink-dr"},
+		{func() {
+			s.Put("coordination.k8s.io/leases", fakekube.Object(namespace, "meshrelay-sink-dr", `{"renewTime":"then"}`))
+		}, namespace, "sink dr is not promoted: there is nothing to adopt"},
+		{func() {}, "mesh", "error: the Lease meshrelay-sink-dr is in the namespace istio-system, too: use --namespace istio-system"},
+		{func() {
+			list := newConfigMap(namespace, "meshrelay-sink-dr-0")
+			list.BinaryData = map[string][]byte{digests: {}}
+			if err := list.save(t.Context(), connOf(s)); err != nil {
+				t.Fatal(err)
+			}
+		}, namespace, "error: somebody has deleted the ConfigMap istio-system/meshrelay-sink-dr, and the lists of sink dr are there: run relay sink promote dr"},
+	} {
+		row.put()
+		if told := adopt(row.namespace); !strings.HasPrefix(told, row.want) {
+			t.Errorf("%q, want %q", told, row.want)
+		}
+	}
 }

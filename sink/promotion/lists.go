@@ -57,6 +57,9 @@ func listed(all []*configMap) map[uint64]bool {
 // commands may run at the same time.
 func (r *run) enlist(ctx context.Context, found map[uint64]object) (n int, err error) {
 	err = r.try(ctx, func() error {
+		if err := r.guard(ctx); err != nil {
+			return err
+		}
 		all, err := r.lists(ctx)
 		if err != nil {
 			return err

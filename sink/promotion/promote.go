@@ -23,14 +23,14 @@ const (
 func Promote(ctx context.Context, o Options) (Report, error) { return newRun(o).promote(ctx) }
 
 func (r *run) promote(ctx context.Context) (report Report, err error) {
-	if err := r.load(ctx); err != nil {
+	if err := r.try(ctx, func() error { return r.load(ctx) }); err != nil {
 		return report, err
 	}
 	leased, err := r.leased(ctx)
 	if err != nil {
 		return report, err
 	}
-	found, err := r.find(ctx, r.selector(), all) // before anything changes
+	found, err := r.find(ctx, r.selector(), nil) // before anything changes
 	report.Objects = len(found)
 	if err == nil && len(found) == 0 && !leased && r.promoted == nil {
 		err = fmt.Errorf("no object has the label %s=%s, and the sink has no Lease in the namespace %s: look whether the name and the cluster are right", sinkLabel, r.Sink, r.Namespace)
@@ -61,7 +61,7 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		}
 	}
 	for round := 0; ; round++ {
-		if found, err = r.find(ctx, r.selector(), all); err != nil {
+		if found, err = r.find(ctx, r.selector(), nil); err != nil {
 			return report, err
 		}
 		if len(found) == 0 {
@@ -69,9 +69,6 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 		}
 		if round == rounds {
 			return report, fmt.Errorf("%d objects have the label %s=%s again: find out who sets it, and run the command again", len(found), sinkLabel, r.Sink)
-		}
-		if err := r.guard(ctx); err != nil {
-			return report, err
 		}
 		n, err := r.enlist(ctx, found)
 		if err != nil {
@@ -94,8 +91,6 @@ func (r *run) promote(ctx context.Context) (report Report, err error) {
 	}
 	return report, err
 }
-
-func all(uint64) bool { return true }
 
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
@@ -137,6 +132,9 @@ func (r *run) await(ctx context.Context) error {
 		var record lease.Record
 		var asked time.Time
 		err := r.try(ctx, func() (err error) {
+			if err := r.guard(ctx); err != nil {
+				return err
+			}
 			asked = time.Now()
 			record, err = lease.Read(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
 			return err
@@ -158,9 +156,6 @@ func (r *run) await(ctx context.Context) error {
 		if now := record.Holder + why; now != told {
 			told = now
 			r.Tell("waiting for the writers to end, holder %q, %v at least: %s", record.Holder, need-unmoved, why)
-		}
-		if err := r.guard(ctx); err != nil {
-			return err
 		}
 		if err := sleep(ctx, time.Second); err != nil {
 			return err

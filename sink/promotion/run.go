@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -99,15 +98,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // load reads the ConfigMap of the promotion.
 func (r *run) load(ctx context.Context) error {
-	return r.try(ctx, func() (err error) {
-		r.promoted, err = readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
-		r.guarded = time.Now()
-		return err
-	})
+	is, err := readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
+	if err == nil {
+		r.promoted, r.guarded = is, time.Now()
+	}
+	return err
 }
 
 // guard returns an error if another command has changed the phase of the promotion. It looks every guardEvery by any
-// clock: the monotonic one stands still while a laptop sleeps, and the sink may write when it wakes.
+// clock: the monotonic one stands still while a laptop sleeps, and the sink may write when it wakes. It is part of what
+// try tries.
 func (r *run) guard(ctx context.Context) error {
 	was, at := r.promoted, time.Now()
 	if was == nil || at.Sub(r.guarded) < guardEvery && at.Round(0).Sub(r.guarded.Round(0)).Abs() < guardEvery {
@@ -146,7 +146,7 @@ func (r *run) enter(ctx context.Context, s State) error {
 			return nil
 		case m == nil && was.Metadata.UID == "":
 			m = was
-		case m == nil || m.Metadata.UID != was.Metadata.UID || m.Metadata.ResourceVersion != was.Metadata.ResourceVersion:
+		case m == nil || m.Metadata.UID != was.Metadata.UID || m.Data["state"] != was.Data["state"]:
 			return r.overtaken()
 		}
 		m.Data = map[string]string{"state": string(text)}
@@ -161,13 +161,8 @@ type object struct {
 	namespace, name, uid string
 }
 
-func (o object) String() string {
-	return o.Kind.Kind + " " + text.Name(strings.TrimPrefix(o.namespace+"/"+o.name, "/"))
-}
-
-// find returns the objects that a label selector matches and that f wants, by digest. f may be called more than
-// once with an object.
-func (r *run) find(ctx context.Context, selector string, f func(digest uint64) bool) (map[uint64]object, error) {
+// find returns the objects that a label selector matches, by digest: those of a set, unless it is nil.
+func (r *run) find(ctx context.Context, selector string, set map[uint64]bool) (map[uint64]object, error) {
 	wanted := []mirror.Kind{}
 	for _, info := range mirror.Kinds() {
 		wanted = append(wanted, info.Kind)
@@ -194,7 +189,7 @@ func (r *run) find(ctx context.Context, selector string, f func(digest uint64) b
 			continue
 		}
 		err := r.list(ctx, served[0], selector, func(m metav1.ObjectMeta) error { // metadata is the same in all versions
-			if d := digest(k, m); f(d) {
+			if d := digest(k, m); set == nil || set[d] {
 				found[d] = object{served[0], m.Namespace, m.Name, string(m.UID)}
 			}
 			if len(found) > MaxObjects {
@@ -216,6 +211,9 @@ func (r *run) list(ctx context.Context, kind discovery.Resource, selector string
 		var answer metav1.PartialObjectMetadataList
 		q := url.Values{"limit": {page}, "labelSelector": {selector}, "continue": {token}}
 		err := r.try(ctx, func() error {
+			if err := r.guard(ctx); err != nil {
+				return err
+			}
 			err := r.Conn().Read(ctx, kind.Path("")+"?"+q.Encode(), apiserver.AcceptMetadataList, &answer)
 			return apiserver.Failed("list", kind.Plural+"."+kind.Kind.Group, "", "", err)
 		})
@@ -233,9 +231,6 @@ func (r *run) list(ctx context.Context, kind discovery.Resource, selector string
 		}
 		if token = answer.Continue; token == "" {
 			return nil
-		}
-		if err := r.guard(ctx); err != nil {
-			return err
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -72,26 +73,14 @@ func readMap(ctx context.Context, c *apiserver.Conn, namespace, name string) (*c
 
 // save writes a ConfigMap unless it has changed since it was read, and reads what the server made of it.
 func (m *configMap) save(ctx context.Context, c *apiserver.Conn) error {
-	namespace, name := m.Metadata.Namespace, m.Metadata.Name
-	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON}
-	if m.Metadata.UID == "" {
-		verb, w.Method, w.Path = "create", http.MethodPost, configMaps(namespace)
-	}
-	var err error
-	if w.Body, err = json.Marshal(m); err != nil {
-		return err
-	}
-	return apiserver.Failed(verb, "configmaps", namespace, name, c.Write(ctx, w, m))
+	return c.Save(ctx, "configmaps", configMaps(m.Metadata.Namespace), m.Metadata, m, m)
 }
 
 // remove deletes a ConfigMap unless another one has its name.
 func (m *configMap) remove(ctx context.Context, c *apiserver.Conn) error {
 	namespace, name := m.Metadata.Namespace, m.Metadata.Name
-	body, err := json.Marshal(metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &m.Metadata.UID}})
-	if err != nil {
-		return err
-	}
-	err = c.Write(ctx, apiserver.Write{Method: http.MethodDelete, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON, Body: body}, nil)
+	body := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":%q}}`, m.Metadata.UID)
+	err := c.Write(ctx, apiserver.Write{Method: http.MethodDelete, Path: configMaps(namespace) + "/" + name, Type: apiserver.TypeJSON, Body: body}, nil)
 	if apierrors.IsNotFound(err) {
 		return nil // a request whose answer was lost has deleted it
 	}

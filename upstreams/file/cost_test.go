@@ -33,7 +33,7 @@ func TestADocumentThatIsTooLargeLeavesOtherFilesAlone(t *testing.T) {
 	var found int
 	var problems []intake.Refusal
 	cost := allocatedBy(func() {
-		resources, refused, err := Read(dir, "local")
+		resources, refused, err := Read(dir, "local", false)
 		if err != nil {
 			t.Fatal(err)
 		}

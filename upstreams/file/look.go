@@ -17,9 +17,10 @@ import (
 
 // Read reads a file, or every YAML and JSON file below a directory, as a Source does. problems are
 // about files and documents, at most a hundred; err is about the path. It sorts the resources by
-// kind and name.
-func Read(path, source string) (resources []*mirror.Resource, problems []intake.Refusal, err error) {
+// kind and name. mixed passes over objects of kinds that the relay does not serve.
+func Read(path, source string, mixed bool) (resources []*mirror.Resource, problems []intake.Refusal, err error) {
 	s := newScanner(source)
+	s.mixed = mixed
 	if err := s.scan(path); err != nil {
 		return nil, nil, err
 	}

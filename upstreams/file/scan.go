@@ -51,6 +51,8 @@ type scanner struct {
 	helpers *semaphore.Weighted
 	// ended, unless nil, is closed to skip the rest.
 	ended <-chan struct{}
+	// mixed: objects of kinds that the relay does not serve are no problems.
+	mixed bool
 }
 
 func newScanner(source string) *scanner {
@@ -293,7 +295,9 @@ func (s *scanner) parse(path string, data []byte, last *content) *content {
 			good = append(good, kube.Located{Resource: r.Resource, Line: line + r.Line})
 		}
 		for _, p := range doc.Problems {
-			next.refuse(path, line, p)
+			if !s.mixed || !p.Foreign {
+				next.refuse(path, line, p)
+			}
 			bad = bad || !p.Foreign
 		}
 		next.total += doc.MoreProblems

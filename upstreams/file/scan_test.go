@@ -84,7 +84,7 @@ func TestOnlyChangedDocumentsAreParsedAgain(t *testing.T) {
 
 func TestPathThatIsNoFileIsAnError(t *testing.T) {
 	for _, path := range []string{os.DevNull, filepath.Join(t.TempDir(), "none")} {
-		if _, _, err := Read(path, "east"); err == nil || !strings.Contains(err.Error(), path) {
+		if _, _, err := Read(path, "east", false); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: error %v", path, err)
 		}
 	}

@@ -239,7 +239,7 @@ func TestFirstOfTwoDocumentsWithOneKeyIsKept(t *testing.T) {
 	dir := t.TempDir()
 	write(t, serviceEntry("a", "first.x")+"---\n"+serviceEntry("a", "second.x"), dir, "a.yaml")
 	write(t, serviceEntry("a", "third.x"), dir, "b.yaml")
-	resources, problems, err := Read(dir, "east")
+	resources, problems, err := Read(dir, "east", false)
 	must(t, err)
 	at := filepath.Join(dir, "a.yaml") + ":1"
 	reason := "is also in " + at + ", which is kept: remove or rename one of them"

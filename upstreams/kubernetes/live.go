@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -25,9 +24,8 @@ import (
 
 // Status is the section about conditions that the relay writes into the status of the objects of an upstream.
 type Status struct {
-	Write     bool            `yaml:"write"`
-	Condition string          `yaml:"condition" default:"meshrelay.io/Distributed"`
-	Interval  config.Duration `yaml:"interval" default:"5s" range:"1s 10m"`
+	Write     bool   `yaml:"write"`
+	Condition string `yaml:"condition" default:"meshrelay.io/Distributed"`
 }
 
 // liveObject is the present state of an object at its API server.
@@ -92,7 +90,7 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition,
 	l, err := s.live(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
-		return upstreams.Outdated, nil
+		return upstreams.Absent, nil
 	case err != nil:
 		return upstreams.Failed, err
 	case !l.held:
@@ -146,7 +144,9 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition,
 	switch {
 	case err == nil:
 		return upstreams.Written, nil
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueRequired):
+		return upstreams.Absent, nil // such as a route that no gateway has taken: its status needs parents
+	case apierrors.IsConflict(err), apierrors.IsInvalid(err):
 		return upstreams.Outdated, nil
 	case apierrors.IsForbidden(err):
 		err = fmt.Errorf("%w: allow the relay to patch */status, or leave out kubernetes.status", err)

@@ -11,7 +11,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakekube"
@@ -19,7 +22,7 @@ import (
 	"meshrelay/upstreams"
 )
 
-const reports = ", status: {write: true, interval: 1s}"
+const reports = ", status: {write: true}"
 
 func always(context.Context) error { return nil }
 
@@ -143,7 +146,7 @@ func TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten(t *testing.T) {
 	if got := w.report("a", isTrue, func(context.Context) error { s.entry("shop/a", "b.x"); return nil }); got != upstreams.Outdated {
 		t.Error(got)
 	}
-	if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Outdated {
+	if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Absent {
 		t.Error(got)
 	}
 	if got := w.conditions("a"); len(got) > 0 {
@@ -214,6 +217,40 @@ func TestAMissingRightToWriteConditionsIsNamed(t *testing.T) {
 	w.synced()
 	if got, err := w.tryReport(t.Context(), "a", isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
 		t.Error(got, err)
+	}
+}
+
+// TestAKindWithoutSuchAStatusIsAskedOnce: it has no status, or one that needs other fields.
+func TestAKindWithoutSuchAStatusIsAskedOnce(t *testing.T) {
+	s := newAPIServer(t)
+	s.entry("shop/a", "a.x")
+	w := s.mirrors(reports, "")
+	w.synced()
+	for _, answer := range []*apierrors.StatusError{
+		apierrors.NewNotFound(schema.GroupResource{}, "a"),
+		apierrors.NewInvalid(schema.GroupKind{}, "a", field.ErrorList{field.Required(field.NewPath("status", "parents"), "")}),
+		apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "testing path failed", 0, false),
+	} {
+		s.Set(func() {
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.HasSuffix(r.URL.Path, "/status") {
+					return false
+				}
+				w.WriteHeader(int(answer.ErrStatus.Code))
+				_ = json.NewEncoder(w).Encode(struct {
+					Kind string `json:"kind"`
+					metav1.Status
+				}{"Status", answer.ErrStatus})
+				return true
+			}
+		})
+		want := upstreams.Absent
+		if len(answer.ErrStatus.Details.Causes) == 0 && answer.ErrStatus.Code != http.StatusNotFound {
+			want = upstreams.Outdated // the answer to a test that has failed
+		}
+		if got := w.report("a", isTrue, always); got != want {
+			t.Errorf("%v: %s", answer, got)
+		}
 	}
 }
 

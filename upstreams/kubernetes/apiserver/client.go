@@ -255,11 +255,25 @@ func (c *Conn) Stream(ctx context.Context, path, accept string, most int64, f fu
 		return err
 	}
 	defer resp.Body.Close()
-	err = f(http.MaxBytesReader(nil, resp.Body, most))
+	err = f(http.MaxBytesReader(nil, body{resp.Body, path}, most))
 	if errors.As(err, new(*http.MaxBytesError)) {
 		return fmt.Errorf("%s: the answer is larger than %d MiB: look whether the address is that of an API server", path, most>>20)
 	}
 	return err
+}
+
+// body is the body of an answer. That it breaks off is an error of the request, as if there were no answer.
+type body struct {
+	io.ReadCloser
+	path string
+}
+
+// Read implements io.Reader.
+func (b body) Read(p []byte) (n int, err error) {
+	if n, err = b.ReadCloser.Read(p); err != nil && err != io.EOF { //nolint:errorlint // a body ends with io.EOF itself
+		err = &url.Error{Op: "read", URL: b.path, Err: err}
+	}
+	return n, err
 }
 
 // These are media types for Conn.Get.

@@ -54,14 +54,27 @@ func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 	if resp.StatusCode/100 != 2 {
 		return withRetryAfter(failureOf(resp), resp.Header.Get("Retry-After"))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxAnswer))
+	text, err := io.ReadAll(http.MaxBytesReader(nil, body{resp.Body, w.Path}, maxAnswer))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %s: the answer: %w", w.Method, w.Path, err)
 	case to == nil:
 		return nil
 	}
-	return json.Unmarshal(body, to)
+	return json.Unmarshal(text, to)
+}
+
+// Save creates an object in a collection, or updates it unless it has changed since it was read with its resourceVersion. It
+// decodes the answer, unless to is nil. resource is for the error.
+func (c *Conn) Save(ctx context.Context, resource, collection string, m metav1.ObjectMeta, object, to any) (err error) {
+	verb, w := "update", Write{Method: http.MethodPut, Path: collection + "/" + m.Name, Type: TypeJSON}
+	if m.ResourceVersion == "" {
+		verb, w.Method, w.Path = "create", http.MethodPost, collection
+	}
+	if w.Body, err = json.Marshal(object); err != nil {
+		return err
+	}
+	return Failed(verb, resource, m.Namespace, m.Name, c.Write(ctx, w, to))
 }
 
 // Failed returns the error of a request, with what it was for and what to do. A namespace is empty for all.

@@ -152,7 +152,7 @@ func TestAFileSourceReadsBackWhatIsPrinted(t *testing.T) {
 		if err := os.WriteFile(path, []byte(printed(t, readable, ResourceOptions{Format: format})), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, problems, err := file.Read(path, "s")
+		got, problems, err := file.Read(path, "s", false)
 		if err != nil || len(problems) > 0 {
 			t.Fatalf("%s: %v %v", format, err, problems)
 		}

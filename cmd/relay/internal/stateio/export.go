@@ -244,7 +244,7 @@ func (e *Export) write(dir string, s *state.Contents) (int, error) {
 
 // compare reads back a directory and calls lose for each resource that differs.
 func (e *Export) compare(dir, source string, written []*mirror.Resource) error {
-	found, refused, err := file.Read(dir, source)
+	found, refused, err := file.Read(dir, source, false)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func (i Import) stamp(before *state.Contents) *mirror.Stamp {
 
 // readRecords reads YAML as a file upstream does.
 func readRecords(path, upstream string, stamp *mirror.Stamp) ([]state.Record, error) {
-	found, refused, err := file.Read(path, upstream)
+	found, refused, err := file.Read(path, upstream, false)
 	if err != nil {
 		return nil, err
 	}
