@@ -141,6 +141,7 @@ type replicaRun struct {
 	journal   *events.Journal
 	keeper    *state.Keeper
 	stop      func() // nil: it does not run
+	gone      bool   // a reload has removed the upstream
 	cfg       *config.Config
 	checks    time.Duration // how long a check of the config lasts
 
@@ -244,6 +245,7 @@ func (r *replicaRun) start() {
 			}
 		})
 	}
+	r.gone = false
 	r.setReached(r.m)
 	r.stop = func() {
 		r.setReached(nil)
@@ -261,6 +263,19 @@ func (r *replicaRun) end() {
 		r.stop()
 		r.stop = nil
 	}
+}
+
+// reload removes the upstream from the config, or adds it again.
+func (r *replicaRun) reload(there bool) {
+	r.w.t.Helper()
+	next := *r.cfg
+	if r.gone = !there; r.gone {
+		next.Upstreams = nil
+	}
+	if err := r.m.Apply(&next); err != nil {
+		r.w.t.Fatal(err)
+	}
+	synctest.Wait()
 }
 
 func (r *replicaRun) content(names []string) intake.Event {
@@ -331,6 +346,17 @@ func (w *world) wantSame(what string) {
 		if content(r) != content(w.replicas[0]) {
 			w.t.Errorf("%s: replicas %s and %s serve different contents", what, r.name, w.replicas[0].name)
 		}
+	}
+}
+
+// wantOneContent fails if one replica serves the content of a freeze or rollback, and another one does not.
+func (w *world) wantOneContent(frozen *decisions.Record) {
+	w.t.Helper()
+	has := func(r *replicaRun) bool {
+		return intake.ContentOf(r.aggregate.List(xdsEntryKind, "")) == frozen.Content
+	}
+	if frozen != nil && frozen.Number > 0 && slices.ContainsFunc(w.replicas, has) {
+		w.want("serves the content of the decision", has)
 	}
 }
 
