@@ -240,6 +240,34 @@ func TestALogThatWasRestoredGetsWhatWasKnownAndWhatIsNew(t *testing.T) {
 	}
 }
 
+// TestAnOldLogThatWasRestoredBringsNothingBackThatHasEnded: the newest log has folded its oldest records.
+func TestAnOldLogThatWasRestoredBringsNothingBackThatHasEnded(t *testing.T) {
+	var l, old Log
+	add := func(id string, kind Kind, upstream string) {
+		var err error
+		if l, err = l.Append(Record{ID: id, Kind: kind, Upstream: upstream, Replica: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("first", Freeze, "east")
+	for i := range 300 {
+		if i == 100 {
+			old = l
+			add("end", Unfreeze, "east")
+		}
+		add(fmt.Sprint("f", i), Freeze, "west")
+		add(fmt.Sprint("u", i), Unfreeze, "west")
+	}
+	found, err := old.Append(Record{ID: "new", Kind: Freeze, Upstream: "north", Replica: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := l.With(found), l.State().Sequence+1
+	if s := got.State(); s.Upstreams["east"].Frozen != nil || s.Upstreams["north"].Frozen == nil || s.Sequence != want {
+		t.Errorf("%+v, want %d", s, want)
+	}
+}
+
 func TestALogWithALineThatNoReplicaWritesIsAnError(t *testing.T) {
 	good := `{"seq":0}
 {"seq":1,"id":"a","kind":"freeze","upstream":"east","replica":"r"}
