@@ -170,7 +170,8 @@ func (x *replicas) ask(ctx context.Context, document string, about *decisions.Re
 	if i < 0 {
 		return fmt.Errorf("%w %q", intake.ErrUnknownUpstream, about.Upstream)
 	}
-	known := slices.Clone(x.poll(ctx))
+	polled, _, _ := x.polls.Do("", func() (any, error) { return x.poll(ctx), nil }) // one for all upstreams
+	known := slices.Clone(polled.([]peers.Replica))
 	if first := slices.IndexFunc(known, func(p peers.Replica) bool { return p.Status.Node == about.Replica }); first > 0 {
 		known[0], known[first] = known[first], known[0]
 	}

@@ -169,7 +169,12 @@ func (m *Manager) effective() decisions.State {
 func (m *Manager) runReplicas(ctx context.Context) error {
 	var wait sync.WaitGroup
 	defer wait.Wait()
-	wait.Go(func() { m.replicas.Store.Watch(ctx, m.replicas.took) })
+	wait.Go(func() {
+		m.replicas.Store.Watch(ctx, func(log decisions.Log, err error) {
+			m.replicas.took(log, err)
+			m.applyDecisions(ctx) // here: an append may last
+		})
+	})
 	wait.Go(func() { m.takeBack(ctx) })
 	for {
 		m.applyDecisions(ctx)

@@ -116,15 +116,22 @@ func (m *Manager) takeBack(ctx context.Context) {
 	applied := sync.OnceFunc(func() { close(r.ready) })
 	for {
 		once, s := r.status().Applied, m.effective()
+		var asked sync.WaitGroup
 		for _, u := range m.all() {
 			decided := s.Upstreams[u.cfg.Name]
-			if decided.Hold != nil && r.Peers != nil {
-				m.takeBackOf(ctx, u.upstream, decided.Hold, s.Sequence)
+			if r.Peers == nil || decided.Hold == nil && decided.Frozen == nil {
+				continue
 			}
-			if r.Peers != nil && locked(u.upstream, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) {
-				m.align(ctx, u.upstream, decided.Frozen)
-			}
+			asked.Go(func() { // a peer may be slow
+				if decided.Hold != nil {
+					m.takeBackOf(ctx, u.upstream, decided.Hold, s.Sequence)
+				}
+				if locked(u.upstream, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) {
+					m.align(ctx, u.upstream, decided.Frozen)
+				}
+			})
 		}
+		asked.Wait()
 		if once {
 			applied()
 		}

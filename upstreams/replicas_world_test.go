@@ -31,6 +31,7 @@ type sharedStore struct {
 	conflicts int           // of the next appends
 	lose      int           // answers of the next appends that are lost
 	delay     time.Duration // of what watches tell
+	appends   time.Duration // how long an append lasts
 	meanwhile func()        // what happens during the next append
 	changed   chan struct{} // closed by each change
 }
@@ -59,9 +60,14 @@ func (s *sharedStore) read() (log decisions.Log, down bool, changed chan struct{
 // Append implements upstreams.Decisions.
 func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions.Log, error) {
 	s.mu.Lock()
-	meanwhile := s.meanwhile
+	meanwhile, lasts := s.meanwhile, s.appends
 	s.meanwhile = nil
 	s.mu.Unlock()
+	select {
+	case <-time.After(lasts): // in a bubble no time passes
+	case <-ctx.Done():
+		return decisions.Log{}, ctx.Err()
+	}
 	if meanwhile != nil {
 		meanwhile()
 	}
@@ -128,6 +134,7 @@ type world struct {
 	guard    config.Guard
 	replicas []*replicaRun
 	noPeers  bool
+	asks     time.Duration // how long a question to peers lasts
 }
 
 // replicaRun is a replica that runs, and its disk.
@@ -145,8 +152,9 @@ type replicaRun struct {
 	cfg       *config.Config
 	checks    time.Duration // how long a check of the config lasts
 
-	mu   sync.Mutex // guards live
-	live *upstreams.Manager
+	mu    sync.Mutex // guards live and asked
+	live  *upstreams.Manager
+	asked []string // upstreams about which it has asked peers
 }
 
 // reached returns the manager of a replica that runs, else nil.
@@ -466,6 +474,10 @@ func (p peersOf) others(sequence uint64, f func(name string, m *upstreams.Manage
 
 // Held implements upstreams.Peers.
 func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int, err error) {
+	time.Sleep(p.r.w.asks) // in a bubble no time passes
+	p.r.mu.Lock()
+	p.r.asked = append(p.r.asked, hold.Upstream)
+	p.r.mu.Unlock()
 	p.others(sequence, func(name string, m *upstreams.Manager) {
 		all, failed := m.HeldContent(hold.Upstream)
 		if err = cmp.Or(err, failed); name == hold.Replica {
