@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -372,6 +373,35 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	defer cancel()
 	if did, _, _ := a.replicas.Applied(ctx, "a", 1<<40); did != 0 {
 		t.Errorf("%d have a decision that nobody has made", did)
+	}
+}
+
+// TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied a decision that they read a second after it was made.
+func TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied(t *testing.T) {
+	s := newSite(t)
+	var applies atomic.Int64
+	s.before = func(r *Relay) {
+		if r.config.Load().Node.ID == "relay-1" {
+			r.replicas.decided = func() *upstreams.ReplicasStatus {
+				if time.Now().UnixNano() < applies.Load() {
+					return &upstreams.ReplicasStatus{}
+				}
+				return &upstreams.ReplicasStatus{Sequence: 9}
+			}
+		}
+	}
+	a, b := s.start("relay-0", ""), s.start("relay-1", "")
+	for _, m := range []*member{a, b} {
+		m.serves()
+		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
+	}
+	s.hangs = true
+	s.hostile(nil)
+	applies.Store(time.Now().Add(time.Second).UnixNano())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // as an order
+	defer cancel()
+	if did, of, unreachable := a.replicas.Applied(ctx, "east", 9); did != 1 || of != 2 || len(unreachable) != 1 {
+		t.Errorf("%d of %d, without %q", did, of, unreachable)
 	}
 }
 
