@@ -57,7 +57,13 @@ func (e Agreed) step(in *Intake, out *Output) {
 		return
 	}
 	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), e.Known && !a.known
+	if opened || a.Hold != nil && e.Hold == nil {
+		in.journal.reported = time.Time{} // so that the disk gets it
+	}
 	a.known, a.sequence, a.Upstream, in.report.who = a.known || e.Known, e.Sequence, e.Upstream, e.Operator
+	if first && in.told {
+		in.before = hold{}
+	}
 	in.noteReleases()
 	in.agreeFrozen(e, out)
 	if e.Without != nil && !in.ServedWithout() && !in.told {
