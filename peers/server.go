@@ -28,7 +28,7 @@ const (
 	maxHeaderBytes = 8 << 10
 	maxConnections = 64
 	maxOfHost      = 16 // connections
-	maxAnswers     = 8 // that are made at the same time
+	maxAnswers     = 8  // that are made at the same time
 	// processHeader has the ID of the process that answers.
 	processHeader = "Relay-Process"
 )
@@ -79,8 +79,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		Handler:           s,
 		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: answerTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ConnState: s.count,
-		ErrorLog:       log.New(s, "", 0),
-		BaseContext:    func(net.Listener) context.Context { return ctx },
+		ErrorLog:    log.New(s, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	server.SetKeepAlivesEnabled(false) // each request is judged by the certificates of its time
 	g, ctx := errgroup.WithContext(ctx)

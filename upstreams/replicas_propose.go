@@ -53,23 +53,13 @@ func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	log, err := m.replicas.Store.Append(bounded, record)
-	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
-	switch {
+	switch failed := err != nil && !errors.Is(err, decisions.ErrRefused); {
 	case !failed: // a refusal may be by a newer log
-		r.couldAppend(true)
-		r.took(log, nil)
+		m.replicas.took(log, nil, true)
 	case ctx.Err() == nil:
-		r.took(decisions.Log{}, err)
-		r.couldAppend(false)
+		m.replicas.took(decisions.Log{}, err, true)
 	}
 	return err
-}
-
-// couldAppend notes the outcome of an append.
-func (r *replicas) couldAppend(could bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.readOnly = !could
 }
 
 // reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
@@ -150,14 +140,13 @@ func (m *Manager) takeBack(ctx context.Context) {
 func (m *Manager) align(ctx context.Context, u *upstream, want *decisions.Record) {
 	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	switch records, err := m.replicas.Peers.Content(bounded, want); {
-	case err != nil:
-		m.log.Warn("content of a decision not known from other replicas", "upstream", u.name, "decision", want.Sequence, "err", err)
-	case records != nil:
-		u.Tell(intake.Align{Want: want, Records: records})
-		if !locked(u, func(in *intake.Intake) bool { return in.Lacks(want) }) {
-			m.replicas.changed() // nothing is missing any more
-		}
+	records := m.replicas.Peers.Content(bounded, want)
+	if records == nil {
+		return
+	}
+	u.Tell(intake.Align{Want: want, Records: records})
+	if !locked(u, func(in *intake.Intake) bool { return in.Lacks(want) }) {
+		m.replicas.changed() // nothing is missing any more
 	}
 }
 
@@ -165,12 +154,7 @@ func (m *Manager) align(ctx context.Context, u *upstream, want *decisions.Record
 func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record, sequence uint64) {
 	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	all, begun, err := m.replicas.Peers.Held(bounded, hold, sequence)
-	if err != nil {
-		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
-		return
-	}
-	if len(all) > 0 {
+	if all, begun := m.replicas.Peers.Held(bounded, hold, sequence); len(all) > 0 {
 		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all, Begun: begun})
 	}
 }

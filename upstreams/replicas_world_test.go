@@ -1,7 +1,6 @@
 package upstreams_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -473,30 +472,30 @@ func (p peersOf) others(sequence uint64, f func(name string, m *upstreams.Manage
 }
 
 // Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int, err error) {
+func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int) {
 	time.Sleep(p.r.w.asks) // in a bubble no time passes
 	p.r.mu.Lock()
 	p.r.asked = append(p.r.asked, hold.Upstream)
 	p.r.mu.Unlock()
 	p.others(sequence, func(name string, m *upstreams.Manager) {
-		all, failed := m.HeldContent(hold.Upstream)
-		if err = cmp.Or(err, failed); name == hold.Replica {
+		all, _ := m.HeldContent(hold.Upstream) // none of an upstream that is not there
+		if name == hold.Replica {
 			out, begun = append(all, out...), len(all)
 		} else {
 			out = append(out, all...)
 		}
 	})
-	return out, begun, err
+	return out, begun
 }
 
 // Content implements upstreams.Peers.
-func (p peersOf) Content(_ context.Context, want *decisions.Record) (found []state.Record, err error) {
+func (p peersOf) Content(_ context.Context, want *decisions.Record) (found []state.Record) {
 	p.others(want.Sequence, func(_ string, m *upstreams.Manager) {
 		if saved, err := m.Saved(want.Upstream); err == nil && upstreams.ContentOf(saved.Records) == want.Content {
 			found = saved.Records
 		}
 	})
-	return found, nil
+	return found
 }
 
 // stillFresh is the staleness of an upstream that never becomes stale.
