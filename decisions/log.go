@@ -77,10 +77,8 @@ func (l Log) Follows(former Log) bool {
 func (l Log) With(other Log) Log {
 	first, folded := slices.IndexFunc(other.records, func(r Record) bool { return l.Has(r.ID) }), l.base.Sequence
 	for i, r := range other.records {
-		if i < first && r.Sequence <= folded {
-			continue
-		}
-		if next, err := l.add(r); err == nil && !l.Has(r.ID) {
+		isNew := !l.Has(r.ID) && (i >= first || r.Sequence > folded)
+		if next, err := l.add(r); err == nil && isNew {
 			l = next
 		}
 	}

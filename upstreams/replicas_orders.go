@@ -118,7 +118,7 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 	case <-m.replicas.ready:
 	case <-ctx.Done():
 	case <-time.After(foldPatience):
-		m.log.Warn("decisions of the replicas not read in time", "after", foldPatience, "reason", m.replicas.status().Problem, "effect", "clients are served by what is on disk here")
+		m.log.Warn("decisions of the replicas not read in time", "after", foldPatience, "reason", m.Replicas().Problem, "effect", "clients are served by what is on disk here")
 	}
 }
 
@@ -137,22 +137,18 @@ type ReplicasStatus struct {
 	Missing map[string]string
 }
 
-func (r *replicas) status() ReplicasStatus {
+// Replicas returns the status of the decisions, nil if the relay decides alone.
+func (m *Manager) Replicas() *ReplicasStatus {
+	r := m.replicas
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.st
 	for _, l := range r.locals {
 		st.Local = append(st.Local, fmt.Sprintf("%s %s by %s", l.Kind, l.Upstream, cmp.Or(l.Who, "an operator")))
 	}
-	return st
-}
-
-// Replicas returns the status of the decisions, nil if the relay decides alone.
-func (m *Manager) Replicas() *ReplicasStatus {
-	if m.replicas == nil {
-		return nil
-	}
-	st := m.replicas.status()
 	return &st
 }
 

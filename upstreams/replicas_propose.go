@@ -105,21 +105,13 @@ func (m *Manager) takeBack(ctx context.Context) {
 	r, pause := m.replicas, leastRetry
 	applied := sync.OnceFunc(func() { close(r.ready) })
 	for {
-		once, s := r.status().Applied, m.effective()
+		once, s := m.Replicas().Applied, m.effective()
 		var asked sync.WaitGroup
 		for _, u := range m.all() {
 			decided := s.Upstreams[u.cfg.Name]
-			if r.Peers == nil || decided.Hold == nil && decided.Frozen == nil {
-				continue
+			if r.Peers != nil && (decided.Hold != nil || decided.Frozen != nil) {
+				asked.Go(func() { m.askPeers(ctx, u.upstream, decided, s.Sequence) }) // a peer may be slow
 			}
-			asked.Go(func() { // a peer may be slow
-				if decided.Hold != nil {
-					m.takeBackOf(ctx, u.upstream, decided.Hold, s.Sequence)
-				}
-				if locked(u.upstream, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) {
-					m.align(ctx, u.upstream, decided.Frozen)
-				}
-			})
 		}
 		asked.Wait()
 		if once {
@@ -136,25 +128,23 @@ func (m *Manager) takeBack(ctx context.Context) {
 	}
 }
 
-// align serves the content of a freeze or rollback that another replica has.
-func (m *Manager) align(ctx context.Context, u *upstream, want *decisions.Record) {
-	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
+// askPeers serves again what peers hold of an upstream, and the content of its freeze or rollback if it has another one.
+func (m *Manager) askPeers(ctx context.Context, u *upstream, decided decisions.Upstream, sequence uint64) {
+	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	records := m.replicas.Peers.Content(bounded, want)
-	if records == nil {
+	if hold := decided.Hold; hold != nil {
+		if all, begun := m.replicas.Peers.Held(ctx, hold, sequence); len(all) > 0 {
+			u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all, Begun: begun})
+		}
+	}
+	lacks := func() bool { return locked(u, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) }
+	if !lacks() {
 		return
 	}
-	u.Tell(intake.Align{Want: want, Records: records})
-	if !locked(u, func(in *intake.Intake) bool { return in.Lacks(want) }) {
-		m.replicas.changed() // nothing is missing any more
-	}
-}
-
-// takeBackOf serves again what peers hold of an upstream.
-func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record, sequence uint64) {
-	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
-	defer cancel()
-	if all, begun := m.replicas.Peers.Held(bounded, hold, sequence); len(all) > 0 {
-		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all, Begun: begun})
+	if records := m.replicas.Peers.Content(ctx, decided.Frozen); records != nil {
+		u.Tell(intake.Align{Want: decided.Frozen, Records: records})
+		if !lacks() {
+			m.replicas.changed() // nothing is missing any more
+		}
 	}
 }
