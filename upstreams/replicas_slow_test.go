@@ -39,6 +39,7 @@ func TestADecisionTakesEffectWhileAnAppendLasts(t *testing.T) {
 func TestAPeerThatIsSlowDoesNotDelayOneUpstreamForAnother(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		a := w.replicas[0]
+		w.quiet()
 		next := *a.cfg
 		next.Upstreams = slices.Clone(next.Upstreams)
 		var log decisions.Log
@@ -53,7 +54,6 @@ func TestAPeerThatIsSlowDoesNotDelayOneUpstreamForAnother(t *testing.T) {
 		if err := a.m.Apply(&next); err != nil {
 			t.Fatal(err)
 		}
-		w.quiet()
 		w.asks = 2 * time.Second
 		w.store.set(func() { w.store.log = log })
 		w.after(5 * time.Second)
