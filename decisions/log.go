@@ -72,10 +72,13 @@ func (l Log) Follows(former Log) bool {
 }
 
 // With returns the Log with those records of another one that it does not have. They get new sequence numbers. One that
-// does not fit any more has no effect, and is there, so that the Log follows both.
+// does not fit any more has no effect, and is there, so that the Log follows both. Those before the first one that both
+// have are not new if they are folded here.
 func (l Log) With(other Log) Log {
-	for _, r := range other.records {
-		if next, err := l.add(r); err == nil && !l.Has(r.ID) {
+	first, folded := slices.IndexFunc(other.records, func(r Record) bool { return l.Has(r.ID) }), l.base.Sequence
+	for i, r := range other.records {
+		isNew := !l.Has(r.ID) && (i >= first || r.Sequence > folded)
+		if next, err := l.add(r); err == nil && isNew {
 			l = next
 		}
 	}

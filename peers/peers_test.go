@@ -179,6 +179,23 @@ func TestBothSidesRefuseWhoIsNoReplica(t *testing.T) {
 	})
 }
 
+func TestAHostThatHoldsConnectionsDoesNotKeepReplicasOut(t *testing.T) {
+	g, ca := &group{t: t}, testca.New(t)
+	one := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil)
+	other := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil)
+	intruder := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for range 2 * maxConnections {
+		c, err := intruder.Dial("tcp", other.at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // it never begins a handshake
+	}
+	if texts, failures := one.answers(t, "echo"); len(texts) != 1 || len(failures) != 0 {
+		t.Errorf("%q, %v", texts, failures)
+	}
+}
+
 func TestReplicasHaveOneOfTheIdentitiesInTheConfig(t *testing.T) {
 	g, ca := &group{t: t}, testca.New(t)
 	one := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil, "spiffe://*/ns/*/sa/relay", "dns:relay.example")

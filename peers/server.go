@@ -12,12 +12,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/internal/loglimit"
+	"meshrelay/internal/peerkey"
 )
 
 const (
@@ -25,7 +27,8 @@ const (
 	answerTimeout  = 30 * time.Second // of the rest
 	maxHeaderBytes = 8 << 10
 	maxConnections = 64
-	maxAnswers     = 8 // that are made at the same time
+	maxOfHost      = 16 // connections
+	maxAnswers     = 8  // that are made at the same time
 	// processHeader has the ID of the process that answers.
 	processHeader = "Relay-Process"
 )
@@ -45,12 +48,15 @@ type Server struct {
 	log     *slog.Logger
 	notes   *loglimit.Limit // for lines that others cause
 	busy    chan struct{}
+
+	mu      sync.Mutex     // guards ofHosts
+	ofHosts map[string]int // connections, by peerkey.Of
 }
 
 // NewServer returns a Server that does not listen yet. listen is host:port. process identifies this process; see
 // NewSet. documents are by name.
 func NewServer(listen string, creds *Credentials, process string, documents map[string]Document, log *slog.Logger) *Server {
-	s := &Server{listen: listen, creds: creds, process: process, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers)}
+	s := &Server{listen: listen, creds: creds, process: process, log: log, notes: loglimit.New(10, 10*time.Second), busy: make(chan struct{}, maxAnswers), ofHosts: map[string]int{}}
 	for name, d := range documents {
 		s.mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { s.handle(d, w, r) })
 	}
@@ -72,9 +78,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: answerTimeout,
-		MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog:       log.New(s, "", 0),
-		BaseContext:    func(net.Listener) context.Context { return ctx },
+		MaxHeaderBytes: maxHeaderBytes, ConnState: s.count,
+		ErrorLog:    log.New(s, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	server.SetKeepAlivesEnabled(false) // each request is judged by the certificates of its time
 	g, ctx := errgroup.WithContext(ctx)
@@ -90,6 +96,23 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		return server.Close()
 	})
 	return g.Wait()
+}
+
+// count closes a connection of a host that has too many.
+func (s *Server) count(c net.Conn, state http.ConnState) {
+	host := peerkey.Of(c.RemoteAddr())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		if s.ofHosts[host]++; s.ofHosts[host] > maxOfHost {
+			c.Close() // it becomes StateClosed
+		}
+	case http.StateClosed:
+		if s.ofHosts[host]--; s.ofHosts[host] == 0 {
+			delete(s.ofHosts, host)
+		}
+	}
 }
 
 // Write implements io.Writer for the log of the HTTP server.

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 
 	"meshrelay/admin"
 	"meshrelay/config"
@@ -35,6 +37,7 @@ type replicas struct {
 	decided func() *upstreams.ReplicasStatus
 	// atStart returns what replicas tell when the relay starts. The first call asks them, and begins startBudget.
 	atStart func() candidates
+	polls   singleflight.Group // of ask
 
 	mu    sync.Mutex // guards known
 	known []peers.Replica
@@ -110,7 +113,8 @@ func (x *replicas) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// poll asks the other replicas, and returns all, this one first. If ctx ends meanwhile, the result is that of before.
+// poll asks the other replicas, and returns all, this one first. If ctx ends meanwhile, those that have not answered are as
+// before.
 func (x *replicas) poll(ctx context.Context) []peers.Replica {
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -120,8 +124,15 @@ func (x *replicas) poll(ctx context.Context) []peers.Replica {
 	defer x.mu.Unlock()
 	if ctx.Err() == nil {
 		x.known = peers.Update(time.Now(), x.known, own, answers, failures)
+		return x.known
 	}
-	return x.known
+	known := slices.Clone(x.known)
+	for i := range known {
+		if s, answers := answers[known[i].Peer]; answers {
+			known[i].Status, known[i].Reached = s, true
+		}
+	}
+	return known
 }
 
 // all returns all replicas, this one first, or none without a config of peers.

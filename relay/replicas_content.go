@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/url"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"meshrelay/state"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
-	"meshrelay/upstreams/intake"
 )
 
 const (
@@ -26,10 +24,9 @@ const (
 	maxCopy     = 256 << 20       // bytes of an upstream's content; of more, less than limits.maxBytes
 )
 
-// candidates are replicas that may have content, by address, until a deadline.
+// candidates are replicas that may have content, by address.
 type candidates struct {
 	byPeer map[string]peers.Status
-	until  time.Time
 	asked  time.Time
 }
 
@@ -64,7 +61,6 @@ func (r *Relay) writeHeld(_ context.Context, query url.Values, w io.Writer) erro
 // askAtStart asks all replicas what they have, within startBudget.
 func (x *replicas) askAtStart() candidates {
 	c := candidates{asked: time.Now()}
-	c.until = c.asked.Add(startBudget)
 	ctx, cancel := context.WithDeadline(context.Background(), c.asked.Add(startBudget/2))
 	defer cancel()
 	answers, failures := x.set.Statuses(ctx)
@@ -78,18 +74,12 @@ func (x *replicas) askAtStart() candidates {
 // former implements upstreams.Former. It asks one replica after the other, the one with the best content first.
 func (x *replicas) former(ctx context.Context, u config.Upstream) state.Saved {
 	c := x.atStart()
-	ctx, cancel := context.WithDeadline(ctx, c.until)
+	until := c.asked.Add(startBudget)
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	for _, peer := range c.with(u.Name) {
 		// A replica that is slow leaves time for the others.
-		one, done := context.WithTimeout(ctx, time.Until(c.until)/2)
-		saved, err := x.saved(one, peer, "state?upstream="+url.QueryEscape(u.Name), u)
-		done()
-		switch {
-		case errors.Is(err, peers.ErrNone):
-		case err != nil:
-			x.r.log.Warn("content of a replica not taken", "upstream", u.Name, "peer", peer, "err", err)
-		case saved.Meta.Synced && len(saved.Records) > 0:
+		if saved := x.saved(ctx, time.Until(until)/2, peer, "state", u); saved.Meta.Synced && len(saved.Records) > 0 {
 			// The clock of the replica may be another one.
 			if m := &saved.Meta; !m.LastContact.IsZero() {
 				m.LastContact = m.LastContact.Add(c.asked.Sub(c.byPeer[peer].Time))
@@ -102,34 +92,29 @@ func (x *replicas) former(ctx context.Context, u config.Upstream) state.Saved {
 }
 
 // with returns the replicas that serve clients and have an upstream. Those in contact with it come first, then those
-// that were so last; of these, those with more resources.
+// that were so last, each by its own clock; of these, those with more resources.
 func (c candidates) with(upstream string) (found []string) {
-	has := map[string]*peers.Upstream{}
+	away, resources := map[string]time.Duration{}, map[string]int{}
 	for peer, s := range c.byPeer {
-		if u := s.Of(upstream); s.Serving && u != nil && u.Resources > 0 {
-			has[peer] = u
-			found = append(found, peer)
+		u := s.Of(upstream)
+		if !s.Serving || u == nil || u.Resources == 0 {
+			continue
 		}
+		if !u.InContact {
+			away[peer] = max(s.Time.Sub(u.LastContact), 1)
+		}
+		resources[peer], found = u.Resources, append(found, peer)
 	}
 	slices.SortFunc(found, func(a, b string) int {
-		one, other := has[a], has[b]
-		if one.InContact != other.InContact {
-			return map[bool]int{true: -1, false: 1}[one.InContact]
-		}
-		last := other.LastContact.Compare(one.LastContact)
-		if one.InContact {
-			last = 0
-		}
-		return cmp.Or(last, cmp.Compare(other.Resources, one.Resources), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(away[a], away[b]), cmp.Compare(resources[b], resources[a]), cmp.Compare(a, b))
 	})
 	return found
 }
 
-// Held implements upstreams.Peers. It returns what all others hold of an upstream, each key once. It is an error only if no
-// other has anything.
-func (x *replicas) Held(ctx context.Context, hold *decisions.Record, sequence uint64) (held []*mirror.Resource, begun int, err error) {
+// Held implements upstreams.Peers. It returns each key once.
+func (x *replicas) Held(ctx context.Context, hold *decisions.Record, sequence uint64) (held []*mirror.Resource, begun int) {
 	known := map[mirror.Key]bool{}
-	err = x.ask(ctx, "held", hold, sequence, func(u *peers.Upstream) bool { return u.Held > 0 }, func(peer peers.Replica, records []state.Record) (enough bool) {
+	x.ask(ctx, "held", hold, sequence, func(u *peers.Upstream) bool { return u.Held > 0 }, func(peer peers.Replica, records []state.Record) (enough bool) {
 		for _, r := range records {
 			if key := r.Resource.Key(); !known[key] {
 				known[key] = true
@@ -141,36 +126,30 @@ func (x *replicas) Held(ctx context.Context, hold *decisions.Record, sequence ui
 		}
 		return false
 	})
-	if len(held) > 0 {
-		err = nil
-	}
-	return held, begun, err
+	return held, begun
 }
 
 // Content implements upstreams.Peers.
-func (x *replicas) Content(ctx context.Context, want *decisions.Record) (found []state.Record, err error) {
-	err = x.ask(ctx, "state", want, want.Sequence, func(u *peers.Upstream) bool { return u.Resources > 0 }, func(_ peers.Replica, records []state.Record) (enough bool) {
+func (x *replicas) Content(ctx context.Context, want *decisions.Record) (found []state.Record) {
+	x.ask(ctx, "state", want, want.Sequence, func(u *peers.Upstream) bool { return u.Resources > 0 }, func(_ peers.Replica, records []state.Record) (enough bool) {
 		if upstreams.ContentOf(records) == want.Content {
 			found = records
 		}
 		return found != nil
 	})
-	if found != nil {
-		err = nil
-	}
-	return found, err
+	return found
 }
 
 // ask calls f with what each other replica that has applied a sequence number, and that has accepts, has as a document about
-// the upstream of a decision, until f has enough. The replica that has decided comes first. A replica whose answer is
-// broken or late is logged, and its error returned.
-func (x *replicas) ask(ctx context.Context, document string, about *decisions.Record, sequence uint64, has func(*peers.Upstream) bool, f func(peers.Replica, []state.Record) (enough bool)) (err error) {
+// the upstream of a decision, until f has enough. The replica that has decided comes first.
+func (x *replicas) ask(ctx context.Context, document string, about *decisions.Record, sequence uint64, has func(*peers.Upstream) bool, f func(peers.Replica, []state.Record) (enough bool)) {
 	all := x.r.config.Load().Upstreams
 	i := slices.IndexFunc(all, func(u config.Upstream) bool { return u.Name == about.Upstream })
 	if i < 0 {
-		return fmt.Errorf("%w %q", intake.ErrUnknownUpstream, about.Upstream)
+		return
 	}
-	known := slices.Clone(x.poll(ctx))
+	polled, _, _ := x.polls.Do("", func() (any, error) { return x.poll(ctx), nil }) // one for all upstreams
+	known := slices.Clone(polled.([]peers.Replica))
 	if first := slices.IndexFunc(known, func(p peers.Replica) bool { return p.Status.Node == about.Replica }); first > 0 {
 		known[0], known[first] = known[first], known[0]
 	}
@@ -178,30 +157,27 @@ func (x *replicas) ask(ctx context.Context, document string, about *decisions.Re
 		if there := peer.Status.Of(about.Upstream); peer.Peer == "" || !peer.Reached || peer.Status.Decisions < sequence || there == nil || !has(there) {
 			continue
 		}
-		one, done := context.WithTimeout(ctx, heldTimeout)
-		saved, failed := x.saved(one, peer.Peer, document+"?upstream="+url.QueryEscape(about.Upstream), all[i])
-		done()
-		switch {
-		case errors.Is(failed, peers.ErrNone):
-		case failed != nil:
-			x.r.log.Warn("content of a replica not taken", "document", document, "upstream", about.Upstream, "peer", peer.Peer, "err", failed)
-			err = failed
-		case f(peer, saved.Records):
-			return err
+		if saved := x.saved(ctx, heldTimeout, peer.Peer, document, all[i]); len(saved.Records) > 0 && f(peer, saved.Records) {
+			return
 		}
 	}
-	return err
 }
 
-// saved reads a copy from a replica. It is bounded before it is decoded.
-func (x *replicas) saved(ctx context.Context, peer, path string, u config.Upstream) (saved state.Saved, err error) {
+// saved reads a document about an upstream from a replica. It is bounded before it is decoded. If it is broken, late, or not
+// there, the result has no records.
+func (x *replicas) saved(ctx context.Context, timeout time.Duration, peer, document string, u config.Upstream) (saved state.Saved) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	most := int64(min(u.Limits.MaxBytes, maxCopy)) + 64<<10
-	err = x.set.One(ctx, peer, path, most, func(body io.Reader) error {
+	err := x.set.One(ctx, peer, document+"?upstream="+url.QueryEscape(u.Name), most, func(body io.Reader) error {
 		b, err := io.ReadAll(body)
 		if err == nil {
 			saved, err = local.ReadCopy(b, u.Name, u.Limits.MaxResources)
 		}
 		return err
 	})
-	return saved, err
+	if err != nil && !errors.Is(err, peers.ErrNone) {
+		x.r.log.Warn("content of a replica not taken", "document", document, "upstream", u.Name, "peer", peer, "err", err)
+	}
+	return saved
 }

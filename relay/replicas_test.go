@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -282,12 +283,17 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 	}
 }
 
+// TestReplicasInContactAreAskedFirst, then those that were so last, each by its own clock.
 func TestReplicasInContactAreAskedFirst(t *testing.T) {
 	has := func(resources int, inContact bool, minute int) peers.Status {
-		return peers.Status{Serving: true, Upstreams: []peers.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
+		return peers.Status{Serving: true, Time: time.Unix(600, 0), Upstreams: []peers.Upstream{{Name: "east", Resources: resources, InContact: inContact, LastContact: time.Unix(60*int64(minute), 0)}}}
 	}
 	c := candidates{byPeer: map[string]peers.Status{"old": has(9, false, 1), "newer": has(5, false, 2), "less": has(3, true, 0), "more": has(4, true, 0), "nothing": has(0, true, 0)}}
-	if got := strings.Join(c.with("east"), " "); got != "more less newer old" {
+	fast := has(7, false, 6)
+	fast.Time = fast.Time.Add(5 * time.Minute)
+	fast.Upstreams[0].LastContact = time.Unix(330, 0) // its clock is 5 minutes ahead, so this is older than "old"
+	c.byPeer["fast"] = fast
+	if got := strings.Join(c.with("east"), " "); got != "more less newer old fast" {
 		t.Error(got)
 	}
 }
@@ -413,6 +419,35 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	}
 }
 
+// TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied a decision that they read a second after it was made.
+func TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied(t *testing.T) {
+	s := newSite(t)
+	var applies atomic.Int64
+	s.before = func(r *Relay) {
+		if r.config.Load().Node.ID == "relay-1" {
+			r.replicas.decided = func() *upstreams.ReplicasStatus {
+				if time.Now().UnixNano() < applies.Load() {
+					return &upstreams.ReplicasStatus{}
+				}
+				return &upstreams.ReplicasStatus{Sequence: 9}
+			}
+		}
+	}
+	a, b := s.start("relay-0", ""), s.start("relay-1", "")
+	for _, m := range []*member{a, b} {
+		m.serves()
+		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
+	}
+	s.hangs = true
+	s.hostile(nil)
+	applies.Store(time.Now().Add(time.Second).UnixNano())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // as an order
+	defer cancel()
+	if did, of, unreachable := a.replicas.Applied(ctx, "east", 9); did != 1 || of != 2 || len(unreachable) != 1 {
+		t.Errorf("%d of %d, without %q", did, of, unreachable)
+	}
+}
+
 func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 	s := newSite(t)
 	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
@@ -421,9 +456,9 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 	until(t, "all is read", func() bool { return b.east().Resources == 20 })
 	b.remove(names(15)...)
 	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
-	got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0)
-	if err != nil || len(got) != 15 || begun != 15 {
-		t.Fatalf("%d resources, %d of relay-1, %v", len(got), begun, err)
+	got, begun := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0)
+	if len(got) != 15 || begun != 15 {
+		t.Fatalf("%d resources, %d of relay-1", len(got), begun)
 	}
 	for _, r := range got {
 		if !a.aggregate.Get(r.Key()).Equal(r) {
@@ -434,11 +469,11 @@ func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 		_, err := io.WriteString(w, "garbage")
 		return err
 	})
-	if got, begun, err := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0); err != nil || len(got) != 15 || begun != 15 {
-		t.Errorf("with one that holds rubbish: %d resources, %v", len(got), err)
+	if got, begun := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0); len(got) != 15 || begun != 15 {
+		t.Errorf("with one that holds rubbish: %d resources", len(got))
 	}
-	if got, _, err := b.replicas.Held(t.Context(), &decisions.Record{Upstream: "east"}, 0); err == nil || len(got) != 0 {
-		t.Errorf("no other holds anything, and it gets %d resources, %v", len(got), err)
+	if got, _ := b.replicas.Held(t.Context(), &decisions.Record{Upstream: "east"}, 0); len(got) != 0 {
+		t.Errorf("no other holds anything, and it gets %d resources", len(got))
 	}
 }
 
@@ -457,10 +492,10 @@ func TestTheContentOfAFreezeComesFromAReplicaThatServesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &decisions.Record{Upstream: "east", Replica: "relay-0", Content: upstreams.ContentOf(saved.Records)}
-	if got, err := b.replicas.Content(t.Context(), want); err != nil || len(got) != 20 || upstreams.ContentOf(got) != want.Content {
-		t.Errorf("%d resources, %v", len(got), err)
+	if got := b.replicas.Content(t.Context(), want); len(got) != 20 || upstreams.ContentOf(got) != want.Content {
+		t.Errorf("%d resources", len(got))
 	}
-	if got, _ := a.replicas.Content(t.Context(), want); got != nil {
+	if got := a.replicas.Content(t.Context(), want); got != nil {
 		t.Errorf("no other has it, and it gets %d resources", len(got))
 	}
 }
@@ -477,7 +512,7 @@ func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *
 	s.hostile(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
 	defer cancel()
-	if got, _, err := a.replicas.Held(ctx, &decisions.Record{Upstream: "east"}, 0); err != nil || len(got) != 15 {
-		t.Errorf("%d resources, %v", len(got), err)
+	if got, _ := a.replicas.Held(ctx, &decisions.Record{Upstream: "east"}, 0); len(got) != 15 {
+		t.Errorf("%d resources", len(got))
 	}
 }

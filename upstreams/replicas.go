@@ -45,9 +45,9 @@ type Peers interface {
 	// Held returns the resources that other replicas serve although the upstream has deleted them, under a hold. The first,
 	// begun, come from the replica that has begun it. Those that have not applied the decisions up to a sequence number are
 	// not asked: they may have what was released.
-	Held(ctx context.Context, hold *decisions.Record, sequence uint64) (all []*mirror.Resource, begun int, err error)
+	Held(ctx context.Context, hold *decisions.Record, sequence uint64) (all []*mirror.Resource, begun int)
 	// Content returns the content of a freeze or rollback from a replica that serves it, nil if no other one does.
-	Content(ctx context.Context, want *decisions.Record) ([]state.Record, error)
+	Content(ctx context.Context, want *decisions.Record) []state.Record
 }
 
 // Replicas makes the relay one of several that agree on decisions.
@@ -117,8 +117,9 @@ func (r *replicas) signal() {
 	}
 }
 
-// took takes a log that the store has, unless it is older than the newest one, or why the store can not be reached.
-func (r *replicas) took(log decisions.Log, err error) {
+// took takes a log that the store has, unless it is older than the newest one, or why the store can not be reached. It comes
+// from an append, or from the watch.
+func (r *replicas) took(log decisions.Log, err error, appends bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
@@ -126,10 +127,10 @@ func (r *replicas) took(log decisions.Log, err error) {
 			r.st.Since = time.Now()
 			r.log.Warn("store of decisions not reached", "err", err, "effect", "nothing that is held goes, and orders need --local")
 		}
-		r.st.Reachable, r.st.Problem, r.readOnly = false, err.Error(), false
+		r.st.Reachable, r.st.Problem, r.readOnly = false, err.Error(), appends
 		return
 	}
-	if r.readOnly {
+	if r.readOnly = r.readOnly && !appends; r.readOnly {
 		r.signal() // what waits is tried again
 	} else if !r.st.Reachable {
 		r.st.Reachable, r.st.Since, r.st.Problem = true, time.Now(), ""
@@ -169,7 +170,12 @@ func (m *Manager) effective() decisions.State {
 func (m *Manager) runReplicas(ctx context.Context) error {
 	var wait sync.WaitGroup
 	defer wait.Wait()
-	wait.Go(func() { m.replicas.Store.Watch(ctx, m.replicas.took) })
+	wait.Go(func() {
+		m.replicas.Store.Watch(ctx, func(log decisions.Log, err error) {
+			m.replicas.took(log, err, false)
+			m.applyDecisions(ctx) // here: an append may last
+		})
+	})
 	wait.Go(func() { m.takeBack(ctx) })
 	for {
 		m.applyDecisions(ctx)

@@ -268,6 +268,41 @@ func TestADecisionOfOneReplicaDoesNotEndAHoldThatItCanNotRead(t *testing.T) {
 	}
 }
 
+// TestAHoldOutlivesAFreezeAndARestartWithoutTheStore, whether something waits for it here or not.
+func TestAHoldOutlivesAFreezeAndARestartWithoutTheStore(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		inWorld(t, 2, func(w *world) {
+			a, b := w.replicas[0], w.replicas[1]
+			w.has(numbered(0, 40)...)
+			w.after(2 * time.Minute)
+			a.has()
+			w.quiet()
+			if waits {
+				b.has(numbered(2, 40)...)
+			}
+			w.quiet()
+			a.mustOrder("freeze", intake.Order{})
+			w.quiet()
+			w.store.setDown(true)
+			w.after(time.Minute)
+			b.end()
+			b.start()
+			b.has(numbered(2, 40)...)
+			b.mustOrder("unfreeze", intake.Order{Local: true, Force: true})
+			b.has(numbered(2, 40)...)
+			w.after(time.Minute)
+			w.wantServed(fmt.Sprint("held after the freeze, ", waits), numbered(0, 40))
+			w.store.setDown(false)
+			w.after(time.Minute)
+			a.mustOrder("release", intake.Order{All: true})
+			w.quiet()
+			b.has(numbered(3, 40)...)
+			w.after(time.Minute)
+			w.want("deletions go as usual", func(r *replicaRun) bool { return r != b || len(r.serves()) == 37 })
+		})
+	}
+}
+
 func TestALocalUnfreezeOutlivesARestart(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a := w.replicas[0]

@@ -20,8 +20,12 @@ import (
 // the record.
 func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Order) (effect intake.Effect, err error) {
 	r := m.replicas
+	u, err := m.upstream(name)
+	if err != nil {
+		return intake.Effect{}, err
+	}
 	record := decisions.Record{Kind: decisions.Kind(verb), Upstream: name}
-	if u, err := m.upstream(name); err == nil && verb == "release" {
+	if verb == "release" {
 		record = locked(u, func(in *intake.Intake) decisions.Record { return in.Releases(o) }) // first: what is held may grow
 	}
 	here := o
@@ -49,12 +53,10 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if o.Local {
 		err = m.decideLocally(record)
 	} else {
-		err = m.decide(ctx, record)
+		err = m.decide(ctx, u, record)
 	}
 	if err != nil {
-		if u, unknown := m.upstream(name); unknown == nil {
-			u.Tell(intake.Still{ID: record.ID, Over: true})
-		}
+		u.Tell(intake.Still{ID: record.ID, Over: true})
 		return intake.Effect{}, err
 	}
 	r.changed()
@@ -73,8 +75,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 }
 
 // decide appends the record of an order. That of a freeze names what is served, which does not change meanwhile.
-func (m *Manager) decide(ctx context.Context, record decisions.Record) error {
-	if u, err := m.upstream(record.Upstream); err == nil && record.Kind == decisions.Freeze {
+func (m *Manager) decide(ctx context.Context, u *upstream, record decisions.Record) error {
+	if record.Kind == decisions.Freeze {
 		u.Tell(intake.Still{ID: record.ID})
 		locked(u, func(in *intake.Intake) bool { record.Content, record.Number = in.ServedContent(); return true })
 	}
@@ -116,7 +118,7 @@ func (m *Manager) awaitDecisions(ctx context.Context) {
 	case <-m.replicas.ready:
 	case <-ctx.Done():
 	case <-time.After(foldPatience):
-		m.log.Warn("decisions of the replicas not read in time", "after", foldPatience, "reason", m.replicas.status().Problem, "effect", "clients are served by what is on disk here")
+		m.log.Warn("decisions of the replicas not read in time", "after", foldPatience, "reason", m.Replicas().Problem, "effect", "clients are served by what is on disk here")
 	}
 }
 
@@ -135,22 +137,18 @@ type ReplicasStatus struct {
 	Missing map[string]string
 }
 
-func (r *replicas) status() ReplicasStatus {
+// Replicas returns the status of the decisions, nil if the relay decides alone.
+func (m *Manager) Replicas() *ReplicasStatus {
+	r := m.replicas
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.st
 	for _, l := range r.locals {
 		st.Local = append(st.Local, fmt.Sprintf("%s %s by %s", l.Kind, l.Upstream, cmp.Or(l.Who, "an operator")))
 	}
-	return st
-}
-
-// Replicas returns the status of the decisions, nil if the relay decides alone.
-func (m *Manager) Replicas() *ReplicasStatus {
-	if m.replicas == nil {
-		return nil
-	}
-	st := m.replicas.status()
 	return &st
 }
 

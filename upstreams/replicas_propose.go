@@ -53,23 +53,13 @@ func (m *Manager) append(ctx context.Context, record decisions.Record) error {
 	bounded, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	log, err := m.replicas.Store.Append(bounded, record)
-	r, failed := m.replicas, err != nil && !errors.Is(err, decisions.ErrRefused)
-	switch {
+	switch failed := err != nil && !errors.Is(err, decisions.ErrRefused); {
 	case !failed: // a refusal may be by a newer log
-		r.couldAppend(true)
-		r.took(log, nil)
+		m.replicas.took(log, nil, true)
 	case ctx.Err() == nil:
-		r.took(decisions.Log{}, err)
-		r.couldAppend(false)
+		m.replicas.took(decisions.Log{}, err, true)
 	}
 	return err
-}
-
-// couldAppend notes the outcome of an append.
-func (r *replicas) couldAppend(could bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.readOnly = !could
 }
 
 // reconcileLocal appends a local decision, or drops it if others have decided otherwise meanwhile.
@@ -115,16 +105,15 @@ func (m *Manager) takeBack(ctx context.Context) {
 	r, pause := m.replicas, leastRetry
 	applied := sync.OnceFunc(func() { close(r.ready) })
 	for {
-		once, s := r.status().Applied, m.effective()
+		once, s := m.Replicas().Applied, m.effective()
+		var asked sync.WaitGroup
 		for _, u := range m.all() {
 			decided := s.Upstreams[u.cfg.Name]
-			if decided.Hold != nil && r.Peers != nil {
-				m.takeBackOf(ctx, u.upstream, decided.Hold, s.Sequence)
-			}
-			if r.Peers != nil && locked(u.upstream, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) {
-				m.align(ctx, u.upstream, decided.Frozen)
+			if r.Peers != nil && (decided.Hold != nil || decided.Frozen != nil) {
+				asked.Go(func() { m.askPeers(ctx, u.upstream, decided, s.Sequence) }) // a peer may be slow
 			}
 		}
+		asked.Wait()
 		if once {
 			applied()
 		}
@@ -139,31 +128,23 @@ func (m *Manager) takeBack(ctx context.Context) {
 	}
 }
 
-// align serves the content of a freeze or rollback that another replica has.
-func (m *Manager) align(ctx context.Context, u *upstream, want *decisions.Record) {
-	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
+// askPeers serves again what peers hold of an upstream, and the content of its freeze or rollback if it has another one.
+func (m *Manager) askPeers(ctx context.Context, u *upstream, decided decisions.Upstream, sequence uint64) {
+	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
-	switch records, err := m.replicas.Peers.Content(bounded, want); {
-	case err != nil:
-		m.log.Warn("content of a decision not known from other replicas", "upstream", u.name, "decision", want.Sequence, "err", err)
-	case records != nil:
-		u.Tell(intake.Align{Want: want, Records: records})
-		if !locked(u, func(in *intake.Intake) bool { return in.Lacks(want) }) {
-			m.replicas.changed() // nothing is missing any more
+	if hold := decided.Hold; hold != nil {
+		if all, begun := m.replicas.Peers.Held(ctx, hold, sequence); len(all) > 0 {
+			u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all, Begun: begun})
 		}
 	}
-}
-
-// takeBackOf serves again what peers hold of an upstream.
-func (m *Manager) takeBackOf(ctx context.Context, u *upstream, hold *decisions.Record, sequence uint64) {
-	bounded, cancel := context.WithTimeout(ctx, heldTimeout)
-	defer cancel()
-	all, begun, err := m.replicas.Peers.Held(bounded, hold, sequence)
-	if err != nil {
-		m.log.Warn("held resources not known from other replicas", "upstream", u.name, "err", err)
+	lacks := func() bool { return locked(u, func(in *intake.Intake) bool { return in.Lacks(decided.Frozen) }) }
+	if !lacks() {
 		return
 	}
-	if len(all) > 0 {
-		u.Tell(intake.TakeBack{Hold: hold.ID, Sequence: sequence, Resources: all, Begun: begun})
+	if records := m.replicas.Peers.Content(ctx, decided.Frozen); records != nil {
+		u.Tell(intake.Align{Want: decided.Frozen, Records: records})
+		if !lacks() {
+			m.replicas.changed() // nothing is missing any more
+		}
 	}
 }

@@ -27,7 +27,10 @@ func play(w *world, r *rand.Rand) {
 	for range 25 {
 		one := w.replicas[r.IntN(len(w.replicas))]
 		var did string
-		switch n := r.IntN(16); {
+		switch n := r.IntN(24); {
+		case one.gone && one.stop != nil:
+			did = "is added again"
+			one.reload(true)
 		case n < 5 && one.stop != nil:
 			from := []int{0, 1, 2, 40, 30, 0}[r.IntN(6)]
 			did = fmt.Sprint("has from ", from)
@@ -54,16 +57,40 @@ func play(w *world, r *rand.Rand) {
 		case n == 14:
 			did = "conflicts"
 			w.store.set(func() { w.store.conflicts, w.store.lose = r.IntN(4), r.IntN(2) })
+		case n == 15 && one.stop == nil:
+			did = "start with a new disk"
+			one.dir = w.t.TempDir()
+			one.start()
+		case n == 16 && one.stop != nil:
+			did = "is removed"
+			one.reload(false)
+		case n < 19 && one.stop != nil:
+			did = "rollback"
+			if revisions, err := one.m.History("scripted-east"); err == nil && len(revisions) > 0 {
+				_, _ = one.order("rollback", intake.Order{To: revisions[r.IntN(len(revisions))].ID, Local: down && r.IntN(2) == 0})
+			}
+		case n == 19 && one.stop != nil:
+			did = "freeze for a while"
+			_, _ = one.order("freeze", intake.Order{For: 3 * time.Second, Local: down && r.IntN(2) == 0})
+		case n == 20:
+			did = "slow"
+			w.store.set(func() { w.store.delay = time.Duration(r.IntN(3)) * time.Second })
+		case n == 21 && one.stop != nil:
+			did = "has others"
+			one.has(append(numbered(r.IntN(3), 38), fmt.Sprint("n39@", r.IntN(3)))...)
 		}
 		if did != "" {
 			w.t.Log(one.name, did)
 		}
 		w.after(time.Duration(r.IntN(3000)) * time.Millisecond)
 	}
-	w.store.set(func() { w.store.down, w.store.conflicts, w.store.lose = false, 0, 0 })
+	w.store.set(func() { w.store.down, w.store.conflicts, w.store.lose, w.store.delay = false, 0, 0, 0 })
 	for _, r := range w.replicas {
 		if r.stop == nil {
 			r.start()
+		}
+		if r.gone {
+			r.reload(true)
 		}
 	}
 	w.after(time.Minute)
@@ -73,10 +100,14 @@ func play(w *world, r *rand.Rand) {
 		st := r.m.Replicas()
 		return st.Sequence == log.State().Sequence && len(st.Local) == 0
 	})
-	w.want("is frozen as is decided", func(r *replicaRun) bool {
+	w.want("is frozen as is decided, or tells that it can not", func(r *replicaRun) bool {
 		f := r.status().Frozen
+		if r.m.Replicas().Missing["scripted-east"] != "" {
+			return true
+		}
 		return decided.Frozen == nil && f == nil || f != nil && decided.Frozen != nil && f.Decision == decided.Frozen.ID
 	})
+	w.wantOneContent(decided.Frozen)
 	if decided.Frozen != nil {
 		w.replicas[0].mustOrder("unfreeze", intake.Order{Force: true})
 	}

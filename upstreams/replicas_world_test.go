@@ -1,7 +1,6 @@
 package upstreams_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +30,7 @@ type sharedStore struct {
 	conflicts int           // of the next appends
 	lose      int           // answers of the next appends that are lost
 	delay     time.Duration // of what watches tell
+	appends   time.Duration // how long an append lasts
 	meanwhile func()        // what happens during the next append
 	changed   chan struct{} // closed by each change
 }
@@ -59,9 +59,14 @@ func (s *sharedStore) read() (log decisions.Log, down bool, changed chan struct{
 // Append implements upstreams.Decisions.
 func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions.Log, error) {
 	s.mu.Lock()
-	meanwhile := s.meanwhile
+	meanwhile, lasts := s.meanwhile, s.appends
 	s.meanwhile = nil
 	s.mu.Unlock()
+	select {
+	case <-time.After(lasts): // in a bubble no time passes
+	case <-ctx.Done():
+		return decisions.Log{}, ctx.Err()
+	}
 	if meanwhile != nil {
 		meanwhile()
 	}
@@ -128,6 +133,7 @@ type world struct {
 	guard    config.Guard
 	replicas []*replicaRun
 	noPeers  bool
+	asks     time.Duration // how long a question to peers lasts
 }
 
 // replicaRun is a replica that runs, and its disk.
@@ -141,11 +147,13 @@ type replicaRun struct {
 	journal   *events.Journal
 	keeper    *state.Keeper
 	stop      func() // nil: it does not run
+	gone      bool   // a reload has removed the upstream
 	cfg       *config.Config
 	checks    time.Duration // how long a check of the config lasts
 
-	mu   sync.Mutex // guards live
-	live *upstreams.Manager
+	mu    sync.Mutex // guards live and asked
+	live  *upstreams.Manager
+	asked []string // upstreams about which it has asked peers
 }
 
 // reached returns the manager of a replica that runs, else nil.
@@ -244,6 +252,7 @@ func (r *replicaRun) start() {
 			}
 		})
 	}
+	r.gone = false
 	r.setReached(r.m)
 	r.stop = func() {
 		r.setReached(nil)
@@ -261,6 +270,19 @@ func (r *replicaRun) end() {
 		r.stop()
 		r.stop = nil
 	}
+}
+
+// reload removes the upstream from the config, or adds it again.
+func (r *replicaRun) reload(there bool) {
+	r.w.t.Helper()
+	next := *r.cfg
+	if r.gone = !there; r.gone {
+		next.Upstreams = nil
+	}
+	if err := r.m.Apply(&next); err != nil {
+		r.w.t.Fatal(err)
+	}
+	synctest.Wait()
 }
 
 func (r *replicaRun) content(names []string) intake.Event {
@@ -331,6 +353,17 @@ func (w *world) wantSame(what string) {
 		if content(r) != content(w.replicas[0]) {
 			w.t.Errorf("%s: replicas %s and %s serve different contents", what, r.name, w.replicas[0].name)
 		}
+	}
+}
+
+// wantOneContent fails if one replica serves the content of a freeze or rollback, and another one does not.
+func (w *world) wantOneContent(frozen *decisions.Record) {
+	w.t.Helper()
+	has := func(r *replicaRun) bool {
+		return intake.ContentOf(r.aggregate.List(xdsEntryKind, "")) == frozen.Content
+	}
+	if frozen != nil && frozen.Number > 0 && slices.ContainsFunc(w.replicas, has) {
+		w.want("serves the content of the decision", has)
 	}
 }
 
@@ -439,26 +472,30 @@ func (p peersOf) others(sequence uint64, f func(name string, m *upstreams.Manage
 }
 
 // Held implements upstreams.Peers.
-func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int, err error) {
+func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int) {
+	time.Sleep(p.r.w.asks) // in a bubble no time passes
+	p.r.mu.Lock()
+	p.r.asked = append(p.r.asked, hold.Upstream)
+	p.r.mu.Unlock()
 	p.others(sequence, func(name string, m *upstreams.Manager) {
-		all, failed := m.HeldContent(hold.Upstream)
-		if err = cmp.Or(err, failed); name == hold.Replica {
+		all, _ := m.HeldContent(hold.Upstream) // none of an upstream that is not there
+		if name == hold.Replica {
 			out, begun = append(all, out...), len(all)
 		} else {
 			out = append(out, all...)
 		}
 	})
-	return out, begun, err
+	return out, begun
 }
 
 // Content implements upstreams.Peers.
-func (p peersOf) Content(_ context.Context, want *decisions.Record) (found []state.Record, err error) {
+func (p peersOf) Content(_ context.Context, want *decisions.Record) (found []state.Record) {
 	p.others(want.Sequence, func(_ string, m *upstreams.Manager) {
 		if saved, err := m.Saved(want.Upstream); err == nil && upstreams.ContentOf(saved.Records) == want.Content {
 			found = saved.Records
 		}
 	})
-	return found, nil
+	return found
 }
 
 // stillFresh is the staleness of an upstream that never becomes stale.

@@ -23,7 +23,7 @@ type agreement struct {
 	decisions.Upstream
 	sequence uint64    // of the newest decision about any upstream
 	since    time.Time // when the open hold was first read here
-	own      string    // ID of the open hold, if this replica has begun it, or the guard here has supported it
+	own      bool      // this replica has begun the open hold, or the guard here has supported it
 	// claims: a hold in the name of this replica is its own. It has proposed one, or a former process may have.
 	claims bool
 	alone  []string // contents that local decisions have let go, until these are agreed
@@ -57,21 +57,24 @@ func (e Agreed) step(in *Intake, out *Output) {
 		return
 	}
 	opened, first := e.Hold != nil && (a.Hold == nil || a.Hold.ID != e.Hold.ID), e.Known && !a.known
+	if opened || a.Hold != nil && e.Hold == nil {
+		in.journal.reported = time.Time{} // so that the disk gets it
+	}
 	a.known, a.sequence, a.Upstream, in.report.who = a.known || e.Known, e.Sequence, e.Upstream, e.Operator
+	if first && in.told {
+		in.before = hold{}
+	}
 	in.noteReleases()
 	in.agreeFrozen(e, out)
 	if e.Without != nil && !in.ServedWithout() && !in.told {
 		in.without = in.now.UTC()
 	}
 	if opened {
-		if a.since = in.now; a.claims && e.Hold.Replica == a.replica {
-			a.own = e.Hold.ID
-		} else {
+		if a.since, a.own = in.now, a.claims && e.Hold.Replica == a.replica; !a.own {
 			in.join()
 		}
 	}
 	a.claims = a.claims && !first && !opened
-	in.support()
 	if in.held != nil {
 		out.Deleted += in.settleHold()
 	}
@@ -212,14 +215,6 @@ func (in *Intake) join() {
 	}
 }
 
-// support notes the open hold, if the guard here holds deletions, too.
-func (in *Intake) support() {
-	a := in.agreed
-	if a != nil && a.Hold != nil && in.held != nil && in.held.own {
-		a.own = a.Hold.ID
-	}
-}
-
 // joins returns why deletions wait although the guard here would let them pass, empty if they do not.
 func (in *Intake) joins() string {
 	switch a := in.agreed; {
@@ -236,7 +231,6 @@ func (in *Intake) joins() string {
 // judgeAgreed looks how a hold may end: nothing of it goes before its end is decided.
 func (in *Intake) judgeAgreed(complete bool) (removed int) {
 	in.held.own = in.held.own || in.tooMany() != ""
-	in.support()
 	switch {
 	case in.isOff():
 		in.want(decisions.Over, in.departures)

@@ -54,9 +54,6 @@ func (in *Intake) freeze(f *state.Frozen) {
 		in.differing[key] = struct{}{}
 		in.stay(key)
 	}
-	if in.held != nil && in.agreed != nil && !in.agreed.known {
-		in.before = *in.held // others may hold them
-	}
 	in.held, in.lookedAt = nil, nil
 	in.journal.reported = time.Time{} // so that the disk gets it
 }

@@ -49,7 +49,6 @@ func (in *Intake) judge(complete bool) (removed int) {
 	}
 	in.hold(why)
 	in.held.own = own
-	in.support()
 	return in.settleHold()
 }
 

@@ -102,11 +102,18 @@ func (in *Intake) hold(why string) {
 	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // with more deletions, the clock starts at zero
 		in.held.since, in.held.ran = b.since, b.ran
 	}
-	in.before = hold{}
+	in.forgetFormer()
 	if in.stale.inContact {
 		in.held.running = in.now
 	}
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
+}
+
+// forgetFormer forgets the hold of a former process, unless other replicas may still have it.
+func (in *Intake) forgetFormer() {
+	if in.agreed == nil || in.agreed.known {
+		in.before = hold{}
+	}
 }
 
 // left returns the time left of the hold. ends is false for a hold without an end.

@@ -180,6 +180,9 @@ func (in *Intake) meta(changes bool) state.Meta {
 	if in.isStill() {
 		meta.Frozen = nil
 	}
+	if a := in.agreed; a != nil && a.Hold != nil {
+		meta.HeldSince = a.since // the next process waits for its end, too
+	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)
 		if !in.held.running.IsZero() {

@@ -56,6 +56,7 @@ func (in *Intake) proposeHold(r decisions.Record) (decisions.Record, bool) {
 	a, h := in.agreed, in.held
 	if h != nil {
 		r.Content, r.Number = in.namedHold().content, len(in.leaving)
+		a.own = a.own || h.own
 	}
 	if a.Hold == nil {
 		if r.Kind = decisions.Hold; h != nil {
@@ -66,7 +67,7 @@ func (in *Intake) proposeHold(r decisions.Record) (decisions.Record, bool) {
 	}
 	r.Ends = a.Hold.ID
 	switch {
-	case a.own != a.Hold.ID && !in.isOrphan() || a.Hold.Sequence == 0:
+	case !a.own && !in.isOrphan():
 		return r, false
 	case h == nil:
 		r.Kind = decisions.Returned

@@ -19,7 +19,7 @@ func (in *Intake) begin() {
 	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
 		in.tallies.settle() // no deletion waits, so additions until now are not new any more
 		if in.syncing && in.opening {
-			in.before = hold{} // no deletion of the former hold is left
+			in.forgetFormer() // no deletion of the former hold is left
 		}
 	}
 }
@@ -36,7 +36,8 @@ func (in *Intake) end(syncing bool) (removed int) {
 	in.syncing = syncing
 	removed = in.judge(answered && !in.isTorn())
 	if answered {
-		in.opening, in.before = false, hold{}
+		in.opening = false
+		in.forgetFormer()
 		in.torn = in.isTorn()
 	}
 	in.boundJournal()
