@@ -25,6 +25,7 @@ const (
 	MaxObjects = 100_000
 	page       = "64"            // objects of an answer to a list
 	tries      = 10              // of a request or change
+	longest    = 5 * time.Minute // pause that a server can ask for
 	guardEvery = 2 * time.Second // between two looks at whether another command has taken over
 	maxRefused = 20              // objects that the server refuses to change before a command gives up
 )
@@ -75,7 +76,7 @@ func (r *run) try(ctx context.Context, f func() error) error {
 		case n == tries:
 			return fmt.Errorf("%w: tried %d times: remove the reason, and run the same command again", err, n)
 		}
-		wait := max(time.Duration(n), time.Duration(seconds)) * time.Second
+		wait := min(max(time.Duration(n), time.Duration(seconds))*time.Second, longest)
 		if conflict {
 			wait = time.Duration(n-1) * 100 * time.Millisecond
 		} else {

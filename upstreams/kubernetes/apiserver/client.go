@@ -218,21 +218,21 @@ func failureOf(resp *http.Response) error {
 
 // waitFor waits for the seconds in Retry-After, at most retryMost, or until ctx ends.
 func waitFor(ctx context.Context, retryAfter string) {
-	if d := retryDelay(retryAfter); d > 0 {
+	if n := seconds(retryAfter); n > 0 {
 		select {
 		case <-ctx.Done():
-		case <-time.After(d):
+		case <-time.After(min(time.Duration(n)*time.Second, retryMost)):
 		}
 	}
 }
 
-// retryDelay returns the time in Retry-After, at most retryMost; 0 if there is none.
-func retryDelay(retryAfter string) time.Duration {
-	seconds, err := strconv.Atoi(retryAfter)
-	if err != nil || seconds <= 0 {
+// seconds parses a Retry-After of seconds. It returns 0 for any other one.
+func seconds(retryAfter string) int32 {
+	n, err := strconv.ParseInt(retryAfter, 10, 32)
+	if err != nil {
 		return 0
 	}
-	return min(time.Duration(seconds), retryMost/time.Second) * time.Second
+	return int32(n)
 }
 
 // Read decodes a small JSON answer.

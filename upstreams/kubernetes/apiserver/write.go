@@ -102,11 +102,11 @@ func Failed(verb, resource, namespace, name string, err error) error {
 // withRetryAfter notes the time to wait in the details of an error of package apierrors.
 func withRetryAfter(err error, retryAfter string) error {
 	var status *apierrors.StatusError
-	if wait := retryDelay(retryAfter); wait > 0 && errors.As(err, &status) {
+	if n := seconds(retryAfter); n > 0 && errors.As(err, &status) {
 		if status.ErrStatus.Details == nil {
 			status.ErrStatus.Details = &metav1.StatusDetails{}
 		}
-		status.ErrStatus.Details.RetryAfterSeconds = int32(wait / time.Second)
+		status.ErrStatus.Details.RetryAfterSeconds = n
 	}
 	return err
 }

@@ -51,12 +51,12 @@ func TestAWriteDoesNotWaitForRetryAfter(t *testing.T) {
 		"of a proxy":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) },
 	} {
 		conn := writes(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "7")
+			w.Header().Set("Retry-After", "77")
 			answer(w)
 		})
 		began := time.Now()
 		err := conn.Write(t.Context(), Write{Method: http.MethodDelete, Path: "/a"}, nil)
-		if seconds, wait := apierrors.SuggestsClientDelay(err); !wait || seconds != 7 || apierrors.ReasonForError(err) != metav1.StatusReasonTooManyRequests {
+		if seconds, wait := apierrors.SuggestsClientDelay(err); !wait || seconds != 77 || apierrors.ReasonForError(err) != metav1.StatusReasonTooManyRequests {
 			t.Errorf("%s: %v, %d s", name, err, seconds)
 		}
 		if d := time.Since(began); d > 5*time.Second {
