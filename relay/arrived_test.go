@@ -18,6 +18,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -29,6 +30,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/federation"
 	"meshrelay/internal/testing/fakekube"
+	"meshrelay/internal/testing/testca"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -116,17 +118,23 @@ func entryKey(name string) mirror.Key {
 	return mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}
 }
 
-// client subscribes to ServiceEntries. It answers each response with answer, which returns the text of a NACK, or "".
 func (a *arriving) client(name string, answer func() string) (leave func()) {
 	a.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+a.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return clientOf(a.t, a.address, name, answer)
+}
+
+// clientOf has a client of a relay subscribe to ServiceEntries. It answers each response with answer, which returns the text
+// of a NACK, or "".
+func clientOf(t *testing.T, address, name string, answer func() string) (leave func()) {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		a.t.Fatal(err)
+		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(a.t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	if err != nil {
-		a.t.Fatal(err)
+		t.Fatal(err)
 	}
 	req := &discoveryv3.DiscoveryRequest{Node: &corev3.Node{Id: "sidecar~1.2.3.4~" + name + ".istio-system~cluster.local"}, TypeUrl: "networking.istio.io/v1/ServiceEntry"}
 	ended := make(chan struct{})
@@ -144,7 +152,7 @@ func (a *arriving) client(name string, answer func() string) (leave func()) {
 		}
 	}()
 	leave = sync.OnceFunc(func() { cancel(); conn.Close(); <-ended })
-	a.t.Cleanup(leave)
+	t.Cleanup(leave)
 	return leave
 }
 
@@ -165,6 +173,56 @@ func (a *arriving) condition(name string) (text string) {
 
 func (a *arriving) entry(name, host string) {
 	a.east.Put(entriesOf, fakekube.Object("shop", name, fmt.Sprintf(`{"hosts":[%q]}`, host)))
+}
+
+// TestAConditionIsNotTrueWhileAClientOfAnotherReplicaLacksIt: one that has another content, one whose client rejects it, and
+// one that can not be asked.
+func TestAConditionIsNotTrueWhileAClientOfAnotherReplicaLacksIt(t *testing.T) {
+	s := newSite(t)
+	a, b := s.start("relay-0", "", "db"), s.start("relay-1", "", "db")
+	a.serves()
+	b.serves()
+	until(t, "both have it", func() bool { return a.east().Resources == 1 && b.east().Resources == 1 })
+	key := entryKey("db")
+	agreed := func() error {
+		return a.conditions.agreed(t.Context(), &dueCondition{key: key, version: a.aggregate.Get(key).Version()})
+	}
+	until(t, "they agree", func() bool { return agreed() == nil })
+	addrs, err := b.server.Addrs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave := clientOf(t, addrs[0].String(), "bad", func() string { return "unknown field" })
+	until(t, "a client rejects it", func() bool {
+		err := agreed()
+		return err != nil && strings.Contains(err.Error(), "rejected by")
+	})
+	leave()
+	until(t, "it has left", func() bool { return agreed() == nil })
+	b.write("db", "other.example")
+	until(t, "another content is served", func() bool {
+		err := agreed()
+		return err != nil && strings.Contains(err.Error(), "another content")
+	})
+	a.write("db", "other.example")
+	until(t, "they agree again", func() bool { return agreed() == nil })
+	b.stop()
+	if err := agreed(); err == nil {
+		t.Error("a replica that can not be asked agrees")
+	}
+}
+
+func TestNoConditionIsTrueWhileAReplicaCanNotBeAsked(t *testing.T) {
+	files := testca.New(t).Issue(t, t.TempDir(), replicaIdentity, time.Now().Add(time.Hour))
+	a := startArriving(t, ", status: {write: true}", fmt.Sprintf("replicas: {peers: {service: %q, listen: %q, certFile: %s, keyFile: %s, caFile: %s}}",
+		freeAddress(t), freeAddress(t), files.Cert, files.Key, files.Roots))
+	a.client("good", func() string { return "" })
+	a.eventually("it is connected", func() bool { return len(a.server.Clients()) == 1 })
+	a.entry("db", "db.x")
+	a.eventually("it was to be written", func() bool { return testutil.ToFloat64(a.conditions.counts.WithLabelValues("failed")) > 0 })
+	if c := a.condition("db"); strings.HasPrefix(c, "True") {
+		t.Error(c)
+	}
 }
 
 // TestTheConditionTellsWhetherAllClientsHaveIt: pending, refused by a client, distributed, and so it stays when a client

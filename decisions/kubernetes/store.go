@@ -6,10 +6,8 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"sync"
 	"time"
@@ -103,20 +101,15 @@ func (s *Store) write(ctx context.Context, o *object, log decisions.Log) error {
 	if err != nil {
 		return err
 	}
-	verb, w := "update", apiserver.Write{Method: http.MethodPut, Path: s.path(), Type: apiserver.TypeJSON}
 	if o.Metadata.ResourceVersion == "" { // else it is the precondition
-		verb, w.Method, w.Path = "create", http.MethodPost, s.collection()
 		o.Metadata = metav1.ObjectMeta{Name: s.name, Namespace: s.namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "meshrelay"}}
 	}
 	if o.Data == nil {
 		o.Data = map[string]string{}
 	}
 	o.APIVersion, o.Kind, o.Data[logKey] = "v1", "ConfigMap", log.Encode()
-	if w.Body, err = json.Marshal(o); err != nil {
+	if err := conn.Save(ctx, "configmaps", s.collection(), o.Metadata, o, nil); err != nil {
 		return err
-	}
-	if err := conn.Write(ctx, w, nil); err != nil {
-		return apiserver.Failed(verb, "configmaps", s.namespace, s.name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
