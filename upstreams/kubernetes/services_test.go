@@ -281,9 +281,10 @@ func TestServicesWaitForTheMeshConfigThatAServerFailsToTell_K15(t *testing.T) {
 	s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
 	w := s.mirrors("", discover)
 	w.eventually("it was asked again", func() bool { return s.Asked("/configmaps/istio") > 2 })
-	if w.serves(); !strings.Contains(w.status().LastError, "options of services: ConfigMap istio-system/istio") {
-		t.Errorf("the status tells %q", w.status().LastError)
-	}
+	w.eventually("the status tells of it", func() bool {
+		return strings.Contains(w.status().LastError, "options of services: ConfigMap istio-system/istio")
+	})
+	w.serves()
 	s.Set(func() { s.Fault = nil })
 	w.synced()
 	w.serves("ServiceEntry shop/a")
