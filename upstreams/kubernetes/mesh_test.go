@@ -126,8 +126,9 @@ func TestNothingIsConvertedBeforeTheMeshConfigIsKnown_K2(t *testing.T) {
 	w := s.mirrors(ofCluster, "  import: {revision: blue}\n"+passes)
 	w.serves("ServiceEntry shop/a")
 	w.eventually("it is asked for again and again", func() bool { return s.Asked("/configmaps/istio-blue") > 3 })
-	if w.status().Synced || !strings.Contains(w.status().LastError, "istio-blue") {
-		t.Errorf("synced %v: %s", w.status().Synced, w.status().LastError)
+	w.eventually("the status tells", func() bool { return strings.Contains(w.status().LastError, "istio-blue") })
+	if w.status().Synced {
+		t.Error("it has synced")
 	}
 	s.mesh("istio-blue", "ingressControllerMode: STRICT")
 	w.serves(append(ofMesh("ours", "marked"), "ServiceEntry shop/a")...)

@@ -151,10 +151,9 @@ func TestServicesDoWithoutPodsAndNodesThatMayNotBeRead_K15(t *testing.T) {
 		}
 		return kinds
 	}
-	w.eventually("the status tells", func() bool { return len(denied()) == 2 })
-	if reason := w.status().LastError; !strings.Contains(reason, "let it list and watch") {
-		t.Errorf("the status tells %q", reason)
-	}
+	w.eventually("the status tells", func() bool {
+		return len(denied()) == 2 && strings.Contains(w.status().LastError, "let it list and watch")
+	})
 	forbidden()
 	w.reaches("synthetic-db", dbEndpoints)
 	forbidden("/pods", "/nodes")
