@@ -18,7 +18,6 @@ import (
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
-	"meshrelay/upstreams/kubernetes"
 )
 
 // claiming are the kinds whose hosts are compared with those of other resources.
@@ -97,8 +96,8 @@ func (c *checking) take(all []*mirror.Resource) error {
 	in := intake.New(c.upstream, mirror.NewStore(), rules, false)
 	event := intake.Received{}
 	for _, r := range all {
-		if k, is := c.upstream.Source.(*kubernetes.Config); is && k.LeftOut(r) != "" {
-			c.find(r.Key(), admin.LeftOut, k.LeftOut(r), "the relay does not read it from the API server")
+		if field := unread(c.upstream, r); field != "" {
+			c.find(r.Key(), admin.LeftOut, field, "the relay does not read it from the API server")
 			continue
 		}
 		event.Updates = append(event.Updates, intake.Update{Scope: intake.KindScope(r.Kind()), Elements: intake.Resources(r)})
