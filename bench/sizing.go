@@ -157,7 +157,7 @@ func fit(medians []result) (c coefficients, err error) {
 func each(medians []result, f func(scenario, result)) {
 	for _, s := range scenarios() {
 		m, ok := find(medians, s.Name, "relay")
-		if ok && !s.Federated && s.Stall == 0 && (s.Changes > 0 || s.Settle) {
+		if ok && !s.Federated && !s.Sink && s.Pods == 0 && s.Stall == 0 && (s.Changes > 0 || s.Settle) {
 			f(s, m)
 		}
 	}
