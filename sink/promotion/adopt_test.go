@@ -15,6 +15,26 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
+// promoting begins a promotion. The channel tells its end.
+func promoting(t *testing.T, o Options) chan error {
+	ended := make(chan error)
+	go func() {
+		_, err := Promote(t.Context(), o)
+		ended <- err
+	}()
+	return ended
+}
+
+// areAllOfTheSink looks that all objects, but those of a person, have the label of the sink.
+func areAllOfTheSink(t *testing.T, s *fakekube.Server) {
+	t.Helper()
+	for name, o := range metadataOf(s, true) {
+		if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
+			t.Errorf("%s is not the sink's: %s", name, text)
+		}
+	}
+}
+
 // TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait, because the promotion may have a request under way.
 func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,11 +48,7 @@ func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
 			return s.RoundTrip(r)
 		})))
 		slow.By = "the promoter"
-		ended := make(chan error)
-		go func() {
-			_, err := Promote(t.Context(), slow)
-			ended <- err
-		}()
+		ended := promoting(t, slow)
 		for patches.Load() < 3 {
 			time.Sleep(time.Millisecond)
 		}
@@ -47,11 +63,7 @@ func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
 		if err := <-ended; err == nil || !strings.Contains(err.Error(), "another command") {
 			t.Error(err)
 		}
-		for name, o := range metadataOf(s, true) {
-			if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
-				t.Errorf("%s is not the sink's: %s", name, text)
-			}
-		}
+		areAllOfTheSink(t, s)
 	})
 }
 
@@ -78,11 +90,7 @@ func TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow(t *testing.T) {
 			}
 			return resp, err
 		})))
-		began, ended := asked, make(chan error)
-		go func() {
-			_, err := Promote(t.Context(), slow)
-			ended <- err
-		}()
+		began, ended := asked, promoting(t, slow)
 		<-began
 		if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
 			t.Error(err)
@@ -90,11 +98,7 @@ func TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow(t *testing.T) {
 		if err := <-ended; err == nil || !strings.Contains(err.Error(), "another command") {
 			t.Error(err)
 		}
-		for name, o := range metadataOf(s, true) {
-			if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
-				t.Errorf("%s is not the sink's: %s", name, text)
-			}
-		}
+		areAllOfTheSink(t, s)
 	})
 }
 
@@ -118,11 +122,7 @@ func TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken(t *testing.T) {
 				return s.RoundTrip(r)
 			})))
 			slow.Tell = func(string, ...any) {}
-			ended := make(chan error)
-			go func() {
-				_, err := Promote(t.Context(), slow)
-				ended <- err
-			}()
+			ended := promoting(t, slow)
 			<-cut
 			if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
 				t.Error(err)
@@ -130,10 +130,8 @@ func TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken(t *testing.T) {
 			if err := <-ended; err == nil {
 				t.Error("it went on")
 			}
-			for name, o := range metadataOf(s, true) {
-				if text := fmt.Sprint(o["metadata"]); !strings.HasSuffix(name, " person") && !strings.Contains(text, "meshrelay.io/sink") {
-					t.Fatalf("away for %v: %s is not the sink's: %s", away, name, text)
-				}
+			if areAllOfTheSink(t, s); t.Failed() {
+				t.Fatalf("away for %v", away)
 			}
 		})
 	}
