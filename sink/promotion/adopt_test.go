@@ -90,7 +90,8 @@ func TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow(t *testing.T) {
 			}
 			return resp, err
 		})))
-		began, ended := asked, promoting(t, slow)
+		began := asked
+		ended := promoting(t, slow)
 		<-began
 		if _, err := Adopt(t.Context(), options(t, connOf(s))); err != nil {
 			t.Error(err)
