@@ -25,6 +25,9 @@ import (
 const (
 	// hostileLimit is limits.maxBytes of a server that is hostile.
 	hostileLimit = 512 << 10
+	// hostileCount is what may be counted, in bytes: up to the limit, then a list of namespaces, whose Reading counts at
+	// least 384 + 2*253 bytes of twice the limit for what the selection counts 96 + 253 for, and an eighth for refused names.
+	hostileCount = hostileLimit + 2*hostileLimit*(96+253)/(384+2*253) + hostileLimit/8 + 40<<10
 	// hostileSlack is what the heap may have in addition, in bytes: mainly one object over the limit.
 	hostileSlack = 384 << 10
 )
@@ -101,8 +104,8 @@ func heapOf() int {
 func (h *hostile) check(when string) {
 	h.t.Helper()
 	count := h.feed.Kept()
-	if h.most = max(h.most, count); count > hostileLimit*3/2+hostileLimit/8+(40<<10) { // a list of namespaces may have half of the limit in addition
-		h.t.Fatalf("%s: %d KiB are kept, the limit is %d KiB", when, count>>10, hostileLimit>>10)
+	if h.most = max(h.most, count); count > hostileCount {
+		h.t.Fatalf("%s: %d KiB are kept, want %d KiB at most", when, count>>10, hostileCount>>10)
 	}
 	if heap := heapOf() - h.heap; heap > 2*h.most+hostileSlack {
 		h.t.Fatalf("%s: the heap has %d KiB, and the count %d KiB, at most %d KiB", when, heap>>10, count>>10, h.most>>10)
