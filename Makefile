@@ -5,6 +5,9 @@ SHELL := bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME ?= 10m
+CHECKS ?= 1000
+# DRAWING lists the packages with tests that draw cases at random.
+DRAWING = go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $$1}'
 # The race detector is linked by a C compiler. Without one, unit says so and does without;
 # RACE=-race insists.
 RACE ?= $(shell $$(go env CC) --version >/dev/null 2>&1 && [[ $$(go env CGO_ENABLED) == 1 ]] && echo -race)
@@ -42,10 +45,17 @@ test: unit ui-test e2e bench-test chaos-test ## Run all tests
 .PHONY: unit
 unit: ## Run the tests of the relay itself, with the race detector
 	@[[ -n "$(RACE)" ]] || echo "unit: no C compiler, so no race detector" >&2
-	go test $(RACE) -timeout 15m $$(go list ./... | grep -v '/attacks$$')
+	@# Tests that draw cases draw the same ones each time: what fails is what has changed. "make search" draws others.
+	drawing=$$($(DRAWING)); \
+	go test $(RACE) -timeout 15m $$(go list ./... | grep -v '/attacks$$' | grep -vxF "$$drawing"); \
+	go test $(RACE) -timeout 15m $$drawing -rapid.seed=1
 	@# The race detector takes memory and time of its own, so what is measured runs without it.
 	[[ -z "$(RACE)" ]] || go test -run _C15 ./cmd/relay
 	go test -timeout 15m ./attacks
+
+.PHONY: search
+search: ## Run the tests that draw cases with CHECKS (1,000) new ones each
+	go test -timeout 2h -count=1 $$($(DRAWING)) -rapid.checks=$(CHECKS)
 
 .PHONY: ui-test
 ui-test: build chromium ## Run the tests of the web page, in a real browser
@@ -177,7 +187,7 @@ attacks: ## Attack the relay, once and by fifty at once, and show what that cost
 LEAK_WORLDS ?= 10000
 .PHONY: leaks
 leaks: ## Look in ten thousand random worlds for what a view leaks, and in two hundred over gRPC (two minutes)
-	go test -count=1 -timeout 30m -run 'LeakNothing$$' -v ./downstream -leak.worlds $(LEAK_WORLDS) -leak.streams 200
+	go test -count=1 -timeout 30m -run 'LeakNothing$$' -v ./downstream -leak.seed 0 -leak.worlds $(LEAK_WORLDS) -leak.streams 200
 
 # All micro-benchmarks of the relay.
 # MoveAllClients is left out: one turn of it takes seconds.
