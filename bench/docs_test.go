@@ -145,7 +145,20 @@ func TestMicroBenchmarksBecomeMedians(t *testing.T) {
 	}
 }
 
-// TestARunOfEverythingIsEstimatedAtFiftyMinutes adds up what the scenarios ask for: how long that
+// A client of a sink's relay only tells when a change can be written: what it is sent is not measured.
+func TestASinkHasNoRowAmongSingleChangesAndClients(t *testing.T) {
+	medians := []result{{Scenario: sinkScenario, Contender: "relay", Changes: 40, SyncOwnCPUMS: 5, Sink: &sinkResult{WriteMS: 40_000}}}
+	for name, table := range map[string]table{"singles": singlesTable(medians), "clients": ownTable(medians)} {
+		if len(table.rows) != 0 {
+			t.Errorf("%s: %q", name, table.rows)
+		}
+	}
+	if rows := sinksTable(medians).rows; len(rows) != 1 {
+		t.Errorf("sinks: %q", rows)
+	}
+}
+
+// TestARunOfEverythingIsEstimatedAtAnHour adds up what the scenarios ask for: how long that
 // takes somewhere is not looked at.
 func TestARunOfEverythingIsEstimatedAtAnHour(t *testing.T) {
 	if took := total(plan(regexp.MustCompile("."), contenders(binaries{}), 1, 0)); took > time.Hour {

@@ -116,7 +116,7 @@ func singlesTable(medians []result) table {
 	return tableOf(medians, []string{
 		"scenario", "contender", "runs × changes", "first sync, first / last", "CPU a change", "median / p99 / max", "bytes a change and client", "RSS / peak",
 	}, func(m result) []string {
-		if m.Changes == 0 || m.Kubernetes != nil {
+		if m.Changes == 0 || m.Kubernetes != nil || m.Sink != nil {
 			return nil
 		}
 		return []string{
@@ -176,7 +176,7 @@ func ownTable(medians []result) table {
 	return tableOf(medians, []string{
 		"scenario", "contender", "last client", "CPU until then, contender / bench", "share of the bench", "CPU a change, contender / bench",
 	}, func(m result) []string {
-		if m.SyncOwnCPUMS == 0 || m.Contender != "relay" && m.Contender != "floor" {
+		if m.SyncOwnCPUMS == 0 || m.Sink != nil || m.Contender != "relay" && m.Contender != "floor" {
 			return nil
 		}
 		change := ""
