@@ -227,6 +227,11 @@ func (p *process) stop() {
 
 // cpu returns the processor time that the process has used, in user and kernel mode.
 func (p *process) cpu() time.Duration {
+	select {
+	case <-p.ended:
+		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+	default:
+	}
 	const schedClock = 2 // CPUCLOCK_SCHED, of linux/posix-timers.h
 	clock := ^int32(p.cmd.Process.Pid)<<3 | schedClock
 	var ts unix.Timespec
