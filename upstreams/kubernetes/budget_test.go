@@ -25,9 +25,9 @@ import (
 const (
 	// hostileLimit is limits.maxBytes of a server that is hostile.
 	hostileLimit = 512 << 10
-	// hostileCount is what may be counted, in bytes: up to the limit, then a list of namespaces, whose Reading counts at
-	// least 384 + 2*253 bytes of twice the limit for what the selection counts 96 + 253 for, and an eighth for refused names.
-	hostileCount = hostileLimit + 2*hostileLimit*(96+253)/(384+2*253) + hostileLimit/8 + 40<<10
+	// hostileNames is what a list of namespaces may have of the limit and in addition to it, in bytes: while it is read, an
+	// object with a name of 253 bytes takes 384 + 2*253 of twice the limit at least, and 96 + 253 are kept of it.
+	hostileNames = 2 * hostileLimit * (96 + 253) / (384 + 2*253)
 	// hostileSlack is what the heap may have in addition, in bytes: mainly one object over the limit.
 	hostileSlack = 384 << 10
 )
@@ -65,6 +65,7 @@ type hostile struct {
 	kinds    []mirror.Kind
 	versions int
 	most     int // the largest count so far: the maps of Go keep the memory of entries that are gone
+	names    int // what the newest list of namespaces takes
 }
 
 func newHostile(t reporter) *hostile {
@@ -104,8 +105,9 @@ func heapOf() int {
 func (h *hostile) check(when string) {
 	h.t.Helper()
 	count := h.feed.Kept()
-	if h.most = max(h.most, count); count > hostileCount {
-		h.t.Fatalf("%s: %d KiB are kept, want %d KiB at most", when, count>>10, hostileCount>>10)
+	h.most = max(h.most, count)
+	if most := hostileLimit + h.names + hostileLimit/8 + 40<<10; h.names > hostileNames || count > most {
+		h.t.Fatalf("%s: %d KiB are kept, want %d KiB at most; %d KiB are of a list of namespaces, want %d KiB at most", when, count>>10, most>>10, h.names>>10, hostileNames>>10)
 	}
 	if heap := heapOf() - h.heap; heap > 2*h.most+hostileSlack {
 		h.t.Fatalf("%s: the heap has %d KiB, and the count %d KiB, at most %d KiB", when, heap>>10, count>>10, h.most>>10)
@@ -117,8 +119,15 @@ func (h *hostile) list(kind mirror.Kind, streams bool, objects func() []map[stri
 	c := h.sources[kind]
 	reading := h.lists.Begin(kind == ledger.Namespaces)
 	defer reading.Close()
-	if all, err := h.read(c, reading, streams, objects); err == nil {
-		c.Replace(all)
+	all, err := h.read(c, reading, streams, objects)
+	if err != nil {
+		return
+	}
+	if c.Replace(all); kind == ledger.Namespaces {
+		h.names = 0
+		for _, o := range all {
+			h.names += 96 + len(o.Name)
+		}
 	}
 }
 
