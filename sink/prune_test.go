@@ -280,3 +280,24 @@ func TestWhatTheGuardLetsPassIsKeptBeforeItIsDeleted(t *testing.T) {
 		t.Error(w.objects())
 	}
 }
+
+func TestNothingIsDeletedWhileWhatTheGuardLetsPassCanNotBeKept(t *testing.T) {
+	w := pruning(t, 20)
+	if err := os.RemoveAll(w.deps.Dir); err != nil {
+		t.Fatal(err)
+	}
+	w.remove("east", "n03")
+	w.until("the status tells it", func() bool { return len(w.status().Problems) > 0 })
+	for i := 30; i < 33; i++ { // writes go on, and take their turn behind the deletion
+		name := fmt.Sprintf("n%02d", i)
+		w.put("east", name, name+".example")
+		w.until("a new one is written", func() bool { return w.object(name) != nil })
+	}
+	if w.object("n03") == nil {
+		t.Error("it is deleted, and a restart would not know")
+	}
+	if err := os.Mkdir(w.deps.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.until("it is gone", func() bool { return w.object("n03") == nil && len(w.status().Problems) == 0 })
+}

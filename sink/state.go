@@ -66,14 +66,14 @@ func (e *engine) save() error {
 	e.mu.Lock()
 	k := e.kept()
 	e.mu.Unlock()
-	if e.deps.Dir == "" || e.saved != nil && reflect.DeepEqual(*e.saved, k) {
-		return nil
-	}
-	err := owner.Replace(fileOf(e.deps.Dir, e.spec.Name), func(f *os.File) error { return json.NewEncoder(f).Encode(k) })
-	if err == nil {
-		e.saved = &k
-	} else {
-		err = fmt.Errorf("the state of the sink is not written: %w", err)
+	var err error
+	if e.deps.Dir != "" && (e.saved == nil || !reflect.DeepEqual(*e.saved, k)) {
+		err = owner.Replace(fileOf(e.deps.Dir, e.spec.Name), func(f *os.File) error { return json.NewEncoder(f).Encode(k) })
+		if err == nil {
+			e.saved = &k
+		} else {
+			err = fmt.Errorf("the state of the sink is not written, and nothing is deleted: %w", err)
+		}
 	}
 	e.trouble("state", err)
 	return err

@@ -129,10 +129,13 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 	e.mu.Lock()
 	d := e.core.Wanted(key)
 	a := e.core.Next(key)
+	unsaved := e.errs["state"] != nil
 	e.mu.Unlock()
 	switch {
 	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest || !a.Verb.Writes():
 		return -1 // it has changed: the key is in the queue again, or is about to be read
+	case a.Verb == plan.Delete && unsaved:
+		return judgeEach // a restart would forget what the guard has let pass
 	case a.Verb == plan.Delete && len(e.withSilent(key, w.sources)) > 0:
 		return judgeEach // an upstream may have it since it was judged
 	case a.Verb == plan.Delete:
