@@ -33,7 +33,8 @@ type Decisions interface {
 	// Append appends a record, and returns the log with it. A record without ID only tries whether it could. An error that wraps decisions.ErrRefused is about the newest
 	// log, which it returns, too. After any other error it is unknown whether the log has the record.
 	Append(ctx context.Context, r decisions.Record) (decisions.Log, error)
-	// Watch calls took with each log that it reads, and with an error while it can not read. It returns when ctx ends.
+	// Watch reads the log again and again. It calls took with each one, and with an error while it can not read. It returns
+	// when ctx ends.
 	Watch(ctx context.Context, took func(log decisions.Log, err error))
 }
 
@@ -69,6 +70,7 @@ type replicas struct {
 
 	applying sync.Mutex // is held while a log is applied
 	keeping  sync.Mutex // is held while local decisions are written
+	unkept   bool       // they were not written; keeping guards it
 
 	givers sync.Map // of the orders that are given here now: *events.Operator by upstream
 
@@ -174,6 +176,7 @@ func (m *Manager) runReplicas(ctx context.Context) error {
 		m.replicas.Store.Watch(ctx, func(log decisions.Log, err error) {
 			m.replicas.took(log, err, false)
 			m.applyDecisions(ctx) // here: an append may last
+			m.replicas.keepAgain()
 		})
 	})
 	wait.Go(func() { m.takeBack(ctx) })

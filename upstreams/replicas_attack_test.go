@@ -3,6 +3,8 @@ package upstreams_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -331,6 +333,35 @@ func TestALocalUnfreezeOutlivesARestart(t *testing.T) {
 		a.start()
 		w.after(5 * time.Second)
 		w.want("nothing waits", func(r *replicaRun) bool { return len(r.m.Replicas().Local) == 0 })
+	})
+}
+
+// TestALocalDecisionIsWrittenWhenThereIsRoomAgain: the order tells that it is not, and can not be given twice.
+func TestALocalDecisionIsWrittenWhenThereIsRoomAgain(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		inTheWay := filepath.Join(a.dir, "decisions-local.json", "x")
+		if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.order("freeze", intake.Order{Local: true}); err == nil || !strings.Contains(err.Error(), "a restart forgets") {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+			t.Fatal(err)
+		}
+		w.store.setDown(true) // the store is asked again
+		w.quiet()
+		a.end()
+		a.start()
+		w.quiet()
+		if local := a.m.Replicas().Local; len(local) != 1 || local[0] != "freeze scripted-east by ann" {
+			t.Errorf("after a restart: %v", local)
+		}
 	})
 }
 

@@ -38,10 +38,21 @@ func (r *replicas) keepLocals() error {
 	r.mu.Lock()
 	locals := slices.Clone(r.locals)
 	r.mu.Unlock()
-	if err := owner.Replace(filepath.Join(r.Dir, localsName), func(f *os.File) error { return json.NewEncoder(f).Encode(locals) }); err != nil {
+	err := owner.Replace(filepath.Join(r.Dir, localsName), func(f *os.File) error { return json.NewEncoder(f).Encode(locals) })
+	if r.unkept = err != nil; r.unkept {
 		return fmt.Errorf("the decisions of this replica alone are in effect, but a restart forgets them: %w", err)
 	}
 	return nil
+}
+
+// keepAgain writes the local decisions if that has failed before.
+func (r *replicas) keepAgain() {
+	r.keeping.Lock()
+	unkept := r.unkept
+	r.keeping.Unlock()
+	if unkept && r.keepLocals() == nil {
+		r.log.Info("local decisions written")
+	}
 }
 
 // readLocals reads the local decisions from before a restart. Releases are dropped: what is held since may be another
