@@ -7,10 +7,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 FUZZTIME ?= 10m
 CHECKS ?= 1000
 # DRAWING lists the packages with tests that draw cases at random.
-DRAWING = go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/pgregory.net\/rapid/ {print $$1}'
-# The race detector is linked by a C compiler. Without one, unit says so and does without;
-# RACE=-race insists.
-RACE ?= $(shell $$(go env CC) --version >/dev/null 2>&1 && [[ $$(go env CGO_ENABLED) == 1 ]] && echo -race)
+DRAWING = go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PKG) | awk '/pgregory.net\/rapid/ {print $$1}'
+# RACE=-race looks for data races, too, and needs a C compiler. CI sets it.
+RACE ?=
+# What unit tests: PKG=./upstreams/... for a part.
+PKG ?= ./...
+# Attacks on a running relay are a ring of their own.
+UNIT = go list $(PKG) | grep -v '/attacks$$'
 export GOTOOLCHAIN := local
 
 # The relay is built from its own go.mod, and e2e and tools pin other worlds. go.work has the rest.
@@ -39,22 +42,34 @@ demo: build ## Federate two sample clusters, show the result, and run until inte
 demo-story: build ## Break the demo in two minutes and repair it (DEMO_PAUSE=0: without pauses)
 	RELAY=bin/relay hack/demo-story.sh
 
+# Three rings: test needs nothing but Go and a browser, e2e has real istiods and API servers, and the
+# third ring breaks, attacks and measures (docs/testing.md).
 .PHONY: test
-test: unit ui-test e2e bench-test chaos-test ## Run all tests
+test: unit ui-test ## Run the tests of the relay, with fakes around it and a browser (RACE=-race: look for data races)
 
+# Tests that draw cases draw the same ones each time: what fails is what has changed. "make search" draws others.
 .PHONY: unit
-unit: ## Run the tests of the relay itself, with the race detector
-	@[[ -n "$(RACE)" ]] || echo "unit: no C compiler, so no race detector" >&2
-	@# Tests that draw cases draw the same ones each time: what fails is what has changed. "make search" draws others.
-	drawing=$$($(DRAWING)); \
-	go test $(RACE) -timeout 15m $$(go list ./... | grep -v '/attacks$$' | grep -vxF "$$drawing"); \
-	go test $(RACE) -timeout 15m $$drawing -rapid.seed=1
-	@# The race detector takes memory and time of its own, so what is measured runs without it.
-	[[ -z "$(RACE)" ]] || go test -run _C15 ./cmd/relay
-	go test -timeout 15m ./attacks
+unit: ## Run the tests of the relay without the browser (PKG=./upstreams/...: of a part)
+	drawing=$$($(DRAWING)); others=$$($(UNIT) | grep -vxF "$$drawing" || true); \
+	$${others:+go test $(RACE) -timeout 30m $$others}; \
+	$${drawing:+go test $(RACE) -timeout 30m $$drawing -rapid.seed=1}
+	@# The race detector takes memory of its own, so what is measured runs without it.
+	$(if $(and $(RACE),$(filter ./...,$(PKG))),go test -timeout 30m -run _C15 ./cmd/relay)
+
+.PHONY: cover
+cover: ## Show which share of the statements the tests of "make unit" run, by package
+	hack/cover.sh
+
+.PHONY: mutants
+mutants: ## Break 300 places, one at a time, and count what the tests without sockets notice
+	go run ./tools/mutants
+
+.PHONY: stress
+stress: ## Run the tests again and again beside a busy machine (hours; hack/stress.sh tells how to do a part)
+	hack/stress.sh
 
 .PHONY: search
-search: ## Run the tests that draw cases with CHECKS (1,000) new ones each
+search: ## Run the tests that draw cases with CHECKS (1,000) new ones each (PKG=./upstreams/...: of a part)
 	go test -timeout 2h -count=1 $$($(DRAWING)) -rapid.checks=$(CHECKS)
 
 .PHONY: ui-test
@@ -87,8 +102,8 @@ ui-vendor: ## Fetch the files of others in the web page anew (needs npm)
 	cp "$$work"/ui/* admin/ui/vendor/; cp "$$work"/tests/* admin/uitest/axe/
 
 .PHONY: e2e
-e2e: build istiod kube nacos ## Run the relay between real istiods, with and without Kubernetes
-	cd e2e && go test -count=1 -parallel 4 -timeout 15m ./...
+e2e: build istiod kube nacos chart-test ## Run the relay between real istiods and API servers, the examples and the chart
+	cd e2e && go test -count=1 -parallel 4 -timeout 30m ./...
 
 ORACLE_SETS ?= 300
 KUBERNETES_OBJECTS ?= 300
@@ -103,7 +118,7 @@ oracle: build istiod kube ## Compare what istiods make of configs, as files, thr
 
 .PHONY: examples
 examples: build istiod kube nacos ## Run the examples with real istiods
-	cd e2e && go test -count=1 -timeout 15m -v -run '^TestExample' ./...
+	cd e2e && go test -count=1 -timeout 30m -v -run '^TestExample' ./...
 
 # istiod and istioctl are tools of the e2e module, so that their version is in its go.mod.
 .PHONY: istiod
@@ -163,10 +178,10 @@ bench-build:
 bench-test: build kube bench-build ## Run the benchmark's own tests, with small loads
 	cd bench && go test -count=1 -parallel 8 -timeout 10m ./...
 
-CHAOSFLAGS ?=
+CHAOSFLAGS ?= --for 4m
 .PHONY: chaos
-chaos: build kube chaos-build ## Run the relay through faults at random (five minutes at most; CHAOSFLAGS=-h tells more)
-	cd chaos && bin/chaos --for 4m $(CHAOSFLAGS)
+chaos: build kube chaos-build ## Run the relay through faults at random (four minutes; CHAOSFLAGS=-h tells more)
+	cd chaos && bin/chaos $(CHAOSFLAGS)
 
 .PHONY: chaos-long
 chaos-long: build kube chaos-build ## The same for an hour or so, with 1,000 kills and a million changes
@@ -180,9 +195,10 @@ chaos-build:
 chaos-test: kube chaos-build ## Run the chaos suite's own tests: relays that are broken on purpose are caught
 	cd chaos && go test -count=1 -parallel 4 -timeout 20m ./...
 
+ATTACKFLAGS ?= -v -long
 .PHONY: attacks
-attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes)
-	go test -count=1 -timeout 60m -v ./attacks -long
+attacks: ## Attack the relay, once and by fifty at once, and show what that costs (ten minutes; ATTACKFLAGS= for less)
+	go test -count=1 -timeout 60m ./attacks $(ATTACKFLAGS)
 
 LEAK_WORLDS ?= 10000
 .PHONY: leaks
@@ -226,15 +242,31 @@ vulncheck: ## Look for known vulnerabilities in what the relay calls, where govu
 	if [[ $$code == 3 ]]; then exit 3; fi; \
 	if [[ $$code != 0 ]]; then echo "vulncheck: NOT RUN: govulncheck failed with exit code $$code, and found nothing" >&2; fi
 
+# Each module is linted with the versions that it pins.
+MODULES = git ls-files '*go.mod' | xargs -n 1 dirname
 .PHONY: lint
-lint: bin/golangci-lint ## Check the code (builds the linter once: some minutes)
-	bin/golangci-lint run ./...
-	cd bench && ../bin/golangci-lint run ./...
-	cd chaos && ../bin/golangci-lint run ./...
+lint: bin/golangci-lint ## Check the code of all modules, and that they are tidy (builds the linter once: some minutes)
+	@for module in $$($(MODULES)); do \
+	  echo "lint: $$module"; \
+	  (cd $$module && GOWORK=off go mod tidy -diff); \
+	  (cd $$module && $(CURDIR)/bin/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); \
+	done
+
+.PHONY: cross
+cross: ## Build the relay for the other platforms that are published
+	for target in linux/arm64 darwin/arm64; do \
+	  CGO_ENABLED=0 GOWORK=off GOOS=$${target%/*} GOARCH=$${target#*/} go build -trimpath -buildvcs=false -o /dev/null ./cmd/relay; \
+	done
 
 .PHONY: fmt
 fmt: bin/golangci-lint ## Format the code
 	bin/golangci-lint fmt ./...
+
+# What takes hours, and finds what the rings do not look for.
+.PHONY: nightly
+nightly: ## Fuzz, search, leak, break and stress for hours, build twice, with FIPS
+	$(MAKE) fuzz FUZZTIME=2m
+	$(MAKE) search leaks oracle rules-test dist-test fips chaos-long stress
 
 .PHONY: clean
 clean: ## Remove what was built
