@@ -111,7 +111,7 @@ func Pass(d time.Duration) {
 	if !inBubble() {
 		panic("await.Pass outside of a bubble of testing/synctest: wait for a condition with await.Until")
 	}
-	time.Sleep(d) //nolint:forbidigo // the clock of a bubble
+	time.Sleep(d)
 }
 
 // Settle lets time pass as Pass does, and waits until all other goroutines of the bubble are blocked. At
