@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -9,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // mutant is one small change of one function.
@@ -36,7 +36,8 @@ func (m *mutant) String() string {
 // draw ranks a mutant by what it changes and not by where that stands, so that a change elsewhere leaves
 // most of a sample as it is.
 func (m *mutant) draw(seed uint64) uint64 {
-	return xxhash.Sum64String(fmt.Sprintf("%d|%s|%s|%s|%d", seed, filepath.Base(m.file), m.fn.label(), m.what, m.nth))
+	h := sha256.Sum256(fmt.Appendf(nil, "%d|%s|%s|%s|%d", seed, filepath.Base(m.file), m.fn.label(), m.what, m.nth))
+	return binary.BigEndian.Uint64(h[:])
 }
 
 // function is a function or method with a body, in the text of its file.
