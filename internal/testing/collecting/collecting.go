@@ -2,10 +2,12 @@
 package collecting
 
 import (
+	"fmt"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/internal/testing/await"
 )
 
 // Unlocked fails the test when a collector holds a lock while it waits to send a metric: when use, which needs that
@@ -19,15 +21,6 @@ func Unlocked(t *testing.T, c prometheus.Collector, use func()) {
 		c.Collect(metrics)
 	}()
 	for range metrics {
-		used := make(chan struct{})
-		go func() {
-			defer close(used)
-			use()
-		}()
-		select {
-		case <-used:
-		case <-time.After(10 * time.Second):
-			t.Fatalf("%T holds a lock while it sends a metric", c)
-		}
+		await.Return(t, fmt.Sprintf("%T holds no lock while it sends a metric", c), use)
 	}
 }

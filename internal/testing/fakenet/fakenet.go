@@ -1,5 +1,4 @@
-// Package fakenet is a network for tests: a TCP proxy on loopback that can be slow, stall, or end
-// connections.
+// Package fakenet is a network for tests: a proxy that can be slow, stall, or end connections.
 //
 // The package is for tests only.
 package fakenet
@@ -16,27 +15,34 @@ import (
 
 // Proxy forwards connections to a server. Its methods may be called from any goroutine.
 type Proxy struct {
-	Addr  string        // of the proxy, host:port
+	Addr  string        // of the proxy, host:port for one on loopback
 	Pace  *rate.Limiter // of bytes from the server; nil: no limit. Set it before the first connection.
 	After atomic.Int64  // number of bytes from the server to forward before connections stall
 	Reset atomic.Bool   // connections end instead of stalling
 
-	to   string
+	dial func() (net.Conn, error)
 	ctx  context.Context
 	mu   sync.Mutex
 	open map[net.Conn]bool
 	work sync.WaitGroup
 }
 
-// Start returns a proxy in front of a server. It ends with the test.
+// Start returns a proxy on loopback in front of a server. It ends with the test.
 func Start(t testing.TB, to string) *Proxy {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return Between(t, lis, func() (net.Conn, error) { return net.Dial("tcp", to) })
+}
+
+// Between returns a proxy between a listener, which it closes, and a server that dial connects to. Both may
+// be in memory. It ends with the test.
+func Between(t testing.TB, lis net.Listener, dial func() (net.Conn, error)) *Proxy {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Proxy{Addr: lis.Addr().String(), to: to, ctx: ctx, open: map[net.Conn]bool{}}
+	p := &Proxy{Addr: lis.Addr().String(), dial: dial, ctx: ctx, open: map[net.Conn]bool{}}
 	p.After.Store(1 << 60)
 	p.work.Go(func() {
 		for {
@@ -86,7 +92,7 @@ func (p *Proxy) drop(c net.Conn) {
 func (p *Proxy) Carry(client net.Conn) {
 	p.hold(client)
 	defer p.drop(client)
-	server, err := net.Dial("tcp", p.to)
+	server, err := p.dial()
 	if err != nil {
 		return
 	}
@@ -111,7 +117,9 @@ func (p *Proxy) copy(to, from net.Conn, fromServer bool) {
 			}
 			if p.After.Add(-int64(n)) < 0 {
 				if p.Reset.Load() {
-					to.(*net.TCPConn).SetLinger(0) //nolint:errcheck // closing it is enough then
+					if tcp, ok := to.(*net.TCPConn); ok {
+						tcp.SetLinger(0) //nolint:errcheck // closing it is enough then
+					}
 					return
 				}
 				continue

@@ -26,6 +26,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	mcp "istio.io/api/mcp/v1alpha1"
+
+	"meshrelay/internal/testing/await"
 )
 
 // Request is what a client sent.
@@ -72,7 +74,6 @@ type Server struct {
 	t        *testing.T
 	grpc     *grpc.Server
 	mu       sync.Mutex
-	changed  chan struct{}
 	has      map[string][]Resource
 	withheld map[string]bool
 	offered  []string // nil: every type
@@ -124,7 +125,7 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 }
 
 func (s *Server) prepare(lis net.Listener) {
-	s.changed, s.deaf = make(chan struct{}), make(chan struct{})
+	s.deaf = make(chan struct{})
 	s.has, s.withheld, s.streams = map[string][]Resource{}, map[string]bool{}, map[*session]struct{}{}
 	s.Addr = lis.Addr().String()
 	pings := keepalive.EnforcementPolicy{MinTime: 15 * time.Second} // as an istiod
@@ -223,30 +224,32 @@ func (s *Server) Streams() int {
 // Await waits for a matching request, and returns the first one.
 func (s *Server) Await(what string, match func(Request) bool) Request {
 	s.t.Helper()
-	deadline := time.After(10 * time.Second)
-	for seen := 0; ; {
+	var requests []Request
+	next := 0
+	await.Until(s.t, "fakexds: a request: "+what, func() bool {
 		s.mu.Lock()
-		requests, changed := s.requests, s.changed
+		requests = s.requests
 		s.mu.Unlock()
-		for ; seen < len(requests); seen++ {
-			if match(requests[seen]) {
-				return requests[seen]
+		for ; next < len(requests); next++ {
+			if match(requests[next]) {
+				return true
 			}
 		}
-		select {
-		case <-changed:
-		case <-deadline:
-			s.t.Fatalf("fakexds: no such request: %s; there were %d requests", what, len(requests))
+		return false
+	}, func() any {
+		text := fmt.Sprintf("%d requests", len(requests))
+		for _, r := range requests[max(len(requests)-5, 0):] {
+			text += fmt.Sprintf("; %s of stream %d, nonce %q, version %q, %d names, error %q", r.TypeURL, r.Stream, r.Nonce, r.Version, len(r.Names), r.Error)
 		}
-	}
+		return text
+	})
+	return requests[next]
 }
 
 func (s *Server) record(r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = append(s.requests, r)
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 // StreamAggregatedResources implements the ADS service.
