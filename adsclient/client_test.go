@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -37,7 +38,6 @@ const (
 // recorder is a Handler that keeps what it is told.
 type recorder struct {
 	mu        sync.Mutex
-	changed   chan struct{}
 	responses []string // "typeURL name name -removed"
 	complete  []bool
 	relist    []bool
@@ -48,12 +48,7 @@ type recorder struct {
 	reject    func(*Response) error
 }
 
-func newRecorder() *recorder { return &recorder{changed: make(chan struct{})} }
-
-func (h *recorder) tell() {
-	close(h.changed)
-	h.changed = make(chan struct{})
-}
+func newRecorder() *recorder { return &recorder{} }
 
 func (h *recorder) HandleResponse(r *Response) error {
 	h.mu.Lock()
@@ -73,7 +68,6 @@ func (h *recorder) HandleResponse(r *Response) error {
 	h.complete = append(h.complete, r.Complete)
 	h.relist = append(h.relist, r.Relist)
 	h.part = append(h.part, r.Part)
-	h.tell()
 	if h.reject != nil {
 		return h.reject(r)
 	}
@@ -93,7 +87,6 @@ func (h *recorder) HandleState(s State) {
 	if s.Phase == Disconnected || s.Phase == Denied {
 		h.synced = ""
 	}
-	h.tell()
 }
 
 // syncedWith is Config.onSync.
@@ -101,26 +94,20 @@ func (h *recorder) syncedWith(address string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.synced = address
-	h.tell()
 }
 
 // await waits until cond, which is called with the recorder locked.
-func (h *recorder) await(t *testing.T, what string, cond func() bool) {
+func (h *recorder) await(t *testing.T, what string, cond func() bool, seen ...func() any) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
+	await.Until(t, what, func() bool {
 		h.mu.Lock()
-		ok, changed := cond(), h.changed
-		h.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-changed:
-		case <-deadline:
-			t.Fatalf("not so: %s; responses %q, states %v", what, h.responses, h.states)
-		}
-	}
+		defer h.mu.Unlock()
+		return cond()
+	}, append(seen, func() any {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return fmt.Sprintf("responses %.200q, states %v", h.responses, h.states)
+	})...)
 }
 
 // last returns the newest state; the recorder is locked.
@@ -450,12 +437,7 @@ func TestReconnectSubscribesToEverythingAgain_C16(t *testing.T) {
 }
 
 func TestAddressesAreTriedInOrder_C16(t *testing.T) {
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	deadAddr := dead.Addr().String()
-	dead.Close()
+	const deadAddr = "127.0.0.1:1"
 	s := fakexds.Start(t, &fakexds.Server{})
 	h := newRecorder()
 	start(t, h, sotw, deadAddr, s.Addr)
@@ -466,26 +448,28 @@ func TestAddressesAreTriedInOrder_C16(t *testing.T) {
 }
 
 func TestBackoffGrowsUntilAResponse_C16(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Fail(status.Error(codes.Unavailable, "not ready"))
-	h := newRecorder()
-	start(t, h, func(c *Config) {
-		c.Protocol, c.MinBackoff, c.MaxBackoff = SotW, 10*time.Millisecond, time.Hour
-	}, s.Addr)
-	began := time.Now()
-	h.await(t, "eight failures", func() bool {
-		n := 0
-		for _, st := range h.states {
-			if st.Phase == Disconnected {
-				n++
+	inBubble(t, func(t *testing.T, nw *network) {
+		s := nw.serve(t, "s", &fakexds.Server{})
+		s.Fail(status.Error(codes.Unavailable, "not ready"))
+		h := newRecorder()
+		nw.start(t, h, func(c *Config) {
+			c.Protocol, c.MinBackoff, c.MaxBackoff = SotW, 10*time.Millisecond, time.Hour
+		}, s.Addr)
+		began := time.Now()
+		h.await(t, "eight failures", func() bool {
+			n := 0
+			for _, st := range h.states {
+				if st.Phase == Disconnected {
+					n++
+				}
 			}
+			return n >= 8
+		})
+		// 7 pauses of 10 ms × 1.6^n, at the least half of that each: 218 ms.
+		if took := time.Since(began); took < 200*time.Millisecond {
+			t.Errorf("eight attempts within %v: the pause does not grow", took)
 		}
-		return n >= 8
 	})
-	// 7 pauses of 10 ms × 1.6^n, at the least half of that each: 218 ms.
-	if took := time.Since(began); took < 200*time.Millisecond {
-		t.Errorf("eight attempts within %v: the pause does not grow", took)
-	}
 }
 
 func TestDeniedIsReportedWithWhatToDo_C19_C20(t *testing.T) {
@@ -508,19 +492,21 @@ func TestDeniedIsReportedWithWhatToDo_C19_C20(t *testing.T) {
 }
 
 func TestConnectionAgeIsRoutine_C18(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
-		MaxConnectionAge: 50 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
-	})}})
-	h := newRecorder()
-	start(t, h, sotw, s.Addr)
-	h.await(t, "three connections", func() bool {
-		n := 0
-		for _, st := range h.states {
-			if st.Phase == Connected {
-				n++
+	inBubble(t, func(t *testing.T, nw *network) {
+		s := nw.serve(t, "s", &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: 50 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
+		})}})
+		h := newRecorder()
+		nw.start(t, h, sotw, s.Addr)
+		h.await(t, "three connections", func() bool {
+			n := 0
+			for _, st := range h.states {
+				if st.Phase == Connected {
+					n++
+				}
 			}
-		}
-		return n >= 3
+			return n >= 3
+		})
 	})
 }
 

@@ -97,6 +97,12 @@ func writeFile(t *testing.T, path, content string) {
 // serveTLS starts a server that demands a client certificate.
 func (a *authority) serveTLS(t *testing.T) *fakexds.Server {
 	t.Helper()
+	return fakexds.Start(t, &fakexds.Server{Options: a.demands(t)})
+}
+
+// demands returns the options of a server that demands a client certificate.
+func (a *authority) demands(t *testing.T) []grpc.ServerOption {
+	t.Helper()
 	a.issue(t, "server", x509.ExtKeyUsageServerAuth, "istiod.istio-system.svc")
 	pair, err := tls.LoadX509KeyPair(a.file("server"), a.file("server-key"))
 	if err != nil {
@@ -104,9 +110,9 @@ func (a *authority) serveTLS(t *testing.T) *fakexds.Server {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
-	return fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.Creds(credentials.NewTLS(&tls.Config{
+	return []grpc.ServerOption{grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12,
-	}))}})
+	}))}
 }
 
 func withTLS(t *testing.T, f TLSFiles, serverName string, more ...grpc.DialOption) func(*Config) {

@@ -97,7 +97,7 @@ func (n *names) answer(query []byte) []byte {
 // resolving has the client connect as by default, but for where it looks names up.
 func resolving(r *net.Resolver, tried func(address string)) func(*Config) {
 	return func(c *Config) {
-		impatient(c)
+		c.Protocol, c.SyncTimeout, c.FailbackAfter = SotW, -1, -1
 		d := net.Dialer{Resolver: r, Control: func(_, address string, _ syscall.RawConn) error {
 			tried(address)
 			return nil
@@ -169,7 +169,7 @@ func TestAProxyIsUsed(t *testing.T) {
 	const server = "istiod.mesh.test:15010"
 	if os.Getenv(throughProxy) != "" {
 		h := newRecorder()
-		c := start(t, h, impatient, server)
+		c := start(t, h, sotw, server)
 		awaitSync(t, h, c, server)
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/internal/http2frames"
+	"meshrelay/internal/testing/await"
 )
 
 // serveFrames starts a server that answers the first stream of each connection with a response of
@@ -99,7 +100,7 @@ func TestTinyFramesEndTheConnection_C15(t *testing.T) {
 	address, ended := serveFrames(t, 8<<20, 1)
 	h := newRecorder()
 	start(t, h, func(c *Config) { c.Protocol = SotW }, address)
-	if n := <-ended; n > 4*maxTiny {
+	if n := await.Value(t, "the end of the connection", ended); n > 4*maxTiny {
 		t.Errorf("%d frames were received", n)
 	}
 	h.await(t, "the reason", func() bool {
@@ -123,13 +124,9 @@ func TestSmallFramesAreCounted_C15(t *testing.T) {
 			return nil
 		}
 		start(t, h, func(c *Config) { c.Protocol = SotW }, address)
-		if n := <-held; n < size || n > size*3/2 {
+		if n := await.Value(t, "a response", held); n < size || n > size*3/2 {
 			t.Errorf("frames of %d bytes: %d bytes are counted of a response of %d", frame, n, size)
 		}
-		b.mu.Lock()
-		for b.held > 100<<10 { // until all is given back
-			b.released.Wait()
-		}
-		b.mu.Unlock()
+		await.Until(t, "all is given back", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.held <= 100<<10 })
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -127,7 +128,7 @@ func TestNothingIsOpenedWithoutNames_S16(t *testing.T) {
 		for _, names := range [][]string{nil, {"*"}, {""}} {
 			w.set(edsURL, names...)
 			synctest.Wait() // nothing can go on by itself
-			<-time.After(time.Hour)
+			await.Pass(time.Hour)
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -42,14 +43,8 @@ func TestARelayThatHoldsItsClientsTellsSoBeforeItAnswers(t *testing.T) {
 			}
 			m := &met{}
 			start(t, newRecorder(), func(c *Config) { c.Protocol, c.Met, c.Name = protocol, m.add, "other" }, s.Addr)
-			deadline := time.After(10 * time.Second)
-			for !slices.Contains(m.all(), Peer{Relay: true, Name: "hub", Holds: true}) {
-				select {
-				case <-time.After(time.Millisecond):
-				case <-deadline:
-					t.Fatalf("told %+v", m.all())
-				}
-			}
+			want := Peer{Relay: true, Name: "hub", Holds: true}
+			await.Until(t, "it tells", func() bool { return slices.Contains(m.all(), want) }, func() any { return m.all() })
 		})
 	}
 }
@@ -98,40 +93,37 @@ func TestARelayOfTheSameNameIsNotUsed(t *testing.T) {
 }
 
 func TestARelayOfTheSameNameIsLeftForTheNextAddress(t *testing.T) {
-	self := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub"})
-	other := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "far"})
-	h := newRecorder()
-	c := start(t, h, func(c *Config) { c.Name, c.FailbackAfter = "hub", 20*time.Millisecond }, self.Addr, other.Addr)
-	h.awaitResponses(t, 3)
-	h.mu.Lock()
-	connected := slices.ContainsFunc(h.states, func(s State) bool { return s.Phase == Connected && s.Address == self.Addr })
-	h.mu.Unlock()
-	if connected {
-		t.Error("the relay of the same name was used")
-	}
-	// Nor does the stream move back to it: a probe finds the name, too.
-	before := self.Streams()
-	deadline := time.After(10 * time.Second)
-	for self.Streams() < before+3 {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-deadline:
-			t.Fatal("it is not tried again")
+	inBubble(t, func(t *testing.T, nw *network) {
+		self := nw.serve(t, "self", &fakexds.Server{Relay: true, Name: "hub"})
+		other := nw.serve(t, "other", &fakexds.Server{Relay: true, Name: "far"})
+		h := newRecorder()
+		c := nw.start(t, h, func(c *Config) { c.Name, c.FailbackAfter = "hub", 20*time.Millisecond }, self.Addr, other.Addr)
+		h.awaitResponses(t, 3)
+		h.mu.Lock()
+		connected := slices.ContainsFunc(h.states, func(s State) bool { return s.Phase == Connected && s.Address == self.Addr })
+		h.mu.Unlock()
+		if connected {
+			t.Error("the relay of the same name was used")
 		}
-	}
-	if a := c.Addresses(); !a[1].Active || !strings.Contains(a[0].LastError, "own name") || !a[0].HealthySince.IsZero() {
-		t.Errorf("addresses %+v", a)
-	}
+		// Nor does the stream move back to it: a probe finds the name, too.
+		before := self.Streams()
+		await.Until(t, "it is tried again", func() bool { return self.Streams() >= before+3 })
+		if a := c.Addresses(); !a[1].Active || !strings.Contains(a[0].LastError, "own name") || !a[0].HealthySince.IsZero() {
+			t.Errorf("addresses %+v", a)
+		}
+	})
 }
 
 func TestARelayThatIsRenamedIsUsed(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub"})
-	h := newRecorder()
-	start(t, h, func(c *Config) { c.Name = "hub" }, s.Addr)
-	h.await(t, "the failure", func() bool { return h.last().Phase == Disconnected })
-	s.Stop()
-	fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub-2"}, s.Addr)
-	h.awaitResponses(t, 3)
+	inBubble(t, func(t *testing.T, nw *network) {
+		s := nw.serve(t, "s", &fakexds.Server{Relay: true, Name: "hub"})
+		h := newRecorder()
+		nw.start(t, h, func(c *Config) { c.Name = "hub" }, s.Addr)
+		h.await(t, "the failure", func() bool { return h.last().Phase == Disconnected })
+		s.Stop()
+		nw.serve(t, s.Addr, &fakexds.Server{Relay: true, Name: "hub-2"})
+		h.awaitResponses(t, 3)
+	})
 }
 
 func TestWhatIsNoNameIsNotTaken(t *testing.T) {

@@ -1,43 +1,26 @@
 package adsclient
 
 import (
-	"context"
-	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
-
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
-// inMemory starts a server that is reached without a network, for a bubble of synctest. dial is for clients.
-func inMemory(t *testing.T, s *fakexds.Server) (dial func(*Config)) {
-	t.Helper()
-	lis := bufconn.Listen(1 << 20)
-	s.Listener = lis
-	fakexds.Start(t, s)
-	return func(c *Config) {
-		c.DialOptions = append(c.DialOptions, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
-	}
-}
-
 // TestATypeWithoutAnAnswerIsLetGo_C21: pushes of other types are no first answers.
 func TestATypeWithoutAnAnswerIsLetGo_C21(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T, nw *network) {
 		s := &fakexds.Server{}
-		dial := inMemory(t, s)
+		nw.serve(t, "server", s)
 		s.Withhold(meshURL, true)
 		var asked [][]string
 		var at time.Duration
 		h := newRecorder()
-		start(t, h, func(c *Config) {
-			dial(c)
+		nw.start(t, h, func(c *Config) {
 			began := time.Now()
 			c.Protocol, c.ResyncInterval = SotW, time.Minute
 			c.Silent = func(types []string) []string {
@@ -48,18 +31,18 @@ func TestATypeWithoutAnAnswerIsLetGo_C21(t *testing.T) {
 		h.awaitResponses(t, 2)
 		for range 15 {
 			s.Push(seURL)
-			<-time.After(time.Second)
+			await.Pass(time.Second)
 		}
 		h.await(t, "the sync", func() bool { return h.synced == "server" })
 		if len(asked) != 1 || !slices.Equal(asked[0], []string{meshURL}) || at < 10*time.Second || at > 15*time.Second {
 			t.Errorf("asked about %v after %v", asked, at)
 		}
-		<-time.After(2 * time.Hour)
+		await.Pass(2 * time.Hour)
 		if n := s.Streams(); n != 1 {
 			t.Errorf("%d streams in two hours", n)
 		}
 		s.Withhold(meshURL, false)
-		<-time.After(3 * time.Minute)
+		await.Pass(3 * time.Minute)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		first := slices.IndexFunc(h.responses, func(r string) bool { return r == meshURL })
@@ -71,17 +54,16 @@ func TestATypeWithoutAnAnswerIsLetGo_C21(t *testing.T) {
 
 // TestTypesThatAreAwaitedStallTheStream_C21, also if others are let go.
 func TestTypesThatAreAwaitedStallTheStream_C21(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T, nw *network) {
 		s := &fakexds.Server{}
-		dial := inMemory(t, s)
+		nw.serve(t, "server", s)
 		s.Offer(seURL)
 		h := newRecorder()
-		start(t, h, func(c *Config) {
-			dial(c)
+		nw.start(t, h, func(c *Config) {
 			c.Protocol = SotW
 			c.Silent = func([]string) []string { return []string{vsURL} }
 		}, "server")
-		<-time.After(50 * time.Second)
+		await.Pass(50 * time.Second)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		want := "1 of 3 types were not answered and nothing came for 30s: " + vsURL + ";"
@@ -94,16 +76,18 @@ func TestTypesThatAreAwaitedStallTheStream_C21(t *testing.T) {
 
 // streams returns when each stream began that a client opened in a time.
 func streams(t *testing.T, s *fakexds.Server, within time.Duration, change func(*Config), addresses ...string) (begun []time.Duration) {
-	synctest.Test(t, func(t *testing.T) {
-		dial := inMemory(t, s)
+	inBubble(t, func(t *testing.T, nw *network) {
+		nw.serve(t, addresses[0], s)
+		for _, a := range addresses {
+			nw.at[a] = nw.at[addresses[0]]
+		}
 		began := time.Now()
 		h := newRecorder()
-		start(t, h, func(c *Config) {
-			dial(c)
+		nw.start(t, h, func(c *Config) {
 			c.Protocol = SotW
 			change(c)
 		}, addresses...)
-		for seen := 0; time.Since(began) < within; <-time.After(time.Second) {
+		for seen := 0; time.Since(began) < within; await.Pass(time.Second) {
 			h.mu.Lock()
 			for ; seen < len(h.states); seen++ {
 				if h.states[seen].Phase == Streaming {
@@ -149,21 +133,20 @@ func TestTheOnlyAddressHasMoreTimeOnEachStream_C21(t *testing.T) {
 
 // TestASyncEndsThePatience_C21: the next stall is judged as the first one.
 func TestASyncEndsThePatience_C21(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T, nw *network) {
 		s := &fakexds.Server{}
-		dial := inMemory(t, s)
+		nw.serve(t, "server", s)
 		s.Offer(seURL)
 		h := newRecorder()
-		c := newClient(t, h, func(c *Config) { dial(c); c.Protocol = SotW }, "server")
-		runClient(t, c)
-		<-time.After(10 * time.Minute)
+		nw.start(t, h, sotw, "server")
+		await.Pass(10 * time.Minute)
 		s.Offer()
-		<-time.After(20 * time.Minute)
+		await.Pass(20 * time.Minute)
 		h.await(t, "a sync", func() bool { return h.synced == "server" })
 		s.Offer(seURL)
 		streams := s.Streams()
 		s.End(nil)
-		<-time.After(90 * time.Second)
+		await.Pass(90 * time.Second)
 		if n := s.Streams() - streams; n < 2 {
 			t.Errorf("%d streams in 90 s after a sync", n)
 		}
@@ -173,18 +156,17 @@ func TestASyncEndsThePatience_C21(t *testing.T) {
 // TestSilenceShorterThanSyncTimeoutIsWaitedFor_C21: with a short SyncTimeout, a server that has answered
 // something is not left before types are let go.
 func TestSilenceShorterThanSyncTimeoutIsWaitedFor_C21(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T, nw *network) {
 		s := &fakexds.Server{}
-		dial := inMemory(t, s)
+		nw.serve(t, "server", s)
 		s.Withhold(meshURL, true)
 		h := newRecorder()
-		start(t, h, func(c *Config) {
-			dial(c)
+		nw.start(t, h, func(c *Config) {
 			c.Protocol, c.SyncTimeout = SotW, time.Second
 			c.Silent = func([]string) []string { return nil }
 		}, "server", "other")
 		h.await(t, "the first answer", func() bool { return len(h.responses) > 0 })
-		<-time.After(15 * time.Second)
+		await.Pass(15 * time.Second)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.synced != "server" || s.Streams() != 1 {
@@ -263,9 +245,12 @@ func TestSilentRunsAlone(t *testing.T) {
 		}
 	}, s.Addr)
 	h.awaitResponses(t, 2)
-	for n := 2; n < 500 || asked.Load() == 0; n++ {
-		s.Push(seURL)
-		h.awaitResponses(t, n+1)
+	for n := 2; n < 500 || asked.Load() == 0; {
+		for range 25 {
+			s.Push(seURL)
+			n++
+		}
+		h.awaitResponses(t, n)
 	}
 	if h.twice.Load() {
 		t.Error("Silent ran at the same time as a method of the handler")
@@ -274,17 +259,19 @@ func TestSilentRunsAlone(t *testing.T) {
 
 // TestAProbeAsksForATypeThatIsOffered_C16: a preferred address without MeshConfig is taken up again.
 func TestAProbeAsksForATypeThatIsOffered_C16(t *testing.T) {
-	first, second := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
-	first.Withhold(meshURL, true)
-	second.Withhold(meshURL, true)
-	first.Fail(errDown)
-	h := newRecorder()
-	c := start(t, h, func(c *Config) {
-		failback(20 * time.Millisecond)(c)
-		c.SyncTimeout, c.Silence = time.Second, 50*time.Millisecond
-		c.Silent = func([]string) []string { return nil }
-	}, first.Addr, second.Addr)
-	awaitSync(t, h, c, second.Addr)
-	first.Fail(nil)
-	awaitSync(t, h, c, first.Addr)
+	inBubble(t, func(t *testing.T, nw *network) {
+		first, second := nw.serve(t, "first", &fakexds.Server{}), nw.serve(t, "second", &fakexds.Server{})
+		first.Withhold(meshURL, true)
+		second.Withhold(meshURL, true)
+		first.Fail(errDown)
+		h := newRecorder()
+		c := nw.start(t, h, func(c *Config) {
+			failback(20 * time.Millisecond)(c)
+			c.SyncTimeout, c.Silence = time.Second, 50*time.Millisecond
+			c.Silent = func([]string) []string { return nil }
+		}, first.Addr, second.Addr)
+		awaitSync(t, h, c, second.Addr)
+		first.Fail(nil)
+		awaitSync(t, h, c, first.Addr)
+	})
 }

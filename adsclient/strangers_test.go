@@ -4,12 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -72,17 +72,16 @@ func TestDeltaIsTriedAgainAfterAFailure_C14(t *testing.T) {
 // TestAServerWithoutSotWIsNotAskedOften_C14: it has two streams for each pause.
 func TestAServerWithoutSotWIsNotAskedOften_C14(t *testing.T) {
 	for _, protocol := range []Protocol{Delta, Auto} {
-		synctest.Test(t, func(t *testing.T) {
+		inBubble(t, func(t *testing.T, nw *network) {
 			s := &fakexds.Server{NoSotW: true}
-			dial := inMemory(t, s)
+			nw.serve(t, "server", s)
 			s.Set(seURL, entry("shop/a"))
 			h := newRecorder()
 			h.reject = refusesDelta
-			start(t, h, func(c *Config) {
-				dial(c)
+			nw.start(t, h, func(c *Config) {
 				c.Protocol, c.MinBackoff, c.MaxBackoff = protocol, 0, 0 // the defaults
 			}, "server")
-			<-time.After(time.Hour)
+			await.Pass(time.Hour)
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if n := s.Streams(); n < 100 || n > 300 {
@@ -100,12 +99,12 @@ func TestAServerWithoutSotWIsNotAskedOften_C14(t *testing.T) {
 
 // TestAServerThatForbidsPingsIsPingedLess_C17: gRPC's servers allow a ping every five minutes by default.
 func TestAServerThatForbidsPingsIsPingedLess_C17(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T, nw *network) {
 		s := &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{})}}
-		dial := inMemory(t, s)
+		nw.serve(t, "server", s)
 		h := newRecorder()
-		start(t, h, func(c *Config) { dial(c); sotw(c) }, "server")
-		<-time.After(12 * time.Hour)
+		nw.start(t, h, sotw, "server")
+		await.Pass(12 * time.Hour)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if n := s.Streams(); n != 2 {

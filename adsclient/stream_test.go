@@ -114,41 +114,45 @@ func TestReadingDoesNotWaitForWriting_C16(t *testing.T) {
 }
 
 func TestADenialAmongSeveralAddressesSlowsTheRoundDown_C16(t *testing.T) {
-	denies := fakexds.Start(t, &fakexds.Server{})
-	denies.Fail(status.Error(codes.PermissionDenied, "no"))
-	down := fakexds.Start(t, &fakexds.Server{})
-	down.Fail(status.Error(codes.Unavailable, "not ready"))
-	h := newRecorder()
-	start(t, h, func(c *Config) { c.Protocol, c.DeniedBackoff = SotW, 200*time.Millisecond }, denies.Addr, down.Addr)
-	began := time.Now()
-	h.await(t, "a second denial", func() bool {
-		n := 0
-		for _, st := range h.states {
-			if st.Phase == Denied {
-				n++
+	inBubble(t, func(t *testing.T, nw *network) {
+		denies := nw.serve(t, "denies", &fakexds.Server{})
+		denies.Fail(status.Error(codes.PermissionDenied, "no"))
+		down := nw.serve(t, "down", &fakexds.Server{})
+		down.Fail(status.Error(codes.Unavailable, "not ready"))
+		h := newRecorder()
+		nw.start(t, h, func(c *Config) { c.Protocol, c.DeniedBackoff = SotW, 200*time.Millisecond }, denies.Addr, down.Addr)
+		began := time.Now()
+		h.await(t, "a second denial", func() bool {
+			n := 0
+			for _, st := range h.states {
+				if st.Phase == Denied {
+					n++
+				}
 			}
+			return n == 2
+		})
+		if took := time.Since(began); took < 150*time.Millisecond {
+			t.Errorf("the server that denies was asked again after %v", took)
 		}
-		return n == 2
 	})
-	if took := time.Since(began); took < 150*time.Millisecond {
-		t.Errorf("the server that denies was asked again after %v", took)
-	}
 }
 
 func TestEndOfAnAnsweredStreamIsSaidToBe_C18(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
-		MaxConnectionAge: 50 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
-	})}})
-	h := newRecorder()
-	start(t, h, sotw, s.Addr)
-	h.await(t, "the end of a stream", func() bool { return h.last().Phase == Disconnected })
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, st := range h.states {
-		if st.Phase == Disconnected && (!st.Answered || status.Code(st.Err) != codes.Unavailable) {
-			t.Errorf("state %+v", st)
+	inBubble(t, func(t *testing.T, nw *network) {
+		s := nw.serve(t, "s", &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: 50 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
+		})}})
+		h := newRecorder()
+		nw.start(t, h, sotw, s.Addr)
+		h.await(t, "the end of a stream", func() bool { return h.last().Phase == Disconnected })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, st := range h.states {
+			if st.Phase == Disconnected && (!st.Answered || status.Code(st.Err) != codes.Unavailable) {
+				t.Errorf("state %+v", st)
+			}
 		}
-	}
+	})
 }
 
 func TestNACKTextIsBoundedAndValid_C7(t *testing.T) {
