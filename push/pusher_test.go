@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 )
 
@@ -31,7 +32,7 @@ func TestMergedRequestsAskForAllThatTheirPartsAsk(t *testing.T) {
 	run(t, func(_ *Pusher, r *Request) { got = append(got, r) }, func(p *Pusher) {
 		p.Changed("east", key("a"), ConfigUpdate)
 		p.Changed("east", key("b"), CopyUpdate)
-		time.Sleep(time.Microsecond)
+		await.Pass(time.Microsecond)
 		p.Changed("west", key("b"), ConfigUpdate)
 		p.Changed("west", key("c"), ConfigUpdate)
 	})
@@ -79,7 +80,7 @@ func pushes(t *testing.T, cost time.Duration, f func(p *Pusher)) (out []pushed) 
 	var began time.Time
 	run(t, func(p *Pusher, r *Request) {
 		out = append(out, pushed{time.Since(began), time.Since(r.Start), len(r.ConfigsUpdated)})
-		time.Sleep(cost)
+		await.Pass(cost)
 		p.work.Busy(cost)
 	}, func(p *Pusher) {
 		began = time.Now()
@@ -110,9 +111,9 @@ func run(t *testing.T, push func(*Pusher, *Request), f func(p *Pusher)) {
 				t.Error(err)
 			}
 		})
-		time.Sleep(time.Minute)
+		await.Pass(time.Minute)
 		f(p)
-		time.Sleep(time.Minute)
+		await.Pass(time.Minute)
 		cancel()
 		wg.Wait()
 	})
@@ -122,7 +123,7 @@ func TestIsolatedChangeLeavesWithinAMillisecond(t *testing.T) {
 	got := pushes(t, 5*time.Millisecond, func(p *Pusher) {
 		for i := range 5 {
 			p.Changed("east", key(fmt.Sprint(i)), ConfigUpdate)
-			time.Sleep(20 * time.Millisecond)
+			await.Pass(20 * time.Millisecond)
 		}
 	})
 	if len(got) != 5 {
@@ -146,7 +147,7 @@ func TestChangesThatComeTogetherLeaveTogether(t *testing.T) {
 func response(p *Pusher, upstream string, n int) {
 	for i := range n {
 		p.Changed(upstream, key(fmt.Sprint(upstream, time.Now().UnixNano(), i)), ConfigUpdate)
-		time.Sleep(2 * time.Microsecond)
+		await.Pass(2 * time.Microsecond)
 	}
 }
 
@@ -154,10 +155,10 @@ func TestUpstreamInABurstWaitsUntilItIsQuietAndNobodyElseDoes(t *testing.T) {
 	got := pushes(t, 0, func(p *Pusher) { // an upstream that starts
 		response(p, "east", 1000) // leaves at 2.25 ms
 		for range 3 {
-			time.Sleep(50 * time.Millisecond)
+			await.Pass(50 * time.Millisecond)
 			response(p, "east", 1000) // the last ends at 158 ms
 		}
-		time.Sleep(50 * time.Millisecond)
+		await.Pass(50 * time.Millisecond)
 		p.Changed("west", key("alone"), ConfigUpdate)
 	})
 	if len(got) != 3 || got[0].keys != 1000 || got[1].keys != 1 || got[1].wait > time.Millisecond ||
@@ -170,7 +171,7 @@ func TestBurstWithoutEndIsPushedAfterTheMaximum(t *testing.T) {
 	got := pushes(t, 0, func(p *Pusher) {
 		for range 300 { // three seconds
 			response(p, "east", 100)
-			time.Sleep(9800 * time.Microsecond)
+			await.Pass(9800 * time.Microsecond)
 		}
 	})
 	for _, p := range got {
@@ -187,7 +188,7 @@ func TestBurstWithoutEndIsPushedAfterTheMaximum(t *testing.T) {
 func TestRestEndsABurst(t *testing.T) {
 	got := pushes(t, 0, func(p *Pusher) {
 		response(p, "east", 5000)
-		time.Sleep(100 * time.Millisecond)
+		await.Pass(100 * time.Millisecond)
 		p.Changed("east", key("a"), ConfigUpdate)
 	})
 	if len(got) != 2 || got[1].wait > time.Millisecond {
@@ -198,10 +199,10 @@ func TestRestEndsABurst(t *testing.T) {
 func TestChangesDuringAPushAreMergedIntoTheNext(t *testing.T) {
 	got := pushes(t, 300*time.Millisecond, func(p *Pusher) {
 		p.Changed("east", key("a"), ConfigUpdate)
-		time.Sleep(10 * time.Millisecond)
+		await.Pass(10 * time.Millisecond)
 		for i := range 50 {
 			p.Changed("east", key(fmt.Sprint(i)), ConfigUpdate)
-			time.Sleep(time.Millisecond)
+			await.Pass(time.Millisecond)
 		}
 	})
 	if len(got) != 2 || got[1].keys != 50 {
@@ -224,9 +225,9 @@ func TestOptionsAreReplacedWhileChangesWait(t *testing.T) {
 			got := pushes(t, 0, func(p *Pusher) {
 				began := time.Now()
 				response(p, "east", 1000)
-				time.Sleep(time.Until(began.Add(22 * time.Millisecond)))
+				await.Pass(time.Until(began.Add(22 * time.Millisecond)))
 				p.Changed("east", key("a"), ConfigUpdate)
-				time.Sleep(time.Until(began.Add(30 * time.Millisecond)))
+				await.Pass(time.Until(began.Add(30 * time.Millisecond)))
 				o := options()
 				tc.change(&o)
 				if err := p.SetOptions(o); (err != nil) != (o.check() != nil) {
@@ -250,15 +251,15 @@ func TestDelaysAreCountedByReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Changed("east", key("a"), ConfigUpdate)
-		time.Sleep(time.Millisecond)
+		await.Pass(time.Millisecond)
 		p.Changed("east", key("b"), ConfigUpdate) // waits for what the push of a has cost
-		time.Sleep(time.Second)
+		await.Pass(time.Second)
 		p.work.track(func() { p.work.Told() }) // never reached
 		p.Changed("east", key("c"), ConfigUpdate)
-		time.Sleep(2 * time.Second)
+		await.Pass(2 * time.Second)
 		p.work.Reached()
 		response(p, "east", 1000)
-		time.Sleep(50 * time.Millisecond)
+		await.Pass(50 * time.Millisecond)
 		p.Changed("east", key("d"), ConfigUpdate)
 	})
 	for _, why := range delays {
@@ -330,10 +331,10 @@ func TestFlushedWaitsForWhatCameBefore(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx, func(*Request) { time.Sleep(50 * time.Millisecond) }) }()
+		go func() { done <- p.Run(ctx, func(*Request) { await.Pass(50 * time.Millisecond) }) }()
 		p.Changed("east", key("a"), ConfigUpdate)
 		called := time.Now()
-		time.Sleep(time.Millisecond)
+		await.Pass(time.Millisecond)
 		p.Changed("east", key("b"), ConfigUpdate) // waits for the push of a
 		if err := p.Flushed(t.Context()); err != nil || time.Since(called) < 100*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(called))

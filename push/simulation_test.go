@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // simulation is a server of clients that are all sent every change, and what it costs.
@@ -42,7 +44,7 @@ func (s simulation) run(t *testing.T) (out simulated) {
 		cpus := make(chan struct{}, simulatedCPUs)
 		spend := func(d time.Duration) {
 			cpus <- struct{}{}
-			time.Sleep(d)
+			await.Pass(d)
 			<-cpus
 			work.Busy(d)
 		}
@@ -76,7 +78,7 @@ func (s simulation) run(t *testing.T) (out simulated) {
 					mu.Lock()
 					sending[i] = true
 					mu.Unlock()
-					time.Sleep(s.drain)
+					await.Pass(s.drain)
 					mu.Lock()
 					sending[i] = false
 					mu.Unlock()
@@ -122,14 +124,14 @@ func (s simulation) run(t *testing.T) (out simulated) {
 		})
 		began := time.Now()
 		for n := range int(s.lasting / s.gap) {
-			time.Sleep(time.Until(began.Add(time.Duration(n) * s.gap)))
+			await.Pass(time.Until(began.Add(time.Duration(n) * s.gap)))
 			mu.Lock()
 			made = append(made, time.Now())
 			mu.Unlock()
 			p.Changed(fmt.Sprint(n%s.upstreams), key(strconv.Itoa(n)), ConfigUpdate)
 		}
 		out.cores = work.Total().Seconds() / time.Since(began).Seconds()
-		time.Sleep(time.Minute)
+		await.Pass(time.Minute)
 		cancel()
 		runner.Wait()
 		for _, wake := range wakes {

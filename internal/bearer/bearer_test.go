@@ -29,6 +29,8 @@ import (
 
 	jose "github.com/go-jose/go-jose/v4"
 	"go.uber.org/goleak"
+
+	"meshrelay/internal/testing/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -488,10 +490,10 @@ func TestReviewsAreKeptForTenSeconds(t *testing.T) {
 			}
 		}
 		of(reviewAge, 1)
-		time.Sleep(reviewAge - time.Millisecond)
+		await.Pass(reviewAge - time.Millisecond)
 		of(reviewAge, 0)
 		of(5*time.Second, 1)
-		time.Sleep(reviewAge)
+		await.Pass(reviewAge)
 		of(reviewAge, 1)
 		f.answer = func(string) (Review, error) { return Review{}, errors.New("down") }
 		for range 3 {
@@ -522,7 +524,7 @@ func TestReviewsAtTheSameTimeAreBounded(t *testing.T) {
 		f := &fakeReviewer{answer: func(string) (Review, error) {
 			most.Store(max(most.Load(), open.Add(1)))
 			defer open.Add(-1)
-			time.Sleep(2 * time.Second)
+			await.Pass(2 * time.Second)
 			return Review{}, nil
 		}}
 		r := newReviews(Issuer{Reviewer: f})

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // TestAFloodOfLinesIsLoggedInPart: the next line has the number of dropped lines.
@@ -25,11 +27,11 @@ func TestAFloodOfLinesIsLoggedInPart(t *testing.T) {
 		if n := flood(); n != 3 || strings.Contains(out.String(), "unlogged") {
 			t.Errorf("%d lines: %s", n, &out)
 		}
-		time.Sleep(10 * time.Second)
+		await.Pass(10 * time.Second)
 		if n := flood(); n != 1 || !strings.Contains(out.String(), "unlogged=997\n") {
 			t.Errorf("%d lines after a while: %s", n, &out)
 		}
-		time.Sleep(20 * time.Second)
+		await.Pass(20 * time.Second)
 		if n := flood(); n != 2 || !strings.Contains(out.String(), "unlogged=999\n") {
 			t.Errorf("%d lines after a longer while: %s", n, &out)
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 func content(t *testing.T, r *Ring) []string {
@@ -81,7 +83,7 @@ func TestALineOfLevelDebugIsNotMadeOverTheRate(t *testing.T) {
 			t.Errorf("%d lines in a second, enabled %v", n, log.Enabled(t.Context(), slog.LevelDebug))
 		}
 		log.Info("always")
-		time.Sleep(time.Second)
+		await.Pass(time.Second)
 		log.Debug("y")
 		if n := len(content(t, &r)); n != MaxDebug+2 {
 			t.Errorf("%d lines", n)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // gcPercent returns GOGC.
@@ -37,12 +39,12 @@ func TestQuietRelayIsCollectedOnce(t *testing.T) {
 		started, done := make(chan struct{}), make(chan error)
 		go func() { done <- c.Run(ctx, started) }()
 		began := collections()
-		time.Sleep(10 * quietTime)
+		await.Pass(10 * quietTime)
 		if n := collections() - began; n != 0 {
 			t.Errorf("%d collections before the start is over", n)
 		}
 		close(started)
-		time.Sleep(3 * quietTime)
+		await.Pass(3 * quietTime)
 		once := collections()
 		if once == began {
 			t.Error("no collection after the start")
@@ -50,7 +52,7 @@ func TestQuietRelayIsCollectedOnce(t *testing.T) {
 		if percent := gcPercent(); percent != runPercent {
 			t.Errorf("GOGC is %d after the start, want %d", percent, runPercent)
 		}
-		time.Sleep(30 * quietTime)
+		await.Pass(30 * quietTime)
 		if n := collections() - once; n != 0 {
 			t.Errorf("%d more collections, although nothing happens", n)
 		}
@@ -75,14 +77,14 @@ func TestSteadyWorkIsNotQuiet(t *testing.T) {
 		began := forced()
 		var garbage []byte
 		for range 20 {
-			time.Sleep(quietTime / 2)
+			await.Pass(quietTime / 2)
 			garbage = make([]byte, max(quietBytes, heldBytes()/quietPart))
 		}
 		runtime.KeepAlive(garbage)
 		if n := forced() - began; n != 0 {
 			t.Errorf("%d collections of its own while there is work", n)
 		}
-		time.Sleep(10 * quietTime) // no time passes for a collection that is under way
+		await.Pass(10 * quietTime) // no time passes for a collection that is under way
 		if forced() == began {
 			t.Error("no collection after the work")
 		}
@@ -116,7 +118,7 @@ func TestStartFollowsTheHeap(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx, nil) }()
-		time.Sleep(2 * adjustInterval)
+		await.Pass(2 * adjustInterval)
 		if percent := gcPercent(); percent < leastPercent || percent > 100 {
 			t.Errorf("GOGC is %d with %d bytes held", percent, len(held))
 		}
@@ -148,13 +150,13 @@ func TestAQuietRelayCollectsOnlyAfterGrowth(t *testing.T) {
 		started, done := make(chan struct{}), make(chan error)
 		close(started)
 		go func() { done <- c.Run(ctx, started) }()
-		time.Sleep(3 * quietTime)
+		await.Pass(3 * quietTime)
 		synctest.Wait()
 		began := forced()
 		const minutes, often = 10, 12 // often in a minute
 		for range minutes * often {
 			runtime.GC() // as by itself
-			time.Sleep(time.Minute / often)
+			await.Pass(time.Minute / often)
 		}
 		synctest.Wait()
 		if own := forced() - began - minutes*often; own != 0 {
@@ -166,7 +168,7 @@ func TestAQuietRelayCollectsOnlyAfterGrowth(t *testing.T) {
 			runtime.GC()
 			runtime.KeepAlive(storm)
 			runtime.GC() // the storm is over
-			time.Sleep(quietAgain + 2*quietTime)
+			await.Pass(quietAgain + 2*quietTime)
 			synctest.Wait()
 			if own := forced() - began - 2; own == 0 || own > 2 {
 				t.Errorf("%d collections of its own after a storm, resident %d", own, residentBytes())

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 func TestNewClientsAreShedBeforeTheMemoryLimit(t *testing.T) {
@@ -53,11 +55,11 @@ func TestMemoryIsReadTenTimesASecondAtMost(t *testing.T) {
 			}
 		}
 		inUse = 1
-		time.Sleep(readInterval - 1)
+		await.Pass(readInterval - 1)
 		if g.Overloaded() == nil || reads != 1 {
 			t.Errorf("read %d times", reads)
 		}
-		time.Sleep(time.Nanosecond)
+		await.Pass(time.Nanosecond)
 		if g.Overloaded() != nil || reads != 2 {
 			t.Errorf("what was read counts for too long: %d reads", reads)
 		}
@@ -86,7 +88,7 @@ func TestGarbageIsCollectedWhileClientsAreTurnedAway(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
 		come := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(readInterval) {
+			for end := time.Now().Add(d); time.Now().Before(end); await.Pass(readInterval) {
 				_ = g.Overloaded()
 			}
 			synctest.Wait()
@@ -133,13 +135,7 @@ func TestSheddingEndsWhenClientsHaveGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
-	for deadline := time.After(30 * time.Second); g.Overloaded() != nil; {
-		select {
-		case <-deadline:
-			t.Fatal("clients are still refused after 30 s")
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	await.Until(t, "clients are let in", func() bool { return g.Overloaded() == nil }, func() any { return g.Overloaded() })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 func TestCollectionsWaitForWhatARestoreTakes(t *testing.T) {
@@ -43,7 +45,7 @@ func TestCollectionsWaitForNoMoreThanARestoreTakes(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- c.Run(ctx, nil) }()
-		time.Sleep(2 * adjustInterval)
+		await.Pass(2 * adjustInterval)
 		if percent := gcPercent(); percent > 150 {
 			t.Errorf("with 40 MiB held, and 60 MiB to come, GOGC is %d", percent)
 		}
@@ -74,20 +76,15 @@ func TestCollectionsWaitForARestoreAndItsAnswers(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				started, done := make(chan struct{}), make(chan error)
 				go func() { done <- c.Run(ctx, started) }()
-				go func() {
-					select {
-					case <-time.After(tc.startedAfter):
-						close(started)
-					case <-ctx.Done():
-					}
-				}()
+				start := time.AfterFunc(tc.startedAfter, func() { close(started) })
+				defer start.Stop()
 				if tc.collectsAfter > 0 {
-					time.Sleep(tc.collectsAfter - time.Millisecond)
+					await.Pass(tc.collectsAfter - time.Millisecond)
 					if percent := gcPercent(); percent < 10*mostPercent {
 						t.Errorf("GOGC is %d while it is restored", percent)
 					}
 				}
-				time.Sleep(2 * time.Millisecond)
+				await.Pass(2 * time.Millisecond)
 				if percent := gcPercent(); percent > mostPercent {
 					t.Errorf("GOGC is %d after %v", percent, tc.collectsAfter)
 				}
