@@ -1,12 +1,15 @@
 package attacks
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"syscall"
 	"time"
+
+	"golang.org/x/time/rate"
+
+	"meshrelay/internal/testing/await"
 )
 
 // adminPort are the attacks of who reaches the admin port.
@@ -46,7 +49,6 @@ func idle(text, want string) func(*stage, int) {
 				s.Errorf("/healthz: %d %s", status, body)
 			}
 			probe.CloseIdleConnections()
-			time.Sleep(100 * time.Millisecond)
 		}
 	}
 }
@@ -87,20 +89,15 @@ func slowReaders(s *stage, _ int) {
 		conn := s.attackAdmin(small, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		go func() {
 			b := make([]byte, 1024)
-			for {
+			for pace := rate.NewLimiter(rate.Every(time.Second), 1); pace.Wait(s.ctx) == nil; {
 				if _, err := conn.Read(b); err != nil {
 					return
-				}
-				select {
-				case <-s.ctx.Done():
-					return
-				case <-time.After(time.Second):
 				}
 			}
 		}()
 	}
 	s.settle()
-	other := clientFrom(bystander, patience)
+	other := clientFrom(bystander, await.Limit)
 	s.await("/metrics to be answered", func() bool {
 		resp, err := other.Get("http://" + s.admin + "/metrics")
 		if err != nil {
@@ -109,8 +106,7 @@ func slowReaders(s *stage, _ int) {
 		defer resp.Body.Close()
 		n, _ := io.Copy(io.Discard, resp.Body)
 		if resp.StatusCode != http.StatusOK {
-			s.tell("%s", fmt.Sprint(resp.Status))
-			time.Sleep(time.Second)
+			s.tell("%s", resp.Status)
 			return false
 		}
 		s.tell("%d bytes of metrics", n)

@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -162,13 +162,8 @@ func (s *stage) ask(conn *grpc.ClientConn, method string, requests ...[]byte) {
 			}
 		}
 	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			s.tell("%v", err)
-		}
-	case <-time.After(2 * patience):
-		s.tell("no answer in %v", 2*patience)
+	if err := await.Value(soft{s}, "an answer to the attacker, or the end of its stream", done); err != nil {
+		s.tell("%v", err)
 	}
 }
 

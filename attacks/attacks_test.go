@@ -3,7 +3,6 @@
 package attacks
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"meshrelay/internal/testing/await"
 )
 
 var long = flag.Bool("long", false, "run every attack by fifty at once, too")
@@ -84,7 +85,7 @@ func TestNoAttackIsFeltByOthers(t *testing.T) {
 	all := slices.Concat(attacks(), apiServerAttacks())
 	ones, fifties := make([]*result, len(all)), make([]*result, len(all))
 	t.Run("attack", func(t *testing.T) {
-		for i, a := range all {
+		for i, a := range slices.Backward(all) { // the one that waits for longest is among the last
 			t.Run(a.finding+" "+a.name, func(t *testing.T) {
 				switch {
 				case *long:
@@ -150,7 +151,9 @@ func (a *attack) measure(t *testing.T, n int) *result {
 		t.Fatal(err)
 	}
 	before, _ := old.all()
-	s.settle()
+	if *long { // else its cost has some of the start
+		s.settle()
+	}
 	r := &result{outcome: "nothing is refused"}
 	began := s.cpu()
 	a.run(s, n)
@@ -172,7 +175,11 @@ func (a *attack) measure(t *testing.T, n int) *result {
 	}
 	r.bystanders = s.compare(a, old, before)
 	r.cpu = time.Hour
-	for n := range 2 { // one of the two may see the runtime give memory back
+	least := 1
+	if *long {
+		least = 2
+	}
+	for n := 0; n < least || n < 4 && r.cpu > mostCPU; n++ { // one of them may see the runtime give memory back
 		used, was := s.cpu(), old.get("shop/cart")
 		s.setEast(n+1, a.resources)
 		s.east.Push(entryType)
@@ -286,15 +293,15 @@ func (s *stage) restart(old *client) {
 		return
 	}
 	s.await("the same after a restart", func() bool { return c.get("shop/cart") == was })
-	s.settle()
+	if *long {
+		s.settle()
+	}
 }
 
 // validate runs relay validate, which must refuse a config for the reason why, and at a low cost.
 func (s *stage) validate(why, config string) {
 	out := &lockedBuffer{}
-	ctx, cancel := context.WithTimeout(s.ctx, 4*mostTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "validate", "-c", s.write("other.yaml", config))
+	cmd := exec.CommandContext(await.Context(s.T), binary, "validate", "-c", s.write("other.yaml", config))
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)
@@ -303,14 +310,15 @@ func (s *stage) validate(why, config string) {
 	go func() { ended <- cmd.Wait() }()
 	var err error
 	var rss int64
-	for running := true; running; {
+	await.Until(s, "relay validate ends", func() bool {
+		rss = max(rss, residentMost(cmd.Process.Pid)) // getrusage would count what this process had
 		select {
 		case err = <-ended:
-			running = false
-		case <-time.After(time.Millisecond):
-			rss = max(rss, residentMost(cmd.Process.Pid)) // getrusage would count what this process had
+			return true
+		default:
+			return false
 		}
-	}
+	})
 	if s.tell("%.4096s", out); err == nil || !strings.Contains(out.String(), why) {
 		s.Errorf("%.200q: not refused for %q: %.500s", config, why, out)
 	}

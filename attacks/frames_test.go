@@ -12,6 +12,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"meshrelay/internal/testing/await"
 )
 
 // rawConn is a connection of the attacker without gRPC. It heeds windows, as the relay would end
@@ -132,7 +134,7 @@ func tinyFrames(s *stage, n int) {
 			err = c.send(1, message(names, len(names)), 1)
 		}
 		if err == nil {
-			err = c.SetReadDeadline(time.Now().Add(patience))
+			err = c.SetReadDeadline(time.Now().Add(await.Limit))
 		}
 		for err == nil {
 			err = c.read()

@@ -23,9 +23,11 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -33,9 +35,6 @@ const (
 	entryType   = "networking.istio.io/v1/ServiceEntry"
 	serviceType = "networking.istio.io/v1/VirtualService"
 	meshType    = "core/v1alpha1/MeshConfig"
-
-	// patience is how long a test waits for what must happen.
-	patience = time.Minute
 
 	// Each party has an address of its own, because limits of a peer count by address.
 	attacker  = "127.0.0.1"
@@ -63,7 +62,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "build the relay: %v\n%s", err, out)
 	} else {
 		flag.Parse()
-		if err := flag.Set("test.parallel", "4"); err != nil { // most of the time each of them waits
+		if err := flag.Set("test.parallel", "6"); err != nil { // most of the time each of them waits
 			panic(err)
 		}
 		code = m.Run()
@@ -107,7 +106,7 @@ type stage struct {
 func newStage(t *testing.T, a *attack, n int) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	ports := freePorts(t, 3)
-	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}, begun: make(chan struct{}), asks: clientFrom(operator, patience)}
+	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}, begun: make(chan struct{}), asks: clientFrom(operator, await.Limit)}
 	if a.edge && n > 1 {
 		s.memory = manifest
 	}
@@ -223,49 +222,69 @@ func (s *stage) rss() int64 {
 
 // cpu returns how long the relay has computed; of one that has ended, until the last call before.
 func (s *stage) cpu() time.Duration {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid)) // empty when it has ended
-	if fields := strings.Fields(string(stat)); len(fields) >= 15 {
-		user, _ := strconv.Atoi(fields[13])
-		system, _ := strconv.Atoi(fields[14])
-		s.used = time.Duration(user+system) * 10 * time.Millisecond // the kernel tells it in hundredths
+	const clock = 2 // of a process, on each CPU; from clock_getcpuclockid
+	var used unix.Timespec
+	if unix.ClockGettime(int32(^s.cmd.Process.Pid<<3|clock), &used) == nil { //nolint:gosec // it is so by definition
+		s.used = max(s.used, time.Duration(used.Nano()))
 	}
 	return s.used
 }
 
-// settle waits until the relay has next to nothing to do, and reports whether it came to that.
-func (s *stage) settle() bool {
-	const window = 200 * time.Millisecond
-	for end := time.Now().Add(2 * patience); time.Now().Before(end); {
-		quiet := 0
-		for quiet < 2 {
-			s.rss()
-			before := s.cpu()
-			time.Sleep(window)
-			if s.cpu()-before > 20*time.Millisecond {
-				break
-			}
-			quiet++
-		}
-		if quiet == 2 {
-			return true
-		}
-	}
-	return false
+// computes reports whether a thread of the relay computes, or waits for a CPU.
+func (s *stage) computes() bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
+	return slices.ContainsFunc(threads, func(file string) bool {
+		stat, _ := os.ReadFile(file) // empty when it has ended
+		return bytes.Contains(stat, []byte(") R "))
+	})
 }
 
-// await waits until ok returns true.
-func (s *stage) await(what string, ok func() bool) {
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		s.rss()
-		s.cpu()
-		switch {
-		case s.gone():
-			s.Errorf("the relay is gone; waited for %s", what)
-			return
-		case time.Now().After(end):
-			s.Errorf("waited %v for %s", patience, what)
-			return
+// settle waits until the relay has next to nothing to do, and reports whether it came to that.
+func (s *stage) settle() bool {
+	const window = 100 * time.Millisecond
+	quiet, since, used := 0, time.Now(), s.cpu()
+	var never late
+	await.Until(&never, "the relay has next to nothing to do", func() bool {
+		passed := time.Since(since)
+		if passed < window {
+			return false
 		}
+		s.rss()
+		if quiet++; s.cpu()-used > passed/10 || s.computes() {
+			quiet = 0
+		}
+		since, used = time.Now(), s.cpu()
+		return quiet == 2 || s.gone()
+	})
+	return !bool(never)
+}
+
+// late is set when a wait was in vain.
+type late bool
+
+func (l *late) Fatalf(string, ...any) { *l = true }
+
+// soft fails a test, and lets it go on: waits may be in any goroutine.
+type soft struct{ *stage }
+
+func (s soft) Fatalf(format string, args ...any) { s.Errorf(format, args...) }
+
+// await waits until ok returns true, or the relay is gone, which is an error. ok may ask the relay: it is called
+// less often than others are.
+func (s *stage) await(what string, ok func() bool) {
+	is, looks := false, 0
+	await.Until(soft{s}, what, func() bool {
+		if looks++; looks%5 == 1 {
+			is = ok()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.rss()
+			s.cpu()
+		}
+		return is || s.gone()
+	})
+	if !is && s.gone() {
+		s.Errorf("the relay is gone; waited for: %s", what)
 	}
 }
 
@@ -279,8 +298,8 @@ type client struct {
 // connect starts a client, and waits until it has what there is of both types.
 func (s *stage) connect(from, cluster string) (*client, error) {
 	ctx, cancel := context.WithCancel(s.ctx)
-	late := time.AfterFunc(patience, cancel)
-	defer late.Stop()
+	inVain := time.AfterFunc(await.Limit, cancel)
+	defer inVain.Stop()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(s.dial(from, s.address)).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		cancel()
