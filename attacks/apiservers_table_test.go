@@ -80,7 +80,7 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 	return []*attack{
 		{finding: "D4", name: "a list of 500 MB of versions", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("serviceentries", n, bare)},
 		{finding: "D4", name: "a list of 500 MB of names", limits: tight, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("serviceentries", n, longName)},
-		{finding: "D4", name: "a list of two million objects of a namespace that is not selected", more: 30 * time.Second, once: true, limits: tight, section: selecting, told: `west-0`, api: objects("serviceentries", 2_000_000, small)},
+		{finding: "D4", name: "a list of two million objects of a namespace that is not selected", seldom: true, more: 30 * time.Second, once: true, limits: tight, section: selecting, told: `west-0`, api: objects("serviceentries", 2_000_000, small)},
 		{finding: "D4", name: "a list of 500 MB of versions of a namespace that is not selected", limits: tight, section: selecting, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("serviceentries", n, bare)},
 		{finding: "D4", name: "a list of 500 MB of versions of namespaces", limits: tight, section: selecting, told: `west-0.*(limits.maxBytes|bytes: want)`, api: objects("namespaces", n, func(i int) string {
 			return named("", fmt.Sprint("ns-", i), version(i), "")
@@ -126,7 +126,7 @@ func lists(in func(i int, metadata string) string, version func(int) string) []*
 		{finding: "D9", name: "watched changes of 500 MB of namespaces that are not selected", limits: tight, section: selecting, told: `west-0`, api: events("serviceentries", n, func(i int) string {
 			return `{"type":"ADDED","object":` + named(strings.TrimSuffix(version(i)[20:], `"`), "e", `,"resourceVersion":"201"`, "") + "}"
 		})},
-		{finding: "D9", name: "watched changes of 800,000 namespaces that are not selected", more: 12 * time.Second, once: true, limits: tight, section: selecting, told: `west-0`, api: events("serviceentries", 800_000, func(i int) string {
+		{finding: "D9", name: "watched changes of 800,000 namespaces that are not selected", seldom: true, more: 12 * time.Second, once: true, limits: tight, section: selecting, told: `west-0`, api: events("serviceentries", 800_000, func(i int) string {
 			return `{"type":"ADDED","object":` + named(fmt.Sprintf("n%0252d", i), "e", `,"resourceVersion":"201"`, "") + "}"
 		})},
 
