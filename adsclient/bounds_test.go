@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -46,7 +47,7 @@ func TestAServersWordsAreBoundedAndPrintable(t *testing.T) {
 			h := newRecorder()
 			var log strings.Builder
 			c := start(t, h, func(c *Config) {
-				impatient(c)
+				sotw(c)
 				c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			}, s.Addr)
 			h.await(t, "the end", func() bool {
@@ -101,10 +102,10 @@ func TestHeadersWithoutEndEndTheStream(t *testing.T) {
 		served <- floodHeaders(conn)
 	}()
 	h := newRecorder()
-	start(t, h, impatient, lis.Addr().String())
+	start(t, h, sotw, lis.Addr().String())
 	h.await(t, "the end", func() bool { return h.has(at(lis.Addr().String(), Disconnected)) })
 	lis.Close()
-	if n := <-served; n == 0 || n > 8<<20 {
+	if n := await.Value(t, "the end of the connection", served); n == 0 || n > 8<<20 {
 		t.Errorf("%d bytes of headers were taken", n)
 	}
 }

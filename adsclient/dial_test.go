@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakenet"
 	"meshrelay/internal/testing/fakexds"
 )
@@ -197,7 +198,7 @@ func TestAProxyIsUsed(t *testing.T) {
 	if out, err := client.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	req := <-asked
+	req := await.Value(t, "the request to the proxy", asked)
 	if user, password, _ := (&http.Request{Header: http.Header{"Authorization": req.Header["Proxy-Authorization"]}}).BasicAuth(); req.Method != http.MethodConnect || req.Host != server || user != "me" || password != "secret" {
 		t.Errorf("asked %s %s as %s:%s", req.Method, req.Host, user, password)
 	}

@@ -186,7 +186,7 @@ func TestTheEndOfASubscriptionWaitsForANonce_S16(t *testing.T) {
 	}, "a")
 	s.Await("the name", asks("a"))
 	w.set(edsURL)
-	<-none
+	await.Closed(t, "the names are asked for again", none)
 	s.Push(edsURL) // the first answer, with a nonce
 	if end := s.Await("the end of the subscription", asks()); end.Nonce == "" {
 		t.Errorf("a request without names or nonce asks for everything: %+v", end)

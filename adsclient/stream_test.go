@@ -256,7 +256,6 @@ func TestTheFirstRequestOfAllMayBeTooLarge_C15(t *testing.T) {
 			h := newRecorder()
 			h.held = map[string]map[string]string{seURL: held}
 			c := start(t, h, func(c *Config) {
-				impatient(c)
 				c.Protocol = p
 				c.TypeURLs = func(bool) []string { return []string{seURL, vsURL} }
 			}, s.Addr)

@@ -1,5 +1,5 @@
 // Package fakexds is an MCP-over-xDS server for tests. It answers like istiod and records
-// requests. Tests can make it misbehave. It uses real gRPC over loopback.
+// requests. Tests can make it misbehave. It uses real gRPC, over loopback or a listener in memory.
 //
 // The package is for tests only.
 package fakexds
