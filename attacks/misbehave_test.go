@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // zipped is an answer that is compressed, whether the relay accepts that or not.
@@ -36,15 +38,8 @@ func drip(plural string) evil {
 		case askedStream:
 			send(w, `{"type":"ADDED","object":`)
 		}
-		ticks := time.NewTicker(100 * time.Millisecond)
-		defer ticks.Stop()
-		for send(w, " ") {
+		for pace := rate.NewLimiter(rate.Every(100*time.Millisecond), 1); pace.Wait(r.Context()) == nil && send(w, " "); {
 			w.(http.Flusher).Flush()
-			select {
-			case <-ticks.C:
-			case <-r.Context().Done():
-				return true
-			}
 		}
 		return true
 	}
