@@ -59,7 +59,7 @@ func (r *xdsRun) awaitEndpoints(name, want string) {
 const webCluster, dbCluster = "outbound|80||web.example", "outbound|80||db.example"
 
 func TestDiscoveredEndpointsAreFoldedIntoTheirServices(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryAlpha, service("web", "web.example"), service("db", "db.example"), xdsEntry("shop/other", "other.example"))
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"), edsOf(dbCluster))
 	r := runXDS(t, discovers, s)
@@ -98,7 +98,7 @@ func TestDiscoveredEndpointsAreFoldedIntoTheirServices(t *testing.T) {
 
 // TestAChangedServiceKeepsItsEndpointsUntilTheNewAreKnown: make before break.
 func TestAChangedServiceKeepsItsEndpointsUntilTheNewAreKnown(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryAlpha, service("web", "web.example"))
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"), edsOf("outbound|80||web2.example", "10.0.0.2"))
 	r := runXDS(t, discovers, s)
@@ -130,7 +130,7 @@ func TestAChangedServiceKeepsItsEndpointsUntilTheNewAreKnown(t *testing.T) {
 
 // TestSourceHasSyncedOnceItsEndpointsAreKnown_C21
 func TestSourceHasSyncedOnceItsEndpointsAreKnown_C21(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryAlpha, service("web", "web.example"))
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"))
 	s.Withhold(edsTypeURL, true)
@@ -147,8 +147,7 @@ func TestSourceHasSyncedOnceItsEndpointsAreKnown_C21(t *testing.T) {
 
 // TestServicesThatAreOnDiskAreFollowedAfterARestart: also those that the server has nothing new of.
 func TestServicesThatAreOnDiskAreFollowedAfterARestart(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	t.Cleanup(s.Stop)
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryURL, service("web", "web.example"))
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"))
 	u := xdsUpstream("east", s)
@@ -170,7 +169,7 @@ func TestServicesThatAreOnDiskAreFollowedAfterARestart(t *testing.T) {
 // TestABadUpdateOfAServiceLeavesItsEndpointsFollowed: the last good content keeps its endpoints up
 // to date.
 func TestABadUpdateOfAServiceLeavesItsEndpointsFollowed_C7(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryAlpha, service("web", "web.example"))
 	s.Set(edsTypeURL, edsOf(webCluster, "10.0.0.1"))
 	r := runXDS(t, discovers, s)

@@ -65,5 +65,8 @@ func (m *Manager) Runs() bool {
 	return m.start != nil
 }
 
+// PauseFor sets the pause after the first failure of a source.
+func (m *Manager) PauseFor(d time.Duration) { m.pause = d }
+
 // Due does what is due, and returns how long nothing will be.
 func (u *upstream) Due() time.Duration { return u.turn() }

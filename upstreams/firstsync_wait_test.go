@@ -37,12 +37,16 @@ func (l *lockedLog) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// count returns how many lines have all of the words.
-func (l *lockedLog) count(words ...string) (n int) {
+func (l *lockedLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// count returns how many lines have all of the words.
+func (l *lockedLog) count(words ...string) (n int) {
 lines:
-	for line := range strings.Lines(l.b.String()) {
+	for line := range strings.Lines(l.String()) {
 		for _, w := range words {
 			if !strings.Contains(line, w) {
 				continue lines
@@ -128,14 +132,14 @@ func (s *started) reason(name string) string {
 // away returns a server that is down, and what starts it.
 func away(t *testing.T, change func(*fakexds.Server)) (down *fakexds.Server, up func() *fakexds.Server) {
 	t.Helper()
-	down = fakexds.Start(t, &fakexds.Server{})
+	down = start(t, &fakexds.Server{})
 	down.Stop()
 	return down, func() *fakexds.Server {
 		next := &fakexds.Server{}
 		if change != nil {
 			change(next)
 		}
-		next = fakexds.Start(t, next, down.Addr)
+		next = start(t, next, down.Addr)
 		next.Set(xdsEntryURL, xdsEntry("ns/west", "west.example"))
 		return next
 	}
@@ -202,7 +206,7 @@ func TestAnUpstreamThatIsNewToAStateIsWaitedForNoLongerThanStartupTimeout(t *tes
 }
 
 func TestWhatMayWaitForThisRelayIsWaitedForNoLongerThanStartupTimeout(t *testing.T) {
-	holding := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "far", Holds: true})
+	holding := start(t, &fakexds.Server{Relay: true, Name: "far", Holds: true})
 	for _, url := range relayTypes() {
 		holding.Withhold(url, true)
 	}
@@ -376,7 +380,7 @@ func TestTheMarkIsSetOnceClientsAreServed(t *testing.T) {
 func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
 	for _, protocol := range []string{"auto", "sotw"} {
 		t.Run(protocol, func(t *testing.T) {
-			same := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub"})
+			same := start(t, &fakexds.Server{Relay: true, Name: "hub"})
 			same.Set(xdsEntryURL, xdsEntry("ns/a", "a.example").WithVersion("1"))
 			u := xdsUpstream("mirror", same)
 			sectionOf(u).Protocol = protocol
@@ -399,7 +403,7 @@ func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
 				t.Errorf("served %q; status %+v", s.served(), st)
 			}
 			same.Stop()
-			renamed := fakexds.Start(t, &fakexds.Server{Relay: true, Name: "hub-2"}, same.Addr)
+			renamed := start(t, &fakexds.Server{Relay: true, Name: "hub-2"}, same.Addr)
 			renamed.Set(xdsEntryURL, xdsEntry("ns/a", "a.example").WithVersion("1"))
 			s.awaitServed("ns/a=a.example@mirror")
 			s.await("it is as any other", func() bool { st := s.m.Status()[0]; return st.State == upstreams.StateSynced && st.LastError == "" })

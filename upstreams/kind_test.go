@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -53,7 +54,7 @@ func (c *scriptedConfig) Check(mistakes config.Checker, u config.Upstream, befor
 
 // kinds are those of the upstreams of these tests.
 func kinds() []upstreams.Kind {
-	return []upstreams.Kind{xds.Kind(), file.Kind(), {
+	return []upstreams.Kind{xds.Kind(grpc.WithContextDialer(dial)), file.Kind(), {
 		Config: &scriptedConfig{},
 		New:    func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return scripted, nil },
 		Check: func(u config.Upstream) error {

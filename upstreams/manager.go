@@ -47,6 +47,7 @@ type Manager struct {
 	replicas  *replicas // nil: the relay decides alone
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
+	pause     time.Duration // after the first failure of a source
 
 	// applying serializes orders, reloads and Restore.
 	applying sync.Mutex
@@ -61,7 +62,7 @@ type Manager struct {
 // NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are the kinds of sources
 // that the config may use. keeper may be nil. The error has all mistakes.
 func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, keeper Keeper, log *slog.Logger) (*Manager, error) {
-	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), first: newFirstSync(cfg, keeper)}
+	m := &Manager{kinds: kinds, aggregate: aggregate, keeper: keeper, log: log, restored: make(chan struct{}), pause: leastPause, first: newFirstSync(cfg, keeper)}
 	var errs *multierror.Error
 	for _, one := range cfg.Upstreams {
 		s, err := newSetup(one, cfg, kinds, log)

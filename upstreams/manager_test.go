@@ -3,6 +3,7 @@ package upstreams_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -40,7 +40,6 @@ func runManager(t *testing.T, keeper upstreams.Keeper, ups ...config.Upstream) *
 
 func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, log *slog.Logger) *managed {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent() // the servers', which end after this
 	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
 	var err error
 	if r.m, err = upstreams.NewManager(r.cfg, kinds(), r.aggregate, keeper, log); err != nil {
@@ -58,7 +57,6 @@ func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, lo
 				t.Errorf("Run: %v", err)
 			}
 		}
-		goleak.VerifyNone(t, ignore)
 	})
 	r.await("the manager runs", r.m.Runs)
 	return r
@@ -80,16 +78,7 @@ func (r *managed) mustApply(ups ...config.Upstream) {
 
 func (r *managed) await(what string, cond func() bool) {
 	r.t.Helper()
-	deadline := time.After(30 * time.Second)
-	look := time.NewTicker(2 * time.Millisecond)
-	defer look.Stop()
-	for !cond() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			r.t.Fatalf("not so: %s; served %q; status %+v", what, r.served(), r.m.Status())
-		}
-	}
+	await.Until(r.t, what, cond, func() any { return fmt.Sprintf("served %q; status %+v", r.served(), r.m.Status()) })
 }
 
 // names returns the names of the upstreams, in order of priority.
@@ -131,9 +120,8 @@ func fileUpstream(name, path string) config.Upstream {
 // served starts a server that has these ServiceEntries.
 func startServer(t *testing.T, resources ...fakexds.Resource) *fakexds.Server {
 	t.Helper()
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryURL, resources...)
-	t.Cleanup(s.Stop)
 	return s
 }
 

@@ -29,7 +29,12 @@ func Contain(f func() error) (err error) {
 // Restart calls run until run returns nil, or ctx ends. After a panic or an error it logs that, calls failed, and
 // pauses before it calls run again. It logs the stack of a panic that repeats once.
 func Restart(ctx context.Context, log *slog.Logger, run func(context.Context) error, failed func(error)) {
-	pauses := &backoff.ExponentialBackOff{InitialInterval: leastPause, MaxInterval: mostPause, Multiplier: 2, RandomizationFactor: 0.1}
+	restart(ctx, log, leastPause, run, failed)
+}
+
+// restart is Restart with a first pause of its own.
+func restart(ctx context.Context, log *slog.Logger, least time.Duration, run func(context.Context) error, failed func(error)) {
+	pauses := &backoff.ExponentialBackOff{InitialInterval: least, MaxInterval: mostPause, Multiplier: 2, RandomizationFactor: 0.1}
 	pauses.Reset()
 	for last := ""; ; {
 		began := time.Now()

@@ -207,7 +207,7 @@ func (u *upstream) fail(p *mirror.Panic) {
 func (m *Manager) runSource(u *upstream) func(context.Context) error {
 	return func(ctx context.Context) error {
 		defer u.Tell(intake.Closed{Planned: true}) // the disk then has the time of the last contact
-		Restart(ctx, u.log, func(ctx context.Context) error { return u.runOnce(ctx, m.setupOf(u, nil).source) }, func(err error) {
+		restart(ctx, u.log, m.pause, func(ctx context.Context) error { return u.runOnce(ctx, m.setupOf(u, nil).source) }, func(err error) {
 			u.Tell(intake.Closed{Reason: err.Error(), Failed: true})
 			u.succeed(m.setupOf(u, err))
 		})

@@ -23,7 +23,7 @@ func isSynced(r *xdsRun) func() bool { return func() bool { return r.x.Status().
 
 func TestAnIstiodThatKnowsOneSpellingIsMirrored_C1(t *testing.T) {
 	for _, url := range []string{xdsEntryURL, xdsEntryBeta, xdsEntryAlpha} {
-		s := fakexds.Start(t, &fakexds.Server{})
+		s := start(t, &fakexds.Server{})
 		s.Set(url, xdsEntry("shop/a", "a"))
 		r := runXDS(t, nil, s)
 		r.awaitNames("shop/a")
@@ -32,7 +32,7 @@ func TestAnIstiodThatKnowsOneSpellingIsMirrored_C1(t *testing.T) {
 }
 
 func TestNodeSaysWhoWeAre_C2_C3_C12(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	runXDS(t, nil, s)
 	first := s.Await("the first request", func(fakexds.Request) bool { return true })
 	if want := "waypoint~10.0.0.7~relay-1.istio-system~istio-system.svc.cluster.local"; first.Node.GetId() != want {
@@ -50,7 +50,7 @@ func TestNodeSaysWhoWeAre_C2_C3_C12(t *testing.T) {
 }
 
 func TestADeletedWorkloadGroupDisappearsWithinOneResync_C4(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsGroupURL, fakexds.MCP("shop/g", &networking.WorkloadGroup{Template: &networking.WorkloadEntry{}}))
 	r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).ResyncInterval = config.Duration(50 * time.Millisecond) }, s)
 	groups := func() int { return r.x.Status().Resources["networking.istio.io/WorkloadGroup"] }
@@ -62,7 +62,7 @@ func TestADeletedWorkloadGroupDisappearsWithinOneResync_C4(t *testing.T) {
 // TestCompressedResponsesAreRefusedUnlessConfigured: a small response could be large here.
 func TestCompressedResponsesAreRefusedUnlessConfigured(t *testing.T) {
 	compressing := func() *fakexds.Server {
-		s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{
+		s := start(t, &fakexds.Server{Options: []grpc.ServerOption{
 			grpc.RPCCompressor(grpc.NewGZIPCompressor()), //nolint:staticcheck // the other way is for the whole process
 		}})
 		s.Set(xdsEntryURL, xdsEntry("shop/a", "a"))
@@ -78,7 +78,7 @@ func TestCompressedResponsesAreRefusedUnlessConfigured(t *testing.T) {
 }
 
 func TestTheNACKNamesTheBadOnes_C7(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryURL, xdsEntry("shop/a", "a"), corrupt("shop/b"), xdsEntry("shop/c", "c"))
 	r := runXDS(t, nil, s)
 	nack := s.Await("a NACK", func(q fakexds.Request) bool { return q.ErrorWasGiven })
@@ -90,7 +90,7 @@ func TestTheNACKNamesTheBadOnes_C7(t *testing.T) {
 }
 
 func TestReconnectLearnsOfAVanishedName_C14(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{Relay: true})
+	s := start(t, &fakexds.Server{Relay: true})
 	a, b := xdsEntry("shop/a", "a").WithVersion("1"), xdsEntry("shop/b", "b").WithVersion("1")
 	s.Set(xdsEntryURL, a, b)
 	r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).Protocol = "auto" }, s)
@@ -111,7 +111,7 @@ func TestReconnectLearnsOfAVanishedName_C14(t *testing.T) {
 }
 
 func TestADisconnectTakesNothingAway_C16_C21(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
+	s := start(t, &fakexds.Server{})
 	s.Set(xdsEntryURL, xdsEntry("shop/a", "a"), xdsEntry("shop/b", "b"))
 	r := runXDS(t, nil, s)
 	r.awaitNames("shop/a shop/b")
@@ -132,7 +132,7 @@ func TestADisconnectTakesNothingAway_C16_C21(t *testing.T) {
 }
 
 func TestTheNextAddressIsUsedAndNothingIsLost_C16(t *testing.T) {
-	one, two := fakexds.Start(t, &fakexds.Server{}), fakexds.Start(t, &fakexds.Server{})
+	one, two := start(t, &fakexds.Server{}), start(t, &fakexds.Server{})
 	one.Set(xdsEntryURL, xdsEntry("shop/a", "a"))
 	two.Set(xdsEntryURL, xdsEntry("shop/a", "a"), xdsEntry("shop/b", "b"))
 	r := runXDS(t, nil, one, two)
@@ -146,7 +146,7 @@ func TestTheNextAddressIsUsedAndNothingIsLost_C16(t *testing.T) {
 }
 
 func TestConnectionAgeDeletesNothing_C18(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
+	s := start(t, &fakexds.Server{Options: []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
 		MaxConnectionAge: 100 * time.Millisecond, MaxConnectionAgeGrace: 20 * time.Millisecond,
 	})}})
 	s.Set(xdsEntryURL, xdsEntry("shop/a", "a"))
@@ -165,7 +165,7 @@ func TestConnectionAgeDeletesNothing_C18(t *testing.T) {
 
 func TestADenialIsShownWithWhatToDo_C19_C20(t *testing.T) {
 	for code, hint := range map[codes.Code]string{codes.Unauthenticated: "tokenFile", codes.PermissionDenied: "ENABLE_XDS_API_GENERATOR_AUTH"} {
-		s := fakexds.Start(t, &fakexds.Server{})
+		s := start(t, &fakexds.Server{})
 		s.Fail(status.Error(code, "no"))
 		r := runXDS(t, nil, s)
 		r.await(code.String(), func() bool {
@@ -201,7 +201,7 @@ func TestADenialLastsUntilAnAnswer_C20(t *testing.T) {
 
 func TestSyncedMeansThatEveryTypeWasAnswered_C21(t *testing.T) {
 	for _, url := range []string{xdsMeshURL, xdsEntryAlpha, "networking.istio.io/v1/VirtualService"} {
-		s := fakexds.Start(t, &fakexds.Server{})
+		s := start(t, &fakexds.Server{})
 		s.Set(xdsEntryURL, xdsEntry("shop/a", "a"))
 		s.Withhold(url, true)
 		r := runXDS(t, func(u *config.Upstream) { sectionOf(*u).ResyncInterval = config.Duration(50 * time.Millisecond) }, s)
@@ -220,7 +220,7 @@ func TestSyncedMeansThatEveryTypeWasAnswered_C21(t *testing.T) {
 func TestEachUpstreamKeepsItsMeshConfig_C22(t *testing.T) {
 	domains := []string{"east.example", "west.example"}
 	for _, domain := range domains {
-		s := fakexds.Start(t, &fakexds.Server{})
+		s := start(t, &fakexds.Server{})
 		s.Set(xdsMeshURL, meshNamed(domain))
 		r := runXDS(t, nil, s)
 		r.await(domain, func() bool {

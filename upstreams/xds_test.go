@@ -3,6 +3,7 @@ package upstreams_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -255,7 +257,6 @@ type xdsRun struct {
 
 func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Server) *xdsRun {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent() // the servers', which end after this
 	var addresses []string
 	for _, s := range servers {
 		addresses = append(addresses, s.Addr)
@@ -277,27 +278,13 @@ func runXDS(t *testing.T, change func(*config.Upstream), servers ...*fakexds.Ser
 		if err := <-ended; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		for _, s := range servers {
-			s.Stop()
-		}
-		goleak.VerifyNone(t, ignore)
 	})
 	return r
 }
 
-// await waits until cond.
 func (r *xdsRun) await(what string, cond func() bool) {
 	r.t.Helper()
-	deadline := time.After(30 * time.Second)
-	look := time.NewTicker(2 * time.Millisecond)
-	defer look.Stop()
-	for !cond() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			r.t.Fatalf("not so: %s; status %+v", what, r.x.Status())
-		}
-	}
+	await.Until(r.t, what, cond, func() any { return fmt.Sprintf("names %q, status %+v", r.names(), r.x.Status()) })
 }
 
 func (r *xdsRun) names() string {

@@ -33,11 +33,11 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Kind returns the kind of source for an MCP-over-xDS server.
-func Kind() upstreams.Kind {
+// Kind returns the kind of source for an MCP-over-xDS server. dial has options for its connections.
+func Kind(dial ...grpc.DialOption) upstreams.Kind {
 	return upstreams.Kind{
 		Config: &Config{},
-		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env) },
+		New:    func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) { return New(u, env, dial...) },
 		Check:  check,
 		Lives:  lives,
 		Probe:  probe,
@@ -75,8 +75,9 @@ type Source struct {
 }
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
-func New(cfg config.Upstream, env upstreams.Env) (s *Source, err error) {
+func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *Source, err error) {
 	section, client := sectionOf(cfg), clientConfig(cfg, env)
+	client.DialOptions = append(client.DialOptions, dial...)
 	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
