@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/events"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
@@ -30,6 +32,7 @@ type managed struct {
 	cfg       *config.Config
 	m         *upstreams.Manager
 	aggregate *mirror.Aggregate
+	journal   *events.Journal
 }
 
 func runManager(t *testing.T, keeper upstreams.Keeper, ups ...config.Upstream) *managed {
@@ -40,19 +43,29 @@ func runManager(t *testing.T, keeper upstreams.Keeper, ups ...config.Upstream) *
 
 func runConfigured(t *testing.T, keeper upstreams.Keeper, cfg *config.Config, log *slog.Logger) *managed {
 	t.Helper()
-	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
+	return runKinds(t, kinds(), keeper, cfg, log, func(*upstreams.Manager) {})
+}
+
+// runKinds runs a Manager with some kinds of sources. change is called before it runs.
+func runKinds(t *testing.T, kinds []upstreams.Kind, keeper upstreams.Keeper, cfg *config.Config, log *slog.Logger, change func(*upstreams.Manager)) *managed {
+	t.Helper()
+	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg, journal: events.New(events.Limits{})}
 	var err error
-	if r.m, err = upstreams.NewManager(r.cfg, kinds(), r.aggregate, keeper, log); err != nil {
+	if r.m, err = upstreams.NewManager(r.cfg, kinds, r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)
 	}
+	r.m.Record(r.journal, nil)
+	change(r.m)
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
 	r.m.Restore(ctx)
-	go func() { ended <- r.m.Run(ctx) }()
-	go func() { ended <- r.aggregate.Run(ctx) }()
+	run := []func(context.Context) error{r.m.Run, r.aggregate.Run, r.journal.Run}
+	ended := make(chan error, len(run))
+	for _, f := range run {
+		go func() { ended <- f(ctx) }()
+	}
 	t.Cleanup(func() {
 		cancel()
-		for range 2 {
+		for range run {
 			if err := <-ended; err != nil {
 				t.Errorf("Run: %v", err)
 			}
@@ -157,67 +170,73 @@ func TestAReloadAddsRemovesAndReordersWithoutTouchingOtherStreams(t *testing.T) 
 }
 
 func TestChangedRulesTakeEffectAtOnceAndOnlyOnTheirUpstream(t *testing.T) {
-	a := startServer(t, xdsEntry("ns/a1", "a1.example"), xdsEntry("ns/a2", "a2.example"))
-	b := startServer(t, xdsEntry("ns/b", "b.example"))
-	east, west := xdsUpstream("east", a), xdsUpstream("west", b)
-	r := runManager(t, nil, east, west)
-	r.awaitServed("ns/a1=a1.example@east ns/a2=a2.example@east ns/b=b.example@west")
+	synctest.Test(t, func(t *testing.T) {
+		a := startServer(t, xdsEntry("ns/a1", "a1.example"), xdsEntry("ns/a2", "a2.example"))
+		b := startServer(t, xdsEntry("ns/b", "b.example"))
+		east, west := xdsUpstream("east", a), xdsUpstream("west", b)
+		r := runManager(t, nil, east, west)
+		r.awaitServed("ns/a1=a1.example@east ns/a2=a2.example@east ns/b=b.example@west")
 
-	// The server can not be reached any more: the records are still imported anew.
-	a.Stop()
-	east.Import.Expression = `name != "a2"`
-	r.mustApply(east, west)
-	r.awaitServed("ns/a1=a1.example@east ns/b=b.example@west")
-	east.Import.Expression, east.Rewrite.NamePrefix = "", "p-"
-	r.mustApply(east, west)
-	r.awaitServed("ns/b=b.example@west ns/p-a1=a1.example@east")
-	if b.Streams() != 1 {
-		t.Errorf("west was connected to %d times", b.Streams())
-	}
+		// The server can not be reached any more: the records are still imported anew.
+		a.Stop()
+		east.Import.Expression = `name != "a2"`
+		r.mustApply(east, west)
+		r.awaitServed("ns/a1=a1.example@east ns/b=b.example@west")
+		east.Import.Expression, east.Rewrite.NamePrefix = "", "p-"
+		r.mustApply(east, west)
+		r.awaitServed("ns/b=b.example@west ns/p-a1=a1.example@east")
+		if b.Streams() != 1 {
+			t.Errorf("west was connected to %d times", b.Streams())
+		}
+	})
 }
 
 func TestPoliciesChangeWithoutANewStream(t *testing.T) {
-	a := startServer(t, entries("e", 40)...)
-	east := xdsUpstream("east", a)
-	r := runManager(t, nil, east)
-	r.await("all is served", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 40 })
-	east.Guard = config.Guard{Percent: 30, Count: 10}
-	east.Limits.MaxResources = 5
-	east.Required = true
-	r.mustApply(east)
-	a.Set(xdsEntryURL)
-	a.Push(xdsEntryURL)
-	r.await("the guard holds", func() bool { return r.m.Status()[0].Held != nil })
-	if st := r.m.Status()[0]; !st.Required || a.Streams() != 1 {
-		t.Errorf("status %+v, %d streams", st, a.Streams())
-	}
-	if err := errorOf(r.m.Order(t.Context(), "east", "release", intake.Order{All: true})); err != nil {
-		t.Fatal(err)
-	}
-	r.await("all is gone", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 0 })
-	a.Set(xdsEntryURL, entries("f", 10)...)
-	a.Push(xdsEntryURL)
-	r.await("the limit holds", func() bool {
-		return r.aggregate.Counts()[xdsEntryKind] == 5 && r.m.Status()[0].OverLimit == 5
+	synctest.Test(t, func(t *testing.T) {
+		a := startServer(t, entries("e", 40)...)
+		east := xdsUpstream("east", a)
+		r := runManager(t, nil, east)
+		r.await("all is served", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 40 })
+		east.Guard = config.Guard{Percent: 30, Count: 10}
+		east.Limits.MaxResources = 5
+		east.Required = true
+		r.mustApply(east)
+		a.Set(xdsEntryURL)
+		a.Push(xdsEntryURL)
+		r.await("the guard holds", func() bool { return r.m.Status()[0].Held != nil })
+		if st := r.m.Status()[0]; !st.Required || a.Streams() != 1 {
+			t.Errorf("status %+v, %d streams", st, a.Streams())
+		}
+		if err := errorOf(r.m.Order(t.Context(), "east", "release", intake.Order{All: true})); err != nil {
+			t.Fatal(err)
+		}
+		r.await("all is gone", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 0 })
+		a.Set(xdsEntryURL, entries("f", 10)...)
+		a.Push(xdsEntryURL)
+		r.await("the limit holds", func() bool {
+			return r.aggregate.Counts()[xdsEntryKind] == 5 && r.m.Status()[0].OverLimit == 5
+		})
 	})
 }
 
 func TestABadReloadChangesNothing(t *testing.T) {
-	a := startServer(t, xdsEntry("ns/a", "a.example"))
-	east := xdsUpstream("east", a)
-	r := runManager(t, nil, east)
-	r.awaitServed("ns/a=a.example@east")
-	bad := xdsUpstream("west", a)
-	sectionOf(bad).Plaintext, sectionOf(bad).TLS = false, &xds.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
-	changed := east
-	changed.Rewrite.NamePrefix = "p-"
-	err := r.apply(changed, bad)
-	if err == nil || !strings.Contains(err.Error(), "west") || !strings.Contains(err.Error(), "missing.pem") {
-		t.Fatalf("err = %v", err)
-	}
-	if got := r.served(); got != "ns/a=a.example@east" || len(r.names()) != 1 {
-		t.Errorf("served %s by %v", got, r.names())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := startServer(t, xdsEntry("ns/a", "a.example"))
+		east := xdsUpstream("east", a)
+		r := runManager(t, nil, east)
+		r.awaitServed("ns/a=a.example@east")
+		bad := xdsUpstream("west", a)
+		sectionOf(bad).Plaintext, sectionOf(bad).TLS = false, &xds.TLS{CAFile: filepath.Join(t.TempDir(), "missing.pem")}
+		changed := east
+		changed.Rewrite.NamePrefix = "p-"
+		err := r.apply(changed, bad)
+		if err == nil || !strings.Contains(err.Error(), "west") || !strings.Contains(err.Error(), "missing.pem") {
+			t.Fatalf("err = %v", err)
+		}
+		if got := r.served(); got != "ns/a=a.example@east" || len(r.names()) != 1 {
+			t.Errorf("served %s by %v", got, r.names())
+		}
+	})
 }
 
 // memoryKeeper is a Keeper without a disk.
@@ -277,82 +296,86 @@ func TestWithEveryUpstreamDownWhatIsKeptIsServed(t *testing.T) {
 
 // TestTheOldestRevisionDiffersFromNothing: what was before it is not kept, and that is told.
 func TestTheOldestRevisionDiffersFromNothing(t *testing.T) {
-	before := newXDSScript(t)
-	before.ok(before.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b.example")))
-	keeper := &memoryKeeper{at: map[uint64][]state.Record{3: before.x.kept()}}
-	u, _ := xdsConfig("127.0.0.1:1")
-	r := runManager(t, keeper, u)
-	for _, revision := range []uint64{0, 3} {
-		d, err := r.m.Diff("east", revision)
-		if err != nil || !d.Oldest || d.Revision.ID != 3 || len(d.Resources) != 2 {
-			t.Fatalf("revision %d: %+v, %v", revision, d, err)
-		}
-		for _, one := range d.Resources {
-			if one.Before != nil || one.After == nil {
-				t.Errorf("it is no addition: %+v", one)
+	synctest.Test(t, func(t *testing.T) {
+		before := newXDSScript(t)
+		before.ok(before.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example"), xdsEntry("ns/b", "b.example")))
+		keeper := &memoryKeeper{at: map[uint64][]state.Record{3: before.x.kept()}}
+		u, _ := xdsConfig("127.0.0.1:1")
+		r := runManager(t, keeper, u)
+		for _, revision := range []uint64{0, 3} {
+			d, err := r.m.Diff("east", revision)
+			if err != nil || !d.Oldest || d.Revision.ID != 3 || len(d.Resources) != 2 {
+				t.Fatalf("revision %d: %+v, %v", revision, d, err)
+			}
+			for _, one := range d.Resources {
+				if one.Before != nil || one.After == nil {
+					t.Errorf("it is no addition: %+v", one)
+				}
 			}
 		}
-	}
-	if _, err := r.m.Diff("east", 2); err == nil {
-		t.Error("a revision that is not kept has a difference")
-	}
+		if _, err := r.m.Diff("east", 2); err == nil {
+			t.Error("a revision that is not kept has a difference")
+		}
+	})
 }
 
 func TestOperatorsFreezeUnfreezeAndRollBack(t *testing.T) {
-	a := startServer(t, xdsEntry("ns/a", "a1.example"))
-	before := newXDSScript(t)
-	before.ok(before.sotw(xdsEntryURL, xdsEntry("ns/a", "a0.example")))
-	keeper := &memoryKeeper{at: map[uint64][]state.Record{3: before.x.kept()}}
-	r := runManager(t, keeper, xdsUpstream("east", a))
-	r.awaitServed("ns/a=a1.example@east")
-	r.await("it has told all that it has", func() bool { return r.m.Status()[0].Synced })
-	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		a := startServer(t, xdsEntry("ns/a", "a1.example"))
+		before := newXDSScript(t)
+		before.ok(before.sotw(xdsEntryURL, xdsEntry("ns/a", "a0.example")))
+		keeper := &memoryKeeper{at: map[uint64][]state.Record{3: before.x.kept()}}
+		r := runManager(t, keeper, xdsUpstream("east", a))
+		r.awaitServed("ns/a=a1.example@east")
+		r.await("it has told all that it has", func() bool { return r.m.Status()[0].Synced })
+		ctx := t.Context()
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	push := func(host string) {
-		a.Set(xdsEntryURL, xdsEntry("ns/a", host))
-		a.Push(xdsEntryURL)
-	}
-	must(errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})))
-	push("a2.example")
-	r.await("something waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
-	must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
-	r.awaitServed("ns/a=a2.example@east")
-	must(errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 3})))
-	r.awaitServed("ns/a=a0.example@east")
-	if f := r.m.Status()[0].Frozen; f == nil || f.Revision != 3 || f.Waiting != 1 {
-		t.Errorf("frozen: %+v", f)
-	}
-	must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
-	r.awaitServed("ns/a=a2.example@east")
-	if keeper.flushes < 6 {
-		t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
-	}
+		push := func(host string) {
+			a.Set(xdsEntryURL, xdsEntry("ns/a", host))
+			a.Push(xdsEntryURL)
+		}
+		must(errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})))
+		push("a2.example")
+		r.await("something waits", func() bool { return r.m.Status()[0].Frozen.Waiting == 1 })
+		must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
+		r.awaitServed("ns/a=a2.example@east")
+		must(errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 3})))
+		r.awaitServed("ns/a=a0.example@east")
+		if f := r.m.Status()[0].Frozen; f == nil || f.Revision != 3 || f.Waiting != 1 {
+			t.Errorf("frozen: %+v", f)
+		}
+		must(errorOf(r.m.Order(ctx, "east", "unfreeze", intake.Order{})))
+		r.awaitServed("ns/a=a2.example@east")
+		if keeper.flushes < 6 {
+			t.Errorf("%d flushes: a decision would not outlive a restart", keeper.flushes)
+		}
 
-	for what, err := range map[string]error{
-		"freeze":   errorOf(r.m.Order(ctx, "esat", "freeze", intake.Order{})),
-		"unfreeze": errorOf(r.m.Order(ctx, "esat", "unfreeze", intake.Order{})),
-		"release":  errorOf(r.m.Order(ctx, "esat", "release", intake.Order{All: true})),
-		"rollback": errorOf(r.m.Order(ctx, "esat", "rollback", intake.Order{To: 3})),
-	} {
-		if !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), `"esat"`) {
-			t.Errorf("%s of an unknown upstream: %v", what, err)
+		for what, err := range map[string]error{
+			"freeze":   errorOf(r.m.Order(ctx, "esat", "freeze", intake.Order{})),
+			"unfreeze": errorOf(r.m.Order(ctx, "esat", "unfreeze", intake.Order{})),
+			"release":  errorOf(r.m.Order(ctx, "esat", "release", intake.Order{All: true})),
+			"rollback": errorOf(r.m.Order(ctx, "esat", "rollback", intake.Order{To: 3})),
+		} {
+			if !errors.Is(err, intake.ErrUnknownUpstream) || !strings.Contains(err.Error(), `"esat"`) {
+				t.Errorf("%s of an unknown upstream: %v", what, err)
+			}
 		}
-	}
-	if err := errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 99})); !errors.Is(err, intake.ErrNotPossible) {
-		t.Errorf("rollback to an unknown revision: %v", err)
-	}
-	if err := errorOf(r.m.Order(ctx, "east", "release", intake.Order{All: true})); !errors.Is(err, intake.ErrNotPossible) {
-		t.Errorf("release of nothing: %v", err)
-	}
-	keeper.fail = errors.New("no space left on device")
-	if err := errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
-		t.Errorf("a freeze that is not kept: %v", err)
-	}
+		if err := errorOf(r.m.Order(ctx, "east", "rollback", intake.Order{To: 99})); !errors.Is(err, intake.ErrNotPossible) {
+			t.Errorf("rollback to an unknown revision: %v", err)
+		}
+		if err := errorOf(r.m.Order(ctx, "east", "release", intake.Order{All: true})); !errors.Is(err, intake.ErrNotPossible) {
+			t.Errorf("release of nothing: %v", err)
+		}
+		keeper.fail = errors.New("no space left on device")
+		if err := errorOf(r.m.Order(ctx, "east", "freeze", intake.Order{})); err == nil || r.m.Status()[0].Frozen != nil {
+			t.Errorf("a freeze that is not kept: %v", err)
+		}
+	})
 }
 
 func TestWithoutAStateThereIsNoHistory(t *testing.T) {

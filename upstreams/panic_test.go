@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -17,7 +18,6 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/internal/testing/fakexds"
-	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes"
@@ -243,13 +243,13 @@ func TestAPanicOfASourceFailsItsUpstreamOnly(t *testing.T) {
 func panicsAt(t *testing.T, o origin, seam string, atStart bool) {
 	t.Parallel()
 	const times = 2
-	f, log, journal := &fault{}, &lockedLog{}, events.New(events.Limits{})
+	f, log := &fault{}, &lockedLog{}
 	seen := make(chan struct{})
 	others := startServer(t, xdsEntry("ns/other", "other.example"))
 	o.put("a", "a.example")
 	cfg := &config.Config{Upstreams: []config.Upstream{o.upstream, xdsUpstream("west", others)}}
 	_, cfg.Node = xdsConfig()
-	r := runFaulty(t, f, cfg, slog.New(slog.NewTextHandler(log, nil)), journal, func() {
+	r := runFaulty(t, f, cfg, slog.New(slog.NewTextHandler(log, nil)), func() {
 		if atStart {
 			f.arm(seam, times, seen)
 		}
@@ -274,7 +274,7 @@ func panicsAt(t *testing.T, o origin, seam string, atStart bool) {
 	if !strings.Contains(r.served(), "ns/other=other.example@west") || others.Streams() != 1 {
 		t.Errorf("served: %s; west has had %d streams", r.served(), others.Streams())
 	}
-	for _, e := range journal.Read(events.Query{}).Events {
+	for _, e := range r.journal.Read(events.Query{}).Events {
 		if e.Resources != nil && e.Type == events.Changed && e.Resources.Removed > 0 {
 			t.Errorf("it has removed resources: %+v", e)
 		}
@@ -290,70 +290,49 @@ func panicsAt(t *testing.T, o origin, seam string, atStart bool) {
 
 // TestAFailureDoesNotEndAFreezeNorAHold: the intake that has panicked hands both on.
 func TestAFailureDoesNotEndAFreezeNorAHold(t *testing.T) {
-	f := &fault{}
-	s := startServer(t, entries("e", 10)...)
-	u := xdsUpstream("east", s)
-	u.Guard = config.Guard{Percent: 30, Count: 1}
-	_, node := xdsConfig()
-	r := runFaulty(t, f, &config.Config{Node: node, Upstreams: []config.Upstream{u}}, slog.New(slog.DiscardHandler), nil, func() {})
-	r.await("all is served", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 10 })
-	s.Set(xdsEntryURL, entries("e", 2)...)
-	s.Push(xdsEntryURL)
-	r.await("eight are held", func() bool { h := r.m.Status()[0].Held; return h != nil && h.Removals == 8 })
-	f.arm("intake Received", 1, nil)
-	s.Push(xdsEntryURL)
-	r.await("it is held again", func() bool { h := r.m.Status()[0].Held; return f.done() == 1 && h != nil && h.Removals == 8 })
-	if n := r.aggregate.Counts()[xdsEntryKind]; n != 10 {
-		t.Errorf("%d are served", n)
-	}
-	if err := errorOf(r.m.Order(t.Context(), "east", "freeze", intake.Order{})); err != nil {
-		t.Fatal(err)
-	}
-	f.arm("intake Received", 1, nil)
-	s.Set(xdsEntryURL, entries("other", 3)...)
-	s.Push(xdsEntryURL)
-	r.await("what it has now waits", func() bool {
-		st := r.m.Status()[0]
-		return f.done() == 1 && st.State == upstreams.StateSynced && st.Frozen != nil && st.Frozen.Waiting == 13
+	synctest.Test(t, func(t *testing.T) {
+		f := &fault{}
+		s := startServer(t, entries("e", 10)...)
+		u := xdsUpstream("east", s)
+		u.Guard = config.Guard{Percent: 30, Count: 1}
+		_, node := xdsConfig()
+		r := runFaulty(t, f, &config.Config{Node: node, Upstreams: []config.Upstream{u}}, slog.New(slog.DiscardHandler), func() {})
+		r.await("all is served", func() bool { return r.aggregate.Counts()[xdsEntryKind] == 10 })
+		s.Set(xdsEntryURL, entries("e", 2)...)
+		s.Push(xdsEntryURL)
+		r.await("eight are held", func() bool { h := r.m.Status()[0].Held; return h != nil && h.Removals == 8 })
+		f.arm("intake Received", 1, nil)
+		s.Push(xdsEntryURL)
+		r.await("it is held again", func() bool { h := r.m.Status()[0].Held; return f.done() == 1 && h != nil && h.Removals == 8 })
+		if n := r.aggregate.Counts()[xdsEntryKind]; n != 10 {
+			t.Errorf("%d are served", n)
+		}
+		if err := errorOf(r.m.Order(t.Context(), "east", "freeze", intake.Order{})); err != nil {
+			t.Fatal(err)
+		}
+		f.arm("intake Received", 1, nil)
+		s.Set(xdsEntryURL, entries("other", 3)...)
+		s.Push(xdsEntryURL)
+		r.await("what it has now waits", func() bool {
+			st := r.m.Status()[0]
+			return f.done() == 1 && st.State == upstreams.StateSynced && st.Frozen != nil && st.Frozen.Waiting == 13
+		})
+		if n := r.aggregate.Counts()[xdsEntryKind]; n != 10 {
+			t.Errorf("%d are served while it is frozen", n)
+		}
 	})
-	if n := r.aggregate.Counts()[xdsEntryKind]; n != 10 {
-		t.Errorf("%d are served while it is frozen", n)
-	}
 }
 
-// runFaulty is runConfigured with a fault and a journal. Pauses after failures are short. before is called before the
-// upstreams run.
-func runFaulty(t *testing.T, f *fault, cfg *config.Config, log *slog.Logger, journal *events.Journal, before func()) *managed {
+// runFaulty runs a Manager whose sources have a fault, and whose pauses after failures are short. before is called before
+// it runs.
+func runFaulty(t *testing.T, f *fault, cfg *config.Config, log *slog.Logger, before func()) *managed {
 	t.Helper()
-	r := &managed{t: t, aggregate: mirror.NewAggregate(), cfg: cfg}
 	kinds := append(kinds(), kubernetes.Kind())
 	for i := range kinds {
 		kinds[i] = withFault(kinds[i], f)
 	}
-	var err error
-	if r.m, err = upstreams.NewManager(cfg, kinds, r.aggregate, nil, log); err != nil {
-		t.Fatal(err)
-	}
-	r.m.PauseFor(time.Millisecond)
-	run := []func(context.Context) error{r.m.Run, r.aggregate.Run}
-	if journal != nil {
-		r.m.Record(journal, nil)
-		run = append(run, journal.Run)
-	}
-	before()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, len(run))
-	for _, f := range run {
-		go func() { ended <- f(ctx) }()
-	}
-	t.Cleanup(func() {
-		cancel()
-		for range run {
-			if err := <-ended; err != nil {
-				t.Errorf("Run: %v", err)
-			}
-		}
+	return runKinds(t, kinds, nil, cfg, log, func(m *upstreams.Manager) {
+		m.PauseFor(time.Millisecond)
+		before()
 	})
-	r.await("the manager runs", r.m.Runs)
-	return r
 }

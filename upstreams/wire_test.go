@@ -31,6 +31,10 @@ type address string
 func (a address) Network() string { return "wire" }
 func (a address) String() string  { return string(a) }
 func (w wire) Addr() net.Addr     { return w.address }
+func (w wire) Close() error {
+	wires.CompareAndDelete(w.address.String(), w.Listener)
+	return w.Listener.Close()
+}
 
 // start starts a server at an address of its own, or at that of a server that has stopped.
 func start(t *testing.T, s *fakexds.Server, at ...string) *fakexds.Server {
