@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/collecting"
 	"meshrelay/mirror"
 )
@@ -215,7 +216,7 @@ func TestFollowersAreWoken(t *testing.T) {
 			t.Errorf("%+v %v", events, stages)
 		}
 		woken = j.Changed()
-		time.Sleep(time.Hour)
+		await.Pass(time.Hour)
 		select {
 		case <-woken:
 			t.Error("woken for nothing")

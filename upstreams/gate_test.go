@@ -11,6 +11,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
@@ -74,8 +75,7 @@ func TestStaleResourcesAreAnnotatedOnRequest(t *testing.T) {
 		plain := s.store.List(xdsEntryKind, "")[0]
 		lost := time.Now().UTC().Format(time.RFC3339)
 		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
+		await.Settle(2 * time.Minute)
 		r := s.store.List(xdsEntryKind, "")[0]
 		if got := r.Metadata().Annotations[intake.StaleAnnotation]; got != lost {
 			t.Errorf("annotation %q, want %q", got, lost)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // running runs a script's timer until the test ends.
@@ -20,8 +22,7 @@ func (s *xdsScript) running() {
 // after lets time pass in a bubble.
 func (s *xdsScript) after(d time.Duration) {
 	s.t.Helper()
-	time.Sleep(d) // in a bubble no time passes
-	synctest.Wait()
+	await.Settle(d)
 }
 
 // names returns ns/P0, ns/P1, …

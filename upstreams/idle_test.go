@@ -14,6 +14,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -140,8 +141,7 @@ func TestAnIdleRelayWritesNothing(t *testing.T) {
 	dir, killed := t.TempDir(), filepath.Join(t.TempDir(), "killed")
 	synctest.Test(t, func(t *testing.T) {
 		r := startQuiet(t, dir, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, true)
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
+		await.Settle(2 * time.Minute)
 		if st := r.m.Status()[0]; st.State != upstreams.StateSynced {
 			t.Fatalf("the upstream is %s", st.State)
 		}
@@ -151,8 +151,7 @@ func TestAnIdleRelayWritesNothing(t *testing.T) {
 		}
 		appends, writes := r.store.appends.Load(), r.store.writes.Load()
 		began := time.Now()
-		time.Sleep(2 * time.Hour)
-		synctest.Wait()
+		await.Settle(2 * time.Hour)
 		if n := r.store.appends.Load() - appends; n != 0 {
 			t.Errorf("the journal was written %d times", n)
 		}
@@ -166,7 +165,7 @@ func TestAnIdleRelayWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.end()
-		time.Sleep(time.Hour)
+		await.Pass(time.Hour)
 
 		exact := startQuiet(t, dir, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, false)
 		synctest.Wait()
@@ -176,16 +175,14 @@ func TestAnIdleRelayWritesNothing(t *testing.T) {
 		exact.end()
 		for range 2 { // a second kill makes it no more exact
 			atLeast := startQuiet(t, killed, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, false)
-			time.Sleep(time.Minute)
-			synctest.Wait()
+			await.Settle(time.Minute)
 			if st := atLeast.m.Status()[0]; !st.Stale || !st.StaleLater || st.StaleSince.After(began) {
 				t.Errorf("after a kill: stale %v since %v, later %v", st.Stale, st.StaleSince, st.StaleLater)
 			}
 			atLeast.end()
 		}
 		back := startQuiet(t, killed, config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}, true)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		await.Settle(time.Minute)
 		if st := back.m.Status()[0]; st.Stale || st.StaleLater {
 			t.Errorf("back in contact: stale %v since %v, later %v", st.Stale, st.StaleSince, st.StaleLater)
 		}
@@ -209,12 +206,10 @@ func TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt(t *testing.T) 
 			dir, killed := t.TempDir(), filepath.Join(t.TempDir(), "killed")
 			synctest.Test(t, func(t *testing.T) {
 				r := startQuiet(t, dir, tc.rules, true)
-				time.Sleep(2 * time.Minute)
-				synctest.Wait()
+				await.Settle(2 * time.Minute)
 				writes := r.store.writes.Load()
 				const idle = time.Hour
-				time.Sleep(idle)
-				synctest.Wait()
+				await.Settle(idle)
 				// A minute, or a tenth of the rule, which is half a minute here; flushes come once a second.
 				if n := r.store.writes.Load() - writes; n < int64(idle/time.Minute)-2 || n > int64(idle/(30*time.Second)) {
 					t.Errorf("the state was written %d times in %v", n, idle)
@@ -224,7 +219,7 @@ func TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt(t *testing.T) 
 				}
 				last := time.Now()
 				r.end()
-				time.Sleep(time.Hour)
+				await.Pass(time.Hour)
 				again := startQuiet(t, killed, tc.rules, false)
 				synctest.Wait()
 				st := again.m.Status()[0]

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams/intake"
 )
 
@@ -100,7 +101,7 @@ func TestWhatComesWhileAFreezeIsRecordedComesAfterIt(t *testing.T) {
 		w.store.set(func() {
 			w.store.meanwhile = func() {
 				a.tell <- a.content(numbered(0, 25))
-				time.Sleep(time.Second) // in a bubble no time passes
+				await.Pass(time.Second)
 				if len(a.serves()) != 20 || a.status().Frozen != nil {
 					t.Errorf("while it is recorded: %d served, frozen %+v", len(a.serves()), a.status().Frozen)
 				}
@@ -127,7 +128,7 @@ func TestWhatComesWhileAFreezeIsRefusedIsServed(t *testing.T) {
 			w.store.meanwhile = func() {
 				a.tell <- a.content(numbered(0, 25))
 				c.mustOrder("rollback", intake.Order{To: 1})
-				time.Sleep(time.Second) // in a bubble no time passes
+				await.Pass(time.Second)
 			}
 		})
 		a.wantRefused("freeze", intake.Order{}, "is frozen already")

@@ -15,6 +15,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/decisions"
 	"meshrelay/events"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/state/local"
@@ -56,15 +57,20 @@ func (s *sharedStore) read() (log decisions.Log, down bool, changed chan struct{
 	return s.log, s.down, s.changed
 }
 
+// pass lets time pass in a bubble, unless ctx ends before.
+func pass(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}
+
 // Append implements upstreams.Decisions.
 func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions.Log, error) {
 	s.mu.Lock()
 	meanwhile, lasts := s.meanwhile, s.appends
 	s.meanwhile = nil
 	s.mu.Unlock()
-	select {
-	case <-time.After(lasts): // in a bubble no time passes
-	case <-ctx.Done():
+	if pass(ctx, lasts); ctx.Err() != nil {
 		return decisions.Log{}, ctx.Err()
 	}
 	if meanwhile != nil {
@@ -73,10 +79,7 @@ func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions
 	for {
 		log, down, _ := s.read()
 		if down {
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
+			pass(ctx, time.Second)
 			return log, errStoreDown
 		}
 		next, err := log.Append(r)
@@ -98,9 +101,7 @@ func (s *sharedStore) Append(ctx context.Context, r decisions.Record) (decisions
 		if written {
 			return next, nil
 		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
+		if pass(ctx, 10*time.Millisecond); ctx.Err() != nil {
 			return log, ctx.Err()
 		}
 	}
@@ -113,7 +114,7 @@ func (s *sharedStore) Watch(ctx context.Context, took func(decisions.Log, error)
 		s.mu.Lock()
 		delay := s.delay
 		s.mu.Unlock()
-		time.Sleep(delay) // in a bubble no time passes
+		await.Pass(delay)
 		if down {
 			took(decisions.Log{}, errStoreDown)
 		} else {
@@ -220,7 +221,7 @@ func (r *replicaRun) start() {
 	}
 	r.journal = events.New(events.Limits{})
 	kind := upstreams.Kind{Config: &scriptedConfig{}, New: func(config.Upstream, upstreams.Env) (upstreams.Source, error) { return r, nil }, Check: func(config.Upstream) error {
-		time.Sleep(r.checks) // in a bubble no time passes
+		await.Pass(r.checks)
 		return nil
 	}}
 	_, node := xdsConfig()
@@ -304,8 +305,7 @@ func (w *world) has(names ...string) {
 }
 
 func (w *world) after(d time.Duration) {
-	time.Sleep(d) // in a bubble no time passes
-	synctest.Wait()
+	await.Settle(d)
 }
 
 // quiet waits until all replicas have read and done what there is.
@@ -454,10 +454,7 @@ func (p peersOf) Applied(ctx context.Context, upstream string, sequence uint64) 
 		if did+len(unreachable) == of {
 			return did, of, unreachable
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
+		pass(ctx, 20*time.Millisecond)
 	}
 	return did, of, unreachable
 }
@@ -473,7 +470,7 @@ func (p peersOf) others(sequence uint64, f func(name string, m *upstreams.Manage
 
 // Held implements upstreams.Peers.
 func (p peersOf) Held(_ context.Context, hold *decisions.Record, sequence uint64) (out []*mirror.Resource, begun int) {
-	time.Sleep(p.r.w.asks) // in a bubble no time passes
+	await.Pass(p.r.w.asks)
 	p.r.mu.Lock()
 	p.r.asked = append(p.r.asked, hold.Upstream)
 	p.r.mu.Unlock()

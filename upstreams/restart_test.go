@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams"
 )
 
@@ -25,7 +26,7 @@ func TestThePausesAfterFailuresGrowAndAreShortAfterALongRun(t *testing.T) {
 			at = append(at, time.Since(begin))
 			switch len(at) {
 			case 13:
-				time.Sleep(time.Hour)
+				await.Pass(time.Hour)
 			case 15:
 				return errors.New("no panic")
 			case 16:
@@ -70,7 +71,7 @@ func TestARestartEndsWithItsContext(t *testing.T) {
 			defer close(done)
 			upstreams.Restart(ctx, slog.New(slog.DiscardHandler), func(context.Context) error { panic("at once") }, func(error) {})
 		}()
-		time.Sleep(time.Hour)
+		await.Pass(time.Hour)
 		cancel()
 		<-done
 	})

@@ -21,6 +21,7 @@ import (
 	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/federation/services"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -114,7 +115,7 @@ func (a *adapter) restart(graceful bool, down time.Duration, settings []string) 
 			return err
 		}
 	}
-	time.Sleep(down)
+	await.Pass(down)
 	if len(settings) > 0 {
 		if a.cfg, err = configOf(a.kind, a.dir, settings); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"meshrelay/federation/services"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/golden"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/intake"
@@ -203,8 +204,7 @@ func (c *scenario) wait(args []string) error {
 }
 
 func (c *scenario) after(d time.Duration) {
-	time.Sleep(d) // in a bubble no time passes
-	synctest.Wait()
+	await.Settle(d)
 }
 
 // times repeats commands, with the turn in place of {i}: times N COMMAND; COMMAND...

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams/intake"
 
 	"golang.org/x/sync/semaphore"
@@ -119,8 +120,7 @@ func TestLargeFilesAreReadInTurn(t *testing.T) {
 		if n := now.Load(); n != 3 {
 			t.Errorf("%d files are read at the same time, want two large ones and the small one", n)
 		}
-		time.Sleep(turnWait)
-		synctest.Wait()
+		await.Settle(turnWait)
 		if n := now.Load(); n != 7 {
 			t.Errorf("%d files are read while the first ones hang, want all", n)
 		}

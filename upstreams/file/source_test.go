@@ -10,16 +10,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fileSource is an upstream of files that runs, and the events of what is served of it.
 type fileSource struct {
@@ -31,8 +33,6 @@ type fileSource struct {
 
 func startFile(t *testing.T, path string) *fileSource {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after the upstream has ended
 	s := &fileSource{t: t, store: mirror.NewAggregate(), events: make(chan string, 100)}
 	must(t, s.store.RegisterHandler(func(c mirror.Change) {
 		switch {
@@ -72,15 +72,10 @@ func (s *fileSource) status() upstreams.Status { return s.Status()[0] }
 // wantEvents waits for the next events, in any order.
 func (s *fileSource) wantEvents(want ...string) {
 	s.t.Helper()
+	await.Until(s.t, fmt.Sprintf("events %v", want), func() bool { return len(s.events) >= len(want) }, func() any { return s.status() })
 	var got []string
-	deadline := time.After(20 * time.Second)
 	for range want {
-		select {
-		case e := <-s.events:
-			got = append(got, e)
-		case <-deadline:
-			s.t.Fatalf("events %v, want %v; status %+v", got, want, s.status())
-		}
+		got = append(got, <-s.events)
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -92,20 +87,9 @@ func (s *fileSource) wantEvents(want ...string) {
 // wantStatus waits until the status is as wanted.
 func (s *fileSource) wantStatus(what string, ok func(upstreams.Status) bool) upstreams.Status {
 	s.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
-	for {
-		st := s.status()
-		if ok(st) {
-			return st
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("not %s: %+v", what, st)
-		}
-	}
+	var st upstreams.Status
+	await.Until(s.t, what, func() bool { st = s.status(); return ok(st) }, func() any { return st })
+	return st
 }
 
 func synced(st upstreams.Status) bool { return st.State == upstreams.StateSynced && st.Synced }

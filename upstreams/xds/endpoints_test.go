@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"runtime"
 	"slices"
@@ -12,21 +13,25 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/adsclient"
 	"meshrelay/federation/services"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -90,6 +95,9 @@ func follow(t *testing.T, s *fakexds.Server, patience time.Duration) *follower {
 	e, err := newEndpoints(adsclient.Config{
 		Addresses:   []string{s.Addr},
 		Credentials: insecure.NewCredentials(),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return s.Listener.(*bufconn.Listener).DialContext(ctx)
+		})},
 		Node: func() *corev3.Node {
 			return adsclient.EndpointsNode(adsclient.NodeConfig{Name: "relay", Namespace: "istio-system", IP: "10.0.0.7"})
 		},
@@ -139,17 +147,7 @@ func (f *follower) all() string {
 
 func (f *follower) await(what string, cond func() bool) {
 	f.t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	look := time.NewTicker(2 * time.Millisecond)
-	defer look.Stop()
-	for !cond() {
-		select {
-		case <-look.C:
-		case <-deadline.C:
-			f.t.Fatalf("not so: %s; told %q, %+v", what, f.all(), f.status())
-		}
-	}
+	await.Until(f.t, what, cond, func() any { return fmt.Sprintf("told %q, %+v", f.all(), f.status()) })
 }
 
 func (f *follower) awaitTold(want string) {
@@ -175,197 +173,212 @@ func edsOf(cluster string, addresses ...string) fakexds.Resource {
 }
 
 func TestEndpointsAreFollowed_N2(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b"), edsOf("c"))
-	f := follow(t, s, time.Hour)
-	if !f.answered() {
-		t.Error("something is waited for though nothing is wanted")
-	}
-	s.Withhold(edsTypeURL, true)
-	f.wants("a", "b")
-	s.Await("the request", func(r fakexds.Request) bool { return len(r.Names) == 2 })
-	if f.answered() || f.Settled("a") || f.Known("a") != nil {
-		t.Error("an answer is known before there was one")
-	}
-	s.Withhold(edsTypeURL, false)
-	for told := false; !told; told = f.all() != "" { // the server may still be noting the request
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b"), edsOf("c"))
+		f := follow(t, s, time.Hour)
+		if !f.answered() {
+			t.Error("something is waited for though nothing is wanted")
+		}
+		s.Withhold(edsTypeURL, true)
+		f.wants("a", "b")
+		s.Await("the request", func(r fakexds.Request) bool { return len(r.Names) == 2 })
+		if f.answered() || f.Settled("a") || f.Known("a") != nil {
+			t.Error("an answer is known before there was one")
+		}
+		s.Withhold(edsTypeURL, false)
+		synctest.Wait() // the server may still be noting the request
 		s.PushNames(edsTypeURL, "a", "b")
-	}
-	f.awaitTold("a,b")
-	if !f.answered() || !f.Settled("a") || !reflect.DeepEqual(f.Known("a"), services.FromAssignment(assignmentOf("a", "10.0.0.1"))) || f.Known("b") == nil || f.Known("c") != nil {
-		t.Errorf("a: %v, b: %v, c: %v", f.Known("a"), f.Known("b"), f.Known("c"))
-	}
-	// A partial answer changes nothing of the other clusters.
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.2"), edsOf("b"), edsOf("c"))
-	s.PushNames(edsTypeURL, "a")
-	f.awaitTold("a,b a")
-	if f.Known("b") == nil || f.Known("a")[0].Addr.String() != "10.0.0.2" {
-		t.Errorf("a: %v, b: %v", f.Known("a"), f.Known("b"))
-	}
-	if st := f.status(); st.Wanted != 2 || st.Answered != 2 || st.Missing != 0 || st.NACKs != 0 || st.Bytes == 0 {
-		t.Errorf("status %+v", st)
-	}
+		f.awaitTold("a,b")
+		if !f.answered() || !f.Settled("a") || !reflect.DeepEqual(f.Known("a"), services.FromAssignment(assignmentOf("a", "10.0.0.1"))) || f.Known("b") == nil || f.Known("c") != nil {
+			t.Errorf("a: %v, b: %v, c: %v", f.Known("a"), f.Known("b"), f.Known("c"))
+		}
+		// A partial answer changes nothing of the other clusters.
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.2"), edsOf("b"), edsOf("c"))
+		s.PushNames(edsTypeURL, "a")
+		f.awaitTold("a,b a")
+		if f.Known("b") == nil || f.Known("a")[0].Addr.String() != "10.0.0.2" {
+			t.Errorf("a: %v, b: %v", f.Known("a"), f.Known("b"))
+		}
+		if st := f.status(); st.Wanted != 2 || st.Answered != 2 || st.Missing != 0 || st.NACKs != 0 || st.Bytes == 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
 }
 
 func TestWhatIsNotWantedAnyMoreIsForgotten(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
-	f := follow(t, s, time.Hour)
-	f.wants("a", "b")
-	f.awaitTold("a,b")
-	f.wants("b")
-	s.Await("the request for b", func(r fakexds.Request) bool { return slices.Equal(r.Names, []string{"b"}) })
-	// It may have been on its way.
-	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "late", Resources: []*anypb.Any{edsOf("a", "10.0.0.9").Any}})
-	s.Await("the ACK", func(r fakexds.Request) bool { return r.Nonce == "late" && !r.ErrorWasGiven })
-	if f.Known("a") != nil || f.status().Wanted != 1 || f.all() != "a,b" {
-		t.Errorf("a: %v, told %s", f.Known("a"), f.all())
-	}
-	f.wants()
-	f.take(time.Now().Add(2 * forgetAfter))
-	if st := f.status(); st.Bytes != 0 || st.Wanted != 0 {
-		t.Errorf("status %+v", st)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
+		f := follow(t, s, time.Hour)
+		f.wants("a", "b")
+		f.awaitTold("a,b")
+		f.wants("b")
+		s.Await("the request for b", func(r fakexds.Request) bool { return slices.Equal(r.Names, []string{"b"}) })
+		// It may have been on its way.
+		s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "late", Resources: []*anypb.Any{edsOf("a", "10.0.0.9").Any}})
+		s.Await("the ACK", func(r fakexds.Request) bool { return r.Nonce == "late" && !r.ErrorWasGiven })
+		if f.Known("a") != nil || f.status().Wanted != 1 || f.all() != "a,b" {
+			t.Errorf("a: %v, told %s", f.Known("a"), f.all())
+		}
+		f.wants()
+		f.take(time.Now().Add(2 * forgetAfter))
+		if st := f.status(); st.Bytes != 0 || st.Wanted != 0 {
+			t.Errorf("status %+v", st)
+		}
+	})
 }
 
 // TestWhatIsWantedAgainIsKnown: a server answers only names that are new to it, and it may
 // not have taken note that a name was not wanted for a moment.
 func TestWhatIsWantedAgainIsKnown_N2(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"), edsOf("c", "10.0.0.3"))
-	f := follow(t, s, time.Hour)
-	f.wants("a", "b")
-	f.awaitTold("a,b")
-	for i := range 50 {
-		f.wants("b")
-		s.PushNames(edsTypeURL, "b")
-		f.wants()
-		if i%2 == 0 {
-			runtime.Gosched() // now and then the stream notices
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"), edsOf("c", "10.0.0.3"))
+		f := follow(t, s, time.Hour)
+		f.wants("a", "b")
+		f.awaitTold("a,b")
+		for i := range 50 {
+			f.wants("b")
+			s.PushNames(edsTypeURL, "b")
+			f.wants()
+			if i%2 == 0 {
+				runtime.Gosched() // now and then the stream notices
+			}
+			f.wants("c", "a")
+			s.PushNames(edsTypeURL, "a", "c")
+			f.wants("b", "c", "a")
+			f.await("all known", func() bool { return f.Known("a") != nil && f.Known("b") != nil && f.Known("c") != nil })
 		}
-		f.wants("c", "a")
-		s.PushNames(edsTypeURL, "a", "c")
-		f.wants("b", "c", "a")
-		f.await("all known", func() bool { return f.Known("a") != nil && f.Known("b") != nil && f.Known("c") != nil })
-	}
-	// Changes during the break are known, too.
-	f.wants("a")
-	// From then on nothing else is on its way.
-	s.Await("a alone is asked for", func(r fakexds.Request) bool { return slices.Equal(r.Names, []string{"a"}) })
-	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "crossing", Resources: []*anypb.Any{edsOf("b", "10.0.0.9").Any}})
-	f.await("b is known anew", func() bool {
-		f.endpoints.mu.Lock()
-		defer f.endpoints.mu.Unlock()
-		b := f.clusters["b"]
-		return b != nil && !b.wanted && bytes.Contains(b.data, []byte("10.0.0.9"))
+		// Changes during the break are known, too.
+		f.wants("a")
+		// From then on nothing else is on its way.
+		s.Await("a alone is asked for", func(r fakexds.Request) bool { return slices.Equal(r.Names, []string{"a"}) })
+		s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "crossing", Resources: []*anypb.Any{edsOf("b", "10.0.0.9").Any}})
+		f.await("b is known anew", func() bool {
+			f.endpoints.mu.Lock()
+			defer f.endpoints.mu.Unlock()
+			b := f.clusters["b"]
+			return b != nil && !b.wanted && bytes.Contains(b.data, []byte("10.0.0.9"))
+		})
+		s.Set(edsTypeURL)
+		f.wants("a", "b")
+		if !reflect.DeepEqual(f.Known("b"), services.FromAssignment(assignmentOf("b", "10.0.0.9"))) {
+			t.Errorf("b: %v", f.Known("b"))
+		}
 	})
-	s.Set(edsTypeURL)
-	f.wants("a", "b")
-	if !reflect.DeepEqual(f.Known("b"), services.FromAssignment(assignmentOf("b", "10.0.0.9"))) {
-		t.Errorf("b: %v", f.Known("b"))
-	}
 }
 
 func TestTheSameWantIsNotAskedForAgain(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a"))
-	f := follow(t, s, time.Hour)
-	f.wants("a")
-	f.awaitTold("a")
-	s.Await("the ACK", func(r fakexds.Request) bool { return r.Nonce == "1" })
-	n := len(s.Requests())
-	for range 10 {
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a"))
+		f := follow(t, s, time.Hour)
 		f.wants("a")
-	}
-	f.wants("a", "b")
-	s.Await("another want", func(r fakexds.Request) bool { return slices.Contains(r.Names, "b") })
-	if next := s.Requests()[n]; !slices.Contains(next.Names, "b") {
-		t.Errorf("the next request is for %v", next.Names)
-	}
+		f.awaitTold("a")
+		s.Await("the ACK", func(r fakexds.Request) bool { return r.Nonce == "1" })
+		n := len(s.Requests())
+		for range 10 {
+			f.wants("a")
+		}
+		f.wants("a", "b")
+		s.Await("another want", func(r fakexds.Request) bool { return slices.Contains(r.Names, "b") })
+		if next := s.Requests()[n]; !slices.Contains(next.Names, "b") {
+			t.Errorf("the next request is for %v", next.Names)
+		}
+	})
 }
 
 func TestOnlyOtherContentIsAChange_C5(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"))
-	f := follow(t, s, time.Hour)
-	f.wants("a")
-	f.awaitTold("a")
-	for i := range 20 {
-		// Maps are encoded in random order, and the version is another each time.
-		value, err := proto.Marshal(assignmentOf("a", "10.0.0.1"))
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"))
+		f := follow(t, s, time.Hour)
+		f.wants("a")
+		f.awaitTold("a")
+		for i := range 20 {
+			// Maps are encoded in random order, and the version is another each time.
+			value, err := proto.Marshal(assignmentOf("a", "10.0.0.1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			nonce := fmt.Sprint("n", i)
+			s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: nonce, VersionInfo: nonce, Resources: []*anypb.Any{{TypeUrl: edsTypeURL, Value: value}}})
 		}
-		nonce := fmt.Sprint("n", i)
-		s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: nonce, VersionInfo: nonce, Resources: []*anypb.Any{{TypeUrl: edsTypeURL, Value: value}}})
-	}
-	s.Await("the last ACK", func(r fakexds.Request) bool { return r.Nonce == "n19" })
-	if f.all() != "a" {
-		t.Errorf("told %s", f.all())
-	}
+		s.Await("the last ACK", func(r fakexds.Request) bool { return r.Nonce == "n19" })
+		if f.all() != "a" {
+			t.Errorf("told %s", f.all())
+		}
+	})
 }
 
 func TestEndpointsStayKnownThroughDisconnects_C16(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
-	f := follow(t, s, time.Hour)
-	f.wants("a", "b")
-	f.awaitTold("a,b")
-	s.Fail(status.Error(codes.Unavailable, "not ready"))
-	s.End(status.Error(codes.Unavailable, "max age"))
-	f.await("disconnected", func() bool { return f.status().LastError != "" })
-	if f.Known("a") == nil || !f.answered() {
-		t.Error("the end of a stream made endpoints unknown")
-	}
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.3"))
-	s.Fail(nil)
-	f.awaitTold("a,b b")
-	if st := f.status(); st.LastError != "" {
-		t.Errorf("status %+v", st)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
+		f := follow(t, s, time.Hour)
+		f.wants("a", "b")
+		f.awaitTold("a,b")
+		s.Fail(status.Error(codes.Unavailable, "not ready"))
+		s.End(status.Error(codes.Unavailable, "max age"))
+		f.await("disconnected", func() bool { return f.status().LastError != "" })
+		if f.Known("a") == nil || !f.answered() {
+			t.Error("the end of a stream made endpoints unknown")
+		}
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.3"))
+		s.Fail(nil)
+		f.awaitTold("a,b b")
+		if st := f.status(); st.LastError != "" {
+			t.Errorf("status %+v", st)
+		}
+	})
 }
 
 func TestPatienceForTheFirstAnswerEnds_C21(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"))
-	f := follow(t, s, 2*time.Second) // enough to look at what is told before
-	f.wants("a", "b")
-	f.awaitTold("a")
-	if f.answered() || f.Settled("b") || !f.Settled("a") {
-		t.Error("b is not waited for")
-	}
-	f.awaitTold("a b")
-	if !f.answered() || f.Known("b") != nil || f.warns.Load() == 0 {
-		t.Errorf("b: %v, %d warnings", f.Known("b"), f.warns.Load())
-	}
-	// A late answer still counts.
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
-	s.PushNames(edsTypeURL, "b")
-	f.awaitTold("a b b")
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"))
+		f := follow(t, s, endpointsPatience)
+		f.wants("a", "b")
+		f.awaitTold("a")
+		if f.answered() || f.Settled("b") || !f.Settled("a") {
+			t.Error("b is not waited for")
+		}
+		f.awaitTold("a b")
+		if !f.answered() || f.Known("b") != nil || f.warns.Load() == 0 {
+			t.Errorf("b: %v, %d warnings", f.Known("b"), f.warns.Load())
+		}
+		// A late answer still counts.
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
+		s.PushNames(edsTypeURL, "b")
+		f.awaitTold("a b b")
+	})
 }
 
 func TestBadAssignmentsAreRefusedAndTheGoodOnesTaken_C7(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
-	f := follow(t, s, time.Hour)
-	f.wants("a", "b")
-	f.awaitTold("a,b")
-	bad := &anypb.Any{TypeUrl: edsTypeURL, Value: append([]byte("\x0a\x01a\x12\x01"), 0xff)}
-	other := &anypb.Any{TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Value: []byte("\x0a\x01a")}
-	nameless := &anypb.Any{TypeUrl: edsTypeURL}
-	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "bad", Resources: []*anypb.Any{bad, other, nameless, edsOf("b", "10.0.0.3").Any}})
-	nack := s.Await("a NACK", func(r fakexds.Request) bool { return r.ErrorWasGiven })
-	for _, want := range []string{"a: ", "the element is not an envoy.config", "no name"} {
-		if !strings.Contains(nack.Error, want) {
-			t.Errorf("NACK %q does not say %q", nack.Error, want)
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b", "10.0.0.2"))
+		f := follow(t, s, time.Hour)
+		f.wants("a", "b")
+		f.awaitTold("a,b")
+		bad := &anypb.Any{TypeUrl: edsTypeURL, Value: append([]byte("\x0a\x01a\x12\x01"), 0xff)}
+		other := &anypb.Any{TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Value: []byte("\x0a\x01a")}
+		nameless := &anypb.Any{TypeUrl: edsTypeURL}
+		s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: edsTypeURL, Nonce: "bad", Resources: []*anypb.Any{bad, other, nameless, edsOf("b", "10.0.0.3").Any}})
+		nack := s.Await("a NACK", func(r fakexds.Request) bool { return r.ErrorWasGiven })
+		for _, want := range []string{"a: ", "the element is not an envoy.config", "no name"} {
+			if !strings.Contains(nack.Error, want) {
+				t.Errorf("NACK %q does not say %q", nack.Error, want)
+			}
 		}
-	}
-	f.awaitTold("a,b b")
-	if !reflect.DeepEqual(f.Known("a"), services.FromAssignment(assignmentOf("a", "10.0.0.1"))) || f.status().NACKs != 1 {
-		t.Errorf("a: %v, %+v", f.Known("a"), f.status())
-	}
-	s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "networking.istio.io/v1/ServiceEntry", Nonce: "other"})
-	f.await("another NACK", func() bool { return f.status().NACKs == 2 })
+		f.awaitTold("a,b b")
+		if !reflect.DeepEqual(f.Known("a"), services.FromAssignment(assignmentOf("a", "10.0.0.1"))) || f.status().NACKs != 1 {
+			t.Errorf("a: %v, %+v", f.Known("a"), f.status())
+		}
+		s.Send(&discoveryv3.DiscoveryResponse{TypeUrl: "networking.istio.io/v1/ServiceEntry", Nonce: "other"})
+		f.await("another NACK", func() bool { return f.status().NACKs == 2 })
+	})
 }
 
 func TestEndpointsAreBounded(t *testing.T) {

@@ -7,11 +7,11 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -115,8 +115,7 @@ func TestASecondUpstreamOfAServerHasNodesOfItsOwn(t *testing.T) {
 func TestAProbeHasANodeOfItsOwn(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	cfg := parsed(t, sharedServer+fmt.Sprintf("- {name: east, xds: {addresses: [%[1]q], protocol: sotw, plaintext: true}}\n- {name: west, xds: {addresses: [%[1]q], protocol: sotw, plaintext: true}}\n", s.Addr))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
+	ctx := await.Context(t)
 	for _, u := range cfg.Upstreams {
 		for _, check := range probe(u, upstreams.Env{Node: cfg.Node}) {
 			check.Run(ctx)

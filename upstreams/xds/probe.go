@@ -47,6 +47,7 @@ type prober struct {
 	upstream config.Upstream
 	env      upstreams.Env
 	address  string
+	dial     []grpc.DialOption // further options for the stream
 }
 
 // run checks the connection, then the token, then a stream. If the stream opens, an earlier failure
@@ -168,7 +169,7 @@ func (p prober) refusal(err error) doctor.Finding {
 // ask opens a stream, asks for all types, and reads until each is answered or ctx ends.
 func (p prober) ask(ctx context.Context) (got answers, err error) {
 	creds, opts := dialOptions(p.section)
-	opts = append(opts, grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
+	opts = append(append(opts, p.dial...), grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.upstream.Limits.MaxResponseBytes)))
 	conn, err := grpc.NewClient("passthrough:///"+p.address, opts...)
 	if err != nil {

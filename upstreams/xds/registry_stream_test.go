@@ -1,16 +1,13 @@
 package xds
 
 import (
-	"context"
-	"fmt"
-	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakexds"
-	"meshrelay/upstreams"
 )
 
 // TestTheStreamToNacosStays: Nacos ends the first connection for its pings, as gRPC servers do by
@@ -47,31 +44,19 @@ func TestTheDeltaOfNacosIsLeftForSotW_C14(t *testing.T) {
 
 // TestAProbeTakesNoPushesOfNacos: Nacos keeps streams by node ID, and the probe has one of its own.
 func TestAProbeTakesNoPushesOfNacos(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := (&fakexds.Nacos{}).Start(t, lis)
-	n.Put(orders, at("10.1.0.1"))
-	cfg := parsed(t, sharedServer+fmt.Sprintf("- {name: east, xds: {addresses: [%q], protocol: sotw, plaintext: true}}\n", lis.Addr()))
-	m := run(t, cfg)
-	entries := func(want int) {
-		t.Helper()
-		deadline := time.After(30 * time.Second)
-		for m.Status()[0].Resources["networking.istio.io/ServiceEntry"] != want {
-			select {
-			case <-deadline:
-				t.Fatalf("%d ServiceEntries do not come; nodes %q", want, n.Nodes())
-			case <-time.After(5 * time.Millisecond):
-			}
+	synctest.Test(t, func(t *testing.T) {
+		p := registryPlace(t)
+		n := p.nacos(&fakexds.Nacos{})
+		p.begin(nil)
+		p.synced()
+		nodes := n.Nodes()
+		p.ask(config.Upstream{Name: "east", Source: &Config{Plaintext: true}, Limits: config.Limits{MaxResponseBytes: 1 << 20}})
+		if left := n.Nodes(); !slices.Equal(left, nodes) {
+			t.Errorf("nodes %q, and %q before the probe", left, nodes)
 		}
-	}
-	entries(1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	for _, check := range probe(cfg.Upstreams[0], upstreams.Env{Node: cfg.Node}) {
-		check.Run(ctx)
-	}
-	n.Put(fakexds.Service{Namespace: "public", Group: "shop", Name: "Cards"}, at("10.1.0.9"))
-	entries(2)
+		n.Put(fakexds.Service{Namespace: "public", Group: "shop", Name: "Cards"}, at("10.1.0.9"))
+		if served := p.served(); len(served) != 2 {
+			t.Errorf("served are %v", served)
+		}
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -295,7 +294,7 @@ func TestPushesOfNacosThatAnotherStreamTookArriveWithTheResync_C4(t *testing.T) 
 			t.Fatalf("nodes %q", nodes)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		conn, err := grpc.NewClient("passthrough:///nacos", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.lis.Load().DialContext(ctx) }))
+		conn, err := grpc.NewClient("passthrough:///nacos", grpc.WithTransportCredentials(insecure.NewCredentials()), p.dial())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,10 +20,10 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"meshrelay/adsclient"
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -96,6 +96,29 @@ func (p *place) up() {
 	p.server.Set(meshURL, fakexds.Resource{Any: packed})
 }
 
+// dial has a relay connect to the server in memory.
+func (p *place) dial() grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		lis := p.lis.Load()
+		if lis == nil {
+			return nil, errors.New("down")
+		}
+		return lis.DialContext(ctx)
+	})
+}
+
+// ask asks the server as doctor does, for at most 3 s.
+func (p *place) ask(u config.Upstream) doctor.Finding {
+	ctx, cancel := context.WithTimeout(p.t.Context(), 3*time.Second)
+	defer cancel()
+	one := prober{section: sectionOf(u), upstream: u, env: upstreams.Env{Node: node}, address: "server", dial: []grpc.DialOption{p.dial()}}
+	got, err := one.ask(ctx)
+	return one.stream(ctx, got, err)
+}
+
+// node is the relay.
+var node = config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}
+
 func (p *place) down() {
 	p.server.Stop()
 	p.lis.Store(nil)
@@ -107,24 +130,6 @@ func entry(name string) fakexds.Resource {
 
 // begin starts a relay with what is on disk.
 func (p *place) begin(change func(*config.Upstream)) {
-	kind := Kind()
-	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
-		s, err := New(u, env)
-		if err != nil {
-			return nil, err
-		}
-		c := clientConfig(u, env)
-		c.Met, c.Silent = s.met, s.HandleSilence
-		c.DialOptions = append(c.DialOptions, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			lis := p.lis.Load()
-			if lis == nil {
-				return nil, errors.New("down")
-			}
-			return lis.DialContext(ctx)
-		}))
-		s.client, err = adsclient.New(c, s)
-		return s, err
-	}
 	u := config.Upstream{
 		Name: "east", ClusterID: "east", Generated: "drop", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
 		Staleness: config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"},
@@ -134,8 +139,8 @@ func (p *place) begin(change func(*config.Upstream)) {
 		change(&u)
 	}
 	var err error
-	p.m, err = upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{u}, Node: config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}},
-		[]upstreams.Kind{kind}, mirror.NewAggregate(), &p.disk, slog.New(slog.DiscardHandler))
+	p.m, err = upstreams.NewManager(&config.Config{Upstreams: []config.Upstream{u}, Node: node},
+		[]upstreams.Kind{Kind(p.dial())}, mirror.NewAggregate(), &p.disk, slog.New(slog.DiscardHandler))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -165,8 +170,7 @@ func (p *place) halt() {
 }
 
 func (p *place) after(d time.Duration) upstreams.Status {
-	<-time.After(d)
-	synctest.Wait()
+	await.Settle(d)
 	return p.m.Status()[0]
 }
 
@@ -286,7 +290,7 @@ func TestAServerThatIsSilentAboutKindsStaysSyncing_C21(t *testing.T) {
 		if want := fmt.Sprintf("answers 2 kinds and is silent about %d, such as GatewayClass: %s", kinds-2, ifSilent); st.Silence != want {
 			t.Errorf("%q, want %q", st.Silence, want)
 		}
-		<-time.After(2 * time.Hour)
+		await.Pass(2 * time.Hour)
 		if st := p.after(0); st.Synced || p.server.Streams() > 20 {
 			t.Errorf("synced %v, %d streams", st.Synced, p.server.Streams())
 		}
@@ -346,24 +350,22 @@ func TestDoctorTellsWhichTypesAreNotOffered(t *testing.T) {
 		"nothing":     {[]string{"none"}, partial, doctor.Failed, "answers 0 of"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := fakexds.Start(t, &fakexds.Server{})
-			s.Offer(tc.offers...)
-			u := config.Upstream{Name: "east", Services: config.Services{Mode: config.ServicesOmit}, Source: &Config{Addresses: []string{s.Addr}, Plaintext: true}}
-			u.Limits.MaxResponseBytes = 1 << 20
-			if tc.change != nil {
-				tc.change(&u)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-			defer cancel()
-			found := probe(u, upstreams.Env{Node: config.Node{ID: "relay-1", Namespace: "istio-system", IP: "10.0.0.7"}})[0].Run(ctx)
-			last := found[len(found)-1]
-			if last.Level != tc.level || !strings.Contains(last.What, tc.text) {
-				t.Errorf("%+v", last)
-			}
-			if cures := strings.Contains(last.Fix, ifSilent); cures != (tc.level == doctor.Warning) {
-				t.Errorf("fix %q", last.Fix)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				p := registryPlace(t)
+				fakexds.Start(t, &fakexds.Server{Listener: p.lis.Load()}).Offer(tc.offers...)
+				u := config.Upstream{Name: "east", Services: config.Services{Mode: config.ServicesOmit}, Source: &Config{Plaintext: true}}
+				u.Limits.MaxResponseBytes = 1 << 20
+				if tc.change != nil {
+					tc.change(&u)
+				}
+				last := p.ask(u)
+				if last.Level != tc.level || !strings.Contains(last.What, tc.text) {
+					t.Errorf("%+v", last)
+				}
+				if cures := strings.Contains(last.Fix, ifSilent); cures != (tc.level == doctor.Warning) {
+					t.Errorf("fix %q", last.Fix)
+				}
+			})
 		})
 	}
 }
