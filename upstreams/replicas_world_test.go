@@ -216,7 +216,7 @@ func (r *replicaRun) start() {
 	t := r.w.t
 	t.Helper()
 	var err error
-	if r.keeper, err = state.Open(local.New(r.dir, nil), state.Options{History: state.History{Revisions: 50, MaxBytes: 1 << 20, MaxAge: time.Hour * 1000}, FlushInterval: time.Second}); err != nil {
+	if r.keeper, err = state.Open(local.New(r.dir, nil), state.Options{History: state.History{Revisions: 50, MaxBytes: 1 << 20, MaxAge: time.Hour * 1000}, FlushInterval: 3 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	r.journal = events.New(events.Limits{})
