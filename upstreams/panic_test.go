@@ -271,8 +271,9 @@ func panicsAt(t *testing.T, o origin, seam string, atStart bool) {
 	})
 	o.put("c", "c.example")
 	r.await("east follows changes", func() bool { return strings.Contains(r.served(), "ns/c=c.example@east") })
-	if !strings.Contains(r.served(), "ns/other=other.example@west") || others.Streams() != 1 {
-		t.Errorf("served: %s; west has had %d streams", r.served(), others.Streams())
+	r.await("west is served", func() bool { return strings.Contains(r.served(), "ns/other=other.example@west") })
+	if n := others.Streams(); n != 1 {
+		t.Errorf("west has had %d streams", n)
 	}
 	for _, e := range r.journal.Read(events.Query{}).Events {
 		if e.Resources != nil && e.Type == events.Changed && e.Resources.Removed > 0 {
