@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/federation/merge"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/sink/lease"
@@ -46,58 +48,64 @@ func TestAChangeDuringAWriteIsNotLost(t *testing.T) {
 		"a deletion":      func(w *world) { w.remove("east", "db") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(w *world) { w.spec.Prune = true })
-			w.put("east", "other", "other.x")
-			w.start().settled()
-			var once atomic.Bool
-			w.fault(func(http.ResponseWriter, *http.Request) bool {
-				if once.CompareAndSwap(false, true) {
-					before := w.desired("db")
-					change(w)
-					w.until("the change is read", func() bool { return w.desired("db") != before })
-				}
-				return false
-			})
-			w.put("east", "db", "first.x")
-			w.until("the change is there", func() bool {
-				o := w.object("db")
-				return name == "a deletion" && o == nil && w.status().Deletes == 1 || o != nil && host(o) == "second.x"
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, func(w *world) { w.spec.Prune = true })
+				w.put("east", "other", "other.x")
+				w.start().settled()
+				var once atomic.Bool
+				w.fault(func(http.ResponseWriter, *http.Request) bool {
+					if once.CompareAndSwap(false, true) {
+						before := w.desired("db")
+						change(w)
+						w.until("the change is read", func() bool { return w.desired("db") != before })
+					}
+					return false
+				})
+				w.put("east", "db", "first.x")
+				w.until("the change is there", func() bool {
+					o := w.object("db")
+					return name == "a deletion" && o == nil && w.status().Deletes == 1 || o != nil && host(o) == "second.x"
+				})
 			})
 		})
 	}
 }
 
 func TestAConflictThatIsNoneOfVersionsIsToldAndTriedLessOften(t *testing.T) {
-	w := newWorld(t)
-	refuse := func(rw http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/n03") {
-			fakekube.Fail(rw, http.StatusConflict, "Conflict") // of a webhook, or a quota
-			return true
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		refuse := func(rw http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/n03") {
+				fakekube.Fail(rw, http.StatusConflict, "Conflict") // of a webhook, or a quota
+				return true
+			}
+			return false
 		}
-		return false
-	}
-	w.fault(refuse)
-	w.many(10)
-	w.start().until("the others are there", func() bool { return w.objects() == 9 && w.status().TroublesByState["refused"] == 1 })
-	w.fault(nil)
-	w.settled()
-	w.fault(refuse)
-	w.put("east", "n03", "changed.x")
-	w.until("it is told of a change", func() bool { return w.status().TroublesByState["refused"] == 1 })
+		w.fault(refuse)
+		w.many(10)
+		w.start().until("the others are there", func() bool { return w.objects() == 9 && w.status().TroublesByState["refused"] == 1 })
+		w.fault(nil)
+		w.settled()
+		w.fault(refuse)
+		w.put("east", "n03", "changed.x")
+		w.until("it is told of a change", func() bool { return w.status().TroublesByState["refused"] == 1 })
+	})
 }
 
 func TestAPauseThatAnObjectAsksForDoesNotStopOthers(t *testing.T) {
-	w := newWorld(t)
-	w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/n03") {
-			rw.Header().Set("Retry-After", "3600")
-			fakekube.Fail(rw, http.StatusForbidden, "Forbidden")
-			return true
-		}
-		return false
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/n03") {
+				rw.Header().Set("Retry-After", "3600")
+				fakekube.Fail(rw, http.StatusForbidden, "Forbidden")
+				return true
+			}
+			return false
+		})
+		w.many(10)
+		w.start().until("the others are there", func() bool { return w.objects() == 9 && w.status().TroublesByState["refused"] == 1 })
 	})
-	w.many(10)
-	w.start().until("the others are there", func() bool { return w.objects() == 9 && w.status().TroublesByState["refused"] == 1 })
 }
 
 func TestAPauseIsBounded(t *testing.T) {
@@ -111,17 +119,19 @@ func TestAPauseIsBounded(t *testing.T) {
 }
 
 func TestObjectsThatAnotherRelayHasWrittenAreNotPruned(t *testing.T) {
-	w := pruning(t, 20)
-	w.stop()
-	w.remove("east", "n03")
-	w.deps.Relay = "r2"
-	w.start().until("it is left", func() bool {
-		s := w.status()
-		return s.Todo["left"] == 1 && len(s.Examples) == 1 && s.Examples[0].Reason == plan.ReasonSources
+	synctest.Test(t, func(t *testing.T) {
+		w := pruning(t, 20)
+		w.stop()
+		w.remove("east", "n03")
+		w.deps.Relay = "r2"
+		w.start().until("it is left", func() bool {
+			s := w.status()
+			return s.Todo["left"] == 1 && len(s.Examples) == 1 && s.Examples[0].Reason == plan.ReasonSources
+		})
+		if w.object("n03") == nil {
+			t.Error("it is gone")
+		}
 	})
-	if w.object("n03") == nil {
-		t.Error("it is gone")
-	}
 }
 
 func TestTheTextsOfAnObjectAreBounded(t *testing.T) {
@@ -144,26 +154,28 @@ func TestTheTextsOfAnObjectAreBounded(t *testing.T) {
 }
 
 func TestObjectsWithTheLabelAreBounded(t *testing.T) {
-	w := newWorld(t)
-	w.start().settled()
-	e := w.engine()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.discovered = false // no worker looks at them
-	e.core.Want(key("desired"), &plan.Digest{})
-	for i := range maxOwned + 1 {
-		e.see(key(fmt.Sprint(i)), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
-	}
-	if _, owned := e.core.Counts(); owned != maxOwned {
-		t.Error(owned)
-	}
-	e.see(key("desired"), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
-	if _, owned := e.core.Counts(); owned != maxOwned+1 {
-		t.Error("a desired one is not seen")
-	}
-	if lines, _ := e.kindProblems(); len(lines) != 1 || !strings.Contains(lines[0], "find out who") {
-		t.Error(lines)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start().settled()
+		e := w.engine()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.discovered = false // no worker looks at them
+		e.core.Want(key("desired"), &plan.Digest{})
+		for i := range maxOwned + 1 {
+			e.see(key(fmt.Sprint(i)), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
+		}
+		if _, owned := e.core.Counts(); owned != maxOwned {
+			t.Error(owned)
+		}
+		e.see(key("desired"), &plan.Live{UID: "u", Version: "1", Sink: "dr"}, false)
+		if _, owned := e.core.Counts(); owned != maxOwned+1 {
+			t.Error("a desired one is not seen")
+		}
+		if lines, _ := e.kindProblems(); len(lines) != 1 || !strings.Contains(lines[0], "find out who") {
+			t.Error(lines)
+		}
+	})
 }
 
 func TestAnObjectOfTwoSinksNamesTheRelaysOfBoth(t *testing.T) {
@@ -183,18 +195,20 @@ func TestAnObjectOfTwoSinksNamesTheRelaysOfBoth(t *testing.T) {
 }
 
 func TestNamesThatComeAndGoBeforeTheReleaseAreNotKept(t *testing.T) {
-	w := newWorld(t)
-	w.deps.Released = make(chan struct{})
-	w.start().until("it runs", func() bool { return w.engine() != nil })
-	e := w.engine()
-	for i := range 100 {
-		e.changed(key(fmt.Sprint(i)))
-	}
-	e.marks.Lock()
-	defer e.marks.Unlock()
-	if len(e.marks.keys) != 0 {
-		t.Errorf("%d keys", len(e.marks.keys))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.deps.Released = make(chan struct{})
+		w.start().until("it runs", func() bool { return w.engine() != nil })
+		e := w.engine()
+		for i := range 100 {
+			e.changed(key(fmt.Sprint(i)))
+		}
+		e.marks.Lock()
+		defer e.marks.Unlock()
+		if len(e.marks.keys) != 0 {
+			t.Errorf("%d keys", len(e.marks.keys))
+		}
+	})
 }
 
 // slowLease takes all the time of a request to tell that one may be sent.
@@ -204,95 +218,103 @@ func (l *slowLease) Writable(now time.Time) bool {
 	if !l.held.Load() {
 		return false
 	}
-	<-time.After(time.Until(now.Add(apiserver.WriteTimeout)))
+	await.Pass(time.Until(now.Add(apiserver.WriteTimeout)))
 	return true
 }
 
 func TestARequestEndsInTheTimeThatTheLeaseWasAskedFor(t *testing.T) {
-	w := newWorld(t)
-	l := &slowLease{}
-	w.deps.Lease = func(lease.Options) Writer { return l }
-	w.start().until("the cluster is read", func() bool { return w.status().State == "standby" })
-	l.held.Store(true)
-	err := w.engine().send(t.Context(), apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: []byte(`{}`)}, nil)
-	if !errors.Is(err, context.DeadlineExceeded) || w.wrote() != 0 {
-		t.Error(err, w.wrote())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		l := &slowLease{}
+		w.deps.Lease = func(lease.Options) Writer { return l }
+		w.start().until("the cluster is read", func() bool { return w.status().State == "standby" })
+		l.held.Store(true)
+		err := w.engine().send(t.Context(), apiserver.Write{Method: http.MethodPost, Path: "/api/v1/namespaces", Type: apiserver.TypeJSON, Body: []byte(`{}`)}, nil)
+		if !errors.Is(err, context.DeadlineExceeded) || w.wrote() != 0 {
+			t.Error(err, w.wrote())
+		}
+	})
 }
 
 func TestACopyOfAnotherUpstreamDoesNotDeleteAnObject(t *testing.T) {
-	w := newWorld(t, func(w *world) {
-		w.spec.Prune = true
-		w.aggregate.SetPolicies(nil, merge.Reject{})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w *world) {
+			w.spec.Prune = true
+			w.aggregate.SetPolicies(nil, merge.Reject{})
+		})
+		w.many(20)
+		w.start().settled()
+		w.put("west", "n03", "hostile.x")
+		w.until("it is left", func() bool {
+			s := w.status()
+			return s.Todo["left"] == 1 && len(s.Examples) == 1 && s.Examples[0].Reason == plan.ReasonCopies
+		})
+		if w.object("n03") == nil {
+			t.Error("it is gone")
+		}
+		w.remove("west", "n03")
+		w.settled()
 	})
-	w.many(20)
-	w.start().settled()
-	w.put("west", "n03", "hostile.x")
-	w.until("it is left", func() bool {
-		s := w.status()
-		return s.Todo["left"] == 1 && len(s.Examples) == 1 && s.Examples[0].Reason == plan.ReasonCopies
-	})
-	if w.object("n03") == nil {
-		t.Error("it is gone")
-	}
-	w.remove("west", "n03")
-	w.settled()
 }
 
 // The guard judges again after departures have come to rest. Until then its last verdict may be seconds old.
 func TestADeletionThatWasLetPassIsNotCarriedOutWhenAnUpstreamMayHaveItAgain(t *testing.T) {
-	var again, asked atomic.Bool
-	w := newWorld(t, func(w *world) {
-		w.spec.Prune = true
-		w.deps.Blocked = func() func(string, mirror.Key) string {
-			return func(string, mirror.Key) string {
-				if asked.Store(again.Load()); again.Load() {
-					return "its content is refused"
+	synctest.Test(t, func(t *testing.T) {
+		var again, asked atomic.Bool
+		w := newWorld(t, func(w *world) {
+			w.spec.Prune = true
+			w.deps.Blocked = func() func(string, mirror.Key) string {
+				return func(string, mirror.Key) string {
+					if asked.Store(again.Load()); again.Load() {
+						return "its content is refused"
+					}
+					return ""
 				}
-				return ""
 			}
+		})
+		w.many(20)
+		w.start().settled()
+		w.lease.held.Store(false)
+		w.remove("east", "n03")
+		w.until("it may go", func() bool { return w.status().Todo["delete"] == 1 })
+		e := w.engine()
+		rest := func(at time.Time) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.firstGone, e.lastGone = at, at
 		}
+		rest(time.Now().Add(time.Hour)) // more and more are coming
+		again.Store(true)
+		w.lease.held.Store(true)
+		w.until("a worker has looked", func() bool { return asked.Load() || w.object("n03") == nil })
+		w.until("it is done with it", func() bool { return !w.flies(key("n03")) })
+		if w.object("n03") == nil {
+			t.Fatal("an upstream may have it, and it is gone")
+		}
+		again.Store(false)
+		w.until("it is gone", func() bool { return w.object("n03") == nil })
+		rest(time.Time{})
+		w.settled()
 	})
-	w.many(20)
-	w.start().settled()
-	w.lease.held.Store(false)
-	w.remove("east", "n03")
-	w.until("it may go", func() bool { return w.status().Todo["delete"] == 1 })
-	e := w.engine()
-	rest := func(at time.Time) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.firstGone, e.lastGone = at, at
-	}
-	rest(time.Now().Add(time.Hour)) // more and more are coming
-	again.Store(true)
-	w.lease.held.Store(true)
-	w.until("a worker has looked", func() bool { return asked.Load() || w.object("n03") == nil })
-	w.until("it is done with it", func() bool { return !w.flies(key("n03")) })
-	if w.object("n03") == nil {
-		t.Fatal("an upstream may have it, and it is gone")
-	}
-	again.Store(false)
-	w.until("it is gone", func() bool { return w.object("n03") == nil })
-	rest(time.Time{})
-	w.settled()
 }
 
 func TestAFailureThatLastsIsLoggedOnce(t *testing.T) {
-	w := newWorld(t)
-	w.start().settled()
-	e := w.engine()
-	for range 3 {
-		e.trouble("state", errors.New("the disk is full"))
-		e.fails(key("db"), stateRefused, errors.New("a webhook"))
-	}
-	e.fails(key("db"), stateFailed, errors.New("no answer"))
-	e.trouble("state", errors.New("it is not mounted"))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for line, n := range map[string]int{"the disk is full": 1, "it is not mounted": 1, "a webhook": 1, "no answer": 1} {
-		if got := strings.Count(w.log.String(), line); got != n {
-			t.Errorf("%s: %d lines", line, got)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start().settled()
+		e := w.engine()
+		for range 3 {
+			e.trouble("state", errors.New("the disk is full"))
+			e.fails(key("db"), stateRefused, errors.New("a webhook"))
 		}
-	}
+		e.fails(key("db"), stateFailed, errors.New("no answer"))
+		e.trouble("state", errors.New("it is not mounted"))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for line, n := range map[string]int{"the disk is full": 1, "it is not mounted": 1, "a webhook": 1, "no answer": 1} {
+			if got := strings.Count(w.log.String(), line); got != n {
+				t.Errorf("%s: %d lines", line, got)
+			}
+		}
+	})
 }

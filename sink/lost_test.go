@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,106 +69,111 @@ func (w *world) marked(keys ...mirror.Key) bool {
 }
 
 func TestAChangeWhileARequestIsMadeIsNotLost(t *testing.T) {
-	w := newWorld(t)
-	w.put("east", "other", "other.x")
-	w.deps.Resources = &between{Aggregate: w.aggregate, is: func(k mirror.Key) bool { return k == key("db") && w.flies(k) }, after: func(mirror.Key) {
-		before := w.desired("db")
-		w.put("east", "db", "second.x")
-		w.until("the change is read", func() bool { return w.desired("db") != before })
-	}}
-	w.start().settled()
-	w.put("east", "db", "first.x")
-	w.until("the change is there", func() bool { return host(w.object("db")) == "second.x" })
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put("east", "other", "other.x")
+		w.deps.Resources = &between{Aggregate: w.aggregate, is: func(k mirror.Key) bool { return k == key("db") && w.flies(k) }, after: func(mirror.Key) {
+			before := w.desired("db")
+			w.put("east", "db", "second.x")
+			w.until("the change is read", func() bool { return w.desired("db") != before })
+		}}
+		w.start().settled()
+		w.put("east", "db", "first.x")
+		w.until("the change is there", func() bool { return host(w.object("db")) == "second.x" })
+	})
 }
 
 func TestADepartureIsNotLostWhenAllIsToBeRead(t *testing.T) {
-	w := pruning(t, 20)
-	e := w.engine()
-	e.reading.Lock()
-	w.remove("east", "n03")
-	w.until("it is marked", func() bool { return w.marked(key("n03")) })
-	e.readAll()
-	e.reading.Unlock()
-	w.until("it is gone", func() bool { return w.object("n03") == nil })
+	synctest.Test(t, func(t *testing.T) {
+		w := pruning(t, 20)
+		e, g := w.engine(), w.stopReading()
+		e.changed(key("n05"))
+		<-g.stopped
+		w.remove("east", "n03")
+		w.until("it is marked", func() bool { return w.marked(key("n03")) })
+		e.readAll()
+		close(g.opens)
+		w.until("it is gone", func() bool { return w.object("n03") == nil })
+	})
 }
 
 func TestADeletionWhileItsObjectIsCreatedIsNotLost(t *testing.T) {
-	w := newWorld(t)
-	w.put("east", "other", "other.x")
-	w.start().settled()
-	e := w.engine()
-	var once atomic.Bool
-	w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
-		if !strings.Contains(r.URL.Path, "/db") || !once.CompareAndSwap(false, true) {
-			return false
-		}
-		answer := &discard{}
-		w.ServeHTTP(answer, r)
-		w.Remove(entries, "shop/db")
-		w.edit(http.MethodPut, "kubectl-edit", "other", func(o map[string]any) { at(o, "metadata", "labels").(map[string]any)["a"] = "b" })
-		version := at(w.object("other"), "metadata", "resourceVersion")
-		w.until("the events are there", func() bool {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.core.Live(key("other")).Version == version
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put("east", "other", "other.x")
+		w.start().settled()
+		e := w.engine()
+		var once atomic.Bool
+		w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+			if !strings.Contains(r.URL.Path, "/db") || !once.CompareAndSwap(false, true) {
+				return false
+			}
+			answer := &discard{}
+			w.ServeHTTP(answer, r)
+			w.Remove(entries, "shop/db")
+			w.edit(http.MethodPut, "kubectl-edit", "other", func(o map[string]any) { at(o, "metadata", "labels").(map[string]any)["a"] = "b" })
+			version := at(w.object("other"), "metadata", "resourceVersion")
+			w.until("the events are there", func() bool {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return e.core.Live(key("other")).Version == version
+			})
+			rw.WriteHeader(answer.code)
+			_, _ = rw.Write(answer.body.Bytes())
+			return true
 		})
-		rw.WriteHeader(answer.code)
-		_, _ = rw.Write(answer.body.Bytes())
-		return true
+		w.put("east", "db", "db.x")
+		w.until("it is there again", func() bool { return once.Load() && w.object("db") != nil })
 	})
-	w.put("east", "db", "db.x")
-	w.until("it is there again", func() bool { return once.Load() && w.object("db") != nil })
 }
 
 func TestATroubleEndsWithWhatItIsAbout(t *testing.T) {
-	w := newWorld(t)
-	w.many(3)
-	w.start().settled()
-	w.fault(func(rw http.ResponseWriter, _ *http.Request) bool {
-		w.remove("east", "db")
-		w.until("it is not desired", func() bool { return w.desired("db") == plan.Digest{} })
-		fakekube.Fail(rw, http.StatusUnprocessableEntity, "Invalid")
-		return true
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.many(3)
+		w.start().settled()
+		w.fault(func(rw http.ResponseWriter, _ *http.Request) bool {
+			w.remove("east", "db")
+			w.until("it is not desired", func() bool { return w.desired("db") == plan.Digest{} })
+			fakekube.Fail(rw, http.StatusUnprocessableEntity, "Invalid")
+			return true
+		})
+		w.put("east", "db", "db.x")
+		w.until("it was refused", func() bool { return w.status().Writes[stateRefused] == 1 })
+		w.settled()
 	})
-	w.put("east", "db", "db.x")
-	w.until("it was refused", func() bool { return w.status().Writes[stateRefused] == 1 })
-	w.settled()
 }
 
 func TestAnObjectIsNotAppliedBeforeItsChangeIsRead(t *testing.T) {
-	w := newWorld(t)
-	w.many(2)
-	var armed atomic.Bool
-	var bad atomic.Value
-	done := make(chan struct{})
-	w.deps.Resources = &between{Aggregate: w.aggregate, is: func(mirror.Key) bool { return armed.Load() }, before: func(k mirror.Key) {
-		other := "n00"
-		if k == key(other) {
-			other = "n01"
-		}
-		go func() {
-			defer close(done)
-			if a := w.engine().applied(key(other)); a.State == "applied" && host(w.object(other)) != "changed.x" {
-				bad.Store(fmt.Sprint(a, w.object(other)))
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.many(3)
+		var armed atomic.Bool
+		done := make(chan struct{})
+		w.deps.Resources = &between{Aggregate: w.aggregate, is: func(k mirror.Key) bool { return armed.Load() && k != key("n02") }, before: func(k mirror.Key) {
+			other := "n00"
+			if k == key(other) {
+				other = "n01"
 			}
-		}()
-		select {
-		case <-done:
-		case <-time.After(50 * time.Millisecond): // it waits
-		}
-	}}
-	w.start().settled()
-	e := w.engine()
-	e.reading.Lock()
-	w.put("east", "n00", "changed.x")
-	w.put("east", "n01", "changed.x")
-	w.until("they are marked", func() bool { return w.marked(key("n00"), key("n01")) })
-	armed.Store(true)
-	e.reading.Unlock()
-	<-done
-	if b := bad.Load(); b != nil {
-		t.Error(b)
-	}
+			go func() {
+				defer close(done)
+				if a := w.engine().applied(key(other)); a.State == "applied" && host(w.object(other)) != "changed.x" {
+					t.Error(a, w.object(other))
+				}
+			}()
+			letRun(done)
+		}}
+		w.start().settled()
+		g := w.stopReading()
+		w.engine().changed(key("n02"))
+		<-g.stopped
+		w.put("east", "n00", "changed.x")
+		w.put("east", "n01", "changed.x")
+		w.until("they are marked", func() bool { return w.marked(key("n00"), key("n01")) })
+		armed.Store(true)
+		close(g.opens)
+		<-done
+	})
 }
 
 // late calls a function when it was asked for the first time to catch up.
@@ -183,150 +189,164 @@ func (l late) CaughtUp(ctx context.Context) error {
 }
 
 func TestADepartureDuringAJudgementIsJudgedWithThoseAfterIt(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.spec.Prune = true })
-	w.many(20)
-	w.deps.Resources = late{w.aggregate, sync.OnceFunc(func() {
-		w.remove("east", "n04")
-		w.until("it is marked", func() bool { return w.marked(key("n04")) || w.desired("n04") == plan.Digest{} })
-	})}
-	w.start().settled()
-	e := w.engine()
-	waiting := func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w *world) { w.spec.Prune = true })
+		w.many(20)
+		w.deps.Resources = late{w.aggregate, sync.OnceFunc(func() {
+			w.remove("east", "n04")
+			w.until("it is marked", func() bool { return w.marked(key("n04")) || w.desired("n04") == plan.Digest{} })
+		})}
+		w.start().settled()
+		e := w.engine()
+		waiting := func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return !e.lastGone.IsZero()
+		}
+		w.remove("east", "n03")
+		w.until("it is not desired", waiting)
 		e.mu.Lock()
-		defer e.mu.Unlock()
-		return !e.lastGone.IsZero()
-	}
-	w.remove("east", "n03")
-	w.until("it is not desired", waiting)
-	e.mu.Lock()
-	e.lastGone = e.lastGone.Add(-quiet)
-	e.mu.Unlock()
-	e.judge(t.Context(), time.Now())
-	if !waiting() {
-		t.Error("the other one does not wait for more")
-	}
+		e.lastGone = e.lastGone.Add(-quiet)
+		e.mu.Unlock()
+		e.judge(t.Context(), time.Now())
+		if !waiting() {
+			t.Error("the other one does not wait for more")
+		}
+	})
 }
 
 func TestAFailedSinkKeepsNoMarks(t *testing.T) {
-	w := newWorld(t)
-	w.start().settled()
-	e := w.engine()
-	e.contain(func() { panic("a bug") })
-	<-e.ended
-	for i := range 100 {
-		e.changed(key(fmt.Sprint(i)))
-	}
-	e.marks.Lock()
-	defer e.marks.Unlock()
-	if len(e.marks.keys) != 0 {
-		t.Errorf("%d keys", len(e.marks.keys))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start().settled()
+		e := w.engine()
+		e.contain(func() { panic("a bug") })
+		<-e.ended
+		for i := range 100 {
+			e.changed(key(fmt.Sprint(i)))
+		}
+		e.marks.Lock()
+		defer e.marks.Unlock()
+		if len(e.marks.keys) != 0 {
+			t.Errorf("%d keys", len(e.marks.keys))
+		}
+	})
 }
 
 func TestAFreezeStopsRequestsThatWaitForTheServer(t *testing.T) {
-	w := newWorld(t)
-	w.many(3)
-	w.start().settled()
-	waits, goes := make(chan struct{}), make(chan struct{})
-	var once atomic.Bool
-	w.Set(func() {
-		w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
-			if w.note(rw, r); strings.HasSuffix(r.URL.Path, "/kube-system") && w.flies(key("db")) && once.CompareAndSwap(false, true) {
-				close(waits)
-				<-goes
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.many(3)
+		w.start().settled()
+		waits, goes := make(chan struct{}), make(chan struct{})
+		var once atomic.Bool
+		w.Set(func() {
+			w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
+				if w.note(rw, r); strings.HasSuffix(r.URL.Path, "/kube-system") && w.flies(key("db")) && once.CompareAndSwap(false, true) {
+					close(waits)
+					<-goes
+				}
+				return false
 			}
-			return false
+		})
+		before := w.wrote()
+		w.engine().cluster.Verified = 0
+		w.put("east", "db", "db.x")
+		<-waits
+		if _, err := w.order("freeze", ""); err != nil {
+			t.Error(err)
+		}
+		close(goes)
+		w.until("the worker has ended", func() bool { return !w.flies(key("db")) })
+		if n := w.wrote() - before; n != 0 {
+			t.Errorf("%d requests", n)
 		}
 	})
-	before := w.wrote()
-	w.engine().cluster.Verified = 0
-	w.put("east", "db", "db.x")
-	<-waits
-	if _, err := w.order("freeze", ""); err != nil {
-		t.Error(err)
-	}
-	close(goes)
-	w.until("the worker has ended", func() bool { return !w.flies(key("db")) })
-	if n := w.wrote() - before; n != 0 {
-		t.Errorf("%d requests", n)
-	}
 }
 
 func TestAPauseThatAWebhookAsksForConcernsItsObject(t *testing.T) {
-	w := newWorld(t)
-	w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/n03") {
-			rw.Header().Set("Retry-After", "3600")
-			rw.Header().Set("Content-Type", "application/json")
-			rw.WriteHeader(http.StatusTooManyRequests)
-			_, _ = fmt.Fprintf(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":429,"message":"admission webhook \"a.b\" denied the request: later","details":{"retryAfterSeconds":3600}}`, metav1.StatusReasonTooManyRequests)
-			return true
-		}
-		return false
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "/n03") {
+				rw.Header().Set("Retry-After", "3600")
+				rw.Header().Set("Content-Type", "application/json")
+				rw.WriteHeader(http.StatusTooManyRequests)
+				_, _ = fmt.Fprintf(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":429,"message":"admission webhook \"a.b\" denied the request: later","details":{"retryAfterSeconds":3600}}`, metav1.StatusReasonTooManyRequests)
+				return true
+			}
+			return false
+		})
+		w.many(10)
+		w.start().until("the others are there", func() bool { return w.objects() == 9 && w.status().TroublesByState["refused"] == 1 })
 	})
-	w.many(10)
-	w.start().until("the others are there", func() bool { return w.objects() == 9 && w.status().TroublesByState["refused"] == 1 })
 }
 
 func TestTheStateIsWrittenAfterItsDirectoryIsThere(t *testing.T) {
-	w := newWorld(t)
-	w.deps.Dir = filepath.Join(t.TempDir(), "later")
-	w.start().settled()
-	if _, err := w.order("freeze", ""); err == nil {
-		t.Fatal("no error")
-	}
-	changed := w.spec
-	changed.View = "else"
-	first := w.engine()
-	w.set.Apply([]Spec{changed})
-	w.until("it has started again", func() bool { e := w.engine(); return e != nil && e != first })
-	if err := os.Mkdir(w.deps.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	w.until("the state is there", func() bool {
-		k, err := load(w.deps.Dir, "dr")
-		return err == nil && k.Frozen != nil
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.deps.Dir = filepath.Join(t.TempDir(), "later")
+		w.start().settled()
+		if _, err := w.order("freeze", ""); err == nil {
+			t.Fatal("no error")
+		}
+		changed := w.spec
+		changed.View = "else"
+		first := w.engine()
+		w.set.Apply([]Spec{changed})
+		w.until("it has started again", func() bool { e := w.engine(); return e != nil && e != first })
+		if err := os.Mkdir(w.deps.Dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.until("the state is there", func() bool {
+			k, err := load(w.deps.Dir, "dr")
+			return err == nil && k.Frozen != nil
+		})
 	})
 }
 
 func TestPausesOfDriftsDoNotDependOnTheNumberOfDriftedObjects(t *testing.T) {
-	w := newWorld(t)
-	w.start().settled()
-	e := w.engine()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for range 3 {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start().settled()
+		e := w.engine()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for range 3 {
+			for i := range 10_000 {
+				e.drifted(key(fmt.Sprint(i)), "argocd", "changed")
+			}
+		}
 		for i := range 10_000 {
-			e.drifted(key(fmt.Sprint(i)), "argocd", "changed")
+			if p := e.driftPause(key(fmt.Sprint(i))); p != backoff(3) {
+				t.Fatal(i, p)
+			}
 		}
-	}
-	for i := range 10_000 {
-		if p := e.driftPause(key(fmt.Sprint(i))); p != backoff(3) {
-			t.Fatal(i, p)
-		}
-	}
+	})
 }
 
 func TestAListWithTooManyObjectsIsTold(t *testing.T) {
-	w := newWorld(t)
-	w.start().settled()
-	e := w.engine()
-	e.mu.Lock()
-	other := mirror.Kind{Group: "a.b", Kind: "C"}
-	for i := range maxOwned {
-		e.core.See(mirror.Key{Kind: other, Name: fmt.Sprint(i)}, &plan.Live{Sink: "dr"})
-	}
-	f := e.kinds[key("").Kind]
-	e.mu.Unlock()
-	o := &object.Object{}
-	o.Name, o.Namespace, o.Labels = "above", "shop", map[string]string{mirror.SinkLabel: "dr"}
-	f.Prepare(o)
-	f.Replace([]*object.Object{o})
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if lines, _ := e.kindProblems(); len(lines) != 1 || !strings.Contains(lines[0], "find out who") {
-		t.Error(lines)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start().settled()
+		e := w.engine()
+		e.mu.Lock()
+		other := mirror.Kind{Group: "a.b", Kind: "C"}
+		for i := range maxOwned {
+			e.core.See(mirror.Key{Kind: other, Name: fmt.Sprint(i)}, &plan.Live{Sink: "dr"})
+		}
+		f := e.kinds[key("").Kind]
+		e.mu.Unlock()
+		o := &object.Object{}
+		o.Name, o.Namespace, o.Labels = "above", "shop", map[string]string{mirror.SinkLabel: "dr"}
+		f.Prepare(o)
+		f.Replace([]*object.Object{o})
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if lines, _ := e.kindProblems(); len(lines) != 1 || !strings.Contains(lines[0], "find out who") {
+			t.Error(lines)
+		}
+	})
 }
 
 func TestAPauseDoesNotDependOnTheWallClock(t *testing.T) {
@@ -338,64 +358,68 @@ func TestAPauseDoesNotDependOnTheWallClock(t *testing.T) {
 }
 
 func TestTwoWritersForAMomentDoNoHarm(t *testing.T) {
-	var other *Set
-	w := newWorld(t, func(w *world) {
-		w.spec.Prune = true
-		deps := w.deps
-		deps.Dir = t.TempDir()
-		other = New(deps)
-		if err := w.aggregate.RegisterHandler(func(c mirror.Change) { other.Changed(c.Key) }); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		var other *Set
+		w := newWorld(t, func(w *world) {
+			w.spec.Prune = true
+			deps := w.deps
+			deps.Dir = t.TempDir()
+			other = New(deps)
+			if err := w.aggregate.RegisterHandler(func(c mirror.Change) { other.Changed(c.Key) }); err != nil {
+				t.Fatal(err)
+			}
+		})
+		w.many(30)
+		w.start()
+		other.Apply([]Spec{w.spec})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); _ = other.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		settled := func() {
+			t.Helper()
+			since := time.Now()
+			w.until("both are complete", func() bool {
+				two := append(w.set.Status("dr"), other.Status("dr")...)
+				return len(two) == 2 && two[0].Complete.After(since) && two[1].Complete.After(since)
+			})
+		}
+		settled()
+		for i := range 10 {
+			w.put("east", fmt.Sprintf("n%02d", i), "changed.x")
+		}
+		w.remove("east", "n10")
+		w.remove("east", "n11")
+		w.until("it is as desired", func() bool { return w.objects() == 28 && host(w.object("n09")) == "changed.x" })
+		settled()
+		before := w.wrote()
+		settled()
+		if n := w.wrote() - before; n != 0 || w.objects() != 28 || w.object("n10") != nil || host(w.object("n12")) != "a.x" {
+			t.Error(n, w.objects())
 		}
 	})
-	w.many(30)
-	w.start()
-	other.Apply([]Spec{w.spec})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = other.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	settled := func() {
-		t.Helper()
-		since := time.Now()
-		w.until("both are complete", func() bool {
-			two := append(w.set.Status("dr"), other.Status("dr")...)
-			return len(two) == 2 && two[0].Complete.After(since) && two[1].Complete.After(since)
-		})
-	}
-	settled()
-	for i := range 10 {
-		w.put("east", fmt.Sprintf("n%02d", i), "changed.x")
-	}
-	w.remove("east", "n10")
-	w.remove("east", "n11")
-	w.until("it is as desired", func() bool { return w.objects() == 28 && host(w.object("n09")) == "changed.x" })
-	settled()
-	before := w.wrote()
-	settled()
-	if n := w.wrote() - before; n != 0 || w.objects() != 28 || w.object("n10") != nil || host(w.object("n12")) != "a.x" {
-		t.Error(n, w.objects())
-	}
 }
 
 func TestAClusterThatIsNotFollowedIsNotComplete(t *testing.T) {
-	w := newWorld(t)
-	w.many(3)
-	w.start().settled()
-	e, later := w.engine(), time.Now().Add(time.Hour)
-	e.mu.Lock()
-	f := e.kinds[key("").Kind]
-	e.mu.Unlock()
-	f.Failed(errors.New("no answer"))
-	e.judge(t.Context(), later)
-	if !w.status().Complete.Before(later) {
-		t.Error("nobody knows what the cluster has")
-	}
-	f.Failed(nil)
-	e.judge(t.Context(), later)
-	if w.status().Complete.Before(later) {
-		t.Error(w.status())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.many(3)
+		w.start().settled()
+		e, later := w.engine(), time.Now().Add(time.Hour)
+		e.mu.Lock()
+		f := e.kinds[key("").Kind]
+		e.mu.Unlock()
+		f.Failed(errors.New("no answer"))
+		e.judge(t.Context(), later)
+		if !w.status().Complete.Before(later) {
+			t.Error("nobody knows what the cluster has")
+		}
+		f.Failed(nil)
+		e.judge(t.Context(), later)
+		if w.status().Complete.Before(later) {
+			t.Error(w.status())
+		}
+	})
 }
 
 func TestAShorterPauseDoesNotEndALongerOne(t *testing.T) {
@@ -408,21 +432,23 @@ func TestAShorterPauseDoesNotEndALongerOne(t *testing.T) {
 }
 
 func TestAPauseThatTheCreationOfANamespaceAsksForIsHonoured(t *testing.T) {
-	w := newWorld(t, func(w *world) { w.spec.CreateNamespaces = true })
-	w.start().settled()
-	w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodPost {
-			rw.Header().Set("Retry-After", "9")
-			fakekube.Fail(rw, http.StatusTooManyRequests, "TooManyRequests")
-			return true
-		}
-		return false
-	})
-	w.stores["east"].Put(entry(t, "east", "other", "db", "db.x", nil))
-	e := w.engine()
-	w.until("it pauses", func() bool {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return time.Until(e.paused) > 5*time.Second
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w *world) { w.spec.CreateNamespaces = true })
+		w.start().settled()
+		w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPost {
+				rw.Header().Set("Retry-After", "9")
+				fakekube.Fail(rw, http.StatusTooManyRequests, "TooManyRequests")
+				return true
+			}
+			return false
+		})
+		w.stores["east"].Put(entry(t, "east", "other", "db", "db.x", nil))
+		e := w.engine()
+		w.until("it pauses", func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return time.Until(e.paused) > 5*time.Second
+		})
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/events"
 	"meshrelay/federation"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/sink/lease"
@@ -38,6 +40,91 @@ func (l *theLease) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (l *theLease) Writable(time.Time) bool       { return l.held.Load() }
 func (l *theLease) Status() lease.Status          { return lease.Status{Held: l.held.Load()} }
 
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: site, cluster: {server: "https://site"}}]
+users: [{name: relay, user: {token: secret}}]
+contexts: [{name: site, context: {cluster: site, user: relay}}]
+current-context: site
+`
+
+// wire carries requests to a server without a network. An answer may be read while it is written, as a watch is.
+type wire struct{ http.Handler }
+
+// RoundTrip implements http.RoundTripper.
+func (c wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	a := &answer{header: http.Header{}, begun: make(chan struct{}), more: make(chan struct{}, 1), cancel: cancel}
+	if r = r.Clone(ctx); r.Body == nil {
+		r.Body = http.NoBody
+	}
+	go func() {
+		defer close(a.more)
+		c.ServeHTTP(a, r)
+		a.WriteHeader(http.StatusOK)
+	}()
+	select {
+	case <-a.begun:
+		return &http.Response{StatusCode: a.code, Header: a.header, Body: a, Request: r}, nil
+	case <-ctx.Done():
+		cancel()
+		return nil, ctx.Err()
+	}
+}
+
+// answer takes what a handler writes, which never waits, until the client reads it.
+type answer struct {
+	header http.Header
+	once   sync.Once
+	code   int
+	begun  chan struct{} // closed when there is a code
+	more   chan struct{} // tells of bytes; closed at the end
+	cancel func()
+
+	mu  sync.Mutex // guards all below
+	buf bytes.Buffer
+}
+
+func (a *answer) Header() http.Header { return a.header }
+func (a *answer) Flush()              {}
+
+func (a *answer) WriteHeader(code int) {
+	a.once.Do(func() {
+		a.code, a.header = code, a.header.Clone()
+		close(a.begun)
+	})
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.buf.Write(p)
+	select {
+	case a.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// Read implements io.Reader.
+func (a *answer) Read(p []byte) (int, error) {
+	for {
+		a.mu.Lock()
+		n, _ := a.buf.Read(p)
+		a.mu.Unlock()
+		if n > 0 {
+			return n, nil
+		}
+		if _, is := <-a.more; !is {
+			return a.buf.Read(p)
+		}
+	}
+}
+
+// Close implements io.Closer.
+func (a *answer) Close() error { a.cancel(); return nil }
+
 // world is a cluster with a sink, and upstreams.
 type world struct {
 	*fakekube.Server
@@ -53,6 +140,7 @@ type world struct {
 	mu       sync.Mutex // guards all below
 	blocked  string
 	clusters map[string]string
+	gate     *gate // where the sink stops when it reads a resource next, nil for nowhere
 	happened []events.Event
 	log      bytes.Buffer
 	writes   []string // method, path and query of each request that may change something
@@ -61,14 +149,12 @@ type world struct {
 // newWorld returns a world whose sink has mode apply. adjust may change what the sink is made of.
 func newWorld(t *testing.T, adjust ...func(*world)) *world {
 	t.Helper()
-	t.Parallel()
 	w := &world{t: t, Server: fakekube.New(), stores: map[string]*mirror.Store{}, lease: &theLease{}}
 	w.Selects, w.NeedNamespaces = true, true
 	w.Namespace("shop", `{}`)
 	w.lease.held.Store(true)
-	h := w.Start(t)
 	path := t.TempDir() + "/kubeconfig"
-	fakekube.WriteKubeconfig(t, path, h, "secret")
+	fakekube.ReplaceFile(t, path, []byte(kubeconfig))
 	w.Fault = w.note
 	w.spec = Spec{Accepts: func(*mirror.Resource) bool { return true }, Sink: config.Sink{
 		Name: "dr", View: "dr", Mode: config.SinkApply, Namespace: "istio-system", WritesPerSecond: 10000, Conflicts: "skip",
@@ -102,7 +188,8 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 			defer w.mu.Unlock()
 			w.happened = append(w.happened, e)
 		},
-		Lease: func(lease.Options) Writer { return w.lease },
+		Lease:     func(lease.Options) Writer { return w.lease },
+		transport: wire{w.Server},
 	}
 	for _, f := range adjust {
 		f(w)
@@ -122,6 +209,49 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 	go func() { defer close(done); _ = w.aggregate.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return w
+}
+
+// gate is where a sink stops.
+type gate struct{ stopped, opens chan struct{} }
+
+// stopReading has the sink stop when it reads a resource next, which closes stopped, until open is closed. What changes
+// meanwhile is read together after it.
+func (w *world) stopReading() *gate {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gate = &gate{make(chan struct{}), make(chan struct{})}
+	return w.gate
+}
+
+// gated are resources with the gate of a world.
+type gated struct {
+	Resources
+	w *world
+}
+
+func (r gated) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+	r.w.mu.Lock()
+	g := r.w.gate
+	r.w.gate = nil
+	r.w.mu.Unlock()
+	if g != nil {
+		close(g.stopped)
+		<-g.opens
+	}
+	return r.Resources.Select(key, accept)
+}
+
+// letRun lets other goroutines run, until done is closed, or they had their turns. One that waits for a mutex stops the
+// clock of its bubble.
+func letRun(done <-chan struct{}) {
+	for range 10_000 {
+		select {
+		case <-done:
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
 }
 
 // Write takes the log.
@@ -153,7 +283,9 @@ func (w *world) fault(f func(http.ResponseWriter, *http.Request) bool) {
 // start runs the sink, and ends it with the test or with stop.
 func (w *world) start() *world {
 	w.t.Helper()
-	set := New(w.deps)
+	deps := w.deps
+	deps.Resources = gated{deps.Resources, w}
+	set := New(deps)
 	w.mu.Lock()
 	w.set = set
 	w.mu.Unlock()
@@ -248,25 +380,22 @@ func (w *world) status() Status {
 // settled waits until the sink has nothing to do, and everything was read.
 func (w *world) settled() {
 	w.t.Helper()
+	began := time.Now()
 	w.until("nothing is to be done", func() bool {
 		s := w.status()
-		return len(s.Todo)+len(s.TroublesByState) == 0 && s.State == "writing" && time.Since(s.Complete) < time.Minute
+		return len(s.Todo)+len(s.TroublesByState) == 0 && s.State == "writing" && s.Complete.After(began)
 	})
 }
 
+// until waits until it is so. A failure shows the status, the log and what was written.
 func (w *world) until(what string, is func() bool) {
 	w.t.Helper()
-	deadline := time.After(time.Minute) // a guard waits up to 15 s, and a second failure for 2 s
-	for !is() {
-		select {
-		case <-deadline:
-			text, _ := json.MarshalIndent(w.status(), "", " ")
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.t.Fatalf("it is not so: %s: %s\n%s\n%s", what, text, w.log.String(), strings.Join(w.writes, "\n"))
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	await.Until(w.t, what, is, func() any {
+		text, _ := json.MarshalIndent(w.status(), "", " ")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return string(text) + "\n" + w.log.String() + strings.Join(w.writes, "\n")
+	})
 }
 
 // edit changes an object as another manager, by a server-side apply or a PUT.

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -47,7 +48,7 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	p.mu.Lock()
 	late := p.late
 	p.mu.Unlock()
-	time.Sleep(late)
+	await.Pass(late)
 	if r.Body != nil {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -73,7 +74,7 @@ func (p *process) freeze(at string) {
 		pause, p.frozen = p.frozen, 0
 	}
 	p.mu.Unlock()
-	time.Sleep(pause)
+	await.Pass(pause)
 }
 
 // until returns the end of what p has renewed last.
@@ -119,8 +120,7 @@ func start(t *testing.T, s *fakekube.Server, name string, ahead time.Duration) *
 func pass(t *testing.T, d time.Duration, all ...*process) (who string) {
 	t.Helper()
 	for range d / (100 * time.Millisecond) {
-		time.Sleep(100 * time.Millisecond)
-		synctest.Wait()
+		await.Settle(100 * time.Millisecond)
 		now := ""
 		for i, p := range all {
 			if p.Writable(time.Now()) {

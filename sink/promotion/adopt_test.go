@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -43,14 +44,14 @@ func TestAnAdoptionThatDiesWhileItWaitsIsCompletedAfterTheWait(t *testing.T) {
 		var patches atomic.Int32
 		slow := options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodPatch && patches.Add(1) == 3 {
-				time.Sleep(apiserver.WriteTimeout - time.Millisecond) // on its way through the network
+				await.Pass(apiserver.WriteTimeout - time.Millisecond) // on its way through the network
 			}
 			return s.RoundTrip(r)
 		})))
 		slow.By = "the promoter"
 		ended := promoting(t, slow)
 		for patches.Load() < 3 {
-			time.Sleep(time.Millisecond)
+			await.Pass(time.Millisecond)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -78,15 +79,15 @@ func TestAnAdoptionWaitsForAPromotionWhoseAnswersAreSlow(t *testing.T) {
 			switch patch := r.Method == http.MethodPatch; {
 			case patch && !patched:
 				patched = true
-				time.Sleep(guardEvery)
+				await.Pass(guardEvery)
 			case patched && patch: // it was on its way before the answer
-				time.Sleep(time.Millisecond)
+				await.Pass(time.Millisecond)
 			case patched && r.Method == http.MethodGet:
 				if strings.HasSuffix(r.URL.Path, "/configmaps/meshrelay-sink-dr") && asked != nil {
 					close(asked)
 					asked = nil
 				}
-				time.Sleep(apiserver.ReadTimeout - time.Millisecond)
+				await.Pass(apiserver.ReadTimeout - time.Millisecond)
 			}
 			return resp, err
 		})))
@@ -115,7 +116,7 @@ func TestAPromotionThatHadNoContactLooksWhetherItWasOvertaken(t *testing.T) {
 				if gone.IsZero() && r.Method == http.MethodPatch {
 					gone = time.Now()
 					close(cut)
-					time.Sleep(guardEvery)
+					await.Pass(guardEvery)
 				}
 				if !gone.IsZero() && time.Since(gone) < away {
 					return nil, errors.New("no route to host")
@@ -153,7 +154,7 @@ func TestASecondAdoptionDoesNotMissTheListsThatTheFirstHasDeleted(t *testing.T) 
 			_, err := Adopt(t.Context(), first)
 			ended <- err
 		}()
-		time.Sleep(time.Second) // it gives objects back
+		await.Pass(time.Second) // it gives objects back
 		if _, err := Adopt(t.Context(), options(t, connOf(s))); err == nil || !strings.Contains(err.Error(), "another command changes the promotion") {
 			t.Error(err)
 		}

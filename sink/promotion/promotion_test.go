@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -449,7 +450,7 @@ func TestACommandStopsWhenAnotherTakesOver(t *testing.T) {
 			_, err := Promote(t.Context(), o)
 			ended <- err
 		}()
-		time.Sleep(40 * time.Second) // it is removing labels
+		await.Pass(40 * time.Second) // it is removing labels
 		back := options(t, connOf(s))
 		if r, err := Adopt(t.Context(), back); err != nil || r.Missing > 0 {
 			t.Errorf("%+v, %v", r, err)

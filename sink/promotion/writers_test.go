@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -66,7 +67,7 @@ func (a *actor) RoundTrip(r *http.Request) (*http.Response, error) {
 			slow = end - 1
 		}
 	}
-	time.Sleep(slow)
+	await.Pass(slow)
 	if a.ctx.Err() != nil {
 		return nil, errKilled
 	}
@@ -87,7 +88,7 @@ func (a *actor) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !writes && a.oneIn(a.freeze) {
 		late = a.upTo(15 * time.Second)
 	}
-	time.Sleep(late)
+	await.Pass(late)
 	if a.ctx.Err() != nil {
 		return nil, errKilled
 	}
@@ -148,7 +149,7 @@ func play(t *testing.T, seed uint64, check bool) *world {
 			}
 		})
 	}
-	time.Sleep(5*time.Second + w.upTo(20*time.Second))
+	await.Pass(5*time.Second + w.upTo(20*time.Second))
 	for tries := 0; ; tries++ {
 		life, kill := context.WithCancel(ctx)
 		if tries < 4 && w.oneIn(2) {
@@ -166,7 +167,7 @@ func play(t *testing.T, seed uint64, check bool) *world {
 			break
 		}
 	}
-	time.Sleep(60 * time.Second)
+	await.Pass(60 * time.Second)
 	end()
 	all.Wait()
 	return w
@@ -201,7 +202,7 @@ func TestPromoteWaitsForAWriterThatDoesNotCare(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() { (&actor{world: w, name: "old", ctx: t.Context(), freeze: 1 << 30}).write(ctx, false) })
-		time.Sleep(5 * time.Second)
+		await.Pass(5 * time.Second)
 		limited, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		var told []string

@@ -96,6 +96,9 @@ func (c *Client) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.creds.Transport != nil {
+		client.Transport = c.creds.Transport
+	}
 	if c.now != nil {
 		c.rotations++
 		c.retired = append(c.retired, c.now)
