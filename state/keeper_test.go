@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networkingapi "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/collecting"
 	"meshrelay/mirror"
 )
@@ -220,11 +221,11 @@ func TestAttemptsBecomeRareWhileTheyFail(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- k.Run(ctx) }()
 		s.fail(nil)
-		time.Sleep(retryMost - time.Second)
+		await.Pass(retryMost - time.Second)
 		if s.batches() > 0 {
 			t.Error("it is tried too early")
 		}
-		time.Sleep(2 * time.Second)
+		await.Pass(2 * time.Second)
 		if st := k.Status(); s.batches() == 0 || !st.Healthy || st.LastError != "" || !st.ErrorSince.IsZero() {
 			t.Errorf("%d batches, status %+v", s.batches(), st)
 		}

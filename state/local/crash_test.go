@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"meshrelay/state"
@@ -24,6 +25,7 @@ func player(t testing.TB, role, dir string) *exec.Cmd {
 
 // Set RELAY_KILLS for more of them.
 func TestAKilledWriterLosesAtMostWhatWasNotDurable(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	kills := 50
 	if testing.Short() {
 		kills = 5
@@ -102,50 +104,38 @@ func TestAFullDiskIsReportedAndGotOver(t *testing.T) {
 }
 
 func TestAStateInUseIsWaitedFor(t *testing.T) {
-	dir := t.TempDir()
-	cmd := player(t, "hold", dir)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
-	k := openState(dir)
-	defer end(k)
-	if st := k.Status(); st.InUse || st.Healthy || !strings.Contains(st.LastError, state.ErrInUse.Error()) {
-		t.Errorf("status %+v", st)
-	}
-	if s := k.Load("east"); len(s.Records) > 0 {
-		t.Error("something is loaded")
-	}
-	f := newFake()
-	f.put(record("db", "1"))
-	k.Follow("east", f)
-	if err := k.Flush(t.Context()); err == nil {
-		t.Error("flushed into another process's state")
-	}
-	if _, err := ReadFile(Path(dir)); err == nil {
-		t.Error("read while it is in use")
-	}
-	if err := Replace(dir, bounds, "east", state.Saved{}); err == nil {
-		t.Error("replaced while it is in use")
-	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	flush(t, k)
-	if st := k.Status(); !st.Healthy {
-		t.Errorf("status %+v", st)
-	}
-	same(t, "loaded", hostsOf(t, k.Load("east").Records), map[string]string{"db": "1"})
+	synctest.Test(t, func(t *testing.T) { // the wait for the lock
+		dir := t.TempDir()
+		holder := open(t, dir)
+		began := time.Now()
+		k := openState(dir)
+		defer func() { end(k) }()
+		if waited := time.Since(began); waited < lockPatience {
+			t.Errorf("it waited for %v", waited)
+		}
+		if st := k.Status(); st.InUse || st.Healthy || !strings.Contains(st.LastError, state.ErrInUse.Error()) {
+			t.Errorf("status %+v", st)
+		}
+		if s := k.Load("east"); len(s.Records) > 0 {
+			t.Error("something is loaded")
+		}
+		f := newFake()
+		f.put(record("db", "1"))
+		k.Follow("east", f)
+		if err := k.Flush(t.Context()); err == nil {
+			t.Error("flushed into another process's state")
+		}
+		if _, err := ReadFile(Path(dir)); err == nil {
+			t.Error("read while it is in use")
+		}
+		if err := Replace(dir, bounds, "east", state.Saved{}); err == nil {
+			t.Error("replaced while it is in use")
+		}
+		end(holder)
+		flush(t, k)
+		if st := k.Status(); !st.Healthy {
+			t.Errorf("status %+v", st)
+		}
+		same(t, "loaded", hostsOf(t, k.Load("east").Records), map[string]string{"db": "1"})
+	})
 }

@@ -111,6 +111,7 @@ func (s *sample) check(t *testing.T, what string, data []byte) (aside bool) {
 }
 
 func TestAFileCutShortIsSetAside(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	s := makeSample(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	lengths := []int{0, 1, 15, 16, headLen - 1, headLen, headLen + 1, headLen + frameHeadLen, 80, 4096, 8192, len(s.east) - 1}
@@ -129,12 +130,13 @@ func TestAFileCutShortIsSetAside(t *testing.T) {
 }
 
 func TestAFlippedBitIsFound(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	s := makeSample(t)
 	if s.check(t, "as it was", s.east) {
 		t.Fatal("a whole file is set aside")
 	}
 	random := rand.New(rand.NewPCG(5, 6))
-	flips := 200
+	flips := 100
 	if testing.Short() {
 		flips = 60
 	}
@@ -158,6 +160,7 @@ func TestAFlippedBitIsFound(t *testing.T) {
 
 // A part that is overwritten, also by what once stood elsewhere in the file.
 func TestAnOverwrittenPartIsFound(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	s := makeSample(t)
 	random := rand.New(rand.NewPCG(9, 10))
 	for range 60 {
@@ -169,24 +172,27 @@ func TestAnOverwrittenPartIsFound(t *testing.T) {
 }
 
 func TestADamagedIndexCostsNoUpstream(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	s := makeSample(t)
 	whole, err := os.ReadFile(Path(s.dir))
 	must(t, err)
+	check := func(what string, damage func(dir string) error, aside int) {
+		t.Helper()
+		dir := copied(t, s.dir)
+		must(t, damage(dir))
+		k := openState(dir)
+		if st := k.Status(); !st.Healthy || len(st.SetAside) != aside {
+			t.Fatalf("%s: status %+v", what, st)
+		}
+		same(t, "east", hostsOf(t, k.Load("east").Records), s.states[8])
+		same(t, "west", hostsOf(t, k.Load("west").Records), s.west)
+		end(k)
+		must(t, os.RemoveAll(dir))
+	}
+	check("no index", func(dir string) error { return os.Remove(Path(dir)) }, 0)
 	for at := range whole {
-		for _, data := range [][]byte{whole[:at], bytes.Join([][]byte{whole[:at], {whole[at] ^ 1}, whole[at+1:]}, nil), nil} {
-			dir := copied(t, s.dir)
-			must(t, os.WriteFile(Path(dir), data, 0o600))
-			if data == nil {
-				must(t, os.Remove(Path(dir)))
-			}
-			k := openState(dir)
-			if st := k.Status(); !st.Healthy || data != nil && len(st.SetAside) != 1 {
-				t.Fatalf("byte %d: status %+v", at, st)
-			}
-			same(t, "east", hostsOf(t, k.Load("east").Records), s.states[8])
-			same(t, "west", hostsOf(t, k.Load("west").Records), s.west)
-			end(k)
-			must(t, os.RemoveAll(dir))
+		for _, data := range [][]byte{whole[:at], bytes.Join([][]byte{whole[:at], {whole[at] ^ 1}, whole[at+1:]}, nil)} {
+			check(fmt.Sprint("byte ", at), func(dir string) error { return os.WriteFile(Path(dir), data, 0o600) }, 1)
 		}
 	}
 }
@@ -241,6 +247,7 @@ func TestGarbageIsSetAsideAndTheOldestOfItIsRemoved(t *testing.T) {
 
 // The last content of an upstream does not suffer from the damage of its history.
 func TestWhatIsWholeIsSavedFromADamagedFile(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	s := makeSample(t)
 	text := []byte("v-5" + strings.Repeat("x", 60)) // of the last revision but two
 	found := 0

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -48,38 +49,40 @@ func TestADirectoryThatCanNotBeMadeIsMadeLater(t *testing.T) {
 // A file that was not read at the start, and is found later, may have what the source does not
 // know of.
 func TestAFileThatIsFoundLateKeepsWhatItHasUntilTheSourceHasSynced(t *testing.T) {
-	dir := t.TempDir()
-	k := open(t, dir)
-	f := newFake()
-	f.setMeta(state.Meta{Synced: true, Frozen: &state.Frozen{Revision: 1}})
-	f.put(record("db", "1"))
-	f.put(record("gone", "1"))
-	k.Follow("east", f)
-	flush(t, k)
-	end(k)
+	synctest.Test(t, func(t *testing.T) { // the wait for the lock
+		dir := t.TempDir()
+		k := open(t, dir)
+		f := newFake()
+		f.setMeta(state.Meta{Synced: true, Frozen: &state.Frozen{Revision: 1}})
+		f.put(record("db", "1"))
+		f.put(record("gone", "1"))
+		k.Follow("east", f)
+		flush(t, k)
+		end(k)
 
-	other, err := os.Open(filepath.Join(dir, lockName))
-	must(t, err)
-	must(t, syscall.Flock(int(other.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
-	k = openStore(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
-	if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
-		t.Fatal("opened without a lock")
-	}
-	f = newFake()
-	k.Follow("east", f)
-	other.Close()
-	f.put(record("new", "1"))
-	flush(t, k)
-	s := k.Load("east")
-	same(t, "before it has synced", hostsOf(t, s.Records), map[string]string{"db": "1", "gone": "1", "new": "1"})
-	if s.Meta.Frozen == nil {
-		t.Error("what an operator has frozen is forgotten")
-	}
-	f.put(record("db", "2"))
-	f.setMeta(state.Meta{Synced: true})
-	flush(t, k)
-	end(k)
-	same(t, "after it has synced", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2", "new": "1"})
+		other, err := os.Open(filepath.Join(dir, lockName))
+		must(t, err)
+		must(t, syscall.Flock(int(other.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+		k = openStore(New(dir, nil), state.Options{History: bounds, Retain: []string{"east"}})
+		if s := k.Load("east"); len(s.Records) > 0 || k.Status().InUse {
+			t.Fatal("opened without a lock")
+		}
+		f = newFake()
+		k.Follow("east", f)
+		other.Close()
+		f.put(record("new", "1"))
+		flush(t, k)
+		s := k.Load("east")
+		same(t, "before it has synced", hostsOf(t, s.Records), map[string]string{"db": "1", "gone": "1", "new": "1"})
+		if s.Meta.Frozen == nil {
+			t.Error("what an operator has frozen is forgotten")
+		}
+		f.put(record("db", "2"))
+		f.setMeta(state.Meta{Synced: true})
+		flush(t, k)
+		end(k)
+		same(t, "after it has synced", hostsOf(t, open(t, dir).Load("east").Records), map[string]string{"db": "2", "new": "1"})
+	})
 }
 
 func TestAReadOnlyStateIsLoaded(t *testing.T) {
@@ -252,24 +255,24 @@ func TestALogIsNotMuchLargerThanWhatIsNeededOfIt(t *testing.T) {
 	f := newFake()
 	k.Follow("east", f)
 	var most int64
-	for n := range 600 {
+	for n := range 150 {
 		for i := range 10 {
-			f.put(record(fmt.Sprint("r", i), fmt.Sprint(n, strings.Repeat("x", 1000))))
+			f.put(record(fmt.Sprint("r", i), fmt.Sprint(n, strings.Repeat("x", 4000))))
 		}
 		flush(t, k)
 		most = max(most, k.Status().Size)
 	}
-	if needed := int64(11 * 10 * 3000); most > 2*needed+2*minGarbage {
+	if needed := int64(11 * 10 * 12_000); most > 2*needed+2*minGarbage {
 		t.Errorf("%d bytes at most, and about %d are needed", most, needed)
 	}
-	if h, err := k.History("east"); err != nil || len(h) != 10 || h[0].ID != 600 {
+	if h, err := k.History("east"); err != nil || len(h) != 10 || h[0].ID != 150 {
 		t.Errorf("history %+v, %v", h, err)
 	}
 	end(k)
 	k = openWith(dir, o)
 	defer end(k)
 	same(t, "loaded", hostsOf(t, k.Load("east").Records), f.hosts())
-	for id := uint64(591); id <= 600; id++ {
+	for id := uint64(141); id <= 150; id++ {
 		records, err := k.At("east", id)
 		must(t, err)
 		if got := hostsOf(t, records)["r3"]; !strings.HasPrefix(got, fmt.Sprint(id-1, "x")) {

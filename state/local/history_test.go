@@ -16,6 +16,7 @@ import (
 )
 
 func TestEveryRevisionIsAsTheModelHasIt(t *testing.T) {
+	t.Parallel() // it waits for the disk
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "state")
 		if err != nil {

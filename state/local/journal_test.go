@@ -58,7 +58,7 @@ func TestJournalOutlivesAKill(t *testing.T) {
 func TestJournalIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	s := opened(t, dir)
-	line := bytes.Repeat([]byte("x"), 32<<10)
+	line := bytes.Repeat([]byte("x"), 256<<10)
 	for i := range 3 * maxJournal / len(line) {
 		appendLines(t, s, fmt.Sprintf("%06d%s", i, line[6:]))
 	}
@@ -84,7 +84,9 @@ func TestAJournalThatIsUnusableStopsNobody(t *testing.T) {
 		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
 		"link":      func(path string) error { return os.Symlink("/etc/passwd", path) },
 		"nonsense":  func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{0, 0xff}, 1<<20), 0o600) },
-		"long":      func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("x\n"), 2*maxJournal), 0o600) },
+		"long": func(path string) error {
+			return os.WriteFile(path, bytes.Repeat(append(bytes.Repeat([]byte("x"), 1023), '\n'), 4*maxJournal>>10), 0o600)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

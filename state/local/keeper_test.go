@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	networkingapi "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/state"
 )
@@ -374,15 +375,7 @@ func TestRunWritesInIntervalsAndAtTheEnd(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()
 	f.put(record("db", "1"))
-	deadline, stop := context.WithTimeout(t.Context(), 10*time.Second)
-	defer stop()
-	for len(k.Load("east").Records) == 0 {
-		select {
-		case <-deadline.Done():
-			t.Fatal("it was not written")
-		default:
-		}
-	}
+	await.Equal(t, "it is written", 1, func() int { return len(k.Load("east").Records) })
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -24,8 +24,6 @@ func play(role string) int {
 		err = playFullJournal(dir)
 	case "readonly":
 		err = playReadOnly(dir)
-	case "hold":
-		err = playHolder(dir)
 	case "stranger":
 		err = playStranger(dir)
 	default:
@@ -140,21 +138,6 @@ func playFullJournal(dir string) error {
 		return errors.New("appended to a full disk")
 	}
 	return s.Close()
-}
-
-// playHolder has the state in use until its input ends.
-func playHolder(dir string) error {
-	k := openState(dir)
-	if !k.Status().Healthy {
-		return fmt.Errorf("status %+v", k.Status())
-	}
-	fmt.Println("held")
-	_, err := os.Stdin.Read(make([]byte, 1))
-	if err != nil && err.Error() != "EOF" {
-		return err
-	}
-	end(k)
-	return nil
 }
 
 // playReadOnly finds a state that it may read and not write, and then may.
