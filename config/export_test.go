@@ -14,6 +14,7 @@ const (
 	MaxReasonBytes = maxReasonBytes
 	Poll           = fswatch.Poll
 	Quiet          = fswatch.Quiet
+	Writing        = writing
 )
 
 var (
@@ -26,7 +27,7 @@ var (
 // SetDefaults sets the defaults of an empty config.
 func (c *Config) SetDefaults() { setDefaults(reflect.ValueOf(c).Elem()) }
 
-// Follow has another watcher follow the file, with the usual times.
+// Follow has another watcher follow the file, at the latest after the usual time.
 func (w *Watcher) Follow(o fswatch.Options) {
 	o.Longest = longest
 	w.files = fswatch.New(o)

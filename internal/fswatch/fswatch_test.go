@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"meshrelay/internal/testing/await"
 )
 
 // options are those of a file of which half is as valid as all of it.
@@ -60,11 +62,7 @@ func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
 				defer cancel()
 				go func() {
 					send := func(name string, op fsnotify.Op, after time.Duration) bool {
-						select {
-						case <-time.After(after):
-						case <-ctx.Done():
-							return false
-						}
+						await.Pass(after)
 						select {
 						case events <- fsnotify.Event{Name: name, Op: op}:
 							return true
@@ -118,11 +116,11 @@ func TestChangesInADirectoryAreGathered(t *testing.T) {
 		{"several", false, func(ev chan<- fsnotify.Event, _ chan<- error) {
 			for range 3 {
 				ev <- change
-				time.Sleep(Quiet / 2)
+				await.Pass(Quiet / 2)
 			}
 		}, 2*Quiet/2 + Quiet},
 		{"without end", false, func(ev chan<- fsnotify.Event, _ chan<- error) {
-			for at := time.Now(); time.Since(at) < Longest; time.Sleep(Quiet / 2) {
+			for at := time.Now(); time.Since(at) < Longest; await.Pass(Quiet / 2) {
 				ev <- change
 			}
 		}, Longest},
