@@ -57,10 +57,10 @@ func TestEachReasonToRefuseMakesOneLine(t *testing.T) {
 			r.audit.mu.Unlock()
 			d := r.delta(client("one", time.Hour))
 			d.send(subscribeDelta(seV1))
-			eventually(t, "it is known", func() bool { return len(r.server.Clients()) == 1 })
+			r.eventually(t, "it is known", func() bool { return len(r.server.Clients()) == 1 })
 			r.server.connections()[0].end(refusal.New(why, codes.ResourceExhausted, "too much of it"))
 			_ = d.end()
-			eventually(t, "the stream has ended", func() bool { return r.server.open.Load() == 0 && len(r.audit.refused(why)) > 0 })
+			r.eventually(t, "the stream has ended", func() bool { return r.server.open.Load() == 0 && len(r.audit.refused(why)) > 0 })
 			for event, want := range map[audit.Event]audit.Line{
 				audit.ClientConnected: {},
 				audit.ClientRefused:   {Code: "ResourceExhausted", Reason: string(why), Error: "too much of it"},
@@ -117,7 +117,7 @@ func TestAClientThatLeavesIsALineWithoutAReason(t *testing.T) {
 	d.send(subscribeDelta(seV1))
 	d.next()
 	d.cancel()
-	eventually(t, "it has left", func() bool { return len(r.audit.of(audit.ClientEnded)) == 1 })
+	r.eventually(t, "it has left", func() bool { return len(r.audit.of(audit.ClientEnded)) == 1 })
 	connected, ended := r.audit.of(audit.ClientConnected), r.audit.of(audit.ClientEnded)
 	if len(connected) != 1 || connected[0].View != "shop" || connected[0].Identity != "" {
 		t.Errorf("%+v", connected)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/testing/await"
 )
 
 // TestAClientIsItsCertificateElseItsTokenElseNobody: a token that is shown and bad is refused also where nobody need
@@ -64,13 +65,13 @@ func TestAClientIsItsCertificateElseItsTokenElseNobody(t *testing.T) {
 				} else {
 					s.next()
 					var got string
-					eventually(t, name+" is connected", func() bool { cs := r.server.connections(); return len(cs) == 1 })
+					r.eventually(t, name+" is connected", func() bool { cs := r.server.connections(); return len(cs) == 1 })
 					got = strings.Join(r.server.connections()[0].who.Names, " ")
 					if got != want {
 						t.Errorf("%s is %q, want %q", name, got, want)
 					}
 					s.cancel()
-					eventually(t, name+" is gone", func() bool { return len(r.server.connections()) == 0 })
+					r.eventually(t, name+" is gone", func() bool { return len(r.server.connections()) == 0 })
 				}
 				if text := fmt.Sprint(log, err); tc.token != "" && strings.Contains(text, tc.token) {
 					t.Errorf("%s: the token is told: %s", name, text)
@@ -98,7 +99,7 @@ func logTo(log *lockedLog) option {
 type keeper struct {
 	mu     sync.Mutex
 	index  map[string]string // versions by name
-	answer bool              // has come
+	answer chan struct{}     // closed when the first has come
 	ended  chan struct{}
 	err    error // set before ended is closed
 	cancel context.CancelFunc
@@ -108,7 +109,7 @@ type keeper struct {
 func (r *relay) follow(index map[string]string, opts ...grpc.DialOption) *keeper {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
-	f := &keeper{index: maps.Clone(index), ended: make(chan struct{}), cancel: cancel}
+	f := &keeper{index: maps.Clone(index), answer: make(chan struct{}), ended: make(chan struct{}), cancel: cancel}
 	if f.index == nil {
 		f.index = map[string]string{}
 	}
@@ -131,7 +132,9 @@ func (r *relay) follow(index map[string]string, opts ...grpc.DialOption) *keeper
 				return
 			}
 			f.mu.Lock()
-			f.answer = true
+			if !isClosed(f.answer) {
+				close(f.answer)
+			}
 			for _, res := range m.Resources {
 				f.index[res.Name] = res.Version
 			}
@@ -154,33 +157,21 @@ func (f *keeper) has() map[string]string {
 
 // in waits until the stream has its first response, or has ended. It reports whether it is let in.
 func (f *keeper) in() bool {
-	for until := time.Now().Add(patience); time.Now().Before(until); {
-		select {
-		case <-f.ended:
-			return false
-		case <-time.After(time.Millisecond):
-			f.mu.Lock()
-			answer := f.answer
-			f.mu.Unlock()
-			if answer {
-				return true
-			}
-		}
+	select {
+	case <-f.ended:
+		return false
+	case <-f.answer:
+		return true
 	}
-	return false
 }
 
 // wantEnd waits until the stream ends with a status.
 func (f *keeper) wantEnd(t *testing.T, text string) {
 	t.Helper()
-	select {
-	case <-f.ended:
-		wantCode(t, f.err, codes.Unauthenticated)
-		if !strings.Contains(f.err.Error(), text) {
-			t.Errorf("the client is told %q, want %s", f.err, text)
-		}
-	case <-time.After(patience):
-		t.Fatalf("the stream does not end: want %s", text)
+	await.Closed(t, "the end of the stream: "+text, f.ended)
+	wantCode(t, f.err, codes.Unauthenticated)
+	if !strings.Contains(f.err.Error(), text) {
+		t.Errorf("the client is told %q, want %s", f.err, text)
 	}
 }
 
@@ -225,9 +216,9 @@ func TestAStreamEndsWithWhatItHasProven(t *testing.T) {
 			return g.with(nil, "Bearer bad"), func() { g.server.set(func() { g.server.users["bad"] = "eve" }) }
 		}, "proves something else than before"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name, inBubble(func(t *testing.T) {
 			g, set := newGate(t, nil)
-			r := startRelay(t, true, set)
+			r := startInMemory(t, true, set)
 			r.put(se("shop", "a", "1"), se("shop", "b", "1"))
 			g.server.set(func() { g.server.users["good"] = "alice" })
 			stay := []*keeper{
@@ -235,12 +226,13 @@ func TestAStreamEndsWithWhatItHasProven(t *testing.T) {
 			}
 			opts, takeBack := tc.show(g)
 			var leaves *keeper
-			eventually(t, "the client is let in", func() bool { // once the files are read
+			r.eventually(t, "the client is let in", func() bool { // once the files are read
 				leaves = r.follow(nil, opts...)
 				return leaves.in()
 			})
 			takeBack()
 			leaves.wantEnd(t, tc.want)
+			await.Pass(time.Second) // a token is good until its last second has passed
 			if again := r.follow(nil, opts...); again.in() != (name == "a token that is another user's") {
 				t.Error("the client comes back with what it has shown")
 			} else {
@@ -250,7 +242,7 @@ func TestAStreamEndsWithWhatItHasProven(t *testing.T) {
 			r.remove(se("shop", "b", "1"))
 			back := r.follow(leaves.has(), g.with(nil, "Bearer "+g.token("alice", time.Hour))...)
 			for _, f := range append(stay, back) {
-				eventually(t, "the client has everything", func() bool {
+				r.eventually(t, "the client has everything", func() bool {
 					has := f.has()
 					return len(has) == 2 && has["shop/a"] == stay[0].has()["shop/a"] && has["shop/c"] != ""
 				})
@@ -260,7 +252,7 @@ func TestAStreamEndsWithWhatItHasProven(t *testing.T) {
 				default:
 				}
 			}
-		})
+		}))
 	}
 }
 
@@ -271,7 +263,7 @@ func TestAHeldClientIsJudgedAgainBeforeItsFirstResponse(t *testing.T) {
 	r := startRelay(t, false, set)
 	bad := g.client(g.ca, "bad.example")
 	leaves, stays := r.follow(nil, g.with(bad, "")...), r.follow(nil, g.with(g.client(g.ca, "good.example"), "")...)
-	eventually(t, "the clients are held", func() bool { return len(r.server.Clients()) == 2 })
+	r.eventually(t, "the clients are held", func() bool { return len(r.server.Clients()) == 2 })
 	r.store.Put(se("shop", "a", "1"))
 	g.revokes(bad)
 	r.store.SetSynced()
@@ -279,7 +271,7 @@ func TestAHeldClientIsJudgedAgainBeforeItsFirstResponse(t *testing.T) {
 	if len(leaves.has()) != 0 {
 		t.Error("a revoked client has got resources")
 	}
-	eventually(t, "the other client is served", func() bool { return len(stays.has()) == 1 })
+	r.eventually(t, "the other client is served", func() bool { return len(stays.has()) == 1 })
 }
 
 // TestAStreamIsJudgedBeforeItsNextResponse: after a change of what is trusted, also before the stream's turn has come.
@@ -288,7 +280,7 @@ func TestAStreamIsJudgedBeforeItsNextResponse(t *testing.T) {
 	r := startRelay(t, true, set)
 	bad := g.client(g.ca, "bad.example")
 	f := r.follow(nil, g.with(bad, "")...)
-	eventually(t, "the client is connected", func() bool { return len(r.server.Clients()) == 1 })
+	r.eventually(t, "the client is connected", func() bool { return len(r.server.Clients()) == 1 })
 	a := r.server.auth[&r.server.cfg.Listeners[0]]
 	g.revokes(bad)
 	if !a.trust.read(func(what, _ string, err error) { t.Error(what, err) }) {

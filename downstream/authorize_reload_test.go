@@ -76,7 +76,7 @@ func TestAHeldClientIsJudgedAgainBeforeItIsServed(t *testing.T) {
 	g.store.Put(se("shop", "a", "1"))
 	g.store.Put(se("bank", "b", "1"))
 	moves, ends := g.open(seV1, g.as("shop", "moves")), g.open(seV1, g.as("shop", "ends"))
-	eventually(t, "both wait", func() bool { return len(g.server.Clients()) == 2 })
+	g.eventually(t, "both wait", func() bool { return len(g.server.Clients()) == 2 })
 	rule.Identities, rule.View = rule.Identities[:1], "shop"
 	g.reauthorize(views, rule)
 	g.store.SetSynced()
@@ -109,7 +109,7 @@ func TestAFirstSyncEndsWithTheRuleThatPlannedIt(t *testing.T) {
 			g.put(many(n, "s-%05d", func(int) string { return strings.Repeat("x", 1000) })...)
 			s := g.stalledDelta(seV1)
 			const underWay = 2 // the transport takes one part more than it can send
-			eventually(t, "the second part is on its way", func() bool {
+			g.eventually(t, "the second part is on its way", func() bool {
 				c := g.server.Clients()
 				return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes == underWay && g.server.connections()[0].sending.Load()
 			})

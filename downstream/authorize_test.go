@@ -218,7 +218,7 @@ func TestAStreamWithoutIdentityGetsTheRuleOfItsListener(t *testing.T) {
 	if got := deltaNames(g.open(seV1).next()); got != "shop/a" {
 		t.Errorf("a client in plaintext gets %q", got)
 	}
-	eventually(t, "both are there", func() bool { return len(g.server.Clients()) == 2 })
+	g.eventually(t, "both are there", func() bool { return len(g.server.Clients()) == 2 })
 	for _, c := range g.server.Clients() {
 		if got := c.Rule + " " + c.View + " " + c.Identity; got != "known all "+account("shop", "web") && got != "unknown few " {
 			t.Errorf("a client has the rule, view and identity %q", got)
@@ -286,7 +286,7 @@ func TestRulesThatShowTheSameShareAView(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		g.open(seV1, g.as("shop", name)).next()
 	}
-	eventually(t, "all are there", func() bool { return len(g.server.Clients()) == 5 })
+	g.eventually(t, "all are there", func() bool { return len(g.server.Clients()) == 5 })
 	if n := g.server.views.copies.Load(); n != 3 {
 		t.Errorf("there are %d views, want one for each selection", n)
 	}
@@ -410,7 +410,7 @@ func TestPreviewCountsWhatARuleOpensAndCloses(t *testing.T) {
 	g.put(se("shop", "a", "1"), se("bank", "b", "1"), se("bank", "c", "1"), se("till", "d", "1"), dr("till", "d", "1"))
 	for i, name := range []string{"stays", "narrows", "swaps", "ends", "renamed"} {
 		g.open(seV1, g.as("shop", name)).next()
-		eventually(t, "it is there", func() bool { return len(g.server.Clients()) == i+1 })
+		g.eventually(t, "it is there", func() bool { return len(g.server.Clients()) == i+1 })
 	}
 	changes, err := g.server.Preview(t.Context(), Access{Views: views, Authorization: []AuthorizationRule{rule("one", "both", "stays"), rule("two", "shop", "narrows"), rule("three", "till", "swaps"), rule("four", "both", "renamed")}})
 	if err != nil {

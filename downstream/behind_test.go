@@ -31,7 +31,7 @@ func TestAClientThatOwesAnACKForLongIsBehind(t *testing.T) {
 	behind := func(after time.Duration) int { return r.server.behind(time.Now().Add(after)) }
 	wants := func(what string, n int) {
 		t.Helper()
-		eventually(t, what, func() bool { return behind(behindAfter+time.Minute) == n })
+		r.eventually(t, what, func() bool { return behind(behindAfter+time.Minute) == n })
 	}
 	r.put(se("shop", "a", "a.example"))
 	first, second, tool := r.sotw(), r.delta(), r.sotw()
@@ -54,7 +54,7 @@ func TestAClientThatOwesAnACKForLongIsBehind(t *testing.T) {
 	reject := subscribeDelta(seV1)
 	reject.Node, reject.ResponseNonce, reject.ErrorDetail = nil, delta.Nonce, &statuspb.Status{Message: "no"}
 	second.send(reject)
-	eventually(t, "an ACK and a NACK have a latency", func() bool { return answers(t, r.reg) == 2 })
+	r.eventually(t, "an ACK and a NACK have a latency", func() bool { return answers(t, r.reg) == 2 })
 	wants("who rejects is behind", 1)
 	r.put(se("shop", "a", "b.example"))
 	first.send(ack(first.next()))

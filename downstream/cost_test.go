@@ -106,7 +106,7 @@ func TestClientThatDoesNotReadKeepsNothingAlive(t *testing.T) {
 			} else {
 				r.stalledDelta(seV1)
 			}
-			eventually(t, "a response is on its way", func() bool {
+			r.eventually(t, "a response is on its way", func() bool {
 				c := r.server.Clients()
 				return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes >= 1
 			})
@@ -114,7 +114,7 @@ func TestClientThatDoesNotReadKeepsNothingAlive(t *testing.T) {
 				put(round + 1)
 			}
 			old = old[:len(old)-n]
-			eventually(t, "what is no longer served is garbage", func() bool {
+			r.eventually(t, "what is no longer served is garbage", func() bool {
 				runtime.GC()
 				alive := 0
 				for _, p := range old {
@@ -152,12 +152,12 @@ func TestEncodedPagesGoWithTheLastSotWClient(t *testing.T) {
 		s.next()
 	}
 	one.cancel()
-	eventually(t, "one client is gone", func() bool { return len(r.server.Clients()) == 2 })
+	r.eventually(t, "one client is gone", func() bool { return len(r.server.Clients()) == 2 })
 	if encoded() == 0 {
 		t.Error("nothing is encoded, with a SotW client there")
 	}
 	two.cancel()
-	eventually(t, "nothing is encoded any more", func() bool { return encoded() == 0 })
+	r.eventually(t, "nothing is encoded any more", func() bool { return encoded() == 0 })
 }
 
 // TestWhatComesWhileTheServerOpensIsServed: a change is either read when the server opens
@@ -174,18 +174,18 @@ func TestWhatComesWhileTheServerOpensIsServed(t *testing.T) {
 				after++
 			}
 		}
-		eventually(t, "all is in the view", func() bool { return r.view().snapshot(typeSE).Count == 2000+n })
+		r.eventually(t, "all is in the view", func() bool { return r.view().snapshot(typeSE).Count == 2000+n })
 		r.stop()
 	}
 }
 
 func TestWorkOfPushesIsReported(t *testing.T) {
 	r := startRelay(t, true)
-	eventually(t, "clients are served", r.server.HasReleased)
+	r.eventually(t, "clients are served", r.server.HasReleased)
 	work := r.server.work
 	before := work.Total()
 	r.put(se("shop", "a", "0")) // nobody is connected: this is planning
-	eventually(t, "planning is reported", func() bool { return work.Total() > before })
+	r.eventually(t, "planning is reported", func() bool { return work.Total() > before })
 
 	near, far := net.Pipe()
 	defer far.Close()

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -26,46 +27,49 @@ import (
 	"google.golang.org/grpc/status"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/testing/await"
 )
 
 // TestABadFileKeepsWhatIsTrusted: it is counted, and logged once when it begins. A list that is out of date counts.
 func TestABadFileKeepsWhatIsTrusted(t *testing.T) {
-	g, set := newGate(t, nil)
-	log := &lockedLog{}
-	r := startRelay(t, true, set, logTo(log))
-	bad := g.client(g.ca, "bad.example")
-	g.revokesUntil(time.Now().Add(-time.Minute), g.ca, bad)
-	counted := func(what string) bool {
-		return testutil.ToFloat64(r.server.metrics.credentials.WithLabelValues(what)) > 3
-	}
-	eventually(t, "the old list is counted", func() bool { return counted(badCRL) })
-	refused := func() {
-		t.Helper()
-		f := r.follow(nil, g.with(bad, "")...)
-		if f.in() || status.Code(f.err) != codes.Unavailable { // the handshake fails
-			t.Errorf("a revoked certificate: %v", f.err)
+	synctest.Test(t, func(t *testing.T) {
+		g, set := newGate(t, nil)
+		log := &lockedLog{}
+		r := startInMemory(t, true, set, logTo(log))
+		bad := g.client(g.ca, "bad.example")
+		g.revokesUntil(time.Now().Add(-time.Minute), g.ca, bad)
+		counted := func(what string) bool {
+			return testutil.ToFloat64(r.server.metrics.credentials.WithLabelValues(what)) > 3
 		}
-	}
-	refused()
-	for name, what := range map[string]string{"clients.crl": badCRL, "clients.crt": badCA, "jwks": badToken, "relay.example.crt": badCertificate} {
-		g.replace(name, []byte("nothing"))
-		eventually(t, name+" is counted", func() bool { return counted(what) })
-	}
-	refused()
-	for _, opts := range [][]grpc.DialOption{g.with(g.client(g.ca, "good.example"), ""), g.with(nil, "Bearer "+g.token("alice", time.Hour))} {
-		s := r.sotw(opts...)
-		s.send(subscribe(seV1))
-		s.next()
-	}
-	for what, times := range map[string]int{badCRL: 2, badCA: 1, badToken: 1, badCertificate: 1} {
-		logged := func() int {
-			return strings.Count(log.String(), "the last good ones are used\" listener=127.0.0.1:0 what="+what)
+		r.eventually(t, "the old list is counted", func() bool { return counted(badCRL) })
+		refused := func() {
+			t.Helper()
+			f := r.follow(nil, g.with(bad, "")...)
+			if f.in() || status.Code(f.err) != codes.Unavailable { // the handshake fails
+				t.Errorf("a revoked certificate: %v", f.err)
+			}
 		}
-		eventually(t, what+" is logged", func() bool { return logged() >= times })
-		if got := logged(); got != times {
-			t.Errorf("%s is logged %d times, want %d", what, got, times)
+		refused()
+		for name, what := range map[string]string{"clients.crl": badCRL, "clients.crt": badCA, "jwks": badToken, "relay.example.crt": badCertificate} {
+			g.replace(name, []byte("nothing"))
+			r.eventually(t, name+" is counted", func() bool { return counted(what) })
 		}
-	}
+		refused()
+		for _, opts := range [][]grpc.DialOption{g.with(g.client(g.ca, "good.example"), ""), g.with(nil, "Bearer "+g.token("alice", time.Hour))} {
+			s := r.sotw(opts...)
+			s.send(subscribe(seV1))
+			s.next()
+		}
+		for what, times := range map[string]int{badCRL: 2, badCA: 1, badToken: 1, badCertificate: 1} {
+			logged := func() int {
+				return strings.Count(log.String(), "the last good ones are used\" listener=127.0.0.1:0 what="+what)
+			}
+			r.eventually(t, what+" is logged", func() bool { return logged() >= times })
+			if got := logged(); got != times {
+				t.Errorf("%s is logged %d times, want %d", what, got, times)
+			}
+		}
+	})
 }
 
 // TestAListCountsWhateverTheKeyUsageOfItsCA: many CAs are made for certificates only, and openssl signs their lists.
@@ -114,14 +118,14 @@ func TestAnAPIServerThatIsDownEndsNoStream(t *testing.T) {
 	r := startRelay(t, true, set)
 	g.server.set(func() { g.server.users["a"], g.server.users["b"] = "alice", "bob" })
 	f := r.follow(nil, g.with(nil, "Bearer a")...)
-	eventually(t, "the client is connected", func() bool { return len(r.server.Clients()) == 1 })
+	r.eventually(t, "the client is connected", func() bool { return len(r.server.Clients()) == 1 })
 	g.server.set(func() { g.server.down = true })
 	asked := g.server.asked.Load()
-	eventually(t, "the token is reviewed again", func() bool { return g.server.asked.Load() > asked+5 })
+	r.eventually(t, "the token is reviewed again", func() bool { return g.server.asked.Load() > asked+5 })
 	s := r.sotw(g.with(nil, "Bearer b")...)
 	wantCode(t, s.end(), codes.Unavailable)
 	r.put(se("shop", "a", "1"))
-	eventually(t, "the client is served", func() bool { return len(f.has()) == 1 })
+	r.eventually(t, "the client is served", func() bool { return len(f.has()) == 1 })
 }
 
 // TestTokensOfOneAddressLeaveReviewsForOthers: however many it sends at once.
@@ -131,13 +135,13 @@ func TestTokensOfOneAddressLeaveReviewsForOthers(t *testing.T) {
 	g.server.set(func() { g.server.users["good"] = "alice" })
 	g.server.hold = make(chan struct{})
 	defer close(g.server.hold)
-	conn := r.dial(append(g.with(nil, ""), from("127.0.0.2"))...)
+	conn := r.dial(append(g.with(nil, ""), r.from("127.0.0.2"))...)
 	for i := range 4 * tokensAtOnce {
 		if _, err := conn.StreamAggregatedResources(withAuthorization(t.Context(), fmt.Sprint("Bearer slow-", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "many tokens wait for their review", func() bool { return g.server.asked.Load() >= tokensAtOnce })
+	r.eventually(t, "many tokens wait for their review", func() bool { return g.server.asked.Load() >= tokensAtOnce })
 	s := r.sotw(g.with(nil, "Bearer good")...)
 	s.send(subscribe(seV1))
 	s.next()
@@ -151,119 +155,120 @@ func TestATokenThatCausesAPanicEndsItsStreamOnly(t *testing.T) {
 	g.server.panics.Store(true)
 	s := r.sotw(g.with(nil, "Bearer a")...)
 	wantCode(t, s.end(), codes.Internal)
-	eventually(t, "the stream is not counted any more", func() bool { return r.server.open.Load() == 0 })
+	r.eventually(t, "the stream is not counted any more", func() bool { return r.server.open.Load() == 0 })
 }
 
 // TestBadTokensOfAnAddressAreLimited: they do not drive reviews, and who has a certificate is not held up.
 func TestBadTokensOfAnAddressAreLimited(t *testing.T) {
-	g, set := newGate(t, nil)
-	r := startRelay(t, true, set)
-	conn := r.dial(g.with(nil, "")...)
-	var all sync.WaitGroup
-	for i := range 10 {
-		all.Go(func() {
-			for n := range 30 {
-				ctx := withAuthorization(t.Context(), fmt.Sprint("Bearer made-up-", i, "-", n))
-				s, err := conn.StreamAggregatedResources(ctx)
-				if err == nil {
-					_, err = s.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		g, set := newGate(t, nil)
+		r := startInMemory(t, true, set)
+		conn := r.dial(g.with(nil, "")...)
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				for n := range 30 {
+					ctx := withAuthorization(t.Context(), fmt.Sprint("Bearer made-up-", i, "-", n))
+					s, err := conn.StreamAggregatedResources(ctx)
+					if err == nil {
+						_, err = s.Recv()
+					}
+					if c := status.Code(err); c != codes.Unauthenticated && c != codes.ResourceExhausted {
+						t.Error(err)
+					}
 				}
-				if c := status.Code(err); c != codes.Unauthenticated && c != codes.ResourceExhausted {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if got := g.server.asked.Load(); got > 250 {
-		t.Errorf("300 bad tokens made %d reviews", got)
-	}
-	if refusals(r, refusal.Rate) == 0 {
-		t.Error("none was refused for their number")
-	}
-	s := r.sotw(g.with(g.client(g.ca, "good.example"), "")...)
-	s.send(subscribe(seV1))
-	s.next()
-}
-
-// TestCredentialsRotateUnderLoad: a hundred times each, while resources change. No stream of another client ends, and
-// nobody misses a change.
-func TestCredentialsRotateUnderLoad(t *testing.T) {
-	const rotations = 100
-	g, set := newGate(t, nil)
-	r := startRelay(t, true, set)
-	g.server.set(func() { g.server.users["base"] = "alice" })
-	stay := []*keeper{
-		r.follow(nil, g.with(g.client(g.ca, "good.example"), "")...),
-		r.follow(nil, g.with(nil, "Bearer "+g.token("alice", time.Hour))...),
-		r.follow(nil, g.with(nil, "Bearer base")...),
-	}
-	loaded := make(chan struct{})
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		defer close(loaded)
-		for n := 0; ctx.Err() == nil; n++ {
-			r.store.Put(se("shop", fmt.Sprint("r", n%50), fmt.Sprint(n)))
-			if n%7 == 0 {
-				r.store.Remove(se("shop", fmt.Sprint("r", (n+3)%50), "").Key())
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Millisecond):
-			}
-		}
-	}()
-	// Each kind has one client, which follows the rotations.
-	last := map[string]*keeper{}
-	var olds []*tls.Certificate
-	for n := range rotations {
-		name := fmt.Sprint("client-", n)
-		ca := authority(t, t.TempDir(), "rotating")
-		key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-		cert := g.client(g.ca, name)
-		g.trusts(g.ca, ca)
-		g.revokes(olds...)
-		g.keys(map[string]crypto.PublicKey{"base": g.key.Public(), name: key.Public()})
-		g.server.set(func() {
-			maps.DeleteFunc(g.server.users, func(raw, _ string) bool { return raw != "base" })
-			g.server.users[name] = "bob"
-		})
-		own := certificateOf(t, g.t.TempDir(), "relay.example", g.ca, func(*x509.Certificate) {})
-		g.replace("relay.example.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(own.PrivateKey))}))
-		g.replace("relay.example.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}))
-		for kind, opts := range map[string][]grpc.DialOption{
-			"certificate": g.with(cert, ""),
-			"CA":          g.with(g.client(ca, name), ""),
-			"key":         g.with(nil, "Bearer "+signed(key, name, map[string]any{"iss": "https://issuer.example", "aud": "relay", "sub": "bob", "exp": 1e10})),
-			"review":      g.with(nil, "Bearer "+name),
-		} {
-			var index map[string]string
-			if before := last[kind]; before != nil {
-				before.wantEnd(t, map[string]string{"certificate": "was revoked at", "CA": "signed by none", "key": "no key with the kid", "review": "does not accept it"}[kind])
-				index = before.has()
-			}
-			eventually(t, kind+" is let in", func() bool { // once the files are read
-				f := r.follow(index, opts...)
-				last[kind] = f
-				return f.in()
 			})
 		}
-		olds = []*tls.Certificate{cert}
-		if t.Failed() {
-			break
+		all.Wait()
+		if got := g.server.asked.Load(); got > 250 {
+			t.Errorf("300 bad tokens made %d reviews", got)
 		}
-	}
-	stop()
-	<-loaded
-	fresh := r.follow(nil, g.with(nil, "Bearer base")...)
-	for n, f := range append(stay, slices.Collect(maps.Values(last))...) {
-		eventually(t, fmt.Sprint("client ", n, " has what a fresh one has"), func() bool { has := f.has(); return len(has) > 0 && maps.Equal(has, fresh.has()) })
-		select {
-		case <-f.ended:
-			t.Errorf("the stream of client %d has ended: %v", n, f.err)
-		default:
+		if refusals(r, refusal.Rate) == 0 {
+			t.Error("none was refused for their number")
 		}
-	}
+		s := r.sotw(g.with(g.client(g.ca, "good.example"), "")...)
+		s.send(subscribe(seV1))
+		s.next()
+	})
+}
+
+// TestCredentialsRotateUnderLoad: many times, while resources change. No stream of another client ends, and
+// nobody misses a change.
+func TestCredentialsRotateUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rotations = 25
+		g, set := newGate(t, nil)
+		r := startInMemory(t, true, set)
+		g.server.set(func() { g.server.users["base"] = "alice" })
+		stay := []*keeper{
+			r.follow(nil, g.with(g.client(g.ca, "good.example"), "")...),
+			r.follow(nil, g.with(nil, "Bearer "+g.token("alice", time.Hour))...),
+			r.follow(nil, g.with(nil, "Bearer base")...),
+		}
+		loaded := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			defer close(loaded)
+			for n := 0; ctx.Err() == nil; n++ {
+				r.store.Put(se("shop", fmt.Sprint("r", n%50), fmt.Sprint(n)))
+				if n%7 == 0 {
+					r.store.Remove(se("shop", fmt.Sprint("r", (n+3)%50), "").Key())
+				}
+				await.Pass(time.Millisecond)
+			}
+		}()
+		// Each kind has one client, which follows the rotations.
+		last := map[string]*keeper{}
+		var olds []*tls.Certificate
+		for n := range rotations {
+			name := fmt.Sprint("client-", n)
+			ca := authority(t, t.TempDir(), "rotating")
+			key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+			cert := g.client(g.ca, name)
+			g.trusts(g.ca, ca)
+			g.revokes(olds...)
+			g.keys(map[string]crypto.PublicKey{"base": g.key.Public(), name: key.Public()})
+			g.server.set(func() {
+				maps.DeleteFunc(g.server.users, func(raw, _ string) bool { return raw != "base" })
+				g.server.users[name] = "bob"
+			})
+			own := certificateOf(t, g.t.TempDir(), "relay.example", g.ca, func(*x509.Certificate) {})
+			g.replace("relay.example.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: must(x509.MarshalPKCS8PrivateKey(own.PrivateKey))}))
+			g.replace("relay.example.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}))
+			for kind, opts := range map[string][]grpc.DialOption{
+				"certificate": g.with(cert, ""),
+				"CA":          g.with(g.client(ca, name), ""),
+				"key":         g.with(nil, "Bearer "+signed(key, name, map[string]any{"iss": "https://issuer.example", "aud": "relay", "sub": "bob", "exp": 1e10})),
+				"review":      g.with(nil, "Bearer "+name),
+			} {
+				var index map[string]string
+				if before := last[kind]; before != nil {
+					before.wantEnd(t, map[string]string{"certificate": "was revoked at", "CA": "signed by none", "key": "no key with the kid", "review": "does not accept it"}[kind])
+					index = before.has()
+				}
+				r.eventually(t, kind+" is let in", func() bool { // once the files are read
+					f := r.follow(index, opts...)
+					last[kind] = f
+					return f.in()
+				})
+			}
+			olds = []*tls.Certificate{cert}
+			if t.Failed() {
+				break
+			}
+		}
+		stop()
+		<-loaded
+		fresh := r.follow(nil, g.with(nil, "Bearer base")...)
+		for n, f := range append(stay, slices.Collect(maps.Values(last))...) {
+			r.eventually(t, fmt.Sprint("client ", n, " has what a fresh one has"), func() bool { has := f.has(); return len(has) > 0 && maps.Equal(has, fresh.has()) })
+			select {
+			case <-f.ended:
+				t.Errorf("the stream of client %d has ended: %v", n, f.err)
+			default:
+			}
+		}
+	})
 }
 
 // TestTheWorkloadAPIGivesCertificateAndRoots: its news count at once, and while it is away nothing changes.
@@ -291,11 +296,11 @@ func TestTheWorkloadAPIGivesCertificateAndRoots(t *testing.T) {
 		t.Error("a client is let in before there is a certificate")
 	}
 	api.tell(of(east, "spiffe://east.example/ns/relay/sa/relay"), "spiffe://east.example/ns/relay/sa/relay", east, map[string]*tls.Certificate{"spiffe://west.example": west})
-	eventually(t, "the relay has a certificate", func() bool { return r.server.Certificate(0) != nil })
+	r.eventually(t, "the relay has a certificate", func() bool { return r.server.Certificate(0) != nil })
 	a, b := r.follow(nil, g.with(of(east, eastID), "")...), r.follow(nil, g.with(of(west, westID), "")...)
 	r.put(se("shop", "a", "1"))
 	for _, f := range []*keeper{a, b} {
-		eventually(t, "the clients are served", func() bool { return len(f.has()) == 1 })
+		r.eventually(t, "the clients are served", func() bool { return len(f.has()) == 1 })
 	}
 	for name, cert := range map[string]*tls.Certificate{
 		"a trust domain by the roots of another": of(west, eastID), "a trust domain without roots": of(east, "spiffe://north.example/x"), "a name": of(east), "two URIs": of(east, eastID, westID),
@@ -311,12 +316,12 @@ func TestTheWorkloadAPIGivesCertificateAndRoots(t *testing.T) {
 		t.Error("the certificate of the relay has not rotated")
 	}
 	api.stop()
-	eventually(t, "the absence is counted", func() bool {
+	r.eventually(t, "the absence is counted", func() bool {
 		return testutil.ToFloat64(r.server.metrics.credentials.WithLabelValues(badWorkloadAPI)) > 0
 	})
 	late := r.follow(nil, g.with(of(east, eastID), "")...)
 	r.put(se("shop", "b", "1"))
 	for _, f := range []*keeper{a, late} {
-		eventually(t, "the clients are served", func() bool { return len(f.has()) == 2 })
+		r.eventually(t, "the clients are served", func() bool { return len(f.has()) == 2 })
 	}
 }

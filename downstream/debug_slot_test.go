@@ -60,7 +60,7 @@ func TestDebugDocumentsShareSlots(t *testing.T) {
 		if got := document(one.next()); got != "small" {
 			t.Errorf("got %q", got)
 		}
-		eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+		r.eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
 	}
 	one.send(ask("large"))
 	if got := document(one.next()); len(got) != 1<<20 {
@@ -75,7 +75,7 @@ func TestDebugDocumentsShareSlots(t *testing.T) {
 		t.Errorf("got %d bytes", len(got))
 	}
 	one.cancel()
-	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	r.eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
 	two.send(ask("small"))
 	if got := document(two.next()); got != "small" {
 		t.Errorf("got %.100q", got)
@@ -99,7 +99,7 @@ func TestOneDebugAnswerWaitsForAClient(t *testing.T) {
 		}
 	}
 	wantRefused(t, r, refusal.Debug, 1)
-	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	r.eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
 }
 
 // TestLargeDebugAnswerEndsItsStream: in a while, as nobody tells whether it was read.
@@ -111,5 +111,5 @@ func TestLargeDebugAnswerEndsItsStream(t *testing.T) {
 	s.next()
 	wantCode(t, s.end(), codes.DeadlineExceeded)
 	wantRefused(t, r, refusal.Unread, 1)
-	eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	r.eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
 }

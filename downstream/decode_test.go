@@ -186,7 +186,7 @@ func TestRequestsAreDecodedInTurn(t *testing.T) {
 	gone.next()
 	gone.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: drV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", smallRequest)}})
 	gone.cancel()
-	eventually(t, "a stream that has ended waits no longer", func() bool { return len(r.server.Clients()) == 2 })
+	r.eventually(t, "a stream that has ended waits no longer", func() bool { return len(r.server.Clients()) == 2 })
 	r.server.decoding.used.Release(mostDecoding)
 	waits.next()
 }

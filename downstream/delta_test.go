@@ -70,7 +70,7 @@ func TestResumeSendsOnlyWhatDiffers_S18(t *testing.T) {
 		{"one vanished", map[string]string{"shop/a": a.Version(), "shop/b": b.Version(), "shop/c": c.Version(), "shop/d": "x"}, "-shop/d"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			eventually(t, "all are served", func() bool {
+			r.eventually(t, "all are served", func() bool {
 				r.server.views.mu.Lock()
 				defer r.server.views.mu.Unlock()
 				return r.server.views.base.snapshot(typeSE).Count == 3
@@ -126,7 +126,7 @@ func TestSubscriptionsOfTheDeltaSpecification_S17(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := startRelay(t, true)
 			r.put(se("shop", "a", "a.example"), se("shop", "b", "b.example"))
-			eventually(t, "all are served", func() bool {
+			r.eventually(t, "all are served", func() bool {
 				r.server.views.mu.Lock()
 				defer r.server.views.mu.Unlock()
 				return r.server.views.base.snapshot(typeSE).Count == 2
@@ -195,7 +195,7 @@ func TestEveryACKCounts_S7(t *testing.T) {
 	}
 	acked := func(n uint64, synced bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d ACKs, synced %v", n, synced), func() bool {
+		r.eventually(t, fmt.Sprintf("%d ACKs, synced %v", n, synced), func() bool {
 			st := r.server.Clients()[0].Types[0]
 			return st.ACKs == n && st.Synced == synced
 		})

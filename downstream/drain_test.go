@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
@@ -29,14 +30,7 @@ import (
 // a client of gRPC does even if nobody wants the messages, and not by TCP.
 func (r *relay) deaf(typeURL string) {
 	r.t.Helper()
-	c, err := net.Dial("tcp", r.addr)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { c.Close() })
-	if err := c.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		r.t.Fatal(err)
-	}
+	c := r.raw("127.0.0.1")
 	var headers bytes.Buffer
 	enc := hpack.NewEncoder(&headers)
 	for _, f := range [][2]string{
@@ -69,17 +63,10 @@ func (r *relay) deaf(typeURL string) {
 // TestNobodyCanDelayTheDrain: whatever a client leaves undone, the others are told to go at
 // once, and the server ends in time.
 func TestNobodyCanDelayTheDrain(t *testing.T) {
-	const timeout = 2 * time.Second // a slow machine needs some of it
-	connect := func(r *relay) net.Conn {
-		c, err := net.Dial("tcp", r.addr)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		r.t.Cleanup(func() { c.Close() })
-		return c
-	}
+	const timeout = time.Minute
+	connect := func(r *relay) net.Conn { return r.raw("127.0.0.1") }
 	hasPushed := func(r *relay) {
-		eventually(r.t, "a response is on its way", func() bool {
+		r.eventually(r.t, "a response is on its way", func() bool {
 			for _, c := range r.server.Clients() {
 				if c.Protocol == protocolSotW && len(c.Types) == 1 && c.Types[0].Pushes > 0 {
 					return true
@@ -108,8 +95,8 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 			}
 		}, false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			r := startRelay(t, true, func(c *Config, _ *Deps) {
+		t.Run(tc.name, inBubble(func(t *testing.T) {
+			r := startInMemory(t, true, func(c *Config, _ *Deps) {
 				c.DrainTimeout = timeout
 				if tc.tls {
 					dir := t.TempDir()
@@ -119,7 +106,7 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 					}})
 				}
 			})
-			r.put(many(2000, "s-%04d", func(int) string { return strings.Repeat("x", 5000) })...) // 10 MB
+			r.put(many(200, "s-%04d", func(int) string { return strings.Repeat("x", 5000) })...) // 1 MB
 			good := r.delta()
 			good.send(subscribeDelta(drV1))
 			good.next()
@@ -133,56 +120,53 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 			}
 			in := r.server.connLimiter.count()
 			tc.behave(r)
-			eventually(t, "it is in", func() bool { return r.server.connLimiter.count() > in })
+			r.eventually(t, "it is in", func() bool { return r.server.connLimiter.count() > in })
 			r.addr = plain
 			began := time.Now()
 			stopped := make(chan struct{})
 			go func() { defer close(stopped); r.stop() }()
 			wantCode(t, good.end(), codes.Unavailable)
-			if took := time.Since(began); took > timeout/2 {
+			if took := time.Since(began); took > time.Second {
 				t.Errorf("another client was told after %v", took)
 			}
-			select {
-			case <-stopped:
-			case <-time.After(timeout + 5*time.Second):
-				t.Fatal("the server does not end")
-			}
-			took := time.Since(began)
-			if took > timeout+time.Second || tc.atOnce && took > timeout/2 {
+			<-stopped
+			if took := time.Since(began); took > timeout+time.Second || tc.atOnce && took > time.Second {
 				t.Errorf("the server took %v to end", took)
 			}
 			if n := r.server.connLimiter.count(); n != 0 {
 				t.Errorf("%d connections are left", n)
 			}
-		})
+		}))
 	}
 }
 
 // TestNoStreamsWhileDraining: on whatever connection they come.
 func TestNoStreamsWhileDraining(t *testing.T) {
-	r := startRelay(t, true)
-	r.put(many(2000, "s-%04d", func(int) string { return strings.Repeat("x", 5000) })...)
-	r.deaf(seV1) // so that the drain lasts
-	eventually(t, "it is served", func() bool { return len(r.server.Clients()) == 1 })
-	client := r.dial()
-	open := func() error {
-		s, err := client.DeltaAggregatedResources(t.Context())
-		if err == nil {
-			if err = s.Send(subscribeDelta(drV1)); err == nil || errors.Is(err, io.EOF) {
-				_, err = s.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true)
+		r.put(many(200, "s-%04d", func(int) string { return strings.Repeat("x", 5000) })...)
+		r.deaf(seV1) // so that the drain lasts
+		r.eventually(t, "it is served", func() bool { return len(r.server.Clients()) == 1 })
+		client := r.dial()
+		open := func() error {
+			s, err := client.DeltaAggregatedResources(t.Context())
+			if err == nil {
+				if err = s.Send(subscribeDelta(drV1)); err == nil || errors.Is(err, io.EOF) {
+					_, err = s.Recv()
+				}
 			}
+			return err
 		}
-		return err
-	}
-	if err := open(); err != nil {
-		t.Fatal(err)
-	}
-	stopped := make(chan struct{})
-	go func() { defer close(stopped); r.stop() }()
-	eventually(t, "it drains", func() bool { return isClosed(r.server.draining) })
-	wantCode(t, open(), codes.Unavailable)
-	wantCode(t, r.server.admit(nil, nil, 1, 1), codes.Unavailable)
-	<-stopped
+		if err := open(); err != nil {
+			t.Fatal(err)
+		}
+		stopped := make(chan struct{})
+		go func() { defer close(stopped); r.stop() }()
+		r.eventually(t, "it drains", func() bool { return isClosed(r.server.draining) })
+		wantCode(t, open(), codes.Unavailable)
+		wantCode(t, r.server.admit(nil, nil, 1, 1), codes.Unavailable)
+		<-stopped
+	})
 }
 
 // TestStormsLeaveNoTrace: clients that come and go, in all the ways there are.
@@ -209,7 +193,7 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 			}
 		}
 		cancel()
-		eventually(t, "the storm is over", func() bool { return len(r.server.connections()) == 1 && r.server.open.Load() == 1 })
+		r.eventually(t, "the storm is over", func() bool { return len(r.server.connections()) == 1 && r.server.open.Load() == 1 })
 	}
 	trace := func() (goroutines int, heap uint64) {
 		for range 3 {
@@ -226,7 +210,7 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 	for round := range storms {
 		storm(round)
 	}
-	eventually(t, "goroutines and heap are as before", func() bool {
+	r.eventually(t, "goroutines and heap are as before", func() bool {
 		g, h := trace()
 		return g <= goroutines+5 && h < heap+heap/2+2<<20
 	})
@@ -288,7 +272,7 @@ func TestStreamsThatAreResetCountUntilTheirWorkEnds(t *testing.T) {
 	for n := range int64(3) {
 		s := r.sotw()
 		s.send(ask("syncz"))
-		eventually(t, "it works", func() bool { return d.making.Load() == n+1 })
+		r.eventually(t, "it works", func() bool { return d.making.Load() == n+1 })
 		s.cancel()
 	}
 	for range 10 {
@@ -300,7 +284,7 @@ func TestStreamsThatAreResetCountUntilTheirWorkEnds(t *testing.T) {
 		t.Errorf("%d streams work, want 3", n)
 	}
 	release()
-	eventually(t, "all have left", func() bool { return r.server.open.Load() == 0 && len(r.server.connections()) == 0 })
+	r.eventually(t, "all have left", func() bool { return r.server.open.Load() == 0 && len(r.server.connections()) == 0 })
 	r.sotw().send(subscribe(seV1))
-	eventually(t, "another is in", func() bool { return r.server.open.Load() == 1 })
+	r.eventually(t, "another is in", func() bool { return r.server.open.Load() == 1 })
 }

@@ -97,7 +97,7 @@ func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
 	one := r.deltaBy("slow-1", seV1)
 	<-stopped
 	two := r.deltaBy("slow-2", seV1)
-	eventually(t, "the second client waits", func() bool {
+	r.eventually(t, "the second client waits", func() bool {
 		r.server.views.mu.Lock()
 		defer r.server.views.mu.Unlock()
 		for _, v := range r.server.views.derived {
@@ -141,13 +141,13 @@ func TestAClientThatLeavesDoesNotTakeTheFillWithIt(t *testing.T) {
 	one := r.deltaBy("slow-1", seV1)
 	<-stopped
 	two := r.deltaBy("slow-2", seV1)
-	eventually(t, "both are there", func() bool { return len(r.server.connections()) == 2 })
+	r.eventually(t, "both are there", func() bool { return len(r.server.connections()) == 2 })
 	one.cancel()
 	let()
 	if got := deltaNames(two.next()); got != "shop/a shop/stop" {
 		t.Errorf("got %q", got)
 	}
-	eventually(t, "one client is counted", func() bool {
+	r.eventually(t, "one client is counted", func() bool {
 		r.server.views.mu.Lock()
 		defer r.server.views.mu.Unlock()
 		views := r.server.views.copied()

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -29,6 +31,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -46,9 +49,6 @@ const (
 	// Bounds of package subscription: removed names in a response, names that a wildcard brings
 	// again, and type URLs of a type that is not well known.
 	maxRemoved, maxResend, maxURLs = 16_384, 256, 4
-
-	// patience is how long a test waits for what must happen.
-	patience = time.Minute
 )
 
 var (
@@ -71,6 +71,7 @@ type relay struct {
 	server *Server
 	pusher *push.Pusher
 	addr   string
+	memory *memory // nil: the server listens on TCP
 	reg    *prometheus.Registry
 	audit  *recorder
 	stop   func() // ends the server, gracefully
@@ -79,6 +80,11 @@ type relay struct {
 // pushOptions has changes wait for longest at most.
 func pushOptions(longest time.Duration) push.Options {
 	return push.Options{After: 5 * time.Millisecond, Max: longest, MaxShare: 1, CPUs: 1}
+}
+
+// inBubble returns a test that runs in a bubble of testing/synctest.
+func inBubble(test func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) { synctest.Test(t, test) }
 }
 
 type option func(*Config, *Deps)
@@ -97,7 +103,19 @@ func synced(agg *mirror.Aggregate) func(context.Context) error {
 
 func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	t.Helper()
-	r := &relay{t: t, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry(), audit: &recorder{}}
+	return startRelayOn(t, nil, hasSynced, opts...)
+}
+
+// startInMemory is startRelay for bubbles of testing/synctest.
+func startInMemory(t *testing.T, hasSynced bool, opts ...option) *relay {
+	t.Helper()
+	m := &memory{}
+	return startRelayOn(t, m, hasSynced, append(opts, func(c *Config, _ *Deps) { c.listen = m.listen })...)
+}
+
+func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *relay {
+	t.Helper()
+	r := &relay{t: t, memory: m, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry(), audit: &recorder{}}
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
 	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
@@ -154,7 +172,7 @@ func startRelay(t *testing.T, hasSynced bool, opts ...option) *relay {
 	r.addr = addrs[0].String()
 	if hasSynced {
 		r.store.SetSynced()
-		eventually(t, "the server is open", r.server.HasReleased)
+		r.eventually(t, "the server is open", r.server.HasReleased)
 	}
 	return r
 }
@@ -200,7 +218,7 @@ func (r *relay) put(resources ...*mirror.Resource) {
 	}
 	for _, res := range resources {
 		if want := r.store.Get(res.Key()); want.Equal(res) {
-			eventually(r.t, res.FullName()+" is in the view", func() bool {
+			r.eventually(r.t, res.FullName()+" is in the view", func() bool {
 				return snapshot.Same(r.view().snapshot(newMCPGenerator().typeOf(res.Kind())).Get(res.FullName()), res)
 			})
 		}
@@ -231,7 +249,7 @@ func (r *relay) whileClientsWait(change func(), done func(*view) bool) {
 	}
 	change()
 	v := r.view()
-	eventually(r.t, "the changes are in the view", func() bool { return done(v) })
+	await.Until(r.t, "the changes are in the view", func() bool { return done(v) }, func() any { return v.snapshot(typeSE) })
 	for _, c := range conns {
 		c.mu.Unlock()
 	}
@@ -242,6 +260,7 @@ func (r *relay) dial(opts ...grpc.DialOption) discoveryv3.AggregatedDiscoverySer
 	opts = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1 << 30)),
+		r.from("127.0.0.1"),
 	}, opts...)
 	conn, err := grpc.NewClient("passthrough:///"+r.addr, opts...)
 	if err != nil {
@@ -249,6 +268,31 @@ func (r *relay) dial(opts ...grpc.DialOption) discoveryv3.AggregatedDiscoverySer
 	}
 	r.t.Cleanup(func() { conn.Close() })
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+}
+
+// dialer returns what opens connections from an IP address.
+func (r *relay) dialer(ip string) func(ctx context.Context, to string) (net.Conn, error) {
+	return func(ctx context.Context, to string) (net.Conn, error) {
+		if r.memory != nil {
+			return r.memory.connect(ctx, ip, to)
+		}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		return d.DialContext(ctx, "tcp", to)
+	}
+}
+
+// from has a client come from an IP address.
+func (r *relay) from(ip string) grpc.DialOption { return grpc.WithContextDialer(r.dialer(ip)) }
+
+// raw opens a connection from an IP address that nothing is sent on.
+func (r *relay) raw(ip string) net.Conn {
+	r.t.Helper()
+	c, err := r.dialer(ip)(r.t.Context(), r.addr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { c.Close() })
+	return c
 }
 
 // received is a message or the end of a stream.
@@ -295,29 +339,19 @@ func (s *stream[Req, Resp]) send(req Req) {
 // next returns the next message, which must come.
 func (s *stream[Req, Resp]) next() Resp {
 	s.t.Helper()
-	select {
-	case r := <-s.recvd:
-		if r.err != nil {
-			s.t.Fatalf("stream ended: %v", r.err)
-		}
-		return r.msg
-	case <-time.After(patience):
-		s.t.Fatal("nothing came")
-		panic("unreachable")
+	r := await.Value(s.t, "a message", s.recvd)
+	if r.err != nil {
+		s.t.Fatalf("stream ended: %v", r.err)
 	}
+	return r.msg
 }
 
 // end returns the status with which the stream ends, skipping messages.
 func (s *stream[Req, Resp]) end() error {
 	s.t.Helper()
 	for {
-		select {
-		case r := <-s.recvd:
-			if r.err != nil {
-				return r.err
-			}
-		case <-time.After(patience):
-			s.t.Fatal("stream did not end")
+		if r := await.Value(s.t, "the end of the stream", s.recvd); r.err != nil {
+			return r.err
 		}
 	}
 }
@@ -408,8 +442,8 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 // wantRefused checks how often clients were refused for a reason.
 func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
-	eventually(t, "each is audited", func() bool { return len(r.audit.refused(why)) >= times })
+	r.eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
+	r.eventually(t, "each is audited", func() bool { return len(r.audit.refused(why)) >= times })
 	for i, line := range r.audit.refused(why) {
 		if i >= times || line.Address == "" || line.Error == "" {
 			t.Errorf("line %d of %d for %s: %+v", i+1, times, why, line)
@@ -417,20 +451,19 @@ func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 	}
 }
 
-// eventually waits for a condition that another goroutine brings about.
-func eventually(t *testing.T, what string, cond func() bool) {
+// eventually waits for a condition of the relay that another goroutine brings about. Without it, the test
+// fails, and tells of the relay's clients. The test holds no lock of the relay.
+func (r *relay) eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
-	for !cond() {
-		select {
-		case <-look.C:
-		case <-deadline.C:
-			t.Fatalf("not so: %s", what)
+	await.Until(t, what, cond, func() any {
+		var refused []string
+		for _, why := range refusal.Reasons() {
+			if n := refusals(r, why); n > 0 {
+				refused = append(refused, fmt.Sprint(why, " ", n))
+			}
 		}
-	}
+		return fmt.Sprintf("%d connections, %d streams, clients %+v, refused %v", r.server.connLimiter.count(), r.server.open.Load(), r.server.Clients(), refused)
+	})
 }
 
 func meshConfig(domain string) *mesh.MeshConfig { return &mesh.MeshConfig{TrustDomain: domain} }

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"context"
 	"slices"
 	"testing"
 
@@ -9,14 +8,14 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"meshrelay/internal/testing/await"
 )
 
 // greeting returns the headers of a new stream, on which nothing has been answered.
 func (r *relay) greeting(request *discoveryv3.DiscoveryRequest) metadata.MD {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
-	r.t.Cleanup(cancel)
-	stream, err := r.dial().StreamAggregatedResources(ctx)
+	stream, err := r.dial().StreamAggregatedResources(await.Context(r.t))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -48,7 +47,7 @@ func TestOtherRelaysAreToldTheNameAndThatClientsAreHeld(t *testing.T) {
 		}
 		check("held", "true")
 		r.store.SetSynced()
-		eventually(t, "clients are served", r.server.HasReleased)
+		r.eventually(t, "clients are served", r.server.HasReleased)
 		check("served")
 	}
 }
@@ -69,11 +68,11 @@ func TestTheClustersOfHeldClientsAreKnown(t *testing.T) {
 	} {
 		r.greeting(&discoveryv3.DiscoveryRequest{TypeUrl: seV1, Node: n})
 	}
-	eventually(t, "all are known", func() bool {
+	r.eventually(t, "all are known", func() bool {
 		got := r.server.HeldClusters()
 		slices.Sort(got)
 		return slices.Equal(got, []string{"east", "west"})
 	})
 	r.store.SetSynced()
-	eventually(t, "nobody is held", func() bool { return r.server.HasReleased() && r.server.HeldClusters() == nil })
+	r.eventually(t, "nobody is held", func() bool { return r.server.HasReleased() && r.server.HeldClusters() == nil })
 }

@@ -61,7 +61,7 @@ func TestClusterThatBecomesKnownIsKeptFromItsOwnClients(t *testing.T) {
 					}
 				}
 			} else {
-				eventually(t, "they wait", func() bool { return len(r.server.Clients()) == len(all) })
+				r.eventually(t, "they wait", func() bool { return len(r.server.Clients()) == len(all) })
 			}
 			r.west.Put(west(se("shop", "from-west", "w")))
 			r.west.Put(west(se("shop", "blue-west", "w", "istio.io/rev", "blue")))

@@ -107,7 +107,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 		t.Fatal(err)
 	}
 	r := &relay{t: t, server: server, addr: addrs[0].String()}
-	eventually(t, "clients are served", server.HasReleased)
+	r.eventually(t, "clients are served", server.HasReleased)
 	w.guests = nil
 	var streams []*leakStream
 	for _, tenant := range guests {
@@ -130,7 +130,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "what is new is known", func() bool { return !server.views.known.learning.Load() })
+			r.eventually(t, "what is new is known", func() bool { return !server.views.known.learning.Load() })
 			_ = server.changing.Acquire(ctx, 1) // clients have their views
 			server.changing.Release(1)
 		}
@@ -318,7 +318,7 @@ func (s *leakStream) end() {
 // TestARefusalNamesNobodyElse: where others have all that there is, the text of a refusal tells of the limit and of
 // the client itself.
 func TestARefusalNamesNobodyElse(t *testing.T) {
-	other := from("127.0.0.77")
+	const other = "127.0.0.77"
 	for name, tc := range map[string]struct {
 		set  func(*Config)
 		take func(r *relay)
@@ -328,7 +328,7 @@ func TestARefusalNamesNobodyElse(t *testing.T) {
 			set: func(c *Config) { c.MaxStreams, c.MaxStreamsPerPeer = 2, 2 },
 			take: func(r *relay) {
 				for range 2 {
-					d := r.delta(other)
+					d := r.delta(r.from(other))
 					d.send(subscribeDelta(seV1))
 					d.next()
 				}
@@ -338,7 +338,7 @@ func TestARefusalNamesNobodyElse(t *testing.T) {
 		"names": {
 			set: func(c *Config) { c.MaxNames = 3 },
 			take: func(r *relay) {
-				d := r.delta(other)
+				d := r.delta(r.from(other))
 				d.send(&discoveryv3.DeltaDiscoveryRequest{Node: node(), TypeUrl: seV1, ResourceNamesSubscribe: []string{canary('k', 1), canary('k', 2), canary('k', 3)}})
 				d.next()
 			},

@@ -16,7 +16,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -29,6 +31,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 )
 
@@ -84,7 +87,7 @@ func TestMostClientsMayBeSlowAndDelayNobody(t *testing.T) {
 	}
 	fast := r.deltaBy("fast", seV1)
 	fast.next()
-	eventually(t, "all are being sent the first response", func() bool {
+	r.eventually(t, "all are being sent the first response", func() bool {
 		clients := r.server.Clients()
 		return len(clients) == 4 && !slices.ContainsFunc(clients, func(c ClientStatus) bool { return len(c.Types) == 0 || c.Types[0].Pushes == 0 })
 	})
@@ -92,7 +95,7 @@ func TestMostClientsMayBeSlowAndDelayNobody(t *testing.T) {
 		r.put(se("shop", "s-000", fmt.Sprintf("h%d.example", i)))
 		fast.next()
 	}
-	eventually(t, "the others do not take what they are sent", func() bool {
+	r.eventually(t, "the others do not take what they are sent", func() bool {
 		blocked := 0
 		for _, c := range r.server.connections() {
 			if c.sending.Load() {
@@ -104,90 +107,91 @@ func TestMostClientsMayBeSlowAndDelayNobody(t *testing.T) {
 }
 
 func TestSlowClientSkipsToTheNewestAndDelaysNobody_S25(t *testing.T) {
-	r := startRelay(t, true)
-	filler := strings.Repeat("x", 1000)
-	r.put(many(1000, "s-%03d", func(i int) string { return filler })...) // 1 MB: more than any buffer between us and the client
-	slow := r.stalled(seV1)
-	fast := r.sotw()
-	fast.send(subscribe(seV1))
-	for len(fast.next().Resources) < 1000 {
-	}
-	const changes = 200
-	for i := range changes {
-		r.put(se("shop", "s-000", fmt.Sprintf("h%d.example", i)))
-	}
-	last := fmt.Sprintf("h%d.example", changes-1)
-	has := func(resp *discoveryv3.DiscoveryResponse) bool {
-		return strings.Contains(string(decode(t, resp.Resources[0]).Body.Value), last)
-	}
-	for !has(fast.next()) {
-	}
-	got := 0
-	for {
-		resp, err := slow.Recv()
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true)
+		filler := strings.Repeat("x", 1000)
+		r.put(many(1000, "s-%03d", func(i int) string { return filler })...) // 1 MB: more than any buffer between us and the client
+		slow := r.stalled(seV1)
+		fast := r.sotw()
+		fast.send(subscribe(seV1))
+		for len(fast.next().Resources) < 1000 {
 		}
-		if got++; has(resp) {
-			break
+		const changes = 50
+		for i := range changes {
+			r.put(se("shop", "s-000", fmt.Sprintf("h%d.example", i)))
 		}
-	}
-	// One response was on its way, another may have waited for the window; the rest were
-	// never made.
-	if got > 4 {
-		t.Errorf("the slow client was sent %d responses for %d changes", got, changes)
-	}
+		last := fmt.Sprintf("h%d.example", changes-1)
+		has := func(resp *discoveryv3.DiscoveryResponse) bool {
+			return strings.Contains(string(decode(t, resp.Resources[0]).Body.Value), last)
+		}
+		for !has(fast.next()) {
+		}
+		got := 0
+		for {
+			resp, err := slow.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got++; has(resp) {
+				break
+			}
+		}
+		// One response was on its way, another may have waited for the window; the rest were
+		// never made.
+		if got > 4 {
+			t.Errorf("the slow client was sent %d responses for %d changes", got, changes)
+		}
+	})
 }
 
 func TestClientThatNeverReadsIsSentAway_S25(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.SendTimeout = 100 * time.Millisecond })
-	r.put(many(1000, "s-%03d", func(i int) string { return strings.Repeat("x", 1000) })...)
-	slow := r.stalled(seV1)
-	eventually(t, "the first response is on its way", func() bool {
-		c := r.server.Clients()
-		return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes == 1
-	})
-	// The transport takes one response more than it can send; the next one waits.
-	r.put(se("shop", "s-000", "new.example"))
-	eventually(t, "it was connected and is gone", func() bool {
-		return testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(codes.DeadlineExceeded.String())) == 1
-	})
-	for {
-		if _, err := slow.Recv(); err != nil {
-			wantCode(t, err, codes.DeadlineExceeded)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.SendTimeout = 100 * time.Millisecond })
+		r.put(many(1000, "s-%03d", func(i int) string { return strings.Repeat("x", 1000) })...)
+		slow := r.stalled(seV1)
+		r.eventually(t, "the first response is on its way", func() bool {
+			c := r.server.Clients()
+			return len(c) == 1 && len(c[0].Types) == 1 && c[0].Types[0].Pushes == 1
+		})
+		// The transport takes one response more than it can send; the next one waits.
+		r.put(se("shop", "s-000", "new.example"))
+		r.eventually(t, "it was connected and is gone", func() bool {
+			return testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(codes.DeadlineExceeded.String())) == 1
+		})
+		for {
+			if _, err := slow.Recv(); err != nil {
+				wantCode(t, err, codes.DeadlineExceeded)
+				return
+			}
 		}
-	}
+	})
 }
 
 func TestNewStreamsAreLimited_S25(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 1 })
-	first := r.sotw()
-	first.send(subscribe(seV1))
-	first.next()
-	refused := 0
-	var streams []*sotwStream
-	for range 4 {
-		streams = append(streams, r.sotw())
-	}
-	for _, s := range streams {
-		go s.sendTo.Send(subscribe(seV1)) //nolint:errcheck // the end of the stream tells
-		select {
-		case m := <-s.recvd:
-			if m.err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 1 })
+		first := r.sotw()
+		first.send(subscribe(seV1))
+		first.next()
+		refused := 0
+		var streams []*sotwStream
+		for range 4 {
+			streams = append(streams, r.sotw())
+		}
+		for _, s := range streams {
+			s.send(subscribe(seV1))
+			if m := <-s.recvd; m.err != nil {
 				wantCode(t, m.err, codes.ResourceExhausted)
 				refused++
 			}
-		case <-time.After(patience):
-			t.Fatal("neither served nor refused")
 		}
-	}
-	if refused == 0 {
-		t.Error("nobody was refused")
-	}
-	if st := r.server.Clients(); len(st) == 0 {
-		t.Error("the first client was hurt")
-	}
+		if refused == 0 {
+			t.Error("nobody was refused")
+		}
+		if st := r.server.Clients(); len(st) == 0 {
+			t.Error("the first client was hurt")
+		}
+	})
 }
 
 func TestStreamsPerConnectionAndRequestSizesAreLimited_S25(t *testing.T) {
@@ -231,7 +235,7 @@ func TestLargeResumeIsTaken_S18(t *testing.T) {
 	if gone[a.FullName()] {
 		t.Error("a present resource is removed")
 	}
-	eventually(t, "the map is not kept after it was compared", func() bool {
+	r.eventually(t, "the map is not kept after it was compared", func() bool {
 		r.server.peers.mu.Lock()
 		defer r.server.peers.mu.Unlock()
 		return r.server.peers.kept.Versions == 0
@@ -276,45 +280,53 @@ func TestNoTTLsAndNoWrappers_S19(t *testing.T) {
 // TestPingsOfIstiodAreAllowed_S22: grpc-go's own policy would end the connection after
 // two pings that come sooner than every five minutes.
 func TestPingsOfIstiodAreAllowed_S22(t *testing.T) {
-	r := startRelay(t, true)
-	// 10 s is the least that a client can be set to, and more often than istiod pings.
-	s := r.sotw(grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
-	s.send(subscribe(seV1))
-	s.next()
-	deadline := time.After(35 * time.Second)
-	select {
-	case m := <-s.recvd:
-		t.Fatalf("an idle client was told %v", m)
-	case <-deadline:
-	}
-	r.put(se("shop", "a", "a.example"))
-	s.next()
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true)
+		// 10 s is the least that a client can be set to, and more often than istiod pings.
+		s := r.sotw(grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
+		s.send(subscribe(seV1))
+		s.next()
+		await.Settle(10 * time.Minute)
+		if len(s.recvd) > 0 {
+			t.Fatalf("an idle client was told %v", <-s.recvd)
+		}
+		r.put(se("shop", "a", "a.example"))
+		s.next()
+	})
 }
 
 func TestMaxConnectionAge_S23(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.MaxConnectionAge, c.MaxConnectionAgeGrace = time.Second, 500*time.Millisecond // enough for the first answer
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) {
+			c.MaxConnectionAge, c.MaxConnectionAgeGrace = time.Minute, 10*time.Second
+		})
+		began := time.Now()
+		s := r.sotw()
+		s.send(subscribe(seV1))
+		s.next()
+		wantCode(t, s.end(), codes.Unavailable)
+		if age := time.Since(began); age < 54*time.Second || age > 77*time.Second {
+			t.Errorf("it ended at the age of %v", age)
+		}
 	})
-	s := r.sotw()
-	s.send(subscribe(seV1))
-	s.next()
-	wantCode(t, s.end(), codes.Unavailable)
 }
 
 func TestDrainSendsClientsAwayInTime(t *testing.T) {
-	r := startRelay(t, true)
-	s, d := r.sotw(), r.delta()
-	s.send(subscribe(seV1))
-	s.next()
-	d.send(subscribeDelta(seV1))
-	d.next()
-	began := time.Now()
-	r.stop()
-	wantCode(t, s.end(), codes.Unavailable)
-	wantCode(t, d.end(), codes.Unavailable)
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("the drain took %v", took)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true)
+		s, d := r.sotw(), r.delta()
+		s.send(subscribe(seV1))
+		s.next()
+		d.send(subscribeDelta(seV1))
+		d.next()
+		began := time.Now()
+		r.stop()
+		wantCode(t, s.end(), codes.Unavailable)
+		wantCode(t, d.end(), codes.Unavailable)
+		if took := time.Since(began); took > r.server.cfg.DrainTimeout {
+			t.Errorf("the drain took %v", took)
+		}
+	})
 }
 
 // brokenDebugger panics, which stands for any bug in the service of a stream.
@@ -359,6 +371,9 @@ func TestViewsAreBounded(t *testing.T) {
 	}
 }
 
+// serials is the last serial number of a certificate.
+var serials atomic.Int64
+
 // certificate writes a certificate and its key, signed by parent or by itself.
 func certificate(t *testing.T, dir, name string, parent *tls.Certificate) *tls.Certificate {
 	t.Helper()
@@ -370,7 +385,7 @@ func certificateOf(t *testing.T, dir, name string, parent *tls.Certificate, edit
 	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		SerialNumber: big.NewInt(serials.Add(1)), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		URIs:      []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/istio-system/sa/" + name}},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: parent == nil, BasicConstraintsValid: true,
@@ -417,9 +432,7 @@ func TestTLSListener_S24(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := startRelay(t, true, func(c *Config, _ *Deps) { c.Listeners[0].TLS = &tc.tls })
 			r.put(se("shop", "a", "a.example"))
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			s, err := r.dial(grpc.WithTransportCredentials(tc.client)).StreamAggregatedResources(ctx)
+			s, err := r.dial(grpc.WithTransportCredentials(tc.client)).StreamAggregatedResources(await.Context(t))
 			if err == nil {
 				if err = s.Send(subscribe(seV1)); err == nil {
 					_, err = s.Recv()
@@ -433,35 +446,36 @@ func TestTLSListener_S24(t *testing.T) {
 }
 
 func TestCertificateFilesAreReadAgainAndBadOnesDoNotReplaceGoodOnes_S24(t *testing.T) {
-	dir := t.TempDir()
-	ca := certificate(t, dir, "ca", nil)
-	certificate(t, dir, "relay.example", ca)
-	roots := x509.NewCertPool()
-	roots.AddCert(must(x509.ParseCertificate(ca.Certificate[0])))
-	crt, key := filepath.Join(dir, "relay.example.crt"), filepath.Join(dir, "relay.example.key")
-	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.Listeners[0].TLS = &TLS{CertFile: crt, KeyFile: key, Refresh: 5 * time.Millisecond}
-	})
-	serial := func() string {
-		conn, err := tls.Dial("tcp", r.addr, &tls.Config{RootCAs: roots, ServerName: "relay.example", NextProtos: []string{"h2"}})
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		ca := certificate(t, dir, "ca", nil)
+		certificate(t, dir, "relay.example", ca)
+		roots := x509.NewCertPool()
+		roots.AddCert(must(x509.ParseCertificate(ca.Certificate[0])))
+		crt, key := filepath.Join(dir, "relay.example.crt"), filepath.Join(dir, "relay.example.key")
+		r := startInMemory(t, true, func(c *Config, _ *Deps) {
+			c.Listeners[0].TLS = &TLS{CertFile: crt, KeyFile: key, Refresh: 5 * time.Millisecond}
+		})
+		serial := func() string {
+			conn := tls.Client(r.raw("127.0.0.1"), &tls.Config{RootCAs: roots, ServerName: "relay.example", NextProtos: []string{"h2"}})
+			defer conn.Close()
+			if err := conn.Handshake(); err != nil {
+				t.Fatal(err)
+			}
+			return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+		}
+		first := serial()
+		certificate(t, dir, "relay.example", ca)
+		r.eventually(t, "the new certificate is shown", func() bool { return serial() != first })
+		second := serial()
+		if err := os.WriteFile(crt, []byte("no certificate"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
-	}
-	first := serial()
-	certificate(t, dir, "relay.example", ca)
-	eventually(t, "the new certificate is shown", func() bool { return serial() != first })
-	second := serial()
-	if err := os.WriteFile(crt, []byte("no certificate"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for range 20 { // each takes longer than the files are left alone
+		await.Settle(time.Second) // the files are read many times
 		if got := serial(); got != second {
 			t.Fatalf("a bad file has replaced certificate %s by %s", second, got)
 		}
-	}
+	})
 }
 
 func TestBadCertificatesAreErrorsAtStart_S24(t *testing.T) {

@@ -69,7 +69,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 		if auth != nil {
 			s.auth[cfg] = auth
 		}
-		lis, err := net.Listen("tcp", cfg.Address)
+		lis, err := s.cfg.listen("tcp", cfg.Address)
 		if err != nil {
 			return opened, fmt.Errorf("downstream.listeners[%d].address: %w", i, err)
 		}

@@ -238,7 +238,7 @@ func TestClientsGetTheirView(t *testing.T) {
 			t.Errorf("clients %+v, want one of the view %s", st, tc.view)
 		}
 		stream.cancel()
-		eventually(t, "the client is gone", func() bool { return len(r.server.Clients()) == 0 })
+		r.eventually(t, "the client is gone", func() bool { return len(r.server.Clients()) == 0 })
 	}
 	err := open(0, "north", as("other")).end()
 	wantCode(t, err, codes.PermissionDenied)
@@ -247,7 +247,7 @@ func TestClientsGetTheirView(t *testing.T) {
 			t.Errorf("the refusal does not name %s: %v", part, err)
 		}
 	}
-	eventually(t, "the refusal is counted", func() bool {
+	r.eventually(t, "the refusal is counted", func() bool {
 		return testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(codes.PermissionDenied.String())) == 1
 	})
 }

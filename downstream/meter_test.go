@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -164,42 +165,44 @@ func takeAll(t *testing.T, of *turns, key string, n int) (giveBack func()) {
 
 // TestLargeRequestsAreReceivedInTurn: for all connections together, and one peer leaves room.
 func TestLargeRequestsAreReceivedInTurn(t *testing.T) {
-	for size, bytes := range map[int]int{medium: 2 * freeBytes, large: 2 * mediumBytes} {
-		r := startRelay(t, true)
-		all := r.server.receiving
-		of := all.turns[size]
-		request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: drV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", bytes)}}
-		someone := takeAll(t, of, "someone", of.ofPeer())
-		small := r.deltaBy("small", seV1)
-		small.next()
-		fits := r.deltaBy("fits", seV1)
-		fits.next()
-		fits.send(request)
-		fits.next()
-		others := takeAll(t, of, "others", of.most-of.ofPeer())
-		waits := r.deltaBy("waits", seV1)
-		waits.next()
-		sent := make(chan struct{})
-		go func() {
-			defer close(sent)
-			waits.send(request)
-		}()
-		small.send(subscribeDelta(drV1))
-		small.next()
-		for _, c := range r.server.Clients() {
-			if c.NodeID == "waits" && len(c.Types) != 1 {
-				t.Error("a large request was received over the bound")
+	synctest.Test(t, func(t *testing.T) {
+		for size, bytes := range map[int]int{medium: 2 * freeBytes, large: 2 * mediumBytes} {
+			r := startInMemory(t, true)
+			all := r.server.receiving
+			of := all.turns[size]
+			request := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: drV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", bytes)}}
+			someone := takeAll(t, of, "someone", of.ofPeer())
+			small := r.deltaBy("small", seV1)
+			small.next()
+			fits := r.deltaBy("fits", seV1)
+			fits.next()
+			fits.send(request)
+			fits.next()
+			others := takeAll(t, of, "others", of.most-of.ofPeer())
+			waits := r.deltaBy("waits", seV1)
+			waits.next()
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				waits.send(request)
+			}()
+			small.send(subscribeDelta(drV1))
+			small.next()
+			for _, c := range r.server.Clients() {
+				if c.NodeID == "waits" && len(c.Types) != 1 {
+					t.Error("a large request was received over the bound")
+				}
 			}
+			others()
+			waits.next()
+			<-sent
+			someone()
+			if n := refusals(r, refusal.Receiving); n != 0 {
+				t.Errorf("%d connections were closed", n)
+			}
+			r.eventually(t, "all turns are given back", func() bool { return all.usedTurns() == 0 })
 		}
-		others()
-		waits.next()
-		<-sent
-		someone()
-		if n := refusals(r, refusal.Receiving); n != 0 {
-			t.Errorf("%d connections were closed", n)
-		}
-		eventually(t, "all turns are given back", func() bool { return all.usedTurns() == 0 })
-	}
+	})
 }
 
 // TestNothingIsHeldOfRequestsThatWereReceived: compressed or not, and while the stream goes on.
@@ -217,7 +220,7 @@ func TestNothingIsHeldOfRequestsThatWereReceived(t *testing.T) {
 			d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: fmt.Sprintf("test/v%d/Kind", i), InitialResourceVersions: versions})
 			d.next()
 		}
-		eventually(t, "nothing is held", func() bool {
+		r.eventually(t, "nothing is held", func() bool {
 			m := r.server.connections()[0].peer.AuthInfo.(meteredInfo).meter
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -228,29 +231,28 @@ func TestNothingIsHeldOfRequestsThatWereReceived(t *testing.T) {
 
 // TestLargeRequestThatDoesNotEndIsCutOff: and so is one for which there is no turn.
 func TestLargeRequestThatDoesNotEndIsCutOff(t *testing.T) {
-	for _, full := range []bool{false, true} {
-		r := startRelay(t, true)
-		all := r.server.receiving
-		all.time, all.wait = 50*time.Millisecond, 50*time.Millisecond // before there is a connection
-		want := 0
-		if full {
-			want = all.turns[medium].most
-			takeAll(t, all.turns[medium], "one", all.turns[medium].ofPeer())
-			takeAll(t, all.turns[medium], "two", want-all.turns[medium].ofPeer())
+	synctest.Test(t, func(t *testing.T) {
+		for _, full := range []bool{false, true} {
+			r := startInMemory(t, true)
+			all := r.server.receiving
+			all.time, all.wait = 50*time.Millisecond, 50*time.Millisecond // before there is a connection
+			want := 0
+			if full {
+				want = all.turns[medium].most
+				takeAll(t, all.turns[medium], "one", all.turns[medium].ofPeer())
+				takeAll(t, all.turns[medium], "two", want-all.turns[medium].ofPeer())
+			}
+			conn, f := rawStream(t, r)
+			if err := errors.Join(f.WriteData(1, false, grpcMessage(1 << 20)[:freeBytes]), f.WriteData(1, false, make([]byte, 1000))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, conn); err != nil && errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+			wantRefused(t, r, refusal.Receiving, 1)
+			r.eventually(t, "nothing of it is left", func() bool { return all.usedTurns() == want && r.open() == 0 })
 		}
-		conn, f := rawStream(t, r)
-		if err := errors.Join(f.WriteData(1, false, grpcMessage(1 << 20)[:freeBytes]), f.WriteData(1, false, make([]byte, 1000))); err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, conn); err != nil && errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-		wantRefused(t, r, refusal.Receiving, 1)
-		eventually(t, "nothing of it is left", func() bool { return all.usedTurns() == want && r.open() == 0 })
-	}
+	})
 }
 
 // open returns how many connections there are.
@@ -264,11 +266,7 @@ func (r *relay) open() int {
 // rawStream opens stream 1 of a connection without gRPC.
 func rawStream(t *testing.T, r *relay) (net.Conn, *http2.Framer) {
 	t.Helper()
-	conn, err := net.Dial("tcp", r.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
+	conn := r.raw("127.0.0.1")
 	if _, err := io.WriteString(conn, http2frames.Preface); err != nil {
 		t.Fatal(err)
 	}
@@ -298,39 +296,38 @@ func TestTinyFramesEndTheConnection(t *testing.T) {
 		}
 	}
 	wantRefused(t, r, refusal.Receiving, 1)
-	eventually(t, "nothing of it is left", func() bool { return r.server.receiving.usedTurns() == 0 && r.open() == 0 })
+	r.eventually(t, "nothing of it is left", func() bool { return r.server.receiving.usedTurns() == 0 && r.open() == 0 })
 }
 
 // TestARefusedStreamGivesItsTurnsBack: and its connection stays.
 func TestARefusedStreamGivesItsTurnsBack(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 50 * time.Millisecond })
-	conn, f := rawStream(t, r)
-	if err := errors.Join(f.WriteData(1, false, grpcMessage(1 << 20)[:freeBytes]), f.WriteData(1, false, make([]byte, 1000))); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	for refused := false; !refused; {
-		frame, err := f.ReadFrame()
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = 50 * time.Millisecond })
+		_, f := rawStream(t, r)
+		if err := errors.Join(f.WriteData(1, false, grpcMessage(1 << 20)[:freeBytes]), f.WriteData(1, false, make([]byte, 1000))); err != nil {
 			t.Fatal(err)
 		}
-		refused = frame.Header().StreamID == 1 && frame.Header().Flags.Has(http2.FlagHeadersEndStream)
-	}
-	eventually(t, "its turn is given back", func() bool { return r.server.receiving.usedTurns() == 0 && r.open() == 1 })
-	if err := errors.Join(f.WriteData(1, false, make([]byte, 5000)), f.WritePing(false, [8]byte{1})); err != nil {
-		t.Fatal(err)
-	}
-	for answered := false; !answered; {
-		frame, err := f.ReadFrame()
-		if err != nil {
+		for refused := false; !refused; {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused = frame.Header().StreamID == 1 && frame.Header().Flags.Has(http2.FlagHeadersEndStream)
+		}
+		r.eventually(t, "its turn is given back", func() bool { return r.server.receiving.usedTurns() == 0 && r.open() == 1 })
+		if err := errors.Join(f.WriteData(1, false, make([]byte, 5000)), f.WritePing(false, [8]byte{1})); err != nil {
 			t.Fatal(err)
 		}
-		ping, ok := frame.(*http2.PingFrame)
-		answered = ok && ping.IsAck() && ping.Data == [8]byte{1}
-	}
-	if n := refusals(r, refusal.Receiving); n != 0 {
-		t.Errorf("%d connections were closed", n)
-	}
+		for answered := false; !answered; {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ping, ok := frame.(*http2.PingFrame)
+			answered = ok && ping.IsAck() && ping.Data == [8]byte{1}
+		}
+		if n := refusals(r, refusal.Receiving); n != 0 {
+			t.Errorf("%d connections were closed", n)
+		}
+	})
 }

@@ -70,7 +70,7 @@ func TestNamesAreBounded(t *testing.T) {
 				}
 				wantRefused(t, r, refusal.Names, 1)
 				cancel()
-				eventually(t, "what ended streams had is free", func() bool {
+				r.eventually(t, "what ended streams had is free", func() bool {
 					r.server.peers.mu.Lock()
 					defer r.server.peers.mu.Unlock()
 					return r.server.peers.kept == (subscription.Usage{})
@@ -121,7 +121,7 @@ func TestVersionsThatWaitToBeComparedAreBounded(t *testing.T) {
 		return d
 	}
 	first := hold()
-	eventually(t, "it is counted", func() bool {
+	r.eventually(t, "it is counted", func() bool {
 		r.server.peers.mu.Lock()
 		defer r.server.peers.mu.Unlock()
 		return r.server.peers.kept.Versions > 2000
@@ -151,7 +151,7 @@ func TestAStreamThatHasEndedKeepsNoVersions(t *testing.T) {
 	r.server.mu.Unlock()
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, InitialResourceVersions: map[string]string{"shop/a": strings.Repeat("x", 2000)}})
 	wantCode(t, d.end(), codes.ResourceExhausted)
-	eventually(t, "it keeps nothing", func() bool {
+	r.eventually(t, "it keeps nothing", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.closed && len(c.subs.Watches()) == 0

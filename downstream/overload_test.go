@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -26,26 +27,28 @@ func shortOf(d *Deps) *atomic.Bool {
 // TestWhoIsSentAwayForItsAgeIsLetBackIn while memory is short: the relay has it reconnect, and
 // it is no new client. Those that are new stay outside.
 func TestWhoIsSentAwayForItsAgeIsLetBackIn(t *testing.T) {
-	var short *atomic.Bool
-	r := startRelay(t, true, func(c *Config, d *Deps) {
-		c.MaxConnectionAge, c.MaxConnectionAgeGrace = time.Second, 300*time.Millisecond // enough for the first answer
-		short = shortOf(d)
-	})
-	r.put(se("shop", "x", "1"))
-	first := r.deltaBy("a", seV1)
-	first.next()
-	short.Store(true)
-	wantCode(t, r.deltaBy("new", seV1).end(), codes.ResourceExhausted)
-	for range 3 { // and again, for as long as that lasts
-		wantCode(t, first.end(), codes.Unavailable)
-		eventually(t, "it has gone", func() bool { return r.server.open.Load() == 0 })
-		first = r.deltaBy("a", seV1)
-		if got := deltaNames(first.next()); got != "shop/x" {
-			t.Errorf("let back in, it got %q", got)
-		}
-		// It alone has been waited for.
+	synctest.Test(t, func(t *testing.T) {
+		var short *atomic.Bool
+		r := startInMemory(t, true, func(c *Config, d *Deps) {
+			c.MaxConnectionAge = time.Minute
+			short = shortOf(d)
+		})
+		r.put(se("shop", "x", "1"))
+		first := r.deltaBy("a", seV1)
+		first.next()
+		short.Store(true)
 		wantCode(t, r.deltaBy("new", seV1).end(), codes.ResourceExhausted)
-	}
+		for range 3 { // and again, for as long as that lasts
+			wantCode(t, first.end(), codes.Unavailable)
+			r.eventually(t, "it has gone", func() bool { return r.server.open.Load() == 0 })
+			first = r.deltaBy("a", seV1)
+			if got := deltaNames(first.next()); got != "shop/x" {
+				t.Errorf("let back in, it got %q", got)
+			}
+			// It alone has been waited for.
+			wantCode(t, r.deltaBy("new", seV1).end(), codes.ResourceExhausted)
+		}
+	})
 }
 
 // TestWhoIsLetBackInAndMeetsALimitMayTryAgain: a limit that may be due to the many that come
@@ -60,9 +63,9 @@ func TestWhoIsLetBackInAndMeetsALimitMayTryAgain(t *testing.T) {
 	first.next()
 	short.Store(true)
 	first.cancel()
-	eventually(t, "it has gone", func() bool { return r.server.open.Load() == 0 })
+	r.eventually(t, "it has gone", func() bool { return r.server.open.Load() == 0 })
 	wantCode(t, r.deltaWith("padding", strings.Repeat("x", 2<<10)).end(), codes.ResourceExhausted)
-	eventually(t, "it has gone again", func() bool { return r.server.open.Load() == 0 })
+	r.eventually(t, "it has gone again", func() bool { return r.server.open.Load() == 0 })
 	r.deltaBy("a", seV1).next()
 	wantCode(t, r.deltaBy("a", seV1).end(), codes.ResourceExhausted)
 }

@@ -15,6 +15,7 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -123,10 +124,5 @@ func TestAPanicInARoundHoldsNoLock(t *testing.T) {
 	c.use, c.kept = nil, subscription.Usage{Names: 1} // so that it counts what it keeps, for a peer that it does not have
 	ended := make(chan error, 1)
 	go func() { ended <- c.guard(func() error { _, err := c.round(); return err }) }()
-	select {
-	case err := <-ended:
-		wantCode(t, err, codes.Internal)
-	case <-time.After(patience):
-		t.Fatal("it waits for its own lock")
-	}
+	wantCode(t, await.Value(t, "the end, which needs its own lock", ended), codes.Internal)
 }

@@ -1,12 +1,12 @@
 package downstream
 
 import (
-	"context"
 	"crypto/x509"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -16,15 +16,8 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/testing/await"
 )
-
-// from has a client connect from an address of its own.
-func from(ip string) grpc.DialOption {
-	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
-		return d.DialContext(ctx, "tcp", address)
-	})
-}
 
 // TestOnePeerLeavesStreamsForOthers: three quarters of them are its own.
 func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
@@ -42,11 +35,11 @@ func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
 		t.Errorf("the client is told %q", end)
 	}
 	wantRefused(t, r, refusal.Peer, 1)
-	other := r.delta(from("127.0.0.2"))
+	other := r.delta(r.from("127.0.0.2"))
 	other.send(subscribeDelta(seV1))
 	other.next()
 	held[0].cancel()
-	eventually(t, "one has left", func() bool { return r.server.open.Load() == 3 })
+	r.eventually(t, "one has left", func() bool { return r.server.open.Load() == 3 })
 	again := r.delta()
 	again.send(subscribeDelta(seV1))
 	again.next()
@@ -55,30 +48,23 @@ func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
 // TestOneAddressLeavesConnectionsForOthers: three quarters of them are its own.
 func TestOneAddressLeavesConnectionsForOthers(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnections = 4 })
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", r.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
+	dial := func() net.Conn { return r.raw("127.0.0.1") }
 	held := []net.Conn{dial(), dial(), dial()}
-	eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
+	r.eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
 	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("read %d from a connection over the limit", n)
 	}
 	wantRefused(t, r, refusal.Peer, 1)
-	other := r.delta(from("127.0.0.2"))
+	other := r.delta(r.from("127.0.0.2"))
 	other.send(subscribeDelta(seV1))
 	other.next()
 	other.cancel()
 	held[0].Close()
-	eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 3 })
+	r.eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 3 })
 	again := r.delta()
 	again.send(subscribeDelta(seV1))
 	again.next()
-	eventually(t, "as many are counted as are in", func() bool {
+	r.eventually(t, "as many are counted as are in", func() bool {
 		r.server.connLimiter.mu.Lock()
 		defer r.server.connLimiter.mu.Unlock()
 		return r.server.connLimiter.byKey["127.0.0.1"] == 3 && r.server.connLimiter.byKey["127.0.0.2"] == 1
@@ -87,14 +73,16 @@ func TestOneAddressLeavesConnectionsForOthers(t *testing.T) {
 
 // TestOnePeersStreamsDoNotDelayThoseOfOthers: it waits for its own share.
 func TestOnePeersStreamsDoNotDelayThoseOfOthers(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
-	for range 40 {
-		r.delta().send(subscribeDelta(seV1))
-	}
-	eventually(t, "some are refused", func() bool { return refusals(r, refusal.Rate) > 0 })
-	other := r.delta(from("127.0.0.2"))
-	other.send(subscribeDelta(seV1))
-	other.next()
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
+		for range 40 {
+			r.delta().send(subscribeDelta(seV1))
+		}
+		r.eventually(t, "some are refused", func() bool { return refusals(r, refusal.Rate) > 0 })
+		other := r.delta(r.from("127.0.0.2"))
+		other.send(subscribeDelta(seV1))
+		other.next()
+	})
 }
 
 // TestPeersThatHaveGoneAreForgotten: but for those that have just opened many streams.
@@ -114,7 +102,7 @@ func TestPeersThatHaveGoneAreForgotten(t *testing.T) {
 	}
 	ps.leave(p, false)
 	ps.leave(p, false)
-	eventually(t, "it is forgotten", func() bool {
+	await.Until(t, "it is forgotten", func() bool {
 		p, _, _ := ps.enter("a", limits, false)
 		ps.leave(p, false)
 		ps.mu.Lock()
@@ -169,7 +157,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	wantRefused(t, r, refusal.Views, 1)
 	served(r.deltaAs(seV1)) // of the view of everything
 	served(as("west"))
-	served(as("north", from("127.0.0.2")))
+	served(as("north", r.from("127.0.0.2")))
 	views := func() (n int) {
 		r.server.peers.mu.Lock()
 		defer r.server.peers.mu.Unlock()
@@ -178,12 +166,12 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 		return r.server.peers.byKey["127.0.0.1"].views
 	}
 	first.cancel()
-	eventually(t, "a stream of the view has left", func() bool { return r.server.open.Load() == 5 })
+	r.eventually(t, "a stream of the view has left", func() bool { return r.server.open.Load() == 5 })
 	if n := views(); n != 2 {
 		t.Errorf("%d views are counted", n)
 	}
 	second.cancel()
-	eventually(t, "the view has left", func() bool { return views() == 1 })
+	r.eventually(t, "the view has left", func() bool { return views() == 1 })
 	served(as("north"))
 	// Whom a reload moves keeps being counted, for what is shown to it now.
 	if err := r.server.Reload(t.Context(), Access{Views: []View{{Name: "all", Default: true}}}, Limits{MaxViewsPerPeer: 1}, nil); err != nil {
@@ -204,35 +192,39 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 
 // TestStreamWithoutARequestEnds: it holds a place that others need.
 func TestStreamWithoutARequestEnds(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = time.Second })
-	good := r.delta()
-	good.send(subscribeDelta(seV1))
-	good.next()
-	health := r.delta()
-	health.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: healthType})
-	for _, d := range []*deltaStream{r.delta(), health} {
-		end := d.end()
-		wantCode(t, end, codes.DeadlineExceeded)
-		if !strings.Contains(end.Error(), "no request") {
-			t.Errorf("the client is told %q", end)
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.FirstRequestTimeout = time.Second })
+		good := r.delta()
+		good.send(subscribeDelta(seV1))
+		good.next()
+		health := r.delta()
+		health.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: healthType})
+		for _, d := range []*deltaStream{r.delta(), health} {
+			end := d.end()
+			wantCode(t, end, codes.DeadlineExceeded)
+			if !strings.Contains(end.Error(), "no request") {
+				t.Errorf("the client is told %q", end)
+			}
 		}
-	}
-	wantRefused(t, r, refusal.Silent, 2)
-	r.put(se("shop", "a", "a"))
-	good.next()
+		wantRefused(t, r, refusal.Silent, 2)
+		r.put(se("shop", "a", "a"))
+		good.next()
+	})
 }
 
 // TestConnectionWithoutAStreamEnds: and one with a stream does not.
 func TestConnectionWithoutAStreamEnds(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnectionIdle = 500 * time.Millisecond })
-	good := r.delta()
-	good.send(subscribeDelta(seV1))
-	good.next()
-	idle := r.delta()
-	idle.send(subscribeDelta(seV1))
-	idle.next()
-	idle.cancel()
-	eventually(t, "one is left", func() bool { return r.server.connLimiter.count() == 1 })
-	r.put(se("shop", "a", "a"))
-	good.next()
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.MaxConnectionIdle = 500 * time.Millisecond })
+		good := r.delta()
+		good.send(subscribeDelta(seV1))
+		good.next()
+		idle := r.delta()
+		idle.send(subscribeDelta(seV1))
+		idle.next()
+		idle.cancel()
+		r.eventually(t, "one is left", func() bool { return r.server.connLimiter.count() == 1 })
+		r.put(se("shop", "a", "a"))
+		good.next()
+	})
 }

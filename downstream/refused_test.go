@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -100,9 +101,9 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 			func(c *Config) { c.Views = []View{namespaces("v", node().Id, "shop")} },
 			func(r *relay) *deltaStream { return r.deltaBy("stranger", seV1) }},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(tc.name, inBubble(func(t *testing.T) {
 			overloaded.Store(false)
-			r := startRelay(t, true, func(c *Config, d *Deps) {
+			r := startInMemory(t, true, func(c *Config, d *Deps) {
 				if tc.set != nil {
 					tc.set(c)
 				}
@@ -135,8 +136,8 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 			if n := testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(tc.code.String())); n != 3 {
 				t.Errorf("%v streams are counted as refused with %v", n, tc.code)
 			}
-			eventually(t, "only the client beside is left", func() bool { return len(r.server.Clients()) == 1 && r.server.open.Load() == 1 })
-		})
+			r.eventually(t, "only the client beside is left", func() bool { return len(r.server.Clients()) == 1 && r.server.open.Load() == 1 })
+		}))
 	}
 }
 
@@ -180,47 +181,38 @@ func TestNodeOfTheLimitIsTaken(t *testing.T) {
 // TestConnectionsBeyondTheLimitAreClosed: before anything is read of them. When one has
 // gone, another is let in.
 func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnections = 3 })
-	r.put(se("shop", "a", "0"))
-	good := r.delta()
-	good.send(subscribeDelta(seV1))
-	good.next()
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", r.addr)
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.MaxConnections = 3 })
+		r.put(se("shop", "a", "0"))
+		good := r.delta()
+		good.send(subscribeDelta(seV1))
+		good.next()
+		dial := func() net.Conn { return r.raw("127.0.0.1") }
+		held := []net.Conn{dial(), dial()}
+		r.eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
+		before := runtime.NumGoroutine() // those of the last one may not run yet
+		for range 20 {
+			if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
+				t.Fatalf("read %d, %v from a connection over the limit", n, err)
+			}
+		}
+		wantRefused(t, r, refusal.Connections, 20)
+		r.eventually(t, "they cost nothing", func() bool { return runtime.NumGoroutine() < before+10 && r.server.connLimiter.count() == 3 })
+		r.put(se("shop", "a", "1"))
+		if got := deltaNames(good.next()); got != "shop/a" {
+			t.Errorf("the client beside got %q", got)
+		}
+		held[0].Close()
+		r.eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 2 })
+		r.deltaBy("a", seV1).next()
+		if err := r.server.Reload(t.Context(), Access{}, Limits{MaxConnections: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	held := []net.Conn{dial(), dial()}
-	eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
-	before := runtime.NumGoroutine() // those of the last one may not run yet
-	for range 20 {
-		c := dial()
-		if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
+		r.put(se("shop", "a", "2"))
+		if got := deltaNames(good.next()); got != "shop/a" {
+			t.Errorf("after the limit was lowered, the client got %q", got)
 		}
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("read %d, %v from a connection over the limit", n, err)
-		}
-	}
-	wantRefused(t, r, refusal.Connections, 20)
-	eventually(t, "they cost nothing", func() bool { return runtime.NumGoroutine() < before+10 && r.server.connLimiter.count() == 3 })
-	r.put(se("shop", "a", "1"))
-	if got := deltaNames(good.next()); got != "shop/a" {
-		t.Errorf("the client beside got %q", got)
-	}
-	held[0].Close()
-	eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 2 })
-	r.deltaBy("a", seV1).next()
-	if err := r.server.Reload(t.Context(), Access{}, Limits{MaxConnections: 1}, nil); err != nil {
-		t.Fatal(err)
-	}
-	r.put(se("shop", "a", "2"))
-	if got := deltaNames(good.next()); got != "shop/a" {
-		t.Errorf("after the limit was lowered, the client got %q", got)
-	}
+	})
 }
 
 func (g *connLimiter) count() int {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
 )
@@ -16,7 +18,7 @@ const glance = 50 * time.Millisecond
 // merged waits until the Aggregate has a resource.
 func (r *relay) merged(res *mirror.Resource) {
 	r.t.Helper()
-	eventually(r.t, res.FullName()+" is merged", func() bool { return r.server.views.resources.Get(res.Key()).Equal(res) })
+	r.eventually(r.t, res.FullName()+" is merged", func() bool { return r.server.views.resources.Get(res.Key()).Equal(res) })
 }
 
 // push brings the views to everything, and tells when that is done.
@@ -31,50 +33,50 @@ func (r *relay) push() (done chan struct{}) {
 
 func (r *relay) waits(what string, done <-chan struct{}) {
 	r.t.Helper()
-	select {
-	case <-done:
+	if await.Settle(glance); isClosed(done) {
 		r.t.Errorf("%s, in the middle of a reload", what)
-	case <-time.After(glance):
 	}
 }
 
 // TestNobodyIsSentWhatIsNeitherBeforeNorAfterAReload: not who was there before, and not who
 // comes meanwhile.
 func TestNobodyIsSentWhatIsNeitherBeforeNorAfterAReload(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
-	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
-	before := r.deltaBy("before", seV1)
-	before.next()
-	var pushed chan struct{}
-	var meanwhile *deltaStream
-	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(held context.Context) error {
-		if until, ok := held.Deadline(); !ok || time.Until(until) > longestHold {
-			t.Errorf("clients may have to wait until %v", until)
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+		r.put(se("shop", "x", "1"), se("bank", "z", "1"))
+		before := r.deltaBy("before", seV1)
+		before.next()
+		var pushed chan struct{}
+		var meanwhile *deltaStream
+		err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(held context.Context) error {
+			if until, ok := held.Deadline(); !ok || time.Until(until) > longestHold {
+				t.Errorf("clients may have to wait until %v", until)
+			}
+			between := se("shop", "between", "1")
+			r.store.Put(between)
+			r.merged(between)
+			pushed = r.push()
+			meanwhile = r.deltaBy("meanwhile", seV1)
+			r.waits("a push is done", pushed)
+			if n := len(r.server.Clients()); n != 1 {
+				t.Errorf("%d clients have a view, want the one that had it before", n)
+			}
+			after := se("bank", "after", "1")
+			r.store.Put(after)
+			r.merged(after)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		between := se("shop", "between", "1")
-		r.store.Put(between)
-		r.merged(between)
-		pushed = r.push()
-		meanwhile = r.deltaBy("meanwhile", seV1)
-		r.waits("a push is done", pushed)
-		if n := len(r.server.Clients()); n != 1 {
-			t.Errorf("%d clients have a view, want the one that had it before", n)
+		<-pushed
+		if got := deltaNames(before.next()) + " " + deltaNames(before.next()); got != "bank/after bank/z -shop/x" {
+			t.Errorf("who was there before was sent %q", got)
 		}
-		after := se("bank", "after", "1")
-		r.store.Put(after)
-		r.merged(after)
-		return nil
+		if got := deltaNames(meanwhile.next()); got != "bank/after bank/z" {
+			t.Errorf("who came meanwhile was sent %q", got)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-pushed
-	if got := deltaNames(before.next()) + " " + deltaNames(before.next()); got != "bank/after bank/z -shop/x" {
-		t.Errorf("who was there before was sent %q", got)
-	}
-	if got := deltaNames(meanwhile.next()); got != "bank/after bank/z" {
-		t.Errorf("who came meanwhile was sent %q", got)
-	}
 }
 
 func TestAReloadWhoseChangeFailsLeavesTheViews(t *testing.T) {
@@ -123,20 +125,22 @@ func TestAReloadThatTakesLongLetsClientsGo(t *testing.T) {
 
 // TestAServerDoesNotOpenInTheMiddleOfAReload: what clients are sent first is of one config.
 func TestAServerDoesNotOpenInTheMiddleOfAReload(t *testing.T) {
-	r := startRelay(t, false, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
-	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
-	d := r.deltaBy("a", seV1)
-	eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
-	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(context.Context) error {
-		r.store.SetSynced()
-		eventually(t, "the sources have synced", r.server.views.resources.(*mirror.Aggregate).HasSynced)
-		r.waits("the server has opened", r.server.Released())
-		return nil
+	synctest.Test(t, func(t *testing.T) {
+		r := startInMemory(t, false, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+		r.put(se("shop", "x", "1"), se("bank", "z", "1"))
+		d := r.deltaBy("a", seV1)
+		r.eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
+		err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(context.Context) error {
+			r.store.SetSynced()
+			r.eventually(t, "the sources have synced", r.server.views.resources.(*mirror.Aggregate).HasSynced)
+			r.waits("the server has opened", r.server.Released())
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := deltaNames(d.next()); got != "bank/z" {
+			t.Errorf("got %q", got)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := deltaNames(d.next()); got != "bank/z" {
-		t.Errorf("got %q", got)
-	}
 }

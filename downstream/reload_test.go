@@ -113,7 +113,7 @@ func TestReloadMovesClientsByTheDifference(t *testing.T) {
 		d.cancel()
 	}
 	full.cancel()
-	eventually(t, "no view is kept", func() bool {
+	r.eventually(t, "no view is kept", func() bool {
 		vs := r.server.views
 		vs.mu.Lock()
 		defer vs.mu.Unlock()
@@ -258,7 +258,7 @@ func TestReloadOfClientsThatWait_S4(t *testing.T) {
 	r := startRelay(t, false, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
 	d, s := r.deltaBy("a", seV1), r.sotw()
 	s.send(subscribe(seV1))
-	eventually(t, "both are there", func() bool { return len(r.server.Clients()) == 2 })
+	r.eventually(t, "both are there", func() bool { return len(r.server.Clients()) == 2 })
 	r.reload(namespaces("v", "a", "bank"), namespaces("w", "", "shop", "bank"))
 	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 	r.store.SetSynced()
@@ -331,7 +331,7 @@ func TestReceiptsAfterAReload(t *testing.T) {
 		t.Errorf("before it is acknowledged: %s", got)
 	}
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: resp.Nonce})
-	eventually(t, "it is acknowledged", func() bool { return state("shop", "x") == subscription.Acknowledged })
+	r.eventually(t, "it is acknowledged", func() bool { return state("shop", "x") == subscription.Acknowledged })
 	r.reload(namespaces("v", "", "shop", "bank"))
 	added := d.next()
 	d.next() // of what is removed
@@ -343,7 +343,7 @@ func TestReceiptsAfterAReload(t *testing.T) {
 	}
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: added.Nonce})
 	d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: "2"})
-	eventually(t, "all is acknowledged", func() bool { return state("bank", "z") == subscription.Acknowledged })
+	r.eventually(t, "all is acknowledged", func() bool { return state("bank", "z") == subscription.Acknowledged })
 }
 
 // TestReloadWhileEverythingHappens: views and limits are replaced while sources change and

@@ -74,7 +74,8 @@ type Config struct {
 	// Limits are the limits that Server.Reload can replace.
 	Limits
 
-	replyTimeout time.Duration // replyTimeout is the constant replyTimeout, except in tests
+	replyTimeout time.Duration                                       // the constant replyTimeout, except in tests
+	listen       func(network, address string) (net.Listener, error) // net.Listen, except in tests
 }
 
 func (c Config) withDefaults() Config {
@@ -88,6 +89,9 @@ func (c Config) withDefaults() Config {
 	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	c.replyTimeout = cmp.Or(c.replyTimeout, replyTimeout)
+	if c.listen == nil {
+		c.listen = net.Listen
+	}
 	return c
 }
 

@@ -19,18 +19,19 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/testing/await"
 )
 
 // twoListeners starts a relay with a plaintext listener and one that identifies its clients. It returns two views of
 // it: one for each listener; client are the options of a client of the second.
-func twoListeners(t *testing.T, opts ...option) (plain, secure *relay, client grpc.DialOption) {
+func twoListeners(t *testing.T, start func(t *testing.T, hasSynced bool, opts ...option) *relay, opts ...option) (plain, secure *relay, client grpc.DialOption) {
 	t.Helper()
 	_, set, dial := mutualTLS(t)
 	opts = append(opts, func(c *Config, d *Deps) {
 		set(c, d)
 		c.Listeners = append([]Listener{{Address: "127.0.0.1:0"}}, c.Listeners...)
 	})
-	plain = startRelay(t, true, opts...)
+	plain = start(t, true, opts...)
 	other := *plain
 	other.addr = plain.server.addrs[1].String()
 	return plain, &other, dial("one", time.Hour)
@@ -38,34 +39,36 @@ func twoListeners(t *testing.T, opts ...option) (plain, secure *relay, client gr
 
 // TestClientsWithoutAnIdentityLeaveStreamsForOthers: three quarters of them are theirs, from however many addresses.
 func TestClientsWithoutAnIdentityLeaveStreamsForOthers(t *testing.T) {
-	plain, secure, client := twoListeners(t, func(c *Config, _ *Deps) { c.MaxStreams = 16 })
-	served := func(d *deltaStream) *deltaStream {
-		t.Helper()
-		d.send(subscribeDelta(seV1))
-		d.next()
-		return d
-	}
-	// One address has three quarters of that share.
-	var held []*deltaStream
-	for range 9 {
-		held = append(held, served(plain.delta()))
-	}
-	wantCode(t, plain.delta().end(), codes.ResourceExhausted)
-	for range 3 {
-		served(plain.delta(from("127.0.0.2")))
-	}
-	end := plain.delta(from("127.0.0.3")).end()
-	wantCode(t, end, codes.ResourceExhausted)
-	if !strings.Contains(end.Error(), "12 streams of clients without an identity") {
-		t.Errorf("the client is told %q", end)
-	}
-	for range 4 {
-		served(secure.delta(client))
-	}
-	wantCode(t, secure.delta(client).end(), codes.ResourceExhausted) // there are no more
-	held[0].cancel()
-	eventually(t, "one has left", func() bool { return plain.server.open.Load() == 15 })
-	served(plain.delta(from("127.0.0.3")))
+	synctest.Test(t, func(t *testing.T) {
+		plain, secure, client := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.MaxStreams = 16 })
+		served := func(d *deltaStream) *deltaStream {
+			t.Helper()
+			d.send(subscribeDelta(seV1))
+			d.next()
+			return d
+		}
+		// One address has three quarters of that share.
+		var held []*deltaStream
+		for range 9 {
+			held = append(held, served(plain.delta()))
+		}
+		wantCode(t, plain.delta().end(), codes.ResourceExhausted)
+		for range 3 {
+			served(plain.delta(plain.from("127.0.0.2")))
+		}
+		end := plain.delta(plain.from("127.0.0.3")).end()
+		wantCode(t, end, codes.ResourceExhausted)
+		if !strings.Contains(end.Error(), "12 streams of clients without an identity") {
+			t.Errorf("the client is told %q", end)
+		}
+		for range 4 {
+			served(secure.delta(client))
+		}
+		wantCode(t, secure.delta(client).end(), codes.ResourceExhausted) // there are no more
+		held[0].cancel()
+		plain.eventually(t, "one has left", func() bool { return plain.server.open.Load() == 15 })
+		served(plain.delta(plain.from("127.0.0.3")))
+	})
 }
 
 // TestOneListenerLeavesStreamsForOthers: it has three quarters of them, and one peer three quarters of those.
@@ -84,37 +87,41 @@ func TestOneListenerLeavesStreamsForOthers(t *testing.T) {
 	}
 	wantCode(t, r.delta().end(), codes.ResourceExhausted)
 	for range 3 {
-		served(r.delta(from("127.0.0.2")))
+		served(r.delta(r.from("127.0.0.2")))
 	}
-	end := r.delta(from("127.0.0.3")).end()
+	end := r.delta(r.from("127.0.0.3")).end()
 	wantCode(t, end, codes.ResourceExhausted)
 	if !strings.Contains(end.Error(), "12 streams of listener 127.0.0.1:0") {
 		t.Errorf("the client is told %q", end)
 	}
 	r.addr = r.server.addrs[1].String()
-	served(r.delta(from("127.0.0.3")))
+	served(r.delta(r.from("127.0.0.3")))
 }
 
 // TestClientsWithoutAnIdentityDoNotDelayNewStreamsOfOthers: they wait for their own share.
 func TestClientsWithoutAnIdentityDoNotDelayNewStreamsOfOthers(t *testing.T) {
-	plain, secure, client := twoListeners(t, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
-	for i := range 60 {
-		plain.delta(from("127.0.0." + string(rune('1'+i%5)))).send(subscribeDelta(seV1))
-	}
-	eventually(t, "some are refused", func() bool { return refusals(plain, refusal.Rate) > 0 })
-	d := secure.delta(client)
-	d.send(subscribeDelta(seV1))
-	d.next()
+	synctest.Test(t, func(t *testing.T) {
+		plain, secure, client := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
+		for i := range 60 {
+			plain.delta(plain.from("127.0.0." + string(rune('1'+i%5)))).send(subscribeDelta(seV1))
+		}
+		plain.eventually(t, "some are refused", func() bool { return refusals(plain, refusal.Rate) > 0 })
+		d := secure.delta(client)
+		d.send(subscribeDelta(seV1))
+		d.next()
+	})
 }
 
 // TestSharesAreFullWhenTheServerStarts: clients of one listener come back together, as they do without shares.
 func TestSharesAreFullWhenTheServerStarts(t *testing.T) {
-	plain, _, _ := twoListeners(t, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
-	for _, sh := range plain.server.shares.of(&conn{listener: &plain.server.cfg.Listeners[0]}) {
-		if got := sh.limiter.Tokens(); got < 6 {
-			t.Errorf("%s may open %v streams at once, want 6", sh.name, got)
+	synctest.Test(t, func(t *testing.T) {
+		plain, _, _ := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
+		for _, sh := range plain.server.shares.of(&conn{listener: &plain.server.cfg.Listeners[0]}) {
+			if got := sh.limiter.Tokens(); got < 6 {
+				t.Errorf("%s may open %v streams at once, want 6", sh.name, got)
+			}
 		}
-	}
+	})
 }
 
 // TestAPeerThatComesBackStillOwesItsRequests: it does not get a new burst for each stream that it closes.
@@ -134,23 +141,19 @@ func TestAPeerThatComesBackStillOwesItsRequests(t *testing.T) {
 
 // TestClientsWithoutAnIdentityLeaveConnectionsForOthers: three quarters of them are theirs.
 func TestClientsWithoutAnIdentityLeaveConnectionsForOthers(t *testing.T) {
-	plain, secure, client := twoListeners(t, func(c *Config, _ *Deps) { c.MaxConnections = 16 })
-	open := func(r *relay, ip string) net.Conn {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
-		c := must(d.Dial("tcp", r.addr))
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	for i := range 12 {
-		open(plain, "127.0.0."+string(rune('1'+i%3)))
-	}
-	eventually(t, "they are in", func() bool { return plain.server.connLimiter.count() == 12 })
-	if n, err := open(plain, "127.0.0.4").Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("read %d from a connection over the share", n)
-	}
-	d := secure.delta(client)
-	d.send(subscribeDelta(seV1))
-	d.next()
+	synctest.Test(t, func(t *testing.T) {
+		plain, secure, client := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.MaxConnections = 16 })
+		for i := range 12 {
+			plain.raw("127.0.0." + string(rune('1'+i%3)))
+		}
+		plain.eventually(t, "they are in", func() bool { return plain.server.connLimiter.count() == 12 })
+		if n, err := plain.raw("127.0.0.4").Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("read %d from a connection over the share", n)
+		}
+		d := secure.delta(client)
+		d.send(subscribeDelta(seV1))
+		d.next()
+	})
 }
 
 // pipeConn is a connection from an address.
@@ -180,7 +183,7 @@ func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
 		if enter(9) != nil || refused.Load() != 1 {
 			t.Error("a connection is let in, and all places are taken")
 		}
-		time.Sleep(slowHandshake + time.Second)
+		await.Pass(slowHandshake + time.Second)
 		for range 3 {
 			if enter(9) == nil {
 				t.Error("a slow handshake keeps its place")
@@ -198,30 +201,32 @@ func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
 
 // TestClientsWithoutAnIdentityAreShedFirst: while memory is short, those with one come in as long as there is room.
 func TestClientsWithoutAnIdentityAreShedFirst(t *testing.T) {
-	var short, full atomic.Bool
-	plain, secure, client := twoListeners(t, func(_ *Config, d *Deps) {
-		d.Overloaded = func() error {
-			if short.Load() {
-				return errors.New("memory is short")
+	synctest.Test(t, func(t *testing.T) {
+		var short, full atomic.Bool
+		plain, secure, client := twoListeners(t, startInMemory, func(_ *Config, d *Deps) {
+			d.Overloaded = func() error {
+				if short.Load() {
+					return errors.New("memory is short")
+				}
+				return nil
 			}
-			return nil
-		}
-		d.Full = func() error {
-			if full.Load() {
-				return errors.New("memory is full")
+			d.Full = func() error {
+				if full.Load() {
+					return errors.New("memory is full")
+				}
+				return nil
 			}
-			return nil
-		}
+		})
+		short.Store(true)
+		wantCode(t, plain.delta().end(), codes.ResourceExhausted)
+		known := secure.delta(client)
+		known.send(subscribeDelta(seV1))
+		known.next()
+		full.Store(true)
+		wantCode(t, secure.delta(client).end(), codes.ResourceExhausted)
+		plain.put(se("shop", "a", "a"))
+		known.next() // who is in stays, and misses nothing
 	})
-	short.Store(true)
-	wantCode(t, plain.delta().end(), codes.ResourceExhausted)
-	known := secure.delta(client)
-	known.send(subscribeDelta(seV1))
-	known.next()
-	full.Store(true)
-	wantCode(t, secure.delta(client).end(), codes.ResourceExhausted)
-	plain.put(se("shop", "a", "a"))
-	known.next() // who is in stays, and misses nothing
 }
 
 // TestRequestsOfAllStreamsOfAPeerAreDelayedTogether: and none of them ends.
@@ -270,8 +275,7 @@ func TestOnePeersAnswersLeaveTurnsForOthers(t *testing.T) {
 		} else {
 			end()
 		}
-		time.Sleep(answerTime)
-		synctest.Wait()
+		await.Settle(answerTime)
 		if n := has.Load(); n != int64(2*mostOf(mostAnswers())) {
 			t.Errorf("%d answers have had a turn", n)
 		}
@@ -282,23 +286,25 @@ func TestOnePeersAnswersLeaveTurnsForOthers(t *testing.T) {
 
 // TestTheWorkForAPeerIsCounted: by identity, or else by address.
 func TestTheWorkForAPeerIsCounted(t *testing.T) {
-	plain, secure, client := twoListeners(t)
-	plain.put(se("shop", "a", "a"))
-	for _, d := range []*deltaStream{plain.delta(), secure.delta(client)} {
-		d.send(subscribeDelta(seV1))
-		resp := d.next()
-		d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: resp.Nonce, ErrorDetail: &rpcstatus.Status{Message: "no"}})
-	}
-	plain.put(se("shop", "b", "b"))
-	eventually(t, "it is counted", func() bool {
-		peers := plain.server.Peers()
-		n := 0
-		for _, p := range peers {
-			if p.Peer == map[bool]string{true: "dns:client", false: "127.0.0.1"}[p.Identified] && p.Streams == 1 && p.Opened == 1 && p.Requests == 2 && p.Rejected == 1 && p.Responses == 2 && p.Bytes > 100 {
-				n++
-			}
+	synctest.Test(t, func(t *testing.T) {
+		plain, secure, client := twoListeners(t, startInMemory)
+		plain.put(se("shop", "a", "a"))
+		for _, d := range []*deltaStream{plain.delta(), secure.delta(client)} {
+			d.send(subscribeDelta(seV1))
+			resp := d.next()
+			d.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1, ResponseNonce: resp.Nonce, ErrorDetail: &rpcstatus.Status{Message: "no"}})
 		}
-		return n == 2 && len(peers) == 2
+		plain.put(se("shop", "b", "b"))
+		plain.eventually(t, "it is counted", func() bool {
+			peers := plain.server.Peers()
+			n := 0
+			for _, p := range peers {
+				if p.Peer == map[bool]string{true: "dns:client", false: "127.0.0.1"}[p.Identified] && p.Streams == 1 && p.Opened == 1 && p.Requests == 2 && p.Rejected == 1 && p.Responses == 2 && p.Bytes > 100 {
+					n++
+				}
+			}
+			return n == 2 && len(peers) == 2
+		})
 	})
 }
 
@@ -309,7 +315,7 @@ func TestWhileOneIdentityDoesItsWorstNobodyElseMissesAnything(t *testing.T) {
 	if testing.Short() {
 		streams = 100
 	}
-	plain, secure, client := twoListeners(t)
+	plain, secure, client := twoListeners(t, startRelay)
 	plain.put(se("shop", "a", "a"))
 	good := plain.delta()
 	good.send(subscribeDelta(seV1))
@@ -337,14 +343,14 @@ func TestWhileOneIdentityDoesItsWorstNobodyElseMissesAnything(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, "all of them are served", func() bool { return plain.server.open.Load() == int64(streams+1) && answered.Load() > int64(streams) })
+	plain.eventually(t, "all of them are served", func() bool { return plain.server.open.Load() == int64(streams+1) && answered.Load() > int64(streams) })
 	for i := range 10 {
 		name := fmt.Sprint("n", i)
 		plain.put(se("shop", name, "x"))
 		if got := deltaNames(good.next()); got != "shop/"+name {
 			t.Errorf("the other client got %q, want shop/%s", got, name)
 		}
-		d := plain.delta(from("127.0.0.2"))
+		d := plain.delta(plain.from("127.0.0.2"))
 		d.send(subscribeDelta(seV1))
 		d.next()
 		d.cancel()

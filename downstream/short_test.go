@@ -172,13 +172,13 @@ func TestEachFormIsEncodedOnce(t *testing.T) {
 	}
 	streams[2].cancel()
 	streams[3].cancel()
-	eventually(t, "the form of the tools is dropped", func() bool { return encoded(snapshot.Full) == 0 })
+	r.eventually(t, "the form of the tools is dropped", func() bool { return encoded(snapshot.Full) == 0 })
 	if got := encoded(snapshot.Short); got != len(pages) {
 		t.Errorf("%d of %d pages stay encoded for istiods", got, len(pages))
 	}
 	streams[0].cancel()
 	streams[1].cancel()
-	eventually(t, "the form of the istiods is dropped", func() bool { return encoded(snapshot.Short) == 0 })
+	r.eventually(t, "the form of the istiods is dropped", func() bool { return encoded(snapshot.Short) == 0 })
 }
 
 // TestResponsesToIstiodsCostFewBytes: beside what the upstream gave, all that is in a response counted.

@@ -87,7 +87,7 @@ func TestClientsAreHeldUntilSourcesSync_S4(t *testing.T) {
 	s, d := r.sotw(), r.delta()
 	s.send(subscribe(seV1))
 	d.send(subscribeDelta(seV1))
-	eventually(t, "both clients are held", func() bool {
+	r.eventually(t, "both clients are held", func() bool {
 		c := r.server.Clients()
 		return len(c) == 2 && c[0].Held && c[1].Held && len(c[0].Types) == 1 && len(c[1].Types) == 1
 	})
@@ -110,7 +110,7 @@ func TestHoldingIsBounded_S4(t *testing.T) {
 	r.put(se("shop", "a", "a.example"))
 	s := r.sotw()
 	s.send(subscribe(seV1))
-	eventually(t, "the client is held, and the source's content merged", func() bool {
+	r.eventually(t, "the client is held, and the source's content merged", func() bool {
 		c := r.server.Clients()
 		return len(c) == 1 && c[0].Held && len(c[0].Types) == 1 && r.server.views.resources.Get(se("shop", "a", "").Key()) != nil
 	})
@@ -209,13 +209,13 @@ func TestReceiptIsRecordedPerType_S7(t *testing.T) {
 		t.Error("synced before the ACK")
 	}
 	s.send(ack(resp))
-	eventually(t, "ACK is recorded", func() bool { return status().ACKs == 1 && status().Synced })
+	r.eventually(t, "ACK is recorded", func() bool { return status().ACKs == 1 && status().Synced })
 	r.put(se("shop", "b", "b.example"))
 	resp = s.next()
 	req := ack(resp)
 	req.ErrorDetail = &rpcstatus.Status{Message: strings.Repeat("bad ", 1000)}
 	s.send(req)
-	eventually(t, "NACK is recorded", func() bool { return status().NACKs == 1 })
+	r.eventually(t, "NACK is recorded", func() bool { return status().NACKs == 1 })
 	if st := status(); st.Synced || len(st.LastNACK) > 1100 {
 		t.Errorf("after a NACK: synced %v, text of %d bytes", st.Synced, len(st.LastNACK))
 	}
@@ -399,7 +399,7 @@ func TestSubscriptionsOfTheSpecification_S16(t *testing.T) {
 	// No names now is no subscription: changes do not come any more.
 	req := ack(resp)
 	s.send(req)
-	eventually(t, "unsubscribed", func() bool { return r.server.Clients()[0].Types[0].ACKs == 3 })
+	r.eventually(t, "unsubscribed", func() bool { return r.server.Clients()[0].Types[0].ACKs == 3 })
 	r.put(se("shop", "a", "new.example"))
 	s.send(subscribe(vsV1))
 	if got := s.next().TypeUrl; got != vsV1 {

@@ -46,7 +46,7 @@ func TestIdleStreamCostsLittle(t *testing.T) {
 	before := settledMemory()
 	goroutines := runtime.NumGoroutine()
 	stop := startStreamClients(t, r.addr, n)
-	eventually(t, "all clients have everything", func() bool { return synchronized(r.server) == n })
+	r.eventually(t, "all clients have everything", func() bool { return synchronized(r.server) == n })
 	after := settledMemory()
 	heap, stacks := perStream(after.HeapAlloc, before.HeapAlloc, n), perStream(after.StackInuse, before.StackInuse, n)
 	t.Logf("each of %d streams of %d types: %d bytes of heap, %d of stacks, %.1f goroutines", n, len(idleTypes()), heap, stacks, float64(runtime.NumGoroutine()-goroutines)/float64(n))

@@ -98,9 +98,9 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 				RootCAs: roots, ServerName: "relay.example", Certificates: []tls.Certificate{*cert},
 			})))
 			if err == nil && tc.view != "" {
-				eventually(t, "the client has its view", func() bool { st := r.server.Clients(); return len(st) == 1 && st[0].View == tc.view })
+				r.eventually(t, "the client has its view", func() bool { st := r.server.Clients(); return len(st) == 1 && st[0].View == tc.view })
 				s.cancel()
-				eventually(t, "the client is gone", func() bool { return len(r.server.Clients()) == 0 })
+				r.eventually(t, "the client is gone", func() bool { return len(r.server.Clients()) == 0 })
 				return
 			}
 			if err == nil {
@@ -116,7 +116,7 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 			if tc.logged == "" {
 				return
 			}
-			eventually(t, "it is logged", func() bool {
+			r.eventually(t, "it is logged", func() bool {
 				line := strings.TrimPrefix(log.String(), before)
 				return strings.Contains(line, "client refused") && strings.Contains(line, "listener=127.0.0.1:0 address=127.0.0.1:") &&
 					strings.Contains(line, "reason=handshake") && strings.Contains(line, tc.logged)
@@ -160,7 +160,7 @@ func TestTheJournalTellsWhyAHandshakeFailed(t *testing.T) {
 		err = s.end()
 	}
 	wantCode(t, err, codes.Unavailable)
-	eventually(t, "the journal tells of the certificate", func() bool {
+	r.eventually(t, "the journal tells of the certificate", func() bool {
 		page := journal.Read(events.Query{Filter: events.Filter{Types: []events.Type{events.TurnedAway}}})
 		return len(page.Events) > 0 && strings.HasPrefix(page.Events[0].Reason, "handshake: ") && strings.Contains(page.Events[0].Reason, "expired")
 	})

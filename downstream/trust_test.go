@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -45,7 +46,7 @@ func mutualTLS(t *testing.T) (dir string, set option, client func(authority stri
 		ca := cas[authority]
 		key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 		template := &x509.Certificate{
-			SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "client"}, DNSNames: []string{"client"},
+			SerialNumber: big.NewInt(serials.Add(1)), Subject: pkix.Name{CommonName: "client"}, DNSNames: []string{"client"},
 			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid),
 			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		}
@@ -75,26 +76,28 @@ func trustOnly(t *testing.T, dir string, authorities ...string) {
 
 // TestStreamEndsWithItsCertificate: and not before.
 func TestStreamEndsWithItsCertificate(t *testing.T) {
-	_, set, client := mutualTLS(t)
-	r := startRelay(t, true, set)
-	long := r.delta(client("one", time.Hour))
-	long.send(subscribeDelta(seV1))
-	long.next()
-	short := client("one", 3*time.Second)
-	d, s := r.delta(short), r.sotw(short)
-	d.send(subscribeDelta(seV1))
-	s.send(subscribe(seV1))
-	d.next()
-	s.next()
-	for _, end := range []error{d.end(), s.end()} {
-		wantCode(t, end, codes.Unauthenticated)
-		if !strings.Contains(end.Error(), "has expired at") {
-			t.Errorf("the client is told %q", end)
+	synctest.Test(t, func(t *testing.T) {
+		_, set, client := mutualTLS(t)
+		r := startInMemory(t, true, set)
+		long := r.delta(client("one", time.Hour))
+		long.send(subscribeDelta(seV1))
+		long.next()
+		short := client("one", 3*time.Second)
+		d, s := r.delta(short), r.sotw(short)
+		d.send(subscribeDelta(seV1))
+		s.send(subscribe(seV1))
+		d.next()
+		s.next()
+		for _, end := range []error{d.end(), s.end()} {
+			wantCode(t, end, codes.Unauthenticated)
+			if !strings.Contains(end.Error(), "has expired at") {
+				t.Errorf("the client is told %q", end)
+			}
 		}
-	}
-	wantRefused(t, r, refusal.Certificate, 2)
-	r.put(se("shop", "a", "a"))
-	long.next()
+		wantRefused(t, r, refusal.Certificate, 2)
+		r.put(se("shop", "a", "a"))
+		long.next()
+	})
 }
 
 // TestStreamEndsWhenItsAuthorityLeavesTheFile: also a stream that opens later, on a connection of
@@ -128,7 +131,7 @@ func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 		t.Error("a bad file has replaced a good one, or is not told")
 	}
 	trustOnly(t, dir, "two", "one") // as before, in another order
-	eventually(t, "the file is read", func() bool {
+	r.eventually(t, "the file is read", func() bool {
 		_, err := trust.vouches(r.server.connections()[0].peer)
 		return !read() && err == nil
 	})
@@ -149,7 +152,7 @@ func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 	open(two).next()
 
 	trustOnly(t, dir, "one", "two")
-	eventually(t, "its clients are let in again", func() bool {
+	r.eventually(t, "its clients are let in again", func() bool {
 		s, err := connect("one").DeltaAggregatedResources(t.Context())
 		if err != nil {
 			return false

@@ -109,7 +109,7 @@ func TestOwnClustersCopiesAreLeftOut(t *testing.T) {
 	for _, d := range []*deltaStream{own, other, unknown} {
 		d.cancel()
 	}
-	eventually(t, "nobody sees shadowed copies", func() bool { return !r.server.NeedsCopies() })
+	r.eventually(t, "nobody sees shadowed copies", func() bool { return !r.server.NeedsCopies() })
 }
 
 // TestViewsClusterIsThatOfItsClients_S14: an istiod does not say which it is of.
@@ -122,7 +122,7 @@ func TestViewsClusterIsThatOfItsClients_S14(t *testing.T) {
 	})
 	r.west.Put(west(se("shop", "b", "west")))
 	r.put(east(se("shop", "a", "east")))
-	eventually(t, "both are served", func() bool { return r.view().snapshot(typeSE).Count == 2 })
+	r.eventually(t, "both are served", func() bool { return r.view().snapshot(typeSE).Count == 2 })
 	for id, want := range map[string]string{node().Id: "shop/b=west", "w": "shop/a=east shop/b=west"} {
 		n := node("CLUSTER_ID", "west") // a claim that the view overrules, or does not ask for
 		n.Id = id
@@ -230,9 +230,9 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 	// Pages stay encoded as long as any view with SotW clients has them.
 	for i, c := range clients {
 		c.cancel()
-		eventually(t, "a client is gone", func() bool { return len(r.server.Clients()) == 3-i })
+		r.eventually(t, "a client is gone", func() bool { return len(r.server.Clients()) == 3-i })
 	}
-	eventually(t, "the own page is not encoded any more", func() bool { return encoded(v) == pages-1 })
+	r.eventually(t, "the own page is not encoded any more", func() bool { return encoded(v) == pages-1 })
 	if n := encoded(r.view()); n != pages {
 		t.Errorf("%d of %d pages are encoded, with a client that needs them", n, pages)
 	}
@@ -240,7 +240,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 		t.Error("a view without clients is kept")
 	}
 	s.cancel()
-	eventually(t, "nothing is encoded any more", func() bool { return encoded(r.view()) == 0 })
+	r.eventually(t, "nothing is encoded any more", func() bool { return encoded(r.view()) == 0 })
 }
 
 // TestSharedPagesStayEncodedForDerivedViews: also when nobody looks at the base view.
