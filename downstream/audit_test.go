@@ -2,9 +2,6 @@ package downstream
 
 import (
 	"crypto/tls"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -78,36 +75,6 @@ func TestEachReasonToRefuseMakesOneLine(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestEachReasonIsProvokedBySomeTest: wantRefused finds as many lines of the audit log as the client was refused.
-func TestEachReasonIsProvokedBySomeTest(t *testing.T) {
-	code, err := os.ReadFile("refusal/refusal.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	paths, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var tests strings.Builder
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tests.Write(text)
-	}
-	reasons := regexp.MustCompile(`(?m)^\t(\w+) +Reason = "`).FindAllStringSubmatch(string(code), -1)
-	if len(reasons) != len(refusal.Reasons()) {
-		t.Errorf("%d reasons are constants, and Reasons has %d", len(reasons), len(refusal.Reasons()))
-	}
-	for _, m := range reasons {
-		// A call of wantRefused, or a row of the table of TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt.
-		if !regexp.MustCompile(`wantRefused\(t, r, refusal\.` + m[1] + `, |", refusal\.` + m[1] + `, codes\.`).MatchString(tests.String()) {
-			t.Errorf("no test looks for the line about a client that is refused for %s", m[1])
-		}
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +39,29 @@ import (
 	"meshrelay/push"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(everyReason{m}) }
+
+// provoked has the reasons for which wantRefused has seen a client that was refused, and the line about it.
+var provoked sync.Map
+
+// everyReason fails a run of all tests that leaves out a reason.
+type everyReason struct{ m *testing.M }
+
+func (e everyReason) Run() int {
+	code := e.m.Run()
+	for _, some := range []string{"run", "skip", "list", "fuzz", "fuzzworker"} {
+		if f := flag.Lookup("test." + some); f.Value.String() != f.DefValue {
+			return code
+		}
+	}
+	for _, why := range refusal.Reasons() {
+		if _, ok := provoked.Load(why); !ok {
+			fmt.Println("no test has a client refused for", why)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
 
 const (
 	seV1       = "networking.istio.io/v1/ServiceEntry"
@@ -216,13 +241,17 @@ func (r *relay) put(resources ...*mirror.Resource) {
 	if !r.server.HasReleased() {
 		return
 	}
-	for _, res := range resources {
-		if want := r.store.Get(res.Key()); want.Equal(res) {
-			r.eventually(r.t, res.FullName()+" is in the view", func() bool {
-				return snapshot.Same(r.view().snapshot(newMCPGenerator().typeOf(res.Kind())).Get(res.FullName()), res)
-			})
+	seen, types := 0, newMCPGenerator()
+	await.Until(r.t, "all is in the view", func() bool {
+		v := r.view()
+		for ; seen < len(resources); seen++ {
+			res := resources[seen]
+			if want := r.store.Get(res.Key()); want.Equal(res) && !snapshot.Same(v.snapshot(types.typeOf(res.Kind())).Get(res.FullName()), res) {
+				return false
+			}
 		}
-	}
+		return true
+	}, func() any { return resources[seen].FullName() + " is not" })
 }
 
 func (r *relay) view() *view {
@@ -448,6 +477,12 @@ func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 		if i >= times || line.Address == "" || line.Error == "" {
 			t.Errorf("line %d of %d for %s: %+v", i+1, times, why, line)
 		}
+	}
+	if !slices.Contains(refusal.Reasons(), why) {
+		t.Errorf("%s is not among all reasons", why)
+	}
+	if times > 0 {
+		provoked.Store(why, true)
 	}
 }
 
