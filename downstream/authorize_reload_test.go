@@ -95,6 +95,7 @@ func TestAFirstSyncEndsWithTheRuleThatPlannedIt(t *testing.T) {
 	const n = 12_000
 	views := []View{viewOf("shop", "shop"), viewOf("bank", "bank")}
 	rule := AuthorizationRule{Name: "r", Listeners: []string{plain}, View: "shop", Selection: "shop"}
+	all := many(n, "s-%05d", func(int) string { return strings.Repeat("x", 1000) })
 	for name, tc := range map[string]struct {
 		next AuthorizationRule
 		want codes.Code
@@ -106,7 +107,7 @@ func TestAFirstSyncEndsWithTheRuleThatPlannedIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := startGuarded(t, true, views, []AuthorizationRule{rule})
 			g.addr = g.addrs[1]
-			g.put(many(n, "s-%05d", func(int) string { return strings.Repeat("x", 1000) })...)
+			g.put(all...)
 			s := g.stalledDelta(seV1)
 			const underWay = 2 // the transport takes one part more than it can send
 			g.eventually(t, "the second part is on its way", func() bool {

@@ -163,9 +163,10 @@ func TestEncodedPagesGoWithTheLastSotWClient(t *testing.T) {
 // TestWhatComesWhileTheServerOpensIsServed: a change is either read when the server opens
 // or pushed after that.
 func TestWhatComesWhileTheServerOpensIsServed(t *testing.T) {
+	all := many(2000, "s-%05d", func(int) string { return "x" }) // opening takes a moment
 	for range 20 {
 		r := startRelay(t, false)
-		r.put(many(2000, "s-%05d", func(int) string { return "x" })...) // opening takes a moment
+		r.put(all...)
 		r.store.SetSynced()
 		n := 0
 		for after := 0; after < 10; n++ {

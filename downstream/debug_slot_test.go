@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -104,12 +105,14 @@ func TestOneDebugAnswerWaitsForAClient(t *testing.T) {
 
 // TestLargeDebugAnswerEndsItsStream: in a while, as nobody tells whether it was read.
 func TestLargeDebugAnswerEndsItsStream(t *testing.T) {
-	slots, set := withSlot()
-	r := startRelay(t, true, set, func(c *Config, _ *Deps) { c.replyTimeout = 50 * time.Millisecond })
-	s := r.sotw()
-	s.send(ask("large"))
-	s.next()
-	wantCode(t, s.end(), codes.DeadlineExceeded)
-	wantRefused(t, r, refusal.Unread, 1)
-	r.eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		slots, set := withSlot()
+		r := startInMemory(t, true, set, func(c *Config, _ *Deps) { c.replyTimeout = 50 * time.Millisecond })
+		s := r.sotw()
+		s.send(ask("large"))
+		s.next()
+		wantCode(t, s.end(), codes.DeadlineExceeded)
+		wantRefused(t, r, refusal.Unread, 1)
+		r.eventually(t, "the slot is free", func() bool { return slots.taken.Load() == 0 })
+	})
 }
