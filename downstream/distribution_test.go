@@ -274,6 +274,7 @@ func (d *distributed) check(t interface {
 
 // TestDistributionIsWhatEachClientHas, over random clients, views, changes, ACKs and NACKs.
 func TestDistributionIsWhatEachClientHas(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDistributed()
 		d.change("shop", "always-3") // in all views: an answer from before the first change of a view needs no ACK

@@ -65,6 +65,7 @@ func (r *receiving) usedTurns() (n int) {
 
 // TestTurnsFollowWhatGRPCHolds: in whatever order frames come, requests are received and streams end.
 func TestTurnsFollowWhatGRPCHolds(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		m := testMeter(t)

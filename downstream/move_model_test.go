@@ -33,6 +33,7 @@ type member struct {
 // TestMovedClientsHoldWhatTheirViewShows: whatever changes, however far behind they are, and
 // however often they are moved; and of what both views show nothing ever vanishes.
 func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
+	t.Parallel()
 	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")

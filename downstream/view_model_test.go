@@ -54,6 +54,7 @@ type state struct {
 }
 
 func TestViewsAreWhatTheyAccept(t *testing.T) {
+	t.Parallel()
 	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")

@@ -329,9 +329,9 @@ func named(t *testing.T, c *snapshot.Collection, n int, delta bool) *Watch {
 
 // TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames: the names are not gone through.
 func TestAChangeOfAnotherNameCostsTheSameForAnyNumberOfNames(t *testing.T) {
+	c := filled(70_000)
 	for _, delta := range []bool{false, true} {
 		allocs := func(names int) float64 {
-			c := filled(70_000)
 			w := named(t, c, names, delta)
 			var snapshots []*snapshot.Snapshot
 			for i := range 20 {
