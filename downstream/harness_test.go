@@ -163,7 +163,8 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 		t.Fatal(err)
 	}
 	r.pusher = d
-	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second}
+	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second,
+		FirstRequestTimeout: time.Hour} // a busy machine may take long to decode it
 	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Audit: r.audit, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)
@@ -171,6 +172,7 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 	if r.server, err = New(cfg, deps); err != nil {
 		t.Fatal(err)
 	}
+	r.server.receiving.time, r.server.receiving.wait = time.Hour, time.Hour // likewise, to receive one
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 3)
 	go func() { done <- agg.Run(ctx) }()
