@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
@@ -25,8 +25,8 @@ type Cluster struct {
 
 	breaks atomic.Uint64 // number of broken streams; the next connection may lead to another server
 
-	mu         sync.Mutex // guards all below
-	uid        string     // empty while unknown
+	turn       *semaphore.Weighted // of a Verify, which uses all below
+	uid        string              // empty while unknown
 	verified   *Conn
 	verifiedAt time.Time
 	unbroken   uint64 // value of breaks before the verification
@@ -46,7 +46,7 @@ type Hooks struct {
 
 // NewCluster returns a Cluster for the client's server. uid is the UID of the cluster, empty while unknown.
 func NewCluster(c *Client, uid string, hooks Hooks) *Cluster {
-	return &Cluster{client: c, uid: uid, hooks: hooks, Verified: 5 * time.Second, Retry: 800 * time.Millisecond}
+	return &Cluster{client: c, uid: uid, hooks: hooks, turn: semaphore.NewWeighted(1), Verified: 5 * time.Second, Retry: 800 * time.Millisecond}
 }
 
 // Broken notes that a stream has ended: the next Verify requests the UID.
@@ -55,8 +55,10 @@ func (c *Cluster) Broken() { c.breaks.Add(1) }
 // Verify returns a connection to a server of the cluster. It requests the UID of the cluster if that may have
 // changed.
 func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer c.turn.Release(1)
 	conn, breaks := c.client.Current(), c.breaks.Load()
 	if conn == c.verified && breaks == c.unbroken && time.Since(c.verifiedAt) < c.Verified {
 		return conn, nil
