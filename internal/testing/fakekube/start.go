@@ -4,6 +4,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -12,7 +13,15 @@ import (
 
 // Start serves a server over HTTPS until the end of a test. prepare is called before.
 func (s *Server) Start(t testing.TB, prepare ...func(*httptest.Server)) *httptest.Server {
-	h := httptest.NewUnstartedServer(s)
+	return start(t, httptest.NewUnstartedServer(s), prepare...)
+}
+
+// StartInMemory is Start without sockets, so that it works in a bubble of testing/synctest. Dial connects to it.
+func (s *Server) StartInMemory(t testing.TB, prepare ...func(*httptest.Server)) *httptest.Server {
+	return start(t, &httptest.Server{Listener: listen(t), Config: &http.Server{Handler: s}}, prepare...)
+}
+
+func start(t testing.TB, h *httptest.Server, prepare ...func(*httptest.Server)) *httptest.Server {
 	h.EnableHTTP2 = true
 	h.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	for _, f := range prepare {

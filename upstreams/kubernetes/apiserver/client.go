@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -44,6 +45,9 @@ func NewClient(c *Credentials, agent string) *Client { return &Client{creds: c, 
 
 // Client sends requests to one API server with the newest credentials. Any goroutine may call its methods.
 type Client struct {
+	// Dial connects to the server instead of TCP, unless it is nil.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 	creds *Credentials
 	agent string
 
@@ -98,6 +102,9 @@ func (c *Client) Refresh(ctx context.Context) error {
 	}
 	if c.creds.Transport != nil {
 		client.Transport = c.creds.Transport
+	}
+	if c.Dial != nil {
+		transport.DialContext = c.Dial
 	}
 	if c.now != nil {
 		c.rotations++
