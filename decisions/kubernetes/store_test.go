@@ -11,11 +11,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"meshrelay/decisions"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -29,7 +31,7 @@ const quick = 5 * time.Millisecond
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is an API server, and a kubeconfig for it.
+// server is an API server in memory, and a kubeconfig for it.
 type server struct {
 	*fakekube.Server
 	t          *testing.T
@@ -40,13 +42,19 @@ func newServer(t *testing.T) *server {
 	t.Helper()
 	s := &server{fakekube.New(), t, filepath.Join(t.TempDir(), "kubeconfig")}
 	s.Define("", "ConfigMap", "configmaps", "v1")
-	fakekube.WriteKubeconfig(t, s.kubeconfig, s.Start(t), "")
+	fakekube.WriteKubeconfig(t, s.kubeconfig, s.StartInMemory(t), "")
 	return s
 }
 
 // replica returns a store of one replica.
 func (s *server) replica() *Store {
-	store := New(&apiserver.Credentials{Kubeconfig: s.kubeconfig}, "test", "mesh", "log", quick)
+	return s.storeOf("mesh", "log")
+}
+
+// storeOf returns a store with an object of its own.
+func (s *server) storeOf(namespace, name string) *Store {
+	store := New(&apiserver.Credentials{Kubeconfig: s.kubeconfig}, "test", namespace, name, quick)
+	store.client.Dial = fakekube.Dial
 	s.t.Cleanup(store.client.Close)
 	return store
 }
@@ -61,9 +69,7 @@ func freeze(id, upstream string) decisions.Record {
 }
 
 func (s *Store) add(r decisions.Record) (decisions.Log, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return s.Append(ctx, r)
+	return s.Append(context.Background(), r)
 }
 
 // watched is what a watch has told.
@@ -95,22 +101,9 @@ func (s *server) watch(store *Store) *watched {
 // await waits until the watch has told this.
 func (w *watched) await(t *testing.T, what string, ok func(w *watched) bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
-	look := time.NewTicker(2 * time.Millisecond)
-	defer look.Stop()
-	for {
-		w.mu.Lock()
-		is, now := ok(w), fmt.Sprintf("%+v, %v", w.log, w.err)
-		w.mu.Unlock()
-		if is {
-			return
-		}
-		select {
-		case <-look.C:
-		case <-deadline:
-			t.Fatalf("not so: %s: %s", what, now)
-		}
-	}
+	locked := func(f func()) { w.mu.Lock(); defer w.mu.Unlock(); f() }
+	await.Until(t, what, func() (is bool) { locked(func() { is = ok(w) }); return is },
+		func() (now any) { locked(func() { now = fmt.Sprintf("%+v, %v", w.log, w.err) }); return now })
 }
 
 func (w *watched) awaitSequence(t *testing.T, sequence uint64) {
@@ -139,48 +132,52 @@ func (s *server) edit(data map[string]any) {
 }
 
 func TestReplicasThatAppendAtOnceLoseNothing(t *testing.T) {
-	s := newServer(t)
-	var appended sync.WaitGroup
-	watches := []*watched{}
-	for n := range 3 {
-		store := s.replica()
-		watches = append(watches, s.watch(store))
-		appended.Go(func() {
-			for i := range 8 {
-				id := fmt.Sprint(n, "-", i)
-				if _, err := store.add(freeze(id, "u"+id)); err != nil {
-					t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		var appended sync.WaitGroup
+		watches := []*watched{}
+		for n := range 3 {
+			store := s.replica()
+			watches = append(watches, s.watch(store))
+			appended.Go(func() {
+				for i := range 8 {
+					id := fmt.Sprint(n, "-", i)
+					if _, err := store.add(freeze(id, "u"+id)); err != nil {
+						t.Error(err)
+					}
 				}
-			}
-		})
-	}
-	appended.Wait()
-	for _, w := range watches {
-		w.awaitSequence(t, 24)
-		w.await(t, "24 upstreams are frozen", func(w *watched) bool { return len(w.log.State().Upstreams) == 24 })
-	}
-	if _, err := s.replica().add(freeze("again", "u0-0")); !errors.Is(err, decisions.ErrRefused) {
-		t.Errorf("a second freeze: %v", err)
-	}
+			})
+		}
+		appended.Wait()
+		for _, w := range watches {
+			w.awaitSequence(t, 24)
+			w.await(t, "24 upstreams are frozen", func(w *watched) bool { return len(w.log.State().Upstreams) == 24 })
+		}
+		if _, err := s.replica().add(freeze("again", "u0-0")); !errors.Is(err, decisions.ErrRefused) {
+			t.Errorf("a second freeze: %v", err)
+		}
+	})
 }
 
 func TestAnAppendWhoseAnswerWasLostIsRecognised(t *testing.T) {
-	s := newServer(t)
-	lost := atomic.Int32{}
-	s.fault(func(w http.ResponseWriter, r *http.Request) bool {
-		if (r.Method == http.MethodPost || r.Method == http.MethodPut) && lost.Add(1) <= 2 {
-			s.fault(nil)
-			rec := &discard{}
-			s.ServeHTTP(rec, r)
-			w.WriteHeader(http.StatusBadGateway)
-			return true
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		lost := atomic.Int32{}
+		s.fault(func(w http.ResponseWriter, r *http.Request) bool {
+			if (r.Method == http.MethodPost || r.Method == http.MethodPut) && lost.Add(1) <= 2 {
+				s.fault(nil)
+				rec := &discard{}
+				s.ServeHTTP(rec, r)
+				w.WriteHeader(http.StatusBadGateway)
+				return true
+			}
+			return false
+		})
+		log, err := s.replica().add(freeze("1", "east"))
+		if err != nil || len(log.Records()) != 1 || strings.Count(s.text(logKey), "\n") != 2 {
+			t.Errorf("%v, %+v, %q", err, log.Records(), s.text(logKey))
 		}
-		return false
 	})
-	log, err := s.replica().add(freeze("1", "east"))
-	if err != nil || len(log.Records()) != 1 || strings.Count(s.text(logKey), "\n") != 2 {
-		t.Errorf("%v, %+v, %q", err, log.Records(), s.text(logKey))
-	}
 }
 
 // discard is an answer that nobody gets.
@@ -196,124 +193,137 @@ func (*discard) Write(b []byte) (int, error) { return len(b), nil }
 func (*discard) WriteHeader(int)             {}
 
 func TestMissingRightsAreNamedByTheirVerb(t *testing.T) {
-	for method, verb := range map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update"} {
-		s := newServer(t)
-		if method == http.MethodPut {
-			s.edit(nil)
-		}
-		s.fault(func(w http.ResponseWriter, r *http.Request) bool {
-			is := r.Method == method && r.URL.RawQuery == ""
-			if is {
-				w.WriteHeader(http.StatusForbidden)
-				_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`))
+	synctest.Test(t, func(t *testing.T) {
+		for method, verb := range map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update"} {
+			s := newServer(t)
+			if method == http.MethodPut {
+				s.edit(nil)
 			}
-			return is
-		})
-		want := "allow the identity to " + verb + " configmaps"
-		store := s.replica()
-		if _, err := store.add(freeze("1", "east")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "mesh/log") {
-			t.Errorf("%s: %v", method, err)
+			s.fault(func(w http.ResponseWriter, r *http.Request) bool {
+				is := r.Method == method && r.URL.RawQuery == ""
+				if is {
+					w.WriteHeader(http.StatusForbidden)
+					_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}`))
+				}
+				return is
+			})
+			want := "allow the identity to " + verb + " configmaps"
+			store := s.replica()
+			if _, err := store.add(freeze("1", "east")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "mesh/log") {
+				t.Errorf("%s: %v", method, err)
+			}
+			if verb == "get" {
+				s.watch(store).await(t, want, func(w *watched) bool { return w.err != nil && strings.Contains(w.err.Error(), want) })
+			}
 		}
-		if verb == "get" {
-			s.watch(store).await(t, want, func(w *watched) bool { return w.err != nil && strings.Contains(w.err.Error(), want) })
-		}
-	}
+	})
 }
 
 func TestAStoreThatIsDownIsAnErrorAndIsReadAgain(t *testing.T) {
-	s := newServer(t)
-	store := s.replica()
-	w := s.watch(store)
-	w.awaitSequence(t, 0)
-	s.fault(func(w http.ResponseWriter, _ *http.Request) bool {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return true
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		store := s.replica()
+		w := s.watch(store)
+		w.awaitSequence(t, 0)
+		s.fault(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		})
+		w.await(t, "an error", func(w *watched) bool { return w.err != nil })
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := store.Append(ctx, freeze("1", "east")); err == nil {
+			t.Error("an append without the server is acknowledged")
+		}
+		s.fault(nil)
+		if _, err := s.replica().add(freeze("2", "east")); err != nil {
+			t.Fatal(err)
+		}
+		w.awaitSequence(t, 1)
 	})
-	w.await(t, "an error", func(w *watched) bool { return w.err != nil })
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := store.Append(ctx, freeze("1", "east")); err == nil {
-		t.Error("an append without the server is acknowledged")
-	}
-	s.fault(nil)
-	if _, err := s.replica().add(freeze("2", "east")); err != nil {
-		t.Fatal(err)
-	}
-	w.awaitSequence(t, 1)
 }
 
 func TestDecisionsThatTheObjectHasLostAreWrittenAgain(t *testing.T) {
-	s := newServer(t)
-	a, b := s.replica(), s.replica()
-	w := s.watch(a)
-	for _, id := range []string{"1", "2", "3"} {
-		if _, err := a.add(freeze(id, "u"+id)); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		a, b := s.replica(), s.replica()
+		w := s.watch(a)
+		for _, id := range []string{"1", "2", "3"} {
+			if _, err := a.add(freeze(id, "u"+id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.awaitSequence(t, 3)
+		s.Remove(configMaps, key)
+		if _, err := b.add(freeze("4", "u4")); err != nil { // it has never read the first three
 			t.Fatal(err)
 		}
-	}
-	w.awaitSequence(t, 3)
-	s.Remove(configMaps, key)
-	if _, err := b.add(freeze("4", "u4")); err != nil { // it has never read the first three
-		t.Fatal(err)
-	}
-	w.await(t, "all four", func(w *watched) bool { return len(w.log.State().Upstreams) == 4 })
-	if log, err := decisions.Decode(s.text(logKey)); err != nil || len(log.State().Upstreams) != 4 {
-		t.Errorf("%v: %+v", err, log)
-	}
+		w.await(t, "all four", func(w *watched) bool { return len(w.log.State().Upstreams) == 4 })
+		if log, err := decisions.Decode(s.text(logKey)); err != nil || len(log.State().Upstreams) != 4 {
+			t.Errorf("%v: %+v", err, log)
+		}
+	})
 }
 
 func TestWhatOthersHaveInTheObjectStays(t *testing.T) {
-	s := newServer(t)
-	s.edit(map[string]any{"note": "by hand", logKey: "{\"seq\":6}\n{\"seq\":7,\"id\":\"x\",\"kind\":\"freeze\",\"upstream\":\"east\",\"replica\":\"r\"}\n"})
-	store := s.replica()
-	w := s.watch(store)
-	w.awaitSequence(t, 7)
-	if _, err := store.add(freeze("y", "west")); err != nil {
-		t.Fatal(err)
-	}
-	w.awaitSequence(t, 8)
-	s.Lock()
-	labels, _ := json.Marshal(s.Objects[configMaps][key]["metadata"].(map[string]any)["labels"])
-	s.Unlock()
-	if s.text("note") != "by hand" || string(labels) != `{"team":"x"}` {
-		t.Errorf("note %q, labels %s", s.text("note"), labels)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.edit(map[string]any{"note": "by hand", logKey: "{\"seq\":6}\n{\"seq\":7,\"id\":\"x\",\"kind\":\"freeze\",\"upstream\":\"east\",\"replica\":\"r\"}\n"})
+		store := s.replica()
+		w := s.watch(store)
+		w.awaitSequence(t, 7)
+		if _, err := store.add(freeze("y", "west")); err != nil {
+			t.Fatal(err)
+		}
+		w.awaitSequence(t, 8)
+		s.Lock()
+		labels, _ := json.Marshal(s.Objects[configMaps][key]["metadata"].(map[string]any)["labels"])
+		s.Unlock()
+		if s.text("note") != "by hand" || string(labels) != `{"team":"x"}` {
+			t.Errorf("note %q, labels %s", s.text("note"), labels)
+		}
+	})
 }
 
 func TestAnObjectThatIsNoLogIsAnErrorAndNotOverwritten(t *testing.T) {
-	for what, data := range map[string]map[string]any{
-		"broken":                      {logKey: "{"},
-		"too large":                   {logKey: strings.Repeat("x", decisions.MaxBytes+1)},
-		"an answer that is too large": {"other": strings.Repeat("x", 4<<20)},
-	} {
-		s := newServer(t)
-		s.edit(data)
-		store := s.replica()
-		if _, err := store.add(freeze("1", "east")); err == nil || !strings.Contains(err.Error(), "mesh/log") {
-			t.Errorf("%s: %v", what, err)
+	synctest.Test(t, func(t *testing.T) {
+		for what, data := range map[string]map[string]any{
+			"broken":                      {logKey: "{"},
+			"too large":                   {logKey: strings.Repeat("x", decisions.MaxBytes+1)},
+			"an answer that is too large": {"other": strings.Repeat("x", 4<<20)},
+		} {
+			s := newServer(t)
+			s.edit(data)
+			store := s.replica()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // of the bubble: some attempts
+			defer cancel()
+			if _, err := store.Append(ctx, freeze("1", "east")); err == nil || !strings.Contains(err.Error(), "mesh/log") {
+				t.Errorf("%s: %v", what, err)
+			}
+			s.watch(store).await(t, what, func(w *watched) bool { return w.err != nil })
+			if data[logKey] != nil && s.text(logKey) != data[logKey] {
+				t.Errorf("%s: it was overwritten", what)
+			}
 		}
-		s.watch(store).await(t, what, func(w *watched) bool { return w.err != nil })
-		if data[logKey] != nil && s.text(logKey) != data[logKey] {
-			t.Errorf("%s: it was overwritten", what)
-		}
-	}
+	})
 }
 
 // TestTheRoleOfReplicasIsWhatTheStoreAsks, and no more.
 func TestTheRoleOfReplicasIsWhatTheStoreAsks(t *testing.T) {
-	rights := fakekube.ReadRights(t, "../../deploy/kubernetes/rbac-replicas.yaml", "relay-replicas")
-	s := newServer(t)
-	s.fault(rights.Refuse)
-	store := New(&apiserver.Credentials{Kubeconfig: s.kubeconfig}, "test", "istio-system", "relay-decisions", quick)
-	t.Cleanup(store.client.Close)
-	w := s.watch(store)
-	for _, id := range []string{"1", "2"} {
-		if _, err := store.add(freeze(id, "u"+id)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		rights := fakekube.ReadRights(t, "../../deploy/kubernetes/rbac-replicas.yaml", "relay-replicas")
+		s := newServer(t)
+		s.fault(rights.Refuse)
+		store := s.storeOf("istio-system", "relay-decisions")
+		w := s.watch(store)
+		for _, id := range []string{"1", "2"} {
+			if _, err := store.add(freeze(id, "u"+id)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	w.awaitSequence(t, 2)
-	if lacks, unused := rights.Lacks(), rights.Unused(""); len(lacks)+len(unused) > 0 {
-		t.Errorf("the role lacks %q, and grants what is not asked: %q", lacks, unused)
-	}
+		w.awaitSequence(t, 2)
+		if lacks, unused := rights.Lacks(), rights.Unused(""); len(lacks)+len(unused) > 0 {
+			t.Errorf("the role lacks %q, and grants what is not asked: %q", lacks, unused)
+		}
+	})
 }
