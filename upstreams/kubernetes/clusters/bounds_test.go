@@ -44,7 +44,7 @@ func TestAMemoryThatCanNotBeReadStaysUntilAllIsRead(t *testing.T) {
 	h.set(func() { h.down = true })
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
 	f := finds(t, dir, h.parse(dir, fleet))
-	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.until("the hub is down", func() bool { return f.Status()[0].Error != "" })
 	f.stop()
 	if _, whole := New(dir, slog.New(slog.DiscardHandler)); !whole {
 		h.set(func() { h.down = false })
@@ -134,13 +134,13 @@ func TestAHubWithTooManyClustersChangesNothing(t *testing.T) {
 		}
 		h.secret(fmt.Sprint("many-", i), data)
 	}
-	f.eventually("it is told", func() bool { return strings.Contains(f.Status()[0].Error, "more than 5000 objects or keys") })
+	f.until("it is told", func() bool { return strings.Contains(f.Status()[0].Error, "more than 5000 objects or keys") })
 	h.set(func() {
 		for i := range 6 {
 			delete(h.objects, fmt.Sprint("many-", i))
 		}
 	})
-	f.eventually("the hub is read again", func() bool { return f.Status()[0].Error == "" })
+	f.until("the hub is read again", func() bool { return f.Status()[0].Error == "" })
 	f.has("east found")
 }
 

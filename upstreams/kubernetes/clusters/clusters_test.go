@@ -38,17 +38,17 @@ func TestClustersOfSecretsAreFoundRotatedAndOrphaned(t *testing.T) {
 	if u := before["east"]; u.ClusterID != "east" || u.Rewrite.NamespacePrefix != "east-" || u.FirstSync != config.FirstSyncOptional {
 		t.Errorf("%+v", u)
 	}
-	f.eventually("the bad one is named", func() bool {
+	f.until("the bad one is named", func() bool {
 		return strings.Contains(fmt.Sprint(f.Problems()), "bad in secret istio-system/two is not followed: it is not a kubeconfig")
 	})
 
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e2"), "west": []byte("rotten")})
-	f.eventually("the rotation is seen", func() bool { return f.Status()[0].Clusters[2].Rotations == 1 })
+	f.until("the rotation is seen", func() bool { return f.Status()[0].Clusters[2].Rotations == 1 })
 	f.has("north found", "south found", "east found", "west found")
 	if after := f.upstreams(); !reflect.DeepEqual(after, before) {
 		t.Error("a rotation has changed an upstream")
 	}
-	f.eventually("the bad one is named", func() bool {
+	f.until("the bad one is named", func() bool {
 		return strings.Contains(fmt.Sprint(f.Problems()), "cluster west: the new kubeconfig in secret istio-system/one is not used, the last good one is: it is not a kubeconfig")
 	})
 
@@ -67,7 +67,7 @@ func TestClustersOfSecretsAreFoundRotatedAndOrphaned(t *testing.T) {
 
 	h.set(func() { h.down = true })
 	h.http.CloseClientConnections()
-	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.until("the hub is down", func() bool { return f.Status()[0].Error != "" })
 	f.has("north found", "south found", "east found")
 	h.set(func() { h.down, h.objects = false, map[string]map[string]any{} })
 	f.has("north held", "south held", "east held")
@@ -117,13 +117,13 @@ func TestFoundClustersOutliveARestartWithoutTheirKubeconfigs(t *testing.T) {
 
 	h.set(func() { h.down = true })
 	f = finds(t, state, h.parse(dir, fleet))
-	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.until("the hub is down", func() bool { return f.Status()[0].Error != "" })
 	f.has("east found", "north found", "south found", "west orphaned")
 	if len(f.upstreams()) != 4 || !f.Status()[0].Clusters[3].Since.Equal(since) {
 		t.Errorf("%+v", f.Status())
 	}
 	h.set(func() { h.down = false })
-	f.eventually("the hub is read", func() bool { return f.Status()[0].Error == "" && !f.Status()[0].ReadAt.IsZero() })
+	f.until("the hub is read", func() bool { return f.Status()[0].Error == "" && !f.Status()[0].ReadAt.IsZero() })
 	f.has("east found", "north found", "south found", "west orphaned")
 	f.stop()
 
@@ -186,7 +186,7 @@ func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
 	// Without ignore the other one does not fit.
 	f.cfg = h.parse(dir, fleet)
 	f.Adopt(f.cfg)
-	f.eventually("it does not fit", func() bool {
+	f.until("it does not fit", func() bool {
 		return strings.Contains(fmt.Sprint(f.Problems()), "West_1 in secret istio-system/one is not followed: it does not fit: ")
 	})
 	f.has("east found")
@@ -209,7 +209,7 @@ func TestTwoPartsDoNotFollowOneClusterTwice(t *testing.T) {
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
 	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"))
 	f.has("east found", "west found")
-	f.eventually("who has it", func() bool {
+	f.until("who has it", func() bool {
 		return strings.Contains(fmt.Sprint(f.Problems()), "empty in file "+path+"/empty is not followed: the kubeconfig is empty")
 	})
 	all, err := f.Upstreams(f.cfg)
@@ -235,7 +235,7 @@ func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
 	write("east")
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
 	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"))
-	f.eventually("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
+	f.until("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
 	h.secret("one", nil)
 	f.has("east orphaned")
 	if err := f.Remove("fleet", "east"); err != nil {
@@ -249,7 +249,7 @@ func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
 	// So it is when the time of an orphan is over.
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
 	f = finds(t, "", f.cfg)
-	f.eventually("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
+	f.until("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
 	h.secret("one", nil)
 	f.has("east orphaned")
 	f.mu.Lock()
@@ -282,7 +282,7 @@ func TestADirectoryOfKubeconfigsIsFollowed(t *testing.T) {
 	f := finds(t, "", h.parse(dir, "- {name: fleet, directory: {path: fleet}}"))
 	f.has("a found", "b found", "c found", "d found")
 	write("c", []byte("half")) // an editor at work
-	f.eventually("it is named", func() bool { return f.Status()[0].Clusters[2].Problem != "" })
+	f.until("it is named", func() bool { return f.Status()[0].Clusters[2].Problem != "" })
 	f.has("a found", "b found", "c found", "d found")
 	if err := os.Remove(filepath.Join(path, "d.conf")); err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestADirectoryOfKubeconfigsIsFollowed(t *testing.T) {
 	if err := os.Rename(path, path+".old"); err != nil {
 		t.Fatal(err)
 	}
-	f.eventually("it can not be read", func() bool { return f.Status()[0].Error != "" })
+	f.until("it can not be read", func() bool { return f.Status()[0].Error != "" })
 	f.has("a found", "b found", "c found", "d orphaned")
 }
 
@@ -305,13 +305,13 @@ func TestClustersWithProgramsAreNotFollowedWithoutServers(t *testing.T) {
 	f.stop()
 
 	f = finds(t, "", h.parse(dir, fmt.Sprintf(part, "10.0.0.0/8")))
-	f.eventually("both are refused", func() bool { return f.Status()[0].RefusedTotal == 2 })
+	f.until("both are refused", func() bool { return f.Status()[0].RefusedTotal == 2 })
 	f.Adopt(h.parse(dir, fmt.Sprintf(part, "127.0.0.1")))
 	f.has("east found", "west found")
 	f.stop()
 
 	f = finds(t, "", h.parse(dir, fmt.Sprintf(part, "")))
-	f.eventually("all is refused", func() bool {
+	f.until("all is refused", func() bool {
 		text := fmt.Sprint(f.Problems())
 		return strings.Contains(text, `west in secret istio-system/one is not followed: user "u": it runs the program "sh", whose credential could go to any server: list the servers that may get it in clusters[].allowServers`) &&
 			strings.Contains(text, "east in secret istio-system/one is not followed: 127.0.0.1 is a loopback, link-local or unspecified address: add it to clusters[].allowServers")

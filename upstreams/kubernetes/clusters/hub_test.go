@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/hub"
 )
@@ -187,17 +188,10 @@ func finds(t *testing.T, dir string, cfg *config.Config) *found {
 	return f
 }
 
-func (f *found) eventually(what string, ok func() bool) {
+// until waits for a condition.
+func (f *found) until(what string, ok func() bool) {
 	f.t.Helper()
-	deadline, tick := time.After(60*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			f.t.Fatalf("%s: it is not so: %+v", what, f.Status())
-		case <-tick.C:
-		}
-	}
+	await.Until(f.t, what, ok, func() any { return f.Status() })
 }
 
 // states returns the clusters and their states.
@@ -212,7 +206,7 @@ func (f *found) states() (all []string) {
 
 func (f *found) has(want ...string) {
 	f.t.Helper()
-	f.eventually(fmt.Sprint(want), func() bool { return slices.Equal(f.states(), want) })
+	f.until(fmt.Sprint(want), func() bool { return slices.Equal(f.states(), want) })
 }
 
 // upstreams returns those of the present clusters, by name.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams/kubernetes"
 )
 
@@ -31,13 +32,9 @@ func TestWhatAFoundClusterMayBringFollowsFromItsLabels(t *testing.T) {
 		<-f.Changed()
 	}
 	h.label("one", map[string]string{"team": "shop"})
-	f.eventually("its label counts", profile("routing", 1))
-	select {
-	case <-f.Changed():
-	default:
-		t.Error("the relay is not told that upstreams have changed")
-	}
-	f.eventually("the disk has it", func() bool {
+	f.until("its label counts", profile("routing", 1))
+	await.Value(t, "the relay is told that upstreams have changed", f.Changed())
+	f.until("the disk has it", func() bool {
 		text, err := os.ReadFile(filepath.Join(kept, memoryName))
 		return err == nil && strings.Contains(string(text), `"team": "shop"`)
 	})
@@ -49,7 +46,7 @@ func TestWhatAFoundClusterMayBringFollowsFromItsLabels(t *testing.T) {
 	}
 	h.set(func() { h.down = false })
 	h.label("one", map[string]string{"team": "shop", "long": strings.Repeat("x", 3000)})
-	f.eventually("too many labels are a problem", func() bool { return strings.Contains(fmt.Sprint(f.Problems()), "its labels have") })
+	f.until("too many labels are a problem", func() bool { return strings.Contains(fmt.Sprint(f.Problems()), "its labels have") })
 	if !profile("routing", 1)() {
 		t.Errorf("labels that are not read: %+v", f.upstreams()["east"].Import)
 	}
@@ -63,7 +60,7 @@ func TestLabelsThatDoNotFitHoldUpNoOtherCluster(t *testing.T) {
 	f := finds(t, "", h.parse(dir, `- {name: fleet, secrets: {kubeconfig: hub}, import: [{selector: team=shop, namespaces: {include: [shop, east]}}], upstream: {rewrite: {namespaces: {shop: "{cluster}"}}}}`))
 	f.has("east found", "west found")
 	h.label("one", map[string]string{"team": "shop"})
-	f.eventually("labels that do not fit are named", func() bool { return strings.Contains(fmt.Sprint(f.Problems()), "it does not fit") })
+	f.until("labels that do not fit are named", func() bool { return strings.Contains(fmt.Sprint(f.Problems()), "it does not fit") })
 	if n := len(f.upstreams()); n != 2 || len(f.upstreams()["east"].Import.Namespaces.Include) != 0 {
 		t.Errorf("%d upstreams, east with %+v", n, f.upstreams()["east"].Import)
 	}

@@ -46,7 +46,7 @@ func TestAPanicOfAReaderIsAFailureOfItsClusters(t *testing.T) {
 	go func() { done <- f.Run(ctx) }()
 	f.has("east found")
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("rotated")})
-	f.eventually("it has panicked over east", func() bool { mu.Lock(); defer mu.Unlock(); return left == 0 })
+	f.until("it has panicked over east", func() bool { mu.Lock(); defer mu.Unlock(); return left == 0 })
 	h.secret("two", map[string][]byte{"west": h.kubeconfig("west")})
 	f.has("east found", "west found")
 	cancel()

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/testing/await"
 )
 
 // withProgram returns a kubeconfig that names a program.
@@ -78,7 +78,7 @@ func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
 			if tc.prepare != nil {
 				tc.prepare(h, dir)
 			}
-			found := doctor.Run(t.Context(), 20*time.Second, Probe(cfg))
+			found := doctor.Run(t.Context(), await.Limit, Probe(cfg))
 			if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
 				return f.Clusters == "fleet" && f.Level == tc.level && f.Check == tc.check && strings.Contains(f.What+" | "+f.Why, tc.what) && strings.Contains(f.Fix, tc.fix)
 			}) {
@@ -99,7 +99,7 @@ func TestDoctorNamesAFewClustersAndCountsTheRest(t *testing.T) {
 	}
 	h.secret("good", good)
 	h.secret("bad", bad)
-	found := doctor.Run(t.Context(), 20*time.Second, Probe(h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}")))
+	found := doctor.Run(t.Context(), await.Limit, Probe(h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}")))
 	text := fmt.Sprint(found)
 	if len(found) != 8 || !strings.Contains(text, "15 more are not followed") || !strings.Contains(text, "found: good00, good01, good02, good03, good04 and 15 more") {
 		t.Errorf("%d findings: %s", len(found), text)
@@ -117,14 +117,14 @@ func TestDoctorTellsThatTheClustersOfBeforeCanNotBeRead(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		cfg := &config.Config{State: config.State{Dir: dir}}
-		if found := doctor.Run(t.Context(), time.Minute, Probe(cfg)); len(found) > 0 {
+		if found := doctor.Run(t.Context(), await.Limit, Probe(cfg)); len(found) > 0 {
 			t.Errorf("before: %+v", found)
 		}
 		path := filepath.Join(dir, memoryName)
 		if err := put(path); err != nil {
 			t.Fatal(err)
 		}
-		found := doctor.Run(t.Context(), time.Minute, Probe(cfg))
+		found := doctor.Run(t.Context(), await.Limit, Probe(cfg))
 		if len(found) != 1 || found[0].Level != doctor.Warning || found[0].Clusters != "" || !strings.Contains(found[0].Why, memoryName) || !strings.Contains(found[0].Fix, "chown -R USER "+dir) {
 			t.Errorf("%s: %+v", name, found)
 		}

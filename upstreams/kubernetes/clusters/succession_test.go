@@ -22,7 +22,7 @@ func TestARenamedPartKeepsItsClusters(t *testing.T) {
 	before := f.upstreams()
 	h.set(func() { h.down = true })
 	h.http.CloseClientConnections()
-	f.eventually("the hub is down", func() bool { return f.Status()[0].Error != "" })
+	f.until("the hub is down", func() bool { return f.Status()[0].Error != "" })
 
 	renamed := strings.Replace(fleet, "name: fleet", "name: mesh", 1)
 	f.cfg = h.parse(dir, renamed)

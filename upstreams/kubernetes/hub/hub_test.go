@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
@@ -72,18 +73,20 @@ func (s *server) follows(of Collection) <-chan told {
 // until returns the first that is told for which ok is true.
 func until(t *testing.T, ch <-chan told, what string, ok func(told) bool) told {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
 	var last told
-	for {
-		select {
-		case last = <-ch:
-			if ok(last) {
-				return last
+	await.Until(t, what, func() bool {
+		for {
+			select {
+			case last = <-ch:
+				if ok(last) {
+					return true
+				}
+			default:
+				return false
 			}
-		case <-deadline:
-			t.Fatalf("%s: it was never told; last %+v", what, last)
 		}
-	}
+	}, func() any { return last })
+	return last
 }
 
 func hasNames(t *testing.T, ch <-chan told, want ...string) told {
@@ -222,7 +225,7 @@ func TestAPageOfAHubIsBounded(t *testing.T) {
 	until(t, s.follows(of), "the bound", func(o told) bool {
 		return strings.Contains(o.err, "more than 5000 objects or keys, or more than 64 MiB")
 	})
-	if n := <-sent; n == 1000 {
+	if n := await.Value(t, "the answer has ended", sent); n == 1000 {
 		t.Error("all of a million objects was read")
 	}
 }
@@ -235,8 +238,10 @@ func TestAHubIsBoundedByWhatItsObjectsTake(t *testing.T) {
 	for i := range 4000 {
 		entries = append(entries, fmt.Sprintf(`"a%d":""`, i))
 	}
-	for i := range 200 { // 9 MiB of text
-		s.Put("/secrets", fakekube.Object("istio-system", fmt.Sprint("s", i), `{}`, `{"metadata":{"annotations":{`+strings.Join(entries, ",")+`}}}`))
+	one := `{"metadata":{"name":"a","annotations":{` + strings.Join(entries, ",") + `}}}`
+	s.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
+		fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[%s%s]}`, strings.Repeat(one+",", 199), one) // 9 MiB of text
+		return true
 	}
 	until(t, s.follows(of), "it has too much", func(o told) bool { return strings.Contains(o.err, "select fewer") })
 }

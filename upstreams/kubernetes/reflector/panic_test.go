@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -37,47 +39,48 @@ func (b brittle) MayResume() bool          { b.at("MayResume"); return true }
 func TestAPanicOfASinkIsThatOfRun(t *testing.T) {
 	for _, in := range []string{"Replace", "Put", "Delete", "Resumed", "Lost", "Failed", "MayResume"} {
 		t.Run(in, func(t *testing.T) {
-			t.Parallel()
-			const of = "networking.istio.io/serviceentries"
-			s := fakekube.New()
-			server := s.Start(t)
-			current := connect(t, server)
-			failing := in == "Failed"
-			r := New(Config{
-				Name: "ServiceEntry", Path: "/apis/networking.istio.io/v1/serviceentries", AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
-				SyncTimeout: time.Minute, Pace: Pace{Retry: time.Millisecond, RetryMax: time.Millisecond, Request: time.Millisecond, Forgive: time.Hour}, Log: slog.New(slog.DiscardHandler),
-				Connect: func(ctx context.Context) (*apiserver.Conn, error) {
-					if failing {
-						return nil, io.ErrUnexpectedEOF
+			synctest.Test(t, func(t *testing.T) {
+				const of = "networking.istio.io/serviceentries"
+				s := fakekube.New()
+				server := s.StartInMemory(t)
+				current := connect(t, server)
+				failing := in == "Failed"
+				r := New(Config{
+					Name: "ServiceEntry", Path: "/apis/networking.istio.io/v1/serviceentries", AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
+					SyncTimeout: time.Minute, Pace: Pace{Retry: time.Millisecond, RetryMax: time.Millisecond, Request: time.Millisecond, Forgive: time.Hour}, Log: slog.New(slog.DiscardHandler),
+					Connect: func(ctx context.Context) (*apiserver.Conn, error) {
+						if failing {
+							return nil, io.ErrUnexpectedEOF
+						}
+						return current(ctx)
+					},
+					Begin: func() *object.Reading { return object.NewBudget(0).Begin(false) },
+				}, brittle{in})
+				ended := make(chan any, 1)
+				go func() {
+					defer func() { ended <- recover() }()
+					r.Run(t.Context())
+				}()
+				i := 0
+				var got any
+				await.Until(t, "it panics", func() bool {
+					select {
+					case got = <-ended:
+						return true
+					default:
 					}
-					return current(ctx)
-				},
-				Begin: func() *object.Reading { return object.NewBudget(0).Begin(false) },
-			}, brittle{in})
-			ended := make(chan any, 1)
-			go func() {
-				defer func() { ended <- recover() }()
-				r.Run(t.Context())
-			}()
-			deadline, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
-			defer tick.Stop()
-			for i := 0; ; i++ {
-				select {
-				case got := <-ended:
-					var p *mirror.Panic
-					if err, _ := got.(error); !errors.As(err, &p) || p.Value != "injected in "+in || !strings.Contains(p.Stack, "brittle") {
-						t.Errorf("Run ends with %v", got)
-					}
-					return
-				case <-deadline:
-					t.Fatal("it does not panic")
-				case <-tick.C:
 					s.Put(of, fakekube.Object("shop", "a", `{"hosts":["a.x"]}`))
 					if s.Remove(of, "shop/a"); i%8 == 7 && in != "Replace" {
 						server.CloseClientConnections()
 					}
+					i++
+					return false
+				})
+				var p *mirror.Panic
+				if err, _ := got.(error); !errors.As(err, &p) || p.Value != "injected in "+in || !strings.Contains(p.Stack, "brittle") {
+					t.Errorf("Run ends with %v", got)
 				}
-			}
+			})
 		})
 	}
 }

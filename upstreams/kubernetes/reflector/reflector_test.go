@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
@@ -57,12 +58,12 @@ func (d *drip) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	d.times--
-	select {
-	case <-d.ctx.Done():
+	ctx, cancel := context.WithTimeout(d.ctx, 10*time.Second)
+	defer cancel()
+	if <-ctx.Done(); d.ctx.Err() != nil {
 		return 0, d.ctx.Err()
-	case <-time.After(10 * time.Second):
-		return copy(p, d.spaces), nil
 	}
+	return copy(p, d.spaces), nil
 }
 
 func (d *drip) Close() error { return nil }
@@ -134,12 +135,13 @@ func TestAStreamingListThatHasNoEndEnds_K8(t *testing.T) {
 	})
 }
 
-// connect returns Config.Connect for a server.
+// connect returns Config.Connect for a server in memory.
 func connect(t *testing.T, server *httptest.Server) func(context.Context) (*apiserver.Conn, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(t, path, server, "t")
 	client := apiserver.NewClient(&apiserver.Credentials{Kubeconfig: path}, "test")
+	client.Dial = fakekube.Dial
 	t.Cleanup(client.Close)
 	if err := client.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -167,7 +169,7 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 	sink := &failures{}
 	r := New(Config{
 		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Connect: connect(t, server.Start(t)),
+		Connect: connect(t, server.StartInMemory(t)),
 		Begin:   func() *object.Reading { return object.NewBudget(0).Begin(false) },
 	}, sink)
 	page := func(more string) error {
@@ -207,7 +209,7 @@ func flooded(t *testing.T, text string) (s *stream, turns *[]string) {
 	t.Helper()
 	turns = &[]string{}
 	r := New(Config{SyncTimeout: time.Minute, Turn: func(_ context.Context, level int) (func(), error) {
-		time.Sleep(2 * time.Minute) // longer than any silence
+		await.Pass(2 * time.Minute) // longer than any silence
 		*turns = append(*turns, fmt.Sprint("+", level))
 		return func() { *turns = append(*turns, fmt.Sprint("-", level)) }, nil
 	}}, nil)
@@ -263,7 +265,7 @@ func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {
 	sink := &failures{Sink: brittle{}}
 	r := listerWatcher{New(Config{
 		Path: "/api/v1/services", SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Connect: connect(t, server.Start(t)),
+		Connect: connect(t, server.StartInMemory(t)),
 		Begin:   func() *object.Reading { return lists.Begin(false) },
 	}, sink)}
 	fits := func() bool { // whether nothing is charged
