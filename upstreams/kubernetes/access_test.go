@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
@@ -49,8 +50,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	cfg.Upstreams = []config.Upstream{u}
 	kind := Kind()
 	kind.New = func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
-		w.source = New(u, env)
-		w.source.pace = quick
+		w.source = newSource(u, env)
 		return w.source, nil
 	}
 	if w.manager, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, w.aggregate, nil, slog.New(slog.DiscardHandler)); err != nil {
@@ -61,38 +61,40 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 }
 
 func TestAFoundKubeconfigRotatesWithoutARelist_K8(t *testing.T) {
-	s := newAPIServer(t)
-	s.Set(func() { s.Token = "t0" })
-	s.entry("shop/a", "a.x")
-	access := apiserver.NewKubeconfig("not read yet")
-	w := s.mirrorsFound(access)
-	w.eventually("it waits for a kubeconfig", func() bool {
-		return w.status().State == upstreams.StateFailed && strings.Contains(w.status().LastError, "not read yet")
-	})
-	access.Set(foundKubeconfig(s.http, "{token: t0}"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
-	w.synced()
-	w.serves("ServiceEntry shop/a")
-	lists := s.Asked("serviceentries")
-	for i := range 1000 {
-		token := fmt.Sprint("t", i+1)
-		s.Set(func() { s.Token = token }) // streams that run go on
-		access.Set(foundKubeconfig(s.http, "{token: "+token+"}"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
-		if err := w.source.client.Refresh(t.Context()); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.Set(func() { s.Token = "t0" })
+		s.entry("shop/a", "a.x")
+		access := apiserver.NewKubeconfig("not read yet")
+		w := s.mirrorsFound(access)
+		w.until("it waits for a kubeconfig", func() bool {
+			return w.status().State == upstreams.StateFailed && strings.Contains(w.status().LastError, "not read yet")
+		})
+		access.Set(foundKubeconfig(s.http, "{token: t0}"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
+		w.synced()
+		w.serves("ServiceEntry shop/a")
+		lists := s.Asked("serviceentries")
+		for i := range 1000 {
+			token := fmt.Sprint("t", i+1)
+			s.Set(func() { s.Token = token }) // streams that run go on
+			access.Set(foundKubeconfig(s.http, "{token: "+token+"}"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
+			if err := w.source.client.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if n := w.source.client.Rotations(); n < 1000 {
-		t.Errorf("%d rotations were noticed", n)
-	}
-	s.entry("shop/b", "b.x")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-	if now := s.Asked("serviceentries"); now != lists {
-		t.Errorf("the objects were asked for %d times meanwhile", now-lists)
-	}
-	access.Set([]byte("rotten"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
-	w.eventually("it is told that the kubeconfig is rotten", func() bool { return strings.Contains(w.status().LastError, "not a kubeconfig") })
-	s.entry("shop/c", "c.x")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/c")
+		if n := w.source.client.Rotations(); n < 1000 {
+			t.Errorf("%d rotations were noticed", n)
+		}
+		s.entry("shop/b", "b.x")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+		if now := s.Asked("serviceentries"); now != lists {
+			t.Errorf("the objects were asked for %d times meanwhile", now-lists)
+		}
+		access.Set([]byte("rotten"), apiserver.Trust{AllowServers: []string{"127.0.0.1"}})
+		w.until("it is told that the kubeconfig is rotten", func() bool { return strings.Contains(w.status().LastError, "not a kubeconfig") })
+		s.entry("shop/c", "c.x")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/c")
+	})
 }
 
 // A program that hangs blocks neither requests nor streams with the credentials of before.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"meshrelay/internal/testing/fakekube"
@@ -76,73 +77,75 @@ func trust(t *testing.T, path string, all ...*authority) {
 // TestCertificateAuthoritiesRotateWithoutARelist_K8 rotates the CA as clusters do: both are trusted, the
 // server has a certificate of the new one, and then the old one is trusted no longer.
 func TestCertificateAuthoritiesRotateWithoutARelist_K8(t *testing.T) {
-	before, after := newAuthority(t, "before"), newAuthority(t, "after")
-	var shown, taken atomic.Pointer[tls.Certificate] // of the server, and of its newest connection
-	shown.Store(before.server())
-	s := newAPIServer(t, func(h *httptest.Server) {
-		h.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			crt := shown.Load()
-			return &tls.Config{
-				Certificates: []tls.Certificate{*crt}, NextProtos: []string{"h2"},
-				VerifyConnection: func(tls.ConnectionState) error { taken.Store(crt); return nil },
-			}, nil
-		}}
-	})
-	// No outage is so long that something may have been restored, and pauses are longer than a step.
-	s.pace.grace, s.pace.retry, s.pace.retryMost = time.Hour, 500*time.Millisecond, time.Second
-	s.entry("shop/a", "a.x")
-	w := s.mirrors("", "")
-	ca := filepath.Join(filepath.Dir(w.path), "ca.crt")
-	trust(t, ca, before)
-	w.synced()
-	// Before a watch goes on, the server is asked for one object: whether it has come to that version.
-	listed := func() int {
-		return s.Asked("serviceentries", "sendInitialEvents") + s.Asked("serviceentries") - s.Asked("serviceentries", "watch=true") - s.Asked("serviceentries", "limit=1&")
-	}
-	lists, rotations := listed(), w.detail().Rotations
-	for _, step := range []struct {
-		name   string
-		trusts []*authority // none: those of before
-		shows  *authority
-	}{
-		{"both", []*authority{before, after}, before},
-		{"replaced", nil, after},
-		{"one", []*authority{after}, after},
-		{"renewed", nil, after},
-	} {
-		w.arrives(step.name + "-before") // a reflector lists anew after a short watch without events
-		watches := s.Asked("serviceentries", "watch=true")
-		s.Set(func() {
-			s.Fault = failing("serviceentries", 429, "TooManyRequests")
-			s.Stops++
+	synctest.Test(t, func(t *testing.T) {
+		before, after := newAuthority(t, "before"), newAuthority(t, "after")
+		var shown, taken atomic.Pointer[tls.Certificate] // of the server, and of its newest connection
+		shown.Store(before.server())
+		s := newAPIServer(t, func(h *httptest.Server) {
+			h.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+				crt := shown.Load()
+				return &tls.Config{
+					Certificates: []tls.Certificate{*crt}, NextProtos: []string{"h2"},
+					VerifyConnection: func(tls.ConnectionState) error { taken.Store(crt); return nil },
+				}, nil
+			}}
 		})
-		// A reflector lists anew as well when the connection of a request ends.
-		w.eventually("it waits for the next try", func() bool { return strings.Contains(w.status().LastError, "ServiceEntry") })
-		if step.trusts != nil {
-			trust(t, ca, step.trusts...)
-			rotations++
-			w.eventually("other CAs are trusted", func() bool { return w.detail().Rotations == rotations })
-		}
-		now := step.shows.server()
-		shown.Store(now)
-		s.drop()
-		w.eventually("it is connected with the new certificate", func() bool { return taken.Load() == now })
-		s.Set(func() { s.Fault = nil })
-		w.eventually("the watch goes on", func() bool { return s.Asked("serviceentries", "watch=true") > watches })
-		w.arrives(step.name + "-after")
+		// No outage is so long that something may have been restored, and pauses are longer than a step.
+		s.pace.grace, s.pace.retry, s.pace.retryMost = time.Hour, 500*time.Millisecond, time.Second
+		s.entry("shop/a", "a.x")
+		w := s.mirrors("", "")
+		ca := filepath.Join(filepath.Dir(w.path), "ca.crt")
+		trust(t, ca, before)
 		w.synced()
-		if n := listed() - lists; n != 0 {
-			t.Errorf("%s: it has listed %d times", step.name, n)
+		// Before a watch goes on, the server is asked for one object: whether it has come to that version.
+		listed := func() int {
+			return s.Asked("serviceentries", "sendInitialEvents") + s.Asked("serviceentries") - s.Asked("serviceentries", "watch=true") - s.Asked("serviceentries", "limit=1&")
 		}
-	}
+		lists, rotations := listed(), w.detail().Rotations
+		for _, step := range []struct {
+			name   string
+			trusts []*authority // none: those of before
+			shows  *authority
+		}{
+			{"both", []*authority{before, after}, before},
+			{"replaced", nil, after},
+			{"one", []*authority{after}, after},
+			{"renewed", nil, after},
+		} {
+			w.arrives(step.name + "-before") // a reflector lists anew after a short watch without events
+			watches := s.Asked("serviceentries", "watch=true")
+			s.Set(func() {
+				s.Fault = failing("serviceentries", 429, "TooManyRequests")
+				s.Stops++
+			})
+			// A reflector lists anew as well when the connection of a request ends.
+			w.until("it waits for the next try", func() bool { return strings.Contains(w.status().LastError, "ServiceEntry") })
+			if step.trusts != nil {
+				trust(t, ca, step.trusts...)
+				rotations++
+				w.until("other CAs are trusted", func() bool { return w.detail().Rotations == rotations })
+			}
+			now := step.shows.server()
+			shown.Store(now)
+			s.drop()
+			w.until("it is connected with the new certificate", func() bool { return taken.Load() == now })
+			s.Set(func() { s.Fault = nil })
+			w.until("the watch goes on", func() bool { return s.Asked("serviceentries", "watch=true") > watches })
+			w.arrives(step.name + "-after")
+			w.synced()
+			if n := listed() - lists; n != 0 {
+				t.Errorf("%s: it has listed %d times", step.name, n)
+			}
+		}
 
-	// The former CA is trusted no longer, and what the server gave stays.
-	gave := w.has()
-	shown.Store(before.server())
-	s.drop()
-	w.eventually("the former CA is not trusted", func() bool { return strings.Contains(w.status().LastError, "unknown authority") })
-	w.serves(gave...)
-	shown.Store(after.server())
-	w.arrives("back")
-	w.synced()
+		// The former CA is trusted no longer, and what the server gave stays.
+		gave := w.has()
+		shown.Store(before.server())
+		s.drop()
+		w.until("the former CA is not trusted", func() bool { return strings.Contains(w.status().LastError, "unknown authority") })
+		w.serves(gave...)
+		shown.Store(after.server())
+		w.arrives("back")
+		w.synced()
+	})
 }

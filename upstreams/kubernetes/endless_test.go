@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sync/semaphore"
 
@@ -23,7 +24,7 @@ func TestHostileDiscoveriesChangeNothing_K4(t *testing.T) {
 		"the server has compressed its answer":              "gzip",
 		"unexpected EOF":                                    `{"items":[`,
 	} {
-		t.Run(want, func(t *testing.T) {
+		inBubble(t, want, func(t *testing.T) {
 			s := newAPIServer(t)
 			s.entry("shop/a", "a.x")
 			hostile := false
@@ -42,7 +43,7 @@ func TestHostileDiscoveriesChangeNothing_K4(t *testing.T) {
 			w := s.mirrors("", "")
 			w.synced()
 			s.Set(func() { hostile = true })
-			w.eventually("the status tells of it", func() bool { return strings.Contains(w.status().LastError, want) })
+			w.until("the status tells of it", func() bool { return strings.Contains(w.status().LastError, want) })
 			w.serves("ServiceEntry shop/a")
 			s.Set(func() { hostile = false })
 			w.synced()
@@ -51,46 +52,48 @@ func TestHostileDiscoveriesChangeNothing_K4(t *testing.T) {
 }
 
 func TestDiscoveriesOfAllSourcesTakeTurns_K8(t *testing.T) {
-	kind := Kind()
-	var sources []*Source
-	for range 2 {
-		one, err := kind.New(configOf(), envOf())
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		kind := Kind()
+		var sources []*Source
+		for range 2 {
+			one, err := kind.New(configOf(), envOf())
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources = append(sources, one.(*Source))
+		}
+		if sources[0].discoveries != sources[1].discoveries {
+			t.Error("the sources of a kind do not share the places of discoveries")
+		}
+		s := newAPIServer(t)
+		cfg := configOf()
+		sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
+		source := newSource(cfg, upstreams.Env{Log: envOf().Log})
+		source.discoveries = semaphore.NewWeighted(1)
+		if err := source.client.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		sources = append(sources, one.(*Source))
-	}
-	if sources[0].discoveries != sources[1].discoveries {
-		t.Error("the sources of a kind do not share the places of discoveries")
-	}
-	s := newAPIServer(t)
-	cfg := configOf()
-	sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
-	source := New(cfg, upstreams.Env{Log: envOf().Log})
-	source.discoveries = semaphore.NewWeighted(1)
-	if err := source.client.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer source.client.Close()
-	if !source.discoveries.TryAcquire(1) {
-		t.Fatal("there is no place")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	errs := make(chan error)
-	go func() {
-		_, err := source.fetch(ctx, source.client.Current())
-		errs <- err
-	}()
-	cancel()
-	if err := <-errs; !errors.Is(err, context.Canceled) || s.Asked("/apis?") != 0 {
-		t.Errorf("%v, %d requests without a place", err, s.Asked("/apis?"))
-	}
-	source.discoveries.Release(1)
-	for range 2 { // the place is given back
-		if _, err := source.fetch(t.Context(), source.client.Current()); err != nil {
-			t.Error(err)
+		defer source.client.Close()
+		if !source.discoveries.TryAcquire(1) {
+			t.Fatal("there is no place")
 		}
-	}
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make(chan error)
+		go func() {
+			_, err := source.fetch(ctx, source.client.Current())
+			errs <- err
+		}()
+		cancel()
+		if err := <-errs; !errors.Is(err, context.Canceled) || s.Asked("/apis?") != 0 {
+			t.Errorf("%v, %d requests without a place", err, s.Asked("/apis?"))
+		}
+		source.discoveries.Release(1)
+		for range 2 { // the place is given back
+			if _, err := source.fetch(t.Context(), source.client.Current()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // A source receives one large object at a time, and all sources of the process receive maxLarge that are larger than

@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
@@ -13,6 +12,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/events"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -30,10 +30,17 @@ type apiServer struct {
 	faulty  func(*object.Object) // what the relay\'s code does over an object
 }
 
-// newAPIServer starts an API server, after others have prepared its HTTP server.
+// newAPIServer starts an API server in memory, after others have prepared its HTTP server.
 func newAPIServer(t *testing.T, prepare ...func(*httptest.Server)) *apiServer {
 	s := &apiServer{Server: fakekube.New(), pace: quick, t: t}
-	s.http = s.Start(t, prepare...)
+	s.http = s.StartInMemory(t, prepare...)
+	return s
+}
+
+// newSource is New for servers in memory.
+func newSource(cfg config.Upstream, env upstreams.Env) *Source {
+	s := New(cfg, env)
+	s.pace, s.client.Dial = quick, fakekube.Dial
 	return s
 }
 
@@ -91,7 +98,7 @@ func (s *apiServer) upstream(settings, more string) *world {
 		if s.section != nil {
 			s.section(sectionOf(u))
 		}
-		w.source = New(u, env)
+		w.source = newSource(u, env)
 		w.source.pace, w.source.converting.fault = s.pace, s.faulty
 		return w.source, nil
 	}
@@ -156,24 +163,16 @@ func (w *world) has() (all []string) {
 	return all
 }
 
-// eventually waits for a condition.
-func (w *world) eventually(what string, ok func() bool) {
+// until waits for a condition.
+func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	deadline, tick := time.After(60*time.Second), time.NewTicker(2*time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			w.t.Fatalf("%s: it is not so: %s: served %q, status %+v", w.t.Name(), what, w.has(), w.status())
-		case <-tick.C:
-		}
-	}
+	await.Until(w.t, what, ok, func() any { return fmt.Sprintf("served %q, status %+v", w.has(), w.status()) })
 }
 
 func (w *world) serves(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
-	w.eventually(fmt.Sprintf("it serves %q", want), func() bool { return slices.Equal(w.has(), want) })
+	w.until(fmt.Sprintf("it serves %q", want), func() bool { return slices.Equal(w.has(), want) })
 }
 
 // arrives creates an entry, and waits until that is served beside all that is.
@@ -187,11 +186,9 @@ func (w *world) arrives(name string) {
 // synced waits until the upstream is synced, and the aggregate has merged all of it.
 func (w *world) synced() {
 	w.t.Helper()
-	w.eventually("it is synced", func() bool { return w.status().State == upstreams.StateSynced })
-	ctx, cancel := context.WithTimeout(w.t.Context(), 60*time.Second)
-	defer cancel()
-	if err := w.aggregate.CaughtUp(ctx); err != nil {
-		w.t.Fatalf("not merged in time: %v", err)
+	w.until("it is synced", func() bool { return w.status().State == upstreams.StateSynced })
+	if err := w.aggregate.CaughtUp(await.Context(w.t)); err != nil {
+		w.t.Fatalf("not merged: %v", err)
 	}
 }
 

@@ -35,7 +35,7 @@ const sidecarsOnly = `{"resource":"sidecars","responseKind":{"kind":"Sidecar"},"
 // What is watched is served, whatever one answer of discovery lacks.
 func TestADiscoveryThatLacksWhatIsWatchedChangesNothing_K4(t *testing.T) {
 	for name, lack := range map[string]string{"all kinds": "", "one of two": sidecarsOnly} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			if lack != "" {
 				s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
@@ -47,7 +47,7 @@ func TestADiscoveryThatLacksWhatIsWatchedChangesNothing_K4(t *testing.T) {
 			want := w.has()
 			s.lacksOnce(lack)
 			asked := s.Asked("/apis?")
-			w.eventually("it is asked many times more", func() bool { // for longer than the pace's grace, and staleAfter
+			w.until("it is asked many times more", func() bool { // for longer than the pace's grace, and staleAfter
 				if st := w.status(); st.State != upstreams.StateSynced || !slices.Equal(w.has(), want) {
 					t.Fatalf("%s, %q: served %q, want %q", st.State, st.LastError, w.has(), want)
 				}
@@ -55,11 +55,11 @@ func TestADiscoveryThatLacksWhatIsWatchedChangesNothing_K4(t *testing.T) {
 			})
 			lists, watches := s.Asked("serviceentries", "sendInitialEvents"), s.Asked("serviceentries", "watch=true")
 			s.Set(func() { s.Stops++ })
-			w.eventually("the watch goes on", func() bool { return s.Asked("serviceentries", "watch=true") > watches })
+			w.until("the watch goes on", func() bool { return s.Asked("serviceentries", "watch=true") > watches })
 			for i := range 3 {
 				s.entry(fmt.Sprintf("shop/b%d", i), "b.x")
 			}
-			w.eventually("changes follow", func() bool { return len(w.has()) == len(want)+3 })
+			w.until("changes follow", func() bool { return len(w.has()) == len(want)+3 })
 			if n := s.Asked("serviceentries", "sendInitialEvents") - lists; n > 0 {
 				t.Errorf("an ordinary end of the watch has it listed %d times", n)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"meshrelay/config"
 	"meshrelay/upstreams/kubernetes/ledger"
@@ -17,17 +18,17 @@ func TestARunningSourceFollowsTheLimitsOfAReload_K7(t *testing.T) {
 		"more resources": {"{maxResources: 10}", "{maxResources: 100}"},
 		"larger ones":    {"{maxResourceBytes: 1000}", "{maxResourceBytes: 10000}"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			for i := range 40 {
 				s.entry(fmt.Sprintf("shop/a%02d", i), strings.Repeat("a", 1000))
 			}
 			w := s.mirrors("", "  limits: "+settings[0]+"\n")
 			w.synced()
-			w.eventually("some are refused", func() bool { return len(w.has()) < 40 && w.status().RefusedTotal > 0 })
+			w.until("some are refused", func() bool { return len(w.has()) < 40 && w.status().RefusedTotal > 0 })
 			source := w.source
 			w.reload("", "  limits: "+settings[1]+"\n")
-			w.eventually("all are served", func() bool { return len(w.has()) == 40 && w.status().RefusedTotal == 0 })
+			w.until("all are served", func() bool { return len(w.has()) == 40 && w.status().RefusedTotal == 0 })
 			if w.source != source {
 				t.Error("another source runs")
 			}
@@ -36,52 +37,56 @@ func TestARunningSourceFollowsTheLimitsOfAReload_K7(t *testing.T) {
 }
 
 func TestARunningSourceFollowsALowerLimitOfAReload_K7(t *testing.T) {
-	s := newAPIServer(t)
-	for i := range 400 {
-		s.entry(fmt.Sprintf("shop/a%03d", i), "a.x")
-	}
-	w := s.mirrors("", "")
-	w.synced()
-	w.reload("", "  limits: {maxBytes: 40000}\n")
-	w.relist()
-	w.eventually("the list is an error", func() bool {
-		return strings.Contains(w.status().LastError, "more objects of the kind than limits.maxBytes of the upstream (40000)")
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		for i := range 400 {
+			s.entry(fmt.Sprintf("shop/a%03d", i), "a.x")
+		}
+		w := s.mirrors("", "")
+		w.synced()
+		w.reload("", "  limits: {maxBytes: 40000}\n")
+		w.relist()
+		w.until("the list is an error", func() bool {
+			return strings.Contains(w.status().LastError, "more objects of the kind than limits.maxBytes of the upstream (40000)")
+		})
+		if n := len(w.has()); n != 400 {
+			t.Errorf("%d of 400 are served", n)
+		}
+		w.reload("", "")
+		w.synced()
 	})
-	if n := len(w.has()); n != 400 {
-		t.Errorf("%d of 400 are served", n)
-	}
-	w.reload("", "")
-	w.synced()
 }
 
 // A list refuses nothing that its events would bring, whatever it takes to read it, and nothing that is held.
 func TestAListFillsTheLimitsAsEventsDo_K7(t *testing.T) {
-	s := newAPIServer(t)
-	for i := range 100 {
-		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
-	}
-	w := s.mirrors("", "  limits: {maxBytes: 48000}\n")
-	w.synced()
-	check := func(when string) {
-		t.Helper()
-		if st := w.status(); len(w.has()) != 100 || st.RefusedTotal > 0 {
-			t.Errorf("%s: %d of 100 are served, %d refused: %v", when, len(w.has()), st.RefusedTotal, st.Refused[:min(1, len(st.Refused))])
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		for i := range 100 {
+			s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
 		}
-	}
-	check("a first list")
-	lists := s.Asked("/serviceentries", "sendInitialEvents")
-	w.relist()
-	w.eventually("it is listed anew", func() bool { return s.Asked("/serviceentries", "sendInitialEvents") > lists })
-	w.synced()
-	check("a list of the same")
-	for i := range 100 {
-		s.entry(fmt.Sprintf("shop/a%02d", i), "b.x")
-	}
-	s.entry("shop/last", "c.x")
-	w.eventually("the last is there", func() bool { return len(w.has()) == 101 })
-	if n := w.status().RefusedTotal; n > 0 {
-		t.Errorf("events: %d refused", n)
-	}
+		w := s.mirrors("", "  limits: {maxBytes: 48000}\n")
+		w.synced()
+		check := func(when string) {
+			t.Helper()
+			if st := w.status(); len(w.has()) != 100 || st.RefusedTotal > 0 {
+				t.Errorf("%s: %d of 100 are served, %d refused: %v", when, len(w.has()), st.RefusedTotal, st.Refused[:min(1, len(st.Refused))])
+			}
+		}
+		check("a first list")
+		lists := s.Asked("/serviceentries", "sendInitialEvents")
+		w.relist()
+		w.until("it is listed anew", func() bool { return s.Asked("/serviceentries", "sendInitialEvents") > lists })
+		w.synced()
+		check("a list of the same")
+		for i := range 100 {
+			s.entry(fmt.Sprintf("shop/a%02d", i), "b.x")
+		}
+		s.entry("shop/last", "c.x")
+		w.until("the last is there", func() bool { return len(w.has()) == 101 })
+		if n := w.status().RefusedTotal; n > 0 {
+			t.Errorf("events: %d refused", n)
+		}
+	})
 }
 
 // Limits of found clusters change whenever another cluster comes or goes: nobody is listed for that.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,250 +68,272 @@ var (
 
 // TestAConditionIsWrittenBesideThoseOfOthers, where the object has no status, no conditions, or some.
 func TestAConditionIsWrittenBesideThoseOfOthers(t *testing.T) {
-	s := newAPIServer(t)
-	for name, status := range map[string]string{"none": "", "empty": `{}`, "others": `{"conditions":[{"type":"Reconciled","status":"True"}],"x":1}`,
-		// istiods write numbers of 64 bits as texts
-		"ours":   `{"conditions":[{"type":"meshrelay.io/Distributed","status":"True","observedGeneration":"3"}]}`,
-		"istiod": `{"observedGeneration":"3","conditions":[{"type":"Reconciled","status":"True","observedGeneration":"3","lastProbeTime":"2024-01-01T00:00:00Z"},7,null]}`} {
-		o := fakekube.Object("shop", name, `{"hosts":["a.x"]}`)
-		o["metadata"].(map[string]any)["generation"] = 3
-		if status != "" {
-			var v map[string]any
-			if err := json.Unmarshal([]byte(status), &v); err != nil {
-				t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		for name, status := range map[string]string{"none": "", "empty": `{}`, "others": `{"conditions":[{"type":"Reconciled","status":"True"}],"x":1}`,
+			// istiods write numbers of 64 bits as texts
+			"ours":   `{"conditions":[{"type":"meshrelay.io/Distributed","status":"True","observedGeneration":"3"}]}`,
+			"istiod": `{"observedGeneration":"3","conditions":[{"type":"Reconciled","status":"True","observedGeneration":"3","lastProbeTime":"2024-01-01T00:00:00Z"},7,null]}`} {
+			o := fakekube.Object("shop", name, `{"hosts":["a.x"]}`)
+			o["metadata"].(map[string]any)["generation"] = 3
+			if status != "" {
+				var v map[string]any
+				if err := json.Unmarshal([]byte(status), &v); err != nil {
+					t.Fatal(err)
+				}
+				o["status"] = v
 			}
-			o["status"] = v
+			s.Put(entries, o)
 		}
-		s.Put(entries, o)
-	}
-	w := s.mirrors(reports, "")
-	w.synced()
-	for _, name := range []string{"none", "empty", "others", "ours", "istiod"} {
-		if got := w.report(name, pending, always); got != upstreams.Written {
-			t.Fatalf("%s: %s", name, got)
+		w := s.mirrors(reports, "")
+		w.synced()
+		for _, name := range []string{"none", "empty", "others", "ours", "istiod"} {
+			if got := w.report(name, pending, always); got != upstreams.Written {
+				t.Fatalf("%s: %s", name, got)
+			}
+			want := []string{"meshrelay.io/Distributed False Pending not all clients have it 3"}
+			switch name {
+			case "others":
+				want = append([]string{"Reconciled True   0"}, want...)
+			case "istiod":
+				want = append([]string{"Reconciled True   0", "    0", "    0"}, want...)
+			}
+			if got := w.conditions(name); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+			if got := w.report(name, pending, always); got != upstreams.Unchanged {
+				t.Errorf("%s, again: %s", name, got)
+			}
+			if got := w.report(name, isTrue, always); got != upstreams.Written || len(w.conditions(name)) != len(want) {
+				t.Errorf("%s: %s, %q", name, got, w.conditions(name))
+			}
 		}
-		want := []string{"meshrelay.io/Distributed False Pending not all clients have it 3"}
-		switch name {
-		case "others":
-			want = append([]string{"Reconciled True   0"}, want...)
-		case "istiod":
-			want = append([]string{"Reconciled True   0", "    0", "    0"}, want...)
-		}
-		if got := w.conditions(name); !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-		if got := w.report(name, pending, always); got != upstreams.Unchanged {
-			t.Errorf("%s, again: %s", name, got)
-		}
-		if got := w.report(name, isTrue, always); got != upstreams.Written || len(w.conditions(name)) != len(want) {
-			t.Errorf("%s: %s, %q", name, got, w.conditions(name))
-		}
-	}
+	})
 }
 
 // TestATrueConditionStaysUntilTheContentChanges, whatever connects.
 func TestATrueConditionStaysUntilTheContentChanges(t *testing.T) {
-	s := newAPIServer(t)
-	put := func(host string, generation int) {
-		o := fakekube.Object("shop", "a", fmt.Sprintf(`{"hosts":[%q]}`, host))
-		o["metadata"].(map[string]any)["generation"] = generation
-		s.Set(func() { // the status stays
-			if old := s.Objects[entries]["shop/a"]; old != nil {
-				o["status"] = old["status"]
-			}
-		})
-		s.Put(entries, o)
-	}
-	put("a.x", 1)
-	w := s.mirrors(reports, "")
-	w.synced()
-	w.report("a", isTrue, always)
-	for _, c := range []metav1.Condition{pending, refused} {
-		if got := w.report("a", c, always); got != upstreams.Unchanged {
-			t.Errorf("%+v: %s", c, got)
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		put := func(host string, generation int) {
+			o := fakekube.Object("shop", "a", fmt.Sprintf(`{"hosts":[%q]}`, host))
+			o["metadata"].(map[string]any)["generation"] = generation
+			s.Set(func() { // the status stays
+				if old := s.Objects[entries]["shop/a"]; old != nil {
+					o["status"] = old["status"]
+				}
+			})
+			s.Put(entries, o)
 		}
-	}
-	put("b.x", 2)
-	w.eventually("the next content is there", func() bool { return w.report("a", refused, always) == upstreams.Written })
-	if got := w.conditions("a"); !slices.Equal(got, []string{"meshrelay.io/Distributed False Rejected refused by a: b 2"}) {
-		t.Error(got)
-	}
+		put("a.x", 1)
+		w := s.mirrors(reports, "")
+		w.synced()
+		w.report("a", isTrue, always)
+		for _, c := range []metav1.Condition{pending, refused} {
+			if got := w.report("a", c, always); got != upstreams.Unchanged {
+				t.Errorf("%+v: %s", c, got)
+			}
+		}
+		put("b.x", 2)
+		w.until("the next content is there", func() bool { return w.report("a", refused, always) == upstreams.Written })
+		if got := w.conditions("a"); !slices.Equal(got, []string{"meshrelay.io/Distributed False Rejected refused by a: b 2"}) {
+			t.Error(got)
+		}
+	})
 }
 
 // TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten: no patch names an object that was not read.
 func TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors(reports, "")
-	w.synced()
-	if got := w.report("a", isTrue, func(context.Context) error { s.entry("shop/a", "b.x"); return nil }); got != upstreams.Outdated {
-		t.Error(got)
-	}
-	if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Absent {
-		t.Error(got)
-	}
-	if got := w.conditions("a"); len(got) > 0 {
-		t.Error(got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors(reports, "")
+		w.synced()
+		if got := w.report("a", isTrue, func(context.Context) error { s.entry("shop/a", "b.x"); return nil }); got != upstreams.Outdated {
+			t.Error(got)
+		}
+		if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Absent {
+			t.Error(got)
+		}
+		if got := w.conditions("a"); len(got) > 0 {
+			t.Error(got)
+		}
+	})
 }
 
 // TestAConditionIsOfTheContentThatTheRelayHas: an object with a newer content gets none.
 func TestAConditionIsOfTheContentThatTheRelayHas(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors(reports, "")
-	w.synced()
-	w.report("a", pending, always)
-	s.Set(func() { // without an event
-		s.Objects[entries]["shop/a"]["spec"] = map[string]any{"hosts": []any{"other.x"}}
-		s.Objects[entries]["shop/a"]["metadata"].(map[string]any)["generation"] = 9
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors(reports, "")
+		w.synced()
+		w.report("a", pending, always)
+		s.Set(func() { // without an event
+			s.Objects[entries]["shop/a"]["spec"] = map[string]any{"hosts": []any{"other.x"}}
+			s.Objects[entries]["shop/a"]["metadata"].(map[string]any)["generation"] = 9
+		})
+		if got := w.report("a", isTrue, always); got != upstreams.Outdated {
+			t.Error(got)
+		}
 	})
-	if got := w.report("a", isTrue, always); got != upstreams.Outdated {
-		t.Error(got)
-	}
 }
 
 // TestAConditionThatWaitsInVainIsNotWritten.
 func TestAConditionThatWaitsInVainIsNotWritten(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors(reports, "")
-	w.synced()
-	vain := errors.New("the relay ends")
-	if got, err := w.tryReport(t.Context(), "a", isTrue, func(context.Context) error { return vain }); got != upstreams.Failed || !errors.Is(err, vain) || len(w.conditions("a")) > 0 {
-		t.Error(got, err, w.conditions("a"))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors(reports, "")
+		w.synced()
+		vain := errors.New("the relay ends")
+		if got, err := w.tryReport(t.Context(), "a", isTrue, func(context.Context) error { return vain }); got != upstreams.Failed || !errors.Is(err, vain) || len(w.conditions("a")) > 0 {
+			t.Error(got, err, w.conditions("a"))
+		}
+	})
 }
 
 // TestTwoReplicasDoNotFightOverACondition: one that is True stays, and one writes in place of the other once.
 func TestTwoReplicasDoNotFightOverACondition(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	first, second := s.mirrors(reports, ""), s.mirrors(reports, "")
-	first.synced()
-	second.synced()
-	for _, step := range []struct {
-		by   *world
-		is   metav1.Condition
-		want upstreams.Reported
-	}{{first, pending, upstreams.Written}, {second, pending, upstreams.Unchanged}, {second, isTrue, upstreams.Written}, {first, isTrue, upstreams.Unchanged}, {first, refused, upstreams.Unchanged}} {
-		if got := step.by.report("a", step.is, always); got != step.want {
-			t.Errorf("%+v: %s, want %s", step.is, got, step.want)
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		first, second := s.mirrors(reports, ""), s.mirrors(reports, "")
+		first.synced()
+		second.synced()
+		for _, step := range []struct {
+			by   *world
+			is   metav1.Condition
+			want upstreams.Reported
+		}{{first, pending, upstreams.Written}, {second, pending, upstreams.Unchanged}, {second, isTrue, upstreams.Written}, {first, isTrue, upstreams.Unchanged}, {first, refused, upstreams.Unchanged}} {
+			if got := step.by.report("a", step.is, always); got != step.want {
+				t.Errorf("%+v: %s, want %s", step.is, got, step.want)
+			}
 		}
-	}
+	})
 }
 
 // TestAMissingRightToWriteConditionsIsNamed.
 func TestAMissingRightToWriteConditionsIsNamed(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	s.Set(func() {
-		s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-			denied := strings.HasSuffix(r.URL.Path, "/status")
-			if denied {
-				fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		s.Set(func() {
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+				denied := strings.HasSuffix(r.URL.Path, "/status")
+				if denied {
+					fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+				}
+				return denied
 			}
-			return denied
+		})
+		w := s.mirrors(reports, "")
+		w.synced()
+		if got, err := w.tryReport(t.Context(), "a", isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
+			t.Error(got, err)
 		}
 	})
-	w := s.mirrors(reports, "")
-	w.synced()
-	if got, err := w.tryReport(t.Context(), "a", isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
-		t.Error(got, err)
-	}
 }
 
 // TestAKindWithoutSuchAStatusIsAskedOnce: it has no status, or one that needs other fields.
 func TestAKindWithoutSuchAStatusIsAskedOnce(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors(reports, "")
-	w.synced()
-	for _, answer := range []*apierrors.StatusError{
-		apierrors.NewNotFound(schema.GroupResource{}, "a"),
-		apierrors.NewInvalid(schema.GroupKind{}, "a", field.ErrorList{field.Required(field.NewPath("status", "parents"), "")}),
-		apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "testing path failed", 0, false),
-	} {
-		s.Set(func() {
-			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-				if !strings.HasSuffix(r.URL.Path, "/status") {
-					return false
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors(reports, "")
+		w.synced()
+		for _, answer := range []*apierrors.StatusError{
+			apierrors.NewNotFound(schema.GroupResource{}, "a"),
+			apierrors.NewInvalid(schema.GroupKind{}, "a", field.ErrorList{field.Required(field.NewPath("status", "parents"), "")}),
+			apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "testing path failed", 0, false),
+		} {
+			s.Set(func() {
+				s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+					if !strings.HasSuffix(r.URL.Path, "/status") {
+						return false
+					}
+					w.WriteHeader(int(answer.ErrStatus.Code))
+					_ = json.NewEncoder(w).Encode(struct {
+						Kind string `json:"kind"`
+						metav1.Status
+					}{"Status", answer.ErrStatus})
+					return true
 				}
-				w.WriteHeader(int(answer.ErrStatus.Code))
-				_ = json.NewEncoder(w).Encode(struct {
-					Kind string `json:"kind"`
-					metav1.Status
-				}{"Status", answer.ErrStatus})
-				return true
+			})
+			want := upstreams.Absent
+			if len(answer.ErrStatus.Details.Causes) == 0 && answer.ErrStatus.Code != http.StatusNotFound {
+				want = upstreams.Outdated // the answer to a test that has failed
 			}
-		})
-		want := upstreams.Absent
-		if len(answer.ErrStatus.Details.Causes) == 0 && answer.ErrStatus.Code != http.StatusNotFound {
-			want = upstreams.Outdated // the answer to a test that has failed
+			if got := w.report("a", isTrue, always); got != want {
+				t.Errorf("%v: %s", answer, got)
+			}
 		}
-		if got := w.report("a", isTrue, always); got != want {
-			t.Errorf("%v: %s", answer, got)
-		}
-	}
+	})
 }
 
 // TestConditionsCauseNoChange: 1,000 of them are not one change of what is served.
 func TestConditionsCauseNoChange(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x", `{"metadata":{"annotations":{"x.istio.io/y":"z"}}}`) // an istiod would push for each
-	w := s.upstream(reports, "")
-	var changes atomic.Int32
-	if err := w.aggregate.RegisterHandler(func(mirror.Change) { changes.Add(1) }); err != nil {
-		t.Fatal(err)
-	}
-	w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
-	w.synced()
-	before := changes.Load()
-	for i := range 1000 {
-		c := pending
-		c.Message = fmt.Sprint("message ", i)
-		if got := w.report("a", c, always); got != upstreams.Written {
-			t.Fatal(i, got)
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x", `{"metadata":{"annotations":{"x.istio.io/y":"z"}}}`) // an istiod would push for each
+		w := s.upstream(reports, "")
+		var changes atomic.Int32
+		if err := w.aggregate.RegisterHandler(func(mirror.Change) { changes.Add(1) }); err != nil {
+			t.Fatal(err)
 		}
-	}
-	w.arrives("b") // so all events before it were read
-	if n := changes.Load() - before; n != 1 {
-		t.Errorf("%d changes, want that of the new entry alone", n)
-	}
+		w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
+		w.synced()
+		before := changes.Load()
+		for i := range 1000 {
+			c := pending
+			c.Message = fmt.Sprint("message ", i)
+			if got := w.report("a", c, always); got != upstreams.Written {
+				t.Fatal(i, got)
+			}
+		}
+		w.arrives("b") // so all events before it were read
+		if n := changes.Load() - before; n != 1 {
+			t.Errorf("%d changes, want that of the new entry alone", n)
+		}
+	})
 }
 
 // TestAnUpstreamThatIsNotThereHasNoConditions.
 func TestAnUpstreamThatIsNotThereHasNoConditions(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors("", "")
-	w.synced()
-	if got, err := w.manager.Report(t.Context(), "west", mirror.Key{}, isTrue, always); got != upstreams.Outdated || err != nil {
-		t.Error(got, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := w.tryReport(ctx, "a", isTrue, always); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors("", "")
+		w.synced()
+		if got, err := w.manager.Report(t.Context(), "west", mirror.Key{}, isTrue, always); got != upstreams.Outdated || err != nil {
+			t.Error(got, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := w.tryReport(ctx, "a", isTrue, always); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
 
 // TestTheRoleForConditionsIsWhatTheyAsk: rbac.status of the chart grants it, and nothing that is not asked.
 func TestTheRoleForConditionsIsWhatTheyAsk(t *testing.T) {
-	rights := fakekube.ReadRights(t, "../../tools/chart/testdata/rendered/everything.yaml", "relay-clients-reader")
-	s := newAPIServer(t)
-	s.UID, s.NoStreams = "east", true // servers before 1.32 are asked for lists
-	s.Fault = rights.Refuse
-	s.entry("shop/a", "a.x")
-	w := s.mirrors(reports, "")
-	w.synced()
-	if got := w.report("a", pending, always); got != upstreams.Written {
-		t.Errorf("%s", got)
-	}
-	if lacks := rights.Lacks(); len(lacks) > 0 {
-		t.Errorf("the role lacks %q", lacks)
-	}
-	if unused := rights.Unused("/serviceentries"); len(unused) > 0 {
-		t.Errorf("the role grants what is not asked: %q", unused)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		rights := fakekube.ReadRights(t, "../../tools/chart/testdata/rendered/everything.yaml", "relay-clients-reader")
+		s := newAPIServer(t)
+		s.UID, s.NoStreams = "east", true // servers before 1.32 are asked for lists
+		s.Fault = rights.Refuse
+		s.entry("shop/a", "a.x")
+		w := s.mirrors(reports, "")
+		w.synced()
+		if got := w.report("a", pending, always); got != upstreams.Written {
+			t.Errorf("%s", got)
+		}
+		if lacks := rights.Lacks(); len(lacks) > 0 {
+			t.Errorf("the role lacks %q", lacks)
+		}
+		if unused := rights.Unused("/serviceentries"); len(unused) > 0 {
+			t.Errorf("the role grants what is not asked: %q", unused)
+		}
+	})
 }

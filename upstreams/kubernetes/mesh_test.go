@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -67,7 +68,7 @@ func TestTheMeshConfigTellsWhichIngressesAreConverted_K13(t *testing.T) {
 		"a number":       {"ingressControllerMode: 2", ofMesh("ours", "marked", "bare")},
 		"another class":  {"ingressClass: edge", ofMesh("ours", "edge")},
 	} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := meshServer(t)
 			s.mesh("istio", tc.mesh)
 			w := s.mirrors(ofCluster, passes)
@@ -80,59 +81,63 @@ func TestTheMeshConfigTellsWhichIngressesAreConverted_K13(t *testing.T) {
 // A MeshConfig that changes counts without a restart, and one that can not be read, or has no such mode,
 // changes nothing. (An istiod of before 1.9 took no notice of changes.)
 func TestAMeshConfigIsFollowedAndItsLossRemovesNothing_K13(t *testing.T) {
-	s := meshServer(t)
-	s.mesh("istio", "ingressControllerMode: DEFAULT")
-	w := s.mirrors(ofCluster, passes)
-	w.synced()
-	w.serves(ofMesh("ours", "marked", "bare")...)
-	s.mesh("istio", "ingressControllerMode: STRICT\ningressSelector: edge")
-	w.serves(ofMesh("ours", "marked")...)
-	w.eventually("the selector counts", func() bool {
-		for _, r := range w.aggregate.List(gatewayKind, "") {
-			if !strings.Contains(string(r.Spec().Body.GetValue()), "edge") {
-				return false
-			}
-		}
-		return true
-	})
-	for what, change := range map[string]func(){
-		"does not exist":   func() { s.Remove(meshes, "istio-system/istio") },
-		"is denied":        func() { s.Set(func() { s.Fault = failing("/configmaps/istio", 403, "Forbidden") }) },
-		"fails":            func() { s.Set(func() { s.Fault = failing("/configmaps/istio", 500, "InternalError") }) },
-		"has no such mode": func() { s.mesh("istio", "ingressControllerMode: LAX") },
-		"is no YAML":       func() { s.mesh("istio", "ingressControllerMode: [") },
-		"has another key": func() {
-			s.Put(meshes, map[string]any{"metadata": map[string]any{"namespace": "istio-system", "name": "istio"}, "data": map[string]any{}})
-		},
-	} {
-		asked := s.Asked("/configmaps/istio")
-		change()
-		w.eventually("it is told that it "+what, func() bool {
-			return s.Asked("/configmaps/istio") > asked+3 && strings.Contains(w.status().LastError, "ConfigMap istio-system/istio") && w.status().State != upstreams.StateSynced
-		})
-		w.serves(ofMesh("ours", "marked")...)
-		s.Set(func() { s.Fault = nil })
-		s.mesh("istio", "ingressControllerMode: STRICT\ningressSelector: edge")
+	synctest.Test(t, func(t *testing.T) {
+		s := meshServer(t)
+		s.mesh("istio", "ingressControllerMode: DEFAULT")
+		w := s.mirrors(ofCluster, passes)
 		w.synced()
-	}
-	s.mesh("istio", "ingressControllerMode: OFF")
-	w.serves()
+		w.serves(ofMesh("ours", "marked", "bare")...)
+		s.mesh("istio", "ingressControllerMode: STRICT\ningressSelector: edge")
+		w.serves(ofMesh("ours", "marked")...)
+		w.until("the selector counts", func() bool {
+			for _, r := range w.aggregate.List(gatewayKind, "") {
+				if !strings.Contains(string(r.Spec().Body.GetValue()), "edge") {
+					return false
+				}
+			}
+			return true
+		})
+		for what, change := range map[string]func(){
+			"does not exist":   func() { s.Remove(meshes, "istio-system/istio") },
+			"is denied":        func() { s.Set(func() { s.Fault = failing("/configmaps/istio", 403, "Forbidden") }) },
+			"fails":            func() { s.Set(func() { s.Fault = failing("/configmaps/istio", 500, "InternalError") }) },
+			"has no such mode": func() { s.mesh("istio", "ingressControllerMode: LAX") },
+			"is no YAML":       func() { s.mesh("istio", "ingressControllerMode: [") },
+			"has another key": func() {
+				s.Put(meshes, map[string]any{"metadata": map[string]any{"namespace": "istio-system", "name": "istio"}, "data": map[string]any{}})
+			},
+		} {
+			asked := s.Asked("/configmaps/istio")
+			change()
+			w.until("it is told that it "+what, func() bool {
+				return s.Asked("/configmaps/istio") > asked+3 && strings.Contains(w.status().LastError, "ConfigMap istio-system/istio") && w.status().State != upstreams.StateSynced
+			})
+			w.serves(ofMesh("ours", "marked")...)
+			s.Set(func() { s.Fault = nil })
+			s.mesh("istio", "ingressControllerMode: STRICT\ningressSelector: edge")
+			w.synced()
+		}
+		s.mesh("istio", "ingressControllerMode: OFF")
+		w.serves()
+	})
 }
 
 // Nothing is converted, and nothing of it removed, before it is known how. The other kinds do not wait.
 func TestNothingIsConvertedBeforeTheMeshConfigIsKnown_K2(t *testing.T) {
-	s := meshServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors(ofCluster, "  import: {revision: blue}\n"+passes)
-	w.serves("ServiceEntry shop/a")
-	w.eventually("it is asked for again and again", func() bool { return s.Asked("/configmaps/istio-blue") > 3 })
-	w.eventually("the status tells", func() bool { return strings.Contains(w.status().LastError, "istio-blue") })
-	if w.status().Synced {
-		t.Error("it has synced")
-	}
-	s.mesh("istio-blue", "ingressControllerMode: STRICT")
-	w.serves(append(ofMesh("ours", "marked"), "ServiceEntry shop/a")...)
-	w.synced()
+	synctest.Test(t, func(t *testing.T) {
+		s := meshServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors(ofCluster, "  import: {revision: blue}\n"+passes)
+		w.serves("ServiceEntry shop/a")
+		w.until("it is asked for again and again", func() bool { return s.Asked("/configmaps/istio-blue") > 3 })
+		w.until("the status tells", func() bool { return strings.Contains(w.status().LastError, "istio-blue") })
+		if w.status().Synced {
+			t.Error("it has synced")
+		}
+		s.mesh("istio-blue", "ingressControllerMode: STRICT")
+		w.serves(append(ofMesh("ours", "marked"), "ServiceEntry shop/a")...)
+		w.synced()
+	})
 }
 
 func TestWhatAModeContradictsIsRefused(t *testing.T) {
@@ -210,15 +215,17 @@ func TestAMeshConfigIsBoundedBeforeItIsDecoded_K13(t *testing.T) {
 }
 
 func TestAConfigMapOfManyKeysIsNotDecoded_K13(t *testing.T) {
-	s := meshServer(t)
-	data := map[string]any{"mesh": "ingressControllerMode: OFF"}
-	for i := range 5_000 {
-		data[fmt.Sprint("key-", i)] = ""
-	}
-	s.Put(meshes, map[string]any{"metadata": map[string]any{"namespace": "istio-system", "name": "istio"}, "data": data})
-	w := s.mirrors(ofCluster, passes)
-	w.eventually("it is told", func() bool {
-		return strings.Contains(w.status().LastError, "ConfigMap istio-system/istio: it has more than 1000 values")
+	synctest.Test(t, func(t *testing.T) {
+		s := meshServer(t)
+		data := map[string]any{"mesh": "ingressControllerMode: OFF"}
+		for i := range 5_000 {
+			data[fmt.Sprint("key-", i)] = ""
+		}
+		s.Put(meshes, map[string]any{"metadata": map[string]any{"namespace": "istio-system", "name": "istio"}, "data": data})
+		w := s.mirrors(ofCluster, passes)
+		w.until("it is told", func() bool {
+			return strings.Contains(w.status().LastError, "ConfigMap istio-system/istio: it has more than 1000 values")
+		})
 	})
 }
 

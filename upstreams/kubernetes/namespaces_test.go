@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"meshrelay/events"
 	"meshrelay/internal/testing/fakekube"
@@ -28,7 +29,7 @@ func choosing(t *testing.T) *apiServer {
 
 func TestNamespacesAreChosenByTheirLabels_K14(t *testing.T) {
 	for name, noStreams := range map[string]bool{"streaming lists": false, "lists": true} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := choosing(t)
 			s.NoStreams = noStreams
 			chosenByLabels(s)
@@ -48,7 +49,7 @@ func chosenByLabels(s *apiServer) {
 	}
 	// A namespace that is chosen brings what it has, and only the kinds that it may have something of
 	// are listed anew.
-	w.eventually("sidecars are watched", func() bool {
+	w.until("sidecars are watched", func() bool {
 		return !s.NoStreams || s.Asked("/sidecars", "watch=true") > s.Asked("/sidecars", "sendInitialEvents")
 	})
 	sidecars, lists := s.Asked("/sidecars"), s.Asked("/serviceentries")
@@ -68,27 +69,27 @@ func chosenByLabels(s *apiServer) {
 	// What comes before its namespace waits for it.
 	s.entry("new/n", "n.x")
 	s.entry("pay/b3", "b.x")
-	w.eventually("the one after it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry pay/b3") })
+	w.until("the one after it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry pay/b3") })
 	s.Namespace("new", `{"mesh":"on"}`)
-	w.eventually("it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry new/n") })
+	w.until("it is there", func() bool { return slices.Contains(w.has(), "ServiceEntry new/n") })
 	w.synced()
 }
 
 func TestNothingIsServedBeforeTheNamespacesAreKnown_K14(t *testing.T) {
 	for code, reason := range map[int]string{403: "Forbidden", 404: "NotFound", 503: "ServiceUnavailable"} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
+		inBubble(t, fmt.Sprint(code), func(t *testing.T) {
 			s := choosing(t)
 			s.Set(func() { s.Fault = failing("/api/v1/namespaces", code, reason) })
 			w := s.mirrors(chosen, "")
-			w.eventually("it was asked again and again", func() bool { return s.Asked("/api/v1/namespaces?") > 5 })
+			w.until("it was asked again and again", func() bool { return s.Asked("/api/v1/namespaces?") > 5 })
 			if w.status().Synced || len(w.has()) > 0 || s.Asked("/serviceentries") > 0 {
 				t.Errorf("served: %q", w.has())
 			}
 			if code == 403 {
-				w.eventually("it is denied", func() bool {
+				w.until("it is denied", func() bool {
 					return w.status().State == upstreams.StateDenied && strings.Contains(w.status().LastError, "Namespace")
 				})
-				w.eventually("the journal tells it", func() bool {
+				w.until("the journal tells it", func() bool {
 					all := w.events(events.Denied)
 					return len(all) == 1 && strings.Contains(all[0], "Namespace")
 				})
@@ -102,7 +103,7 @@ func TestNothingIsServedBeforeTheNamespacesAreKnown_K14(t *testing.T) {
 
 func TestNamespacesThatCanNotBeReadAnyMoreRemoveNothing_K4(t *testing.T) {
 	for code, reason := range map[int]string{401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 410: "Gone", 500: "InternalError"} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
+		inBubble(t, fmt.Sprint(code), func(t *testing.T) {
 			s := choosing(t)
 			w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
 			w.synced()
@@ -111,7 +112,7 @@ func TestNamespacesThatCanNotBeReadAnyMoreRemoveNothing_K4(t *testing.T) {
 			s.Compact()
 			s.drop()
 			asked := s.Asked("/api/v1/namespaces?")
-			w.eventually("it was asked again and again", func() bool { return s.Asked("/api/v1/namespaces?") > asked+5 })
+			w.until("it was asked again and again", func() bool { return s.Asked("/api/v1/namespaces?") > asked+5 })
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 			s.entry("shop/a2", "a.x")
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "ServiceEntry shop/a2")
@@ -124,96 +125,108 @@ func TestNamespacesThatCanNotBeReadAnyMoreRemoveNothing_K4(t *testing.T) {
 }
 
 func TestANamespaceThatLosesItsLabelGoesThroughTheGuard_K5(t *testing.T) {
-	s := choosing(t)
-	for i := range 20 {
-		s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
-	}
-	w := s.mirrors(chosen, "")
-	w.synced()
-	w.eventually("all is served", func() bool { return len(w.has()) == 22 })
-	s.Namespace("shop", `{}`)
-	w.eventually("deletions are held", func() bool { return w.status().Held != nil })
-	if n := len(w.has()); n < 12 {
-		t.Errorf("%d are served", n)
-	}
-	s.Namespace("shop", `{"mesh":"on"}`)
-	w.eventually("nothing is held any more", func() bool { return w.status().Held == nil && len(w.has()) == 22 })
+	synctest.Test(t, func(t *testing.T) {
+		s := choosing(t)
+		for i := range 20 {
+			s.entry(fmt.Sprintf("shop/a%02d", i), "a.x")
+		}
+		w := s.mirrors(chosen, "")
+		w.synced()
+		w.until("all is served", func() bool { return len(w.has()) == 22 })
+		s.Namespace("shop", `{}`)
+		w.until("deletions are held", func() bool { return w.status().Held != nil })
+		if n := len(w.has()); n < 12 {
+			t.Errorf("%d are served", n)
+		}
+		s.Namespace("shop", `{"mesh":"on"}`)
+		w.until("nothing is held any more", func() bool { return w.status().Held == nil && len(w.has()) == 22 })
+	})
 }
 
 func TestIngressesOfNamespacesThatAreNotChosenAreNotConverted_K14(t *testing.T) {
-	s := ingressServer(t)
-	s.Define("", "Namespace", "namespaces", "v1")
-	s.Namespace("shop", `{}`)
-	w := s.mirrors(strict+`, discoverySelectors: ["mesh=on"]`, "  guard: {percent: 100, empty: pass}\n")
-	w.synced()
-	w.serves()
-	s.Namespace("shop", `{"mesh":"on"}`)
-	w.serves(converted...)
-	s.Namespace("shop", `{}`)
-	w.serves()
-	s.Namespace("shop", `{"mesh":"on"}`)
-	w.serves(converted...)
+	synctest.Test(t, func(t *testing.T) {
+		s := ingressServer(t)
+		s.Define("", "Namespace", "namespaces", "v1")
+		s.Namespace("shop", `{}`)
+		w := s.mirrors(strict+`, discoverySelectors: ["mesh=on"]`, "  guard: {percent: 100, empty: pass}\n")
+		w.synced()
+		w.serves()
+		s.Namespace("shop", `{"mesh":"on"}`)
+		w.serves(converted...)
+		s.Namespace("shop", `{}`)
+		w.serves()
+		s.Namespace("shop", `{"mesh":"on"}`)
+		w.serves(converted...)
+	})
 }
 
 func TestNamespacesAloneAreNotAllThatThereIs_K2(t *testing.T) {
-	s := choosing(t)
-	s.Set(func() { s.Fault = failing("/serviceentries", 403, "Forbidden") })
-	w := s.mirrors(chosen, "")
-	w.eventually("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
-	w.eventually("it was asked again and again", func() bool { return s.Asked("/serviceentries") > 5 })
-	if w.status().Synced {
-		t.Error("it has synced with nothing")
-	}
-	s.Set(func() { s.Fault = nil })
-	w.synced()
-	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+	synctest.Test(t, func(t *testing.T) {
+		s := choosing(t)
+		s.Set(func() { s.Fault = failing("/serviceentries", 403, "Forbidden") })
+		w := s.mirrors(chosen, "")
+		w.until("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
+		w.until("it was asked again and again", func() bool { return s.Asked("/serviceentries") > 5 })
+		if w.status().Synced {
+			t.Error("it has synced with nothing")
+		}
+		s.Set(func() { s.Fault = nil })
+		w.synced()
+		w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
+	})
 }
 
 // The limit is for what is mirrored: it bounds the list of namespaces as a whole, not what is in it.
 func TestNamespacesAreAllKnownWhateverTheLimits_K14(t *testing.T) {
-	s := newAPIServer(t)
-	s.Define("", "Namespace", "namespaces", "v1")
-	for i := range 30 {
-		s.Put("/namespaces", fakekube.Object("", fmt.Sprintf("n%02d", i), `{}`, `{"metadata":{"labels":{"mesh":"on"},"annotations":{"long":"`+strings.Repeat("a", 2000)+`"}}}`))
-	}
-	s.entry("n29/a", "a.x")
-	w := s.mirrors(chosen, "  limits: {maxBytes: 12000}\n")
-	w.synced()
-	w.serves("ServiceEntry n29/a")
-	if d := w.detail(); d.Namespaces != 30 || d.Selected != 30 {
-		t.Errorf("%d of %d namespaces", d.Selected, d.Namespaces)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.Define("", "Namespace", "namespaces", "v1")
+		for i := range 30 {
+			s.Put("/namespaces", fakekube.Object("", fmt.Sprintf("n%02d", i), `{}`, `{"metadata":{"labels":{"mesh":"on"},"annotations":{"long":"`+strings.Repeat("a", 2000)+`"}}}`))
+		}
+		s.entry("n29/a", "a.x")
+		w := s.mirrors(chosen, "  limits: {maxBytes: 12000}\n")
+		w.synced()
+		w.serves("ServiceEntry n29/a")
+		if d := w.detail(); d.Namespaces != 30 || d.Selected != 30 {
+			t.Errorf("%d of %d namespaces", d.Selected, d.Namespaces)
+		}
+	})
 }
 
 func TestTooManyNamespacesAreAnErrorUntilTheLimitIsRaised_K9(t *testing.T) {
-	s := newAPIServer(t)
-	s.Define("", "Namespace", "namespaces", "v1")
-	for i := range 30 {
-		s.Namespace(fmt.Sprintf("n%02d", i), `{"mesh":"on","long":"`+strings.Repeat("a", 400)+`"}`)
-	}
-	s.entry("n01/a", "a.x")
-	s.entry("n29/a", "a.x")
-	w := s.mirrors(chosen, "  limits: {maxBytes: 12000}\n")
-	w.eventually("the list is an error", func() bool {
-		return strings.Contains(w.status().LastError, "core/Namespace: ") && strings.Contains(w.status().LastError, "limits.maxBytes of the upstream (12000)")
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.Define("", "Namespace", "namespaces", "v1")
+		for i := range 30 {
+			s.Namespace(fmt.Sprintf("n%02d", i), `{"mesh":"on","long":"`+strings.Repeat("a", 400)+`"}`)
+		}
+		s.entry("n01/a", "a.x")
+		s.entry("n29/a", "a.x")
+		w := s.mirrors(chosen, "  limits: {maxBytes: 12000}\n")
+		w.until("the list is an error", func() bool {
+			return strings.Contains(w.status().LastError, "core/Namespace: ") && strings.Contains(w.status().LastError, "limits.maxBytes of the upstream (12000)")
+		})
+		if w.status().Synced || len(w.has()) > 0 {
+			t.Errorf("served: %q", w.has())
+		}
+		w.reload(chosen, "  limits: {maxBytes: 1200000}\n")
+		w.synced()
+		w.serves("ServiceEntry n01/a", "ServiceEntry n29/a")
 	})
-	if w.status().Synced || len(w.has()) > 0 {
-		t.Errorf("served: %q", w.has())
-	}
-	w.reload(chosen, "  limits: {maxBytes: 1200000}\n")
-	w.synced()
-	w.serves("ServiceEntry n01/a", "ServiceEntry n29/a")
 }
 
 func TestANamespaceThatCanNotBeUsedIsNamed_K9(t *testing.T) {
-	s := choosing(t)
-	w := s.mirrors(chosen, "")
-	w.synced()
-	s.Namespace("shop", `{"mesh":1}`)
-	s.Namespace("new", `{"mesh":1}`)
-	w.eventually("both are named", func() bool {
-		notes := strings.Join(w.status().Notes, "\n")
-		return strings.Contains(notes, "Namespace new: metadata.labels") && strings.Contains(notes, "Namespace shop: metadata.labels")
+	synctest.Test(t, func(t *testing.T) {
+		s := choosing(t)
+		w := s.mirrors(chosen, "")
+		w.synced()
+		s.Namespace("shop", `{"mesh":1}`)
+		s.Namespace("new", `{"mesh":1}`)
+		w.until("both are named", func() bool {
+			notes := strings.Join(w.status().Notes, "\n")
+			return strings.Contains(notes, "Namespace new: metadata.labels") && strings.Contains(notes, "Namespace shop: metadata.labels")
+		})
+		w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 	})
-	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 }

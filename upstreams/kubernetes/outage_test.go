@@ -25,10 +25,9 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, code, reason); return true }
 	}
 	ends := func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
-	// The first list may take longer than the grace on a slow machine: the journal then tells "not reached" before.
 	tells := func(w *world, of events.Type, what, why string) {
 		w.t.Helper()
-		w.eventually("the journal tells "+what+" "+why, func() bool {
+		w.until("the journal tells "+what+" "+why, func() bool {
 			all := w.events(of)
 			return len(all) > 0 && strings.HasPrefix(all[0], what) && strings.Contains(all[0], why)
 		})
@@ -42,7 +41,7 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 		"connections that end": {ends, events.Lost, "contact lost", "INTERNAL_ERROR"},
 		"credentials":          {answers(401, "Unauthorized"), events.Denied, "the upstream refuses the relay's identity", "does not accept the relay's identity"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			s.entry("shop/a", "a.x")
 			w := s.mirrors("", "")
@@ -52,7 +51,7 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 			tells(w, tc.of, tc.what, tc.why)
 		})
 	}
-	t.Run("never reached, and then denied", func(t *testing.T) {
+	inBubble(t, "never reached, and then denied", func(t *testing.T) {
 		s := newAPIServer(t)
 		s.Set(func() { s.Fault = ends })
 		w := s.mirrors("", "")
@@ -63,14 +62,14 @@ func TestTheJournalTellsWhyAServerIsOutOfContact_K9(t *testing.T) {
 			t.Errorf("one outage is told %d times: %q", len(all), all)
 		}
 	})
-	t.Run("another cluster", func(t *testing.T) {
+	inBubble(t, "another cluster", func(t *testing.T) {
 		s := newAPIServer(t)
 		w := s.mirrors("", "")
 		w.synced()
 		other := newAPIServer(t)
 		other.UID = "two"
 		fakekube.WriteKubeconfig(t, w.path, other.http, "t")
-		w.eventually("the other kubeconfig is used", func() bool { return w.detail().Rotations == 1 })
+		w.until("the other kubeconfig is used", func() bool { return w.detail().Rotations == 1 })
 		s.drop()
 		tells(w, events.Failed, "the upstream can not be used", "this is another cluster")
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"meshrelay/internal/testing/fakekube"
@@ -27,7 +28,7 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 			fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"101"%s}}}`, more)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			begun, asked := time.Now(), 0
 			done := make(chan time.Time, 1)
@@ -52,59 +53,63 @@ func TestAServerThatAnswersAtOnceIsNotAskedWithoutPause_K8(t *testing.T) {
 }
 
 func TestAllKindsWaitForOneAnswerOfWhichClusterItIs_K8(t *testing.T) {
-	s := newAPIServer(t)
-	s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, 500, "InternalError"); return true }
-	cfg := configOf()
-	sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
-	source := New(cfg, envOf())
-	source.pace.retry = time.Hour
-	source.prepare(&script{})
-	if err := source.client.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	defer source.client.Close()
-	var group sync.WaitGroup
-	for range 20 {
-		group.Go(func() {
-			if _, err := source.cluster.Verify(t.Context()); err == nil {
-				t.Error("it is verified")
-			}
-		})
-	}
-	group.Wait()
-	if n := s.Asked("kube-system"); n != 1 {
-		t.Errorf("it was asked %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.Fault = func(w http.ResponseWriter, _ *http.Request) bool { fakekube.Fail(w, 500, "InternalError"); return true }
+		cfg := configOf()
+		sectionOf(cfg).Kubeconfig = s.kubeconfig("t")
+		source := newSource(cfg, envOf())
+		source.pace.retry = time.Hour
+		source.prepare(&script{})
+		if err := source.client.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer source.client.Close()
+		var group sync.WaitGroup
+		for range 20 {
+			group.Go(func() {
+				if _, err := source.cluster.Verify(t.Context()); err == nil {
+					t.Error("it is verified")
+				}
+			})
+		}
+		group.Wait()
+		if n := s.Asked("kube-system"); n != 1 {
+			t.Errorf("it was asked %d times", n)
+		}
+	})
 }
 
 func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
-	s := newAPIServer(t)
-	s.entry("shop/a", "a.x")
-	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
-	w.synced()
-	w.serves("ServiceEntry shop/a")
-	other := newAPIServer(t)
-	other.UID = "" // may not be read
-	other.entry("shop/z", "z.x")
-	fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
-	s.drop()
-	w.eventually("it was asked again and again", func() bool { return other.Asked("kube-system") > 6 })
-	w.eventually("it is denied", func() bool {
-		st := w.status()
-		return st.State == upstreams.StateDenied && strings.Contains(st.LastError, "the identity of the cluster")
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.entry("shop/a", "a.x")
+		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w.synced()
+		w.serves("ServiceEntry shop/a")
+		other := newAPIServer(t)
+		other.UID = "" // may not be read
+		other.entry("shop/z", "z.x")
+		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, other.http, "t")
+		s.drop()
+		w.until("it was asked again and again", func() bool { return other.Asked("kube-system") > 6 })
+		w.until("it is denied", func() bool {
+			st := w.status()
+			return st.State == upstreams.StateDenied && strings.Contains(st.LastError, "the identity of the cluster")
+		})
+		w.serves("ServiceEntry shop/a")
+		if n := other.Asked("serviceentries"); n > 0 {
+			t.Errorf("the other cluster was asked for its objects %d times", n)
+		}
+		fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
+		s.entry("shop/b", "b.x")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 	})
-	w.serves("ServiceEntry shop/a")
-	if n := other.Asked("serviceentries"); n > 0 {
-		t.Errorf("the other cluster was asked for its objects %d times", n)
-	}
-	fakekube.WriteKubeconfig(t, w.source.section.Kubeconfig, s.http, "t")
-	s.entry("shop/b", "b.x")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 }
 
 func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {
 	for name, noStreams := range map[string]bool{"streaming lists": false, "lists in pages": true} {
-		t.Run(name, func(t *testing.T) {
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			s.NoStreams = noStreams
 			s.entry("shop/a", "a.x")

@@ -12,6 +12,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams"
 )
@@ -22,11 +23,12 @@ func probed(t *testing.T, section *Config, of ...config.Services) []doctor.Findi
 	env, u := upstreams.Env{Log: slog.New(slog.DiscardHandler)}, config.Upstream{Name: "east", Source: section}
 	for _, u.Services = range of { // one at most
 	}
-	return doctor.Run(context.Background(), 5*time.Second, probe(u, env))
+	return doctor.Run(context.Background(), await.Limit, probe(u, env))
 }
 
 func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 	s := newAPIServer(t)
+	s.http = s.Start(t) // doctor dials
 	s.Token = "good"
 	refuse := func(path string, code int, reason string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
@@ -42,6 +44,7 @@ func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 		return false
 	}
 	closed := newAPIServer(t)
+	closed.http = closed.Start(t) // doctor dials
 	gone := closed.kubeconfig("good")
 	closed.http.Close()
 	for name, tc := range map[string]struct {
@@ -78,6 +81,7 @@ func TestDoctorLooksAtAnAPIServer(t *testing.T) {
 // What Ingresses and the choice of namespaces need holds clients up as well, so doctor asks for it too.
 func TestDoctorAsksForTheInputsToo(t *testing.T) {
 	s := ingressServer(t)
+	s.http = s.Start(t) // doctor dials
 	s.Define("", "Namespace", "namespaces", "v1")
 	for denied, want := range map[string]string{
 		"": "", "services": "may not list and watch services", "ingresses": "may not list and watch ingresses.networking.k8s.io",
@@ -99,6 +103,7 @@ func TestDoctorAsksForTheInputsToo(t *testing.T) {
 // Services have endpoints without Pods and Nodes, so these are in doubt.
 func TestDoctorAsksForWhatServicesAreMadeOf(t *testing.T) {
 	s := serviceServer(t)
+	s.http = s.Start(t) // doctor dials
 	for denied, want := range map[string]doctor.Level{
 		"services": doctor.Failed, "endpointslices": doctor.Failed, "pods": doctor.Warning, "nodes": doctor.Warning,
 	} {
@@ -118,6 +123,7 @@ func TestDoctorAsksForWhatServicesAreMadeOf(t *testing.T) {
 // TestDoctorNamesTheNameOfAnAPIServer: the certificate of httptest is for 127.0.0.1 and example.com.
 func TestDoctorNamesTheNameOfAnAPIServer(t *testing.T) {
 	s := newAPIServer(t)
+	s.http = s.Start(t) // doctor dials
 	path := s.kubeconfig("good")
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	disk "meshrelay/state"
 	"meshrelay/state/local"
@@ -43,26 +44,28 @@ func (s *apiServer) keeps(dir, settings, more string) (w *world, end func()) {
 // answered waits until the server has told all that it has, and what is gone was judged.
 func (w *world) answered() {
 	w.t.Helper()
-	w.eventually("all is answered", func() bool { return w.source.runs.Load() && w.source.ledger.Answered() })
+	w.until("all is answered", func() bool { return w.source.runs.Load() && w.source.ledger.Answered() })
 	w.synced()
 }
 
 // What is on disk is not decoded again, but for objects of which fields are left out.
 func TestUnknownFieldsAreKnownAfterARestart_K9(t *testing.T) {
-	dir, s := t.TempDir(), newAPIServer(t)
-	s.entry("shop/a", "a.x", `{"spec":{"fresh":1}}`)
-	s.entry("shop/b", "b.x")
-	for range 3 {
-		w, end := s.keeps(dir, "", "")
-		w.synced()
-		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
-		w.eventually("one has unknown fields", func() bool { return len(w.detail().UnknownFields) == 1 })
-		end()
-	}
-	s.entry("shop/a", "a.x")
-	w, _ := s.keeps(dir, "", "")
-	w.answered()
-	if k := w.detail().UnknownFields; len(k) > 0 {
-		t.Errorf("unknown fields in %q", k)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		dir, s := t.TempDir(), newAPIServer(t)
+		s.entry("shop/a", "a.x", `{"spec":{"fresh":1}}`)
+		s.entry("shop/b", "b.x")
+		for range 3 {
+			w, end := s.keeps(dir, "", "")
+			w.synced()
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
+			w.until("one has unknown fields", func() bool { return len(w.detail().UnknownFields) == 1 })
+			end()
+		}
+		s.entry("shop/a", "a.x")
+		w, _ := s.keeps(dir, "", "")
+		w.answered()
+		if k := w.detail().UnknownFields; len(k) > 0 {
+			t.Errorf("unknown fields in %q", k)
+		}
+	})
 }

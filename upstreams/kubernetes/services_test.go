@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -87,7 +88,7 @@ func (w *world) endpoints(name string) string {
 
 func (w *world) reaches(name, want string) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("%s has the endpoints %q", name, want), func() bool { return w.endpoints(name) == want })
+	w.until(fmt.Sprintf("%s has the endpoints %q", name, want), func() bool { return w.endpoints(name) == want })
 }
 
 // selecting is a ServiceEntry that selects the workloads of the Service db.
@@ -96,29 +97,31 @@ const selecting = `{"hosts":["db.example"],"resolution":"STATIC","ports":[{"numb
 const dbEndpoints = "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2"
 
 func TestServicesAreServedWithTheirEndpoints_K15(t *testing.T) {
-	s := serviceServer(t)
-	w := s.mirrors("", discover)
-	w.synced()
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
-	w.reaches("synthetic-db", dbEndpoints)
-	s.slice("db", "db-2 10.0.0.2")
-	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
-	s.pod("db-2", "10.0.0.2", `"app":"db","version":"v3"`)
-	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v3")
-	s.slice("db")
-	w.reaches("synthetic-db", "none")
-	s.Remove(servicesOf, "shop/db")
-	w.serves("ServiceEntry shop/a")
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		w := s.mirrors("", discover)
+		w.synced()
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+		w.reaches("synthetic-db", dbEndpoints)
+		s.slice("db", "db-2 10.0.0.2")
+		w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
+		s.pod("db-2", "10.0.0.2", `"app":"db","version":"v3"`)
+		w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v3")
+		s.slice("db")
+		w.reaches("synthetic-db", "none")
+		s.Remove(servicesOf, "shop/db")
+		w.serves("ServiceEntry shop/a")
+	})
 }
 
 func TestNoServiceIsServedBeforeAllInputsHaveSynced_K15(t *testing.T) {
 	for _, missing := range []string{"services", "endpointslices", "pods", "nodes", "workloadentries"} {
-		t.Run(missing, func(t *testing.T) {
+		inBubble(t, missing, func(t *testing.T) {
 			s := serviceServer(t)
 			s.Set(func() { s.Fault = failing("/"+missing, 503, "ServiceUnavailable") })
 			w := s.mirrors("", discover)
 			w.serves("ServiceEntry shop/a")
-			w.eventually("it was asked again and again", func() bool { return s.Asked("/"+missing) > 5 })
+			w.until("it was asked again and again", func() bool { return s.Asked("/"+missing) > 5 })
 			if w.serves("ServiceEntry shop/a"); w.status().Synced {
 				t.Error("it has synced without an input")
 			}
@@ -131,273 +134,299 @@ func TestNoServiceIsServedBeforeAllInputsHaveSynced_K15(t *testing.T) {
 
 // What may not be read when the source starts counts as not there. When a right goes later, what was known stays.
 func TestServicesDoWithoutPodsAndNodesThatMayNotBeRead_K15(t *testing.T) {
-	s := serviceServer(t)
-	forbidden := func(parts ...string) {
-		s.Set(func() {
-			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-				return slices.ContainsFunc(parts, func(p string) bool { return failing(p, 403, "Forbidden")(w, r) })
-			}
-		})
-	}
-	forbidden("/pods", "/nodes")
-	w := s.mirrors("", discover)
-	w.synced()
-	w.reaches("synthetic-db", "10.0.0.1 8080   , 10.0.0.2 8080   ")
-	denied := func() (kinds []string) {
-		for _, k := range w.status().Following {
-			if k.State == string(Denied) {
-				kinds = append(kinds, k.Kind)
-			}
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		forbidden := func(parts ...string) {
+			s.Set(func() {
+				s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+					return slices.ContainsFunc(parts, func(p string) bool { return failing(p, 403, "Forbidden")(w, r) })
+				}
+			})
 		}
-		return kinds
-	}
-	w.eventually("the status tells", func() bool {
-		return len(denied()) == 2 && strings.Contains(w.status().LastError, "let it list and watch")
+		forbidden("/pods", "/nodes")
+		w := s.mirrors("", discover)
+		w.synced()
+		w.reaches("synthetic-db", "10.0.0.1 8080   , 10.0.0.2 8080   ")
+		denied := func() (kinds []string) {
+			for _, k := range w.status().Following {
+				if k.State == string(Denied) {
+					kinds = append(kinds, k.Kind)
+				}
+			}
+			return kinds
+		}
+		w.until("the status tells", func() bool {
+			return len(denied()) == 2 && strings.Contains(w.status().LastError, "let it list and watch")
+		})
+		forbidden()
+		w.reaches("synthetic-db", dbEndpoints)
+		forbidden("/pods", "/nodes")
+		s.drop()
+		w.until("the status tells", func() bool { return len(denied()) == 2 })
+		w.arrives("b")
+		w.reaches("synthetic-db", dbEndpoints)
 	})
-	forbidden()
-	w.reaches("synthetic-db", dbEndpoints)
-	forbidden("/pods", "/nodes")
-	s.drop()
-	w.eventually("the status tells", func() bool { return len(denied()) == 2 })
-	w.arrives("b")
-	w.reaches("synthetic-db", dbEndpoints)
 }
 
 func TestServicesThatMayNotBeReadHoldTheSyncUp_K15(t *testing.T) {
-	s := serviceServer(t)
-	s.Set(func() { s.Fault = failing("/endpointslices", 403, "Forbidden") })
-	w := s.mirrors("", discover)
-	w.eventually("the status tells", func() bool { return strings.Contains(w.status().LastError, "let it list and watch that kind") })
-	if w.serves("ServiceEntry shop/a"); w.status().Synced {
-		t.Error("it has synced")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Set(func() { s.Fault = failing("/endpointslices", 403, "Forbidden") })
+		w := s.mirrors("", discover)
+		w.until("the status tells", func() bool { return strings.Contains(w.status().LastError, "let it list and watch that kind") })
+		if w.serves("ServiceEntry shop/a"); w.status().Synced {
+			t.Error("it has synced")
+		}
+	})
 }
 
 func TestServicesAreReadOnlyWhereTheyAreWanted_K15(t *testing.T) {
-	for more, want := range map[string]string{
-		"": "", "  services: {mode: discover, pods: false}\n": "/endpointslices /nodes /services", discover: "/endpointslices /nodes /pods /services",
-		"  services: {mode: gateway, gateways: [192.0.2.1]}\n": "/services",
-	} {
-		s := serviceServer(t)
-		w := s.mirrors("", more)
-		w.synced()
-		var asked []string
-		for _, part := range []string{"/endpointslices", "/nodes", "/pods", "/services"} {
-			if s.Asked(part) > 0 {
-				asked = append(asked, part)
+	synctest.Test(t, func(t *testing.T) {
+		for more, want := range map[string]string{
+			"": "", "  services: {mode: discover, pods: false}\n": "/endpointslices /nodes /services", discover: "/endpointslices /nodes /pods /services",
+			"  services: {mode: gateway, gateways: [192.0.2.1]}\n": "/services",
+		} {
+			s := serviceServer(t)
+			w := s.mirrors("", more)
+			w.synced()
+			var asked []string
+			for _, part := range []string{"/endpointslices", "/nodes", "/pods", "/services"} {
+				if s.Asked(part) > 0 {
+					asked = append(asked, part)
+				}
+			}
+			if strings.Join(asked, " ") != want {
+				t.Errorf("%q has asked for %q, want %q", more, asked, want)
+			}
+			if strings.Contains(more, "gateway") {
+				w.reaches("synthetic-db", "192.0.2.1 15443   ")
 			}
 		}
-		if strings.Join(asked, " ") != want {
-			t.Errorf("%q has asked for %q, want %q", more, asked, want)
-		}
-		if strings.Contains(more, "gateway") {
-			w.reaches("synthetic-db", "192.0.2.1 15443   ")
-		}
-	}
+	})
 }
 
 // A status, a lease, an annotation of a node, and a list of the same, step nothing.
 func TestWhatIsNotHeldStepsNothing_K15(t *testing.T) {
-	s := serviceServer(t)
-	w := s.mirrors("", discover)
-	w.synced()
-	w.reaches("synthetic-db", dbEndpoints)
-	key := mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-db"}
-	before := w.aggregate.Get(key)
-	s.pod("db-1", "10.0.0.1", `"app":"db","version":"v1"`, `{"metadata":{"annotations":{"x":"y"}},"status":{"startTime":"2026-01-01T00:00:00Z","qosClass":"Burstable"}}`)
-	s.Put(nodesOf, map[string]any{
-		"metadata": map[string]any{"name": "n1", "labels": map[string]any{"topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "eu-1", "x": "y"}},
-		"status":   map[string]any{"capacity": map[string]any{"cpu": "4"}},
-	})
-	s.Put(servicesOf, fakekube.Object("shop", "db", `{"clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"selector":{"app":"db"},"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"}]}`, `{"status":{"loadBalancer":{}}}`))
-	w.arrives("b")
-	for _, k := range []mirror.Kind{podKind, nodeKind, sliceKind, serviceKind} {
-		for _, c := range w.source.following(k) {
-			c.relist()
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		w := s.mirrors("", discover)
+		w.synced()
+		w.reaches("synthetic-db", dbEndpoints)
+		key := mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-db"}
+		before := w.aggregate.Get(key)
+		s.pod("db-1", "10.0.0.1", `"app":"db","version":"v1"`, `{"metadata":{"annotations":{"x":"y"}},"status":{"startTime":"2026-01-01T00:00:00Z","qosClass":"Burstable"}}`)
+		s.Put(nodesOf, map[string]any{
+			"metadata": map[string]any{"name": "n1", "labels": map[string]any{"topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "eu-1", "x": "y"}},
+			"status":   map[string]any{"capacity": map[string]any{"cpu": "4"}},
+		})
+		s.Put(servicesOf, fakekube.Object("shop", "db", `{"clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"selector":{"app":"db"},"ports":[{"name":"http","port":80,"targetPort":8080,"protocol":"TCP"}]}`, `{"status":{"loadBalancer":{}}}`))
+		w.arrives("b")
+		for _, k := range []mirror.Kind{podKind, nodeKind, sliceKind, serviceKind} {
+			for _, c := range w.source.following(k) {
+				c.relist()
+			}
 		}
-	}
-	w.arrives("c")
-	if now := w.aggregate.Get(key); now != before {
-		t.Errorf("it has changed: %v", now)
-	}
+		w.arrives("c")
+		if now := w.aggregate.Get(key); now != before {
+			t.Errorf("it has changed: %v", now)
+		}
+	})
 }
 
 // A selector means the workloads of the cluster that wrote it.
 func TestServiceEntriesThatSelectWorkloadsGetThem_K17(t *testing.T) {
-	s := serviceServer(t)
-	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
-	s.Put(entries, fakekube.Object("shop", "selects", selecting))
-	w := s.mirrors("", discover)
-	w.synced()
-	all := "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2, 192.0.2.7 8080  vm vm"
-	w.reaches("selects", all)
-	w.reaches("synthetic-db", all) // the Service selects the WorkloadEntry, too
-	// Leaving is one step: no endpoint is in between.
-	s.pod("db-2", "10.0.0.2", `"app":"other","version":"v2"`)
-	w.reaches("selects", "10.0.0.1 8080 eu/eu-1 db v1, 192.0.2.7 8080  vm vm")
-	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.8","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
-	w.reaches("selects", "10.0.0.1 8080 eu/eu-1 db v1, 192.0.2.8 8080  vm vm")
-	s.Remove(workloadsOf, "shop/vm")
-	s.Remove(podsOf, "shop/db-1")
-	w.reaches("selects", "none")
-	// In every other mode it passes as it came.
-	other := serviceServer(t)
-	other.Put(entries, fakekube.Object("shop", "selects", selecting))
-	w = other.mirrors("", "")
-	w.synced()
-	r := w.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "selects"})
-	se := &networking.ServiceEntry{}
-	if err := proto.Unmarshal(r.BodyValue(), se); err != nil || se.WorkloadSelector == nil {
-		t.Errorf("%v, %v", se, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+		s.Put(entries, fakekube.Object("shop", "selects", selecting))
+		w := s.mirrors("", discover)
+		w.synced()
+		all := "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2, 192.0.2.7 8080  vm vm"
+		w.reaches("selects", all)
+		w.reaches("synthetic-db", all) // the Service selects the WorkloadEntry, too
+		// Leaving is one step: no endpoint is in between.
+		s.pod("db-2", "10.0.0.2", `"app":"other","version":"v2"`)
+		w.reaches("selects", "10.0.0.1 8080 eu/eu-1 db v1, 192.0.2.7 8080  vm vm")
+		s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.8","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+		w.reaches("selects", "10.0.0.1 8080 eu/eu-1 db v1, 192.0.2.8 8080  vm vm")
+		s.Remove(workloadsOf, "shop/vm")
+		s.Remove(podsOf, "shop/db-1")
+		w.reaches("selects", "none")
+		// In every other mode it passes as it came.
+		other := serviceServer(t)
+		other.Put(entries, fakekube.Object("shop", "selects", selecting))
+		w = other.mirrors("", "")
+		w.synced()
+		r := w.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "selects"})
+		se := &networking.ServiceEntry{}
+		if err := proto.Unmarshal(r.BodyValue(), se); err != nil || se.WorkloadSelector == nil {
+			t.Errorf("%v, %v", se, err)
+		}
+	})
 }
 
 func TestClusterLocalServicesAreLeftOut_K15(t *testing.T) {
-	s := serviceServer(t)
-	s.Define("", "Namespace", "namespaces", "v1")
-	s.Define("", "ConfigMap", "configmaps", "v1")
-	s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"defaultConfig: {discoveryAddress: \"pilot.shop.svc:15012\"}\nserviceSettings:\n- {settings: {clusterLocal: true}, hosts: [\"*.local.svc.cluster.local\"]}\n"}}`))
-	for _, name := range []string{"kube-system/dns", "default/kubernetes", "shop/pilot", "local/x"} {
-		namespace, name, _ := strings.Cut(name, "/")
-		s.Put(servicesOf, service(namespace, name, ""))
-	}
-	s.Put(servicesOf, service("shop", "node", `,"internalTrafficPolicy":"Local"`))
-	w := s.mirrors("", discover)
-	w.synced()
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
-	if n := w.status().LeftOut["cluster-local"]; n != 5 {
-		t.Errorf("%d are left out, status %+v", n, w.status().LeftOut)
-	}
-	s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"{}"}}`))
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-pilot", "ServiceEntry local/synthetic-x")
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Define("", "Namespace", "namespaces", "v1")
+		s.Define("", "ConfigMap", "configmaps", "v1")
+		s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"defaultConfig: {discoveryAddress: \"pilot.shop.svc:15012\"}\nserviceSettings:\n- {settings: {clusterLocal: true}, hosts: [\"*.local.svc.cluster.local\"]}\n"}}`))
+		for _, name := range []string{"kube-system/dns", "default/kubernetes", "shop/pilot", "local/x"} {
+			namespace, name, _ := strings.Cut(name, "/")
+			s.Put(servicesOf, service(namespace, name, ""))
+		}
+		s.Put(servicesOf, service("shop", "node", `,"internalTrafficPolicy":"Local"`))
+		w := s.mirrors("", discover)
+		w.synced()
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+		if n := w.status().LeftOut["cluster-local"]; n != 5 {
+			t.Errorf("%d are left out, status %+v", n, w.status().LeftOut)
+		}
+		s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"{}"}}`))
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-pilot", "ServiceEntry local/synthetic-x")
+	})
 }
 
 // A server that fails is asked again before anything is served that is only for its own cluster.
 func TestServicesWaitForTheMeshConfigThatAServerFailsToTell_K15(t *testing.T) {
-	s := serviceServer(t)
-	s.Define("", "ConfigMap", "configmaps", "v1")
-	s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"serviceSettings: [{settings: {clusterLocal: true}, hosts: [db.shop.svc.cluster.local]}]"}}`))
-	s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
-	w := s.mirrors("", discover)
-	w.eventually("it was asked again", func() bool { return s.Asked("/configmaps/istio") > 2 })
-	w.eventually("the status tells of it", func() bool {
-		return strings.Contains(w.status().LastError, "options of services: ConfigMap istio-system/istio")
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Define("", "ConfigMap", "configmaps", "v1")
+		s.Put("/configmaps", fakekube.Object("istio-system", "istio", `{}`, `{"data":{"mesh":"serviceSettings: [{settings: {clusterLocal: true}, hosts: [db.shop.svc.cluster.local]}]"}}`))
+		s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
+		w := s.mirrors("", discover)
+		w.until("it was asked again", func() bool { return s.Asked("/configmaps/istio") > 2 })
+		w.until("the status tells of it", func() bool {
+			return strings.Contains(w.status().LastError, "options of services: ConfigMap istio-system/istio")
+		})
+		w.serves()
+		s.Set(func() { s.Fault = nil })
+		w.synced()
+		w.serves("ServiceEntry shop/a")
+		// Later failures leave the options as they were.
+		s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
+		asked := s.Asked("/configmaps/istio")
+		w.until("it was asked again", func() bool { return s.Asked("/configmaps/istio") > asked+2 })
+		w.serves("ServiceEntry shop/a")
 	})
-	w.serves()
-	s.Set(func() { s.Fault = nil })
-	w.synced()
-	w.serves("ServiceEntry shop/a")
-	// Later failures leave the options as they were.
-	s.Set(func() { s.Fault = failing("/configmaps/istio", 503, "ServiceUnavailable") })
-	asked := s.Asked("/configmaps/istio")
-	w.eventually("it was asked again", func() bool { return s.Asked("/configmaps/istio") > asked+2 })
-	w.serves("ServiceEntry shop/a")
 }
 
 // Whatever people and the guard hold, nobody is sent to an address that its source has taken away.
 func TestEndpointsFollowWhileConfigIsFrozen_K16(t *testing.T) {
-	s := serviceServer(t)
-	w := s.mirrors("", discover)
-	w.synced()
-	w.reaches("synthetic-db", dbEndpoints)
-	if _, err := w.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
-		t.Fatal(err)
-	}
-	s.slice("db", "db-2 10.0.0.2")
-	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
-	s.Remove(servicesOf, "shop/db")
-	s.Remove(slicesOf, "shop/db-x")
-	w.reaches("synthetic-db", "none")
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		w := s.mirrors("", discover)
+		w.synced()
+		w.reaches("synthetic-db", dbEndpoints)
+		if _, err := w.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
+			t.Fatal(err)
+		}
+		s.slice("db", "db-2 10.0.0.2")
+		w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
+		s.Remove(servicesOf, "shop/db")
+		s.Remove(slicesOf, "shop/db-x")
+		w.reaches("synthetic-db", "none")
+	})
 }
 
 // What is on disk is served from the start, and follows once all inputs are known: also what has gone meanwhile.
 func TestServicesOnDiskFollowWhenAllInputsAreKnown_K16(t *testing.T) {
-	s, dir := serviceServer(t), t.TempDir()
-	s.Put(servicesOf, service("shop", "web", ""))
-	s.Put(entries, fakekube.Object("shop", "selects", selecting))
-	w, end := s.keeps(dir, "", discover)
-	w.synced()
-	w.reaches("synthetic-db", dbEndpoints)
-	w.reaches("selects", dbEndpoints)
-	end()
-	s.slice("db", "db-2 10.0.0.2")
-	s.Remove(podsOf, "shop/db-1")
-	s.Remove(servicesOf, "shop/web")
-	s.Set(func() { s.Fault = failing("/nodes", 503, "ServiceUnavailable") })
-	w, _ = s.keeps(dir, "", discover)
-	w.eventually("it was asked again and again", func() bool { return s.Asked("/nodes") > 5 })
-	w.reaches("synthetic-db", dbEndpoints)
-	if w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-web"); w.status().Synced {
-		t.Error("it has synced without the nodes")
-	}
-	s.Set(func() { s.Fault = nil })
-	w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
-	w.reaches("selects", "10.0.0.2 8080 eu/eu-1 db v2")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db")
-	w.answered()
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := serviceServer(t), t.TempDir()
+		s.Put(servicesOf, service("shop", "web", ""))
+		s.Put(entries, fakekube.Object("shop", "selects", selecting))
+		w, end := s.keeps(dir, "", discover)
+		w.synced()
+		w.reaches("synthetic-db", dbEndpoints)
+		w.reaches("selects", dbEndpoints)
+		end()
+		s.slice("db", "db-2 10.0.0.2")
+		s.Remove(podsOf, "shop/db-1")
+		s.Remove(servicesOf, "shop/web")
+		s.Set(func() { s.Fault = failing("/nodes", 503, "ServiceUnavailable") })
+		w, _ = s.keeps(dir, "", discover)
+		w.until("it was asked again and again", func() bool { return s.Asked("/nodes") > 5 })
+		w.reaches("synthetic-db", dbEndpoints)
+		if w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-web"); w.status().Synced {
+			t.Error("it has synced without the nodes")
+		}
+		s.Set(func() { s.Fault = nil })
+		w.reaches("synthetic-db", "10.0.0.2 8080 eu/eu-1 db v2")
+		w.reaches("selects", "10.0.0.2 8080 eu/eu-1 db v2")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/selects", "ServiceEntry shop/synthetic-db")
+		w.answered()
+	})
 }
 
 // A bad object takes nothing of its neighbours, and its last good content stays.
 func TestAnObjectOfWhichNoServiceCanBeMadeIsNamed_K15(t *testing.T) {
-	s := serviceServer(t)
-	w := s.mirrors("", discover)
-	w.synced()
-	w.reaches("synthetic-db", dbEndpoints)
-	s.Put(servicesOf, fakekube.Object("shop", "db", `{"ports":"many"}`))
-	s.Put(slicesOf, fakekube.Object("shop", "bad", `{}`, `{"metadata":{"labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4","endpoints":{}}`))
-	s.pod("db-1", "10.0.0.1", `"app":"db","version":"v4"`)
-	w.reaches("synthetic-db", "10.0.0.1 8080 eu/eu-1 db v4, 10.0.0.2 8080 eu/eu-1 db v2")
-	w.eventually("both are named", func() bool { return w.detail().ServiceProblemsTotal == 2 })
-	if all := strings.Join(w.detail().ServiceProblems, "\n"); !strings.Contains(all, "EndpointSlice shop/bad: the slice.endpoints: ") || !strings.Contains(all, "Service shop/db: spec.ports") {
-		t.Errorf("problems: %s", all)
-	}
-	s.Remove(slicesOf, "shop/bad")
-	s.Put(servicesOf, service("shop", "db", ""))
-	w.eventually("nothing is named", func() bool { return w.detail().ServiceProblemsTotal == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		w := s.mirrors("", discover)
+		w.synced()
+		w.reaches("synthetic-db", dbEndpoints)
+		s.Put(servicesOf, fakekube.Object("shop", "db", `{"ports":"many"}`))
+		s.Put(slicesOf, fakekube.Object("shop", "bad", `{}`, `{"metadata":{"labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4","endpoints":{}}`))
+		s.pod("db-1", "10.0.0.1", `"app":"db","version":"v4"`)
+		w.reaches("synthetic-db", "10.0.0.1 8080 eu/eu-1 db v4, 10.0.0.2 8080 eu/eu-1 db v2")
+		w.until("both are named", func() bool { return w.detail().ServiceProblemsTotal == 2 })
+		if all := strings.Join(w.detail().ServiceProblems, "\n"); !strings.Contains(all, "EndpointSlice shop/bad: the slice.endpoints: ") || !strings.Contains(all, "Service shop/db: spec.ports") {
+			t.Errorf("problems: %s", all)
+		}
+		s.Remove(slicesOf, "shop/bad")
+		s.Put(servicesOf, service("shop", "db", ""))
+		w.until("nothing is named", func() bool { return w.detail().ServiceProblemsTotal == 0 })
+	})
 }
 
 // A definition that is deleted takes its objects with it, although no watch tells of them.
 func TestAKindThatIsServedNoMoreTakesItsEndpointsWithIt_K15(t *testing.T) {
-	s := serviceServer(t)
-	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
-	w := s.mirrors("", discover)
-	w.synced()
-	w.reaches("synthetic-db", dbEndpoints+", 192.0.2.7 8080  vm vm")
-	s.Define("networking.istio.io", "WorkloadEntry", "workloadentries")
-	s.drop()
-	w.reaches("synthetic-db", dbEndpoints)
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+		w := s.mirrors("", discover)
+		w.synced()
+		w.reaches("synthetic-db", dbEndpoints+", 192.0.2.7 8080  vm vm")
+		s.Define("networking.istio.io", "WorkloadEntry", "workloadentries")
+		s.drop()
+		w.reaches("synthetic-db", dbEndpoints)
+	})
 }
 
 // The name of a ServiceEntry that somebody has written gives it no endpoints of others, and takes none of its own.
 func TestAServiceEntryThatIsNamedLikeAMadeOneStaysAsItIs_K15(t *testing.T) {
-	for _, more := range []string{discover, "  services: {mode: gateway, gateways: [192.0.2.1]}\n"} {
-		s := serviceServer(t)
-		w := s.mirrors("", more)
-		for name, spec := range map[string]string{
-			"shop/synthetic-monitoring": `{"hosts":["api.example"],"location":"MESH_EXTERNAL","resolution":"DNS","ports":[{"number":443,"name":"tls","protocol":"TLS"}]}`,
-			"spy/synthetic-db":          `{"hosts":["db.shop.svc.cluster.local"],"resolution":"STATIC","ports":[{"number":80,"name":"http","protocol":"HTTP"}]}`,
-		} {
-			namespace, name, _ := strings.Cut(name, "/")
-			s.Put(entries, fakekube.Object(namespace, name, spec))
-		}
-		w.synced()
-		w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-monitoring", "ServiceEntry spy/synthetic-db")
-		for _, key := range []mirror.Key{{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-monitoring"}, {Kind: federation.ServiceEntry, Namespace: "spy", Name: "synthetic-db"}} {
-			r := w.aggregate.Get(key)
-			se := &networking.ServiceEntry{}
-			if err := proto.Unmarshal(r.BodyValue(), se); err != nil || len(se.Endpoints) > 0 || key.Namespace == "shop" && se.Resolution != networking.ServiceEntry_DNS {
-				t.Errorf("%s: %v, %v", more, se, err)
+	synctest.Test(t, func(t *testing.T) {
+		for _, more := range []string{discover, "  services: {mode: gateway, gateways: [192.0.2.1]}\n"} {
+			s := serviceServer(t)
+			w := s.mirrors("", more)
+			for name, spec := range map[string]string{
+				"shop/synthetic-monitoring": `{"hosts":["api.example"],"location":"MESH_EXTERNAL","resolution":"DNS","ports":[{"number":443,"name":"tls","protocol":"TLS"}]}`,
+				"spy/synthetic-db":          `{"hosts":["db.shop.svc.cluster.local"],"resolution":"STATIC","ports":[{"number":80,"name":"http","protocol":"HTTP"}]}`,
+			} {
+				namespace, name, _ := strings.Cut(name, "/")
+				s.Put(entries, fakekube.Object(namespace, name, spec))
+			}
+			w.synced()
+			w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db", "ServiceEntry shop/synthetic-monitoring", "ServiceEntry spy/synthetic-db")
+			for _, key := range []mirror.Key{{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-monitoring"}, {Kind: federation.ServiceEntry, Namespace: "spy", Name: "synthetic-db"}} {
+				r := w.aggregate.Get(key)
+				se := &networking.ServiceEntry{}
+				if err := proto.Unmarshal(r.BodyValue(), se); err != nil || len(se.Endpoints) > 0 || key.Namespace == "shop" && se.Resolution != networking.ServiceEntry_DNS {
+					t.Errorf("%s: %v, %v", more, se, err)
+				}
 			}
 		}
-	}
+	})
 }
 
 // What is not imported is still an endpoint of the services that select it.
 func TestWorkloadEntriesThatAreNotImportedAreEndpoints_K15(t *testing.T) {
-	s := serviceServer(t)
-	s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
-	w := s.mirrors("", discover+"  import: {kinds: [serviceentries]}\n")
-	w.synced()
-	w.reaches("synthetic-db", dbEndpoints+", 192.0.2.7 8080  vm vm")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Put(workloadsOf, fakekube.Object("shop", "vm", `{"address":"192.0.2.7","labels":{"app":"db","version":"vm"},"serviceAccount":"vm"}`))
+		w := s.mirrors("", discover+"  import: {kinds: [serviceentries]}\n")
+		w.synced()
+		w.reaches("synthetic-db", dbEndpoints+", 192.0.2.7 8080  vm vm")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/synthetic-db")
+	})
 }

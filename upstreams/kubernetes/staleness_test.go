@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"meshrelay/events"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	keep "meshrelay/state"
@@ -38,8 +40,7 @@ func TestAnAPIServerThatIsAwayForLongIsStale_K4(t *testing.T) {
 		"expireAfter":          {answers(500, "InternalError"), "  staleness: {staleAfter: 1s, expireAfter: 1500ms}\n", nil},
 		"less than staleAfter": {answers(500, "InternalError"), "  staleness: {staleAfter: 1h, onStale: drop}\n", all},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
 			s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 			s.entry("shop/a", "a.x")
@@ -48,13 +49,12 @@ func TestAnAPIServerThatIsAwayForLongIsStale_K4(t *testing.T) {
 			w.synced()
 			w.serves(all...)
 			s.Set(func() { s.Fault = tc.fault })
-			begun := time.Now()
 			s.drop()
-			w.eventually("it is out of contact", func() bool { return !w.status().InContact })
+			w.until("it is out of contact", func() bool { return !w.status().InContact })
 			if name != "less than staleAfter" {
-				w.eventually("it is stale", func() bool { return w.status().Stale })
+				w.until("it is stale", func() bool { return w.status().Stale })
 				w.serves(tc.left...)
-				w.eventually("the time is over", func() bool { return time.Since(begun) > 1600*time.Millisecond })
+				await.Pass(600 * time.Millisecond) // expireAfter is over
 			}
 			w.serves(tc.left...)
 			st := w.status()
@@ -83,24 +83,21 @@ func TestAnAPIServerThatAnswersIsNeverStale_K4(t *testing.T) {
 		"watches end":       func(s *apiServer) { s.Set(func() { s.Stops++ }) },
 		"nothing is served": func(s *apiServer) { s.Remove(entries, "shop/a") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
-			s.pace.grace = 2 * time.Second // a slow machine needs some of it to connect again
+			s.pace = usual
 			s.entry("shop/a", "a.x")
-			w := s.mirrors("", "  staleness: {staleAfter: 3s, onStale: drop}\n  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors("", "  staleness: {staleAfter: 30s, onStale: drop}\n  guard: {percent: 100, empty: pass}\n")
 			w.synced()
-			asked, begun, again := s.Asked("/apis?"), time.Now(), time.Now()
-			w.eventually("twice staleAfter is over", func() bool {
-				if st := w.status(); st.Stale || !st.InContact || len(st.Expired) > 0 {
-					t.Fatalf("after %v: stale %v, in contact %v, expired %v: %s", time.Since(begun), st.Stale, st.InContact, st.Expired, st.LastError)
+			for since := time.Duration(0); since < time.Minute; since += time.Second { // twice staleAfter
+				happens(s)
+				for range 10 {
+					await.Pass(100 * time.Millisecond)
+					if st := w.status(); st.Stale || !st.InContact || len(st.Expired) > 0 {
+						t.Fatalf("after %v: stale %v, in contact %v, expired %v: %s", since, st.Stale, st.InContact, st.Expired, st.LastError)
+					}
 				}
-				if time.Since(again) > 100*time.Millisecond {
-					again = time.Now()
-					happens(s)
-				}
-				return time.Since(begun) > 6*time.Second && s.Asked("/apis?") > asked+10
-			})
+			}
 			if all := w.events(events.Stale); len(all) > 0 {
 				t.Errorf("the journal tells %q", all)
 			}
@@ -110,64 +107,66 @@ func TestAnAPIServerThatAnswersIsNeverStale_K4(t *testing.T) {
 
 // What an API server gave before is served by a rollback, until the upstream is unfrozen.
 func TestAnAPIServerIsRolledBack(t *testing.T) {
-	s := newAPIServer(t)
-	keeper, err := keep.Open(local.New(t.TempDir(), nil), keep.Options{FlushInterval: time.Hour, History: keep.History{Revisions: 5}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.keeper = keeper
-	(&world{t: t}).run(keeper.Run) // it ends behind the upstreams
-	s.entry("shop/a", "before.x")
-	s.entry("shop/gone", "gone.x")
-	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
-	w.synced()
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
-	revision := func(n int) keep.Revision {
-		t.Helper()
-		if err := keeper.Flush(t.Context()); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		keeper, err := keep.Open(local.New(t.TempDir(), nil), keep.Options{FlushInterval: time.Hour, History: keep.History{Revisions: 5}})
+		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := w.manager.History("east")
-		if err != nil || len(all) != n {
-			t.Fatalf("%d revisions, want %d: %+v, %v", len(all), n, all, err)
+		s.keeper = keeper
+		(&world{t: t}).run(keeper.Run) // it ends behind the upstreams
+		s.entry("shop/a", "before.x")
+		s.entry("shop/gone", "gone.x")
+		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w.synced()
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
+		revision := func(n int) keep.Revision {
+			t.Helper()
+			if err := keeper.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			all, err := w.manager.History("east")
+			if err != nil || len(all) != n {
+				t.Fatalf("%d revisions, want %d: %+v, %v", len(all), n, all, err)
+			}
+			return all[0]
 		}
-		return all[0]
-	}
-	order := func(verb string, o intake.Order) {
-		t.Helper()
-		if _, err := w.manager.Order(t.Context(), "east", verb, o); err != nil {
-			t.Fatal(err)
+		order := func(verb string, o intake.Order) {
+			t.Helper()
+			if _, err := w.manager.Order(t.Context(), "east", verb, o); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	hosts := func(want string) {
-		t.Helper()
-		w.eventually("a has the host "+want, func() bool {
-			r := w.aggregate.Get(mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "a"})
-			return r != nil && bytes.Contains(r.Spec().Body.GetValue(), []byte(want))
-		})
-	}
-	former := revision(1)
-	s.entry("shop/a", "after.x")
-	s.entry("shop/new", "new.x")
-	s.Remove(entries, "shop/gone")
-	hosts("after.x")
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/new")
-	if r := revision(2); r.Added != 1 || r.Changed != 1 || r.Removed != 1 {
-		t.Errorf("the revision has %+v", r)
-	}
-	order("rollback", intake.Order{To: former.ID})
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
-	hosts("before.x")
+		hosts := func(want string) {
+			t.Helper()
+			w.until("a has the host "+want, func() bool {
+				r := w.aggregate.Get(mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "a"})
+				return r != nil && bytes.Contains(r.Spec().Body.GetValue(), []byte(want))
+			})
+		}
+		former := revision(1)
+		s.entry("shop/a", "after.x")
+		s.entry("shop/new", "new.x")
+		s.Remove(entries, "shop/gone")
+		hosts("after.x")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/new")
+		if r := revision(2); r.Added != 1 || r.Changed != 1 || r.Removed != 1 {
+			t.Errorf("the revision has %+v", r)
+		}
+		order("rollback", intake.Order{To: former.ID})
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
+		hosts("before.x")
 
-	// Neither changes nor a new list end that.
-	s.entry("shop/late", "late.x")
-	s.Compact()
-	s.drop()
-	w.eventually("all changes wait", func() bool { f := w.status().Frozen; return f != nil && f.Revision == former.ID && f.Waiting == 4 })
-	w.eventually("it is in contact", func() bool { return w.status().InContact && w.status().State != upstreams.StateDisconnected })
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
-	hosts("before.x")
-	order("unfreeze", intake.Order{})
-	w.serves("ServiceEntry shop/a", "ServiceEntry shop/late", "ServiceEntry shop/new")
-	hosts("after.x")
+		// Neither changes nor a new list end that.
+		s.entry("shop/late", "late.x")
+		s.Compact()
+		s.drop()
+		w.until("all changes wait", func() bool { f := w.status().Frozen; return f != nil && f.Revision == former.ID && f.Waiting == 4 })
+		w.until("it is in contact", func() bool { return w.status().InContact && w.status().State != upstreams.StateDisconnected })
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
+		hosts("before.x")
+		order("unfreeze", intake.Order{})
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/late", "ServiceEntry shop/new")
+		hosts("after.x")
+	})
 }
