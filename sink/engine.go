@@ -10,7 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/http"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -80,7 +80,7 @@ type Deps struct {
 	// Lease makes the right to write.
 	Lease func(lease.Options) Writer
 
-	transport http.RoundTripper // nil, but for tests without a network
+	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil, but for tests without a network
 }
 
 // Spec is a sink of the config. Sinks of equal Specs, without Accepts, do the same.
@@ -166,7 +166,8 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, frozen: k.Frozen,
 		errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
 	}
-	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec, Transport: deps.transport}, "meshrelay/"+deps.Build.Version)
+	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
+	e.client.Dial = deps.dial
 	e.cluster = apiserver.NewCluster(e.client, "", apiserver.Hooks{Identified: e.identified, Judged: func(string, error) {}})
 	for _, result := range results { // so that a rate knows the first one
 		e.writes[result] = 0

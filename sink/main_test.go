@@ -40,91 +40,6 @@ func (l *theLease) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (l *theLease) Writable(time.Time) bool       { return l.held.Load() }
 func (l *theLease) Status() lease.Status          { return lease.Status{Held: l.held.Load()} }
 
-const kubeconfig = `apiVersion: v1
-kind: Config
-clusters: [{name: site, cluster: {server: "https://site"}}]
-users: [{name: relay, user: {token: secret}}]
-contexts: [{name: site, context: {cluster: site, user: relay}}]
-current-context: site
-`
-
-// wire carries requests to a server without a network. An answer may be read while it is written, as a watch is.
-type wire struct{ http.Handler }
-
-// RoundTrip implements http.RoundTripper.
-func (c wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(r.Context())
-	a := &answer{header: http.Header{}, begun: make(chan struct{}), more: make(chan struct{}, 1), cancel: cancel}
-	if r = r.Clone(ctx); r.Body == nil {
-		r.Body = http.NoBody
-	}
-	go func() {
-		defer close(a.more)
-		c.ServeHTTP(a, r)
-		a.WriteHeader(http.StatusOK)
-	}()
-	select {
-	case <-a.begun:
-		return &http.Response{StatusCode: a.code, Header: a.header, Body: a, Request: r}, nil
-	case <-ctx.Done():
-		cancel()
-		return nil, ctx.Err()
-	}
-}
-
-// answer takes what a handler writes, which never waits, until the client reads it.
-type answer struct {
-	header http.Header
-	once   sync.Once
-	code   int
-	begun  chan struct{} // closed when there is a code
-	more   chan struct{} // tells of bytes; closed at the end
-	cancel func()
-
-	mu  sync.Mutex // guards all below
-	buf bytes.Buffer
-}
-
-func (a *answer) Header() http.Header { return a.header }
-func (a *answer) Flush()              {}
-
-func (a *answer) WriteHeader(code int) {
-	a.once.Do(func() {
-		a.code, a.header = code, a.header.Clone()
-		close(a.begun)
-	})
-}
-
-func (a *answer) Write(p []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.buf.Write(p)
-	select {
-	case a.more <- struct{}{}:
-	default:
-	}
-	return len(p), nil
-}
-
-// Read implements io.Reader.
-func (a *answer) Read(p []byte) (int, error) {
-	for {
-		a.mu.Lock()
-		n, _ := a.buf.Read(p)
-		a.mu.Unlock()
-		if n > 0 {
-			return n, nil
-		}
-		if _, is := <-a.more; !is {
-			return a.buf.Read(p)
-		}
-	}
-}
-
-// Close implements io.Closer.
-func (a *answer) Close() error { a.cancel(); return nil }
-
 // world is a cluster with a sink, and upstreams.
 type world struct {
 	*fakekube.Server
@@ -154,7 +69,7 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 	w.Namespace("shop", `{}`)
 	w.lease.held.Store(true)
 	path := t.TempDir() + "/kubeconfig"
-	fakekube.ReplaceFile(t, path, []byte(kubeconfig))
+	fakekube.WriteKubeconfig(t, path, w.StartInMemory(t), "secret")
 	w.Fault = w.note
 	w.spec = Spec{Accepts: func(*mirror.Resource) bool { return true }, Sink: config.Sink{
 		Name: "dr", View: "dr", Mode: config.SinkApply, Namespace: "istio-system", WritesPerSecond: 10000, Conflicts: "skip",
@@ -188,8 +103,8 @@ func newWorld(t *testing.T, adjust ...func(*world)) *world {
 			defer w.mu.Unlock()
 			w.happened = append(w.happened, e)
 		},
-		Lease:     func(lease.Options) Writer { return w.lease },
-		transport: wire{w.Server},
+		Lease: func(lease.Options) Writer { return w.lease },
+		dial:  fakekube.Dial,
 	}
 	for _, f := range adjust {
 		f(w)

@@ -100,9 +100,6 @@ func (c *Client) Refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.creds.Transport != nil {
-		client.Transport = c.creds.Transport
-	}
 	if c.Dial != nil {
 		transport.DialContext = c.Dial
 	}

@@ -47,8 +47,6 @@ type Credentials struct {
 	AllowExec  []string    // programs that the kubeconfig may run, as it writes them
 	Account    string      // directory of the service account, empty for the usual one
 	Found      *Kubeconfig // used instead of a file, unless nil
-	// Transport sends the requests, without the credentials, unless it is nil: a test may have no network.
-	Transport http.RoundTripper
 }
 
 // Place names the source of the credentials.
