@@ -71,6 +71,11 @@ func NewSet(service string, lookup Lookup, creds *Credentials) *Set {
 	}
 }
 
+// DialWith has the Set connect with another function: tests have connections in memory.
+func (s *Set) DialWith(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	s.client.Transport.(*http.Transport).DialContext = dial
+}
+
 // Failure is a replica that has not answered, or whose answer was refused. Peer is its address, or the service when
 // that could not be looked up.
 type Failure struct {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/federation"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/mirror"
@@ -77,7 +79,7 @@ upstreams:
 	}); err != nil {
 		t.Fatal(err)
 	}
-	a.conditions.after = time.Second
+	a.conditions.after, a.conditions.every = 10*time.Millisecond, 10*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{
@@ -91,7 +93,7 @@ upstreams:
 		})
 	}
 	t.Cleanup(func() { cancel(); running.Wait() })
-	wait(t, a.server.Released(), "the first sync")
+	await.Closed(t, "the first sync", a.server.Released())
 	addrs, err := a.server.Addrs(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -100,22 +102,38 @@ upstreams:
 	return a
 }
 
-// eventually waits for a condition.
-func (a *arriving) eventually(what string, ok func() bool) {
+// becomes waits until the condition of a ServiceEntry at the API server begins with a text.
+func (a *arriving) becomes(name, text string) {
 	a.t.Helper()
-	deadline, tick := time.After(40*time.Second), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			a.t.Fatal("it is not so: " + what)
-		case <-tick.C:
-		}
+	await.Until(a.t, "the condition of "+name+" begins with "+text, func() bool { return strings.HasPrefix(a.condition(name), text) }, func() any { return a.condition(name) })
+}
+
+// connected waits until clients are connected.
+func (a *arriving) connected(clients int) {
+	a.t.Helper()
+	await.Equal(a.t, "they are connected", clients, func() int { return len(a.server.Clients()) })
+}
+
+// serves waits until resources are served.
+func (a *arriving) serves(keys ...mirror.Key) {
+	a.t.Helper()
+	for _, key := range keys {
+		await.Until(a.t, key.FullName()+" is served", func() bool { return a.aggregate.Get(key) != nil })
 	}
 }
 
 func entryKey(name string) mirror.Key {
 	return mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}
+}
+
+// resource returns an empty ServiceEntry.
+func resource(t *testing.T, source, name string) *mirror.Resource {
+	t.Helper()
+	r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: source, Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 func (a *arriving) client(name string, answer func() string) (leave func()) {
@@ -182,30 +200,33 @@ func TestAConditionIsNotTrueWhileAClientOfAnotherReplicaLacksIt(t *testing.T) {
 	a, b := s.start("relay-0", "", "db"), s.start("relay-1", "", "db")
 	a.serves()
 	b.serves()
-	until(t, "both have it", func() bool { return a.east().Resources == 1 && b.east().Resources == 1 })
+	a.has(1)
+	b.has(1)
 	key := entryKey("db")
 	agreed := func() error {
 		return a.conditions.agreed(t.Context(), &dueCondition{key: key, version: a.aggregate.Get(key).Version()})
 	}
-	until(t, "they agree", func() bool { return agreed() == nil })
+	// until waits for a part of the error, or for none.
+	until := func(want string) {
+		t.Helper()
+		await.Until(t, cmp.Or(want, "they agree"), func() bool {
+			err := agreed()
+			return want == "" && err == nil || want != "" && err != nil && strings.Contains(err.Error(), want)
+		}, func() any { return agreed() })
+	}
+	until("")
 	addrs, err := b.server.Addrs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	leave := clientOf(t, addrs[0].String(), "bad", func() string { return "unknown field" })
-	until(t, "a client rejects it", func() bool {
-		err := agreed()
-		return err != nil && strings.Contains(err.Error(), "rejected by")
-	})
+	until("rejected by")
 	leave()
-	until(t, "it has left", func() bool { return agreed() == nil })
+	until("")
 	b.write("db", "other.example")
-	until(t, "another content is served", func() bool {
-		err := agreed()
-		return err != nil && strings.Contains(err.Error(), "another content")
-	})
+	until("another content")
 	a.write("db", "other.example")
-	until(t, "they agree again", func() bool { return agreed() == nil })
+	until("")
 	b.stop()
 	if err := agreed(); err == nil {
 		t.Error("a replica that can not be asked agrees")
@@ -217,9 +238,9 @@ func TestNoConditionIsTrueWhileAReplicaCanNotBeAsked(t *testing.T) {
 	a := startArriving(t, ", status: {write: true}", fmt.Sprintf("replicas: {peers: {service: %q, listen: %q, certFile: %s, keyFile: %s, caFile: %s}}",
 		freeAddress(t), freeAddress(t), files.Cert, files.Key, files.Roots))
 	a.client("good", func() string { return "" })
-	a.eventually("it is connected", func() bool { return len(a.server.Clients()) == 1 })
+	a.connected(1)
 	a.entry("db", "db.x")
-	a.eventually("it was to be written", func() bool { return testutil.ToFloat64(a.conditions.counts.WithLabelValues("failed")) > 0 })
+	await.Until(t, "it was to be written", func() bool { return testutil.ToFloat64(a.conditions.counts.WithLabelValues("failed")) > 0 })
 	if c := a.condition("db"); strings.HasPrefix(c, "True") {
 		t.Error(c)
 	}
@@ -237,26 +258,24 @@ func TestTheConditionTellsWhetherAllClientsHaveIt(t *testing.T) {
 		return ""
 	})
 	a.client("good", func() string { return "" })
-	a.eventually("both are connected", func() bool { return len(a.server.Clients()) == 2 })
-	a.eventually("both have the first answer", func() bool {
+	a.connected(2)
+	await.Equal(t, "both have the first answer", 2, func() (synced int) {
 		for _, c := range a.server.Clients() {
-			if len(c.Types) == 0 || !c.Types[0].Synced {
-				return false
+			if len(c.Types) > 0 && c.Types[0].Synced {
+				synced++
 			}
 		}
-		return true
+		return synced
 	})
 	refuses.Store(true) // however many pushes the entry takes
 	a.entry("a", "a.x")
-	a.eventually("it is refused", func() bool {
-		return strings.HasPrefix(a.condition("a"), "False Rejected refused by bad.istio-system: unknown field")
-	})
+	a.becomes("a", "False Rejected refused by bad.istio-system: unknown field")
 	leave()
-	a.eventually("it is distributed", func() bool { return a.condition("a") == "True Distributed all clients have it" })
+	a.becomes("a", "True Distributed all clients have it")
 	a.client("late", func() string { return "no" })
-	a.eventually("the late one has rejected it", func() bool { return a.server.Distribution(entryKey("a")).Refuses == 1 })
+	await.Equal(t, "the late one has rejected it", 1, func() int { return a.server.Distribution(entryKey("a")).Refuses })
 	a.entry("b", "b.x")
-	a.eventually("another one is pending or refused", func() bool { return strings.HasPrefix(a.condition("b"), "False") })
+	a.becomes("b", "False") // pending or refused
 	if got := a.condition("a"); got != "True Distributed all clients have it" {
 		t.Error(got)
 	}
@@ -282,7 +301,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	a := startArriving(t, ", status: {write: true}", "")
 	a.client("good", func() string { return "" })
 	a.entry("a", "a.x")
-	a.eventually("it is distributed", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
+	a.becomes("a", "True")
 	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +315,7 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	if _, err := a.manager.Order(t.Context(), "east", "unfreeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
-	a.eventually("it is written after that", func() bool { return strings.HasPrefix(a.condition("a"), "True") })
+	a.becomes("a", "True")
 }
 
 // TestWhatHasNoObjectIsLookedAtOnce: no client is asked about for ever, and neither is the API server.
@@ -314,11 +333,11 @@ func TestWhatHasNoObjectIsLookedAtOnce(t *testing.T) {
 		}
 	})
 	a.entry("a", "a.x")
-	a.eventually("the object was asked for", func() bool { return a.east.Asked("/serviceentries/a") > 0 })
-	a.eventually("no more is due", func() bool {
+	await.Until(t, "the object was asked for", func() bool { return a.east.Asked("/serviceentries/a") > 0 })
+	await.Equal(t, "no more is due", 0, func() int {
 		a.conditions.mu.Lock()
 		defer a.conditions.mu.Unlock()
-		return len(a.conditions.due) == 0
+		return len(a.conditions.due)
 	})
 }
 
@@ -358,10 +377,7 @@ func TestNoResourceIsLeftWithoutACondition(t *testing.T) {
 	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
 	c.on = map[string]bool{"east": true}
 	for i := range many {
-		r, err := mirror.New(mirror.Spec{Key: entryKey(fmt.Sprint("e", i)), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := resource(t, "east", fmt.Sprint("e", i))
 		c.mark(r.Key(), r, time.Now())
 	}
 	if len(c.due) != many {
@@ -375,10 +391,7 @@ func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
 	c.on = map[string]bool{"east": true}
 	now := time.Now()
 	mark := func(name string) {
-		r, err := mirror.New(mirror.Spec{Key: entryKey(name), Source: "east", Body: &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := resource(t, "east", name)
 		c.mark(r.Key(), r, now)
 	}
 	const unseen = 2000
@@ -432,9 +445,7 @@ spec: {hosts: [%s], resolution: DNS%s}
 func TestACheckTellsWhatTheRelayWouldDo(t *testing.T) {
 	a := startArriving(t, "", "", fmt.Sprintf(checkedEntry, "shop", "taken", "west.x", "")+fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
 	a.entry("mine", "mine.x")
-	a.eventually("it is served", func() bool {
-		return a.aggregate.Get(entryKey("mine")) != nil && a.aggregate.Get(entryKey("taken")) != nil
-	})
+	a.serves(entryKey("mine"), entryKey("taken"))
 	before := a.aggregate.Counts()
 	check := func(text string) *admin.Checked {
 		t.Helper()
@@ -530,9 +541,7 @@ func TestACheckKnowsWhatTheRelayDoesNotRead(t *testing.T) {
 func TestACheckKnowsWhoOwnsAHost(t *testing.T) {
 	for _, setting := range []string{"first", "reject"} {
 		a := startArriving(t, "", "hostConflicts: "+setting+"\n", fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
-		a.eventually("it is served", func() bool {
-			return a.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "bank", Name: "pay"}) != nil
-		})
+		a.serves(mirror.Key{Kind: federation.ServiceEntry, Namespace: "bank", Name: "pay"})
 		got, err := a.check(t.Context(), "east", []byte(fmt.Sprintf(checkedEntry, "shop", "new", "pay.x", "")))
 		if err != nil {
 			t.Fatal(err)

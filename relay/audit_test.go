@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
@@ -24,6 +23,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/audit"
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams/intake"
 )
 
@@ -74,17 +74,9 @@ func TestTheAuditLogTellsTheLifeOfARelay(t *testing.T) {
 		}
 		return all
 	}
-	await := func(what string, is func() bool) {
+	until := func(what string, is func() bool) {
 		t.Helper()
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.After(30 * time.Second); !is(); {
-			select {
-			case <-tick.C:
-			case <-deadline:
-				t.Fatalf("%s: %+v", what, lines())
-			}
-		}
+		await.Until(t, what, is, func() any { return lines() })
 	}
 	of := func(event audit.Event) (found []audit.Line) {
 		return slices.DeleteFunc(lines(), func(line audit.Line) bool { return line.Event != event })
@@ -113,19 +105,19 @@ func TestTheAuditLogTellsTheLifeOfARelay(t *testing.T) {
 		}
 	}
 	connect()
-	await("the client is told", func() bool { return len(of(audit.ClientConnected)) == 1 })
+	until("the client is told", func() bool { return len(of(audit.ClientConnected)) == 1 })
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	await("the reload is told", func() bool { return len(of(audit.ConfigLoaded)) == 1 })
+	until("the reload is told", func() bool { return len(of(audit.ConfigLoaded)) == 1 })
 	write(path, text+"nonsense: true\n")
-	await("the mistake is told", func() bool { return len(of(audit.ConfigRefused)) == 1 })
+	until("the mistake is told", func() bool { return len(of(audit.ConfigRefused)) == 1 })
 
 	client := admin.Client{Socket: filepath.Join(dir, "run", "admin.sock"), HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	if _, err := client.Order(t.Context(), "east", "freeze", intake.Order{Reason: "upgrade"}); err != nil {
 		t.Fatal(err)
 	}
-	await("the order is told", func() bool { return len(of(audit.OperatorActed)) == 1 })
+	until("the order is told", func() bool { return len(of(audit.OperatorActed)) == 1 })
 
 	if err := os.Rename(logs, logs+".gone"); err != nil {
 		t.Fatal(err)
@@ -133,15 +125,15 @@ func TestTheAuditLogTellsTheLifeOfARelay(t *testing.T) {
 	write(logs, "no directory")
 	connect()
 	noted := func() string { return strings.Join(r.notes(), "\n") }
-	await("/ready tells of the lost line", func() bool { return strings.Contains(noted(), "audit log: not written since") })
+	until("/ready tells of the lost line", func() bool { return strings.Contains(noted(), "audit log: not written since") })
 	if err := os.Remove(logs); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(logs+".gone", logs); err != nil {
 		t.Fatal(err)
 	}
-	await("the lost line is told", func() bool { return len(of(audit.LinesLost)) == 1 })
-	await("/ready tells it no more", func() bool { return noted() == "" })
+	until("the lost line is told", func() bool { return len(of(audit.LinesLost)) == 1 })
+	until("/ready tells it no more", func() bool { return noted() == "" })
 	stop()
 
 	var got []string

@@ -80,6 +80,9 @@ func (r *Relay) applyClusters() error {
 // upstreams returns the status of each upstream. It sets Found for found clusters.
 func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.Status()) }
 
+// decisionsEvery is the time between two reads of the decisions. It is less in tests.
+var decisionsEvery = kubernetes.Usual
+
 // agree makes the relay one of several replicas, if the config has a store for their decisions.
 func (r *Relay) agree(cfg *config.Config) {
 	k := cfg.Replicas.Kubernetes
@@ -88,7 +91,7 @@ func (r *Relay) agree(cfg *config.Config) {
 	}
 	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
 	agent := fmt.Sprintf("meshrelay/%s (decisions)", r.options.Build.Version)
-	all := upstreams.Replicas{Name: cfg.Node.ID, Dir: cfg.State.Dir, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, kubernetes.Usual)}
+	all := upstreams.Replicas{Name: cfg.Node.ID, Dir: cfg.State.Dir, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, decisionsEvery)}
 	if r.replicas != nil {
 		all.Peers = r.replicas
 	}

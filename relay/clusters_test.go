@@ -14,9 +14,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/sink"
 	statelocal "meshrelay/state/local"
 	"meshrelay/upstreams"
@@ -98,15 +98,7 @@ func (w *withClusters) names() (all []string) {
 
 func (w *withClusters) has(want ...string) {
 	w.t.Helper()
-	deadline, tick := time.After(60*time.Second), time.NewTicker(2*time.Millisecond)
-	defer tick.Stop()
-	for !slices.Equal(w.names(), want) {
-		select {
-		case <-deadline:
-			w.t.Fatalf("there are %q, want %q; %q", w.names(), want, w.finder.Problems())
-		case <-tick.C:
-		}
-	}
+	await.Until(w.t, fmt.Sprintf("there are %q", want), func() bool { return slices.Equal(w.names(), want) }, func() any { return w.names() }, func() any { return w.finder.Problems() })
 }
 
 func newWithClusters(t *testing.T, ids ...string) *withClusters {
@@ -255,9 +247,7 @@ func TestABackupHasTheOrdersAboutSinksAndThoseOfThisReplicaAlone(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); _ = w.sinks.Run(ctx) }()
 		t.Cleanup(func() { cancel(); <-done })
-		for len(w.sinks.Status("dr")) == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		await.Until(t, "the sink has a status", func() bool { return len(w.sinks.Status("dr")) > 0 })
 	}
 	w := newWithClusters(t)
 	sinks(w)

@@ -42,6 +42,7 @@ const (
 type conditions struct {
 	relay  *Relay
 	after  time.Duration // conditionAfter, but in tests
+	every  time.Duration // conditionLook, but in tests
 	notes  *loglimit.Limit
 	writes *rate.Limiter
 	counts *prometheus.CounterVec
@@ -62,7 +63,7 @@ type dueCondition struct {
 
 func newConditions(r *Relay) *conditions {
 	c := &conditions{
-		relay: r, after: conditionAfter, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 1), due: map[mirror.Key]*dueCondition{},
+		relay: r, after: conditionAfter, every: conditionLook, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 1), due: map[mirror.Key]*dueCondition{},
 		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_status_writes_total", Help: "Conditions for objects of upstreams with kubernetes.status, by result: written, unchanged, outdated, absent or failed.",
 		}, []string{"result"}),
@@ -92,7 +93,7 @@ func (c *conditions) mark(key mirror.Key, r *mirror.Resource, now time.Time) {
 
 // run writes conditions until ctx ends.
 func (c *conditions) run(ctx context.Context) error {
-	ticks := time.NewTicker(conditionLook)
+	ticks := time.NewTicker(c.every)
 	defer ticks.Stop()
 	for {
 		select {

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -31,6 +30,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/federation"
 	"meshrelay/federation/services"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
 	"meshrelay/upstreams/intake"
@@ -299,7 +299,7 @@ func startPushing(t *testing.T) *pushing {
 		})
 	}
 	t.Cleanup(func() { cancel(); running.Wait() })
-	wait(t, p.relay.server.Released(), "the first sync")
+	await.Closed(t, "the first sync", p.relay.server.Released())
 	p.relay.aggregate.SetSources([]mirror.Source{{Name: "east", Store: p.store}})
 	addrs, err := p.relay.server.Addrs(ctx)
 	if err != nil {
@@ -312,8 +312,7 @@ func startPushing(t *testing.T) *pushing {
 // put puts a content of a key, or removes the key, and returns the reasons of what was pushed.
 func (p *pushing) put(key mirror.Key, r *mirror.Resource) map[push.Reason]int {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := await.Context(p.t)
 	p.reasons.Store(nil)
 	if r == nil {
 		p.store.Remove(key)
@@ -334,13 +333,8 @@ func (p *pushing) put(key mirror.Key, r *mirror.Resource) map[push.Reason]int {
 func (p *pushing) acknowledged() {
 	p.t.Helper()
 	_, over := p.relay.server.Round(p.relay.server.NewestRound())
-	if over == nil {
-		return // they have
-	}
-	select {
-	case <-over:
-	case <-time.After(30 * time.Second):
-		p.t.Fatal("not all clients acknowledge")
+	if over != nil { // else they have
+		await.Closed(p.t, "all clients acknowledge", over)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -20,6 +19,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -124,8 +124,8 @@ func subscribe(t *testing.T, address, id string, services int) *subscriber {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(func() { cancel(); conn.Close() })
+	ctx := await.Context(t)
+	t.Cleanup(func() { conn.Close() })
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -233,26 +233,17 @@ func TestAnswersThatComeWhileAPushWaitsReachAClientAsOneResource(t *testing.T) {
 	holds.Store(true)
 	r.services[first].Endpoints[0].Weight = 2
 	r.tell(true)
-	wait(t, began, "the push of the first answer")
+	await.Closed(t, "the push of the first answer", began)
 	for n := range uint32(answers) {
 		r.services[service].Endpoints[0].Weight = n + 1
 		r.services[service].Endpoints[n%10].Labels["answer"] = fmt.Sprint(n)
 		r.tell(true)
 	}
-	wait(t, merged, "the last answer")
+	await.Closed(t, "the last answer", merged)
 	let()
 	client.expect("the first answer", r, first)
 	client.expect("all others", r, service)
 	r.services[first].Endpoints[0].Weight = 3
 	r.tell(true)
 	client.expect("nothing was left", r, first)
-}
-
-func wait(t *testing.T, c <-chan struct{}, what string) {
-	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s did not come within 30 s", what)
-	}
 }

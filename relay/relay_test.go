@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -69,13 +69,9 @@ func TestSignalIsTheLoggedCauseOfAnEnd(t *testing.T) {
 			if err := tc.end(interrupt); err != nil {
 				t.Fatal(err)
 			}
-			select {
-			case err := <-done:
-				if said := strings.Contains(log.String(), "another signal"); err != nil || said != tc.said || !draining.Load() {
-					t.Errorf("%v, draining is %v, and it said:\n%s", err, draining.Load(), log.String())
-				}
-			case <-time.After(20 * time.Second):
-				t.Fatal("it has not ended")
+			err := await.Value(t, "it ends", done)
+			if said := strings.Contains(log.String(), "another signal"); err != nil || said != tc.said || !draining.Load() {
+				t.Errorf("%v, draining is %v, and it said:\n%s", err, draining.Load(), log.String())
 			}
 			interrupt(nil)
 		})

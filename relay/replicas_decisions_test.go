@@ -11,12 +11,14 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/intake"
 )
 
 // agreeing is a site whose replicas keep their decisions in one ConfigMap.
 func agreeing(t *testing.T) (*site, *fakekube.Server) {
+	decisionsEvery = 10 * time.Millisecond // for all relays here: no test looks at the pace
 	s, server := newSite(t), fakekube.New()
 	server.Define("", "ConfigMap", "configmaps", "v1")
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -42,6 +44,21 @@ func (m *member) order(verb string, o intake.Order) string {
 	return view.Ordered(done, verb, o) + view.Reached(done.Effect.Replicas)
 }
 
+// decided returns what it has of the decisions.
+func (m *member) decided() any { return m.manager.Replicas() }
+
+// reads waits until it has read the store.
+func (m *member) reads() {
+	m.t.Helper()
+	await.Until(m.t, "the store is read", func() bool { return m.manager.Replicas().Applied }, m.decided)
+}
+
+// agrees waits until nothing is decided by it alone.
+func (m *member) agrees() {
+	m.t.Helper()
+	await.Until(m.t, "it is agreed", func() bool { st := m.manager.Replicas(); return st.Reachable && len(st.Local) == 0 }, m.decided)
+}
+
 func (m *member) wantOrdered(verb string, o intake.Order, want string) {
 	m.t.Helper()
 	if got := m.order(verb, o); !strings.Contains(got, want) {
@@ -55,7 +72,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
 	for _, m := range []*member{a, b} {
 		m.serves()
-		until(t, "all is read", func() bool { return m.east().Resources == 20 })
+		m.has(20)
 	}
 	a.wantOrdered("freeze", intake.Order{Reason: "INC-1"}, "carried out on 2 of 2 known replicas")
 	if f := b.manager.Status()[0].Frozen; f == nil || f.Reason != "INC-1" {
@@ -68,12 +85,12 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 
 	// A hold of one holds on the other, which serves again what it has let go.
 	b.remove(names(2)...)
-	until(t, "they go", func() bool { return b.east().Resources == 18 })
+	b.has(18)
 	a.remove(names(20)...)
-	until(t, "it is held", func() bool { return a.east().Held == 20 })
-	until(t, "they are back", func() bool { return b.east().Resources == 20 })
+	a.holds(20)
+	b.has(20)
 	b.remove(names(20)[2:]...)
-	until(t, "it is held on both", func() bool { return b.east().Held == 20 })
+	b.holds(20)
 	b.wantOrdered("release", intake.Order{All: true}, "carried out on 2 of 2 known replicas")
 	if a.east().Resources != 0 || b.east().Resources != 0 {
 		t.Errorf("after the release: %+v, %+v", a.east(), b.east())
@@ -84,7 +101,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 	a.wantOrdered("freeze", intake.Order{}, "carried out on 1 of 2 known replicas. Not reached: relay-1 127.0.0.1:")
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(http.StatusServiceUnavailable)
+			fakekube.Fail(w, http.StatusForbidden, "Forbidden") // which is not tried again
 			return true
 		}
 	})
@@ -93,7 +110,7 @@ func TestAnOrderToOneRelayIsCarriedOutOnAllAndTheCommandTellsOnHowMany(t *testin
 	}
 	a.wantOrdered("unfreeze", intake.Order{Force: true, Local: true}, "a decision of this replica alone")
 	server.Set(func() { server.Fault = nil })
-	until(t, "it is agreed", func() bool { st := a.manager.Replicas(); return st.Reachable && len(st.Local) == 0 })
+	a.agrees()
 }
 
 // TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead, and it is shown that nothing can be recorded, although each read tells
@@ -102,7 +119,7 @@ func TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead(t *testing.T) {
 	s, server := agreeing(t)
 	a := s.start("relay-0", "", names(3)...)
 	a.serves()
-	until(t, "the store is read", func() bool { return a.manager.Replicas().Applied })
+	a.reads()
 	var reads, writes atomic.Int32
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -120,7 +137,7 @@ func TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead(t *testing.T) {
 	}
 	since := a.manager.Replicas().Since
 	reads.Store(0)
-	until(t, "it is read again", func() bool {
+	await.Until(t, "it is read again", func() bool {
 		if st := a.manager.Replicas(); st.Reachable || !strings.Contains(strings.Join(st.Problems(), ""), "allow the identity to create configmaps") || !st.Since.Equal(since) {
 			t.Fatalf("%+v", st)
 		}
@@ -128,7 +145,7 @@ func TestALocalOrderIsTakenWhenTheStoreCanOnlyBeRead(t *testing.T) {
 	})
 	a.wantOrdered("freeze", intake.Order{Local: true, For: time.Hour}, "a decision of this replica alone")
 	server.Set(func() { server.Fault = nil })
-	until(t, "it is agreed", func() bool { st := a.manager.Replicas(); return st.Reachable && len(st.Local) == 0 })
+	a.agrees()
 }
 
 // TestAStoreThatCanBeWrittenAgainIsReachable, although nothing waits to be recorded.
@@ -136,7 +153,7 @@ func TestAStoreThatCanBeWrittenAgainIsReachable(t *testing.T) {
 	s, server := agreeing(t)
 	a := s.start("relay-0", "", names(3)...)
 	a.serves()
-	until(t, "the store is read", func() bool { return a.manager.Replicas().Applied })
+	a.reads()
 	server.Set(func() {
 		server.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method != http.MethodGet {
@@ -149,7 +166,7 @@ func TestAStoreThatCanBeWrittenAgainIsReachable(t *testing.T) {
 		t.Error("it is acknowledged")
 	}
 	server.Set(func() { server.Fault = nil })
-	until(t, "the store is reachable", func() bool { return a.manager.Replicas().Reachable })
+	await.Until(t, "the store is reachable", func() bool { return a.manager.Replicas().Reachable }, a.decided)
 	if a.manager.Status()[0].Frozen != nil {
 		t.Error("an order that was refused is carried out")
 	}

@@ -16,15 +16,20 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/test/bufconn"
 
 	"meshrelay/config"
 	"meshrelay/decisions"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/testca"
 	"meshrelay/peers"
+	"meshrelay/state"
+	"meshrelay/state/local"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -38,7 +43,6 @@ type site struct {
 	mu       sync.Mutex
 	at       []netip.AddrPort
 	diskless bool   // replicas have no state.dir
-	hangs    bool   // hostile replicas give no status
 	store    string // replicas.kubernetes
 	sockets  string // a directory, empty for none
 	// before is called with each replica before it runs.
@@ -202,17 +206,22 @@ func (m *member) east() (st peers.Upstream) {
 	return *own.Of("east")
 }
 
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline, tick := time.After(30*time.Second), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("waited 30 s for this: %s", what)
-		case <-tick.C:
-		}
-	}
+// has waits until the upstream has a number of resources.
+func (m *member) has(resources int) {
+	m.t.Helper()
+	await.Equal(m.t, "it has them", resources, func() int { return m.east().Resources })
+}
+
+// holds waits until the guard holds a number of deletions.
+func (m *member) holds(deletions int) {
+	m.t.Helper()
+	await.Equal(m.t, "the guard holds", deletions, func() int { return m.east().Held })
+}
+
+// reaches waits until it gets answers of a number of replicas.
+func (m *member) reaches(others int) {
+	m.t.Helper()
+	await.Equal(m.t, "they answer", others, func() int { answers, _ := m.replicas.set.Statuses(m.t.Context()); return len(answers) })
 }
 
 // names returns the names of n resources.
@@ -223,21 +232,26 @@ func names(n int) (all []string) {
 	return all
 }
 
-func (m *member) serves() { m.t.Helper(); until(m.t, "it serves clients", m.server.HasReleased) }
+func (m *member) serves() {
+	m.t.Helper()
+	await.Closed(m.t, "it serves clients", m.server.Released())
+}
 
 func TestAReplicaWithoutADiskBeginsWithWhatAnotherServesAndTheGuardJudgesWhatIsGone(t *testing.T) {
 	s := newSite(t)
 	first := s.start("relay-0", "", names(100)...)
 	first.serves()
-	until(t, "all is read", func() bool { return first.east().Resources == 100 })
+	first.has(100)
 
 	next := s.start("relay-1", "", names(50)...) // half of it is gone meanwhile
 	next.serves()
-	until(t, "the guard holds", func() bool { return next.east().Held == 50 })
+	next.holds(50)
 	if got := next.east(); got.Resources != 100 || got.Content != first.east().Content {
 		t.Errorf("it has %+v, and the other one %+v", got, first.east())
 	}
-	until(t, "it is on the disk", func() bool { return next.keeper.Flush(t.Context()) == nil })
+	if err := next.keeper.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if saved := next.keeper.Load("east"); len(saved.Records) != 100 || !saved.Meta.Synced {
 		t.Errorf("on the disk are %d resources, %+v", len(saved.Records), saved.Meta)
 	}
@@ -264,7 +278,7 @@ func TestAReplicaThatHoldsItsClientsHasNothingForOthers(t *testing.T) {
 	s := newSite(t)
 	// It has east, and holds its clients for west, which never syncs.
 	waits := s.start("relay-0", "}, {name: west, firstSync: wait, file: {path: nowhere}", names(3)...)
-	until(t, "east is read", func() bool { return waits.east().InContact && waits.east().Resources == 3 })
+	await.Until(t, "east is read", func() bool { u := waits.east(); return u.InContact && u.Resources == 3 }, func() any { return waits.east() })
 	for _, name := range []string{"east", "west", "nobody"} {
 		if err := waits.writeSaved(t.Context(), url.Values{"upstream": {name}}, io.Discard); !errors.Is(err, peers.ErrNone) {
 			t.Errorf("%s: %v", name, err)
@@ -308,13 +322,8 @@ func (s *site) hostile(content peers.Document) {
 	}
 	claims := peers.Status{Process: "hostile" + lis.Addr().String(), Serving: true, Time: time.Now(), Upstreams: []peers.Upstream{{Name: "east", InContact: true, Resources: 1 << 40, Held: 1}}}
 	server := peers.NewServer("", creds, claims.Process, map[string]peers.Document{
-		"status": func(ctx context.Context, _ url.Values, w io.Writer) error {
-			if s.hangs {
-				<-ctx.Done()
-			}
-			return json.NewEncoder(w).Encode(claims)
-		},
-		"state": content, "held": content,
+		"status": func(_ context.Context, _ url.Values, w io.Writer) error { return json.NewEncoder(w).Encode(claims) },
+		"state":  content, "held": content,
 	}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -337,40 +346,13 @@ func listenOnLoopback(t *testing.T) net.Listener {
 	return lis
 }
 
-func TestABrokenAnswerIsSkippedForThatOfAnotherReplica(t *testing.T) {
-	s := newSite(t)
-	s.hostile(func(_ context.Context, _ url.Values, w io.Writer) error {
-		_, err := io.WriteString(w, strings.Repeat("garbage", 1000))
-		return err
-	})
-	s.hostile(func(ctx context.Context, _ url.Values, w io.Writer) error { // without an end
-		for ctx.Err() == nil {
-			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
-				return err
-			}
-		}
-		return ctx.Err()
-	})
-	s.hostile(func(ctx context.Context, _ url.Values, _ io.Writer) error { <-ctx.Done(); return ctx.Err() })
-	first := s.start("relay-0", ", firstSync: optional", names(3)...)
-	until(t, "all is read", func() bool { return first.server.HasReleased() && first.east().Resources == 3 })
-	next := s.start("relay-1", ", firstSync: wait, limits: {maxBytes: 65536}")
-	if err := os.RemoveAll(next.source); err != nil {
-		t.Fatal(err)
-	}
-	next.serves()
-	if got := next.east(); got.Resources != 3 {
-		t.Errorf("%+v", got)
-	}
-}
-
 func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
 	s := newSite(t)
 	a, b := s.start("relay-0", "", names(3)...), s.start("relay-1", "", names(3)...)
 	a.serves()
 	b.serves()
 	b.write("more", "more.example")
-	until(t, "it is read", func() bool { return b.east().Resources == 4 })
+	b.has(4)
 	a.replicas.poll(t.Context())
 	all := a.replicas.all()
 	if len(all) != 2 || all[0].Status.Node != "relay-0" || all[1].Status.Node != "relay-1" || all[1].Status.Config == "" || all[1].Status.Version != "1" {
@@ -380,7 +362,7 @@ func TestReplicasTellWhichServesAnotherContent(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	a.write("more", "more.example")
-	until(t, "they have the same", func() bool { return a.east().Content == b.east().Content })
+	await.Equal(t, "they have the same", b.east().Content, func() string { return a.east().Content })
 	a.replicas.poll(t.Context())
 	if d := a.replicas.all()[1].Differences; len(d) != 0 {
 		t.Errorf("%+v", d)
@@ -403,10 +385,9 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 		}
 	}
 	a, b := s.start("relay-0", "", "a"), s.start("relay-1", "", "a")
-	for _, m := range []*member{a, b} {
-		m.serves()
-		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
-	}
+	a.serves()
+	b.serves()
+	a.reaches(1)
 	gone := freeAddress(t)
 	s.join(gone)
 	if did, of, unreachable := a.replicas.Applied(t.Context(), "a", 9); did != 1 || of != 2 || !slices.Equal(unreachable, []string{gone}) {
@@ -419,43 +400,14 @@ func TestADecisionIsAppliedWhereItCanBeReached(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied a decision that they read a second after it was made.
-func TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied(t *testing.T) {
-	s := newSite(t)
-	var applies atomic.Int64
-	s.before = func(r *Relay) {
-		if r.config.Load().Node.ID == "relay-1" {
-			r.replicas.decided = func() *upstreams.ReplicasStatus {
-				if time.Now().UnixNano() < applies.Load() {
-					return &upstreams.ReplicasStatus{}
-				}
-				return &upstreams.ReplicasStatus{Sequence: 9}
-			}
-		}
-	}
-	a, b := s.start("relay-0", ""), s.start("relay-1", "")
-	for _, m := range []*member{a, b} {
-		m.serves()
-		until(t, "it answers", func() bool { answers, _ := a.replicas.set.Statuses(t.Context()); return len(answers) == 1 })
-	}
-	s.hangs = true
-	s.hostile(nil)
-	applies.Store(time.Now().Add(time.Second).UnixNano())
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // as an order
-	defer cancel()
-	if did, of, unreachable := a.replicas.Applied(ctx, "east", 9); did != 1 || of != 2 || len(unreachable) != 1 {
-		t.Errorf("%d of %d, without %q", did, of, unreachable)
-	}
-}
-
 func TestHeldResourcesComeFromTheReplicaThatHoldsThem(t *testing.T) {
 	s := newSite(t)
 	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
 	a.serves()
 	b.serves()
-	until(t, "all is read", func() bool { return b.east().Resources == 20 })
+	b.has(20)
 	b.remove(names(15)...)
-	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
+	b.holds(15)
 	got, begun := a.replicas.Held(t.Context(), &decisions.Record{Upstream: "east", Replica: "relay-1"}, 0)
 	if len(got) != 15 || begun != 15 {
 		t.Fatalf("%d resources, %d of relay-1", len(got), begun)
@@ -482,7 +434,8 @@ func TestTheContentOfAFreezeComesFromAReplicaThatServesIt(t *testing.T) {
 	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(15)...)
 	a.serves()
 	b.serves()
-	until(t, "all is read", func() bool { return a.east().Resources == 20 && b.east().Resources == 15 })
+	a.has(20)
+	b.has(15)
 	s.hostile(func(_ context.Context, _ url.Values, w io.Writer) error {
 		_, err := io.WriteString(w, "garbage")
 		return err
@@ -500,19 +453,118 @@ func TestTheContentOfAFreezeComesFromAReplicaThatServesIt(t *testing.T) {
 	}
 }
 
-func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *testing.T) {
-	s := newSite(t)
-	a, b := s.start("relay-0", "", names(20)...), s.start("relay-1", "", names(20)...)
-	a.serves()
-	b.serves()
-	until(t, "all is read", func() bool { return b.east().Resources == 20 })
-	b.remove(names(15)...)
-	until(t, "the guard holds", func() bool { return b.east().Held == 15 })
-	s.hangs = true
-	s.hostile(nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
-	defer cancel()
-	if got, _ := a.replicas.Held(ctx, &decisions.Record{Upstream: "east"}, 0); len(got) != 15 {
-		t.Errorf("%d resources", len(got))
+// other is a replica that is made of its documents.
+type other map[string]peers.Document
+
+// telling returns a replica whose status has a number of resources of east, all held, and a copy of some for each who asks.
+func telling(t *testing.T, claimed, given int) other {
+	t.Helper()
+	saved := state.Saved{Meta: state.Meta{Synced: true}}
+	for i := range given {
+		saved.Records = append(saved.Records, state.Record{Resource: resource(t, "east", names(given)[i])})
 	}
+	give := func(_ context.Context, _ url.Values, w io.Writer) error { return local.WriteCopy(w, "east", saved) }
+	return other{"state": give, "held": give, "status": func(_ context.Context, _ url.Values, w io.Writer) error {
+		return json.NewEncoder(w).Encode(peers.Status{Serving: true, Time: time.Now(), Upstreams: []peers.Upstream{{Name: "east", InContact: true, Resources: claimed, Held: claimed}}})
+	}}
+}
+
+func hangs(ctx context.Context, _ url.Values, _ io.Writer) error { <-ctx.Done(); return ctx.Err() }
+
+// asking returns the replicas of a relay that does not run. All is in a bubble: it has connections in memory to the others.
+func asking(t *testing.T, others ...other) *replicas {
+	t.Helper()
+	dir := t.TempDir()
+	files := testca.New(t).Issue(t, dir, replicaIdentity, time.Now().Add(time.Hour))
+	text := fmt.Sprintf(`downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+replicas: {peers: {service: "relay-peers:15016", listen: "127.0.0.1:15016", certFile: %s, keyFile: %s, caFile: %s}}
+upstreams: [{name: east, file: {path: east}, limits: {maxBytes: 65536}}]
+`, files.Cert, files.Key, files.Roots)
+	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(text), Sources()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t}
+	r, err := New(Options{Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(c *config.Config) { c.FitMemory(1 << 30) }, Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar), Lookup: s.lookup})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]*bufconn.Listener{}
+	for i, documents := range others {
+		address, lis := fmt.Sprintf("10.0.0.%d:15016", i+1), bufconn.Listen(1<<16)
+		at[address] = lis
+		s.join(address)
+		server := peers.NewServer("", r.replicas.creds, address, documents, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- server.Serve(ctx, lis) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	r.replicas.set.DialWith(func(ctx context.Context, _, address string) (net.Conn, error) { return at[address].DialContext(ctx) })
+	return r.replicas
+}
+
+// TestABrokenAnswerIsSkippedForThatOfAnotherReplica: rubbish, one without an end, and one that does not come.
+func TestABrokenAnswerIsSkippedForThatOfAnotherReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var others []other
+		for _, broken := range []peers.Document{
+			func(_ context.Context, _ url.Values, w io.Writer) error {
+				_, err := io.WriteString(w, strings.Repeat("garbage", 1000))
+				return err
+			},
+			func(ctx context.Context, _ url.Values, w io.Writer) error {
+				for ctx.Err() == nil {
+					if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+						return err
+					}
+				}
+				return ctx.Err()
+			},
+			hangs,
+		} {
+			one := telling(t, 1<<40, 0)
+			one["state"] = broken
+			others = append(others, one)
+		}
+		x := asking(t, append(others, telling(t, 3, 3))...)
+		if saved := x.former(t.Context(), x.r.config.Load().Upstreams[0]); len(saved.Records) != 3 || !saved.Meta.Synced {
+			t.Errorf("%+v", saved)
+		}
+	})
+}
+
+// TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied a decision that they read a second after it was made.
+func TestAReplicaThatHangsDoesNotHideThatOthersHaveApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		applies := time.Now().Add(time.Second)
+		x := asking(t, other{"status": hangs}, other{"status": func(_ context.Context, _ url.Values, w io.Writer) error {
+			status := peers.Status{}
+			if time.Now().After(applies) {
+				status.Decisions = 9
+			}
+			return json.NewEncoder(w).Encode(status)
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // as an order
+		defer cancel()
+		if did, of, unreachable := x.Applied(ctx, "east", 9); did != 1 || of != 2 || len(unreachable) != 1 {
+			t.Errorf("%d of %d, without %q", did, of, unreachable)
+		}
+	})
+}
+
+func TestAReplicaThatGivesNoStatusDoesNotKeepTheOthersFromGivingWhatTheyHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := asking(t, other{"status": hangs}, telling(t, 15, 15))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as long as a question of the upstreams
+		defer cancel()
+		if got, _ := x.Held(ctx, &decisions.Record{Upstream: "east"}, 0); len(got) != 15 {
+			t.Errorf("%d resources", len(got))
+		}
+	})
 }
