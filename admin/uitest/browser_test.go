@@ -4,10 +4,12 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
@@ -28,25 +30,36 @@ addEventListener('unhandledrejection', e => problems.push('rejection: ' + e.reas
 // The size of the window.
 const width, height = 1200, 860
 
-// browser is one tab.
+// chromium returns the context of the browser. It starts it when it is called first, and TestMain ends it.
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, fmt.Errorf("%w: install it as root with: apt-get install chromium (make ui-test does)", err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.WindowSize(width, height), chromedp.UserDataDir(filepath.Join(home, "chromium")), chromedp.Flag("disable-dev-shm-usage", true))
+	allocated, cancelAllocated := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancel := chromedp.NewContext(allocated)
+	atEnd = append(atEnd, func() { cancel(); cancelAllocated() })
+	return ctx, chromedp.Do(ctx)
+})
+
+// browser is one tab, which shares nothing with others.
 type browser struct {
 	t    *testing.T
 	ctx  context.Context
 	base string
 }
 
-// newBrowser opens a browser.
+// newBrowser opens a tab.
 func newBrowser(t *testing.T, base string) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
+	whole, err := chromium()
 	if err != nil {
-		t.Fatalf("%v: install it as root with: apt-get install chromium (make ui-test does)", err)
+		t.Fatal(err)
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.WindowSize(width, height), chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true))
-	allocated, cancelAllocated := chromedp.NewExecAllocator(t.Context(), options...)
-	ctx, cancel := chromedp.NewContext(allocated)
-	t.Cleanup(func() { cancel(); cancelAllocated() })
+	ctx, cancel := chromedp.NewContext(whole, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
 	b := &browser{t: t, ctx: ctx, base: base}
 	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch}); err != nil {
 		t.Fatal(err)
@@ -54,21 +67,26 @@ func newBrowser(t *testing.T, base string) *browser {
 	return b
 }
 
-// do runs actions within patience.
+// run runs an action, for limit at most.
+func run[T any](b *browser, action chromedp.Action[T]) (T, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, limit)
+	defer cancel()
+	return chromedp.Run(ctx, action)
+}
+
+// do runs actions.
 func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.t.Fatalf("%s: %v\n%s", what, err, b.glance())
+	for _, action := range actions {
+		if _, err := run(b, action); err != nil {
+			b.t.Fatalf("%s: %v\n%s", what, err, b.glance())
+		}
 	}
 }
 
 // glance returns the text of the page, for the message of a failure.
 func (b *browser) glance() string {
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body ? document.body.innerText : ''`))
+	text, err := run(b, chromedp.Evaluate[string](`document.body ? document.body.innerText : ''`))
 	if err != nil {
 		return err.Error()
 	}
@@ -83,9 +101,7 @@ func (b *browser) open(path string) {
 // ask evaluates an expression in the page.
 func ask[T any](b *browser, expression string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	v, err := run(b, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
 		b.t.Fatalf("%s: %v", expression, err)
 	}
@@ -95,18 +111,10 @@ func ask[T any](b *browser, expression string) T {
 // await waits until an expression is true, also on the next page.
 func (b *browser) await(expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
-	for {
-		is, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`Boolean(`+expression+`)`))
-		if is {
-			return
-		}
-		if ctx.Err() != nil {
-			b.t.Fatalf("await %s: %v\n%s", expression, err, b.glance())
-		}
-		time.Sleep(30 * time.Millisecond) // of a poll of another process
-	}
+	until(b.t, expression, func() bool {
+		is, _ := run(b, chromedp.Evaluate[bool](`Boolean(`+expression+`)`)) // it fails between two pages
+		return is
+	}, b.glance)
 }
 
 // text returns the visible text of the page.
@@ -220,26 +228,28 @@ func (b *browser) blameless(where string) {
 	}
 }
 
-// accessible checks the page with all rules of axe.
-func (b *browser) accessible(where string) {
+// accessible checks the page with all rules of axe, or with some.
+func (b *browser) accessible(where string, rules ...string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
-	defer cancel()
 	if !ask[bool](b, `'axe' in window`) {
-		if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool](axe+"\n;true")); err != nil {
-			b.t.Fatal(err)
-		}
+		ask[bool](b, axe+"\n;true")
 	}
-	findings, err := chromedp.Run(ctx, chromedp.Evaluate[string](
-		`axe.run().then(r => JSON.stringify(r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join(' | '))))`, chromedp.EvalAwaitPromise))
+	options := map[string][]string{"resultTypes": {"violations"}}
+	if len(rules) > 0 {
+		options["runOnly"] = rules
+	}
+	text, err := json.Marshal(options)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	var all []string
-	if err := json.Unmarshal([]byte(findings), &all); err != nil {
-		b.t.Fatal(err)
-	}
-	for _, finding := range all {
+	const found = `.then(r => r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join(' | ')))`
+	for _, finding := range ask[[]string](b, `axe.run(`+string(text)+`)`+found) {
 		b.t.Errorf("%s: %s", where, finding)
 	}
+}
+
+// readable checks the colours of the page: all that a theme changes.
+func (b *browser) readable(where string) {
+	b.t.Helper()
+	b.accessible(where, "color-contrast", "link-in-text-block")
 }

@@ -30,8 +30,7 @@ func (w *world) paths() []string {
 
 // TestThePageAnswersSixQuestions is a night shift: a newcomer has only the page.
 func TestThePageAnswersSixQuestions(t *testing.T) {
-	w := newWorld(t)
-	w.breakIt()
+	w := broken(t)
 	b := newBrowser(t, w.base)
 	b.theme("light")
 
@@ -87,7 +86,7 @@ func (b *browser) shot(name string) {
 	if *screenshots == "" {
 		return
 	}
-	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	picture, err := run(b, chromedp.CaptureScreenshot())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -101,8 +100,7 @@ func (b *browser) shot(name string) {
 }
 
 func TestEveryPageIsBlamelessAndAccessibleInBothThemes(t *testing.T) {
-	w := newWorld(t)
-	w.breakIt()
+	w := broken(t)
 	b := newBrowser(t, w.base)
 	for _, path := range w.paths() {
 		b.theme("light")
@@ -121,38 +119,34 @@ func TestEveryPageIsBlamelessAndAccessibleInBothThemes(t *testing.T) {
 		if light := ask[string](b, `getComputedStyle(document.body).backgroundColor`); light == "rgb(255, 255, 255)" {
 			t.Errorf("%s: it is as light as ever in the dark", path)
 		}
-		b.accessible("dark " + path)
+		b.readable("dark " + path)
 	}
 }
 
 func TestEveryPageWorksWithoutJavaScript(t *testing.T) {
-	w := newWorld(t)
-	w.breakIt()
+	w := broken(t)
 	b := newBrowser(t, w.base)
 	b.scripts(false)
 	for _, path := range w.paths() {
 		b.open(path)
-		var lead, command string
-		ctx := b.ctx
-		lead, err := chromedp.Run(ctx, chromedp.Text(chromedp.CSS(`#lead`)))
-		if err != nil || strings.TrimSpace(lead) == "" {
+		if lead, err := run(b, chromedp.Text(chromedp.CSS(`#lead`))); err != nil || strings.TrimSpace(lead) == "" {
 			t.Errorf("%s: no lead: %v", path, err)
 		}
-		if command, err = chromedp.Run(ctx, chromedp.Text(chromedp.CSS(`.same code`))); err != nil || !strings.HasPrefix(command, "relay ") {
+		if command, err := run(b, chromedp.Text(chromedp.CSS(`.same code`))); err != nil || !strings.HasPrefix(command, "relay ") {
 			t.Errorf("%s: no command but %q: %v", path, command, err)
 		}
 	}
 	// The forms and the links work without JavaScript.
 	b.open("/resources")
 	b.do("search", chromedp.SetValue(chromedp.CSS(`#q`), "bank"), chromedp.Submit(chromedp.CSS(`form.search`)), chromedp.WaitVisible(chromedp.CSS(`#list tbody`)))
-	rows, err := chromedp.Run(b.ctx, chromedp.Text(chromedp.CSS(`#list tbody`)))
+	rows, err := run(b, chromedp.Text(chromedp.CSS(`#list tbody`)))
 	if err != nil || !strings.Contains(rows, "payments/bank") || strings.Contains(rows, "lab-one") {
 		t.Errorf("search without JavaScript: %v\n%s", err, rows)
 	}
 }
 
 func TestTextOfUpstreamsStaysText(t *testing.T) {
-	w := newWorld(t)
+	w := calm(t)
 	const bad = `"<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u202Egnp.exe\u2066"`
 	w.write("west/bad.yaml", serviceEntry("evil", "evil", "evil.example", bad))
 	w.write("west/broken.yaml", strings.Replace(serviceEntry("evil", "broken", "x", bad), "resolution: DNS", `resolution: "<b>bold</b>\u202E"`, 1))
@@ -178,7 +172,7 @@ func TestTextOfUpstreamsStaysText(t *testing.T) {
 }
 
 func TestKeysLeadToEveryPage(t *testing.T) {
-	w := newWorld(t)
+	w := calm(t)
 	b := newBrowser(t, w.base)
 	b.open("/resources")
 	b.keys("/")
@@ -203,8 +197,7 @@ func TestKeysLeadToEveryPage(t *testing.T) {
 
 // TestTabLeadsToAllThatCanBeUsed on a page with a form, on one with a graph, and in a form of relay ui.
 func TestTabLeadsToAllThatCanBeUsed(t *testing.T) {
-	w := newWorld(t)
-	w.breakIt()
+	w := broken(t)
 	b := newBrowser(t, w.base)
 	for path, fewest := range map[string]int{"/": 20, "/resources?q=bank": 15} {
 		b.open(path)
@@ -223,7 +216,7 @@ func TestTabLeadsToAllThatCanBeUsed(t *testing.T) {
 }
 
 func TestARenewalKeepsTheFocusAndWhatIsTyped(t *testing.T) {
-	w := newWorld(t)
+	w := calm(t)
 	b := newBrowser(t, w.base)
 	b.open("/resources?namespace=late")
 	b.await(`document.getElementById('live').className === 'ok'`)
@@ -240,7 +233,7 @@ func TestARenewalKeepsTheFocusAndWhatIsTyped(t *testing.T) {
 
 // TestAConfigFileIsTriedOnThePage: what would happen if a config had one upstream less?
 func TestAConfigFileIsTriedOnThePage(t *testing.T) {
-	w := newWorld(t)
+	w := calm(t)
 	b := newBrowser(t, "")
 	b.open(w.console())
 	b.await(`location.pathname.endsWith('/ui/')`)
@@ -302,12 +295,12 @@ func TestFoundClustersAreOnThePage(t *testing.T) {
 	b.fits("zoomed clusters")
 	b.zoom(1)
 	b.theme("dark")
-	b.accessible("dark clusters")
+	b.readable("dark clusters")
 	b.do("look at a cluster", chromedp.Click(chromedp.CSS(`#clusters tbody tr:last-child th a`)), chromedp.WaitVisible(chromedp.CSS(`#kinds`)))
 	b.wants("its upstream", "Upstream east")
 	b.scripts(false)
 	b.open("/upstreams")
-	if text, err := chromedp.Run(b.ctx, chromedp.Text(chromedp.CSS(`#decide`))); err != nil || !strings.Contains(text, "relay clusters release fleet") {
+	if text, err := run(b, chromedp.Text(chromedp.CSS(`#decide`))); err != nil || !strings.Contains(text, "relay clusters release fleet") {
 		t.Errorf("without JavaScript: %v\n%s", err, text)
 	}
 }

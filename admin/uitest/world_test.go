@@ -18,8 +18,43 @@ import (
 	"time"
 )
 
-// patience bounds every wait.
-const patience = 30 * time.Second
+// limit bounds every wait: only a test that hangs meets it.
+const limit = 2 * time.Minute
+
+var (
+	home  string   // the directory of all tests
+	atEnd []func() // end what the tests share
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "uitest")
+		if err != nil {
+			panic(err)
+		}
+		home = dir
+		defer os.RemoveAll(dir)
+		defer func() {
+			for _, end := range atEnd {
+				end()
+			}
+		}()
+		return m.Run()
+	}())
+}
+
+// until waits until ok returns true. seen returns what the message of a failure has.
+func until(t *testing.T, what string, ok func() bool, seen func() string) {
+	t.Helper()
+	deadline, again := time.Now().Add(limit), time.NewTicker(10*time.Millisecond)
+	defer again.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %s in vain: %s\n%s", limit, what, seen())
+		}
+		<-again.C
+	}
+}
 
 // world is a relay, its upstreams, and a relay that is its client. east and west are directories. lab is another
 // relay.
@@ -29,12 +64,58 @@ type world struct {
 	hub  string // its admin address
 	lab  *process
 	base string // of the pages
+	all  []*process
+}
+
+// shared are worlds for several tests, by what is the matter with them.
+var shared = map[string]*world{}
+
+// lend returns a world that some tests share.
+func lend(t *testing.T, name string, prepare func(*world)) *world {
+	t.Helper()
+	if shared[name] == nil {
+		w := newWorld(t)
+		prepare(w)
+		shared[name] = w
+		return w
+	}
+	w := *shared[name]
+	w.t = t
+	w.tellAtFailure()
+	return &w
+}
+
+// calm returns a world that tests may add to, and broken one that they only look at.
+func calm(t *testing.T) *world   { t.Helper(); return lend(t, "calm", func(*world) {}) }
+func broken(t *testing.T) *world { t.Helper(); return lend(t, "broken", (*world).breakIt) }
+
+// newDir returns a world of which nothing runs.
+func newDir(t *testing.T) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp(home, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dir: dir}
+	w.tellAtFailure()
+	return w
+}
+
+// tellAtFailure logs the last lines of all processes if the test fails.
+func (w *world) tellAtFailure() {
+	w.t.Cleanup(func() {
+		for _, p := range w.all {
+			if text := p.out.String(); w.t.Failed() {
+				w.t.Logf("%s:\n%s", strings.Join(p.cmd.Args, " "), text[max(0, len(text)-2000):])
+			}
+		}
+	})
 }
 
 // newWorld starts a world.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir()}
+	w := newDir(t)
 	for _, name := range []string{"east", "west"} {
 		if err := os.CopyFS(filepath.Join(w.dir, name), os.DirFS(filepath.Join("../../samples", name))); err != nil {
 			t.Fatal(err)
@@ -66,7 +147,7 @@ state: {dir: %s}
 // newFleet starts a relay that has found three clusters. Two of them are held. None of their API servers answers.
 func newFleet(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir()}
+	w := newDir(t)
 	for _, name := range []string{"east", "north", "west"} {
 		w.write("fleet/"+name, `apiVersion: v1
 kind: Config
@@ -189,15 +270,7 @@ func (w *world) get(path string) string {
 
 func (w *world) await(what string, is func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(patience); ; {
-		if is() {
-			return
-		}
-		if time.Now().After(end) {
-			w.t.Fatalf("not in time: %s\n%s", what, w.get("/ready"))
-		}
-		time.Sleep(50 * time.Millisecond) // of a poll of another process
-	}
+	until(w.t, what, is, func() string { return w.get("/ready") + w.get("/debug/upstreams") })
 }
 
 // relay runs a command against the hub.
@@ -238,7 +311,7 @@ func (w *world) console() (link string) {
 	return link
 }
 
-// process is a relay that runs until the test ends or stops it.
+// process is a relay that runs until all tests have ended, or one stops it.
 type process struct {
 	cmd  *exec.Cmd
 	once sync.Once
@@ -276,13 +349,7 @@ func (w *world) run(args ...string) *process {
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() {
-		p.stop()
-		if w.t.Failed() {
-			text := p.out.String()
-			w.t.Logf("relay %s:\n%s", strings.Join(args, " "), text[max(0, len(text)-2000):])
-		}
-	})
+	atEnd, w.all = append(atEnd, p.stop), append(w.all, p)
 	return p
 }
 
