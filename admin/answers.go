@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"meshrelay/internal/visible"
@@ -36,7 +37,7 @@ func badRequestf(format string, args ...any) error {
 func StatusOf(err error) int {
 	var known refusal
 	switch {
-	case errors.As(err, &known):
+	case errors.As(err, &known) && slices.Contains(errorCodes, known.code):
 		return known.code
 	case errors.Is(err, intake.ErrUnknownUpstream), errors.Is(err, clusters.ErrUnknown), errors.Is(err, sink.ErrUnknown):
 		return http.StatusNotFound

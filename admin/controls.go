@@ -69,49 +69,9 @@ type Waiting struct {
 // maxLogged bounds one parameter in the log, in bytes.
 const maxLogged = 256
 
-// addControls adds the handlers that change the relay or return its whole state. They answer only over the
-// socket.
-func (s *Server) addControls(mux *http.ServeMux) {
-	handle := func(pattern string, f func(r *http.Request, upstream string) (any, error)) {
-		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
-			answer, err := f(r, r.PathValue("upstream"))
-			if err != nil {
-				s.refuse(w, r, err)
-				return
-			}
-			s.answer(w, answer)
-		}))
-	}
-	act := func(pattern, name string, do action) {
-		s.actions[pattern] = name
-		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) { s.act(w, r, name, do) }))
-	}
-	controls := s.deps.Controls
-	for verb := range parameters {
-		act("POST /upstreams/{upstream}/"+verb, verb, func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-			return s.order(r, verb, line)
-		})
-	}
-	act("POST /upstreams/{upstream}/serve-without", "serve-without", s.serveWithout)
-	held := func(_ *http.Request, upstream string) (any, error) {
-		all, err := controls.Held(upstream)
-		return notNil(all), err
-	}
-	handle("GET /held", held)
-	handle("GET /upstreams/{upstream}/held", held)
-	handle("GET /upstreams/{upstream}/history", func(_ *http.Request, upstream string) (any, error) {
-		revisions, err := controls.History(upstream)
-		return notNil(revisions), err
-	})
-	handle("GET /upstreams/{upstream}/diff", s.diff)
-	act("POST /clusters/{clusters}/release", "release clusters", s.releaseClusters)
-	act("POST /clusters/{clusters}/remove", "remove cluster", s.removeCluster)
-	handle("GET /authorization", s.canI)
-	act("POST /plan/clients", "plan", s.previewClients)
-	act("POST /reload", "reload", s.reload)
-	act("PUT /debug/loglevel", "log-level", s.setLogLevel)
-	act("GET /state/backup", "backup", s.backup)
-	act("GET /support-bundle", "support-bundle", s.supportBundle)
+func (s *Server) held(_ *http.Request, upstream string) (any, error) {
+	all, err := s.deps.Controls.Held(upstream)
+	return notNil(all), err
 }
 
 // order carries out an order about an upstream.

@@ -120,6 +120,7 @@ func (d *Debug) Begin() (end func(), err error) {
 // document is one debug document, at /debug/name or over xDS.
 type document struct {
 	name, help string
+	parameters []string
 	write      func(d *Debug, w io.Writer, q url.Values) error
 	// xds is set when the document is also served over xDS (PROTOCOL D2).
 	xds bool
@@ -128,24 +129,24 @@ type document struct {
 // documents returns all debug documents in alphabetical order.
 func documents() []document {
 	return []document{
-		{"adsz", "Connected clients and their subscriptions, in istiod's format", (*Debug).adsz, true},
-		{"clusters", "Found clusters with their states", (*Debug).clusters, false},
-		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", (*Debug).configz, true},
-		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", (*Debug).conflicts, false},
-		{"connections", "Connected clients with the responses to them, by type", (*Debug).connections, true},
-		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", (*Debug).WriteDistribution, false},
-		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", (*Debug).writeEvents, false},
-		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", (*Debug).explain, false},
-		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", (*Debug).leftOut, false},
-		{"list", "Names of the debug documents", (*Debug).list, true},
-		{"mesh", "Merged MeshConfig, or null", (*Debug).mesh, true},
-		{"peers", "Identities and addresses with what their streams have cost, the most first", (*Debug).peers, false},
-		{"replicas", "This replica and the others, with the upstreams in which they differ", (*Debug).replicas, false},
-		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints; ?search=, ?from= and ?findings=true filter hosts; ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", (*Debug).services, false},
-		{"summary", "Number of merged resources by kind", (*Debug).summary, false},
-		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", (*Debug).syncz, true},
-		{"upstreams", "State of each upstream", (*Debug).upstreams, false},
-		{"versions", "Versions of the merged resources", (*Debug).versions, false},
+		{"adsz", "Connected clients and their subscriptions, in istiod's format", nil, (*Debug).adsz, true},
+		{"clusters", "Found clusters with their states", nil, (*Debug).clusters, false},
+		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", []string{"kind", "namespace", "name"}, (*Debug).configz, true},
+		{"conflicts", "Keys that several upstreams have, hosts that several keys claim, and findings about services; ?kind= filters, ?services=false leaves out services", []string{"kind", "services"}, (*Debug).conflicts, false},
+		{"connections", "Connected clients with the responses to them, by type", nil, (*Debug).connections, true},
+		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", []string{"kind", "namespace", "name", "applied", "all"}, (*Debug).WriteDistribution, false},
+		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, (*Debug).writeEvents, false},
+		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, (*Debug).explain, false},
+		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", []string{"upstream", "kind"}, (*Debug).leftOut, false},
+		{"list", "Names of the debug documents", nil, (*Debug).list, true},
+		{"mesh", "Merged MeshConfig, or null", nil, (*Debug).mesh, true},
+		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, (*Debug).peers, false},
+		{"replicas", "This replica and the others, with the upstreams in which they differ", nil, (*Debug).replicas, false},
+		{"services", "Services, or one ?host= with endpoints, rules and reasons; ?port= and ?subset= filter endpoints; ?search=, ?from= and ?findings=true filter hosts; ?as= is the namespace and ?client= the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "subset", "as", "client", "search", "from", "findings", "limit"}, (*Debug).services, false},
+		{"summary", "Number of merged resources by kind", nil, (*Debug).summary, false},
+		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", []string{"namespace"}, (*Debug).syncz, true},
+		{"upstreams", "State of each upstream", nil, (*Debug).upstreams, false},
+		{"versions", "Versions of the merged resources", nil, (*Debug).versions, false},
 	}
 }
 

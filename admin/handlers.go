@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/pprof"
-	runtimepprof "runtime/pprof"
-	"strconv"
 )
 
 // maxProfileSeconds bounds the duration of a profile.
@@ -17,32 +14,6 @@ func (s *Server) document(doc document) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = s.stream(w, r, jsonType, func(out io.Writer) error { return doc.write(s.deps.Debug, out, r.URL.Query()) }) // the error is answered
 	}
-}
-
-func (s *Server) addProfiles(mux *http.ServeMux) {
-	add := func(path string, h http.HandlerFunc) {
-		mux.Handle("GET /debug/pprof/"+path, s.debugOnly(func(w http.ResponseWriter, r *http.Request) {
-			if v := r.FormValue("seconds"); v != "" {
-				if n, err := strconv.ParseFloat(v, 64); err != nil || !(n >= 0 && n <= maxProfileSeconds) {
-					s.refuse(w, r, badRequestf("seconds is %q: want a number up to %d", v, maxProfileSeconds))
-					return
-				}
-			}
-			h(w, r)
-		}))
-	}
-	add("{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", textType)
-		fmt.Fprintln(w, "profile\ntrace\ncmdline\nsymbol")
-		for _, p := range runtimepprof.Profiles() {
-			fmt.Fprintln(w, p.Name())
-		}
-	})
-	add("profile", pprof.Profile)
-	add("trace", pprof.Trace)
-	add("cmdline", pprof.Cmdline)
-	add("symbol", pprof.Symbol)
-	add("{name}", func(w http.ResponseWriter, r *http.Request) { pprof.Handler(r.PathValue("name")).ServeHTTP(w, r) })
 }
 
 func (s *Server) index(w http.ResponseWriter, _ *http.Request) {

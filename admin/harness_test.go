@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -251,11 +252,34 @@ func (f *fixture) do(t *testing.T, r request) (code int, body string, header htt
 	}
 	w := httptest.NewRecorder()
 	f.handler.ServeHTTP(w, req)
+	f.declared(t, req, w.Code)
 	b, err := io.ReadAll(w.Result().Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w.Code, string(b), w.Result().Header
+}
+
+// declared checks that an answer has a status, and its request parameters, that the routes declare.
+func (f *fixture) declared(t *testing.T, req *http.Request, code int) {
+	t.Helper()
+	if code >= 400 {
+		if !slices.Contains(errorCodes, code) {
+			t.Errorf("%s %s is answered with %d, which is not in errorCodes", req.Method, req.URL, code)
+		}
+		return
+	}
+	mux, known := http.NewServeMux(), map[string][]string{}
+	for _, r := range f.routes() {
+		mux.Handle(r.pattern, r.handler)
+		known[r.pattern] = r.parameters
+	}
+	_, pattern := mux.Handler(req)
+	for p := range req.URL.Query() {
+		if !slices.Contains(known[pattern], p) {
+			t.Errorf("%s: the route %s declares no parameter %s", req.URL, pattern, p)
+		}
+	}
 }
 
 func (f *fixture) get(t *testing.T, path string) string {

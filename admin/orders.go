@@ -10,7 +10,9 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// parameters are the parameters of each order, in addition to reason, dryRun and local.
+// ofEachOrder are parameters of each order, and parameters further ones.
+var ofEachOrder = []string{"reason", "dryRun", "local"}
+
 var parameters = map[string][]string{
 	"freeze":   {"for"},
 	"unfreeze": {"force"},
@@ -22,7 +24,7 @@ var parameters = map[string][]string{
 // be carried out.
 func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
-		if name != "reason" && name != "dryRun" && name != "local" && !slices.Contains(parameters[verb], name) {
+		if !slices.Contains(ofEachOrder, name) && !slices.Contains(parameters[verb], name) {
 			return o, badRequestf("%.32q is no parameter of %s: want reason, dryRun or %v", name, verb, parameters[verb])
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"meshrelay/audit"
@@ -148,7 +147,7 @@ func New(cfg Config, deps Deps) *Server {
 		socketRetry: socketRetry,
 	}
 	s.socket.Store(&socketState{problem: "it is not open yet"})
-	s.handler = s.routes()
+	s.handler = s.handle()
 	return s
 }
 
@@ -232,42 +231,6 @@ type Version struct {
 	// MemoryInUse and MemoryLimit are in bytes. They are 0 when unknown or without a limit.
 	MemoryInUse uint64 `json:"memoryInUse,omitempty"`
 	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
-}
-
-func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /ready", s.ready)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", textType)
-		fmt.Fprintln(w, "ok")
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.deps.Gatherer, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		MaxRequestsInFlight: maxDebugRequests,
-	}))
-	for _, doc := range documents() {
-		h := s.debugOnly(s.document(doc))
-		if doc.name == "events" {
-			h = s.events(h)
-		}
-		mux.Handle("GET /debug/"+doc.name, h)
-	}
-	mux.Handle("POST /check", s.debugOnly(s.check))
-	mux.Handle("GET /debug/loglevel", s.debugOnly(s.logLevel))
-	s.addControls(mux)
-	s.addSinks(mux)
-	s.addProfiles(mux)
-	mux.Handle("GET /version", s.debugOnly(func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, s.Version())
-	}))
-	if s.deps.Pages != nil {
-		mux.HandleFunc("GET /ui/", s.pages)
-		mux.Handle("GET /ui", http.RedirectHandler("/ui/", http.StatusSeeOther))
-	}
-	mux.Handle("GET /{$}", s.debugOnly(s.index))
-	mux.Handle("GET /debug/{$}", s.debugOnly(s.index))
-	mux.Handle("GET /debug", s.debugOnly(s.index))
-	return common(s.judged(mux))
 }
 
 // common adds to all handlers the headers, the bounds and the checks that they share.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"meshrelay/audit"
 	"meshrelay/sink"
@@ -26,42 +27,15 @@ type SinkOrdered struct {
 	KeepsState bool `json:"keepsState"`
 }
 
-// addSinks adds the handlers of sinks.
-func (s *Server) addSinks(mux *http.ServeMux) {
-	if s.deps.Sinks == nil {
-		return
-	}
-	mux.Handle("GET /sinks", s.debugOnly(func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, notNil(s.deps.Sinks.Status(r.URL.Query().Get("name"))))
-	}))
-	mux.Handle("GET /sinks/{sink}/diff", s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
-		if d, err := s.deps.Sinks.Diff(r.Context(), r.PathValue("sink")); err != nil {
-			s.refuse(w, r, err)
-		} else {
-			s.answer(w, d)
-		}
-	}))
-	act := func(pattern, verb string) {
-		name := verb + " sink"
-		s.actions[pattern] = name
-		mux.Handle(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) {
-			s.act(w, r, name, func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-				return s.sinkOrder(r, verb, line)
-			})
-		}))
-	}
-	act("POST /sinks/{sink}/freeze", "freeze")
-	act("POST /sinks/{sink}/unfreeze", "unfreeze")
-	act("POST /sinks/{sink}/release", "release")
-	act("POST /sinks/{sink}/prune", "prune")
-}
+// sinkParameters are the parameters of each order about a sink.
+var sinkParameters = map[string][]string{"freeze": {"reason"}, "unfreeze": {"reason"}, "release": {"hold", "reason"}, "prune": {"reason"}}
 
 // sinkOrder carries out an order about a sink.
 func (s *Server) sinkOrder(r *http.Request, verb string, line *audit.Line) (any, error) {
 	name, q, by := r.PathValue("sink"), r.URL.Query(), operatorOf(r)
 	o := sink.Order{Verb: verb, Hold: q.Get("hold"), Reason: q.Get("reason"), By: fmt.Sprintf("%s (uid %d)", by.User, by.UID)}
 	for parameter := range q {
-		if parameter != "reason" && (parameter != "hold" || verb != "release") {
+		if !slices.Contains(sinkParameters[verb], parameter) {
 			return nil, badRequestf("%.32q is no parameter of %s", parameter, verb)
 		}
 	}
