@@ -4,11 +4,13 @@ package docs_test
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,6 +38,9 @@ var (
 // them, with the protocol rules that each proves: a test by its function, a scenario by its file.
 func proofs(t *testing.T) map[string][]string {
 	t.Helper()
+	if proven != nil {
+		return proven
+	}
 	all := map[string][]string{}
 	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	sources(t, func(path, content string) {
@@ -65,13 +70,17 @@ func proofs(t *testing.T) map[string][]string {
 	if err != nil || scenarios == 0 {
 		t.Fatalf("%d scenarios: %v", scenarios, err)
 	}
+	proven = all
 	return all
 }
 
-// sources calls f with every Go file of the repository.
-func sources(t *testing.T, f func(path, content string)) {
-	t.Helper()
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+// proven is what proofs has found.
+var proven map[string][]string
+
+// goFiles are the Go files of the repository, by path.
+var goFiles = sync.OnceValues(func() (all map[string]string, err error) {
+	all = map[string]string{}
+	err = filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -79,12 +88,24 @@ func sources(t *testing.T, f func(path, content string)) {
 			return fs.SkipDir
 		}
 		if strings.HasSuffix(path, ".go") {
-			f(path, read(t, path))
+			text, err := os.ReadFile(path)
+			all[path] = string(text)
+			return err
 		}
 		return nil
 	})
+	return all, err
+})
+
+// sources calls f with every Go file of the repository.
+func sources(t *testing.T, f func(path, content string)) {
+	t.Helper()
+	all, err := goFiles()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		f(path, all[path])
 	}
 }
 
@@ -182,34 +203,6 @@ func required(t *testing.T, dir string) map[string]bool {
 		}
 	}
 	return out
-}
-
-func TestMetricsAreThoseOfTheCode(t *testing.T) {
-	described := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(relay_[a-z_]+)` \\|").FindAllStringSubmatch(read(t, "metrics.md"), -1) {
-		described[m[1]] = true
-	}
-	metric := regexp.MustCompile(`"(relay_[a-z_]+)"`)
-	exist := map[string]bool{}
-	sources(t, func(path, content string) {
-		if strings.HasSuffix(path, "_test.go") {
-			return
-		}
-		for _, m := range metric.FindAllStringSubmatch(content, -1) {
-			exist[m[1]] = true
-			if !described[m[1]] {
-				t.Errorf("metrics.md does not describe %s (%s)", m[1], path)
-			}
-		}
-	})
-	for m := range described {
-		if !exist[m] {
-			t.Errorf("metrics.md describes %s, which no code exports", m)
-		}
-	}
-	if len(described) == 0 {
-		t.Error("metrics.md describes no metric")
-	}
 }
 
 // TestTheReasonsWhyResourcesAreLeftOutAreThoseOfTheCode: in metrics.md and in configuration.md, in the order
@@ -370,6 +363,7 @@ func anchors(text string) map[string]bool {
 
 // TestLinksLeadSomewhere checks the relative links of all Markdown files, with their anchors.
 func TestLinksLeadSomewhere(t *testing.T) {
+	headings := map[string]map[string]bool{} // by page
 	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
 	for _, p := range pages(t) {
 		for _, m := range link.FindAllStringSubmatch(read(t, p), -1) {
@@ -381,7 +375,14 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				t.Errorf("%s: the link to %s leads nowhere", p, m[1])
 				continue
 			}
-			if anchor := strings.TrimPrefix(m[2], "#"); anchor != "" && strings.HasSuffix(to, ".md") && !anchors(read(t, to))[anchor] {
+			anchor := strings.TrimPrefix(m[2], "#")
+			if anchor == "" || !strings.HasSuffix(to, ".md") {
+				continue
+			}
+			if headings[to] == nil {
+				headings[to] = anchors(read(t, to))
+			}
+			if !headings[to][anchor] {
 				t.Errorf("%s: %s has no heading for #%s", p, to, anchor)
 			}
 		}

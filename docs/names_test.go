@@ -26,8 +26,8 @@ func current(t *testing.T) map[string]string {
 
 // TestNamesInPagesExist: metrics, alerts, endpoints, variables and targets of make that a page names.
 func TestNamesInPagesExist(t *testing.T) {
-	metrics, endpoints, makefile, code := read(t, "metrics.md"), read(t, "http.md"), read(t, "../Makefile"), ""
-	sources(t, func(_, content string) { code += content })
+	metrics, endpoints, makefile, code := read(t, "metrics.md"), read(t, "http.md"), read(t, "../Makefile"), new(strings.Builder)
+	sources(t, func(_, content string) { code.WriteString(content) })
 	foreign := regexp.MustCompile(`^/(apis|etc|name|proc|tmp|var|xds)\b`)
 	for _, kind := range []struct {
 		name, pattern string
@@ -39,7 +39,7 @@ func TestNamesInPagesExist(t *testing.T) {
 		{"endpoint", "(?:`|15014|http://relay)(/[a-z][a-z/-]*)", func(n string) bool {
 			return strings.Contains(endpoints, " "+n+"`") || strings.HasPrefix(n, "/upstreams/") || foreign.MatchString(n)
 		}, 60},
-		{"variable", `\b(RELAY_[A-Z]+)`, func(n string) bool { return strings.Contains(code, `"`+n+`"`) }, 40},
+		{"variable", `\b(RELAY_[A-Z]+)`, func(n string) bool { return strings.Contains(code.String(), `"`+n+`"`) }, 40},
 		{"target of make", "(?:`|    )make ([a-z][a-z0-9-]*)", func(n string) bool {
 			return strings.Contains(makefile, "\n"+n+":") || strings.Contains(makefile, "\nbuild "+n)
 		}, 40},

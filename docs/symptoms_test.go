@@ -12,6 +12,8 @@ import (
 
 	"meshrelay/docs"
 	"meshrelay/downstream/refusal"
+	"meshrelay/events"
+	"meshrelay/push"
 	"meshrelay/upstreams/intake"
 )
 
@@ -43,13 +45,17 @@ func constants(t *testing.T, path, of string) (values []string) {
 	return values
 }
 
+// words returns texts of a type of the product.
+func words[T ~string](all []T) (texts []string) {
+	for _, one := range all {
+		texts = append(texts, string(one))
+	}
+	return texts
+}
+
 // TestEveryWordOfTheProductIsASymptom: each state, outcome, type and reason has a row in words.md, and no row has
 // another word.
 func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
-	var refusals []string
-	for _, reason := range refusal.Reasons() {
-		refusals = append(refusals, string(reason))
-	}
 	page := read(t, "words.md")
 	for heading, want := range map[string][]string{
 		"## State of an upstream":             append(constants(t, "../upstreams/status.go", "State"), "stale", "held", "frozen", "cluster …"),
@@ -58,9 +64,9 @@ func TestEveryWordOfTheProductIsASymptom(t *testing.T) {
 		"## Whether a client has a resource":  constants(t, "../downstream/subscription/status.go", "Receipt"),
 		"## What became of a resource":        constants(t, "../admin/explain.go", "Outcome"),
 		"## Why a resource is left out":       intake.Reasons(),
-		"## Why a client is refused":          refusals,
-		"## Why clients are pushed":           constants(t, "../push/request.go", "Reason"),
-		"## Types of events":                  constants(t, "../events/event.go", "Type"),
+		"## Why a client is refused":          words(refusal.Reasons()),
+		"## Why clients are pushed":           words(push.Reasons()),
+		"## Types of events":                  words(events.Types()),
 	} {
 		if d := cmp.Diff(want, firstCells(t, page, heading)); d != "" {
 			t.Errorf("words.md, %q (-code +words.md):\n%s", heading, d)

@@ -84,6 +84,7 @@ type Relay struct {
 	collector  *memory.Collector
 	guard      *memory.Guard
 	expiries   *expiries
+	metrics    *prometheus.Registry
 	draining   atomic.Bool
 	hungUp     atomic.Bool // SIGHUP has come since the last load of the config file
 	loaded     string      // the state of the config file at its last load; only recordReload uses it
@@ -157,7 +158,7 @@ func New(o Options) (*Relay, error) {
 	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
 		return nil, err
 	}
-	registry := prometheus.NewRegistry()
+	r.metrics = prometheus.NewRegistry()
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
@@ -178,7 +179,7 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Full: r.guard.Full, Events: r.events, Audit: r.audit, Registerer: registry,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Full: r.guard.Full, Events: r.events, Audit: r.audit, Registerer: r.metrics,
 		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {
@@ -206,7 +207,7 @@ func New(o Options) (*Relay, error) {
 	if r.pages, err = r.newPages(views, debug, register.Counts); err != nil {
 		return nil, err
 	}
-	r.operators = admin.New(adminConfig(cfg), r.adminDeps(registry, debug))
+	r.operators = admin.New(adminConfig(cfg), r.adminDeps(debug))
 	r.pages.ShowServer(r.operators)
 	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit, r.conditions.counts)
 	if r.keeper != nil {
@@ -215,7 +216,7 @@ func New(o Options) (*Relay, error) {
 	if r.replicas != nil {
 		own = append(own, r.replicas)
 	}
-	return r, registerProcess(registry, o.Build, own...)
+	return r, registerProcess(r.metrics, o.Build, own...)
 }
 
 // pushChanges makes the pusher push changes of the merged resources.
@@ -256,9 +257,9 @@ func changer(c mirror.Change) string {
 	return ""
 }
 
-func (r *Relay) adminDeps(registry *prometheus.Registry, debug *admin.Debug) admin.Deps {
+func (r *Relay) adminDeps(debug *admin.Debug) admin.Deps {
 	deps := admin.Deps{
-		Gatherer: registry, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
+		Gatherer: r.metrics, Debug: debug, Pages: r.pages, LogLevel: r.options.LogLevel, Build: r.options.Build, Logger: r.log,
 		Name: r.config.Load().Node.ID, Started: time.Now(), Memory: memory.InUse,
 		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		CanI: r.canI, PreviewClients: r.previewClients, Check: r.check,

@@ -471,24 +471,34 @@ func telling(t *testing.T, claimed, given int) other {
 
 func hangs(ctx context.Context, _ url.Values, _ io.Writer) error { <-ctx.Done(); return ctx.Err() }
 
-// asking returns the replicas of a relay that does not run. All is in a bubble: it has connections in memory to the others.
-func asking(t *testing.T, others ...other) *replicas {
+// idle returns one of several replicas that does not run. fields are more fields of its config.
+func idle(t *testing.T, fields string, lookup peers.Lookup) *Relay {
 	t.Helper()
 	dir := t.TempDir()
 	files := testca.New(t).Issue(t, dir, replicaIdentity, time.Now().Add(time.Hour))
 	text := fmt.Sprintf(`downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 replicas: {peers: {service: "relay-peers:15016", listen: "127.0.0.1:15016", certFile: %s, keyFile: %s, caFile: %s}}
 upstreams: [{name: east, file: {path: east}, limits: {maxBytes: 65536}}]
-`, files.Cert, files.Key, files.Roots)
+%s`, files.Cert, files.Key, files.Roots, fields)
 	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), []byte(text), Sources()...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t}
-	r, err := New(Options{Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(c *config.Config) { c.FitMemory(1 << 30) }, Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar), Lookup: s.lookup})
+	r, err := New(Options{
+		Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(c *config.Config) { c.FitMemory(1 << 30) },
+		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar), Lookup: lookup,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// asking returns the replicas of an idle relay. All is in a bubble: it has connections in memory to the others.
+func asking(t *testing.T, others ...other) *replicas {
+	t.Helper()
+	s := &site{t: t}
+	r := idle(t, "", s.lookup)
 	at := map[string]*bufconn.Listener{}
 	for i, documents := range others {
 		address, lis := fmt.Sprintf("10.0.0.%d:15016", i+1), bufconn.Listen(1<<16)
