@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // TestALogLevelForATimeIsSetBack to the level before the first of several. A level without an end, or from a reload,
@@ -42,7 +44,7 @@ func TestALogLevelForATimeIsSetBack(t *testing.T) {
 				ended := make(chan error)
 				go func() { ended <- f.Server.level.run(ctx, f.log) }()
 				for i, s := range steps {
-					time.Sleep(s.after)
+					await.Pass(s.after)
 					s.do(f)
 					synctest.Wait()
 					if got := f.level.Level(); got != s.want {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/internal/testing/await"
 )
 
 // serving runs the server of a fixture on a listener that the test dials.
@@ -44,7 +46,7 @@ func open(t *testing.T, address, from string, n int, text string) (all []net.Con
 
 func healthy(t *testing.T, address string) {
 	t.Helper()
-	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := http.Client{Timeout: await.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Get("http://" + address + "/healthz")
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +64,7 @@ func TestIdleAndSlowConnectionsLeaveAPlaceForProbes(t *testing.T) {
 		for _, from := range []string{"127.0.0.1", "127.0.0.9"} {
 			t.Run(name+" from "+from, func(t *testing.T) {
 				address := newFixture(t, Config{}).serving(t)
-				open(t, address, from, 1000, text)
+				open(t, address, from, maxConnections+100, text)
 				healthy(t, address)
 			})
 		}
@@ -137,7 +139,7 @@ func TestSlowReadersOfMetricsLoseTheirPlaces(t *testing.T) {
 					if _, err := c.Read(buf); err != nil {
 						return
 					}
-					time.Sleep(time.Second)
+					await.Pass(time.Second)
 				}
 			}()
 		}
@@ -157,7 +159,7 @@ func TestSlowReadersOfMetricsLoseTheirPlaces(t *testing.T) {
 		if got := status(); !strings.HasPrefix(got, "503") {
 			t.Errorf("with %d readers: %s", maxDebugRequests, got)
 		}
-		time.Sleep(answerTimeout - time.Since(begin) + time.Second)
+		await.Pass(answerTimeout - time.Since(begin) + time.Second)
 		if got := status(); !strings.HasPrefix(got, "200") {
 			t.Errorf("after %v: %s", answerTimeout, got)
 		}
@@ -203,7 +205,7 @@ var loopbackAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 15014}
 func (pipe) LocalAddr() net.Addr  { return loopbackAddr }
 func (pipe) RemoteAddr() net.Addr { return loopbackAddr }
 
-// TestAnEventStreamOutlivesTheTimeOfAnAnswer, as long as its client reads.
+// TestAnEventStreamOutlivesTheTimeOfAnAnswer, as long as its client reads, and does not delay the shutdown.
 func TestAnEventStreamOutlivesTheTimeOfAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := journaled(t, 1)
@@ -224,9 +226,13 @@ func TestAnEventStreamOutlivesTheTimeOfAnAnswer(t *testing.T) {
 			}
 		}
 		go func() { _, _ = io.Copy(io.Discard, c) }()
+		ending := time.Now()
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+		if took := time.Since(ending); took >= shutdownTimeout {
+			t.Errorf("the stream has delayed the end by %v", took)
 		}
 		resp.Body.Close()
 		c.Close()

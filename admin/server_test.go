@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -439,7 +440,7 @@ func TestADocumentThatCanNotBeCompletedIsCutOff(t *testing.T) {
 	}()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	client := http.Client{Transport: transport, Timeout: time.Minute}
+	client := http.Client{Transport: transport, Timeout: await.Limit}
 	resp, err := client.Get("http://" + address + "/debug/configz")
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+
+	"meshrelay/internal/testing/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -161,7 +163,7 @@ func TestTheFirstLineAfterwardsTellsHowManyAreMissing(t *testing.T) {
 			t.Errorf("%v lost, healthy %v", n, healthy)
 		}
 		out.fail(nil)
-		time.Sleep(2 * interval) // of the bubble
+		await.Pass(2 * interval)
 		l.Record(Line{Event: Started})
 		synctest.Wait()
 		lines := out.lines(t)
@@ -188,7 +190,7 @@ func TestRecordWaitsForNobody(t *testing.T) {
 			t.Errorf("%d bytes, %s", len(l.queue), l.Problem())
 		}
 		close(out.stuck)
-		time.Sleep(2 * interval) // of the bubble
+		await.Pass(2 * interval)
 		lines := out.lines(t)
 		last := lines[len(lines)-1]
 		if last.Event != LinesLost || len(lines)-1+int(last.Count) != all || testutil.ToFloat64(l.lost) != float64(last.Count) {
@@ -214,7 +216,7 @@ func TestAFloodIsCountedInOneLineASecond(t *testing.T) {
 		if lines := out.lines(t); len(lines) != mostRefused+2 {
 			t.Errorf("%d lines", len(lines))
 		}
-		time.Sleep(2 * interval) // of the bubble
+		await.Pass(2 * interval)
 		lines := out.lines(t)
 		if last := lines[len(lines)-1]; len(lines) != mostRefused+3 || last.Event != ClientRefused || last.Reason != "peer" || last.Count != 1000-mostRefused {
 			t.Errorf("%d lines, the last %+v", len(lines), last)

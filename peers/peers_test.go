@@ -19,9 +19,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/test/bufconn"
 
 	"meshrelay/internal/testing/testca"
 )
@@ -382,39 +384,44 @@ func TestDocumentsAreReadOnly(t *testing.T) {
 }
 
 func TestRequestsToAnAddressAreBoundedAtATime(t *testing.T) {
-	g, ca := &group{t: t}, testca.New(t)
-	one := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), nil)
-	open, entered := make(chan struct{}), make(chan struct{}, maxRequests+1)
-	other := g.start(ca.Issue(t, t.TempDir(), own, in(time.Hour)), map[string]Document{"echo": func(ctx context.Context, q url.Values, w io.Writer) error {
-		entered <- struct{}{}
-		select {
-		case <-open:
-		case <-ctx.Done():
+	synctest.Test(t, func(t *testing.T) {
+		files := testca.New(t).Issue(t, t.TempDir(), own, in(time.Hour))
+		creds, err := NewCredentials(files.Cert, files.Key, files.Roots, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return echo(ctx, q, w)
-	}})
-	ask := func(ctx context.Context) error {
-		return one.One(ctx, other.at.String(), "echo", 100, func(body io.Reader) error { _, err := io.ReadAll(body); return err })
-	}
-	var all sync.WaitGroup
-	for range maxRequests {
-		all.Go(func() {
-			if err := ask(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for range maxRequests {
-		<-entered
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if err := ask(ctx); err == nil || len(entered) > 0 {
-		t.Errorf("one more is answered: %v", err)
-	}
-	close(open)
-	all.Wait()
-	if err := ask(t.Context()); err != nil {
-		t.Errorf("with room again: %v", err)
-	}
+		open := make(chan struct{})
+		var entered atomic.Int32
+		server := NewServer("", creds, "other", map[string]Document{"echo": func(ctx context.Context, q url.Values, w io.Writer) error {
+			entered.Add(1)
+			<-open
+			return echo(ctx, q, w)
+		}}, slog.New(slog.DiscardHandler))
+		lis, one := bufconn.Listen(1<<16), NewSet("", nil, creds)
+		one.DialWith(func(ctx context.Context, _, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(ctx, lis) }()
+		var all sync.WaitGroup
+		for range maxRequests + 1 {
+			all.Go(func() {
+				if err := one.One(ctx, "10.0.0.1:15016", "echo", 100, func(body io.Reader) error { _, err := io.ReadAll(body); return err }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := entered.Load(); n != maxRequests {
+			t.Errorf("%d are answered at a time", n)
+		}
+		close(open)
+		all.Wait()
+		if n := entered.Load(); n != maxRequests+1 {
+			t.Errorf("with room again, %d are answered", n)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

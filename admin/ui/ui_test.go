@@ -20,6 +20,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/kube"
+	"meshrelay/internal/testing/await"
 	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -241,11 +242,7 @@ func TestOpenPagesOfAnIdleRelayAreToldNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { _ = f.Run(ctx); close(done) }()
-		sleep := func(d time.Duration) {
-			time.Sleep(d)
-			synctest.Wait()
-		}
-		sleep(time.Minute)
+		await.Settle(time.Minute)
 		if f.looks.Load() != 0 {
 			t.Errorf("%d looks without a page", f.looks.Load())
 		}
@@ -253,7 +250,7 @@ func TestOpenPagesOfAnIdleRelayAreToldNothing(t *testing.T) {
 		for i := range streams {
 			streams[i] = f.hints.open()
 		}
-		sleep(10 * time.Minute)
+		await.Settle(10 * time.Minute)
 		if f.looks.Load() == 0 || f.looks.Load() > 620 {
 			t.Errorf("%d looks in ten minutes", f.looks.Load())
 		}
@@ -263,7 +260,7 @@ func TestOpenPagesOfAnIdleRelayAreToldNothing(t *testing.T) {
 			}
 		}
 		f.changes.Add(1)
-		sleep(2 * time.Second)
+		await.Settle(2 * time.Second)
 		for _, c := range streams {
 			if len(c) != 1 || <-c != topicResources {
 				t.Error("a change was not told")
