@@ -212,22 +212,25 @@ func TestAChangeOfAnInstanceReachesEachDeltaClientAsOneResource(t *testing.T) {
 func TestAnswersThatComeWhileAPushWaitsReachAClientAsOneResource(t *testing.T) {
 	const services, answers, service, first = 60, 30, 7, 5
 	r := startRegistry(t, services, 10)
-	began, leave, merged := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	began, leave, merged, taken := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var holds atomic.Bool
 	address := relayOf(t, r, func(push func()) {
-		if holds.CompareAndSwap(true, false) {
-			close(began)
-			<-leave
+		if !holds.CompareAndSwap(true, false) {
+			push()
+			return
 		}
+		close(began)
+		<-leave
 		push()
+		<-taken // else the client may get this push and the next in one answer
 	}, func(c mirror.Change) {
 		se := &networking.ServiceEntry{}
 		if c.New != nil && c.Key.Name == serviceName(service) && proto.Unmarshal(c.New.BodyValue(), se) == nil && se.Endpoints[0].Weight == answers {
 			close(merged)
 		}
 	})
-	let := sync.OnceFunc(func() { close(leave) })
-	t.Cleanup(let) // before the relay ends
+	let, goOn := sync.OnceFunc(func() { close(leave) }), sync.OnceFunc(func() { close(taken) })
+	t.Cleanup(func() { let(); goOn() }) // before the relay ends
 	client := subscribe(t, address, "istiod", services)
 
 	holds.Store(true)
@@ -242,6 +245,7 @@ func TestAnswersThatComeWhileAPushWaitsReachAClientAsOneResource(t *testing.T) {
 	await.Closed(t, "the last answer", merged)
 	let()
 	client.expect("the first answer", r, first)
+	goOn()
 	client.expect("all others", r, service)
 	r.services[first].Endpoints[0].Weight = 3
 	r.tell(true)
