@@ -40,7 +40,7 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 		chromedp.WindowSize(width, height), chromedp.UserDataDir(filepath.Join(home, "chromium")), chromedp.Flag("disable-dev-shm-usage", true))
 	allocated, cancelAllocated := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocated)
-	atEnd = append(atEnd, func() { cancel(); cancelAllocated() })
+	endLater(func() { cancel(); cancelAllocated() })
 	return ctx, chromedp.Do(ctx)
 })
 
@@ -61,7 +61,11 @@ func newBrowser(t *testing.T, base string) *browser {
 	ctx, cancel := chromedp.NewContext(whole, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &browser{t: t, ctx: ctx, base: base}
-	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch}); err != nil {
+	_, err = chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch})
+	if err == nil { // each tab has the focus, whichever others there are
+		_, err = chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -214,6 +218,12 @@ func (b *browser) scripts(on bool) {
 func (b *browser) keys(keys string) {
 	b.t.Helper()
 	b.do("type "+keys, chromedp.KeyEvent(keys))
+}
+
+// goes presses g and a key at once, however slow the machine is: the page takes them as two things after a while.
+func (b *browser) goes(key string) {
+	b.t.Helper()
+	ask[bool](b, `[...'g`+key+`'].every(key => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true })))`)
 }
 
 // blameless checks that the page caused no violation of its policy, no error, and no request to another origin.

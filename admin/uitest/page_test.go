@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -30,6 +29,7 @@ func (w *world) paths() []string {
 
 // TestThePageAnswersSixQuestions is a night shift: a newcomer has only the page.
 func TestThePageAnswersSixQuestions(t *testing.T) {
+	t.Parallel()
 	w := broken(t)
 	b := newBrowser(t, w.base)
 	b.theme("light")
@@ -45,7 +45,7 @@ func TestThePageAnswersSixQuestions(t *testing.T) {
 	b.shot("ui-hold.png")
 
 	// What changed at that time?
-	at := time.Now().UTC().Format("15:04")
+	at := w.night.UTC().Format("15:04")
 	b.open("/events")
 	b.do("ask for a time", chromedp.SetValue(chromedp.CSS(`main form [name=at]`), at), chromedp.Submit(chromedp.CSS(`main form`)), chromedp.WaitVisible(chromedp.CSS(`#list tbody`)))
 	b.await(`location.search.includes('at=')`)
@@ -100,6 +100,7 @@ func (b *browser) shot(name string) {
 }
 
 func TestEveryPageIsBlamelessAndAccessibleInBothThemes(t *testing.T) {
+	t.Parallel()
 	w := broken(t)
 	b := newBrowser(t, w.base)
 	for _, path := range w.paths() {
@@ -124,6 +125,7 @@ func TestEveryPageIsBlamelessAndAccessibleInBothThemes(t *testing.T) {
 }
 
 func TestEveryPageWorksWithoutJavaScript(t *testing.T) {
+	t.Parallel()
 	w := broken(t)
 	b := newBrowser(t, w.base)
 	b.scripts(false)
@@ -146,6 +148,7 @@ func TestEveryPageWorksWithoutJavaScript(t *testing.T) {
 }
 
 func TestTextOfUpstreamsStaysText(t *testing.T) {
+	t.Parallel()
 	w := calm(t)
 	const bad = `"<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u202Egnp.exe\u2066"`
 	w.write("west/bad.yaml", serviceEntry("evil", "evil", "evil.example", bad))
@@ -172,6 +175,7 @@ func TestTextOfUpstreamsStaysText(t *testing.T) {
 }
 
 func TestKeysLeadToEveryPage(t *testing.T) {
+	t.Parallel()
 	w := calm(t)
 	b := newBrowser(t, w.base)
 	b.open("/resources")
@@ -183,7 +187,7 @@ func TestKeysLeadToEveryPage(t *testing.T) {
 	b.keys("\u001b")
 	b.await(`!document.getElementById('keys').open`)
 	for key, path := range map[string]string{"o": "/ui/", "u": "/ui/upstreams", "c": "/ui/clients", "s": "/ui/services", "r": "/ui/resources", "t": "/ui/events", "x": "/ui/conflicts", "h": "/ui/holds", "w": "/ui/plan", "f": "/ui/config"} {
-		b.keys("g" + key)
+		b.goes(key)
 		b.await(`location.pathname === '` + path + `' && document.readyState === 'complete'`)
 	}
 	// The first Tab offers to skip the navigation.
@@ -197,6 +201,7 @@ func TestKeysLeadToEveryPage(t *testing.T) {
 
 // TestTabLeadsToAllThatCanBeUsed on a page with a form, on one with a graph, and in a form of relay ui.
 func TestTabLeadsToAllThatCanBeUsed(t *testing.T) {
+	t.Parallel()
 	w := broken(t)
 	b := newBrowser(t, w.base)
 	for path, fewest := range map[string]int{"/": 20, "/resources?q=bank": 15} {
@@ -216,6 +221,7 @@ func TestTabLeadsToAllThatCanBeUsed(t *testing.T) {
 }
 
 func TestARenewalKeepsTheFocusAndWhatIsTyped(t *testing.T) {
+	t.Parallel()
 	w := calm(t)
 	b := newBrowser(t, w.base)
 	b.open("/resources?namespace=late")
@@ -233,11 +239,12 @@ func TestARenewalKeepsTheFocusAndWhatIsTyped(t *testing.T) {
 
 // TestAConfigFileIsTriedOnThePage: what would happen if a config had one upstream less?
 func TestAConfigFileIsTriedOnThePage(t *testing.T) {
+	t.Parallel()
 	w := calm(t)
 	b := newBrowser(t, "")
 	b.open(w.console())
 	b.await(`location.pathname.endsWith('/ui/')`)
-	b.keys("gw")
+	b.goes("w")
 	b.await(`location.pathname.endsWith('/ui/plan') && document.readyState === 'complete'`)
 	config := "node: {id: hub}\nupstreams:\n- name: west\n  file: {path: " + filepath.Join(w.dir, "west") + "}\n" + endpoints("127.0.0.1:0", "127.0.0.1:0")
 	b.do("plan", chromedp.SetValue(chromedp.CSS(`#plan textarea`), config), chromedp.Click(chromedp.CSS(`#plan form button`)), chromedp.WaitVisible(chromedp.CSS(`#lead`)))
@@ -250,6 +257,7 @@ func TestAConfigFileIsTriedOnThePage(t *testing.T) {
 }
 
 func TestTheButtonsOfRelayUI(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.breakIt()
 	link := w.console()
@@ -283,6 +291,7 @@ func TestTheButtonsOfRelayUI(t *testing.T) {
 
 // TestFoundClustersAreOnThePage: two of three clusters are gone together, and held.
 func TestFoundClustersAreOnThePage(t *testing.T) {
+	t.Parallel()
 	w := newFleet(t)
 	b := newBrowser(t, w.base)
 	b.theme("light")

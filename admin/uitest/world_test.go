@@ -22,9 +22,17 @@ import (
 const limit = 2 * time.Minute
 
 var (
-	home  string   // the directory of all tests
-	atEnd []func() // end what the tests share
+	home string // the directory of all tests
+
+	mu    sync.Mutex
+	atEnd []func() // end what the tests share; mu guards it
 )
+
+func endLater(end func()) {
+	mu.Lock()
+	defer mu.Unlock()
+	atEnd = append(atEnd, end)
+}
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
@@ -46,7 +54,7 @@ func TestMain(m *testing.M) {
 // until waits until ok returns true. seen returns what the message of a failure has.
 func until(t *testing.T, what string, ok func() bool, seen func() string) {
 	t.Helper()
-	deadline, again := time.Now().Add(limit), time.NewTicker(10*time.Millisecond)
+	deadline, again := time.Now().Add(limit), time.NewTicker(25*time.Millisecond)
 	defer again.Stop()
 	for !ok() {
 		if time.Now().After(deadline) {
@@ -65,29 +73,38 @@ type world struct {
 	lab  *process
 	base string // of the pages
 	all  []*process
+	// night is when it was broken.
+	night time.Time
 }
 
-// shared are worlds for several tests, by what is the matter with them.
-var shared = map[string]*world{}
+// lent is a world for several tests. The first of them makes it.
+type lent struct {
+	mu   sync.Mutex // is held while it is made
+	made *world
+}
 
-// lend returns a world that some tests share.
-func lend(t *testing.T, name string, prepare func(*world)) *world {
+func (l *lent) to(t *testing.T, prepare func(*world)) *world {
 	t.Helper()
-	if shared[name] == nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.made == nil {
 		w := newWorld(t)
 		prepare(w)
-		shared[name] = w
-		return w
+		l.made = w
 	}
-	w := *shared[name]
-	w.t = t
-	w.tellAtFailure()
+	w := *l.made
+	if w.t != t {
+		w.t = t
+		w.tellAtFailure()
+	}
 	return &w
 }
 
+var calmWorld, brokenWorld lent
+
 // calm returns a world that tests may add to, and broken one that they only look at.
-func calm(t *testing.T) *world   { t.Helper(); return lend(t, "calm", func(*world) {}) }
-func broken(t *testing.T) *world { t.Helper(); return lend(t, "broken", (*world).breakIt) }
+func calm(t *testing.T) *world   { t.Helper(); return calmWorld.to(t, func(*world) {}) }
+func broken(t *testing.T) *world { t.Helper(); return brokenWorld.to(t, (*world).breakIt) }
 
 // newDir returns a world of which nothing runs.
 func newDir(t *testing.T) *world {
@@ -226,6 +243,7 @@ func (w *world) write(name, content string) {
 // breakIt breaks the world: east loses nearly all its resources, west changes one, and lab is gone.
 func (w *world) breakIt() {
 	w.t.Helper()
+	w.night = time.Now()
 	w.write("west/night.yaml", serviceEntry("night", "changed-at-night", "night.example", ""))
 	w.await("the change of west", func() bool { return strings.Contains(w.get("/debug/configz?kind=se&namespace=night"), "night.example") })
 	files, err := filepath.Glob(filepath.Join(w.dir, "east", "*.yaml"))
@@ -349,7 +367,8 @@ func (w *world) run(args ...string) *process {
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	atEnd, w.all = append(atEnd, p.stop), append(w.all, p)
+	w.all = append(w.all[:len(w.all):len(w.all)], p)
+	endLater(p.stop)
 	return p
 }
 
