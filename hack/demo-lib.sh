@@ -70,10 +70,12 @@ copy_samples() {
   done
 }
 
-# start NAME: runs a relay and waits until it is ready. That takes a moment: 30 seconds mean that it
-# will not be.
+# patience is how many seconds a demo waits for what takes a moment: then it will not come, however busy the machine is.
+patience=120
+
+# start NAME: runs a relay and waits until it is ready.
 start() {
-  local deadline=$((SECONDS + 30)) answer=""
+  local deadline=$((SECONDS + patience)) answer=""
   "$relay" serve -c "${config[$1]}" 2>>"$work/$1.log" &
   pid[$1]=$!
   while ((SECONDS < deadline)); do
@@ -81,12 +83,12 @@ start() {
       cat "$work/$1.log" >&2
       fail "the relay of ${config[$1]} has ended"
     fi
-    answer=$("$relay" status --admin "127.0.0.1:${admin[$1]}" --timeout 5s 2>&1 || true)
+    answer=$("$relay" status --admin "127.0.0.1:${admin[$1]}" --timeout "${patience}s" 2>&1 || true)
     [[ ${answer%%$'\n'*} == ready* ]] && return
     sleep 0.1
   done
   echo "$answer" >&2
-  fail "the relay of ${config[$1]} is not ready after 30 seconds"
+  fail "the relay of ${config[$1]} is not ready after $patience seconds"
 }
 
 # lives NAME: whether a relay that was started has not ended.

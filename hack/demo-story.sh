@@ -26,23 +26,23 @@ tell() {
 # served UPSTREAM: how many resources of an upstream are served.
 served() { "$relay" upstreams "$1" -o 'jsonpath={range .resources.*}{@}{"\n"}{end}' | awk '{n += $1} END {print n + 0}'; }
 
-# until_true TEXT COMMAND...: waits for 60 seconds at most.
+# until_true TEXT COMMAND...: waits until the command succeeds.
 until_true() {
-  local what=$1 deadline=$((SECONDS + 60))
+  local what=$1 deadline=$((SECONDS + patience))
   shift
   until "$@" >/dev/null 2>&1; do
-    ((SECONDS < deadline)) || fail "waited for a minute: $what"
+    ((SECONDS < deadline)) || fail "waited in vain: $what"
     sleep 0.2
   done
 }
 
-is_held() { ! "$relay" wait --for not-held --timeout 1s; }
-is_lost() { ! "$relay" wait --for synced=west --timeout 1s; }
+is_held() { [[ -n $("$relay" held east -o 'jsonpath={[0].id}') ]]; }
+is_lost() { [[ $("$relay" upstreams west -o 'jsonpath={.state}') == disconnected ]]; }
 
 start east
 start west
 start relay
-"$relay" wait --for healthy --timeout 30s
+"$relay" wait --for healthy --timeout "${patience}s"
 east=$(served east)
 
 echo
@@ -58,7 +58,7 @@ until_true "west is lost" is_lost
 show status
 show get se payments -n payments
 start west
-"$relay" wait --for synced=west --timeout 60s
+"$relay" wait --for synced=west --timeout "${patience}s"
 
 tell "2. Another comes back empty: an accident. The guard holds its deletions, and clients lose nothing."
 end east
@@ -90,9 +90,9 @@ end east
 rm -r "$work/east"
 mv "$work/east.saved" "$work/east"
 start east
-"$relay" wait --for synced=east --timeout 60s
+"$relay" wait --for synced=east --timeout "${patience}s"
 until_true "east can be followed" "$relay" unfreeze east
-"$relay" wait --for healthy --timeout 60s
+"$relay" wait --for healthy --timeout "${patience}s"
 [[ $(served east) == "$east" ]] || fail "east has $(served east) resources at the end, not $east"
 show status
 

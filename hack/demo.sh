@@ -10,7 +10,7 @@ echo "demo: starting east (xDS 127.0.0.1:${ports[0]}), west (127.0.0.1:${ports[2
 start east
 start west
 start relay
-"$relay" wait --for healthy --timeout 30s
+"$relay" wait --for healthy --timeout "${patience}s"
 
 # try COMMAND TEXT: a line of what to try next.
 try() { printf '  %-50s %s\n' "$1" "$2"; }

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"meshrelay/admin"
+	"meshrelay/internal/testing/await"
 )
 
 func TestMain(m *testing.M) {
@@ -24,19 +28,19 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the command as users do. Each script has the environment variables
-// PORT1 to PORT9, free ports of 127.0.0.1, and the commands waitready, waitdegraded,
-// waitmatch, waitclient, expandenv and sigterm.
+// PORT1 to PORT9, free ports of 127.0.0.1, and the commands run, unmet, waitrelay, waitready,
+// waitdegraded, waitmatch, waitclient, expandenv and sigterm.
 func TestScripts(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 filepath.Join(root, "cmd/relay/testdata/script"),
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", env.WorkDir)
-			root, err := filepath.Abs("../..")
-			if err != nil {
-				return err
-			}
 			env.Setenv("ROOT", root)
 			// The race detector would wait for a second at the end of every command.
 			env.Setenv("GORACE", "atexit_sleep_ms=50")
@@ -46,6 +50,9 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"run":          run,
+			"unmet":        unmet,
+			"waitrelay":    waitRelay,
 			"waitready":    waitReady,
 			"waitdegraded": waitDegraded,
 			"waitmatch":    waitMatch,
@@ -54,6 +61,61 @@ func TestScripts(t *testing.T) {
 			"sigterm":      sigterm,
 		},
 	})
+}
+
+// inScript holds the directory and the environment of the process, which are those of one script at a time.
+var inScript sync.Mutex
+
+// runHere runs a command of the relay in this process, as "exec relay" does in one of its own, which takes ten times
+// the CPU. Commands that end by a signal need their own.
+func runHere(ts *testscript.TestScript, stdout, stderr io.Writer, args ...string) (code int) {
+	inScript.Lock()
+	defer inScript.Unlock()
+	back, err := os.Getwd()
+	ts.Check(err)
+	defer func() { ts.Check(os.Chdir(back)) }()
+	ts.Check(os.Chdir(ts.MkAbs(".")))
+	for _, name := range []string{"HOME", "RELAY_ADMIN", "RELAY_SERVER", "RELAY_SOCKET", "RELAY_CONFIG"} {
+		defer os.Setenv(name, os.Getenv(name)) //nolint:errcheck // it was valid
+		ts.Check(os.Setenv(name, ts.Getenv(name)))
+	}
+	if len(args) > 0 && args[0] == "unmet" {
+		args[0], lookAgain = "wait", func(context.Context, time.Duration) bool { return false }
+		defer func() { lookAgain = sleep }()
+	}
+	defer http.DefaultClient.CloseIdleConnections() // the commands' own
+	return execute(args, stdout, stderr)
+}
+
+// run relay ARG... runs a command of the relay that ends by itself.
+func run(ts *testscript.TestScript, neg bool, args []string) {
+	if args[0] != "relay" {
+		ts.Fatalf("usage: run relay ARG...")
+	}
+	if code := runHere(ts, ts.Stdout(), ts.Stderr(), args[1:]...); (code != 0) != neg {
+		ts.Fatalf("exit code %d", code)
+	}
+}
+
+// unmet ARG... runs "relay wait ARG..." up to its first look, at which the condition must not be met, as if the
+// timeout had passed then.
+func unmet(ts *testscript.TestScript, neg bool, args []string) {
+	run(ts, !neg, append([]string{"relay", "unmet"}, args...))
+}
+
+// waitRelay REGEXP ARG... runs a command of the relay until its stdout has a match.
+func waitRelay(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: waitrelay REGEXP ARG...")
+	}
+	re, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	var out, errs strings.Builder
+	await.Until(ts, args[0]+" in the output", func() bool {
+		out.Reset()
+		errs.Reset()
+		return runHere(ts, &out, &errs, args[1:]...) == 0 && re.MatchString(out.String())
+	}, func() any { return out.String() + errs.String() })
 }
 
 // freePorts returns free ports. They are below the range from which the system assigns ports, so that no other process
@@ -81,21 +143,6 @@ func freePorts(t *testing.T, n int) (ports []int) {
 // given are the ports that freePorts has returned or tried. Other tests may not listen on theirs yet.
 var given sync.Map
 
-// eventually waits until ok returns true.
-func eventually(ts *testscript.TestScript, what string, ok func(context.Context) bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !ok(ctx) {
-		select {
-		case <-ctx.Done():
-			ts.Fatalf("waited 30 s for %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // waitReady ADMIN waits until the relay with that admin address is ready and not degraded.
 func waitReady(ts *testscript.TestScript, neg bool, args []string) {
 	waitReadiness(ts, neg, args, func(r admin.Readiness) bool { return r.Ready && len(r.Reasons) == 0 })
@@ -110,10 +157,12 @@ func waitReadiness(ts *testscript.TestScript, neg bool, args []string, ok func(a
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: waitready|waitdegraded ADMIN")
 	}
-	eventually(ts, "readiness of "+args[0], func(ctx context.Context) bool {
-		r, err := admin.Client{Address: args[0]}.Ready(ctx)
+	var seen any
+	await.Until(ts, "readiness of "+args[0], func() bool {
+		r, err := admin.Client{Address: args[0]}.Ready(context.Background())
+		seen = fmt.Sprint(r, err)
 		return err == nil && ok(r)
-	})
+	}, func() any { return seen })
 }
 
 // waitMatch REGEXP FILE waits until the file has a match.
@@ -123,10 +172,11 @@ func waitMatch(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	eventually(ts, args[0]+" in "+args[1], func(context.Context) bool {
-		b, err := os.ReadFile(ts.MkAbs(args[1]))
+	var b []byte
+	await.Until(ts, args[0]+" in "+args[1], func() bool {
+		b, err = os.ReadFile(ts.MkAbs(args[1]))
 		return err == nil && re.Match(b)
-	})
+	}, func() any { return string(b) })
 }
 
 // waitClient ADMIN FILE waits until a client with a view is connected, and writes its connection to the file.
@@ -134,8 +184,8 @@ func waitClient(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: waitclient ADMIN FILE")
 	}
-	eventually(ts, "a client of "+args[0], func(ctx context.Context) bool {
-		all, err := admin.Client{Address: args[0]}.Clients(ctx)
+	await.Until(ts, "a client of "+args[0], func() bool {
+		all, err := admin.Client{Address: args[0]}.Clients(context.Background())
 		if err != nil || len(all) == 0 || all[0].View == "" {
 			return false
 		}

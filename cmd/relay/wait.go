@@ -26,6 +26,9 @@ var arrivals = []string{admin.Distributed, admin.Deleted, admin.Applied}
 // waitEvery is how often "relay wait" checks its condition.
 const waitEvery = 200 * time.Millisecond
 
+// lookAgain waits for the next check, or returns false when there is none. Tests end a wait with it.
+var lookAgain = sleep
+
 // condition returns nil if it is met, otherwise the reason. A neverError ends the wait.
 type condition func(ctx context.Context, c admin.Client) error
 
@@ -82,7 +85,7 @@ in each replica, with the same content.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
 			defer cancel()
-			return await(ctx, admin.Client{Address: access.address}, goal, met)
+			return waitFor(ctx, admin.Client{Address: access.address}, goal, met)
 		},
 	}
 	access.flags(cmd, time.Minute)
@@ -93,8 +96,8 @@ in each replica, with the same content.`,
 	return cmd
 }
 
-// await checks a condition until it is met.
-func await(ctx context.Context, c admin.Client, wanted string, met condition) error {
+// waitFor checks a condition until it is met.
+func waitFor(ctx context.Context, c admin.Client, wanted string, met condition) error {
 	var last error
 	for {
 		err := met(ctx, c)
@@ -107,7 +110,7 @@ func await(ctx context.Context, c admin.Client, wanted string, met condition) er
 		case ctx.Err() == nil || last == nil: // otherwise err is only the timeout
 			last = err
 		}
-		if !sleep(ctx, waitEvery) {
+		if !lookAgain(ctx, waitEvery) {
 			return fmt.Errorf("not %s in time: %w", wanted, hinted(last))
 		}
 	}
