@@ -14,10 +14,12 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	mcp "istio.io/api/mcp/v1alpha1"
 
 	"meshrelay/admin"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -37,25 +39,22 @@ type waitingIstiod struct {
 // start reads the config source until ctx ends.
 func (i *waitingIstiod) start(ctx context.Context, t *testing.T) {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+i.source, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}
+	conn, err := grpc.NewClient("passthrough:///"+i.source, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(soon))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for ctx.Err() == nil {
-			_ = i.follow(ctx, conn) // the relay may not listen yet
-			select {
-			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond):
-			}
+			_ = i.follow(ctx, conn) // until the relay ends
 		}
 	})
 	t.Cleanup(func() { running.Wait(); conn.Close() })
 }
 
 func (i *waitingIstiod) follow(ctx context.Context, conn *grpc.ClientConn) error {
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
@@ -112,11 +111,7 @@ func (i *waitingIstiod) serve(t *testing.T) *fakexds.Server {
 
 func (i *waitingIstiod) awaitAnswer(t *testing.T) {
 	t.Helper()
-	select {
-	case <-i.answered:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s is not answered", i.name)
-	}
+	await.Closed(t, i.name+" is answered", i.answered)
 }
 
 // TestTwoMeshesThatAreUpstreamsAndClientsStartTogether: the istiods wait for the relay, and the relay, which has
@@ -177,7 +172,7 @@ downstream:
 			for _, i := range all {
 				servers = append(servers, i.serve(t))
 			}
-			within(t, "each has what the other has", complete(all))
+			await.Until(t, "each has what the other has", complete(all))
 			relay.awaitReady(t)
 
 			// All end, and start once more.
@@ -193,7 +188,7 @@ downstream:
 			defer end()
 			all = meshes(ctx)
 			serveConfig(t, config("1h"))
-			within(t, "what is on disk is served", complete(all))
+			await.Until(t, "what is on disk is served", complete(all))
 			for _, i := range all {
 				i.awaitAnswer(t)
 				i.serve(t)
@@ -257,7 +252,7 @@ func TestARingOfRelaysStartsTogether(t *testing.T) {
 			}
 			stop := start("300ms")
 			for _, r := range ring {
-				within(t, "it has what the source has", func() bool { return has(r) })
+				await.Until(t, "it has what the source has", func() bool { return has(r) })
 				r.awaitReady(t)
 			}
 			stop()
@@ -268,7 +263,7 @@ func TestARingOfRelaysStartsTogether(t *testing.T) {
 			stop = start("1h")
 			defer stop()
 			for _, r := range ring {
-				within(t, "it serves what it has on disk", func() bool {
+				await.Until(t, "it serves what it has on disk", func() bool {
 					ready, err := admin.Client{Address: r.admin}.Ready(t.Context())
 					return err == nil && ready.Ready && has(r)
 				})
@@ -287,7 +282,7 @@ func TestTwoRelaysOfOneNameSaySo(t *testing.T) {
 	first.run(t, "hub", fmt.Sprintf("upstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n", source.Addr))
 	first.awaitReady(t)
 	second.run(t, "hub", fmt.Sprintf("upstreams: [{name: first, xds: {addresses: [%q], plaintext: true}}]\n", first.xds))
-	within(t, "the second reports why it has nothing", func() bool {
+	await.Until(t, "the second reports why it has nothing", func() bool {
 		r, err := admin.Client{Address: second.admin}.Ready(t.Context())
 		if err != nil || len(r.Reasons) != 1 {
 			return false

@@ -12,7 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // consoleBlock is a block of commands with what they print, which a test runs.
@@ -134,18 +135,18 @@ func TestTheTutorialPrintsWhatItShows(t *testing.T) {
 		t.Fatalf("%d commands", len(all))
 	}
 	for _, c := range all {
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // of a poll of a relay
-			text, err := sh.run(free.Replace(c.command))
-			if err != nil {
+		var text string
+		await.Until(t, fmt.Sprintf("$ %s prints\n%s", c.command, c.want), func() bool {
+			printed, err := sh.run(free.Replace(c.command))
+			if text = shown.Replace(printed); err != nil {
 				t.Fatalf("%s: %v\n%s", c.command, err, text)
 			}
-			if isPrinted(shown.Replace(text), c.want) {
-				break
+			is := isPrinted(text, c.want)
+			if !is && (!strings.HasPrefix(c.command, "relay ") || strings.HasPrefix(c.command, "relay serve")) {
+				t.Fatalf("$ %s\nprints\n%s\nwant\n%s", c.command, text, c.want)
 			}
-			if !strings.HasPrefix(c.command, "relay ") || strings.HasPrefix(c.command, "relay serve") || time.Now().After(deadline) {
-				t.Fatalf("$ %s\nprints\n%s\nwant\n%s", c.command, shown.Replace(text), c.want)
-			}
-		}
+			return is
+		}, func() any { return text })
 	}
 }
 
@@ -167,15 +168,11 @@ func TestConflictsInFederationAreAsPrinted(t *testing.T) {
 	}
 	r := runRelay(t, fmt.Sprintf("upstreams: [{name: east, file: {path: %[1]s/east.yaml}}, {name: west, file: {path: %[1]s/west.yaml}}]\n", dir))
 	sh := newShell(t, dir, "RELAY_ADMIN="+r.admin)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // of a poll of a relay
+	var text string
+	await.Until(t, "relay conflicts prints\n"+all[0].want, func() bool {
 		text, err := sh.run(all[0].command)
-		if err == nil && isPrinted(text, all[0].want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%v, relay conflicts prints\n%s\nwant\n%s", err, text, all[0].want)
-		}
-	}
+		return err == nil && isPrinted(text, all[0].want)
+	}, func() any { return text })
 }
 
 // ranPages are the pages whose console blocks the tests above run.

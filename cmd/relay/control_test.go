@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"meshrelay/admin"
+	"meshrelay/internal/testing/await"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -149,15 +150,19 @@ func serveControls(t *testing.T, socket string) *controlled {
 			t.Error(err)
 		}
 	})
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		v, err := admin.Client{Address: c.address}.Version(t.Context())
-		if err == nil && v.AdminSocket == socket {
-			return c
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the relay does not open %q: %+v %v", socket, v, err)
-		}
-	}
+	awaitSocket(t, c.address, socket)
+	return c
+}
+
+// awaitSocket waits until a relay has opened its socket. Empty: it opens none.
+func awaitSocket(t *testing.T, address, socket string) {
+	t.Helper()
+	var seen string
+	await.Until(t, fmt.Sprintf("the relay answers with the socket %q", socket), func() bool {
+		v, err := admin.Client{Address: address}.Version(t.Context())
+		seen = fmt.Sprintf("%+v %v", v, err)
+		return err == nil && v.AdminSocket == socket
+	}, func() any { return seen })
 }
 
 // relay runs a command against it.

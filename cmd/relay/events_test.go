@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -48,12 +49,12 @@ func TestEventsOutliveAKill(t *testing.T) {
 		}
 		return string(text)
 	}
-	within(t, "the events are on disk, and the resources", func() bool {
+	await.Until(t, "the events are on disk, and the resources", func() bool {
 		return strings.Contains(onDisk(path), `"type":"serving"`) && strings.Contains(onDisk(path), `"type":"changed"`) &&
 			strings.Contains(onDisk(filepath.Join(p.dir, "state", "upstream-east.state")), "shop/b")
 	})
 	p.signal(syscall.SIGKILL)
-	if err := p.wait(20 * time.Second); err == nil {
+	if err := p.wait(); err == nil {
 		t.Error("it has ended by itself")
 	}
 	torn := append([]byte(onDisk(path)), `{"event":{"seq":99`...)
@@ -62,7 +63,7 @@ func TestEventsOutliveAKill(t *testing.T) {
 	}
 	p.start()
 	var out bytes.Buffer
-	within(t, "it is ready", func() bool { return p.readiness().Ready })
+	await.Until(t, "it is ready", func() bool { return p.readiness().Ready })
 	root := newRoot()
 	root.SetOut(&out)
 	root.SetArgs([]string{"events", "--admin", p.admin, "--limit", "100"})

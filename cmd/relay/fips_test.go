@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -62,7 +64,13 @@ downstream:
 			t.Errorf("an upstream is offered the curve %s", curve)
 		}
 	}
-	p.awaitLog("listening for xDS clients")
+	await.Until(t, "the relay listens", func() bool {
+		conn, err := net.Dial("tcp", listener)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
 
 	pool := x509.NewCertPool()
 	pool.AddCert(root.cert)

@@ -17,6 +17,7 @@ import (
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -69,7 +70,7 @@ func TestMetricsHaveNoTextOfATenantOrClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	within(t, "the metrics count it all", func() bool {
+	await.Until(t, "the metrics count it all", func() bool {
 		body := scrape(t, r.admin)
 		if at := strings.Index(body, canary); at >= 0 {
 			t.Fatalf("the metrics have %.200q", body[max(0, at-100):])

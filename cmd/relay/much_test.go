@@ -143,14 +143,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for end := time.Now().Add(20 * time.Second); ; <-time.After(5 * time.Millisecond) {
-		if v, err := (admin.Client{Address: lis.Addr().String()}).Version(t.Context()); err == nil && v.AdminSocket != "" {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the socket does not open")
-		}
-	}
+	awaitSocket(t, lis.Addr().String(), filepath.Join(dir, "s"))
 	s := fakexds.Start(t, &fakexds.Server{})
 	var entries []fakexds.Resource
 	for i := range 100_000 {

@@ -26,6 +26,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/doctor"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -169,7 +170,7 @@ func newChain(t *testing.T) *chain {
 
 func (c *chain) awaitServed(t *testing.T, r running, n int) {
 	t.Helper()
-	within(t, fmt.Sprintf("%d resources", n), func() bool {
+	await.Until(t, fmt.Sprintf("%d resources", n), func() bool {
 		objects, err := admin.Client{Address: r.admin}.Resources(t.Context())
 		return err == nil && len(objects) == n
 	})
@@ -192,7 +193,7 @@ func TestNamesThatKubernetesRefusesPassByteForByte(t *testing.T) {
 	c.start()
 	c.awaitServed(t, c.near, len(c.all))
 	wantContent(t, "from disk", received(t, c.near.xds, true), want)
-	within(t, "the far relay is in contact again", func() bool {
+	await.Until(t, "the far relay is in contact again", func() bool {
 		ups, err := admin.Client{Address: c.far.admin}.Upstreams(t.Context())
 		return err == nil && ups[0].State == "synced" && ups[0].Reconnects > 0
 	})
@@ -209,7 +210,7 @@ func TestNamesThatKubernetesRefusesPassByteForByte(t *testing.T) {
 
 	c.source.Fail(nil)
 	c.source.Set(oddURL, c.all[1:]...)
-	within(t, "a client is not sent what was deleted", func() bool { return len(received(t, c.far.xds, true)) < len(c.all) })
+	await.Until(t, "a client is not sent what was deleted", func() bool { return len(received(t, c.far.xds, true)) < len(c.all) })
 	wantContent(t, "after a deletion", received(t, c.far.xds, true), wants(t, c.all[1:]))
 }
 

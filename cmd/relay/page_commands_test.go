@@ -13,7 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // commandsOf returns the commands that a page shows, as a user copies them.
@@ -76,17 +77,13 @@ upstreams: [{name: east, file: {path: %q}}]
 		code := execute(args, &out, &out)
 		return out.String(), code
 	}
-	if text, code := run("wait", "--for", "ready", "--timeout", "30s", "--admin", admin); code != 0 {
+	if text, code := run("wait", "--for", "ready", "--timeout", "2m", "--admin", admin); code != 0 {
 		t.Fatal(text)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // of a poll of a relay
-		if text, code := run("history", "east", "--admin", admin); code == 0 && strings.Contains(text, "shop/db") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the first revision is not written")
-		}
-	}
+	await.Until(t, "the first revision is written", func() bool {
+		text, code := run("history", "east", "--admin", admin)
+		return code == 0 && strings.Contains(text, "shop/db")
+	})
 	ran, differences := 0, 0
 	for _, path := range []string{"/", "/upstreams", "/upstreams/east", "/holds", "/holds/east", "/resources", "/resource?kind=se&namespace=shop&name=db", "/resource?kind=se&namespace=shop&name=large", "/services?q=db&as=shop", "/services?show=with+findings", "/service?host=db.example&as=shop&port=80", "/clients", "/conflicts", "/plan", "/config", "/events", "/events?type=changed&upstream=east&q=db&window=1h",
 		"/resources?kind=networking.istio.io%2FServiceEntry&namespace=shop&q=D"} {

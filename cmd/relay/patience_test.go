@@ -14,6 +14,7 @@ import (
 	networkingv1 "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/cmd/relay/internal/cliview"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/internal/visible"
 )
@@ -47,7 +48,7 @@ func TestWhoWaitsIsToldEachSecondWhatFor(t *testing.T) {
 			var errs bytes.Buffer
 			cmd := newRoot()
 			cmd.SetErr(screen{Writer: visible.NewWriter(&errs), terminal: tc.watched})
-			whileWaiting(cmd, func() string { return "reading a" }, func() { time.Sleep(tc.takes) })
+			whileWaiting(cmd, func() string { return "reading a" }, func() { await.Pass(tc.takes) })
 			if errs.String() != tc.want {
 				t.Errorf("watched %v, %v: %q", tc.watched, tc.takes, errs.String())
 			}
@@ -129,15 +130,15 @@ func TestAWatchOnATerminalBeginsWithNoMoreThanTheLimit(t *testing.T) {
 			var out, errs lockedBuffer
 			stop := backgroundInto(t, screen{Writer: visible.NewWriter(&out), terminal: tc.terminal}, screen{Writer: visible.NewWriter(&errs), terminal: tc.terminal}, args...)
 			shown := func() int { return strings.Count(out.String(), cliview.Added) }
-			within(t, "the first listing", func() bool { return shown() >= tc.want })
+			await.Until(t, "the first listing", func() bool { return shown() >= tc.want })
 			note := ""
 			if left := usualRows + 7 - tc.want; left > 0 {
 				note = fmt.Sprintf("left out: %d more resources; --limit 0 prints all; changes of all resources follow\n", left)
 			}
-			within(t, "the note", func() bool { return errs.String() == note })
+			await.Until(t, "the note", func() bool { return errs.String() == note })
 			s.Set(typeURL, entries("b.example")...)
 			s.Push(typeURL)
-			within(t, "the change", func() bool { return strings.Contains(out.String(), cliview.Modified) })
+			await.Until(t, "the change", func() bool { return strings.Contains(out.String(), cliview.Modified) })
 			if err := stop(); err != nil || shown() != tc.want || strings.Count(out.String(), cliview.Modified) != 1 || errs.String() != note {
 				t.Errorf("%v, %d at first, want %d\n%s", err, shown(), tc.want, errs.String())
 			}

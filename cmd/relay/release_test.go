@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/admin"
+	"meshrelay/internal/testing/await"
 )
 
 // from020 copies the config file and the state directory of release 0.2.0 to a directory, and returns them with the
@@ -46,7 +47,7 @@ func TestTheConfigAndTheStateOfRelease020AreUsed(t *testing.T) {
 	client := admin.Client{Address: address}
 	for _, start := range []string{"the first start", "the next start"} {
 		_, stop := background(t, "serve", "-c", file)
-		within(t, start+": everything is served", func() bool {
+		await.Until(t, start+": everything is served", func() bool {
 			objects, err := client.Resources(t.Context())
 			return err == nil && len(objects) == 3
 		})

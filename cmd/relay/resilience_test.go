@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -25,6 +23,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/admin"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/state/local"
 )
@@ -113,16 +112,11 @@ func (p *process) kill() {
 }
 
 // wait returns the exit of the process.
-func (p *process) wait(within time.Duration) error {
+func (p *process) wait() error {
 	p.t.Helper()
-	select {
-	case err := <-p.ended:
-		p.cmd = nil
-		return err
-	case <-time.After(within):
-		p.t.Fatalf("it has not ended within %v", within)
-		return nil
-	}
+	err := await.Value(p.t, "the relay ends", p.ended)
+	p.cmd = nil
+	return err
 }
 
 func (p *process) readiness() admin.Readiness {
@@ -149,9 +143,7 @@ func openDelta(t *testing.T, address string) discoveryv3.AggregatedDiscoveryServ
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
-	t.Cleanup(cancel)
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(await.Context(t), grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +203,7 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/a", "shop/b", "shop/c"}) {
 		t.Fatalf("served from the state: %v", changed)
 	}
-	within(t, "the log has the origin", func() bool { return strings.Contains(p.logged(), "synced=0 fromDisk=1 notSynced=0") })
+	await.Until(t, "the log has the origin", func() bool { return strings.Contains(p.logged(), "synced=0 fromDisk=1 notSynced=0") })
 	r := p.readiness()
 	if r.Ready || !strings.Contains(strings.Join(r.Reasons, "\n"), "stale since") {
 		t.Errorf("a required upstream is stale, and the readiness is %+v", r)
@@ -229,14 +221,14 @@ func TestServesFromStateWithEveryUpstreamDown(t *testing.T) {
 	if !slices.Equal(changed, []string{"shop/b"}) || !slices.Equal(removed, []string{"shop/c"}) {
 		t.Errorf("pushed after the source has come back: changed %v, removed %v", changed, removed)
 	}
-	within(t, "it is ready", func() bool { r := p.readiness(); return r.Ready && len(r.Reasons) == 0 })
+	await.Until(t, "it is ready", func() bool { r := p.readiness(); return r.Ready && len(r.Reasons) == 0 })
 }
 
 // awaitOnDisk waits until the newest revision of east has so many resources, and it is known on
 // disk that these were all.
 func (p *process) awaitOnDisk(resources int) {
 	p.t.Helper()
-	within(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
+	await.Until(p.t, fmt.Sprintf("%d resources are on disk", resources), func() bool {
 		var copied bytes.Buffer
 		if err := (admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}).Backup(p.t.Context(), &copied); err != nil {
 			return false
@@ -256,7 +248,7 @@ func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {
 		t.Fatalf("served: %v", changed)
 	}
 	p.signal(syscall.SIGTERM)
-	if err := p.wait(20 * time.Second); err != nil {
+	if err := p.wait(); err != nil {
 		t.Errorf("it ended with %v, want exit code 0", err)
 	}
 	f, err := local.ReadFile(local.Path(filepath.Join(p.dir, "state")))
@@ -271,7 +263,7 @@ func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {
 func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	p := newProcess(t, "upstreams: [{name: files, file: {path: .}}]\ndownstream: {drainTimeout: 1m, LISTEN}\n")
 	p.start()
-	within(t, "it is ready", func() bool { return p.readiness().Ready })
+	await.Until(t, "it is ready", func() bool { return p.readiness().Ready })
 	// The shutdown waits some seconds for a slow request of an operator.
 	get := func(path string) string {
 		resp, err := http.Get("http://" + p.admin + path)
@@ -285,11 +277,11 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	asked := make(chan struct{})
 	go func() { defer close(asked); get("/debug/pprof/profile?seconds=60") }()
 	defer func() { <-asked }()
-	within(t, "the request is under way", func() bool { return strings.Contains(get("/debug/pprof/goroutine?debug=1"), "pprof.Profile") })
+	await.Until(t, "the request is under way", func() bool { return strings.Contains(get("/debug/pprof/goroutine?debug=1"), "pprof.Profile") })
 	p.signal(syscall.SIGTERM)
-	within(t, "it is shutting down", func() bool { return strings.Contains(p.logged(), "shutting down") })
+	await.Until(t, "it is shutting down", func() bool { return strings.Contains(p.logged(), "shutting down") })
 	p.signal(syscall.SIGTERM)
-	err := p.wait(3 * time.Second)
+	err := p.wait()
 	exit := (*exec.ExitError)(nil)
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("it ended with %v, want by the signal", err)
@@ -313,7 +305,7 @@ func TestSIGHUPTakesOverTheConfigAndABadOneChangesNothing(t *testing.T) {
 	}
 	p.write("upstreams: [{name: east, xsd: {}}]\ndownstream: {LISTEN}\n")
 	p.signal(syscall.SIGHUP)
-	within(t, "the mistake is told", func() bool {
+	await.Until(t, "the mistake is told", func() bool {
 		text := strings.Join(p.readiness().Reasons, "\n")
 		return strings.Contains(text, "relay.yaml:3") && strings.Contains(text, "xsd")
 	})
@@ -341,10 +333,10 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	if changed, _ := w.next(); !slices.Equal(changed, []string{"shop/b"}) {
 		t.Errorf("served: %v", changed)
 	}
-	within(t, "it is told", func() bool {
+	await.Until(t, "it is told", func() bool {
 		return strings.Contains(strings.Join(p.readiness().Reasons, "\n"), "state: not written since")
 	})
 	limitFiles(t, p.cmd.Process.Pid, 1<<40)
 	p.awaitOnDisk(2)
-	within(t, "nothing is amiss", func() bool { return len(p.readiness().Reasons) == 0 })
+	await.Until(t, "nothing is amiss", func() bool { return len(p.readiness().Reasons) == 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"meshrelay/admin"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -60,12 +61,12 @@ func TestRingsOfRelaysAreSafe(t *testing.T) {
 			return true
 		}
 	}
-	within(t, "all have what the source has", everybody("a", "b"))
-	within(t, "what comes back is left out", func() bool {
+	await.Until(t, "all have what the source has", everybody("a", "b"))
+	await.Until(t, "what comes back is left out", func() bool {
 		st, err := admin.Client{Address: ring[0].admin}.Upstreams(t.Context())
 		return err == nil && st[0].LeftOut["loop"] == 2
 	})
 	source.Set(kind.TypeURL("v1"), fakexds.MCP("shop/b", body))
 	source.Push(kind.TypeURL("v1"))
-	within(t, "what is deleted is gone from all", everybody("b"))
+	await.Until(t, "what is deleted is gone from all", everybody("b"))
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,7 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // TestAnAddressThatIsTakenIsAnErrorOfItsField, so that the operator finds the field.
@@ -36,9 +36,7 @@ func TestAnAddressThatIsTakenIsAnErrorOfItsField(t *testing.T) {
 			root.SetArgs([]string{"serve", "-c", path})
 			var log strings.Builder
 			root.SetErr(&log)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			err := root.ExecuteContext(ctx)
+			err := root.ExecuteContext(await.Context(t))
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !errors.Is(err, syscall.EADDRINUSE) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/visible"
 	"meshrelay/state/local"
 )
@@ -51,12 +52,12 @@ func TestWhoWaitsForTheStateOfARunningRelayIsToldSo(t *testing.T) {
 			"state", name, "--dir", dir, "--upstream", "east")
 	}
 	for name, c := range commands {
-		within(t, name+" tells what it waits for", func() bool {
+		await.Until(t, name+" tells what it waits for", func() bool {
 			return strings.Contains(c.errs.String(), "reading a copy of "+local.Path(dir)+" from the relay that uses it (")
 		})
 	}
 	close(copied)
 	for name, c := range commands {
-		within(t, name+" prints the state", func() bool { return strings.Contains(c.out.String(), "ServiceEntry") })
+		await.Until(t, name+" prints the state", func() bool { return strings.Contains(c.out.String(), "ServiceEntry") })
 	}
 }

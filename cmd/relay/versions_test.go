@@ -22,6 +22,7 @@ import (
 	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/config"
 	"meshrelay/internal/logring"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 	"meshrelay/relay"
@@ -82,26 +83,10 @@ func serveConfig(t *testing.T, text string) (stop func()) {
 
 func (r running) awaitReady(t *testing.T) {
 	t.Helper()
-	within(t, "the relay is ready", func() bool {
+	await.Until(t, "the relay is ready", func() bool {
 		ready, err := admin.Client{Address: r.admin}.Ready(t.Context())
 		return err == nil && ready.Ready && len(ready.Reasons) == 0
 	})
-}
-
-// within polls until ok returns true.
-func within(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("waited 30 s for this: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // listerConfig requests one kind under the given type URLs.
@@ -207,7 +192,7 @@ func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 			upgrade(source)
 			// A push of a third resource shows that the client has seen all before it.
 			source.Set(cur, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body), fakexds.MCP("shop/c", body))
-			within(t, "the source is connected", func() bool { return source.Streams() > 0 })
+			await.Until(t, "the source is connected", func() bool { return source.Streams() > 0 })
 			source.Push(cur)
 			for e := range events {
 				if e.Cur == nil {

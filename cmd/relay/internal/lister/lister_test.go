@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/adsclient"
 	"meshrelay/cmd/relay/internal/selection"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
 )
@@ -207,13 +208,8 @@ func startWatch(t *testing.T, cfg Config) *watching {
 func (w *watching) expect(t *testing.T, want ...string) {
 	t.Helper()
 	for _, e := range want {
-		select {
-		case got := <-w.events:
-			if got != e {
-				t.Errorf("event %s, want %s", got, e)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("no event; want %s", e)
+		if got := await.Value(t, "event "+e, w.events); got != e {
+			t.Errorf("event %s, want %s", got, e)
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"meshrelay/cmd/relay/internal/stateio"
 	"meshrelay/config"
+	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/relay"
 	"meshrelay/state"
@@ -106,16 +107,12 @@ func merged(t *testing.T, cfg *config.Config, fill func(a *mirror.Aggregate, sou
 	}
 	aggregate.SetPolicies(policies, others)
 	run := fill(aggregate, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var group errgroup.Group
 	group.Go(func() error { return aggregate.Run(ctx) })
 	group.Go(func() error { return run(ctx) })
-	select {
-	case <-ctx.Done():
-		t.Fatal("the aggregate does not sync")
-	case <-aggregate.Synced():
-	}
+	await.Closed(t, "the aggregate syncs", aggregate.Synced())
 	out := map[mirror.Key]*mirror.Resource{}
 	for _, kind := range aggregate.Kinds() {
 		for _, r := range aggregate.List(kind, "") {

@@ -19,6 +19,7 @@ import (
 	"meshrelay/downstream"
 	"meshrelay/events"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/golden"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -148,44 +149,30 @@ func openPTY(t *testing.T) (master, slave *os.File) {
 
 // screenText collects the output to a terminal.
 type screenText struct {
-	mu      sync.Mutex
-	text    bytes.Buffer
-	changed chan struct{}
+	mu   sync.Mutex
+	text bytes.Buffer
 }
 
 func (s *screenText) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
 	return s.text.Write(b)
 }
 
-func (s *screenText) has(want string) bool {
+func (s *screenText) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return strings.Contains(s.text.String(), want)
+	return s.text.String()
 }
 
 func (s *screenText) await(t *testing.T, want string) {
 	t.Helper()
-	late := time.After(20 * time.Second)
-	for !s.has(want) {
-		select {
-		case <-s.changed:
-		case <-late:
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			t.Fatalf("no %q on the screen: %q", want, s.text.String())
-		}
-	}
+	await.Until(t, want+" is on the screen", func() bool { return strings.Contains(s.String(), want) }, func() any { return s })
 }
 
 func TestTopRunsOnATerminalAndEndsWithQ(t *testing.T) {
 	master, slave := openPTY(t)
-	shown := &screenText{changed: make(chan struct{}, 1)}
+	shown := &screenText{}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -211,13 +198,8 @@ func TestTopRunsOnATerminalAndEndsWithQ(t *testing.T) {
 	if _, err := master.WriteString("q"); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("it goes on after q")
+	if err := await.Value(t, "it ends after q", done); err != nil {
+		t.Error(err)
 	}
 	slave.Close()
 	master.Close()
