@@ -20,8 +20,11 @@ import (
 	"testing"
 	"time"
 
+	"meshrelay/admin"
 	"meshrelay/internal/bundle"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
+	"meshrelay/upstreams"
 )
 
 // archived returns the files of a support bundle, by name without the directory. It unzips gzipped files.
@@ -107,11 +110,14 @@ upstreams:
 	}
 	serveConfig(t, string(text))
 	s.Await("the relay asks", func(fakexds.Request) bool { return true })
-
-	admin := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	await.Until(t, "each upstream but the first has failed", func() bool {
+		all, err := admin.Client{Address: address}.Upstreams(t.Context())
+		return err == nil && !slices.ContainsFunc(all[1:], func(u upstreams.Status) bool { return u.LastError == "" && len(u.Refused) == 0 })
+	})
 	run := func(args ...string) (int, string) {
 		var out bytes.Buffer
-		code := execute(append(args, "--admin", admin), &out, &out)
+		code := execute(append(args, "--admin", address), &out, &out)
 		return code, out.String()
 	}
 	if code, text := run("freeze", "east", "--reason", "see https://hooks.slack.com/services/T0/B0/canary and password=canary"); code != 0 {
@@ -158,7 +164,7 @@ upstreams:
 	if second := archived(t, path+"2"); second["configz.json"] != "" || second["cpu.pprof"] == "" {
 		t.Errorf("without --with-resources: %q", slices.Collect(maps.Keys(second)))
 	}
-	if resp, err := http.Get("http://" + admin + "/support-bundle"); err != nil || resp.StatusCode != http.StatusForbidden {
+	if resp, err := http.Get("http://" + address + "/support-bundle"); err != nil || resp.StatusCode != http.StatusForbidden {
 		t.Errorf("over TCP: %v %v", resp, err)
 	} else {
 		resp.Body.Close()

@@ -14,8 +14,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 	mcp "istio.io/api/mcp/v1alpha1"
 
 	"meshrelay/admin"
@@ -39,18 +37,14 @@ type waitingIstiod struct {
 // start reads the config source until ctx ends.
 func (i *waitingIstiod) start(ctx context.Context, t *testing.T) {
 	t.Helper()
-	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}
-	conn, err := grpc.NewClient("passthrough:///"+i.source, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(soon))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := dial(t, i.source)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for ctx.Err() == nil {
 			_ = i.follow(ctx, conn) // until the relay ends
 		}
 	})
-	t.Cleanup(func() { running.Wait(); conn.Close() })
+	t.Cleanup(running.Wait)
 }
 
 func (i *waitingIstiod) follow(ctx context.Context, conn *grpc.ClientConn) error {
@@ -117,8 +111,10 @@ func (i *waitingIstiod) awaitAnswer(t *testing.T) {
 // TestTwoMeshesThatAreUpstreamsAndClientsStartTogether: the istiods wait for the relay, and the relay, which has
 // nothing on disk, waits for the istiods. With a state that has served, it does not wait.
 func TestTwoMeshesThatAreUpstreamsAndClientsStartTogether(t *testing.T) {
+	t.Parallel() // it waits
 	for _, state := range []string{"", "state"} {
 		t.Run("state="+state, func(t *testing.T) {
+			t.Parallel()
 			ports := freePorts(t, 5)
 			at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
 			dir := shortDir(t)
@@ -216,8 +212,10 @@ func shortDir(t *testing.T) string {
 // TestARingOfRelaysStartsTogether: each relay waits for the one before it. With a state that has served, each serves
 // its old resources, although the source is down.
 func TestARingOfRelaysStartsTogether(t *testing.T) {
+	t.Parallel() // it waits
 	for _, state := range []string{"", "state"} {
 		t.Run("state="+state, func(t *testing.T) {
+			t.Parallel()
 			body := versionedKinds()[entryKind]
 			source := fakexds.Start(t, &fakexds.Server{})
 			source.Set(entryKind.TypeURL("v1"), fakexds.MCP("shop/a", body))

@@ -144,7 +144,7 @@ func examine1(t *testing.T, text string) (code int, found []doctor.Finding) {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
-	code = execute([]string{"doctor", "-c", file, "-o", "json", "--timeout", "5s"}, &stdout, &stderr)
+	code = execute([]string{"doctor", "-c", file, "-o", "json", "--timeout", "2m"}, &stdout, &stderr)
 	if strings.Contains(stdout.String()+stderr.String(), "canary") {
 		t.Errorf("a secret is shown: %s %s", stdout.String(), stderr.String())
 	}
@@ -413,6 +413,7 @@ func TestDoctorRunsBesideTheRelayAndChangesNothing(t *testing.T) {
 }
 
 func TestDoctorIsBoundedWhereAServerIsSilent(t *testing.T) {
+	t.Parallel() // it waits
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -428,7 +429,7 @@ func TestDoctorIsBoundedWhereAServerIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
-	code := execute([]string{"doctor", "-c", file, "--timeout", "200ms"}, &stdout, &stderr)
+	code := execute([]string{"doctor", "-c", file, "--timeout", "1s"}, &stdout, &stderr)
 	if n := strings.Count(stdout.String(), "no answer to the TLS handshake"); code != 1 || n != 20 {
 		t.Errorf("exit code %d, %d findings: %s", code, n, stdout.String())
 	}

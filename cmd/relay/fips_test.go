@@ -53,7 +53,7 @@ downstream:
 	}
 	p.env = []string{"GODEBUG=fips140=only"}
 	p.start()
-	hello := <-offers
+	hello := await.Value(t, "the relay offers a handshake", offers)
 	for _, suite := range hello.CipherSuites {
 		if name := tls.CipherSuiteName(suite); !approvedSuite(name) {
 			t.Errorf("an upstream is offered the suite %s", name)

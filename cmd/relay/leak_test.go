@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,8 +10,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 	mcp "istio.io/api/mcp/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -44,17 +41,7 @@ func TestMetricsHaveNoTextOfATenantOrClient(t *testing.T) {
 	ports := freePorts(t, 2)
 	r := running{xds: "127.0.0.1:" + fmt.Sprint(ports[0]), admin: "127.0.0.1:" + fmt.Sprint(ports[1])}
 	r.run(t, "hub", "upstreams:\n"+strings.Join(sources, "\n")+"\n")
-	conn, err := grpc.NewClient("passthrough:///"+r.xds, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := openDelta(t, r.xds)
 	text := structpb.NewStringValue(canary)
 	node := &corev3.Node{Id: "node-" + canary, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"CLUSTER_ID": text, "ISTIO_REVISION": text, "NAMESPACE": text}}}
 	for _, url := range []string{"networking.istio.io/v1/ServiceEntry", widget, "unknown-" + canary} {

@@ -17,8 +17,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	mcp "istio.io/api/mcp/v1alpha1"
@@ -83,10 +81,7 @@ func wants(t *testing.T, all []fakexds.Resource) map[string]string {
 // received returns the content that a relay serves with either protocol, by name.
 func received(t *testing.T, address string, delta bool) map[string]string {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := dial(t, address)
 	defer conn.Close()
 	client, node, got := discoveryv3.NewAggregatedDiscoveryServiceClient(conn), &corev3.Node{Id: "client"}, map[string]string{}
 	take := func(element *anypb.Any) {

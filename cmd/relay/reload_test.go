@@ -17,7 +17,7 @@ import (
 // TestAReloadIsTakenOverAtOnce: two configs serve only the copies of a, one by the order of upstreams, the other by a
 // view. A reload from one to the other never serves the copies of b.
 func TestAReloadIsTakenOverAtOnce(t *testing.T) {
-	const entries, reloads = 3000, 3
+	const entries, reloads = 2000, 3
 	p := newProcess(t, "")
 	write := func(source, more string) {
 		t.Helper()

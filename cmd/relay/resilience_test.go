@@ -15,10 +15,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -135,15 +137,22 @@ type deltaWatch struct {
 
 const entryType = "networking.istio.io/v1/ServiceEntry"
 
-// openDelta opens a delta stream, which ends with the test.
-func openDelta(t *testing.T, address string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+// dial returns a connection, which ends with the test, to a relay that may not listen yet.
+func dial(t *testing.T, address string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	soon := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}, MinConnectTimeout: await.Limit}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(soon))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(await.Context(t), grpc.WaitForReady(true))
+	return conn
+}
+
+// openDelta opens a delta stream, which ends with the test.
+func openDelta(t *testing.T, address string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+	t.Helper()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(dial(t, address)).DeltaAggregatedResources(await.Context(t), grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}

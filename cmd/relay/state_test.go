@@ -16,6 +16,7 @@ import (
 
 // TestWhoWaitsForTheStateOfARunningRelayIsToldSo while the relay copies it.
 func TestWhoWaitsForTheStateOfARunningRelayIsToldSo(t *testing.T) {
+	t.Parallel() // it waits
 	dir, yaml := t.TempDir(), filepath.Join(t.TempDir(), "east.yaml")
 	const entry = "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: db, namespace: shop}, spec: {hosts: [db.example.com]}}\n"
 	if err := os.WriteFile(yaml, []byte(entry), 0o600); err != nil {

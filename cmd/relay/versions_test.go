@@ -148,6 +148,7 @@ func TestEveryVersionOfASourceReachesClientsOfEveryVersion_C1_S13(t *testing.T) 
 // TestUpgradeOfASourceInMidStreamIsNoDeletion_C1: the old version becomes empty, and the new one gets the resources a
 // moment later, on one stream and across a reconnect.
 func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
+	t.Parallel() // it waits
 	kind := mirror.Kind{Group: "networking.istio.io", Kind: "ServiceEntry"}
 	old, cur := kind.TypeURL("v1alpha3"), kind.TypeURL("v1")
 	body := versionedKinds()[kind]
@@ -171,6 +172,7 @@ func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			source := fakexds.Start(t, &fakexds.Server{})
 			source.Set(old, fakexds.MCP("shop/a", body), fakexds.MCP("shop/b", body))
 			r := runRelay(t, fmt.Sprintf("upstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n", source.Addr))
@@ -187,7 +189,7 @@ func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 				}, func(error) {})
 			}()
 			for range 2 {
-				<-events
+				await.Value(t, "a resource", events)
 			}
 			upgrade(source)
 			// A push of a third resource shows that the client has seen all before it.
@@ -206,7 +208,7 @@ func TestUpgradeOfASourceInMidStreamIsNoDeletion_C1(t *testing.T) {
 			source.Set(cur, fakexds.MCP("shop/c", body))
 			source.Push(cur)
 			for range 2 {
-				if e := <-events; e.Cur != nil {
+				if e := await.Value(t, "a deletion", events); e.Cur != nil {
 					t.Errorf("%s is no deletion", e.Cur.Key())
 				}
 			}
