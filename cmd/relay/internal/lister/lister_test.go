@@ -41,7 +41,7 @@ func config(s *fakexds.Server) Config {
 		Kinds:       []selection.Kind{{Kind: widget, TypeURLs: []string{widgetV1}}, {Kind: serviceEntry, TypeURLs: []string{seV1, seAlpha}}},
 		Node:        adsclient.Node(adsclient.NodeConfig{Name: "t", Namespace: "istio-system", IP: "127.0.0.1", ClusterID: "t"}),
 		Credentials: insecure.NewCredentials(),
-		Timeout:     30 * time.Second,
+		Timeout:     await.Limit,
 	}
 }
 
