@@ -131,7 +131,7 @@ func TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory(t *testing.T) {
 	if err := os.MkdirAll(own, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(open, 0o777); err != nil { //nolint:gosec // this is what is tested
+	if err := os.Chmod(open, 0o777); err != nil { // this is what is tested
 		t.Fatal(err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
@@ -146,7 +146,7 @@ func TestASocketIsNotOpenedWhereEverybodyCanReplaceItsDirectory(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil { //nolint:gosec // likewise
+	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil { // likewise
 		t.Fatal(err)
 	}
 	lis, err := listenUnix(filepath.Join(own, "s"))

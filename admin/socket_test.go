@@ -95,7 +95,7 @@ func TestARelayWithoutItsSocketEnds(t *testing.T) {
 func TestTheSocketIsClosedToOthersFromTheStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	defer syscall.Umask(syscall.Umask(0))
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // this is what is tested
+	if err := os.Mkdir(dir, 0o755); err != nil { // this is what is tested
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "admin.sock")
@@ -189,7 +189,7 @@ func TestWhatBelongsToSomebodyElseIsNotTightened(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	for _, do := range []func() error{
 		func() error { return os.Mkdir(dir, 0o700) },
-		func() error { return os.Chmod(dir, 0o770) }, //nolint:gosec // this is what is tested
+		func() error { return os.Chmod(dir, 0o770) }, // this is what is tested
 		func() error { return os.Chown(dir, 12345, -1) },
 	} {
 		if err := do(); err != nil {

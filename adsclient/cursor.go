@@ -96,10 +96,10 @@ func (c *cursor) head() (f field, err error) {
 	default:
 		err = errors.New("cannot parse reserved wire type")
 	}
-	if err == nil && length > uint64(c.left) { //nolint:gosec // never negative
+	if err == nil && length > uint64(c.left) { // never negative
 		err = io.ErrUnexpectedEOF
 	}
-	f.length = int(length) //nolint:gosec // at most left, or there is an error
+	f.length = int(length) // at most left, or there is an error
 	f.size = start - c.left + f.length
 	return f, err
 }

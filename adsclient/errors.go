@@ -110,7 +110,7 @@ func handshakeHint(text string) string {
 // plain returns a gRPC error without the prefixes that its layers add, such as "connection refused"
 // or "PermissionDenied: …". It keeps the code. It returns other errors unchanged.
 func plain(err error) error {
-	grpc, ok := err.(interface{ GRPCStatus() *status.Status }) //nolint:errorlint // what wraps one has words of its own
+	grpc, ok := err.(interface{ GRPCStatus() *status.Status }) // what wraps one has words of its own
 	if !ok {
 		return err
 	}

@@ -64,7 +64,7 @@ func (r *Response) note(c *cursor, n int) {
 		r.freePlaces() // do not read the rest in vain
 		return
 	}
-	p := place{start: int32(r.size - c.left), size: int32(n)} //nolint:gosec // gRPC frames are not larger
+	p := place{start: int32(r.size - c.left), size: int32(n)} // gRPC frames are not larger
 	if n <= maxMarked {
 		p.mark = maphash.Bytes(seed, c.bytes(n))
 	}

@@ -75,7 +75,7 @@ func (s *stage) prepareFound(a *attack) string {
 	s.mkdir("found")
 	program := s.write("program", "#!/bin/sh\n{ echo \"$@\"; env; } >>"+s.dir+"/seen\n"+
 		`echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"`+credential+`"}}'`+"\n")
-	if err := os.Chmod(program, 0o700); err != nil { //nolint:gosec // it is a program
+	if err := os.Chmod(program, 0o700); err != nil { // it is a program
 		s.Fatal(err)
 	}
 	return strings.ReplaceAll(a.clusters, "DIR", s.dir)

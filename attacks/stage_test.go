@@ -224,7 +224,7 @@ func (s *stage) rss() int64 {
 func (s *stage) cpu() time.Duration {
 	const clock = 2 // of a process, on each CPU; from clock_getcpuclockid
 	var used unix.Timespec
-	if unix.ClockGettime(int32(^s.cmd.Process.Pid<<3|clock), &used) == nil { //nolint:gosec // it is so by definition
+	if unix.ClockGettime(int32(^s.cmd.Process.Pid<<3|clock), &used) == nil { // it is so by definition
 		s.used = max(s.used, time.Duration(used.Nano()))
 	}
 	return s.used

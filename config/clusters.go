@@ -182,7 +182,7 @@ const ClusterPlaceholder = "{cluster}"
 func (c Clusters) For(name, id string, has map[string]string, source Source) (Upstream, error) {
 	u := c.Upstream
 	u.Name, u.ClusterID, u.Source, u.Import = name, id, source, c.importOf(has)
-	u.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
+	u.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) // the type stays
 	v := newValidator("", []Source{source})
 	v.label("name", u.Name)
 	v.id("clusterID", u.ClusterID)
@@ -240,7 +240,7 @@ func (v *validator) template(at string, c *Clusters, revision string) {
 		}
 		section := reflect.New(reflect.TypeOf(v.sources[i]).Elem())
 		setDefaults(section.Elem())
-		u.Source = section.Interface().(Source) //nolint:errcheck // it is of that type
+		u.Source = section.Interface().(Source) // it is of that type
 	}
 	if u.FirstSync != FirstSyncOptional {
 		v.errorIf(v.noted(at+".firstSync"), at+".firstSync", "%q: clients never wait for found clusters: leave it out", u.FirstSync)
@@ -349,7 +349,7 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 	}
 	template.CheckTemplate(Checker{v, join(at, template.Kind())}, some)
 	example, id := u, "example"
-	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) //nolint:errcheck // the type stays
+	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) // the type stays
 	v.federation(at, example)
 	for _, r := range c.Import {
 		if passes, _ := filter.New(filter.Rules{Namespaces: r.Namespaces}); passes != nil {

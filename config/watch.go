@@ -169,7 +169,7 @@ func (w *Watcher) Run(ctx context.Context, log *slog.Logger, apply Apply) error 
 	for soon := true; ; soon = false { // the file may have changed since Load
 		woken, err := w.files.Wait(ctx, soon, w.wake)
 		if err != nil {
-			return nil //nolint:nilerr // the end was asked for
+			return nil // the end was asked for
 		}
 		w.mu.Lock()
 		asks := w.asks

@@ -36,7 +36,7 @@ func Fields() map[string]string {
 
 // Runbooks returns the names of the runbooks, sorted. Each has the name of an alert.
 func Runbooks() (names []string) {
-	entries, _ := runbooks.ReadDir("runbooks") //nolint:errcheck // the directory is embedded
+	entries, _ := runbooks.ReadDir("runbooks") // the directory is embedded
 	for _, e := range entries {
 		names = append(names, strings.TrimSuffix(e.Name(), ".md"))
 	}
@@ -45,7 +45,7 @@ func Runbooks() (names []string) {
 
 // Runbook returns a runbook as Markdown. It returns "" when there is none.
 func Runbook(name string) string {
-	text, _ := runbooks.ReadFile(path.Join("runbooks", path.Base(name)+".md")) //nolint:errcheck // there is none
+	text, _ := runbooks.ReadFile(path.Join("runbooks", path.Base(name)+".md")) // there is none
 	return string(text)
 }
 

@@ -113,7 +113,7 @@ func TestAnotherViewOfAClientIsALine(t *testing.T) {
 func TestAFailedHandshakeIsOneLine(t *testing.T) {
 	_, set, _ := mutualTLS(t)
 	r := startRelay(t, true, set)
-	c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) //nolint:gosec // the server is ours
+	c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) // the server is ours
 	if err == nil {
 		c.Close()
 		t.Fatal("it has succeeded without a certificate")

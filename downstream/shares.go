@@ -160,8 +160,8 @@ type work struct {
 
 // sent counts responses that were sent, of some bytes.
 func (w *work) sent(responses, bytes int) {
-	w.responses.Add(uint64(responses)) //nolint:gosec // a count
-	w.bytes.Add(uint64(bytes))         //nolint:gosec // a size
+	w.responses.Add(uint64(responses)) // a count
+	w.bytes.Add(uint64(bytes))         // a size
 }
 
 // PeerStatus is what the streams of one peer have cost since the peer came.

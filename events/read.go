@@ -145,7 +145,7 @@ func (j *Journal) Next(f Filter, c Cursor, limit int) (news, stages []Event, nex
 	first := len(b.settled)
 	if c.stage > 0 { // else they are part of the events
 		unseen := b.stage - min(c.stage-1, b.stage)
-		first -= int(min(unseen, uint64(first))) //nolint:gosec // it is small
+		first -= int(min(unseen, uint64(first))) // it is small
 	}
 	for _, e := range b.settled[first:] {
 		if e.Seq <= c.Seq && f.Picks(e) {

@@ -230,7 +230,7 @@ type holders struct {
 func newHolders(sources []Source) holders {
 	h := holders{sources: slices.Clone(sources), named: map[string]int32{}, stores: map[*Store]int32{}, several: map[unique.Handle[Kind]]map[string][]int32{}}
 	for n, s := range h.sources {
-		h.places = append(h.places, int32(n)) //nolint:gosec // as many as there are upstreams
+		h.places = append(h.places, int32(n)) // as many as there are upstreams
 		h.named[s.Name], h.stores[s.Store] = int32(n), int32(n)
 	}
 	return h

@@ -187,7 +187,7 @@ var anyHeadLen = 1 + protowire.SizeBytes(len(resourceURL))
 // encoded the message: the field is length-delimited, and its tag is one byte.
 func first(b []byte) (value, rest []byte) {
 	length, n := protowire.ConsumeVarint(b[1:])
-	end := 1 + n + int(length) //nolint:gosec // the length of a part of b
+	end := 1 + n + int(length) // the length of a part of b
 	return b[1+n : end : end], b[end:]
 }
 

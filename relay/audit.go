@@ -27,7 +27,7 @@ func (r *Relay) auditClaims(upstream string, refused []intake.Claim, more int) {
 		r.audit.Record(audit.Line{Event: audit.ClaimRefused, Upstream: upstream, Target: c.Resource, Reason: "hosts", Error: c.Detail})
 	}
 	if more > 0 {
-		r.audit.Record(audit.Line{Event: audit.ClaimRefused, Upstream: upstream, Reason: "hosts", Count: uint64(more)}) //nolint:gosec // a number of resources
+		r.audit.Record(audit.Line{Event: audit.ClaimRefused, Upstream: upstream, Reason: "hosts", Count: uint64(more)}) // a number of resources
 	}
 }
 

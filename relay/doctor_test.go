@@ -177,7 +177,7 @@ func TestDoctorNamesAnAuditLogThatCanNotBeWritten(t *testing.T) {
 		"a link in its place": {func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink("x", filepath.Join(dir, "log")))
 		}, "is a link"},
-		"a directory of others":    {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) }, "others can write"}, //nolint:gosec // the mistake
+		"a directory of others":    {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) }, "others can write"}, // the mistake
 		"a file for its directory": {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, "is not a directory"},
 		"a file above its place":   {func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, "not a directory"},
 	} {

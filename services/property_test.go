@@ -16,7 +16,7 @@ import (
 // worldOf returns a world of a seed. Hosts, names, labels, addresses and accounts have a mark with the numbers of the
 // namespaces that see them.
 func worldOf(t testing.TB, seed uint64) (all []one) {
-	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+	r := rand.New(rand.NewPCG(seed, 1)) // a test
 	namespaces := []string{"a", "b", "c", "istio-system"}
 	pick := func(from ...string) string { return from[r.IntN(len(from))] }
 	exportTo := func() []string {
@@ -94,7 +94,7 @@ func TestTheOrderOfTheInputDoesNotMatter(t *testing.T) {
 		all := worldOf(t, seed)
 		want := map[string]string{}
 		for round := range 3 {
-			rand.New(rand.NewPCG(seed, uint64(round))).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) //nolint:gosec // a test
+			rand.New(rand.NewPCG(seed, uint64(round))).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) // a test
 			for _, as := range []string{"", "a", "b", "istio-system"} {
 				got := answers(t, input(t, all...), as)
 				if round > 0 && got != want[as] {

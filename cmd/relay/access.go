@@ -112,7 +112,7 @@ func (a *access) completeUpstreams(cmd *cobra.Command, args []string, _ string) 
 	ctx, cancel := context.WithTimeout(cmp.Or(cmd.Context(), context.Background()), completionTimeout)
 	defer cancel()
 	// If the relay does not answer, there is nothing to complete.
-	all, _ := admin.Client{Address: a.address, Socket: a.socket}.Upstreams(ctx) //nolint:errcheck // see above
+	all, _ := admin.Client{Address: a.address, Socket: a.socket}.Upstreams(ctx) // see above
 	for _, u := range all {
 		names = append(names, u.Name)
 	}

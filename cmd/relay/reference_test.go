@@ -22,7 +22,7 @@ func TestTheCommandReferenceIsThatOfTheCommands(t *testing.T) {
 	}
 	page := referenceOf(newRoot())
 	if *update {
-		if err := os.WriteFile(commandReference, []byte(page), 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(commandReference, []byte(page), 0o644); err != nil { // a document
 			t.Fatal(err)
 		}
 		return

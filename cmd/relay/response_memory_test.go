@@ -131,7 +131,7 @@ func (h *hostile) receive(stream grpc.ServerStream) (typeURL, nonce string, err 
 
 // head returns the head of a length-delimited field of n bytes.
 func head(number protowire.Number, n int) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.BytesType), uint64(n)) //nolint:gosec // not negative
+	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.BytesType), uint64(n)) // not negative
 }
 
 // field returns a length-delimited field.

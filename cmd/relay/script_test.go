@@ -76,7 +76,7 @@ func runHere(ts *testscript.TestScript, stdout, stderr io.Writer, args ...string
 	defer func() { ts.Check(os.Chdir(back)) }()
 	ts.Check(os.Chdir(ts.MkAbs(".")))
 	for _, name := range []string{"HOME", "RELAY_ADMIN", "RELAY_SERVER", "RELAY_SOCKET", "RELAY_CONFIG"} {
-		defer os.Setenv(name, os.Getenv(name)) //nolint:errcheck // it was valid
+		defer os.Setenv(name, os.Getenv(name)) // it was valid
 		ts.Check(os.Setenv(name, ts.Getenv(name)))
 	}
 	if len(args) > 0 && args[0] == "unmet" {

@@ -51,7 +51,7 @@ func startPercent(held, stacks uint64) int {
 	held = max(held, 1)
 	most := max(mostPercent, stackGarbage*stacks*100/held)
 	garbage := startGarbage - min(held/heldPart, startGarbage)
-	return int(min(max(garbage*100/held, leastPercent), most)) //nolint:gosec // far less
+	return int(min(max(garbage*100/held, leastPercent), most)) // far less
 }
 
 // Collector sets GOGC and the memory limit of this process. It collects after a start or after many
@@ -76,7 +76,7 @@ func NewCollector(log *slog.Logger) *Collector {
 // SetLimit sets the memory limit of the process to 90 % of the control group's limit, unless
 // GOMEMLIMIT is set. It returns the limit in bytes, or math.MaxInt64 if there is none.
 func SetLimit() int64 {
-	_, _ = memlimit.Set(memlimit.WithRatio(0.9)) //nolint:errcheck // without a control group there is no limit
+	_, _ = memlimit.Set(memlimit.WithRatio(0.9)) // without a control group there is no limit
 	return debug.SetMemoryLimit(-1)
 }
 

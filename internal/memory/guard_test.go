@@ -122,7 +122,7 @@ func TestSheddingEndsWhenClientsHaveGone(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.GC()
 	before, _ := InUse()
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(before) + 100*mib)) //nolint:gosec // some MiB
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(before) + 100*mib)) // some MiB
 	for range 91 {
 		held = append(held, make([]byte, mib))
 	}

@@ -61,5 +61,5 @@ func restoreRoom(onDisk, limit int64) int64 {
 // restorePercent returns the GOGC at which the next collection starts when the heap has grown by room
 // bytes since the last one.
 func restorePercent(room int64, held uint64) int {
-	return int(min(room/(max(int64(min(held, math.MaxInt64)), leastHeap)/100), math.MaxInt32)) //nolint:gosec // bounded
+	return int(min(room/(max(int64(min(held, math.MaxInt64)), leastHeap)/100), math.MaxInt32)) // bounded
 }

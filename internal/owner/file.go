@@ -55,7 +55,7 @@ func Replace(path string, write func(f *os.File) error) (err error) {
 	if err != nil {
 		return fmt.Errorf("can not create a file in %s: %w", dir, WithoutPath(err))
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // after the rename, the file does not exist
+	defer os.Remove(f.Name()) // after the rename, the file does not exist
 	if err = write(f); err == nil {
 		err = f.Sync()
 	}

@@ -89,7 +89,7 @@ func (m *configMap) remove(ctx context.Context, c *apiserver.Conn) error {
 
 // state returns what the ConfigMap of a promotion tells.
 func (m *configMap) state() (s State) {
-	_ = json.Unmarshal([]byte(m.Data["state"]), &s) //nolint:errcheck // a ConfigMap made by hand forbids to write as well
+	_ = json.Unmarshal([]byte(m.Data["state"]), &s) // a ConfigMap made by hand forbids to write as well
 	s.Phase, s.By, s.Reason = text.Shorten(s.Phase, 64), text.Shorten(s.By, 256), text.Shorten(s.Reason, 1024)
 	return s
 }

@@ -65,7 +65,7 @@ func makeSample(t *testing.T) sample {
 func (s *sample) check(t *testing.T, what string, data []byte) (aside bool) {
 	t.Helper()
 	dir := copied(t, s.dir)
-	defer os.RemoveAll(dir) //nolint:errcheck // there are many: they are not to pile up
+	defer os.RemoveAll(dir) // there are many: they are not to pile up
 	must(t, os.WriteFile(filepath.Join(dir, logName("east")), data, 0o600))
 	k := openState(dir)
 	st := k.Status()

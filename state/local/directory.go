@@ -136,7 +136,7 @@ func encodeIndex(index *statepb.Index) ([]byte, error) {
 // a file has both names until repair replaces it.
 func (s *Store) repair(d *directory) error {
 	for _, path := range list(s.dir, "*"+owner.TempSuffix+"*") { // of a relay that was killed
-		os.Remove(path) //nolint:errcheck // the next start tries again
+		os.Remove(path) // the next start tries again
 	}
 	index := &statepb.Index{Served: d.served()}
 	s.update(func() { s.index = d.index })

@@ -160,7 +160,7 @@ func ReadBackup(r io.Reader) (*state.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // the system removes it
+	defer os.RemoveAll(dir) // the system removes it
 	damage := ""
 	from := tar.NewReader(r)
 	h, err := from.Next()

@@ -116,7 +116,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) e
 		good()
 		woken, err := w.Wait(ctx, s.scanner.busy, s.wake)
 		if err != nil {
-			return nil //nolint:nilerr // ctx has ended
+			return nil // ctx has ended
 		}
 		s.repeating = s.repeating || woken
 	}

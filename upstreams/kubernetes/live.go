@@ -104,7 +104,7 @@ func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition,
 	var was metav1.Condition
 	at := slices.IndexFunc(conditions, func(text json.RawMessage) bool {
 		was = metav1.Condition{}
-		_ = json.Unmarshal(text, &was) //nolint:errcheck // istiods write numbers as texts, in all conditions
+		_ = json.Unmarshal(text, &was) // istiods write numbers as texts, in all conditions
 		return was.Type == c.Type
 	})
 	if at >= 0 {

@@ -18,7 +18,7 @@ func (s *Server) Start(t testing.TB, prepare ...func(*httptest.Server)) *httptes
 
 // StartInMemory is Start without sockets, so that it works in a bubble of testing/synctest. Dial connects to it.
 func (s *Server) StartInMemory(t testing.TB, prepare ...func(*httptest.Server)) *httptest.Server {
-	return start(t, &httptest.Server{Listener: listen(t), Config: &http.Server{Handler: s}}, prepare...)
+	return start(t, &httptest.Server{Listener: listen(t), Config: &http.Server{Handler: s}}, prepare...) //nolint:gosec // its clients are tests
 }
 
 func start(t testing.TB, h *httptest.Server, prepare ...func(*httptest.Server)) *httptest.Server {

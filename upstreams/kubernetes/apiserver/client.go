@@ -277,7 +277,7 @@ type body struct {
 
 // Read implements io.Reader.
 func (b body) Read(p []byte) (n int, err error) {
-	if n, err = b.ReadCloser.Read(p); err != nil && err != io.EOF { //nolint:errorlint // a body ends with io.EOF itself
+	if n, err = b.ReadCloser.Read(p); err != nil && err != io.EOF { // a body ends with io.EOF itself
 		err = &url.Error{Op: "read", URL: b.path, Err: err}
 	}
 	return n, err

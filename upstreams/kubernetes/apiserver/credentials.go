@@ -322,7 +322,7 @@ func (a access) dial() func(ctx context.Context, network, address string) (net.C
 	if a.trust == nil || a.config.Proxy == nil && proxyOfEnvironment(a.config.Host) {
 		return dialer.DialContext
 	}
-	rules, _ := servers.Parse(a.trust.AllowServers) //nolint:errcheck // refuseFound has looked at it
+	rules, _ := servers.Parse(a.trust.AllowServers) // refuseFound has looked at it
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {

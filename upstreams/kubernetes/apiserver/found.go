@@ -85,7 +85,7 @@ func (a *Kubeconfig) trust() *Trust {
 	if a == nil {
 		return nil
 	}
-	_, trust, _ := a.get() //nolint:errcheck // there is trust without a kubeconfig, too
+	_, trust, _ := a.get() // there is trust without a kubeconfig, too
 	return &trust
 }
 
@@ -94,7 +94,7 @@ func (a *Kubeconfig) restConfig(h io.Writer) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(h, "%s%#v", text, trust) //nolint:errcheck // it never fails
+	fmt.Fprintf(h, "%s%#v", text, trust) // it never fails
 	return foundConfig(text, trust)
 }
 

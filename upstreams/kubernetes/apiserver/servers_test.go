@@ -162,7 +162,7 @@ func TestBehindAProxyOfTheEnvironmentTheNameOfTheServerIsJudged(t *testing.T) {
 		if err := os.WriteFile(kubeconfig, []byte(as(server, "api.example", "{token: t}")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$") //nolint:gosec // this test
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$") // this test
 		cmd.Env = append(os.Environ(), "HTTPS_PROXY="+proxy, "TEST_KUBECONFIG="+kubeconfig)
 		if out, err := cmd.CombinedOutput(); err != nil || asked.Load() == 0 {
 			t.Errorf("%v: %s", err, out)

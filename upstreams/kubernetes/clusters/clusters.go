@@ -74,7 +74,7 @@ func newFinder(dir string, log *slog.Logger, pace hub.Pace) (*Finder, bool) {
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), access: map[string]*apiserver.Kubeconfig{},
 	}
 	f.take = func(p *part, e registry.Event) registry.Output {
-		out, _ := f.step(p, e) //nolint:errcheck // it is no order
+		out, _ := f.step(p, e) // it is no order
 		return out
 	}
 	var err error
@@ -104,7 +104,7 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	defer f.mu.Unlock()
 	f.disconnect()
 	next := f.next(cfg, func(p *part, e registry.Event) registry.Output {
-		out, _ := p.registry.Step(time.Now(), e) //nolint:errcheck // it is no order
+		out, _ := p.registry.Step(time.Now(), e) // it is no order
 		return out
 	})
 	for _, p := range next.parts {
@@ -237,7 +237,7 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	first := !p.answered()
 	var out registry.Output
 	if err != nil {
-		out, _ = f.step(p, registry.Failed{Err: err}) //nolint:errcheck // it is no order
+		out, _ = f.step(p, registry.Failed{Err: err}) // it is no order
 	} else {
 		p.readAt, p.entries = time.Now(), entries
 		out = f.list(p)
@@ -319,7 +319,7 @@ func (f *Finder) turn() time.Duration {
 	now, removed := time.Now(), false
 	for _, p := range f.parts {
 		if !p.due.IsZero() && !now.Before(p.due) {
-			out, _ := f.step(p, registry.Tick{}) //nolint:errcheck // it is no order
+			out, _ := f.step(p, registry.Tick{}) // it is no order
 			removed = removed || out.Set
 		}
 	}

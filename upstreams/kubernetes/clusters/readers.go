@@ -298,7 +298,7 @@ func kubeconfigOf(c profileCluster, exec config.ProviderExec) []byte {
 	for _, name := range slices.Sorted(maps.Keys(exec.Env)) {
 		env = append(env, m{"name": name, "value": exec.Env[name]})
 	}
-	text, _ := json.Marshal(m{ //nolint:errcheck // texts, and JSON that was decoded
+	text, _ := json.Marshal(m{ // texts, and JSON that was decoded
 		"apiVersion": "v1", "kind": "Config", "current-context": "c",
 		"clusters": []m{{"name": "c", "cluster": c}},
 		"users": []m{{"name": "c", "user": m{"exec": m{

@@ -101,7 +101,7 @@ func (o *Output) Digest() xxh3.Uint128 { return xxh3.Hash128(o.appendTo(nil)) }
 
 // appendTo appends the body and the origins. The annotations are always the same.
 func (o *Output) appendTo(b []byte) []byte {
-	b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, o.Body) //nolint:errcheck // decoded JSON is UTF-8
+	b, _ = proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, o.Body) // decoded JSON is UTF-8
 	for _, n := range o.Origins {
 		b = append(append(b, n.Namespace...), '/')
 		b = append(append(b, n.Name...), 0)

@@ -172,7 +172,7 @@ func (r *Reflector) follow(ctx context.Context) {
 		Name: "meshrelay", TypeDescription: r.Name, Logger: &logger, Clock: c, Backoff: &backoff,
 	})
 	for pause := backoff.DelayWithReset(c, recovered); ctx.Err() == nil; {
-		_ = reflector.ListAndWatchWithContext(ctx) //nolint:errcheck // the Sink knows from the requests
+		_ = reflector.ListAndWatchWithContext(ctx) // the Sink knows from the requests
 		wait := pause()
 		if r.endless.Swap(false) {
 			wait = max(wait, r.Pace.RetryMax)

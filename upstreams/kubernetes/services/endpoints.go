@@ -37,7 +37,7 @@ func (s *State) Endpoints(cluster string) (all []endpoints.Endpoint, known bool)
 // portOf returns the port of a Service that has a cluster, nil if there is none.
 func (s *State) portOf(cluster string) (n Name, v *service, p *port) {
 	head, host, _ := strings.Cut(cluster, "||")
-	number, _ := strconv.ParseUint(strings.TrimPrefix(head, "outbound|"), 10, 32) //nolint:errcheck // no port is 0
+	number, _ := strconv.ParseUint(strings.TrimPrefix(head, "outbound|"), 10, 32) // no port is 0
 	n.Name, host, _ = strings.Cut(host, ".")
 	n.Namespace, _, _ = strings.Cut(host, ".")
 	if v = get[service](s, Services, n); v == nil || s.options.leftOut(n, v) != "" {

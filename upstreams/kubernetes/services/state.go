@@ -286,7 +286,7 @@ func (o *Output) Gone() bool { return o.Body == nil && o.LeftOut == "" }
 // Digest returns a hash of the content of an output.
 func (o *Output) Digest() xxh3.Uint128 {
 	head := fmt.Appendf(nil, "%q %d %q ", o.LeftOut, o.Created.Unix(), o.Labels)
-	all, _ := proto.MarshalOptions{Deterministic: true}.MarshalAppend(head, o.Body) //nolint:errcheck // it was decoded
+	all, _ := proto.MarshalOptions{Deterministic: true}.MarshalAppend(head, o.Body) // it was decoded
 	return xxh3.Hash128(all)
 }
 

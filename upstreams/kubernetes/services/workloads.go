@@ -190,7 +190,7 @@ func portText(name string, number uint32) string {
 func (w *workload) port(name string) uint32 {
 	for line := range strings.Lines(w.ports.String()) {
 		if key, number, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "="); key == name {
-			n, _ := strconv.ParseUint(number, 10, 32) //nolint:errcheck // portText has written it
+			n, _ := strconv.ParseUint(number, 10, 32) // portText has written it
 			return uint32(n)
 		}
 	}

@@ -67,7 +67,7 @@ func Resources(w io.Writer, groups []selection.Group, o ResourceOptions, now tim
 			}
 		}
 		if o.Tabular() && len(g.Resources) > 0 {
-			_ = t.flush(out) //nolint:errcheck // see above
+			_ = t.flush(out) // see above
 		}
 	}
 	return out.Flush()

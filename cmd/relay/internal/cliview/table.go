@@ -112,5 +112,5 @@ func (p *page) printf(format string, args ...any) {
 }
 
 func (p *page) table(t *table) {
-	_ = t.flush(p) //nolint:errcheck // a Builder returns no error
+	_ = t.flush(p) // a Builder returns no error
 }

@@ -164,7 +164,7 @@ func eventLines(all []events.Event) []string {
 		return nil
 	}
 	var text strings.Builder
-	_ = cliview.NewEvents(&text, false).Print(all[max(0, len(all)-maxEvents):]) //nolint:errcheck // a Builder takes everything
+	_ = cliview.NewEvents(&text, false).Print(all[max(0, len(all)-maxEvents):]) // a Builder takes everything
 	return split(text.String())
 }
 
