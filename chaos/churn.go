@@ -86,7 +86,7 @@ func (o options) churn(ctx context.Context, out io.Writer, binary, dir string, j
 	}{{"first quarter", before}, {"last quarter", after}} {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", row.what, row.goroutines, row.fds, mebibytes(row.heap), mebibytes(row.rss))
 	}
-	w.Flush() //nolint:errcheck // nothing can be done about it
+	w.Flush() // nothing can be done about it
 	var what string
 	switch {
 	case after.heap > before.heap+moreChurned:

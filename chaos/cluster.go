@@ -130,7 +130,7 @@ func (c *cluster) stop() {
 	if c.server == nil {
 		return
 	}
-	c.server.Close() //nolint:errcheck // it is to be gone
+	c.server.Close() // it is to be gone
 	<-c.done
 	c.serving.Wait()
 	c.server = nil

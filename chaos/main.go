@@ -233,7 +233,7 @@ func report(out io.Writer, results []result, j *journal) {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%v\t%d\t%d\t%s\n", r.scenario, r.rounds, r.changes, r.responses, r.kills, r.storms,
 			r.longest.Round(time.Millisecond), r.peak.goroutines, r.peak.fds, mebibytes(r.peak.rss))
 	}
-	w.Flush() //nolint:errcheck // nothing can be done about it
+	w.Flush() // nothing can be done about it
 	for _, r := range results {
 		if r.pods > 0 {
 			fmt.Fprintf(out, "%s: %d changes of pods; a client had something else than an API server in contact for %v at most\n", r.scenario, r.pods, r.unreached.Round(time.Millisecond))
@@ -246,7 +246,7 @@ func report(out io.Writer, results []result, j *journal) {
 	for _, kind := range sortedKeys(j.counts) {
 		fmt.Fprintf(w, "%s\t%d\n", kind, j.counts[kind])
 	}
-	w.Flush() //nolint:errcheck // as above
+	w.Flush() // as above
 }
 
 func sortedKeys(m map[string]int) []string {

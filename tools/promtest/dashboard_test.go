@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -89,7 +89,7 @@ func TestExpressionsOfTheDashboardParse(t *testing.T) {
 					named := map[string]bool{}
 					for _, m := range node.LabelMatchers {
 						named[m.Name] = true
-						if own && m.Name != labels.MetricName && !slices.Contains(has, m.Name) {
+						if own && m.Name != model.MetricNameLabel && !slices.Contains(has, m.Name) {
 							t.Errorf("%s: %s has no label %s", one.Title, node.Name, m.Name)
 						}
 					}
