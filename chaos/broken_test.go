@@ -47,6 +47,7 @@ func TestHealthyBuildIsNotCaught(t *testing.T) {
 	for _, sc := range []scenario{proofScenario(), clusterProof(), podsProof(), sitesScenario()} {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
+			sc.slow = 20
 			res, err := prove(t, "", sc)
 			if err != nil {
 				t.Fatal(err)

@@ -64,7 +64,7 @@ func (o options) churn(ctx context.Context, out io.Writer, binary, dir string, j
 				return res, err
 			}
 		}
-		if err := st.settle("the last change", convergence); err != nil {
+		if err := st.settle("the last change", sc.within(convergence)); err != nil {
 			return res, err
 		}
 		s, err := st.relays[0].sample(st.ctx, true)

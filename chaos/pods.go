@@ -55,6 +55,7 @@ type podWorld struct {
 	numbers int           // of pods and addresses that there have been
 	changes int           // so far
 	longest time.Duration // that a client had something else, of a source in contact
+	within  time.Duration // how long it may
 }
 
 type podSet struct {
@@ -73,7 +74,7 @@ type podSource struct {
 
 func newPodWorld(names []string) *podWorld {
 	p := &podWorld{
-		names: names, services: map[podService]*podSet{}, given: map[string]podService{}, taken: map[string]time.Time{}, sources: make([]podSource, len(names)),
+		names: names, services: map[podService]*podSet{}, given: map[string]podService{}, taken: map[string]time.Time{}, sources: make([]podSource, len(names)), within: promptness,
 	}
 	for source := range names {
 		for n := range podServices {
@@ -314,7 +315,7 @@ func (p *podWorld) look(views map[string]podView) *violation {
 				if differs = true; !s.steady {
 					break
 				}
-				if p.longest = max(p.longest, l.since); l.since > promptness {
+				if p.longest = max(p.longest, l.since); l.since > p.within {
 					return p.violated(who, l)
 				}
 			}

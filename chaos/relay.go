@@ -189,7 +189,7 @@ func (r *relay) signal(sig syscall.Signal, ends bool) error {
 }
 
 // endPatience is how long a relay may take to end: more than its drainTimeout.
-const endPatience = 15 * time.Second
+const endPatience = time.Minute
 
 // died reports whether the process has ended by itself.
 func (r *relay) died() bool {

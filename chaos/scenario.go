@@ -39,6 +39,13 @@ type scenario struct {
 
 	orders   []string // of persons, of which each round has ordersPerRound; likewise
 	promotes int      // of 100 rounds have a promotion
+
+	slow int // how many times longer than usual a busy machine may take; 0: once
+}
+
+// within returns how long something may take that usually takes no longer than a time.
+func (sc scenario) within(usual time.Duration) time.Duration {
+	return usual * time.Duration(max(1, sc.slow))
 }
 
 // links returns how many links there are, servers how many upstreams that are no files.
@@ -233,7 +240,7 @@ func (sc scenario) run(ctx context.Context, seed uint64, lasts time.Duration, bi
 		if err := st.play(steps, sc.round); err != nil {
 			return res, err
 		}
-		if err := st.settle("the last fault", convergence+allowance(steps)); err != nil {
+		if err := st.settle("the last fault", sc.within(convergence+allowance(steps))); err != nil {
 			return res, err
 		}
 		for range sc.probes {

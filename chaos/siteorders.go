@@ -196,7 +196,7 @@ func (s *sites) status(r *relay) (st replicaStatus, lacks bool, err error) {
 
 // agree checks that the replicas hold the same decisions, and serve the same (S3).
 func (s *sites) agree() error {
-	err := deadline(s.ctx, quietAgrees+adminPoll, func() *violation {
+	err := deadline(s.ctx, s.scenario.within(quietAgrees+adminPoll), func() *violation {
 		s.history.mu.Lock()
 		last, froze := s.history.base, map[string]bool{}
 		for _, r := range s.history.records {
@@ -249,7 +249,7 @@ func (s *sites) agree() error {
 
 // unfreezeAll ends all freezes and rollbacks, and releases what guards hold: now upstreams tell the truth.
 func (s *sites) unfreezeAll() error {
-	err := deadline(s.ctx, orderPatience, func() *violation {
+	err := deadline(s.ctx, s.scenario.within(orderPatience), func() *violation {
 		n := int(s.numbers.Add(1))
 		for upstream, kind := range s.history.frozen() {
 			if err := s.order(n, "unfreeze", upstream); err != nil {

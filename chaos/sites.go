@@ -336,7 +336,7 @@ func (s *sites) start() error {
 	for _, c := range s.clients {
 		s.running.Go(func() { c.run(s.ctx) })
 	}
-	_, err := s.converge("the start", patience, handover)
+	_, err := s.converge("the start", patience, s.scenario.within(handover))
 	return err
 }
 
@@ -388,7 +388,7 @@ func (s *sites) settle() (time.Duration, error) {
 	if err := s.unfreezeAll(); err != nil {
 		return 0, err
 	}
-	took, err := s.converge("the last fault", convergence, handover)
+	took, err := s.converge("the last fault", s.scenario.within(convergence), s.scenario.within(handover))
 	if err != nil {
 		return took, err
 	}

@@ -25,7 +25,7 @@ const (
 	// which is 1 s, and 2 s for the machine.
 	promptness = 3 * time.Second
 	// patience bounds the time in which a stage must become ready, before any fault.
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	// flushed is how long after a change it is on disk: the relay's flushInterval, and a
 	// second for the disk.
 	flushed = 2 * time.Second
@@ -96,6 +96,7 @@ func newStage(ctx context.Context, sc scenario, binary, dir string, j *journal) 
 	}
 	if sc.pods > 0 {
 		st.world.pods = newPodWorld(sc.sources[:sc.clusters])
+		st.world.pods.within = sc.within(promptness)
 	}
 	var configs []upstreamConfig
 	for n, s := range st.world.sources {
@@ -398,7 +399,7 @@ func (st *stage) probe(plan *schedule) error {
 	if err := st.change(c); err != nil {
 		return err
 	}
-	return st.settle(fmt.Sprintf("a change of %s at rest", describe(c.key)), promptness)
+	return st.settle(fmt.Sprintf("a change of %s at rest", describe(c.key)), st.scenario.within(promptness))
 }
 
 // settle waits until every client holds exactly the merge of the sources (I2), and for no longer

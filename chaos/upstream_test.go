@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"meshrelay/internal/testing/await"
 )
 
 // pair is an upstream and a client that is connected to it without a relay in between.
@@ -53,22 +55,24 @@ func (p *pair) put(key int) {
 // settles waits until the client holds what there is.
 func (p *pair) settles() {
 	p.t.Helper()
-	deadline := time.After(20 * time.Second)
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		bad := p.client.check(p.world.expected())
-		if bad == nil {
-			return
-		}
+	var bad *violation
+	p.awaits("the client holds what there is", func() bool {
+		bad = p.client.check(p.world.expected())
+		return bad == nil
+	}, func() any { return bad })
+}
+
+// awaits waits until ok returns true. The client must not notice anything until then.
+func (p *pair) awaits(what string, ok func() bool, seen ...func() any) {
+	p.t.Helper()
+	await.Until(p.t, what, func() bool {
 		select {
 		case v := <-p.bad:
 			p.t.Fatal(v)
-		case <-deadline:
-			p.t.Fatal(bad)
-		case <-ticker.C:
+		default:
 		}
-	}
+		return ok()
+	}, seen...)
 }
 
 func eachProtocol(t *testing.T, f func(t *testing.T, p *pair)) {
@@ -119,13 +123,8 @@ func TestClientNoticesWrongAnswersOfAnUpstream(t *testing.T) {
 				for key := range 30 {
 					p.put(key)
 				}
-				select {
-				case v := <-p.bad:
-					if v.invariant != tt.want {
-						t.Errorf("got %v, want %s", v, tt.want)
-					}
-				case <-time.After(20 * time.Second):
-					t.Error("nothing was noticed")
+				if v := await.Value(t, "it is noticed", p.bad); v.invariant != tt.want {
+					t.Errorf("got %v, want %s", v, tt.want)
 				}
 			})
 		})
@@ -195,16 +194,7 @@ func TestASilentUpstreamIsHeardLater(t *testing.T) {
 		p.upstream.restart(func(m *mood) { m.silent = about })
 		p.put(quiet)
 		p.put(loud)
-		deadline := time.After(20 * time.Second)
-		for shown(loud) != 2 {
-			select {
-			case v := <-p.bad:
-				t.Fatal(v)
-			case <-deadline:
-				t.Fatal("the other types are not answered")
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
+		p.awaits("the other types are answered", func() bool { return shown(loud) == 2 })
 		if seq := shown(quiet); seq != 1 {
 			t.Errorf("it sees #%d of a type that is not answered", seq)
 		}
@@ -240,9 +230,7 @@ func TestLinkThatIsCutComesBack(t *testing.T) {
 	defer l.close()
 	ask := func() error {
 		c := newClient("other", l.proxy.Listen, false, 2, p.world, p.client.reader, p.client.responses, p.client.fail)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		return c.stream(ctx, func(int) bool { return true })
+		return c.stream(await.Context(t), func(int) bool { return true })
 	}
 	for _, bad := range []func() error{
 		func() error { l.cut(); return nil },
