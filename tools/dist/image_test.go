@@ -8,7 +8,6 @@ import (
 	"io"
 	"log"
 	"maps"
-	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -211,12 +210,22 @@ func TestTheImageServes(t *testing.T) {
 	}
 	root := t.TempDir()
 	write(t, root, contents(t, image))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := free.Addr().String()
-	free.Close()
+	defer syscall.Close(socket) // it keeps the port, without listening: SO_REUSEADDR lets the relay listen on it
+	if err = syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err == nil {
+		err = syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound, err := syscall.Getsockname(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
 	config := `
 upstreams: [{name: files, file: {path: /etc/relay/resources}}]
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
@@ -251,7 +260,7 @@ admin: {address: "` + address + `"}
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := container("wait", "--for", "ready", "--admin", address, "--timeout", "60s").CombinedOutput(); err != nil {
+	if out, err := container("wait", "--for", "ready", "--admin", address, "--timeout", "3m").CombinedOutput(); err != nil {
 		_ = serve.Process.Kill()
 		_ = serve.Wait()
 		t.Fatalf("the relay does not get ready: %s\n%s", out, logged.String())
