@@ -25,16 +25,9 @@ func TestWhatAnAPIServerLosesStays_K4(t *testing.T) {
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, kubeconfig)).start().ready()
 	follower := dial(t, r.xds).follow("networking.istio.io/v1/ServiceEntry", nil)
-	// New credentials are noticed after ten seconds, and used after a pause of thirty at most.
-	later := func(what string, check func() error) {
-		t.Helper()
-		if err := within(2*patience, check); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
 	has := func(what string, want int, text string) {
 		t.Helper()
-		later(what, func() error {
+		eventually(t, what, func() error {
 			if all := r.configs(); len(all) != want || !strings.Contains(fmt.Sprint(all), text) {
 				return fmt.Errorf("%d resources, want %d with %q", len(all), want, text)
 			}
@@ -43,7 +36,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	tells := func(texts ...string) {
 		t.Helper()
-		later(fmt.Sprintf("the relay tells %q", texts), func() error {
+		eventually(t, fmt.Sprintf("the relay tells %q", texts), func() error {
 			out, _ := r.command("status")
 			more, _ := r.command("upstreams", "east")
 			for _, text := range texts {

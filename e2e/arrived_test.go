@@ -45,7 +45,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	has(1)
 	k.entry("shop/a", "b.example")
 	has(2)
-	hub.must(0, "wait se a -n shop --for distributed --timeout 30s")
+	hub.must(0, "wait se a -n shop --for distributed")
 	k.delete("networking.istio.io/v1", "ServiceEntry", "shop", "a")
-	hub.must(0, "wait se a -n shop --for deleted --timeout 30s")
+	hub.must(0, "wait se a -n shop --for deleted")
 }

@@ -2,12 +2,12 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -48,7 +48,7 @@ func testNode() *corev3.Node {
 // list asks for one type on a SotW stream of its own and returns the names with the
 // versions, and the resources.
 func (c *xdsClient) list(typeURL string) (map[string]*mcp.Resource, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	s, err := c.stub.StreamAggregatedResources(ctx)
 	if err != nil {
@@ -86,6 +86,8 @@ type follower struct {
 	have map[string]string // name to version
 	all  map[string]*mcp.Resource
 	err  error
+
+	answered bool
 }
 
 func (c *xdsClient) follow(typeURL string, held map[string]string) *follower {
@@ -101,20 +103,16 @@ func (c *xdsClient) follow(typeURL string, held map[string]string) *follower {
 	if err := s.Send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(), TypeUrl: typeURL, InitialResourceVersions: held}); err != nil {
 		c.t.Fatal(err)
 	}
-	first := make(chan struct{})
 	go func() {
-		opened := false
 		for {
 			resp, err := s.Recv()
 			f.mu.Lock()
 			if err != nil {
 				f.err = err
 				f.mu.Unlock()
-				if !opened {
-					close(first)
-				}
 				return
 			}
+			f.answered = true
 			for _, r := range resp.Resources {
 				f.log = append(f.log, "+"+r.Name)
 				f.have[r.Name] = r.Version
@@ -130,17 +128,16 @@ func (c *xdsClient) follow(typeURL string, held map[string]string) *follower {
 			}
 			f.mu.Unlock()
 			s.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: resp.Nonce}) //nolint:errcheck // Recv tells
-			if !opened {
-				opened = true
-				close(first)
-			}
 		}
 	}()
-	select {
-	case <-first:
-	case <-time.After(patience):
-		c.t.Fatalf("%s: no first answer", typeURL)
-	}
+	eventually(c.t, "the first answer about "+typeURL, func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.answered && f.err == nil {
+			return errors.New("none has come")
+		}
+		return nil
+	})
 	return f
 }
 

@@ -68,17 +68,14 @@ func sampleNames(t *testing.T) map[string]map[string]bool {
 	return out
 }
 
-// TestDemoServesEverySampleOnce runs what make demo runs and asks for everything.
+// TestDemoServesEverySampleOnce runs what make demo runs, on other ports, and asks for everything.
 func TestDemoServesEverySampleOnce_S3_S13(t *testing.T) {
-	bin := binary(t, "RELAY_BIN", "../bin/relay")
-	for _, name := range []string{"east", "west", "relay"} {
-		run(t, "demo "+name, "..", nil, bin, "serve", "-c", "samples/"+name+".yaml")
+	t.Parallel()
+	x := copyOf(t, "samples", "../samples")
+	for _, name := range []string{"east", "west"} {
+		x.relay(name + ".yaml").start()
 	}
-	eventually(t, "the demo is ready", func() error {
-		_, err := httpGet("http://127.0.0.1:15014/ready")
-		return err
-	})
-	c := dial(t, "127.0.0.1:15010")
+	c := dial(t, x.relay("relay.yaml").start().ready().xds)
 	samples := sampleNames(t)
 	asked := 0
 	for kind, want := range samples {
@@ -123,6 +120,7 @@ func TestDemoServesEverySampleOnce_S3_S13(t *testing.T) {
 // TestRejectionDoesNotLoop_S7 rejects what comes and makes sure that nothing comes of
 // it.
 func TestRejectionDoesNotLoop_S7(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "a.yaml"), serviceEntry("a", "a.example"))
 	r := newRelay(t, "hub", []string{"files=" + dir}).start().ready()

@@ -98,30 +98,26 @@ func TestExampleKubernetes(t *testing.T) {
 // an API server that asks RBAC: every kind is followed, and the identity may do no more.
 func TestRolesLetTheRelayReadAndNothingElse_K9(t *testing.T) {
 	t.Parallel()
+	k := newKubernetesWith(t, "east", "RBAC")
+	k.defineIstio()
+	for _, namespace := range []string{"istio-system", "shop"} {
+		k.createNamespace(namespace)
+	}
+	k.entry("shop/one", "one.example")
+	k.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: istio-system, name: relay}}")
 	for manifest, account := range map[string]string{
 		"rbac-remote-reader.yaml": "relay-reader", // which the manifest makes
 		"rbac-source.yaml":        "relay",        // that of the pods, which relay.yaml makes
 	} {
 		t.Run(manifest, func(t *testing.T) {
-			t.Parallel()
-			k := newKubernetesWith(t, "east", "RBAC")
-			k.defineIstio()
-			for _, namespace := range []string{"istio-system", "shop"} {
-				k.createNamespace(namespace)
-			}
-			k.entry("shop/one", "one.example")
-			if account == "relay" {
-				k.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: istio-system, name: relay}}")
-			}
 			k.applyFile("../deploy/kubernetes/" + manifest)
-			k.letsReadAndNothingElse(account)
+			k.letsReadAndNothingElse(t, account)
 		})
 	}
 }
 
 // letsReadAndNothingElse runs a relay with a service account in istio-system, and looks at what that may do.
-func (k *kubernetes) letsReadAndNothingElse(account string) {
-	t := k.t
+func (k *kubernetes) letsReadAndNothingElse(t *testing.T, account string) {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	k.tokenKubeconfig(kubeconfig, k.token("istio-system", account))

@@ -29,8 +29,12 @@ const examples = 8
 
 func newExample(t *testing.T, name string) *example {
 	t.Helper()
+	return copyOf(t, name, filepath.Join("..", "examples", name))
+}
+
+func copyOf(t *testing.T, name, from string) *example {
+	t.Helper()
 	x := &example{t: t, name: name, dir: t.TempDir(), ports: map[string]string{}}
-	from := filepath.Join("..", "examples", name)
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

@@ -20,6 +20,8 @@ func watchFor(t *testing.T, i *istiod, want configs) (stop func() []string) {
 	missing := map[string]bool{}
 	samples := 0
 	wg.Go(func() {
+		ticks := time.NewTicker(20 * time.Millisecond)
+		defer ticks.Stop()
 		for {
 			if now, err := configz(i.http); err == nil {
 				samples++
@@ -32,7 +34,7 @@ func watchFor(t *testing.T, i *istiod, want configs) (stop func() []string) {
 			select {
 			case <-done:
 				return
-			case <-time.After(20 * time.Millisecond):
+			case <-ticks.C:
 			}
 		}
 	})

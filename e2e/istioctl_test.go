@@ -47,6 +47,8 @@ func TestIstioctlReadsTheRelay_D1_D2(t *testing.T) {
 	third := newIstiod(t, "third", r.xds).start().ready()
 	eventually(t, "the istiod has it", func() error { return differs(third.configs(), r.configs()) })
 
+	r.showsSynced(t)
+
 	status := istioctl(t, "proxy-status", "--xds-address", r.xds, "--plaintext")
 	if !strings.Contains(status, "hub") || strings.Count(status, "\n") < 2 {
 		t.Errorf("proxy-status prints\n%s", status)

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // istiod is a real one, of version 1.23, without Kubernetes.
@@ -84,7 +83,7 @@ func (i *istiod) ready() *istiod {
 	return i
 }
 
-var client = &http.Client{Timeout: 10 * time.Second}
+var client = &http.Client{Timeout: patience}
 
 func httpGet(url string) ([]byte, error) {
 	resp, err := client.Get(url)

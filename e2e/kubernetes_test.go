@@ -85,7 +85,7 @@ func newKubernetesWith(t *testing.T, name, mode string, flags ...string) *kubern
 	t.Cleanup(transport.CloseIdleConnections)
 	k := &kubernetes{
 		t: t, name: name, url: "https://" + address, kubeconfig: filepath.Join(dir, "kubeconfig"),
-		http: &http.Client{Timeout: 30 * time.Second, Transport: transport},
+		http: &http.Client{Timeout: patience, Transport: transport},
 	}
 	writeFile(t, k.kubeconfig, fmt.Sprintf(`apiVersion: v1
 kind: Config

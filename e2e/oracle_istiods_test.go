@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -144,7 +143,7 @@ func (o *oracle) arrived() error {
 		lacks[f.istiod] = f.lacks
 	}
 	for _, i := range o.istiods() {
-		if err := within(patience, func() error { return i.holds(o.set, o.marker, lacks[i]) }); err != nil {
+		if err := within(func() error { return i.holds(o.set, o.marker, lacks[i]) }); err != nil {
 			return fmt.Errorf("istiod %s: %w", i.name, err)
 		}
 	}
@@ -156,7 +155,7 @@ func (o *oracle) arrived() error {
 	}
 	for _, i := range o.istiods() {
 		client := dial(o.t, i.grpc)
-		err := within(patience, func() error {
+		err := within(func() error {
 			config, err := client.fetch(o.proxies[0])
 			if err == nil && config[cdsType][o.cluster] == nil {
 				err = errors.New("not yet")
@@ -169,18 +168,6 @@ func (o *oracle) arrived() error {
 		}
 	}
 	return nil
-}
-
-// within polls until check returns nil.
-func within(limit time.Duration, check func() error) error {
-	deadline := time.Now().Add(limit)
-	for {
-		err := check()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // holds returns nil when the istiod has all configs of the set as they are in this set, and

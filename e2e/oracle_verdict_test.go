@@ -1,19 +1,15 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
-
-// settle is how long a difference has to last to be one: what an istiod has in hand when it
-// is asked may still change what it sends.
-const settle = 2 * time.Second
 
 // verdict is what differs at the istiod that is fed in a way.
 type verdict struct {
@@ -21,11 +17,11 @@ type verdict struct {
 	mismatches []mismatch
 }
 
-// ask compares what the proxies are sent until there is no difference, or settle is over.
-func (o *oracle) ask() (different []verdict) {
+// ask compares what the proxies are sent until is returns nil of what differs: what an istiod has in hand when it is asked
+// may still change what it sends.
+func (o *oracle) ask(is func(different []verdict) error) (different []verdict, err error) {
 	o.t.Helper()
-	deadline := time.Now().Add(settle)
-	for {
+	err = within(func() error {
 		direct := o.everything(o.direct)
 		o.look(direct)
 		different = nil
@@ -39,11 +35,9 @@ func (o *oracle) ask() (different []verdict) {
 				different = append(different, v)
 			}
 		}
-		if len(different) == 0 || time.Now().After(deadline) {
-			return different
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return is(different)
+	})
+	return different, err
 }
 
 // everything returns what an istiod sends to each of the proxies.
@@ -109,7 +103,12 @@ func (o *oracle) same(name string, set []manifest) bool {
 		o.t.Errorf("%s does not arrive: %v; the set is in %s", name, err, o.keep(name, verdict{}))
 		return false
 	}
-	different := o.ask()
+	different, _ := o.ask(func(different []verdict) error {
+		if len(different) > 0 {
+			return errors.New(names(different))
+		}
+		return nil
+	})
 	whose := ""
 	if len(different) > 0 {
 		whose = o.control()
@@ -138,7 +137,7 @@ func (o *oracle) control() string {
 	writeFile(o.t, filepath.Join(i.configDir, "marker.yaml"), markerFilter(o.cluster))
 	i.start().ready()
 	defer i.kill()
-	if err := within(patience, func() error { return i.holds(o.set, o.marker, nil) }); err != nil {
+	if err := within(func() error { return i.holds(o.set, o.marker, nil) }); err != nil {
 		return "an istiod that has just started does not read the set: " + err.Error()
 	}
 	direct, fresh := o.everything(o.direct), o.everything(i)

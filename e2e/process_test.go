@@ -3,9 +3,9 @@ package e2e
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,11 +94,12 @@ func (p *process) terminate() {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		p.t.Fatal(err)
 	}
-	select {
-	case <-p.done:
-	case <-time.After(patience):
-		p.t.Fatalf("%s does not end", p.name)
-	}
+	eventually(p.t, p.name+" ends", func() error {
+		if p.alive() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
 }
 
 // pause stops the process until do has returned, so that it sees all that do changes at once. A process that does not
@@ -123,47 +124,55 @@ func (p *process) alive() bool {
 	}
 }
 
-// freePort returns a port of 127.0.0.1 that nobody has at present. It is below those that
-// the system gives to connections: one of those could take it before, or between two runs
-// of, the program that it is for.
+// freePort returns a port of 127.0.0.1 that is the test's own until it ends: a socket that does not listen keeps it.
+// SO_REUSEADDR, which Go's listeners set, lets the program listen on it that it is for, also again. Without it, all that
+// use the port are in the way of a socket, so that nobody is given one of these. It is below those that the system gives to
+// connections.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
-		if _, taken := given.LoadOrStore(address, true); taken {
-			continue
-		}
-		l, err := net.Listen("tcp", address)
+		port := 10000 + rand.IntN(22000)
+		socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 		if err != nil {
+			t.Fatal(err)
+		}
+		if err = syscall.Bind(socket, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err == nil {
+			err = syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+		}
+		if err != nil {
+			syscall.Close(socket)
 			continue
 		}
-		l.Close()
-		return address
+		t.Cleanup(func() { syscall.Close(socket) })
+		return fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	t.Fatal("no port is free")
 	return ""
 }
 
-// given are the ports that freePort has returned, or tried: what they are for may not run yet.
-var given sync.Map
+// patience is how long a test waits for anything: so long that only a test that hangs meets it. The relay itself pauses for
+// up to 30 s between two tries.
+const patience = 3 * time.Minute
 
-// patience is how long a test waits for what must happen. The relay itself pauses for up to 30 s between two tries, and
-// a machine that has just begun may need as long to start an API server.
-const patience = 90 * time.Second
-
-// eventually polls until check returns nil.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
+// within polls until check returns nil, or patience is over. It is the one way in which these tests wait.
+func within(check func() error) error {
 	deadline := time.Now().Add(patience)
+	ticks := time.NewTicker(25 * time.Millisecond)
+	defer ticks.Stop()
 	for {
 		err := check()
-		if err == nil {
-			return
+		if err == nil || time.Now().After(deadline) {
+			return err
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so within %v: %v", what, patience, err)
-		}
-		time.Sleep(50 * time.Millisecond)
+		<-ticks.C
+	}
+}
+
+// eventually polls until check returns nil, and fails the test with what it returned last when patience is over.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	if err := within(check); err != nil {
+		t.Fatalf("%s: not so within %v: %v", what, patience, err)
 	}
 }
 

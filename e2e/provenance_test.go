@@ -37,8 +37,8 @@ func TestWhatIstiodsReturnIsKnownAgain_S10(t *testing.T) {
 			meshes := map[string]*istiod{"east": newIstiod(t, "east"), "west": newIstiod(t, "west")}
 			r := relayOf(t, "hub", fmt.Sprintf(`provenance: {annotations: %s}
 upstreams:
-- {name: east, xds: {addresses: [%q], plaintext: true, resyncInterval: 5s}}
-- {name: west, xds: {addresses: [%q], plaintext: true, resyncInterval: 5s}}
+- {name: east, xds: {addresses: [%q], plaintext: true, resyncInterval: 1s}}
+- {name: west, xds: {addresses: [%q], plaintext: true, resyncInterval: 1s}}
 downstream: {startupTimeout: 1s, listeners: [{address: XDS, plaintext: true}]}
 `, annotations, meshes["east"].grpc, meshes["west"].grpc)).start()
 			for name, i := range meshes {

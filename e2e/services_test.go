@@ -139,6 +139,11 @@ func TestKubernetesServices(t *testing.T) {
 		e.waitEndpoints(noPort)
 	})
 
+	t.Run("HaveNoEndpointsAtAClientOfAnIstiodThatHasThemByMCP", func(t *testing.T) {
+		west := newIstiod(t, "west", i.grpc).start().ready()
+		dial(t, west.grpc).envoy(proxy{network: "west-net", cluster: "west"}).waitEndpoints(shopCluster)
+	})
+
 	t.Run("ChangeTheirEndpointsByEDSOnly", func(t *testing.T) {
 		near, far := dial(t, i.grpc).envoy(proxy{network: "east-net"}), dial(t, i.grpc).envoy(proxy{network: "west-net"})
 		near.waitEndpoints(shopCluster, all...)
@@ -280,12 +285,4 @@ func TestASelectorOfAnotherClusterSelectsTheOwnPods(t *testing.T) {
 	e.waitEndpoints(shopCluster, "10.2.0.1:80")
 	writeShop(t, i, atGateways)
 	e.waitEndpoints(shopCluster, "192.0.2.1:15443", "192.0.2.1:15443")
-}
-
-func TestAClientOfAnIstiodThatHasServicesByMCPHasNoEndpoints(t *testing.T) {
-	t.Parallel()
-	k := newShop(t, "east")
-	east := newKubernetesIstiod(t, k, eastNetwork).start().ready()
-	west := newIstiod(t, "west", east.grpc).start().ready()
-	dial(t, west.grpc).envoy(proxy{network: "west-net", cluster: "west"}).waitEndpoints(shopCluster)
 }
