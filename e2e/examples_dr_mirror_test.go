@@ -137,8 +137,8 @@ func TestExampleDRMirror(t *testing.T) {
 			t.Errorf("lost: %v", lost)
 		}
 		var all []held
-		if out, err := x.command("held", "-o", "json", "--admin", r.admin); err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 {
-			t.Fatalf("%v: %s", err, out)
+		if out := r.must(0, "held -o json"); json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 {
+			t.Fatal(out)
 		}
 		x.ports["4kq3vx2a"] = all[0].ID
 		x.shows(t, "held")

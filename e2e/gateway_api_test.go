@@ -91,7 +91,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		eventually(t, "the relay "+r.name+" has all as they are written", func() error { return differs(r.configs(), want) })
 	}
 
-	cmd := exec.CommandContext(t.Context(), binary(t, "RELAY_BIN", "../bin/relay"), "get", "all", "-A", "-o", "yaml", "--server", hub.xds)
+	cmd := exec.CommandContext(t.Context(), binary(t, "RELAY_BIN", "../bin/relay"), "get", "all", "-A", "-o", "yaml", "--server", hub.xds, "--timeout", patience.String())
 	printed, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -43,6 +43,7 @@ func (k *kubernetes) defineIstio() {
 	if err != nil {
 		k.t.Fatal(err)
 	}
+	var paths []string
 	for _, doc := range strings.Split(string(all), "\n---\n") {
 		var d struct {
 			Spec struct {
@@ -59,10 +60,11 @@ func (k *kubernetes) defineIstio() {
 		}
 		k.apply(doc)
 		for _, v := range d.Spec.Versions {
-			eventually(k.t, d.Spec.Names.Plural+" are served", func() error {
-				return k.do(http.MethodGet, "/apis/"+d.Spec.Group+"/"+v.Name+"/"+d.Spec.Names.Plural, "", nil)
-			})
+			paths = append(paths, "/apis/"+d.Spec.Group+"/"+v.Name+"/"+d.Spec.Names.Plural)
 		}
+	}
+	for _, path := range paths { // once all are defined: a server takes a while for each
+		eventually(k.t, path+" is served", func() error { return k.do(http.MethodGet, path, "", nil) })
 	}
 }
 
