@@ -153,8 +153,11 @@ func (r *relay) revisions() (all []revision) {
 	r.t.Helper()
 	eventually(r.t, "there is a revision", func() error {
 		all = nil
-		if err := json.Unmarshal([]byte(r.must(0, "history east -o json")), &all); err != nil || len(all) == 0 {
-			return fmt.Errorf("%v %+v", err, all)
+		if err := json.Unmarshal([]byte(r.must(0, "history east -o json")), &all); err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			return errors.New("there is none")
 		}
 		return nil
 	})

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+
 	// The messages of all extensions that an istiod may name, so that what is in an Any
 	// can be looked into.
 	_ "istio.io/istio/pkg/config/xds"

@@ -146,7 +146,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	k.delete("networking.istio.io/v1", "ServiceEntry", "shop", "n02")
 	shows("a deletion by others is put right", "n02", "a.example")
 
-	r.process.terminate()
+	r.terminate()
 	written := k.version("n05")
 	r.start().ready()
 	wants("a restart writes nothing", func(s sinkStatus) bool {
@@ -158,7 +158,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 
 	config1 := config(", conflicts: take, adopt: true, createNamespaces: true")
 	rewritten := relayOf(t, "again", config1)
-	r.process.terminate()
+	r.terminate()
 	r = rewritten.start().ready()
 	shows("the conflict is taken", "n01", "a.example")
 	shows("the foreign object is adopted", "foreign", "ours.example")

@@ -10,7 +10,7 @@ import (
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/chart/loader"
-	"helm.sh/helm/v4/pkg/release/v1"
+	releasev1 "helm.sh/helm/v4/pkg/release/v1"
 )
 
 // namespace is that of the plain manifests and of the tests: the root namespace of the mesh.
@@ -47,7 +47,7 @@ func renderIn(ctx context.Context, namespace, root string, values map[string]any
 	if err != nil {
 		return rendered{}, fmt.Errorf("render deploy/chart: %w", err)
 	}
-	release, ok := result.(*v1.Release)
+	release, ok := result.(*releasev1.Release)
 	if !ok {
 		return rendered{}, fmt.Errorf("render deploy/chart: Helm's release is a %T", result)
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"io"
 	"maps"
@@ -367,7 +368,7 @@ func untar(t *testing.T, path string) map[string]string {
 	out := map[string]string{}
 	for archive := tar.NewReader(z); ; {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"debug/elf"
 	"debug/macho"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -182,7 +183,7 @@ func untar(t *testing.T, r io.Reader) map[string]packed {
 	archive := tar.NewReader(r)
 	for {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		if err != nil {

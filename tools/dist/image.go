@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ociv1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -27,14 +27,14 @@ func (d *dist) image(context.Context) error {
 	if err := d.stageRoot(); err != nil {
 		return err
 	}
-	var index v1.ImageIndex = empty.Index
+	var index ociv1.ImageIndex = empty.Index
 	for _, p := range linux() {
 		image, err := d.platformImage(p)
 		if err != nil {
 			return fmt.Errorf("image for %s: %w", p, err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.os, Architecture: p.arch}},
+			Add: image, Descriptor: ociv1.Descriptor{Platform: &ociv1.Platform{OS: p.os, Architecture: p.arch}},
 		})
 	}
 	dir := filepath.Join(d.work, "layout")
@@ -78,9 +78,9 @@ func (d *dist) stageRoot() error {
 	return nil
 }
 
-func (d *dist) platformImage(p platform) (v1.Image, error) {
+func (d *dist) platformImage(p platform) (ociv1.Image, error) {
 	root := filepath.Join(d.work, "root")
-	var layers []v1.Layer
+	var layers []ociv1.Layer
 	for _, files := range [][]file{
 		{
 			{path: "etc/passwd", source: filepath.Join(root, "passwd")},
@@ -117,9 +117,9 @@ func (d *dist) platformImage(p platform) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture, config.Created = p.os, p.arch, v1.Time{Time: d.date}
+	config.OS, config.Architecture, config.Created = p.os, p.arch, ociv1.Time{Time: d.date}
 	config.History = nil
-	config.Config = v1.Config{
+	config.Config = ociv1.Config{
 		User:       fmt.Sprintf("%d:%[1]d", user),
 		Env:        []string{"PATH=/usr/bin"},
 		Entrypoint: []string{"relay"},

@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
+	ociv1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -53,7 +53,7 @@ func write(t *testing.T, dir string, files map[string]packed) {
 }
 
 // images returns the index in the archive of the image, and its images by architecture.
-func images(t *testing.T) (v1.ImageIndex, map[string]v1.Image) {
+func images(t *testing.T) (ociv1.ImageIndex, map[string]ociv1.Image) {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, untar(t, bytes.NewReader(read(t, filepath.Join(built, "relay-"+testVersion+"-image.tar")))))
@@ -75,7 +75,7 @@ func images(t *testing.T) (v1.ImageIndex, map[string]v1.Image) {
 	if manifest, err = index.IndexManifest(); err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]v1.Image{}
+	out := map[string]ociv1.Image{}
 	for _, m := range manifest.Manifests {
 		image, err := index.Image(m.Digest)
 		if err != nil {
@@ -91,7 +91,7 @@ func images(t *testing.T) (v1.ImageIndex, map[string]v1.Image) {
 }
 
 // contents returns the files of an image.
-func contents(t *testing.T, image v1.Image) map[string]packed {
+func contents(t *testing.T, image ociv1.Image) map[string]packed {
 	t.Helper()
 	r := mutate.Extract(image)
 	defer r.Close()
@@ -141,7 +141,7 @@ func TestTheImageIsNotRunAsRoot(t *testing.T) {
 			t.Errorf("%s: revision %q", arch, revision)
 		}
 		// PATH is how "kubectl exec POD -- relay status" finds the relay.
-		want := v1.Config{
+		want := ociv1.Config{
 			User: "65532:65532", Env: []string{"PATH=/usr/bin"}, Entrypoint: []string{"relay"}, Cmd: []string{"serve", "-c", "/etc/relay/relay.yaml"},
 			Labels: map[string]string{
 				"org.opencontainers.image.title": "relay", "org.opencontainers.image.description": "Relay and federation proxy for Istio configuration",
