@@ -17,7 +17,7 @@ UNIT = go list $(PKG) | grep -v '/attacks$$'
 export GOTOOLCHAIN := local
 
 # The relay is built from its own go.mod, and e2e and tools pin other worlds. go.work has the rest.
-build e2e ui-test ui-screenshots oracle examples istiod kube nacos vulncheck bin/golangci-lint: export GOWORK := off
+build unit e2e ui-test ui-screenshots oracle examples istiod kube nacos vulncheck bin/golangci-lint: export GOWORK := off
 
 .PHONY: help
 help: ## List the targets
@@ -48,13 +48,15 @@ demo-story: build ## Break the demo in two minutes and repair it (DEMO_PAUSE=0: 
 test: unit ui-test ## Run the tests of the relay, with fakes around it and a browser (RACE=-race: look for data races)
 
 # Tests that draw cases draw the same ones each time: what fails is what has changed. "make search" draws others.
+# The flags are those of build, so that what both need is compiled once.
 .PHONY: unit
+unit: export CGO_ENABLED := $(if $(RACE),1,0)
 unit: ## Run the tests of the relay without the browser (PKG=./upstreams/...: of a part)
 	drawing=$$($(DRAWING)); others=$$($(UNIT) | grep -vxF "$$drawing" || true); \
-	$${others:+go test $(RACE) -timeout 30m $$others}; \
-	$${drawing:+go test $(RACE) -timeout 30m $$drawing -rapid.seed=1}
+	$${others:+go test $(RACE) -trimpath -timeout 30m $$others}; \
+	$${drawing:+go test $(RACE) -trimpath -timeout 30m $$drawing -rapid.seed=1}
 	@# The race detector takes memory of its own, so what is measured runs without it.
-	$(if $(and $(RACE),$(filter ./...,$(PKG))),go test -timeout 30m -run _C15 ./cmd/relay)
+	$(if $(and $(RACE),$(filter ./...,$(PKG))),CGO_ENABLED=0 go test -trimpath -timeout 30m -run _C15 ./cmd/relay)
 
 .PHONY: cover
 cover: ## Show which share of the statements the tests of "make unit" run, by package
