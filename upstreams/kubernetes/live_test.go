@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"meshrelay/federation"
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
@@ -152,6 +154,7 @@ func TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten(t *testing.T) {
 		if got := w.report("a", isTrue, func(context.Context) error { s.entry("shop/a", "b.x"); return nil }); got != upstreams.Outdated {
 			t.Error(got)
 		}
+		await.Settle(time.Second) // the relay has what the server has
 		if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Absent {
 			t.Error(got)
 		}
