@@ -345,15 +345,7 @@ func TestTheStatusTellsOfEachKind_K9(t *testing.T) {
 		s := newAPIServer(t)
 		s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 		s.entry("shop/a", "a.x", `{"spec":{"fresh":true}}`)
-		s.Set(func() {
-			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-				if strings.Contains(r.URL.Path, "sidecars") {
-					fakekube.Fail(w, 403, "Forbidden")
-					return true
-				}
-				return false
-			}
-		})
+		s.Set(func() { s.Fault = failing("/sidecars", 403, "Forbidden") })
 		w := s.mirrors("", "")
 		w.synced()
 		w.serves("ServiceEntry shop/a")
@@ -389,15 +381,7 @@ func TestAKindThatIsNamedAndDeniedHoldsTheSyncUp_K2(t *testing.T) {
 		s := newAPIServer(t)
 		s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 		s.entry("shop/a", "a.x")
-		s.Set(func() {
-			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-				if strings.Contains(r.URL.Path, "sidecars") {
-					fakekube.Fail(w, 403, "Forbidden")
-					return true
-				}
-				return false
-			}
-		})
+		s.Set(func() { s.Fault = failing("/sidecars", 403, "Forbidden") })
 		w := s.mirrors("", "  import: {kinds: [sidecars, serviceentries]}\n")
 		w.serves("ServiceEntry shop/a")
 		w.until("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
