@@ -15,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -51,7 +50,6 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"run":          run,
-			"unmet":        unmet,
 			"waitrelay":    waitRelay,
 			"waitready":    waitReady,
 			"waitdegraded": waitDegraded,
@@ -79,10 +77,6 @@ func runHere(ts *testscript.TestScript, stdout, stderr io.Writer, args ...string
 		defer os.Setenv(name, os.Getenv(name)) // it was valid
 		ts.Check(os.Setenv(name, ts.Getenv(name)))
 	}
-	if len(args) > 0 && args[0] == "unmet" {
-		args[0], lookAgain = "wait", func(context.Context, time.Duration) bool { return false }
-		defer func() { lookAgain = sleep }()
-	}
 	defer http.DefaultClient.CloseIdleConnections() // the commands' own
 	return execute(args, stdout, stderr)
 }
@@ -95,12 +89,6 @@ func run(ts *testscript.TestScript, neg bool, args []string) {
 	if code := runHere(ts, ts.Stdout(), ts.Stderr(), args[1:]...); (code != 0) != neg {
 		ts.Fatalf("exit code %d", code)
 	}
-}
-
-// unmet ARG... runs "relay wait ARG..." up to its first look, at which the condition must not be met, as if the
-// timeout had passed then.
-func unmet(ts *testscript.TestScript, neg bool, args []string) {
-	run(ts, !neg, append([]string{"relay", "unmet"}, args...))
 }
 
 // waitRelay REGEXP ARG... runs a command of the relay until its stdout has a match.

@@ -26,8 +26,8 @@ var arrivals = []string{admin.Distributed, admin.Deleted, admin.Applied}
 // waitEvery is how often "relay wait" checks its condition.
 const waitEvery = 200 * time.Millisecond
 
-// lookAgain waits for the next check, or returns false when there is none. Tests end a wait with it.
-var lookAgain = sleep
+// oneLook bounds the one check of "--timeout 0".
+const oneLook = time.Minute
 
 // condition returns nil if it is met, otherwise the reason. A neverError ends the wait.
 type condition func(ctx context.Context, c admin.Client) error
@@ -42,8 +42,8 @@ func newWait() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
 		Short: "Wait until a running relay meets a condition",
-		Long: `Wait until a condition is met, then exit with 0. After --timeout, exit with 1. The command also waits
-for a relay that does not answer yet. The conditions:
+		Long: `Wait until a condition is met, then exit with 0. After --timeout, exit with 1; with
+--timeout 0, check once. The command also waits for a relay that does not answer yet. The conditions:
 
   ready            clients are served
   healthy          clients are served, and there are no problems
@@ -83,9 +83,13 @@ in each replica, with the same content.`,
 			if err != nil {
 				return err
 			}
+			every := waitEvery
+			if access.timeout == 0 {
+				access.timeout, every = oneLook, 0
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
 			defer cancel()
-			return waitFor(ctx, admin.Client{Address: access.address}, goal, met)
+			return waitFor(ctx, admin.Client{Address: access.address}, goal, every, met)
 		},
 	}
 	access.flags(cmd, time.Minute)
@@ -96,8 +100,8 @@ in each replica, with the same content.`,
 	return cmd
 }
 
-// waitFor checks a condition until it is met.
-func waitFor(ctx context.Context, c admin.Client, wanted string, met condition) error {
+// waitFor checks a condition regularly until it is met. If every is 0, it checks once.
+func waitFor(ctx context.Context, c admin.Client, wanted string, every time.Duration, met condition) error {
 	var last error
 	for {
 		err := met(ctx, c)
@@ -110,7 +114,7 @@ func waitFor(ctx context.Context, c admin.Client, wanted string, met condition) 
 		case ctx.Err() == nil || last == nil: // otherwise err is only the timeout
 			last = err
 		}
-		if !lookAgain(ctx, waitEvery) {
+		if every == 0 || !sleep(ctx, every) {
 			return fmt.Errorf("not %s in time: %w", wanted, hinted(last))
 		}
 	}

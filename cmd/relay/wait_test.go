@@ -20,21 +20,23 @@ import (
 func TestAWaitEndsWithItsConditionOrItsTimeout(t *testing.T) {
 	unmet, never := errors.New("upstream east is connecting"), &neverError{errors.New("the relay has no sinks")}
 	for name, tc := range map[string]struct {
+		every time.Duration
 		look  func(n int) error
 		want  string
 		after time.Duration
 	}{
-		"met at once":     {func(int) error { return nil }, "<nil>", 0},
-		"met later":       {func(n int) error { return map[bool]error{true: unmet}[n < 5] }, "<nil>", 4 * waitEvery},
-		"not met in time": {func(int) error { return unmet }, "not ready in time: upstream east is connecting", 2 * time.Second},
-		"never to be met": {func(int) error { return never }, "the relay has no sinks", 0},
+		"met at once":     {waitEvery, func(int) error { return nil }, "<nil>", 0},
+		"met later":       {waitEvery, func(n int) error { return map[bool]error{true: unmet}[n < 5] }, "<nil>", 4 * waitEvery},
+		"not met in time": {waitEvery, func(int) error { return unmet }, "not ready in time: upstream east is connecting", 2 * time.Second},
+		"not met at once": {0, func(int) error { return unmet }, "not ready in time: upstream east is connecting", 0},
+		"never to be met": {waitEvery, func(int) error { return never }, "the relay has no sinks", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
 				began, looks := time.Now(), 0
-				err := waitFor(ctx, admin.Client{}, "ready", func(ctx context.Context, _ admin.Client) error {
+				err := waitFor(ctx, admin.Client{}, "ready", tc.every, func(ctx context.Context, _ admin.Client) error {
 					looks++
 					if ctx.Err() != nil {
 						return ctx.Err()
