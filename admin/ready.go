@@ -198,6 +198,17 @@ func (s *Server) readiness() Readiness {
 	return r
 }
 
+// The first lines of an answer in plain text.
+const (
+	headReady     = "ready"
+	headDegraded  = "ready, degraded"
+	headNotReady  = "not ready"
+	headElsewhere = "unready" // to other hosts
+)
+
+// Heads returns all first lines of an answer of /ready in plain text.
+func Heads() []string { return []string{headReady, headDegraded, headNotReady, headElsewhere} }
+
 // ready answers in plain text or, if the request accepts it, with the Readiness as JSON. Requests from other hosts
 // get only whether the relay is ready.
 func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
@@ -205,18 +216,18 @@ func (s *Server) ready(w http.ResponseWriter, req *http.Request) {
 	if withinHost(req) {
 		r = s.Readiness()
 	}
-	head, code := "ready", http.StatusOK
+	head, code := headReady, http.StatusOK
 	switch {
 	case !r.Ready:
-		head, code = "not ready", http.StatusServiceUnavailable
+		head, code = headNotReady, http.StatusServiceUnavailable
 	case len(r.Reasons) > 0:
-		head = "ready, degraded"
+		head = headDegraded
 	}
 	if !withinHost(req) {
 		// Names, addresses and errors of upstreams are for operators.
 		r = Readiness{Ready: r.Ready}
-		if head = "ready"; !r.Ready {
-			head = "unready"
+		if head = headReady; !r.Ready {
+			head = headElsewhere
 		}
 	}
 	if strings.Contains(req.Header.Get("Accept"), jsonType) {

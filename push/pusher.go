@@ -52,6 +52,9 @@ func NewPusher(opts Options, work *Work) (*Pusher, error) {
 // delays are the labels of the metric, by the reason.
 var delays = map[delay]string{byShare: "share", byBacklog: "backlog", byBurst: "burst"}
 
+// Delays returns why pushes wait: the labels of relay_push_delayed_total, in the order of the documents.
+func Delays() []string { return []string{delays[byShare], delays[byBacklog], delays[byBurst]} }
+
 // Describe implements prometheus.Collector.
 func (p *Pusher) Describe(ch chan<- *prometheus.Desc) {
 	p.busy.Describe(ch)

@@ -26,6 +26,11 @@ const (
 	StateFailed State = "failed"
 )
 
+// States returns all states, in the order of the documents.
+func States() []State {
+	return []State{StateConnecting, StateSyncing, StateSynced, StateDisconnected, StateDenied, StateFailed}
+}
+
 // Status is a snapshot of one source. Counters are since the start of the process.
 type Status struct {
 	Name string `json:"name"`

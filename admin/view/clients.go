@@ -72,15 +72,28 @@ func ClientVersion(c downstream.ClientStatus) string {
 	return c.IstioVersion
 }
 
+// The states of a client and of its types. A number of types stands before "rejected" and "behind".
+const (
+	clientWaits    = "waiting for upstreams"
+	clientRejected = "rejected"
+	clientBehind   = "behind"
+	clientSynced   = "synced"
+)
+
+// ClientStates returns all states of a client, without numbers.
+func ClientStates() []string {
+	return []string{clientSynced, clientBehind, clientRejected, clientWaits}
+}
+
 // TypeState returns the state of one type of a client.
 func TypeState(w downstream.TypeStatus) (string, Level) {
 	switch {
 	case w.LastNACK != "":
-		return "rejected", Bad
+		return clientRejected, Bad
 	case !w.Synced:
-		return "behind", Warn
+		return clientBehind, Warn
 	}
-	return "synced", OK
+	return clientSynced, OK
 }
 
 // ClientState returns the state of a client. The level is OK when it has acknowledged everything.
@@ -92,13 +105,13 @@ func ClientState(c downstream.ClientStatus) (string, Level) {
 	}
 	switch {
 	case c.Held:
-		return "waiting for upstreams", Warn
+		return clientWaits, Warn
 	case levels[Bad] > 0:
-		return Count(levels[Bad], "type") + " rejected", Bad
+		return Count(levels[Bad], "type") + " " + clientRejected, Bad
 	case levels[Warn] > 0:
-		return Count(levels[Warn], "type") + " behind", Warn
+		return Count(levels[Warn], "type") + " " + clientBehind, Warn
 	}
-	return "synced", OK
+	return clientSynced, OK
 }
 
 // IsSynced reports whether a client has acknowledged everything.

@@ -92,7 +92,7 @@ func checkContent020(t testing.TB, k *state.Keeper) {
 func TestTheStateOfRelease020IsLoaded(t *testing.T) {
 	dir := copied(t, "testdata/0.2.0")
 	file, err := ReadFile(Path(dir))
-	if err != nil || file.Damage != "" || file.Format != formatVersion || len(file.Sources) != len(golden020(t)) {
+	if err != nil || file.Damage != "" || file.Format != FormatVersion || len(file.Sources) != len(golden020(t)) {
 		t.Fatalf("%+v, %v", file, err)
 	}
 	size := int64(0)
@@ -177,7 +177,7 @@ func makeLater(t *testing.T, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	must(t, err)
-	little.PutUint64(b[8:], formatVersion+1)
+	little.PutUint64(b[8:], FormatVersion+1)
 	little.PutUint64(b[24:], xxh3.Hash(b[:24]))
 	must(t, os.WriteFile(path, b, 0o600))
 	return b
@@ -233,7 +233,7 @@ func TestAStateOfALaterFormatIsLeftAndNotUsed(t *testing.T) {
 				if !errors.Is(err, state.ErrLaterFormat) {
 					t.Fatalf("%s: error %v", what, err)
 				}
-				for _, part := range []string{path, fmt.Sprint("format ", formatVersion+1), fmt.Sprint("format ", formatVersion), "start the release that wrote it", "set state.dir to another directory"} {
+				for _, part := range []string{path, fmt.Sprint("format ", FormatVersion+1), fmt.Sprint("format ", FormatVersion), "start the release that wrote it", "set state.dir to another directory"} {
 					if !strings.Contains(err.Error(), part) {
 						t.Errorf("%s: the error does not name %q: %v", what, part, err)
 					}

@@ -18,8 +18,8 @@ import (
 // A frame with a key is a change: a record and the encoded resource, both empty for a removal. A frame
 // without a key is a commit, which ends a batch. Numbers are little-endian.
 const (
-	// formatVersion is the format that this build reads and writes. A later format keeps the head.
-	formatVersion = 2
+	// FormatVersion is the format that this build reads and writes. A later format keeps the head.
+	FormatVersion = 2
 
 	headMark = "meshlog\n" // then the format, the durable offset, and a checksum, each of 8 bytes
 	headLen  = 32
@@ -43,7 +43,7 @@ func corruptf(format string, args ...any) error {
 
 func encodeHead(durable int64) []byte {
 	b := append(make([]byte, 0, headLen), headMark...)
-	b = little.AppendUint64(b, formatVersion)
+	b = little.AppendUint64(b, FormatVersion)
 	b = little.AppendUint64(b, uint64(durable))
 	return little.AppendUint64(b, xxh3.Hash(b))
 }
@@ -54,9 +54,9 @@ func readHead(r io.ReaderAt) (durable int64, err error) {
 	if _, err := r.ReadAt(b, 0); err != nil || string(b[:8]) != headMark || xxh3.Hash(b[:24]) != little.Uint64(b[24:]) {
 		return 0, corruptf("it has no valid head")
 	}
-	if v := little.Uint64(b[8:]); v > formatVersion {
+	if v := little.Uint64(b[8:]); v > FormatVersion {
 		return 0, fmt.Errorf("%w: it has format %d, and this release reads format %d: start the release that wrote it, or set state.dir to another directory",
-			state.ErrLaterFormat, v, formatVersion)
+			state.ErrLaterFormat, v, FormatVersion)
 	}
 	return int64(little.Uint64(b[16:])), nil
 }

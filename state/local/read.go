@@ -134,7 +134,7 @@ func ReadFile(path string) (*state.File, error) {
 	if errors.Is(d.indexErr, fs.ErrNotExist) && len(d.logs) == 0 {
 		return nil, d.indexErr
 	}
-	out := &state.File{Path: path, Format: formatVersion}
+	out := &state.File{Path: path, Format: FormatVersion}
 	if d.damage != nil {
 		out.Damage = d.damage.Error()
 	}

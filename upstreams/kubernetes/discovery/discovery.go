@@ -17,8 +17,11 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
+// Oldest is the oldest release of Kubernetes whose API servers can be read: the first with aggregated discovery.
+const Oldest = "1.27"
+
 // errTooOld is the error of a server without aggregated discovery.
-var errTooOld = errors.New("the API server is older than Kubernetes 1.27, which the relay needs: upgrade the cluster")
+var errTooOld = errors.New("the API server is older than Kubernetes " + Oldest + ", which the relay needs: upgrade the cluster")
 
 // acceptDiscovery requests all groups in one answer. A server before Kubernetes 1.27 answers with their names
 // only.

@@ -64,6 +64,9 @@ const (
 	Held State = "held"
 )
 
+// States returns all states of a cluster, in the order of the documents.
+func States() []State { return []State{Found, Orphaned, Held} }
+
 // Cluster is a followed cluster. The disk keeps it without its kubeconfig.
 type Cluster struct {
 	ID string `json:"id"`
