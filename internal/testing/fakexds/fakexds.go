@@ -73,6 +73,7 @@ type Server struct {
 
 	t        *testing.T
 	grpc     *grpc.Server
+	readers  sync.WaitGroup
 	mu       sync.Mutex
 	has      map[string][]Resource
 	withheld map[string]bool
@@ -120,7 +121,7 @@ func Start(t *testing.T, s *Server, addr ...string) *Server {
 	s.prepare(lis)
 	done := make(chan struct{})
 	go func() { defer close(done); s.grpc.Serve(lis) }() //nolint:errcheck // it ends with Stop
-	t.Cleanup(func() { s.grpc.Stop(); <-done })
+	t.Cleanup(func() { s.grpc.Stop(); <-done; s.readers.Wait() })
 	return s
 }
 
@@ -321,7 +322,7 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 	}
 	md, _ := metadata.FromIncomingContext(stream.Context())
 	received := make(chan error, 1)
-	go func() {
+	s.readers.Go(func() {
 		for {
 			select {
 			case <-s.deaf:
@@ -340,7 +341,7 @@ func (s *Server) serve(stream grpc.ServerStream, delta bool, recv func() (Reques
 				return
 			}
 		}
-	}()
+	})
 	select {
 	case err := <-st.end:
 		return err
@@ -403,7 +404,11 @@ func (s *Server) handleNames(st *session, req Request) {
 	st.mu.Unlock()
 	added := req.Names
 	if !first {
-		added = slices.DeleteFunc(slices.Clone(added), func(name string) bool { return slices.Contains(had, name) })
+		before := make(map[string]bool, len(had))
+		for _, name := range had {
+			before[name] = true
+		}
+		added = slices.DeleteFunc(slices.Clone(added), func(name string) bool { return before[name] })
 	}
 	if len(added) > 0 && !s.withholds(req.TypeURL) {
 		s.answerSotW(st, req.TypeURL, added)
