@@ -31,8 +31,8 @@ func rulesOf(views string, rules ...string) string {
 
 // TestAnAuthorizationWithoutRulesIsAMistake: also where all rules are comments. Without the word, everybody is let in.
 func TestAnAuthorizationWithoutRulesIsAMistake(t *testing.T) {
-	for _, none := range []string{" []", " null", "\n# - {name: a}"} {
-		wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true`, "authorization:"+none+"\n"), []string{"7: authorization: empty: leave it out"})
+	for none, why := range map[string]string{" []": "empty: leave it out", " null": "no value", "\n# - {name: a}": "no value"} {
+		wantMistakes(t, listenerOf(`address: "127.0.0.1:1", plaintext: true`, "authorization:"+none+"\n"), []string{"7: authorization: " + why})
 	}
 }
 

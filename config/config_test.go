@@ -183,7 +183,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 func TestWhatIsTaken(t *testing.T) {
 	for name, in := range map[string]string{
 		"TLS with the host's roots":       strings.Replace(minimal, "{caFile: ca.pem}", "{}", 1),
-		"empty fields":                    minimal + "admin:\npush:\n  debounceAfter:\nlog: ~\n",
+		"empty maps and texts":            minimal + "admin: {}\npush: {}\nlog: {level: ''}\n",
 		"JSON":                            `{"upstreams": [{"name": "a", "file": {"path": "x"}}], "downstream": {"listeners": [{"address": "[::1]:0", "plaintext": true}, {"address": "[::1]:0", "plaintext": true}]}}`,
 		"anchors":                         strings.Replace(minimal, "{caFile: ca.pem}", "&tls {caFile: ca.pem}", 1) + "push: {debounceAfter: &d 10ms, debounceMax: *d}\n",
 		"merged maps":                     strings.Replace(minimal, "{caFile: ca.pem}", "\n      <<: {caFile: ca.pem}\n      serverName: x", 1),

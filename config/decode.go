@@ -60,7 +60,9 @@ func (d *decoder) decode(at string, n ast.Node, to reflect.Value, depth int) boo
 		}
 		return d.decode(at, target, to, depth+1)
 	case *ast.NullNode:
-		return true // null means absent
+		// Not its default: "include:" with nothing below it would let everything through.
+		d.errorf(at, "no value: write one, or leave the key out")
+		return false
 	case *ast.TagNode:
 		d.errorf(at, "tags (%s) are not used in this file", n.Start.Value)
 		return false
@@ -190,13 +192,11 @@ func (d *decoder) mapping(at string, n ast.Node, to reflect.Value, depth int) bo
 	setDefaults(to)
 	return d.eachKey(at, n, "a map of fields", to, depth, func(key, value ast.Node) bool {
 		name := join(at, textOf(key))
-		if value.Type() != ast.NullType || name == "authorization" { // null means absent; no rules would let in everybody
-			d.note(name, key.GetToken().Position.Line)
-		}
+		d.note(name, key.GetToken().Position.Line)
 		names := yamlNames(to.Type())
 		if i := slices.Index(names, textOf(key)); i >= 0 {
 			into := reflect.New(to.Field(i).Type()).Elem()
-			if d.decode(name, value, into, depth+1) && value.Type() != ast.NullType && !emptyText(into) {
+			if d.decode(name, value, into, depth+1) && !emptyText(into) {
 				d.checkTags(name, to.Type().Field(i), into)
 				to.Field(i).Set(into)
 			}

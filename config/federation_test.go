@@ -166,17 +166,6 @@ func TestRulesThatAreTaken(t *testing.T) {
 	}
 }
 
-// TestAnEmptyFieldHasItsDefault: as if it were not there.
-func TestAnEmptyFieldHasItsDefault(t *testing.T) {
-	c, err := parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {remove: }}\nviews: [{name: a, default: true, excludeOwn: }]\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !c.Views[0].ExcludeOwn || len(c.Upstreams[0].Rewrite.Annotations.Remove) != 1 {
-		t.Errorf("%+v %+v", c.Views[0], c.Upstreams[0].Rewrite.Annotations)
-	}
-}
-
 func TestDefaultsOfRules(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
 	if err != nil {
@@ -203,7 +192,7 @@ func TestDefaultsOfRules(t *testing.T) {
 // TestAnnotationsAreABooleanOrAll: and are written as they were read.
 func TestAnnotationsAreABooleanOrAll(t *testing.T) {
 	for in, want := range map[string]config.Annotations{
-		"": config.AnnotationsTrue, "annotations:": config.AnnotationsTrue, "annotations: true": config.AnnotationsTrue, "annotations: True": config.AnnotationsTrue,
+		"": config.AnnotationsTrue, "annotations: true": config.AnnotationsTrue, "annotations: True": config.AnnotationsTrue,
 		"annotations: false": config.AnnotationsFalse, "annotations: all": config.AnnotationsAll, "annotations: \"all\"": config.AnnotationsAll,
 	} {
 		c, err := parse("relay.yaml", []byte(withUpstream+"provenance: {maxHops: 4, "+in+"}\n"))

@@ -171,14 +171,6 @@ func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 			wantMistakes(t, fmt.Sprintf("%s  import: {%s: []}\n", withUpstream, name), []string{fmt.Sprintf("7: upstreams[0].import.%s: %s", name, text)})
 		}
 	}
-	for _, in := range []string{
-		"  import: {kinds: , namespaces: {include: , exclude: []}}\n",
-		"views: [{name: a, default: true, sources: , kinds: }]\n", "merge: [{kinds: , policy: newest}]\n",
-	} {
-		if _, err := parse("relay.yaml", []byte(withUpstream+in)); err != nil {
-			t.Errorf("%s: %v", in, err)
-		}
-	}
 }
 
 func TestTheRelaysOwnAnnotationsCanNotBeMadeUp(t *testing.T) {
@@ -395,11 +387,10 @@ func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 
 func TestARegistryKeepsServicesForAnHour(t *testing.T) {
 	for guard, want := range map[string]config.Duration{
-		"{profile: registry}":                config.Duration(time.Hour),
-		"{profile: registry, keepFor: 0s}":   0,
-		"{profile: registry, keepFor: 2h}":   config.Duration(2 * time.Hour),
-		"{percent: 10}":                      0,
-		"{profile: registry, keepFor: null}": config.Duration(time.Hour),
+		"{profile: registry}":              config.Duration(time.Hour),
+		"{profile: registry, keepFor: 0s}": 0,
+		"{profile: registry, keepFor: 2h}": config.Duration(2 * time.Hour),
+		"{percent: 10}":                    0,
 	} {
 		c, err := parse("relay.yaml", []byte(withUpstream+"  guard: "+guard+"\n"))
 		if err != nil || c.Upstreams[0].Guard.KeepFor != want {

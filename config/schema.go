@@ -60,8 +60,7 @@ type schemaBuilder struct {
 
 // structure returns the schema of a struct.
 func (b schemaBuilder) structure(at string, t reflect.Type) *Schema {
-	// A null field means an absent field.
-	s := &Schema{Type: []string{"object", "null"}, Properties: map[string]*Schema{}, Additional: false}
+	s := &Schema{Type: "object", Properties: map[string]*Schema{}, Additional: false}
 	for i := range t.NumField() {
 		field := t.Field(i)
 		if name := yamlName(field); name != "-" {
@@ -95,7 +94,7 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 		if s.Items != nil {
 			to = s.Items
 		}
-		to.Enum = []any{"", nil} // both mean absent
+		to.Enum = []any{""} // absent
 		for _, word := range strings.Fields(words) {
 			to.Enum = append(to.Enum, word)
 		}
@@ -138,13 +137,13 @@ func defaultOf(t reflect.Type, text string) any {
 func (b schemaBuilder) value(path string, t reflect.Type) *Schema {
 	switch {
 	case t == reflect.TypeFor[Annotations]():
-		return &Schema{Enum: []any{true, false, "true", "false", AnnotationsAll, nil}}
+		return &Schema{Enum: []any{true, false, "true", "false", AnnotationsAll}}
 	case t == reflect.TypeFor[OpenEnded]():
-		return &Schema{Type: []string{"string", "null"}, Pattern: openEndedPattern}
+		return &Schema{Type: "string", Pattern: openEndedPattern}
 	case t == durationType:
-		return &Schema{Type: []string{"string", "null"}, Pattern: durationPattern}
+		return &Schema{Type: "string", Pattern: durationPattern}
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
-		return &Schema{Type: []string{"string", "number", "boolean", "null"}}
+		return &Schema{Type: []string{"string", "number", "boolean"}}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -153,21 +152,18 @@ func (b schemaBuilder) value(path string, t reflect.Type) *Schema {
 		return b.structure(path, t)
 	case reflect.Slice:
 		items := b.value(path+"[]", t.Elem())
-		if types, ok := items.Type.([]string); ok { // elements are never null
-			items.Type = types[0]
-		}
 		if t.Elem() == programType { // or its short form
 			items.Type, items.Required = []string{"string", "object"}, []string{"command"}
 		}
-		return &Schema{Type: []string{"array", "null"}, Items: items}
+		return &Schema{Type: "array", Items: items}
 	case reflect.Map:
-		return &Schema{Type: []string{"object", "null"}, Additional: &Schema{Type: []string{"string", "number", "boolean", "null"}}}
+		return &Schema{Type: "object", Additional: &Schema{Type: []string{"string", "number", "boolean"}}}
 	case reflect.Bool:
-		return &Schema{Type: []string{"boolean", "null"}}
+		return &Schema{Type: "boolean"}
 	case reflect.Float64:
-		return &Schema{Type: []string{"number", "null"}}
+		return &Schema{Type: "number"}
 	case reflect.Int:
-		return &Schema{Type: []string{"integer", "null"}}
+		return &Schema{Type: "integer"}
 	}
-	return &Schema{Type: []string{"string", "null"}}
+	return &Schema{Type: "string"}
 }
