@@ -138,6 +138,7 @@ var leftAlone = map[protoreflect.FullName]string{
 
 	// Secrets are not relayed.
 	"istio.networking.v1alpha3.ClientTLSSettings.credential_name":         "a Secret beside the proxy",
+	"istio.networking.v1alpha3.ClientTLSSettings.ca_cert_credential_name": "a Secret beside the proxy",
 	"istio.networking.v1alpha3.ServerTLSSettings.credential_name":         "a Secret beside the gateway",
 	"istio.networking.v1alpha3.ServerTLSSettings.credential_names":        "Secrets beside the gateway",
 	"istio.networking.v1alpha3.ServerTLSSettings.ca_cert_credential_name": "a Secret beside the gateway",

@@ -70,5 +70,5 @@ var comparisons = map[mirror.Kind]comparison{
 // loadBalancer, 2 is consistentHash, and 3 and 6 are about localities.
 var policy = message{
 	marks: []Marks{1: ruled, MarkCluster, reached, MarkCluster, ruled, MarkCluster, MarkCluster, MarkCluster},
-	inner: map[protowire.Number]message{1: {marks: []Marks{1: MarkCluster, MarkRoute | MarkCluster, reached, MarkCluster, MarkCluster, reached}}},
+	inner: map[protowire.Number]message{1: {marks: []Marks{1: MarkCluster, MarkRoute | MarkCluster, reached, MarkCluster, MarkCluster, reached, MarkCluster}}},
 }
