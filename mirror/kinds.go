@@ -59,13 +59,13 @@ var wellKnown = []*KindInfo{
 	{Kind: MeshConfig, Versions: []string{"v1alpha1"}, Plural: "meshconfigs", message: (*mesh.MeshConfig)(nil)},
 
 	{Kind: Kind{gatewayAPI, "GatewayClass"}, Versions: []string{"v1", "v1beta1"}, Plural: "gatewayclasses", ShortNames: []string{"gc"}, ClusterScoped: true, message: (*structpb.Struct)(nil)},
-	{Kind: Kind{gatewayX, "XMesh"}, Versions: []string{"v1alpha1"}, Plural: "xmeshes", ClusterScoped: true, message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayX, "XMesh"}, Versions: []string{"v1alpha1"}, Plural: "xmeshes", ShortNames: []string{"mesh"}, ClusterScoped: true, message: (*structpb.Struct)(nil)},
 	{Kind: Kind{gatewayAPI, "ReferenceGrant"}, Versions: []string{"v1", "v1beta1"}, Plural: "referencegrants", ShortNames: []string{"refgrant"}, message: (*structpb.Struct)(nil)},
 
 	{Kind: Kind{networking, "WorkloadGroup"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "workloadgroups", ShortNames: []string{"wg"}, message: (*networkingv1alpha3.WorkloadGroup)(nil)},
 	{Kind: Kind{networking, "WorkloadEntry"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "workloadentries", ShortNames: []string{"we"}, message: (*networkingv1alpha3.WorkloadEntry)(nil)},
 	{Kind: Kind{networking, "ServiceEntry"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "serviceentries", ShortNames: []string{"se"}, message: (*networkingv1alpha3.ServiceEntry)(nil)},
-	{Kind: Kind{gatewayX, "XBackend"}, Versions: []string{"v1alpha1"}, Plural: "xbackends", message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayX, "XBackend"}, Versions: []string{"v1alpha1"}, Plural: "xbackends", ShortNames: []string{"xbackend"}, message: (*structpb.Struct)(nil)},
 
 	{Kind: Kind{securityIO, "PeerAuthentication"}, Versions: []string{"v1", "v1beta1"}, Plural: "peerauthentications", ShortNames: []string{"pa"}, message: (*security.PeerAuthentication)(nil)},
 	{Kind: Kind{networking, "DestinationRule"}, Versions: []string{"v1", "v1beta1", "v1alpha3"}, Plural: "destinationrules", ShortNames: []string{"dr"}, message: (*networkingv1alpha3.DestinationRule)(nil)},
@@ -91,7 +91,7 @@ var wellKnown = []*KindInfo{
 	{Kind: Kind{gatewayAPI, "GRPCRoute"}, Versions: []string{"v1", "v1alpha2"}, Plural: "grpcroutes", message: (*structpb.Struct)(nil)},
 	{Kind: Kind{gatewayAPI, "TCPRoute"}, Versions: []string{"v1", "v1alpha2"}, Plural: "tcproutes", message: (*structpb.Struct)(nil)},
 	{Kind: Kind{gatewayAPI, "TLSRoute"}, Versions: []string{"v1", "v1alpha3", "v1alpha2"}, Plural: "tlsroutes", message: (*structpb.Struct)(nil)},
-	{Kind: Kind{gatewayAPI, "UDPRoute"}, Versions: []string{"v1alpha2"}, Plural: "udproutes", message: (*structpb.Struct)(nil)},
+	{Kind: Kind{gatewayAPI, "UDPRoute"}, Versions: []string{"v1", "v1alpha2"}, Plural: "udproutes", message: (*structpb.Struct)(nil)},
 }
 
 var wellKnownByKind = func() map[Kind]*KindInfo {
