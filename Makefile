@@ -106,6 +106,7 @@ ui-vendor: ## Fetch the files of others in the web page anew (needs npm)
 .PHONY: e2e
 e2e: build istiod kube nacos chart-test ## Run the relay between real istiods and API servers, the examples and the chart
 	cd e2e && go test -count=1 -parallel 4 -timeout 30m ./...
+	cd e2e/newest && go test -count=1 -timeout 10m ./...
 
 ORACLE_SETS ?= 300
 KUBERNETES_OBJECTS ?= 300
