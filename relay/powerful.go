@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
@@ -25,6 +26,7 @@ func (p powerful) String() string {
 var powerfulKinds = []powerful{
 	{"networking.istio.io", "EnvoyFilter", ""},
 	{"extensions.istio.io", "WasmPlugin", ""},
+	{"extensions.istio.io", "TrafficExtension", ""},
 	{"security.istio.io", "AuthorizationPolicy", rootNamespace},
 	{"security.istio.io", "PeerAuthentication", rootNamespace},
 	{"security.istio.io", "RequestAuthentication", rootNamespace},
@@ -41,6 +43,9 @@ func powerfulImports(upstreams []config.Upstream, resources mergedView) (notes [
 	counts := map[string]map[powerful]int{} // by upstream
 	for _, p := range powerfulKinds {
 		for _, r := range resources.List(mirror.Kind{Group: p.group, Kind: p.kind}, p.namespace) {
+			if strings.HasSuffix(r.FullName(), federation.Translated) {
+				continue // its WasmPlugin counts
+			}
 			if counts[r.Source()] == nil {
 				counts[r.Source()] = map[powerful]int{}
 			}

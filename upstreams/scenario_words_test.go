@@ -11,13 +11,16 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	extensions "istio.io/api/extensions/v1alpha1"
 	mcp "istio.io/api/mcp/v1alpha1"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/mirror"
@@ -34,6 +37,8 @@ var scriptKinds = map[string]mirror.Kind{
 	"sidecar": {Group: "networking.istio.io", Kind: "Sidecar"},
 	"wg":      {Group: "networking.istio.io", Kind: "WorkloadGroup"},
 	"widget":  {Group: "example.com", Kind: "Widget"},
+	"wasm":    federation.WasmPlugin,
+	"te":      federation.TrafficExtension,
 	"mesh":    mirror.MeshConfig,
 }
 
@@ -44,6 +49,9 @@ func typeURL(word string) string {
 	}
 	if !ok {
 		version = "v1"
+		if alias == "wasm" || alias == "te" {
+			version = "v1alpha1"
+		}
 	}
 	kind, known := scriptKinds[alias]
 	if !known {
@@ -139,7 +147,14 @@ func (w resourceWord) element(url string) fakexds.Resource {
 		entry.Hosts = []string{w.host}
 	}
 	w.addEndpoints(entry)
-	r := fakexds.MCP(w.name, entry, func(m *mcp.Resource) {
+	var body proto.Message = entry
+	switch kind {
+	case federation.WasmPlugin:
+		body = &extensions.WasmPlugin{Url: w.host}
+	case federation.TrafficExtension:
+		body = &extensions.TrafficExtension{FilterConfig: &extensions.TrafficExtension_Wasm{Wasm: &extensions.WasmConfig{Url: w.host}}}
+	}
+	r := fakexds.MCP(w.name, body, func(m *mcp.Resource) {
 		if rev := w.settings["rev"]; rev != "" {
 			m.Metadata.Labels = map[string]string{"istio.io/rev": rev}
 		}
@@ -205,6 +220,9 @@ func documentsOf(words []string) string {
 				if from := w.settings["from"]; from != "" {
 					fmt.Fprintf(&b, "  annotations:\n    %s: %s\n", mirror.ProvenanceAnnotation, from)
 				}
+				if kind == federation.WasmPlugin {
+					fmt.Fprintf(&b, "spec: {url: %s}\n", w.host)
+				}
 				if kind == xdsEntryKind {
 					if w.host == "" {
 						w.host = name + ".example"
@@ -227,6 +245,12 @@ func contentOf(t *testing.T, r *mirror.Resource) string {
 		if host := hostOf(t, r); host != "" {
 			return "=" + host + endpointsShown(t, r)
 		}
+	case federation.TrafficExtension:
+		e := &extensions.TrafficExtension{}
+		if err := r.Body().UnmarshalTo(e); err != nil {
+			t.Fatal(err)
+		}
+		return "=" + e.GetWasm().GetUrl()
 	case mirror.MeshConfig:
 		m := &mesh.MeshConfig{}
 		if err := r.Body().UnmarshalTo(m); err != nil {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/events"
+	"meshrelay/federation"
 	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/state"
@@ -64,6 +66,9 @@ func (in *Intake) reconcileOne(k *kind, name string) (differs bool) {
 		}
 	}()
 	rec, sc := k.find(name)
+	if k.kind == federation.WasmPlugin && (rec != nil || !k.waits()) {
+		in.reconcileOne(in.kind(federation.TrafficExtension), in.extend(name, rec))
+	}
 	if rec != nil && (!rec.kept || !k.waits()) {
 		return in.serve(rec, sc)
 	}
@@ -255,6 +260,11 @@ func (in *Intake) reconcileOver(keys map[mirror.Key]struct{}, meant bool) {
 				}
 			}
 		}
+		if made := in.scopes[extensions.Name]; k.kind == federation.WasmPlugin && made != nil {
+			for name := range made.byName {
+				names[strings.TrimSuffix(name, federation.Translated)] = struct{}{}
+			}
+		}
 		in.reconcile(k, slices.Collect(maps.Keys(names)))
 	}
 	if meant {
@@ -317,6 +327,9 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
 	held := map[mirror.Key]struct{}{}
 	for i, sc := range in.scopesOf(records) {
+		if isExtension(&records[i]) {
+			held[records[i].Resource.Key()] = struct{}{} // until its WasmPlugin is reconciled
+		}
 		if sc == nil {
 			continue
 		}
@@ -325,6 +338,13 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 		}
 	}
 	if same {
+		for _, sc := range in.kind(federation.WasmPlugin).scopes {
+			for name := range sc.byName {
+				if rec, _ := in.kind(federation.WasmPlugin).find(name); rec != nil {
+					in.extend(name, rec)
+				}
+			}
+		}
 		return
 	}
 	in.reconcileOver(held, true)
@@ -338,6 +358,8 @@ func (in *Intake) scopesOf(records []state.Record) []*scope {
 	for i := range records {
 		if i > 0 && records[i-1].TypeURL == records[i].TypeURL && records[i-1].Resource.Kind() == records[i].Resource.Kind() {
 			out[i] = out[i-1] // nearly always
+		} else if isExtension(&records[i]) {
+			continue
 		} else if s, err := in.rules.scopeOf(&records[i]); err == nil {
 			_, out[i] = in.scope(s)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/internal/identity"
 	"meshrelay/internal/text"
@@ -66,8 +67,11 @@ func (in *Intake) reroot(out *Result) {
 	back := map[*kind][]string{}
 	for _, k := range in.kinds {
 		for _, sc := range k.scopes {
+			if sc.Name == extensions.Name {
+				continue // they follow their WasmPlugins
+			}
 			for name, rec := range sc.byName {
-				if key, ok := keyOf(k.kind, name); ok && (key.Namespace == former || key.Namespace == root) && in.rejudge(sc, rec, name, out) {
+				if key, ok := keyOf(k.kind, name); ok && (key.Namespace == former || key.Namespace == root) && (in.rejudge(sc, rec, name, out) || k.kind == federation.WasmPlugin) {
 					back[k] = append(back[k], name)
 				}
 				if rec.resource == nil && rec.leftOut != imported {

@@ -305,7 +305,7 @@ func (in *Intake) dropUnopened(k *kind) {
 		return
 	}
 	for _, sc := range k.scopes {
-		if len(sc.byName) > 0 && !slices.Contains(in.opened, sc.Name) {
+		if len(sc.byName) > 0 && !slices.Contains(in.opened, sc.Name) && sc.Name != extensions.Name {
 			in.reconcile(k, in.deleteAll(sc))
 		}
 	}

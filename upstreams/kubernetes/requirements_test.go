@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshrelay/config"
+	"meshrelay/federation"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
@@ -45,7 +46,7 @@ func TestEveryWellKnownKindIsMirrored_K1(t *testing.T) {
 			}
 			w := s.mirrors("", "")
 			w.synced()
-			w.serves(want...)
+			w.serves(append(want, "TrafficExtension shop/a"+federation.Translated)...)
 		})
 	}
 }
