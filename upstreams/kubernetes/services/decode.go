@@ -208,19 +208,26 @@ func split(s string) []string {
 // protocols are the protocols that an istiod finds in names (istio pkg/config/protocol/instance.go Parse).
 var protocols = map[string]string{
 	"tcp": "TCP", "udp": udp, "grpc": "GRPC", "http": "HTTP", "http_proxy": "HTTP_PROXY", "http2": "HTTP2", "https": "HTTPS",
-	"tls": "TLS", "mongo": "Mongo", "redis": "Redis", "mysql": "MySQL", "kubernetes.io/h2c": "HTTP2",
+	"tls": "TLS", "mongo": "Mongo", "redis": "Redis", "mysql": "MySQL",
 }
+
+// appProtocols are the names that Kubernetes has standardised (k8s.io/api/core/v1 ServicePort). An istiod 1.23 knows only
+// the first.
+var appProtocols = map[string]string{"kubernetes.io/h2c": "HTTP2", "kubernetes.io/ws": "HTTP", "kubernetes.io/wss": "HTTPS"}
 
 const udp = "UDP"
 
-// protocolOf returns the protocol of a port. name is the appProtocol, or else the name of the port (istio
+// protocolOf returns the protocol of a port. name is the appProtocol, or else the name of the port, which has no slash (istio
 // pkg/config/kube/conversion.go ConvertProtocol).
 func protocolOf(number uint32, name, protocol string) string {
+	standard := appProtocols[name]
 	name = strings.ToLower(name)
 	prefix, _, _ := strings.Cut(name, "-")
 	switch known, is := protocols[prefix]; {
 	case protocol == udp:
 		return udp
+	case standard != "":
+		return standard
 	case strings.HasPrefix(name, "grpc-web"):
 		return "GRPC-Web"
 	case is:

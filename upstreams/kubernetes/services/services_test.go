@@ -227,7 +227,9 @@ func TestProtocolsAreThoseThatAnIstiodFinds_K15(t *testing.T) {
 		`"name":"tcp-db"`: "TCP", `"name":"mongo"`: "Mongo", `"name":"redis-a"`: "Redis", `"name":"mysql"`: "MySQL", `"name":"http_proxy"`: "HTTP_PROXY",
 		`"name":"a","protocol":"UDP"`: "UDP", `"name":"udp-a"`: "UDP", `"name":"a","protocol":"SCTP"`: "UnsupportedProtocol", `"name":"http","protocol":"SCTP"`: "HTTP", `"protocol":"TCP"`: "UnsupportedProtocol",
 		`"name":"a","appProtocol":"http"`: "HTTP", `"name":"http","appProtocol":"tcp"`: "TCP", `"name":"http","appProtocol":"x"`: "UnsupportedProtocol",
-		`"name":"http","appProtocol":""`: "UnsupportedProtocol", `"name":"a","appProtocol":"kubernetes.io/h2c"`: "HTTP2", `"name":"a","appProtocol":"grpc","protocol":"UDP"`: "UDP",
+		`"name":"http","appProtocol":""`: "UnsupportedProtocol", `"name":"a","appProtocol":"kubernetes.io/h2c"`: "HTTP2", `"name":"tcp","appProtocol":"kubernetes.io/ws"`: "HTTP", `"name":"tcp","appProtocol":"kubernetes.io/wss"`: "HTTPS",
+		`"name":"a","appProtocol":"kubernetes.io/ws","protocol":"UDP"`: "UDP", `"name":"a","appProtocol":"kubernetes.io/h2c-x"`: "UnsupportedProtocol", `"name":"a","appProtocol":"Kubernetes.io/WS"`: "UnsupportedProtocol",
+		`"name":"a","appProtocol":"kubernetes.io/ws","port":25`: "HTTP", `"name":"a","appProtocol":"grpc","protocol":"UDP"`: "UDP",
 		`"name":"a","port":3306`: "TCP", `"name":"http","port":3306`: "HTTP", `"name":"a","port":25`: "TCP", `"name":"a","port":53`: "TCP", `"name":"a","port":27017`: "TCP",
 	} {
 		if !strings.Contains(port, "port\":") {
