@@ -194,6 +194,21 @@ func TestUnionAddsWhatTheOthersHave(t *testing.T) {
 	}
 }
 
+// A network alone does not tell an endpoint from others: its gateways stand for all of them.
+func TestUnionTakesEachEndpointWithoutAnAddressForOneOfItsOwn(t *testing.T) {
+	far := func(version string) func(*item, *networking.ServiceEntry) {
+		return func(_ *item, se *networking.ServiceEntry) {
+			se.Addresses = []string{"10.0.0." + version}
+			se.Endpoints = []*networking.WorkloadEntry{{Network: "far", Labels: map[string]string{"version": version}}, {Network: "far"}}
+		}
+	}
+	v := Union{}.Merge([]mirror.Copy{copyOf(t, "east", far("1")), copyOf(t, "west", far("2")), copyOf(t, "west2", far("2"))})
+	se := entryOf(t, v.Served)
+	if v.Reason != "united" || len(se.Endpoints) != 6 || se.Endpoints[2].Labels["version"] != "2" {
+		t.Errorf("%+v: %v", v, se)
+	}
+}
+
 func TestUnionOfCopiesThatAddNothingIsTheFirst(t *testing.T) {
 	first := copyOf(t, "east", withEndpoints("192.0.2.1", "192.0.2.2"))
 	v := Union{}.Merge([]mirror.Copy{first, copyOf(t, "west", withEndpoints("192.0.2.2")), copyOf(t, "north", withEndpoints("192.0.2.1", "192.0.2.2"))})

@@ -200,7 +200,7 @@ func (e *entry) add(other *entry, acrossNamespaces bool) (why string) {
 	var added []*networking.WorkloadEntry
 	for _, ep := range other.Endpoints {
 		key := endpointKey(ep)
-		if _, ok := e.endpoints[key]; !ok {
+		if _, ok := e.endpoints[key]; !ok || ep.GetAddress() == "" {
 			e.endpoints[key] = struct{}{}
 			added = append(added, ep)
 		}

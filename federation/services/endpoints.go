@@ -2,6 +2,7 @@ package services
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -27,7 +28,7 @@ const (
 
 // Endpoint is an address that serves one port of a service.
 type Endpoint struct {
-	Addr     netip.Addr // not valid if Host is set
+	Addr     netip.Addr // not valid if Host is set, or if only the Network is known, whose gateways stand for the endpoint
 	Host     string     // a DNS name, which only services have whose names are resolved
 	Port     uint32
 	Weight   uint32 // 0 means 1
@@ -44,7 +45,7 @@ type Assignments = map[uint32][]Endpoint
 // WithEndpoints returns r with the endpoints of its clusters, by port of the service. r must be synthetic, or a
 // ServiceEntry that selects workloads; the selector is removed. network is the network of endpoints that have none.
 //
-// WithEndpoints skips what a ServiceEntry can not express: endpoints without an address, ports without endpoints
+// WithEndpoints skips what a ServiceEntry can not express: endpoints without an address and a network, ports without endpoints
 // while others have some, and addresses that do not serve all the remaining ports. An endpoint of a ServiceEntry
 // serves each port.
 //
@@ -83,12 +84,22 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 }
 
 // spot is an address in a locality. nth numbers the spots of one address: an address may serve a port of the
-// service on several ports, for example as the host of several pods on its network.
+// service on several ports, for example as the host of several pods on its network. Endpoints without an address are
+// told apart by all that they tell, and numbered if they are alike.
 type spot struct {
 	addr     netip.Addr
 	host     string
 	locality string
+	told     string
 	nth      int
+}
+
+// told returns what tells an endpoint without an address from others, empty for one with an address.
+func (e *Endpoint) told() string {
+	if e.Addr.IsValid() || e.Host != "" {
+		return ""
+	}
+	return fmt.Sprintf("%q %q %q %d %t", e.Network, e.Account, e.Labels, e.Weight, e.TLS)
 }
 
 // place is a spot that serves ports of a service.
@@ -109,9 +120,11 @@ func gather(ports []*networking.ServicePort, byPort Assignments, resolves bool) 
 		var before spot
 		for n := range all {
 			e := &all[n]
-			at := spot{addr: e.Addr, host: e.Host, locality: e.Locality}
-			if before.addr == at.addr && before.host == at.host && before.locality == at.locality {
-				at.nth = before.nth + 1
+			at := spot{addr: e.Addr, host: e.Host, locality: e.Locality, told: e.told(), nth: before.nth}
+			if at == before {
+				at.nth++
+			} else {
+				at.nth = 0
 			}
 			before = at
 			p := index[at]
@@ -128,7 +141,7 @@ func gather(ports []*networking.ServicePort, byPort Assignments, resolves bool) 
 	}
 	places := slices.AppendSeq(make([]*place, 0, len(index)), maps.Values(index))
 	slices.SortFunc(places, func(a, b *place) int {
-		return cmp.Or(a.addr.Compare(b.addr), strings.Compare(a.host, b.host), strings.Compare(a.locality, b.locality), cmp.Compare(a.nth, b.nth))
+		return cmp.Or(a.addr.Compare(b.addr), strings.Compare(a.host, b.host), strings.Compare(a.locality, b.locality), strings.Compare(a.told, b.told), cmp.Compare(a.nth, b.nth))
 	})
 	return places
 }
@@ -138,18 +151,19 @@ func usableOf(some []Endpoint, resolves bool) []Endpoint {
 	all := make([]Endpoint, 0, len(some))
 	for _, e := range some {
 		named := e.Host != "" && resolves && !e.Addr.IsValid() && isFQDN(e.Host)
-		if (named || e.Host == "" && usableAddr(e.Addr)) && e.Port > 0 && e.Port <= maxPort {
+		behind := e.Host == "" && !resolves && !e.Addr.IsValid() && e.Network != "" // validation wants a name where names are resolved
+		if (named || behind || e.Host == "" && usableAddr(e.Addr)) && e.Port > 0 && e.Port <= maxPort {
 			e.Weight = max(e.Weight, 1)
 			all = append(all, e)
 		}
 	}
 	slices.SortFunc(all, func(a, b Endpoint) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Host, b.Host), strings.Compare(a.Locality, b.Locality), cmp.Compare(a.Port, b.Port),
+		return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Host, b.Host), strings.Compare(a.Locality, b.Locality), strings.Compare(a.told(), b.told()), cmp.Compare(a.Port, b.Port),
 			cmp.Compare(b.Weight, a.Weight), cmp.Compare(flag(b.TLS), flag(a.TLS)), strings.Compare(a.Labels, b.Labels), strings.Compare(a.Account, b.Account),
 			strings.Compare(a.Network, b.Network))
 	})
 	return slices.CompactFunc(all, func(a, b Endpoint) bool {
-		return a.Addr == b.Addr && a.Host == b.Host && a.Locality == b.Locality && a.Port == b.Port
+		return a.Addr == b.Addr && a.Host == b.Host && a.Locality == b.Locality && a.Port == b.Port && a.told() == ""
 	})
 }
 

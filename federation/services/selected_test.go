@@ -1,7 +1,9 @@
 package services
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,5 +83,30 @@ func TestSelectedWorkloadsTakeThePlaceOfTheSelector(t *testing.T) {
 		if err != nil || sound(t, out).Resolution != networking.ServiceEntry_STATIC || federation.HasEndpoints(out.BodyValue()) || sound(t, out).WorkloadSelector != nil {
 			t.Errorf("%v without workloads: %v, %v", resolution, out, err)
 		}
+	}
+}
+
+// An istiod puts the gateways of a network in the place of endpoints that tell the network alone. Two that are alike are two.
+func TestEndpointsThatTellTheirNetworkAloneStay(t *testing.T) {
+	far := Endpoint{Network: "far", Port: 81, Locality: "us-1", Account: "db", Labels: EncodeLabels(map[string]string{"version": "v1"})}
+	next, near := far, Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), Port: 80}
+	next.Labels, next.Weight = EncodeLabels(map[string]string{"version": "v2"}), 3
+	nowhere := Endpoint{Port: 80}
+	all := []Endpoint{far, next, near, nowhere, far}
+	out, err := WithEndpoints(selecting(t, nil), Assignments{80: all, 9090: {far, near, far, next}}, "net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range sound(t, out).Endpoints {
+		got = append(got, fmt.Sprintf("%s%s %s %s %s x%d %d %d", e.Address, e.Network, e.Locality, e.ServiceAccount, e.Labels["version"], e.Weight, e.Ports["http"], e.Ports["tcp"]))
+	}
+	want := []string{"far us-1 db v1 x0 81 81", "far us-1 db v1 x0 81 81", "far us-1 db v2 x3 81 81", "10.0.0.1net    x0 80 80"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	dns := selecting(t, func(se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS })
+	if out, err = WithEndpoints(dns, Assignments{80: all, 9090: all}, ""); err != nil || len(sound(t, out).Endpoints) != 1 {
+		t.Errorf("names are resolved: %v, %v", out, err)
 	}
 }

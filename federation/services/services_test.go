@@ -116,7 +116,8 @@ func accepts(namespace string, se *networking.ServiceEntry) error {
 		refuse("no endpoints should be provided for resolution type none")
 	}
 	for _, e := range se.Endpoints {
-		if _, err := netip.ParseAddr(e.Address); err != nil && (se.Resolution == networking.ServiceEntry_STATIC || !fqdn(e.Address)) {
+		behind := e.Address == "" && e.Network != "" && se.Resolution == networking.ServiceEntry_STATIC
+		if _, err := netip.ParseAddr(e.Address); err != nil && !behind && (se.Resolution == networking.ServiceEntry_STATIC || !fqdn(e.Address)) {
 			refuse("endpoint address %q", e.Address)
 		}
 		for name, port := range e.Ports {

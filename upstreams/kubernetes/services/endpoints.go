@@ -20,7 +20,7 @@ import (
 // family of the Service. The pod is found by its name, never by its address, and only in the namespace of the slice,
 // since its account means that namespace. It adds labels, account, mTLS mode and network. While a pod is not known, it
 // is no endpoint; where Pods can not be read, an endpoint has an address, a locality and a network. WorkloadEntries with an
-// IP address that a Service with a cluster IP selects in its namespace are endpoints as well.
+// IP address, or with a network and no address, that a Service with a cluster IP selects in its namespace are endpoints as well.
 //
 // The endpoints of a selector are the pods that are ready and the WorkloadEntries of the namespace that it selects, on the
 // port that they call by its name, or else on the target of the cluster.

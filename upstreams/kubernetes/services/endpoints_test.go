@@ -217,7 +217,10 @@ func TestAServiceSelectsWorkloadEntries_K15(t *testing.T) {
 		"not without labels":           {``, ``, vm, ""},
 		"not by a name":                {``, `"app":"db"`, `"address":"vm.example"`, ""},
 		"not by a socket":              {``, `"app":"db"`, `"address":"unix:///a"`, ""},
-		"not without an address":       {``, `"app":"db"`, `"network":"net1"`, ""},
+		"by its network":               {``, `"app":"db"`, `"network":"net1","locality":"us-1","serviceAccount":"vm"`, ":80 us-1 net1 vm mtls"},
+		"not by a network of a label":  {``, `"app":"db","topology.istio.io/network":"net1"`, ``, ""},
+		"not by the one of a socket":   {``, `"app":"db"`, `"address":"unix:///a","network":"net1"`, ""},
+		"not without an address":       {``, `"app":"db"`, ``, ""},
 		"not if it is headless":        {`10.96.0.1>None`, `"app":"db"`, vm, ""},
 		"not if it is an alias":        {`{>{"type":"ExternalName","externalName":"a.b",`, `"app":"db"`, vm, ""},
 		"not without a selector":       {`"app":"db">`, `"app":"db"`, vm, ""},
@@ -262,6 +265,9 @@ func TestASelectorHasPodsAndWorkloadEntriesOfItsNamespace_K15(t *testing.T) {
 	w.pod("bank/c", "10.0.0.3", `"app":"db"`)
 	w.workload("shop/vm", `"app":"db"`, `"address":"192.0.2.1","ports":{"http":9000}`)
 	w.workload("shop/name", ``, `"address":"vm.example"`)
+	w.workload("shop/far", `"app":"far"`, `"network":"net2"`)
+	w.has("workloads|shop|app=far|http|7000", ":7000 net2")
+	w.Remove(Workloads, Name{"shop", "far"})
 	const a, b, vm, name = "10.0.0.1:7000 eu/eu-1 net1 acc", "10.0.0.1:7000 eu/eu-1 net1 acc", "192.0.2.1:9000 net1", "vm.example:7000 net1"
 	w.has(someApp, a+", "+vm)
 	w.has(anyApp, strings.Join([]string{name, a, b, vm}, ", "))

@@ -113,7 +113,7 @@ func (x *index) selecting(w *workload, f func(name string, v *service)) {
 
 // selects reports whether a Service selects a WorkloadEntry.
 func (x *index) selects(v *service, w *workload) bool {
-	return v.selector != "" && !x.isCrowded(v) && w.addr.IsValid() && w.has(v.selector)
+	return v.selector != "" && !x.isCrowded(v) && w.host == symbol{} && w.has(v.selector)
 }
 
 // isCrowded reports whether too many selectors begin like that of a Service.

@@ -69,7 +69,7 @@ func decodeSlice(o *object.Object) (any, int, error) {
 
 // workload is a pod or a WorkloadEntry.
 type workload struct {
-	addr netip.Addr // not valid if host is set
+	addr netip.Addr // not valid if host is set, or if a WorkloadEntry has only a network
 	host symbol     // a DNS name
 	// labels are as EncodeLabels returns them. Bit i of added is set if the label i of addedLabels is not its own.
 	labels symbol
@@ -160,7 +160,7 @@ func decodeEntry(o *object.Object) (any, int, error) {
 	if w.addr, err = netip.ParseAddr(spec.Address); err != nil && !strings.HasPrefix(spec.Address, "unix:") {
 		w.host = symbolOf(spec.Address)
 	}
-	w.usable = (w.addr.IsValid() || w.host != symbol{}) && !o.IsUnhealthy()
+	w.usable = (w.addr.IsValid() || w.host != symbol{} || spec.Address == "" && spec.Network != "") && len(spec.Address) <= maxText && !o.IsUnhealthy()
 	ports := ""
 	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
 		ports += portText(name, spec.Ports[name])
