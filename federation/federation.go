@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/go-multierror"
+	"github.com/zeebo/xxh3"
 
 	"meshrelay/mirror"
 )
@@ -22,7 +23,13 @@ const (
 	MeshGateway = "mesh"
 	// DefaultDomain is the usual cluster domain. It completes hosts that rewrite.ShortHostsKeep has left short.
 	DefaultDomain = "cluster.local"
+	// SyntheticPrefix begins the names of the ServiceEntries that an istiod makes of Kubernetes
+	// services (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
+	SyntheticPrefix = "synthetic-"
 )
+
+// Suffix returns the end of the name of a ServiceEntry that is one of several of a name: the same for the same text.
+func Suffix(text string) string { return fmt.Sprintf("-%08x", uint32(xxh3.HashString(text))) }
 
 // RuleError is a mistake in a rule.
 type RuleError struct {

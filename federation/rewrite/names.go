@@ -136,10 +136,25 @@ func (s *scope) key(k mirror.Key) mirror.Key {
 	k.Namespace = s.namespace(k.Namespace)
 	s.blame("metadata.namespace")
 	if renamed(k.Kind) {
-		k.Name = s.name(k.Name)
+		k.Name = s.name(k.Name) + s.hostSuffix(k)
 		s.blame("metadata.name")
 	}
 	return k
+}
+
+// hostSuffix returns what the name of a ServiceEntry that is made of a Kubernetes service gets, so that services of other hosts
+// have other names: nothing where the host is NAME.NAMESPACE.svc.cluster.local. k has its namespace here, and its name at
+// the source.
+func (s *scope) hostSuffix(k mirror.Key) string {
+	name, made := strings.CutPrefix(k.Name, federation.SyntheticPrefix)
+	if !made || k.Kind != federation.ServiceEntry || s.Domain == federation.DefaultDomain && s.effects&effHosts == 0 {
+		return ""
+	}
+	domain := strings.TrimPrefix(s.host(name+"."+s.here+".svc."+s.Domain), name+"."+k.Namespace+".")
+	if suffix := federation.Suffix(domain); domain != "svc."+federation.DefaultDomain && !strings.HasSuffix(name, suffix) {
+		return suffix
+	}
+	return ""
 }
 
 // visibility maps an element of exportTo: a namespace, ".", "*" or "~".

@@ -183,8 +183,8 @@ func (w *Rewriter) rewrite(r *mirror.Resource, from mirror.Key) (*mirror.Resourc
 	if plan != nil && plan.onlyShortHosts && !plan.fields.mayHaveShortHost(r.BodyValue()) {
 		plan = nil
 	}
-	// No key, label or annotation holds a host.
-	hostsOnly := w.names.effects&(effNamespaces|effNames) == 0 && len(w.names.Labels.Set)+len(w.names.Labels.Remove) == 0 && w.names.Annotations.idle(r)
+	// No label or annotation holds a host, and no other key.
+	hostsOnly := newScope(w.names, from.Namespace).hostSuffix(from) == "" && w.names.effects&(effNamespaces|effNames) == 0 && len(w.names.Labels.Set)+len(w.names.Labels.Remove) == 0 && w.names.Annotations.idle(r)
 	if plan == nil && hostsOnly {
 		return r, nil
 	}

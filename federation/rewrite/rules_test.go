@@ -231,3 +231,57 @@ func TestRewriterIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A relay keeps one resource of a name, and an istiod takes services of other hosts for other services.
+func TestServicesOfOtherHostsHaveOtherNames(t *testing.T) {
+	hosts := func(from, to string) []HostMapping { return []HostMapping{{From: from, To: to}} }
+	name := func(kind mirror.Kind, name string, rules Rules) string {
+		t.Helper()
+		w, err := New(rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRewriteResource(t, rewriteSpec(t, kind, "shop/"+name, `{}`))
+		out, err := w.Rewrite(r)
+		if key := w.Key(r.Key()); err != nil || out.Key() != key {
+			t.Fatalf("%v: %v, want %s", err, out, key)
+		}
+		return out.FullName()
+	}
+	for _, same := range []Rules{
+		{}, {Domain: "cluster.local"}, {Hosts: hosts("corp.example", "b.example")}, {Namespaces: map[string]string{"shop": "shop"}},
+		{Domain: "cluster.east", Hosts: hosts("cluster.east", "cluster.local")},
+	} {
+		if got := name(federation.ServiceEntry, "synthetic-web", same); got != "shop/synthetic-web" {
+			t.Errorf("%+v: %s", same, got)
+		}
+	}
+	if got := name(federation.ServiceEntry, "synthetic-web", Rules{NamespacePrefix: "east-"}); got != "east-shop/synthetic-web" {
+		t.Error(got)
+	}
+	seen := map[string]bool{}
+	for _, other := range []Rules{
+		{Domain: "cluster.east"}, {Domain: "cluster.west"}, {Hosts: hosts("cluster.local", "east.example")},
+		{Hosts: hosts("svc.cluster.local", "east.example")}, {Domain: "cluster.east", Hosts: hosts("web.shop.svc.cluster.east", "web.example")},
+	} {
+		got := name(federation.ServiceEntry, "synthetic-web", other)
+		if seen[got] || !strings.HasPrefix(got, "shop/synthetic-web-") {
+			t.Errorf("%+v: %s", other, got)
+		}
+		seen[got] = true
+		// Of a relay that has given the name, the host is that of before.
+		if again := name(federation.ServiceEntry, strings.TrimPrefix(got, "shop/"), Rules{}); again != got {
+			t.Errorf("%s is %s behind a relay", got, again)
+		}
+	}
+	east := Rules{Domain: "cluster.east"}
+	if a, b := name(federation.ServiceEntry, "synthetic-web", east), name(federation.ServiceEntry, "synthetic-db", east); a[len(a)-9:] != b[len(b)-9:] ||
+		name(federation.ServiceEntry, strings.TrimPrefix(a, "shop/"), east) != a {
+		t.Errorf("%s and %s end otherwise, or twice", a, b)
+	}
+	for kind, of := range map[mirror.Kind]string{federation.ServiceEntry: "web", federation.VirtualService: "synthetic-web"} {
+		if got := name(kind, of, east); got != "shop/"+of {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
+}

@@ -28,9 +28,6 @@ import (
 )
 
 const (
-	// SyntheticPrefix begins the names of the ServiceEntries that an istiod makes of Kubernetes
-	// services (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
-	SyntheticPrefix = "synthetic-"
 	// gatewayPort is the port on which an east-west gateway accepts mTLS for all services, and
 	// forwards it by SNI.
 	gatewayPort = 15443
@@ -52,14 +49,14 @@ func IsSynthetic(r *mirror.Resource) bool {
 // IsMade reports whether r has the name of a ServiceEntry that an istiod made of a Kubernetes service, with
 // endpoints or without.
 func IsMade(r *mirror.Resource) bool {
-	return r.Kind() == federation.ServiceEntry && strings.HasPrefix(r.Key().Name, SyntheticPrefix)
+	return r.Kind() == federation.ServiceEntry && strings.HasPrefix(r.Key().Name, federation.SyntheticPrefix)
 }
 
 // HasOwnHost reports whether the host of r, which IsMade, begins with the name and the namespace of the Kubernetes service
 // that the name of r tells. People may name other ServiceEntries synthetic-, too.
 func HasOwnHost(r *mirror.Resource) bool {
 	host := string(wire.Last(r.BodyValue(), 1))
-	return strings.HasPrefix(host, strings.TrimPrefix(r.Key().Name, SyntheticPrefix)+"."+r.Namespace()+".svc.")
+	return strings.HasPrefix(host, strings.TrimPrefix(r.Key().Name, federation.SyntheticPrefix)+"."+r.Namespace()+".svc.")
 }
 
 // Gateways are the east-west gateways of a cluster.

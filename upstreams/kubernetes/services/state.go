@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"meshrelay/federation"
-	endpoints "meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -330,7 +329,7 @@ func (s *State) All() (all []*Output) {
 
 // output returns the output of a Service, which may be gone.
 func (s *State) output(n Name) *Output {
-	out := &Output{Key: mirror.Key{Kind: federation.ServiceEntry, Namespace: n.Namespace, Name: endpoints.SyntheticPrefix + n.Name}}
+	out := &Output{Key: mirror.Key{Kind: federation.ServiceEntry, Namespace: n.Namespace, Name: federation.SyntheticPrefix + n.Name}}
 	v := get[service](s, Services, n)
 	if v == nil {
 		return out
