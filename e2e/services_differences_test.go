@@ -21,7 +21,7 @@ func TestARemoteSecretAndTheRelayDiffer(t *testing.T) {
 		return clusterIPServices[n]
 	}
 	c := newConsumers(t, func(east, west *cluster) {
-		for _, s := range append([]service{headless, twoFamilies, find("uneven"), find("unnamed"), find("several-ports")}, clusterLocalServices...) {
+		for _, s := range append([]service{headless, twoFamilies, find("unnamed"), find("several-ports")}, clusterLocalServices...) {
 			east.put(s)
 		}
 		west.put(service{namespace: "shop", name: "unnamed", ports: []worldPort{{number: 80, at: 8080}},
@@ -37,7 +37,6 @@ func TestARemoteSecretAndTheRelayDiffer(t *testing.T) {
 	several := at(80, "several-ports.shop")
 	differ("UnitingAPortWithoutAName", at(80, "unnamed.shop"), []string{"10.1.2.1:8080", "10.3.1.1:8080"}, []string{"10.3.1.1:8080"})
 	differ("APodOfTwoFamilies", at(80, "two-families.shop"), []string{"10.1.21.1:8080", "10.1.21.2:8080", "[fd00:1::1]:8080", "[fd00:1::2]:8080"}, []string{"10.1.21.1:8080", "10.1.21.2:8080"})
-	differ("APodThatLacksAPort", at(80, "uneven.shop"), []string{"10.1.8.1:8080", "10.1.8.2:8080"}, []string{"10.1.8.1:8080"})
 	differ("SubsetsByClusterID", "outbound|80|in-east|several-ports.shop.svc.cluster.local", []string{"10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080", "10.1.0.4:8080"}, nil)
 	differ("SubsetsByNode", "outbound|80|on-node-a|several-ports.shop.svc.cluster.local", []string{"10.1.0.1:8080"}, nil)
 

@@ -164,9 +164,6 @@ func TestARemoteSecretAndTheRelayGiveTheSameEndpoints(t *testing.T) {
 	var names, rules []string
 	of := map[string]service{}
 	for _, s := range clusterIPServices {
-		if s.name == "uneven" {
-			continue // see TestARemoteSecretAndTheRelayDiffer
-		}
 		names, of[s.name] = append(names, s.namespace+"/"+s.name), s
 		rules = append(rules, subsetsOf(s.namespace, s.name))
 	}

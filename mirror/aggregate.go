@@ -51,7 +51,8 @@ type Aggregate struct {
 	others   Policy // of kinds that are not in policies
 	groups   map[Kind]*groups
 	claims   *claims // nil without Owners
-	unsynced int     // the sources before this place have synced
+	siblings map[ref][]ref
+	unsynced int // the sources before this place have synced
 }
 
 // change is a key of the queue, with the result of its merge.
@@ -70,7 +71,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil)}
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil), siblings: map[ref][]ref{}}
 }
 
 // SetSources sets the stores to merge, in order of priority. It may be called at any time. The resources of
@@ -151,6 +152,7 @@ func (a *Aggregate) merge(c *change) {
 	if a.claims != nil {
 		a.reclaim(c.ref)
 	}
+	a.relate(c.ref)
 	c.cur, c.resolution = a.serve(c.ref, everything)
 	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && keys {
 		// A Policy may make a new resource each time: equal content is never held twice.
@@ -173,6 +175,7 @@ func (a *Aggregate) policy(kind Kind) Policy {
 // copies returns the copies of a key that accept accepts, in order of priority.
 func (a *Aggregate) copies(k ref, accept func(*Resource) bool) []Copy {
 	var out []Copy
+	accept = a.ofMain(k, accept)
 	for _, p := range a.holders.of(k, a.index.get(k)) {
 		if r := a.holders.copy(k, p); r != nil && accept(r) {
 			out = append(out, Copy{a.holders.sources[p].Name, r})
@@ -191,7 +194,7 @@ func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resol
 	}
 	if len(places) == 1 && !mergesKeys(a.policy(k.kind.Value())) {
 		r := a.holders.copy(k, places[0])
-		if r == nil || !accept(r) {
+		if r == nil || !a.ofMain(k, accept)(r) {
 			return nil, nil
 		}
 		if a.claims == nil {

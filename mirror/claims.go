@@ -235,7 +235,7 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 					continue
 				}
 				for _, o := range s.of {
-					if o.ref == k || !x.by.Yields(k.kind.Value(), o.kind.Value()) || slices.Contains(united, o.key()) {
+					if a.mainOf(o.ref) == a.mainOf(k) || !x.by.Yields(k.kind.Value(), o.kind.Value()) || slices.Contains(united, o.key()) {
 						continue
 					}
 					if looks += 1 + (len(mine.Scopes)+len(o.Scopes))/maxScopes; looks > maxLooks || mine.meets(o.Claims) && a.servesCopy(o, accept) {

@@ -144,7 +144,8 @@ func changes(t *testing.T) (rows []change) {
 		if one.Host = address; resolution == networking.ServiceEntry_STATIC {
 			one.Host, one.Addr = "", netip.MustParseAddr(address)
 		}
-		return must(services.WithEndpoints(r, services.Assignments{80: {one}}, ""))(t)
+		out, _, err := services.WithEndpoints(r, services.Assignments{80: {one}}, "")
+		return must(out, err)(t)
 	}
 	row("selected workload, STATIC", selecting(networking.ServiceEntry_STATIC, "10.0.0.1"), selecting(networking.ServiceEntry_STATIC, "10.0.0.2"), "endpoints", push.EndpointUpdate, 1)
 	row("selected workload, DNS", selecting(networking.ServiceEntry_DNS, "a.internal"), selecting(networking.ServiceEntry_DNS, "b.internal"), "cluster", push.ServiceUpdate, 1)
@@ -167,7 +168,8 @@ func changes(t *testing.T) (rows []change) {
 	}
 	discovered := func(all ...*endpointv3.LbEndpoint) *mirror.Resource {
 		found := services.FromAssignment(&endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: all}}})
-		return must(services.WithEndpoints(kubernetes(), services.Assignments{80: found}, ""))(t)
+		out, _, err := services.WithEndpoints(kubernetes(), services.Assignments{80: found}, "")
+		return must(out, err)(t)
 	}
 	pod := func(address string, health corev3.HealthStatus) *endpointv3.LbEndpoint {
 		socket := &corev3.SocketAddress{Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8080}}

@@ -196,7 +196,7 @@ func (w *world) ports(e *entry) []*networking.ServicePort {
 func apart(lead, e *entry) string {
 	a, b := lead.body(), e.body()
 	switch {
-	case lead.made || e.made:
+	case lead.made != e.made:
 		return "one is a Kubernetes service"
 	case a.GetResolution() != b.GetResolution():
 		return fmt.Sprintf("its resolution is %s, not %s", b.GetResolution(), a.GetResolution())

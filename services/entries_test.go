@@ -47,7 +47,7 @@ func TestTheServiceOfAHostIsThatOfOneNamespace(t *testing.T) {
 }
 
 // TestEntriesOfOneNamespaceAreUnited: endpoints by the name of their port, by its number where names are resolved; ports
-// if resolution, labels, selector and exportTo are equal, and neither is of Kubernetes.
+// if resolution, labels, selector and exportTo are equal, and both or none are of Kubernetes.
 func TestEntriesOfOneNamespaceAreUnited(t *testing.T) {
 	lead := one{namespace: "shop", name: "a", age: 9, body: se(nil, "10.0.0.1")}
 	more := func(out *networking.ServiceEntry) { out.Ports = append(out.Ports, tcp(81, "admin")) }
@@ -71,6 +71,7 @@ func TestEntriesOfOneNamespaceAreUnited(t *testing.T) {
 		"another exportTo":   {[]one{lead, other(exported("web"))}, []string{"shop/a applies", "shop/b endpoints only"}, 1, []string{"10.0.0.1 80:80", "10.0.0.2 80:80"}},
 		"another selector":   {[]one{lead, other(selecting("a=b"))}, []string{"shop/a applies", "shop/b endpoints only"}, 1, []string{"10.0.0.1 80:80"}},
 		"one of Kubernetes":  {[]one{lead, made}, []string{"shop/a endpoints only", "shop/synthetic-b applies"}, 2, []string{"10.0.0.1 80:80", "10.0.0.2 80:80 81:81"}},
+		"both of Kubernetes": {[]one{{namespace: "shop", name: "synthetic-a", age: 9, body: se(nil, "10.0.0.1")}, made}, []string{"shop/synthetic-a applies", "shop/synthetic-b united"}, 2, []string{"10.0.0.1 80:80", "10.0.0.2 80:80 81:81"}},
 		"ports of other names": {[]one{lead, other(func(out *networking.ServiceEntry) {
 			out.Ports = []*networking.ServicePort{tcp(80, "web")}
 			out.ExportTo = []string{"."}

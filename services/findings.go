@@ -8,6 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/internal/text"
+	"meshrelay/mirror"
 )
 
 // FindingKind is a kind of Finding.
@@ -44,7 +45,7 @@ func (w *world) addFindings(s *Service, all []*entry, mine int) {
 	told := map[string]bool{}
 	for _, e := range all {
 		for _, other := range slices.Concat([]*entry{e}, w.copies[e.Key()]) {
-			if other.Cluster() == lead.Cluster() || told[other.Cluster()] || !w.charge(len(lead.body().GetPorts())+len(other.body().GetPorts())) {
+			if other.Cluster() == lead.Cluster() || other.HasAnnotation(mirror.SiblingAnnotation) || told[other.Cluster()] || !w.charge(len(lead.body().GetPorts())+len(other.body().GetPorts())) {
 				continue
 			}
 			if why := differ(lead, other); why != "" {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"meshrelay/mirror"
 )
 
 // TestFindings: what an operator should look at, and what not.
@@ -30,6 +32,7 @@ func TestFindings(t *testing.T) {
 		"another protocol":       {[]one{east(ports(tcp(80, "http"))), west(ports(&networking.ServicePort{Number: 80, Name: "http", Protocol: "HTTP"}))}, []string{"ports: port 80: its protocol is TCP in cluster east, and HTTP in cluster west"}},
 		"a port more":            {[]one{east(ports(tcp(80, "http"))), west(ports(tcp(80, "http"), tcp(81, "x")))}, []string{"ports: port 81: cluster west has it, cluster east has not"}},
 		"a port less":            {[]one{east(ports(tcp(80, "http"), tcp(81, "x"))), west(ports(tcp(80, "http")))}, []string{"ports: port 81: cluster east has it, cluster west has not"}},
+		"a sibling":              {[]one{east(ports(tcp(80, "http"))), {namespace: "shop", name: "west", upstream: "west", annotations: labelsOf(mirror.SiblingAnnotation + "=x"), body: ports(tcp(81, "x"))}}, nil},
 		"of one cluster":         {[]one{east(ports(tcp(80, "http"))), {namespace: "shop", name: "b", body: ports(tcp(80, "web"))}}, nil},
 		"no endpoints":           {[]one{east(se(nil))}, []string{"endpoints: none of 0 endpoints is ready"}},
 		"no endpoints, selector": {[]one{east(se(selecting("app=db")))}, nil},

@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/internal/wire"
+	"meshrelay/mirror"
 )
 
 // TestHostsInAnotherCaseAreInConflict, of ServiceEntries and of VirtualServices, also short ones.
@@ -24,5 +25,17 @@ func TestHostsInAnotherCaseAreInConflict(t *testing.T) {
 	}
 	if got := wire.Texts(upper.BodyValue(), 1); len(got) != 1 || got[0] != "Consumers.DEFAULT-GROUP.public.nacos" {
 		t.Errorf("the resource has the hosts %q", got)
+	}
+}
+
+// TestASiblingOfAServiceIsNoRival: it has other ports of the same host.
+func TestASiblingOfAServiceIsNoRival(t *testing.T) {
+	h := NewHosts((&clock{monday}).now)
+	service := build(t, federation.ServiceEntry, "shop", "synthetic-web", "east", &networking.ServiceEntry{Hosts: []string{"web.example"}})
+	s := build(t, federation.ServiceEntry, "shop", "synthetic-web-00000001", "east", &networking.ServiceEntry{Hosts: []string{"web.example"}}).Spec()
+	s.Annotations = map[string]string{mirror.SiblingAnnotation: "synthetic-web"}
+	sibling, err := mirror.New(s)
+	if got := append(h.Update(nil, service), h.Update(nil, sibling)...); err != nil || len(got) > 0 {
+		t.Errorf("%v, %v", got, err)
 	}
 }

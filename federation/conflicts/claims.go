@@ -27,10 +27,10 @@ type claimant struct {
 var nobody = &claimant{}
 
 // claimantOf returns the claimant of a resource. It returns nobody for nil and for a resource that claims
-// nothing: a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", and a
-// resource that no namespace sees.
+// nothing: a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", a
+// resource that no namespace sees, and a sibling of a service, which is no rival of it.
 func claimantOf(r *mirror.Resource) *claimant {
-	if r == nil || r.Kind() == federation.VirtualService && !federation.OfMesh(r) {
+	if r == nil || r.HasAnnotation(mirror.SiblingAnnotation) || r.Kind() == federation.VirtualService && !federation.OfMesh(r) {
 		return nobody
 	}
 	key := r.Key()

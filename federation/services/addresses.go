@@ -27,13 +27,14 @@ func Told(r *mirror.Resource) bool {
 	return r.Kind() == federation.ServiceEntry && r.HasAnnotation(EndpointsAnnotation) && !federation.HasEndpoints(r.BodyValue())
 }
 
-// Untold returns r without EndpointsAnnotation: r itself if it has none.
+// Untold returns r without EndpointsAnnotation and mirror.SiblingAnnotation: r itself if it has none.
 func Untold(r *mirror.Resource) (*mirror.Resource, error) {
-	if !r.HasAnnotation(EndpointsAnnotation) {
+	if !r.HasAnnotation(EndpointsAnnotation) && !r.HasAnnotation(mirror.SiblingAnnotation) {
 		return r, nil
 	}
 	s := r.Spec()
 	delete(s.Annotations, EndpointsAnnotation)
+	delete(s.Annotations, mirror.SiblingAnnotation)
 	return mirror.New(s)
 }
 

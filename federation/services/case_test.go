@@ -15,7 +15,7 @@ func TestAHostInUpperCaseIsAskedForAndServedAsItCame(t *testing.T) {
 	if want := []Cluster{{80, "outbound|80||" + host}}; err != nil || !slices.Equal(clusters, want) {
 		t.Errorf("clusters %v, %v", clusters, err)
 	}
-	served, err := WithEndpoints(r, byPort{80: assignment(in("r", "z", "", lb("10.0.0.1", 8080)))}.assignments(), "net-west")
+	served, _, err := WithEndpoints(r, byPort{80: assignment(in("r", "z", "", lb("10.0.0.1", 8080)))}.assignments(), "net-west")
 	if err != nil {
 		t.Fatal(err)
 	}

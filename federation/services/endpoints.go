@@ -10,6 +10,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
@@ -45,34 +46,34 @@ type Assignments = map[uint32][]Endpoint
 // WithEndpoints returns r with the endpoints of its clusters, by port of the service. r must be synthetic, or a
 // ServiceEntry that selects workloads; the selector is removed. network is the network of endpoints that have none.
 //
-// WithEndpoints skips what a ServiceEntry can not express: endpoints without an address and a network, ports without endpoints
-// while others have some, and addresses that do not serve all the remaining ports. An endpoint of a ServiceEntry
-// serves each port.
+// An endpoint of a ServiceEntry serves each port. So there is a ServiceEntry for each set of ports that endpoints of a
+// Kubernetes service serve: that with the most endpoints is served, and others, up to maxSets, come as siblings, which have
+// the key of r until AsSibling gives them theirs. WithEndpoints skips what a ServiceEntry can not express: endpoints without
+// an address and a network, and ports without endpoints while others have some.
 //
 // The result does not depend on the order of endpoints. Its resolution is STATIC, except for a ServiceEntry that
 // resolves the names of workloads. The error is ErrUnreachable as for WithGateways.
-func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mirror.Resource, error) {
+func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (served *mirror.Resource, siblings []*mirror.Resource, err error) {
 	se, err := serviceOf(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if se.WorkloadSelector == nil {
 		se.Resolution = networking.ServiceEntry_STATIC
 	}
 	se.WorkloadSelector = nil
-	ports, resolves := se.Ports, se.Resolution != networking.ServiceEntry_STATIC
-	places := gather(ports, byPort, resolves)
-	if served := choosePorts(places, len(ports)); len(served) > 0 {
-		se.Ports = make([]*networking.ServicePort, 0, len(served))
-		for _, i := range served {
-			se.Ports = append(se.Ports, ports[i])
+	sets := setsOf(gather(se.Ports, byPort, se.Resolution != networking.ServiceEntry_STATIC), len(se.Ports))
+	for i := 1; i < len(sets) && IsMade(r); i++ {
+		one := proto.CloneOf(se)
+		sets[i].fill(one, network)
+		other, err := r.WithBody(one)
+		if err != nil {
+			return nil, nil, err
 		}
-		se.Endpoints = make([]*networking.WorkloadEntry, 0, len(places))
-		for _, p := range places {
-			if p.serves(served) {
-				se.Endpoints = append(se.Endpoints, p.entry(ports, served, network))
-			}
-		}
+		siblings = append(siblings, other)
+	}
+	if len(sets) > 0 {
+		sets[0].fill(se, network)
 	}
 	switch {
 	case len(se.Endpoints) == 0:
@@ -80,7 +81,27 @@ func WithEndpoints(r *mirror.Resource, byPort Assignments, network string) (*mir
 	case se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN:
 		se.Endpoints = se.Endpoints[:1] // validation accepts no more
 	}
-	return r.WithBody(se)
+	served, err = r.WithBody(se)
+	return served, siblings, err
+}
+
+// AsSibling returns a sibling of the service that is served under a key, under its own key: that name, and a hash of its ports.
+func AsSibling(r *mirror.Resource, service mirror.Key) (*mirror.Resource, error) {
+	se, err := entryOf(r)
+	if err != nil {
+		return nil, err
+	}
+	ports := make([]uint32, len(se.Ports))
+	for i, p := range se.Ports {
+		ports[i] = p.Number
+	}
+	s := r.Spec()
+	s.Key.Name = service.Name + federation.Suffix(fmt.Sprint(ports))
+	if s.Annotations == nil {
+		s.Annotations = map[string]string{}
+	}
+	s.Annotations[mirror.SiblingAnnotation] = service.Name
+	return mirror.New(s)
 }
 
 // spot is an address in a locality. nth numbers the spots of one address: an address may serve a port of the
@@ -236,37 +257,50 @@ func soundLocality(parts []string) bool {
 	return len(parts) > 0 && len(parts) <= 3 && size <= maxLocality+1
 }
 
-// choosePorts returns the indexes of the ports, of n, that all endpoints will serve. It begins with all ports
-// that have a place. Until one place serves all of them, it removes the port with the fewest places.
-func choosePorts(places []*place, n int) []int {
-	count := make([]int, n)
-	for _, p := range places {
-		for i, port := range p.ports {
-			if port != 0 {
-				count[i]++
-			}
-		}
-	}
-	var served []int
-	for i, c := range count {
-		if c > 0 {
-			served = append(served, i)
-		}
-	}
-	for len(served) > 1 && !slices.ContainsFunc(places, func(p *place) bool { return p.serves(served) }) {
-		fewest := 0
-		for i, port := range served {
-			if count[port] <= count[served[fewest]] {
-				fewest = i
-			}
-		}
-		served = slices.Delete(served, fewest, fewest+1)
-	}
-	return served
+// set is some of the ports of a service, by index, and the places that serve exactly these.
+type set struct {
+	ports  []int
+	places []*place
 }
 
-func (p *place) serves(ports []int) bool {
-	return !slices.ContainsFunc(ports, func(i int) bool { return p.ports[i] == 0 })
+// maxSets bounds the ServiceEntries of a service: others write the ports of its endpoints.
+const maxSets = 32
+
+// setsOf returns the sets of ports that places serve, of n ports: those with more places first, then those with more ports.
+func setsOf(places []*place, n int) []set {
+	index, all, key := map[string]int{}, []set(nil), make([]byte, n)
+	for _, p := range places {
+		for i, port := range p.ports {
+			key[i] = byte(min(port, 1))
+		}
+		at, known := index[string(key)]
+		if !known {
+			at, all = len(all), append(all, set{})
+			index[string(key)] = at
+			for i := range key {
+				if key[i] == 1 {
+					all[at].ports = append(all[at].ports, i)
+				}
+			}
+		}
+		all[at].places = append(all[at].places, p)
+	}
+	slices.SortFunc(all, func(a, b set) int {
+		return cmp.Or(len(b.places)-len(a.places), len(b.ports)-len(a.ports), slices.Compare(a.ports, b.ports))
+	})
+	return all[:min(len(all), maxSets)]
+}
+
+// fill gives a ServiceEntry with all ports the ports and the endpoints of the set.
+func (s set) fill(se *networking.ServiceEntry, network string) {
+	ports := se.Ports
+	se.Ports, se.Endpoints = make([]*networking.ServicePort, 0, len(s.ports)), make([]*networking.WorkloadEntry, 0, len(s.places))
+	for _, i := range s.ports {
+		se.Ports = append(se.Ports, ports[i])
+	}
+	for _, p := range s.places {
+		se.Endpoints = append(se.Endpoints, p.entry(ports, s.ports, network))
+	}
 }
 
 // entry returns the endpoint for the ports whose indexes are served.

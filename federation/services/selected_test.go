@@ -62,7 +62,7 @@ func TestSelectedWorkloadsTakeThePlaceOfTheSelector(t *testing.T) {
 		networking.ServiceEntry_DNS_ROUND_ROBIN: {"vm.example"},
 	} {
 		r := selecting(t, func(se *networking.ServiceEntry) { se.Resolution = resolution })
-		out, err := WithEndpoints(r, Assignments{80: {pod("10.0.0.1", 8080), vm}, 9090: {vm, pod("10.0.0.1", 9090)}}, "net")
+		out, _, err := WithEndpoints(r, Assignments{80: {pod("10.0.0.1", 8080), vm}, 9090: {vm, pod("10.0.0.1", 9090)}}, "net")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestSelectedWorkloadsTakeThePlaceOfTheSelector(t *testing.T) {
 			t.Errorf("%v: %v", resolution, e)
 		}
 		// Without workloads, clients must not resolve the host.
-		out, err = WithEndpoints(r, Assignments{}, "")
+		out, _, err = WithEndpoints(r, Assignments{}, "")
 		if err != nil || sound(t, out).Resolution != networking.ServiceEntry_STATIC || federation.HasEndpoints(out.BodyValue()) || sound(t, out).WorkloadSelector != nil {
 			t.Errorf("%v without workloads: %v, %v", resolution, out, err)
 		}
@@ -93,7 +93,7 @@ func TestEndpointsThatTellTheirNetworkAloneStay(t *testing.T) {
 	next.Labels, next.Weight = EncodeLabels(map[string]string{"version": "v2"}), 3
 	nowhere := Endpoint{Port: 80}
 	all := []Endpoint{far, next, near, nowhere, far}
-	out, err := WithEndpoints(selecting(t, nil), Assignments{80: all, 9090: {far, near, far, next}}, "net")
+	out, _, err := WithEndpoints(selecting(t, nil), Assignments{80: all, 9090: {far, near, far, next}}, "net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestEndpointsThatTellTheirNetworkAloneStay(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	dns := selecting(t, func(se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_DNS })
-	if out, err = WithEndpoints(dns, Assignments{80: all, 9090: all}, ""); err != nil || len(sound(t, out).Endpoints) != 1 {
+	if out, _, err = WithEndpoints(dns, Assignments{80: all, 9090: all}, ""); err != nil || len(sound(t, out).Endpoints) != 1 {
 		t.Errorf("names are resolved: %v, %v", out, err)
 	}
 }

@@ -3,6 +3,7 @@ package intake
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -66,6 +67,7 @@ func (in *Intake) keepFor(sc *scope, name string, rec *record) bool {
 		return false
 	}
 	rec.resource, rec.original, rec.kept = bare, original, true
+	rec.setSiblings(nil, nil)
 	rec.hash = xxh3.Uint128{} // it is decoded when it comes again
 	sc.setMark(rec, 0)
 	in.account(before, rec.load(len(name)))
@@ -174,13 +176,16 @@ func (in *Intake) bare(r, had *mirror.Resource) (*mirror.Resource, error) {
 	return services.WithoutFrom(r, had)
 }
 
-// follow gives what is served under a key the endpoints of a record, and keeps its config.
-func (in *Intake) follow(key mirror.Key, rec *record, sc *scope) {
-	served := in.stale.plain(in.served, key)
+// follow gives what is served under a key the endpoints of a record, and keeps its config. A new sibling has that of its service.
+func (in *Intake) follow(key, service mirror.Key, rec *record, sc *scope) {
+	served := cmp.Or(in.stale.plain(in.served, key), in.stale.plain(in.served, service))
 	if served == nil || !in.isAddressed(rec.resource, rec.original, rec.relayed) {
 		return
 	}
 	out, err := services.Follow(served, rec.resource, in.isMade(rec.resource, rec.original))
+	if err == nil && key != service {
+		out, err = services.AsSibling(out, service)
+	}
 	if err == nil && !out.Equal(served) {
 		in.put(key, out, origin{record: rec, scope: sc, endpoints: true})
 	}
@@ -231,13 +236,15 @@ func (in *Intake) refollow(rec *record, sc *scope) {
 	if err != nil {
 		return
 	}
-	held, _, err := in.rules.reshape(rec.original, known, rec.relayed)
+	held, siblings, err := in.rules.reshape(rec.original, known, rec.relayed)
 	if err == nil && !federation.HasEndpoints(held.BodyValue()) {
 		held, err = services.Without(held)
 	}
 	if err == nil {
 		rec.resource = held
-		in.follow(held.Key(), rec, sc)
+		rec.setSiblings(siblings, nil)
+		in.follow(held.Key(), held.Key(), rec, sc)
+		in.serveSiblings(rec, sc)
 	}
 }
 
@@ -251,6 +258,7 @@ func (in *Intake) detach(sc *scope, rec *record) {
 		delete(in.discovery.waiting, &former)
 	}
 	in.discovery.unfollow(rec)
+	rec.siblings = nil
 }
 
 // keepFollowing has the new records go on following the services whose records were deleted.
@@ -280,12 +288,14 @@ func (in *Intake) present(records []state.Record) []state.Record {
 	now := map[mirror.Key]*mirror.Resource{}
 	for key, rec := range in.former {
 		now[key] = rec.resource
+		maps.Copy(now, rec.siblings)
 	}
 	if k := in.kinds[federation.ServiceEntry]; k != nil {
 		for _, sc := range slices.Backward(k.scopes) {
 			for _, rec := range sc.byName {
 				if rec.resource != nil && (!rec.kept || now[rec.resource.Key()] == nil) {
 					now[rec.resource.Key()] = rec.resource
+					maps.Copy(now, rec.siblings)
 				}
 			}
 		}
@@ -309,7 +319,9 @@ func (in *Intake) present(records []state.Record) []state.Record {
 			out[i].Resource = r
 		}
 	}
-	return out
+	return slices.DeleteFunc(out, func(r state.Record) bool { // siblings without endpoints are none
+		return r.Resource.HasAnnotation(mirror.SiblingAnnotation) && now[r.Resource.Key()] == nil
+	})
 }
 
 // sameConfig reports whether the content of a key changes in its endpoints only, and still has some or none.

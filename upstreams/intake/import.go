@@ -285,22 +285,30 @@ func (im *Rules) selects(r *mirror.Resource) bool {
 	return im.discovering() && !im.relayed && services.Selects(r)
 }
 
-// reshape returns a resource as it is served, with the known endpoints, and whether it differs.
-func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, relay bool) (out *mirror.Resource, differs bool, err error) {
+// reshape returns a resource as it is served, with the known endpoints, r itself if nothing differs, and its siblings.
+func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, relay bool) (out *mirror.Resource, siblings []*mirror.Resource, err error) {
 	out = r
 	switch {
 	case im.discovers(r, relay):
-		out, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
+		out, siblings, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
 	case im.cfg.Services.Mode == config.ServicesGateway && im.isSynthetic(r, relay):
 		out, err = services.WithGateways(r, im.gateways)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("services: %w", err)
+		return nil, nil, fmt.Errorf("services: %w", err)
 	}
 	if out, err = im.rewriter.Rewrite(out); err != nil {
-		return nil, false, fmt.Errorf("rewrite: %w", err)
+		return nil, nil, fmt.Errorf("rewrite: %w", err)
 	}
-	return out, out != r, nil
+	for i, p := range siblings {
+		if p, err = im.rewriter.Rewrite(p); err == nil {
+			siblings[i], err = services.AsSibling(p, out.Key())
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("rewrite: %w", err)
+		}
+	}
+	return out, siblings, nil
 }
 
 // importRecord sets the content of a record to r, which came by way: left out or reshaped. It
@@ -335,7 +343,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		}
 		return had, nil
 	}
-	held, reshaped, err := in.reshape(sc, rec, r)
+	held, siblings, err := in.reshape(sc, rec, r)
 	waits := errors.Is(err, errWaiting) || errors.Is(err, errUnanswered)
 	switch {
 	case waits && (had || in.revive(rec, sc.Kind, r.FullName())):
@@ -357,7 +365,8 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	}
 	sc.setLeftOut(rec, imported)
 	rec.resource, rec.original = held, nil
-	if reshaped {
+	rec.setSiblings(siblings, in.former[held.Key()])
+	if held != r {
 		rec.original = r
 	}
 	return true, nil
@@ -372,25 +381,24 @@ func (in *Intake) claim(r *mirror.Resource, detail string) {
 	in.out.Claims = append(in.out.Claims, Claim{r.Key().String(), detail})
 }
 
-// reshape returns the content of a record for r.
-func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mirror.Resource, reshaped bool, err error) {
+// reshape returns the content of a record for r, and its siblings.
+func (in *Intake) reshape(sc *scope, rec *record, r *mirror.Resource) (held *mirror.Resource, siblings []*mirror.Resource, err error) {
 	var known services.Assignments
 	discovers := in.rules.discovers(r, rec.relayed)
 	if !discovers {
 		in.discovery.unfollow(rec)
 	} else if known, err = in.discovery.follow(sc, rec, r); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
-	held, reshaped, err = in.rules.reshape(r, known, rec.relayed)
+	held, siblings, err = in.rules.reshape(r, known, rec.relayed)
 	switch {
 	case err != nil:
 	case discovers && !federation.HasEndpoints(held.BodyValue()):
 		held, err = services.Without(held)
 	case !discovers:
 		held, err = in.bare(held, rec.resource)
-		reshaped = held != r
 	}
-	return held, reshaped, err
+	return held, siblings, err
 }
 
 // overLimit is the beginning of the reason if a limit refuses a resource.

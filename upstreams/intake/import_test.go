@@ -94,9 +94,10 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 
 func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	first := imports(t, config.Upstream{}, config.Provenance{})
-	r, reshaped, err := first.reshape(given(t, "shop/db", nil).Stamped(first.stamp), nil, false)
-	if err != nil || reshaped {
-		t.Fatalf("reshaped %v, %v", reshaped, err)
+	stamped := given(t, "shop/db", nil).Stamped(first.stamp)
+	r, _, err := first.reshape(stamped, nil, false)
+	if err != nil || r != stamped {
+		t.Fatalf("reshaped %v, %v", r, err)
 	}
 	want := mirror.Provenance{Source: "east", Cluster: "east-1", SourceVersion: "42", Path: []string{"hub"}}
 	if p := r.Provenance(); p.Source != want.Source || p.Cluster != want.Cluster || p.SourceVersion != want.SourceVersion || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {

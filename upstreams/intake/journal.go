@@ -112,6 +112,9 @@ func (in *Intake) origins() map[mirror.Key]origin {
 		if rec.resource != nil {
 			// The record has this content, but the source need not have it.
 			origins[rec.resource.Key()] = origin{record: rec, scope: sc}
+			for key, p := range rec.siblings {
+				origins[key] = origin{record: rec.sibling(p), scope: sc}
+			}
 		}
 	})
 	return origins

@@ -109,7 +109,8 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	in.dropFormer(key)
 	switch {
 	case in.frozen != nil:
-		in.follow(key, rec, sc)
+		in.follow(key, key, rec, sc)
+		in.serveSiblings(rec, sc)
 		in.compare(key, rec.resource)
 		return false
 	case in.stale.withholds(key.Kind):
@@ -119,7 +120,7 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	before := rec.load(0)
 	rec.resource = stored
 	in.account(before, rec.load(0))
-	return changed
+	return in.serveSiblings(rec, sc) || changed
 }
 
 // put serves a resource, which comes from o. It returns the stored resource, without the annotation of stale resources.
@@ -207,12 +208,17 @@ func (in *Intake) revive(rec *record, kind mirror.Kind, name string) bool {
 	if f == nil || f.name() != name {
 		return false
 	}
-	rec.resource, rec.original, rec.at = f.resource, f.original, f.at
+	rec.resource, rec.original, rec.siblings, rec.at = f.resource, f.original, f.siblings, f.at
 	return true
 }
 
-// drop removes a served resource.
+// drop removes a served resource, and the siblings of its last record.
 func (in *Intake) drop(key mirror.Key) bool {
+	if f := in.former[key]; f != nil {
+		for sibling := range f.siblings {
+			in.drop(sibling)
+		}
+	}
 	in.dropFormer(key)
 	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
@@ -312,6 +318,11 @@ func (in *Intake) kept() []state.Record {
 			}
 		}
 		out = append(out, in.rules.kept(sc, rec))
+		for _, p := range rec.siblings {
+			if p != nil {
+				out = append(out, in.rules.kept(sc, rec.sibling(p)))
+			}
+		}
 	})
 	return out
 }
@@ -326,15 +337,20 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 	clear(in.keeping)
 	in.stream = stream{unswept: true, syncing: in.syncing, syncingUntil: in.syncingUntil}
 	held := map[mirror.Key]struct{}{}
-	for i, sc := range in.scopesOf(records) {
+	for i := range records {
 		if isExtension(&records[i]) {
 			held[records[i].Resource.Key()] = struct{}{} // until its WasmPlugin is reconciled
 		}
-		if sc == nil {
-			continue
-		}
-		if key, judged := in.adoptOne(sc, &records[i], same); judged && in.served.Get(key) != nil {
-			held[key] = struct{}{}
+	}
+	scopes := in.scopesOf(records)
+	for _, siblings := range []bool{false, true} { // those of a service need its record
+		for i, sc := range scopes {
+			if sc == nil || (records[i].Original != nil && records[i].Resource.HasAnnotation(mirror.SiblingAnnotation)) != siblings {
+				continue
+			}
+			if key, judged := in.adoptOne(sc, &records[i], same); judged && in.served.Get(key) != nil {
+				held[key] = struct{}{}
+			}
 		}
 	}
 	if same {
@@ -386,7 +402,14 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 	name := original.FullName()
 	key, ok := keyOf(sc.Kind, name)
 	elsewhere := !ok || in.rules.keyOf(key) != served
-	if sc.byName[name] != nil || same && elsewhere {
+	if main := sc.byName[name]; main != nil && r.Resource.HasAnnotation(mirror.SiblingAnnotation) {
+		if _, waits := in.discovery.waiting[main]; !same && !waits {
+			return served, true
+		}
+		main.setSiblings(append(slices.Collect(maps.Values(main.siblings)), r.Resource), nil)
+		in.bytes += len(r.Resource.DeltaEntry())
+		return served, false
+	} else if main != nil || same && elsewhere {
 		return served, false // it comes from older rules
 	}
 	rec := &record{resource: r.Resource, original: r.Original, at: seconds(r.At), relayed: in.rules.believed(original) || in.rules.relayed && !in.isRegistry() && services.Told(original)}

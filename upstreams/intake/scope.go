@@ -86,8 +86,9 @@ type record struct {
 	resource *mirror.Resource // last good content, as imported; nil if there is none or it is left out
 	// original is the content as received, and stamped, if the import changed it.
 	original   *mirror.Resource
-	version    string // given by the source
-	mark       uint64 // of the newest element, zero for none
+	siblings   map[mirror.Key]*mirror.Resource // what else is served of a service (siblings.go); nil for nearly all
+	version    string                          // given by the source
+	mark       uint64                          // of the newest element, zero for none
 	leftOut    leftOut
 	at         uint32 // when the content came, in seconds since the epoch, up to the year 2106
 	generation uint32 // of the last update with this name
@@ -125,6 +126,11 @@ func (r *record) size() (n int) {
 	}
 	if r.original != nil {
 		n += len(r.original.DeltaEntry())
+	}
+	for _, p := range r.siblings {
+		if p != nil {
+			n += len(p.DeltaEntry())
+		}
 	}
 	return n
 }

@@ -85,6 +85,15 @@ func (t *tallies) remove(k mirror.Kind) {
 	t.kind(k).size--
 }
 
+// disown has a resource that was removed count as if it had never been there.
+func (t *tallies) disown(k mirror.Kind) {
+	for _, one := range []*tally{&t.all, t.kind(k)} {
+		for i := range one.bySecond {
+			one.bySecond[i].size--
+		}
+	}
+}
+
 // settle counts new resources as old ones.
 func (t *tallies) settle() {
 	if t.all.added > 0 {

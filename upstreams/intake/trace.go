@@ -75,7 +75,11 @@ func (in *Intake) Trace(key mirror.Key) []Trace {
 			sc = from
 		}
 		original, ok := keyOf(key.Kind, name)
-		if ok && (original == key || in.rules.keyOf(original) == key) && byName[name].Resource == nil {
+		if rec := sc.byName[name]; rec != nil && rec.siblings[key] != nil {
+			tr := in.traceOf(sc, original, name)
+			tr.Key, tr.Resource = key, rec.siblings[key]
+			byName[name] = tr
+		} else if ok && (original == key || in.rules.keyOf(original) == key) && byName[name].Resource == nil {
 			byName[name] = in.traceOf(sc, original, name)
 		}
 	}

@@ -333,6 +333,7 @@ func (in *Intake) decodeObject(sc *scope, rec *record, decode func() (*mirror.Re
 		return in.importRecord(sc, rec, r.Stamped(stamp), mirror.Way{})
 	}
 	differs = rec.resource != nil
+	in.detach(sc, rec)
 	sc.setLeftOut(rec, why)
 	rec.resource, rec.original = nil, nil
 	return differs, nil

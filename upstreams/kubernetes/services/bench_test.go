@@ -117,7 +117,7 @@ func BenchmarkFoldEndpointsOfAService(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := endpoints.WithEndpoints(r, endpoints.Assignments{80: all}, ""); err != nil {
+		if _, _, err := endpoints.WithEndpoints(r, endpoints.Assignments{80: all}, ""); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -304,7 +304,7 @@ func TestOutputsAreWhatClustersAndWithEndpointsTake_K15(t *testing.T) {
 		t.Fatalf("%v: %v", clusters, err)
 	}
 	all, known := w.Endpoints(clusters[0].Name)
-	with, err := endpoints.WithEndpoints(r, endpoints.Assignments{80: all}, "")
+	with, _, err := endpoints.WithEndpoints(r, endpoints.Assignments{80: all}, "")
 	if err != nil || !known {
 		t.Fatal(err)
 	}

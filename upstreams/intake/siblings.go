@@ -1,0 +1,53 @@
+package intake
+
+import "meshrelay/mirror"
+
+// The siblings of a service are served beside its own key: a ServiceEntry for each other set of ports that endpoints serve.
+// They come and go with the endpoints, whatever holds the config, and go with the service.
+
+// setSiblings sets the siblings of a service. Former ones, also of its former record, are nil until serve drops them.
+func (r *record) setSiblings(all []*mirror.Resource, former *record) {
+	if former == nil {
+		former = &record{}
+	}
+	if r.siblings == nil && len(all)+len(former.siblings) > 0 {
+		r.siblings = map[mirror.Key]*mirror.Resource{}
+	}
+	for key := range r.siblings {
+		r.siblings[key] = nil
+	}
+	for key := range former.siblings {
+		r.siblings[key] = nil
+	}
+	for _, s := range all {
+		r.siblings[s.Key()] = s
+	}
+}
+
+// sibling returns a sibling as a record.
+func (r *record) sibling(s *mirror.Resource) *record {
+	return &record{resource: s, original: r.original, at: r.at, relayed: r.relayed}
+}
+
+// serveSiblings serves the siblings of a record whose own key is served. It reports whether clients see a change.
+func (in *Intake) serveSiblings(rec *record, sc *scope) (changed bool) {
+	for key, s := range rec.siblings {
+		delete(in.unseen, key)
+		delete(in.outdated, key)
+		in.stay(key)
+		differs := false
+		switch {
+		case s == nil:
+			delete(rec.siblings, key)
+			if differs = in.drop(key); differs {
+				in.tallies.disown(key.Kind)
+			}
+		case in.frozen != nil:
+			in.follow(key, rec.resource.Key(), rec.sibling(s), sc)
+		default:
+			_, differs = in.put(key, s, origin{record: rec.sibling(s), scope: sc, endpoints: in.addressing})
+		}
+		changed = changed || differs
+	}
+	return changed
+}
