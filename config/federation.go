@@ -52,6 +52,8 @@ type Services struct {
 	Selector string `yaml:"selector,omitempty"`
 	// Pods is whether the Pods of an API server are read. Nil: they are.
 	Pods *bool `yaml:"pods,omitempty"`
+	// Ambient tells how clients reach Pods in an ambient mesh: by HBONE. Empty: as other Pods.
+	Ambient string `yaml:"ambient,omitempty" oneof:"hbone"`
 }
 
 // ReadsPods reports whether the Pods of an API server are read.

@@ -78,6 +78,8 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			"15: upstreams[3].services.mode: services become ServiceEntries, and import leaves those out", "15: upstreams[3].services.pods: only for API servers with mode: discover"}},
 		{"labels of services that an istiod does not tell", "  services: {mode: discover, selector: a, pods: false}\n", []string{
 			"7: upstreams[0].services.selector: only for the services of API servers", "7: upstreams[0].services.pods: only for API servers with mode: discover"}},
+		{"HBONE of pods that are not read", "  services: {mode: discover, ambient: hbone}\n- {name: k, kubernetes: {inCluster: true}, services: {mode: discover, pods: false, ambient: hbone}}\n- {name: l, kubernetes: {inCluster: true}, services: {mode: discover, ambient: on}}\n", []string{
+			"7: upstreams[0].services.ambient: only for API servers with mode: discover", "8: upstreams[1].services.ambient: only for API servers", `9: upstreams[2].services.ambient: "on": want one of hbone`}},
 		{"merge", "merge:\n- {policy: oldest}\n- {kinds: [vs], policy: union}\n- {kinds: [vs, nonsense]}\n- {policy: newest, sameHost: true}\n- {}\n- {kinds: [se], policy: union, acrossNamespaces: true}\n", []string{
 			`8: merge[0].policy: "oldest": want one of first, newest, reject, union`,
 			"9: merge[1].kinds[0]: policy union is for networking.istio.io/ServiceEntry only",

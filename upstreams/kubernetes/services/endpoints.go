@@ -162,6 +162,9 @@ func (s *State) endpoint(w *workload, zone symbol, port uint32) endpoints.Endpoi
 		Addr: w.addr, Host: w.host.String(), Port: port, Weight: w.weight, Account: w.account.String(), TLS: w.tls, Labels: w.labels.String(),
 		Locality: w.locality.String(), Network: cmp.Or(w.network.String(), s.options.SystemNetwork, s.options.Network),
 	}
+	if s.options.HBONE && w.tunnel != (symbol{}) {
+		e.Labels, e.TLS = w.tunnel.String(), false
+	}
 	if n := get[node](s, Nodes, Name{Name: w.node.String()}); n != nil && e.Locality == "" {
 		e.Locality = endpoints.Locality(n.region.String(), cmp.Or(zone, n.zone).String(), n.subzone.String())
 	}

@@ -186,6 +186,34 @@ func TestAPodAddsLabelsAccountModeAndNetwork_K15(t *testing.T) {
 	}
 }
 
+// A consumer without an ambient mesh would send HBONE without a listener for it.
+func TestAPodOfAnAmbientMeshTakesHBONEWhereThatIsSet_K15(t *testing.T) {
+	const ambient, mesh = `,"annotations":{"ambient.istio.io/redirection":"enabled"}`, `"app":"db","security.istio.io/tlsMode":"istio"`
+	for _, tc := range []struct {
+		on            bool
+		labels, more  string
+		tunnel, tlsIs string
+		tls           bool
+	}{
+		{false, `"app":"db"`, ambient, "", "disabled", false}, {true, `"app":"db"`, ambient, "http", "disabled", false},
+		{true, `"app":"db"`, `,"annotations":{"ambient.istio.io/redirection":"disabled"}`, "", "disabled", false},
+		{true, mesh, ``, "", "istio", true}, {true, mesh, ambient, "http", "disabled", false},
+	} {
+		w := newWorld(t, Options{HBONE: tc.on})
+		w.Want(map[string]struct{}{someApp: {}})
+		w.service("shop/db", dbSpec)
+		w.slice("shop/db-1", "db", target("a", "10.0.0.1"))
+		w.set(Pods, "shop/a", podText("10.0.0.1", tc.labels, tc.more))
+		for _, cluster := range []string{dbHTTP, someApp} {
+			all, _ := w.Endpoints(cluster)
+			want := "security.istio.io/tlsMode=" + tc.tlsIs + "\n"
+			if tunnel := strings.Contains(all[0].Labels, "networking.istio.io/tunnel=http\n"); len(all) != 1 || all[0].TLS != tc.tls || tunnel != (tc.tunnel != "") || !strings.Contains(all[0].Labels, want) {
+				t.Errorf("%+v: %+v", tc, all)
+			}
+		}
+	}
+}
+
 func TestAPodIsFoundByItsNameNeverByItsIP_istio33050_istio37129(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.service("shop/db", dbSpec)

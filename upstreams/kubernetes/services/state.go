@@ -24,6 +24,7 @@ type Options struct {
 	// SystemNetwork is the label topology.istio.io/network of the system namespace. It is the network of endpoints that
 	// name none. If it is empty, Network is.
 	SystemNetwork, Network string
+	HBONE                  bool            // endpoints in an ambient mesh tell that they take it
 	Selector               labels.Selector // of the labels of Services; nil selects all
 	Discovery              string          // the host of the istiod, "istiod.istio-system.svc" by default; Domain may follow
 	Local                  []string        // the hosts that the MeshConfig makes clusterLocal; they may begin with "*"

@@ -74,6 +74,7 @@ type workload struct {
 	// labels are as EncodeLabels returns them. Bit i of added is set if the label i of addedLabels is not its own.
 	labels symbol
 	added  uint8
+	tunnel symbol // the labels of a pod in an ambient mesh that takes HBONE
 	ports  symbol // "NAME=NUMBER\n" for each
 	node   symbol // of a pod
 	// locality and network are those that the workload itself tells.
@@ -126,7 +127,13 @@ func decodePod(o *object.Object) (any, int, error) {
 			of[key], w.added = fill[i], w.added|1<<i
 		}
 	}
-	return w, w.setTexts(of, ports), nil
+	size := w.setTexts(of, ports)
+	if o.Annotations["ambient.istio.io/redirection"] == "enabled" {
+		of["networking.istio.io/tunnel"], of[federation.TLSModeLabel] = "http", "disabled"
+		w.tunnel = symbolOf(endpoints.EncodeLabels(of))
+		size += perText + len(w.tunnel.String())
+	}
+	return w, size, nil
 }
 
 // workloadName returns the name of the workload of a pod: that of the pod up to a hash or a number.
