@@ -26,6 +26,8 @@ const (
 	// SyntheticPrefix begins the names of the ServiceEntries that an istiod makes of Kubernetes
 	// services (istio pilot/pkg/serviceregistry/serviceentry/conversion.go ServiceToServiceEntry).
 	SyntheticPrefix = "synthetic-"
+	// DistributionAnnotation tells which endpoints of a ServiceEntry clients prefer, by where they are.
+	DistributionAnnotation = "networking.istio.io/traffic-distribution"
 )
 
 // Suffix returns the end of the name of a ServiceEntry that is one of several of a name: the same for the same text.

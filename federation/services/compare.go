@@ -176,7 +176,7 @@ func unique(values [][]byte) [][]byte {
 // distribution returns the annotation that tells which endpoints clients prefer. No other means anything to them.
 func distribution(metadata []byte) (value []byte) {
 	for c := wire.Fields(metadata); c.Next(); {
-		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == "networking.istio.io/traffic-distribution" {
+		if c.Bytes(5) && string(wire.Last(c.Value(), 1)) == federation.DistributionAnnotation {
 			value = wire.Last(c.Value(), 2)
 		}
 	}

@@ -8,20 +8,21 @@ import "meshrelay/mirror"
 // setSiblings sets the siblings of a service. Former ones, also of its former record, are nil until serve drops them.
 func (r *record) setSiblings(all []*mirror.Resource, former *record) {
 	if former == nil {
-		former = &record{}
+		former = r
 	}
-	if r.siblings == nil && len(all)+len(former.siblings) > 0 {
-		r.siblings = map[mirror.Key]*mirror.Resource{}
+	if len(all)+len(r.siblings)+len(former.siblings) == 0 {
+		return
 	}
-	for key := range r.siblings {
-		r.siblings[key] = nil
-	}
-	for key := range former.siblings {
-		r.siblings[key] = nil
+	next := map[mirror.Key]*mirror.Resource{}
+	for _, was := range []*record{r, former} {
+		for key := range was.siblings {
+			next[key] = nil
+		}
 	}
 	for _, s := range all {
-		r.siblings[s.Key()] = s
+		next[s.Key()] = s
 	}
+	r.siblings = next
 }
 
 // sibling returns a sibling as a record.

@@ -264,7 +264,7 @@ func (m *serviceMaker) outputs(all []*services.Output) []output {
 			if err := anypb.MarshalFrom(body, o.Body, proto.MarshalOptions{Deterministic: true}); err != nil {
 				return nil, err
 			}
-			return mirror.New(mirror.Spec{Key: o.Key, Source: m.upstream, CreateTime: o.Created, Labels: o.Labels, Body: body})
+			return mirror.New(mirror.Spec{Key: o.Key, Source: m.upstream, CreateTime: o.Created, Labels: o.Labels, Annotations: o.Annotations, Body: body})
 		}
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -14,6 +15,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"meshrelay/federation"
 	endpoints "meshrelay/federation/services"
 	"meshrelay/internal/text"
 	"meshrelay/internal/yamlpos"
@@ -128,11 +130,12 @@ func (s symbol) String() string {
 type service struct {
 	created        time.Time
 	labels         map[string]string
-	entry          string // the encoded ServiceEntry, without hosts
-	ports          []port // without UDP
-	selector       string // of WorkloadEntries, as EncodeLabels returns it; empty for none
-	local, publish bool   // internalTrafficPolicy is Local; publishNotReadyAddresses
-	ipv6           bool   // the first family
+	annotations    map[string]string // of the ServiceEntry
+	entry          string            // the encoded ServiceEntry, without hosts
+	ports          []port            // without UDP
+	selector       string            // of WorkloadEntries, as EncodeLabels returns it; empty for none
+	local, publish bool              // internalTrafficPolicy is Local; publishNotReadyAddresses
+	ipv6           bool              // the first family
 }
 
 type port struct {
@@ -144,6 +147,7 @@ type port struct {
 func decodeService(o *object.Object) (any, int, error) {
 	var spec struct {
 		Type, ExternalName, ClusterIP, InternalTrafficPolicy string
+		TrafficDistribution                                  string
 		IPFamilies                                           []string
 		Selector                                             map[string]string
 		PublishNotReadyAddresses                             bool
@@ -175,6 +179,13 @@ func decodeService(o *object.Object) (any, int, error) {
 		created: o.CreationTimestamp.Time, labels: maps.Clone(o.Labels), local: spec.InternalTrafficPolicy == "Local",
 		publish: spec.PublishNotReadyAddresses, ipv6: len(spec.IPFamilies) > 0 && spec.IPFamilies[0] == "IPv6",
 	}
+	distribution := o.Annotations[federation.DistributionAnnotation]
+	if slices.Contains(distributions, spec.TrafficDistribution) {
+		distribution = spec.TrafficDistribution
+	}
+	if distribution != "" {
+		v.annotations = map[string]string{federation.DistributionAnnotation: distribution}
+	}
 	if len(spec.Selector) > 0 {
 		se.WorkloadSelector = &networking.WorkloadSelector{Labels: spec.Selector}
 	}
@@ -188,7 +199,7 @@ func decodeService(o *object.Object) (any, int, error) {
 			v.ports = append(v.ports, port{p.Name, p.Port, p.TargetPort})
 		}
 	}
-	size := overhead + sizeOf(string(o.Spec)) + sizeOf(exportTo) + sizeOf(accounts)
+	size := overhead + sizeOf(string(o.Spec)) + sizeOf(exportTo) + sizeOf(accounts) + 2*len(distribution)
 	for key, value := range o.Labels {
 		size += object.Entry + len(key) + len(value)
 	}
@@ -196,6 +207,10 @@ func decodeService(o *object.Object) (any, int, error) {
 	v.entry = string(entry)
 	return v, size, err
 }
+
+// distributions are the values of trafficDistribution that an istiod knows (istio pilot/pkg/model/service.go
+// GetTrafficDistribution). With another one, it takes the annotation.
+var distributions = []string{"PreferClose", "PreferSameZone", "PreferSameNode"}
 
 // split splits an annotation at commas. An empty one has no parts.
 func split(s string) []string {

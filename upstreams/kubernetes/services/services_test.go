@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"meshrelay/federation"
 	endpoints "meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/upstreams/kubernetes/object"
@@ -216,6 +217,25 @@ func TestAnOutputHasNameLabelsAndTimeOfTheService_K15(t *testing.T) {
 	all := w.All()
 	if out := all[0]; len(all) != 1 || out.Key.FullName() != "shop/synthetic-db" || out.Labels["team"] != "a" || !out.Created.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
 		t.Errorf("%+v", out)
+	}
+}
+
+// The order is that of istio pilot/pkg/model/service.go GetTrafficDistribution.
+func TestTheDistributionIsThatOfTheSpecOrElseOfTheAnnotation_K15(t *testing.T) {
+	for _, tc := range []struct{ spec, annotation, want string }{
+		{"", "", ""}, {"PreferClose", "", "PreferClose"}, {"PreferSameZone", "", "PreferSameZone"}, {"PreferSameNode", "PreferClose", "PreferSameNode"},
+		{"", "preferclose", "preferclose"}, {"example.com/odd", "PreferClose", "PreferClose"}, {"example.com/odd", "", ""},
+	} {
+		w := newWorld(t, Options{})
+		w.set(Services, "shop/db", fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"clusterIP":"10.96.0.1","trafficDistribution":%q,"ports":[{"port":80}]}}`, federation.DistributionAnnotation, tc.annotation, tc.spec))
+		changes, _ := w.Flush()
+		if got := changes[0].Annotations[federation.DistributionAnnotation]; got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+		w.service("shop/db", `{"clusterIP":"10.96.0.1","ports":[{"port":80}]}`)
+		if changes, _ = w.Flush(); len(changes) > 0 != (tc.want != "") {
+			t.Errorf("%+v: without it, %d changes", tc, len(changes))
+		}
 	}
 }
 

@@ -271,13 +271,13 @@ func (s *State) isOnChangedNode(node symbol) bool {
 	return is
 }
 
-// Output is the ServiceEntry of a Service. Nobody may change Labels.
+// Output is the ServiceEntry of a Service. Nobody may change its maps.
 type Output struct {
-	Key     mirror.Key
-	Created time.Time
-	Labels  map[string]string
-	Body    *networking.ServiceEntry
-	LeftOut string // why other clusters must not reach the Service; there is no Body then
+	Key                 mirror.Key
+	Created             time.Time
+	Labels, Annotations map[string]string
+	Body                *networking.ServiceEntry
+	LeftOut             string // why other clusters must not reach the Service; there is no Body then
 }
 
 // Gone reports whether the Service is gone. Only the Key is set then.
@@ -285,7 +285,7 @@ func (o *Output) Gone() bool { return o.Body == nil && o.LeftOut == "" }
 
 // Digest returns a hash of the content of an output.
 func (o *Output) Digest() xxh3.Uint128 {
-	head := fmt.Appendf(nil, "%q %d %q ", o.LeftOut, o.Created.Unix(), o.Labels)
+	head := fmt.Appendf(nil, "%q %d %q %q", o.LeftOut, o.Created.Unix(), o.Labels, o.Annotations)
 	all, _ := proto.MarshalOptions{Deterministic: true}.MarshalAppend(head, o.Body) // it was decoded
 	return xxh3.Hash128(all)
 }
@@ -335,7 +335,7 @@ func (s *State) output(n Name) *Output {
 	if v == nil {
 		return out
 	}
-	out.Created, out.Labels = v.created, v.labels
+	out.Created, out.Labels, out.Annotations = v.created, v.labels, v.annotations
 	if out.LeftOut = s.options.leftOut(n, v); out.LeftOut == "" {
 		out.Body = &networking.ServiceEntry{}
 		_ = proto.Unmarshal([]byte(v.entry), out.Body) // decodeService has encoded it
