@@ -91,12 +91,12 @@ func AsSibling(r *mirror.Resource, service mirror.Key) (*mirror.Resource, error)
 	if err != nil {
 		return nil, err
 	}
-	ports := make([]uint32, len(se.Ports))
-	for i, p := range se.Ports {
-		ports[i] = p.Number
+	ports := ""
+	for _, p := range se.Ports {
+		ports += fmt.Sprint(p.Number, " ")
 	}
 	s := r.Spec()
-	s.Key.Name = service.Name + federation.Suffix(fmt.Sprint(ports))
+	s.Key.Name = service.Name + federation.Suffix(ports)
 	if s.Annotations == nil {
 		s.Annotations = map[string]string{}
 	}

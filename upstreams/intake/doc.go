@@ -12,7 +12,7 @@
 //     guard holds it (guard.go, hold.go),
 //   - a frozen or rolled-back upstream changes nothing (freeze.go),
 //   - resources of a source that is out of contact for too long expire (staleness.go),
-//   - services are imported again when their endpoints change (discovery.go),
+//   - services are imported again when their endpoints change (discovery.go), with their siblings (siblings.go),
 //   - changes of what is served are written to disk (journal.go).
 //
 // After a change, reconcile makes what is served of the affected names follow the records. The

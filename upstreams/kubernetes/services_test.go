@@ -96,6 +96,32 @@ const selecting = `{"hosts":["db.example"],"resolution":"STATIC","ports":[{"numb
 
 const dbEndpoints = "10.0.0.1 8080 eu/eu-1 db v1, 10.0.0.2 8080 eu/eu-1 db v2"
 
+// A rollout adds a named port: the first new pod takes no endpoint away.
+func TestARolloutThatAddsAPortKeepsTheOthers_K15(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serviceServer(t)
+		s.Put(servicesOf, fakekube.Object("shop", "db", `{"clusterIP":"10.96.0.1","trafficDistribution":"PreferClose","ports":[{"name":"http","port":80},{"name":"http-admin","port":9901}]}`))
+		w := s.mirrors("", "  domainSuffix: east.local\n"+discover)
+		w.synced()
+		name := "synthetic-db" + federation.Suffix("svc.east.local")
+		w.serves("ServiceEntry shop/a", "ServiceEntry shop/"+name)
+		w.reaches(name, dbEndpoints)
+		s.pod("db-3", "10.0.0.3", `"app":"db","version":"v3"`)
+		s.Put(slicesOf, fakekube.Object("shop", "db-y", `{}`, `{"metadata":{"labels":{"kubernetes.io/service-name":"db"}},"addressType":"IPv4","endpoints":[{"addresses":["10.0.0.3"],"conditions":{"ready":true},"nodeName":"n1","zone":"eu-1",`+
+			`"targetRef":{"kind":"Pod","namespace":"shop","name":"db-3"}}],"ports":[{"name":"http","port":8080},{"name":"http-admin","port":9901}]}`))
+		sibling := name + federation.Suffix("80 9901 ")
+		w.reaches(sibling, "10.0.0.3 8080 eu/eu-1 db v3")
+		w.reaches(name, dbEndpoints)
+		r := w.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: sibling})
+		if a := r.Metadata().Annotations; a[mirror.SiblingAnnotation] != name || a[federation.DistributionAnnotation] != "PreferClose" {
+			t.Errorf("%v", a)
+		}
+		s.slice("db")
+		w.reaches(name, "10.0.0.3 8080 eu/eu-1 db v3")
+		w.reaches(sibling, "")
+	})
+}
+
 func TestServicesAreServedWithTheirEndpoints_K15(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serviceServer(t)

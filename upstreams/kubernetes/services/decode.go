@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 	"unique"
@@ -179,10 +178,7 @@ func decodeService(o *object.Object) (any, int, error) {
 		created: o.CreationTimestamp.Time, labels: maps.Clone(o.Labels), local: spec.InternalTrafficPolicy == "Local",
 		publish: spec.PublishNotReadyAddresses, ipv6: len(spec.IPFamilies) > 0 && spec.IPFamilies[0] == "IPv6",
 	}
-	distribution := o.Annotations[federation.DistributionAnnotation]
-	if slices.Contains(distributions, spec.TrafficDistribution) {
-		distribution = spec.TrafficDistribution
-	}
+	distribution := cmp.Or(spec.TrafficDistribution, o.Annotations[federation.DistributionAnnotation]) // istio pilot/pkg/model/service.go GetTrafficDistribution
 	if distribution != "" {
 		v.annotations = map[string]string{federation.DistributionAnnotation: distribution}
 	}
@@ -207,10 +203,6 @@ func decodeService(o *object.Object) (any, int, error) {
 	v.entry = string(entry)
 	return v, size, err
 }
-
-// distributions are the values of trafficDistribution that an istiod knows (istio pilot/pkg/model/service.go
-// GetTrafficDistribution). With another one, it takes the annotation.
-var distributions = []string{"PreferClose", "PreferSameZone", "PreferSameNode"}
 
 // split splits an annotation at commas. An empty one has no parts.
 func split(s string) []string {

@@ -224,7 +224,7 @@ func TestAnOutputHasNameLabelsAndTimeOfTheService_K15(t *testing.T) {
 func TestTheDistributionIsThatOfTheSpecOrElseOfTheAnnotation_K15(t *testing.T) {
 	for _, tc := range []struct{ spec, annotation, want string }{
 		{"", "", ""}, {"PreferClose", "", "PreferClose"}, {"PreferSameZone", "", "PreferSameZone"}, {"PreferSameNode", "PreferClose", "PreferSameNode"},
-		{"", "preferclose", "preferclose"}, {"example.com/odd", "PreferClose", "PreferClose"}, {"example.com/odd", "", ""},
+		{"", "preferclose", "preferclose"},
 	} {
 		w := newWorld(t, Options{})
 		w.set(Services, "shop/db", fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"clusterIP":"10.96.0.1","trafficDistribution":%q,"ports":[{"port":80}]}}`, federation.DistributionAnnotation, tc.annotation, tc.spec))
