@@ -2,6 +2,7 @@ package services
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -174,7 +175,7 @@ func (w *world) addEndpoints(s *Service, e *entry, links []link, seen map[mirror
 		if !w.charge(1 + len(links)) {
 			return
 		}
-		one := w.newEndpoint(we, cmp.Or(w.origins(e)[placeOf(we)], e.Resource), i)
+		one := w.newEndpoint(we, cmp.Or(w.origins(e)[fmt.Sprint(we.GetAddress(), " ", we.GetNetwork(), we.GetLabels())], e.Resource), i)
 		one.From = e.Key()
 		s.add(one, se, links, unused)
 	}
@@ -189,15 +190,7 @@ func (w *world) addEndpoints(s *Service, e *entry, links []link, seen map[mirror
 	}
 }
 
-// placeOf returns what tells an endpoint of a union from others: its address and network, or all of one without an address.
-func placeOf(we *networking.WorkloadEntry) string {
-	if we.GetAddress() == "" {
-		return we.String()
-	}
-	return we.GetAddress() + " " + we.GetNetwork()
-}
-
-// origins returns the copy that has an endpoint, by placeOf, of an entry that is a union of copies.
+// origins returns the copy that has an endpoint, by its address, network and labels, of an entry that is a union of copies.
 func (w *world) origins(e *entry) map[string]*mirror.Resource {
 	if e.from != nil {
 		return e.from
@@ -206,7 +199,7 @@ func (w *world) origins(e *entry) map[string]*mirror.Resource {
 	for _, own := range []bool{true, false} {
 		for _, c := range w.copies[e.Key()] {
 			for _, we := range c.body().GetEndpoints() {
-				if at := placeOf(we); c.united && (c.Source() == e.Source()) == own && e.from[at] == nil {
+				if at := fmt.Sprint(we.GetAddress(), " ", we.GetNetwork(), we.GetLabels()); c.united && (c.Source() == e.Source()) == own && e.from[at] == nil {
 					e.from[at] = c.Resource
 				}
 			}
