@@ -48,7 +48,7 @@ east=$(served east)
 echo
 echo "Two clusters, east and west, and a relay that federates them. Watch it:"
 echo
-printf '    %-46s %s\n' "http://127.0.0.1:${ports[5]}/ui/" "in a browser" "$relay top --admin $RELAY_ADMIN" "in another terminal"
+printf '    %-46s %s\n' "http://127.0.0.1:${ports[5]}/ui/" "in a browser" "$relay status --watch --admin $RELAY_ADMIN" "in another terminal"
 show status
 show get se -A
 

@@ -30,7 +30,6 @@ try "$relay conflicts" 'resources that both clusters have'
 try "$relay upstreams west" 'one upstream, with its kinds'
 try "$relay history west" 'its revisions, to look at and to roll back to'
 try "$relay status --watch" "now end west: kill ${pid[west]}"
-try "$relay top" 'the same on one screen, with what happens'
 try "http://$RELAY_ADMIN/ui/" 'the same in a browser'
 try "curl -s $RELAY_ADMIN/metrics" 'metrics'
 try "curl -s $RELAY_ADMIN/" 'everything else that the relay shows'

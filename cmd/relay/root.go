@@ -21,7 +21,7 @@ A first run:
   relay doctor -c relay.yaml           check the network, certificates, tokens and ports
   relay serve -c relay.yaml            run the relay
   relay status                         show its upstreams and clients
-  relay top                            watch them and the newest events
+  relay status --watch                 show them again whenever something changes
   relay get serviceentries -A          list the resources that it, or an istiod, serves
   relay explain se NAME -n NAMESPACE   explain why a resource is served as it is
   relay plan -c new.yaml               show what another config file would change
@@ -41,7 +41,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 		commands []*cobra.Command
 	}{
 		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newTop(), newUpstreams(), newClusters(), newClients(), newGet(), newServices(), newEndpoints(), newAuth(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI(), newDiff(), newWait()}},
+		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newServices(), newEndpoints(), newAuth(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newUI(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout(), newSink()}},
 		{"Disk:", []*cobra.Command{newState()}},
 		{"Report a bug:", []*cobra.Command{newSupportBundle()}},

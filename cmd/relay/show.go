@@ -87,8 +87,7 @@ type overview struct {
 	} `json:"conflicts"`
 }
 
-// ask reads all fields but Conflicts from a relay.
-func (all *overview) ask(ctx context.Context, c admin.Client) (err error) {
+func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 	if all.Version, err = c.Version(ctx); err == nil {
 		all.Readiness, err = c.Ready(ctx)
 	}
@@ -98,14 +97,10 @@ func (all *overview) ask(ctx context.Context, c admin.Client) (err error) {
 	if err == nil {
 		all.Clients, err = c.Clients(ctx)
 	}
-	return err
-}
-
-func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
-	if err := all.ask(ctx, c); err != nil {
-		return all, err
+	if err == nil {
+		all.Replicas, err = c.Replicas(ctx)
 	}
-	if all.Replicas, err = c.Replicas(ctx); err != nil {
+	if err != nil {
 		return all, err
 	}
 	conflicts, err := c.Conflicts(ctx, "", false)

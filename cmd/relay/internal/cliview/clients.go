@@ -20,12 +20,6 @@ func Clients(clients []downstream.ClientStatus, now time.Time) string {
 	return tableOf(clientColumns, clients, now).String()
 }
 
-// ClientRows returns clients as a table for a narrow screen: the most important columns come first. Ages are
-// relative to now.
-func ClientRows(clients []downstream.ClientStatus, now time.Time) string {
-	return tableOf(view.Clients, clients, now).String()
-}
-
 // Client describes one client in full. Ages are relative to now.
 func Client(c downstream.ClientStatus, now time.Time) string {
 	var p page

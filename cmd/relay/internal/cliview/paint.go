@@ -2,7 +2,6 @@ package cliview
 
 import (
 	"strings"
-	"unicode/utf8"
 
 	"meshrelay/admin/view"
 )
@@ -38,22 +37,4 @@ func Colored(level view.Level, text string) string {
 		return red + text + plain
 	}
 	return text
-}
-
-// Cut shortens a line to width characters, not counting marks.
-func Cut(line string, width int) string {
-	if utf8.RuneCountInString(Plain(line)) <= width {
-		return line
-	}
-	var out strings.Builder
-	room := width - 1
-	for _, r := range line {
-		if Plain(string(r)) != "" {
-			if room--; room < 0 {
-				break
-			}
-		}
-		out.WriteRune(r)
-	}
-	return out.String() + "…" + plain
 }

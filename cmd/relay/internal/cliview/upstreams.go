@@ -17,11 +17,6 @@ func Upstreams(ups []upstreams.Status, now time.Time) string {
 	return p.String()
 }
 
-// UpstreamRows returns upstreams as a table. Ages are relative to now.
-func UpstreamRows(ups []upstreams.Status, now time.Time) string {
-	return tableOf(view.Upstreams, ups, now).String()
-}
-
 // Upstream describes one upstream in full. Ages are relative to now.
 func Upstream(u upstreams.Status, now time.Time) string {
 	var p page
