@@ -70,18 +70,37 @@ var claims = map[mirror.Kind]claimed{
 	{Group: gatewayX, Kind: "XListenerSet"}:  {},
 }
 
+// Routing are the kinds that decide where the traffic of a host goes: VirtualServices, and the routes of the Gateway API.
+var Routing = []mirror.Kind{
+	VirtualService, {Group: gatewayAPI, Kind: "HTTPRoute"}, {Group: gatewayAPI, Kind: "GRPCRoute"},
+	{Group: gatewayAPI, Kind: "TLSRoute"}, {Group: gatewayAPI, Kind: "TCPRoute"}, {Group: gatewayAPI, Kind: "UDPRoute"},
+}
+
+// Owned are the kinds whose hosts belong to one resource or upstream.
+var Owned = append([]mirror.Kind{ServiceEntry, DestinationRule}, Routing...)
+
 // Claims returns the hosts that a resource claims, in lower case, sorted and each once. Each is a DNS name, *, or *
 // and the end of the names that it means. domain is the cluster domain that completes short hosts.
 //
-// A Sidecar claims what its egress lets in: its namespace loses other hosts. A route without hostnames claims what
-// its gateway has, which may be *. A VirtualService without hosts is a delegate and claims nothing.
+// A Sidecar claims what its egress lets in: its namespace loses other hosts. A VirtualService without hosts is a
+// delegate and claims nothing. A route claims what its parents stand for: its hostnames where one is a gateway, the host
+// of a Service, and *, because nothing is known, where another parent is named or a gateway has the hosts.
 func Claims(r *mirror.Resource, domain string) (hosts []string) {
+	return ClaimsUnder(r, domain, []string{AnyHost}, Unknown)
+}
+
+// Unknown returns the hosts of a ServiceEntry of which nothing is known: all.
+func Unknown(mirror.Key) []string { return []string{AnyHost} }
+
+// ClaimsUnder is Claims where entries returns the hosts of a ServiceEntry that is a parent of a route, and unknown are those
+// of other parents, and those that a gateway gives a route without hostnames.
+func ClaimsUnder(r *mirror.Resource, domain string, unknown []string, entries func(mirror.Key) []string) (hosts []string) {
 	where, ok := claims[r.Kind()]
 	switch {
 	case !ok:
 		return nil
 	case where.texts == 0:
-		hosts = claimsOfStruct(r, domain)
+		hosts = claimsOfStruct(r, domain, unknown, entries)
 	default:
 		hosts = where.read(r.BodyValue())
 	}
@@ -154,35 +173,55 @@ func (w claimed) read(body []byte) (hosts []string) {
 	return hosts
 }
 
+// maxParents is how many parents a route may have, as in the Gateway API. Others are not known.
+const maxParents = 32
+
+// gateways are the kinds of parents that give a route its hostnames.
+var gateways = []mirror.Kind{{Group: gatewayAPI, Kind: "Gateway"}, {Group: gatewayAPI, Kind: "ListenerSet"}, {Group: gatewayX, Kind: "XListenerSet"}}
+
 // claimsOfStruct returns the hosts of a kind of the Gateway API.
-func claimsOfStruct(r *mirror.Resource, domain string) []string {
+func claimsOfStruct(r *mirror.Resource, domain string, unknown []string, entries func(mirror.Key) []string) (hosts []string) {
 	var spec structpb.Struct
 	if proto.Unmarshal(r.BodyValue(), &spec) != nil {
 		return []string{AnyHost} // never: a mirror.Resource decodes
 	}
 	if !strings.HasSuffix(r.Kind().Kind, "Route") {
-		var hosts []string
 		for _, l := range spec.GetFields()["listeners"].GetListValue().GetValues() {
 			hosts = append(hosts, textOr(l.GetStructValue(), "hostname", AnyHost))
 		}
 		return hosts
 	}
-	var hosts []string
-	for _, h := range spec.GetFields()["hostnames"].GetListValue().GetValues() {
-		hosts = append(hosts, h.GetStringValue())
-	}
-	open := len(hosts) == 0 // it has the hosts of a gateway
-	parents := spec.GetFields()["parentRefs"].GetListValue().GetValues()
-	meshed := 0
-	for _, p := range parents {
+	refs := spec.GetFields()["parentRefs"].GetListValue().GetValues()
+	ofGateway := len(refs) == 0
+	for i, p := range refs {
+		if i == maxParents {
+			hosts = append(hosts, unknown...)
+			break
+		}
 		ref := p.GetStructValue()
-		if textOr(ref, "kind", "Gateway") == "Service" && textOr(ref, "group", gatewayAPI) == "" {
-			meshed++
-			hosts = append(hosts, textOr(ref, "name", "")+"."+textOr(ref, "namespace", r.Namespace())+".svc."+domain)
+		key := mirror.Key{
+			Kind:      mirror.Kind{Group: textOr(ref, "group", gatewayAPI), Kind: textOr(ref, "kind", "Gateway")},
+			Namespace: textOr(ref, "namespace", r.Namespace()), Name: textOr(ref, "name", ""),
+		}
+		switch {
+		case slices.Contains(gateways, key.Kind):
+			ofGateway = true
+		case key.Kind == mirror.Kind{Kind: "Service"}:
+			hosts = append(hosts, key.Name+"."+key.Namespace+".svc."+domain)
+		case key.Kind == ServiceEntry:
+			hosts = append(hosts, entries(key)...)
+		default:
+			hosts = append(hosts, unknown...)
 		}
 	}
-	if open && (meshed == 0 || meshed < len(parents)) {
-		hosts = append(hosts, AnyHost)
+	names := spec.GetFields()["hostnames"].GetListValue().GetValues()
+	for _, h := range names {
+		if ofGateway {
+			hosts = append(hosts, h.GetStringValue())
+		}
+	}
+	if ofGateway && len(names) == 0 {
+		hosts = append(hosts, unknown...)
 	}
 	return hosts
 }

@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/config"
 	"meshrelay/federation"
@@ -36,6 +37,7 @@ var scriptKinds = map[string]mirror.Kind{
 	"gw":      {Group: "networking.istio.io", Kind: "Gateway"},
 	"sidecar": {Group: "networking.istio.io", Kind: "Sidecar"},
 	"wg":      {Group: "networking.istio.io", Kind: "WorkloadGroup"},
+	"route":   {Group: "gateway.networking.k8s.io", Kind: "HTTPRoute"},
 	"widget":  {Group: "example.com", Kind: "Widget"},
 	"wasm":    federation.WasmPlugin,
 	"te":      federation.TrafficExtension,
@@ -142,6 +144,9 @@ func (w resourceWord) element(url string) fakexds.Resource {
 	case w.corrupt:
 		return corrupt(w.name).WithVersion(w.settings["v"])
 	}
+	if kind == scriptKinds["route"] {
+		return fakexds.MCP(w.name, w.route()).WithVersion(w.settings["v"])
+	}
 	entry := &networking.ServiceEntry{}
 	if w.host != "" {
 		entry.Hosts = []string{w.host}
@@ -175,6 +180,22 @@ func (w resourceWord) element(url string) fakexds.Resource {
 		r = fakexds.Resource{Name: w.name, Any: rewrapped(r, &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.v1alpha3." + kind.Kind})}
 	}
 	return r.WithVersion(w.settings["v"])
+}
+
+// route returns a route of HOST with the parent in ;parent=NAMESPACE/NAME, a ServiceEntry.
+func (w resourceWord) route() *structpb.Struct {
+	fields := map[string]any{}
+	if w.host != "" {
+		fields["hostnames"] = []any{w.host}
+	}
+	if namespace, name, ok := strings.Cut(w.settings["parent"], "/"); ok {
+		fields["parentRefs"] = []any{map[string]any{"group": "networking.istio.io", "kind": "ServiceEntry", "namespace": namespace, "name": name}}
+	}
+	s, err := structpb.NewStruct(fields)
+	if err != nil {
+		panic("script: " + err.Error())
+	}
+	return s
 }
 
 // addEndpoints gives a ServiceEntry the endpoints in ;ep=ADDRESS,ADDRESS and the port in ;port=NUMBER, which is 80

@@ -162,7 +162,10 @@ func New(rules Rules) (*Filter, error) {
 }
 
 // Check returns whether r passes, and if not, which rule leaves it out.
-func (f *Filter) Check(r *mirror.Resource) Verdict {
+func (f *Filter) Check(r *mirror.Resource) Verdict { return f.CheckUnder(r, federation.Unknown) }
+
+// CheckUnder is Check where entries returns the hosts of a ServiceEntry that is a parent of a route.
+func (f *Filter) CheckUnder(r *mirror.Resource, entries func(mirror.Key) []string) Verdict {
 	kind := r.Kind()
 	if v := f.checkKind(kind); !v.Passes() {
 		return v
@@ -182,7 +185,7 @@ func (f *Filter) Check(r *mirror.Resource) Verdict {
 		if f.selector != nil && !f.selector.Matches(labels.Set(r.Metadata().Labels)) {
 			return leftOut(ReasonSelector, func() string { return f.explainSelector(labels.Set(r.Metadata().Labels)) })
 		}
-		if v := f.checkClaims(r); !v.Passes() {
+		if v := f.checkClaims(r, entries); !v.Passes() {
 			return v
 		}
 	}

@@ -151,14 +151,17 @@ func judgedAs(host string) string {
 	return federation.AnyHost
 }
 
+// JudgesHosts reports whether the hosts that a resource claims decide whether it passes.
+func (f *Filter) JudgesHosts() bool { return len(f.rules.Hosts.Include)+len(f.rules.Hosts.Exclude) > 0 }
+
 // checkClaims returns whether the hosts that r claims are included and not excluded. It names the first one that is
 // not.
-func (f *Filter) checkClaims(r *mirror.Resource) Verdict {
+func (f *Filter) checkClaims(r *mirror.Resource, entries func(mirror.Key) []string) Verdict {
 	h := f.rules.Hosts
-	if len(h.Include) == 0 && len(h.Exclude) == 0 {
+	if !f.JudgesHosts() {
 		return Verdict{}
 	}
-	for _, host := range federation.Claims(r, f.rules.Domain) {
+	for _, host := range federation.ClaimsUnder(r, f.rules.Domain, []string{federation.AnyHost}, entries) {
 		if pattern := f.exclude.overlaps(judgedAs(host)); pattern != "" {
 			return leftOut(ReasonHosts, func() string {
 				return fmt.Sprintf("it claims host %q, and hosts.exclude has %q", text.Abbreviate(host), pattern)

@@ -22,14 +22,9 @@ func networkingKind(name string) mirror.Kind {
 	return mirror.Kind{Group: "networking.istio.io", Kind: name}
 }
 
-func routeKind(name string) mirror.Kind {
-	return mirror.Kind{Group: "gateway.networking.k8s.io", Kind: name}
-}
-
 var (
 	serviceKinds = []mirror.Kind{federation.ServiceEntry, networkingKind("WorkloadEntry"), networkingKind("WorkloadGroup"), federation.DestinationRule}
-	routingKinds = append(slices.Clone(serviceKinds), federation.VirtualService, networkingKind("Gateway"), networkingKind("Sidecar"),
-		routeKind("HTTPRoute"), routeKind("GRPCRoute"), routeKind("TCPRoute"), routeKind("TLSRoute"), routeKind("UDPRoute"))
+	routingKinds = slices.Concat(serviceKinds, federation.Routing, []mirror.Kind{networkingKind("Gateway"), networkingKind("Sidecar")})
 )
 
 // profileKinds returns the kinds of a profile, nil for all.

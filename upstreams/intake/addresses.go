@@ -276,6 +276,7 @@ func (in *Intake) keepFollowing(before *discovery) {
 func (in *Intake) dropFormer(key mirror.Key) {
 	if f := in.former[key]; f != nil {
 		in.discovery.unfollow(f)
+		in.entryChanged(key.Kind, f.name(), true)
 		delete(in.former, key)
 	}
 }

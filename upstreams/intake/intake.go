@@ -75,6 +75,8 @@ type Intake struct {
 	connected time.Duration
 	// fault is a hook of tests that panics.
 	fault func(*mirror.Resource)
+	// entries are the ServiceEntries that entryChanged has noted.
+	entries map[string]bool
 }
 
 type stream struct {
@@ -102,7 +104,7 @@ func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Int
 		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
 		departing: departing{leaving: map[mirror.Key]departure{}, former: map[mirror.Key]*record{}, renamed: true},
 		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
-		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{},
+		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{}, entries: map[string]bool{},
 	}
 	in.stale.setRules(u.Staleness)
 	return in
@@ -115,6 +117,7 @@ func (in *Intake) Step(now time.Time, e Event) (Output, error) {
 	out := &in.out
 	e.step(in, out)
 	out.Wake = in.due()
+	in.rejudgeRoutes(&out.Result)
 	out.Events = in.reported()
 	return *out, out.err
 }

@@ -176,6 +176,7 @@ func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	delete(sc.byName, name)
 	in.forgive(sc, name)
 	delete(sc.panicked, name)
+	delete(in.routes, rec)
 	if rec.resource == nil {
 		in.discovery.unfollow(rec)
 		return false
@@ -363,6 +364,7 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 		}
 		return
 	}
+	in.rejudgeRoutes(&in.out.Result) // those whose parents came later
 	in.reconcileOver(held, true)
 	in.end(true)
 }
@@ -420,6 +422,9 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 		if in.rules.discovers(original, rec.relayed) {
 			rec.original = original
 			in.discovery.follow(sc, rec, original) //nolint:errcheck // the content stays until its endpoints are known
+		}
+		if in.rules.filter.JudgesHosts() && slices.Contains(federation.Routing, sc.Kind) {
+			in.check(sc, rec, original, mirror.Way{}) // notes its parents
 		}
 		return served, false
 	}

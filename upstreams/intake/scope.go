@@ -28,11 +28,12 @@ type records struct {
 	notes            int // bytes of refused names and reasons
 	beside           int // bytes that the source keeps
 	discovery        *discovery
+	routes           map[*record]route
 	believe          bool // the source is a relay, so its provenance paths are trusted
 }
 
 func newRecords() records {
-	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery()}
+	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery(), routes: map[*record]route{}}
 }
 
 // kind is one kind of resource.
