@@ -150,7 +150,7 @@ func (a *Aggregate) merge(c *change) {
 		a.regroup(c.ref)
 	}
 	if a.claims != nil {
-		a.reclaim(c.ref)
+		a.reclaim(c.ref, false)
 	}
 	a.relate(c.ref)
 	c.cur, c.resolution = a.serve(c.ref, everything)
@@ -160,6 +160,9 @@ func (a *Aggregate) merge(c *change) {
 	}
 	a.holders.keep(c.ref, c.old, c.cur)
 	a.index.replace(c.old, c.cur)
+	if a.claims != nil {
+		a.reclaimFollowing(c.ref, c.old, c.cur)
+	}
 }
 
 func (a *Aggregate) policy(kind Kind) Policy {

@@ -25,8 +25,9 @@ type Claims struct {
 // Owners decides between resources of different keys and sources that claim the same. Its methods run on any goroutine.
 // They must be pure functions.
 type Owners interface {
-	// Claims returns what a resource claims.
-	Claims(r *Resource) Claims
+	// Claims returns what a resource claims. That may follow from what served resources of other keys claim, which of
+	// returns. These must not follow others.
+	Claims(r *Resource, of func(Key) []string) Claims
 	// OnlyEarlier: a resource yields to sources that come first only.
 	OnlyEarlier() bool
 	// Yields reports whether a resource of a kind yields to one of another source and perhaps of another kind.
@@ -43,7 +44,7 @@ func (a *Aggregate) SetOwners(by Owners) {
 		return
 	}
 	if a.claims = nil; by != nil {
-		a.claims = &claims{by: by, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}}
+		a.claims = &claims{by: by, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}, follow: map[ref]bool{}}
 	}
 	a.markAll()
 }
@@ -53,6 +54,7 @@ type claims struct {
 	by      Owners
 	buckets map[bucket][]sourceClaims
 	copies  map[ref][]*claimant // with claims
+	follow  map[ref]bool        // keys with claims that follow from those of others
 	round   uint64              // number of the batch
 	marks   int                 // for tests: how often a key was queued
 }
@@ -74,6 +76,7 @@ type claimant struct {
 	source   string
 	resource *Resource
 	Claims
+	follows []ref
 }
 
 func compareClaimants(a, b *claimant) int {
@@ -124,20 +127,51 @@ func (c Claims) meets(o Claims) bool {
 	return false
 }
 
-// reclaim updates the claims of a key. If a copy has changed, it queues the keys of other sources that claim the same.
-func (a *Aggregate) reclaim(k ref) {
+// claimed returns what the served resource of a key claims.
+func (a *Aggregate) claimed(key Key) []string { return a.claims.whatOf(a.index.get(refOf(key))) }
+
+// whatOf returns what a resource claims without regard to others.
+func (x *claims) whatOf(r *Resource) []string {
+	if r == nil {
+		return nil
+	}
+	return x.by.Claims(r, func(Key) []string { return nil }).What
+}
+
+// reclaimFollowing updates the claims that follow from those of a key that served was, and serves cur.
+func (a *Aggregate) reclaimFollowing(k ref, was, cur *Resource) {
+	x := a.claims
+	if len(x.follow) == 0 || slices.Equal(x.whatOf(was), x.whatOf(cur)) {
+		return
+	}
+	for f := range x.follow {
+		if slices.ContainsFunc(x.copies[f], func(c *claimant) bool { return slices.Contains(c.follows, k) }) {
+			a.queue.mark(f, nil)
+			a.reclaim(f, true)
+		}
+	}
+}
+
+// reclaim updates the claims of a key. If a copy has changed, or anew is set, it queues the keys of other sources that claim
+// the same.
+func (a *Aggregate) reclaim(k ref, anew bool) {
 	x := a.claims
 	copies, was := a.copies(k, everything), x.copies[k]
 	now := make([]*claimant, 0, len(copies))
 	same, claiming := len(copies) == len(was), false
 	for _, c := range copies {
-		i := slices.IndexFunc(was, func(o *claimant) bool { return o.source == c.Source && o.resource.Equal(c.Resource) })
+		i := slices.IndexFunc(was, func(o *claimant) bool { return !anew && o.source == c.Source && o.resource.Equal(c.Resource) })
 		if i >= 0 {
 			now = append(now, was[i])
 		} else {
-			now, same = append(now, &claimant{k, c.Source, c.Resource, x.by.Claims(c.Resource)}), false
+			made := &claimant{ref: k, source: c.Source, resource: c.Resource}
+			made.Claims = x.by.Claims(c.Resource, func(key Key) []string {
+				made.follows, x.follow[k] = append(made.follows, refOf(key)), true
+				return a.claimed(key)
+			})
+			now, same = append(now, made), false
 		}
-		claiming = claiming || len(now[len(now)-1].What) > 0
+		claiming = claiming || len(now[len(now)-1].What)+len(now[len(now)-1].follows) > 0
 	}
 	if same {
 		return
@@ -158,6 +192,7 @@ func (a *Aggregate) reclaim(k ref) {
 	}
 	if x.copies[k] = now; len(now) == 0 {
 		delete(x.copies, k)
+		delete(x.follow, k)
 	}
 	a.queue.extend()
 }
@@ -226,7 +261,7 @@ func (a *Aggregate) markRivals(c *claimant) {
 // the keys whose parts are in the resource.
 func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, united []Key) string {
 	x, looks := a.claims, 0
-	mine := x.claimsOf(k, r)
+	mine := a.claimsOf(k, r)
 	place := a.holders.named
 	for _, what := range mine.What {
 		for _, seenBy := range mine.met() {
@@ -249,13 +284,13 @@ func (a *Aggregate) yields(k ref, r *Resource, accept func(*Resource) bool, unit
 }
 
 // claimsOf returns the claims of a resource that is served under a key.
-func (x *claims) claimsOf(k ref, r *Resource) Claims {
-	for _, c := range x.copies[k] {
+func (a *Aggregate) claimsOf(k ref, r *Resource) Claims {
+	for _, c := range a.claims.copies[k] {
 		if c.resource == r {
 			return c.Claims
 		}
 	}
-	return x.by.Claims(r)
+	return a.claims.by.Claims(r, a.claimed)
 }
 
 // servesCopy reports whether the key of a claimant would serve the copy of that source.

@@ -5,10 +5,10 @@ import "testing"
 // oneHost is Owners of resources that all claim one host.
 type oneHost struct{}
 
-func (oneHost) Claims(*Resource) Claims                { return Claims{What: []string{"h"}} }
-func (oneHost) OnlyEarlier() bool                      { return true }
-func (oneHost) Yields(_, _ Kind) bool                  { return true }
-func (oneHost) Reason(_, _ *Resource, _ string) string { return "taken" }
+func (oneHost) Claims(*Resource, func(Key) []string) Claims { return Claims{What: []string{"h"}} }
+func (oneHost) OnlyEarlier() bool                           { return true }
+func (oneHost) Yields(_, _ Kind) bool                       { return true }
+func (oneHost) Reason(_, _ *Resource, _ string) string      { return "taken" }
 
 // TestClaimsThatChangeTogetherAreQueuedOnceInABatch: two sources that change all their claims of one host cost the sum of
 // their claims for each batch, and not the product.

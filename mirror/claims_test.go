@@ -246,8 +246,10 @@ var claims map[string]mirror.Claims
 
 type claimsOf struct{}
 
-func (claimsOf) Claims(r *mirror.Resource) mirror.Claims { return claims[r.Source()+"/"+r.Key().Name] }
-func (claimsOf) OnlyEarlier() bool                       { return true }
+func (claimsOf) Claims(r *mirror.Resource, _ func(mirror.Key) []string) mirror.Claims {
+	return claims[r.Source()+"/"+r.Key().Name]
+}
+func (claimsOf) OnlyEarlier() bool { return true }
 func (claimsOf) Yields(kind, to mirror.Kind) bool {
 	return kind == to && kind == federation.ServiceEntry
 }

@@ -20,9 +20,6 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// claiming are the kinds whose hosts are compared with those of other resources.
-var claiming = []mirror.Kind{federation.ServiceEntry, federation.VirtualService, federation.DestinationRule}
-
 // checking is one check of resources.
 type checking struct {
 	relay    *Relay
@@ -168,7 +165,7 @@ func (c *checking) merge(ctx context.Context) error {
 			hosts[host] = true
 		}
 	}
-	for _, kind := range claiming {
+	for _, kind := range federation.Owned {
 		for _, key := range c.relay.aggregate.Keys(kind) {
 			r := c.relay.aggregate.Get(key) // nil: no copy is served, or it is united with another key
 			if len(hosts) > 0 && (r == nil || slices.ContainsFunc(federation.Claims(r, federation.DefaultDomain), func(host string) bool { return hosts[host] })) {

@@ -21,26 +21,40 @@ type claimant struct {
 	visibility      federation.Visibility
 	hosts           []string // sorted, each once; nil after the update
 	resource        *mirror.Resource
+	// merges: istiods merge it with others of its kind, so that it is in conflict with those of other upstreams only.
+	merges  bool
+	parents []mirror.Key // ServiceEntries whose hosts it claims
 }
 
 // nobody claims nothing.
 var nobody = &claimant{}
 
 // claimantOf returns the claimant of a resource. It returns nobody for nil and for a resource that claims
-// nothing: a VirtualService without hosts, because it is a delegate, or for other gateways than "mesh", a
-// resource that no namespace sees, and a sibling of a service, which is no rival of it.
-func claimantOf(r *mirror.Resource) *claimant {
-	if r == nil || r.HasAnnotation(mirror.SiblingAnnotation) || r.Kind() == federation.VirtualService && !federation.OfMesh(r) {
+// nothing: a VirtualService without hosts, because it is a delegate, a resource that no namespace sees, and a sibling of a
+// service, which is no rival of it. That of a route of ServiceEntries is kept until its next update.
+func (h *Hosts) claimantOf(r *mirror.Resource) *claimant {
+	if r == nil || r.HasAnnotation(mirror.SiblingAnnotation) {
 		return nobody
 	}
 	key := r.Key()
+	if c := h.routes[key]; c != nil {
+		return c
+	}
 	c := &claimant{
-		kind: key.Kind, namespace: key.Namespace, name: key.Name, source: r.Source(), hosts: federation.Claims(r, federation.DefaultDomain),
+		kind: key.Kind, namespace: key.Namespace, name: key.Name, source: r.Source(),
 		resource: r, sum: xxh3.HashString(r.FullName()), visibility: federation.VisibilityOf(federation.ExportTo(r), key.Namespace),
 	}
+	c.hosts = federation.ClaimsUnder(r, federation.DefaultDomain, nil, func(parent mirror.Key) (hosts []string) {
+		c.parents, h.routes[key] = append(c.parents, parent), c
+		if entry := h.Served(parent); entry != nil {
+			hosts = federation.Claims(entry, federation.DefaultDomain)
+		}
+		return hosts
+	})
 	if len(c.hosts) == 0 || !c.visibility.Public && len(c.visibility.Namespaces) == 0 {
 		return nobody
 	}
+	c.merges = key.Kind != federation.ServiceEntry && (key.Kind != federation.VirtualService || !federation.OfMesh(r))
 	if key.Kind == federation.VirtualService {
 		c.created = r.Metadata().CreateTime
 	}
@@ -49,7 +63,7 @@ func claimantOf(r *mirror.Resource) *claimant {
 
 // forgetHosts drops the hosts: conflicts keep the claimant, and need only its key.
 func (c *claimant) forgetHosts() {
-	if c != nobody {
+	if c != nobody && c.parents == nil {
 		c.hosts = nil
 	}
 }

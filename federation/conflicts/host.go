@@ -97,7 +97,13 @@ func (h *host) note(name string, s *scope) {
 // contested reports whether the claims of a scope are in conflict there. A public claim is in conflict with all
 // other claims: then there is one conflict, of everyone.
 func (h *host) contested(name string, s *scope) bool {
-	return len(s.claims) > 1 && (name == federation.Everyone) == (h.public > 0)
+	alone := 0
+	return (name == federation.Everyone) == (h.public > 0) && slices.ContainsFunc(s.claims, func(c *claimant) bool {
+		if !c.merges {
+			alone++
+		}
+		return alone > 1 || c.source != s.claims[0].source
+	})
 }
 
 // replace replaces the claim of a resource. It returns the conflicts that begin, change or end. If the claimant
@@ -161,7 +167,8 @@ func (h *host) conflict(key hostKey, name string, s *scope) HostConflict {
 	}
 	// If some claims are not public, there is no single winner: istiod prefers the claims that not everyone
 	// sees. With very many claims, finding the winner would cost too much.
-	if key.kind == federation.VirtualService && !out.Ended && out.More == 0 && h.public == len(shown) {
+	merged := slices.ContainsFunc(shown, func(c *claimant) bool { return c.merges })
+	if key.kind == federation.VirtualService && !out.Ended && out.More == 0 && h.public == len(shown) && !merged {
 		w := slices.MinFunc(shown, func(a, b *claimant) int {
 			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.name+"."+a.namespace, b.name+"."+b.namespace))
 		})

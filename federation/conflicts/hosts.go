@@ -81,9 +81,9 @@ var (
 	noRoom  = "too many namespaces see the contested hosts of all resources together"
 )
 
-// Hosts finds the hosts that several served ServiceEntries or VirtualServices claim. Like istioctl analyze
-// (IST0109), it only looks at VirtualServices for the gateway "mesh": for other gateways, istiod merges the
-// VirtualServices of one host.
+// Hosts finds the hosts that several served resources of a kind claim (federation.Owned). Of one upstream, only
+// ServiceEntries, and VirtualServices for the gateway "mesh", are in conflict (istioctl analyze: IST0109): istiod merges
+// the others of one host.
 //
 // The memory and time of an update grow with the hosts of the resource and the namespaces that see it. Hosts does
 // not follow a resource above maxClaims. It does not follow a resource for which maxScoped leaves no room,
@@ -91,8 +91,11 @@ var (
 //
 // Its methods may be called from any goroutine.
 type Hosts struct {
-	now   func() time.Time
-	seeds map[mirror.Kind]maphash.Seed
+	// Served returns the resource that is served under a key, or nil. It is set before the first Update.
+	Served func(mirror.Key) *mirror.Resource
+
+	now  func() time.Time
+	seed maphash.Seed
 
 	// mu guards all below.
 	mu sync.Mutex
@@ -104,6 +107,7 @@ type Hosts struct {
 	scoped, maxScoped int
 	// unfollowed has the resources that are not followed.
 	unfollowed map[mirror.Key]NotFollowed
+	routes     map[mirror.Key]*claimant // that have ServiceEntries as parents
 }
 
 type hostKey struct {
@@ -114,34 +118,41 @@ type hostKey struct {
 // NewHosts returns an empty Hosts, with now as its clock.
 func NewHosts(now func() time.Time) *Hosts {
 	return &Hosts{
-		now: now, seeds: map[mirror.Kind]maphash.Seed{federation.ServiceEntry: maphash.MakeSeed(), federation.VirtualService: maphash.MakeSeed()},
+		now: now, seed: maphash.MakeSeed(), routes: map[mirror.Key]*claimant{},
 		single: map[uint64]*mirror.Resource{}, multi: map[hostKey]*host{},
 		maxScoped: maxScoped, unfollowed: map[mirror.Key]NotFollowed{},
 	}
 }
 
 // Update replaces a served resource, old, by cur, which has the same key. Either may be nil. It returns the
-// conflicts that began, changed or ended. It ignores kinds other than ServiceEntry and VirtualService.
+// conflicts that began, changed or ended. It ignores kinds that federation.Owned does not have.
 func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 	r := cmp.Or(cur, old)
-	if r == nil {
-		return nil
-	}
-	kind := r.Kind()
-	if _, ok := h.seeds[kind]; !ok {
+	if r == nil || !slices.Contains(federation.Owned, r.Kind()) {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	was, next := claimantOf(old), claimantOf(cur)
+	changed = h.update(r.Key(), old, cur)
+	for key, c := range h.routes {
+		if slices.Contains(c.parents, r.Key()) {
+			changed = append(changed, h.update(key, c.resource, c.resource)...)
+		}
+	}
+	return joinScopes(changed)
+}
+
+func (h *Hosts) update(key mirror.Key, old, cur *mirror.Resource) (changed []HostConflict) {
+	was, kind := h.claimantOf(old), key.Kind
+	delete(h.routes, key)
+	next := h.claimantOf(cur)
 	defer next.forgetHosts()
-	key := r.Key()
 	if _, skipped := h.unfollowed[key]; skipped {
 		delete(h.unfollowed, key)
 		was = nobody
 	}
 	if reason := h.refusal(was, next); reason != "" {
-		h.unfollowed[key] = NotFollowed{key, r.Source(), len(next.hosts), len(next.visibility.Namespaces), reason}
+		h.unfollowed[key] = NotFollowed{key, cur.Source(), len(next.hosts), len(next.visibility.Namespaces), reason}
 		next = nobody
 	}
 	for _, name := range was.hosts {
@@ -152,7 +163,7 @@ func (h *Hosts) Update(old, cur *mirror.Resource) (changed []HostConflict) {
 			changed = append(changed, h.change(hostKey{kind, name}, nobody, next)...)
 		}
 	}
-	return joinScopes(changed)
+	return changed
 }
 
 // refusal returns why next, which replaces was, is not followed. It is empty when next is followed.
@@ -169,7 +180,7 @@ func (h *Hosts) refusal(was, next *claimant) string {
 		if h.multi[key] != nil {
 			scoped += next.scopes() - was.on(name).scopes()
 		} else if owner := h.single[h.hash(key)]; owner != nil && owner != was.resource {
-			scoped += next.scopes() + claimantOf(owner).scopes()
+			scoped += next.scopes() + h.claimantOf(owner).scopes()
 		}
 		if scoped > h.maxScoped {
 			return noRoom
@@ -178,7 +189,7 @@ func (h *Hosts) refusal(was, next *claimant) string {
 	return ""
 }
 
-func (h *Hosts) hash(key hostKey) uint64 { return maphash.String(h.seeds[key.kind], key.host) }
+func (h *Hosts) hash(key hostKey) uint64 { return maphash.Comparable(h.seed, key) }
 
 // change replaces the claim of a resource to a host, and returns the conflicts that changed.
 func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
@@ -196,7 +207,7 @@ func (h *Hosts) change(key hostKey, was, next *claimant) []HostConflict {
 		return nil
 	default:
 		e = &host{scopes: map[string]*scope{}}
-		if c := claimantOf(owner).on(key.host); c != nobody { // else two hosts have the same hash
+		if c := h.claimantOf(owner).on(key.host); c != nobody { // else two hosts have the same hash
 			c.forgetHosts()
 			delete(h.single, hash)
 			e.insert(c)

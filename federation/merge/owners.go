@@ -9,9 +9,6 @@ import (
 	"meshrelay/mirror"
 )
 
-// owned are the kinds whose hosts have an owner.
-var owned = []mirror.Kind{federation.ServiceEntry, federation.VirtualService, federation.DestinationRule}
-
 // hostOwners decides between upstreams whose resources, of different keys, claim one host for the same namespaces. Hosts
 // are compared as texts: a wildcard is a host of its own. Copies of one key, and what is united, are no conflict.
 //
@@ -30,22 +27,23 @@ func OwnersByName(name string) (mirror.Owners, error) {
 	return nil, fmt.Errorf("unknown hostConflicts %q: want serve, first or reject", text.Abbreviate(name))
 }
 
-// Claims implements mirror.Owners. A resource that no namespace sees claims nothing.
-func (hostOwners) Claims(r *mirror.Resource) mirror.Claims {
-	if !slices.Contains(owned, r.Kind()) {
+// Claims implements mirror.Owners. A resource that no namespace sees claims nothing. A route claims the hosts of the
+// ServiceEntry that is served as its parent.
+func (hostOwners) Claims(r *mirror.Resource, of func(mirror.Key) []string) mirror.Claims {
+	if !slices.Contains(federation.Owned, r.Kind()) {
 		return mirror.Claims{}
 	}
 	v := federation.VisibilityOf(federation.ExportTo(r), r.Namespace())
 	if !v.Public && len(v.Namespaces) == 0 {
 		return mirror.Claims{}
 	}
-	return mirror.Claims{What: federation.Claims(r, federation.DefaultDomain), Scopes: v.Namespaces}
+	return mirror.Claims{What: federation.ClaimsUnder(r, federation.DefaultDomain, nil, of), Scopes: v.Namespaces}
 }
 
 // OnlyEarlier implements mirror.Owners.
 func (o hostOwners) OnlyEarlier() bool { return !o.reject }
 
-// Yields implements mirror.Owners. A VirtualService or DestinationRule also yields to a ServiceEntry: it would change how
+// Yields implements mirror.Owners. A VirtualService, route or DestinationRule also yields to a ServiceEntry: it would change how
 // the host of that is reached. A ServiceEntry yields to no rule about its host.
 func (hostOwners) Yields(kind, to mirror.Kind) bool {
 	return kind == to || to == federation.ServiceEntry

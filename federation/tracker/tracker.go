@@ -49,6 +49,7 @@ func New(log *slog.Logger) *Tracker {
 
 // Follow registers the Tracker with an Aggregate. It fails once the Aggregate runs.
 func (t *Tracker) Follow(a *mirror.Aggregate) error {
+	t.hosts.Served = a.Get
 	if err := a.RegisterPanicHandler(t.panicked); err != nil {
 		return err
 	}
