@@ -64,7 +64,9 @@ type conn struct {
 	incoming incoming
 	pace     pace
 
-	form snapshot.Form // set before the client gets a view
+	// Both are set before the client gets a view.
+	form  snapshot.Form
+	claim origin // its cluster and revision
 
 	// mu guards all below.
 	mu     sync.Mutex

@@ -154,7 +154,10 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	if !strings.Contains(end.Error(), "downstream.maxViewsPerPeer") {
 		t.Errorf("the client is told %q", end)
 	}
-	wantRefused(t, r, refusal.Views, 1)
+	if made := as("made-up").end(); made == nil || made.Error() != end.Error() {
+		t.Errorf("of a cluster that there is not, the client is told %q", made)
+	}
+	wantRefused(t, r, refusal.Views, 2)
 	served(r.deltaAs(seV1)) // of the view of everything
 	served(as("west"))
 	served(as("north", r.from("127.0.0.2")))

@@ -120,12 +120,13 @@ func (c *conn) know(req *request) (bool, error) {
 
 // viewer returns the client as views count it.
 func (c *conn) viewer() viewer {
-	return viewer{c.protocol == protocolDelta, c.form, c.use, c.server.limits.Load().MaxViewsPerPeer}
+	return viewer{c.protocol == protocolDelta, c.form, seat{c.use, c.claim}, c.server.limits.Load().MaxViewsPerPeer}
 }
 
 // begin gives a new client a view. It repeats this if the rules change meanwhile.
 func (c *conn) begin(client *client) error {
 	s := c.server
+	c.claim = origin{client.clusterID, client.revision}
 	c.heard.Store(true)
 	for {
 		rs, err := s.newestRules(c.ctx)

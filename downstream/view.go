@@ -25,11 +25,11 @@ const maxViews = 1024
 // encoded pages. Views share pages with one another.
 type view struct {
 	// views.mu guards these fields. The zero variant is the base view, which shows everything. sotw counts
-	// the SotW clients by form. peers counts the clients of a derived view by peer.
+	// the SotW clients by form. peers counts the clients of a derived view by peer, and by what they claim.
 	variant variant
 	clients int
 	sotw    [snapshot.Forms]int
-	peers   map[*peerUse]int
+	peers   map[seat]int
 	filling *filling // nil: the view is filled, or the server does not serve yet
 	// changes counts the changes of all collections. It is increased after each change.
 	changes atomic.Uint64
@@ -99,9 +99,15 @@ func (vs *views) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews 
 type viewer struct {
 	delta bool
 	form  snapshot.Form // of a SotW client
-	// peer is the peer whose views are counted, nil for none. maxViews is the limit of its views.
-	peer     *peerUse
+	// peer is the peer whose views are counted, nil for none. maxViews is the limit of its views. Each cluster and revision
+	// that it claims counts, also a made-up one that shares a view: a refusal tells no known one from that.
+	seat
 	maxViews int
+}
+
+type seat struct {
+	peer  *peerUse
+	claim origin
 }
 
 // acquire returns the view of a variant, filled. The first client fills it, and the others wait. The caller
@@ -157,7 +163,7 @@ func (vs *views) room(v *view, who viewer) error {
 	case v == nil && vs.full():
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"%d views, clusters and control plane revisions have clients, no more are served; try again later", maxViews)
-	case who.peer != nil && (v == nil || v.peers[who.peer] == 0) && who.peer.views >= who.maxViews:
+	case who.peer != nil && (v == nil || v.peers[who.seat] == 0) && who.peer.views >= who.maxViews:
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once (downstream.maxViewsPerPeer); try again later",
 			who.peer.key, who.peer.views)
@@ -175,9 +181,9 @@ func (vs *views) join(v *view, who viewer) {
 		return
 	}
 	if v.peers == nil {
-		v.peers = map[*peerUse]int{}
+		v.peers = map[seat]int{}
 	}
-	if v.peers[who.peer]++; v.peers[who.peer] == 1 {
+	if v.peers[who.seat]++; v.peers[who.seat] == 1 {
 		who.peer.views++
 	}
 }
@@ -193,8 +199,8 @@ func (vs *views) release(v *view, who viewer) {
 // leave is release for a caller that holds mu.
 func (vs *views) leave(v *view, who viewer) {
 	if who.peer != nil && v != vs.base {
-		if v.peers[who.peer]--; v.peers[who.peer] == 0 {
-			delete(v.peers, who.peer)
+		if v.peers[who.seat]--; v.peers[who.seat] == 0 {
+			delete(v.peers, who.seat)
 			who.peer.views--
 		}
 	}
