@@ -160,8 +160,8 @@ func (a *Aggregate) merge(c *change) {
 	}
 	a.holders.keep(c.ref, c.old, c.cur)
 	a.index.replace(c.old, c.cur)
-	if a.claims != nil {
-		a.reclaimFollowing(c.ref, c.old, c.cur)
+	if a.claims != nil && c.cur != c.old {
+		a.reclaimFollowing(c.ref)
 	}
 }
 

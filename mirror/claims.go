@@ -127,25 +127,18 @@ func (c Claims) meets(o Claims) bool {
 	return false
 }
 
-// claimed returns what the served resource of a key claims.
-func (a *Aggregate) claimed(key Key) []string { return a.claims.whatOf(a.index.get(refOf(key))) }
-
-// whatOf returns what a resource claims without regard to others.
-func (x *claims) whatOf(r *Resource) []string {
-	if r == nil {
-		return nil
+// claimed returns what the served resource of a key claims without regard to others.
+func (a *Aggregate) claimed(key Key) []string {
+	if r := a.index.get(refOf(key)); r != nil {
+		return a.claims.by.Claims(r, func(Key) []string { return nil }).What
 	}
-	return x.by.Claims(r, func(Key) []string { return nil }).What
+	return nil
 }
 
-// reclaimFollowing updates the claims that follow from those of a key that served was, and serves cur.
-func (a *Aggregate) reclaimFollowing(k ref, was, cur *Resource) {
-	x := a.claims
-	if len(x.follow) == 0 || slices.Equal(x.whatOf(was), x.whatOf(cur)) {
-		return
-	}
-	for f := range x.follow {
-		if slices.ContainsFunc(x.copies[f], func(c *claimant) bool { return slices.Contains(c.follows, k) }) {
+// reclaimFollowing updates the claims that follow from those of a key.
+func (a *Aggregate) reclaimFollowing(k ref) {
+	for f := range a.claims.follow {
+		if slices.ContainsFunc(a.claims.copies[f], func(c *claimant) bool { return slices.Contains(c.follows, k) }) {
 			a.queue.mark(f, nil)
 			a.reclaim(f, true)
 		}

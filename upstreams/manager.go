@@ -76,7 +76,20 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 		return nil, err
 	}
 	aggregate.SetSources(sourcesOf(m.upstreams))
-	return m, nil
+	return m, aggregate.RegisterHandler(func(c mirror.Change) {
+		if c.Key.Kind == mirror.MeshConfig && c.Visible() {
+			m.reroot(m.all()...)
+		}
+	})
+}
+
+// reroot tells upstreams the root namespace of the MeshConfig that is served.
+func (m *Manager) reroot(all ...current) {
+	if r := m.aggregate.Get(mirror.Key{Kind: mirror.MeshConfig, Name: mirror.MeshConfigName}); r != nil {
+		for _, u := range all {
+			u.Tell(intake.Rooted{Namespace: intake.RootOf(r)})
+		}
+	}
 }
 
 // Claims is told of resources of an upstream that are left out because of a host that they claim, and of the number of
@@ -312,6 +325,7 @@ func (m *Manager) apply(c change, start func(*upstream)) {
 	u := c.now
 	switch {
 	case c.isNew:
+		m.reroot(current{upstream: u})
 		m.log.Info("upstream added", "upstream", c.cfg.Name)
 		m.events.Record(events.Event{Type: events.Added, Upstream: c.cfg.Name, By: events.ByConfig, Text: "added to the config"})
 	case c.source != nil:

@@ -5,7 +5,6 @@
 package filter
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,7 +23,7 @@ type Rules struct {
 	// Profile is a closed list of kinds; empty means ProfileAll. No other profile lets anything of the root
 	// namespace pass.
 	Profile string `yaml:"profile,omitempty" oneof:"services routing all"`
-	// RootNamespace is the root namespace of the upstream's mesh, empty for that of its MeshConfig (WithRoot).
+	// RootNamespace is the root namespace of the upstream's mesh, empty for those of MeshConfigs. A Filter does not read it.
 	RootNamespace string `yaml:"rootNamespace,omitempty"`
 	// Kinds narrow Profile. They are kinds as kubectl takes them ("serviceentries", "se", "gateways.networking.istio.io"),
 	// or "group/Kind", which may be a kind that is not well known. A word may mean several kinds.
@@ -52,7 +51,7 @@ type Rules struct {
 // LimitsContent reports whether any rule limits what an upstream can bring. Revision does not count, because
 // an upstream chooses the revision labels itself. Hosts do not, because a kind that claims none passes.
 func (r Rules) LimitsContent() bool {
-	return r.Profile != "" && r.Profile != ProfileAll || len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
+	return r.Closed() || len(r.Kinds) > 0 || len(r.Namespaces.Include) > 0 || len(r.Namespaces.Exclude) > 0 || r.Selector != "" || r.Expression != ""
 }
 
 // Globs selects names by patterns. In a pattern, * is any text and ? is any character.
@@ -71,7 +70,7 @@ const (
 	ReasonNone            Reason = "" // it passes
 	ReasonProfile         Reason = "profile"
 	ReasonKind            Reason = "kind"
-	ReasonRoot            Reason = "root-namespace"
+	ReasonRoot            Reason = "root-namespace" // of the intake, which knows the root namespaces
 	ReasonNamespace       Reason = "namespace"
 	ReasonRevision        Reason = "revision"
 	ReasonSelector        Reason = "selector"
@@ -108,7 +107,6 @@ func (v Verdict) Sentence() string {
 type Filter struct {
 	rules      Rules
 	profile    []mirror.Kind            // nil: all
-	root       string                   // namespace whose resources no profile lets pass
 	kinds      map[mirror.Kind]struct{} // nil: all
 	selector   labels.Selector          // nil: everything
 	expression *expression              // nil: none
@@ -119,7 +117,7 @@ type Filter struct {
 // New compiles rules. Its error has a *federation.RuleError for each wrong rule.
 func New(rules Rules) (*Filter, error) {
 	var mistakes federation.Mistakes
-	f := &Filter{rules: rules, root: cmp.Or(rules.RootNamespace, DefaultRoot)}
+	f := &Filter{rules: rules}
 	var err error
 	f.profile, err = profileKinds(rules.Profile)
 	mistakes.Add(err, "profile")
@@ -171,11 +169,6 @@ func (f *Filter) CheckUnder(r *mirror.Resource, entries func(mirror.Key) []strin
 		return v
 	}
 	if kind != mirror.MeshConfig {
-		if f.profile != nil && r.Namespace() == f.root {
-			return leftOut(ReasonRoot, func() string {
-				return fmt.Sprintf("namespace %q is the root namespace, of which profile %s lets nothing pass", f.root, f.rules.Profile)
-			})
-		}
 		if !f.PassesNamespace(kind, r.Namespace()) {
 			return leftOut(ReasonNamespace, func() string { return f.explainNamespace(r.Namespace()) })
 		}

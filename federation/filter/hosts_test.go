@@ -172,37 +172,6 @@ func TestHostsOfAResourceCostALookUpForEachLabel(t *testing.T) {
 	}
 }
 
-func TestNoProfileButAllLetsInTheRootNamespace(t *testing.T) {
-	for _, tc := range []struct {
-		rules           Rules
-		root, namespace string
-		kind            mirror.Kind
-		want            Reason
-	}{
-		{Rules{}, "", "istio-system", networkingKind("Sidecar"), ReasonNone},
-		{Rules{Profile: ProfileAll}, "", "istio-system", networkingKind("EnvoyFilter"), ReasonNone},
-		{Rules{Profile: ProfileServices}, "", "shop", networkingKind("Sidecar"), ReasonProfile},
-		{Rules{Profile: ProfileServices}, "", "shop", federation.DestinationRule, ReasonNone},
-		{Rules{Profile: ProfileServices}, "", "istio-system", federation.DestinationRule, ReasonRoot},
-		{Rules{Profile: ProfileServices}, "root", "istio-system", federation.DestinationRule, ReasonNone},
-		{Rules{Profile: ProfileServices}, "root", "root", federation.DestinationRule, ReasonRoot},
-		{Rules{Profile: ProfileRouting, RootNamespace: "mine"}, "root", "root", federation.VirtualService, ReasonNone},
-		{Rules{Profile: ProfileRouting, RootNamespace: "mine"}, "root", "mine", federation.VirtualService, ReasonRoot},
-		{Rules{Profile: ProfileRouting}, "", "shop", networkingKind("EnvoyFilter"), ReasonProfile},
-		{Rules{Profile: ProfileRouting, Kinds: []string{"vs"}}, "", "shop", federation.ServiceEntry, ReasonKind},
-	} {
-		f, err := New(tc.rules)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, _ := mirror.LookupKind(tc.kind)
-		r := item{kind: tc.kind, namespace: tc.namespace, name: "a", body: info.NewBody()}.build(t)
-		if got := f.WithRoot(tc.root).Check(r).Reason; got != tc.want {
-			t.Errorf("%+v: %s in %s: %q, want %q", tc.rules, tc.kind, tc.namespace, got, tc.want)
-		}
-	}
-}
-
 // TestProfilesAreClosedLists: a new kind needs a decision, and until then the profile all.
 func TestProfilesAreClosedLists(t *testing.T) {
 	for profile, want := range map[string]string{

@@ -65,27 +65,6 @@ func (f *Filter) checkKind(kind mirror.Kind) Verdict {
 	return Verdict{}
 }
 
-// FollowsRoot reports whether the root namespace of the upstream's MeshConfig decides what passes.
-func (f *Filter) FollowsRoot() bool { return f.profile != nil && f.rules.RootNamespace == "" }
-
-// WithRoot returns the filter for another root namespace of the upstream's MeshConfig; empty means DefaultRoot. It
-// returns f where that makes no difference.
-func (f *Filter) WithRoot(namespace string) *Filter {
-	if namespace == "" {
-		namespace = DefaultRoot
-	}
-	if !f.FollowsRoot() || f.root == namespace {
-		return f
-	}
-	next := *f
-	next.root = namespace
-	return &next
-}
-
-// Root returns the namespace whose resources do not pass, empty for none.
-func (f *Filter) Root() string {
-	if f.profile == nil {
-		return ""
-	}
-	return f.root
-}
+// Closed reports whether the profile is another than ProfileAll, and so lets nothing of root namespaces pass. A Filter does not
+// know which these are.
+func (r Rules) Closed() bool { return r.Profile != "" && r.Profile != ProfileAll }

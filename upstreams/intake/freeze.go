@@ -155,6 +155,9 @@ func (e Release) step(in *Intake, out *Output) {
 	if in.held == nil && e.DryRun && in.agreed != nil && in.agreed.Hold != nil && (e.All || e.Hold == shortContent(in.agreed.Hold.Content)) {
 		return // another replica holds it
 	}
+	if in.held == nil && in.releaseRoots(e.Order, out) {
+		return
+	}
 	if in.held == nil {
 		out.err = NotPossible("upstream %s: nothing is held", in.name)
 		return

@@ -10,6 +10,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/federation"
+	"meshrelay/federation/filter"
 	"meshrelay/mirror"
 )
 
@@ -141,6 +142,41 @@ func TestWhatARelayBringsIsNotLeftOutAsGenerated_C9(t *testing.T) {
 		}
 		if reason != tc.reason {
 			t.Errorf("generated: %s, from a relay: %v: left out as %q, want %q", tc.generated, tc.relay, reason, tc.reason)
+		}
+	}
+}
+
+// TestNoProfileButAllLetsInTheRootNamespace, nor does rewrite move anything there.
+func TestNoProfileButAllLetsInTheRootNamespace(t *testing.T) {
+	services := filter.Rules{Profile: filter.ProfileServices}
+	mine := filter.Rules{Profile: filter.ProfileServices, RootNamespace: "mine"}
+	for _, tc := range []struct {
+		rules           filter.Rules
+		rewrite         config.Rewrite
+		root, namespace string
+		out             bool
+	}{
+		{filter.Rules{}, config.Rewrite{}, "", "istio-system", false},
+		{filter.Rules{Profile: filter.ProfileAll}, config.Rewrite{}, "", "istio-system", false},
+		{services, config.Rewrite{}, "", "shop", false},
+		{services, config.Rewrite{}, "", "istio-system", true},
+		{services, config.Rewrite{}, "root", "istio-system", false},
+		{services, config.Rewrite{}, "root", "root", true},
+		{services, config.Rewrite{}, "root,istio-system", "istio-system", true},
+		{mine, config.Rewrite{}, "root", "root", false},
+		{mine, config.Rewrite{}, "root", "mine", true},
+		{mine, config.Rewrite{NamespacePrefix: "istio-"}, "", "system", true},
+		{services, config.Rewrite{NamespacePrefix: "istio-"}, "", "system", true},
+		{services, config.Rewrite{NamespacePrefix: "istio-"}, "", "shop", false},
+		{services, config.Rewrite{Namespaces: map[string]string{"a": "istio-system"}}, "", "a", true},
+		{services, config.Rewrite{Namespaces: map[string]string{"istio-system": "a"}}, "", "istio-system", true},
+		{filter.Rules{}, config.Rewrite{NamespacePrefix: "istio-"}, "", "system", true},
+		{filter.Rules{}, config.Rewrite{NamespacePrefix: "istio-"}, "istio-shop", "shop", true},
+		{filter.Rules{}, config.Rewrite{Namespaces: map[string]string{"a": "istio-system"}}, "", "a", false},
+	} {
+		rules := imports(t, config.Upstream{Import: tc.rules, Rewrite: tc.rewrite}, config.Provenance{}).withRoot(tc.root)
+		if why := rules.checkRoot(mirror.Key{Kind: federation.ServiceEntry, Namespace: tc.namespace, Name: "a"}); (why != imported) != tc.out {
+			t.Errorf("%+v: %v", tc, why != imported)
 		}
 	}
 }

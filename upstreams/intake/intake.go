@@ -61,7 +61,9 @@ type Intake struct {
 	without    time.Time
 	lastUpdate time.Time
 	identity   string // of the source's cluster, empty if unknown
-	root       string // rootNamespace of the last MeshConfig, empty if unknown
+	root       string // the root namespaces of MeshConfigs, joined by commas, empty if unknown
+	// ownRoot is that of the last MeshConfig of the source, and meshRoot that of the one that is served.
+	ownRoot, meshRoot string
 	// server has the identities that the server of the last update has proven.
 	server     []string
 	panics     uint64

@@ -321,7 +321,7 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 		return rules.Version()
 	}
 	plain := version(config.Upstream{})
-	if !strings.HasPrefix(plain, "v3-") {
+	if !strings.HasPrefix(plain, "v4-") {
 		t.Errorf("the version is %q", plain)
 	}
 	if got := version(config.Upstream{Rewrite: config.Rewrite{Namespaces: map[string]string{}}, Import: config.Import{Kinds: []string{}}, Required: true}); got != plain {
@@ -340,11 +340,11 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 }
 
 // TestWhoGetsTheAnnotationIsNoRule: what is held does not depend on it, only on whether anybody does. The
-// versions are those of release 0.2.0, whose state is not imported anew.
+// versions are those of release 0.2.0.
 func TestWhoGetsTheAnnotationIsNoRule(t *testing.T) {
 	for annotations, want := range map[config.Annotations]string{
-		config.AnnotationsTrue: "v3-eRKAbOaR38jrUq_2A3JCnQ", config.AnnotationsAll: "v3-eRKAbOaR38jrUq_2A3JCnQ",
-		config.AnnotationsFalse: "v3-VEgIzjhv8V6aLr85jdB2KA", "": "v3-VEgIzjhv8V6aLr85jdB2KA",
+		config.AnnotationsTrue: "v4-eRKAbOaR38jrUq_2A3JCnQ", config.AnnotationsAll: "v4-eRKAbOaR38jrUq_2A3JCnQ",
+		config.AnnotationsFalse: "v4-VEgIzjhv8V6aLr85jdB2KA", "": "v4-VEgIzjhv8V6aLr85jdB2KA",
 	} {
 		u := config.Upstream{Name: "east", ClusterID: "east-1", Services: config.Services{Mode: config.ServicesOmit}}
 		rules, err := NewRules(u, config.Provenance{Annotations: annotations, Relay: "hub", MaxHops: 8}, "", true)

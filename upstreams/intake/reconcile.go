@@ -331,7 +331,6 @@ func (in *Intake) kept() []state.Record {
 // adopt takes over the records of a former source or of the disk. same is set if the rules have not changed
 // since. Otherwise adopt imports the records again, and the intake asks the source for all content.
 func (in *Intake) adopt(records []state.Record, same bool) {
-	in.learnRoots(records)
 	followed := in.discovery
 	in.records = newRecords()
 	in.keepFollowing(followed)

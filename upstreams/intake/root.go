@@ -1,90 +1,126 @@
 package intake
 
 import (
+	"cmp"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
-	"meshrelay/federation"
+	"meshrelay/events"
 	"meshrelay/federation/filter"
 	"meshrelay/internal/identity"
 	"meshrelay/internal/text"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
-	"meshrelay/state"
 )
 
-// rootField is the number of the field root_namespace of a MeshConfig, and maxNamespace the length of a namespace.
 const (
-	rootField    = 34
+	rootField    = 34 // the number of the field root_namespace of a MeshConfig
 	maxNamespace = 63
+	maxRoots     = 16
 )
 
-// withRoot returns the rules for the root namespace of the upstream's MeshConfig, empty if that is unknown.
-func (im *Rules) withRoot(namespace string) *Rules {
-	f := im.filter.WithRoot(namespace)
-	if f == im.filter {
+// RootOf returns the root namespace that a MeshConfig names.
+func RootOf(meshConfig *mirror.Resource) string {
+	return cmp.Or(string(wire.Last(meshConfig.BodyValue(), rootField)), filter.DefaultRoot)
+}
+
+// withRoot returns the rules for root namespaces that are joined by commas, empty if they are unknown.
+func (im *Rules) withRoot(namespaces string) *Rules {
+	roots := strings.Split(cmp.Or(namespaces, filter.DefaultRoot), ",")
+	if slices.Equal(roots, im.roots) {
 		return im
 	}
 	next := *im
-	next.filter = f
+	next.roots = roots
 	return &next
 }
 
-// learnRoot notes the root namespace of a MeshConfig, also of one that is not imported. reroot applies it.
-func (in *Intake) learnRoot(meshConfig *mirror.Resource) {
-	root := string(wire.Last(meshConfig.BodyValue(), rootField))
-	if root == "" {
-		root = filter.DefaultRoot
+// checkRoot returns why a resource from a root namespace of the source, or one that rewrite moves into a root namespace, is left
+// out. With the profile all, rewrite.namespaces may.
+func (im *Rules) checkRoot(k mirror.Key) leftOut {
+	from, to, own := k.Namespace, im.keyOf(k).Namespace, im.cfg.Import.RootNamespace
+	_, mapped := im.cfg.Rewrite.Namespaces[from]
+	closed, isRoot := im.cfg.Import.Closed(), func(ns string) bool { return slices.Contains(im.roots, ns) }
+	switch {
+	case closed && from != "" && (from == own || own == "" && isRoot(from)):
+		return leftOutBy(string(filter.ReasonRoot), fmt.Sprintf("namespace %q is the root namespace, of which profile %s lets nothing pass", from, im.cfg.Import.Profile))
+	case from != to && (isRoot(to) || to == own) && (closed || !mapped):
+		return leftOutBy(string(filter.ReasonRoot), fmt.Sprintf("rewrite moves it from %q to %q, which is a root namespace: map %q to another name", from, to, from))
 	}
-	if len(root) > maxNamespace || root == in.root {
-		return // no namespace has a longer name
+	return imported
+}
+
+// addRoot notes a root namespace that a MeshConfig names, also one that is not imported. Those before it count, too, until an
+// operator releases the change. reroot applies it.
+func (in *Intake) addRoot(root string) {
+	roots := strings.Split(cmp.Or(in.root, filter.DefaultRoot), ",")
+	if slices.Contains(roots, root) || len(root) > maxNamespace || strings.Contains(root, ",") || len(roots) == maxRoots {
+		return // no namespace has such a name
 	}
-	in.root = root
+	in.root = strings.Join(append(roots, root), ",")
 	in.journal.reported = time.Time{}
+	in.note(slog.LevelWarn, "root namespaces added", "roots", text.Abbreviate(in.root), "see", "relay release "+in.name+" --all")
 }
 
-// learnRoots notes the root namespace of the MeshConfig among records, before they are judged.
-func (in *Intake) learnRoots(records []state.Record) {
-	for _, r := range records {
-		if r.Resource.Kind() == mirror.MeshConfig {
-			in.learnRoot(r.Resource)
-		}
+// Rooted is the event that the MeshConfig that is served names a root namespace.
+type Rooted struct{ Namespace string }
+
+func (e Rooted) step(in *Intake, out *Output) {
+	in.meshRoot = e.Namespace
+	in.addRoot(in.meshRoot)
+	in.reroot(&out.Result)
+}
+
+// releaseRoots has only those root namespaces count that MeshConfigs name now. It reports whether others did.
+func (in *Intake) releaseRoots(o Order, out *Output) bool {
+	now := slices.DeleteFunc(strings.Split(in.root, ","), func(root string) bool { return root != in.ownRoot && root != in.meshRoot })
+	if !o.All || in.agreed != nil || len(now) == 0 || strings.Join(now, ",") == in.root {
+		return false
 	}
-	in.rules = in.rules.withRoot(in.root)
+	if !o.DryRun {
+		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + strings.Join(now, ",") + ", before " + in.root})
+		in.root = strings.Join(now, ",")
+		in.journal.reported = time.Time{}
+		in.reroot(&out.Result)
+	}
+	return true
 }
 
-// reroot judges all resources of the former and of the new root namespace anew, after a MeshConfig has named another
-// one. What is served of the new one goes first, without the guard: a rule of the config leaves it out.
+// reroot judges all resources again that come from, or into, root namespaces that have changed. What is left out goes without
+// the guard: a rule of the config leaves it out.
 func (in *Intake) reroot(out *Result) {
-	next := in.rules.withRoot(in.root)
-	if next == in.rules {
+	before, next := in.rules, in.rules.withRoot(in.root)
+	if next == before {
 		return
 	}
-	former, root := in.rules.filter.Root(), next.filter.Root()
 	in.rules = next
-	in.note(slog.LevelInfo, "root namespace changed", "root", text.Abbreviate(root), "before", text.Abbreviate(former))
 	back := map[*kind][]string{}
-	for _, k := range in.kinds {
-		for _, sc := range k.scopes {
-			if sc.Name == extensions.Name {
-				continue // they follow their WasmPlugins
-			}
-			for name, rec := range sc.byName {
-				if key, ok := keyOf(k.kind, name); ok && (key.Namespace == former || key.Namespace == root) && (in.rejudge(sc, rec, name, out) || k.kind == federation.WasmPlugin) {
-					back[k] = append(back[k], name)
-				}
-				if rec.resource == nil && rec.leftOut != imported {
-					delete(k.pending, name)
-				}
-			}
+	in.all(func(sc *scope, name string, rec *record) {
+		k := in.kind(sc.Kind)
+		key, ok := keyOf(k.kind, name)
+		switch {
+		case !ok || (next.checkRoot(key) == imported) == (before.checkRoot(key) == imported):
+			return
+		case sc.Name == extensions.Name: // it comes back with its WasmPlugin
+			in.delete(sc, name, rec)
+			in.expel(next.keyOf(key))
+			return
 		}
-	}
-	in.eachServed(func(r *mirror.Resource) {
-		if r.Namespace() == next.keyOf(mirror.Key{Kind: r.Kind(), Namespace: root, Name: "x"}).Namespace && r.Kind() != mirror.MeshConfig {
-			in.expel(r.Key())
+		if in.rejudge(sc, rec, name, out); next.checkRoot(key) == imported {
+			back[k] = append(back[k], name)
+		} else {
+			delete(k.pending, name)
+			in.expel(next.keyOf(key))
 		}
 	})
+	for key, f := range in.former {
+		if original, ok := keyOf(key.Kind, f.name()); ok && next.checkRoot(original) != imported {
+			in.expel(key)
+		}
+	}
 	for k, names := range back {
 		out.Changed += in.reconcile(k, names)
 	}

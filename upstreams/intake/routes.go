@@ -19,7 +19,9 @@ type route struct {
 func (in *Intake) check(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) leftOut {
 	var parents []string
 	why := in.rules.check(r, way, rec.relayed, func(key mirror.Key) []string {
-		if parents = append(parents, key.FullName()); in.hasEntry(key) {
+		name, f := key.FullName(), in.former[in.rules.keyOf(key)]
+		parents = append(parents, name)
+		if is, _ := in.kind(key.Kind).find(name); is != nil || f != nil && f.name() == name { // imported, or still served
 			return nil
 		}
 		return federation.Unknown(key)
@@ -30,14 +32,6 @@ func (in *Intake) check(sc *scope, rec *record, r *mirror.Resource, way mirror.W
 		delete(in.routes, rec)
 	}
 	return why
-}
-
-// hasEntry reports whether a ServiceEntry of the source is imported, or still served.
-func (in *Intake) hasEntry(key mirror.Key) bool {
-	name := key.FullName()
-	f := in.former[in.rules.keyOf(key)]
-	rec, _ := in.kind(key.Kind).find(name)
-	return rec != nil || f != nil && f.name() == name
 }
 
 // entryChanged notes whether a resource, by its full name at the source, is imported now, or no longer.
