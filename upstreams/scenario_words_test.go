@@ -72,7 +72,7 @@ func aliasOf(kind mirror.Kind) string {
 }
 
 // resourceWord is a resource as a script writes it: NAME, NAME=HOST, NAME=HOST*TIMES, NAME! with
-// a body that can not be decoded, and any of them with ;key=value behind it: rev, from, v.
+// a body that can not be decoded, and any of them with ;key=value behind it: rev, from, v, addr.
 // NAME may be a0..9. A name without a namespace is in ns.
 type resourceWord struct {
 	name, host string
@@ -150,6 +150,9 @@ func (w resourceWord) element(url string) fakexds.Resource {
 	entry := &networking.ServiceEntry{}
 	if w.host != "" {
 		entry.Hosts = []string{w.host}
+	}
+	if addresses := w.settings["addr"]; addresses != "" {
+		entry.Addresses = strings.Split(addresses, ",")
 	}
 	w.addEndpoints(entry)
 	var body proto.Message = entry
@@ -293,6 +296,9 @@ func endpointsShown(t *testing.T, r *mirror.Resource) (out string) {
 		if p.Number != 80 {
 			out += fmt.Sprintf(":%d", p.Number)
 		}
+	}
+	if len(se.Addresses) > 0 {
+		out += "[" + strings.Join(se.Addresses, ",") + "]"
 	}
 	switch {
 	case services.Told(r):

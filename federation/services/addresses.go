@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -191,6 +192,25 @@ func entryOf(r *mirror.Resource) (*networking.ServiceEntry, error) {
 		return nil, fmt.Errorf("%s: %w", r.Key(), err)
 	}
 	return se, nil
+}
+
+// isForeign reports whether an address of a ServiceEntry may belong to somebody else. Istiods allocate the others.
+func isForeign(address string) bool {
+	a, err := netip.ParseAddr(address)
+	return err != nil || !netip.MustParsePrefix("240.240.0.0/16").Contains(a) && !netip.MustParsePrefix("2001:2::/48").Contains(a)
+}
+
+// WithoutAddresses returns a ServiceEntry without the addresses that istiods have not allocated: r itself if it has none.
+func WithoutAddresses(r *mirror.Resource) (*mirror.Resource, error) {
+	if r.Kind() != federation.ServiceEntry || !slices.ContainsFunc(wire.Texts(r.BodyValue(), 2), isForeign) {
+		return r, nil
+	}
+	se, err := entryOf(r)
+	if err != nil {
+		return nil, err
+	}
+	se.Addresses = slices.DeleteFunc(se.Addresses, isForeign)
+	return withEntry(r, se, !Told(r))
 }
 
 // withEntry returns r with another body, and with EndpointsAnnotation unless it has endpoints.

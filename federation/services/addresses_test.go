@@ -184,3 +184,24 @@ func TestPortsWithoutANumberAreThoseOfBefore(t *testing.T) {
 		t.Errorf("%v", body(t, got))
 	}
 }
+
+// TestWithoutAddressesOnlyAllocatedOnesStay, and a resource that has no other keeps its bytes.
+func TestWithoutAddressesOnlyAllocatedOnesStay(t *testing.T) {
+	for _, tc := range []struct {
+		given, want []string
+	}{
+		{nil, nil},
+		{[]string{"240.240.0.7", "2001:2::7"}, []string{"240.240.0.7", "2001:2::7"}},
+		{[]string{"10.0.0.1", "240.240.0.7", "0.0.0.0/0", "240.240.0.0/16", "240.241.0.1", "2001:2:1::1", "::ffff:240.240.0.1", "x"}, []string{"240.240.0.7"}},
+		{[]string{"10.0.0.1"}, nil},
+	} {
+		r := synthetic(t, func(se *networking.ServiceEntry) { se.Addresses = tc.given })
+		out, err := WithoutAddresses(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sound(t, out).Addresses; !slices.Equal(got, tc.want) || len(tc.given) == len(tc.want) && out != r || out.HasAnnotation(EndpointsAnnotation) {
+			t.Errorf("%q become %q", tc.given, got)
+		}
+	}
+}

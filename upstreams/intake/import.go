@@ -292,11 +292,15 @@ func (im *Rules) selects(r *mirror.Resource) bool {
 // reshape returns a resource as it is served, with the known endpoints, r itself if nothing differs, and its siblings.
 func (im *Rules) reshape(r *mirror.Resource, endpoints services.Assignments, relay bool) (out *mirror.Resource, siblings []*mirror.Resource, err error) {
 	out = r
+	if im.filter.JudgesHosts() {
+		out, err = services.WithoutAddresses(r)
+	}
 	switch {
+	case err != nil:
 	case im.discovers(r, relay):
-		out, siblings, err = services.WithEndpoints(r, endpoints, im.cfg.Services.Network)
+		out, siblings, err = services.WithEndpoints(out, endpoints, im.cfg.Services.Network)
 	case im.cfg.Services.Mode == config.ServicesGateway && im.isSynthetic(r, relay):
-		out, err = services.WithGateways(r, im.gateways)
+		out, err = services.WithGateways(out, im.gateways)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("services: %w", err)
