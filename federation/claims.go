@@ -86,14 +86,11 @@ var Owned = append([]mirror.Kind{ServiceEntry, DestinationRule}, Routing...)
 // delegate and claims nothing. A route claims what its parents stand for: its hostnames where one is a gateway, the host
 // of a Service, and *, because nothing is known, where another parent is named or a gateway has the hosts.
 func Claims(r *mirror.Resource, domain string) (hosts []string) {
-	return ClaimsUnder(r, domain, []string{AnyHost}, Unknown)
+	return ClaimsUnder(r, domain, []string{AnyHost}, nil)
 }
 
-// Unknown returns the hosts of a ServiceEntry of which nothing is known: all.
-func Unknown(mirror.Key) []string { return []string{AnyHost} }
-
-// ClaimsUnder is Claims where entries returns the hosts of a ServiceEntry that is a parent of a route, and unknown are those
-// of other parents, and those that a gateway gives a route without hostnames.
+// ClaimsUnder is Claims where entries, unless it is nil, returns the hosts of a ServiceEntry that is a parent of a route, and
+// unknown are those of other parents, and those that a gateway gives a route without hostnames.
 func ClaimsUnder(r *mirror.Resource, domain string, unknown []string, entries func(mirror.Key) []string) (hosts []string) {
 	where, ok := claims[r.Kind()]
 	switch {
@@ -193,11 +190,7 @@ func claimsOfStruct(r *mirror.Resource, domain string, unknown []string, entries
 	}
 	refs := spec.GetFields()["parentRefs"].GetListValue().GetValues()
 	ofGateway := len(refs) == 0
-	for i, p := range refs {
-		if i == maxParents {
-			hosts = append(hosts, unknown...)
-			break
-		}
+	for _, p := range refs[:min(len(refs), maxParents)] {
 		ref := p.GetStructValue()
 		key := mirror.Key{
 			Kind:      mirror.Kind{Group: textOr(ref, "group", gatewayAPI), Kind: textOr(ref, "kind", "Gateway")},
@@ -208,7 +201,7 @@ func claimsOfStruct(r *mirror.Resource, domain string, unknown []string, entries
 			ofGateway = true
 		case key.Kind == mirror.Kind{Kind: "Service"}:
 			hosts = append(hosts, key.Name+"."+key.Namespace+".svc."+domain)
-		case key.Kind == ServiceEntry:
+		case key.Kind == ServiceEntry && entries != nil:
 			hosts = append(hosts, entries(key)...)
 		default:
 			hosts = append(hosts, unknown...)
@@ -220,7 +213,7 @@ func claimsOfStruct(r *mirror.Resource, domain string, unknown []string, entries
 			hosts = append(hosts, h.GetStringValue())
 		}
 	}
-	if ofGateway && len(names) == 0 {
+	if ofGateway && len(names) == 0 || len(refs) > maxParents {
 		hosts = append(hosts, unknown...)
 	}
 	return hosts

@@ -145,8 +145,7 @@ func (a *Aggregate) reclaimFollowing(k ref) {
 	}
 }
 
-// reclaim updates the claims of a key. If a copy has changed, or anew is set, it queues the keys of other sources that claim
-// the same.
+// reclaim updates the claims of a key. If a copy has changed, or anew, it queues the keys of others that claim the same.
 func (a *Aggregate) reclaim(k ref, anew bool) {
 	x := a.claims
 	copies, was := a.copies(k, everything), x.copies[k]

@@ -151,7 +151,6 @@ func newRelease() *cobra.Command {
 --hold deletes exactly that list: if the hold has grown since, the command fails and shows what
 was added. --only selects a part of that list, or of all held deletions; the rest stays held. Without
 one of the three flags the command lists the held deletions, changes nothing, and exits with 2.
-
 While nothing is held, --all ends that root namespaces count which no MeshConfig names any longer.`,
 		Example: `  relay held east
   relay release east --hold 4kq3vx2a

@@ -93,9 +93,8 @@ var (
 type Hosts struct {
 	// Served returns the resource that is served under a key, or nil. It is set before the first Update.
 	Served func(mirror.Key) *mirror.Resource
-
-	now  func() time.Time
-	seed maphash.Seed
+	now    func() time.Time
+	seed   maphash.Seed
 
 	// mu guards all below.
 	mu sync.Mutex

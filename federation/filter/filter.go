@@ -160,7 +160,7 @@ func New(rules Rules) (*Filter, error) {
 }
 
 // Check returns whether r passes, and if not, which rule leaves it out.
-func (f *Filter) Check(r *mirror.Resource) Verdict { return f.CheckUnder(r, federation.Unknown) }
+func (f *Filter) Check(r *mirror.Resource) Verdict { return f.CheckUnder(r, nil) }
 
 // CheckUnder is Check where entries returns the hosts of a ServiceEntry that is a parent of a route.
 func (f *Filter) CheckUnder(r *mirror.Resource, entries func(mirror.Key) []string) Verdict {

@@ -65,6 +65,5 @@ func (f *Filter) checkKind(kind mirror.Kind) Verdict {
 	return Verdict{}
 }
 
-// Closed reports whether the profile is another than ProfileAll, and so lets nothing of root namespaces pass. A Filter does not
-// know which these are.
+// Closed reports whether the profile is another than ProfileAll: nothing of root namespaces may pass.
 func (r Rules) Closed() bool { return r.Profile != "" && r.Profile != ProfileAll }

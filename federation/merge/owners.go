@@ -27,8 +27,7 @@ func OwnersByName(name string) (mirror.Owners, error) {
 	return nil, fmt.Errorf("unknown hostConflicts %q: want serve, first or reject", text.Abbreviate(name))
 }
 
-// Claims implements mirror.Owners. A resource that no namespace sees claims nothing. A route claims the hosts of the
-// ServiceEntry that is served as its parent.
+// Claims implements mirror.Owners. A resource that no namespace sees claims nothing.
 func (hostOwners) Claims(r *mirror.Resource, of func(mirror.Key) []string) mirror.Claims {
 	if !slices.Contains(federation.Owned, r.Kind()) {
 		return mirror.Claims{}

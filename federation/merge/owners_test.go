@@ -33,7 +33,7 @@ func TestKindsThatReachAServiceClaimItsHosts(t *testing.T) {
 		"a delegate has none to give": {item{kind: federation.VirtualService, body: &networking.VirtualService{}}, nil, nil},
 	} {
 		tc.item.namespace, tc.item.name = "shop", "a"
-		if got := owners.Claims(tc.item.build(t), federation.Unknown); !slices.Equal(got.What, tc.what) || !slices.Equal(got.Scopes, tc.scopes) {
+		if got := owners.Claims(tc.item.build(t), nil); !slices.Equal(got.What, tc.what) || !slices.Equal(got.Scopes, tc.scopes) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

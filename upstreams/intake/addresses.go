@@ -276,7 +276,7 @@ func (in *Intake) keepFollowing(before *discovery) {
 func (in *Intake) dropFormer(key mirror.Key) {
 	if f := in.former[key]; f != nil {
 		in.discovery.unfollow(f)
-		in.entryChanged(key.Kind, f.name(), true)
+		in.parents = in.parents || key.Kind == federation.ServiceEntry
 		delete(in.former, key)
 	}
 }

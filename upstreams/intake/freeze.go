@@ -155,11 +155,10 @@ func (e Release) step(in *Intake, out *Output) {
 	if in.held == nil && e.DryRun && in.agreed != nil && in.agreed.Hold != nil && (e.All || e.Hold == shortContent(in.agreed.Hold.Content)) {
 		return // another replica holds it
 	}
-	if in.held == nil && in.releaseRoots(e.Order, out) {
-		return
-	}
 	if in.held == nil {
-		out.err = NotPossible("upstream %s: nothing is held", in.name)
+		if !in.releaseRoots(e.Order, out) {
+			out.err = NotPossible("upstream %s: nothing is held", in.name)
+		}
 		return
 	}
 	if !e.DryRun && !in.noteHeldAt.IsZero() { // report the hold before its release, even a refused one

@@ -335,13 +335,13 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		in.addRoot(in.ownRoot)
 	}
 	had := rec.resource != nil
-	defer func() { in.entryChanged(r.Kind(), r.FullName(), had != (rec.resource != nil)) }()
+	defer func() { in.parents = in.parents || r.Kind() == federation.ServiceEntry && had != (rec.resource != nil) }()
 	if !rec.relayed && r.Kind() == federation.ServiceEntry {
 		if r, err = services.Untold(r); err != nil {
 			return false, err
 		}
 	}
-	if why := in.check(sc, rec, r, way); why != imported {
+	if why := in.check(rec, r, way); why != imported {
 		in.detach(sc, rec)
 		if why != rec.leftOut && why.Value().reason == string(filter.ReasonHosts) {
 			in.claim(r, why.Value().detail)
@@ -349,7 +349,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		sc.setLeftOut(rec, why)
 		rec.resource, rec.original = nil, nil
 		reason := filter.Reason(why.Value().reason)
-		if reason == filter.ReasonRoot || reason == filter.ReasonHosts && in.routes[rec].parents != nil {
+		if reason == filter.ReasonRoot || reason == filter.ReasonHosts && rec.child {
 			rec.original = r // it may pass with another root namespace, or with its parents
 		}
 		return had, nil

@@ -46,7 +46,7 @@ func BenchmarkImport(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if why := im.check(r, way, false, federation.Unknown); why != imported {
+				if why := im.check(r, way, false, nil); why != imported {
 					b.Fatal(why.Value())
 				}
 				if _, _, err := im.reshape(r, nil, false); err != nil {

@@ -83,7 +83,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			reason, detail := "", ""
-			if why := imports(t, tc.u, config.Provenance{}).check(tc.r, mirror.Way{Path: tc.r.Provenance().Path}, true, federation.Unknown); why != imported {
+			if why := imports(t, tc.u, config.Provenance{}).check(tc.r, mirror.Way{Path: tc.r.Provenance().Path}, true, nil); why != imported {
 				reason, detail = why.Value().reason, why.Value().detail
 			}
 			if reason != tc.reason || !strings.Contains(detail, tc.detail) || (detail == "") != (reason == "") {
@@ -137,7 +137,7 @@ func TestWhatARelayBringsIsNotLeftOutAsGenerated_C9(t *testing.T) {
 		reason    string
 	}{{"drop", false, "generated"}, {"keep", false, ""}, {"drop", true, ""}} {
 		reason := ""
-		if why := imports(t, config.Upstream{Generated: tc.generated}, config.Provenance{}).check(r, mirror.Way{}, tc.relay, federation.Unknown); why != imported {
+		if why := imports(t, config.Upstream{Generated: tc.generated}, config.Provenance{}).check(r, mirror.Way{}, tc.relay, nil); why != imported {
 			reason = why.Value().reason
 		}
 		if reason != tc.reason {

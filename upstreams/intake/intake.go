@@ -58,12 +58,11 @@ type Intake struct {
 	synced bool // the source has given all its content at least once, also before a restart
 	told   bool // the same since the start of the process
 	// without is when an operator began to serve clients without the source, zero if not.
-	without    time.Time
-	lastUpdate time.Time
-	identity   string // of the source's cluster, empty if unknown
-	root       string // the root namespaces of MeshConfigs, joined by commas, empty if unknown
-	// ownRoot is that of the last MeshConfig of the source, and meshRoot that of the one that is served.
-	ownRoot, meshRoot string
+	without           time.Time
+	lastUpdate        time.Time
+	identity          string // of the source's cluster, empty if unknown
+	root              string // the root namespaces of MeshConfigs, joined by commas, empty if unknown
+	ownRoot, meshRoot string // of the last MeshConfig of the source, and of the one that is served
 	// server has the identities that the server of the last update has proven.
 	server     []string
 	panics     uint64
@@ -76,9 +75,8 @@ type Intake struct {
 	// connected is how long a stream was open, or the source in contact.
 	connected time.Duration
 	// fault is a hook of tests that panics.
-	fault func(*mirror.Resource)
-	// entries are the ServiceEntries that entryChanged has noted.
-	entries map[string]bool
+	fault   func(*mirror.Resource)
+	parents bool // rejudgeRoutes has to look
 }
 
 type stream struct {
@@ -106,7 +104,7 @@ func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Int
 		name: u.Name, served: served, keeps: keeps, rules: rules, limits: u.Limits, guard: u.Guard, records: newRecords(),
 		departing: departing{leaving: map[mirror.Key]departure{}, former: map[mirror.Key]*record{}, renamed: true},
 		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
-		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{}, entries: map[string]bool{},
+		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{},
 	}
 	in.stale.setRules(u.Staleness)
 	return in

@@ -176,7 +176,6 @@ func (in *Intake) delete(sc *scope, name string, rec *record) (held bool) {
 	delete(sc.byName, name)
 	in.forgive(sc, name)
 	delete(sc.panicked, name)
-	delete(in.routes, rec)
 	if rec.resource == nil {
 		in.discovery.unfollow(rec)
 		return false
@@ -363,7 +362,8 @@ func (in *Intake) adopt(records []state.Record, same bool) {
 		}
 		return
 	}
-	in.rejudgeRoutes(&in.out.Result) // those whose parents came later
+	in.parents = true // they may have come after their routes
+	in.rejudgeRoutes(&in.out.Result)
 	in.reconcileOver(held, true)
 	in.end(true)
 }
@@ -423,7 +423,7 @@ func (in *Intake) adoptOne(sc *scope, r *state.Record, same bool) (served mirror
 			in.discovery.follow(sc, rec, original) //nolint:errcheck // the content stays until its endpoints are known
 		}
 		if in.rules.filter.JudgesHosts() && slices.Contains(federation.Routing, sc.Kind) {
-			in.check(sc, rec, original, mirror.Way{}) // notes its parents
+			in.check(rec, original, mirror.Way{}) // notes its parents
 		}
 		return served, false
 	}

@@ -16,11 +16,8 @@ import (
 	"meshrelay/mirror"
 )
 
-const (
-	rootField    = 34 // the number of the field root_namespace of a MeshConfig
-	maxNamespace = 63
-	maxRoots     = 16
-)
+// rootField is the number of the field root_namespace of a MeshConfig, and maxRoots bounds Intake.root, in bytes.
+const rootField, maxRoots = 34, 1024
 
 // RootOf returns the root namespace that a MeshConfig names.
 func RootOf(meshConfig *mirror.Resource) string {
@@ -57,7 +54,7 @@ func (im *Rules) checkRoot(k mirror.Key) leftOut {
 // operator releases the change. reroot applies it.
 func (in *Intake) addRoot(root string) {
 	roots := strings.Split(cmp.Or(in.root, filter.DefaultRoot), ",")
-	if slices.Contains(roots, root) || len(root) > maxNamespace || strings.Contains(root, ",") || len(roots) == maxRoots {
+	if slices.Contains(roots, root) || strings.Contains(root, ",") || len(in.root)+len(root) > maxRoots {
 		return // no namespace has such a name
 	}
 	in.root = strings.Join(append(roots, root), ",")
@@ -76,13 +73,14 @@ func (e Rooted) step(in *Intake, out *Output) {
 
 // releaseRoots has only those root namespaces count that MeshConfigs name now. It reports whether others did.
 func (in *Intake) releaseRoots(o Order, out *Output) bool {
-	now := slices.DeleteFunc(strings.Split(in.root, ","), func(root string) bool { return root != in.ownRoot && root != in.meshRoot })
-	if !o.All || in.agreed != nil || len(now) == 0 || strings.Join(now, ",") == in.root {
+	named := slices.DeleteFunc(strings.Split(in.root, ","), func(root string) bool { return root != in.ownRoot && root != in.meshRoot })
+	now := strings.Join(named, ",")
+	if !o.All || in.agreed != nil || now == "" || now == in.root {
 		return false
 	}
 	if !o.DryRun {
-		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + strings.Join(now, ",") + ", before " + in.root})
-		in.root = strings.Join(now, ",")
+		in.tellOrder(o, events.Event{Type: events.Released, Text: "root namespaces are now " + now + ", before " + in.root})
+		in.root = now
 		in.journal.reported = time.Time{}
 		in.reroot(&out.Result)
 	}

@@ -1,65 +1,50 @@
 package intake
 
 import (
-	"slices"
-
 	"meshrelay/federation"
 	"meshrelay/mirror"
 )
 
-// route is a record whose content has ServiceEntries as parents, by their full names. It claims their hosts, which pass
-// import.hosts as long as they are imported.
-type route struct {
-	scope   *scope
-	name    string
-	parents []string
-}
-
-// check returns why r, the content of a record, is left out. It notes the ServiceEntries that decide it.
-func (in *Intake) check(sc *scope, rec *record, r *mirror.Resource, way mirror.Way) leftOut {
-	var parents []string
-	why := in.rules.check(r, way, rec.relayed, func(key mirror.Key) []string {
-		name, f := key.FullName(), in.former[in.rules.keyOf(key)]
-		parents = append(parents, name)
-		if is, _ := in.kind(key.Kind).find(name); is != nil || f != nil && f.name() == name { // imported, or still served
+// check returns why r, the content of a record, is left out. A route claims the hosts of ServiceEntries that are its parents:
+// they pass import.hosts as long as they are imported, or still served.
+func (in *Intake) check(rec *record, r *mirror.Resource, way mirror.Way) leftOut {
+	rec.child = false
+	return in.rules.check(r, way, rec.relayed, func(key mirror.Key) []string {
+		rec.child = true
+		f := in.former[in.rules.keyOf(key)]
+		if is, _ := in.kind(key.Kind).find(key.FullName()); is != nil || f != nil && f.name() == key.FullName() {
 			return nil
 		}
-		return federation.Unknown(key)
+		return []string{federation.AnyHost}
 	})
-	if len(parents) > 0 {
-		in.routes[rec] = route{sc, r.FullName(), parents}
-	} else {
-		delete(in.routes, rec)
-	}
-	return why
 }
 
-// entryChanged notes whether a resource, by its full name at the source, is imported now, or no longer.
-func (in *Intake) entryChanged(kind mirror.Kind, name string, changed bool) {
-	if changed && len(in.routes) > 0 && kind == federation.ServiceEntry {
-		in.entries[name] = true
-	}
-}
-
-// rejudgeRoutes judges the routes of changed ServiceEntries again. One that is left out goes without the guard, which has
-// judged the ServiceEntry.
+// rejudgeRoutes judges routes again whose parents may be imported now, or no longer. One that is left out goes without the
+// guard, which has judged the parent.
 func (in *Intake) rejudgeRoutes(out *Result) {
-	if len(in.entries) == 0 {
+	if !in.parents || !in.rules.filter.JudgesHosts() {
 		return
 	}
-	for rec, route := range in.routes {
-		if !slices.ContainsFunc(route.parents, func(name string) bool { return in.entries[name] }) {
-			continue
-		}
-		k, name, had := in.kind(route.scope.Kind), route.name, rec.resource != nil
-		in.rejudge(route.scope, rec, name, out)
-		if found, _ := k.find(name); found != nil {
-			out.Changed += in.reconcile(k, []string{name})
-		} else if key, ok := keyOf(k.kind, name); ok && had {
-			delete(k.pending, name)
-			in.expel(in.rules.keyOf(key))
-			in.tallies.forget()
+	in.parents = false
+	for _, kind := range federation.Routing {
+		for _, sc := range in.kind(kind).scopes {
+			for name, rec := range sc.byName {
+				if rec.child {
+					in.rejudgeRoute(sc, rec, name, out)
+				}
+			}
 		}
 	}
-	clear(in.entries)
+}
+
+func (in *Intake) rejudgeRoute(sc *scope, rec *record, name string, out *Result) {
+	k, had := in.kind(sc.Kind), rec.resource != nil
+	in.rejudge(sc, rec, name, out)
+	if found, _ := k.find(name); found != nil {
+		out.Changed += in.reconcile(k, []string{name})
+	} else if key, ok := keyOf(k.kind, name); ok && had {
+		delete(k.pending, name)
+		in.expel(in.rules.keyOf(key))
+		in.tallies.forget()
+	}
 }

@@ -28,12 +28,11 @@ type records struct {
 	notes            int // bytes of refused names and reasons
 	beside           int // bytes that the source keeps
 	discovery        *discovery
-	routes           map[*record]route
 	believe          bool // the source is a relay, so its provenance paths are trusted
 }
 
 func newRecords() records {
-	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery(), routes: map[*record]route{}}
+	return records{scopes: map[string]*scope{}, kinds: map[mirror.Kind]*kind{}, discovery: newDiscovery()}
 }
 
 // kind is one kind of resource.
@@ -95,6 +94,7 @@ type record struct {
 	generation uint32 // of the last update with this name
 	relayed    bool   // hash came from a relay, so the provenance path is trusted
 	lacks      bool   // fields of the element are left out
+	child      bool   // a route whose parents decide whether it is left out
 	kept       bool   // the source does not have it any more (Intake.keeping)
 }
 

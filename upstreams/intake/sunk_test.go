@@ -43,7 +43,7 @@ func TestWhatASinkWroteIsLeftOutByEveryKindOfSource(t *testing.T) {
 				if c.left {
 					r = r.Stamped(im.stamp) // as a source does before the rules look
 				}
-				why := im.check(r, mirror.Way{}, relay, federation.Unknown)
+				why := im.check(r, mirror.Way{}, relay, nil)
 				if left := why != imported && why.Value().reason == reasonLoop && strings.Contains(why.Value().detail, "sink dr"); left != c.left {
 					t.Errorf("%s, from %s, relay %v: left out: %v", name, source, relay, left)
 				}
