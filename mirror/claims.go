@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -44,7 +45,7 @@ func (a *Aggregate) SetOwners(by Owners) {
 		return
 	}
 	if a.claims = nil; by != nil {
-		a.claims = &claims{by: by, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}, follow: map[ref]bool{}}
+		a.claims = &claims{by: by, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}, follow: map[ref]map[ref]bool{}}
 	}
 	a.markAll()
 }
@@ -53,10 +54,10 @@ func (a *Aggregate) SetOwners(by Owners) {
 type claims struct {
 	by      Owners
 	buckets map[bucket][]sourceClaims
-	copies  map[ref][]*claimant // with claims
-	follow  map[ref]bool        // keys with claims that follow from those of others
-	round   uint64              // number of the batch
-	marks   int                 // for tests: how often a key was queued
+	copies  map[ref][]*claimant  // with claims
+	follow  map[ref]map[ref]bool // by key, those whose claims follow from its own
+	round   uint64               // number of the batch
+	marks   int                  // for tests: how often a key was queued
 }
 
 // bucket has the claims of the same thing, which somebody sees: a scope, bucketWide or bucketScoped.
@@ -137,11 +138,9 @@ func (a *Aggregate) claimed(key Key) []string {
 
 // reclaimFollowing updates the claims that follow from those of a key.
 func (a *Aggregate) reclaimFollowing(k ref) {
-	for f := range a.claims.follow {
-		if slices.ContainsFunc(a.claims.copies[f], func(c *claimant) bool { return slices.Contains(c.follows, k) }) {
-			a.queue.mark(f, nil)
-			a.reclaim(f, true)
-		}
+	for _, f := range slices.Collect(maps.Keys(a.claims.follow[k])) { // reclaim changes it
+		a.queue.mark(f, nil)
+		a.reclaim(f, true)
 	}
 }
 
@@ -158,7 +157,7 @@ func (a *Aggregate) reclaim(k ref, anew bool) {
 		} else {
 			made := &claimant{ref: k, source: c.Source, resource: c.Resource}
 			made.Claims = x.by.Claims(c.Resource, func(key Key) []string {
-				made.follows, x.follow[k] = append(made.follows, refOf(key)), true
+				made.follows = append(made.follows, refOf(key))
 				return a.claimed(key)
 			})
 			now, same = append(now, made), false
@@ -176,15 +175,25 @@ func (a *Aggregate) reclaim(k ref, anew bool) {
 		if a.markRivals(c); !slices.Contains(now, c) {
 			c.eachBucket(x.drop)
 		}
+		for _, of := range c.follows {
+			if delete(x.follow[of], k); len(x.follow[of]) == 0 {
+				delete(x.follow, of)
+			}
+		}
 	}
 	for _, c := range now {
+		for _, of := range c.follows {
+			if x.follow[of] == nil {
+				x.follow[of] = map[ref]bool{}
+			}
+			x.follow[of][k] = true
+		}
 		if a.markRivals(c); !slices.Contains(was, c) {
 			c.eachBucket(x.insert)
 		}
 	}
 	if x.copies[k] = now; len(now) == 0 {
 		delete(x.copies, k)
-		delete(x.follow, k)
 	}
 	a.queue.extend()
 }
