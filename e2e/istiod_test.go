@@ -12,9 +12,10 @@ import (
 	"testing"
 )
 
-// istiod is a real one, of version 1.23, without Kubernetes.
+// istiod is a real one, of version 1.23 and without Kubernetes unless it is newest.
 type istiod struct {
 	*process
+	program   string
 	t         *testing.T
 	name      string
 	grpc      string // address
@@ -32,7 +33,7 @@ func newIstiod(t *testing.T, name string, sources ...string) *istiod {
 	t.Helper()
 	dir := t.TempDir()
 	i := &istiod{
-		t: t, name: name, grpc: freePort(t), http: freePort(t),
+		t: t, name: name, grpc: freePort(t), http: freePort(t), program: binary(t, "ISTIOD_BIN", "bin/pilot-discovery"),
 		configDir: mkdir(t, dir, "config"), home: mkdir(t, dir, "home"),
 	}
 	i.mesh = filepath.Join(dir, "mesh.yaml")
@@ -58,9 +59,12 @@ func newIstiod(t *testing.T, name string, sources ...string) *istiod {
 // start runs the istiod, for the first time or again on the same ports.
 func (i *istiod) start() *istiod {
 	i.t.Helper()
+	if allNewest() && i.process == nil {
+		i.newest()
+	}
 	env := []string{"HOME=" + i.home, "ENABLE_CA_SERVER=false", "PILOT_ENABLE_ALPHA_GATEWAY_API=true", "POD_NAME=" + i.name, "POD_NAMESPACE=istio-system"}
 	env = append(env, i.env...)
-	i.process = run(i.t, "istiod "+i.name, i.home, env, binary(i.t, "ISTIOD_BIN", "bin/pilot-discovery"), i.args...)
+	i.process = run(i.t, "istiod "+i.name, i.home, env, i.program, i.args...)
 	return i
 }
 

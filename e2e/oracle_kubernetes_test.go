@@ -30,10 +30,21 @@ var servedTypes = []string{
 	"telemetry.istio.io/v1alpha1/Telemetry", "extensions.istio.io/v1alpha1/WasmPlugin",
 }
 
-// defineIstio has an API server serve all kinds of Istio, as the definitions of Istio have them.
+// defineIstio has an API server serve all kinds of Istio, as the definitions of the istiods' release have them.
 func (k *kubernetes) defineIstio() {
 	k.t.Helper()
+	module := "."
+	if allNewest() {
+		module = "newest"
+	}
+	k.defineKinds(module)
+}
+
+// defineKinds does so as the definitions have them that the module in a directory has.
+func (k *kubernetes) defineKinds(module string) {
+	k.t.Helper()
 	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "istio.io/api")
+	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	dir, err := cmd.Output()
 	if err != nil {

@@ -1,0 +1,158 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// newest makes an istiod, which has not started, the one of the module newest. It does not start without the API of a
+// cluster, and gives what it has only to an authenticated control plane, unless it is told otherwise.
+func (i *istiod) newest() *istiod {
+	i.t.Helper()
+	i.program = binary(i.t, "NEWEST_ISTIOD_BIN", "bin/newest/pilot-discovery")
+	if !slices.Contains(i.args, "--kubeconfig") {
+		i.args = append(i.args, "--registries=Kubernetes", "--kubeconfig", emptyCluster(i.t).kubeconfig)
+	}
+	i.env = append(i.env, "ENABLE_XDS_API_GENERATOR_AUTH=false")
+	return i
+}
+
+// allNewest reports whether all istiods of a run are the newest.
+func allNewest() bool { return os.Getenv("ISTIODS") == "newest" }
+
+var emptyClusters sync.Map // *testing.T to *kubernetes
+
+// emptyCluster returns the API of a cluster with the kinds of Istio and nothing else, one for each test.
+func emptyCluster(t *testing.T) *kubernetes {
+	t.Helper()
+	if k, is := emptyClusters.Load(t); is {
+		return k.(*kubernetes)
+	}
+	k := newKubernetes(t, "empty")
+	k.apply("{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}")
+	k.defineKinds("newest")
+	emptyClusters.Store(t, k)
+	t.Cleanup(func() { emptyClusters.Delete(t) })
+	return k
+}
+
+// kindsOver returns the kinds that an istiod asks for over MCP.
+func kindsOver(newest bool) []string {
+	if !newest {
+		return kindsOf1_23
+	}
+	return append(slices.Clone(kindsOf1_23), "TrafficExtension")
+}
+
+// of returns the configs of some kinds.
+func (c configs) of(kinds []string) configs {
+	out := configs{}
+	for key, config := range c {
+		name, _, _ := strings.Cut(key, " ")
+		if _, kind, _ := strings.Cut(name, "/"); slices.Contains(kinds, kind) {
+			out[key] = config
+		}
+	}
+	return out
+}
+
+// TestIstiodsOldAndNewest: the newest istiod is fed by the oldest over a relay, and feeds it.
+func TestIstiodsOldAndNewest(t *testing.T) {
+	for name, newest := range map[string]struct{ upstream, client bool }{
+		"the client is the newest":   {client: true},
+		"the upstream is the newest": {upstream: true},
+		"both are":                   {upstream: true, client: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			east := newIstiod(t, "east")
+			if newest.upstream {
+				east.newest()
+			}
+			copySamples(t, "east", east.configDir)
+			east.start().ready()
+			r := newRelay(t, "hub", []string{"east=" + east.grpc}).start().ready()
+			third := newIstiod(t, "third", r.xds)
+			if newest.client {
+				third.newest()
+			}
+			third.start().ready()
+			same := func(what string) {
+				t.Helper()
+				eventually(t, what, func() error { return differs(third.configs(), r.configs().of(kindsOver(newest.client))) })
+			}
+			same("the client has what the relay has")
+			east.write(t, "new", "new.example")
+			eventually(t, "an addition arrives", func() error {
+				if c := third.configs()["networking.istio.io/ServiceEntry shop/new"]; !strings.Contains(c, "new.example") {
+					return fmt.Errorf("it is %q", c)
+				}
+				return nil
+			})
+			east.remove(t, "new")
+			eventually(t, "a deletion arrives", func() error {
+				if c, is := third.configs()["networking.istio.io/ServiceEntry shop/new"]; is {
+					return fmt.Errorf("it is %q", c)
+				}
+				return nil
+			})
+			same("the client has what the relay has at the end")
+		})
+	}
+}
+
+// TestTheNewestIstiodAnswersAnIdentityOfItsRootNamespaceOnly: with a token of the service account istiod, on the secure port.
+func TestTheNewestIstiodAnswersAnIdentityOfItsRootNamespaceOnly(t *testing.T) {
+	t.Parallel()
+	east, secure, k := newIstiod(t, "east").newest(), freePort(t), emptyCluster(t)
+	east.args = append(east.args, "--secureGRPCAddr", secure)
+	east.env = append(east.env, "ENABLE_XDS_API_GENERATOR_AUTH=true", "ENABLE_CA_SERVER=true")
+	east.write(t, "a", "a.example")
+	east.start().ready()
+
+	dir := t.TempDir()
+	root, account := filepath.Join(dir, "root.pem"), "/api/v1/namespaces/istio-system/serviceaccounts/istiod"
+	eventually(t, "the root is in its ConfigMap", func() error {
+		answer, err := k.ask(http.MethodGet, "/api/v1/namespaces/istio-system/configmaps/istio-ca-root-cert", "", nil)
+		var m struct{ Data map[string]string }
+		if err == nil {
+			err = json.Unmarshal(answer, &m)
+		}
+		if err == nil {
+			writeFile(t, root, m.Data["root-cert.pem"])
+		}
+		return err
+	})
+	k.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {namespace: istio-system, name: istiod}}")
+	answer, err := k.ask(http.MethodPost, account+"/token", "application/json", []byte(`{"spec": {"audiences": ["istio-ca"], "expirationSeconds": 3600}}`))
+	var token struct{ Status struct{ Token string } }
+	if err == nil {
+		err = json.Unmarshal(answer, &token)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "token"), token.Status.Token)
+	upstream := "upstreams:\n- name: east\n  xds: {addresses: [%q], tls: {caFile: " + root + ", serverName: istiod.istio-system.svc}%s}\n"
+	r := newRelayOf(t, "hub", fmt.Sprintf(upstream, secure, ", tokenFile: "+filepath.Join(dir, "token"))).start().ready()
+	eventually(t, "what the istiod has is served", func() error {
+		if c := r.configs()["networking.istio.io/ServiceEntry shop/a"]; !strings.Contains(c, "a.example") {
+			return fmt.Errorf("it is %q", c)
+		}
+		return nil
+	})
+	without := newRelayOf(t, "without", fmt.Sprintf(upstream, secure, "")).start()
+	eventually(t, "without a token the relay is told that it may not", func() error {
+		if out, _ := without.command("status"); !strings.Contains(out, " denied ") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+}
