@@ -103,7 +103,7 @@ func TestLargeFilesAreReadInTurn(t *testing.T) {
 		for i := range 7 {
 			s := newScanner("local")
 			s.turn = turn
-			s.read = func(path string) ([]byte, time.Time, error) {
+			s.read = func(found *listing, path string) ([]byte, time.Time, error) {
 				now.Add(1)
 				<-end
 				now.Add(-1)
@@ -114,7 +114,7 @@ func TestLargeFilesAreReadInTurn(t *testing.T) {
 			if i == 6 {
 				name = "small.yaml"
 			}
-			go func() { _, _, _ = s.readFile(filepath.Join(dir, name)) }()
+			go func() { _, _, _ = s.readFile(&listing{}, filepath.Join(dir, name)) }()
 		}
 		synctest.Wait()
 		if n := now.Load(); n != 3 {

@@ -22,6 +22,11 @@ var (
 
 // listing has the files to read below a path.
 type listing struct {
+	path string
+	// within is the directory that the path led to, nil for a file. Everything is read through it, so that no
+	// link leads out of it. The user of the listing closes it.
+	within *os.Root
+
 	root  fs.FileInfo
 	files []string            // sorted
 	dirs  map[string]struct{} // to watch
@@ -42,20 +47,47 @@ func listFiles(root string) (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{root: info, dirs: map[string]struct{}{}, unreadable: map[string]error{}, real: map[string]string{}, seen: map[string]bool{}}
+	l := &listing{path: root, root: info, dirs: map[string]struct{}{}, unreadable: map[string]error{}, real: map[string]string{}, seen: map[string]bool{}}
 	switch {
 	case info.Mode().IsRegular():
 		l.files = []string{root}
 		l.link(root)
+		return l, nil
 	case !info.IsDir():
 		return nil, fmt.Errorf("%s is neither a file nor a directory", root)
-	default:
-		if err := l.dir(root, 0); err != nil {
-			return nil, err
-		}
+	}
+	if l.within, err = os.OpenRoot(root); err != nil {
+		return nil, err
+	}
+	if l.root, err = l.within.Stat("."); err == nil { // the path may lead elsewhere by now
+		err = l.dir(root, 0)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
 	}
 	slices.Sort(l.files)
 	return l, nil
+}
+
+// open opens a listed file.
+func (l *listing) open(path string) (*os.File, error) {
+	if l.within == nil {
+		return os.Open(path)
+	}
+	return l.within.Open(l.inside(path))
+}
+
+// inside returns a listed path as seen from the directory.
+func (l *listing) inside(path string) string {
+	rel, _ := filepath.Rel(l.path, path) // both begin alike
+	return rel
+}
+
+func (l *listing) close() {
+	if l.within != nil {
+		l.within.Close()
+	}
 }
 
 // replacedBy reports whether a path leads elsewhere in the next listing. The files may then have
@@ -89,7 +121,7 @@ func (l *listing) dir(path string, depth int) error {
 		return nil
 	}
 	l.seen[real] = true
-	entries, err := os.ReadDir(path)
+	entries, err := fs.ReadDir(l.within.FS(), filepath.ToSlash(l.inside(path)))
 	if err != nil {
 		return err
 	}
@@ -113,8 +145,13 @@ func (l *listing) entry(path string, e fs.DirEntry, depth int) error {
 	if len(l.files)+len(l.dirs) >= maxFiles {
 		return errTooMany
 	}
-	info, err := os.Stat(path) // through links
+	info, err := l.within.Stat(l.inside(path)) // through links
 	switch {
+	case err != nil && link && !errors.Is(err, fs.ErrNotExist):
+		if out, failed := os.Stat(path); failed == nil && !isRead(path) && !out.IsDir() {
+			return nil // nothing that would be read
+		}
+		err = fmt.Errorf("%w: links must be relative and stay in %s", err, l.path)
 	case err != nil || !info.IsDir():
 	case depth >= maxFileDepth:
 		err = errTooDeep

@@ -71,7 +71,7 @@ func TestPanicOfAHelperIsThatOfTheScan(t *testing.T) {
 	dir := manyFiles(t, 10)
 	s := newScanner("east")
 	s.helpers = semaphore.NewWeighted(3)
-	s.read = func(string) ([]byte, time.Time, error) { panic("reading") }
+	s.read = func(*listing, string) ([]byte, time.Time, error) { panic("reading") }
 	defer func() {
 		p, _ := recover().(*mirror.Panic)
 		if p == nil || p.Value != "reading" || !strings.Contains(p.Stack, "readFile") {
@@ -94,11 +94,11 @@ func TestLookLeavesTheRestOutWhenItsTimeIsUp(t *testing.T) {
 		if reads == 0 {
 			close(ended)
 		}
-		s.read = func(path string) ([]byte, time.Time, error) {
+		s.read = func(found *listing, path string) ([]byte, time.Time, error) {
 			if reads--; reads == 0 {
 				close(ended)
 			}
-			return readBounded(path)
+			return readBounded(found, path)
 		}
 		c := s.look(dir, "east")
 		at := []string{}

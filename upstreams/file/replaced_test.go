@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,10 +21,10 @@ func whileReading(t *testing.T, dir string, f func(n int)) *scanner {
 	must(t, s.scan(dir))
 	s.helpers = semaphore.NewWeighted(0) // one file after the other
 	n := 0
-	s.read = func(path string) ([]byte, time.Time, error) {
+	s.read = func(found *listing, path string) ([]byte, time.Time, error) {
 		f(n)
 		n++
-		return readBounded(path)
+		return readBounded(found, path)
 	}
 	// Files count as rested, whenever they were written.
 	s.now = func() time.Time { return time.Now().Add(time.Hour) }
@@ -111,17 +112,16 @@ func TestPathReplacedWhileItIsReadIsReadAnew(t *testing.T) {
 	})
 	t.Run("files linked by way of another link", func(t *testing.T) {
 		dir := t.TempDir()
-		versions(t, filepath.Join(dir, "..versions"))
 		mount := filepath.Join(dir, "mount")
-		must(t, os.Mkdir(mount, 0o755))
-		must(t, os.Symlink(filepath.Join("..", "..versions", "v1"), filepath.Join(mount, "..data")))
+		versions(t, filepath.Join(mount, "..versions"))
+		must(t, os.Symlink(filepath.Join("..versions", "v1"), filepath.Join(mount, "..data")))
 		for _, name := range []string{"a.yaml", "b.yaml", "c.yaml"} { // c leads nowhere at first
 			must(t, os.Symlink(filepath.Join("..data", name), filepath.Join(mount, name)))
 		}
 		s := whileReading(t, mount, func(n int) {
 			if n == 1 {
-				relink(t, filepath.Join("..", "..versions", "v2"), filepath.Join(mount, "..data"))
-				must(t, os.RemoveAll(filepath.Join(dir, "..versions", "v1")))
+				relink(t, filepath.Join("..versions", "v2"), filepath.Join(mount, "..data"))
+				must(t, os.RemoveAll(filepath.Join(mount, "..versions", "v1")))
 			}
 		})
 		must(t, s.scan(mount))
@@ -157,4 +157,53 @@ func TestPathThatIsReplacedWithoutEndIsAnErrorAndWipesNothing(t *testing.T) {
 		t.Error("no error")
 	}
 	wantScanned(t, s, "a")
+}
+
+// Whoever may write into the directory may not thereby read with the relay's rights.
+func TestNothingOutsideOfTheDirectoryIsRead(t *testing.T) {
+	top := t.TempDir()
+	dir, outside := filepath.Join(top, "configs"), filepath.Join(top, "outside")
+	write(t, serviceEntry("in", "in.x"), dir, "in.yaml")
+	write(t, serviceEntry("was", "was.x"), dir, "was.yaml")
+	write(t, serviceEntry("out", "out.x"), outside, "out.yaml")
+	write(t, "no resource", outside, "README")
+	s := newScanner("east")
+	must(t, s.scan(dir))
+	must(t, os.Remove(filepath.Join(dir, "was.yaml")))
+	links := map[string]string{
+		"relative.yaml": "../outside/out.yaml", "absolute.yaml": filepath.Join(outside, "out.yaml"), "was.yaml": "../outside/out.yaml",
+		"folder": "../outside", "again.yaml": "back.yaml", "back.yaml": "../configs/../outside/out.yaml", "README": "../outside/README",
+	}
+	for name, to := range links {
+		must(t, os.Symlink(to, filepath.Join(dir, name)))
+	}
+	must(t, os.Symlink("in.yaml", filepath.Join(dir, "zz.yaml"))) // stays in the directory: the same resource again
+	must(t, s.scan(dir))
+	merged, problems, _ := s.merge()
+	got, refused := []string{}, []string{}
+	for key := range merged {
+		got = append(got, key.Name)
+	}
+	slices.Sort(got)
+	if d := cmp.Diff([]string{"in", "was"}, got); d != "" {
+		t.Errorf("resources, -want +got:\n%s", d)
+	}
+	for _, p := range problems {
+		refused = append(refused, filepath.Base(p.Resource))
+		if !strings.Contains(p.Reason, "links must be relative and stay in "+dir) && !strings.Contains(p.Reason, "is also in") {
+			t.Errorf("%s: %s", p.Resource, p.Reason)
+		}
+	}
+	if want := []string{"absolute.yaml", "again.yaml", "back.yaml", "folder", "relative.yaml", "was.yaml"}; !slices.Equal(refused[:len(want)], want) {
+		t.Errorf("refused %q, want %q and one that is twice", refused, want)
+	}
+	// A link that is swapped between the listing and the reading leads nowhere either.
+	found, err := listFiles(dir)
+	must(t, err)
+	defer found.close()
+	must(t, os.Remove(filepath.Join(dir, "in.yaml")))
+	must(t, os.Symlink("../outside/out.yaml", filepath.Join(dir, "in.yaml")))
+	if data, _, err := readBounded(found, filepath.Join(dir, "in.yaml")); err == nil {
+		t.Errorf("read %q", data)
+	}
 }

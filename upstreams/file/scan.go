@@ -44,7 +44,7 @@ type scanner struct {
 	// changed: the last scan found other content than the scan before.
 	changed bool
 	now     func() time.Time
-	read    func(path string) (data []byte, written time.Time, err error)
+	read    func(found *listing, path string) (data []byte, written time.Time, err error)
 	// turn limits the bytes of large files that are read at the same time.
 	turn *semaphore.Weighted
 	// helpers limits the goroutines that help to read.
@@ -111,10 +111,12 @@ func (s *scanner) scan(root string) error {
 			return err
 		}
 		next, gone, busy := s.readAll(found)
+		found.close()
 		again, err := listFiles(root)
 		if err != nil {
 			return err
 		}
+		again.close()
 		if !found.replacedBy(again, gone) {
 			s.changed = s.busy || busy || !maps.Equal(s.files, next)
 			s.files, s.busy = next, busy
@@ -128,7 +130,7 @@ func (s *scanner) scan(root string) error {
 // whether a program is writing to any.
 func (s *scanner) readAll(found *listing) (next map[string]*content, gone []string, busy bool) {
 	next = make(map[string]*content, len(found.files))
-	for i, r := range s.readFiles(found.files) {
+	for i, r := range s.readFiles(found) {
 		path := found.files[i]
 		if errors.Is(r.err, fs.ErrNotExist) {
 			gone = append(gone, path)
@@ -156,7 +158,8 @@ type reading struct {
 }
 
 // readFiles reads several files at the same time. It repeats a panic in the calling goroutine.
-func (s *scanner) readFiles(paths []string) []reading {
+func (s *scanner) readFiles(found *listing) []reading {
+	paths := found.files
 	all := make([]reading, len(paths))
 	var at atomic.Int64
 	var panicked atomic.Pointer[mirror.Panic]
@@ -168,7 +171,7 @@ func (s *scanner) readFiles(paths []string) []reading {
 		}()
 		for i := at.Add(1) - 1; i < int64(len(paths)) && panicked.Load() == nil; i = at.Add(1) - 1 {
 			r := &all[i]
-			r.content, r.busy, r.err = s.readFile(paths[i])
+			r.content, r.busy, r.err = s.readFile(found, paths[i])
 		}
 	}
 	var group sync.WaitGroup
@@ -188,7 +191,7 @@ func (s *scanner) readFiles(paths []string) []reading {
 
 // readFile returns the content of a file, and whether a program is writing to it. It fails if the
 // file is gone. A large file waits for its turn among all sources.
-func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
+func (s *scanner) readFile(found *listing, path string) (c *content, busy bool, err error) {
 	info, err := os.Stat(path)
 	if err == nil && s.over() {
 		return &content{left: int(info.Size())}, false, nil
@@ -203,7 +206,7 @@ func (s *scanner) readFile(path string) (c *content, busy bool, err error) {
 		}
 	}
 	last := s.files[path]
-	data, written, err := s.read(path)
+	data, written, err := s.read(found, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, false, err
@@ -229,8 +232,8 @@ func (s *scanner) beingWritten(last *content, data []byte, written time.Time) bo
 	return now.Sub(last.writtenSince) < fswatch.Longest
 }
 
-func readBounded(path string) (data []byte, written time.Time, err error) {
-	f, err := os.Open(path)
+func readBounded(found *listing, path string) (data []byte, written time.Time, err error) {
+	f, err := found.open(path)
 	if err != nil {
 		return nil, written, err
 	}

@@ -106,6 +106,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) e
 		if err != nil {
 			return err
 		}
+		found.close()
 		blind := w.Watch(s.path, slices.Collect(maps.Keys(found.dirs))...)
 		if blind != nil {
 			blind = fmt.Errorf("files are read every %v, as they can not be watched: %w", w.Interval(), blind)
