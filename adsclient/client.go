@@ -56,6 +56,8 @@ type Config struct {
 	// Credentials secure the connections. They are required.
 	Credentials credentials.TransportCredentials
 	DialOptions []grpc.DialOption
+	// Stamp, unless nil, returns what changes with the credentials. Then the next attempt is made at once.
+	Stamp func() string
 	// SyncTimeout is how long a stream may be silent while a type has no first answer. DATA frames
 	// count, so that a slow link has time. If the only address answers some types, the next stream has
 	// twice the time, up to 10 min. It is not for Names. Default: 30 s; negative: for ever.
@@ -93,6 +95,9 @@ type Config struct {
 	soon           time.Duration
 	onSync         func(address string)
 }
+
+// renewed is the time between two looks at Config.Stamp.
+const renewed = time.Second
 
 // defaultMaxResponseBytes is about ten times the size of 10,000 large resources.
 const defaultMaxResponseBytes = 256 << 20
@@ -192,6 +197,9 @@ func New(cfg Config, h Handler) (*Client, error) {
 	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, defaultMaxResponseBytes)
 	cfg.keepalive = cmp.Or(cfg.keepalive, keepaliveParams())
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Stamp == nil {
+		cfg.Stamp = func() string { return "" }
+	}
 	inFlight.admit(cfg.MaxResponseBytes)
 	return &Client{
 		cfg: cfg, handler: h, log: cfg.Logger, sotwOnly: map[string]bool{}, noResume: map[string]bool{},
@@ -214,7 +222,7 @@ func (c *Client) Run(ctx context.Context) error {
 			case <-c.namesChanged:
 			}
 		}
-		i := way.next()
+		i, stamp := way.next(), c.cfg.Stamp()
 		end := c.attempt(ctx, i)
 		if p := (*Panic)(nil); errors.As(end.err, &p) {
 			return p
@@ -254,7 +262,12 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 		}
 		c.handler.HandleState(state)
-		if !sleep(ctx, wait) {
+		for ; wait > renewed && c.cfg.Stamp() == stamp; wait -= renewed {
+			if !sleep(ctx, renewed) {
+				return nil
+			}
+		}
+		if c.cfg.Stamp() == stamp && !sleep(ctx, wait) {
 			return nil
 		}
 	}

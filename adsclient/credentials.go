@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
 	"sync"
 
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/grpclog"
 
 	"meshrelay/internal/certfile"
 )
@@ -24,9 +24,9 @@ type TLSFiles struct {
 }
 
 // Credentials returns TLS credentials. Each connection reads the files. While a file can not be
-// used, connections use the last good files.
-func (f TLSFiles) Credentials() credentials.TransportCredentials {
-	return &fileCredentials{TransportCredentials: credentials.NewTLS(nil), files: f}
+// used, or has a certificate that is not valid yet, connections use the last good files.
+func (f TLSFiles) Credentials(log *slog.Logger) credentials.TransportCredentials {
+	return &fileCredentials{TransportCredentials: credentials.NewTLS(nil), files: f, pair: certfile.Renewing(f.CertFile, f.KeyFile), log: log}
 }
 
 // Check returns an error if a file can not be used now.
@@ -37,9 +37,13 @@ func (f TLSFiles) Check() error {
 
 // Config returns the configuration of a handshake with the files as they are now.
 func (f TLSFiles) Config() (*tls.Config, error) {
+	return f.config(certfile.Renewing(f.CertFile, f.KeyFile))
+}
+
+func (f TLSFiles) config(pair func() (tls.Certificate, error)) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CertFile != "" {
-		pair, err := certfile.Pair(f.CertFile, f.KeyFile)
+		pair, err := pair()
 		if err != nil {
 			return nil, fmt.Errorf("client certificate: %w", err)
 		}
@@ -59,25 +63,29 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 type fileCredentials struct {
 	credentials.TransportCredentials // for everything except the handshake
 	files                            TLSFiles
+	log                              *slog.Logger
 
 	mu   sync.Mutex
+	pair func() (tls.Certificate, error)
 	good credentials.TransportCredentials // nil until the files were good once
+	told string                           // the error that was logged last
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (c *fileCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c.mu.Lock()
-	cfg, err := c.files.Config()
+	cfg, err := c.files.config(c.pair)
 	if err == nil {
-		c.good = credentials.NewTLS(cfg)
+		c.good, c.told = credentials.NewTLS(cfg), ""
 	}
 	good := c.good
+	if err != nil && good != nil && err.Error() != c.told {
+		c.told = err.Error()
+		c.log.Warn("TLS files can not be used, the last good ones are used", "err", err)
+	}
 	c.mu.Unlock()
 	if good == nil {
 		return nil, nil, err
-	}
-	if err != nil {
-		grpclog.Component("credentials").Warningf("the last good TLS files are used: %v", err)
 	}
 	return good.ClientHandshake(ctx, authority, conn)
 }

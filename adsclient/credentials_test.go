@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -122,7 +123,7 @@ func withTLS(t *testing.T, f TLSFiles, serverName string, more ...grpc.DialOptio
 	}
 	return func(c *Config) {
 		c.Protocol = SotW
-		c.Credentials, c.DialOptions = f.Credentials(), append([]grpc.DialOption{grpc.WithAuthority(serverName)}, more...)
+		c.Credentials, c.DialOptions = f.Credentials(slog.New(slog.DiscardHandler)), append([]grpc.DialOption{grpc.WithAuthority(serverName)}, more...)
 	}
 }
 
@@ -238,7 +239,7 @@ func TestCertificateFilesAreReadAgain_C19(t *testing.T) {
 	h := newRecorder()
 	start(t, h, func(c *Config) {
 		c.Protocol = SotW
-		c.Credentials, c.DialOptions = files.Credentials(), []grpc.DialOption{grpc.WithAuthority("istiod.istio-system.svc")}
+		c.Credentials, c.DialOptions = files.Credentials(slog.New(slog.DiscardHandler)), []grpc.DialOption{grpc.WithAuthority("istiod.istio-system.svc")}
 	}, s.Addr)
 	h.await(t, "a failure", func() bool { return h.last().Phase == Disconnected })
 	use(old)
@@ -278,4 +279,25 @@ func TestATokenIsNotSentInPlaintext_C19(t *testing.T) {
 	if !TokenFile("token").RequireTransportSecurity() {
 		t.Error("a token may be sent without TLS")
 	}
+}
+
+func TestNewCredentialsDoNotWaitOutThePauseAfterADenial_C19(t *testing.T) {
+	a := newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	s := a.serveTLS(t)
+	files := TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	token := filepath.Join(t.TempDir(), "token")
+	writeFile(t, token, "")
+	h := newRecorder()
+	start(t, h, func(c *Config) {
+		withTLS(t, files, "istiod.istio-system.svc", grpc.WithPerRPCCredentials(TokenFile(token)))(c)
+		c.DeniedBackoff = 24 * time.Hour
+		c.Stamp = func() string {
+			text, _ := os.ReadFile(token)
+			return string(text)
+		}
+	}, s.Addr)
+	h.await(t, "denied", func() bool { return h.last().Phase == Denied })
+	writeFile(t, token, "renewed")
+	h.awaitResponses(t, 3)
 }

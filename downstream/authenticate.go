@@ -78,7 +78,7 @@ func newAuthenticator(t *TLS) (a *authenticator, err error) {
 			}
 		}}
 	} else {
-		a.own, err = lastgood.Open(func() (tls.Certificate, error) { return certfile.Pair(t.CertFile, t.KeyFile) }, t.CertFile, t.KeyFile)
+		a.own, err = lastgood.Open(certfile.Renewing(t.CertFile, t.KeyFile), t.CertFile, t.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("certificate: %w", err)
 		}

@@ -36,7 +36,7 @@ func NewCredentials(certFile, keyFile, caFile string, identities []string) (*Cre
 		c.patterns = append(c.patterns, p)
 	}
 	var err error
-	if c.own, err = lastgood.Open(func() (tls.Certificate, error) { return certfile.Pair(certFile, keyFile) }, certFile, keyFile); err != nil {
+	if c.own, err = lastgood.Open(certfile.Renewing(certFile, keyFile), certFile, keyFile); err != nil {
 		return nil, fmt.Errorf("replicas.peers.certFile: %w", err)
 	}
 	if c.roots, err = lastgood.Open(func() (*x509.CertPool, error) { return certfile.Roots(caFile) }, caFile); err != nil {

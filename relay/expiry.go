@@ -15,7 +15,7 @@ import (
 )
 
 // expiryInterval is the time between two reads of the files of certificates and tokens.
-const expiryInterval = time.Minute
+const expiryInterval = 5 * time.Second
 
 // expiries knows when the certificates of listeners and for other replicas, and the certificates and tokens of upstreams, end. It is a
 // prometheus.Collector. Run reads the files, so that a file system that hangs delays neither metrics nor status.
@@ -33,6 +33,7 @@ type expiry struct {
 	// where is a listener or an upstream, with its name in the config, or replicas.peers. name is the name alone.
 	where, name string
 	doctor.Life
+	next doctor.Life // of a new certificate that is not valid yet, while this one is used
 }
 
 var (
@@ -90,11 +91,13 @@ func (e *expiries) look() {
 // note appends expiries, or with an error those of before.
 func (e *expiries) note(to []expiry, err error, found ...expiry) []expiry {
 	for _, x := range found {
-		if err != nil {
-			for _, before := range e.all() {
-				if before.token == x.token && before.where == x.where {
-					x = before
-				}
+		for _, before := range e.all() {
+			switch now := time.Now(); {
+			case before.token != x.token || before.where != x.where:
+			case err != nil:
+				x = before
+			case !x.token && x.Begins.After(now) && now.After(before.Begins) && now.Before(before.Ends):
+				x.next, x.Life = x.Life, before.Life
 			}
 		}
 		if !x.Ends.IsZero() {
@@ -111,9 +114,13 @@ func (e *expiries) all() []expiry {
 	return nil
 }
 
-// problems returns one line for each certificate or token whose renewal is late.
+// problems returns one line for each certificate or token whose renewal is late, or is not valid yet.
 func (e *expiries) problems(now time.Time) (lines []string) {
 	for _, x := range e.all() {
+		if !x.next.Begins.IsZero() {
+			lines = append(lines, fmt.Sprintf("%s: its new certificate is valid from %s; the one before, which ends at %s, is used until then; look at the clocks, or issue it again",
+				x.where, x.next.Begins.UTC().Format(time.RFC3339), x.Ends.UTC().Format(time.RFC3339)))
+		}
 		if !x.Soon(now) {
 			continue
 		}

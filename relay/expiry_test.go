@@ -191,3 +191,25 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 		t.Errorf("five minutes before the end of an hour: %q", got)
 	}
 }
+
+// TestACertificateThatIsNotValidYetIsAProblem of status and /ready, and the end of the one that is used stays the metric.
+func TestACertificateThatIsNotValidYetIsAProblem(t *testing.T) {
+	dir := t.TempDir()
+	begins := time.Now().Add(-time.Hour).Truncate(time.Second)
+	cfg := credentialed(t, dir, begins, begins.Add(10*time.Hour))
+	e := &expiries{config: func() *config.Config { return cfg }, listeners: cfg.Downstream.Listeners[:1]}
+	e.look()
+	writeCertificate(t, dir, "listener", begins.Add(5*time.Hour), begins.Add(30*time.Hour))
+	for range 2 {
+		e.look()
+		want := []string{fmt.Sprintf("listener 127.0.0.1:15012: its new certificate is valid from %s; the one before, which ends at %s, is used until then; look at the clocks, or issue it again",
+			begins.Add(5*time.Hour).UTC().Format(time.RFC3339), begins.Add(10*time.Hour).UTC().Format(time.RFC3339))}
+		if d := cmp.Diff(want, e.problems(time.Now())); d != "" {
+			t.Error(d)
+		}
+	}
+	writeCertificate(t, dir, "listener", begins, begins.Add(30*time.Hour))
+	if e.look(); len(e.problems(time.Now())) != 0 {
+		t.Errorf("%q after another one", e.problems(time.Now()))
+	}
+}

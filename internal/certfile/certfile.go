@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"strings"
+	"time"
 
 	"meshrelay/internal/smallfile"
 )
@@ -51,6 +52,30 @@ func Pair(certFile, keyFile string) (pair tls.Certificate, err error) {
 		return pair, &KeyError{fmt.Errorf("%s does not fit the certificate in %s: %w; give the key that the certificate was issued for", keyFile, certFile, err)}
 	}
 	return pair, nil
+}
+
+// Renewing returns a function that reads Pair again and again. It fails while a new certificate waits, see Waits.
+func Renewing(certFile, keyFile string) func() (tls.Certificate, error) {
+	var used *x509.Certificate
+	return func() (tls.Certificate, error) {
+		pair, err := Pair(certFile, keyFile)
+		if err == nil {
+			err = Waits(used, pair.Leaf, time.Now())
+		}
+		if err == nil {
+			used = pair.Leaf
+		}
+		return pair, err
+	}
+}
+
+// Waits returns an error if a new certificate is not valid yet, and used, which may be nil, is. Then used stays.
+func Waits(used, renewed *x509.Certificate, now time.Time) error {
+	if used == nil || renewed == nil || now.Before(used.NotBefore) || now.After(used.NotAfter) || !now.Before(renewed.NotBefore) {
+		return nil
+	}
+	return fmt.Errorf("the new certificate is valid from %s: the one before, which ends at %s, is used until then",
+		renewed.NotBefore.UTC().Format(time.RFC3339), used.NotAfter.UTC().Format(time.RFC3339))
 }
 
 // Leaf returns the first certificate in a file. It does not look at the key.

@@ -13,6 +13,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -97,7 +98,7 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *So
 // clientConfig returns the settings of the connection and of the subscriptions.
 func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 	section := sectionOf(cfg)
-	creds, opts := dialOptions(section)
+	creds, opts := dialOptions(section, env.Log)
 	node := nodeConfig(cfg, env, "")
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	return adsclient.Config{
@@ -107,6 +108,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 		TypeURLs:         subscriptions(cfg),
 		Name:             env.Relay,
 		Credentials:      creds,
+		Stamp:            section.stamp,
 		DialOptions:      opts,
 		SyncTimeout:      section.SyncTimeout.D(),
 		ResyncInterval:   section.ResyncInterval.D(),
@@ -133,10 +135,10 @@ func nodeConfig(cfg config.Upstream, env upstreams.Env, stream string) adsclient
 // newComplaints limits the log lines about responses. The status counts and names all refusals.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func dialOptions(x *Config) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
-		creds = tlsFiles(x.TLS).Credentials()
+		creds = tlsFiles(x.TLS).Credentials(log)
 		if x.TLS.ServerName != "" {
 			opts = append(opts, grpc.WithAuthority(x.TLS.ServerName))
 		}
@@ -145,6 +147,20 @@ func dialOptions(x *Config) (creds credentials.TransportCredentials, opts []grpc
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(x.TokenFile)))
 	}
 	return creds, opts
+}
+
+// stamp returns when the files of the credentials were written.
+func (c *Config) stamp() (at string) {
+	files := []string{c.TokenFile}
+	if c.TLS != nil {
+		files = append(files, c.TLS.CAFile, c.TLS.CertFile, c.TLS.KeyFile)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			at += info.ModTime().String()
+		}
+	}
+	return at
 }
 
 func tlsFiles(t *TLS) adsclient.TLSFiles {

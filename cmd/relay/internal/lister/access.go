@@ -3,6 +3,7 @@ package lister
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"google.golang.org/grpc"
@@ -57,6 +58,6 @@ func (a Access) Apply(cfg *Config) error {
 	if a.TokenFile != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(a.TokenFile)))
 	}
-	cfg.Credentials, cfg.DialOptions = files.Credentials(), opts
+	cfg.Credentials, cfg.DialOptions = files.Credentials(slog.New(slog.DiscardHandler)), opts
 	return nil
 }
