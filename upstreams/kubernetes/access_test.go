@@ -5,12 +5,14 @@ import (
 	"encoding/pem"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/fakekube"
@@ -119,4 +121,77 @@ func TestAProgramThatHangsBlocksNothing_K8(t *testing.T) {
 	s.entry("shop/b", "b.x")
 	w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 	w.synced()
+}
+
+// refusesPoor refuses the objects of a kind to the token "poor".
+func refusesPoor(w http.ResponseWriter, r *http.Request) bool {
+	poor := r.Header.Get("Authorization") == "Bearer poor" && strings.HasSuffix(r.URL.Path, "/serviceentries")
+	if poor {
+		fakekube.Fail(w, http.StatusForbidden, "Forbidden")
+	}
+	return poor
+}
+
+func TestAnIdentityWithoutRightsDoesNotReplaceOneWithThem_K8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.Set(func() { s.Fault = refusesPoor })
+		s.entry("shop/a", "a.x")
+		w := s.mirrors("", "")
+		w.synced()
+		kept := func() {
+			t.Helper()
+			w.until("it tells that the credentials of before are used", func() bool {
+				st := w.status()
+				return st.State == upstreams.StateSynced && strings.Contains(st.LastError, "stay in use")
+			})
+			w.arrives(fmt.Sprint("a", len(w.has())))
+		}
+		fakekube.WriteKubeconfig(t, w.path, s.http, "poor")
+		w.until("the new ones are read", func() bool { return w.detail().Rotations == 1 })
+		s.drop()
+		kept()
+		fakekube.WriteKubeconfig(t, w.path, s.http, "poorer") // is refused everything
+		s.Set(func() {
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Header.Get("Authorization") != "Bearer poorer" {
+					return refusesPoor(w, r)
+				}
+				fakekube.Fail(w, http.StatusUnauthorized, "Unauthorized")
+				return true
+			}
+		})
+		w.until("these are read", func() bool { return w.detail().Rotations == 2 })
+		s.drop()
+		kept()
+		fakekube.WriteKubeconfig(t, w.path, s.http, "rich")
+		w.until("others are used", func() bool { return w.detail().Rotations == 3 && w.status().LastError == "" })
+		s.drop()
+		w.arrives("rich")
+		// Those of before end, too.
+		s.Set(func() { s.Token = "poor" })
+		fakekube.WriteKubeconfig(t, w.path, s.http, "poor")
+		s.drop()
+		w.until("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
+	})
+}
+
+func TestGoodCredentialsDoNotWaitOutThePauseAfterADenial_K8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newAPIServer(t)
+		s.pace.retry, s.pace.retryMost = time.Hour, 24*time.Hour
+		s.Set(func() { s.Fault = refusesPoor })
+		s.entry("shop/a", "a.x")
+		w := s.upstream("", "")
+		fakekube.WriteKubeconfig(t, w.path, s.http, "poor")
+		w.run(w.manager.Run, w.aggregate.Run, w.journal.Run)
+		w.until("it is denied", func() bool { return w.status().State == upstreams.StateDenied })
+		began := time.Now()
+		fakekube.WriteKubeconfig(t, w.path, s.http, "rich")
+		w.synced()
+		w.serves("ServiceEntry shop/a")
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
 }

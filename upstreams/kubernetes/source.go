@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"meshrelay/config"
 	"meshrelay/internal/buildinfo"
@@ -301,7 +302,7 @@ func (s *Source) rereadCredentials(ctx context.Context) {
 
 // readCredentials reads the credentials again, and uses them if they are new.
 func (s *Source) readCredentials(ctx context.Context) {
-	before := s.client.Current().Server()
+	before, rotations := s.client.Current().Server(), s.client.Rotations()
 	err := s.client.Refresh(ctx)
 	if ctx.Err() != nil {
 		return
@@ -310,6 +311,21 @@ func (s *Source) readCredentials(ctx context.Context) {
 	if now := s.client.Current().Server(); err == nil && before != now {
 		s.log.Info("API server address changed", "address", now)
 	}
+	if s.client.Rotations() != rotations { // what was refused to the credentials of before need not wait
+		s.discoverSoon()
+		s.relist(func(c *collection) bool { return apierrors.IsUnauthorized(c.err) || apierrors.IsForbidden(c.err) })
+	}
+}
+
+// relist makes these collections list all objects again. which is called while mu is held.
+func (s *Source) relist(which func(*collection) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.sorted() {
+		if c.entry != nil && which(c) {
+			c.entry.Relist()
+		}
+	}
 }
 
 // Limit implements upstreams.Limited.
@@ -317,18 +333,10 @@ func (s *Source) Limit(now config.Limits) {
 	s.mu.Lock()
 	before := s.limits
 	s.limits = now
-	var cramped []*ledger.Entry
-	for _, c := range s.sorted() {
-		if c.entry != nil && (c.entry.Cramped.Load() || c.shown == Failing) { // a too large list fails as a whole
-			cramped = append(cramped, c.entry)
-		}
-	}
 	s.mu.Unlock()
 	s.lists.Set(now.MaxBytes)
-	if relaxed(before, now) {
-		for _, e := range cramped {
-			e.Relist()
-		}
+	if relaxed(before, now) { // a too large list fails as a whole
+		s.relist(func(c *collection) bool { return c.entry.Cramped.Load() || c.shown == Failing })
 	}
 }
 

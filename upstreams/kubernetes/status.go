@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -78,11 +79,15 @@ func (s *Source) trouble(with int, err error) {
 	defer s.mu.Unlock()
 	before := s.st.trouble[with]
 	s.st.trouble[with] = err
+	what := "API server can not be used, last content served"
+	if errors.As(err, new(*apiserver.Kept)) {
+		what = "new credentials are not used"
+	}
 	switch {
 	case err == nil && before != nil:
 		s.complaints.Log(s.log, slog.LevelInfo, "API server can be used again")
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		s.complaints.Warn(s.log, "API server can not be used, last content served", "err", err)
+		s.complaints.Warn(s.log, what, "err", err)
 	}
 }
 
@@ -202,6 +207,8 @@ func (s *Source) present() (upstreams.State, string) {
 	for i, err := range s.st.trouble {
 		switch {
 		case err == nil:
+		case s.st.contact && errors.As(err, new(*apiserver.Kept)):
+			return upstreams.StateSynced, err.Error()
 		case i == troubleCluster, i == troubleCredentials:
 			return upstreams.StateFailed, err.Error()
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):

@@ -13,7 +13,6 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -108,7 +107,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 		TypeURLs:         subscriptions(cfg),
 		Name:             env.Relay,
 		Credentials:      creds,
-		Stamp:            section.stamp,
+		Stamp:            func() string { return fmt.Sprint(lives(cfg)) },
 		DialOptions:      opts,
 		SyncTimeout:      section.SyncTimeout.D(),
 		ResyncInterval:   section.ResyncInterval.D(),
@@ -147,20 +146,6 @@ func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCreden
 		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(x.TokenFile)))
 	}
 	return creds, opts
-}
-
-// stamp returns when the files of the credentials were written.
-func (c *Config) stamp() (at string) {
-	files := []string{c.TokenFile}
-	if c.TLS != nil {
-		files = append(files, c.TLS.CAFile, c.TLS.CertFile, c.TLS.KeyFile)
-	}
-	for _, file := range files {
-		if info, err := os.Stat(file); err == nil {
-			at += info.ModTime().String()
-		}
-	}
-	return at
 }
 
 func tlsFiles(t *TLS) adsclient.TLSFiles {

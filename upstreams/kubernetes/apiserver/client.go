@@ -5,6 +5,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"meshrelay/internal/certfile"
 	"meshrelay/internal/text"
 )
 
@@ -65,6 +67,10 @@ type Conn struct {
 	transport *http.Transport
 	http      *http.Client
 	refused   atomic.Bool // the server has answered 401
+	// before has the credentials of before for the same server, which are used for what is refused to these. less is
+	// the path of such a request.
+	before atomic.Pointer[Conn]
+	less   atomic.Pointer[string]
 }
 
 // NewConn returns a connection without credentials that sends its requests with t. server is a URL.
@@ -72,8 +78,9 @@ func NewConn(server string, t http.RoundTripper) *Conn {
 	return &Conn{access: access{config: &rest.Config{Host: server}}, http: &http.Client{Transport: t}}
 }
 
-// Refresh reads the credentials again. New requests use them. Open streams go on, because a server checks
-// credentials only when a stream begins. Refresh may run a program. One goroutine at a time may call it.
+// Refresh reads the credentials again. New requests use them. While they can do less than those of before, which stay
+// in use for that, it returns a *Kept. Open streams go on, because a server checks credentials only when a stream
+// begins. Refresh may run a program. One goroutine at a time may call it.
 func (c *Client) Refresh(ctx context.Context) error {
 	next, err := accessOf(c.creds)
 	if err != nil {
@@ -93,6 +100,9 @@ func (c *Client) Refresh(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.now != nil && c.now.digest == next.digest {
+		if path := c.now.less.Load(); path != nil {
+			return &Kept{fmt.Errorf("%s is refused to them", *path)}
+		}
 		return nil
 	}
 	next.config.UserAgent = c.agent
@@ -103,7 +113,18 @@ func (c *Client) Refresh(ctx context.Context) error {
 	if c.Dial != nil {
 		transport.DialContext = c.Dial
 	}
+	conn := &Conn{access: next, transport: transport, http: client}
 	if c.now != nil {
+		if err := certfile.Waits(c.now.leaf(), conn.leaf(), time.Now()); err != nil {
+			return &Kept{err}
+		}
+		before := c.now.before.Swap(nil)
+		if c.now.less.Load() == nil {
+			before = c.now
+		}
+		if before != nil && before.Server() == conn.Server() && reflect.DeepEqual(before.trust, next.trust) {
+			conn.before.Store(before)
+		}
 		c.rotations++
 		c.retired = append(c.retired, c.now)
 	}
@@ -111,8 +132,16 @@ func (c *Client) Refresh(ctx context.Context) error {
 	for _, r := range c.retired {
 		r.transport.CloseIdleConnections()
 	}
-	c.now = &Conn{access: next, transport: transport, http: client}
+	c.now = conn
 	return nil
+}
+
+// Kept is the error of new credentials that can do less than those of before, which stay in use.
+type Kept struct{ err error }
+
+// Error implements error.
+func (k *Kept) Error() string {
+	return fmt.Sprintf("the credentials of before stay in use, the new ones can do less: %v", k.err)
 }
 
 // revoke ends the use of the connection to a found cluster if the config has changed the trust in its kubeconfig.
@@ -169,7 +198,7 @@ func (c *Conn) Get(ctx context.Context, path string, query url.Values, accept st
 }
 
 // send sends a request, with a body in JSON unless it is nil, and returns an answer 200 or 201 as Get does.
-func (c *Conn) send(ctx context.Context, method, path string, query url.Values, accept string, content io.Reader) (*http.Response, error) {
+func (c *Conn) send(ctx context.Context, method, path string, query url.Values, accept string, content []byte) (*http.Response, error) {
 	resp, err := c.do(ctx, method, path, query, accept, AcceptJSON, content)
 	if err != nil || resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated && method == http.MethodPost {
 		return resp, err
@@ -180,15 +209,39 @@ func (c *Conn) send(ctx context.Context, method, path string, query url.Values, 
 }
 
 // do sends a request, and returns any answer that is not compressed. contentType is that of content, unless that is nil.
-func (c *Conn) do(ctx context.Context, method, path string, query url.Values, accept, contentType string, content io.Reader) (*http.Response, error) {
+func (c *Conn) do(ctx context.Context, method, path string, query url.Values, accept, contentType string, content []byte) (*http.Response, error) {
 	if c == nil {
 		return nil, ErrNoCredentials
 	}
+	resp, err := c.ask(ctx, method, path, query, accept, contentType, content)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
+		if less := c.less.Load(); err == nil && less != nil && *less == path {
+			c.less.Store(nil)
+		}
+		return resp, err
+	}
+	if before := c.before.Load(); before != nil {
+		other, err := before.ask(ctx, method, path, query, accept, contentType, content)
+		switch {
+		case err != nil:
+		case other.StatusCode/100 == 2:
+			resp.Body.Close()
+			c.less.Store(&path)
+			return other, nil
+		default:
+			other.Body.Close()
+		}
+	}
+	return resp, nil
+}
+
+// ask is do with these credentials alone.
+func (c *Conn) ask(ctx context.Context, method, path string, query url.Values, accept, contentType string, content []byte) (*http.Response, error) {
 	u := strings.TrimSuffix(c.Server(), "/") + path
 	if len(query) > 0 {
 		u += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u, content)
+	req, err := http.NewRequestWithContext(ctx, method, u, bytes.NewReader(content))
 	if err != nil {
 		return nil, err
 	}

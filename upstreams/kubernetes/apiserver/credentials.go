@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -264,14 +264,19 @@ func acceptsProxy(text string) bool {
 
 // Expired returns the end of the client certificate, and whether it is past.
 func (c *Conn) Expired(now time.Time) (end time.Time, is bool) {
+	if leaf := c.leaf(); leaf != nil {
+		return leaf.NotAfter, now.After(leaf.NotAfter)
+	}
+	return end, false
+}
+
+// leaf returns the client certificate, nil for none.
+func (c *Conn) leaf() *x509.Certificate {
 	if c == nil {
-		return end, false
+		return nil
 	}
-	pair, err := tls.X509KeyPair(c.config.CertData, c.config.KeyData)
-	if err != nil || pair.Leaf == nil {
-		return end, false // no client certificate
-	}
-	return pair.Leaf.NotAfter, now.After(pair.Leaf.NotAfter)
+	leaf, _ := certfile.First("", c.config.CertData)
+	return leaf
 }
 
 // with returns the access with a credential that its program has issued.

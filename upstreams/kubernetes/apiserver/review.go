@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,7 +50,7 @@ func (r Reviewer) Review(ctx context.Context, token string, audiences []string) 
 		return bearer.Review{}, err
 	}
 	const path = "/apis/authentication.k8s.io/v1/tokenreviews"
-	resp, err := r.Current().send(ctx, http.MethodPost, path, nil, AcceptJSON, bytes.NewReader(text))
+	resp, err := r.Current().send(ctx, http.MethodPost, path, nil, AcceptJSON, text)
 	if err != nil {
 		if strings.Contains(err.Error(), token) {
 			err = errors.New("the server answers with an error")

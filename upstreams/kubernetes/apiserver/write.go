@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,7 +45,7 @@ func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 	if accept == "" {
 		accept = AcceptJSON
 	}
-	resp, err := c.do(ctx, w.Method, w.Path, w.Query, accept, w.Type, bytes.NewReader(w.Body))
+	resp, err := c.do(ctx, w.Method, w.Path, w.Query, accept, w.Type, w.Body)
 	if err != nil {
 		return err
 	}
