@@ -29,6 +29,7 @@ var examples = map[string]request{
 	"unfreeze":         {method: http.MethodPost, path: "/upstreams/east/unfreeze?reason=upgrade"},
 	"release":          {method: http.MethodPost, path: "/upstreams/east/release?hold=abc&reason=upgrade"},
 	"rollback":         {method: http.MethodPost, path: "/upstreams/east/rollback?to=3&reason=upgrade"},
+	"resync":           {method: http.MethodPost, path: "/upstreams/east/resync?reason=upgrade"},
 	"serve-without":    {method: http.MethodPost, path: "/upstreams/east/serve-without"},
 	"release clusters": {method: http.MethodPost, path: "/clusters/fleet/release"},
 	"remove cluster":   {method: http.MethodPost, path: "/clusters/fleet/remove?cluster=west"},

@@ -186,7 +186,7 @@ func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Durati
 	return c.text(ctx, http.MethodPut, "/debug/loglevel?"+query.Encode())
 }
 
-// Order gives an order about an upstream: freeze, unfreeze, release or rollback. It returns the state of the
+// Order gives an order about an upstream: freeze, unfreeze, release, rollback or resync. It returns the state of the
 // upstream after the order, and needs the socket.
 func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
@@ -218,13 +218,8 @@ func ofUpstream(upstream, action string) string {
 }
 
 // ServeWithout ends the wait of clients for an upstream, and returns the upstreams for which they still wait. It
-// needs the socket.
-func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
-	return c.ServeWithoutHere(ctx, upstream, false)
-}
-
-// ServeWithoutHere does the same. local: for this replica alone.
-func (c Client) ServeWithoutHere(ctx context.Context, upstream string, local bool) (Waiting, error) {
+// needs the socket. local: for this replica alone.
+func (c Client) ServeWithout(ctx context.Context, upstream string, local bool) (Waiting, error) {
 	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), url.Values{"local": set(local)})
 }
 

@@ -22,7 +22,7 @@ import (
 // Controls carries out orders of operators about upstreams. Errors that wrap intake.ErrUnknownUpstream or
 // intake.ErrNotPossible get an HTTP status of their own. Its methods must be safe for concurrent use.
 type Controls interface {
-	// Order carries out freeze, unfreeze, release, rollback or serve-without.
+	// Order carries out freeze, unfreeze, release, rollback, resync or serve-without.
 	Order(ctx context.Context, upstream, verb string, o intake.Order) (intake.Effect, error)
 	// Held returns the deletions that guards hold, of one upstream or, if its name is empty, of all.
 	Held(upstream string) ([]intake.HeldUpstream, error)

@@ -18,6 +18,7 @@ var parameters = map[string][]string{
 	"unfreeze": {"force"},
 	"release":  {"hold", "only", "all"},
 	"rollback": {"to"},
+	"resync":   nil,
 }
 
 // orderOf parses the query of an order. An unknown parameter is an error: an order with a misspelt dryRun must not

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,8 @@ const (
 	maxVersions = 500_000
 	// acksWaiting bounds the acknowledgements that the server has not read.
 	acksWaiting = 1024
+	// deltaResync is the time between two requests for everything on a delta stream, plus or minus half of it.
+	deltaResync = 4 * time.Hour
 	// maxDetail bounds the text of a NACK.
 	maxDetail = 4096
 
@@ -300,7 +303,10 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 	}
 	var resync <-chan time.Time
 	rearm := func() {
-		if interval := s.client.cfg.ResyncInterval; interval > 0 && s.protocol == SotW {
+		switch interval := s.client.cfg.ResyncInterval; {
+		case interval > 0 && s.protocol == Delta: // its server tells each change
+			resync = time.After(max(interval, deltaResync/2+rand.N(deltaResync)))
+		case interval > 0:
 			resync = time.After(jitter(interval))
 		}
 	}

@@ -423,9 +423,5 @@ func (c *Config) Warnings() (lines []string) {
 	return append(append(lines, c.Admin.warnings()...), c.unguarded()...)
 }
 
-// OfControlPlane reports whether an upstream is the control plane of a cluster, not its API
-// server.
-func (u Upstream) OfControlPlane() bool { return u.relayed() }
-
 // OfAPIServer reports whether an upstream is the API server of a cluster.
 func (u Upstream) OfAPIServer() bool { return u.ofCluster() && !u.relayed() }

@@ -9,14 +9,32 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-// Order carries out an order: verb is freeze, unfreeze, release, rollback or serve-without. With a Keeper, the effect
+// Order carries out an order: verb is freeze, unfreeze, release, rollback, resync or serve-without. With a Keeper, the effect
 // outlives restarts. The error is ErrUnknownUpstream, ErrNotPossible, or that of the disk. After an error of the disk
 // the order is in effect, but may not outlive a restart.
 func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) (intake.Effect, error) {
+	if verb == "resync" {
+		return intake.Effect{}, m.resync(name, o)
+	}
 	if m.replicas != nil && !o.DryRun {
 		return m.orderAll(ctx, name, verb, o)
 	}
 	return m.orderHere(ctx, name, verb, o)
+}
+
+// resync makes the source of an upstream read everything again. The guard judges what is missing.
+func (m *Manager) resync(name string, o intake.Order) error {
+	u, err := m.upstream(name)
+	if err != nil || o.DryRun {
+		return err
+	}
+	switch s := m.setupOf(u, nil).source.(type) {
+	case interface{ Resync() }: // it can not tell when it has
+		s.Resync()
+	case Repeater:
+		s.Repeat(true)
+	}
+	return nil
 }
 
 // orderHere carries out an order on this relay.

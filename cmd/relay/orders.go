@@ -213,7 +213,7 @@ upstream at all.`,
 		Example: `  relay serve-without west
   relay serve-without west --socket /var/lib/relay/admin.sock`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		w, err := c.ServeWithoutHere(ctx, upstream, local)
+		w, err := c.ServeWithout(ctx, upstream, local)
 		return cliview.Without(upstream, w) + view.Reached(w.Replicas), err
 	})
 	localFlag(cmd, &local)

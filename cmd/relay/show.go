@@ -18,6 +18,7 @@ import (
 	"meshrelay/peers"
 	"meshrelay/state"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 func newStatus() *cobra.Command {
@@ -180,6 +181,16 @@ by kind, and which resources are refused or left out, and why.`,
 	})
 	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
+	cmd.AddCommand(control(&cobra.Command{
+		Use:   "resync NAME",
+		Short: "Read everything of an upstream again",
+		Long: `Make a running relay read everything of an upstream again, as it does every few hours by itself. The
+guard judges what is missing. It is for a server that has lost an event. Ask each replica.`,
+		Example: `  relay upstreams resync east`,
+	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
+		_, err := c.Order(ctx, upstream, "resync", intake.Order{})
+		return "upstream " + upstream + ": everything is read again", err
+	}))
 	return cmd
 }
 

@@ -317,6 +317,9 @@ func (s *Source) readCredentials(ctx context.Context) {
 	}
 }
 
+// Resync reads everything again, and does not wait.
+func (s *Source) Resync() { s.relist(func(*collection) bool { return true }) }
+
 // relist makes these collections list all objects again. which is called while mu is held.
 func (s *Source) relist(which func(*collection) bool) {
 	s.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ const (
 	// burst is the number of requests without a pause between them. client-go's reflector does not pause
 	// after some answers, such as 410, and after watches that end at once.
 	burst = 10
+	// anew is the time between two lists, plus or minus half of it: a server may have lost an event.
+	anew = 4 * time.Hour
 	// recovered is how long the server must work before the pauses after failures are short again.
 	recovered = 2 * time.Minute
 )
@@ -150,6 +153,7 @@ func (r *Reflector) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-r.relist:
+		case <-time.After(anew/2 + rand.N(anew)):
 		case p = <-r.panicked:
 		}
 		cancel()
