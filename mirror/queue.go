@@ -106,10 +106,7 @@ const keptRoom = 4096
 
 // poke wakes Run.
 func (q *queue) poke() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	Signal(q.wake)
 }
 
 // pop moves keys from the head of the queue to batch, up to its capacity.
@@ -329,4 +326,12 @@ func (h *holders) copy(k ref, place int32) *Resource {
 		h.looked()
 	}
 	return h.sources[place].Store.named(k)
+}
+
+// Signal gives a channel with room for one element that element, unless it has it already. It does not wait.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

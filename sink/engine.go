@@ -274,10 +274,7 @@ func (e *engine) readAll() {
 }
 
 func (e *engine) wakeReader() {
-	select {
-	case e.marks.wake <- struct{}{}:
-	default:
-	}
+	mirror.Signal(e.marks.wake)
 }
 
 // readMarks brings what is desired up to date, until ctx ends.

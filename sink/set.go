@@ -34,10 +34,7 @@ func (s *Set) Apply(specs []Spec) {
 	for _, spec := range specs {
 		s.specs[spec.Name] = spec
 	}
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	mirror.Signal(s.wake)
 }
 
 // Changed notes that the resources of a key may have changed. It does not wait.

@@ -98,7 +98,7 @@ func (m *Manager) Agree(r Replicas) {
 // joins makes an upstream follow what the replicas decide.
 func (m *Manager) joins(u *upstream) {
 	if m.replicas != nil {
-		u.concerned = m.replicas.signal
+		u.concerned = func() { mirror.Signal(m.replicas.wake) }
 		u.Tell(intake.Agreed{Replica: m.replicas.Name})
 	}
 }
@@ -108,15 +108,7 @@ func (r *replicas) changed() {
 	r.mu.Lock()
 	r.stale = true
 	r.mu.Unlock()
-	r.signal()
-}
-
-// signal has run look at what the upstreams propose.
-func (r *replicas) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	mirror.Signal(r.wake)
 }
 
 // took takes a log that the store has, unless it is older than the newest one, or why the store can not be reached. It comes
@@ -133,16 +125,16 @@ func (r *replicas) took(log decisions.Log, err error, appends bool) {
 		return
 	}
 	if r.readOnly = r.readOnly && !appends; r.readOnly {
-		r.signal() // what waits is tried again
+		mirror.Signal(r.wake) // what waits is tried again
 	} else if !r.st.Reachable {
 		r.st.Reachable, r.st.Since, r.st.Problem = true, time.Now(), ""
 		r.log.Info("store of decisions reached", "sequence", log.State().Sequence)
-		r.signal()
+		mirror.Signal(r.wake)
 	}
 	now, then := log.State(), r.newest.State()
 	if !r.known || now.Sequence > then.Sequence || now.Sequence == then.Sequence && !reflect.DeepEqual(now, then) { // it was edited
 		r.newest, r.known, r.stale = log, true, true
-		r.signal()
+		mirror.Signal(r.wake)
 	}
 }
 
@@ -243,10 +235,7 @@ func (m *Manager) applyDecisions(ctx context.Context) {
 	r.mu.Lock()
 	r.st.Sequence, r.st.Missing, r.st.Applied = s.Sequence, missing, known
 	r.mu.Unlock()
-	select {
-	case r.taken <- struct{}{}:
-	default:
-	}
+	mirror.Signal(r.taken)
 }
 
 // revisionOf returns the revision of an upstream that has the content of a rollback, and its records; nil if there is

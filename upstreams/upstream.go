@@ -140,10 +140,7 @@ func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 		u.asks, u.again = true, out.Again
 	}
 	if u.asks || u.due.Before(u.armed) {
-		select {
-		case u.wake <- struct{}{}:
-		default:
-		}
+		mirror.Signal(u.wake)
 	}
 	return out, err
 }

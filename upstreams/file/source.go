@@ -125,10 +125,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) e
 
 // Repeat implements upstreams.Repeater.
 func (s *Source) Repeat(bool) {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	mirror.Signal(s.wake)
 }
 
 // Read reads the path once. It returns an error if the path can not be read.

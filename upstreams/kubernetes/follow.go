@@ -61,10 +61,7 @@ func (s *Source) definitionsChanged() {
 }
 
 func (s *Source) discoverSoon() {
-	select {
-	case s.soon <- struct{}{}:
-	default:
-	}
+	mirror.Signal(s.soon)
 }
 
 // nextDiscovery returns the pause until the next discovery.

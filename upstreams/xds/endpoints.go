@@ -19,6 +19,7 @@ import (
 	"meshrelay/federation/services"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/wire"
+	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -149,20 +150,13 @@ func (e *endpoints) forgetUnwanted() {
 	}
 }
 
-func (e *endpoints) stir() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
-}
-
 // want follows exactly these clusters. It does not block. It returns an error if one request can
 // not name them all: the rest counts as without endpoints.
 func (e *endpoints) want(clusters map[string]struct{}) error {
 	fit, err := adsclient.FitNames(slices.Collect(maps.Keys(clusters)))
 	if e.follow(fit, err) {
 		e.client.Resubscribe()
-		e.stir()
+		mirror.Signal(e.wake)
 	}
 	return err
 }
@@ -299,7 +293,7 @@ func (e *endpoints) HandleResponse(resp *adsclient.Response) error {
 	changed, err := e.takeResponse(resp)
 	e.log.Debug("endpoint response", "clusters", resp.Len(), "changed", changed, "bytes", resp.Size())
 	if changed > 0 {
-		e.stir()
+		mirror.Signal(e.wake)
 	}
 	if err != nil {
 		e.complaints.Warn(e.log, "response refused in part, last endpoints used", "type", resp.TypeURL, "err", err)

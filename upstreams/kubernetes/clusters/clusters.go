@@ -20,6 +20,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/loglimit"
+	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -89,13 +90,6 @@ func newFinder(dir string, log *slog.Logger, pace hub.Pace) (*Finder, bool) {
 
 // Changed returns a channel that has an element when Upstreams may return others.
 func (f *Finder) Changed() <-chan struct{} { return f.changed }
-
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
-}
 
 // Upstreams returns the upstreams of the found clusters, in order, as they would be with the config cfg. The
 // error names a cluster that does not fit its template.
@@ -180,8 +174,8 @@ func (f *Finder) Adopt(cfg *config.Config) {
 			f.run(p)
 		}
 	}
-	signal(f.changed)
-	signal(f.wake)
+	mirror.Signal(f.changed)
+	mirror.Signal(f.wake)
 }
 
 // tellEnd logs each cluster of a part that is no longer in the config.
@@ -219,10 +213,10 @@ func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 		}
 	}
 	if out.Set {
-		signal(f.changed)
+		mirror.Signal(f.changed)
 	}
 	if out.Changed || !out.Wake.IsZero() {
-		signal(f.wake)
+		mirror.Signal(f.wake)
 	}
 	return out, err
 }

@@ -122,10 +122,7 @@ func New(c Config, sink Sink) *Reflector {
 
 // Relist makes the reflector list all objects again. It does not wait. Any goroutine may call it.
 func (r *Reflector) Relist() {
-	select {
-	case r.relist <- struct{}{}:
-	default:
-	}
+	mirror.Signal(r.relist)
 }
 
 // contain calls f. Run repeats a panic of f.
