@@ -285,6 +285,8 @@ func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending boo
 		c.StaleSince, c.StaleLater = u.StaleSince, u.StaleLater
 	case u.Frozen != nil && pending:
 		c.Frozen, c.Pending = u.Frozen, true
+	case u.Endpoints != nil && kind == federation.ServiceEntry && c.Detail == "":
+		c.Detail = u.Endpoints.None
 	}
 }
 

@@ -107,6 +107,20 @@ func TestOfAFrozenSourceIsSaidThatWhatItSaysNowWaits(t *testing.T) {
 	}
 }
 
+func TestOfASourceWithoutAnyEndpointIsSaidSo(t *testing.T) {
+	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
+	f := newFixture(t, Config{})
+	f.sources = []upstreams.Status{{Name: "east", Endpoints: &upstreams.EndpointsStatus{None: "the server gives none"}}}
+	f.traces = map[mirror.Key][]intake.Trace{key: {{Upstream: "east", Original: key, Key: key, Resource: entry(t, "east", "shop", "db", "db.example.com")}}}
+	var e Explanation
+	if err := json.Unmarshal([]byte(f.get(t, "/debug/explain?kind=se&namespace=shop&name=db")), &e); err != nil {
+		t.Fatal(err)
+	}
+	if c := e.Sources[0]; c.Outcome != Served || c.Detail != "the server gives none" {
+		t.Errorf("%+v", c)
+	}
+}
+
 func TestOfAStaleSourceIsSaidSinceWhenItsCopyIsKept(t *testing.T) {
 	key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: "db"}
 	for state, want := range map[upstreams.State]time.Time{

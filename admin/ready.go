@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -96,6 +97,12 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	}
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
 		add("the endpoints of its services may be old: %s", s.Endpoints.LastError)
+	}
+	if s.Endpoints != nil && s.Endpoints.None != "" {
+		add("%s", s.Endpoints.None)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(s.AllLeftOut)) {
+		add("all of %s are left out, reason %s: set import, or generated: keep, or import.kinds without that kind; see \"relay upstreams %s\"", kind, s.AllLeftOut[kind], s.Name)
 	}
 	if s.OverLimit > 0 {
 		add("resources refused for its limits: %d; raise limits, or import less", s.OverLimit)

@@ -89,6 +89,14 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services may be old: w:1: refused"}},
 		},
+		"no endpoints at all": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Endpoints: &upstreams.EndpointsStatus{None: "the server gives none"}},
+			Readiness{Ready: true, Reasons: []string{"upstream west: the server gives none"}},
+		},
+		"all of a kind is left out": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, AllLeftOut: map[string]string{"a/B": "generated"}}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: all of a/B are left out, reason generated: set import, or generated: keep, or import.kinds without that kind; see "relay upstreams west"`}},
+		},
 		"stale, and kept": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateDisconnected, Status: intake.Status{Synced: true, Stale: true, StaleSince: since}, Resources: map[string]int{"a/B": 2}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: disconnected; stale since 2024-02-03T04:05:06Z, its resources are still served"}},

@@ -102,6 +102,8 @@ type EndpointsStatus struct {
 	NACKs uint64 `json:"nacks,omitempty"`
 	// LastError is the last error, empty when there is none.
 	LastError string `json:"lastError,omitempty"`
+	// None is why no service has any endpoint, and what to do. It is empty when one has, or while they are awaited.
+	None string `json:"none,omitempty"`
 }
 
 // FoundStatus describes how a found cluster was found.

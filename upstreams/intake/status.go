@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"meshrelay/federation"
+	"meshrelay/federation/filter"
 	"meshrelay/state"
 )
 
@@ -35,6 +37,8 @@ type Status struct {
 	Panics uint64 `json:"panics,omitempty"`
 	// LeftOut counts the resources that are left out at present, by reason.
 	LeftOut map[string]int `json:"leftOut,omitempty"`
+	// AllLeftOut has the kinds of which one rule leaves out everything, with its reason.
+	AllLeftOut map[string]string `json:"allLeftOut,omitempty"`
 	// OverLimit counts the resources that the limits refuse at present.
 	OverLimit int `json:"overLimit,omitempty"`
 	// Empty counts the services that are served without endpoints because they have none.
@@ -146,12 +150,16 @@ func (in *Intake) Status(now time.Time) Status {
 
 // describeScopes sets the counters over all scopes.
 func (in *Intake) describeScopes(st *Status) {
-	st.LeftOut = map[string]int{}
+	st.LeftOut, st.AllLeftOut = map[string]int{}, map[string]string{}
+	meant := []string{string(filter.ReasonProfile), string(filter.ReasonKind), reasonLoop, reasonHops}
 	for _, name := range slices.Sorted(maps.Keys(in.scopes)) {
 		sc, over := in.scopes[name], 0
 		for reason, n := range sc.leftOut {
 			if n > 0 {
 				st.LeftOut[reason] += n
+				if one := in.tallies.byKind[sc.Kind]; (one == nil || one.size == 0) && n == len(sc.byName) && !slices.Contains(meant, reason) && (reason != reasonGenerated || sc.Kind != federation.ServiceEntry) {
+					st.AllLeftOut[sc.Kind.String()] = reason
+				}
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(sc.refused)) {

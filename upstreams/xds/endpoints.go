@@ -229,17 +229,22 @@ func (e *endpoints) describe() *upstreams.EndpointsStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := &upstreams.EndpointsStatus{NACKs: e.nacks, LastError: cmp.Or(e.leftOut, e.lastError)}
+	some := false
 	for _, a := range e.clusters {
 		if !a.wanted {
 			continue
 		}
 		st.Clusters++
+		some = some || len(wire.Last(a.data, 2)) > 0 // a locality with endpoints
 		if a.answered {
 			st.Answered++
 		}
 		if a.awaited {
 			st.Awaited++
 		}
+	}
+	if st.Clusters > 0 && st.Awaited == 0 && !some {
+		st.None = fmt.Sprintf("the server gives no endpoint of any of %d ports of services (one in ambient mode with a network gives none): read them from the API server of its cluster, or set services.mode: gateway", st.Clusters)
 	}
 	return st
 }

@@ -172,6 +172,31 @@ func edsOf(cluster string, addresses ...string) fakexds.Resource {
 	return fakexds.Bare(cluster, assignmentOf(cluster, addresses...))
 }
 
+func TestAServerThatGivesNoEndpointAtAllIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
+		s.Set(edsTypeURL, edsOf("a"), edsOf("b"))
+		f := follow(t, s, time.Hour)
+		if st := f.describe(); st.None != "" {
+			t.Errorf("nothing is wanted: %s", st.None)
+		}
+		f.wants("a", "b")
+		if st := f.describe(); st.None != "" {
+			t.Errorf("they are awaited: %s", st.None)
+		}
+		f.awaitTold("a,b")
+		if st := f.describe(); !strings.Contains(st.None, "any of 2 ports") || st.LastError != "" {
+			t.Errorf("%+v", st)
+		}
+		s.Set(edsTypeURL, edsOf("a", "10.0.0.1"), edsOf("b"))
+		s.PushNames(edsTypeURL, "a")
+		f.awaitTold("a,b a")
+		if st := f.describe(); st.None != "" {
+			t.Errorf("there is one: %s", st.None)
+		}
+	})
+}
+
 func TestEndpointsAreFollowed_N2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fakexds.Start(t, &fakexds.Server{Listener: bufconn.Listen(1 << 20)})
