@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"meshrelay/audit"
+	"meshrelay/mirror"
 )
 
 // maxLevelFor is the longest time for which a log level may be set. It protects against forgotten levels.
@@ -39,10 +40,7 @@ func (l *logLevel) Set(level slog.Level, lasts time.Duration) {
 		l.until = time.Now().Add(lasts)
 	}
 	l.level.Set(level)
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
+	mirror.Signal(l.changed)
 }
 
 // String returns the level, with its end and the next level if it was set for a time.

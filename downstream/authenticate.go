@@ -23,6 +23,7 @@ import (
 	"meshrelay/internal/certfile"
 	"meshrelay/internal/identity"
 	"meshrelay/internal/lastgood"
+	"meshrelay/mirror"
 )
 
 const (
@@ -72,10 +73,7 @@ func newAuthenticator(t *TLS) (a *authenticator, err error) {
 	a = &authenticator{tls: t, news: make(chan struct{}, 1)}
 	if t.WorkloadAPI != "" {
 		a.api = &workload{address: t.WorkloadAPI, changed: func() {
-			select {
-			case a.news <- struct{}{}:
-			default:
-			}
+			mirror.Signal(a.news)
 		}}
 	} else {
 		a.own, err = lastgood.Open(certfile.Renewing(t.CertFile, t.KeyFile), t.CertFile, t.KeyFile)

@@ -76,7 +76,7 @@ func (p *Pusher) SetOptions(opts Options) error {
 	p.mu.Lock()
 	p.pace.opts = opts
 	p.mu.Unlock()
-	p.wakeUp()
+	mirror.Signal(p.wake)
 	return nil
 }
 
@@ -95,14 +95,7 @@ func (p *Pusher) Changed(upstream string, key mirror.Key, reason Reason) {
 	r.ConfigsUpdated[key] = struct{}{}
 	r.Reason[reason]++
 	p.mu.Unlock()
-	p.wakeUp()
-}
-
-func (p *Pusher) wakeUp() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	mirror.Signal(p.wake)
 }
 
 // Run calls push with merged requests, one at a time, until ctx ends. Changes during a push are merged

@@ -273,9 +273,7 @@ func (e *engine) readAll() {
 	e.wakeReader()
 }
 
-func (e *engine) wakeReader() {
-	mirror.Signal(e.marks.wake)
-}
+func (e *engine) wakeReader() { mirror.Signal(e.marks.wake) }
 
 // readMarks brings what is desired up to date, until ctx ends.
 func (e *engine) readMarks(ctx context.Context) {

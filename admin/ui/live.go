@@ -12,6 +12,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/events"
+	"meshrelay/mirror"
 )
 
 // The topics of pages. A page is updated when one of its topics changes.
@@ -56,10 +57,7 @@ func (h *hints) open() chan string {
 	}
 	c := make(chan string, 1)
 	h.streams[c] = true
-	select {
-	case h.opened <- struct{}{}:
-	default:
-	}
+	mirror.Signal(h.opened)
 	return c
 }
 

@@ -124,9 +124,7 @@ func (s *Source) follow(ctx context.Context, feed upstreams.Feed, good func()) e
 }
 
 // Repeat implements upstreams.Repeater.
-func (s *Source) Repeat(bool) {
-	mirror.Signal(s.wake)
-}
+func (s *Source) Repeat(bool) { mirror.Signal(s.wake) }
 
 // Read reads the path once. It returns an error if the path can not be read.
 func (s *Source) Read(feed upstreams.Feed) error {

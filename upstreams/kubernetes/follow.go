@@ -60,9 +60,7 @@ func (s *Source) definitionsChanged() {
 	s.discoverSoon()
 }
 
-func (s *Source) discoverSoon() {
-	mirror.Signal(s.soon)
-}
+func (s *Source) discoverSoon() { mirror.Signal(s.soon) }
 
 // nextDiscovery returns the pause until the next discovery.
 func (s *Source) nextDiscovery() time.Duration {

@@ -121,9 +121,7 @@ func New(c Config, sink Sink) *Reflector {
 }
 
 // Relist makes the reflector list all objects again. It does not wait. Any goroutine may call it.
-func (r *Reflector) Relist() {
-	mirror.Signal(r.relist)
-}
+func (r *Reflector) Relist() { mirror.Signal(r.relist) }
 
 // contain calls f. Run repeats a panic of f.
 func (r *Reflector) contain(f func()) {
