@@ -96,9 +96,6 @@ type Config struct {
 	onSync         func(address string)
 }
 
-// renewed is the time between two looks at Config.Stamp.
-const renewed = time.Second
-
 // defaultMaxResponseBytes is about ten times the size of 10,000 large resources.
 const defaultMaxResponseBytes = 256 << 20
 
@@ -262,8 +259,8 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 		}
 		c.handler.HandleState(state)
-		for ; wait > renewed && c.cfg.Stamp() == stamp; wait -= renewed {
-			if !sleep(ctx, renewed) {
+		for ; wait > time.Second && c.cfg.Stamp() == stamp; wait -= time.Second {
+			if !sleep(ctx, time.Second) {
 				return nil
 			}
 		}

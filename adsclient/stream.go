@@ -303,10 +303,10 @@ func (s *stream) write(ctx context.Context, first []proto.Message) {
 	}
 	var resync <-chan time.Time
 	rearm := func() {
-		switch interval := s.client.cfg.ResyncInterval; {
-		case interval > 0 && s.protocol == Delta: // its server tells each change
-			resync = time.After(max(interval, deltaResync/2+rand.N(deltaResync)))
-		case interval > 0:
+		if interval := s.client.cfg.ResyncInterval; interval > 0 {
+			if s.protocol == Delta { // its server tells each change
+				interval = deltaResync/2 + rand.N(deltaResync)
+			}
 			resync = time.After(jitter(interval))
 		}
 	}

@@ -59,10 +59,10 @@ func Renewing(certFile, keyFile string) func() (tls.Certificate, error) {
 	var used *x509.Certificate
 	return func() (tls.Certificate, error) {
 		pair, err := Pair(certFile, keyFile)
-		if err == nil {
-			err = Waits(used, pair.Leaf, time.Now())
+		if err != nil {
+			return pair, err
 		}
-		if err == nil {
+		if err = Waits(used, pair.Leaf, time.Now()); err == nil {
 			used = pair.Leaf
 		}
 		return pair, err

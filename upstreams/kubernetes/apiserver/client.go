@@ -79,7 +79,7 @@ func NewConn(server string, t http.RoundTripper) *Conn {
 }
 
 // Refresh reads the credentials again. New requests use them. While they can do less than those of before, which stay
-// in use for that, it returns a *Kept. Open streams go on, because a server checks credentials only when a stream
+// in use for that, it returns a Kept. Open streams go on, because a server checks credentials only when a stream
 // begins. Refresh may run a program. One goroutine at a time may call it.
 func (c *Client) Refresh(ctx context.Context) error {
 	next, err := accessOf(c.creds)
@@ -101,7 +101,7 @@ func (c *Client) Refresh(ctx context.Context) error {
 	defer c.mu.Unlock()
 	if c.now != nil && c.now.digest == next.digest {
 		if path := c.now.less.Load(); path != nil {
-			return &Kept{fmt.Errorf("%s is refused to them", *path)}
+			return Kept(*path + " is refused to them")
 		}
 		return nil
 	}
@@ -116,7 +116,7 @@ func (c *Client) Refresh(ctx context.Context) error {
 	conn := &Conn{access: next, transport: transport, http: client}
 	if c.now != nil {
 		if err := certfile.Waits(c.now.leaf(), conn.leaf(), time.Now()); err != nil {
-			return &Kept{err}
+			return Kept(err.Error())
 		}
 		before := c.now.before.Swap(nil)
 		if c.now.less.Load() == nil {
@@ -137,11 +137,11 @@ func (c *Client) Refresh(ctx context.Context) error {
 }
 
 // Kept is the error of new credentials that can do less than those of before, which stay in use.
-type Kept struct{ err error }
+type Kept string
 
 // Error implements error.
-func (k *Kept) Error() string {
-	return fmt.Sprintf("the credentials of before stay in use, the new ones can do less: %v", k.err)
+func (k Kept) Error() string {
+	return "the credentials of before stay in use, the new ones can do less: " + string(k)
 }
 
 // revoke ends the use of the connection to a found cluster if the config has changed the trust in its kubeconfig.
@@ -221,14 +221,11 @@ func (c *Conn) do(ctx context.Context, method, path string, query url.Values, ac
 		return resp, err
 	}
 	if before := c.before.Load(); before != nil {
-		other, err := before.ask(ctx, method, path, query, accept, contentType, content)
-		switch {
-		case err != nil:
-		case other.StatusCode/100 == 2:
+		if other, err := before.ask(ctx, method, path, query, accept, contentType, content); err == nil && other.StatusCode/100 == 2 {
 			resp.Body.Close()
 			c.less.Store(&path)
 			return other, nil
-		default:
+		} else if err == nil {
 			other.Body.Close()
 		}
 	}
