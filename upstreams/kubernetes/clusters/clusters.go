@@ -20,7 +20,6 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/internal/loglimit"
-	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -90,6 +89,13 @@ func newFinder(dir string, log *slog.Logger, pace hub.Pace) (*Finder, bool) {
 
 // Changed returns a channel that has an element when Upstreams may return others.
 func (f *Finder) Changed() <-chan struct{} { return f.changed }
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
 
 // Upstreams returns the upstreams of the found clusters, in order, as they would be with the config cfg. The
 // error names a cluster that does not fit its template.
@@ -174,8 +180,8 @@ func (f *Finder) Adopt(cfg *config.Config) {
 			f.run(p)
 		}
 	}
-	mirror.Signal(f.changed)
-	mirror.Signal(f.wake)
+	signal(f.changed)
+	signal(f.wake)
 }
 
 // tellEnd logs each cluster of a part that is no longer in the config.
@@ -213,10 +219,10 @@ func (f *Finder) step(p *part, e registry.Event) (registry.Output, error) {
 		}
 	}
 	if out.Set {
-		mirror.Signal(f.changed)
+		signal(f.changed)
 	}
 	if out.Changed || !out.Wake.IsZero() {
-		mirror.Signal(f.wake)
+		signal(f.wake)
 	}
 	return out, err
 }
