@@ -277,6 +277,8 @@ func OutcomeOf(i int, v mirror.Decision) Outcome {
 // explains them. pending means that the upstream has another content than the served one.
 func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending bool) {
 	switch {
+	case u.Double != "":
+		c.Outcome, c.Reason, c.Detail = LeftOut, "double", u.Double
 	case c.Outcome == Changing && u.Expired[kind.String()] > 0:
 		c.Outcome, c.StaleSince, c.StaleLater = Expired, u.StaleSince, u.StaleLater
 	case c.Outcome == Changing && u.Frozen != nil:

@@ -67,11 +67,10 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 			add("types without an answer: %d, such as %s", len(s.Pending), s.Pending[0])
 		}
 	}
-	if s.Silence != "" {
-		add("%s", s.Silence)
-	}
-	if first := firstSync(s, released); first != "" {
-		add("%s", first)
+	for _, text := range []string{s.Double, s.Silence, firstSync(s, released)} {
+		if text != "" {
+			add("%s", text)
+		}
 	}
 	if s.Required && (s.Stale || !s.Synced) {
 		add("required, so the relay is not ready")

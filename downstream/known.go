@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -21,6 +22,8 @@ const maxKnown = 32_768
 // becomes known, and the clients that claim it get their own view. Then the shared view shows the resource.
 type known struct {
 	mu sync.Mutex // guards all fields but news and learning; locked after views.mu
+	// same has other IDs of clusters, by ID.
+	same map[string]string
 	// names are the known claims. fresh become known once the clients that claim them have moved to their own
 	// views.
 	names, fresh map[claim]struct{}
@@ -53,6 +56,7 @@ func (k *known) has(c claim) bool {
 func (k *known) narrow(want variant) variant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	want.cluster = cmp.Or(k.same[want.cluster], want.cluster)
 	if !k.has(claim{want.cluster, false}) {
 		want.cluster, want.strangeCluster = "", true
 	}
@@ -178,4 +182,13 @@ func (vs *views) rematch(moves []move, now time.Time) {
 		vs.bring(true, nil, now) // the resources that the shared view did not show
 	}
 	vs.known.learned()
+}
+
+// Same sets other IDs of clusters, by ID. Clients that claim an ID are sent nothing of the other one either.
+func (s *Server) Same(ids map[string]string) {
+	k := s.views.known
+	k.mu.Lock()
+	k.same = ids
+	k.mu.Unlock()
+	mirror.Signal(k.news)
 }

@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"meshrelay/mirror"
@@ -92,6 +93,28 @@ func TestClusterThatBecomesKnownIsKeptFromItsOwnClients(t *testing.T) {
 				t.Error("the clients of what has become known have no view of their own")
 			}
 		})
+	}
+}
+
+// TestAClusterWithTwoIDsIsSentNothingOfItsOwn, under either ID, also to clients that were there before.
+func TestAClusterWithTwoIDsIsSentNothingOfItsOwn(t *testing.T) {
+	r := startRelay(t, true)
+	r.put(se("shop", "a", "1"))
+	r.west.Put(west(se("shop", "from-west", "w")))
+	before := r.deltaAs(seV1, "CLUSTER_ID", "west-old")
+	for seen := map[string]bool{}; !seen["shop/from-west"]; {
+		for _, res := range before.next().Resources {
+			seen[res.Name] = true
+		}
+	}
+	r.server.Same(map[string]string{"west-old": "west"})
+	if resp := before.next(); !slices.Equal(resp.RemovedResources, []string{"shop/from-west"}) {
+		t.Errorf("removed %v, changed %s", resp.RemovedResources, hosts(t, resp))
+	}
+	for _, id := range []string{"west", "west-old"} {
+		if got := hosts(t, r.deltaAs(seV1, "CLUSTER_ID", id).next()); got != "shop/a=1" {
+			t.Errorf("%s: got %q", id, got)
+		}
 	}
 }
 

@@ -186,6 +186,7 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	debug.ShowServer(r.server)
+	r.manager.OnSame(r.server.Same)
 	if p := cfg.Replicas.Peers; p != nil {
 		if r.replicas, err = r.newReplicas(p, o.Lookup, debug); err != nil {
 			return nil, err

@@ -57,6 +57,9 @@ type Manager struct {
 	// start runs an upstream. It is nil before Run, and after its end.
 	start func(*upstream)
 	first firstSync
+	// doubles has why upstreams are left out: another one reads the same cluster under another ID.
+	doubles map[*upstream]string
+	same    func(ids map[string]string) // see OnSame
 }
 
 // NewManager makes the upstreams of a config, in order of priority. None runs yet. kinds are the kinds of sources
@@ -75,7 +78,7 @@ func NewManager(cfg *config.Config, kinds []Kind, aggregate *mirror.Aggregate, k
 	if err := errs.ErrorOrNil(); err != nil {
 		return nil, err
 	}
-	aggregate.SetSources(sourcesOf(m.upstreams))
+	m.unite()
 	return m, aggregate.RegisterHandler(func(c mirror.Change) {
 		if c.Key.Kind == mirror.MeshConfig && c.Visible() {
 			m.reroot(m.all()...)
@@ -151,6 +154,7 @@ func (m *Manager) restore(ctx context.Context) {
 			m.keeper.Follow(u.cfg.Name, u)
 		}
 	}
+	m.unite()
 	close(m.restored)
 }
 
@@ -187,11 +191,38 @@ func (m *Manager) isRestored() bool {
 	}
 }
 
-func sourcesOf(all []*upstream) (out []mirror.Source) {
-	for _, u := range all {
+// OnSame sets what is called with each ID of a cluster that is left out, since another upstream reads the cluster, and
+// with the ID that counts. It is called before Run.
+func (m *Manager) OnSame(same func(ids map[string]string)) { m.same = same }
+
+// unite merges the upstreams. Of those that read one cluster, by its UID, under different IDs, the first counts, and the
+// others are left out.
+func (m *Manager) unite() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []mirror.Source
+	first, doubles, ids := map[string]*upstream{}, map[*upstream]string{}, map[string]string{}
+	for _, u := range m.upstreams {
+		uid := u.Identity()
+		one := first[uid]
+		if one != nil && one.cfg.ClusterID != u.cfg.ClusterID {
+			ids[u.cfg.ClusterID] = one.cfg.ClusterID
+			doubles[u] = fmt.Sprintf("left out: upstream %s reads the same cluster (uid of kube-system %s), as cluster %s: give both one clusterID, or remove one", one.name, uid, one.cfg.ClusterID)
+			if m.doubles[u] != doubles[u] {
+				m.log.Warn("upstream left out", "upstream", u.name, "reason", doubles[u])
+			}
+			continue
+		}
+		if one == nil && uid != "" {
+			first[uid] = u
+		}
 		out = append(out, mirror.Source{Name: u.cfg.Name, Store: u.store})
 	}
-	return out
+	if m.same != nil && len(doubles)+len(m.doubles) > 0 {
+		m.same(ids)
+	}
+	m.doubles = doubles
+	m.aggregate.SetSources(out)
 }
 
 // Run restores every upstream, and runs it until ctx ends. It is called once.
@@ -295,14 +326,15 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	if err := errs.ErrorOrNil(); err != nil {
 		return err
 	}
-	m.aggregate.SetSources(sourcesOf(next))
-	for _, c := range changes {
-		m.apply(c, start)
-	}
 	m.mu.Lock()
 	m.first.clusters = clustersOf(cfg.Views)
 	m.upstreams = next
 	m.mu.Unlock()
+	m.unite()
+	for _, c := range changes {
+		m.apply(c, start)
+	}
+	m.unite() // some may have another ID
 	if m.replicas != nil {
 		m.replicas.changed()
 	}
@@ -375,7 +407,8 @@ func (m *Manager) upstream(name string) (*upstream, error) {
 type current struct {
 	*upstream
 	setup
-	added bool
+	added  bool
+	double string // why it is left out
 }
 
 // all returns the upstreams, in order of priority.
@@ -384,7 +417,7 @@ func (m *Manager) all() []current {
 	defer m.mu.Unlock()
 	out := make([]current, 0, len(m.upstreams))
 	for _, u := range m.upstreams {
-		out = append(out, current{u, u.setup, u.added})
+		out = append(out, current{u, u.setup, u.added, m.doubles[u]})
 	}
 	return out
 }
@@ -430,7 +463,7 @@ func (m *Manager) Status() []Status {
 	out := make([]Status, 0, len(all))
 	for _, u := range all {
 		st := u.status()
-		if !st.Synced {
+		if st.Double = u.double; !st.Synced {
 			st.FirstSync = first[st.Name]
 		}
 		out = append(out, st)

@@ -72,6 +72,8 @@ type Status struct {
 	Required bool `json:"required,omitempty"`
 	// FirstSync is set until the first sync, unless the disk had the source at the start.
 	FirstSync *FirstSync `json:"firstSync,omitempty"`
+	// Double is why all its resources are left out: another upstream reads its cluster. It is empty for most.
+	Double string `json:"double,omitempty"`
 	// Drift counts, by "group/Kind", changes that a full answer brought, and that no push had brought before.
 	Drift map[string]uint64 `json:"drift,omitempty"`
 	// MayWait is why the source may itself be waiting for this relay, empty when there is no reason.

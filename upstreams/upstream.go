@@ -60,7 +60,9 @@ type upstream struct {
 	since  time.Time
 	// concerned is called when the replicas may have to agree on something, nil if the relay decides alone.
 	concerned func()
-	wake      chan struct{} // has an element when turn must run before armed
+	// identified is called when the identity of the cluster may have changed. runSource sets it.
+	identified func()
+	wake       chan struct{} // has an element when turn must run before armed
 
 	// The Manager's mu guards setup, added and the functions.
 	setup
@@ -104,6 +106,9 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 // refused claims.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
+	if _, is := e.(intake.Identified); is && u.identified != nil {
+		u.identified()
+	}
 	if p := (*mirror.Panic)(nil); errors.As(err, &p) {
 		u.fail(p)
 	}
@@ -203,6 +208,7 @@ func (u *upstream) fail(p *mirror.Panic) {
 // runSource runs the source of an upstream until ctx ends. When it fails, a new one begins with what the intake holds.
 func (m *Manager) runSource(u *upstream) func(context.Context) error {
 	return func(ctx context.Context) error {
+		u.identified = m.unite
 		defer u.Tell(intake.Closed{Planned: true}) // the disk then has the time of the last contact
 		restart(ctx, u.log, m.pause, func(ctx context.Context) error { return u.runOnce(ctx, m.setupOf(u, nil).source) }, func(err error) {
 			u.Tell(intake.Closed{Reason: err.Error(), Failed: true})

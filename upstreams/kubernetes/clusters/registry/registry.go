@@ -215,7 +215,7 @@ func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 	return r.out, err
 }
 
-// Clusters returns the followed clusters, sorted by priority and ID.
+// Clusters returns the followed clusters, those that are found first, sorted by priority and ID.
 func (r *Registry) Clusters() (all []Cluster) {
 	for _, id := range r.order() {
 		all = append(all, *r.clusters[id])
@@ -237,7 +237,8 @@ func (r *Registry) Rotations() uint64 { return r.rotations }
 
 func (r *Registry) order() []string {
 	return slices.SortedFunc(maps.Keys(r.clusters), func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.clusters[a].Priority, r.clusters[b].Priority), strings.Compare(a, b))
+		place := func(id string) int { return slices.Index(States(), r.clusters[id].State) } // of two IDs of a cluster the first counts
+		return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(r.clusters[a].Priority, r.clusters[b].Priority), strings.Compare(a, b))
 	})
 }
 
