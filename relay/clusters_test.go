@@ -134,7 +134,7 @@ func TestFoundClustersAreUpstreamsBehindThoseOfTheFile(t *testing.T) {
 	if err := os.Remove(filepath.Join(w.dir, "fleet", "b")); err != nil {
 		t.Fatal(err)
 	}
-	w.has("z", "a found", "b orphaned", "c found")
+	w.has("z", "a found", "c found", "b orphaned")
 	if err := w.finder.Remove("fleet", "b"); err != nil {
 		t.Fatal(err)
 	}
