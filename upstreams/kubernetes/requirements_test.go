@@ -115,6 +115,7 @@ func TestMemoryFollowsWhatIsMirrored_K7(t *testing.T) {
 func TestAServerThatIsDownDelaysOnlyItsOwnUpstream_K8(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down, up := newAPIServer(t), newAPIServer(t)
+		down.UID = "two"
 		down.Set(func() { down.Fault = func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) } })
 		down.entry("shop/down", "a.x")
 		up.entry("shop/up", "b.x")

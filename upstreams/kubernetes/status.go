@@ -80,7 +80,7 @@ func (s *Source) trouble(with int, err error) {
 	before := s.st.trouble[with]
 	s.st.trouble[with] = err
 	what := "API server can not be used, last content served"
-	if errors.As(err, new(*apiserver.Kept)) {
+	if errors.As(err, new(apiserver.Kept)) {
 		what = "new credentials are not used"
 	}
 	switch {
@@ -207,7 +207,7 @@ func (s *Source) present() (upstreams.State, string) {
 	for i, err := range s.st.trouble {
 		switch {
 		case err == nil:
-		case s.st.contact && errors.As(err, new(*apiserver.Kept)):
+		case s.st.contact && errors.As(err, new(apiserver.Kept)):
 			return upstreams.StateSynced, err.Error()
 		case i == troubleCluster, i == troubleCredentials:
 			return upstreams.StateFailed, err.Error()

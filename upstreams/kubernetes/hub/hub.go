@@ -85,7 +85,7 @@ func (h *Hub) Follow(ctx context.Context, of Collection, f func([]*object.Object
 
 // List returns all objects of a collection.
 func (h *Hub) List(ctx context.Context, of Collection) (objects []*object.Object, err error) {
-	if err := h.client.Refresh(ctx); err != nil && !errors.As(err, new(*apiserver.Kept)) {
+	if err := h.client.Refresh(ctx); err != nil && !errors.As(err, new(apiserver.Kept)) {
 		return nil, err
 	}
 	for _, path := range of.Paths {
