@@ -28,7 +28,8 @@ import (
 const (
 	// clusterPage is how many objects a page of a list has at most, so that lists have several.
 	clusterPage = 40
-	// ownUID and otherUID are the UIDs of kube-system of a cluster, and of another one behind its address.
+	// ownUID and otherUID begin the UIDs of kube-system of a cluster, and of another one behind its address. Its name
+	// follows: upstreams of one UID count as one cluster.
 	ownUID, otherUID = "own", "another"
 	// aliens is how many objects another cluster has.
 	aliens = 40
@@ -70,7 +71,7 @@ type cluster struct {
 
 func newCluster(name string, s *source, address, dir string) (*cluster, error) {
 	c := &cluster{name: name, source: s, address: address, fake: fakekube.New(), kubeconfig: filepath.Join(dir, name+".kubeconfig")}
-	c.fake.UID, c.fake.Page, c.fake.Sent = ownUID, clusterPage, c.sent
+	c.fake.UID, c.fake.Page, c.fake.Sent = ownUID+"-"+name, clusterPage, c.sent
 	for i, k := range kinds {
 		c.fake.Define(k.group, k.name, collections[i], k.versions...)
 	}
@@ -222,7 +223,7 @@ func (c *cluster) object(key, seq int) (map[string]any, error) {
 func (c *cluster) stray(uid string, version int) error {
 	c.fake.Set(func() {
 		c.astray = true
-		c.fake.UID, c.fake.Version = uid, version
+		c.fake.UID, c.fake.Version = uid+"-"+c.source.name, version
 		c.fake.Objects = map[string]map[string]map[string]any{}
 	})
 	if uid == ownUID {
@@ -243,7 +244,7 @@ func (c *cluster) stray(uid string, version int) error {
 func (c *cluster) restore(version int) error {
 	c.fake.Set(func() {
 		c.astray = false
-		c.fake.UID, c.fake.Version = ownUID, version
+		c.fake.UID, c.fake.Version = ownUID+"-"+c.source.name, version
 		c.fake.Objects = map[string]map[string]map[string]any{}
 	})
 	for _, key := range c.source.present() {
