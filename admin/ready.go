@@ -67,7 +67,7 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 			add("types without an answer: %d, such as %s", len(s.Pending), s.Pending[0])
 		}
 	}
-	for _, text := range []string{s.Double, s.Silence, firstSync(s, released)} {
+	for _, text := range []string{s.Double, s.Kept, s.Silence, firstSync(s, released)} {
 		if text != "" {
 			add("%s", text)
 		}

@@ -89,6 +89,10 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Endpoints: &upstreams.EndpointsStatus{LastError: "w:1: refused"}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the endpoints of its services may be old: w:1: refused"}},
 		},
+		"credentials that can do less": {
+			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Kept: "those of before stay"},
+			Readiness{Ready: true, Reasons: []string{"upstream west: those of before stay"}},
+		},
 		"no endpoints at all": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true}, Endpoints: &upstreams.EndpointsStatus{None: "the server gives none"}},
 			Readiness{Ready: true, Reasons: []string{"upstream west: the server gives none"}},

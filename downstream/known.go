@@ -101,10 +101,7 @@ func (k *known) learn(c claim, strangers func() bool) bool {
 	}
 	k.fresh[c] = struct{}{}
 	k.learning.Store(true)
-	select {
-	case k.news <- struct{}{}:
-	default:
-	}
+	mirror.Signal(k.news)
 	return false
 }
 

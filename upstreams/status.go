@@ -74,6 +74,8 @@ type Status struct {
 	FirstSync *FirstSync `json:"firstSync,omitempty"`
 	// Double is why all its resources are left out: another upstream reads its cluster. It is empty for most.
 	Double string `json:"double,omitempty"`
+	// Kept is why the credentials of before are used for a part, and what the new ones can not do.
+	Kept string `json:"kept,omitempty"`
 	// Drift counts, by "group/Kind", changes that a full answer brought, and that no push had brought before.
 	Drift map[string]uint64 `json:"drift,omitempty"`
 	// MayWait is why the source may itself be waiting for this relay, empty when there is no reason.

@@ -143,7 +143,7 @@ func TestAnIdentityWithoutRightsDoesNotReplaceOneWithThem_K8(t *testing.T) {
 			t.Helper()
 			w.until("it tells that the credentials of before are used", func() bool {
 				st := w.status()
-				return st.State == upstreams.StateSynced && strings.Contains(st.LastError, "stay in use")
+				return st.State == upstreams.StateSynced && strings.Contains(st.LastError, "stay in use") && st.Kept == st.LastError
 			})
 			w.arrives(fmt.Sprint("a", len(w.has())))
 		}

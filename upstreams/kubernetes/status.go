@@ -306,6 +306,9 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.Address = cmp.Or(address, s.section.credentials().Place())
 	s.st.ever = s.st.ever || st.Complete
 	st.State, st.LastError = s.present()
+	if kept, is := errors.AsType[apiserver.Kept](s.st.trouble[troubleCredentials]); is {
+		st.Kept = kept.Error()
+	}
 	if st.Since = s.st.since; st.State != s.st.entered {
 		st.Since = time.Now()
 	}
