@@ -168,7 +168,6 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		"history":   {append([]string{"history", "east"}, at...), 1600},
 		"changes":   {append([]string{"history", "east", "7", "--diff"}, at...), 0},
 		"events":    {append([]string{"events"}, at...), 0},
-		"top":       {append([]string{"top", "--once"}, at...), 0},
 		"get":       {[]string{"get", "se", "-A", "--server", s.Addr}, resources - 400},
 		"diff":      {[]string{"diff", s.Addr, t.TempDir(), "--kinds", "se"}, resources - 400},
 	} {
