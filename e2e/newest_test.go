@@ -20,7 +20,7 @@ func (i *istiod) newest() *istiod {
 	if !slices.Contains(i.args, "--kubeconfig") {
 		i.args = append(i.args, "--registries=Kubernetes", "--kubeconfig", emptyCluster(i.t).kubeconfig)
 	}
-	i.env = append(i.env, "ENABLE_XDS_API_GENERATOR_AUTH=false")
+	i.env = append(i.env, "ENABLE_XDS_API_GENERATOR_AUTH=false", "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS=false")
 	return i
 }
 
@@ -42,6 +42,9 @@ func emptyCluster(t *testing.T) *kubernetes {
 	t.Cleanup(func() { emptyClusters.Delete(t) })
 	return k
 }
+
+// translated ends the names of TrafficExtensions that are made of WasmPlugins.
+const translated = "~istio-translated-wasmplugin"
 
 // kindsOver returns the kinds that an istiod asks for over MCP.
 func kindsOver(newest bool) []string {
@@ -89,6 +92,9 @@ func TestIstiodsOldAndNewest(t *testing.T) {
 				eventually(t, what, func() error { return differs(third.configs(), r.configs().of(kindsOver(newest.client))) })
 			}
 			same("the client has what the relay has")
+			if body, err := httpGet("http://" + third.http + "/debug/configz"); err != nil || strings.Contains(string(body), translated) != newest.client {
+				t.Errorf("TrafficExtensions of WasmPlugins in the client: want %t (%v)", newest.client, err)
+			}
 			east.write(t, "new", "new.example")
 			eventually(t, "an addition arrives", func() error {
 				if c := third.configs()["networking.istio.io/ServiceEntry shop/new"]; !strings.Contains(c, "new.example") {

@@ -22,12 +22,17 @@ import (
 )
 
 // servedTypes are the types that an istiod asks another for, as it asks.
-var servedTypes = []string{
-	"networking.istio.io/v1alpha3/DestinationRule", "networking.istio.io/v1alpha3/EnvoyFilter", "networking.istio.io/v1alpha3/Gateway",
-	"networking.istio.io/v1beta1/ProxyConfig", "networking.istio.io/v1alpha3/ServiceEntry", "networking.istio.io/v1alpha3/Sidecar",
-	"networking.istio.io/v1alpha3/VirtualService", "networking.istio.io/v1alpha3/WorkloadEntry", "networking.istio.io/v1alpha3/WorkloadGroup",
-	"security.istio.io/v1beta1/AuthorizationPolicy", "security.istio.io/v1beta1/PeerAuthentication", "security.istio.io/v1beta1/RequestAuthentication",
-	"telemetry.istio.io/v1alpha1/Telemetry", "extensions.istio.io/v1alpha1/WasmPlugin",
+func servedTypes() []string {
+	networking, security, telemetry := "networking.istio.io/v1alpha3/", "security.istio.io/v1beta1/", "telemetry.istio.io/v1alpha1/"
+	if allNewest() {
+		networking, security, telemetry = "networking.istio.io/v1/", "security.istio.io/v1/", "telemetry.istio.io/v1/"
+	}
+	return []string{
+		networking + "DestinationRule", networking + "Gateway", networking + "ServiceEntry", networking + "Sidecar", networking + "VirtualService",
+		networking + "WorkloadEntry", networking + "WorkloadGroup", "networking.istio.io/v1alpha3/EnvoyFilter", "networking.istio.io/v1beta1/ProxyConfig",
+		security + "AuthorizationPolicy", security + "PeerAuthentication", security + "RequestAuthentication",
+		telemetry + "Telemetry", "extensions.istio.io/v1alpha1/WasmPlugin",
+	}
 }
 
 // defineIstio has an API server serve all kinds of Istio, as the definitions of the istiods' release have them.
@@ -258,7 +263,7 @@ const synthetic = "/synthetic-"
 
 // sameAsNative compares what two servers have of all types, byte for byte.
 func sameAsNative(native, relayed *xdsClient) (resources int, err error) {
-	for _, typeURL := range servedTypes {
+	for _, typeURL := range servedTypes() {
 		want, err := native.list(typeURL)
 		if err != nil {
 			return 0, fmt.Errorf("the istiod: %s: %w", typeURL, err)

@@ -46,6 +46,9 @@ func TestOracleFixedSet_C23(t *testing.T) {
 	}
 	o := newOracle(t, fixedProxies...).throughOneRelayAndTwo()
 	o.same("fixed", set)
+	if !allNewest() {
+		o.saw("envoy.extensions.filters.http.wasm.v3.Wasm")
+	}
 	o.saw(slices.Concat(fromRules, fromExtensions)...)
 }
 

@@ -90,7 +90,6 @@ var fromRules = []protoreflect.FullName{
 var fromExtensions = []protoreflect.FullName{
 	"envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
 	"envoy.extensions.filters.http.lua.v3.Lua",
-	"envoy.extensions.filters.http.wasm.v3.Wasm",
 	"envoy.extensions.filters.network.mongo_proxy.v3.MongoProxy",
 	"envoy.extensions.access_loggers.file.v3.FileAccessLog",
 	"envoy.config.trace.v3.ZipkinConfig",
