@@ -119,6 +119,10 @@ func (c *collection) Prepare(o *object.Object) {
 	case o.Made != nil || o.Unselected:
 		return
 	case c.Kind == ledger.Namespaces:
+		if c.source.readsInput(c.Kind) {
+			in, err := decodeInput(c.Kind, o)
+			o.Made = &object.Made{Input: in, InputErr: err}
+		}
 		o.Spec, o.Annotations = nil, nil
 	case c.source.selection.Skips(c.entry, o.Namespace):
 		o.Clear()
@@ -156,7 +160,7 @@ func (c *collection) Replace(all []*object.Object) {
 	s.enter(c, Following, nil)
 	s.log.Debug("objects listed", "kind", c.Kind, "namespace", c.namespace, "objects", len(all))
 	c.judge(results)
-	if c.Kind == ledger.Namespaces {
+	if c.Kind == ledger.Namespaces && s.selection != nil {
 		s.discoverSoon() // the other kinds wait for the namespaces
 	}
 }

@@ -51,7 +51,7 @@ func (s *Source) inputs() (all []discovery.Resource) {
 // needed reports whether clients wait for a kind even if the relay is not allowed to read it.
 func (s *Source) needed(k mirror.Kind) bool {
 	input := slices.ContainsFunc(s.inputs(), func(r discovery.Resource) bool { return r.Kind == k })
-	return s.named[k] || input && k != podKind && k != nodeKind || k == ledger.Namespaces || k == meshKind
+	return s.named[k] || input && !isOptional(k) || k == ledger.Namespaces && s.selection != nil || k == meshKind
 }
 
 // definitionsChanged requests an early discovery, and a few more after it.

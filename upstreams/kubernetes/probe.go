@@ -145,7 +145,7 @@ func (s *Source) followed(on *discovery.Answer) (all []discovery.Resource) {
 		}
 	}
 	all = append(all, s.inputs()...)
-	if s.selection != nil {
+	if s.selection != nil && !s.readsInput(namespaceResource.Kind) {
 		all = append(all, namespaceResource)
 	}
 	return all

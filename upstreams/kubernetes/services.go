@@ -16,6 +16,7 @@ import (
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/discovery"
+	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 	"meshrelay/upstreams/kubernetes/services"
 )
@@ -27,7 +28,7 @@ var (
 	nodeKind  = mirror.Kind{Kind: "Node"}
 
 	serviceInputs = map[mirror.Kind]services.Input{
-		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, federation.WorkloadEntry: services.Workloads,
+		serviceKind: services.Services, sliceKind: services.Slices, podKind: services.Pods, nodeKind: services.Nodes, ledger.Namespaces: services.Namespaces, federation.WorkloadEntry: services.Workloads,
 	}
 
 	// endpointResources are what the endpoints of services are read from. Every server serves them in this version.
@@ -35,6 +36,7 @@ var (
 		{Kind: sliceKind, Version: "v1", Plural: "endpointslices", Namespaced: true},
 		{Kind: podKind, Version: "v1", Plural: "pods", Namespaced: true},
 		{Kind: nodeKind, Version: "v1", Plural: "nodes"},
+		namespaceResource,
 	}
 )
 
@@ -44,7 +46,7 @@ func inputsOf(s config.Services) map[mirror.Kind]bool {
 	case config.ServicesGateway:
 		return map[mirror.Kind]bool{serviceKind: false}
 	case config.ServicesDiscover:
-		all := map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, federation.WorkloadEntry: true}
+		all := map[mirror.Kind]bool{serviceKind: false, sliceKind: false, nodeKind: false, ledger.Namespaces: false, federation.WorkloadEntry: true}
 		if s.ReadsPods() {
 			all[podKind] = false
 		}
@@ -56,7 +58,7 @@ func inputsOf(s config.Services) map[mirror.Kind]bool {
 // isOptional reports whether services have endpoints without the objects of a kind. Where they can not be read when the
 // source starts, there are none.
 func isOptional(kind mirror.Kind) bool {
-	return kind == podKind || kind == nodeKind || kind == federation.WorkloadEntry
+	return kind == podKind || kind == nodeKind || kind == ledger.Namespaces || kind == federation.WorkloadEntry
 }
 
 // serviceMaker makes ServiceEntries of the Services of a cluster, and brings their endpoints. The ledger's lock guards it.

@@ -30,7 +30,7 @@ func serviceServer(t *testing.T) *apiServer {
 	s := newAPIServer(t)
 	for _, k := range [][3]string{
 		{"", "Service", "services"}, {"discovery.k8s.io", "EndpointSlice", "endpointslices"}, {"", "Pod", "pods"}, {"", "Node", "nodes"},
-		{"networking.istio.io", "WorkloadEntry", "workloadentries"},
+		{"", "Namespace", "namespaces"}, {"networking.istio.io", "WorkloadEntry", "workloadentries"},
 	} {
 		s.Define(k[0], k[1], k[2], "v1")
 	}
@@ -141,7 +141,7 @@ func TestServicesAreServedWithTheirEndpoints_K15(t *testing.T) {
 }
 
 func TestNoServiceIsServedBeforeAllInputsHaveSynced_K15(t *testing.T) {
-	for _, missing := range []string{"services", "endpointslices", "pods", "nodes", "workloadentries"} {
+	for _, missing := range []string{"services", "endpointslices", "pods", "nodes", "namespaces", "workloadentries"} {
 		inBubble(t, missing, func(t *testing.T) {
 			s := serviceServer(t)
 			s.Set(func() { s.Fault = failing("/"+missing, 503, "ServiceUnavailable") })
@@ -169,7 +169,7 @@ func TestServicesDoWithoutPodsAndNodesThatMayNotBeRead_K15(t *testing.T) {
 				}
 			})
 		}
-		forbidden("/pods", "/nodes")
+		forbidden("/pods", "/nodes", "/namespaces")
 		w := s.mirrors("", discover)
 		w.synced()
 		w.reaches("synthetic-db", "10.0.0.1 8080   , 10.0.0.2 8080   ")
@@ -182,13 +182,13 @@ func TestServicesDoWithoutPodsAndNodesThatMayNotBeRead_K15(t *testing.T) {
 			return kinds
 		}
 		w.until("the status tells", func() bool {
-			return len(denied()) == 2 && strings.Contains(w.status().LastError, "let it list and watch")
+			return len(denied()) == 3 && strings.Contains(w.status().LastError, "let it list and watch")
 		})
 		forbidden()
 		w.reaches("synthetic-db", dbEndpoints)
-		forbidden("/pods", "/nodes")
+		forbidden("/pods", "/nodes", "/namespaces")
 		s.drop()
-		w.until("the status tells", func() bool { return len(denied()) == 2 })
+		w.until("the status tells", func() bool { return len(denied()) == 3 })
 		w.arrives("b")
 		w.reaches("synthetic-db", dbEndpoints)
 	})
@@ -204,6 +204,42 @@ func TestServicesThatMayNotBeReadHoldTheSyncUp_K15(t *testing.T) {
 			t.Error("it has synced")
 		}
 	})
+}
+
+// Istiods from 1.30 do so. The labels of the same objects are for discoverySelectors.
+func TestServicesHaveTheDistributionOfTheirNamespace_K15(t *testing.T) {
+	for _, selectors := range []string{"", `, discoverySelectors: ["mesh=on"]`} {
+		inBubble(t, selectors, func(t *testing.T) {
+			s := serviceServer(t)
+			namespace := func(label, distribution string) {
+				s.Put("/namespaces", map[string]any{"metadata": map[string]any{
+					"namespace": "", "name": "shop", "labels": map[string]any{"mesh": label}, "annotations": map[string]any{federation.DistributionAnnotation: distribution},
+				}})
+			}
+			namespace("on", "PreferClose")
+			w := s.mirrors(selectors, discover)
+			w.synced()
+			has := func(want string) {
+				t.Helper()
+				w.until("the ServiceEntry has "+want, func() bool {
+					r := w.aggregate.Get(mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "synthetic-db"})
+					return r != nil && r.Metadata().Annotations[federation.DistributionAnnotation] == want
+				})
+			}
+			has("PreferClose")
+			namespace("on", "PreferSameNode")
+			has("PreferSameNode")
+			if selectors == "" {
+				s.Remove("/namespaces", "/shop")
+				has("")
+				return
+			}
+			namespace("off", "PreferClose")
+			w.serves()
+			namespace("on", "PreferClose")
+			has("PreferClose")
+		})
+	}
 }
 
 func TestServicesAreReadOnlyWhereTheyAreWanted_K15(t *testing.T) {

@@ -261,7 +261,7 @@ func cureOf(kind mirror.Kind) string {
 	case kind == meshKind:
 		return "let it get that ConfigMap, or set ingress.mode to what the mesh has"
 	case kind == ledger.Namespaces:
-		return "let it list and watch namespaces, or leave out discoverySelectors"
+		return "discoverySelectors and the trafficDistribution of namespaces need it: let it list and watch namespaces"
 	case input:
 		return "let it list and watch that kind, or set ingress.mode: off"
 	}

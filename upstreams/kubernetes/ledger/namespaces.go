@@ -226,6 +226,9 @@ func (s *Selection) forget(e *Entry) {
 
 // choose sets or changes namespaces. Objects in namespaces that are no longer selected are deleted together.
 func (l *Ledger) choose(all bool, namespaces []*object.Object) []intake.Result {
+	if l.selection == nil {
+		return nil
+	}
 	gained, lost := l.selection.set(all, namespaces, l.feed.Keep)
 	for _, e := range l.selection.lacking(gained) {
 		e.Relist()

@@ -51,13 +51,12 @@ func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	some := []*object.Object{o}
+	var results []intake.Result
 	if e.Kind == Namespaces {
-		return l.choose(false, some)
-	}
-	if some = l.pass(e, some); len(some) == 0 {
+		results = l.choose(false, some)
+	} else if some = l.pass(e, some); len(some) == 0 {
 		return nil
 	}
-	var results []intake.Result
 	if l.Mirrors(e.Kind) {
 		results = l.tell([]intake.Update{{Scope: intake.KindScope(e.Kind), Elements: e.elements(some), Part: l.awaits(e.Kind)}})
 	}
@@ -72,7 +71,7 @@ func (l *Ledger) put(e *Entry, o *object.Object) []intake.Result {
 func (l *Ledger) Delete(e *Entry, o *object.Object) []intake.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e.Kind == Namespaces {
+	if e.Kind == Namespaces && l.selection != nil {
 		l.feed.Keep(-l.selection.remove(o.Name))
 	}
 	var results []intake.Result

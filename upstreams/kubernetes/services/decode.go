@@ -31,15 +31,16 @@ const (
 	Pods
 	Nodes
 	Workloads // WorkloadEntries
+	Namespaces
 	inputs
 )
 
 var (
-	kinds    = [inputs]string{"Service", "EndpointSlice", "Pod", "Node", "WorkloadEntry"}
-	decoders = [inputs]func(*object.Object) (content any, size int, err error){decodeService, decodeSlice, decodePod, decodeNode, decodeEntry}
+	kinds    = [inputs]string{"Service", "EndpointSlice", "Pod", "Node", "WorkloadEntry", "Namespace"}
+	decoders = [inputs]func(*object.Object) (content any, size int, err error){decodeService, decodeSlice, decodePod, decodeNode, decodeEntry, decodeNamespace}
 )
 
-// Name is the name of an object. Namespace is empty for Nodes.
+// Name is the name of an object. Namespace is empty for Nodes and Namespaces.
 type Name struct{ Namespace, Name string }
 
 // Decoded is what a State needs of an object. It never changes.
@@ -51,7 +52,7 @@ type Decoded interface {
 type decoded struct {
 	in      Input
 	name    Name
-	content any // *service, *slice, *workload (a pod or a WorkloadEntry) or *node
+	content any // *service, *slice, *workload (a pod or a WorkloadEntry), *node or *namespace
 	size    int
 }
 

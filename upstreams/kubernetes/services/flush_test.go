@@ -36,6 +36,7 @@ func filled(t *testing.T) *world {
 	w.slice("shop/other-1", "other", target("b", "10.0.0.2"))
 	w.pod("shop/a", "10.0.0.1", `"app":"db"`)
 	w.node("n1", "eu", "eu-1")
+	w.namespace("shop", "PreferClose")
 	w.workload("shop/vm", `"app":"db"`, `"address":"192.0.2.1"`)
 	w.Flush()
 	return w
@@ -94,6 +95,10 @@ func TestAChangeFlushesWhatItChanges_K15(t *testing.T) {
 		"a pod goes":                 {func(w *world) { w.Remove(Pods, Name{"shop", "a"}) }, []string{dbHTTP, someApp}},
 		"a pod without service":      {func(w *world) { w.pod("shop/z", "10.0.0.1", `"app":"z"`) }, nil},
 		"a pod of another namespace": {func(w *world) { w.pod("bank/a", "10.0.0.1", `"app":"db"`) }, nil},
+		"a namespace":                {func(w *world) { w.namespace("shop", "PreferSameNode") }, []string{"shop/synthetic-db", "shop/synthetic-other"}},
+		"a namespace says no more":   {func(w *world) { w.namespace("shop", "") }, []string{"shop/synthetic-db", "shop/synthetic-other"}},
+		"a namespace goes":           {func(w *world) { w.Remove(Namespaces, Name{Name: "shop"}) }, []string{"shop/synthetic-db", "shop/synthetic-other"}},
+		"another namespace":          {func(w *world) { w.namespace("bank", "PreferClose") }, nil},
 		"a node":                     {func(w *world) { w.node("n1", "eu", "eu-2") }, []string{dbHTTP, otherHTTP, someApp}},
 		"a node goes":                {func(w *world) { w.Remove(Nodes, Name{Name: "n1"}) }, []string{dbHTTP, otherHTTP, someApp}},
 		"a workload":                 {func(w *world) { w.workload("shop/vm", `"app":"db"`, `"address":"192.0.2.2"`) }, []string{dbHTTP, someApp}},

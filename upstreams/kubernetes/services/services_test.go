@@ -92,6 +92,10 @@ func (w *world) node(name, region, zone string) {
 	w.set(Nodes, "/"+name, fmt.Sprintf(`{"metadata":{"labels":{"topology.kubernetes.io/region":%q,"topology.kubernetes.io/zone":%q}}}`, region, zone))
 }
 
+func (w *world) namespace(name, distribution string) {
+	w.set(Namespaces, "/"+name, fmt.Sprintf(`{"metadata":{"annotations":{"networking.istio.io/traffic-distribution":%q}}}`, distribution))
+}
+
 // target returns an endpoint of a slice that is a pod of the namespace shop.
 func target(pod string, addresses ...string) string {
 	return fmt.Sprintf(`{"addresses":["%s"],"nodeName":"n1","targetRef":{"kind":"Pod","namespace":"shop","name":%q}}`, strings.Join(addresses, `","`), pod)

@@ -201,6 +201,12 @@ func (s *State) touchFor(in Input, n Name, content any) {
 		s.touch(of, get[service](s, Services, of))
 	case *node:
 		s.nodes[symbolOf(n.Name)] = struct{}{}
+	case *namespace:
+		if in := s.spaces[n.Name]; in != nil && c.distribution != "" {
+			for name := range in.objects[Services] {
+				s.changed[Name{n.Name, name}] = struct{}{}
+			}
+		}
 	case *workload:
 		s.reads.each(n.Namespace, c, func(cluster string) { s.clusters[cluster] = struct{}{} })
 		if in == Pods {
@@ -336,6 +342,10 @@ func (s *State) output(n Name) *Output {
 		return out
 	}
 	out.Created, out.Labels, out.Annotations = v.created, v.labels, v.annotations
+	// Istiods from 1.30 take that of the namespace for Services without one.
+	if of := get[namespace](s, Namespaces, Name{Name: n.Namespace}); of != nil && of.distribution != "" && v.annotations == nil {
+		out.Annotations = map[string]string{federation.DistributionAnnotation: of.distribution}
+	}
 	if out.LeftOut = s.options.leftOut(n, v); out.LeftOut == "" {
 		out.Body = &networking.ServiceEntry{}
 		_ = proto.Unmarshal([]byte(v.entry), out.Body) // decodeService has encoded it

@@ -224,3 +224,11 @@ func decodeNode(o *object.Object) (any, int, error) {
 	n := &node{symbolOf(o.Labels[federation.RegionLabel]), symbolOf(o.Labels[federation.ZoneLabel]), symbolOf(o.Labels[federation.SubzoneLabel])}
 	return n, 3*perText + len(n.region.String()+n.zone.String()+n.subzone.String()), nil
 }
+
+// namespace is a Namespace.
+type namespace struct{ distribution string }
+
+func decodeNamespace(o *object.Object) (any, int, error) {
+	n := &namespace{o.Annotations[federation.DistributionAnnotation]}
+	return n, perText + len(n.distribution), nil
+}
