@@ -96,7 +96,7 @@ func AsSibling(r *mirror.Resource, service mirror.Key) (*mirror.Resource, error)
 		ports += fmt.Sprint(p.Number, " ")
 	}
 	s := r.Spec()
-	s.Key.Name = service.Name + federation.Suffix(ports)
+	s.Name = service.Name + federation.Suffix(ports)
 	if s.Annotations == nil {
 		s.Annotations = map[string]string{}
 	}

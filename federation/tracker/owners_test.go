@@ -74,17 +74,17 @@ func TestRoutesAreJudgedByTheHostsOfTheirParentsAsMerged(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := claim(t, mirror.Kind{Group: "gateway.networking.k8s.io", Kind: "HTTPRoute"}, "shop", spec).Spec()
-		s.Key.Name, s.Source = name, source
+		s.Name, s.Source = name, source
 		return must(mirror.New(s))
 	}
 	entry := func(source, name, host string) *mirror.Resource {
 		s := claim(t, federation.ServiceEntry, "shop", &networking.ServiceEntry{Hosts: []string{host}}).Spec()
-		s.Key.Name, s.Source = name, source
+		s.Name, s.Source = name, source
 		return must(mirror.New(s))
 	}
 	service := func(source, name string, gateways ...string) *mirror.Resource {
 		s := claim(t, federation.VirtualService, "shop", &networking.VirtualService{Hosts: []string{"pay.example"}, Gateways: gateways}).Spec()
-		s.Key.Name, s.Source = name, source
+		s.Name, s.Source = name, source
 		return must(mirror.New(s))
 	}
 	for name, tc := range map[string]struct {

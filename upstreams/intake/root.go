@@ -125,14 +125,14 @@ func (in *Intake) reroot(out *Result) {
 	in.tallies.forget()
 }
 
-// rejudge imports the content of a record again. It reports whether the record has content now.
-func (in *Intake) rejudge(sc *scope, rec *record, name string, out *Result) bool {
+// rejudge imports the content of a record again.
+func (in *Intake) rejudge(sc *scope, rec *record, name string, out *Result) {
 	r := rec.original
 	if r == nil {
 		r = rec.resource
 	}
 	if r == nil {
-		return false
+		return
 	}
 	before := rec.load(len(name))
 	_, err := in.importRecord(sc, rec, r, mirror.Way{})
@@ -140,7 +140,6 @@ func (in *Intake) rejudge(sc *scope, rec *record, name string, out *Result) bool
 	if err != nil {
 		in.refuse(sc, name, err, out)
 	}
-	return rec.resource != nil
 }
 
 // expel removes a served resource that the rules leave out. A frozen upstream serves it until the end of the freeze.
