@@ -59,8 +59,10 @@ func TestAFileIsReadWhenItHasBeenQuiet(t *testing.T) {
 				w := New(options)
 				w.events, w.names = events, map[string]bool{"/etc/relay.yaml": true}
 				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
+				sent := make(chan struct{})
+				defer func() { cancel(); <-sent }() // a bubble whose test has ended has no clock
 				go func() {
+					defer close(sent)
 					send := func(name string, op fsnotify.Op, after time.Duration) bool {
 						await.Pass(after)
 						select {
@@ -96,8 +98,9 @@ func waited(t *testing.T, w *Watcher, send func(events chan<- fsnotify.Event, er
 	t.Helper()
 	events, errs := make(chan fsnotify.Event), make(chan error)
 	w.events, w.errors = events, errs
-	start := time.Now()
-	go send(events, errs)
+	start, sent := time.Now(), make(chan struct{})
+	defer func() { <-sent }()
+	go func() { defer close(sent); send(events, errs) }()
 	if _, err := w.Wait(t.Context(), false, nil); err != nil {
 		t.Fatal(err)
 	}
