@@ -136,7 +136,7 @@ func TestRoutesAreJudgedByTheHostsOfTheirParentsAsMerged(t *testing.T) {
 				synctest.Wait()
 				lost := 0
 				for _, k := range tr.KeyConflicts() {
-					if k.Outcome == conflicts.Unowned && k.Key.Namespace+"/"+k.Key.Name == "shop/b" {
+					if k.Outcome == conflicts.Unowned && k.Namespace+"/"+k.Name == "shop/b" {
 						lost++
 					}
 				}
