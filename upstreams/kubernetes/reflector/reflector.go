@@ -73,6 +73,7 @@ type Sink interface {
 type Pace struct {
 	Retry, RetryMax time.Duration // bound the pauses after a failed list or watch
 	Request         time.Duration // shortest time between two requests, except for the first few
+	Ended           time.Duration // longest pause after a watch that the server has ended as it should
 	Forgive         time.Duration // how long lists are requested in pages after streaming lists were cut off
 }
 
@@ -110,6 +111,7 @@ type Reflector struct {
 	pages    atomic.Int32                   // of the present list
 	began    atomic.Int64                   // start of the present list, in nanoseconds since the epoch
 	endless  atomic.Bool                    // the last list had too many pages: the next one is as expensive
+	ended    atomic.Bool                    // the newest watch ended as it should
 	// running is read-locked during each list. client-go may start a list late, or leave one running. Run
 	// locks it at the end, for ever, so that no list runs after that.
 	running sync.RWMutex
@@ -173,6 +175,9 @@ func (r *Reflector) follow(ctx context.Context) {
 	for pause := backoff.DelayWithReset(c, recovered); ctx.Err() == nil; {
 		_ = reflector.ListAndWatchWithContext(ctx) // the Sink knows from the requests
 		wait := pause()
+		if r.ended.Swap(false) { // client-go takes one that was short for a failure
+			wait = min(wait, r.Pace.Ended)
+		}
 		if r.endless.Swap(false) {
 			wait = max(wait, r.Pace.RetryMax)
 		}

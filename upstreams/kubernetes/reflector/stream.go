@@ -153,6 +153,7 @@ func (s *stream) close() {
 			s.reading.Close()
 			s.r.cut(err)
 		}
+		s.r.ended.Store(err == nil && !awaits)
 		s.r.sink.Lost(err)
 	})
 }
