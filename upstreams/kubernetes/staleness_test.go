@@ -90,8 +90,8 @@ func TestAnAPIServerThatAnswersIsNeverStale_K4(t *testing.T) {
 			w := s.mirrors("", "  staleness: {staleAfter: 30s, onStale: drop}\n  guard: {percent: 100, empty: pass}\n")
 			w.synced()
 			for since := time.Duration(0); since < time.Minute; since += time.Second { // twice staleAfter
-				happens(s)
 				for range 10 {
+					happens(s)
 					await.Pass(100 * time.Millisecond)
 					if st := w.status(); st.Stale || !st.InContact || len(st.Expired) > 0 {
 						t.Fatalf("after %v: stale %v, in contact %v, expired %v: %s", since, st.Stale, st.InContact, st.Expired, st.LastError)

@@ -115,8 +115,8 @@ annotations:
 # With discoverySelectors also list and watch on namespaces; with ingress also list and watch on
 # services, and on ingresses and ingressclasses of networking.k8s.io, and with its mode mesh get on the
 # ConfigMap istio in istio-system; with services.mode list and watch on services, and with its mode
-# discover on endpointslices of discovery.k8s.io, pods, nodes and namespaces, and get on the namespace istio-system
-# and that ConfigMap.
+# discover on endpointslices of discovery.k8s.io, pods, nodes and namespaces, and get on the
+# namespace istio-system and that ConfigMap.
 #
 # The UID of kube-system is the name of the cluster, however its API server is reached.
 - apiGroups: [""]
