@@ -110,8 +110,9 @@ e2e: build istiod newest kube nacos chart-test ## Run the relay between real ist
 	cd e2e && ISTIODS=newest go test -count=1 -parallel 4 -timeout 30m -run '^($(NEWEST))$$' .
 
 # What the tests with the oldest istiod show of Envoys' configuration is shown with the newest, too.
-NEWEST = $(subst $(space),|,$(strip TestTwoIstiodsArriveInAThird TestRelayBehindRelay \
-	TestKubernetesIsServedAsAnIstiodServesIt_K10))
+NEWEST = $(subst $(space),|,$(strip TestOracleFixedSet_C23 TestOracleRandomSets_C23 TestBookinfosRoutesNameClustersThatExist_C23 \
+	TestAPIServersAreFederatedForEnvoys_C23 TestTwoIstiodsArriveInAThird TestRelayBehindRelay TestKubernetesIsServedAsAnIstiodServesIt_K10 \
+	TestServicesOfAnAPIServerAreThoseOfItsIstiod TestRandomServicesAreThoseOfTheirIstiod TestIngressesThatShareAHostWithTLSServeIt))
 space := $(subst ,, )
 
 ORACLE_SETS ?= 300

@@ -84,7 +84,7 @@ const coveredHost = "productpage.canary.svc.cluster.local"
 
 var serviceHost = regexp.MustCompile(`^([^.]+)\.[^.]+\.svc\.cluster\.local$`)
 
-var virtualServicePath = regexp.MustCompile(`^/apis/networking\.istio\.io/v1alpha3/namespaces/([^/]+)/virtual-service/`)
+var virtualServicePath = regexp.MustCompile(`^/apis/networking\.istio\.io/v1(?:alpha3)?/namespaces/([^/]+)/virtual-service/`)
 
 const wasmVersion = "ISTIO_META_WASM_PLUGIN_RESOURCE_VERSION"
 

@@ -125,9 +125,7 @@ func (o *oracle) istiods() []*istiod {
 func (o *oracle) give(name string, set []manifest) error {
 	o.t.Helper()
 	o.given++
-	if allNewest() { // it does not apply those in files
-		set = slices.DeleteFunc(slices.Clone(set), func(m manifest) bool { return m.Kind == "WasmPlugin" })
-	}
+	set = applied(set)
 	o.set, o.marker = set, fmt.Sprintf("%s-%d", name, o.given)
 	doc, err := document(set, o.marker)
 	if err != nil {
@@ -171,6 +169,11 @@ func (o *oracle) arrived() error {
 		}
 	}
 	return nil
+}
+
+// applied returns what all istiods of a run apply: the newest knows no WasmPlugin but those of its own API server.
+func applied(set []manifest) []manifest {
+	return slices.DeleteFunc(slices.Clone(set), func(m manifest) bool { return allNewest() && m.Kind == "WasmPlugin" })
 }
 
 // holds returns nil when the istiod has all configs of the set as they are in this set, and

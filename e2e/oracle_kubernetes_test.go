@@ -377,7 +377,7 @@ func TestAPIServersAreFederatedForEnvoys_C23(t *testing.T) {
 	}
 	var set []manifest
 	made := map[string]bool{}
-	for n, m := range readManifests(t, "testdata/oracle") {
+	for n, m := range applied(readManifests(t, "testdata/oracle")) {
 		k := clusters[n%2]
 		if where := k.name + m.Metadata.Namespace; !made[where] {
 			made[where] = true
