@@ -98,7 +98,9 @@ func (w *withClusters) names() (all []string) {
 
 func (w *withClusters) has(want ...string) {
 	w.t.Helper()
-	await.Until(w.t, fmt.Sprintf("there are %q", want), func() bool { return slices.Equal(w.names(), want) }, func() any { return w.names() }, func() any { return w.finder.Problems() })
+	await.Until(w.t, fmt.Sprintf("there are %q", want), func() bool {
+		return slices.Equal(w.names(), want) && len(w.config.Load().Upstreams) == len(want) // the config follows the upstreams
+	}, func() any { return w.names() }, func() any { return w.finder.Problems() })
 }
 
 func newWithClusters(t *testing.T, ids ...string) *withClusters {
