@@ -230,6 +230,25 @@ func (s *stage) cpu() time.Duration {
 	return s.used
 }
 
+// allocated returns how many bytes the relay has allocated since it started; of one that is gone, 0. It counts
+// work as CPU does, and is the same however busy the machine is.
+func (s *stage) allocated() int64 {
+	code, metrics := s.get("/metrics")
+	for line := range strings.Lines(metrics) {
+		if of, ok := strings.CutPrefix(line, "go_memstats_alloc_bytes_total "); ok {
+			n, err := strconv.ParseFloat(strings.TrimSpace(of), 64)
+			if err != nil {
+				s.Error(err)
+			}
+			return int64(n)
+		}
+	}
+	if !s.gone() {
+		s.Errorf("the relay does not tell what it allocates: %d %.200s", code, metrics)
+	}
+	return 0
+}
+
 // computes reports whether a thread of the relay computes, or waits for a CPU.
 func (s *stage) computes() bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
