@@ -35,7 +35,7 @@ type Resources interface {
 	Resolve(key mirror.Key) mirror.Resolution
 	// Keys returns all keys of a kind that any upstream has. Select merges the copies that accept accepts.
 	Keys(kind mirror.Kind) []mirror.Key
-	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
+	Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource
 	Apart(keys []mirror.Key) string
 	Counts() map[mirror.Kind]int
 }
@@ -49,8 +49,8 @@ type Clients interface {
 	Receipts(key mirror.Key) []downstream.Receipt
 	// Distribution tells which clients have the present content of a resource.
 	Distribution(key mirror.Key) downstream.Distribution
-	// Shows returns a function that reports whether a connected client sees a copy, or false without that client.
-	Shows(connection string) (func(*mirror.Resource) bool, bool)
+	// Shows returns the cluster of a connected client and whether it sees a copy, or false without that client.
+	Shows(connection string) (cluster string, sees func(*mirror.Resource) bool, ok bool)
 }
 
 // Views are the data that a Debug shows. The functions must be safe for concurrent use.

@@ -197,8 +197,8 @@ func (f *fixture) Peers() []downstream.PeerStatus { return f.peers }
 func (f *fixture) Clients() []downstream.ClientStatus { return f.clients }
 
 // Shows knows a client "few", which sees what comes from west.
-func (f *fixture) Shows(connection string) (func(*mirror.Resource) bool, bool) {
-	return func(r *mirror.Resource) bool { return r.Source() == "west" }, connection == "few"
+func (f *fixture) Shows(connection string) (string, func(*mirror.Resource) bool, bool) {
+	return "", func(r *mirror.Resource) bool { return r.Source() == "west" }, connection == "few"
 }
 
 func (f *fixture) Distribution(key mirror.Key) downstream.Distribution {

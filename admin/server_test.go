@@ -31,7 +31,7 @@ func (nothing) List(mirror.Kind, string) []*mirror.Resource { return nil }
 func (nothing) Resolve(mirror.Key) mirror.Resolution        { return mirror.Resolution{} }
 func (nothing) Apart([]mirror.Key) string                   { return "" }
 func (nothing) Keys(mirror.Kind) []mirror.Key               { return nil }
-func (nothing) Select(mirror.Key, func(*mirror.Resource) bool) *mirror.Resource {
+func (nothing) Select(mirror.Key, string, func(*mirror.Resource) bool) *mirror.Resource {
 	return nil
 }
 func (nothing) Counts() map[mirror.Kind]int { return nil }

@@ -86,14 +86,14 @@ func (d *Debug) seenBy(connection string) (in services.Input, err error) {
 	sees := func(*mirror.Resource) bool { return true }
 	list := func(kind mirror.Kind) []*mirror.Resource { return d.views.Resources.List(kind, "") }
 	if connection != "" {
-		shows, ok := d.clients.Shows(connection)
+		cluster, shows, ok := d.clients.Shows(connection)
 		if !ok {
 			return in, badRequestf("no client has the connection %.64q: /debug/connections lists them", connection)
 		}
 		sees = shows
 		list = func(kind mirror.Kind) (all []*mirror.Resource) {
 			for _, key := range d.views.Resources.Keys(kind) {
-				if r := d.views.Resources.Select(key, sees); r != nil {
+				if r := d.views.Resources.Select(key, cluster, sees); r != nil {
 					all = append(all, r)
 				}
 			}

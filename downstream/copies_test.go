@@ -94,7 +94,7 @@ func (c *copies) merge(key mirror.Key, accept func(*mirror.Resource) bool) *mirr
 
 func (c *copies) Get(key mirror.Key) *mirror.Resource { return c.served[key.Kind][key.FullName()] }
 
-func (c *copies) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+func (c *copies) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
 	if r := c.merge(key, accept); !r.Equal(c.Get(key)) {
 		return r
 	}

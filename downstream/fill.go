@@ -72,6 +72,7 @@ type origin struct{ cluster, revision string }
 
 // draft is the content of a view that no client sees yet.
 type draft struct {
+	cluster string
 	accepts func(*mirror.Resource) bool
 	byType  map[subscription.Type]*snapshot.Collection
 
@@ -93,7 +94,7 @@ func (d *draft) see(r *mirror.Resource) origin {
 }
 
 func (vs *views) newDraft(x variant) *draft {
-	d := &draft{seen: map[origin]struct{}{}}
+	d := &draft{cluster: x.cluster, seen: map[origin]struct{}{}}
 	d.accepts = vs.accepts(x, func(r *mirror.Resource) bool { return vs.known.knows(d.see(r)) })
 	return d
 }
@@ -172,7 +173,7 @@ func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases 
 	if all {
 		d.byType = map[subscription.Type]*snapshot.Collection{}
 	}
-	from := &reader{vs.resources, d.accepts, func(r *mirror.Resource) { d.see(r) }}
+	from := &reader{vs.resources, d.cluster, d.accepts, func(r *mirror.Resource) { d.see(r) }}
 	for t, list := range vs.affected(all, missed) {
 		list.sort()
 		updates := make([]snapshot.Update, len(list.refs))

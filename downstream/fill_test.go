@@ -22,9 +22,9 @@ type selecting struct {
 	before func(key mirror.Key, accept func(*mirror.Resource) bool)
 }
 
-func (s selecting) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+func (s selecting) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
 	s.before(key, accept)
-	return s.Resources.Select(key, accept)
+	return s.Resources.Select(key, cluster, accept)
 }
 
 // slowView is a view for nodes whose id begins with "slow". To read the resource shop/stop
@@ -62,7 +62,7 @@ func TestOriginsAreNotedByAllThatReadAView(t *testing.T) {
 		list.refs = append(list.refs, Ref{Name: r.FullName(), Key: r.Key()})
 	}
 	d := &draft{seen: map[origin]struct{}{}}
-	from := &reader{resources, func(r *mirror.Resource) bool { d.see(r); return true }, func(r *mirror.Resource) { d.see(r) }}
+	from := &reader{resources, "", func(r *mirror.Resource) bool { d.see(r); return true }, func(r *mirror.Resource) { d.see(r) }}
 	list.read(from, make([]snapshot.Update, all))
 	if len(d.seen) != clusters {
 		t.Errorf("%d of %d clusters are seen", len(d.seen), clusters)
@@ -74,7 +74,7 @@ type resourcesOf map[mirror.Key]*mirror.Resource
 
 func (m resourcesOf) Get(key mirror.Key) *mirror.Resource { return m[key] }
 
-func (m resourcesOf) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+func (m resourcesOf) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
 	if r := m[key]; accept(r) {
 		return r
 	}

@@ -38,6 +38,7 @@ type Reader interface {
 // reader is a Reader for one view. Any goroutine may call its methods and functions.
 type reader struct {
 	resources Resources
+	cluster   string                      // of its clients, empty if unknown
 	accepts   func(*mirror.Resource) bool // nil: the view shows everything
 	saw       func(*mirror.Resource)      // called with each resource that Get returns
 }
@@ -48,7 +49,7 @@ func (r *reader) Get(key mirror.Key) (shown *mirror.Resource) {
 	if r.accepts == nil {
 		shown = r.resources.Get(key)
 	} else {
-		shown = r.resources.Select(key, r.accepts)
+		shown = r.resources.Select(key, r.cluster, r.accepts)
 	}
 	if shown != nil {
 		r.saw(shown)

@@ -58,7 +58,7 @@ func (k *known) narrow(want variant) variant {
 	defer k.mu.Unlock()
 	want.cluster = cmp.Or(k.same[want.cluster], want.cluster)
 	if !k.has(claim{want.cluster, false}) {
-		want.cluster, want.strangeCluster = "", true
+		want.cluster, want.strangeCluster, want.ofOwn = "", !want.ofOwn, false
 	}
 	if !k.has(claim{want.revision, true}) {
 		want.revision, want.strangeRevision = "", true
@@ -97,6 +97,7 @@ func (k *known) learn(c claim, strangers func() bool) bool {
 		return false
 	case !strangers():
 		k.names[c] = struct{}{}
+		mirror.Signal(k.news) // for clients of the cluster that are sent what is its own
 		return true
 	}
 	k.fresh[c] = struct{}{}

@@ -73,8 +73,8 @@ type leakyResources struct {
 	of func(shown, hidden *mirror.Resource) *mirror.Resource
 }
 
-func (l leakyResources) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
-	shown, everything := l.Resources.Select(key, accept), l.Get(key)
+func (l leakyResources) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
+	shown, everything := l.Resources.Select(key, cluster, accept), l.Get(key)
 	if shown == nil || everything == nil || accept(everything) {
 		return shown
 	}

@@ -210,7 +210,8 @@ func noView(l Listener, c client, identities []string) string {
 // everything.
 type variant struct {
 	rule              *rule  // nil: accepts every copy
-	cluster, revision string // cluster is left out; copies for other revisions are, too (PROTOCOL C11, S14)
+	cluster, revision string // cluster is left out, unless ofOwn; copies for other revisions are, too (PROTOCOL C11, S14)
+	ofOwn             bool
 	// strangeCluster and strangeRevision are set when the client claims a cluster or a revision that is not
 	// known.
 	strangeCluster, strangeRevision bool
@@ -222,17 +223,13 @@ func variantOf(r *rule, c client) variant {
 	if r.Accepts != nil {
 		v.rule = cmp.Or(r.shares, r)
 	}
-	if r.ExcludeOwn {
-		v.cluster = r.ClusterID
-		if v.cluster == "" {
-			v.cluster = c.clusterID
-		}
-	}
+	v.cluster = cmp.Or(r.ClusterID, c.clusterID)
+	v.ofOwn = !r.ExcludeOwn && v.cluster != ""
 	return v
 }
 
 func (v variant) accepts(r *mirror.Resource) bool {
-	if v.cluster != "" && r.Cluster() == v.cluster {
+	if v.cluster != "" && !v.ofOwn && r.Cluster() == v.cluster {
 		return false
 	}
 	if (v.revision != "" || v.strangeRevision) && r.Revision() != "" && r.Revision() != v.revision {

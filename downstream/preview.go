@@ -85,23 +85,24 @@ func (vs *views) shows(x variant) accepting {
 	return vs.accepts(x, func(r *mirror.Resource) bool { return vs.known.knows(origin{r.Cluster(), r.Revision()}) })
 }
 
-// Shows returns a function that reports whether a connected client sees a copy of a resource. It returns false if there is
-// no such connection.
-func (s *Server) Shows(connection string) (func(*mirror.Resource) bool, bool) {
+// Shows returns the cluster of a connected client, if resources name it, and a function that reports whether the client sees a
+// copy of a resource. It returns false if there is no such connection.
+func (s *Server) Shows(connection string) (cluster string, sees func(*mirror.Resource) bool, ok bool) {
 	for _, c := range s.connections() {
 		c.mu.Lock()
 		v, r, client, name := c.view, c.rule, c.client, c.id()
 		c.mu.Unlock()
 		if v != nil && name == connection {
-			return s.views.shows(s.views.known.narrow(variantOf(r, client))), true
+			x := s.views.known.narrow(variantOf(r, client))
+			return x.cluster, s.views.shows(x), true
 		}
 	}
-	return nil, false
+	return "", nil, false
 }
 
 // compare counts the resources that only then selects, and those that only now selects.
 func compare(ctx context.Context, all Resources, now, then accepting) (gained, lost int, err error) {
-	has := func(key mirror.Key, by accepting) bool { return by != nil && all.Select(key, by) != nil }
+	has := func(key mirror.Key, by accepting) bool { return by != nil && all.Select(key, "", by) != nil }
 	for _, kind := range all.SourceKinds() {
 		for i, key := range all.Keys(kind) {
 			if i%1024 == 0 && ctx.Err() != nil {

@@ -100,7 +100,7 @@ type Resources interface {
 	Get(key mirror.Key) *mirror.Resource
 	// Select merges the copies that accept accepts. If accept accepts all copies of the resource, Select
 	// returns the same pointer as Get.
-	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
+	Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource
 	// Keys returns all keys of a kind that any upstream has, sorted by full name.
 	Keys(kind mirror.Kind) []mirror.Key
 	// SourceKinds returns all kinds with resources of any upstream.

@@ -106,7 +106,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	list.sort()
 	updates := make([]snapshot.Update, len(list.refs))
 	saw := func(r *mirror.Resource) { vs.note(r) }
-	list.read(&reader{vs.resources, nil, saw}, updates)
+	list.read(&reader{vs.resources, "", nil, saw}, updates)
 	base := vs.collection(t)
 	changed := base.Apply(updates, changedAt)
 	if changed {
@@ -117,7 +117,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	}
 	basis := base.Basis()
 	for _, v := range derived {
-		list.read(&reader{vs.resources, vs.accepts(v.variant, vs.note), saw}, updates)
+		list.read(&reader{vs.resources, v.variant.cluster, vs.accepts(v.variant, vs.note), saw}, updates)
 		changed = v.follow(t, basis, updates, changedAt) || changed
 	}
 	return changed

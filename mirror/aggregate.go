@@ -51,8 +51,10 @@ type Aggregate struct {
 	others   Policy // of kinds that are not in policies
 	groups   map[Kind]*groups
 	claims   *claims // nil without Owners
-	siblings map[ref][]ref
-	unsynced int // the sources before this place have synced
+	// allocated has who has which address.
+	allocated *claims
+	siblings  map[ref][]ref
+	unsynced  int // the sources before this place have synced
 }
 
 // change is a key of the queue, with the result of its merge.
@@ -64,6 +66,7 @@ type change struct {
 	// resolution is nil when there are less than two copies.
 	resolution *Resolution
 	panicked   *Panic // while the key was merged
+	allocates  bool   // whether a copy does
 }
 
 // batchLen is how many keys are merged under one lock.
@@ -71,7 +74,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil), siblings: map[ref][]ref{}}
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil), siblings: map[ref][]ref{}, allocated: newClaims(allocations{}, true)}
 }
 
 // SetSources sets the stores to merge, in order of priority. It may be called at any time. The resources of
@@ -127,7 +130,8 @@ func (a *Aggregate) markAll() {
 func (a *Aggregate) next(batch []change) []change {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if batch = a.queue.pop(batch); a.claims != nil {
+	batch = a.queue.pop(batch)
+	if a.allocated.round++; a.claims != nil {
 		a.claims.round++
 	}
 	for i := range batch {
@@ -150,11 +154,14 @@ func (a *Aggregate) merge(c *change) {
 		a.regroup(c.ref)
 	}
 	if a.claims != nil {
-		a.reclaim(c.ref, false)
+		a.reclaim(a.claims, c.ref, false)
+	}
+	if c.allocates || len(a.allocated.copies[c.ref]) > 0 {
+		a.reclaim(a.allocated, c.ref, false)
 	}
 	a.relate(c.ref)
-	c.cur, c.resolution = a.serve(c.ref, everything)
-	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && keys {
+	c.cur, c.resolution = a.serve(c.ref, "", everything)
+	if c.cur != nil && c.cur != c.old && c.old.Equal(c.cur) && (keys || c.allocates) {
 		// A Policy may make a new resource each time: equal content is never held twice.
 		c.cur = c.old.withSourceVersion(c.cur.sourceVersion)
 	}
@@ -187,10 +194,10 @@ func (a *Aggregate) copies(k ref, accept func(*Resource) bool) []Copy {
 	return out
 }
 
-// serve returns the resource that clients are served under a key, if they see only the copies that accept
-// accepts. It also returns the Resolution when there are several copies, or when Owners have
+// serve returns the resource that clients of a cluster are served under a key, if they see only the copies that
+// accept accepts. It also returns the Resolution when there are several copies, or when Owners have
 // the key not served. The caller holds mu.
-func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resolution) {
+func (a *Aggregate) serve(k ref, cluster string, accept func(*Resource) bool) (*Resource, *Resolution) {
 	places := a.holders.of(k, a.index.get(k))
 	if len(places) == 0 {
 		return nil, nil
@@ -200,11 +207,11 @@ func (a *Aggregate) serve(k ref, accept func(*Resource) bool) (*Resource, *Resol
 		if r == nil || !a.ofMain(k, accept)(r) {
 			return nil, nil
 		}
-		if a.claims == nil {
+		if a.claims == nil && len(a.allocated.copies[k]) == 0 {
 			return r, nil // the usual case, without an allocation
 		}
 	}
-	r := a.resolve(k, accept)
+	r := a.resolve(k, cluster, accept)
 	if len(r.Copies) < 2 && r.Yields == "" {
 		return r.Served, nil
 	}

@@ -45,14 +45,19 @@ func (a *Aggregate) SetOwners(by Owners) {
 		return
 	}
 	if a.claims = nil; by != nil {
-		a.claims = &claims{by: by, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}, follow: map[ref]map[ref]bool{}}
+		a.claims = newClaims(by, false)
 	}
 	a.markAll()
+}
+
+func newClaims(by Owners, mutual bool) *claims {
+	return &claims{by: by, mutual: mutual, round: 1, buckets: map[bucket][]sourceClaims{}, copies: map[ref][]*claimant{}, follow: map[ref]map[ref]bool{}}
 }
 
 // claims finds the claims of all copies.
 type claims struct {
 	by      Owners
+	mutual  bool // those of one source are rivals, too; then a key is judged once more after its claims have changed
 	buckets map[bucket][]sourceClaims
 	copies  map[ref][]*claimant  // with claims
 	follow  map[ref]map[ref]bool // by key, those whose claims follow from its own
@@ -140,18 +145,19 @@ func (a *Aggregate) claimed(key Key) []string {
 func (a *Aggregate) reclaimFollowing(k ref) {
 	for _, f := range slices.Collect(maps.Keys(a.claims.follow[k])) { // reclaim changes it
 		a.queue.mark(f, nil)
-		a.reclaim(f, true)
+		a.reclaim(a.claims, f, true)
 	}
 }
 
 // reclaim updates the claims of a key. If a copy has changed, or anew, it queues the keys of others that claim the same.
-func (a *Aggregate) reclaim(k ref, anew bool) {
-	x := a.claims
+func (a *Aggregate) reclaim(x *claims, k ref, anew bool) {
 	copies, was := a.copies(k, everything), x.copies[k]
 	now := make([]*claimant, 0, len(copies))
 	same, claiming := len(copies) == len(was), false
 	for _, c := range copies {
-		i := slices.IndexFunc(was, func(o *claimant) bool { return !anew && o.source == c.Source && o.resource.Equal(c.Resource) })
+		i := slices.IndexFunc(was, func(o *claimant) bool {
+			return !anew && o.source == c.Source && o.resource.Equal(c.Resource) && o.resource.Cluster() == c.Resource.Cluster()
+		})
 		if i >= 0 {
 			now = append(now, was[i])
 		} else {
@@ -164,7 +170,7 @@ func (a *Aggregate) reclaim(k ref, anew bool) {
 		}
 		claiming = claiming || len(now[len(now)-1].What)+len(now[len(now)-1].follows) > 0
 	}
-	if same {
+	if same || !claiming && len(was) == 0 {
 		return
 	}
 	if !claiming {
@@ -172,7 +178,7 @@ func (a *Aggregate) reclaim(k ref, anew bool) {
 	}
 	// Any change of a copy may have another copy of the key served: the rivals of all copies are judged.
 	for _, c := range was {
-		if a.markRivals(c); !slices.Contains(now, c) {
+		if a.markRivals(x, c); !slices.Contains(now, c) {
 			c.eachBucket(x.drop)
 		}
 		for _, of := range c.follows {
@@ -188,12 +194,15 @@ func (a *Aggregate) reclaim(k ref, anew bool) {
 			}
 			x.follow[of][k] = true
 		}
-		if a.markRivals(c); !slices.Contains(was, c) {
+		if a.markRivals(x, c); !slices.Contains(was, c) {
 			c.eachBucket(x.insert)
 		}
 	}
 	if x.copies[k] = now; len(now) == 0 {
 		delete(x.copies, k)
+	}
+	if x.mutual {
+		a.queue.mark(k, nil)
 	}
 	a.queue.extend()
 }
@@ -214,7 +223,9 @@ func (x *claims) insert(in bucket, c *claimant) {
 		return
 	}
 	at, _ := slices.BinarySearchFunc(b[i].of, c, compareClaimants)
-	b[i].of, b[i].marked = slices.Insert(b[i].of, at, c), 0
+	if b[i].of = slices.Insert(b[i].of, at, c); !x.mutual {
+		b[i].marked = 0
+	}
 }
 
 // drop ends what insert began.
@@ -232,20 +243,19 @@ func (x *claims) drop(in bucket, c *claimant) {
 	}
 }
 
-// markRivals queues the keys of other sources whose claims a claim may meet.
-func (a *Aggregate) markRivals(c *claimant) {
-	x := a.claims
+// markRivals queues the keys of other sources whose claims a claim may meet; with mutual, of all sources, the own one included.
+func (a *Aggregate) markRivals(x *claims, c *claimant) {
 	for _, what := range c.What {
 		for _, seenBy := range c.met() {
 			b := x.buckets[bucket{what, seenBy}]
 			for i := range b {
 				s := &b[i]
-				if s.source == c.source || s.marked == x.round {
+				if s.source == c.source && !x.mutual || s.marked == x.round {
 					continue
 				}
 				s.marked = x.round
 				for _, o := range s.of {
-					if o.ref == c.ref {
+					if o.ref == c.ref && !x.mutual {
 						s.marked = 0 // it is judged now, and does not wait
 						continue
 					}

@@ -155,12 +155,12 @@ func TestManyClaimsOfOneHostAreBounded(t *testing.T) {
 		hidden := func(r *mirror.Resource) bool { return r.Source() == "west" }
 		put(w, copyOf{source: "west", kind: routeKind, name: "wide", host: 1})
 		key := mirror.Key{Kind: routeKind, Namespace: "shop", Name: "wide"}
-		if w.Get(key) != nil || w.Select(key, hidden) != nil {
+		if w.Get(key) != nil || w.Select(key, "", hidden) != nil {
 			t.Error("it is served although there are too many claims to look at")
 		}
 		east.Remove(mirror.Key{Kind: routeKind, Namespace: "shop", Name: "e0000"})
 		synctest.Wait()
-		if w.Get(key) != nil || w.Select(key, hidden) == nil {
+		if w.Get(key) != nil || w.Select(key, "", hidden) == nil {
 			t.Error("it is not served to those who do not see east")
 		}
 		cancel()

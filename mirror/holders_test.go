@@ -91,8 +91,8 @@ func TestMergingLooksIntoTheHoldersOfAKeyOnly(t *testing.T) {
 			{"a change", func() { first.Put(update) }, 1, 2},
 			{"a second copy", func() { second.Put(shared) }, 1, 4},
 			{"a change of one of two", func() { first.Put(own) }, 1, 4},
-			{"a view", func() { f.Select(own.Key(), everything) }, 0, 2},
-			{"a view that shows nothing", func() { f.Select(own.Key(), nothing) }, 0, 2},
+			{"a view", func() { f.Select(own.Key(), "", everything) }, 0, 2},
+			{"a view that shows nothing", func() { f.Select(own.Key(), "", nothing) }, 0, 2},
 			{"a look at a conflict", func() { f.Resolve(own.Key()) }, 0, 2},
 			{"the end of a copy", func() { second.Remove(own.Key()) }, 1, 3},
 			{"the end of a key", func() { first.Remove(own.Key()) }, 1, 2},
@@ -117,7 +117,7 @@ func TestViewSeesAReplacedStoreAtOnce(t *testing.T) {
 	f.sources[1].Store.Put(west)
 	f.merge()
 	only := func(source string) *Resource {
-		return f.Select(east.Key(), func(r *Resource) bool { return r.Source() == source })
+		return f.Select(east.Key(), "", func(r *Resource) bool { return r.Source() == source })
 	}
 	again := NewStore()
 	again.Put(east)

@@ -48,7 +48,7 @@ func TestPanicWhileMergingCostsThatKey(t *testing.T) {
 			if got := journal.take(); got != "update good from east, add later from west" {
 				t.Errorf("events: %s", got)
 			}
-			if r := a.Select(entry(t, "east", "bad", "x").Key(), everything); r != nil {
+			if r := a.Select(entry(t, "east", "bad", "x").Key(), "", everything); r != nil {
 				t.Errorf("selected: %v", r.Key())
 			}
 			// The panic ends with the policy.

@@ -153,7 +153,7 @@ func (w *world) selected(accept func(*mirror.Resource) bool) map[string]string {
 	out := map[string]string{}
 	for _, kind := range w.SourceKinds() {
 		for _, key := range w.Keys(kind) {
-			if r := w.Select(key, accept); r != nil {
+			if r := w.Select(key, "", accept); r != nil {
 				out[key.String()] = r.Version()
 			}
 		}
@@ -330,7 +330,7 @@ func TestSelectHidesRefusedCopiesWhileTheMergeLags(t *testing.T) {
 		put(w, copyOf{source: "east", kind: routeKind, name: "a"})
 		key := mirror.Key{Kind: routeKind, Namespace: "shop", Name: "a"}
 		w.stores["east"].Remove(key) // and the Aggregate has not been told
-		if r := w.Select(key, func(r *mirror.Resource) bool { return r.Source() == "west" }); r != nil {
+		if r := w.Select(key, "", func(r *mirror.Resource) bool { return r.Source() == "west" }); r != nil {
 			t.Errorf("those who see west alone are served %s's", r.Source())
 		}
 		cancel()

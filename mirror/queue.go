@@ -305,7 +305,11 @@ func (h *holders) update(c *change, served *Resource) {
 		}
 	}
 	slices.Sort(now)
-	now = slices.DeleteFunc(slices.Compact(now), func(p int32) bool { return h.copy(c.ref, p) == nil })
+	now = slices.DeleteFunc(slices.Compact(now), func(p int32) bool {
+		r := h.copy(c.ref, p)
+		c.allocates = c.allocates || r != nil && r.allocates()
+		return r == nil
+	})
 	if !slices.Equal(now, was) {
 		h.set(c.ref, slices.Clone(now))
 	}

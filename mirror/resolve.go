@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/zeebo/xxh3"
 )
@@ -35,7 +36,7 @@ type Resolution struct {
 func (a *Aggregate) Resolve(key Key) Resolution {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.resolve(refOf(key), everything)
+	return a.resolve(refOf(key), "", everything)
 }
 
 // Apart returns why the Policy does not merge keys of one host. It is empty for a kind whose keys are never
@@ -59,14 +60,14 @@ func (a *Aggregate) Apart(keys []Key) (reason string) {
 	return policy.Merge(served).Reason
 }
 
-// Select returns the resource that clients are served under a key, if they see only the copies that accept
-// accepts. It returns the resource of Get when both are equal, and nil after a panic of the Policy.
-func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Resource) {
+// Select returns the resource that clients of a cluster, empty for an unknown one, are served under a key, if they see only
+// the copies that accept accepts. It returns the resource of Get when both are equal, and nil after a panic of the Policy.
+func (a *Aggregate) Select(key Key, cluster string, accept func(*Resource) bool) (selected *Resource) {
 	k := refOf(key)
 	a.mu.RLock()
 	p := Try(func() {
 		// The merged view may be older than the copies, and have a resource that accept refuses.
-		selected, _ = a.serve(k, accept)
+		selected, _ = a.serve(k, cluster, accept)
 	})
 	if served := a.index.get(k); p == nil && selected.Equal(served) {
 		selected = served
@@ -77,13 +78,21 @@ func (a *Aggregate) Select(key Key, accept func(*Resource) bool) (selected *Reso
 }
 
 // resolve resolves a key. The caller holds mu.
-func (a *Aggregate) resolve(k ref, accept func(*Resource) bool) Resolution {
+func (a *Aggregate) resolve(k ref, cluster string, accept func(*Resource) bool) Resolution {
 	s := a.resolveKey(k, accept)
-	if a.claims == nil || s.Served == nil {
+	if s.Served == nil {
 		return s
 	}
-	if s.Yields = a.yields(k, s.Served, accept, s.united); s.Yields != "" {
+	if a.claims != nil {
+		s.Yields = a.yields(k, s.Served, accept, s.united)
+	}
+	if s.Yields != "" {
 		s.Served, s.Decision = nil, Decision{Winner: -1, Reason: s.Yields}
+	} else if why := a.taken(s.Served, cluster, accept); why != "" {
+		if free, err := s.Served.WithoutAllocated(); err == nil { // it only loses a field
+			s.Served = free
+		}
+		s.Decision.Reason = strings.TrimPrefix(s.Decision.Reason+"; "+why, "; ")
 	}
 	return s
 }

@@ -53,7 +53,7 @@ func TestASiblingComesFromTheSourcesOfItsService(t *testing.T) {
 				const west = "west/synthetic-web west/synthetic-web-00000002"
 				shows("both", want, w.Get)
 				shows("a view of west", west, func(key mirror.Key) *mirror.Resource {
-					return w.Select(key, func(r *mirror.Resource) bool { return r.Source() == "west" })
+					return w.Select(key, "", func(r *mirror.Resource) bool { return r.Source() == "west" })
 				})
 				if told := len(w.told); told != len(strings.Fields(want)) {
 					t.Errorf("%s: handlers know %v", policy, slices.Collect(maps.Keys(w.told)))

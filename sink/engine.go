@@ -46,7 +46,7 @@ const (
 
 // Resources are the merged resources of all upstreams.
 type Resources interface {
-	Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource
+	Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource
 	Keys(kind mirror.Kind) []mirror.Key
 	SourceKinds() []mirror.Kind
 	// CaughtUp waits until the resources have all that the upstreams have told.
@@ -332,7 +332,7 @@ func (e *engine) readMarked() {
 // want returns what is to be written of a key in an API version, and the upstreams that have it: also where the merge
 // policy serves none of their copies.
 func (e *engine) want(key mirror.Key, version string) (w wanted) {
-	w.Resource = e.deps.Resources.Select(key, func(r *mirror.Resource) bool {
+	w.Resource = e.deps.Resources.Select(key, "", func(r *mirror.Resource) bool {
 		ok := e.spec.Accepts(r)
 		if ok && r.Key() == key && !slices.Contains(w.sources, r.Source()) {
 			w.sources = append(w.sources, r.Source())

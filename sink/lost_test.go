@@ -31,14 +31,14 @@ type between struct {
 	once          atomic.Bool
 }
 
-func (b *between) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+func (b *between) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
 	if !b.is(key) || !b.once.CompareAndSwap(false, true) {
-		return b.Aggregate.Select(key, accept)
+		return b.Aggregate.Select(key, cluster, accept)
 	}
 	if b.before != nil {
 		b.before(key)
 	}
-	r := b.Aggregate.Select(key, accept)
+	r := b.Aggregate.Select(key, cluster, accept)
 	if b.after != nil {
 		b.after(key)
 	}

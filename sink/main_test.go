@@ -144,7 +144,7 @@ type gated struct {
 	w *world
 }
 
-func (r gated) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirror.Resource {
+func (r gated) Select(key mirror.Key, cluster string, accept func(*mirror.Resource) bool) *mirror.Resource {
 	r.w.mu.Lock()
 	g := r.w.gate
 	r.w.gate = nil
@@ -153,7 +153,7 @@ func (r gated) Select(key mirror.Key, accept func(*mirror.Resource) bool) *mirro
 		close(g.stopped)
 		<-g.opens
 	}
-	return r.Resources.Select(key, accept)
+	return r.Resources.Select(key, cluster, accept)
 }
 
 // letRun lets other goroutines run, until done is closed, or they had their turns. One that waits for a mutex stops the

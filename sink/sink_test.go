@@ -348,7 +348,7 @@ func TestAPanicEndsOnlyTheSink(t *testing.T) {
 
 type panics struct{ Resources }
 
-func (panics) Select(mirror.Key, func(*mirror.Resource) bool) *mirror.Resource { panic("test") }
+func (panics) Select(mirror.Key, string, func(*mirror.Resource) bool) *mirror.Resource { panic("test") }
 
 func TestAKindThatMayNotBeListedIsToldAndDoesNotStopOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

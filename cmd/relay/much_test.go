@@ -41,7 +41,9 @@ func (m manyClients) Distribution(key mirror.Key) downstream.Distribution {
 
 func (m manyClients) Receipts(mirror.Key) []downstream.Receipt { return nil }
 
-func (m manyClients) Shows(string) (func(*mirror.Resource) bool, bool) { return nil, false }
+func (m manyClients) Shows(string) (string, func(*mirror.Resource) bool, bool) {
+	return "", nil, false
+}
 
 // manyHeld has many held deletions and a long history.
 type manyHeld struct{ controlled }

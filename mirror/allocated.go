@@ -1,0 +1,142 @@
+package mirror
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unique"
+
+	"meshrelay/internal/wire"
+)
+
+// AllocatedAnnotation has the addresses, joined by commas, that the cluster of a ServiceEntry has allocated for it. It stays where
+// they are left out, so that the next relay knows what the cluster has. Of other sources than relays, it names addresses of the
+// entry only.
+const AllocatedAnnotation = "meshrelay.io/allocated"
+
+// MaxAllocated bounds the allocated addresses of a resource that are looked at: two of each host.
+const MaxAllocated = 512
+
+// entryHosts and entryAddresses are the numbers of fields of a ServiceEntry.
+const entryHosts, entryAddresses = 1, 2
+
+// anyCluster stands for all clusters but that of a resource.
+const anyCluster = "*"
+
+var serviceEntry = unique.Make(Kind{networking, "ServiceEntry"})
+
+// Allocated returns the addresses in AllocatedAnnotation of a ServiceEntry, sorted.
+func (r *Resource) Allocated() []string {
+	mark, _ := r.annotation(AllocatedAnnotation)
+	if len(mark) == 0 || r.kind() != serviceEntry {
+		return nil
+	}
+	all := strings.SplitN(string(mark), ",", MaxAllocated+1)
+	all = all[:min(len(all), MaxAllocated)]
+	slices.Sort(all)
+	return all
+}
+
+// ranged yields the addresses of the ranges from which istiods allocate, unless told otherwise.
+func (r *Resource) ranged(yield func(address []byte) bool) {
+	for c := wire.Fields(r.BodyValue()); c.Next() && c.Number <= entryAddresses; {
+		if a := c.Value(); c.Bytes(entryAddresses) && (bytes.HasPrefix(a, []byte("240.240.")) || bytes.HasPrefix(a, []byte("2001:2:"))) && !yield(a) {
+			return
+		}
+	}
+}
+
+// allocates reports whether a resource has Claims of allocations. It allocates nothing.
+func (r *Resource) allocates() (is bool) {
+	if r.kind() == serviceEntry {
+		r.ranged(func([]byte) bool { is = true; return false })
+		is = is || r.HasAnnotation(AllocatedAnnotation)
+	}
+	return is
+}
+
+// allocations has each ServiceEntry claim the addresses that were allocated for it, and others of the ranges of istiods.
+type allocations struct{ Owners }
+
+func (allocations) Claims(r *Resource, _ func(Key) []string) Claims {
+	all := r.Allocated()
+	r.ranged(func(a []byte) bool { all = append(all, string(a)); return len(all) < 2*MaxAllocated })
+	slices.Sort(all)
+	return Claims{What: slices.Compact(all)}
+}
+
+// taken returns why clients of a cluster, who see the copies that accept accepts, are not served the allocated addresses of a
+// resource, empty if they are: the cluster, seen or not, or an earlier source has one of them for another host.
+func (a *Aggregate) taken(r *Resource, cluster string, accept func(*Resource) bool) string {
+	all := r.Allocated()
+	if len(all) == 0 || cluster != "" && r.Cluster() == cluster {
+		return ""
+	}
+	const start = "allocated addresses are left out"
+	hosts, place, looks := wire.Texts(r.BodyValue(), entryHosts), a.holders.named, 0
+	if len(hosts) != 1 {
+		return start + ": it has several hosts, and each would have those of the others"
+	}
+	for _, address := range all {
+		for _, s := range a.allocated.buckets[bucket{address, bucketWide}] {
+			for _, o := range s.of {
+				if looks++; looks > maxLooks {
+					return start + ": too many others have them"
+				}
+				of, whose := o.resource.Cluster(), ""
+				if place[s.source] >= place[r.Source()] || !accept(o.resource) {
+					if of == "" || of != cluster && (cluster != anyCluster || of == r.Cluster()) {
+						continue
+					}
+					whose = " for clients of cluster " + of
+				}
+				other := wire.Texts(o.resource.BodyValue(), entryHosts)
+				if len(other) != 1 || !strings.EqualFold(other[0], hosts[0]) {
+					return fmt.Sprintf("%s%s: %s has %s for %.300s (%s)", start, whose, s.source, address, strings.Join(other, ", "), o.key())
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// WithoutAllocated returns a resource without the addresses that its cluster has allocated: r itself if it has none.
+func (r *Resource) WithoutAllocated() (*Resource, error) {
+	all := r.Allocated()
+	if len(all) == 0 {
+		return r, nil
+	}
+	s := r.Spec()
+	value, had := []byte(nil), s.Body.Value
+	c := wire.Fields(had)
+	for c.Next() {
+		if _, is := slices.BinarySearch(all, string(c.Value())); !is || !c.Bytes(entryAddresses) {
+			value = append(value, c.Field()...)
+		}
+	}
+	if len(value) == len(had) {
+		return r, nil
+	}
+	s.Body.Value = value
+	return New(s)
+}
+
+// NotAllocated returns a problem for each upstream with ServiceEntries whose allocated addresses some clients are not served.
+func (a *Aggregate) NotAllocated() (lines []string) {
+	all := map[string][]string{} // by source
+	a.mu.RLock()
+	for k := range a.allocated.copies {
+		if r := a.index.get(k); r != nil {
+			if why := a.taken(r, anyCluster, everything); why != "" {
+				all[r.Source()] = append(all[r.Source()], fmt.Sprintf("%s: %s", r.Key(), why))
+			}
+		}
+	}
+	a.mu.RUnlock()
+	for _, s := range slices.Sorted(maps.Keys(all)) {
+		lines = append(lines, fmt.Sprintf("upstream %s: %d ServiceEntries are served without allocated addresses, such as %s; give each cluster ranges of its own", s, len(all[s]), slices.Min(all[s])))
+	}
+	return lines
+}
