@@ -25,8 +25,8 @@ const maxRefusals = 4
 // entryHosts is the number of the field hosts of a ServiceEntry.
 const entryHosts = 1
 
-// Union serves one ServiceEntry with the endpoints and addresses of all copies, in order. All
-// other fields, labels, annotations and versions are the first copy's.
+// Union serves one ServiceEntry with the endpoints and addresses of all copies, in order, but allocated addresses of the
+// first copy only. All other fields, labels, annotations and versions are the first copy's.
 //
 // Union unites a copy only if it describes the same service: hosts, visibility, ports, resolution, location,
 // workloadSelector and subjectAltNames must agree with those of the first copy, and istiod's validation must
@@ -104,7 +104,11 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 			sum = newEntry(body, first.Namespace())
 			sum.bare = services.Told(first)
 		}
-		if why := sum.add(newEntry(other, c.Resource.Namespace()), u.AcrossNamespaces); why != "" {
+		next := newEntry(other, c.Resource.Namespace())
+		if c.Resource.HasAnnotation(mirror.AllocatedAnnotation) {
+			next.Addresses = nil // another cluster may have them for another host
+		}
+		if why := sum.add(next, u.AcrossNamespaces); why != "" {
 			refused = append(refused, nameOf(c, first)+" "+why)
 			continue
 		}

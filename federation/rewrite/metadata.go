@@ -45,7 +45,7 @@ func (e *Edit) apply(s *scope, m map[string]string, references map[string]*role)
 }
 
 func (e *Edit) removes(key string) bool {
-	if _, set := e.Set[key]; set || key == mirror.ProvenanceAnnotation { // apply sets the one, relays need the other
+	if _, set := e.Set[key]; set || key == mirror.ProvenanceAnnotation || key == mirror.AllocatedAnnotation { // apply sets the one, relays need the other
 		return false
 	}
 	return slices.ContainsFunc(e.Remove, func(k string) bool {

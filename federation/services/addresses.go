@@ -7,9 +7,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"istio.io/api/label"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
@@ -36,6 +38,22 @@ func Untold(r *mirror.Resource) (*mirror.Resource, error) {
 	s := r.Spec()
 	delete(s.Annotations, EndpointsAnnotation)
 	delete(s.Annotations, mirror.SiblingAnnotation)
+	return mirror.New(s)
+}
+
+// Believed returns r as it is believed of a source that is no relay: Untold, and with no mirror.AllocatedAnnotation that names
+// other addresses than its own.
+func Believed(r *mirror.Resource) (*mirror.Resource, error) {
+	r, err := Untold(r)
+	if err != nil || !r.HasAnnotation(mirror.AllocatedAnnotation) {
+		return r, err
+	}
+	own := slices.Sorted(slices.Values(wire.Texts(r.BodyValue(), 2)))
+	if !slices.ContainsFunc(r.Allocated(), func(a string) bool { _, is := slices.BinarySearch(own, a); return !is }) {
+		return r, nil
+	}
+	s := r.Spec()
+	delete(s.Annotations, mirror.AllocatedAnnotation)
 	return mirror.New(s)
 }
 
@@ -211,6 +229,39 @@ func WithoutAddresses(r *mirror.Resource) (*mirror.Resource, error) {
 	}
 	se.Addresses = slices.DeleteFunc(se.Addresses, isForeign)
 	return withEntry(r, se, !Told(r))
+}
+
+// Allocated is an address that a cluster has allocated for a host of a ServiceEntry.
+type Allocated struct{ Value, Host string }
+
+// WithAllocated returns a ServiceEntry with the allocated addresses, and with mirror.AllocatedAnnotation: r itself where istiods
+// do not use any (istio pilot/pkg/networking/serviceentry shouldV2AutoAllocateIPFromPieces).
+func WithAllocated(r *mirror.Resource, all []Allocated) (*mirror.Resource, error) {
+	se, err := entryOf(r)
+	if err != nil {
+		return nil, err
+	}
+	s := r.Spec()
+	if se.Resolution == networking.ServiceEntry_NONE || len(se.Addresses) > 0 || strings.EqualFold(s.Labels[label.NetworkingEnableAutoallocateIp.Name], "false") {
+		return r, nil
+	}
+	for _, a := range all[:min(len(all), mirror.MaxAllocated)] {
+		ip, err := netip.ParseAddr(a.Value)
+		if err == nil && ip.Zone() == "" && slices.Contains(se.Hosts, a.Host) && !slices.Contains(se.Addresses, ip.String()) {
+			se.Addresses = append(se.Addresses, ip.String())
+		}
+	}
+	if len(se.Addresses) == 0 {
+		return r, nil
+	}
+	if s.Annotations == nil {
+		s.Annotations = map[string]string{}
+	}
+	s.Annotations[mirror.AllocatedAnnotation] = strings.Join(se.Addresses, ",")
+	if r, err = mirror.New(s); err != nil {
+		return nil, err
+	}
+	return r.WithBody(se)
 }
 
 // withEntry returns r with another body, and with EndpointsAnnotation unless it has endpoints.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
@@ -204,4 +205,68 @@ func TestWithoutAddressesOnlyAllocatedOnesStay(t *testing.T) {
 			t.Errorf("%q become %q", tc.given, got)
 		}
 	}
+}
+
+func TestAllocatedAddressesAreThoseThatIstiodsUse(t *testing.T) {
+	one := []Allocated{{"240.240.0.1", "db.shop.svc.cluster.local"}, {"2001:2::1", "db.shop.svc.cluster.local"}}
+	for _, test := range []struct {
+		name   string
+		change func(*networking.ServiceEntry)
+		label  string
+		all    []Allocated
+		want   []string
+	}{
+		{"both families", nil, "", one, []string{"240.240.0.1", "2001:2::1"}},
+		{"without resolution none is used", func(se *networking.ServiceEntry) { se.Resolution = networking.ServiceEntry_NONE }, "", one, nil},
+		{"with addresses of its own none is used", func(se *networking.ServiceEntry) { se.Addresses = []string{"10.0.0.1"} }, "", one, nil},
+		{"the label takes it off", nil, "False", one, nil},
+		{"another value of the label does not", nil, "true", one[:1], []string{"240.240.0.1"}},
+		{"a host that is not of the entry", nil, "", []Allocated{{"240.240.0.1", "other.x"}}, nil},
+		{"what is no address", nil, "", []Allocated{{"240.240.0.1,10.0.0.1", "db.shop.svc.cluster.local"}, {"fe80::1%eth0", "db.shop.svc.cluster.local"}, {"10.0.0.0/8", "db.shop.svc.cluster.local"}}, nil},
+		{"one that is told twice", nil, "", append(one[:1:1], one[0]), []string{"240.240.0.1"}},
+		{"more than two for each host", nil, "", append(slices.Repeat([]Allocated{{}}, mirror.MaxAllocated), one...), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := synthetic(t, func(se *networking.ServiceEntry) {
+				if se.Addresses = nil; test.change != nil {
+					test.change(se)
+				}
+			})
+			if test.label != "" {
+				s := r.Spec()
+				s.Labels["networking.istio.io/enable-autoallocate-ip"] = test.label
+				r = must(mirror.New(s))
+			}
+			out := must(WithAllocated(r, test.all))
+			if test.want == nil {
+				if out != r {
+					t.Errorf("it has %v", body(t, out).Addresses)
+				}
+				return
+			}
+			if got := body(t, out).Addresses; !slices.Equal(got, test.want) || !slices.Equal(slices.Sorted(slices.Values(got)), out.Allocated()) {
+				t.Errorf("it has %v, and the annotation %v, want %v", got, out.Allocated(), test.want)
+			}
+			if again := must(out.WithoutAllocated()); !proto.Equal(body(t, again), body(t, r)) || !again.HasAnnotation(mirror.AllocatedAnnotation) {
+				t.Errorf("without them it is %v", body(t, again))
+			}
+		})
+	}
+}
+
+func TestOnlyARelayTellsOfAllocatedAddressesThatAnEntryHasNot(t *testing.T) {
+	for mark, stays := range map[string]bool{"10.96.0.7": true, "240.240.0.1": false, "10.96.0.7,240.240.0.1": false, "": true} {
+		s := synthetic(t, nil).Spec()
+		s.Annotations = map[string]string{mirror.AllocatedAnnotation: mark}
+		if got := must(Believed(must(mirror.New(s)))).HasAnnotation(mirror.AllocatedAnnotation); got != stays {
+			t.Errorf("%q stays: %v", mark, got)
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

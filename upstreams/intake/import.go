@@ -337,7 +337,7 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	had := rec.resource != nil
 	defer func() { in.parents = in.parents || r.Kind() == federation.ServiceEntry && had != (rec.resource != nil) }()
 	if !rec.relayed && r.Kind() == federation.ServiceEntry {
-		if r, err = services.Untold(r); err != nil {
+		if r, err = services.Believed(r); err != nil {
 			return false, err
 		}
 	}
