@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
@@ -32,6 +33,9 @@ type converter struct {
 // convert sets Made of an object, and clears its content. It makes no resource if the intake already holds
 // the content.
 func (c *converter) convert(o *object.Object) {
+	if c.kind == federation.ServiceEntry {
+		o.SetAllocated()
+	}
 	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
 	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {
 		c.make(o, m)
@@ -72,6 +76,9 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 		ResourceVersion: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Annotations: annotations, Spec: o.Spec,
 	}
 	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream, c.unknownFields == "refuse")
+	if m.Err == nil && len(o.Allocated) > 0 {
+		m.Resource, m.Err = services.WithAllocated(m.Resource, o.Allocated)
+	}
 }
 
 // decoderVersion is part of each digest. It depends on this code and on the known messages. When it changes,
@@ -101,6 +108,9 @@ func (c *converter) digest(o *object.Object) xxh3.Uint128 {
 	}
 	if o.Err != nil {
 		write(o.Err.Error())
+	}
+	if len(o.Allocated) > 0 { // of the status, nothing else counts
+		write(fmt.Sprint(o.Allocated))
 	}
 	h.Write(o.Spec) //nolint:errcheck // it never fails
 	return h.Sum128()

@@ -14,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -110,6 +111,7 @@ func TestTheDigestIsOfWhatCounts_K6(t *testing.T) {
 		"spec":        func(o *object.Object) { o.Spec = []byte(`{"a":1}`) },
 		"health":      func(o *object.Object) { o.Healthy = &yes },
 		"mistake":     func(o *object.Object) { o.Err = errors.New("x") },
+		"addresses":   func(o *object.Object) { o.Allocated = []services.Allocated{{Value: "240.240.0.1", Host: "a.x"}} },
 	} {
 		o := base()
 		change(o)

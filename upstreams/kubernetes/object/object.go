@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"meshrelay/federation"
+	"meshrelay/federation/services"
 	"meshrelay/mirror"
 )
 
@@ -29,6 +30,8 @@ type Object struct {
 	Status, Data []byte // JSON, nil for none
 	Healthy      *bool  // condition Healthy of a WorkloadEntry, nil without one
 	Err          error  // the mistake in the object
+	// Allocated are the addresses that the cluster has allocated for hosts of a ServiceEntry.
+	Allocated []services.Allocated
 	// Unselected is set if the namespace was not selected when the object came. A list does not keep the object.
 	// The object of an event then has no content, and the name AnyName.
 	Unselected bool
@@ -84,7 +87,9 @@ func (o *Object) Size() int {
 }
 
 // Clear drops the content.
-func (o *Object) Clear() { o.Spec, o.Status, o.Data, o.Labels, o.Annotations = nil, nil, nil, nil, nil }
+func (o *Object) Clear() {
+	o.Spec, o.Status, o.Data, o.Labels, o.Annotations, o.Allocated = nil, nil, nil, nil, nil, nil
+}
 
 // SetHealthy sets Healthy from the conditions of the status.
 func (o *Object) SetHealthy() {
@@ -100,6 +105,14 @@ func (o *Object) SetHealthy() {
 			o.Healthy = &is
 			return
 		}
+	}
+}
+
+// SetAllocated sets Allocated from the addresses of the status.
+func (o *Object) SetAllocated() {
+	var s struct{ Addresses []services.Allocated }
+	if len(o.Status) > 0 && json.Unmarshal(o.Status, &s) == nil {
+		o.Allocated = s.Addresses
 	}
 }
 
