@@ -74,7 +74,11 @@ type wanted struct {
 // bodyOf returns the object of a resource in an API version, and its digest, which is over everything but the digest
 // itself.
 func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
-	o, err := kube.New(w.Resource, version, "")
+	r, err := w.WithoutAllocated() // the cluster allocates its own
+	if err != nil {
+		return nil, plan.Digest{}, err
+	}
+	o, err := kube.New(r, version, "")
 	if err != nil {
 		return nil, plan.Digest{}, err
 	}
