@@ -86,6 +86,7 @@ func (r *Relay) notes() []string {
 		notes = append(notes, problem)
 	}
 	notes = append(notes, r.manager.Replicas().Problems()...)
+	notes = append(notes, r.aggregate.NotAllocated()...)
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}
