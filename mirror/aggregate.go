@@ -43,16 +43,16 @@ type Aggregate struct {
 
 	contents // the merged view
 	// mu also guards all below. The handlers do not change after Run was called.
-	running  bool
-	handlers []func(Change)
-	panicked []func(Key, *Panic)
-	holders  holders
-	policies map[Kind]Policy
-	others   Policy // of kinds that are not in policies
-	groups   map[Kind]*groups
-	claims   *claims // nil without Owners
-	// allocated has who has which address.
-	allocated *claims
+	running   bool
+	handlers  []func(Change)
+	panicked  []func(Key, *Panic)
+	holders   holders
+	policies  map[Kind]Policy
+	others    Policy // of kinds that are not in policies
+	groups    map[Kind]*groups
+	claims    *claims        // nil without Owners
+	allocated *claims        // of addresses
+	bare      map[ref]string // why some clients are not served the allocated addresses
 	siblings  map[ref][]ref
 	unsynced  int // the sources before this place have synced
 }
@@ -74,7 +74,7 @@ const batchLen = 128
 
 // NewAggregate returns an Aggregate over no sources.
 func NewAggregate() *Aggregate {
-	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil), siblings: map[ref][]ref{}, allocated: newClaims(allocations{}, true)}
+	return &Aggregate{queue: newQueue(), others: First{}, contents: contents{index: index{}}, groups: map[Kind]*groups{}, holders: newHolders(nil), siblings: map[ref][]ref{}, allocated: newClaims(allocations{}, true), bare: map[ref]string{}}
 }
 
 // SetSources sets the stores to merge, in order of priority. It may be called at any time. The resources of
@@ -167,6 +167,7 @@ func (a *Aggregate) merge(c *change) {
 	}
 	a.holders.keep(c.ref, c.old, c.cur)
 	a.index.replace(c.old, c.cur)
+	a.judgeAllocated(c)
 	if a.claims != nil && c.cur != c.old {
 		a.reclaimFollowing(c.ref)
 	}

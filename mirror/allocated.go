@@ -81,12 +81,13 @@ func (a *Aggregate) taken(r *Resource, cluster string, accept func(*Resource) bo
 	}
 	for _, address := range all {
 		for _, s := range a.allocated.buckets[bucket{address, bucketWide}] {
+			later := place[s.source] >= place[r.Source()]
 			for _, o := range s.of {
 				if looks++; looks > maxLooks {
 					return start + ": too many others have them"
 				}
 				of, whose := o.resource.Cluster(), ""
-				if place[s.source] >= place[r.Source()] || !accept(o.resource) {
+				if later || !accept(o.resource) {
 					if of == "" || of != cluster && (cluster != anyCluster || of == r.Cluster()) {
 						continue
 					}
@@ -123,15 +124,24 @@ func (r *Resource) WithoutAllocated() (*Resource, error) {
 	return New(s)
 }
 
+// judgeAllocated keeps why some clients are not served the allocated addresses of what a change has brought.
+func (a *Aggregate) judgeAllocated(c *change) {
+	if c.cur != nil && c.allocates {
+		if why := a.taken(c.cur, anyCluster, everything); why != "" {
+			a.bare[c.ref] = why
+			return
+		}
+	}
+	delete(a.bare, c.ref)
+}
+
 // NotAllocated returns a problem for each upstream with ServiceEntries whose allocated addresses some clients are not served.
 func (a *Aggregate) NotAllocated() (lines []string) {
 	all := map[string][]string{} // by source
 	a.mu.RLock()
-	for k := range a.allocated.copies {
+	for k, why := range a.bare {
 		if r := a.index.get(k); r != nil {
-			if why := a.taken(r, anyCluster, everything); why != "" {
-				all[r.Source()] = append(all[r.Source()], fmt.Sprintf("%s: %s", r.Key(), why))
-			}
+			all[r.Source()] = append(all[r.Source()], fmt.Sprintf("%s: %s", r.Key(), why))
 		}
 	}
 	a.mu.RUnlock()
