@@ -124,9 +124,10 @@ func (r *Resource) WithoutAllocated() (*Resource, error) {
 	return New(s)
 }
 
-// judgeAllocated keeps why some clients are not served the allocated addresses of what a change has brought.
+// judgeAllocated keeps why some clients are not served the allocated addresses of what a change has brought. Several hosts are no
+// problem of operators: older istiods serve them so, too.
 func (a *Aggregate) judgeAllocated(c *change) {
-	if c.cur != nil && c.allocates {
+	if c.cur != nil && c.allocates && len(wire.Texts(c.cur.BodyValue(), entryHosts)) == 1 {
 		if why := a.taken(c.cur, anyCluster, everything); why != "" {
 			a.bare[c.ref] = why
 			return
