@@ -28,6 +28,7 @@ const (
 type proxy struct {
 	kind, name, namespace, address, network, cluster string
 	labels                                           map[string]string
+	capturesDNS                                      bool
 }
 
 // String returns "KIND NAME.NAMESPACE".
@@ -51,6 +52,9 @@ func (p proxy) node() *corev3.Node {
 	}
 	if p.cluster != "" {
 		metadata["CLUSTER_ID"] = structpb.NewStringValue(p.cluster)
+	}
+	if p.capturesDNS {
+		metadata["DNS_CAPTURE"] = structpb.NewStringValue("true")
 	}
 	return &corev3.Node{
 		Id: fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local",

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // newest makes an istiod, which has not started, the one of the module newest. It does not start without the API of a
@@ -158,6 +161,48 @@ func TestTheNewestIstiodAnswersAnIdentityOfItsRootNamespaceOnly(t *testing.T) {
 	eventually(t, "without a token the relay is told that it may not", func() error {
 		if out, _ := without.command("status"); !strings.Contains(out, " denied ") {
 			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+}
+
+// TestAllocatedAddressesReachOtherClusters: two TCP services of one port have a listener each, at home and behind a relay, where
+// proxies capture DNS. Behind the relay they have them without, too, and those of the other family (docs/services.md).
+func TestAllocatedAddressesReachOtherClusters(t *testing.T) {
+	t.Parallel()
+	k := newKubernetes(t, "east")
+	k.defineKinds("newest")
+	k.createNamespace("istio-system")
+	k.createNamespace("shop")
+	for n, name := range []string{"orders", "stock"} {
+		k.apply(fmt.Sprintf(`{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {namespace: shop, name: %s}, spec: {
+  hosts: [%s.example], ports: [{number: 3306, name: tcp, protocol: TCP}], resolution: STATIC, endpoints: [{address: 10.9.0.%d}]}}`, name, name, n+1))
+	}
+	home := newNativeIstiod(t, k).newest().start().ready()
+	r := newRelayOf(t, "hub", fmt.Sprintf("upstreams:\n- {name: east, kubernetes: {kubeconfig: %q}}\n", k.kubeconfig)).start().ready()
+	far := newIstiod(t, "far", r.xds).newest().start().ready()
+
+	listeners := func(i *istiod, capturesDNS bool) (map[string]proto.Message, error) {
+		all, err := dial(t, i.grpc).fetch(proxy{capturesDNS: capturesDNS})
+		of := maps.Clone(all[ldsType])
+		maps.DeleteFunc(of, func(name string, _ proto.Message) bool {
+			return !strings.HasSuffix(name, "_3306") || strings.HasPrefix(name, "2001:")
+		})
+		return of, err
+	}
+	eventually(t, "both istiods have the same listeners", func() error {
+		want, err := listeners(home, true)
+		for _, capturesDNS := range []bool{true, false} {
+			var have map[string]proto.Message
+			if err == nil {
+				have, err = listeners(far, capturesDNS)
+			}
+			if err != nil {
+				return err
+			}
+			if all := compare("a client", envoyConfig{ldsType: want}, envoyConfig{ldsType: have}); len(want) < 2 || len(all) > 0 {
+				return fmt.Errorf("DNS is captured: %t: at home %v, and these differ: %v", capturesDNS, slices.Sorted(maps.Keys(want)), all)
+			}
 		}
 		return nil
 	})
