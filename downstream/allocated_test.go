@@ -27,7 +27,7 @@ func TestAClientIsNotSentAnAddressThatItsClusterHasForAnotherHost(t *testing.T) 
 			a := east(allocated("a", "a.x", "240.240.0.1"))
 			r.put(a)
 			has := func(cluster string) bool {
-				rule := r.server.rules.byName["all"]
+				rule := must(r.server.newestRules(t.Context())).byName["all"]
 				x := r.server.views.known.narrow(variantOf(rule, client{clusterID: cluster}))
 				shown := r.server.views.resources.Select(a.Key(), x.cluster, r.server.views.shows(x))
 				return shown != nil && slices.Contains(wire.Texts(shown.BodyValue(), 2), "240.240.0.1")
