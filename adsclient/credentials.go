@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc/credentials"
@@ -92,25 +90,3 @@ func (c *fileCredentials) ClientHandshake(ctx context.Context, authority string,
 
 // Clone implements credentials.TransportCredentials. All clones share the files.
 func (c *fileCredentials) Clone() credentials.TransportCredentials { return c }
-
-// TokenFile returns credentials that send the token in a file as a bearer token. Each stream reads
-// the file, so that it uses a rotated token (PROTOCOL C19). The token is not sent without TLS.
-func TokenFile(path string) credentials.PerRPCCredentials { return tokenFile(path) }
-
-type tokenFile string
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (f tokenFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	b, err := os.ReadFile(string(f))
-	if err != nil {
-		return nil, fmt.Errorf("token file: %w", err)
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" {
-		return nil, fmt.Errorf("token file %s is empty", string(f))
-	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (tokenFile) RequireTransportSecurity() bool { return true }

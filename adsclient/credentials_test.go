@@ -13,12 +13,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"meshrelay/internal/testing/fakexds"
@@ -300,4 +302,51 @@ func TestNewCredentialsDoNotWaitOutThePauseAfterADenial_C19(t *testing.T) {
 	h.await(t, "denied", func() bool { return h.last().Phase == Denied })
 	writeFile(t, token, "renewed")
 	h.awaitResponses(t, 3)
+}
+
+// TestATokenThatIsDeniedDoesNotReplaceOneThatWasTaken_C19: a token that can not be read does not, either.
+func TestATokenThatIsDeniedDoesNotReplaceOneThatWasTaken_C19(t *testing.T) {
+	a := newAuthority(t)
+	a.issue(t, "client", x509.ExtKeyUsageClientAuth, "relay")
+	var denies atomic.Value
+	denies.Store("poor")
+	s := fakexds.Start(t, &fakexds.Server{Options: append(a.demands(t), grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		md, _ := metadata.FromIncomingContext(ss.Context())
+		if token := strings.TrimPrefix(strings.Join(md.Get("authorization"), ","), "Bearer "); strings.Contains(denies.Load().(string), token) {
+			return status.Error(codes.PermissionDenied, "it is "+token)
+		}
+		return next(srv, ss)
+	}))})
+	files := TLSFiles{CAFile: a.file("ca"), CertFile: a.file("client"), KeyFile: a.file("client-key")}
+	path := filepath.Join(t.TempDir(), "token")
+	writeFile(t, path, "first")
+	token, h := TokenFile(path), newRecorder()
+	start(t, h, func(c *Config) {
+		withTLS(t, files, "istiod.istio-system.svc", grpc.WithPerRPCCredentials(token), grpc.WithChainStreamInterceptor(token.Stream))(c)
+		c.DeniedBackoff = 24 * time.Hour
+		c.Stamp = func() string {
+			text, _ := os.ReadFile(path)
+			return token.Kept() + string(text)
+		}
+	}, s.Addr)
+	h.awaitResponses(t, 3)
+	for n, test := range []struct{ file, kept string }{
+		{"poor", "it is poor"},
+		{"", "is empty"},
+		{"second", ""},
+	} {
+		writeFile(t, path, test.file)
+		s.End(status.Error(codes.Unavailable, "rotate"))
+		h.awaitResponses(t, 3*(n+2))
+		if kept := token.Kept(); !strings.Contains(kept, test.kept) || kept != "" && test.kept == "" {
+			t.Errorf("with the token %q it tells %q, want %q", test.file, kept, test.kept)
+		}
+	}
+	denies.Store("second third")
+	writeFile(t, path, "third")
+	s.End(status.Error(codes.Unavailable, "rotate"))
+	h.await(t, "denied: the one before is denied, too", func() bool { return h.last().Phase == Denied && token.Kept() == "" })
+	denies.Store("")
+	writeFile(t, path, "fourth")
+	h.awaitResponses(t, 15)
 }

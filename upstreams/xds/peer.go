@@ -54,6 +54,9 @@ func (s *Source) HandleState(state adsclient.State) {
 	case adsclient.Connected:
 		s.relay, s.server = state.Relay, identitiesOf(state.Server)
 		s.log.Info("upstream answers", "address", state.Address, "protocol", state.Protocol, "relay", state.Relay)
+		if kept := s.token.Kept(); kept != "" {
+			s.log.Warn("the new token is not used", "err", kept)
+		}
 		st.LastError = ""
 		clear(s.complained)
 		if s.feed.Synced() {

@@ -169,7 +169,7 @@ func (p prober) refusal(err error) doctor.Finding {
 
 // ask opens a stream, asks for all types, and reads until each is answered or ctx ends.
 func (p prober) ask(ctx context.Context) (got answers, err error) {
-	creds, opts := dialOptions(p.section, slog.New(slog.DiscardHandler))
+	creds, _, opts := dialOptions(p.section, slog.New(slog.DiscardHandler))
 	opts = append(append(opts, p.dial...), grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.upstream.Limits.MaxResponseBytes)))
 	conn, err := grpc.NewClient("passthrough:///"+p.address, opts...)

@@ -52,6 +52,7 @@ type Source struct {
 	// complaints limits the log lines about responses.
 	complaints *loglimit.Limit
 	cfg        config.Upstream
+	token      *adsclient.Token
 
 	// mu guards the fields below. It is held during calls of the feed, which never calls back.
 	mu   sync.Mutex
@@ -76,9 +77,10 @@ type Source struct {
 
 // New returns a source that is not connected. The files of its credentials need not exist yet.
 func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *Source, err error) {
-	section, client := sectionOf(cfg), clientConfig(cfg, env)
+	section := sectionOf(cfg)
+	client, token := clientConfig(cfg, env)
 	client.DialOptions = append(client.DialOptions, dial...)
-	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, complained: map[string]string{}}
+	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
 		consumer, second := nodeConfig(cfg, env, "endpoints"), client
@@ -95,9 +97,9 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *So
 }
 
 // clientConfig returns the settings of the connection and of the subscriptions.
-func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
+func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *adsclient.Token) {
 	section := sectionOf(cfg)
-	creds, opts := dialOptions(section, env.Log)
+	creds, token, opts := dialOptions(section, env.Log)
 	node := nodeConfig(cfg, env, "")
 	node.ClusterID, node.OwnClusterID = cfg.ClusterID, env.Node.ClusterID
 	return adsclient.Config{
@@ -107,7 +109,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 		TypeURLs:         subscriptions(cfg),
 		Name:             env.Relay,
 		Credentials:      creds,
-		Stamp:            func() string { return fmt.Sprint(lives(cfg)) },
+		Stamp:            func() string { return token.Kept() + fmt.Sprint(lives(cfg)) },
 		DialOptions:      opts,
 		SyncTimeout:      section.SyncTimeout.D(),
 		ResyncInterval:   section.ResyncInterval.D(),
@@ -115,7 +117,7 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) adsclient.Config {
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
 		Gzip:             slices.Contains(section.Compression, config.CompressionGzip),
 		Logger:           env.Log,
-	}
+	}, token
 }
 
 // nodeConfig returns the description of this relay, without clusters. Servers such as Nacos keep streams by node ID,
@@ -134,7 +136,8 @@ func nodeConfig(cfg config.Upstream, env upstreams.Env, stream string) adsclient
 // newComplaints limits the log lines about responses. The status counts and names all refusals.
 func newComplaints() *loglimit.Limit { return loglimit.New(20, 10*time.Second) }
 
-func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCredentials, opts []grpc.DialOption) {
+func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCredentials, token *adsclient.Token, opts []grpc.DialOption) {
+	token = adsclient.TokenFile(x.TokenFile)
 	creds, opts = insecure.NewCredentials(), []grpc.DialOption{grpc.WithUserAgent("meshrelay")}
 	if !x.Plaintext {
 		creds = tlsFiles(x.TLS).Credentials(log)
@@ -143,9 +146,9 @@ func dialOptions(x *Config, log *slog.Logger) (creds credentials.TransportCreden
 		}
 	}
 	if x.TokenFile != "" {
-		opts = append(opts, grpc.WithPerRPCCredentials(adsclient.TokenFile(x.TokenFile)))
+		opts = append(opts, grpc.WithPerRPCCredentials(token), grpc.WithChainStreamInterceptor(token.Stream))
 	}
-	return creds, opts
+	return creds, token, opts
 }
 
 func tlsFiles(t *TLS) adsclient.TLSFiles {
@@ -235,7 +238,7 @@ func (s *Source) Describe(st *upstreams.Status) {
 	st.State, st.Since, st.Address, st.Protocol, st.LastError = s.st.State, s.st.Since, s.st.Address, s.st.Protocol, s.st.LastError
 	st.Reconnects, st.NACKs, st.Drift = s.st.Reconnects, s.st.NACKs, maps.Clone(s.st.Drift)
 	st.Addresses, st.Switches = s.client.Addresses(), s.client.Switches()
-	st.MayWait = s.st.MayWait
+	st.MayWait, st.Kept = s.st.MayWait, s.token.Kept()
 	if s.silence != "" && s.st.Protocol != "" && !st.InContact {
 		st.Silence, st.Notes = s.silence, append(st.Notes, "it "+s.silence)
 	}
