@@ -25,6 +25,7 @@ import (
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
 )
 
 // istiodAudience is the token audience that an istiod accepts.
@@ -91,7 +92,16 @@ func (p prober) run(ctx context.Context) []doctor.Finding {
 			}
 		}
 	}
-	return append(append(found, stream), got.objections.Findings(p.address)...)
+	return append(append(append(found, stream), p.leftOut(got)...), got.objections.Findings(p.address)...)
+}
+
+// leftOut returns a finding if all resources of a kind will be left out.
+func (p prober) leftOut(got answers) []doctor.Finding {
+	if len(got.generated) == 0 || got.relay != "" || p.upstream.Generated == config.GeneratedKeep {
+		return nil
+	}
+	return []doctor.Finding{doctor.Doubt("import", p.address, "all resources are left out, reason generated, of "+strings.Join(got.generated, ", "),
+		"their names have "+intake.GeneratedMark, "set generated: keep if nothing behind the relay derives them")}
 }
 
 // answers are the results of one stream.
@@ -100,6 +110,7 @@ type answers struct {
 	istiod    string // version of the istiod
 	missing   []string
 	resources int
+	generated []string // kinds of which all resources are
 	// objections are about resources of the server.
 	objections doctor.Objections
 }
@@ -205,23 +216,27 @@ func (p prober) ask(ctx context.Context) (got answers, err error) {
 		if kind, _, err := mirror.ParseTypeURL(resp.TypeUrl); err == nil && !counted[kind.String()] && len(resp.Resources) > 0 {
 			counted[kind.String()] = true
 			got.resources += len(resp.Resources)
+			all := true
 			for _, one := range resp.Resources {
-				got.object(kind, one)
+				all = strings.Contains(got.object(kind, one), intake.GeneratedMark) && all
+			}
+			if all {
+				got.generated = append(got.generated, kind.String())
 			}
 		}
 	}
 	return got, nil
 }
 
-// object adds an objection to a resource that the relay would take.
-func (a *answers) object(kind mirror.Kind, element *anypb.Any) {
-	encoded, err := proto.Marshal(element)
+// object adds an objection to a resource that the relay would take, and returns its name.
+func (a *answers) object(kind mirror.Kind, element *anypb.Any) string {
+	encoded, _ := proto.Marshal(element) // without it nothing is decoded
+	r, err := mirror.Decode(kind, encoded, "")
 	if err != nil {
-		return
+		return ""
 	}
-	if r, err := mirror.Decode(kind, encoded, ""); err == nil {
-		a.objections.Add(r.Key().String(), kube.Objection(r))
-	}
+	a.objections.Add(r.Key().String(), kube.Objection(r))
+	return r.Key().Name
 }
 
 // learn sets relay or istiod from a response.
