@@ -51,6 +51,7 @@ func TestAProbeTakesNoPushesOfNacos(t *testing.T) {
 		p.synced()
 		nodes := n.Nodes()
 		p.ask(config.Upstream{Name: "east", Source: &Config{Plaintext: true}, Limits: config.Limits{MaxResponseBytes: 1 << 20}})
+		synctest.Wait() // the server has noticed that the probe's stream has ended
 		if left := n.Nodes(); !slices.Equal(left, nodes) {
 			t.Errorf("nodes %q, and %q before the probe", left, nodes)
 		}
