@@ -73,6 +73,7 @@ func TestAConditionIsWrittenBesideThoseOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
 		for name, status := range map[string]string{"none": "", "empty": `{}`, "others": `{"conditions":[{"type":"Reconciled","status":"True"}],"x":1}`,
+			"addresses": `{"addresses":[{"value":"240.240.0.1","host":"a.x"}]}`,
 			// istiods write numbers of 64 bits as texts
 			"ours":   `{"conditions":[{"type":"meshrelay.io/Distributed","status":"True","observedGeneration":"3"}]}`,
 			"istiod": `{"observedGeneration":"3","conditions":[{"type":"Reconciled","status":"True","observedGeneration":"3","lastProbeTime":"2024-01-01T00:00:00Z"},7,null]}`} {
@@ -89,7 +90,7 @@ func TestAConditionIsWrittenBesideThoseOfOthers(t *testing.T) {
 		}
 		w := s.mirrors(reports, "")
 		w.synced()
-		for _, name := range []string{"none", "empty", "others", "ours", "istiod"} {
+		for _, name := range []string{"none", "empty", "others", "addresses", "ours", "istiod"} {
 			if got := w.report(name, pending, always); got != upstreams.Written {
 				t.Fatalf("%s: %s", name, got)
 			}

@@ -33,9 +33,6 @@ type converter struct {
 // convert sets Made of an object, and clears its content. It makes no resource if the intake already holds
 // the content.
 func (c *converter) convert(o *object.Object) {
-	if c.kind == federation.ServiceEntry {
-		o.SetAllocated()
-	}
 	m := &object.Made{Digest: c.digest(o), Size: o.Size()}
 	if m.Held = c.holds(o.FullName(), m.Digest, m.Size); !m.Held {
 		c.make(o, m)
@@ -88,6 +85,9 @@ var decoderVersion = "2 " + buildinfo.Module("istio.io/api")
 // digest returns a hash of everything in an object that changes its resource. It leaves out the resource
 // version, which changes with each write of a status.
 func (c *converter) digest(o *object.Object) xxh3.Uint128 {
+	if c.kind == federation.ServiceEntry {
+		o.SetAllocated()
+	}
 	h := xxh3.New()
 	write := func(s string) {
 		h.WriteString(s)   //nolint:errcheck // it never fails
