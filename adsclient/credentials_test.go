@@ -1,6 +1,7 @@
 package adsclient
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,6 +25,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 )
 
@@ -349,4 +352,47 @@ func TestATokenThatIsDeniedDoesNotReplaceOneThatWasTaken_C19(t *testing.T) {
 	denies.Store("")
 	writeFile(t, path, "fourth")
 	h.awaitResponses(t, 15)
+}
+
+// TestATokenIsJudgedForEachServer: what one server denies, another may take. After a while a denied token is tried again, and a
+// file that is mended is no problem any more.
+func TestATokenIsJudgedForEachServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "token")
+		f := TokenFile(path)
+		sends := func(target string) string {
+			s := &tokenStream{target: target}
+			if _, err := f.GetRequestMetadata(context.WithValue(t.Context(), tokenKey{}, s)); err != nil {
+				return err.Error()
+			}
+			return s.token
+		}
+		no := status.Error(codes.PermissionDenied, "no")
+		writeFile(t, path, "old")
+		f.judge("a", "old", no) // it has taken none
+		f.judge("b", "old", nil)
+		writeFile(t, path, "new")
+		f.judge("a", "new", no)
+		if kept := f.Kept(); sends("a") != "new" || sends("b") != "new" || kept != "" {
+			t.Errorf("a is sent %s, b %s: %s", sends("a"), sends("b"), kept)
+		}
+		f.judge("b", "new", no)
+		if sends("b") != "old" || !strings.Contains(f.Kept(), "b: ") {
+			t.Errorf("b is sent %s: %s", sends("b"), f.Kept())
+		}
+		await.Pass(deniedFor + time.Second)
+		if sends("b") != "new" {
+			t.Errorf("later b is sent %s", sends("b"))
+		}
+		if f.judge("b", "new", nil); f.Kept() != "" {
+			t.Error(f.Kept())
+		}
+		writeFile(t, path, " ")
+		if sends("b") != "new" || !strings.Contains(f.Kept(), "is empty") {
+			t.Errorf("b is sent %s: %s", sends("b"), f.Kept())
+		}
+		if writeFile(t, path, "new"); f.Kept() != "" {
+			t.Errorf("the file is mended: %s", f.Kept())
+		}
+	})
 }

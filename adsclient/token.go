@@ -4,89 +4,104 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 )
 
 // Token are credentials that send the token in a file as a bearer token. Each stream reads the file, so that it
 // uses a rotated token (PROTOCOL C19). A token that can not be read, or that a server denies, does not replace one that
-// a server took: streams go on with that one until it is denied, too. The token is not sent without TLS. Any goroutine may
-// call the methods.
+// this server took: streams to it go on with that one until it is denied, too. The token is not sent without TLS. Any
+// goroutine may call the methods.
 type Token struct {
 	path string
 
-	mu           sync.Mutex
-	good, denied string // tokens, empty for none
-	kept         string // Kept
+	mu sync.Mutex
+	of map[string]*taken // by the target of the connection
 }
+
+// taken is what a server has said to tokens.
+type taken struct {
+	good, denied string // empty for none
+	why          error  // of the denial
+	at           time.Time
+}
+
+// deniedFor is how long a denied token is not tried again while there is a good one: rights may come later.
+const deniedFor = 10 * time.Minute
 
 // TokenFile returns a Token. A client that is to keep a token needs its Stream, too.
-func TokenFile(path string) *Token { return &Token{path: path} }
+func TokenFile(path string) *Token { return &Token{path: path, of: map[string]*taken{}} }
 
-// Kept returns why the token of before is in use, empty if it is not.
-func (f *Token) Kept() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.kept
-}
-
-// sent is the key of the token of a stream in its context, a *string.
-type sent struct{}
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (f *Token) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+func (f *Token) read() (string, error) {
 	b, err := os.ReadFile(f.path)
 	token := strings.TrimSpace(string(b))
 	if err != nil {
-		err = fmt.Errorf("token file: %w", err)
+		return "", fmt.Errorf("token file: %w", err)
 	} else if token == "" {
-		err = fmt.Errorf("token file %s is empty", f.path)
+		return "", fmt.Errorf("token file %s is empty", f.path)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.good == "" && err != nil:
-		return nil, err
-	case f.good == "":
-	case err != nil:
-		f.keep(err)
-		token = f.good
-	case token == f.denied:
-		token = f.good
-	default:
-		f.kept = ""
-	}
-	if to, is := ctx.Value(sent{}).(*string); is {
-		*to = token
-	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
+	return token, nil
 }
 
-// keep sets kept. The caller holds mu.
-func (f *Token) keep(why error) {
-	f.kept = fmt.Sprintf("the token of before is used, until it is denied, too: %v; mend %s", why, f.path)
+// Kept returns why a token of before is in use, empty if none is.
+func (f *Token) Kept() string {
+	token, err := f.read()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []string
+	for target, t := range f.of {
+		why := err
+		if err == nil && token == t.denied {
+			why = fmt.Errorf("%s: %w", strings.TrimPrefix(target, "passthrough:///"), t.why)
+		}
+		if t.good != "" && why != nil {
+			all = append(all, fmt.Sprintf("the token of before is used, until it is denied, too: %v; mend %s", why, f.path))
+		}
+	}
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(all))), "; ")
+}
+
+// tokenStream is a stream that learns whether its token is taken.
+type tokenStream struct {
+	grpc.ClientStream
+	file          *Token
+	target, token string
+	judged        bool
+}
+
+type tokenKey struct{}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (f *Token) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	token, err := f.read()
+	if s, is := ctx.Value(tokenKey{}).(*tokenStream); is {
+		f.mu.Lock()
+		if t := f.of[s.target]; t != nil && t.good != "" && (err != nil || token == t.denied && time.Since(t.at) < deniedFor) {
+			token, err = t.good, nil
+		}
+		f.mu.Unlock()
+		s.token = token
+	}
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (*Token) RequireTransportSecurity() bool { return true }
 
 // Stream is a grpc.StreamClientInterceptor that learns which tokens servers take.
-func (f *Token) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	token := new(string)
-	s, err := next(context.WithValue(ctx, sent{}, token), desc, cc, method, opts...)
-	if err != nil {
+func (f *Token) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (_ grpc.ClientStream, err error) {
+	s := &tokenStream{file: f, target: cc.Target()}
+	if s.ClientStream, err = next(context.WithValue(ctx, tokenKey{}, s), desc, cc, method, opts...); err != nil {
 		return nil, err
 	}
-	return &tokenStream{ClientStream: s, file: f, token: *token}, nil
-}
-
-type tokenStream struct {
-	grpc.ClientStream
-	file   *Token
-	token  string
-	judged bool
+	return s, nil
 }
 
 // RecvMsg implements grpc.ClientStream.
@@ -94,24 +109,25 @@ func (s *tokenStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if !s.judged && (err == nil || denied(err)) {
 		s.judged = true
-		s.file.judge(s.token, err)
+		s.file.judge(s.target, s.token, err)
 	}
 	return err
 }
 
 // judge notes what a server says to a token: its denial, or nil.
-func (f *Token) judge(token string, err error) {
+func (f *Token) judge(target, token string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	t := f.of[target]
 	switch {
 	case err == nil:
-		if f.good = token; token == f.denied {
-			f.denied, f.kept = "", ""
+		f.of[target] = &taken{good: token}
+		if t != nil && token == t.good {
+			f.of[target] = t // the one of the file is still denied
 		}
-	case token == f.good:
-		f.good, f.kept = "", ""
-	case f.good != "":
-		f.denied = token
-		f.keep(bounded(err))
+	case t != nil && token == t.good:
+		delete(f.of, target)
+	case t != nil:
+		t.denied, t.why, t.at = token, bounded(err), time.Now()
 	}
 }

@@ -83,7 +83,9 @@ func New(cfg config.Upstream, env upstreams.Env, dial ...grpc.DialOption) (s *So
 	s = &Source{log: env.Log, complaints: newComplaints(), cfg: cfg, token: token, complained: map[string]string{}}
 	s.st = upstreams.Status{State: upstreams.StateConnecting, Since: time.Now(), Address: section.Addresses[0], Drift: map[string]uint64{}}
 	if cfg.Services.Mode == config.ServicesDiscover {
-		consumer, second := nodeConfig(cfg, env, "endpoints"), client
+		consumer := nodeConfig(cfg, env, "endpoints")
+		second, _ := clientConfig(cfg, env) // with a token of its own: an istiod may want less of it
+		second.DialOptions = append(second.DialOptions, dial...)
 		consumer.ClusterID, consumer.Network = env.Node.ClusterID, cfg.Services.Network
 		second.Node = func() *corev3.Node { return adsclient.EndpointsNode(consumer) }
 		second.Name = "" // the first stream identifies the server
