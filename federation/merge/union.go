@@ -105,8 +105,8 @@ func (u Union) Merge(copies []mirror.Copy) mirror.Decision {
 			sum.bare = services.Told(first)
 		}
 		next := newEntry(other, c.Resource.Namespace())
-		if c.Resource.HasAnnotation(mirror.AllocatedAnnotation) {
-			next.Addresses = nil // another cluster may have them for another host
+		if a := c.Resource.Allocated(); len(a) > 0 { // another cluster may have them for another host
+			next.Addresses = slices.DeleteFunc(next.Addresses, func(s string) bool { return slices.Contains(a, s) })
 		}
 		if why := sum.add(next, u.AcrossNamespaces); why != "" {
 			refused = append(refused, nameOf(c, first)+" "+why)
