@@ -158,7 +158,7 @@ func (d *Debug) elsewhere(keys []mirror.Key) (found []mirror.Key) {
 
 func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 	s := d.views.Resources.Resolve(key)
-	e := &Explanation{Key: key, Outcome: Missing, Reason: s.Decision.Reason, Group: s.Group, Sources: []SourceCopy{}}
+	e := &Explanation{Key: key, Outcome: Missing, Reason: strings.Trim(s.Decision.Reason+"; "+s.Bare, "; "), Group: s.Group, Sources: []SourceCopy{}}
 	traces := d.views.Trace(key)
 	sources := d.views.Upstreams()
 	place := func(c SourceCopy) int { // a removed upstream comes last

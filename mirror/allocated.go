@@ -16,8 +16,8 @@ import (
 // entry only.
 const AllocatedAnnotation = "meshrelay.io/allocated"
 
-// MaxAllocated bounds the allocated addresses of a resource that are looked at: two of each host.
-const MaxAllocated = 512
+// MaxAllocated bounds the addresses of a resource that are looked at. A host has two.
+const MaxAllocated = 16
 
 // entryHosts and entryAddresses are the numbers of fields of a ServiceEntry.
 const entryHosts, entryAddresses = 1, 2
@@ -62,7 +62,7 @@ type allocations struct{ Owners }
 
 func (allocations) Claims(r *Resource, _ func(Key) []string) Claims {
 	all := r.Allocated()
-	r.ranged(func(a []byte) bool { all = append(all, string(a)); return len(all) < 2*MaxAllocated })
+	r.ranged(func(a []byte) bool { all = append(all, string(a)); return len(all) < MaxAllocated })
 	slices.Sort(all)
 	return Claims{What: slices.Compact(all)}
 }
@@ -83,12 +83,16 @@ func (a *Aggregate) taken(r *Resource, cluster string, accept func(*Resource) bo
 		for _, s := range a.allocated.buckets[bucket{address, bucketWide}] {
 			later := place[s.source] >= place[r.Source()]
 			for _, o := range s.of {
+				of, whose := o.resource.Cluster(), ""
+				concerns := of != "" && (of == cluster || cluster == anyCluster && of != r.Cluster())
+				if later && !concerns {
+					continue
+				}
 				if looks++; looks > maxLooks {
 					return start + ": too many others have them"
 				}
-				of, whose := o.resource.Cluster(), ""
 				if later || !accept(o.resource) {
-					if of == "" || of != cluster && (cluster != anyCluster || of == r.Cluster()) {
+					if !concerns {
 						continue
 					}
 					whose = " for clients of cluster " + of
@@ -147,7 +151,7 @@ func (a *Aggregate) NotAllocated() (lines []string) {
 	}
 	a.mu.RUnlock()
 	for _, s := range slices.Sorted(maps.Keys(all)) {
-		lines = append(lines, fmt.Sprintf("upstream %s: %d ServiceEntries are served without allocated addresses, such as %s; give each cluster ranges of its own", s, len(all[s]), slices.Min(all[s])))
+		lines = append(lines, fmt.Sprintf("upstream %s: %d ServiceEntries are served without allocated addresses, such as %s; give each cluster ranges of its own within 240.240.0.0/16 and 2001:2::/48", s, len(all[s]), slices.Min(all[s])))
 	}
 	return lines
 }

@@ -169,6 +169,30 @@ func TestAllocatedAddressesDependOnTheCopiesAlone(t *testing.T) {
 	})
 }
 
+// TestALaterUpstreamTakesNoAddressesOff, however many of its entries have them: only its own clients are not served them.
+func TestALaterUpstreamTakesNoAddressesOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := newWorldOf(ctx, t, []string{"east", "west"}, "serve", nil)
+		r := allocatedEntry(t, "east/a a.x 240.240.0.1")
+		w.stores["east"].Put(r)
+		for i := range 5000 {
+			w.stores["west"].Put(allocatedEntry(t, fmt.Sprintf("west/b%d b.x =240.240.0.1", i)))
+		}
+		synctest.Wait()
+		for cluster, want := range map[string]string{"": "240.240.0.1", "north": "240.240.0.1", "west": ""} {
+			if got := addressesOf(t, w.Select(r.Key(), cluster, all)); got != want {
+				t.Errorf("clients of %q are served %q, want %q", cluster, got, want)
+			}
+		}
+		if why := w.Resolve(r.Key()).Bare; !strings.Contains(why, "for clients of cluster west") {
+			t.Errorf("explain tells %q", why)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 func TestOnlyAddressesOfAServiceEntryAreAllocated(t *testing.T) {
 	r := copyOf{source: "east", kind: routeKind, name: "a"}.build()
 	s := r.Spec()

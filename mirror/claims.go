@@ -243,19 +243,23 @@ func (x *claims) drop(in bucket, c *claimant) {
 	}
 }
 
-// markRivals queues the keys of other sources whose claims a claim may meet; with mutual, of all sources, the own one included.
+// markRivals queues the keys of other sources whose claims a claim may meet; with mutual, also of other clusters of its source.
 func (a *Aggregate) markRivals(x *claims, c *claimant) {
 	for _, what := range c.What {
 		for _, seenBy := range c.met() {
 			b := x.buckets[bucket{what, seenBy}]
 			for i := range b {
 				s := &b[i]
-				if s.source == c.source && !x.mutual || s.marked == x.round {
+				own := s.source == c.source
+				if own && !x.mutual || !own && s.marked == x.round {
 					continue
 				}
 				s.marked = x.round
 				for _, o := range s.of {
-					if o.ref == c.ref && !x.mutual {
+					switch {
+					case own && o.resource.Cluster() == c.resource.Cluster():
+						continue
+					case o.ref == c.ref && !x.mutual:
 						s.marked = 0 // it is judged now, and does not wait
 						continue
 					}

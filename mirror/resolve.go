@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/zeebo/xxh3"
 )
@@ -28,6 +27,8 @@ type Resolution struct {
 	Served     *Resource // under the key; nil for none
 	// Yields is why Owners have the key not served, empty if they do not.
 	Yields string
+	// Bare is why some or all clients are not served the allocated addresses, empty if all are.
+	Bare string
 
 	united []Key // whose resources are part of Served
 }
@@ -36,7 +37,9 @@ type Resolution struct {
 func (a *Aggregate) Resolve(key Key) Resolution {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	return a.resolve(refOf(key), "", everything)
+	s := a.resolve(refOf(key), "", everything)
+	s.Bare = a.bare[refOf(key)]
+	return s
 }
 
 // Apart returns why the Policy does not merge keys of one host. It is empty for a kind whose keys are never
@@ -88,11 +91,10 @@ func (a *Aggregate) resolve(k ref, cluster string, accept func(*Resource) bool) 
 	}
 	if s.Yields != "" {
 		s.Served, s.Decision = nil, Decision{Winner: -1, Reason: s.Yields}
-	} else if why := a.taken(s.Served, cluster, accept); why != "" {
+	} else if a.taken(s.Served, cluster, accept) != "" {
 		if free, err := s.Served.WithoutAllocated(); err == nil { // it only loses a field
 			s.Served = free
 		}
-		s.Decision.Reason = strings.TrimPrefix(s.Decision.Reason+"; "+why, "; ")
 	}
 	return s
 }
