@@ -39,10 +39,7 @@ its present resources that this would show and hide.
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
   relay plan -c new.yaml --diff
-  relay plan -c new.yaml --exit-code   # 2 when anything would change, for scripts
-
-  # A comment for a pull request
-  relay plan -c new.yaml -o markdown | gh pr comment 17 --body-file -`,
+  relay plan -c new.yaml --exit-code   # 2 when anything would change, for scripts`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return errors.New("missing the planned config file: use -c NEW.yaml")
@@ -65,13 +62,9 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if changes.Clients, err = planClients(cmd, socket, cmp.Or(address, cfg.Admin.Address), file, cfg); err != nil {
 				return err
 			}
-			text := cliview.Plan
-			if out.format == "markdown" {
-				text = cliview.PlanMarkdown
-			}
 			shown := changes
 			shown.Clients = cut(&rows, changes.Clients)
-			err = out.rows(cmd, &rows, nil, changes, text(shown, rows.diffs(diffs), cut(&rows, changes.Changes)))
+			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(shown, rows.diffs(diffs), cut(&rows, changes.Changes)))
 			if err == nil && exitCode && len(changes.Changes)+len(changes.Clients) > 0 {
 				return &exitError{code: 2}
 			}
@@ -85,7 +78,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")
 	rows.flag(cmd)
-	out.flag(cmd, "table", "markdown", "json")
+	out.flag(cmd, "table", "json")
 	return cmd
 }
 
