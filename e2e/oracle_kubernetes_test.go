@@ -239,6 +239,18 @@ var kubernetesDifferences = []struct {
 	apply func(*mcp.Resource)
 }{
 	{"the relay adds the annotation `meshrelay.io/from`", func(r *mcp.Resource) { delete(r.Metadata.Annotations, "meshrelay.io/from") }},
+	{"the relay puts allocated addresses into `spec.addresses`", func(r *mcp.Resource) {
+		entry, allocated := &networking.ServiceEntry{}, r.Metadata.Annotations["meshrelay.io/allocated"]
+		if allocated == "" || !r.Body.MessageIs(entry) {
+			return
+		}
+		if err := r.Body.UnmarshalTo(entry); err != nil {
+			panic(err)
+		}
+		delete(r.Metadata.Annotations, "meshrelay.io/allocated")
+		entry.Addresses = slices.DeleteFunc(entry.Addresses, func(a string) bool { return slices.Contains(strings.Split(allocated, ","), a) })
+		r.Body.Value = encoded(entry)
+	}},
 	{"an istiod passes kubectl's `last-applied-configuration`", func(r *mcp.Resource) {
 		delete(r.Metadata.Annotations, "kubectl.kubernetes.io/last-applied-configuration")
 	}},
