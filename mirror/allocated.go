@@ -71,13 +71,16 @@ func (allocations) Claims(r *Resource, _ func(Key) []string) Claims {
 // resource, empty if they are: the cluster, seen or not, or an earlier source has one of them for another host.
 func (a *Aggregate) taken(r *Resource, cluster string, accept func(*Resource) bool) string {
 	all := r.Allocated()
-	if len(all) == 0 || cluster != "" && r.Cluster() == cluster {
+	if len(all) == 0 {
 		return ""
 	}
 	const start = "allocated addresses are left out"
 	hosts, place, looks := wire.Texts(r.BodyValue(), entryHosts), a.holders.named, 0
-	if len(hosts) != 1 {
+	switch {
+	case len(hosts) != 1:
 		return start + ": it has several hosts, and each would have those of the others"
+	case cluster != "" && r.Cluster() == cluster:
+		return ""
 	}
 	for _, address := range all {
 		for _, s := range a.allocated.buckets[bucket{address, bucketWide}] {

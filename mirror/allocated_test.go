@@ -90,6 +90,7 @@ func TestAnAllocatedAddressIsLeftOutWhereItIsTaken(t *testing.T) {
 		{"the same source has it twice, in one cluster", has, "west/b b.x 240.240.0.1", "", "", other, ""},
 		{"a relay brings two clusters, and the client is of the other one", has, "west@south/b b.x 240.240.0.1", "south", "", "", "for clients of cluster south"},
 		{"it has two hosts", "west/a a.x,b.x 240.240.0.1", "", "", "", "", ""},
+		{"it has two hosts, and is of the client's own cluster", "west/a a.x,b.x 240.240.0.1", "", "west", "", "", ""},
 		{"the other has two hosts", has, "east/b a.x,b.x 240.240.0.1", "", "", "", "for a.x, b.x"},
 		{"an address of its own stays", "west/a a.x =10.0.0.1 240.240.0.1", "east/b b.x 240.240.0.1", "", "", "10.0.0.1", "east has"},
 		{"the annotation adds none", "west/a a.x !240.240.0.1", "", "", "", "", ""},
