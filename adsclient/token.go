@@ -120,11 +120,9 @@ func (f *Token) judge(target, token string, err error) {
 	defer f.mu.Unlock()
 	t := f.of[target]
 	switch {
-	case err == nil:
+	case err == nil && (t == nil || token != t.good):
 		f.of[target] = &taken{good: token}
-		if t != nil && token == t.good {
-			f.of[target] = t // the one of the file is still denied
-		}
+	case err == nil: // the one of the file is still denied
 	case t != nil && token == t.good:
 		delete(f.of, target)
 	case t != nil:
