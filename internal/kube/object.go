@@ -106,10 +106,13 @@ func specJSON(kind mirror.Kind, body *anypb.Any) (json.RawMessage, error) {
 	return Message(msg)
 }
 
-// Message returns a message as JSON without insignificant space. The space that protojson writes
-// differs between builds.
+// Message returns a message as JSON without insignificant space, and with numbers for integers of 64 bits, as Kubernetes
+// has them. The space that protojson writes differs between builds.
 func Message(msg proto.Message) (json.RawMessage, error) {
 	b, err := protojson.Marshal(msg)
+	if m := msg.ProtoReflect(); err == nil && hasWide(m) {
+		b, err = numbers(b, m.Descriptor())
+	}
 	if err != nil {
 		return nil, err
 	}
