@@ -69,7 +69,13 @@ func (f *follower) Replace(all []*object.Object) {
 	for _, o := range all {
 		key := f.keyOf(o)
 		has[key] = struct{}{}
-		e.see(key, o.Made.Input.(seen).Live, first)
+		l := o.Made.Input.(seen).Live
+		if old := e.core.Live(key); old != nil && old.UID == l.UID && l.Version != old.Version && older(l.Version, old.Version) {
+			e.doubted[key] = struct{}{} // the cluster was restored, or it was written while the list was read
+			e.queue.Add(key)
+			continue
+		}
+		e.see(key, l, first)
 	}
 	e.core.Keys(func(key mirror.Key) {
 		if _, is := has[key]; key.Kind == f.Kind && !is && e.core.Live(key) != nil {
@@ -148,12 +154,11 @@ func (e *engine) see(key mirror.Key, l *plan.Live, first bool) {
 		f.next = l // it may be the result of the request
 		return
 	}
-	delete(e.doubted, key)
 	old := e.core.Live(key)
-	switch {
-	case old != nil && old.UID == l.UID && older(l.Version, old.Version):
+	if old != nil && old.UID == l.UID && older(l.Version, old.Version) {
 		return
-	case !first:
+	}
+	if delete(e.doubted, key); !first {
 		follows(old, l)
 	}
 	if l.Sink != e.spec.Name {

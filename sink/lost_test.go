@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
 	"meshrelay/sink/plan"
@@ -450,5 +451,43 @@ func TestAPauseThatTheCreationOfANamespaceAsksForIsHonoured(t *testing.T) {
 			defer e.mu.Unlock()
 			return time.Until(e.paused) > 5*time.Second
 		})
+	})
+}
+
+// TestARestoredClusterHasEverythingAgain: what an etcd of before has is older than what the sink saw, and no echo of it.
+func TestARestoredClusterHasEverythingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.spec.Prune = true
+		w.put("east", "changed", "one.x")
+		w.put("east", "same", "one.x")
+		w.put("east", "gone", "one.x")
+		w.start().settled()
+		restore := w.Backup()
+		w.put("east", "changed", "two.x")
+		w.put("east", "late", "one.x")
+		w.remove("east", "gone")
+		w.until("all is there", func() bool {
+			return host(w.object("changed")) == "two.x" && w.object("late") != nil && w.object("gone") == nil
+		})
+		w.settled()
+		restore()
+		lists, down := w.Asked("GET", "serviceentries?"), true
+		w.Set(func() {
+			w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
+				w.note(rw, r)
+				if down {
+					fakekube.Fail(rw, http.StatusServiceUnavailable, "InternalError")
+				}
+				return down
+			}
+		})
+		await.Settle(10 * time.Second)
+		w.Set(func() { down = false })
+		w.until("it is listed anew", func() bool { return w.Asked("GET", "serviceentries?") > lists })
+		w.until("all is there again", func() bool {
+			return host(w.object("changed")) == "two.x" && w.object("late") != nil && w.object("gone") == nil
+		})
+		w.settled()
 	})
 }

@@ -190,6 +190,24 @@ func (s *Server) Compact() {
 	})
 }
 
+// Backup returns a function that has the server have what it has now, with the versions of now, as after a restore of its
+// etcd. It ends all watches.
+func (s *Server) Backup() (restore func()) {
+	s.Lock()
+	defer s.Unlock()
+	version, was := s.Version, map[string]map[string]map[string]any{}
+	for of, all := range s.Objects {
+		was[of] = maps.Clone(all)
+	}
+	return func() {
+		s.Set(func() {
+			s.Version, s.Objects, s.Events = version, was, nil
+			clear(s.lists)
+			s.Stops++
+		})
+	}
+}
+
 // Asked returns the number of requests that contain all parts.
 func (s *Server) Asked(parts ...string) (n int) {
 	s.Lock()
