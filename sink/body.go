@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -52,6 +53,12 @@ func excluded(r *mirror.Resource) string {
 	return ""
 }
 
+// tracks reports whether a label or an annotation is one by which Argo CD or Flux finds the objects that it may delete: those
+// of the site would take a copy for theirs.
+func tracks(key, _ string) bool {
+	return slices.ContainsFunc([]string{"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"}, func(p string) bool { return strings.HasPrefix(key, p) })
+}
+
 // body is an object as a sink applies it.
 type body struct {
 	kube.Object
@@ -84,9 +91,11 @@ func (e *engine) bodyOf(w wanted, version string) (*body, plan.Digest, error) {
 	}
 	labels, annotations := map[string]string{}, map[string]string{}
 	maps.Copy(labels, o.Metadata.Labels)
-	labels[mirror.SinkLabel], labels[managedByLabel] = e.spec.Name, managedBy
+	maps.DeleteFunc(labels, tracks)
+	labels[mirror.SinkLabel] = e.spec.Name
+	labels[managedByLabel] = cmp.Or(labels[managedByLabel], managedBy)
 	maps.Copy(annotations, o.Metadata.Annotations)
-	maps.DeleteFunc(annotations, func(k, _ string) bool { return strings.HasPrefix(k, prefix) || k == lastApplied })
+	maps.DeleteFunc(annotations, func(k, v string) bool { return strings.HasPrefix(k, prefix) || k == lastApplied || tracks(k, v) })
 	relays := w.Provenance().Path
 	if len(relays) == 0 || relays[len(relays)-1] != e.deps.Relay {
 		relays = append(slices.Clone(relays), e.deps.Relay)

@@ -50,6 +50,35 @@ func TestASinkWritesWhatTheViewShowsAndNothingElse(t *testing.T) {
 	})
 }
 
+// TestWhatToolsOfThePrimaryTrackIsNotCopied: Argo CD or Flux at the site would prune it. Who manages an object stays.
+func TestWhatToolsOfThePrimaryTrackIsNotCopied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := entry(t, "east", "shop", "db", "db.x", map[string]string{
+			"app.kubernetes.io/managed-by": "Helm", "kustomize.toolkit.fluxcd.io/name": "apps", "helm.toolkit.fluxcd.io/name": "db", "team": "a",
+		}).Spec()
+		s.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "till:x/y:shop/db", "note": "n"}
+		r, err := mirror.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.stores["east"].Put(r)
+		w.start().settled()
+		for in, want := range map[string]string{
+			"labels":      "app.kubernetes.io/managed-by:Helm meshrelay.io/sink:dr team:a",
+			"annotations": "meshrelay.io/from:east via r1 meshrelay.io/relays:r1 meshrelay.io/upstreams:east meshrelay.io/version: note:n",
+		} {
+			has := at(w.object("db"), "metadata", in).(map[string]any)
+			if in == "annotations" {
+				has["meshrelay.io/version"] = ""
+			}
+			if got := fmt.Sprint(has); got != "map["+want+"]" {
+				t.Errorf("%s are %s, want %s", in, got, want)
+			}
+		}
+	})
+}
+
 // TestAChangeThatIsBeingReadIsNotApplied: the cluster has the content before.
 func TestAChangeThatIsBeingReadIsNotApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
