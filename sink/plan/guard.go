@@ -23,8 +23,8 @@ type guard struct {
 	holding bool
 	// undecided are deletions that were held, also those that an upstream prevents now. released may go.
 	undecided, released sets.Set[uint64] // by deletionOf
-	// passed are deletions that were not held, with the time when the object was found gone, zero before.
-	passed map[uint64]time.Time
+	// passed are deletions that were not held.
+	passed map[uint64]Passed
 	held   Held
 	sums   []uint64 // deletionOf of each that is held
 }
@@ -36,11 +36,20 @@ const maxPassed = 100_000
 type Kept struct {
 	// Holding is set while the guard holds deletions. Undecided are hashes of those, Released of those that may go.
 	// Passed are those that went without a hold, with their times.
-	Holding   bool                 `json:"holding,omitempty"`
-	Undecided []uint64             `json:"undecided,omitempty"`
-	Released  []uint64             `json:"released,omitempty"`
-	Passed    map[uint64]time.Time `json:"passed,omitempty"`
+	Holding   bool              `json:"holding,omitempty"`
+	Undecided []uint64          `json:"undecided,omitempty"`
+	Released  []uint64          `json:"released,omitempty"`
+	Passed    map[uint64]Passed `json:"gone,omitempty"`
 }
+
+// Passed is a deletion that was not held.
+type Passed struct {
+	Kind mirror.Kind `json:"kind"`
+	At   time.Time   `json:"at"` // when the object was found gone, zero before
+}
+
+// fewOfKind is how many objects may be all of their kind, and go without a person.
+const fewOfKind = 2
 
 // Held are the deletions that the guard holds. The zero Held has none.
 type Held struct {
@@ -79,7 +88,8 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		g.released = g.released.Intersection(there)
 		g.undecided = g.undecided.Intersection(there).Difference(g.released)
 	}
-	c.hold(slices.Sorted(maps.Values(waiting)), g.count(now, there))
+	done := g.count(now, there)
+	c.hold(slices.Sorted(maps.Values(waiting)), done, c.lastOfKind(waiting, done))
 	for key, why := range next {
 		switch d, waits := waiting[key]; {
 		case waits && g.holding:
@@ -87,7 +97,7 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 			g.undecided.Insert(d)
 			delete(g.passed, d)
 		case waits && len(g.passed) < maxPassed:
-			g.passed[d] = time.Time{}
+			g.passed[d] = Passed{Kind: key.Kind}
 		}
 		if c.gone[key] != why {
 			changed = append(changed, key)
@@ -97,23 +107,38 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 	return changed
 }
 
-// count returns how many deletions have passed, and were carried out within window.
-func (g *guard) count(now time.Time, there sets.Set[uint64]) (n int) {
-	for d, at := range g.passed {
-		if at.IsZero() {
-			at = now
+// count returns how many deletions of each kind have passed, and were carried out within window.
+func (g *guard) count(now time.Time, there sets.Set[uint64]) map[mirror.Kind]int {
+	done := map[mirror.Kind]int{}
+	for d, p := range g.passed {
+		if p.At.IsZero() {
+			p.At = now
 		}
 		switch {
 		case there.Has(d):
-			g.passed[d] = time.Time{}
-		case now.Sub(at) > window:
+			g.passed[d] = Passed{Kind: p.Kind}
+		case now.Sub(p.At) > window:
 			delete(g.passed, d)
 		default:
-			g.passed[d] = at
-			n++
+			g.passed[d] = p
+			done[p.Kind]++
 		}
 	}
-	return n
+	return done
+}
+
+// lastOfKind returns why a kind would have no object after the waiting deletions, empty if each keeps some, or had few.
+func (c *Core) lastOfKind(waiting map[mirror.Key]uint64, done map[mirror.Kind]int) (reason string) {
+	going := map[mirror.Kind]int{}
+	for key := range waiting {
+		going[key.Kind]++
+	}
+	for kind, n := range going {
+		if all := n + done[kind]; n == c.ownedOf[kind] && all > fewOfKind {
+			reason = max(reason, fmt.Sprintf("all %d %s within %v", all, kind, window))
+		}
+	}
+	return reason
 }
 
 // blocks returns why an object must not be deleted, whatever the guard decides.
@@ -135,10 +160,14 @@ func (c *Core) blocks(key mirror.Key, l *Live, released bool, blocked func(mirro
 	return why
 }
 
-// hold has the guard hold the waiting deletions, or let them pass. done others have passed.
-func (c *Core) hold(waiting []uint64, done int) {
+// hold has the guard hold the waiting deletions, or let them pass. Others have passed, by kind. last is why a kind would have no
+// object.
+func (c *Core) hold(waiting []uint64, passed map[mirror.Kind]int, last string) {
 	g := &c.guard
-	n, reason := len(waiting), g.held.Reason
+	n, done, reason := len(waiting), 0, g.held.Reason
+	for _, of := range passed {
+		done += of
+	}
 	of := c.owned - len(c.gone) + n + done // without those that are left: others may have made any number of them
 	switch {
 	case n == 0:
@@ -148,6 +177,8 @@ func (c *Core) hold(waiting []uint64, done int) {
 		g.holding, reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
 		g.holding, reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
+	case last != "":
+		g.holding, reason = true, last
 	}
 	if g.held = (Held{}); !g.holding || n == 0 {
 		return

@@ -392,3 +392,58 @@ func TestAHoldEndsWithWhatOthersHaveTakenOver(t *testing.T) {
 		t.Errorf("%+v", c.Held())
 	}
 }
+
+// TestAllObjectsOfAKindAreHeld, of three or more, also one after another, and over a restart. The guard's figures let them pass.
+func TestAllObjectsOfAKindAreHeld(t *testing.T) {
+	const others = 20
+	policyOf := func(n int) mirror.Key {
+		return mirror.Key{Kind: mirror.Kind{Group: "security.istio.io", Kind: "AuthorizationPolicy"}, Namespace: "shop", Name: keyOf(n).Name}
+	}
+	for _, test := range []struct {
+		name  string
+		has   int
+		steps []int // how many are gone after each step
+		after time.Duration
+		held  int
+	}{
+		{"all at once", 5, []int{5}, 0, 5},
+		{"all but one", 5, []int{4}, 0, 0},
+		{"two of two", 2, []int{2}, 0, 0},
+		{"one after another", 3, []int{1, 2, 3}, time.Minute, 1},
+		{"slowly", 3, []int{1, 2, 3}, 11 * time.Minute, 0},
+	} {
+		for _, restarts := range []bool{false, true} {
+			c, now := owning(Settings{Percent: 100, Count: 1000}, others, others), time.Unix(0, 0)
+			for i := range test.has {
+				c.See(policyOf(i), mine(100+i, 1))
+				c.Want(policyOf(i), wanted(1))
+			}
+			for _, gone := range test.steps {
+				for i := range gone {
+					c.Want(policyOf(i), nil)
+				}
+				c.Judge(now, told)
+				for i := range gone {
+					if c.Next(policyOf(i)).Verb == Delete {
+						c.See(policyOf(i), nil)
+					}
+				}
+				c.Judge(now, told)
+				if restarts {
+					next := New(c.settings, c.Kept(), now)
+					c.Keys(func(key mirror.Key) {
+						next.See(key, c.Live(key))
+						next.Want(key, c.Wanted(key))
+					})
+					next.SetReady(true)
+					c = next
+					c.Judge(now, told)
+				}
+				now = now.Add(test.after)
+			}
+			if c.Held().Removals != test.held {
+				t.Errorf("%s, restarts %t: held are %+v, want %d", test.name, restarts, c.Held(), test.held)
+			}
+		}
+	}
+}

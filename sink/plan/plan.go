@@ -91,6 +91,7 @@ type Core struct {
 	desired  int
 	gone     map[mirror.Key]string // of the sink, and not desired: why it stays, empty if it is to be deleted
 	owned    int
+	ownedOf  map[mirror.Kind]int
 	guard    guard
 }
 
@@ -101,13 +102,13 @@ type entry struct {
 
 // New returns a Core that knows of no object, and continues with what an earlier one has kept.
 func New(s Settings, k Kept, now time.Time) *Core {
-	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}}
-	c.guard = guard{holding: k.Holding, undecided: sets.New(k.Undecided...), released: sets.New(k.Released...), passed: map[uint64]time.Time{}}
-	for d, at := range k.Passed {
-		if !at.IsZero() { // the clock may have jumped: each counts for half of the window at least, and for all of it at most
-			at = now.Add(-min(max(now.Sub(at), 0), window/2))
+	c := &Core{settings: s, entries: map[mirror.Key]entry{}, gone: map[mirror.Key]string{}, ownedOf: map[mirror.Kind]int{}}
+	c.guard = guard{holding: k.Holding, undecided: sets.New(k.Undecided...), released: sets.New(k.Released...), passed: map[uint64]Passed{}}
+	for d, p := range k.Passed {
+		if !p.At.IsZero() { // the clock may have jumped: each counts for half of the window at least, and for all of it at most
+			p.At = now.Add(-min(max(now.Sub(p.At), 0), window/2))
 		}
-		c.guard.passed[d] = at
+		c.guard.passed[d] = p
 	}
 	return c
 }
@@ -137,9 +138,11 @@ func (c *Core) See(key mirror.Key, l *Live) {
 	e := c.entries[key]
 	if c.owns(e.live) {
 		c.owned--
+		c.ownedOf[key.Kind]--
 	}
 	if e.live = l; c.owns(l) {
 		c.owned++
+		c.ownedOf[key.Kind]++
 	}
 	c.set(key, e)
 }
