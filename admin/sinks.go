@@ -18,7 +18,7 @@ type SinkControls interface {
 	// Status returns the state of a sink or, if the name is empty, of all.
 	Status(name string) []sink.Status
 	Diff(ctx context.Context, name string) (sink.Differences, error)
-	Order(name string, o sink.Order) (int, error)
+	Order(ctx context.Context, name string, o sink.Order) (int, error)
 }
 
 // SinkOrdered is the result of an order about a sink. Objects counts those that are about to be deleted.
@@ -48,7 +48,7 @@ func (s *Server) sinkOrder(r *http.Request, verb string, line *audit.Line) (any,
 	}
 	out := SinkOrdered{KeepsState: s.deps.Backup != nil}
 	err := s.write(r, line, s.sinkText, name, func() (err error) {
-		out.Objects, err = s.deps.Sinks.Order(name, o)
+		out.Objects, err = s.deps.Sinks.Order(r.Context(), name, o)
 		return err
 	}, attrs...)
 	return out, err

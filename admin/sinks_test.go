@@ -31,7 +31,7 @@ func (s someSinks) Diff(_ context.Context, name string) (sink.Differences, error
 	return sink.Differences{Total: 10}, s.known(name)
 }
 
-func (s someSinks) Order(name string, o sink.Order) (int, error) {
+func (s someSinks) Order(_ context.Context, name string, o sink.Order) (int, error) {
 	switch {
 	case o.By == "", o.Verb == "freeze" && o.Reason == "":
 		return 0, fmt.Errorf("%w: %+v", sink.ErrNotPossible, o)

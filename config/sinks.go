@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 )
 
@@ -17,7 +16,7 @@ type Sink struct {
 	// Name is unique. It is in labels and names of objects of the cluster.
 	Name       string  `yaml:"name"`
 	Kubernetes Cluster `yaml:"kubernetes"`
-	// Namespace has the Lease of the writer and the objects of a promotion.
+	// Namespace has the Lease of the sink.
 	Namespace string `yaml:"namespace" default:"istio-system"`
 	// View is the name of an element of Config.Views.
 	View  string `yaml:"view"`
@@ -38,19 +37,13 @@ type SinkGuard struct {
 	Count   int `yaml:"count" default:"5" range:"0 1000000000"`
 }
 
-// maxSinkName leaves room for "meshrelay-sink-" and the number of a list in the name of an object.
+// maxSinkName leaves room for "meshrelay-sink-" in a field manager.
 const maxSinkName = 40
-
-// listName matches names that could be those of the lists of another sink's promotion.
-var listName = regexp.MustCompile(`-[0-9]+$`)
 
 // CheckSinkName returns an error if a sink can not have a name.
 func CheckSinkName(name string) error {
-	switch {
-	case !nameShape.MatchString(name) || len(name) > maxSinkName:
+	if !nameShape.MatchString(name) || len(name) > maxSinkName {
 		return fmt.Errorf("%.64q is not a name: write 1 to %d lower-case letters, digits and dashes, without a dash at the beginning or end", name, maxSinkName)
-	case listName.MatchString(name):
-		return fmt.Errorf("%q ends with a dash and a number, as the lists of promoted objects do: choose another name", name)
 	}
 	return nil
 }

@@ -34,7 +34,6 @@ func TestMistakesInSinksAreNamed(t *testing.T) {
 		`name: Dr, view: dr, kubernetes: {inCluster: true}`:                              `sinks[0].name: "Dr" is not a name`,
 		`name: ` + strings.Repeat("a", 41) + `, view: dr, kubernetes: {inCluster: true}`: `is not a name: write 1 to 40`,
 		`name: dr, view: dr}, {name: dr, view: dr, kubernetes: {inCluster: true}`:        `sinks[1].name: "dr" is the name of sinks[0] already`,
-		`name: dr-0, view: dr, kubernetes: {inCluster: true}`:                            `sinks[0].name: "dr-0" ends with a dash and a number`,
 		`name: dr, view: no, kubernetes: {inCluster: true}`:                              `sinks[0].view: there is no view "no"`,
 		`name: dr, kubernetes: {inCluster: true}`:                                        `sinks[0].view: missing`,
 		`name: dr, view: dr`: `sinks[0].kubernetes: neither kubeconfig nor inCluster`,

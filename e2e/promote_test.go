@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -114,8 +113,8 @@ func sinks(all map[string]shown) (n int) {
 	return n
 }
 
-// TestAPromotionThatIsKilledIsCompletedAndCanBeUndone promotes 200 objects on a real API server.
-func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
+// TestADisownThatIsKilledIsCompleted disowns 200 objects of a real API server.
+func TestADisownThatIsKilledIsCompleted(t *testing.T) {
 	t.Parallel()
 	const labels = `,"labels":{"meshrelay.io/sink":"dr","app.kubernetes.io/managed-by":"meshrelay","team":"a"},"annotations":{"meshrelay.io/version":"1","meshrelay.io/from":"east","note":"n"}`
 	k := newKubernetes(t, "dr")
@@ -152,6 +151,20 @@ func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
 		return string(out)
 	}
 
+	promoted := k.all()
+	if out := relay("promote", "--yes", "--reason", "fire"); !strings.Contains(out, "sink dr is promoted") {
+		t.Error(out)
+	}
+	for name, o := range k.all() {
+		if string(o.Metadata) != string(promoted[name].Metadata) {
+			t.Fatalf("a promotion touches %s: %s", name, o.Metadata)
+		}
+	}
+	answer, err := k.ask(http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/meshrelay-sink-dr", "", nil)
+	if err != nil || !strings.Contains(string(answer), `"holderIdentity":"promoted"`) || !strings.Contains(string(answer), `"meshrelay.io/promoted-reason":"fire"`) {
+		t.Errorf("the Lease is %s (%v)", answer, err)
+	}
+
 	// Only half of the DestinationRules get through, so that the command is killed in the middle.
 	const half = 20
 	written, mu := map[string]bool{}, sync.Mutex{}
@@ -166,8 +179,8 @@ func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
 		}
 		return written[r.URL.Path]
 	})
-	p := run(t, "promote", "", nil, bin, "sink", "promote", "dr", "--kubeconfig", through, "--yes", "--writes-per-second", "1000")
-	eventually(t, "half of the DestinationRules are promoted", func() error {
+	p := run(t, "disown", "", nil, bin, "sink", "disown", "dr", "--kubeconfig", through, "--yes", "--writes-per-second", "1000")
+	eventually(t, "half of the DestinationRules are disowned", func() error {
 		n := 0
 		for name, o := range k.all() {
 			if strings.HasPrefix(name, "DestinationRule a") && !strings.Contains(string(o.Metadata), "meshrelay") {
@@ -191,11 +204,11 @@ func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
 		}
 	}
 	if cleaned == "" || dirty == "" {
-		t.Fatalf("%q %q: no DestinationRule is promoted, or all are", cleaned, dirty)
+		t.Fatalf("%q %q: no DestinationRule is disowned, or all are", cleaned, dirty)
 	}
 	edit(cleaned, "cleaned.example")
 	edit(dirty, "dirty.example")
-	if out := relay("promote", "--yes", "--writes-per-second", "1000"); !strings.Contains(out, "of 200 objects promoted") {
+	if out := relay("disown", "--yes", "--writes-per-second", "1000"); !strings.Contains(out, "objects are disowned") {
 		t.Error(out)
 	}
 
@@ -215,42 +228,8 @@ func TestAPromotionThatIsKilledIsCompletedAndCanBeUndone(t *testing.T) {
 			t.Errorf("an edit is lost: %s", spec)
 		}
 	}
-
-	k.delete("security.istio.io/v1", "PeerAuthentication", "shop", "a7")
-	must(k.applyAs("kubectl", 4, "a7", "", "anew"))
-	if out := relay("adopt", "--yes", "--writes-per-second", "1000"); !strings.Contains(out, "199 of 200 objects adopted") || !strings.Contains(out, "1 object deleted or created anew") {
-		t.Error(out)
-	}
-	back := k.all()
-	if n := sinks(back); n != 199 {
-		t.Errorf("%d objects are the sink's again", n)
-	}
-	for name, o := range back {
-		switch _, short, _ := strings.Cut(name, " "); {
-		case short == "other" || short == "person":
-			if string(o.Metadata) != string(before[name].Metadata) {
-				t.Errorf("%s is not the sink's, and was touched: %s", name, o.Metadata)
-			}
-		case name == "PeerAuthentication a7":
-			if strings.Contains(string(o.Metadata), "meshrelay") {
-				t.Errorf("an object that was created anew was touched: %s", o.Metadata)
-			}
-		case !strings.Contains(string(o.Metadata), `"manager":"meshrelay-sink-dr"`):
-			t.Fatalf("%s: %s", name, o.Metadata)
-		}
-	}
-	if answer, err := k.ask(http.MethodGet, "/api/v1/namespaces/istio-system/configmaps", "", nil); err != nil || regexp.MustCompile("meshrelay-sink").Match(answer) {
-		t.Errorf("ConfigMaps are left: %v", err)
-	}
-	// The sink has no conflicts about what it writes next, but where a person has edited.
-	for kind := range mirrored {
-		must(k.applyAs("meshrelay-sink-dr", kind, "a9", strings.Replace(labels, `"1"`, `"2"`, 1), "b"))
-	}
-	if o := k.all()["Sidecar a9"]; strings.Contains(string(o.Metadata), "before-first-apply") {
-		t.Errorf("%s", o.Metadata)
-	}
-	if err := k.applyAs("meshrelay-sink-dr", 2, "a0", labels, "b"); err == nil || !strings.Contains(err.Error(), "kubectl-edit") {
-		t.Errorf("the sink writes over what a person has edited: %v", err)
+	if n := sinks(after); n != 0 {
+		t.Errorf("%d objects are still the sink's", n)
 	}
 }
 
@@ -302,14 +281,9 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		}
 		return string(out)
 	}
-	if out := promoter("promote"); !strings.Contains(out, "20 of 20 objects promoted") {
-		t.Error(out)
-	}
 	promoted := k.all()
-	for name, o := range promoted {
-		if strings.Contains(string(o.Metadata), "meshrelay") || !strings.Contains(string(o.Metadata), `"team":"a"`) {
-			t.Fatalf("%s: %s", name, o.Metadata)
-		}
+	if out := promoter("promote"); !strings.Contains(out, "sink dr is promoted") {
+		t.Error(out)
 	}
 	tell("two.example")
 	eventually(t, "the relay serves the change, and tells why it does not write it", func() error {
@@ -326,13 +300,25 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 			t.Fatalf("%s was written: %s", name, o.Metadata)
 		}
 	}
-	if out := promoter("adopt"); !strings.Contains(out, "20 of 20 objects adopted") {
+	if out := promoter("adopt"); !strings.Contains(out, "sink dr is the relay's again, frozen") {
 		t.Error(out)
 	}
-	has("two.example")
+	eventually(t, "the sink is frozen", func() error {
+		if out, _ := r.command("sink", "status", "dr"); !strings.Contains(out, "frozen") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	if out, code := r.command("sink", "diff", "dr"); code != 0 || !strings.Contains(out, "two.example") {
+		t.Errorf("the difference: %d %s", code, out)
+	}
 	for name, o := range k.all() {
-		if !strings.Contains(string(o.Metadata), `"meshrelay.io/version"`) {
-			t.Errorf("%s: %s", name, o.Metadata)
+		if string(o.Metadata) != string(promoted[name].Metadata) {
+			t.Fatalf("%s was written: %s", name, o.Metadata)
 		}
 	}
+	if out, code := r.command("sink", "unfreeze", "dr"); code != 0 {
+		t.Errorf("%d %s", code, out)
+	}
+	has("two.example")
 }

@@ -253,7 +253,7 @@ func TestABackupHasTheOrdersAboutSinksAndThoseOfThisReplicaAlone(t *testing.T) {
 	}
 	w := newWithClusters(t)
 	sinks(w)
-	if _, err := w.sinks.Order("dr", sink.Order{Verb: "freeze", Reason: "INC-4711"}); err != nil {
+	if _, err := w.sinks.Order(t.Context(), "dr", sink.Order{Verb: "freeze", Reason: "INC-4711"}); err != nil {
 		t.Fatal(err)
 	}
 	local := filepath.Join("state", "decisions-local.json")

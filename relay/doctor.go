@@ -287,7 +287,6 @@ func (d Doctor) sites() (checks []doctor.Check) {
 		c, name := s.Kubernetes, []string{promotion.ObjectName(s.Name)}
 		needs := []map[string][]string{
 			{"verbs": {"get", "update"}, "apiGroups": {"coordination.k8s.io"}, "resources": {"leases"}, "resourceNames": name},
-			{"verbs": {"get"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": name},
 		}
 		verbs := []string{"get", "list", "watch", "create", "patch"}
 		if s.Prune {

@@ -8,7 +8,7 @@ package sink
 import (
 	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -28,7 +28,6 @@ import (
 	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
-	"meshrelay/sink/promotion"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/object"
@@ -109,7 +108,6 @@ type engine struct {
 	tracker  *discovery.Tracker // only discover uses it
 	ended    chan struct{}
 	cancel   context.CancelFunc
-	promoted atomic.Bool // when it was last known
 
 	followers sync.WaitGroup
 	failure   atomic.Pointer[mirror.Panic]
@@ -139,9 +137,10 @@ type engine struct {
 	troubles   map[mirror.Key]*Trouble
 	drifts     map[mirror.Key]*Drift
 	errs       map[string]error
-	frozen     *Frozen
-	paused     time.Time // until then no request is sent: Retry-After
-	firstGone  time.Time // of the departures that were not judged yet
+	terms      lease.Terms // of the Lease, as last seen
+	pending    lease.Note  // freeze that the Lease does not have yet
+	paused     time.Time   // until then no request is sent: Retry-After
+	firstGone  time.Time   // of the departures that were not judged yet
 	lastGone   time.Time
 	complete   time.Time
 	heldID     string
@@ -163,7 +162,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
-		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, frozen: k.Frozen,
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending,
 		errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
@@ -174,11 +173,12 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	}
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
-		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.Frozen != nil,
+		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.frozen(), HoldAll: k.Lease.Hold,
 	}, k.Kept, time.Now())
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
 		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Check: e.check, Logger: e.log,
+		Terms: k.Lease, Keep: e.keepTerms, Begin: e.begin,
 	})
 	return e
 }
@@ -190,18 +190,49 @@ func (e *engine) identified(uid string) {
 	e.compare()
 }
 
-// check returns an error while the sink must not write: it was promoted, or that can not be read.
+// check returns an error while the sink must not write: its cluster can not be told from others.
 func (e *engine) check(ctx context.Context) error {
-	conn, err := e.cluster.Verify(ctx)
-	if err != nil {
+	if _, err := e.cluster.Verify(ctx); err != nil {
 		return e.client.Explain(err)
 	}
-	err = promotion.Check(ctx, conn, e.spec.Namespace, e.spec.Name)
-	if p := (*promotion.Promoted)(nil); err == nil || errors.As(err, &p) {
-		e.promoted.Store(err != nil)
-	}
-	return err
+	return nil
 }
+
+// begin reports whether the sink may make its Lease. If what it has written is there, nobody knows whether it was promoted.
+func (e *engine) begin() (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, listed := e.kindProblems(); !listed {
+		return false, nil
+	}
+	if _, owned := e.core.Counts(); owned > 0 {
+		return false, fmt.Errorf("the cluster has %d objects of sink %s, and not its Lease %s/%s: it was deleted, or the cluster was restored, and nobody knows whether the sink was promoted. If the site is the primary now, run relay sink promote %[2]s; if not, run relay sink adopt %[2]s",
+			owned, e.spec.Name, e.spec.Namespace, managerOf(e.spec.Name))
+	}
+	return true, nil
+}
+
+// keepTerms follows the terms of the Lease, and has them outlive a restart.
+func (e *engine) keepTerms(t lease.Terms) error {
+	e.mu.Lock()
+	e.setTerms(t, e.pending)
+	e.mu.Unlock()
+	return e.save()
+}
+
+// setTerms sets what freezes the sink and holds its deletions. The caller holds mu.
+func (e *engine) setTerms(t lease.Terms, pending lease.Note) {
+	if pending == t.Frozen {
+		pending = lease.Note{}
+	}
+	e.terms, e.pending = t, pending
+	e.core.SetFrozen(e.frozen() != (lease.Note{}))
+	e.core.SetHoldAll(t.Hold)
+	e.core.Keys(e.touch)
+}
+
+// frozen returns who has frozen the sink, the zero value for nobody. The caller holds mu.
+func (e *engine) frozen() lease.Note { return cmp.Or(e.terms.Frozen, e.pending) }
 
 // applies reports whether the mode lets the sink write.
 func (e *engine) applies() bool { return e.spec.Mode == config.SinkApply }

@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/events"
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -22,6 +23,7 @@ func (e *engine) judgeAlways(ctx context.Context) {
 			return
 		case <-tick.C:
 			e.compare()
+			e.writePending(ctx)
 			changed := e.judge(ctx, time.Now())
 			e.save() //nolint:errcheck // it is a problem in the status
 			e.mu.Lock()
@@ -82,7 +84,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) (changed []mirror.Key
 		e.calm = true
 		e.core.Keys(func(key mirror.Key) { e.calm = e.calm && !e.core.Next(key).Verb.Writes() })
 	}
-	if e.calm && e.applies() && ready && e.frozen == nil && e.core.Held().ID == "" && len(problems)+len(e.troubles)+len(e.doubted) == 0 {
+	if e.calm && e.applies() && ready && e.frozen() == (lease.Note{}) && e.core.Held().ID == "" && len(problems)+len(e.troubles)+len(e.doubted) == 0 {
 		e.complete = now
 	}
 	return changed

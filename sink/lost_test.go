@@ -301,7 +301,7 @@ func TestTheStateIsWrittenAfterItsDirectoryIsThere(t *testing.T) {
 		}
 		w.until("the state is there", func() bool {
 			k, err := load(w.deps.Dir, "dr")
-			return err == nil && k.Frozen != nil
+			return err == nil && k.frozen()
 		})
 	})
 }

@@ -254,7 +254,7 @@ func (w *world) remove(source, name string) { w.stores[source].Remove(key(name))
 
 // order gives an order.
 func (w *world) order(verb, hold string) (int, error) {
-	return w.set.Order("dr", Order{Verb: verb, Hold: hold, By: "me", Reason: "test"})
+	return w.set.Order(w.t.Context(), "dr", Order{Verb: verb, Hold: hold, By: "me", Reason: "test"})
 }
 
 // object returns an object of the cluster as it is now, nil for none.

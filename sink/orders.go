@@ -1,9 +1,13 @@
 package sink
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"meshrelay/sink/lease"
 )
 
 // ErrUnknown is the error of an order about a sink that there is not.
@@ -27,14 +31,16 @@ func (s *Set) find(name string) (*engine, error) {
 // config say.
 type Order struct{ Verb, Hold, By, Reason string }
 
-// Order carries out an order, which outlives a restart if the relay keeps state. It returns the number of objects that
-// are about to be deleted.
-func (s *Set) Order(name string, o Order) (n int, err error) {
+// Order carries out an order. A freeze and its end are written into the Lease of the sink, and so hold for all relays of that
+// sink; the others are for the relay that writes. It returns the number of objects that are about to be deleted.
+func (s *Set) Order(ctx context.Context, name string, o Order) (n int, err error) {
 	e, err := s.find(name)
 	if err != nil {
 		return 0, err
 	}
-	if n, err = e.order(o); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	if n, err = e.order(ctx, o); err != nil {
 		return 0, fmt.Errorf("%w: sink %s: %w", ErrNotPossible, name, err)
 	}
 	if err := e.save(); err != nil {
@@ -43,26 +49,105 @@ func (s *Set) Order(name string, o Order) (n int, err error) {
 	return n, nil
 }
 
-func (e *engine) order(o Order) (n int, err error) {
+// orderTimeout bounds the requests of an order.
+const orderTimeout = 5 * time.Second
+
+func (e *engine) order(ctx context.Context, o Order) (n int, err error) {
+	if !e.applies() {
+		return 0, errors.New("it has mode: dryRun, and writes nothing: set mode: apply")
+	}
+	note := lease.Note{By: o.By, Reason: o.Reason, Since: time.Now().UTC().Truncate(time.Second)}
+	switch o.Verb {
+	case "freeze":
+		return 0, e.freeze(ctx, note)
+	case "unfreeze":
+		return 0, e.unfreeze(ctx)
+	}
+	if st := e.lease.Status(); !st.Held {
+		return 0, fmt.Errorf("another relay writes, or none: give the order to the one that does, which is %q", cmp.Or(st.Holder, "none"))
+	}
+	e.mu.Lock()
+	if o.Verb == "prune" {
+		n = e.core.Prune()
+	} else {
+		n, err = e.core.Release(o.Hold)
+	}
+	hold := e.terms.Hold
+	e.mu.Unlock()
+	if err == nil && hold {
+		err = e.edit(ctx, func(t *lease.Terms) { t.Hold = false })
+	}
+	return n, err
+}
+
+// edit changes the terms in the Lease.
+func (e *engine) edit(ctx context.Context, f func(*lease.Terms)) error {
+	conn, err := e.cluster.Verify(ctx)
+	if err != nil {
+		return e.client.Explain(err)
+	}
+	var next lease.Terms
+	err = lease.Edit(ctx, conn, e.spec.Namespace, managerOf(e.spec.Name), false, func(t *lease.Terms, exists bool) error {
+		if !exists {
+			return errors.New("it has no Lease yet")
+		}
+		f(t)
+		next = *t
+		return nil
+	})
+	if err == nil {
+		e.mu.Lock()
+		e.setTerms(next, e.pending)
+		e.mu.Unlock()
+	}
+	return err
+}
+
+// freeze freezes the sink at once, here at least. What the Lease can not be told now, it is told later.
+func (e *engine) freeze(ctx context.Context, note lease.Note) error {
+	e.mu.Lock()
+	if was := e.frozen(); was != (lease.Note{}) {
+		e.mu.Unlock()
+		return fmt.Errorf("it is frozen already, %s", was)
+	}
+	e.setTerms(e.terms, note)
+	e.mu.Unlock()
+	e.writePending(ctx)
+	return nil
+}
+
+func (e *engine) unfreeze(ctx context.Context) error {
+	e.mu.Lock()
+	was, only := e.frozen(), e.terms.Frozen == (lease.Note{})
+	e.mu.Unlock()
+	if was == (lease.Note{}) {
+		return errors.New("it is not frozen")
+	}
+	err := e.edit(ctx, func(t *lease.Terms) { t.Frozen = lease.Note{} })
+	if err != nil && !only {
+		return fmt.Errorf("it stays frozen: %w", err)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch {
-	case o.Verb == "release":
-		return e.core.Release(o.Hold)
-	case o.Verb == "prune" && !e.applies():
-		return 0, errors.New("it has mode: dryRun, and deletes nothing: set mode: apply")
-	case o.Verb == "prune":
-		return e.core.Prune(), nil
-	case o.Verb == "freeze" && e.frozen != nil:
-		return 0, fmt.Errorf("it is frozen already, since %s", e.frozen.Since.UTC().Format(time.RFC3339))
-	case o.Verb == "freeze":
-		e.frozen = &Frozen{By: o.By, Reason: o.Reason, Since: time.Now()}
-	case e.frozen == nil:
-		return 0, errors.New("it is not frozen")
-	default:
-		e.frozen = nil
+	e.setTerms(e.terms, lease.Note{})
+	return nil
+}
+
+// writePending writes a freeze into the Lease that it does not have yet.
+func (e *engine) writePending(ctx context.Context) {
+	e.mu.Lock()
+	pending := e.pending
+	e.mu.Unlock()
+	if pending == (lease.Note{}) || !e.applies() {
+		return
 	}
-	e.core.SetFrozen(e.frozen != nil)
-	e.core.Keys(e.touch)
-	return 0, nil
+	err := e.edit(ctx, func(t *lease.Terms) { t.Frozen = cmp.Or(t.Frozen, pending) })
+	if err != nil {
+		err = fmt.Errorf("it is frozen here, and not yet for other relays: %w", err)
+	} else {
+		e.mu.Lock()
+		e.setTerms(e.terms, lease.Note{})
+		e.mu.Unlock()
+	}
+	e.trouble("freeze", err)
 }

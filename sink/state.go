@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"meshrelay/internal/owner"
+	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
 )
 
@@ -19,16 +20,12 @@ const maxState = 64 << 20 // bytes: three million released deletions
 
 // kept is what a sink keeps over a restart.
 type kept struct {
-	Frozen *Frozen `json:"frozen,omitempty"`
+	Lease   lease.Terms `json:"lease,omitzero"`   // as last seen
+	Pending lease.Note  `json:"pending,omitzero"` // freeze that the Lease does not have yet
 	plan.Kept
 }
 
-// Frozen is the freeze of a sink.
-type Frozen struct {
-	By     string    `json:"by,omitempty"`
-	Reason string    `json:"reason,omitempty"`
-	Since  time.Time `json:"since"`
-}
+func (k kept) frozen() bool { return k.Lease.Frozen != (lease.Note{}) || k.Pending != (lease.Note{}) }
 
 // fileOf returns the path of the state of a sink.
 func fileOf(dir, sink string) string { return filepath.Join(dir, "sink-"+sink+".json") }
@@ -53,7 +50,7 @@ func load(dir, sink string) (k kept, err error) {
 		err = json.NewDecoder(io.LimitReader(f, maxState)).Decode(&k)
 	}
 	if err != nil {
-		k = kept{Frozen: &Frozen{By: "the relay", Reason: "the state of the sink was not read", Since: time.Now()}}
+		k = kept{Pending: lease.Note{By: "the relay", Reason: "the state of the sink was not read", Since: time.Now().UTC().Truncate(time.Second)}}
 		return k, fmt.Errorf("%s: %w: look at the sink, then run relay sink unfreeze %s", fileOf(dir, sink), err, sink)
 	}
 	return k, nil
@@ -80,4 +77,4 @@ func (e *engine) save() error {
 }
 
 // kept returns what outlives a restart. The caller holds mu.
-func (e *engine) kept() kept { return kept{e.frozen, e.core.Kept()} }
+func (e *engine) kept() kept { return kept{e.terms, e.pending, e.core.Kept()} }

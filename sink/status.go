@@ -8,6 +8,7 @@ import (
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
 )
 
@@ -19,13 +20,15 @@ type Status struct {
 	// Server is the URL of the API server, Cluster the UID of its namespace kube-system, empty while unknown.
 	Server  string `json:"server,omitempty"`
 	Cluster string `json:"cluster,omitempty"`
-	// State is starting, following, writing, standby, blocked, frozen or failed. Problems are why, and what to do.
+	// State is starting, following, writing, standby, promoted, blocked, frozen or failed. Problems are why, and what to do.
 	State    string   `json:"state"`
 	Problems []string `json:"problems,omitempty"`
 	// Leader is set while this process writes. Holder is the process that does.
-	Leader bool    `json:"leader"`
-	Holder string  `json:"holder,omitempty"`
-	Frozen *Frozen `json:"frozen,omitempty"`
+	Leader bool   `json:"leader"`
+	Holder string `json:"holder,omitempty"`
+	// Frozen and Promoted are who has frozen or promoted it.
+	Frozen   *lease.Note `json:"frozen,omitempty"`
+	Promoted *lease.Note `json:"promoted,omitempty"`
 	// Desired counts the resources that the sink writes, Objects those of the sink in the cluster.
 	Desired int `json:"desired"`
 	Objects int `json:"objects"`
@@ -73,11 +76,12 @@ func (e *engine) status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := Status{
-		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.client.Current().Server(), Cluster: e.uid, Frozen: e.frozen,
+		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.client.Current().Server(), Cluster: e.uid,
 		Leader: ls.Held, Holder: ls.Holder, Complete: e.complete, Drifted: e.drift, Deletes: e.deletes, Writes: maps.Clone(e.writes),
-		suspended: e.frozen != nil || e.promoted.Load() || !e.applies(),
-		Todo:      map[string]int{}, NeverWritten: map[string]int{}, TroublesByState: map[string]int{},
+		Frozen: noteOf(e.frozen()), Promoted: noteOf(e.terms.Promoted),
+		Todo: map[string]int{}, NeverWritten: map[string]int{}, TroublesByState: map[string]int{},
 	}
+	st.suspended = st.Frozen != nil || st.Promoted != nil || !e.applies()
 	st.Desired, st.Objects = e.core.Counts()
 	problems, listed := e.kindProblems()
 	for _, what := range slices.Sorted(maps.Keys(e.errs)) {
@@ -101,7 +105,9 @@ func (e *engine) status() Status {
 		problems = append(problems, e.same)
 	case !listed || !e.read:
 		st.State = "starting"
-	case e.frozen != nil:
+	case st.Promoted != nil:
+		st.State = "promoted"
+	case st.Frozen != nil:
 		st.State = "frozen"
 	case ls.Held && e.applies():
 		st.State = "writing"
@@ -135,6 +141,13 @@ func (e *engine) status() Status {
 		st.Held = &h
 	}
 	return st
+}
+
+func noteOf(n lease.Note) *lease.Note {
+	if n == (lease.Note{}) {
+		return nil
+	}
+	return &n
 }
 
 // words are the verbs in a Status.

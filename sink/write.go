@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -56,7 +57,7 @@ func (e *engine) open(now time.Time) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.same == "" && e.frozen == nil && now.After(e.paused)
+	return e.same == "" && e.frozen() == (lease.Note{}) && now.After(e.paused)
 }
 
 // compare looks whether an upstream reads the cluster of the sink, which must not write then.

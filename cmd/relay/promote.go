@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,8 @@ type target struct {
 	out         output
 }
 
-// promoter makes a command that changes the objects of a sink. done is the verb of its result.
-func promoter(cmd *cobra.Command, done string, do func(context.Context, promotion.Options) (promotion.Report, error)) *cobra.Command {
+// promoter makes a command that talks to the cluster of a sink. done is the verb of its result, of objects if it changes them.
+func promoter(cmd *cobra.Command, done string, objects bool, do func(context.Context, promotion.Options) (promotion.Report, error)) *cobra.Command {
 	t := &target{}
 	cmd.Args = wanted(0, "NAME")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -47,13 +48,13 @@ func promoter(cmd *cobra.Command, done string, do func(context.Context, promotio
 			}
 			return err
 		}
-		result := done
+		is := "is"
 		if o.DryRun {
-			result = "would be " + done
+			is = "would be"
 		}
-		text := fmt.Sprintf("sink %s: %d of %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), result)
-		if r.Missing > 0 {
-			text += fmt.Sprintf("%s deleted or created anew since the promotion, and left alone\n", view.Count(r.Missing, "object"))
+		text := fmt.Sprintf("sink %s %s %s\n", o.Sink, is, done)
+		if objects {
+			text = fmt.Sprintf("sink %s: %d of %s %s %s\n", o.Sink, r.Changed, view.Count(r.Objects, "object"), cmp.Or(map[bool]string{true: is}[o.DryRun], "are"), done)
 		}
 		if err := t.out.print(cmd, nil, r, text); err != nil || t.dryRun || t.yes {
 			return err
@@ -67,10 +68,12 @@ func promoter(cmd *cobra.Command, done string, do func(context.Context, promotio
 	f.StringVar(&t.credentials.Context, "context", "", "`context` of --kubeconfig (default: its current one)")
 	f.StringArrayVar(&t.credentials.AllowExec, "allow-exec", nil, "`program` that --kubeconfig may run for credentials (may be repeated)")
 	f.StringVar(&t.namespace, "namespace", "istio-system", "`namespace` of the sink in the cluster (default with -c: that of the config file)")
-	f.IntVar(&t.perSecond, "writes-per-second", 0, "how many `objects` to change in a second (default: that of the sink in the config file, or 100)")
-	f.BoolVar(&t.dryRun, "dry-run", false, "count the objects, but change nothing")
-	f.BoolVar(&t.yes, "yes", false, "change the objects")
-	f.StringVar(&t.reason, "reason", "", "`text` for the ConfigMap in the cluster")
+	if objects {
+		f.IntVar(&t.perSecond, "writes-per-second", 0, "how many `objects` to change in a second (default: that of the sink in the config file, or 100)")
+	}
+	f.BoolVar(&t.dryRun, "dry-run", false, "ask the API server whether it would do it, and change nothing")
+	f.BoolVar(&t.yes, "yes", false, "do it")
+	f.StringVar(&t.reason, "reason", "", "`text` for the Lease in the cluster")
 	t.out.flag(cmd, "text", "json")
 	return cmd
 }
@@ -154,43 +157,66 @@ func person() string {
 	return name + "@" + host
 }
 
+// withoutReport returns do as a function with a Report.
+func withoutReport(do func(context.Context, promotion.Options) error) func(context.Context, promotion.Options) (promotion.Report, error) {
+	return func(ctx context.Context, o promotion.Options) (promotion.Report, error) {
+		return promotion.Report{}, do(ctx, o)
+	}
+}
+
 func newSinkPromote() *cobra.Command {
 	return promoter(&cobra.Command{
 		Use:   "promote NAME",
-		Short: "Turn the objects of a sink into objects of their cluster",
-		Long: `Turn the mirror that a sink has written into the primary. The command talks to the API server of
-the cluster; no relay has to run.
+		Short: "Make the objects of a sink those of the people of their cluster",
+		Long: `Make the mirror that a sink has written the primary. The command talks to the API server of the cluster; no
+relay has to run.
 
-It writes the ConfigMap meshrelay-sink-NAME into the cluster first: while that is there, no relay writes or
-deletes anything for a sink of that name. Then it waits until the writer has released its Lease, or has not
-renewed it for 15 seconds. Then it lists the objects of the sink, and removes the labels, annotations and
-field managers of the relay from them. Nothing else of them changes.
+It takes the Lease meshrelay-sink-NAME for good: its holder is "promoted", and its annotations tell who, why
+and when. No relay takes such a Lease, writes or deletes for a sink of that name. Then it waits 16 seconds,
+in which requests of the last writer end. It touches no object: edit them with kubectl from now on. "relay
+sink adopt" goes back.
 
-Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
-middle is completed by running the command again. "relay sink adopt" goes back. At most 100,000 objects can
-be promoted.`,
+Without --yes the command asks the API server whether it would take it, changes nothing, and exits with 2. A
+run that ended in the middle is completed by running the command again.`,
 		Example: `  relay sink promote dr --dry-run
   relay sink promote dr --yes --reason "the primary is lost"
   relay sink promote dr --kubeconfig ~/.kube/dr --context dr --yes`,
-	}, "promoted", promotion.Promote)
+	}, "promoted", false, withoutReport(promotion.Promote))
 }
 
 func newSinkAdopt() *cobra.Command {
 	return promoter(&cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Give the objects of a promoted sink back to it",
-		Long: `Give the objects that "relay sink promote" has listed back to the sink. The command talks to the API
-server of the cluster; no relay has to run.
+		Long: `Give the objects of a promoted sink back to it. The command talks to the API server of the cluster; no relay
+has to run.
 
-It labels exactly the listed objects. One that was deleted, or created anew with the same name, is left
-alone. Then it deletes the lists, and at last the ConfigMap that forbids the sink to write. From then on the
-sink writes the objects again as its view has them, over what was edited meanwhile: freeze it before, and
-look at "relay sink diff NAME" before you unfreeze it.
+It frees the Lease of the sink, and writes into it that the sink is frozen, and that every deletion is held.
+So nothing is lost: what was edited at the site shows as drift, and what was created there stays. Look at
+"relay sink diff NAME", take over into the primary what is to stay, then run "relay sink unfreeze NAME":
+edits are put right. "relay sink release NAME" is for the deletions, and ends that every one is held.
 
-Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
-middle is completed by running the command again. For a sink that is not promoted there is nothing to do;
-a name that has no Lease in the namespace is an error.`,
+Without --yes the command asks the API server whether it would take it, changes nothing, and exits with 2. A
+sink that is not promoted is an error, unless its Lease is lost: then it gets one.`,
 		Example: `  relay sink adopt dr --dry-run
   relay sink adopt dr --yes`,
-	}, "adopted", promotion.Adopt)
+	}, "the relay's again, frozen", false, withoutReport(promotion.Adopt))
+}
+
+func newSinkDisown() *cobra.Command {
+	return promoter(&cobra.Command{
+		Use:   "disown NAME",
+		Short: "Take what a promoted sink has left on its objects off, for good",
+		Long: `Remove the labels, annotations and field managers of the relay from the objects of a promoted sink: for a site
+that stays the primary, that is read as an upstream, or whose objects a tool such as Argo CD takes over. The
+command talks to the API server of the cluster; no relay has to run.
+
+The sink stays promoted, and its name is used up in that cluster until somebody deletes its Lease. There is no
+way back but a sink of another name with adopt: true.
+
+Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
+middle is completed by running the command again.`,
+		Example: `  relay sink disown dr --dry-run
+  relay sink disown dr --yes`,
+	}, "disowned", true, promotion.Disown)
 }

@@ -30,21 +30,18 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	}
 	version := s.Version
 	for line, want := range map[string]string{
-		"promote dr --kubeconfig KUBE":                                "sink dr: 1 of 1 object would be promoted\nnothing was changed: use --yes to change it\nexit code 2",
-		"promote dr --kubeconfig KUBE --dry-run":                      "sink dr: 1 of 1 object would be promoted\n",
-		"promote dr --kubeconfig KUBE --dry-run --yes -o json":        `"objects": 1`,
-		"promote dr -c FILE --dry-run":                                "sink dr: 1 of 1 object would be promoted\n",
-		"adopt dr -c FILE --yes":                                      "there is neither a ConfigMap nor a Lease mesh/meshrelay-sink-dr",
-		"adopt dr -c FILE --yes --namespace other":                    "there is neither a ConfigMap nor a Lease other/meshrelay-sink-dr",
+		"promote dr --kubeconfig KUBE":                                "sink dr would be promoted\nnothing was changed: use --yes to change it\nexit code 2",
+		"promote dr --kubeconfig KUBE --dry-run":                      "sink dr would be promoted\n",
+		"promote dr -c FILE --dry-run":                                "sink dr would be promoted\n",
+		"adopt dr -c FILE --dry-run":                                  "sink dr would be the relay's again, frozen\n",
 		"adopt east -c FILE --yes":                                    "has no sink \"east\"",
 		"adopt dr -c FILE --yes --kubeconfig KUBE":                    "can not be combined",
 		"promote other --kubeconfig KUBE --dry-run":                   "no object has the label meshrelay.io/sink=other",
-		"adopt dr --kubeconfig KUBE --yes":                            "sink dr is not promoted: there is neither a ConfigMap nor a Lease istio-system/meshrelay-sink-dr in the cluster",
-		"adopt dr --kubeconfig KUBE --yes --namespace mesh":           "there is neither a ConfigMap nor a Lease mesh/meshrelay-sink-dr",
-		"promote dr-1 --kubeconfig KUBE --yes":                        "ends with a dash and a number",
+		"adopt other --kubeconfig KUBE --yes":                         "no object has the label meshrelay.io/sink=other",
+		"disown dr --kubeconfig KUBE --yes":                           "sink dr is not promoted, and its relay would label the objects again: run relay sink promote dr first",
 		"promote ../x --kubeconfig KUBE --yes":                        "write 1 to 40 lower-case letters",
 		"promote dr --kubeconfig KUBE.absent --yes":                   "no such file",
-		"promote dr --kubeconfig KUBE --yes --writes-per-second -1":   "--writes-per-second: -1: want 1 or more",
+		"disown dr --kubeconfig KUBE --yes --writes-per-second -1":    "--writes-per-second: -1: want 1 or more",
 		"promote dr --kubeconfig KUBE --context absent --yes":         "absent",
 		"promote --kubeconfig KUBE":                                   "missing NAME: relay sink promote NAME",
 		"promote dr --kubeconfig KUBE --yes --reason " + long("x", 9): "--reason: ",
@@ -66,17 +63,15 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 	}
 }
 
-// TestPromoteTellsWhatWasDoneBeforeAnError, and that the next run does the rest.
-func TestPromoteTellsWhatWasDoneBeforeAnError(t *testing.T) {
+// TestDisownTellsWhatWasDoneBeforeAnError, and that the next run does the rest.
+func TestDisownTellsWhatWasDoneBeforeAnError(t *testing.T) {
 	s := fakekube.New()
 	s.Define("coordination.k8s.io", "Lease", "leases", "v1")
 	s.Selects = true
 	for _, name := range []string{"a", "b"} {
 		s.Put("networking.istio.io/serviceentries", fakekube.Object("shop", name, `{}`, `{"metadata":{"labels":{"meshrelay.io/sink":"dr"}}}`))
 	}
-	s.Put("/configmaps", map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "istio-system", "name": "meshrelay-sink-dr"}, "data": map[string]any{"state": `{"phase":"removing"}`},
-	})
+	s.Put("coordination.k8s.io/leases", fakekube.Object("istio-system", "meshrelay-sink-dr", `{"holderIdentity":"promoted"}`))
 	patches := 0
 	s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPatch {
@@ -90,11 +85,11 @@ func TestPromoteTellsWhatWasDoneBeforeAnError(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	fakekube.WriteKubeconfig(t, kubeconfig, s.Start(t), "t")
 	root, out := newRoot(), &bytes.Buffer{}
-	root.SetArgs([]string{"sink", "promote", "dr", "--yes", "--kubeconfig", kubeconfig})
+	root.SetArgs([]string{"sink", "disown", "dr", "--yes", "--kubeconfig", kubeconfig})
 	root.SetOut(out)
 	root.SetErr(out)
 	err := root.ExecuteContext(t.Context())
-	if err == nil || !strings.Contains(out.String(), "1 of 2 objects promoted before the error. The next run does the rest") {
+	if err == nil || !strings.Contains(out.String(), "1 of 2 objects disowned before the error. The next run does the rest") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

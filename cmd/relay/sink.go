@@ -22,8 +22,9 @@ func newSink() *cobra.Command {
 cluster: "sinks" in the config lists them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	freeze, _ := sinkOrder("freeze", `Have a sink of a running relay write and delete nothing. In a relay that keeps state (state.dir) the sink
-stays frozen over a restart.`, "Write and delete nothing until unfreeze", `  relay sink freeze dr --reason "migration of the site"`)
+	freeze, _ := sinkOrder("freeze", `Have a sink write and delete nothing. It is written into the Lease of the sink in its cluster, and so holds for
+all relays with that sink, also after a restart. While the cluster can not be reached, it holds for this relay
+alone, and is written later.`, "Write and delete nothing until unfreeze", `  relay sink freeze dr --reason "migration of the site"`)
 	unfreeze, _ := sinkOrder("unfreeze", `End the freeze of a sink: it writes what has changed in the meantime, and its guard judges what is to be
 deleted.`, "Write again after a freeze", `  relay sink unfreeze dr`)
 	release, o := sinkOrder("release", `Carry out the deletions of a sink that its guard holds because they look like an accident. "relay sink
@@ -38,7 +39,7 @@ deleted, and none of a promoted sink.`,
 		"Delete the objects of a sink that are not desired", `  relay sink diff dr
   relay sink prune dr --yes --reason "the site moves"`)
 	prune.Flags().Bool("yes", false, "delete the objects")
-	cmd.AddCommand(newSinkStatus(), newSinkDiff(), freeze, unfreeze, required(release, "hold", " ID"), required(prune, "yes", ""), newSinkPromote(), newSinkAdopt())
+	cmd.AddCommand(newSinkStatus(), newSinkDiff(), freeze, unfreeze, required(release, "hold", " ID"), required(prune, "yes", ""), newSinkPromote(), newSinkAdopt(), newSinkDisown())
 	return cmd
 }
 

@@ -108,7 +108,7 @@ func (s *Store) write(ctx context.Context, o *object, log decisions.Log) error {
 		o.Data = map[string]string{}
 	}
 	o.APIVersion, o.Kind, o.Data[logKey] = "v1", "ConfigMap", log.Encode()
-	if err := conn.Save(ctx, "configmaps", s.collection(), o.Metadata, o, nil); err != nil {
+	if err := conn.Save(ctx, "configmaps", s.collection(), o.Metadata, o, nil, false); err != nil {
 		return err
 	}
 	s.mu.Lock()

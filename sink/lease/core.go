@@ -60,7 +60,7 @@ func (c *core) observe(r Record, asked, answered time.Time) step {
 		return renew
 	}
 	c.held = false
-	if r.Holder == "" || unmoved >= Duration {
+	if r.Holder == "" || r.Holder != Promoted && unmoved >= Duration {
 		return take
 	}
 	return wait

@@ -30,7 +30,12 @@ type Options struct {
 	Namespace, Name string
 	Identity        string // of the process; New makes it unique
 	// Check returns an error while this process must not write. It reads the API server, and not a cache.
-	Check  func(context.Context) error
+	Check func(context.Context) error
+	// Terms are those that this process saw last, also before a restart. Keep is called with others before they count.
+	Terms Terms
+	Keep  func(Terms) error
+	// Begin is asked if there is no Lease: whether one may be made now. An error is why not before a person has done something.
+	Begin  func() (bool, error)
 	Logger *slog.Logger
 }
 
@@ -42,6 +47,7 @@ type Lease struct {
 
 	mu      sync.Mutex // guards all below
 	core    core
+	terms   Terms // as last seen
 	problem string
 
 	written bool // the Lease may name this process; only Run uses it
@@ -52,11 +58,12 @@ type Status struct {
 	Holder  string // empty: nobody, or not known
 	Held    bool   // by this process
 	Problem string // of the last attempt and what to do, empty if there is none
+	Terms   Terms  // as last seen
 }
 
 // New returns a Lease that is not held.
 func New(o Options) *Lease {
-	l := &Lease{opts: o}
+	l := &Lease{opts: o, terms: o.Terms}
 	l.core.me = o.Identity + "_" + rand.Text()[:10] // two processes may have one identity by mistake
 	return l
 }
@@ -88,7 +95,7 @@ func (l *Lease) Writable(now time.Time) bool {
 func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Status{text.Abbreviate(l.core.observer.seen.Holder), l.core.holds(time.Now()), l.problem}
+	return Status{text.Abbreviate(l.core.observer.seen.Holder), l.core.holds(time.Now()), l.problem, l.terms}
 }
 
 // attempt renews the Lease, or tries to acquire it.
@@ -105,7 +112,12 @@ func (l *Lease) attempt(ctx context.Context) error {
 		return err
 	}
 	next, held := l.observe(o.Spec, asked)
-	if next == wait {
+	switch err := l.heed(ctx, o); {
+	case errors.Is(err, errPromoted), errors.Is(err, errNotYet), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return l.release(ctx) // the next attempt reads who was faster
+	case err != nil:
+		return errors.Join(err, l.release(ctx))
+	case next == wait:
 		return nil
 	}
 	l.written = true

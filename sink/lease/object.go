@@ -21,15 +21,6 @@ func path(namespace string) string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
 }
 
-// Read returns the record of a Lease, and the zero value if it does not exist.
-func Read(ctx context.Context, c *apiserver.Conn, namespace, name string) (Record, error) {
-	o, err := read(ctx, c, namespace, name)
-	if err != nil {
-		return Record{}, err
-	}
-	return o.Spec, nil
-}
-
 func read(ctx context.Context, c *apiserver.Conn, namespace, name string) (*object, error) {
 	o := &object{}
 	err := c.Read(ctx, path(namespace)+"/"+name, apiserver.AcceptJSON, o)
@@ -49,5 +40,9 @@ func (o *object) write(ctx context.Context, c *apiserver.Conn, holder string, ta
 		o.Spec.Acquired = now
 		o.Spec.Transitions++
 	}
-	return c.Save(ctx, "leases.coordination.k8s.io", path(o.Metadata.Namespace), o.Metadata, o, nil)
+	return o.save(ctx, c, false)
+}
+
+func (o *object) save(ctx context.Context, c *apiserver.Conn, dryRun bool) error {
+	return c.Save(ctx, "leases.coordination.k8s.io", path(o.Metadata.Namespace), o.Metadata, o, o, dryRun)
 }

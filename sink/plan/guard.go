@@ -177,6 +177,8 @@ func (c *Core) hold(waiting []uint64, passed map[mirror.Kind]int, last string) {
 		g.holding, reason = true, fmt.Sprintf("the view is empty, and the sink has %d objects", c.owned)
 	case n+done > c.settings.Count && (n+done)*100 > c.settings.Percent*of:
 		g.holding, reason = true, fmt.Sprintf("%d of %d objects within %v", n+done, of, window)
+	case c.settings.HoldAll:
+		g.holding, reason = true, "the sink was adopted, and nobody has released a deletion since"
 	case last != "":
 		g.holding, reason = true, last
 	}

@@ -39,6 +39,7 @@ type Settings struct {
 	Prune, Adopt, Take bool
 	Percent, Count     int
 	Frozen             bool
+	HoldAll            bool // the guard holds every deletion
 }
 
 // Verb is what is to be done with an object.
@@ -118,6 +119,9 @@ func (c *Core) SetReady(ready bool) { c.ready = ready }
 
 // SetFrozen has nothing be written or deleted.
 func (c *Core) SetFrozen(frozen bool) { c.settings.Frozen = frozen }
+
+// SetHoldAll has every deletion held, or those only that the guard holds by itself.
+func (c *Core) SetHoldAll(hold bool) { c.settings.HoldAll = hold }
 
 // Want sets the digest of what is desired of a key, nil for nothing.
 func (c *Core) Want(key mirror.Key, d *Digest) {
@@ -227,7 +231,7 @@ func (c *Core) next(key mirror.Key, e entry) Action {
 		return Action{}
 	case e.want == nil:
 		switch why := c.gone[key]; {
-		case why == ReasonHeld, why == "" && c.desired == 0 && !c.guard.released.Has(deletionOf(key, l.UID)): // the view has become empty since Judge
+		case why == ReasonHeld, why == "" && (c.desired == 0 || c.settings.HoldAll) && !c.guard.released.Has(deletionOf(key, l.UID)): // it has become so since Judge
 			return Action{Verb: Hold, Reason: ReasonHeld}
 		case why != "":
 			return Action{Verb: Skip, Reason: why}

@@ -30,63 +30,66 @@ func TestFailuresTellWhatToDo(t *testing.T) {
 	for want, fault := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
 		"kubectl auth can-i list httproutes.gateway.networking.k8s.io -A":               forbid(http.MethodGet, "httproutes"),
 		"kubectl auth can-i patch serviceentries.networking.istio.io/a":                 forbid(http.MethodPatch, "serviceentries"),
-		"kubectl auth can-i create configmaps -n istio-system":                          forbid(http.MethodPost, "configmaps"),
+		"kubectl auth can-i create leases.coordination.k8s.io -n istio-system":          forbid(http.MethodPost, "leases"),
 		"kubectl auth can-i get leases.coordination.k8s.io/meshrelay-sink-dr -n istio-": forbid(http.MethodGet, "leases/"),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer()
 			fill(t, s, 2)
 			s.Set(func() { s.Fault = fault })
-			_, err := Promote(t.Context(), options(t, connOf(s)))
+			err := both(t.Context(), options(t, connOf(s)))
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want %s", err, want)
 			}
 			s.Set(func() { s.Fault = nil })
-			if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil || len(left(s)) > 0 {
+			if err := both(t.Context(), options(t, connOf(s))); err != nil || len(left(s)) > 0 {
 				t.Errorf("%v; %v", left(s), err)
 			}
 		})
 	}
 }
 
+// both promotes a sink and disowns its objects.
+func both(ctx context.Context, o Options) error {
+	if err := Promote(ctx, o); err != nil {
+		return err
+	}
+	_, err := Disown(ctx, o)
+	return err
+}
+
 // An API server that was killed serves before it has read its definitions.
 func TestAServerThatStartsIsWaitedFor(t *testing.T) {
-	for name, command := range map[string]func(context.Context, Options) (Report, error){"promote": Promote, "adopt": Adopt} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer()
-			fill(t, s, 2)
-			if name == "adopt" {
-				if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil {
-					t.Fatal(err)
-				}
-			}
-			starts := time.Now()
-			s.Set(func() {
-				s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
-					starting := time.Since(starts) < 3*time.Second
-					switch {
-					case starting && r.URL.Path == "/readyz":
-						w.WriteHeader(http.StatusInternalServerError)
-						_, _ = io.WriteString(w, "[-]poststarthook/crd-informer-synced failed")
-					case starting && r.URL.Path == "/apis":
-						w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-						_, _ = io.WriteString(w, `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		fill(t, s, 2)
+		hold(s)
+		if err := Promote(t.Context(), options(t, connOf(s))); err != nil {
+			t.Fatal(err)
+		}
+		starts := time.Now()
+		s.Set(func() {
+			s.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+				starting := time.Since(starts) < 3*time.Second
+				switch {
+				case starting && r.URL.Path == "/readyz":
+					w.WriteHeader(http.StatusInternalServerError)
+					_, _ = io.WriteString(w, "[-]poststarthook/crd-informer-synced failed")
+				case starting && r.URL.Path == "/apis":
+					w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+					_, _ = io.WriteString(w, `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[
 {"metadata":{"name":"apiextensions.k8s.io"},"versions":[{"version":"v1","freshness":"Current","resources":[{"resource":"customresourcedefinitions","responseKind":{"group":"","version":"","kind":"CustomResourceDefinition"},"scope":"Cluster","verbs":["list","watch"]}]}]}]}`)
-					default:
-						return false
-					}
-					return true
+				default:
+					return false
 				}
-			})
-			report, err := command(t.Context(), options(t, connOf(s)))
-			if err != nil || report.Changed == 0 {
-				t.Errorf("%s: %+v, %v", name, report, err)
-			}
-			if n := len(left(s)); name == "promote" && n > 0 || name == "adopt" && n == 0 {
-				t.Errorf("%s: %d objects have something of the relay", name, n)
+				return true
 			}
 		})
-	}
+		report, err := Disown(t.Context(), options(t, connOf(s)))
+		if n := len(left(s)); err != nil || report.Changed == 0 || n > 0 {
+			t.Errorf("%+v, %v, %d objects have something of the relay", report, err, n)
+		}
+	})
 }
 
 func TestRetryAfterAndConflictsAreHeeded(t *testing.T) {
@@ -114,7 +117,7 @@ func TestRetryAfterAndConflictsAreHeeded(t *testing.T) {
 			}
 			return false
 		}
-		if _, err := Promote(t.Context(), options(t, connOf(s))); err != nil || len(left(s)) > 0 {
+		if err := both(t.Context(), options(t, connOf(s))); err != nil || len(left(s)) > 0 {
 			t.Errorf("%v; %v", left(s), err)
 		}
 		if d := asked[1].Sub(asked[0]); d < 7*time.Second {
@@ -132,7 +135,7 @@ func TestACommandEndsSoonWhenTheServerHasGone(t *testing.T) {
 		s := newServer()
 		fill(t, s, 2)
 		var gone time.Time
-		_, err := Promote(t.Context(), options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+		err := both(t.Context(), options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
 			if gone.IsZero() && r.Method == http.MethodPatch {
 				gone = time.Now()
 			}
@@ -153,7 +156,7 @@ func TestAnAnswerThatBreaksOffIsAskedForAgain(t *testing.T) {
 		s := newServer()
 		fill(t, s, 2)
 		broken := map[string]bool{}
-		_, err := Promote(t.Context(), options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
+		err := both(t.Context(), options(t, connOf(roundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := s.RoundTrip(r)
 			if what := r.Method + r.URL.Path; err == nil && resp.StatusCode < 300 && !broken[what] {
 				broken[what] = true

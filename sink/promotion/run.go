@@ -21,8 +21,6 @@ import (
 )
 
 const (
-	// MaxObjects bounds the objects of a sink that can be promoted.
-	MaxObjects = 100_000
 	page       = "64"            // objects of an answer to a list
 	tries      = 10              // of a request or change
 	longest    = 5 * time.Minute // pause that a server can ask for
@@ -33,29 +31,18 @@ const (
 // sinkLabel has the name of the sink that an object belongs to. ours begins the labels and annotations of the relay.
 const sinkLabel, ours = "meshrelay.io/sink", "meshrelay.io/"
 
-// Options are the parameters of Promote and Adopt.
-type Options struct {
-	Conn            func() *apiserver.Conn // newest connection
-	Namespace, Sink string
-	By, Reason      string // for the ConfigMap
-	WritesPerSecond float64
-	DryRun          bool
-	Tell            func(format string, args ...any) // is told the progress, line by line
-}
-
-// Report is the result of a command.
+// Report is the result of Disown.
 type Report struct {
-	Objects int `json:"objects"` // labelled ones for Promote, listed ones for Adopt
+	Objects int `json:"objects"` // with the label
 	Changed int `json:"changed"` // in this run, or in a dry run those to change
-	Missing int `json:"missing"` // listed, but deleted or created anew since: they are left alone
 }
 
 // run is a run of one command. One goroutine uses it.
 type run struct {
 	Options
-	limit    *rate.Limiter
-	promoted *configMap // as last read or written, nil before it is there
-	guarded  time.Time
+	limit   *rate.Limiter
+	number  int // of the promotion that must last, 0 for any
+	guarded time.Time
 }
 
 func newRun(o Options) *run {
@@ -97,63 +84,19 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// load reads the ConfigMap of the promotion.
-func (r *run) load(ctx context.Context) error {
-	is, err := readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
-	if err == nil {
-		r.promoted, r.guarded = is, time.Now()
-	}
-	return err
-}
-
-// guard returns an error if another command has changed the phase of the promotion. It looks every guardEvery by any
+// guard returns an error if the sink has another promotion, or none, than when the command began. It looks every guardEvery by any
 // clock: the monotonic one stands still while a laptop sleeps, and the sink may write when it wakes. It is part of what
 // try tries.
 func (r *run) guard(ctx context.Context) error {
-	was, at := r.promoted, time.Now()
-	if was == nil || at.Sub(r.guarded) < guardEvery && at.Round(0).Sub(r.guarded.Round(0)).Abs() < guardEvery {
+	at := time.Now()
+	if r.number == 0 || at.Sub(r.guarded) < guardEvery && at.Round(0).Sub(r.guarded.Round(0)).Abs() < guardEvery {
 		return nil
 	}
-	if err := r.load(ctx); err != nil {
+	if err := r.stillPromoted(ctx, r.number); err != nil {
 		return err
 	}
-	if is := r.promoted; is == nil || is.Metadata.UID != was.Metadata.UID || is.state().Phase != was.state().Phase {
-		return r.overtaken()
-	}
+	r.guarded = time.Now()
 	return nil
-}
-
-func (r *run) overtaken() error {
-	return fmt.Errorf("another command changes the promotion of sink %s at the same time: end one of them, look with: relay sink status %[1]s, then run it again", r.Sink)
-}
-
-// enter keeps the next state in the ConfigMap of the promotion. It fails if another command has changed it.
-func (r *run) enter(ctx context.Context, s State) error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	was := r.promoted
-	if was == nil {
-		was = newConfigMap(r.Namespace, ObjectName(r.Sink))
-	}
-	return r.try(ctx, func() error {
-		m, err := readMap(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
-		switch {
-		case err != nil:
-			return err
-		case m != nil && m.Data["state"] == string(text):
-			r.promoted = m // the answer to a former try was lost
-			return nil
-		case m == nil && was.Metadata.UID == "":
-			m = was
-		case m == nil || m.Metadata.UID != was.Metadata.UID || m.Data["state"] != was.Data["state"]:
-			return r.overtaken()
-		}
-		m.Data = map[string]string{"state": string(text)}
-		r.promoted, r.guarded = m, time.Now()
-		return m.save(ctx, r.Conn())
-	})
 }
 
 // object is an object that a command changes.
@@ -162,8 +105,8 @@ type object struct {
 	namespace, name, uid string
 }
 
-// find returns the objects that a label selector matches, by digest: those of a set, unless it is nil.
-func (r *run) find(ctx context.Context, selector string, set map[uint64]bool) (map[uint64]object, error) {
+// find calls f with each object of the sink, until it fails.
+func (r *run) find(ctx context.Context, f func(object) error) error {
 	wanted := []mirror.Kind{}
 	for _, info := range mirror.Kinds() {
 		wanted = append(wanted, info.Kind)
@@ -179,38 +122,31 @@ func (r *run) find(ctx context.Context, selector string, set map[uint64]bool) (m
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := map[uint64]object{}
 	for _, k := range wanted {
 		served := answer.Kinds[k]
 		if len(served) == 0 && !answer.Lacks(k) {
-			return nil, fmt.Errorf("the API server does not tell whether it serves %s: look at kubectl get apiservices, and run the command again", k)
+			return fmt.Errorf("the API server does not tell whether it serves %s: look at kubectl get apiservices, and run the command again", k)
 		} else if len(served) == 0 {
 			continue
 		}
-		err := r.list(ctx, served[0], selector, func(m metav1.ObjectMeta) error { // metadata is the same in all versions
-			if d := digest(k, m); set == nil || set[d] {
-				found[d] = object{served[0], m.Namespace, m.Name, string(m.UID)}
-			}
-			if len(found) > MaxObjects {
-				return fmt.Errorf("sink %s has more than %d objects, and no more can be promoted: split it into several sinks", r.Sink, MaxObjects)
-			}
-			return nil
+		err := r.list(ctx, served[0], func(m metav1.ObjectMeta) error { // metadata is the same in all versions
+			return f(object{served[0], m.Namespace, m.Name, string(m.UID)})
 		})
 		if err != nil {
-			return found, err
+			return err
 		}
 	}
-	return found, nil
+	return nil
 }
 
-// list calls f with all objects of a kind that a label selector matches, until it fails.
-func (r *run) list(ctx context.Context, kind discovery.Resource, selector string, f func(metav1.ObjectMeta) error) error {
+// list calls f with all objects of the sink of a kind, until it fails.
+func (r *run) list(ctx context.Context, kind discovery.Resource, f func(metav1.ObjectMeta) error) error {
 	expired := 0
 	for token := ""; ; {
 		var answer metav1.PartialObjectMetadataList
-		q := url.Values{"limit": {page}, "labelSelector": {selector}, "continue": {token}}
+		q := url.Values{"limit": {page}, "labelSelector": {sinkLabel + "=" + r.Sink}, "continue": {token}}
 		err := r.try(ctx, func() error {
 			if err := r.guard(ctx); err != nil {
 				return err
@@ -249,7 +185,7 @@ func at(field, key string) string {
 
 // changeAll changes objects by JSON patches. An object that edit returns no operations for stays as it is, and so
 // does one that was deleted or created anew.
-func (r *run) changeAll(ctx context.Context, all map[uint64]object, verb string, edit func(object, metav1.ObjectMeta) []operation) (changed int, err error) {
+func (r *run) changeAll(ctx context.Context, all []object, verb string, edit func(metav1.ObjectMeta) []operation) (changed int, err error) {
 	var refused []error
 	last, n := time.Now(), 0
 	for _, o := range all {
@@ -277,7 +213,7 @@ func (r *run) changeAll(ctx context.Context, all map[uint64]object, verb string,
 }
 
 // change changes one object, and reports whether it has.
-func (r *run) change(ctx context.Context, o object, edit func(object, metav1.ObjectMeta) []operation) (changed bool, err error) {
+func (r *run) change(ctx context.Context, o object, edit func(metav1.ObjectMeta) []operation) (changed bool, err error) {
 	path, resource := o.Path(o.namespace)+"/"+o.name, o.Plural+"."+o.Kind.Group
 	err = r.try(ctx, func() error {
 		if err := r.guard(ctx); err != nil {
@@ -293,7 +229,7 @@ func (r *run) change(ctx context.Context, o object, edit func(object, metav1.Obj
 		if string(is.UID) != o.uid {
 			return nil
 		}
-		operations := edit(o, is.ObjectMeta)
+		operations := edit(is.ObjectMeta)
 		if len(operations) == 0 {
 			return nil
 		}

@@ -64,11 +64,14 @@ func (c *Conn) Write(ctx context.Context, w Write, to any) error {
 }
 
 // Save creates an object in a collection, or updates it unless it has changed since it was read with its resourceVersion. It
-// decodes the answer, unless to is nil. resource is for the error.
-func (c *Conn) Save(ctx context.Context, resource, collection string, m metav1.ObjectMeta, object, to any) (err error) {
+// decodes the answer, unless to is nil. resource is for the error. A dry run changes nothing, and has the server's answer.
+func (c *Conn) Save(ctx context.Context, resource, collection string, m metav1.ObjectMeta, object, to any, dryRun bool) (err error) {
 	verb, w := "update", Write{Method: http.MethodPut, Path: collection + "/" + m.Name, Type: TypeJSON}
 	if m.ResourceVersion == "" {
 		verb, w.Method, w.Path = "create", http.MethodPost, collection
+	}
+	if dryRun {
+		w.Query = url.Values{"dryRun": {"All"}}
 	}
 	if w.Body, err = json.Marshal(object); err != nil {
 		return err

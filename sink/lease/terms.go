@@ -1,0 +1,176 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"meshrelay/internal/text"
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+// Promoted is the holder of the Lease of a sink that was promoted. No process takes such a Lease.
+const Promoted = "promoted"
+
+// annotations of a Lease. promotionAnnotation has Terms.Number, and deletionsAnnotation is "held" with Terms.Hold.
+const (
+	promotionAnnotation = "meshrelay.io/promotion"
+	deletionsAnnotation = "meshrelay.io/deletions"
+	promotedPrefix      = "meshrelay.io/promoted-"
+	frozenPrefix        = "meshrelay.io/frozen-"
+)
+
+// Note is who has ordered something, why, and when: to the second, by his clock. The zero Note is that of nobody.
+type Note struct {
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+}
+
+// Terms are what a Lease orders those who hold it or may want to. They are its annotations, but that Promoted counts only with
+// the holder Promoted.
+type Terms struct {
+	Number   int  `json:"number"`            // of promotions, which adoptions do not change
+	Promoted Note `json:"promoted,omitzero"` // zero if the sink is not promoted
+	Frozen   Note `json:"frozen,omitzero"`   // zero if it is not frozen
+	Hold     bool `json:"hold,omitempty"`    // every deletion waits for a person, until the first release
+}
+
+func (o *object) note(prefix string) (n Note) {
+	of := o.Metadata.Annotations
+	n.By, n.Reason = text.Shorten(of[prefix+"by"], 256), text.Shorten(of[prefix+"reason"], 1024)
+	n.Since, _ = time.Parse(time.RFC3339, of[prefix+"since"]) // somebody may have written it by hand
+	if n == (Note{}) && of[prefix+"since"] != "" {
+		n.By = "unknown"
+	}
+	return n
+}
+
+func (o *object) setNote(prefix string, n Note) {
+	for key, value := range map[string]string{"by": n.By, "reason": n.Reason, "since": n.Since.UTC().Format(time.RFC3339)} {
+		if delete(o.Metadata.Annotations, prefix+key); n != (Note{}) && value != "" {
+			o.Metadata.Annotations[prefix+key] = value
+		}
+	}
+}
+
+// terms returns the terms of a Lease.
+func (o *object) terms() (t Terms) {
+	t.Number, _ = strconv.Atoi(o.Metadata.Annotations[promotionAnnotation]) // 0 without
+	t.Number = max(t.Number, 0)
+	if o.Spec.Holder == Promoted {
+		if t.Promoted = o.note(promotedPrefix); t.Promoted == (Note{}) {
+			t.Promoted.By = "unknown"
+		}
+	}
+	t.Frozen, t.Hold = o.note(frozenPrefix), o.Metadata.Annotations[deletionsAnnotation] == "held"
+	return t
+}
+
+// setTerms sets the annotations of a Lease.
+func (o *object) setTerms(t Terms) {
+	o.Metadata.Annotations = maps.Clone(o.Metadata.Annotations)
+	if o.Metadata.Annotations == nil {
+		o.Metadata.Annotations = map[string]string{}
+	}
+	o.setNote(promotedPrefix, t.Promoted)
+	o.setNote(frozenPrefix, t.Frozen)
+	if delete(o.Metadata.Annotations, promotionAnnotation); t.Number > 0 {
+		o.Metadata.Annotations[promotionAnnotation] = strconv.Itoa(t.Number)
+	}
+	if delete(o.Metadata.Annotations, deletionsAnnotation); t.Hold {
+		o.Metadata.Annotations[deletionsAnnotation] = "held"
+	}
+}
+
+// Edit changes the terms of a Lease. f gets them, and whether there is a Lease; its error ends Edit. With Promoted, the Lease
+// has the holder Promoted afterwards, and none if it had that before. A Lease that does not exist is made.
+func Edit(ctx context.Context, c *apiserver.Conn, namespace, name string, dryRun bool, f func(t *Terms, exists bool) error) error {
+	for n := 0; ; n++ {
+		o, err := read(ctx, c, namespace, name)
+		if err != nil {
+			return err
+		}
+		t := o.terms()
+		if err := f(&t, o.exists()); err != nil {
+			return err
+		}
+		if err = o.put(ctx, c, t, dryRun); n < 10 && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
+			continue // its holder renews it every other second
+		}
+		return err
+	}
+}
+
+func (o *object) exists() bool { return o.Metadata.ResourceVersion != "" }
+
+// put writes terms into the Lease, unless it has changed since it was read.
+func (o *object) put(ctx context.Context, c *apiserver.Conn, t Terms, dryRun bool) error {
+	switch o.setTerms(t); {
+	case t.Promoted != (Note{}):
+		o.Spec.Holder = Promoted
+	case o.Spec.Holder == Promoted:
+		o.Spec.Holder = ""
+	}
+	return o.save(ctx, c, dryRun)
+}
+
+// ReadTerms returns the record and the terms of a Lease, and whether it exists.
+func ReadTerms(ctx context.Context, c *apiserver.Conn, namespace, name string) (r Record, t Terms, exists bool, err error) {
+	o, err := read(ctx, c, namespace, name)
+	if err != nil {
+		return r, t, false, err
+	}
+	return o.Spec, o.terms(), o.exists(), nil
+}
+
+// Reasons not to hold the Lease that are no problem.
+var errPromoted, errNotYet = errors.New("the sink is promoted"), errors.New("it is not known yet whether there may be a Lease")
+
+// heed has this process follow what a Lease tells of promotions. Its error is why the process must not write.
+func (l *Lease) heed(ctx context.Context, o *object) error {
+	t := o.terms()
+	l.mu.Lock()
+	m := l.terms
+	l.mu.Unlock()
+	switch {
+	case m.Promoted != (Note{}) && t.Promoted == (Note{}) && t.Number < m.Number:
+		// Its cluster was restored, or somebody has deleted it. Only an adoption ends a promotion.
+		t = Terms{Number: m.Number, Promoted: m.Promoted, Frozen: t.Frozen, Hold: t.Hold}
+		if err := o.put(ctx, l.opts.Conn(), t, false); err != nil {
+			return err
+		}
+		l.opts.Logger.Warn("the Lease had lost its promotion, and is written as promoted again", "lease", l.opts.Name, "namespace", l.opts.Namespace, "promotion", t.Number)
+	case !o.exists():
+		if may, err := l.opts.Begin(); !may {
+			return cmp.Or(err, errNotYet)
+		}
+	}
+	if t != m {
+		if err := l.opts.Keep(t); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.terms = t
+		l.mu.Unlock()
+	}
+	if t.Promoted != (Note{}) {
+		return errPromoted
+	}
+	return nil
+}
+
+// String tells who has ordered something.
+func (n Note) String() string {
+	s := "by " + n.By + " since " + n.Since.UTC().Format(time.RFC3339)
+	if n.Reason != "" {
+		s += " (" + strings.TrimSpace(n.Reason) + ")"
+	}
+	return s
+}

@@ -1,0 +1,190 @@
+package sink
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"meshrelay/internal/testing/await"
+	"meshrelay/internal/testing/fakekube"
+	"meshrelay/sink/lease"
+	"meshrelay/upstreams/kubernetes/apiserver"
+)
+
+const leases = "coordination.k8s.io/leases"
+
+// leased returns a world with real Leases.
+func leased(t *testing.T, adjust ...func(*world)) *world {
+	return newWorld(t, append([]func(*world){func(w *world) {
+		w.deps.Lease = realLease
+		w.Namespace("istio-system", `{}`)
+	}}, adjust...)...)
+}
+
+// terms changes those of the Lease, as another relay or a command does.
+func (w *world) terms(f func(*lease.Terms)) {
+	w.t.Helper()
+	conn := apiserver.NewConn("https://kube", w.Server)
+	if err := lease.Edit(w.t.Context(), conn, "istio-system", "meshrelay-sink-dr", false, func(t *lease.Terms, _ bool) error { f(t); return nil }); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) holder() any {
+	w.Lock()
+	defer w.Unlock()
+	return at(w.Objects[leases]["istio-system/meshrelay-sink-dr"], "spec", "holderIdentity")
+}
+
+func promote(t *lease.Terms) { t.Number, t.Promoted = t.Number+1, lease.Note{By: "me", Reason: "fire"} }
+
+func adopt(t *lease.Terms) { t.Promoted, t.Frozen, t.Hold = lease.Note{}, lease.Note{By: "me"}, true }
+
+// TestAPromotedSinkWritesNothingUntilItIsAdopted: then it is frozen, and then it holds every deletion.
+func TestAPromotedSinkWritesNothingUntilItIsAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t, func(w *world) { w.spec.Prune, w.spec.Conflicts = true, "take" })
+		w.many(20)
+		w.put("east", "db", "one.x")
+		w.put("east", "gone", "one.x")
+		w.start().settled()
+		w.terms(promote)
+		w.until("it is promoted", func() bool {
+			s := w.status()
+			return s.State == "promoted" && s.Promoted.By == "me" && s.Promoted.Reason == "fire" && len(s.Problems) == 0
+		})
+		writes := w.wrote()
+		w.put("east", "db", "two.x")
+		w.remove("east", "gone")
+		w.edit("PATCH", "kubectl", "n01", func(o map[string]any) {
+			delete(o["metadata"].(map[string]any), "managedFields")
+			o["spec"] = map[string]any{"hosts": []any{"edited.x"}}
+		})
+		await.Settle(5 * time.Minute)
+		if n := w.wrote() - writes; n != 1 { // the edit
+			t.Fatalf("a promoted sink has written %q", w.writes[writes:])
+		}
+		w.terms(adopt)
+		w.until("it is frozen", func() bool { s := w.status(); return s.State == "frozen" && s.Todo["left"] == 2 && s.Todo["held"] == 1 && s.Promoted == nil })
+		if host(w.object("n01")) != "edited.x" || host(w.object("db")) != "one.x" || w.object("gone") == nil {
+			t.Error("an adopted sink has written")
+		}
+		if _, err := w.order("unfreeze", ""); err != nil {
+			t.Fatal(err)
+		}
+		w.until("edits are put right, and the deletion is held", func() bool {
+			s := w.status()
+			return host(w.object("n01")) == "a.x" && host(w.object("db")) == "two.x" && s.Held != nil && s.Held.Removals == 1
+		})
+		if w.object("gone") == nil {
+			t.Fatal("it is gone without a person")
+		}
+		if n, err := w.order("release", w.status().Held.ID); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		w.until("it is gone", func() bool { return w.object("gone") == nil })
+		w.remove("east", "n02")
+		w.until("others go without a person", func() bool { return w.object("n02") == nil })
+	})
+}
+
+// TestARelayRemembersAPromotion whose Lease is lost or older, also over a restart. Without what it remembers, it is blocked where
+// it has objects.
+func TestARelayRemembersAPromotion(t *testing.T) {
+	for name, lose := range map[string]func(*world){
+		"deleted": func(w *world) { w.Remove(leases, "istio-system/meshrelay-sink-dr") },
+		"older":   func(w *world) { w.terms(func(t *lease.Terms) { *t = lease.Terms{} }) },
+	} {
+		for _, remembers := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				w := leased(t)
+				w.put("east", "db", "one.x")
+				w.start().settled()
+				w.terms(promote)
+				w.until("it is promoted", func() bool { return w.status().State == "promoted" })
+				w.stop()
+				if lose(w); !remembers {
+					w.deps.Dir = t.TempDir()
+				}
+				w.put("east", "db", "two.x")
+				w.start()
+				switch {
+				case remembers:
+					w.until("it is promoted again", func() bool { return w.holder() == lease.Promoted && w.status().State == "promoted" })
+				case name == "deleted":
+					w.until("it is blocked", func() bool {
+						p := strings.Join(w.status().Problems, " ")
+						return strings.Contains(p, "run relay sink promote dr") && strings.Contains(p, "run relay sink adopt dr")
+					})
+					await.Settle(5 * time.Minute)
+				default: // an older Lease is no reason
+					w.until("it writes", func() bool { return host(w.object("db")) == "two.x" })
+					return
+				}
+				if host(w.object("db")) != "one.x" {
+					t.Errorf("%s, remembers %t: it has written", name, remembers)
+				}
+			})
+		}
+	}
+}
+
+// TestAFreezeIsForAllRelaysOfTheSink, also of one that does not write, and over restarts without a disk.
+func TestAFreezeIsForAllRelaysOfTheSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t)
+		w.deps.Dir = ""
+		w.put("east", "db", "one.x")
+		w.start().settled()
+		w.terms(func(t *lease.Terms) { t.Frozen = lease.Note{By: "the standby", Reason: "audit"} })
+		w.until("it is frozen", func() bool { s := w.status(); return s.State == "frozen" && s.Frozen.Reason == "audit" })
+		w.stop()
+		w.put("east", "db", "two.x")
+		w.start().until("it is frozen after a restart", func() bool { return w.status().State == "frozen" })
+		await.Settle(time.Minute)
+		if host(w.object("db")) != "one.x" {
+			t.Error("it has written")
+		}
+		if _, err := w.order("unfreeze", ""); err != nil {
+			t.Fatal(err)
+		}
+		w.until("it writes", func() bool { return host(w.object("db")) == "two.x" })
+	})
+}
+
+// TestAFreezeHoldsHereWhileItCanNotBeWritten, and is written later.
+func TestAFreezeHoldsHereWhileItCanNotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t)
+		w.put("east", "db", "one.x")
+		w.start().settled()
+		away := true
+		w.Set(func() {
+			w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
+				if away {
+					fakekube.Fail(rw, http.StatusServiceUnavailable, "ServiceUnavailable")
+				}
+				return away
+			}
+		})
+		if _, err := w.order("freeze", ""); err != nil {
+			t.Fatal(err)
+		}
+		w.until("it tells so", func() bool {
+			s := w.status()
+			return s.Frozen != nil && strings.Contains(strings.Join(s.Problems, " "), "it is frozen here, and not yet for other relays")
+		})
+		if _, err := w.order("release", "x"); err == nil {
+			t.Error("a release without the Lease")
+		}
+		w.Set(func() { away = false })
+		w.until("the Lease has it", func() bool {
+			w.Lock()
+			defer w.Unlock()
+			return at(w.Objects[leases]["istio-system/meshrelay-sink-dr"], "metadata", "annotations", "meshrelay.io/frozen-reason") == "test"
+		})
+		w.until("no problem is left", func() bool { s := w.status(); return s.State == "frozen" && len(s.Problems) == 0 })
+	})
+}
