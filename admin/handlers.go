@@ -38,7 +38,7 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/debug/loglevel", "PUT ?level=debug sets the log level; for=10m limits the time")
 	line("/upstreams/NAME/…", "POST freeze, unfreeze, release, rollback?to=REVISION; GET history")
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
-	line("/sinks/NAME/…", "POST freeze, unfreeze, release?hold=ID, prune; GET diff")
+	line("/sinks/NAME/…", "POST freeze, unfreeze, release?hold=ID, prune; GET diff?kind=&namespace=&do=&after=")
 	line("/reload", "POST: load the config file again")
 	line("/authorization", "Rule and view of a client: ?identity=, ?listener=, ?namespace= and ?serviceAccount=")
 	line("/plan/clients", "POST a config file: what it would change for the connected clients; it changes nothing")

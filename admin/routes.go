@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"meshrelay/audit"
+	"meshrelay/sink"
 )
 
 // errorCodes are the status codes of errors. With 405, net/http answers.
@@ -122,8 +123,9 @@ func (s *Server) routes() (all []route) {
 			s.answer(w, notNil(s.deps.Sinks.Status(r.URL.Query().Get("name"))))
 		}, "name")
 		ask("GET /sinks/{sink}/diff", func(r *http.Request, _ string) (any, error) {
-			return s.deps.Sinks.Diff(r.Context(), r.PathValue("sink"))
-		})
+			q := r.URL.Query()
+			return s.deps.Sinks.Diff(r.Context(), r.PathValue("sink"), sink.Wanted{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Do: q.Get("do"), After: q.Get("after")})
+		}, "kind", "namespace", "do", "after")
 		for verb, own := range sinkParameters {
 			act("POST /sinks/{sink}/"+verb, verb+" sink", func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
 				return s.sinkOrder(r, verb, line)

@@ -17,7 +17,7 @@ import (
 type SinkControls interface {
 	// Status returns the state of a sink or, if the name is empty, of all.
 	Status(name string) []sink.Status
-	Diff(ctx context.Context, name string) (sink.Differences, error)
+	Diff(ctx context.Context, name string, q sink.Wanted) (sink.Differences, error)
 	Order(ctx context.Context, name string, o sink.Order) (int, error)
 }
 
@@ -68,9 +68,10 @@ func (c Client) Sinks(ctx context.Context, name string) ([]sink.Status, error) {
 	return ask[[]sink.Status](ctx, c, http.MethodGet, "/sinks", url.Values{"name": {name}})
 }
 
-// SinkDiff returns what a sink would change. It needs the socket.
-func (c Client) SinkDiff(ctx context.Context, name string) (sink.Differences, error) {
-	return ask[sink.Differences](ctx, c, http.MethodGet, "/sinks/"+url.PathEscape(name)+"/diff", nil)
+// SinkDiff returns a page of what a sink would change. It needs the socket.
+func (c Client) SinkDiff(ctx context.Context, name string, q sink.Wanted) (sink.Differences, error) {
+	values := url.Values{"kind": {q.Kind}, "namespace": {q.Namespace}, "do": {q.Do}, "after": {q.After}}
+	return ask[sink.Differences](ctx, c, http.MethodGet, "/sinks/"+url.PathEscape(name)+"/diff", values)
 }
 
 // OrderSink gives an order about a sink. It needs the socket.

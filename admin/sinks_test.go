@@ -27,7 +27,7 @@ func (s someSinks) known(name string) error {
 	return s.err
 }
 
-func (s someSinks) Diff(_ context.Context, name string) (sink.Differences, error) {
+func (s someSinks) Diff(_ context.Context, name string, _ sink.Wanted) (sink.Differences, error) {
 	return sink.Differences{Total: 10}, s.known(name)
 }
 

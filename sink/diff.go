@@ -1,12 +1,12 @@
 package sink
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -29,38 +29,64 @@ type Difference struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Differences are the first hundred differences between a cluster and what is desired, and the number of all.
+// Differences are a page of the differences between a cluster and what is desired, and the number of all.
 type Differences struct {
 	Total       int          `json:"total"`
 	Differences []Difference `json:"differences"`
+	// Next is what Wanted.After has for the next page, empty for none.
+	Next string `json:"next,omitempty"`
 }
 
-// Diff asks the cluster of a sink what its writes would change, and changes nothing.
-func (s *Set) Diff(ctx context.Context, name string) (Differences, error) {
+// Wanted are the differences to show. Empty fields stand for all.
+type Wanted struct {
+	Kind, Namespace string // kind or group/kind
+	Do              string
+	After           string // resource
+}
+
+func (q Wanted) has(k mirror.Key, do string) bool {
+	return (q.Kind == "" || strings.EqualFold(q.Kind, k.Kind.Kind) || strings.EqualFold(q.Kind, k.Kind.String())) &&
+		(q.Namespace == "" || q.Namespace == k.Namespace) && (q.Do == "" || q.Do == do)
+}
+
+// Diff asks the cluster of a sink what its writes would change, and changes nothing. It returns up to a hundred differences.
+func (s *Set) Diff(ctx context.Context, name string, q Wanted) (Differences, error) {
 	e, err := s.find(name)
 	if err != nil {
 		return Differences{}, err
 	}
-	verbs := map[mirror.Key]plan.Verb{}
+	all := map[string]mirror.Key{}
+	do := map[string]string{}
 	e.mu.Lock()
 	starts := !e.read || !e.discovered
 	e.core.Keys(func(k mirror.Key) {
-		if a := e.core.Next(k); a.Verb.Writes() || a.Verb == plan.Hold || a.Reason == plan.ReasonFrozen {
-			verbs[k] = a.Verb
+		if verb := e.core.Next(k).Verb; verb != plan.Nothing && q.has(k, words[verb]) {
+			all[k.String()], do[k.String()] = k, words[verb]
 		}
 	})
 	e.mu.Unlock()
 	if starts {
 		return Differences{}, fmt.Errorf("%w: the sink %s starts, and has not read everything yet: \"relay sink status %[2]s\" tells why", ErrNotPossible, name)
 	}
-	out := Differences{Total: len(verbs), Differences: []Difference{}}
-	keys := slices.SortedFunc(maps.Keys(verbs), func(a, b mirror.Key) int { return cmp.Compare(a.String(), b.String()) })
-	for _, k := range keys[:min(len(keys), maxListed)] {
-		d := Difference{Resource: k.String(), Do: words[verbs[k]]}
-		if err := e.difference(ctx, k, &d); ctx.Err() != nil {
+	out := Differences{Total: len(all), Differences: []Difference{}}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if name <= q.After {
+			continue
+		}
+		if len(out.Differences) == maxListed {
+			out.Next = out.Differences[maxListed-1].Resource
+			break
+		}
+		d := Difference{Resource: name, Do: do[name]}
+		if err := e.difference(ctx, all[name], &d); ctx.Err() != nil {
 			return out, ctx.Err()
 		} else if err != nil {
 			d.Error = e.client.Explain(err).Error()
+		}
+		for _, o := range []*kube.Object{d.Live, d.Then} {
+			if o != nil { // the relay's annotations are no difference
+				maps.DeleteFunc(o.Metadata.Annotations, func(k, _ string) bool { return strings.HasPrefix(k, prefix) })
+			}
 		}
 		out.Differences = append(out.Differences, d)
 	}

@@ -301,7 +301,7 @@ func TestDryRunWritesNothingAndTellsWhatItWouldDo(t *testing.T) {
 		w := newWorld(t, func(w *world) { w.spec.Mode = "dryRun" })
 		w.put("east", "db", "db.x")
 		w.start().until("it is told", func() bool { return w.status().Todo["create"] == 1 && w.status().State == "following" })
-		d, err := w.set.Diff(t.Context(), "dr")
+		d, err := w.set.Diff(t.Context(), "dr", Wanted{})
 		if err != nil || d.Total != 1 || d.Differences[0].Do != "create" || !strings.Contains(string(d.Differences[0].Then.Spec), "db.x") || d.Differences[0].Live != nil {
 			t.Errorf("%+v, %v", d, err)
 		}
@@ -423,9 +423,44 @@ func TestADiffTellsWhatTheWriteWouldDo(t *testing.T) {
 			by := w.status().TroublesByState
 			return by["conflict"] == 1 && by["foreign"] == 1
 		})
-		d, err := w.set.Diff(t.Context(), "dr")
+		d, err := w.set.Diff(t.Context(), "dr", Wanted{})
 		if err != nil || d.Total != 2 || !strings.Contains(d.Differences[0].Error, "kubectl-edit") || !strings.Contains(d.Differences[1].Error, "other sink") {
 			t.Errorf("%v, %+v", err, d)
+		}
+	})
+}
+
+// TestADiffHasAllByPage, filtered, and without the annotations of the relay.
+func TestADiffHasAllByPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(w *world) { w.spec.Mode = "dryRun" })
+		for i := range 250 {
+			w.put("east", fmt.Sprintf("n%03d", i), "a.x")
+		}
+		w.start().until("all are to be created", func() bool { return w.status().Todo["create"] == 250 })
+		names, pages := map[string]bool{}, 0
+		for q := (Wanted{Kind: "serviceentry", Namespace: "shop", Do: "create"}); ; pages++ {
+			d, err := w.set.Diff(t.Context(), "dr", q)
+			if err != nil || d.Total != 250 {
+				t.Fatal(d.Total, err)
+			}
+			for _, one := range d.Differences {
+				names[one.Resource] = true
+				if one.Then == nil || len(one.Then.Metadata.Annotations) > 0 {
+					t.Fatalf("%+v", one)
+				}
+			}
+			if q.After = d.Next; q.After == "" {
+				break
+			}
+		}
+		if len(names) != 250 || pages != 2 {
+			t.Errorf("%d names on %d pages", len(names), pages+1)
+		}
+		for _, q := range []Wanted{{Kind: "Gateway"}, {Namespace: "web"}, {Do: "delete"}} {
+			if d, err := w.set.Diff(t.Context(), "dr", q); d.Total != 0 || err != nil {
+				t.Errorf("%+v: %d, %v", q, d.Total, err)
+			}
 		}
 	})
 }

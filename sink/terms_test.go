@@ -67,7 +67,10 @@ func TestAPromotedSinkWritesNothingUntilItIsAdopted(t *testing.T) {
 			t.Fatalf("a promoted sink has written %q", w.writes[writes:])
 		}
 		w.terms(adopt)
-		w.until("it is frozen", func() bool { s := w.status(); return s.State == "frozen" && s.Todo["left"] == 2 && s.Todo["held"] == 1 && s.Promoted == nil })
+		w.until("it is frozen", func() bool {
+			s := w.status()
+			return s.State == "frozen" && s.Todo["left"] == 2 && s.Todo["held"] == 1 && s.Promoted == nil
+		})
 		if host(w.object("n01")) != "edited.x" || host(w.object("db")) != "one.x" || w.object("gone") == nil {
 			t.Error("an adopted sink has written")
 		}

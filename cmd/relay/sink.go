@@ -102,19 +102,41 @@ Kubernetes services, and what was generated. The site needs Services of its own.
 
 func newSinkDiff() *cobra.Command {
 	var access access
-	return access.overSocket(&cobra.Command{
+	var q sink.Wanted
+	var limit int
+	cmd := access.overSocket(&cobra.Command{
 		Use:   "diff NAME",
 		Short: "Show what a sink would change in its cluster",
 		Long: `Show what a sink of a running relay would change in its cluster, as the API server itself answers to a
-dry run, of up to a hundred objects. It changes nothing. The command needs the relay's Unix socket, and the
-sink the right to patch.`,
-		Example: `  relay sink diff dr`,
-		Args:    wanted(0, "NAME"),
+dry run. It changes nothing. The annotations of the relay are no difference. The command needs the relay's
+Unix socket, and the sink the right to patch.`,
+		Example: `  relay sink diff dr
+  relay sink diff dr --do delete
+  relay sink diff dr --limit 0 > dr.diff   # all of them`,
+		Args: wanted(0, "NAME"),
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
-		d, err := c.SinkDiff(cmd.Context(), args[0])
-		if err == nil {
-			fmt.Fprint(cmd.OutOrStdout(), cliview.SinkDiff(args[0], d))
+		for shown := 0; ; {
+			d, err := c.SinkDiff(cmd.Context(), args[0], q)
+			if err != nil {
+				return err
+			}
+			if left := limit - shown; limit > 0 && left < len(d.Differences) {
+				d.Differences, d.Next = d.Differences[:left], ""
+			}
+			shown += len(d.Differences)
+			more := d.Total - shown
+			if d.Next != "" && shown != limit {
+				more = 0
+			}
+			fmt.Fprint(cmd.OutOrStdout(), cliview.SinkDiff(args[0], d, more))
+			if q.After = d.Next; q.After == "" || shown == limit {
+				return nil
+			}
 		}
-		return err
 	})
+	cmd.Flags().StringVar(&q.Kind, "kind", "", "show objects of this `kind` only")
+	cmd.Flags().StringVarP(&q.Namespace, "namespace", "n", "", "show objects of this `namespace` only")
+	cmd.Flags().StringVar(&q.Do, "do", "", "show only what is to be done so: create, apply, delete, held or left")
+	cmd.Flags().IntVar(&limit, "limit", 100, "show at most so many `objects`; 0: all")
+	return cmd
 }

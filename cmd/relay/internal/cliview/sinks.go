@@ -103,7 +103,7 @@ func SinkOrdered(name, verb string, done admin.SinkOrdered) string {
 }
 
 // SinkDiff returns differences as unified diffs of YAML.
-func SinkDiff(name string, d sink.Differences) string {
+func SinkDiff(name string, d sink.Differences, more int) string {
 	if d.Total == 0 {
 		return fmt.Sprintf("sink %s: no differences\n", name)
 	}
@@ -115,8 +115,8 @@ func SinkDiff(name string, d sink.Differences) string {
 		}
 		b.WriteString(CleanLines(view.Difference("live "+one.Resource, one.Live, one.Do+" "+one.Resource, one.Then)))
 	}
-	if more := d.Total - len(d.Differences); more > 0 {
-		fmt.Fprintf(&b, "and %s more\n", view.Count(more, "object"))
+	if more > 0 {
+		fmt.Fprintf(&b, "and %s more: --limit 0 shows all\n", view.Count(more, "object"))
 	}
 	return b.String()
 }
