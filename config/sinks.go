@@ -16,6 +16,8 @@ type Sink struct {
 	// Name is unique. It is in labels and names of objects of the cluster.
 	Name       string  `yaml:"name"`
 	Kubernetes Cluster `yaml:"kubernetes"`
+	// ClusterUID is the UID of the namespace kube-system of the cluster. Empty: that of the first one that the sink wrote into.
+	ClusterUID string `yaml:"clusterUID"`
 	// Namespace has the Lease of the sink.
 	Namespace string `yaml:"namespace" default:"istio-system"`
 	// View is the name of an element of Config.Views.
@@ -59,6 +61,7 @@ func (v *validator) sinks(c *Config) {
 		}
 		k := s.Kubernetes
 		v.hub(at+".kubernetes", k.Kubeconfig, k.Context, k.InCluster, k.AllowExec, "", "")
+		v.errorIf(s.ClusterUID != "" && (!nameShape.MatchString(s.ClusterUID) || len(s.ClusterUID) > 128), at+".clusterUID", "%.130q is not the UID of a cluster: kubectl get namespace kube-system -o jsonpath='{.metadata.uid}' prints it", s.ClusterUID)
 		v.errorIf(!nameShape.MatchString(s.Namespace), at+".namespace", "%q is not a namespace", s.Namespace)
 		switch known := slices.ContainsFunc(c.Views, func(w View) bool { return w.Name == s.View }); {
 		case s.View == "":

@@ -38,6 +38,7 @@ func TestMistakesInSinksAreNamed(t *testing.T) {
 		`name: dr, kubernetes: {inCluster: true}`:                                        `sinks[0].view: missing`,
 		`name: dr, view: dr`: `sinks[0].kubernetes: neither kubeconfig nor inCluster`,
 		`name: dr, view: dr, kubernetes: {inCluster: true, kubeconfig: a}`:         `sinks[0].kubernetes.inCluster: inCluster and kubeconfig are both set`,
+		`name: dr, view: dr, kubernetes: {inCluster: true}, clusterUID: a/b`:       `sinks[0].clusterUID: "a/b" is not the UID of a cluster`,
 		`name: dr, view: dr, kubernetes: {inCluster: true}, mode: write`:           `sinks[0].mode: "write": want one of dryRun, apply`,
 		`name: dr, view: dr, kubernetes: {inCluster: true}, conflicts: force`:      `sinks[0].conflicts`,
 		`name: dr, view: dr, kubernetes: {inCluster: true}, namespace: A`:          `sinks[0].namespace: "A" is not a namespace`,

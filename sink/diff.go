@@ -58,13 +58,16 @@ func (s *Set) Diff(ctx context.Context, name string, q Wanted) (Differences, err
 	all := map[string]mirror.Key{}
 	do := map[string]string{}
 	e.mu.Lock()
-	starts := !e.read || !e.discovered
+	starts, other := !e.read || !e.discovered, e.other
 	e.core.Keys(func(k mirror.Key) {
 		if verb := e.core.Next(k).Verb; verb != plan.Nothing && q.has(k, words[verb]) {
 			all[k.String()], do[k.String()] = k, words[verb]
 		}
 	})
 	e.mu.Unlock()
+	if other != nil {
+		return Differences{}, fmt.Errorf("%w: sink %s: %w", ErrNotPossible, name, other)
+	}
 	if starts {
 		return Differences{}, fmt.Errorf("%w: the sink %s starts, and has not read everything yet: \"relay sink status %[2]s\" tells why", ErrNotPossible, name)
 	}

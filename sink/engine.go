@@ -129,6 +129,8 @@ type engine struct {
 	discovered bool
 	read       bool   // everything was read once
 	uid        string // of the cluster, empty while unknown
+	bound      string // UID of the cluster that it has written into, empty for none
+	other      error  // the server is that of another cluster
 	same       string // why the sink must not write into it
 	calm       bool   // nothing was to be done, and no object was touched since
 	excluded   map[mirror.Key]string
@@ -162,12 +164,12 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
-		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending,
+		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending, bound: k.Cluster,
 		errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
 	e.client.Dial = deps.dial
-	e.cluster = apiserver.NewCluster(e.client, "", apiserver.Hooks{Identified: e.identified, Judged: func(string, error) {}})
+	e.cluster = apiserver.NewCluster(e.client, cmp.Or(spec.ClusterUID, k.Cluster), apiserver.Hooks{Identified: e.identified, Judged: e.judged})
 	for _, result := range results { // so that a rate knows the first one
 		e.writes[result] = 0
 	}
@@ -188,6 +190,19 @@ func (e *engine) identified(uid string) {
 	e.uid = uid
 	e.mu.Unlock()
 	e.compare()
+}
+
+// judged notes whether the server is that of the cluster. In another one nothing of the sink was written.
+func (e *engine) judged(uid string, err error) {
+	e.mu.Lock()
+	known := e.uid
+	if e.other = err; err != nil {
+		e.complete = time.Time{}
+	}
+	e.mu.Unlock()
+	if known == "" && uid != "" {
+		e.identified(uid)
+	}
 }
 
 // check returns an error while the sink must not write: its cluster can not be told from others.

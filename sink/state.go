@@ -20,8 +20,9 @@ const maxState = 64 << 20 // bytes: three million released deletions
 
 // kept is what a sink keeps over a restart.
 type kept struct {
-	Lease   lease.Terms `json:"lease,omitzero"`   // as last seen
-	Pending lease.Note  `json:"pending,omitzero"` // freeze that the Lease does not have yet
+	Lease   lease.Terms `json:"lease,omitzero"`    // as last seen
+	Pending lease.Note  `json:"pending,omitzero"`  // freeze that the Lease does not have yet
+	Cluster string      `json:"cluster,omitempty"` // UID of the cluster that it has written into
 	plan.Kept
 }
 
@@ -77,4 +78,4 @@ func (e *engine) save() error {
 }
 
 // kept returns what outlives a restart. The caller holds mu.
-func (e *engine) kept() kept { return kept{e.terms, e.pending, e.core.Kept()} }
+func (e *engine) kept() kept { return kept{e.terms, e.pending, e.bound, e.core.Kept()} }

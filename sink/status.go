@@ -100,6 +100,9 @@ func (e *engine) status() Status {
 	case p != nil:
 		st.State = "failed"
 		problems = append(problems, "the code for it has panicked: "+text.Abbreviate(p.Error())+": report it, and restart the relay")
+	case e.other != nil:
+		st.State, st.Objects = "blocked", 0
+		problems = append(problems, e.other.Error())
 	case e.same != "":
 		st.State = "blocked"
 		problems = append(problems, e.same)
@@ -164,6 +167,8 @@ func (e *engine) applied(key mirror.Key) Applied {
 	a := e.core.Next(key)
 	t := e.troubles[key]
 	switch {
+	case e.other != nil:
+		out.State, out.Reason = stateFailed, e.other.Error()
 	case e.excluded[key] != "":
 		out.State, out.Reason = "excluded", e.excluded[key]
 	case !e.read || e.marked(key):

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -189,5 +190,44 @@ func TestAFreezeHoldsHereWhileItCanNotBeWritten(t *testing.T) {
 			return at(w.Objects[leases]["istio-system/meshrelay-sink-dr"], "metadata", "annotations", "meshrelay.io/frozen-reason") == "test"
 		})
 		w.until("no problem is left", func() bool { s := w.status(); return s.State == "frozen" && len(s.Problems) == 0 })
+	})
+}
+
+// TestASinkWritesIntoNoOtherCluster under the same kubeconfig, also after a restart, and tells that nothing is written.
+func TestASinkWritesIntoNoOtherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t, func(w *world) { w.UID = "one" })
+		w.put("east", "db", "one.x")
+		w.start().settled()
+		w.Set(func() {
+			w.UID = "two"
+			w.Objects[entries], w.Objects[leases] = nil, nil
+			w.Stops++
+		})
+		writes := w.wrote()
+		refused := func() {
+			t.Helper()
+			w.until("it is refused", func() bool {
+				s := w.status()
+				return s.State == "blocked" && s.Objects == 0 && s.Complete.IsZero() && strings.Contains(strings.Join(s.Problems, " "), "clusterUID: two")
+			})
+			await.Settle(time.Minute)
+			if a := w.set.Applied(key("db")); w.wrote() != writes || len(a) != 1 || a[0].State != "failed" {
+				t.Fatalf("%q, %+v", w.writes[writes:], a)
+			}
+			if _, err := w.set.Diff(t.Context(), "dr", Wanted{}); !errors.Is(err, ErrNotPossible) {
+				t.Errorf("the difference: %v", err)
+			}
+		}
+		refused()
+		w.stop()
+		w.start()
+		refused()
+		w.stop()
+		w.spec.ClusterUID = "two"
+		w.start().until("it writes", func() bool { return w.object("db") != nil })
+		w.stop()
+		w.spec.ClusterUID = ""
+		w.start().settled()
 	})
 }

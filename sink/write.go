@@ -185,6 +185,7 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	if err != nil {
 		return e.fails(key, stateRefused, err)
 	}
+	e.bind()
 	r.Accept = apiserver.AcceptMetadata
 	var o metav1.PartialObjectMetadata
 	if err = e.send(ctx, r, &o); err != nil {
@@ -211,6 +212,19 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		}
 	}
 	return -1
+}
+
+// bind keeps the UID of the cluster, before the first write into it.
+func (e *engine) bind() {
+	e.mu.Lock()
+	fresh := e.uid != "" && e.bound != e.uid
+	if fresh {
+		e.bound = e.uid
+	}
+	e.mu.Unlock()
+	if fresh {
+		e.save() //nolint:errcheck // it is a problem in the status
+	}
 }
 
 // remove deletes an object.

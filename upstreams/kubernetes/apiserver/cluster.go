@@ -100,7 +100,7 @@ func (c *Cluster) Verify(ctx context.Context) (*Conn, error) {
 
 // OtherCluster returns the error for a server of the cluster is, while the cluster was is followed.
 func OtherCluster(was, is string) error {
-	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of the cluster before is %s: correct the kubeconfig, or set clusterUID: %s of the upstream to follow this cluster instead (for a sink: restart the relay)", is, was, is)
+	return fmt.Errorf("this is another cluster: its kube-system has the uid %s, and that of the cluster before is %s: correct the kubeconfig, or set clusterUID: %s of the upstream or the sink to have this cluster instead", is, was, is)
 }
 
 // UID matches the UID of a cluster. Kubernetes makes UUIDs.
