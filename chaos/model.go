@@ -28,7 +28,7 @@ const (
 	//
 	// lostObject (S1): no object is deleted that an upstream still has, or that is not the sink's.
 	lostObject = "S1"
-	// afterPromotion (S2): no sink writes after a promotion has begun to remove labels, until it is adopted.
+	// afterPromotion (S2): no sink writes after a promotion, until it is adopted and a person has ended its freeze.
 	afterPromotion = "S2"
 	// disagree (S3): replicas that reach the store hold the same decisions, and serve the same, soon after all is quiet.
 	disagree = "S3"

@@ -27,12 +27,14 @@ const (
 	releaseSlack = 30 * time.Second
 )
 
-// The phases of a promotion, as its ConfigMap has them. No ConfigMap is no phase.
+// The phases of a sink, as its Lease has them. Otherwise it writes, and has none.
 const (
-	removing = "removing"
 	promoted = "promoted"
-	adopting = "adopting"
+	adopted  = "adopted" // and still frozen
 )
+
+// donePath is a ConfigMap that the suite changes when the command that promotes has succeeded.
+const donePath = "istio-system/chaos-promoted"
 
 // siteObject is an object of the cluster.
 type siteObject struct {
@@ -63,6 +65,8 @@ type siteHistory struct {
 	revision int64
 	objects  map[int]siteObject
 	phase    string
+	done     bool   // the command that promotes has said that nobody writes any more
+	holdAll  bool   // every deletion waits for a person
 	holder   string // of the Lease
 	base     uint64
 	records  []siteRecord
@@ -72,17 +76,14 @@ type siteHistory struct {
 	// letGo has, by source, until when deletions that a person has released are right.
 	letGo   map[int]map[int]time.Time
 	deleted int // by the sink
-	cleaned int // since the present promotion began
 	written int // by the sink
-	// gaveUp has the UIDs of the objects that the present promotion has taken the label off.
-	gaveUp  map[int]string
 	changed chan struct{}
 }
 
 func newSiteHistory(w *world) *siteHistory {
 	return &siteHistory{
 		world: w, slack: deletionSlack, now: time.Now, objects: map[int]siteObject{}, seen: map[string]bool{}, own: map[string]bool{},
-		letGo: map[int]map[int]time.Time{}, gaveUp: map[int]string{}, changed: make(chan struct{}),
+		letGo: map[int]map[int]time.Time{}, changed: make(chan struct{}),
 	}
 }
 
@@ -153,29 +154,12 @@ func (h *siteHistory) take(e storeEvent) *violation {
 	defer func() { close(h.changed); h.changed = make(chan struct{}) }()
 	path := strings.TrimPrefix(string(e.KV.Key), "/registry/")
 	switch path {
-	case "configmaps/istio-system/meshrelay-sink-" + sinkName:
-		var m struct{ Data struct{ State string } }
-		var s struct{ Phase string }
-		_ = json.Unmarshal(e.KV.Value, &m) // a deletion has none
-		_ = json.Unmarshal([]byte(m.Data.State), &s)
-		if h.phase != s.Phase {
-			h.world.journal.say("etcd %d: the promotion is %q after %q", revision, s.Phase, h.phase)
-		}
-		was := h.phase
-		if h.phase = s.Phase; was == "" {
-			h.cleaned = 0
-			clear(h.gaveUp)
-		}
-		return h.phaseIs(revision, was)
+	case "configmaps/" + donePath:
+		h.done = h.phase == promoted
+		h.world.journal.say("etcd %d: the promotion is complete: %t", revision, h.done)
+		return nil
 	case "leases/istio-system/meshrelay-sink-" + sinkName:
-		var l struct {
-			Spec struct{ HolderIdentity string }
-		}
-		_ = json.Unmarshal(e.KV.Value, &l)
-		if h.holder != l.Spec.HolderIdentity {
-			h.world.journal.say("etcd %d: the writer is %q after %q", revision, l.Spec.HolderIdentity, h.holder)
-		}
-		h.holder = l.Spec.HolderIdentity
+		h.lease(revision, e.KV.Value)
 		return nil
 	case "configmaps/istio-system/relay-decisions":
 		var m struct{ Data struct{ Log string } }
@@ -188,18 +172,36 @@ func (h *siteHistory) take(e storeEvent) *violation {
 	return nil
 }
 
-// phaseIs checks what must be so when a promotion or an adoption has ended.
-func (h *siteHistory) phaseIs(revision int64, was string) *violation {
-	for key, o := range h.objects {
-		switch {
-		case h.phase == promoted && was != promoted && o.sink == sinkName:
-			return &violation{afterPromotion, fmt.Sprintf("the cluster at revision %d", revision), key, "the promotion is complete, and the object has the label of the sink"}
-		case h.phase == "" && was == adopting && o.sink == "" && h.gaveUp[key] == o.uid:
-			return &violation{afterPromotion, fmt.Sprintf("the cluster at revision %d", revision), key, "the adoption is complete, and the object has no label of the sink"}
-		}
+// lease takes the Lease of the sink. That it is deleted ends no promotion, and no freeze.
+func (h *siteHistory) lease(revision int64, value []byte) {
+	var l struct {
+		Metadata struct{ Annotations map[string]string }
+		Spec     struct{ HolderIdentity string }
 	}
-	return nil
+	if json.Unmarshal(value, &l) != nil { // a deletion
+		h.world.journal.say("etcd %d: the Lease is deleted", revision)
+		return
+	}
+	if h.holder != l.Spec.HolderIdentity {
+		h.world.journal.say("etcd %d: the writer is %q after %q", revision, l.Spec.HolderIdentity, h.holder)
+	}
+	h.holder, h.holdAll = l.Spec.HolderIdentity, l.Metadata.Annotations["meshrelay.io/deletions"] == "held"
+	was := h.phase
+	switch frozen := l.Metadata.Annotations["meshrelay.io/frozen-since"] != ""; {
+	case h.holder == promoted:
+		h.phase = promoted
+	case frozen && was != "":
+		h.phase, h.done = adopted, false
+	default:
+		h.phase, h.done = "", false
+	}
+	if h.phase != was {
+		h.world.journal.say("etcd %d: the sink is %q after %q", revision, h.phase, was)
+	}
 }
+
+// stands returns whether the sink must not write: it was promoted, and the command has said so, or it is adopted and frozen.
+func (h *siteHistory) stands() bool { return h.phase == promoted && h.done || h.phase == adopted }
 
 // keyAt returns the key of the object at a path of etcd.
 func keyAt(path string) (key int, ok bool) {
@@ -299,7 +301,7 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 	was, existed := h.objects[key]
 	wrong := func(invariant, format string, args ...any) *violation {
 		return &violation{invariant, fmt.Sprintf("the cluster at revision %d", revision), key,
-			fmt.Sprintf(format, args...) + fmt.Sprintf("; the promotion is %q, the writer is %q, and before the object was %+v", h.phase, h.holder, was)}
+			fmt.Sprintf(format, args...) + fmt.Sprintf("; the sink is %q, the writer is %q, and before the object was %+v", h.phase, h.holder, was)}
 	}
 	if len(value) == 0 {
 		delete(h.objects, key)
@@ -312,8 +314,8 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 		switch {
 		case was.sink != sinkName:
 			return wrong(lostObject, "an object was deleted that is not the sink's")
-		case h.phase == removing || h.phase == promoted || h.phase == adopting:
-			return wrong(afterPromotion, "an object was deleted by a sink that is promoted")
+		case h.stands() || h.holdAll:
+			return wrong(afterPromotion, "an object was deleted by a sink that is promoted, or that nobody has looked at since")
 		}
 		if has := h.has(key); has != "" {
 			return wrong(lostObject, "an object was deleted that %s still has", has)
@@ -327,23 +329,10 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 	h.objects[key] = is
 	if is.by != was.by && h.own[is.by] {
 		h.world.journal.of(key, "etcd %d: somebody has changed it (%s)", revision, is.by)
-		if was.sink != is.sink {
-			delete(h.gaveUp, key)
-		}
 		return nil
 	}
-	sameButSink := existed && is.uid == was.uid && is.spec == was.spec && is.marker == was.marker && is.content == was.content
-	switch h.phase {
-	case removing, promoted, adopting:
-		if h.phase == removing && sameButSink && was.sink == sinkName && is.sink == "" {
-			h.cleaned++
-			h.gaveUp[key] = is.uid
-			return nil
-		}
-		if h.phase == adopting && sameButSink && is.sink == sinkName || h.phase == removing && sameButSink && was.sink == is.sink && is.sink == "" {
-			return nil
-		}
-		return wrong(afterPromotion, "an object was written by a sink that is promoted: it is %+v now", is)
+	if h.stands() {
+		return wrong(afterPromotion, "an object was written by a sink that is promoted, or was not unfrozen since: it is %+v now", is)
 	}
 	if existed && was.sink != sinkName {
 		return wrong(notOurs, "an object without the label of the sink was written: it is %+v now", is)

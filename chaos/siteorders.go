@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -104,40 +105,67 @@ func (s *sites) sinkRelease(relay int) {
 	s.journal.say("sink release %s at %s: %v %s", all[0].Held.ID, r.name, err, tail(out))
 }
 
-// promote promotes the sink and adopts it again, by commands that are killed and run again.
+// promote promotes the sink and adopts it again, by commands that are killed and run again. Meanwhile a relay is killed, and
+// somebody may delete the Lease.
 func (s *sites) promote(f siteFault) {
 	ctx, cancel := context.WithTimeout(s.ctx, promotionPatience)
 	defer cancel()
-	args := []string{sinkName, "--kubeconfig", filepath.Join(s.dir, "person.kubeconfig"), "--yes", "--writes-per-second", "60"}
+	args := []string{sinkName, "--kubeconfig", filepath.Join(s.dir, "person.kubeconfig"), "--yes"}
 	for n := range f.dice[0] % 3 {
-		inPhase, stopped := context.WithCancel(ctx)
-		s.passing.Go(func() {
-			defer stopped()
-			enough := 3 + f.dice[1+n]%100
-			s.history.await(inPhase, promotionPatience, func() bool { return s.history.phase == removing && s.history.cleaned >= enough })
-			if inPhase.Err() == nil {
-				s.journal.fault("promotion-kill", "the command that promotes is killed after %d objects, and a relay", enough)
-				s.restart(f.dice[2] + n)
-			}
-		})
-		out, err := s.command(inPhase, append([]string{"sink", "promote"}, args...)...)
+		killed, stopped := context.WithTimeout(ctx, time.Duration(200+f.dice[1+n]%18_000)*time.Millisecond)
+		out, err := s.command(killed, append([]string{"sink", "promote"}, args...)...)
 		stopped()
-		s.journal.say("promote: %v %s", err == nil, tail(out))
+		s.journal.fault("promotion-kill", "the command that promotes is killed, and a relay: %v %s", err == nil, tail(out))
+		s.restart(f.dice[2] + n)
 	}
 	s.untilDone(ctx, append([]string{"sink", "promote"}, args...))
+	s.untilAsked(ctx, http.MethodPatch, "/api/v1/namespaces/istio-system/configmaps/chaos-promoted?fieldManager=somebody&force=true", "application/apply-patch+yaml",
+		fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "chaos-promoted"}, "data": {"number": "%d"}}`, s.numbers.Add(1)))
 	if sleep(ctx, time.Duration(f.dice[3]%3000)*time.Millisecond) != nil {
 		return
 	}
+	if f.dice[3]%3 == 0 { // all relays have seen the promotion, or are killed
+		s.journal.fault("lease-deleted", "somebody deletes the Lease of the promoted sink")
+		s.untilAsked(ctx, http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/meshrelay-sink-"+sinkName, "", nil)
+		if sleep(ctx, 5*time.Second) != nil {
+			return
+		}
+	}
 	for n := range f.dice[1] % 2 {
-		killed, stopped := context.WithTimeout(ctx, time.Duration(300+f.dice[2+n]%1500)*time.Millisecond)
+		killed, stopped := context.WithTimeout(ctx, time.Duration(30+f.dice[2+n]%500)*time.Millisecond)
 		out, err := s.command(killed, append([]string{"sink", "adopt"}, args...)...)
 		stopped()
 		s.journal.fault("adoption-kill", "the command that adopts is killed: %v %s", err == nil, tail(out))
 	}
-	if s.history.await(ctx, time.Second, func() bool { return s.history.phase == "" }) {
-		return // the command was killed after it had done everything
+	if !s.history.await(ctx, time.Second, func() bool { return s.history.phase == adopted }) { // else the command was killed after it had done everything
+		s.untilDone(ctx, append([]string{"sink", "adopt"}, args...))
 	}
-	s.untilDone(ctx, append([]string{"sink", "adopt"}, args...))
+	if sleep(ctx, time.Duration(f.dice[0]%3000)*time.Millisecond) != nil {
+		return
+	}
+	s.unfreezeSink(ctx)
+}
+
+// unfreezeSink ends the freeze of the sink, at any relay that answers.
+func (s *sites) unfreezeSink(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		r := s.relays[n%siteRelays]
+		out, err := s.ask(r, "sink", "unfreeze", sinkName, "--socket", filepath.Join(r.stateDir(), "admin.sock"))
+		s.journal.say("sink unfreeze at %s: %v %s", r.name, err, tail(out))
+		if s.history.await(ctx, time.Second, func() bool { return s.history.phase == "" }) {
+			return
+		}
+	}
+}
+
+// untilAsked makes a request of the API server until it succeeds, or finds nothing to delete.
+func (s *sites) untilAsked(ctx context.Context, method, path, contentType string, body []byte) {
+	for ctx.Err() == nil {
+		err := s.cluster.ask(ctx, method, path, contentType, body)
+		if err == nil || strings.Contains(err.Error(), "404") || sleep(ctx, 500*time.Millisecond) != nil {
+			return
+		}
+	}
 }
 
 // untilDone runs a command again and again until it succeeds.
@@ -259,6 +287,9 @@ func (s *sites) unfreezeAll() error {
 			if !s.history.await(s.ctx, time.Second, func() bool { return s.history.frozenNow()[upstream] == "" }) {
 				return &violation{forgotten, s.relays[n%siteRelays].name, -1, fmt.Sprintf("upstream %s has a %s although unfreeze was acknowledged", upstream, kind)}
 			}
+		}
+		for n := range siteRelays { // after an adoption every deletion waits; only the writer takes a release
+			s.sinkRelease(n)
 		}
 		for i, r := range s.relays[:siteRelays] {
 			st, _, err := s.status(r)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"reflect"
@@ -95,11 +94,16 @@ func storedObject(uid, sink, by string, version int) map[string]any {
 
 func (s *store) phase(name string) {
 	s.t.Helper()
-	var m any
-	if name != "" {
-		m = map[string]any{"data": map[string]string{"state": fmt.Sprintf(`{"phase": %q}`, name)}}
+	annotations, holder := map[string]string{}, "relay-1"
+	switch name {
+	case promoted:
+		holder = promoted
+	case adopted:
+		annotations = map[string]string{"meshrelay.io/frozen-since": "now", "meshrelay.io/deletions": "held"}
+	case "held":
+		annotations = map[string]string{"meshrelay.io/deletions": "held"}
 	}
-	s.put("configmaps/istio-system/meshrelay-sink-dr", m, "")
+	s.put("leases/istio-system/meshrelay-sink-dr", map[string]any{"metadata": map[string]any{"annotations": annotations}, "spec": map[string]any{"holderIdentity": holder}}, "")
 }
 
 func TestADeletionByASinkNeedsThatOfTheUpstream(t *testing.T) {
@@ -157,12 +161,22 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			s.h.mine("change-1")
 			s.put(storePath(0), storedObject("a", sinkName, "change-1", 2), "")
 		},
+		"after the Lease was deleted": func(s *store) {
+			s.put("leases/istio-system/meshrelay-sink-dr", nil, "")
+			s.put(storePath(0), storedObject("a", sinkName, "", 2), afterPromotion)
+		},
+		"adopted, and frozen": func(s *store) {
+			s.phase(adopted)
+			s.put(storePath(0), storedObject("a", sinkName, "", 2), afterPromotion)
+		},
+		"a deletion that nobody has released": func(s *store) {
+			s.phase(adopted)
+			s.phase("held")
+			s.put(storePath(0), storedObject("a", sinkName, "", 2), "")
+			s.put(storePath(0), nil, afterPromotion)
+		},
 		"the way back": func(s *store) {
-			s.put(storePath(0), storedObject("a", "", "", 1), "")
-			s.phase("promoted")
-			s.phase("adopting")
-			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
-			s.put(storePath(1), storedObject("b", sinkName, "", 1), "")
+			s.phase(adopted)
 			s.phase("")
 			s.put(storePath(1), storedObject("b", sinkName, "", 2), "")
 		},
@@ -171,40 +185,11 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			s := newStore(t)
 			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
 			s.put(storePath(1), storedObject("b", sinkName, "", 1), "")
-			s.phase("waiting")
-			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
-			s.phase("removing")
-			s.put(storePath(1), storedObject("b", "", "", 1), "")
+			s.phase(promoted)
+			s.put(storePath(1), storedObject("b", sinkName, "", 1), "") // the last writer has its term
+			s.put("configmaps/"+donePath, map[string]any{}, "")
 			write(s)
 		})
-	}
-}
-
-func TestAPromotionAndAnAdoptionLeaveNothingOut(t *testing.T) {
-	promotion := func(phase string) any {
-		return map[string]any{"data": map[string]string{"state": fmt.Sprintf(`{"phase": %q}`, phase)}}
-	}
-	const path = "configmaps/istio-system/meshrelay-sink-dr"
-	for _, cleans := range []bool{false, true} {
-		for _, adopts := range []bool{false, true} {
-			s := newStore(t)
-			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
-			s.phase("waiting")
-			s.phase("removing")
-			if !cleans {
-				s.put(path, promotion("promoted"), afterPromotion)
-				continue
-			}
-			s.put(storePath(0), storedObject("a", "", "", 1), "")
-			s.phase("promoted")
-			s.phase("adopting")
-			if !adopts {
-				s.put(path, nil, afterPromotion)
-				continue
-			}
-			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
-			s.phase("")
-		}
 	}
 }
 
