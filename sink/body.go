@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"meshrelay/federation/services"
 	"meshrelay/internal/kube"
@@ -157,6 +159,7 @@ func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	if s := m.Annotations[sourcesAnnotation]; ours && len(s) <= maxSources {
 		l.Sources = unique.Make(s).Value() // few, and many objects have the same
 	}
+	l.Added = len(added(m.ManagedFields, managerOf(e.spec.Name))) > 0
 	var mine, newest metav1.Time
 	own := managerOf(e.spec.Name)
 	for _, f := range m.ManagedFields {
@@ -175,6 +178,36 @@ func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	l.Drifted = l.Manager != "" && !newest.Before(&mine)
 	l.Manager = unique.Make(cut(l.Manager)).Value()
 	return l
+}
+
+// maxAdded bounds the fields that are told of an object.
+const maxAdded = 50
+
+// added returns the fields of a spec that other managers own, and a sink does not: they stay, whatever it applies. Defaults of
+// a definition belong to nobody.
+func added(all []metav1.ManagedFieldsEntry, sink string) (fields []string) {
+	ours, theirs := &fieldpath.Set{}, &fieldpath.Set{}
+	for _, f := range all {
+		if f.Subresource != "" || f.FieldsV1 == nil {
+			continue
+		}
+		text := f.FieldsV1.GetRawBytes()
+		var of fieldpath.Set
+		if !bytes.Contains(text, []byte(`"f:spec"`)) || of.FromJSON(bytes.NewReader(text)) != nil {
+			continue
+		}
+		if f.Manager == sink {
+			ours = ours.Union(&of)
+		} else {
+			theirs = theirs.Union(&of)
+		}
+	}
+	theirs.Leaves().Difference(ours).Iterate(func(p fieldpath.Path) {
+		if path := p.String(); strings.HasPrefix(path, ".spec.") && len(fields) < maxAdded {
+			fields = append(fields, path)
+		}
+	})
+	return fields
 }
 
 func cut(s string) string { return strings.Clone(s[:min(len(s), maxText)]) }

@@ -9,19 +9,21 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/config"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
-	"meshrelay/sink/plan"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 // Difference is what a sink would change of an object.
 type Difference struct {
 	Resource string `json:"resource"`
-	// Do is create, apply, delete, held or left.
+	// Do is create, apply, delete, held, left, or added for an object that has only Added.
 	Do string `json:"do"`
+	// Added are fields of the spec that others have added at the site. They stay.
+	Added []string `json:"added,omitempty"`
 	// Live is the object of the cluster, Then the one after the change, nil for none.
 	Live *kube.Object `json:"live,omitempty"`
 	Then *kube.Object `json:"then,omitempty"`
@@ -60,8 +62,12 @@ func (s *Set) Diff(ctx context.Context, name string, q Wanted) (Differences, err
 	e.mu.Lock()
 	starts, other := !e.read || !e.discovered, e.other
 	e.core.Keys(func(k mirror.Key) {
-		if verb := e.core.Next(k).Verb; verb != plan.Nothing && q.has(k, words[verb]) {
-			all[k.String()], do[k.String()] = k, words[verb]
+		verb := words[e.core.Next(k).Verb]
+		if l := e.core.Live(k); verb == "" && l != nil && l.Added {
+			verb = "added"
+		}
+		if verb != "" && q.has(k, verb) {
+			all[k.String()], do[k.String()] = k, verb
 		}
 	})
 	e.mu.Unlock()
@@ -108,8 +114,19 @@ func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) 
 	if err != nil {
 		return err
 	}
-	if err := conn.Read(ctx, pathOf(f.Resource, key), apiserver.AcceptJSON, &d.Live); err != nil && !apierrors.IsNotFound(err) {
+	var live *struct {
+		kube.Object
+		Metadata struct {
+			kube.Metadata
+			ManagedFields []metav1.ManagedFieldsEntry `json:"managedFields"`
+		} `json:"metadata"`
+	}
+	if err := conn.Read(ctx, pathOf(f.Resource, key), apiserver.AcceptJSON, &live); err != nil && !apierrors.IsNotFound(err) {
 		return err
+	}
+	if live != nil {
+		d.Live, d.Added = &live.Object, added(live.Metadata.ManagedFields, managerOf(e.spec.Name))
+		d.Live.Metadata = live.Metadata.Metadata
 	}
 	w, label := e.want(key, f.Version), ""
 	if d.Live != nil {

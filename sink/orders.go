@@ -67,17 +67,19 @@ func (e *engine) order(ctx context.Context, o Order) (n int, err error) {
 		return 0, fmt.Errorf("another relay writes, or none: give the order to the one that does, which is %q", cmp.Or(st.Holder, "none"))
 	}
 	e.mu.Lock()
-	if o.Verb == "prune" {
-		n = e.core.Prune()
-	} else {
-		n, err = e.core.Release(o.Hold)
-	}
-	hold := e.terms.Hold
+	hold, held := e.terms.Hold, e.core.Held().ID
 	e.mu.Unlock()
-	if err == nil && hold {
-		err = e.edit(ctx, func(t *lease.Terms) { t.Hold = false })
+	if hold && (o.Verb == "prune" || held == o.Hold) { // a person has looked
+		if err := e.edit(ctx, func(t *lease.Terms) { t.Hold = false }); err != nil {
+			return 0, err
+		}
 	}
-	return n, err
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if o.Verb == "prune" {
+		return e.core.Prune(), nil
+	}
+	return e.core.Release(o.Hold)
 }
 
 // edit changes the terms in the Lease.

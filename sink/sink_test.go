@@ -3,6 +3,7 @@ package sink
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -461,6 +462,25 @@ func TestADiffHasAllByPage(t *testing.T) {
 			if d, err := w.set.Diff(t.Context(), "dr", q); d.Total != 0 || err != nil {
 				t.Errorf("%+v: %d, %v", q, d.Total, err)
 			}
+		}
+	})
+}
+
+// TestAFieldThatIsAddedAtTheSiteIsTold, and stays.
+func TestAFieldThatIsAddedAtTheSiteIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put("east", "db", "one.x")
+		w.start().settled()
+		w.edit(http.MethodPut, "kubectl-edit", "db", func(o map[string]any) { o["spec"].(map[string]any)["exportTo"] = []any{"."} })
+		w.until("it is counted", func() bool { return w.status().Added == 1 })
+		w.put("east", "db", "two.x")
+		w.until("it is written", func() bool { return host(w.object("db")) == "two.x" })
+		if d, err := w.set.Diff(t.Context(), "dr", Wanted{}); err != nil || d.Total != 1 || d.Differences[0].Do != "added" || !slices.Equal(d.Differences[0].Added, []string{".spec.exportTo"}) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if at(w.object("db"), "spec", "exportTo") == nil {
+			t.Error("it is gone")
 		}
 	})
 }

@@ -45,6 +45,8 @@ type Status struct {
 	// Drifted counts changes by others. Drifts are the newest, at most a hundred.
 	Drifted uint64  `json:"drifted,omitempty"`
 	Drifts  []Drift `json:"drifts,omitempty"`
+	// Added counts objects with fields that others have added at the site. They stay.
+	Added int `json:"added,omitempty"`
 	// Writes counts requests by result, Deletes deletions.
 	Writes  map[string]uint64 `json:"writes,omitempty"`
 	Deletes uint64            `json:"deletes,omitempty"`
@@ -120,6 +122,9 @@ func (e *engine) status() Status {
 		st.NeverWritten[why]++
 	}
 	e.core.Keys(func(key mirror.Key) {
+		if l := e.core.Live(key); l != nil && l.Added {
+			st.Added++
+		}
 		if a := e.core.Next(key); a.Verb != plan.Nothing {
 			st.Todo[words[a.Verb]]++
 			if len(st.Examples) < maxListed {

@@ -136,7 +136,7 @@ Unix socket, and the sink the right to patch.`,
 	})
 	cmd.Flags().StringVar(&q.Kind, "kind", "", "show objects of this `kind` only")
 	cmd.Flags().StringVarP(&q.Namespace, "namespace", "n", "", "show objects of this `namespace` only")
-	cmd.Flags().StringVar(&q.Do, "do", "", "show only what is to be done so: create, apply, delete, held or left")
+	cmd.Flags().StringVar(&q.Do, "do", "", "show only what is to be done so: create, apply, delete, held, left, or added")
 	cmd.Flags().IntVar(&limit, "limit", 100, "show at most so many `objects`; 0: all")
 	return cmd
 }

@@ -28,6 +28,8 @@ type Live struct {
 	// Drifted is set if another manager may have changed what the sink applied; Manager is its name.
 	Drifted bool
 	Manager string
+	// Added is set if other managers own fields of the spec that the sink does not.
+	Added bool
 	// Sources are its upstreams, sorted and joined by commas.
 	Sources  string
 	Deleting bool

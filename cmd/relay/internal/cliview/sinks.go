@@ -57,6 +57,12 @@ func sinkLines(b *strings.Builder, s sink.Status, whole bool, now time.Time) {
 	for _, p := range s.Problems {
 		line("%s", p)
 	}
+	if p := s.Promoted; p != nil {
+		line("promoted by %s since %s%s, and does not write; go back with: relay sink adopt %s", p.By, p.Since.UTC().Format(time.RFC3339), because(p.Reason), s.Name)
+	}
+	if s.Added > 0 {
+		line("%s with fields that others have added, which stay: relay sink diff %s --do added", view.Count(s.Added, "object"), s.Name)
+	}
 	if f := s.Frozen; f != nil {
 		line("frozen by %s since %s%s: relay sink unfreeze %s", f.By, f.Since.UTC().Format(time.RFC3339), because(f.Reason), s.Name)
 	}
@@ -96,7 +102,7 @@ func SinkOrdered(name, verb string, done admin.SinkOrdered) string {
 	text := map[string]string{
 		"freeze": " is frozen", "unfreeze": " writes again", "release": ": " + view.Count(done.Objects, "deletion") + " released", "prune": ": " + view.Count(done.Objects, "object") + " to be deleted",
 	}[verb]
-	if !done.KeepsState {
+	if !done.KeepsState && (verb == "release" || verb == "prune") { // the Lease has the others
 		text += view.NoState
 	}
 	return "sink " + name + text
@@ -112,6 +118,9 @@ func SinkDiff(name string, d sink.Differences, more int) string {
 		if one.Error != "" {
 			fmt.Fprintf(&b, "\n%s: %s: %s\n", Clean(one.Resource), one.Do, Clean(one.Error))
 			continue
+		}
+		if len(one.Added) > 0 {
+			fmt.Fprintf(&b, "\n%s: added at the site, and stays: %s\n", Clean(one.Resource), Clean(strings.Join(one.Added, ", ")))
 		}
 		b.WriteString(CleanLines(view.Difference("live "+one.Resource, one.Live, one.Do+" "+one.Resource, one.Then)))
 	}
