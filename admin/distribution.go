@@ -47,8 +47,10 @@ func (a *Arrival) Unmet(condition string) string {
 	if why := a.unmet(condition); why != "" {
 		return why
 	}
+	clients := a.Clients
 	for _, peer := range slices.Sorted(maps.Keys(a.Replicas)) {
 		r := a.Replicas[peer]
+		clients += r.Clients
 		why := r.unmet(condition)
 		if why == "" && r.Version != a.Version {
 			why = "it serves other content"
@@ -56,6 +58,9 @@ func (a *Arrival) Unmet(condition string) string {
 		if why != "" {
 			return fmt.Sprintf("replica %s: %s", peer, why)
 		}
+	}
+	if condition == Distributed && clients == 0 {
+		return "no client that sees it is connected"
 	}
 	return ""
 }

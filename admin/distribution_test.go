@@ -89,7 +89,7 @@ func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 			t.Errorf("%v: %q, want %q", states, got, want)
 		}
 	}
-	if a := arrival(t, f, "&applied=true"); a.Unmet(Applied) != "sink dr: refused: quota" || a.Unmet(Distributed) != "" {
+	if a := arrival(t, f, "&applied=true"); a.Unmet(Applied) != "sink dr: refused: quota" {
 		t.Errorf("%+v", a)
 	}
 }
@@ -102,10 +102,18 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		}
 		return all
 	}
-	served := func(d downstream.Distribution) Arrival { d.Version = "v1"; return Arrival{Distribution: d} }
+	served := func(d downstream.Distribution) Arrival { d.Version, d.Clients = "v1", 1; return Arrival{Distribution: d} }
 	gone := func(d downstream.Distribution) Arrival { return Arrival{Distribution: d} }
 	behind := served(downstream.Distribution{})
 	behind.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v1", Lacks: 1, Lacking: holders(1, "")}}}
+	alone := Arrival{Distribution: downstream.Distribution{Version: "v1"}}
+	if why := alone.Unmet(Distributed); why != "no client that sees it is connected" {
+		t.Errorf("without a client: %q", why)
+	}
+	alone.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v1", Clients: 1}}}
+	if why := alone.Unmet(Distributed); why != "" {
+		t.Errorf("with a client of another replica: %q", why)
+	}
 	other := served(downstream.Distribution{})
 	other.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v2"}}}
 	for _, row := range []struct {
