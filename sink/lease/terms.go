@@ -118,6 +118,7 @@ func (o *object) put(ctx context.Context, c *apiserver.Conn, t Terms, dryRun boo
 	case o.Spec.Holder == Promoted:
 		o.Spec.Holder = ""
 	}
+	o.Spec.Seconds = cmp.Or(o.Spec.Seconds, int(Duration/time.Second)) // a server wants one
 	return o.save(ctx, c, dryRun)
 }
 
