@@ -28,7 +28,7 @@ func (s someSinks) known(name string) error {
 }
 
 func (s someSinks) Diff(_ context.Context, name string, _ sink.Wanted) (sink.Differences, error) {
-	return sink.Differences{Total: 10}, s.known(name)
+	return sink.Differences{Left: 10}, s.known(name)
 }
 
 func (s someSinks) Order(_ context.Context, name string, o sink.Order) (int, error) {
@@ -69,7 +69,7 @@ func TestSinksAreShownAndOrderedAbout(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/sinks/dr/diff":    `200 "total": 10`,
+		"/sinks/dr/diff":    `200 "left": 10`,
 		"/sinks/other/diff": "404 there is no such sink",
 	} {
 		code, body, _ := f.do(t, request{method: http.MethodGet, path: path, peer: &peer{}})

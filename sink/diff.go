@@ -2,9 +2,11 @@ package sink
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -31,10 +33,11 @@ type Difference struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Differences are a page of the differences between a cluster and what is desired, and the number of all.
+// Differences are a page of the differences between a cluster and what is desired.
 type Differences struct {
-	Total       int          `json:"total"`
 	Differences []Difference `json:"differences"`
+	// Left counts the objects after the page that may differ.
+	Left int `json:"left"`
 	// Next is what Wanted.After has for the next page, empty for none.
 	Next string `json:"next,omitempty"`
 }
@@ -77,15 +80,14 @@ func (s *Set) Diff(ctx context.Context, name string, q Wanted) (Differences, err
 	if starts {
 		return Differences{}, fmt.Errorf("%w: the sink %s starts, and has not read everything yet: \"relay sink status %[2]s\" tells why", ErrNotPossible, name)
 	}
-	out := Differences{Total: len(all), Differences: []Difference{}}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if name <= q.After {
-			continue
-		}
-		if len(out.Differences) == maxListed {
-			out.Next = out.Differences[maxListed-1].Resource
+	maps.DeleteFunc(all, func(name string, _ mirror.Key) bool { return name <= q.After })
+	out := Differences{Differences: []Difference{}}
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		if i == maxListed {
+			out.Left = len(all) - i
 			break
 		}
+		out.Next = name
 		d := Difference{Resource: name, Do: do[name]}
 		if err := e.difference(ctx, all[name], &d); ctx.Err() != nil {
 			return out, ctx.Err()
@@ -97,9 +99,42 @@ func (s *Set) Diff(ctx context.Context, name string, q Wanted) (Differences, err
 				maps.DeleteFunc(o.Metadata.Annotations, func(k, _ string) bool { return strings.HasPrefix(k, prefix) })
 			}
 		}
+		if d.Error == "" && len(d.Added) == 0 && d.Live != nil && d.Then != nil && same(d.Live, d.Then) {
+			continue // somebody has made the same change
+		}
 		out.Differences = append(out.Differences, d)
 	}
+	if out.Left == 0 {
+		out.Next = ""
+	}
 	return out, nil
+}
+
+// same reports whether a change changes nothing of what is shown.
+func same(live, then *kube.Object) bool {
+	var a, b any
+	if json.Unmarshal(live.Spec, &a) != nil || json.Unmarshal(then.Spec, &b) != nil {
+		return false
+	}
+	return reflect.DeepEqual(a, b) && maps.Equal(live.Metadata.Labels, then.Metadata.Labels) && maps.Equal(live.Metadata.Annotations, then.Metadata.Annotations)
+}
+
+// managed is an object with who manages its fields.
+type managed struct {
+	kube.Object
+	Metadata struct {
+		kube.Metadata
+		ManagedFields []metav1.ManagedFieldsEntry `json:"managedFields"`
+	} `json:"metadata"`
+}
+
+// object returns the object without managers, nil for nil.
+func (m *managed) object() *kube.Object {
+	if m == nil {
+		return nil
+	}
+	m.Object.Metadata = m.Metadata.Metadata
+	return &m.Object
 }
 
 // difference asks for the difference of one object.
@@ -114,20 +149,11 @@ func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) 
 	if err != nil {
 		return err
 	}
-	var live *struct {
-		kube.Object
-		Metadata struct {
-			kube.Metadata
-			ManagedFields []metav1.ManagedFieldsEntry `json:"managedFields"`
-		} `json:"metadata"`
-	}
+	var live, then *managed
 	if err := conn.Read(ctx, pathOf(f.Resource, key), apiserver.AcceptJSON, &live); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if live != nil {
-		d.Live, d.Added = &live.Object, added(live.Metadata.ManagedFields, managerOf(e.spec.Name))
-		d.Live.Metadata = live.Metadata.Metadata
-	}
+	d.Live = live.object()
 	w, label := e.want(key, f.Version), ""
 	if d.Live != nil {
 		label = d.Live.Metadata.Labels[mirror.SinkLabel]
@@ -145,5 +171,11 @@ func (e *engine) difference(ctx context.Context, key mirror.Key, d *Difference) 
 		return err
 	}
 	r.Query.Set("dryRun", "All")
-	return conn.Write(ctx, r, &d.Then)
+	if err := conn.Write(ctx, r, &then); err != nil {
+		return err
+	}
+	if d.Then = then.object(); then != nil {
+		d.Added = added(then.Metadata.ManagedFields, managerOf(e.spec.Name))
+	}
+	return nil
 }

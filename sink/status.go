@@ -122,7 +122,7 @@ func (e *engine) status() Status {
 		st.NeverWritten[why]++
 	}
 	e.core.Keys(func(key mirror.Key) {
-		if l := e.core.Live(key); l != nil && l.Added {
+		if l := e.core.Live(key); l != nil && l.Added && !l.Drifted { // one that was edited may not be added
 			st.Added++
 		}
 		if a := e.core.Next(key); a.Verb != plan.Nothing {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"meshrelay/admin"
+	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/sink"
 	"meshrelay/upstreams/intake"
@@ -120,16 +121,19 @@ Unix socket, and the sink the right to patch.`,
 			if err != nil {
 				return err
 			}
-			if left := limit - shown; limit > 0 && left < len(d.Differences) {
-				d.Differences, d.Next = d.Differences[:left], ""
+			if most := limit - shown; limit > 0 && most < len(d.Differences) {
+				d.Left += len(d.Differences) - most
+				d.Differences = d.Differences[:most]
 			}
 			shown += len(d.Differences)
-			more := d.Total - shown
-			if d.Next != "" && shown != limit {
-				more = 0
+			fmt.Fprint(cmd.OutOrStdout(), cliview.SinkDiff(d))
+			switch {
+			case shown == 0 && d.Left == 0:
+				fmt.Fprintf(cmd.OutOrStdout(), "sink %s: no differences\n", args[0])
+			case shown == limit && d.Left > 0:
+				fmt.Fprintf(cmd.OutOrStdout(), "and %s more: --limit 0 shows all\n", view.Count(d.Left, "object"))
 			}
-			fmt.Fprint(cmd.OutOrStdout(), cliview.SinkDiff(args[0], d, more))
-			if q.After = d.Next; q.After == "" || shown == limit {
+			if q.After = d.Next; d.Left == 0 || shown == limit {
 				return nil
 			}
 		}

@@ -109,10 +109,7 @@ func SinkOrdered(name, verb string, done admin.SinkOrdered) string {
 }
 
 // SinkDiff returns differences as unified diffs of YAML.
-func SinkDiff(name string, d sink.Differences, more int) string {
-	if d.Total == 0 {
-		return fmt.Sprintf("sink %s: no differences\n", name)
-	}
+func SinkDiff(d sink.Differences) string {
 	var b strings.Builder
 	for _, one := range d.Differences {
 		if one.Error != "" {
@@ -123,9 +120,6 @@ func SinkDiff(name string, d sink.Differences, more int) string {
 			fmt.Fprintf(&b, "\n%s: added at the site, and stays: %s\n", Clean(one.Resource), Clean(strings.Join(one.Added, ", ")))
 		}
 		b.WriteString(CleanLines(view.Difference("live "+one.Resource, one.Live, one.Do+" "+one.Resource, one.Then)))
-	}
-	if more > 0 {
-		fmt.Fprintf(&b, "and %s more: --limit 0 shows all\n", view.Count(more, "object"))
 	}
 	return b.String()
 }

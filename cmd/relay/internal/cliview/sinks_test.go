@@ -28,8 +28,8 @@ diff live ServiceEntry shop/db apply ServiceEntry shop/db
 			}
 			return &kube.Object{APIVersion: "networking.istio.io/v1", Kind: "ServiceEntry", Metadata: kube.Metadata{Name: "db"}, Spec: text}
 		}
-		d := sink.Differences{Total: 1, Differences: []sink.Difference{{Resource: "ServiceEntry shop/db", Do: "apply", Live: of("a.example"), Then: of("b.example")}}}
-		if have := SinkDiff("dr", d, 0); have != want {
+		d := sink.Differences{Differences: []sink.Difference{{Resource: "ServiceEntry shop/db", Do: "apply", Live: of("a.example"), Then: of("b.example")}}}
+		if have := SinkDiff(d); have != want {
 			t.Errorf("with indent %q it prints\n%s\nwant\n%s", indent, have, want)
 		}
 	}
