@@ -87,6 +87,7 @@ func (r *Relay) notes() []string {
 	}
 	notes = append(notes, r.manager.Replicas().Problems()...)
 	notes = append(notes, r.aggregate.NotAllocated()...)
+	notes = append(notes, r.sinks.Problems()...)
 	if r.keeper != nil {
 		notes = append(stateNotes(r.keeper.Status()), notes...)
 	}

@@ -159,6 +159,9 @@ func (e *engine) liveOf(m *metav1.ObjectMeta) *plan.Live {
 	if s := m.Annotations[sourcesAnnotation]; ours && len(s) <= maxSources {
 		l.Sources = unique.Make(s).Value() // few, and many objects have the same
 	}
+	if l.Sink == e.spec.Name && !ours {
+		l.Relay = unique.Make(cut(path[strings.LastIndexByte(path, ',')+1:])).Value()
+	}
 	l.Added = len(added(m.ManagedFields, managerOf(e.spec.Name))) > 0
 	var mine, newest metav1.Time
 	own := managerOf(e.spec.Name)

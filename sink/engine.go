@@ -38,6 +38,8 @@ const (
 	// maxListed bounds each list of a Status.
 	maxListed = 100
 	judgeEach = time.Second
+	// unwrittenAfter is how long nobody may write what is to be written, before it is a problem.
+	unwrittenAfter = time.Minute
 	// quiet is how long no deletion may come before the guard judges those that came, in one or in many parts; patience
 	// bounds the wait.
 	quiet, patience = 2 * time.Second, 15 * time.Second
@@ -127,12 +129,15 @@ type engine struct {
 	core       *plan.Core
 	kinds      map[mirror.Kind]*follower
 	discovered bool
-	read       bool   // everything was read once
-	uid        string // of the cluster, empty while unknown
-	bound      string // UID of the cluster that it has written into, empty for none
-	other      error  // the server is that of another cluster
-	same       string // why the sink must not write into it
-	calm       bool   // nothing was to be done, and no object was touched since
+	read       bool      // everything was read once
+	uid        string    // of the cluster, empty while unknown
+	bound      string    // UID of the cluster that it has written into, empty for none
+	other      error     // the server is that of another cluster
+	same       string    // why the sink must not write into it
+	calm       bool      // nothing was to be done, and no object was touched since
+	idle       time.Time // when this process or another one last could write, or nothing was to be written
+	done       uint64    // requests that the cluster has answered
+	seenDone   uint64    // done at idle
 	excluded   map[mirror.Key]string
 	doubted    map[mirror.Key]struct{}
 	flying     map[mirror.Key]*flight
@@ -165,7 +170,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
 		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending, bound: k.Cluster,
-		errs: map[string]error{}, writes: map[string]uint64{}, same: "the cluster is not compared with those of the upstreams yet",
+		errs: map[string]error{}, writes: map[string]uint64{}, idle: time.Now(), same: "the cluster is not compared with those of the upstreams yet",
 	}
 	e.client = apiserver.NewClient(&apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, "meshrelay/"+deps.Build.Version)
 	e.client.Dial = deps.dial
@@ -179,7 +184,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	}, k.Kept, time.Now())
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
-		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Check: e.check, Logger: e.log,
+		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Relay: deps.Relay, Check: e.check, Logger: e.log,
 		Terms: k.Lease, Keep: e.keepTerms, Begin: e.begin,
 	})
 	return e
@@ -274,9 +279,9 @@ func (e *engine) run(ctx context.Context) {
 				e.log.Error("lease ended", "err", err)
 			}
 		})
-		for range workers {
-			start(e.work)
-		}
+	}
+	for range workers {
+		start(e.work)
 	}
 	wg.Wait()
 	e.readAll() // nobody reads any more, and one mark stands for all

@@ -187,13 +187,13 @@ func (e *engine) touch(key mirror.Key) {
 		delete(e.troubles, key)
 		return
 	}
-	if f := e.kinds[key.Kind]; !e.applies() || !e.discovered || f != nil && !f.listed && f.err == nil {
+	if f := e.kinds[key.Kind]; !e.discovered || f != nil && !f.listed && f.err == nil {
 		return // the discovery, or the list, looks at all keys
 	}
 	if e.troubles[key] != nil {
 		pause = retryFirst
 	}
-	if a.Drift || a.Verb == plan.Create {
+	if l := e.core.Live(key); a.Drift || a.Verb == plan.Create || l != nil && l.Relay != "" {
 		pause = max(pause, e.driftPause(key))
 	}
 	e.queue.AddAfter(key, pause)

@@ -23,6 +23,7 @@ func (e *engine) judgeAlways(ctx context.Context) {
 			return
 		case <-tick.C:
 			e.compare()
+			e.supervise(time.Now())
 			e.writePending(ctx)
 			changed := e.judge(ctx, time.Now())
 			e.save() //nolint:errcheck // it is a problem in the status
@@ -33,6 +34,21 @@ func (e *engine) judgeAlways(ctx context.Context) {
 			e.mu.Unlock()
 		}
 	}
+}
+
+// supervise notes whether what is to be written can be.
+func (e *engine) supervise(now time.Time) {
+	st := e.lease.Status()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.suspended() || e.calm || st.Renewed && !st.Held || e.done != e.seenDone {
+		e.idle, e.seenDone = now, e.done
+	}
+}
+
+// suspended reports whether the sink is not to write. The caller holds mu.
+func (e *engine) suspended() bool {
+	return !e.applies() || e.frozen() != (lease.Note{}) || e.terms.Promoted != (lease.Note{})
 }
 
 // judge decides about deletions, once what the upstreams have told so far was read. It returns the keys to touch.
@@ -81,8 +97,16 @@ func (e *engine) judge(ctx context.Context, now time.Time) (changed []mirror.Key
 	})
 	e.tellHold()
 	if !e.calm && e.queue.Len() == 0 {
+		due := false
 		e.calm = true
-		e.core.Keys(func(key mirror.Key) { e.calm = e.calm && !e.core.Next(key).Verb.Writes() })
+		e.core.Keys(func(key mirror.Key) {
+			if e.core.Next(key).Verb.Writes() {
+				e.calm, due = false, due || e.troubles[key] == nil
+			}
+		})
+		if !due {
+			e.idle = now
+		}
 	}
 	if e.calm && e.applies() && ready && e.frozen() == (lease.Note{}) && e.core.Held().ID == "" && len(problems)+len(e.troubles)+len(e.doubted) == 0 {
 		e.complete = now

@@ -43,6 +43,7 @@ var (
 		{desc("relay_sink_foreign", "Objects that are not written because others have objects of their names."), gauge, troubles(stateForeign)},
 		{desc("relay_sink_refused", "Objects that the cluster refuses, by its schema, a webhook, a quota, a missing right or namespace, or because it does not serve the kind."), gauge, troubles(stateRefused, stateNamespace, stateUnserved)},
 		{desc("relay_sink_held_deletions", "Deletions that the guard of the sink holds until an operator decides."), gauge, func(s Status) float64 { return float64(s.Todo["held"]) }},
+		{desc("relay_sink_unwritten", "Objects that are to be written, and that nobody has written for a minute."), gauge, func(s Status) float64 { return float64(s.Unwritten) }},
 		{desc("relay_sink_drift_total", "Changes and deletions by others of objects of the sink."), counter, func(s Status) float64 { return float64(s.Drifted) }},
 		{desc("relay_sink_leader", "1 while this process writes for the sink, else 0."), gauge, func(s Status) float64 { return flag(s.Leader) }},
 		{desc("relay_sink_suspended", "1 while the sink is not to write: it is frozen, was promoted, or only tells the difference."), gauge, func(s Status) float64 { return flag(s.suspended) }},

@@ -72,7 +72,9 @@ func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 	pause := backoff(t.failures)
 	t.Reason, t.Retry = text.Shorten(strings.ToValidUTF8(why.Error(), "?"), maxReason), time.Now().Add(pause)
 	e.calm = false
-	e.writes[state]++
+	if e.applies() {
+		e.writes[state]++
+	}
 	if t.failures == 1 {
 		e.warnings.Warn(e.log, "object not written", "resource", t.Resource, "state", state, "reason", t.Reason)
 	}
@@ -124,6 +126,9 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 		return e.reconsider(ctx, key, of, a, err)
 	case apierrors.IsNotFound(err) && s.Details != nil && s.Details.Kind == "namespaces":
 		why := fmt.Errorf("the namespace %s does not exist: create it, or set createNamespaces: true", key.Namespace)
+		if e.spec.CreateNamespaces && !e.applies() {
+			return retryMost // it would be created
+		}
 		if e.spec.CreateNamespaces && a.Verb == plan.Create {
 			err := e.createNamespace(ctx, key.Namespace)
 			if err == nil || apierrors.IsAlreadyExists(err) || errors.Is(err, errNotWriter) || e.pause(err) {
@@ -136,7 +141,7 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 		return e.reconsider(ctx, key, of, a, err)
 	case apierrors.IsNotFound(err):
 		return e.fails(key, stateUnserved, fmt.Errorf("the cluster does not serve %s %s any more", of.Kind, of.Version))
-	case s.Code >= 400 && s.Code < 500 && !apierrors.IsUnauthorized(err):
+	case s.Code >= 400 && s.Code < 500 && !apierrors.IsUnauthorized(err), strings.Contains(s.Message, "typed patch object"): // a schema, by code 500
 		return e.fails(key, stateRefused, errors.New(s.Message))
 	}
 	return e.fails(key, stateFailed, e.client.Explain(err))

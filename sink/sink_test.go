@@ -317,6 +317,41 @@ func TestDryRunWritesNothingAndTellsWhatItWouldDo(t *testing.T) {
 	})
 }
 
+// TestADryRunTellsTheTroublesOfApply, as the cluster answers.
+func TestADryRunTellsTheTroublesOfApply(t *testing.T) {
+	for _, mode := range []string{"dryRun", "apply"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, func(w *world) { w.spec.Mode = mode })
+			w.Put(entries, fakekube.Object("shop", "foreign", `{"hosts":["theirs.x"]}`))
+			w.put("east", "foreign", "db.x")
+			w.put("east", "refused", "db.x")
+			w.put("east", "schema", "db.x")
+			w.stores["east"].Put(entry(t, "east", "nowhere", "db", "db.x", nil))
+			w.fault(func(rw http.ResponseWriter, r *http.Request) bool {
+				switch {
+				case strings.Contains(r.URL.Path, "refused"):
+					fakekube.Fail(rw, http.StatusUnprocessableEntity, "Invalid")
+				case strings.Contains(r.URL.Path, "schema"): // as API servers answer a server-side apply
+					rw.WriteHeader(http.StatusInternalServerError)
+					fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500,"message":"failed to create typed patch object (shop/schema; networking.istio.io/v1, Kind=ServiceEntry): .spec.a: expected numeric (int or float), got string"}`)
+				default:
+					return false
+				}
+				return true
+			})
+			w.start().until("all are told", func() bool {
+				by := w.status().TroublesByState
+				return len(by) == 3 && by["foreign"] == 1 && by["refused"] == 2 && by["namespaceMissing"] == 1
+			})
+			w.Namespace("nowhere", `{}`)
+			w.until("one has ended", func() bool { return w.status().TroublesByState["namespaceMissing"] == 0 })
+			if n := w.objects(); mode == "dryRun" && n != 1 {
+				t.Errorf("%s: %d objects", mode, n)
+			}
+		})
+	}
+}
+
 func TestNothingIsWrittenWithoutTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -2,8 +2,10 @@ package sink
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"meshrelay/internal/text"
@@ -47,6 +49,8 @@ type Status struct {
 	Drifts  []Drift `json:"drifts,omitempty"`
 	// Added counts objects with fields that others have added at the site. They stay.
 	Added int `json:"added,omitempty"`
+	// Unwritten counts objects that are to be written, and that nobody has written for a minute.
+	Unwritten int `json:"unwritten,omitempty"`
 	// Writes counts requests by result, Deletes deletions.
 	Writes  map[string]uint64 `json:"writes,omitempty"`
 	Deletes uint64            `json:"deletes,omitempty"`
@@ -73,6 +77,22 @@ func (s *Set) Status(name string) (all []Status) {
 	return all
 }
 
+// Problems returns a line for each sink that nobody writes, though there is something to write.
+func (s *Set) Problems() (lines []string) {
+	for _, e := range s.running() {
+		e.mu.Lock()
+		late := time.Since(e.idle) >= unwrittenAfter && !e.suspended()
+		e.mu.Unlock()
+		if !late {
+			continue
+		}
+		if st := e.status(); st.Unwritten > 0 {
+			lines = append(lines, fmt.Sprintf("sink %s: %s", st.Name, strings.Join(st.Problems[:min(2, len(st.Problems))], "; ")))
+		}
+	}
+	return lines
+}
+
 func (e *engine) status() Status {
 	ls := e.lease.Status()
 	e.mu.Lock()
@@ -83,7 +103,7 @@ func (e *engine) status() Status {
 		Frozen: noteOf(e.frozen()), Promoted: noteOf(e.terms.Promoted),
 		Todo: map[string]int{}, NeverWritten: map[string]int{}, TroublesByState: map[string]int{},
 	}
-	st.suspended = st.Frozen != nil || st.Promoted != nil || !e.applies()
+	st.suspended = e.suspended()
 	st.Desired, st.Objects = e.core.Counts()
 	problems, listed := e.kindProblems()
 	for _, what := range slices.Sorted(maps.Keys(e.errs)) {
@@ -117,21 +137,38 @@ func (e *engine) status() Status {
 	case ls.Held && e.applies():
 		st.State = "writing"
 	}
-	st.Problems = problems
 	for _, why := range e.excluded {
 		st.NeverWritten[why]++
 	}
+	other, written := ls.Other, 0
 	e.core.Keys(func(key mirror.Key) {
-		if l := e.core.Live(key); l != nil && l.Added && !l.Drifted { // one that was edited may not be added
+		l := e.core.Live(key)
+		if l != nil && l.Added && !l.Drifted { // one that was edited may not be added
 			st.Added++
 		}
+		if l != nil && l.Relay != "" {
+			other = l.Relay
+			written++
+		}
 		if a := e.core.Next(key); a.Verb != plan.Nothing {
+			if a.Verb.Writes() && e.troubles[key] == nil {
+				st.Unwritten++
+			}
 			st.Todo[words[a.Verb]]++
 			if len(st.Examples) < maxListed {
 				st.Examples = append(st.Examples, Todo{key.String(), words[a.Verb], a.Reason})
 			}
 		}
 	})
+	if now := time.Now(); now.Sub(e.idle) < unwrittenAfter || st.suspended {
+		st.Unwritten = 0
+	} else if st.Unwritten > 0 {
+		problems = append([]string{fmt.Sprintf("nobody has written since %s, and %d objects are to be written", e.idle.UTC().Format(time.RFC3339), st.Unwritten)}, problems...)
+	}
+	if other != "" {
+		problems = append(problems, fmt.Sprintf("the relay %s has a sink of this name in this cluster, too (%d objects are of it): give one of both another name, or one provenance.relay to all replicas", text.Abbreviate(other), written))
+	}
+	st.Problems = problems
 	slices.SortFunc(st.Examples, func(a, b Todo) int { return cmp.Compare(a.Resource, b.Resource) })
 	for _, t := range e.troubles {
 		st.TroublesByState[t.State]++

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
+	"meshrelay/mirror"
 	"meshrelay/sink/lease"
 	"meshrelay/upstreams/kubernetes/apiserver"
 )
@@ -230,4 +232,101 @@ func TestASinkWritesIntoNoOtherCluster(t *testing.T) {
 		w.spec.ClusterUID = ""
 		w.start().settled()
 	})
+}
+
+// TestWhatNobodyWritesIsAProblemAfterAMinute, unless nothing is to be written, or another process can.
+func TestWhatNobodyWritesIsAProblemAfterAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t)
+		w.put("east", "db", "one.x")
+		w.start().settled()
+		noLease := func(rw http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "leases") {
+				fakekube.Fail(rw, http.StatusForbidden, "Forbidden")
+				return true
+			}
+			return false
+		}
+		w.Set(func() { w.Fault = noLease })
+		await.Settle(5 * time.Minute)
+		if p := w.set.Problems(); len(p) > 0 {
+			t.Fatal("nothing is to be written: ", p)
+		}
+		w.put("east", "db", "two.x")
+		began := time.Now()
+		w.until("it is a problem", func() bool { return len(w.set.Problems()) > 0 })
+		p := w.set.Problems()[0]
+		if after := time.Since(began); after < unwrittenAfter-2*judgeEach || !strings.Contains(p, "sink dr: nobody has written since") || !strings.Contains(p, "1 objects") || !strings.Contains(p, "leases") {
+			t.Errorf("after %v: %s", after, p)
+		}
+		if w.status().Unwritten != 1 {
+			t.Errorf("%+v", w.status())
+		}
+		other := apiserver.NewConn("https://kube", w.Server)
+		w.Set(func() { w.Fault = nil })
+		w.until("it is written", func() bool { return host(w.object("db")) == "two.x" })
+		if p := w.set.Problems(); len(p) > 0 {
+			t.Error(p)
+		}
+		w.stop()
+
+		another := lease.New(lease.Options{Conn: func() *apiserver.Conn { return other }, Namespace: "istio-system", Name: "meshrelay-sink-dr", Identity: "r2", Relay: "r1",
+			Keep: func(lease.Terms) error { return nil }, Begin: func() (bool, error) { return true, nil }, Check: func(context.Context) error { return nil }, Logger: w.deps.Logger})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- another.Run(ctx) }()
+		await.Settle(30 * time.Second)
+		w.put("east", "db", "three.x")
+		w.start()
+		await.Settle(5 * time.Minute)
+		if st := w.status(); st.State != "standby" || st.Unwritten > 0 || len(st.Problems) > 0 {
+			t.Errorf("another process can write: %+v", st)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTwoRelaysWithASinkOfOneNameLearnOfEachOther, with one Lease or with two.
+func TestTwoRelaysWithASinkOfOneNameLearnOfEachOther(t *testing.T) {
+	for _, namespace := range []string{"istio-system", "other"} {
+		synctest.Test(t, func(t *testing.T) {
+			var set *Set
+			w := leased(t, func(w *world) {
+				deps := w.deps
+				deps.Dir, deps.Relay = t.TempDir(), "r2"
+				set = New(deps)
+				w.Namespace("other", `{}`)
+				if err := w.aggregate.RegisterHandler(func(c mirror.Change) { set.Changed(c.Key) }); err != nil {
+					t.Fatal(err)
+				}
+			})
+			w.start().settled()
+			spec := w.spec
+			spec.Namespace = namespace
+			set.Apply([]Spec{spec})
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() { defer close(done); _ = set.Run(ctx) }()
+			t.Cleanup(func() { cancel(); <-done })
+			names := func(s *Set, relay string) bool {
+				for _, st := range s.Status("dr") {
+					if strings.Contains(strings.Join(st.Problems, " "), "the relay "+relay+" has a sink of this name") {
+						return true
+					}
+				}
+				return false
+			}
+			w.until("the second one has read the cluster", func() bool { all := set.Status("dr"); return len(all) == 1 && all[0].Holder != "" })
+			w.put("east", "db", "one.x")
+			w.until("the second one learns of the first", func() bool { return names(set, "r1") })
+			w.until("the first one learns of the second", func() bool { return names(w.set, "r2") })
+			cancel()
+			<-done
+			w.put("east", "db", "two.x")
+			w.until("it is over", func() bool { return !names(w.set, "r2") })
+		})
+	}
 }

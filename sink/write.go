@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,7 +53,7 @@ func (e *engine) work(ctx context.Context) {
 
 // open reports whether requests may be sent at a time.
 func (e *engine) open(now time.Time) bool {
-	if !e.lease.Writable(now) {
+	if e.applies() && !e.lease.Writable(now) {
 		return false
 	}
 	e.mu.Lock()
@@ -135,6 +136,8 @@ func (e *engine) act(ctx context.Context, key mirror.Key, of discovery.Resource)
 	switch {
 	case (d != nil) != (w.Resource != nil) || d != nil && *d != w.digest || !a.Verb.Writes():
 		return -1 // it has changed: the key is in the queue again, or is about to be read
+	case a.Verb == plan.Delete && !e.applies():
+		return -1
 	case a.Verb == plan.Delete && unsaved:
 		return judgeEach // a restart would forget what the guard has let pass
 	case a.Verb == plan.Delete && len(e.withSilent(key, w.sources)) > 0:
@@ -185,11 +188,21 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 	if err != nil {
 		return e.fails(key, stateRefused, err)
 	}
-	e.bind()
+	if e.applies() {
+		e.bind()
+	} else {
+		r.Query.Set("dryRun", "All")
+	}
 	r.Accept = apiserver.AcceptMetadata
 	var o metav1.PartialObjectMetadata
 	if err = e.send(ctx, r, &o); err != nil {
 		return e.refused(ctx, key, of, a, err)
+	}
+	if !e.applies() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.troubles, key)
+		return -1
 	}
 	live := e.liveOf(&o.ObjectMeta)
 	live.Digest, live.Drifted = w.digest, false
@@ -207,8 +220,8 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		e.writes["unchanged"]++
 	default:
 		e.writes["applied"]++
-		if a.Drift && before != nil {
-			e.drifted(key, before.Manager, "changed")
+		if before != nil && (a.Drift || before.Relay != "") {
+			e.drifted(key, cmp.Or(before.Relay, before.Manager), "changed")
 		}
 	}
 	return -1
@@ -254,7 +267,13 @@ func (e *engine) send(ctx context.Context, w apiserver.Write, to any) error {
 	}
 	ctx, cancel := context.WithDeadline(ctx, now.Add(apiserver.WriteTimeout)) // what Writable promises lasts from now
 	defer cancel()
-	return conn.Write(ctx, w, to)
+	err = conn.Write(ctx, w, to)
+	if status := apierrors.APIStatus(nil); err == nil || errors.As(err, &status) {
+		e.mu.Lock()
+		e.done++
+		e.mu.Unlock()
+	}
+	return err
 }
 
 // look reads the metadata of an object, nil if there is none.

@@ -29,6 +29,7 @@ type Options struct {
 	Conn            func() *apiserver.Conn // newest connection
 	Namespace, Name string
 	Identity        string // of the process; New makes it unique
+	Relay           string // whose replicas may all hold it
 	// Check returns an error while this process must not write. It reads the API server, and not a cache.
 	Check func(context.Context) error
 	// Terms are those that this process saw last, also before a restart. Keep is called with others before they count.
@@ -47,7 +48,9 @@ type Lease struct {
 
 	mu      sync.Mutex // guards all below
 	core    core
-	terms   Terms // as last seen
+	terms   Terms  // as last seen
+	other   string // relay that has another Relay and wants it, too
+	otherAt time.Time
 	problem string
 
 	written bool // the Lease may name this process; only Run uses it
@@ -57,6 +60,8 @@ type Lease struct {
 type Status struct {
 	Holder  string // empty: nobody, or not known
 	Held    bool   // by this process
+	Renewed bool   // by Holder, not long ago
+	Other   string // another relay that wants it, empty for none
 	Problem string // of the last attempt and what to do, empty if there is none
 	Terms   Terms  // as last seen
 }
@@ -95,7 +100,13 @@ func (l *Lease) Writable(now time.Time) bool {
 func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Status{text.Abbreviate(l.core.observer.seen.Holder), l.core.holds(time.Now()), l.problem, l.terms}
+	now, of := time.Now(), &l.core.observer
+	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Terms: l.terms}
+	st.Renewed = st.Holder != "" && now.Sub(of.at) < Duration
+	if now.Sub(l.otherAt) < time.Minute {
+		st.Other = l.other
+	}
+	return st
 }
 
 // attempt renews the Lease, or tries to acquire it.
@@ -118,8 +129,11 @@ func (l *Lease) attempt(ctx context.Context) error {
 	case err != nil:
 		return errors.Join(err, l.release(ctx))
 	case next == wait:
-		return nil
+		return l.meet(ctx, o)
 	}
+	l.meets(o.Metadata.Annotations[otherAnnotation])
+	o.annotate(relayAnnotation, l.opts.Relay)
+	o.annotate(otherAnnotation, "") // one that is there writes it again
 	l.written = true
 	if err := o.write(ctx, l.opts.Conn(), l.core.me, next == take); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
@@ -139,6 +153,32 @@ func (l *Lease) attempt(ctx context.Context) error {
 		l.opts.Logger.Info("lease acquired", "lease", l.opts.Name, "namespace", l.opts.Namespace, "holder", l.core.me)
 	}
 	return nil
+}
+
+// meet tells a holder of another relay of this one, and notes that relay.
+func (l *Lease) meet(ctx context.Context, o *object) error {
+	holder := o.Metadata.Annotations[relayAnnotation]
+	if holder == "" || holder == l.opts.Relay {
+		return nil
+	}
+	if l.meets(holder); o.Metadata.Annotations[otherAnnotation] != "" {
+		return nil
+	}
+	o.annotate(otherAnnotation, l.opts.Relay)
+	if err := o.save(ctx, l.opts.Conn(), false); !apierrors.IsConflict(err) { // else the holder was faster
+		return err
+	}
+	return nil
+}
+
+// meets notes that another relay wants the Lease.
+func (l *Lease) meets(relay string) {
+	if relay == "" || relay == l.opts.Relay {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.other, l.otherAt = text.Abbreviate(relay), time.Now()
 }
 
 // observe takes a record that was asked for at a time. It returns what to do, and whether this process holds the

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/internal/text"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -24,6 +24,9 @@ const (
 	deletionsAnnotation = "meshrelay.io/deletions"
 	promotedPrefix      = "meshrelay.io/promoted-"
 	frozenPrefix        = "meshrelay.io/frozen-"
+	// relayAnnotation has the relay that holds the Lease, otherAnnotation another one that wants it.
+	relayAnnotation = "meshrelay.io/relay"
+	otherAnnotation = "meshrelay.io/other-relay"
 )
 
 // Note is who has ordered something, why, and when: to the second, by his clock. The zero Note is that of nobody.
@@ -52,11 +55,21 @@ func (o *object) note(prefix string) (n Note) {
 	return n
 }
 
+// annotate sets an annotation, or removes it if value is empty.
+func (o *object) annotate(key, value string) {
+	if value == "" {
+		delete(o.Metadata.Annotations, key)
+	} else {
+		metav1.SetMetaDataAnnotation(&o.Metadata, key, value)
+	}
+}
+
 func (o *object) setNote(prefix string, n Note) {
 	for key, value := range map[string]string{"by": n.By, "reason": n.Reason, "since": n.Since.UTC().Format(time.RFC3339)} {
-		if delete(o.Metadata.Annotations, prefix+key); n != (Note{}) && value != "" {
-			o.Metadata.Annotations[prefix+key] = value
+		if n == (Note{}) {
+			value = ""
 		}
+		o.annotate(prefix+key, value)
 	}
 }
 
@@ -75,18 +88,17 @@ func (o *object) terms() (t Terms) {
 
 // setTerms sets the annotations of a Lease.
 func (o *object) setTerms(t Terms) {
-	o.Metadata.Annotations = maps.Clone(o.Metadata.Annotations)
-	if o.Metadata.Annotations == nil {
-		o.Metadata.Annotations = map[string]string{}
-	}
 	o.setNote(promotedPrefix, t.Promoted)
 	o.setNote(frozenPrefix, t.Frozen)
-	if delete(o.Metadata.Annotations, promotionAnnotation); t.Number > 0 {
-		o.Metadata.Annotations[promotionAnnotation] = strconv.Itoa(t.Number)
+	number, deletions := "", ""
+	if t.Number > 0 {
+		number = strconv.Itoa(t.Number)
 	}
-	if delete(o.Metadata.Annotations, deletionsAnnotation); t.Hold {
-		o.Metadata.Annotations[deletionsAnnotation] = "held"
+	if t.Hold {
+		deletions = "held"
 	}
+	o.annotate(promotionAnnotation, number)
+	o.annotate(deletionsAnnotation, deletions)
 }
 
 // Edit changes the terms of a Lease. f gets them, and whether there is a Lease; its error ends Edit. With Promoted, the Lease

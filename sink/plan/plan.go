@@ -32,6 +32,7 @@ type Live struct {
 	Added bool
 	// Sources are its upstreams, sorted and joined by commas.
 	Sources  string
+	Relay    string // another one that has written it
 	Deleting bool
 }
 
