@@ -1,10 +1,14 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +106,26 @@ func TestExampleDRSite(t *testing.T) {
 	x.showsAt(t, "wait", 0)
 	x.showsAt(t, "sink status", 0)
 
+	// A kill of the relay changes nothing at the site, and what the site's etcd loses comes again.
+	d := &drill{t, x, primary, site}
+	d.equal("the site is filled", "")
+	before := d.objects(site)
+	r.kill()
+	r.start().ready()
+	x.showsAt(t, "sink status", 0)
+	if diff := differ(before, d.objects(site)); diff != "" {
+		t.Errorf("a restart writes: %s", diff)
+	}
+	restore := site.backup()
+	primary.apply("{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {namespace: payments, name: cards}, spec: {hosts: [cards.example], resolution: DNS, ports: [{number: 443, name: tls, protocol: TLS}, {number: 444, name: more, protocol: TLS}]}}")
+	d.equal("the site has a change", "")
+	restore()
+	d.equal("the restored site has it again", "")
+	primary.applyFile(filepath.Join(x.dir, "primary", "shop.yaml"))
+	d.equal("the site is as in the beginning", "")
+	same("the istiod of the restored site gives what the primary's gives")
+	before = d.objects(site)
+
 	// The primary is lost.
 	ofPrimary.kill()
 	primary.server.kill()
@@ -112,6 +136,9 @@ func TestExampleDRSite(t *testing.T) {
 	x.showsAt(t, "sink promote", 1)
 	next("")
 	x.showsAt(t, "sink status", 1)
+	if diff := differ(before, d.objects(site)); diff != "" {
+		t.Errorf("a promotion touches objects: %s", diff)
+	}
 	same("the promoted site's istiod gives what the primary's gave")
 	ofSite.kill()
 	next("start of the site's istiod")
@@ -119,42 +146,57 @@ func TestExampleDRSite(t *testing.T) {
 	same("an istiod that starts in the promoted site gives what the primary's gave")
 	next("")
 
-	// edit does what kubectl edit does to the DestinationRule.
+	// People work at the site, and the relay is restarted.
 	const rule = "networking.istio.io/DestinationRule shop/web"
 	path := objectPath("networking.istio.io/v1", "DestinationRule", "shop", "web")
-	edit := func(k *kubernetes, simple string) {
-		t.Helper()
-		if err := k.do(http.MethodPatch, path+"?fieldManager=kubectl-edit", "application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"trafficPolicy":{"loadBalancer":{"simple":%q}}}}`, simple)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// A server-side apply meets the sink's manager.
-	err = site.do(http.MethodPatch, path+"?fieldManager=kubectl", "application/apply-patch+yaml", []byte("{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {namespace: shop, name: web}, spec: {host: web.shop.svc.cluster.local, trafficPolicy: {loadBalancer: {simple: RANDOM}}}}"))
-	if err == nil || !strings.Contains(err.Error(), "meshrelay-sink-dr") {
-		t.Errorf("a first server-side apply at the promoted site: %v", err)
-	}
 	next("edit until the site's istiod has it")
-	edit(site, "ROUND_ROBIN")
+	d.kubectl("The primary is lost")
 	ofSite.has(rule, "ROUND_ROBIN")
+	edited := d.specs(site)
+	if n := changes(before, d.objects(site)); n != 4 {
+		t.Errorf("%d objects are edited", n)
+	}
+	r.terminate()
+	r.start().ready()
+	x.showsAt(t, "sink status", 1)
 
-	// The primary returns, as it was.
+	// The primary returns, without the edits, and with changes of its own.
 	next("start of the primary until the relay follows it again")
 	primary.serve()
+	primary.delete("networking.istio.io/v1", "ServiceEntry", "shop", "fax")
+	primary.apply("{apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {namespace: shop, name: public}, spec: {selector: {istio: ingressgateway}, servers: [{hosts: [www.shop.example], port: {number: 80, name: http, protocol: HTTP}}]}}")
 	x.showsAt(t, "wait", 1) // pauses between two tries grow to 30 s
 	x.showsAt(t, "status", 1)
 	next("adopt")
 	x.showsAt(t, "sink adopt", 0)
 	next("")
 	x.showsAt(t, "sink diff", 0)
-	ofSite.has(rule, "ROUND_ROBIN")
-	edit(primary, "ROUND_ROBIN")
+	if diff := differ(edited, d.specs(site)); diff != "" {
+		t.Errorf("the adopted site is written into: %s", diff)
+	}
+	d.kubectl("Back again")
 	x.showsAt(t, "sink diff", 1)
+	if diff := differ(edited, d.specs(site)); diff != "" {
+		t.Errorf("the frozen site is written into: %s", diff)
+	}
 	next("unfreeze until the sink has written all")
 	x.showsAt(t, "sink unfreeze", 0)
 	x.showsAt(t, "sink status", 2)
+	d.equal("all but the held deletion is written", "ServiceEntry shop/fax")
+	for name, spec := range edited {
+		if now := d.specs(site)[name]; now != spec && name != "Gateway shop/public" {
+			t.Errorf("%s has lost its edit: %s, and it was %s", name, now, spec)
+		}
+	}
+	x.ports["4kq3vx2a"] = d.hold(r)
+	x.showsAt(t, "sink release", 0)
+	x.showsAt(t, "sink status", 3)
+	d.equal("all is written", "")
 	next("edit at the primary until the site's istiod has it")
 	ofSite.has(rule, "ROUND_ROBIN")
-	edit(primary, "RANDOM")
+	if _, err := primary.kubectl("", "patch", "-n", "shop", "destinationrule", "web", "--type=merge", "-p", `{"spec":{"trafficPolicy":{"loadBalancer":{"simple":"RANDOM"}}}}`); err != nil {
+		t.Fatal(err)
+	}
 	ofSite.has(rule, "RANDOM")
 	next("promotion after the relay was killed")
 	r.kill()
@@ -164,9 +206,217 @@ func TestExampleDRSite(t *testing.T) {
 	next("start of the relay until the sink has written all")
 	r.start().ready()
 	x.showsAt(t, "sink unfreeze", 1)
-	x.showsAt(t, "sink status", 3)
+	x.showsAt(t, "sink status", 4)
 	next("")
 	if out, err := site.ask(http.MethodGet, path, "", nil); err != nil || !strings.Contains(string(out), `"meshrelay.io/sink":"dr"`) || !strings.Contains(string(out), "RANDOM") {
 		t.Errorf("the object is not the sink's again: %v: %s", err, out)
+	}
+	d.runbook(r, "RANDOM")
+}
+
+// drill is an example whose two clusters are compared.
+type drill struct {
+	t             *testing.T
+	x             *example
+	primary, site *kubernetes
+}
+
+// objects returns the objects of a cluster that the sink may write, by kind, namespace and name.
+func (d *drill) objects(k *kubernetes) map[string]string {
+	return d.all(k, func(o deployed) any { return map[string]any(o) })
+}
+
+// specs returns only what they ask for.
+func (d *drill) specs(k *kubernetes) map[string]string {
+	return d.all(k, func(o deployed) any { return o.at("spec") })
+}
+
+func (d *drill) all(k *kubernetes, part func(deployed) any) map[string]string {
+	d.t.Helper()
+	all := map[string]string{}
+	for _, kind := range []string{"Gateway", "VirtualService", "DestinationRule", "ServiceEntry", "AuthorizationPolicy"} {
+		group := "networking.istio.io/v1"
+		if kind == "AuthorizationPolicy" {
+			group = "security.istio.io/v1"
+		}
+		for _, namespace := range []string{"shop", "payments"} {
+			out, err := k.ask(http.MethodGet, strings.TrimSuffix(objectPath(group, kind, namespace, ""), "/"), "", nil)
+			var list struct{ Items []deployed }
+			if err == nil {
+				err = json.Unmarshal(out, &list)
+			}
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			for _, o := range list.Items {
+				all[kind+" "+namespace+"/"+o.text("metadata", "name")] = encode(d.t, part(o))
+			}
+		}
+	}
+	return all
+}
+
+// differ returns the first difference of two clusters, empty for none.
+func differ(before, after map[string]string) string {
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if after[name] != before[name] {
+			return fmt.Sprintf("%s is %q, and was %q", name, after[name], before[name])
+		}
+	}
+	for name := range after {
+		if before[name] == "" {
+			return name + " is new"
+		}
+	}
+	return ""
+}
+
+func changes(before, after map[string]string) (n int) {
+	for name, o := range before {
+		if after[name] != o {
+			n++
+		}
+	}
+	return n
+}
+
+// equal waits until the site has what the primary has, and one object more.
+func (d *drill) equal(when, more string) {
+	d.t.Helper()
+	eventually(d.t, when, func() error {
+		at := d.specs(d.site)
+		if more != "" && at[more] == "" {
+			d.t.Fatalf("%s: %s is gone", when, more)
+		}
+		delete(at, more)
+		if diff := differ(d.specs(d.primary), at); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
+// kubectl runs the kubectl commands in a part of the README.
+func (d *drill) kubectl(part string) {
+	d.t.Helper()
+	text, err := os.ReadFile(filepath.Join(d.x.dir, "README.md"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.primary.editor = `sed -i s/LEAST_REQUEST/ROUND_ROBIN/ "$1"` + "\n"
+	d.site.editor = d.primary.editor
+	_, section, _ := strings.Cut(string(text), "\n## "+part+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	n := 0
+	for line := range strings.Lines(section) {
+		args, is := strings.CutPrefix(strings.TrimSpace(line), "$ kubectl --context ")
+		if !is {
+			continue
+		}
+		n++
+		context, args, _ := strings.Cut(strings.ReplaceAll(args, "examples/"+d.x.name, d.x.dir), " ")
+		k := map[string]*kubernetes{"primary": d.primary, "dr": d.site}[context]
+		if out, err := k.kubectl("", strings.Fields(args)...); err != nil {
+			d.t.Fatal(err, out)
+		}
+	}
+	if n == 0 {
+		d.t.Errorf("README.md has no kubectl in %q", part)
+	}
+}
+
+// hold returns the ID of what the sink holds.
+func (d *drill) hold(r *relay) (id string) {
+	d.t.Helper()
+	eventually(d.t, "the sink holds a deletion", func() error {
+		s, err := sinkOf(r)
+		if err == nil && s.Held == nil {
+			err = fmt.Errorf("%+v", s)
+		}
+		if err == nil {
+			id = s.Held.ID
+		}
+		return err
+	})
+	return id
+}
+
+// runbook runs the commands of the runbook of docs/sites.md as they stand, with what happens between them. An object is deleted
+// at the primary while it is lost, and one at the site.
+func (d *drill) runbook(r *relay, simple string) {
+	t, x := d.t, d.x
+	t.Helper()
+	page, err := os.ReadFile("../docs/sites.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := os.ReadFile(filepath.Join(x.dir, "on-call.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(x.dir, "dr-admin.kubeconfig"), string(admin))
+	_, text, _ := strings.Cut(string(page), "\n## Runbook")
+	text, _, _ = strings.Cut(text, "\n## ")
+	parts := strings.Split(text, "\n**")[1:]
+	parts = slices.DeleteFunc(parts, func(p string) bool { return p[0] < '1' || p[0] > '9' })
+	if len(parts) > 9 {
+		t.Errorf("the runbook has %d steps", len(parts))
+	}
+	d.equal("before the runbook", "")
+	filled := len(d.specs(d.site))
+	ran := 0
+	for _, part := range parts {
+		switch part[0] {
+		case '1':
+			d.primary.server.kill()
+		case '5':
+			if _, err := d.site.kubectl("", "patch", "-n", "shop", "destinationrule", "web", "--type=merge", "-p", `{"spec":{"trafficPolicy":{"loadBalancer":{"simple":"LEAST_REQUEST"}}}}`); err != nil {
+				t.Error(err)
+			}
+			if _, err := d.site.kubectl("", "delete", "-n", "payments", "serviceentry", "cards"); err != nil {
+				t.Error(err)
+			}
+		case '6':
+			d.primary.serve()
+			d.primary.delete("networking.istio.io/v1", "ServiceEntry", "shop", "carrier")
+		}
+		for line := range strings.Lines(part) {
+			command, is := strings.CutPrefix(strings.TrimSpace(line), "$ relay ")
+			if !is {
+				continue
+			}
+			ran++
+			args := strings.Fields(command)
+			if !slices.Contains(args, "--kubeconfig") {
+				args = append(args, "--admin", x.address("127.0.0.1:15014"))
+			}
+			out, err := x.command(args...)
+			if err != nil && args[0] != "status" { // status tells of a relay that is degraded by its exit code
+				t.Errorf("step %c: %v: %s", part[0], err, out)
+			}
+			if part[0] == '7' && (!strings.Contains(out, "-      simple: LEAST_REQUEST") || !strings.Contains(out, "ServiceEntry payments/cards") || !strings.Contains(out, "ServiceEntry shop/carrier")) {
+				t.Errorf("step 7: %s", out)
+			}
+		}
+		switch part[0] {
+		case '2':
+			if s, err := sinkOf(r); err != nil || s.State != "promoted" {
+				t.Errorf("after step 2: %+v, %v", s, err)
+			}
+		case '7':
+			if _, err := d.primary.kubectl("", "patch", "-n", "shop", "destinationrule", "web", "--type=merge", "-p", `{"spec":{"trafficPolicy":{"loadBalancer":{"simple":"LEAST_REQUEST"}}}}`); err != nil {
+				t.Error(err)
+			}
+		case '8':
+			d.equal("after step 8", "ServiceEntry shop/carrier")
+		case '9':
+			if out, err := x.command("sink", "release", "dr", "--hold", d.hold(r), "--admin", x.address("127.0.0.1:15014")); err != nil {
+				t.Error(err, out)
+			}
+			d.equal("after step 9", "")
+		}
+	}
+	if at := d.specs(d.site); ran < 9 || len(at) != filled-1 || strings.Contains(at["DestinationRule shop/web"], simple) {
+		t.Errorf("%d commands, %v", ran, at)
 	}
 }

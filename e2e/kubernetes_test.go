@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,6 +36,8 @@ type kubernetes struct {
 	serve      func() // starts the server, again on the same port and etcd
 	etcd       *process
 	empty      func() // has the etcd, which was killed, begin anew with nothing
+	backup     func() (restore func())
+	editor     string // script of "kubectl edit"
 }
 
 // adminToken is the only identity that the API server knows. It may do everything.
@@ -109,6 +112,30 @@ current-context: %[1]s
 	k.empty = func() {
 		emptied++
 		k.etcd = startEtcd(fmt.Sprintf("etcd-%d", emptied))
+	}
+	// backup takes a copy of the etcd. restore ends the servers, and starts them with that copy.
+	k.backup = func() func() {
+		t.Helper()
+		stop := func() { k.server.kill(); k.etcd.kill() }
+		data := k.etcd.cmd.Dir
+		again := func() { k.etcd = startEtcd(filepath.Base(data)); k.serve() }
+		stop()
+		saved := t.TempDir()
+		if err := os.CopyFS(saved, os.DirFS(data)); err != nil {
+			t.Fatal(err)
+		}
+		again()
+		return func() {
+			t.Helper()
+			stop()
+			if err := os.RemoveAll(data); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(mkdir(t, filepath.Dir(data), filepath.Base(data)), os.DirFS(saved)); err != nil {
+				t.Fatal(err)
+			}
+			again()
+		}
 	}
 	k.serve()
 	return k

@@ -47,6 +47,7 @@ type sinkStatus struct {
 	TroublesByState map[string]int    `json:"troublesByState"`
 	Writes          map[string]uint64 `json:"writes"`
 	Drifted         int               `json:"drifted"`
+	Added           int               `json:"added"`
 	Held            *struct {
 		ID       string `json:"id"`
 		Removals int    `json:"removals"`

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -18,7 +19,7 @@ const editor = `sed -i -e 's/LEAST_REQUEST/RANDOM/' -e '/^  exportTo:/,+1d' "$1"
 func (k *kubernetes) kubectl(input string, args ...string) (string, error) {
 	k.t.Helper()
 	dir := k.t.TempDir()
-	writeFile(k.t, filepath.Join(dir, "editor"), editor)
+	writeFile(k.t, filepath.Join(dir, "editor"), cmp.Or(k.editor, editor))
 	cmd := exec.CommandContext(k.t.Context(), binary(k.t, "KUBECTL_BIN", "bin/kubectl"), append([]string{"--kubeconfig", k.kubeconfig}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+dir, "KUBE_EDITOR=sh "+filepath.Join(dir, "editor"))
 	cmd.Stdin = strings.NewReader(input)
