@@ -51,6 +51,10 @@ type CheckedChange struct {
 
 // check answers with what the relay would do with the resources in the body of a request. It changes nothing.
 func (s *Server) check(w http.ResponseWriter, r *http.Request) {
+	if !s.deps.Ready().Ready { // it may lack what other upstreams have
+		s.refuse(w, r, refuse(http.StatusServiceUnavailable, "the relay is not ready, and may lack resources: \"relay status\" tells why; try again when it is ready"))
+		return
+	}
 	text, release, err := s.preview(r, MaxCheckedBytes)
 	if err != nil {
 		s.refuse(w, r, err)

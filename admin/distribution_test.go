@@ -165,6 +165,11 @@ func TestACheckOfResourcesIsBounded(t *testing.T) {
 	if code, _ := post("/check", "a", "from afar"); code != 403 {
 		t.Error(code)
 	}
+	f.ready.Ready = false
+	if code, body := post("/check", "a"); code != 503 || !strings.Contains(body, "the relay is not ready, and may lack resources") {
+		t.Error(code, body)
+	}
+	f.ready.Ready = true
 	f.previews <- struct{}{}
 	if code, _ := post("/check", "a"); code != 503 {
 		t.Error(code)
