@@ -24,14 +24,14 @@ func newValidate() *cobra.Command {
 		Short: "Check a config file, or resources against a running relay",
 		Long: `Check a config file, the files it names (certificates, keys and kubeconfigs), and every resource in
 its file upstreams. The command prints each mistake with file and line, and exits with 1 if there
-are any. It does not connect to upstreams.
+are any, and with 2 if its own flags or arguments are wrong. It does not connect to upstreams.
 
 With -f, check resources that are not applied yet, in a file or a directory of YAML, against a running
 relay: which import rule would leave them out, which limit refuses them, which other upstream has their
 key or claims one of their hosts, and what completion and rewrite rules would change. Objects of other
 kinds are passed over. Nothing is changed, and nobody has to wait for the relay: this is for the CI of
-those who write the resources. The exit code is 0 when there are no findings, 1 when there are, and 2
-after an error.`,
+those who write the resources. A relay that is not ready does not answer. The exit code is 0 when there
+are no findings, 1 when there are, and 2 after an error.`,
 		Example: `  relay validate -c relay.yaml
 
   # Also print the config with all defaults
@@ -44,7 +44,7 @@ after an error.`,
 				return against.run(cmd, &out)
 			}
 			if out.format == "json" || out.path != nil {
-				return errors.New("-o json is for resources: use -f PATH --against ADMIN, or -o yaml for a config file")
+				return failed(cmd, errors.New("-o json is for resources: use -f PATH --against ADMIN, or -o yaml for a config file"))
 			}
 			path, err := file.find()
 			if err != nil {
@@ -56,7 +56,20 @@ after an error.`,
 	file.flag(cmd)
 	out.flag(cmd, "text", "yaml", "json")
 	against.flags(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return failed(cmd, cmd.Parent().FlagErrorFunc()(cmd, err)) })
+	cmd.Args = func(cmd *cobra.Command, args []string) error { return failed(cmd, noArguments(cmd, args)) }
+	format := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error { return failed(cmd, format(cmd, args)) }
 	return cmd
+}
+
+// failed prints an error, and ends the command with 2: 1 is for findings.
+func failed(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	printError(cmd.ErrOrStderr(), err)
+	return &exitError{code: 2}
 }
 
 func validate(cmd *cobra.Command, file, format string) error {

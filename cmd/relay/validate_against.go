@@ -33,14 +33,10 @@ func (a *checkAgainst) flags(cmd *cobra.Command) {
 // run checks the resources: the exit code is 1 with findings, and 2 after an error.
 func (a *checkAgainst) run(cmd *cobra.Command, out *output) error {
 	found, err := a.check(cmd, out)
-	switch {
-	case err != nil:
-		printError(cmd.ErrOrStderr(), err)
-		return &exitError{code: 2}
-	case found > 0:
+	if err == nil && found > 0 {
 		return &exitError{code: 1}
 	}
-	return nil
+	return failed(cmd, err)
 }
 
 // check prints the findings.
@@ -75,5 +71,8 @@ func (a *checkAgainst) check(cmd *cobra.Command, out *output) (found int, err er
 	ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 	defer cancel()
 	checked, err := admin.Client{Address: a.address}.Check(ctx, a.upstream, text.Bytes())
+	if _, silent := errors.AsType[*admin.UnreachableError](err); silent {
+		return 0, fmt.Errorf("%w: check that a relay runs, and that --against is its admin.address, over loopback", err)
+	}
 	return len(checked.Findings), out.print(cmd, hinted(err), checked, cliview.Checked(checked, as))
 }
