@@ -30,11 +30,16 @@ func New(d Deps) *Set {
 func (s *Set) Apply(specs []Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.specs = map[string]Spec{}
-	for _, spec := range specs {
-		s.specs[spec.Name] = spec
-	}
+	s.specs = byName(specs)
 	mirror.Signal(s.wake)
+}
+
+func byName(specs []Spec) map[string]Spec {
+	out := map[string]Spec{}
+	for _, spec := range specs {
+		out[spec.Name] = spec
+	}
+	return out
 }
 
 // Changed notes that the resources of a key may have changed. It does not wait.
