@@ -19,6 +19,7 @@ import (
 	"meshrelay/audit"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -40,6 +41,7 @@ var examples = map[string]request{
 	"reload":           {method: http.MethodPost, path: "/reload"},
 	"log-level":        {method: http.MethodPut, path: "/debug/loglevel?level=warn"},
 	"plan":             {method: http.MethodPost, path: "/plan/clients"},
+	"plan sinks":       {method: http.MethodPost, path: "/plan/sinks"},
 	"backup":           {path: "/state/backup"},
 	"support-bundle":   {path: "/support-bundle?seconds=0"},
 }
@@ -114,6 +116,7 @@ func TestEachActionOfAnOperatorMakesOneLine(t *testing.T) {
 		d.Sinks = someSinks{err}
 		d.Reload = func(context.Context) error { return err }
 		d.PreviewClients = func(context.Context, []byte) ([]downstream.ClientChange, error) { return nil, err }
+		d.PreviewSinks = func(context.Context, []byte) ([]sink.Change, error) { return nil, err }
 		d.Backup = func(io.Writer) error { return err }
 	}
 	for name, r := range examples {
@@ -149,7 +152,7 @@ func TestEachActionOfAnOperatorMakesOneLine(t *testing.T) {
 					line.Target != path || line.Parameters != want.Encode() || line.Reason != reason || !strings.Contains(line.Error, tc.err) || (line.Error == "") != (tc.err == "") {
 					t.Errorf("%d %s: %+v", code, body, line)
 				}
-				if name != "reload" && (name != "plan" || outcome != "fails") && line.Code != tc.code { // these answer 422
+				if name != "reload" && (name != "plan" && name != "plan sinks" || outcome != "fails") && line.Code != tc.code { // these answer 422
 					t.Errorf("code %s, want %s", line.Code, tc.code)
 				}
 				if changes := line.After != ""; changes == (outcome == "not permitted") && outcome != "fails" {

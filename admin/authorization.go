@@ -7,7 +7,6 @@ import (
 	"net/url"
 
 	"meshrelay/audit"
-	"meshrelay/downstream"
 )
 
 // maxConfigBytes bounds a config file that a client sends.
@@ -62,19 +61,21 @@ func (s *Server) canI(r *http.Request, _ string) (any, error) {
 	return answer, nil
 }
 
-// previewClients answers with what the config file in the request would change for the connected clients.
-func (s *Server) previewClients(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-	text, release, err := s.preview(r, maxConfigBytes)
-	if err != nil {
-		return nil, err
+// previewing answers with what the config file in the request would change for the clients or the sinks.
+func previewing[T any](s *Server, of string, preview func(context.Context, []byte) ([]T, error)) action {
+	return func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+		text, release, err := s.preview(r, maxConfigBytes)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		changes, err := preview(r.Context(), text)
+		if err != nil && !interrupted(err) {
+			err = refusal{http.StatusUnprocessableEntity, err}
+		}
+		line.After = fmt.Sprintf("nothing is changed; %s in the plan: %d", of, len(changes))
+		return notNil(changes), err
 	}
-	defer release()
-	changes, err := s.deps.PreviewClients(r.Context(), text)
-	if err != nil && !interrupted(err) {
-		err = refusal{http.StatusUnprocessableEntity, err}
-	}
-	line.After = fmt.Sprintf("nothing is changed; clients in the plan: %d", len(changes))
-	return notNil(changes), err
 }
 
 // CanI returns what a client would get. It needs the socket.
@@ -84,8 +85,8 @@ func (c Client) CanI(ctx context.Context, q AccessQuestion) (AccessAnswer, error
 	})
 }
 
-// PreviewClients returns what a config file would change for the connected clients. It needs the socket.
-func (c Client) PreviewClients(ctx context.Context, config []byte) ([]downstream.ClientChange, error) {
+// Preview returns what a config file would change for the "clients" or the "sinks". It needs the socket.
+func Preview[T any](ctx context.Context, c Client, of string, config []byte) ([]T, error) {
 	c.body = config
-	return ask[[]downstream.ClientChange](ctx, c, http.MethodPost, "/plan/clients", nil)
+	return ask[[]T](ctx, c, http.MethodPost, "/plan/"+of, nil)
 }

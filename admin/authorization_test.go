@@ -8,38 +8,44 @@ import (
 	"testing"
 
 	"meshrelay/downstream"
+	"meshrelay/sink"
 )
 
-// TestAPlanOfClientsIsBounded: by the size of the file, and one at a time.
-func TestAPlanOfClientsIsBounded(t *testing.T) {
-	f := newFixture(t, Config{})
-	post := func(body string) request {
-		return request{method: http.MethodPost, path: "/plan/clients", body: body, peer: &peer{UID: 1}}
-	}
+// TestAPlanIsBounded: by the size of the file, and one at a time.
+func TestAPlanIsBounded(t *testing.T) {
 	var seen int
+	var wrong error
 	during := func() {}
-	f.deps.PreviewClients = func(_ context.Context, config []byte) ([]downstream.ClientChange, error) {
+	looked := func(config []byte) error {
 		seen = len(config)
 		during()
-		return nil, nil
+		return wrong
 	}
-	if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes))); code != http.StatusOK || body != "[]\n" || seen != maxConfigBytes {
-		t.Errorf("%d %q of %d bytes", code, body, seen)
-	}
-	if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes+1))); code != http.StatusBadRequest || !strings.Contains(body, "more than 1 MiB") {
-		t.Errorf("a file that is too large: %d %q", code, body)
-	}
-	during = func() {
-		during = func() {}
-		if code, _, _ := f.do(t, post("x")); code != http.StatusServiceUnavailable {
-			t.Errorf("a plan during a plan: %d", code)
+	f := newFixture(t, Config{}, func(d *Deps) {
+		d.PreviewClients = func(_ context.Context, config []byte) ([]downstream.ClientChange, error) { return nil, looked(config) }
+		d.PreviewSinks = func(_ context.Context, config []byte) ([]sink.Change, error) { return nil, looked(config) }
+	})
+	for _, path := range []string{"/plan/clients", "/plan/sinks"} {
+		post := func(body string) request {
+			return request{method: http.MethodPost, path: path, body: body, peer: &peer{UID: 1}}
 		}
-	}
-	f.do(t, post("x"))
-	f.deps.PreviewClients = func(context.Context, []byte) ([]downstream.ClientChange, error) {
-		return nil, errors.New("line 1: wrong")
-	}
-	if code, body, _ := f.do(t, post("x")); code != http.StatusUnprocessableEntity || !strings.Contains(body, "line 1: wrong") {
-		t.Errorf("a wrong file: %d %q", code, body)
+		wrong = nil
+		if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes))); code != http.StatusOK || body != "[]\n" || seen != maxConfigBytes {
+			t.Errorf("%s: %d %q of %d bytes", path, code, body, seen)
+		}
+		if code, body, _ := f.do(t, post(strings.Repeat("x", maxConfigBytes+1))); code != http.StatusBadRequest || !strings.Contains(body, "more than 1 MiB") {
+			t.Errorf("%s: a file that is too large: %d %q", path, code, body)
+		}
+		during = func() {
+			during = func() {}
+			if code, _, _ := f.do(t, post("x")); code != http.StatusServiceUnavailable {
+				t.Errorf("%s: a plan during a plan: %d", path, code)
+			}
+		}
+		f.do(t, post("x"))
+		wrong = errors.New("line 1: wrong")
+		if code, body, _ := f.do(t, post("x")); code != http.StatusUnprocessableEntity || !strings.Contains(body, "line 1: wrong") {
+			t.Errorf("%s: a wrong file: %d %q", path, code, body)
+		}
 	}
 }

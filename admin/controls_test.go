@@ -92,6 +92,7 @@ var writes = []request{
 	{method: http.MethodPost, path: "/reload"},
 	{path: "/authorization?identity=dns:a"},
 	{method: http.MethodPost, path: "/plan/clients"},
+	{method: http.MethodPost, path: "/plan/sinks"},
 	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
 	{path: "/state/backup"},
 }

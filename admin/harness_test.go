@@ -26,6 +26,7 @@ import (
 	"meshrelay/federation/tracker"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/mirror"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -168,6 +169,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 			return &Checked{Upstream: upstream, Resources: len(text)}, nil
 		},
 		PreviewClients: func(context.Context, []byte) ([]downstream.ClientChange, error) { return nil, nil },
+		PreviewSinks:   func(context.Context, []byte) ([]sink.Change, error) { return nil, nil },
 		Controls:       &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },

@@ -133,7 +133,8 @@ func (s *Server) routes() (all []route) {
 		}
 	}
 	ask("GET /authorization", s.canI, "identity", "listener", "namespace", "serviceAccount")
-	act("POST /plan/clients", "plan", s.previewClients)
+	act("POST /plan/clients", "plan", previewing(s, "clients", s.deps.PreviewClients))
+	act("POST /plan/sinks", "plan sinks", previewing(s, "sinks", s.deps.PreviewSinks))
 	act("POST /reload", "reload", s.reload)
 	act("GET /state/backup", "backup", s.backup)
 	act("GET /support-bundle", "support-bundle", s.supportBundle, "seconds", "resources")

@@ -18,6 +18,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/sink"
 )
 
 const (
@@ -88,10 +89,11 @@ type Deps struct {
 	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
 
-	// CanI answers a question about a client, and PreviewClients what a config file would change for the
-	// connected clients.
+	// CanI answers a question about a client, PreviewClients what a config file would change for the connected
+	// clients, and PreviewSinks what for the sinks.
 	CanI           func(AccessQuestion) (AccessAnswer, error)
 	PreviewClients func(ctx context.Context, config []byte) ([]downstream.ClientChange, error)
+	PreviewSinks   func(ctx context.Context, config []byte) ([]sink.Change, error)
 
 	// Sinks shows and controls sinks. It may be nil.
 	Sinks SinkControls
@@ -241,7 +243,7 @@ func common(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		most := int64(maxBodyBytes)
 		switch r.URL.Path {
-		case "/plan/clients":
+		case "/plan/clients", "/plan/sinks":
 			most = maxConfigBytes + 1
 		case checkPath:
 			most = MaxCheckedBytes + 1

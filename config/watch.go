@@ -108,6 +108,11 @@ func (w *Watcher) Path() string {
 	return w.path
 }
 
+// Parse parses a text as what the file may become.
+func (w *Watcher) Parse(text []byte) (*Config, error) {
+	return Parse(filepath.Join(filepath.Dir(w.path), "the planned config"), text, w.sources...)
+}
+
 // Load loads the file as the function Load does. Run then looks for later changes.
 func (w *Watcher) Load() (*Config, error) {
 	data, err := read(w.path)

@@ -162,7 +162,7 @@ func (r *Relay) canI(q admin.AccessQuestion) (admin.AccessAnswer, error) {
 
 // previewClients returns what a config file would change for the connected clients. The running listeners stay.
 func (r *Relay) previewClients(ctx context.Context, text []byte) ([]downstream.ClientChange, error) {
-	cfg, err := config.Parse("the planned config", text, Sources()...)
+	cfg, err := r.options.Watcher.Parse(text)
 	if err != nil {
 		return nil, err
 	}

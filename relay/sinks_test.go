@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,6 +99,39 @@ func TestAnUpstreamThatMayHaveAResourceBlocksItsDeletion(t *testing.T) {
 	} {
 		if got := r.mayHave([]upstreams.Status{c.east}, c.of, mirror.Kind{}); !strings.Contains(got, c.blocked) || (got == "") != (c.blocked == "") {
 			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// TestAPlanOfSinksReadsPathsFromTheDirectoryOfTheRunningConfig: else each kubeconfig would look like another one.
+func TestAPlanOfSinksReadsPathsFromTheDirectoryOfTheRunningConfig(t *testing.T) {
+	const text = `upstreams: [{name: east, kubernetes: {kubeconfig: east.kubeconfig}}]
+views: [{name: dr}]
+sinks: [{name: dr, view: dr, kubernetes: {kubeconfig: dr.kubeconfig}}]
+downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+`
+	t.Chdir(t.TempDir())
+	for _, path := range []string{"relay.yaml", filepath.Join(t.TempDir(), "relay.yaml")} {
+		cfg, err := config.Parse(path, []byte(text), Sources()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Options{Config: cfg, Watcher: config.NewWatcher(path, Sources()...), Complete: func(*config.Config) {}, Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for next, want := range map[string]string{
+			text: "[]",
+			strings.Replace(text, "dr.kubeconfig", "new.kubeconfig", 1):            "[{dr [kubernetes.kubeconfig] 0 0 0 0 [if this is another cluster, ",
+			strings.Replace(text, "sinks: [{name: dr,", "sinks: [{name: site,", 1): "[{dr [removed] 0 0 0 0 [it leaves, and site comes for the same cluster: ",
+		} {
+			got, err := r.previewSinks(t.Context(), []byte(next))
+			if err != nil || !strings.HasPrefix(fmt.Sprint(got), want) {
+				t.Errorf("%v, %v, want %q", got, err, want)
+			}
+		}
+		if _, err := r.previewSinks(t.Context(), []byte(strings.Replace(text, "view: dr", "view: few", 1))); err == nil || !strings.Contains(err.Error(), `there is no view "few"`) {
+			t.Error(err)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"meshrelay/internal/kube"
 	words "meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/sink"
 )
 
 // Changes are the differences between two sets of objects, such as those of a running relay and of a plan.
@@ -27,6 +28,7 @@ type Changes struct {
 	Changes []Change `json:"changes"`
 	// Clients are the connected clients that get another rule or view, or see other resources by it.
 	Clients []downstream.ClientChange `json:"clients,omitempty"`
+	Sinks   []sink.Change             `json:"sinks,omitempty"` // that come, leave or change
 }
 
 // Change is the change of one object.

@@ -14,7 +14,6 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/config"
-	"meshrelay/downstream"
 	"meshrelay/relay"
 	"meshrelay/upstreams"
 )
@@ -34,7 +33,8 @@ nothing and changes nothing. The list of resources ignores views: it is that of 
 
 If the running relay can be reached over its Unix socket, the plan also has the connected clients to
 which the views and the authorization of the file would give another rule or view, with the number of
-its present resources that this would show and hide.
+its present resources that this would show and hide, and the sinks that come, leave or change, with how
+many of these resources they write now, as planned, anew, and no longer, and what becomes of their objects.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
@@ -55,17 +55,24 @@ It fails when an upstream does not sync in time: its resources would look remove
 				progress := cliview.NewProgress(cmd.ErrOrStderr())
 				told = func(all []upstreams.Status) { progress.Told(all, time.Now()) }
 			}
-			changes, err := plan(ctx, admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}, cfg, told)
+			running := admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}
+			changes, err := plan(ctx, running, cfg, told)
 			if err != nil {
 				return err
 			}
-			if changes.Clients, err = planClients(cmd, socket, cmp.Or(address, cfg.Admin.Address), file, cfg); err != nil {
+			text, err := os.ReadFile(file)
+			if err != nil {
 				return err
 			}
+			sinks, _ := running.Sinks(ctx, "") // if it does not answer, preview tells
+			running.Socket = socket
+			cmd.SetContext(ctx)
+			preview(cmd, running, "clients", text, len(cfg.Views)+len(cfg.Authorization) > 0, &changes.Clients)
+			preview(cmd, running, "sinks", text, len(cfg.Sinks)+len(sinks) > 0, &changes.Sinks)
 			shown := changes
 			shown.Clients = cut(&rows, changes.Clients)
 			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(shown, rows.diffs(diffs), cut(&rows, changes.Changes)))
-			if err == nil && exitCode && len(changes.Changes)+len(changes.Clients) > 0 {
+			if err == nil && exitCode && len(changes.Changes)+len(changes.Clients)+len(changes.Sinks) > 0 {
 				return &exitError{code: 2}
 			}
 			return err
@@ -82,24 +89,16 @@ It fails when an upstream does not sync in time: its resources would look remove
 	return cmd
 }
 
-// planClients returns what a config would change for the clients of the running relay. If the file chooses views and the
-// relay can not be asked, it prints why, and returns none.
-func planClients(cmd *cobra.Command, socket, address, file string, cfg *config.Config) (changes []downstream.ClientChange, err error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
-	defer cancel()
-	cmd.SetContext(ctx)
-	err = throughSocket(cmd, admin.Client{Address: address, Socket: socket}, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
-		changes, err = c.PreviewClients(cmd.Context(), text)
+// preview asks the running relay, through its socket, what a config file would change for its clients or sinks. If it can
+// not be asked, and there may be some, preview prints why.
+func preview[T any](cmd *cobra.Command, running admin.Client, of string, text []byte, some bool, into *[]T) {
+	err := throughSocket(cmd, running, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
+		*into, err = admin.Preview[T](cmd.Context(), c, of, text)
 		return err
 	})
-	if err != nil && len(cfg.Views)+len(cfg.Authorization) > 0 {
-		cmd.PrintErrf("warning: the plan is without the clients: %v\n", err)
+	if err != nil && some {
+		cmd.PrintErrf("warning: the plan is without the %s: %v\n", of, err)
 	}
-	return changes, nil
 }
 
 // plan returns what a config would change in a running relay.

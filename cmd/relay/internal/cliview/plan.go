@@ -3,6 +3,7 @@ package cliview
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"meshrelay/admin/view"
 	"meshrelay/internal/text"
@@ -15,7 +16,7 @@ func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	switch {
 	case len(c.Changes) > 0:
 		p.changes(c, diffs, shown)
-	case len(c.Clients) > 0:
+	case len(c.Clients)+len(c.Sinks) > 0:
 		p.WriteString("No resource would change.\n")
 	default:
 		p.WriteString("Nothing would change.\n")
@@ -23,6 +24,18 @@ func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	if len(c.Clients) > 0 {
 		p.WriteString("\nClients with another rule or view, and the present resources that it shows or hides:\n")
 		p.table(clientChanges(c.Clients))
+	}
+	if len(c.Sinks) > 0 {
+		p.WriteString("\nSinks, and the present resources that they write now, as planned, anew, and no longer:\n")
+		t, notes := titled("SINK", "CHANGED", "NOW", "PLANNED", "ANEW", "NO LONGER"), ""
+		for _, s := range c.Sinks {
+			t.add(text.Name(s.Sink), strings.Join(s.Changed, ", "), s.Now, s.Planned, s.Gained, s.Lost)
+			for _, note := range s.Notes {
+				notes += "sink " + s.Sink + ": " + note + "\n"
+			}
+		}
+		p.table(t)
+		p.WriteString(CleanLines(notes))
 	}
 	return p.String()
 }
