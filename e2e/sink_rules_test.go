@@ -67,9 +67,10 @@ func (s *site) another(name, settings string) *relay {
 	if !strings.Contains(settings, "mode:") {
 		settings += ", mode: apply"
 	}
-	return relayOf(s.t, name, fmt.Sprintf(`upstreams: [{name: primary, file: {path: %q}}]
+	return relayOf(s.t, name, fmt.Sprintf(`upstreams: [{name: primary, file: {path: %q}, guard: {percent: 100, empty: pass}}]
+provenance: {relay: site}
 state: {dir: DIR/state}
-views: [{name: all}]
+views: [{name: all, default: true}]
 sinks: [{name: %s, view: all, prune: true, writesPerSecond: 1000, kubernetes: {kubeconfig: %q}%s}]
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, s.dir, s.sink, s.k.kubeconfig, settings)).start().ready()
@@ -181,8 +182,9 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 			"fine":    rule("fine", "RANDOM", ""),
 			"nowhere": strings.Replace(rule("nowhere", "RANDOM", ""), "namespace: shop", "namespace: nowhere", 1),
 			"refused": "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {namespace: shop, name: refused}\nspec: {host: refused.example, workloadSelector: {matchLabels: {\"\": x}}}\n",
+			"schema":  "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {namespace: shop, name: schema}\nspec: {listeners: [{name: web, port: eighty}]}\n", // code 500
 		})
-		want := map[string]int{"foreign": 1, "namespaceMissing": 1, "refused": 1}
+		want := map[string]int{"foreign": 1, "namespaceMissing": 1, "refused": 2}
 		s.is("each trouble is told", func(st sinkStatus) bool {
 			return st.State == "following" && fmt.Sprint(st.TroublesByState) == fmt.Sprint(want)
 		})
@@ -190,7 +192,7 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 			t.Error("a dry run writes")
 		}
 		prints(t, s.relay, 0, "create networking.istio.io/DestinationRule shop/fine", "sink", "diff", "dry", "--do", "create", "-n", "shop")
-		if out, _ := s.command("sink", "diff", "dry", "--kind", "DestinationRule", "--do", "create"); strings.Contains(out, "meshrelay.io/version") || strings.Contains(out, "theirs") {
+		if out, _ := s.command("sink", "diff", "dry", "--kind", "DestinationRule", "--do", "create"); strings.Contains(out, "meshrelay.io/version") || !strings.Contains(out, "shop/theirs: create: it has no label of this sink") {
 			t.Error(out)
 		}
 		s.terminate()
@@ -308,8 +310,8 @@ spec: {hosts: [till.example], http: [{route: [{destination: {host: till.example}
 		}
 		_, rest, _ := strings.Cut(string(text), "\n") // node and admin are in two lines
 		_, rest, _ = strings.Cut(rest, "\n")
-		other := relayOf(t, "other", "provenance: {relay: other}\n"+strings.Replace(rest, filepath.Dir(s.config), "DIR", 1)).start()
-		prints(t, other, 0, "the relay relay has a sink of this name in this cluster, too", "sink", "status", "twins")
+		other := relayOf(t, "other", strings.NewReplacer(filepath.Dir(s.config), "DIR", "{relay: site}", "{relay: other}", s.xds, "XDS").Replace(rest)).start()
+		prints(t, other, 0, "the relay site has a sink of this name in this cluster, too", "sink", "status", "twins")
 		prints(t, s.relay, 0, "the relay other has a sink of this name in this cluster, too", "sink", "status", "twins")
 	})
 
