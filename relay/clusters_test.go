@@ -242,7 +242,7 @@ func (w *withClusters) unpack(archive io.Reader) {
 
 // A relay that starts from a backup must not write what a person has frozen.
 func TestABackupHasTheOrdersAboutSinksAndThoseOfThisReplicaAlone(t *testing.T) {
-	const more = "views: [{name: dr}]\nsinks: [{name: dr, view: dr, kubernetes: {kubeconfig: site}}]\n"
+	const more = "views: [{name: dr}]\nsinks: [{name: dr, view: dr, mode: apply, kubernetes: {kubeconfig: site}}]\n"
 	sinks := func(w *withClusters) {
 		w.start(w.parse("", more))
 		ctx, cancel := context.WithCancel(t.Context())

@@ -281,8 +281,8 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		"another name": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr"]}`,
 			"the relay has its rights", "grants update configmaps"},
 		"no ConfigMap": {http.StatusCreated, kinds + `,{"verbs":["get","update"],"apiGroups":["coordination.k8s.io"],"resources":["leases"]}`,
-			"no rule that the server tells grants get configmaps", "grants get, update configmaps"},
-		"nothing":          {http.StatusCreated, "", "update leases; get configmaps; get, list, watch, create, patch ", "grants get, update configmaps"},
+			"the relay has its rights", "grants get, update configmaps"},
+		"nothing":          {http.StatusCreated, "", "get, update leases; get, list, watch, create, patch ", "grants get, update configmaps"},
 		"not the identity": {http.StatusUnauthorized, "", "does not accept the credentials", "does not accept the credentials"},
 	} {
 		s.Set(func() { code, rules = tc.code, tc.rules })

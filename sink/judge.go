@@ -46,6 +46,12 @@ func (e *engine) supervise(now time.Time) {
 	}
 }
 
+// due reports whether an object that is to be written could be, for all that the cluster has told. The caller holds mu.
+func (e *engine) due(key mirror.Key) bool {
+	t := e.troubles[key]
+	return t == nil || t.State == stateFailed
+}
+
 // suspended reports whether the sink is not to write. The caller holds mu.
 func (e *engine) suspended() bool {
 	return !e.applies() || e.frozen() != (lease.Note{}) || e.terms.Promoted != (lease.Note{})
@@ -101,7 +107,7 @@ func (e *engine) judge(ctx context.Context, now time.Time) (changed []mirror.Key
 		e.calm = true
 		e.core.Keys(func(key mirror.Key) {
 			if e.core.Next(key).Verb.Writes() {
-				e.calm, due = false, due || e.troubles[key] == nil
+				e.calm, due = false, due || e.due(key)
 			}
 		})
 		if !due {

@@ -151,7 +151,7 @@ func (e *engine) status() Status {
 			written++
 		}
 		if a := e.core.Next(key); a.Verb != plan.Nothing {
-			if a.Verb.Writes() && e.troubles[key] == nil {
+			if a.Verb.Writes() && e.due(key) {
 				st.Unwritten++
 			}
 			st.Todo[words[a.Verb]]++

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -156,7 +157,11 @@ func shortVersion(v string) string {
 }
 
 func toObject(k selection.Kind, r *mirror.Resource) (*kube.Object, error) {
-	return kube.New(r, k.Version, r.SourceVersion())
+	version := r.SourceVersion()
+	if _, err := strconv.ParseUint(version, 10, 64); err != nil {
+		version = "" // the hash of a relay: no API server would take the object
+	}
+	return kube.New(r, k.Version, version)
 }
 
 // printJSON writes resources as kubectl does: as a list or, with single, as one object.
