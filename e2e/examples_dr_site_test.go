@@ -240,14 +240,14 @@ func (d *drill) all(k *kubernetes, part func(deployed) any) map[string]string {
 			group = "security.istio.io/v1"
 		}
 		for _, namespace := range []string{"shop", "payments"} {
-			out, err := k.ask(http.MethodGet, strings.TrimSuffix(objectPath(group, kind, namespace, ""), "/"), "", nil)
 			var list struct{ Items []deployed }
-			if err == nil {
-				err = json.Unmarshal(out, &list)
-			}
-			if err != nil {
-				d.t.Fatal(err)
-			}
+			eventually(d.t, "the API server has started", func() error {
+				out, err := k.ask(http.MethodGet, strings.TrimSuffix(objectPath(group, kind, namespace, ""), "/"), "", nil)
+				if err == nil {
+					err = json.Unmarshal(out, &list)
+				}
+				return err
+			})
 			for _, o := range list.Items {
 				all[kind+" "+namespace+"/"+o.text("metadata", "name")] = encode(d.t, part(o))
 			}
