@@ -31,7 +31,7 @@ const (
 const (
 	retryFirst, retryMost = time.Second, 5 * time.Minute
 	maxReason             = 512     // bytes
-	maxDrifts             = 100_000 // objects: more than that can not be promoted
+	maxDrifts             = 100_000 // objects
 	// forgotten is after how long without another one a drift is put right without a pause for the earlier ones.
 	forgotten = 10 * time.Minute
 )
