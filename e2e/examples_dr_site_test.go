@@ -158,7 +158,7 @@ func TestExampleDRSite(t *testing.T) {
 	}
 	r.terminate()
 	r.start().ready()
-	x.showsAt(t, "sink status", 1)
+	x.showsAt(t, "sink status", 2)
 
 	// The primary returns, without the edits, and with changes of its own.
 	next("start of the primary until the relay follows it again")
@@ -181,7 +181,7 @@ func TestExampleDRSite(t *testing.T) {
 	}
 	next("unfreeze until the sink has written all")
 	x.showsAt(t, "sink unfreeze", 0)
-	x.showsAt(t, "sink status", 2)
+	x.showsAt(t, "sink status", 3)
 	d.equal("all but the held deletion is written", "ServiceEntry shop/fax")
 	for name, spec := range edited {
 		if now := d.specs(site)[name]; now != spec && name != "Gateway shop/public" {
@@ -190,7 +190,7 @@ func TestExampleDRSite(t *testing.T) {
 	}
 	x.ports["4kq3vx2a"] = d.hold(r)
 	x.showsAt(t, "sink release", 0)
-	x.showsAt(t, "sink status", 3)
+	x.showsAt(t, "sink status", 4)
 	d.equal("all is written", "")
 	next("edit at the primary until the site's istiod has it")
 	ofSite.has(rule, "ROUND_ROBIN")
@@ -206,7 +206,7 @@ func TestExampleDRSite(t *testing.T) {
 	next("start of the relay until the sink has written all")
 	r.start().ready()
 	x.showsAt(t, "sink unfreeze", 1)
-	x.showsAt(t, "sink status", 4)
+	x.showsAt(t, "sink status", 5)
 	next("")
 	if out, err := site.ask(http.MethodGet, path, "", nil); err != nil || !strings.Contains(string(out), `"meshrelay.io/sink":"dr"`) || !strings.Contains(string(out), "RANDOM") {
 		t.Errorf("the object is not the sink's again: %v: %s", err, out)
