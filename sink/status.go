@@ -132,6 +132,8 @@ func (e *engine) status() Status {
 		st.State = "starting"
 	case st.Promoted != nil:
 		st.State = "promoted"
+	case ls.Lost:
+		st.State = "blocked"
 	case st.Frozen != nil:
 		st.State = "frozen"
 	case ls.Held && e.applies():

@@ -122,7 +122,7 @@ func TestARelayRemembersAPromotion(t *testing.T) {
 				case name == "deleted":
 					w.until("it is blocked", func() bool {
 						p := strings.Join(w.status().Problems, " ")
-						return strings.Contains(p, "run relay sink promote dr") && strings.Contains(p, "run relay sink adopt dr")
+						return w.status().State == "blocked" && strings.Contains(p, "run relay sink promote dr") && strings.Contains(p, "run relay sink adopt dr")
 					})
 					await.Settle(5 * time.Minute)
 				default: // an older Lease is no reason

@@ -52,6 +52,7 @@ type Lease struct {
 	other   string // relay that has another Relay and wants it, too
 	otherAt time.Time
 	problem string
+	lost    bool
 
 	written bool // the Lease may name this process; only Run uses it
 }
@@ -64,6 +65,7 @@ type Status struct {
 	Other   string // another relay that wants it, empty for none
 	Problem string // of the last attempt and what to do, empty if there is none
 	Terms   Terms  // as last seen
+	Lost    bool   // there is no Lease, and Begin tells why none may be made
 }
 
 // New returns a Lease that is not held.
@@ -101,7 +103,7 @@ func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, of := time.Now(), &l.core.observer
-	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Terms: l.terms}
+	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Terms: l.terms, Lost: l.lost}
 	st.Renewed = st.Holder != "" && now.Sub(of.at) < Duration
 	if now.Sub(l.otherAt) < time.Minute {
 		st.Other = l.other
@@ -227,7 +229,7 @@ func (l *Lease) note(err error) {
 	}
 	l.mu.Lock()
 	before := l.problem
-	l.problem = problem
+	l.problem, l.lost = problem, errors.As(err, &lostError{})
 	l.mu.Unlock()
 	if problem != "" && problem != before {
 		l.opts.Logger.Warn("lease not renewed", "lease", l.opts.Name, "namespace", l.opts.Namespace, "err", problem)

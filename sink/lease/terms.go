@@ -146,6 +146,9 @@ func ReadTerms(ctx context.Context, c *apiserver.Conn, namespace, name string) (
 // Reasons not to hold the Lease that are no problem.
 var errPromoted, errNotYet = errors.New("the sink is promoted"), errors.New("it is not known yet whether there may be a Lease")
 
+// lostError is why there is no Lease, and none may be made.
+type lostError struct{ error }
+
 // heed has this process follow what a Lease tells of promotions. Its error is why the process must not write.
 func (l *Lease) heed(ctx context.Context, o *object) error {
 	t := o.terms()
@@ -161,8 +164,11 @@ func (l *Lease) heed(ctx context.Context, o *object) error {
 		}
 		l.opts.Logger.Warn("the Lease had lost its promotion, and is written as promoted again", "lease", l.opts.Name, "namespace", l.opts.Namespace, "promotion", t.Number)
 	case !o.exists():
-		if may, err := l.opts.Begin(); !may {
-			return cmp.Or(err, errNotYet)
+		switch may, err := l.opts.Begin(); {
+		case err != nil:
+			return lostError{err}
+		case !may:
+			return errNotYet
 		}
 	}
 	if t != m {
