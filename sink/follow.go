@@ -26,7 +26,7 @@ const (
 	maxObjects   = 128 << 20       // bytes of the metadata of one list
 	maxOwned     = 200_000         // objects with the label, when more of them are not desired
 	objectNeeds  = 256 + 4*maxText // bytes that are kept of an object, about
-	discoverSoon = time.Second     // after a failure
+	discoverSoon = time.Second     // after a start or a failure; then twice as long each time
 )
 
 // follower follows the metadata of the sink's objects of one kind. It implements reflector.Sink.
@@ -211,15 +211,15 @@ func (e *engine) touchAll(kind mirror.Kind) {
 // connect reads the credentials, discovers the kinds that the cluster serves, and follows them, until ctx ends.
 func (e *engine) connect(ctx context.Context) {
 	defer e.followers.Wait()
-	for ctx.Err() == nil {
+	for wait := discoverSoon; ctx.Err() == nil; wait = min(2*wait, rediscover) {
 		e.trouble("credentials", e.client.Refresh(ctx))
-		err, wait := e.discover(ctx), rediscover
+		err := e.discover(ctx)
 		if e.trouble("discovery", err); err != nil {
 			wait = discoverSoon
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(wait): // a server that starts answers before it has read its definitions
 		}
 	}
 }

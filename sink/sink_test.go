@@ -2,6 +2,7 @@ package sink
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -444,6 +445,30 @@ func TestAKindThatMayNotBeListedIsToldAndDoesNotStopOthers(t *testing.T) {
 		})
 		forbid("/nothing")
 		w.settled()
+	})
+}
+
+// TestKindsOfAServerThatStartsAreFoundSoon: it answers before it has read its definitions.
+func TestKindsOfAServerThatStartsAreFoundSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.many(20)
+		starts := time.Now()
+		w.Set(func() {
+			w.Fault = func(rw http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != "/apis" || time.Since(starts) > 4*time.Second {
+					return w.note(rw, r)
+				}
+				rw.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+				_, _ = io.WriteString(rw, `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[]}`)
+				return true
+			}
+		})
+		w.start().until("the kinds are not known", func() bool { return w.status().TroublesByState["kindNotServed"] > 0 })
+		w.until("all is written", func() bool { return w.object("n19") != nil })
+		if d := time.Since(starts); d > 10*time.Second {
+			t.Errorf("after %v", d)
+		}
 	})
 }
 
