@@ -39,6 +39,7 @@ type scenario struct {
 
 	orders   []string // of persons, of which each round has ordersPerRound; likewise
 	promotes int      // of 100 rounds have a promotion
+	losses   []string // of a site: each other round ends with one of them
 
 	slow int // how many times longer than usual a busy machine may take; 0: once
 }

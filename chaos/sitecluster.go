@@ -49,9 +49,17 @@ func newProgram(name, path, dir string, args ...string) (*program, error) {
 	return &program{name: name, path: path, args: args, log: log}, err
 }
 
+// start runs it, unless it runs.
 func (p *program) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cmd != nil {
+		select {
+		case <-p.done:
+		default:
+			return nil
+		}
+	}
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

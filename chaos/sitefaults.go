@@ -36,6 +36,10 @@ func (s *sites) do(f siteFault) error {
 	case "promote":
 		s.passing.Go(func() { s.promote(f) })
 		return nil
+	case "restore":
+		return s.store()
+	case "lease":
+		return nil // at the end of the round
 	case "freeze", "unfreeze", "rollback", "release", "burst", "sink release":
 		s.passing.Go(func() { s.person(f) })
 		return nil
@@ -70,7 +74,7 @@ func (s *sites) do(f siteFault) error {
 			return s.prune(f)
 		}
 	case "empty", "half", "gone":
-		return s.lose(f)
+		return s.lack(f)
 	case "wipe":
 		return s.wipe(f)
 	case "other":
@@ -86,6 +90,8 @@ func (s *sites) do(f siteFault) error {
 }
 
 func (s *sites) pause(p *program, ends bool) {
+	s.storing.Lock()
+	defer s.storing.Unlock()
 	if ends {
 		p.signal(syscall.SIGCONT)
 	} else {
@@ -94,6 +100,8 @@ func (s *sites) pause(p *program, ends bool) {
 }
 
 func (s *sites) crash(p *program, ends bool) error {
+	s.storing.Lock()
+	defer s.storing.Unlock()
 	if ends {
 		return p.start()
 	}
@@ -203,8 +211,8 @@ func (s *sites) prune(f siteFault) error {
 	return nil
 }
 
-// lose has an upstream come back empty or half empty, or not at all.
-func (s *sites) lose(f siteFault) error {
+// lack has an upstream come back empty or half empty, or not at all.
+func (s *sites) lack(f siteFault) error {
 	n := f.dice[0] % len(s.upstreams)
 	u := s.upstreams[n]
 	if f.kind == "gone" {
@@ -252,7 +260,9 @@ func (s *sites) wipe(f siteFault) error {
 			errs[n] = os.RemoveAll(r.stateDir())
 			continue
 		}
-		wait.Go(func() { errs[n] = errors.Join(r.signal(syscall.SIGTERM, true), os.RemoveAll(r.stateDir())) })
+		wait.Go(func() { // it may be paused
+			errs[n] = errors.Join(r.signal(syscall.SIGCONT, false), r.signal(syscall.SIGTERM, true), os.RemoveAll(r.stateDir()))
+		})
 	}
 	wait.Wait() // so that none has something for another one
 	for n, r := range s.relays[:siteRelays] {
@@ -355,7 +365,13 @@ func (s *sites) converge(after string, within, more time.Duration) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	err = deadline(s.ctx, within+more-time.Since(began), func() *violation { return s.shows(s.world.expected()) })
+	err = deadline(s.ctx, within+more-time.Since(began), func() *violation {
+		bad := s.shows(s.world.expected())
+		if bad != nil && time.Since(began) > quietAgrees { // after an adoption or a restore deletions may be held
+			s.releaseSink()
+		}
+		return bad
+	})
 	return time.Since(began), err
 }
 

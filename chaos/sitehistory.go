@@ -29,11 +29,13 @@ const (
 
 // The phases of a sink, as its Lease has them. Otherwise it writes, and has none.
 const (
-	promoted = "promoted"
-	adopted  = "adopted" // and still frozen
+	promoted  = "promoted"
+	adopted   = "adopted"   // and still frozen
+	leaseless = "leaseless" // somebody has deleted its Lease, and nobody has given an order since
 )
 
-// donePath is a ConfigMap that the suite changes when the command that promotes has succeeded.
+// donePath is a ConfigMap that the suite changes when the command that promotes has succeeded, or all relays have told that
+// they are blocked.
 const donePath = "istio-system/chaos-promoted"
 
 // siteObject is an object of the cluster.
@@ -61,11 +63,15 @@ type siteHistory struct {
 	slack time.Duration
 	now   func() time.Time
 
+	reading sync.Mutex // is held while an etcd is read
+
 	mu       sync.Mutex // guards all below
 	revision int64
+	restored int64 // the last revision that a restored etcd began with: up to there nothing is judged, since it was before
+	lacks    bool  // the log of a restored etcd lacks decisions of records
 	objects  map[int]siteObject
 	phase    string
-	done     bool   // the command that promotes has said that nobody writes any more
+	done     bool   // the command that promotes, or all relays, have said that nobody writes any more
 	holdAll  bool   // every deletion waits for a person
 	holder   string // of the Lease
 	base     uint64
@@ -77,7 +83,9 @@ type siteHistory struct {
 	letGo   map[int]map[int]time.Time
 	deleted int // by the sink
 	written int // by the sink
-	changed chan struct{}
+	// promotions is how often the Lease was written as promoted.
+	promotions int
+	changed    chan struct{}
 }
 
 func newSiteHistory(w *world) *siteHistory {
@@ -111,6 +119,8 @@ func (h *siteHistory) follow(ctx context.Context, url string, fail func(*violati
 }
 
 func (h *siteHistory) read(ctx context.Context, url string) *violation {
+	h.reading.Lock()
+	defer h.reading.Unlock()
 	h.mu.Lock()
 	from := h.revision + 1
 	h.mu.Unlock()
@@ -155,12 +165,13 @@ func (h *siteHistory) take(e storeEvent) *violation {
 	path := strings.TrimPrefix(string(e.KV.Key), "/registry/")
 	switch path {
 	case "configmaps/" + donePath:
-		h.done = h.phase == promoted
-		h.world.journal.say("etcd %d: the promotion is complete: %t", revision, h.done)
+		if revision > h.restored {
+			h.done = h.phase == promoted || h.phase == leaseless
+			h.world.journal.say("etcd %d: nobody writes any more: %t", revision, h.done)
+		}
 		return nil
 	case "leases/istio-system/meshrelay-sink-" + sinkName:
-		h.lease(revision, e.KV.Value)
-		return nil
+		return h.lease(revision, e.KV.Value)
 	case "configmaps/istio-system/relay-decisions":
 		var m struct{ Data struct{ Log string } }
 		_ = json.Unmarshal(e.KV.Value, &m)
@@ -172,36 +183,49 @@ func (h *siteHistory) take(e storeEvent) *violation {
 	return nil
 }
 
-// lease takes the Lease of the sink. That it is deleted ends no promotion, and no freeze.
-func (h *siteHistory) lease(revision int64, value []byte) {
+// lease takes the Lease of the sink. That it is deleted ends no promotion, and no freeze (S2).
+func (h *siteHistory) lease(revision int64, value []byte) *violation {
 	var l struct {
 		Metadata struct{ Annotations map[string]string }
 		Spec     struct{ HolderIdentity string }
 	}
 	if json.Unmarshal(value, &l) != nil { // a deletion
 		h.world.journal.say("etcd %d: the Lease is deleted", revision)
-		return
+		if h.holder = ""; h.phase == "" && revision > h.restored {
+			h.phase = leaseless
+		}
+		return nil
 	}
 	if h.holder != l.Spec.HolderIdentity {
 		h.world.journal.say("etcd %d: the writer is %q after %q", revision, l.Spec.HolderIdentity, h.holder)
 	}
 	h.holder, h.holdAll = l.Spec.HolderIdentity, l.Metadata.Annotations["meshrelay.io/deletions"] == "held"
+	if revision <= h.restored {
+		return nil
+	}
 	was := h.phase
 	switch frozen := l.Metadata.Annotations["meshrelay.io/frozen-since"] != ""; {
 	case h.holder == promoted:
 		h.phase = promoted
+		h.promotions++
 	case frozen && was != "":
 		h.phase, h.done = adopted, false
+	case was == promoted || was == leaseless:
+		return &violation{afterPromotion, "the Lease", -1, fmt.Sprintf("etcd %d: %q has taken it, of a sink that is %s, without an order", revision, h.holder, was)}
 	default:
 		h.phase, h.done = "", false
 	}
 	if h.phase != was {
 		h.world.journal.say("etcd %d: the sink is %q after %q", revision, h.phase, was)
 	}
+	return nil
 }
 
-// stands returns whether the sink must not write: it was promoted, and the command has said so, or it is adopted and frozen.
-func (h *siteHistory) stands() bool { return h.phase == promoted && h.done || h.phase == adopted }
+// stands returns whether the sink must not write: it was promoted or has lost its Lease, and who knows has said so, or it is
+// adopted and frozen.
+func (h *siteHistory) stands() bool {
+	return (h.phase == promoted || h.phase == leaseless) && h.done || h.phase == adopted
+}
 
 // keyAt returns the key of the object at a path of etcd.
 func keyAt(path string) (key int, ok bool) {
@@ -233,6 +257,15 @@ func (h *siteHistory) decide(revision int64, text string) *violation {
 			return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: %v", revision, err)}
 		}
 		records = append(records, r)
+	}
+	if h.lacks { // replicas that know more write it again, with other numbers
+		h.lacks = slices.ContainsFunc(h.records, func(r siteRecord) bool {
+			return r.Sequence > base.Sequence && !slices.ContainsFunc(records, func(is siteRecord) bool { return is.ID == r.ID })
+		})
+		if h.lacks {
+			return nil
+		}
+		h.base, h.records = base.Sequence, nil
 	}
 	for _, r := range h.records {
 		if r.Sequence > base.Sequence && !slices.Contains(records, r) {
@@ -305,6 +338,9 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 	}
 	if len(value) == 0 {
 		delete(h.objects, key)
+		if revision <= h.restored {
+			return nil
+		}
 		if h.own[was.uid] {
 			h.world.journal.of(key, "etcd %d: somebody has deleted it", revision)
 			return nil
@@ -326,7 +362,9 @@ func (h *siteHistory) object(revision int64, key int, value []byte) *violation {
 	if err != nil {
 		return wrong(alive, "the object can not be read: %v", err)
 	}
-	h.objects[key] = is
+	if h.objects[key] = is; revision <= h.restored {
+		return nil
+	}
 	if is.by != was.by && h.own[is.by] {
 		h.world.journal.of(key, "etcd %d: somebody has changed it (%s)", revision, is.by)
 		return nil

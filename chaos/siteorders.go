@@ -16,7 +16,7 @@ import (
 const (
 	// orderPatience bounds an order, and promotionPatience all runs of a promotion or adoption together.
 	orderPatience     = 20 * time.Second
-	promotionPatience = 90 * time.Second
+	promotionPatience = 2 * time.Minute
 )
 
 // command runs a command of the relay, until ctx ends.
@@ -89,6 +89,13 @@ func (s *sites) rollback(relay int, upstream string) {
 	_ = s.order(relay, "rollback", upstream, "--to", fmt.Sprint(revisions[min(1, len(revisions)-1)].ID)) // it may be refused
 }
 
+// releaseSink releases what the guard of the sink holds at the relay that writes.
+func (s *sites) releaseSink() {
+	for n := range siteRelays {
+		s.sinkRelease(n)
+	}
+}
+
 // sinkRelease releases what the guard of the sink holds.
 func (s *sites) sinkRelease(relay int) {
 	r := s.relays[relay%siteRelays]
@@ -96,8 +103,11 @@ func (s *sites) sinkRelease(relay int) {
 	if err != nil {
 		return
 	}
-	var all []struct{ Held *struct{ ID string } }
-	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) == 0 || all[0].Held == nil {
+	var all []struct {
+		Leader bool
+		Held   *struct{ ID string }
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) == 0 || all[0].Held == nil || !all[0].Leader {
 		return
 	}
 	s.journal.count("order sink release")
@@ -105,40 +115,57 @@ func (s *sites) sinkRelease(relay int) {
 	s.journal.say("sink release %s at %s: %v %s", all[0].Held.ID, r.name, err, tail(out))
 }
 
-// promote promotes the sink and adopts it again, by commands that are killed and run again. Meanwhile a relay is killed, and
-// somebody may delete the Lease.
+// promote promotes the sink and adopts it again, by commands that are killed and run again. Meanwhile a relay is killed, the
+// site may lose the promotion, and relays that were away come back.
 func (s *sites) promote(f siteFault) {
 	ctx, cancel := context.WithTimeout(s.ctx, promotionPatience)
 	defer cancel()
-	args := []string{sinkName, "--kubeconfig", filepath.Join(s.dir, "person.kubeconfig"), "--yes"}
+	loses, away := []string{"restore", "lease", ""}[f.dice[3]%3], s.leave(f)
+	if loses == "restore" {
+		if err := s.store(); err != nil {
+			s.stop(err)
+		}
+	}
 	for n := range f.dice[0] % 3 {
 		killed, stopped := context.WithTimeout(ctx, time.Duration(200+f.dice[1+n]%18_000)*time.Millisecond)
-		out, err := s.command(killed, append([]string{"sink", "promote"}, args...)...)
+		out, err := s.command(killed, s.sink("promote")...)
 		stopped()
 		s.journal.fault("promotion-kill", "the command that promotes is killed, and a relay: %v %s", err == nil, tail(out))
-		s.restart(f.dice[2] + n)
+		s.restart(f.dice[2] + siteRelays - 1) // it is not away
 	}
-	s.untilDone(ctx, append([]string{"sink", "promote"}, args...))
-	s.untilAsked(ctx, http.MethodPatch, "/api/v1/namespaces/istio-system/configmaps/chaos-promoted?fieldManager=somebody&force=true", "application/apply-patch+yaml",
-		fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "chaos-promoted"}, "data": {"number": "%d"}}`, s.numbers.Add(1)))
+	s.untilDone(ctx, s.sink("promote"))
+	s.standStill(ctx)
 	if sleep(ctx, time.Duration(f.dice[3]%3000)*time.Millisecond) != nil {
 		return
 	}
-	if f.dice[3]%3 == 0 { // all relays have seen the promotion, or are killed
-		s.journal.fault("lease-deleted", "somebody deletes the Lease of the promoted sink")
-		s.untilAsked(ctx, http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/meshrelay-sink-"+sinkName, "", nil)
-		if sleep(ctx, 5*time.Second) != nil {
-			return
-		}
+	if err := s.remember(ctx, loses, away); err != nil {
+		s.stop(err)
+		return
 	}
+	s.giveBack(ctx, f)
+}
+
+// sink returns the arguments of a command for the sink that needs no relay.
+func (s *sites) sink(verb string) []string {
+	return []string{"sink", verb, sinkName, "--kubeconfig", filepath.Join(s.dir, "person.kubeconfig"), "--yes"}
+}
+
+// standStill tells the model that nobody writes any more.
+func (s *sites) standStill(ctx context.Context) {
+	s.untilAsked(ctx, http.MethodPatch, "/api/v1/namespaces/istio-system/configmaps/chaos-promoted?fieldManager=somebody&force=true", "application/apply-patch+yaml",
+		fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "chaos-promoted"}, "data": {"number": "%d"}}`, s.numbers.Add(1)))
+}
+
+// giveBack adopts the sink, and ends its freeze.
+func (s *sites) giveBack(ctx context.Context, f siteFault) {
 	for n := range f.dice[1] % 2 {
 		killed, stopped := context.WithTimeout(ctx, time.Duration(30+f.dice[2+n]%500)*time.Millisecond)
-		out, err := s.command(killed, append([]string{"sink", "adopt"}, args...)...)
+		out, err := s.command(killed, s.sink("adopt")...)
 		stopped()
 		s.journal.fault("adoption-kill", "the command that adopts is killed: %v %s", err == nil, tail(out))
 	}
 	if !s.history.await(ctx, time.Second, func() bool { return s.history.phase == adopted }) { // else the command was killed after it had done everything
-		s.untilDone(ctx, append([]string{"sink", "adopt"}, args...))
+		s.untilDone(ctx, s.sink("adopt"))
 	}
 	if sleep(ctx, time.Duration(f.dice[0]%3000)*time.Millisecond) != nil {
 		return
@@ -226,7 +253,7 @@ func (s *sites) status(r *relay) (st replicaStatus, lacks bool, err error) {
 func (s *sites) agree() error {
 	err := deadline(s.ctx, s.scenario.within(quietAgrees+adminPoll), func() *violation {
 		s.history.mu.Lock()
-		last, froze := s.history.base, map[string]bool{}
+		last, lacks, froze := s.history.base, s.history.lacks, map[string]bool{}
 		for _, r := range s.history.records {
 			if r.Kind == "freeze" && r.Sequence > s.agreed {
 				froze[r.Upstream] = true
@@ -236,6 +263,9 @@ func (s *sites) agree() error {
 			last = s.history.records[n-1].Sequence
 		}
 		s.history.mu.Unlock()
+		if lacks {
+			return &violation{forgotten, "the log of decisions", -1, "it lacks decisions since etcd was restored"}
+		}
 		s.relaying.Lock()
 		diskless := s.diskless
 		s.relaying.Unlock()
@@ -288,9 +318,7 @@ func (s *sites) unfreezeAll() error {
 				return &violation{forgotten, s.relays[n%siteRelays].name, -1, fmt.Sprintf("upstream %s has a %s although unfreeze was acknowledged", upstream, kind)}
 			}
 		}
-		for n := range siteRelays { // after an adoption every deletion waits; only the writer takes a release
-			s.sinkRelease(n)
-		}
+		s.releaseSink()
 		for i, r := range s.relays[:siteRelays] {
 			st, _, err := s.status(r)
 			if err != nil {

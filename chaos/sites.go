@@ -48,7 +48,7 @@ func sitesScenario() scenario {
 			"edit", "edit", "edit", "delete", "strip", "replace",
 		},
 		orders:   []string{"freeze", "freeze", "unfreeze", "unfreeze", "release", "release", "rollback", "burst", "burst", "sink release"},
-		promotes: 60,
+		promotes: 60, losses: []string{"restore", "lease"},
 	}
 }
 
@@ -64,10 +64,10 @@ type siteFault struct {
 const ordersPerRound = 10
 
 // sitesProof is short, and has one round with the faults and orders that one broken relay does not stand.
-func sitesProof(promotes int, faults, orders []string) scenario {
+func sitesProof(promotes int, faults, orders []string, losses ...string) scenario {
 	sc := sitesScenario()
-	sc.promotes, sc.faults, sc.orders, sc.rate = promotes, faults, orders, 1
-	if promotes > 0 {
+	sc.promotes, sc.losses, sc.faults, sc.orders, sc.rate = promotes, losses, faults, orders, 1
+	if promotes > 0 || len(losses) > 0 {
 		sc.rate = 15 // so that there is something to write
 	}
 	if len(faults) == 0 {
@@ -118,6 +118,8 @@ func siteRound(r *rand.Rand, sc scenario) (out []siteFault) {
 	}
 	if r.IntN(100) < sc.promotes {
 		add("promote", 0, 0).at = time.Duration(r.Int64N(int64(2 * time.Second)))
+	} else if len(sc.losses) > 0 {
+		add(sc.losses[r.IntN(len(sc.losses))], 0, 0).at = time.Duration(r.Int64N(int64(2 * time.Second)))
 	}
 	slices.SortStableFunc(out, func(a, b siteFault) int { return int(a.at - b.at) })
 	return out
@@ -148,6 +150,7 @@ type sites struct {
 	responses atomic.Int64
 	numbers   atomic.Int64 // of orders, and of changes of objects
 
+	storing  sync.Mutex   // is held while etcd and the API server are ended or started
 	relaying sync.Mutex   // is held while relays are ended or started; guards down, kills and diskless
 	down     map[int]bool // by relay
 	kills    int
@@ -293,10 +296,14 @@ func runSites(ctx context.Context, sc scenario, seed uint64, lasts time.Duration
 		res.rounds++
 		round := time.Now()
 		j.say("scenario %s, round %d", sc.name, res.rounds)
-		if err := s.play(siteRound(dice, sc)); err != nil {
+		steps := siteRound(dice, sc)
+		if err := s.play(steps); err != nil {
 			return res, err
 		}
 		took, err := s.settle()
+		if i := slices.IndexFunc(steps, func(f siteFault) bool { return slices.Contains(sc.losses, f.kind) }); err == nil && i >= 0 {
+			err = s.lose(steps[i])
+		}
 		if err != nil {
 			return res, err
 		}

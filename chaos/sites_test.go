@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"reflect"
@@ -92,10 +93,17 @@ func storedObject(uid, sink, by string, version int) map[string]any {
 	}
 }
 
+const leasePath = "leases/istio-system/meshrelay-sink-dr"
+
 func (s *store) phase(name string) {
 	s.t.Helper()
+	s.leased(name, "")
+}
+
+func (s *store) leased(phase, want string) {
+	s.t.Helper()
 	annotations, holder := map[string]string{}, "relay-1"
-	switch name {
+	switch phase {
 	case promoted:
 		holder = promoted
 	case adopted:
@@ -103,7 +111,7 @@ func (s *store) phase(name string) {
 	case "held":
 		annotations = map[string]string{"meshrelay.io/deletions": "held"}
 	}
-	s.put("leases/istio-system/meshrelay-sink-dr", map[string]any{"metadata": map[string]any{"annotations": annotations}, "spec": map[string]any{"holderIdentity": holder}}, "")
+	s.put(leasePath, map[string]any{"metadata": map[string]any{"annotations": annotations}, "spec": map[string]any{"holderIdentity": holder}}, want)
 }
 
 func TestADeletionByASinkNeedsThatOfTheUpstream(t *testing.T) {
@@ -162,7 +170,7 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			s.put(storePath(0), storedObject("a", sinkName, "change-1", 2), "")
 		},
 		"after the Lease was deleted": func(s *store) {
-			s.put("leases/istio-system/meshrelay-sink-dr", nil, "")
+			s.put(leasePath, nil, "")
 			s.put(storePath(0), storedObject("a", sinkName, "", 2), afterPromotion)
 		},
 		"adopted, and frozen": func(s *store) {
@@ -175,6 +183,7 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			s.put(storePath(0), storedObject("a", sinkName, "", 2), "")
 			s.put(storePath(0), nil, afterPromotion)
 		},
+		"a Lease that is taken": func(s *store) { s.leased("", afterPromotion) },
 		"the way back": func(s *store) {
 			s.phase(adopted)
 			s.phase("")
@@ -191,6 +200,65 @@ func TestNothingIsWrittenWhileASinkIsPromoted(t *testing.T) {
 			write(s)
 		})
 	}
+}
+
+func TestALeaseThatIsLostNeedsAnOrder(t *testing.T) {
+	for name, then := range map[string]func(s *store){
+		"a relay makes one": func(s *store) { s.leased("", afterPromotion) },
+		"a relay writes":    func(s *store) { s.put(storePath(0), storedObject("a", sinkName, "", 3), afterPromotion) },
+		"it is promoted":    func(s *store) { s.phase(promoted); s.put(storePath(0), nil, afterPromotion) },
+		"it is adopted":     func(s *store) { s.phase(adopted); s.put(storePath(0), nil, afterPromotion) },
+		"it is unfrozen, too": func(s *store) {
+			s.phase(adopted)
+			s.phase("")
+			s.put(storePath(0), storedObject("a", sinkName, "", 3), "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
+			s.phase("")
+			s.put(leasePath, nil, "")
+			s.put(storePath(0), storedObject("a", sinkName, "", 2), "") // the last writer has not noticed
+			s.put("configmaps/"+donePath, map[string]any{}, "")
+			then(s)
+		})
+	}
+}
+
+// TestARestoredEtcdIsNotJudged for what it was told before, and ends no promotion.
+func TestARestoredEtcdIsNotJudged(t *testing.T) {
+	const logPath = "configmaps/istio-system/relay-decisions"
+	log := func(numbers ...string) any {
+		text := `{"seq": 0}`
+		for i, n := range numbers {
+			text += fmt.Sprintf(`{"seq": %d, "id": %q, "kind": "freeze", "upstream": "east"}`, i+1, n)
+		}
+		return map[string]any{"data": map[string]string{"log": text}}
+	}
+	s := newStore(t)
+	s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
+	s.put(logPath, log("a", "b"), "")
+	s.phase(promoted)
+	s.put("configmaps/"+donePath, map[string]any{}, "")
+	s.h.forget()
+	s.revision = 0
+	s.put(storePath(1), storedObject("b", sinkName, "", 1), "")
+	s.put(storePath(1), nil, "")
+	s.put(logPath, log("a"), "")
+	s.phase("")
+	s.h.judge(int64(s.revision))
+	if len(s.h.objects) > 0 || !s.h.stands() || !s.h.lacks {
+		t.Errorf("it has %v, stands: %t, lacks decisions: %t", s.h.objects, s.h.stands(), s.h.lacks)
+	}
+	s.put(logPath, log("a", "c"), "") // a replica that has seen less
+	s.put(logPath, log("a", "c", "b"), "")
+	if s.h.lacks {
+		t.Error("the log lacks nothing any more")
+	}
+	s.put(logPath, log("a", "c"), forgotten)
+	s.phase(promoted)
+	s.put(storePath(0), storedObject("a", sinkName, "", 2), afterPromotion)
 }
 
 func TestALogOfDecisionsOnlyGrows(t *testing.T) {
