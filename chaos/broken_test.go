@@ -25,6 +25,9 @@ func TestEachBrokenBuildIsCaught(t *testing.T) {
 		"s2": {sitesProof(100, nil, nil), afterPromotion},
 		"s3": {sitesProof(0, nil, []string{"freeze", "unfreeze"}), disagree},
 		"s4": {sitesProof(0, nil, []string{"burst"}), forgotten},
+		"s5": {sitesProof(100, nil, nil), afterPromotion},
+		"s6": {sitesProof(0, nil, nil, "lease"), afterPromotion},
+		"s7": {sitesProof(0, nil, nil, "restore"), notOurs},
 	}
 	for _, mutant := range mutants() {
 		t.Run(mutant, func(t *testing.T) {
