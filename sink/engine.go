@@ -185,7 +185,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
 		Conn: e.client.Current, Namespace: spec.Namespace, Name: managerOf(spec.Name), Identity: deps.Identity, Relay: deps.Relay, Check: e.check, Logger: e.log,
-		Terms: k.Lease, Keep: e.keepTerms, Begin: e.begin,
+		Terms: e.knownTerms, Keep: e.keepTerms, Begin: e.begin,
 	})
 	return e
 }
@@ -232,11 +232,23 @@ func (e *engine) begin() (bool, error) {
 	return true, nil
 }
 
-// keepTerms follows the terms of the Lease, and has them outlive a restart.
-func (e *engine) keepTerms(t lease.Terms) error {
+func (e *engine) knownTerms() lease.Terms {
 	e.mu.Lock()
-	e.setTerms(t, e.pending)
+	defer e.mu.Unlock()
+	return e.terms
+}
+
+// keepTerms follows the terms of the Lease, and has them outlive a restart.
+func (e *engine) keepTerms(former, t lease.Terms) error {
+	e.mu.Lock()
+	changed := e.terms != former
+	if !changed {
+		e.setTerms(t, e.pending)
+	}
 	e.mu.Unlock()
+	if changed {
+		return lease.ErrChanged
+	}
 	return e.save()
 }
 

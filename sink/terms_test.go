@@ -137,6 +137,30 @@ func TestARelayRemembersAPromotion(t *testing.T) {
 	}
 }
 
+// TestALeaseThatIsRestoredAtOnceIsFollowed: a release was not in the copy of etcd, and no deletion goes by it any more.
+func TestALeaseThatIsRestoredAtOnceIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t, func(w *world) { w.spec.Prune = true })
+		w.many(20)
+		w.start().settled()
+		hold := func(t *lease.Terms) { t.Hold = true }
+		w.terms(hold)
+		w.remove("east", "n01")
+		w.until("it is held", func() bool { return w.status().Held != nil })
+		if _, err := w.order("release", w.status().Held.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.terms(hold)
+		w.until("it is gone", func() bool { return w.object("n01") == nil })
+		await.Settle(time.Minute)
+		w.remove("east", "n02")
+		await.Settle(time.Minute)
+		if w.status().Held == nil || w.object("n02") == nil {
+			t.Error("the Lease tells that deletions are held, and one is not")
+		}
+	})
+}
+
 // TestAFreezeIsForAllRelaysOfTheSink, also of one that does not write, and over restarts without a disk.
 func TestAFreezeIsForAllRelaysOfTheSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +295,7 @@ func TestWhatNobodyWritesIsAProblemAfterAMinute(t *testing.T) {
 		w.stop()
 
 		another := lease.New(lease.Options{Conn: func() *apiserver.Conn { return other }, Namespace: "istio-system", Name: "meshrelay-sink-dr", Identity: "r2", Relay: "r1",
-			Keep: func(lease.Terms) error { return nil }, Begin: func() (bool, error) { return true, nil }, Check: func(context.Context) error { return nil }, Logger: w.deps.Logger})
+			Terms: func() (t lease.Terms) { return t }, Keep: func(_, _ lease.Terms) error { return nil }, Begin: func() (bool, error) { return true, nil }, Check: func(context.Context) error { return nil }, Logger: w.deps.Logger})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- another.Run(ctx) }()

@@ -32,9 +32,10 @@ type Options struct {
 	Relay           string // whose replicas may all hold it
 	// Check returns an error while this process must not write. It reads the API server, and not a cache.
 	Check func(context.Context) error
-	// Terms are those that this process saw last, also before a restart. Keep is called with others before they count.
-	Terms Terms
-	Keep  func(Terms) error
+	// Terms returns those that this process knows, also from before a restart. Keep has it know others instead, before they
+	// count. It returns ErrChanged if it does not know the former ones any more: an order has changed the Lease meanwhile.
+	Terms func() Terms
+	Keep  func(former, t Terms) error
 	// Begin is asked if there is no Lease: whether one may be made now. An error is why not before a person has done something.
 	Begin  func() (bool, error)
 	Logger *slog.Logger
@@ -48,13 +49,14 @@ type Lease struct {
 
 	mu      sync.Mutex // guards all below
 	core    core
-	terms   Terms  // as last seen
 	other   string // relay that has another Relay and wants it, too
 	otherAt time.Time
 	problem string
 	lost    bool
 
-	written bool // the Lease may name this process; only Run uses it
+	// Only Run uses these.
+	written bool // the Lease may name this process
+	unkept  bool // the last Keep has failed
 }
 
 // Status is what is known of a Lease.
@@ -64,13 +66,12 @@ type Status struct {
 	Renewed bool   // by Holder, not long ago
 	Other   string // another relay that wants it, empty for none
 	Problem string // of the last attempt and what to do, empty if there is none
-	Terms   Terms  // as last seen
 	Lost    bool   // there is no Lease, and Begin tells why none may be made
 }
 
 // New returns a Lease that is not held.
 func New(o Options) *Lease {
-	l := &Lease{opts: o, terms: o.Terms}
+	l := &Lease{opts: o}
 	l.core.me = o.Identity + "_" + rand.Text()[:10] // two processes may have one identity by mistake
 	return l
 }
@@ -103,7 +104,7 @@ func (l *Lease) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now, of := time.Now(), &l.core.observer
-	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Terms: l.terms, Lost: l.lost}
+	st := Status{Holder: text.Abbreviate(of.seen.Holder), Held: l.core.holds(now), Problem: l.problem, Lost: l.lost}
 	st.Renewed = st.Holder != "" && now.Sub(of.at) < Duration
 	if now.Sub(l.otherAt) < time.Minute {
 		st.Other = l.other
@@ -119,13 +120,15 @@ func (l *Lease) attempt(ctx context.Context) error {
 	if err := l.opts.Check(ctx); err != nil {
 		return errors.Join(err, l.release(ctx))
 	}
-	asked := time.Now()
+	asked, known := time.Now(), l.opts.Terms()
 	o, err := read(ctx, l.opts.Conn(), l.opts.Namespace, l.opts.Name)
 	if err != nil {
 		return err
 	}
 	next, held := l.observe(o.Spec, asked)
-	switch err := l.heed(ctx, o); {
+	switch err := l.heed(ctx, o, known); {
+	case errors.Is(err, ErrChanged):
+		return nil // the next attempt reads it
 	case errors.Is(err, errPromoted), errors.Is(err, errNotYet), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return l.release(ctx) // the next attempt reads who was faster
 	case err != nil:

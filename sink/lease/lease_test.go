@@ -95,7 +95,7 @@ func start(t *testing.T, s *fakekube.Server, name string, ahead time.Duration) *
 	conn := apiserver.NewConn("https://kube", p)
 	p.Lease = New(Options{
 		Conn: func() *apiserver.Conn { return conn }, Namespace: "mesh", Name: "meshrelay-sink-dr", Identity: name, Logger: slog.New(slog.DiscardHandler),
-		Keep: func(Terms) error { return nil }, Begin: func() (bool, error) { return true, nil },
+		Terms: func() (t Terms) { return t }, Keep: func(_, _ Terms) error { return nil }, Begin: func() (bool, error) { return true, nil },
 		Check: func(context.Context) error {
 			p.freeze("CHECK")
 			p.mu.Lock()

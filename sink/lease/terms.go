@@ -143,18 +143,19 @@ func ReadTerms(ctx context.Context, c *apiserver.Conn, namespace, name string) (
 	return o.Spec, o.terms(), o.exists(), nil
 }
 
+// ErrChanged is the error of Options.Keep if other terms are known than before.
+var ErrChanged = errors.New("the terms of the Lease have changed meanwhile")
+
 // Reasons not to hold the Lease that are no problem.
 var errPromoted, errNotYet = errors.New("the sink is promoted"), errors.New("it is not known yet whether there may be a Lease")
 
 // lostError is why there is no Lease, and none may be made.
 type lostError struct{ error }
 
-// heed has this process follow what a Lease tells of promotions. Its error is why the process must not write.
-func (l *Lease) heed(ctx context.Context, o *object) error {
+// heed has this process follow what a Lease tells of promotions. It knew m before the Lease was read. Its error is why the
+// process must not write.
+func (l *Lease) heed(ctx context.Context, o *object, m Terms) error {
 	t := o.terms()
-	l.mu.Lock()
-	m := l.terms
-	l.mu.Unlock()
 	switch {
 	case m.Promoted != (Note{}) && t.Promoted == (Note{}) && t.Number < m.Number:
 		// Its cluster was restored, or somebody has deleted it. Only an adoption ends a promotion.
@@ -171,13 +172,11 @@ func (l *Lease) heed(ctx context.Context, o *object) error {
 			return errNotYet
 		}
 	}
-	if t != m {
-		if err := l.opts.Keep(t); err != nil {
+	if t != m || l.unkept {
+		err := l.opts.Keep(m, t)
+		if l.unkept = err != nil; err != nil {
 			return err
 		}
-		l.mu.Lock()
-		l.terms = t
-		l.mu.Unlock()
 	}
 	if t.Promoted != (Note{}) {
 		return errPromoted

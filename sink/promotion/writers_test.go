@@ -100,7 +100,7 @@ func (a *actor) write(ctx context.Context) {
 	conn := connOf(a)
 	l := lease.New(lease.Options{
 		Conn: func() *apiserver.Conn { return conn }, Namespace: namespace, Name: ObjectName("dr"), Identity: a.name, Logger: slog.New(slog.DiscardHandler),
-		Check: func(context.Context) error { return nil }, Keep: func(lease.Terms) error { return nil }, Begin: func() (bool, error) { return true, nil },
+		Check: func(context.Context) error { return nil }, Terms: func() (t lease.Terms) { return t }, Keep: func(_, _ lease.Terms) error { return nil }, Begin: func() (bool, error) { return true, nil },
 	})
 	var all sync.WaitGroup
 	all.Go(func() { _ = l.Run(ctx) }) // it may be killed before the release
