@@ -199,10 +199,10 @@ func (h *siteHistory) lease(revision int64, value []byte) *violation {
 	if h.holder != l.Spec.HolderIdentity {
 		h.world.journal.say("etcd %d: the writer is %q after %q", revision, l.Spec.HolderIdentity, h.holder)
 	}
-	h.holder, h.holdAll = l.Spec.HolderIdentity, l.Metadata.Annotations["meshrelay.io/deletions"] == "held"
-	if revision <= h.restored {
+	if h.holder = l.Spec.HolderIdentity; revision <= h.restored {
 		return nil
 	}
+	h.holdAll = l.Metadata.Annotations["meshrelay.io/deletions"] == "held"
 	was := h.phase
 	switch frozen := l.Metadata.Annotations["meshrelay.io/frozen-since"] != ""; {
 	case h.holder == promoted:
