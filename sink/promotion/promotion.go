@@ -41,9 +41,9 @@ func Promote(ctx context.Context, o Options) error {
 		return err
 	}
 	note, before, number := r.note(), lease.Note{}, 0
-	err := r.edit(ctx, func(t *lease.Terms, _ bool) error {
+	err := r.edit(ctx, func(t *lease.Terms, exists bool) error {
 		if before = t.Promoted; before == (lease.Note{}) {
-			t.Number, t.Promoted = t.Number+1, note
+			t.Number, t.Promoted = numberOf(t, exists)+1, note
 		}
 		number = t.Number
 		return nil
@@ -75,12 +75,21 @@ func Adopt(ctx context.Context, o Options) error {
 		if exists && t.Promoted == (lease.Note{}) && t.Frozen != note { // else the answer was lost
 			return fmt.Errorf("sink %s is not promoted: there is nothing to adopt", o.Sink)
 		}
-		t.Promoted, t.Hold = lease.Note{}, true
+		t.Number, t.Promoted, t.Hold = numberOf(t, exists), lease.Note{}, true
 		if t.Frozen == (lease.Note{}) {
 			t.Frozen = note
 		}
 		return nil
 	})
+}
+
+// numberOf returns the number of the last promotion. Where the Lease is lost, it is the time: a relay that remembers a promotion
+// must not take the new Lease for one that has forgotten it.
+func numberOf(t *lease.Terms, exists bool) int {
+	if !exists {
+		return int(time.Now().Unix())
+	}
+	return t.Number
 }
 
 func (r *run) note() lease.Note {
