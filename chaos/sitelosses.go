@@ -134,10 +134,6 @@ func (s *sites) lose(f siteFault) error {
 	if f.dice[1]%2 == 0 {
 		s.untilDone(ctx, s.sink("promote"))
 	}
-	// Numbers of promotions begin anew: one that remembers a promotion and has missed its end would promote the site again.
-	if err := os.RemoveAll(s.relays[siteRelays].stateDir()); err != nil {
-		return err
-	}
 	s.giveBack(ctx, f)
 	_, err := s.settle()
 	return err
