@@ -102,7 +102,10 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		}
 		return all
 	}
-	served := func(d downstream.Distribution) Arrival { d.Version, d.Clients = "v1", 1; return Arrival{Distribution: d} }
+	served := func(d downstream.Distribution) Arrival {
+		d.Version, d.Clients = "v1", 1
+		return Arrival{Distribution: d}
+	}
 	gone := func(d downstream.Distribution) Arrival { return Arrival{Distribution: d} }
 	behind := served(downstream.Distribution{})
 	behind.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v1", Lacks: 1, Lacking: holders(1, "")}}}

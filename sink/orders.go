@@ -70,7 +70,7 @@ func (e *engine) order(ctx context.Context, o Order) (n int, err error) {
 	hold, held := e.terms.Hold, e.core.Held().ID
 	e.mu.Unlock()
 	if hold && (o.Verb == "prune" || held == o.Hold) { // a person has looked
-		if err := e.edit(ctx, func(t *lease.Terms) { t.Hold = false }); err != nil {
+		if err := e.edit(ctx, func(t *lease.Terms) error { t.Hold = false; return nil }); err != nil {
 			return 0, err
 		}
 	}
@@ -83,7 +83,7 @@ func (e *engine) order(ctx context.Context, o Order) (n int, err error) {
 }
 
 // edit changes the terms in the Lease.
-func (e *engine) edit(ctx context.Context, f func(*lease.Terms)) error {
+func (e *engine) edit(ctx context.Context, f func(*lease.Terms) error) error {
 	conn, err := e.cluster.Verify(ctx)
 	if err != nil {
 		return e.client.Explain(err)
@@ -93,9 +93,9 @@ func (e *engine) edit(ctx context.Context, f func(*lease.Terms)) error {
 		if !exists {
 			return errors.New("it has no Lease yet")
 		}
-		f(t)
+		err := f(t)
 		next = *t
-		return nil
+		return err
 	})
 	if err == nil {
 		e.mu.Lock()
@@ -118,22 +118,31 @@ func (e *engine) freeze(ctx context.Context, note lease.Note) error {
 	return nil
 }
 
+// unfreeze ends a freeze of the Lease, which may be newer than what is known of it, and one that the Lease does not have yet.
 func (e *engine) unfreeze(ctx context.Context) error {
 	e.mu.Lock()
-	was, only := e.frozen(), e.terms.Frozen == (lease.Note{})
+	here, there := e.pending != (lease.Note{}), e.terms.Frozen != (lease.Note{})
 	e.mu.Unlock()
-	if was == (lease.Note{}) {
-		return errors.New("it is not frozen")
-	}
-	err := e.edit(ctx, func(t *lease.Terms) { t.Frozen = lease.Note{} })
-	if err != nil && !only {
+	err := e.edit(ctx, func(t *lease.Terms) error {
+		if t.Frozen == (lease.Note{}) {
+			return errNotFrozen
+		}
+		t.Frozen = lease.Note{}
+		return nil
+	})
+	switch {
+	case err != nil && there && !errors.Is(err, errNotFrozen):
 		return fmt.Errorf("it stays frozen: %w", err)
+	case err != nil && !here:
+		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.setTerms(e.terms, lease.Note{})
 	return nil
 }
+
+var errNotFrozen = errors.New("it is not frozen")
 
 // writePending writes a freeze into the Lease that it does not have yet.
 func (e *engine) writePending(ctx context.Context) {
@@ -143,7 +152,7 @@ func (e *engine) writePending(ctx context.Context) {
 	if pending == (lease.Note{}) || !e.applies() {
 		return
 	}
-	err := e.edit(ctx, func(t *lease.Terms) { t.Frozen = cmp.Or(t.Frozen, pending) })
+	err := e.edit(ctx, func(t *lease.Terms) error { t.Frozen = cmp.Or(t.Frozen, pending); return nil })
 	if err != nil {
 		err = fmt.Errorf("it is frozen here, and not yet for other relays: %w", err)
 	} else {

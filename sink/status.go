@@ -165,10 +165,10 @@ func (e *engine) status() Status {
 	if now := time.Now(); now.Sub(e.idle) < unwrittenAfter || st.suspended {
 		st.Unwritten = 0
 	} else if st.Unwritten > 0 {
-		problems = append([]string{fmt.Sprintf("nobody has written since %s, and %d objects are to be written", e.idle.UTC().Format(time.RFC3339), st.Unwritten)}, problems...)
+		problems = append([]string{fmt.Sprintf("nobody has written since %s, with %d to be written", e.idle.UTC().Format(time.RFC3339), st.Unwritten)}, problems...)
 	}
 	if other != "" {
-		problems = append(problems, fmt.Sprintf("the relay %s has a sink of this name in this cluster, too (%d objects are of it): give one of both another name, or one provenance.relay to all replicas", text.Abbreviate(other), written))
+		problems = append(problems, fmt.Sprintf("the relay %s has a sink of this name in this cluster, too (%d of the objects are its): give one of both another name, or one provenance.relay to all replicas", text.Abbreviate(other), written))
 	}
 	st.Problems = problems
 	slices.SortFunc(st.Examples, func(a, b Todo) int { return cmp.Compare(a.Resource, b.Resource) })

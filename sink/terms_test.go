@@ -280,11 +280,11 @@ func TestWhatNobodyWritesIsAProblemAfterAMinute(t *testing.T) {
 		began := time.Now()
 		w.until("it is a problem", func() bool { return len(w.set.Problems()) > 0 })
 		p := w.set.Problems()[0]
-		if after := time.Since(began); after < unwrittenAfter-2*judgeEach || !strings.Contains(p, "sink dr: nobody has written since") || !strings.Contains(p, "1 objects") || !strings.Contains(p, "leases") {
+		if after := time.Since(began); after < unwrittenAfter-2*judgeEach || !strings.Contains(p, "sink dr: nobody has written since") || !strings.Contains(p, "with 1 to be written") {
 			t.Errorf("after %v: %s", after, p)
 		}
-		if w.status().Unwritten != 1 {
-			t.Errorf("%+v", w.status())
+		if st := w.status(); st.Unwritten != 1 || !strings.Contains(strings.Join(st.Problems, " "), "leases") {
+			t.Errorf("%+v", st)
 		}
 		other := apiserver.NewConn("https://kube", w.Server)
 		w.Set(func() { w.Fault = nil })
@@ -353,4 +353,27 @@ func TestTwoRelaysWithASinkOfOneNameLearnOfEachOther(t *testing.T) {
 			w.until("it is over", func() bool { return !names(w.set, "r2") })
 		})
 	}
+}
+
+// TestAnUnfreezeRightAfterAnAdoptionEndsItsFreeze, of which the relay does not know yet.
+func TestAnUnfreezeRightAfterAnAdoptionEndsItsFreeze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t)
+		w.put("east", "db", "one.x")
+		w.start().settled()
+		w.terms(promote)
+		w.until("it is promoted", func() bool { return w.status().State == "promoted" })
+		w.put("east", "db", "two.x")
+		w.terms(adopt)
+		if w.status().Frozen != nil {
+			t.Fatal("it knows already")
+		}
+		if _, err := w.order("unfreeze", ""); err != nil {
+			t.Error(err)
+		}
+		w.until("it writes", func() bool { return host(w.object("db")) == "two.x" })
+		if _, err := w.order("unfreeze", ""); err == nil || !strings.Contains(err.Error(), "it is not frozen") {
+			t.Error(err)
+		}
+	})
 }
