@@ -144,7 +144,7 @@ newest:
 # once. etcd's main package is called server, so its binary gets its own name.
 .PHONY: kube
 kube:
-	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/ k8s.io/kubernetes/cmd/kube-apiserver
+	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl
 	cd tools/kube && CGO_ENABLED=0 go build -ldflags '-s -w' -o ../../e2e/bin/etcd go.etcd.io/etcd/server/v3
 
 # A server that behaves as Nacos and Higress' controller do. Its module has other versions than e2e.
