@@ -202,21 +202,21 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 
 	t.Run("a freeze holds for all relays, and release is for the writer", func(t *testing.T) {
 		files := map[string]string{}
-		for i := range 9 {
+		for i := range 4 {
 			files[fmt.Sprintf("f%d", i)] = rule(fmt.Sprintf("f%d", i), "RANDOM", "")
 		}
 		s := newSite(t, k, "frozen", "", files)
-		s.written(9)
+		s.written(4)
 		second := s.another("second", "")
 		prints(t, second, 0, "standby", "sink", "status", "frozen")
 		prints(t, second, 0, "sink frozen is frozen", "sink", "freeze", "frozen", "--reason", "test")
 		s.is("the writer is frozen", func(st sinkStatus) bool { return st.State == "frozen" })
 		s.pause(func() {
 			second.pause(func() {
-				for i := range 9 {
+				for i := range 4 {
 					s.remove(fmt.Sprintf("f%d", i))
 				}
-				s.write("f9", rule("f9", "RANDOM", ""))
+				s.write("entry", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {namespace: shop, name: entry}\nspec: {hosts: [entry.example], ports: [{number: 443, name: tls, protocol: TLS}]}\n")
 			})
 		})
 		s.is("the change is seen", func(st sinkStatus) bool { return st.Desired == 1 })
@@ -224,8 +224,8 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 		s.terminate() // the other one takes over, frozen
 		s.relay = second
 		prints(t, second, 0, "writes again", "sink", "unfreeze", "frozen")
-		s.is("all of a kind are held", func(st sinkStatus) bool {
-			return st.Leader && st.Held != nil && st.Held.Removals == 9 && st.Objects == 10
+		s.is("all of a kind are held, few as they are", func(st sinkStatus) bool {
+			return st.Leader && st.Held != nil && st.Held.Removals == 4 && st.Objects == 5
 		})
 		st, err := s.of(second)
 		if err != nil {
@@ -234,7 +234,7 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 		third := s.another("third", "")
 		prints(t, third, 0, "standby", "sink", "status", "frozen")
 		prints(t, third, 1, "give the order to the one that does, which is \"second_", "sink", "release", "frozen", "--hold", st.Held.ID)
-		prints(t, second, 0, "9 deletions released", "sink", "release", "frozen", "--hold", st.Held.ID)
+		prints(t, second, 0, "4 deletions released", "sink", "release", "frozen", "--hold", st.Held.ID)
 		s.written(1)
 	})
 
