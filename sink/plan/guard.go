@@ -71,6 +71,7 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 	next := make(map[mirror.Key]string, len(c.gone))
 	waiting := map[mirror.Key]uint64{} // may be deleted, and was not released
 	there := sets.Set[uint64]{}        // may be deleted, now or later
+	left := map[mirror.Kind]int{}      // will not be deleted, or is about to go
 	for key := range c.gone {
 		l := c.entries[key].live
 		d := deletionOf(key, l.UID)
@@ -80,6 +81,7 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		}
 		switch next[key] {
 		case ReasonDeleting, ReasonManager, ReasonSources:
+			left[key.Kind]++
 		default:
 			there.Insert(d)
 		}
@@ -89,7 +91,7 @@ func (c *Core) Judge(now time.Time, blocked func(mirror.Key) string) (changed []
 		g.undecided = g.undecided.Intersection(there).Difference(g.released)
 	}
 	done := g.count(now, there)
-	c.hold(slices.Sorted(maps.Values(waiting)), done, c.lastOfKind(waiting, done))
+	c.hold(slices.Sorted(maps.Values(waiting)), done, c.lastOfKind(waiting, done, left))
 	for key, why := range next {
 		switch d, waits := waiting[key]; {
 		case waits && g.holding:
@@ -128,13 +130,13 @@ func (g *guard) count(now time.Time, there sets.Set[uint64]) map[mirror.Kind]int
 }
 
 // lastOfKind returns why a kind would have no object after the waiting deletions, empty if each keeps some, or had few.
-func (c *Core) lastOfKind(waiting map[mirror.Key]uint64, done map[mirror.Kind]int) (reason string) {
+func (c *Core) lastOfKind(waiting map[mirror.Key]uint64, done, left map[mirror.Kind]int) (reason string) {
 	going := map[mirror.Kind]int{}
 	for key := range waiting {
 		going[key.Kind]++
 	}
 	for kind, n := range going {
-		if all := n + done[kind]; n == c.ownedOf[kind] && all > fewOfKind {
+		if all := n + done[kind]; n == c.ownedOf[kind]-left[kind] && all > fewOfKind {
 			reason = max(reason, fmt.Sprintf("all %d %s within %v", all, kind, window))
 		}
 	}
@@ -219,6 +221,9 @@ func (c *Core) Prune() (n int) {
 	}
 	return n
 }
+
+// Unrelease takes all releases back.
+func (c *Core) Unrelease() { clear(c.guard.released) }
 
 // Kept returns what New needs to continue after a restart.
 func (c *Core) Kept() Kept {

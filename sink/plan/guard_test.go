@@ -447,3 +447,22 @@ func TestAllObjectsOfAKindAreHeld(t *testing.T) {
 		}
 	}
 }
+
+// TestObjectsThatStayDoNotHideTheLastOfAKind: one that somebody has labelled, or that waits for its finalizers.
+func TestObjectsThatStayDoNotHideTheLastOfAKind(t *testing.T) {
+	for name, stays := range map[string]func(*Live){
+		"labelled": func(l *Live) { l.Fields = 0 },
+		"deleting": func(l *Live) { l.Deleting = true },
+	} {
+		c := owning(Settings{Percent: 100, Count: 1000}, 4, 0)
+		other := mirror.Key{Kind: mirror.Kind{Group: "a.b", Kind: "Other"}, Name: "other"}
+		c.Want(other, wanted(1)) // else all go because nothing is desired
+		l := mine(3, 1)
+		stays(l)
+		c.See(keyOf(3), l)
+		c.Judge(time.Unix(0, 0), told)
+		if v := verbs(c, 3); v[Hold] != 3 {
+			t.Errorf("%s: %v", name, v)
+		}
+	}
+}
