@@ -118,8 +118,12 @@ var cases = []struct {
 		relay_sink_leader{sink="promoted",pod="a"}     0x90
 		relay_sink_suspended{sink="promoted",pod="a"}  1x90`},
 	{"RelaySinkNotWritten", `
+		relay_sink_leader{sink="dr",pod="a"}    0x4 1x60
+		relay_sink_leader{sink="dr",pod="b"}    0x60
 		relay_sink_unwritten{sink="dr",pod="a"} 0x4 3x60
-		relay_sink_unwritten{sink="dr",pod="b"} 0x4 3x60`, 5, `{sink="dr"}`, `
+		relay_sink_unwritten{sink="dr",pod="b"} 0x60`, 5, `{sink="dr"}`, `
+		relay_sink_leader{sink="dr",pod="a"}    0x60
+		relay_sink_leader{sink="dr",pod="b"}    1x60
 		relay_sink_unwritten{sink="dr",pod="a"} 0x4 3x60
 		relay_sink_unwritten{sink="dr",pod="b"} 0x60`},
 	{"RelaySinkHoldsDeletions", `
