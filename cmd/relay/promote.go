@@ -211,8 +211,8 @@ func newSinkDisown() *cobra.Command {
 that stays the primary, that is read as an upstream, or whose objects a tool such as Argo CD takes over. The
 command talks to the API server of the cluster; no relay has to run.
 
-The sink stays promoted, and its name is used up in that cluster until somebody deletes its Lease. There is no
-way back but a sink of another name with adopt: true.
+The sink stays promoted, and its name is used up in that cluster: to use it again, delete the Lease, and the
+state of the sink in each relay that had it. There is no way back but a sink of another name with adopt: true.
 
 Without --yes the command counts the objects, changes nothing, and exits with 2. A run that ended in the
 middle is completed by running the command again.`,
