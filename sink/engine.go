@@ -164,6 +164,9 @@ type flight struct {
 
 func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	c := spec.Kubernetes
+	if spec.ClusterUID != "" && k.Cluster != "" && spec.ClusterUID != k.Cluster {
+		k = kept{} // it is about another cluster
+	}
 	e := &engine{
 		spec: spec, deps: deps, log: deps.Logger.With("sink", spec.Name), warnings: loglimit.New(10, time.Second), queue: workqueue.NewTypedDelayingQueue[mirror.Key](),
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
@@ -180,7 +183,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	}
 	e.core = plan.New(plan.Settings{
 		Name: spec.Name, Prune: spec.Prune, Adopt: spec.Adopt, Take: spec.Conflicts == config.ConflictsTake,
-		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: k.frozen(), HoldAll: k.Lease.Hold,
+		Percent: spec.Guard.Percent, Count: spec.Guard.Count, Frozen: spec.Mode == config.SinkApply && k.frozen(), HoldAll: k.Lease.Hold,
 	}, k.Kept, time.Now())
 	e.marks.keys, e.marks.all, e.marks.wake = map[mirror.Key]struct{}{}, true, make(chan struct{}, 1)
 	e.lease = deps.Lease(lease.Options{
@@ -257,14 +260,30 @@ func (e *engine) setTerms(t lease.Terms, pending lease.Note) {
 	if pending == t.Frozen {
 		pending = lease.Note{}
 	}
+	if t.Number != e.terms.Number {
+		e.core.Unrelease() // a person has looked at what was there before the promotion
+	}
 	e.terms, e.pending = t, pending
 	e.core.SetFrozen(e.frozen() != (lease.Note{}))
 	e.core.SetHoldAll(t.Hold)
 	e.core.Keys(e.touch)
 }
 
-// frozen returns who has frozen the sink, the zero value for nobody. The caller holds mu.
-func (e *engine) frozen() lease.Note { return cmp.Or(e.terms.Frozen, e.pending) }
+// frozen returns who has frozen the sink, the zero value for nobody. A dry run writes nothing anyway. The caller holds mu.
+func (e *engine) frozen() lease.Note {
+	if !e.applies() {
+		return lease.Note{}
+	}
+	return cmp.Or(e.terms.Frozen, e.pending)
+}
+
+// promoted returns who has promoted the sink, the zero value for nobody. A dry run does not know. The caller holds mu.
+func (e *engine) promoted() lease.Note {
+	if !e.applies() {
+		return lease.Note{}
+	}
+	return e.terms.Promoted
+}
 
 // applies reports whether the mode lets the sink write.
 func (e *engine) applies() bool { return e.spec.Mode == config.SinkApply }

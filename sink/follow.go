@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/sink/plan"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
@@ -65,27 +66,48 @@ func (f *follower) Replace(all []*object.Object) {
 	defer e.mu.Unlock()
 	first := !f.listed
 	f.listed, f.err = true, nil
+	// While nothing is written, a list is newer than all that is known, and no worker looks.
+	still := e.applies() && (!e.lease.Writable(time.Now()) || e.frozen() != (lease.Note{}))
 	has := make(map[mirror.Key]struct{}, len(all))
 	for _, o := range all {
 		key := f.keyOf(o)
 		has[key] = struct{}{}
 		l := o.Made.Input.(seen).Live
-		if old := e.core.Live(key); old != nil && old.UID == l.UID && l.Version != old.Version && older(l.Version, old.Version) {
+		if old := e.core.Live(key); still && old != nil && e.flying[key] == nil {
+			follows(old, l)
+			e.take(key, l)
+			continue
+		} else if old != nil && old.UID == l.UID && l.Version != old.Version && older(l.Version, old.Version) {
 			e.doubted[key] = struct{}{} // the cluster was restored, or it was written while the list was read
 			e.queue.Add(key)
 			continue
 		}
 		e.see(key, l, first)
 	}
+	var gone []mirror.Key
 	e.core.Keys(func(key mirror.Key) {
 		if _, is := has[key]; key.Kind == f.Kind && !is && e.core.Live(key) != nil {
-			e.doubted[key] = struct{}{} // it is gone, or was written while the list was read
-			e.queue.Add(key)
+			gone = append(gone, key)
 		}
 	})
+	for _, key := range gone {
+		if still && e.flying[key] == nil {
+			e.take(key, nil)
+			continue
+		}
+		e.doubted[key] = struct{}{} // it is gone, or was written while the list was read
+		e.queue.Add(key)
+	}
 	if first {
 		e.touchAll(f.Kind)
 	}
+}
+
+// take takes what the cluster certainly has of a key, nil for nothing. The caller holds mu.
+func (e *engine) take(key mirror.Key, l *plan.Live) {
+	delete(e.doubted, key)
+	e.core.See(key, l)
+	e.touch(key)
 }
 
 // Put implements reflector.Sink.

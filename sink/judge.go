@@ -48,13 +48,16 @@ func (e *engine) supervise(now time.Time) {
 
 // due reports whether an object that is to be written could be, for all that the cluster has told. The caller holds mu.
 func (e *engine) due(key mirror.Key) bool {
+	if d := e.drifts[key]; d != nil && time.Since(d.At) < e.driftPause(key) {
+		return false
+	}
 	t := e.troubles[key]
-	return t == nil || t.State == stateFailed
+	return t == nil || t.State == stateFailed && !t.answered
 }
 
 // suspended reports whether the sink is not to write. The caller holds mu.
 func (e *engine) suspended() bool {
-	return !e.applies() || e.frozen() != (lease.Note{}) || e.terms.Promoted != (lease.Note{})
+	return !e.applies() || e.frozen() != (lease.Note{}) || e.promoted() != (lease.Note{})
 }
 
 // judge decides about deletions, once what the upstreams have told so far was read. It returns the keys to touch.

@@ -67,19 +67,21 @@ func (e *engine) order(ctx context.Context, o Order) (n int, err error) {
 		return 0, fmt.Errorf("another relay writes, or none: give the order to the one that does, which is %q", cmp.Or(st.Holder, "none"))
 	}
 	e.mu.Lock()
-	hold, held := e.terms.Hold, e.core.Held().ID
-	e.mu.Unlock()
-	if hold && (o.Verb == "prune" || held == o.Hold) { // a person has looked
-		if err := e.edit(ctx, func(t *lease.Terms) error { t.Hold = false; return nil }); err != nil {
-			return 0, err
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	hold := e.terms.Hold
 	if o.Verb == "prune" {
-		return e.core.Prune(), nil
+		n = e.core.Prune()
+	} else {
+		n, err = e.core.Release(o.Hold)
 	}
-	return e.core.Release(o.Hold)
+	e.mu.Unlock()
+	if err != nil || !hold {
+		return n, err
+	}
+	// A person has looked at what an adoption left.
+	if err := e.edit(ctx, func(t *lease.Terms) error { t.Hold = false; return nil }); err != nil {
+		return n, fmt.Errorf("%d deletions are released, and all others stay held: %w", n, err)
+	}
+	return n, nil
 }
 
 // edit changes the terms in the Lease.
@@ -92,6 +94,9 @@ func (e *engine) edit(ctx context.Context, f func(*lease.Terms) error) error {
 	err = lease.Edit(ctx, conn, e.spec.Namespace, managerOf(e.spec.Name), false, func(t *lease.Terms, exists bool) error {
 		if !exists {
 			return errors.New("it has no Lease yet")
+		}
+		if m := e.knownTerms(); m.Promoted != (lease.Note{}) && t.Promoted == (lease.Note{}) && t.Number < m.Number {
+			return errors.New("its Lease has lost the promotion, which is written again in a few seconds: give the order then")
 		}
 		err := f(t)
 		next = *t
@@ -150,9 +155,21 @@ func (e *engine) writePending(ctx context.Context) {
 	pending := e.pending
 	e.mu.Unlock()
 	if pending == (lease.Note{}) || !e.applies() {
+		e.trouble("freeze", nil)
 		return
 	}
-	err := e.edit(ctx, func(t *lease.Terms) error { t.Frozen = cmp.Or(t.Frozen, pending); return nil })
+	err := e.edit(ctx, func(t *lease.Terms) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.pending != pending {
+			return errNotFrozen // an unfreeze was faster
+		}
+		t.Frozen = cmp.Or(t.Frozen, pending)
+		return nil
+	})
+	if errors.Is(err, errNotFrozen) {
+		return
+	}
 	if err != nil {
 		err = fmt.Errorf("it is frozen here, and not yet for other relays: %w", err)
 	} else {

@@ -45,6 +45,7 @@ type Trouble struct {
 	Since    time.Time `json:"since"`
 	Retry    time.Time `json:"retry,omitzero"`
 	failures int
+	answered bool // by the cluster
 }
 
 // Drift counts how often others have changed or deleted an object. Manager is the last one, if it is known.
@@ -69,6 +70,7 @@ func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 		e.troubles[key] = t
 	}
 	t.failures++
+	t.answered = false
 	pause := backoff(t.failures)
 	t.Reason, t.Retry = text.Shorten(strings.ToValidUTF8(why.Error(), "?"), maxReason), time.Now().Add(pause)
 	e.calm = false
@@ -118,6 +120,13 @@ func (e *engine) refused(ctx context.Context, key mirror.Key, of discovery.Resou
 	case e.pause(err) || !errors.As(err, &status):
 		return e.fails(key, stateFailed, e.client.Explain(err))
 	}
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if t := e.troubles[key]; t != nil {
+			t.answered = true
+		}
+	}()
 	s := status.Status()
 	switch {
 	case apierrors.IsConflict(err) && hasManagers(s) && a.Verb != plan.Create: // else an object is there: a server looks at managers first

@@ -100,7 +100,7 @@ func (e *engine) status() Status {
 	st := Status{
 		Name: e.spec.Name, View: e.spec.View, Mode: e.spec.Mode, Server: e.client.Current().Server(), Cluster: e.uid,
 		Leader: ls.Held, Holder: ls.Holder, Complete: e.complete, Drifted: e.drift, Deletes: e.deletes, Writes: maps.Clone(e.writes),
-		Frozen: noteOf(e.frozen()), Promoted: noteOf(e.terms.Promoted),
+		Frozen: noteOf(e.frozen()), Promoted: noteOf(e.promoted()),
 		Todo: map[string]int{}, NeverWritten: map[string]int{}, TroublesByState: map[string]int{},
 	}
 	st.suspended = e.suspended()

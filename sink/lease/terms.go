@@ -101,6 +101,12 @@ func (o *object) setTerms(t Terms) {
 	o.annotate(deletionsAnnotation, deletions)
 }
 
+// after returns the terms of a Lease that has lost those of m, but for a promotion.
+func (t Terms) after(m Terms) Terms {
+	t.Number, t.Frozen, t.Hold = m.Number, cmp.Or(t.Frozen, m.Frozen), t.Hold || m.Hold
+	return t
+}
+
 // Edit changes the terms of a Lease. f gets them, and whether there is a Lease; its error ends Edit. With Promoted, the Lease
 // has the holder Promoted afterwards, and none if it had that before. A Lease that does not exist is made.
 func Edit(ctx context.Context, c *apiserver.Conn, namespace, name string, dryRun bool, f func(t *Terms, exists bool) error) error {
@@ -156,10 +162,12 @@ type lostError struct{ error }
 // process must not write.
 func (l *Lease) heed(ctx context.Context, o *object, m Terms) error {
 	t := o.terms()
+	lost := t.Promoted == (Note{}) && (!o.exists() || t.Number < m.Number)
 	switch {
 	case m.Promoted != (Note{}) && t.Promoted == (Note{}) && t.Number < m.Number:
 		// Its cluster was restored, or somebody has deleted it. Only an adoption ends a promotion.
-		t = Terms{Number: m.Number, Promoted: m.Promoted, Frozen: t.Frozen, Hold: t.Hold}
+		t = t.after(m)
+		t.Promoted = m.Promoted
 		if err := o.put(ctx, l.opts.Conn(), t, false); err != nil {
 			return err
 		}
@@ -170,6 +178,12 @@ func (l *Lease) heed(ctx context.Context, o *object, m Terms) error {
 			return lostError{err}
 		case !may:
 			return errNotYet
+		}
+	}
+	if has := t; lost && t.Promoted == (Note{}) {
+		if t = t.after(m); t != has {
+			o.setTerms(t)
+			l.opts.Logger.Warn("the Lease had lost what was ordered, which holds on", "lease", l.opts.Name, "namespace", l.opts.Namespace, "frozen", t.Frozen != (Note{}), "deletionsHeld", t.Hold)
 		}
 	}
 	if t != m || l.unkept {
