@@ -535,7 +535,7 @@ func TestAFieldThatIsAddedAtTheSiteIsTold(t *testing.T) {
 		w.edit(http.MethodPut, "kubectl-edit", "db", func(o map[string]any) { o["spec"].(map[string]any)["exportTo"] = []any{"."} })
 		w.until("it is counted", func() bool { return w.status().Added == 1 })
 		w.put("east", "db", "two.x")
-		w.until("it is written", func() bool { return host(w.object("db")) == "two.x" })
+		w.until("it is written", func() bool { return host(w.object("db")) == "two.x" && len(w.status().Todo) == 0 })
 		if d, err := w.set.Diff(t.Context(), "dr", Wanted{}); err != nil || len(d.Differences) != 1 || d.Differences[0].Do != "added" || !slices.Equal(d.Differences[0].Added, []string{".spec.exportTo"}) {
 			t.Errorf("%+v, %v", d, err)
 		}
