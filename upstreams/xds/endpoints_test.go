@@ -180,10 +180,15 @@ func TestAServerThatGivesNoEndpointAtAllIsTold(t *testing.T) {
 		if st := f.describe(); st.None != "" {
 			t.Errorf("nothing is wanted: %s", st.None)
 		}
+		s.Withhold(edsTypeURL, true)
 		f.wants("a", "b")
+		s.Await("the request", func(r fakexds.Request) bool { return len(r.Names) == 2 })
 		if st := f.describe(); st.None != "" {
 			t.Errorf("they are awaited: %s", st.None)
 		}
+		s.Withhold(edsTypeURL, false)
+		synctest.Wait() // the server may still be noting the request
+		s.PushNames(edsTypeURL, "a", "b")
 		f.awaitTold("a,b")
 		if st := f.describe(); !strings.Contains(st.None, "any of 2 ports") || st.LastError != "" {
 			t.Errorf("%+v", st)
