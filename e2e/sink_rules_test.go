@@ -301,6 +301,15 @@ spec: {hosts: [till.example], http: [{route: [{destination: {host: till.example}
 		s.written(1)
 	})
 
+	t.Run("a promotion of what the cluster does not know is refused", func(t *testing.T) {
+		for _, dryRun := range []string{"--dry-run", "--yes"} {
+			out, err := relayCommand(t, "sink", "promote", "unknown", "--kubeconfig", k.kubeconfig, dryRun)
+			if err == nil || !strings.Contains(out, "no object has the label meshrelay.io/sink=unknown, and the sink has no Lease") {
+				t.Errorf("%s: %v %s", dryRun, err, out)
+			}
+		}
+	})
+
 	t.Run("two relays with a sink of one name learn of each other", func(t *testing.T) {
 		s := newSite(t, k, "twins", "", map[string]string{"rule": rule("twin", "RANDOM", "")})
 		s.written(1)
@@ -328,7 +337,16 @@ spec: {hosts: [till.example], http: [{route: [{destination: {host: till.example}
 			return nil
 		})
 		prints(t, s.relay, 0, "nobody has written since", "status")
+		prints(t, s.relay, 0, "sink nobody is frozen", "sink", "freeze", "nobody", "--reason", "away")
 		k.serve()
+		eventually(t, "the Lease has the freeze that was given while the site was away", func() error {
+			out, err := k.ask(http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/meshrelay-sink-nobody", "", nil)
+			if err == nil && !strings.Contains(string(out), `"meshrelay.io/frozen-reason":"away"`) {
+				err = fmt.Errorf("%s", out)
+			}
+			return err
+		})
+		prints(t, s.relay, 0, "writes again", "sink", "unfreeze", "nobody")
 		s.written(1)
 		prints(t, s.relay, 0, "", "wait", "--for", "healthy")
 	})
