@@ -83,8 +83,8 @@ func (e *engine) fails(key mirror.Key, state string, why error) time.Duration {
 	return pause
 }
 
-// drifted counts a change of an object by others. The caller holds mu.
-func (e *engine) drifted(key mirror.Key, manager, what string) {
+// driftOf returns the drift of an object, a new one without a time if there was none lately. The caller holds mu.
+func (e *engine) driftOf(key mirror.Key) *Drift {
 	d := e.drifts[key]
 	if d == nil || time.Since(d.At) > forgotten {
 		for old := range e.drifts { // any
@@ -96,16 +96,32 @@ func (e *engine) drifted(key mirror.Key, manager, what string) {
 		d = &Drift{Resource: key.String()}
 		e.drifts[key] = d
 	}
+	return d
+}
+
+// drifted counts a change of an object by others. The caller holds mu.
+func (e *engine) drifted(key mirror.Key, manager, what string) {
+	d := e.driftOf(key)
 	d.Times++
 	d.At, d.Manager, d.What = time.Now(), text.Abbreviate(manager), what
 	e.drift++
 	e.warnings.Warn(e.log, "object was "+what+" by others", "resource", d.Resource, "manager", d.Manager, "times", d.Times)
 }
 
+// succeeded notes that this relay has written what another one had. A relay that got another name does so once for each object;
+// more often it is a drift. The caller holds mu.
+func (e *engine) succeeded(key mirror.Key, relay string) {
+	d := e.driftOf(key)
+	if !d.At.IsZero() {
+		e.drifted(key, relay, "changed")
+	}
+	d.At = time.Now()
+}
+
 // driftPause returns how long a drift of an object is left: others who change it again and again win. The caller holds
 // mu.
 func (e *engine) driftPause(key mirror.Key) time.Duration {
-	if d := e.drifts[key]; d != nil && time.Since(d.At) < forgotten {
+	if d := e.drifts[key]; d != nil && d.Times > 0 && time.Since(d.At) < forgotten {
 		return backoff(d.Times)
 	}
 	return 0

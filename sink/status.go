@@ -180,7 +180,9 @@ func (e *engine) status() Status {
 	}
 	slices.SortFunc(st.Troubles, func(a, b Trouble) int { return cmp.Compare(a.Resource, b.Resource) })
 	for _, d := range e.drifts {
-		st.Drifts = append(st.Drifts, *d)
+		if d.Times > 0 {
+			st.Drifts = append(st.Drifts, *d)
+		}
 	}
 	slices.SortFunc(st.Drifts, func(a, b Drift) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Resource, b.Resource)) })
 	st.Drifts = st.Drifts[:min(maxListed, len(st.Drifts))]

@@ -377,3 +377,18 @@ func TestAnUnfreezeRightAfterAnAdoptionEndsItsFreeze(t *testing.T) {
 		}
 	})
 }
+
+// TestARelayWithAnotherNameWritesEachObjectOnce, and that is no drift.
+func TestARelayWithAnotherNameWritesEachObjectOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := leased(t)
+		w.many(5)
+		w.start().settled()
+		w.stop()
+		w.deps.Relay = "r2"
+		w.start().settled()
+		if st := w.status(); st.Drifted > 0 || len(st.Drifts) > 0 || st.Writes["applied"] != 5 || len(st.Problems) > 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}

@@ -1,7 +1,6 @@
 package sink
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -220,8 +219,12 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		e.writes["unchanged"]++
 	default:
 		e.writes["applied"]++
-		if before != nil && (a.Drift || before.Relay != "") {
-			e.drifted(key, cmp.Or(before.Relay, before.Manager), "changed")
+		switch {
+		case before == nil:
+		case a.Drift:
+			e.drifted(key, before.Manager, "changed")
+		case before.Relay != "":
+			e.succeeded(key, before.Relay)
 		}
 	}
 	return -1
