@@ -329,7 +329,7 @@ func (d *drill) kubectl(part string) {
 func (d *drill) hold(r *relay) (id string) {
 	d.t.Helper()
 	eventually(d.t, "the sink holds a deletion", func() error {
-		s, err := sinkOf(r)
+		s, err := sinkOf(r, "dr")
 		if err == nil && s.Held == nil {
 			err = fmt.Errorf("%+v", s)
 		}
@@ -400,7 +400,7 @@ func (d *drill) runbook(r *relay, simple string) {
 		}
 		switch part[0] {
 		case '2':
-			if s, err := sinkOf(r); err != nil || s.State != "promoted" {
+			if s, err := sinkOf(r, "dr"); err != nil || s.State != "promoted" {
 				t.Errorf("after step 2: %+v, %v", s, err)
 			}
 		case '7':

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -88,26 +87,10 @@ func (s *site) remove(name string) {
 	}
 }
 
-// of returns the state of the sink at a relay.
-func (s *site) of(r *relay) (st sinkStatus, err error) {
-	out, code := r.command("sink", "status", s.sink, "-o", "json")
-	var all []sinkStatus
-	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 || len(all) != 1 {
-		return st, fmt.Errorf("%d, %w: %s", code, err, out)
-	}
-	return all[0], nil
-}
-
 // is waits until the sink is so.
 func (s *site) is(what string, is func(st sinkStatus) bool) {
 	s.t.Helper()
-	eventually(s.t, what, func() error {
-		st, err := s.of(s.relay)
-		if err == nil && !is(st) {
-			err = fmt.Errorf("%+v", st)
-		}
-		return err
-	})
+	sinkIs(s.t, s.relay, s.sink, what, is)
 }
 
 // written waits until the site has n objects as desired.
@@ -227,7 +210,7 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 		s.is("all of a kind are held, few as they are", func(st sinkStatus) bool {
 			return st.Leader && st.Held != nil && st.Held.Removals == 4 && st.Objects == 5
 		})
-		st, err := s.of(second)
+		st, err := sinkOf(second, s.sink)
 		if err != nil {
 			t.Fatal(err)
 		}

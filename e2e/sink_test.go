@@ -54,14 +54,26 @@ type sinkStatus struct {
 	} `json:"held"`
 }
 
-// sinkOf returns the state of the sink dr.
-func sinkOf(r *relay) (s sinkStatus, err error) {
-	out, code := r.command("sink", "status", "dr", "-o", "json")
+// sinkOf returns the state of a sink.
+func sinkOf(r *relay, name string) (s sinkStatus, err error) {
+	out, code := r.command("sink", "status", name, "-o", "json")
 	var all []sinkStatus
 	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 || len(all) != 1 {
 		return s, fmt.Errorf("%d, %w: %s", code, err, out)
 	}
 	return all[0], nil
+}
+
+// sinkIs waits until a sink is so.
+func sinkIs(t *testing.T, r *relay, name, what string, is func(s sinkStatus) bool) {
+	t.Helper()
+	eventually(t, what, func() error {
+		s, err := sinkOf(r, name)
+		if err == nil && !is(s) {
+			err = fmt.Errorf("%+v", s)
+		}
+		return err
+	})
 }
 
 // TestASinkKeepsARealCluster goes through what happens to the objects of a sink on a real API server.
@@ -95,13 +107,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	r := relayOf(t, "hub", config("")).start().ready()
 	wants := func(what string, is func(s sinkStatus) bool) {
 		t.Helper()
-		eventually(t, what, func() error {
-			s, err := sinkOf(r)
-			if err == nil && !is(s) {
-				err = fmt.Errorf("%+v", s)
-			}
-			return err
-		})
+		sinkIs(t, r, "dr", what, is)
 	}
 	get := func(name string) string {
 		out, _ := k.ask(http.MethodGet, objectPath("networking.istio.io/v1", "ServiceEntry", "shop", name), "", nil)
@@ -185,7 +191,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		}
 	})
 	wants("more are held", func(s sinkStatus) bool { return s.Held != nil && s.Held.Removals == 5 })
-	s, err := sinkOf(r)
+	s, err := sinkOf(r, "dr")
 	if err != nil {
 		t.Fatal(err)
 	}

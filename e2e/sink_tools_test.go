@@ -99,13 +99,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, dir, k.kubeconfig)).start().ready()
 	becomes := func(what string, is func(s sinkStatus) bool) {
 		t.Helper()
-		eventually(t, what, func() error {
-			s, err := sinkOf(r)
-			if err == nil && !is(s) {
-				err = fmt.Errorf("%+v", s)
-			}
-			return err
-		})
+		sinkIs(t, r, "dr", what, is)
 	}
 	becomes("all is written", func(s sinkStatus) bool { return s.Objects == len(tools) && len(s.Todo) == 0 })
 	if out, err := relayCommand(t, "sink", "promote", "dr", "-c", r.config, "--yes"); err != nil {
