@@ -108,9 +108,9 @@ func (e *engine) drifted(key mirror.Key, manager, what string) {
 	e.warnings.Warn(e.log, "object was "+what+" by others", "resource", d.Resource, "manager", d.Manager, "times", d.Times)
 }
 
-// succeeded notes that this relay has written what another one had. A relay that got another name does so once for each object;
+// tookOver notes that this relay has written what another one had. A relay that got another name does so once for each object;
 // more often it is a drift. The caller holds mu.
-func (e *engine) succeeded(key mirror.Key, relay string) {
+func (e *engine) tookOver(key mirror.Key, relay string) {
 	d := e.driftOf(key)
 	if !d.At.IsZero() {
 		e.drifted(key, relay, "changed")

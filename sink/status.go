@@ -114,7 +114,7 @@ func (e *engine) status() Status {
 	if st.State = "following"; e.applies() {
 		st.State = "standby"
 	}
-	if ls.Problem != "" {
+	if ls.Problem != "" && !slices.Contains(problems, ls.Problem) {
 		problems = append(problems, ls.Problem)
 	}
 	p := e.failure.Load()

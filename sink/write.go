@@ -224,7 +224,7 @@ func (e *engine) apply(ctx context.Context, key mirror.Key, of discovery.Resourc
 		case a.Drift:
 			e.drifted(key, before.Manager, "changed")
 		case before.Relay != "":
-			e.succeeded(key, before.Relay)
+			e.tookOver(key, before.Relay)
 		}
 	}
 	return -1
