@@ -10,7 +10,6 @@
 #   hack/stress.sh ./adsclient e2e     these parts
 #   STRESS_ROUNDS=2                    how many times in a row each part has to be green (1)
 #   STRESS_DIR=DIR                     where results are kept (the user's cache)
-#   RACE=-race                         with the race detector
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -58,7 +57,7 @@ stress() {
     ;;
   *)
     if grep -lq '"pgregory.net/rapid"' "$part"/*_test.go; then flags=(-rapid.seed=1); fi
-    go test ${RACE:-} -vet=off -c -o "$binaries/test" "$part"
+    go test -vet=off -c -o "$binaries/test" "$part"
     n=$(times "$part")
     for ((i = 0; i < n; i++)); do
       (cd "$part" && "$binaries/test" -test.cpu $((1 + i % 2)) -test.timeout 60m "${flags[@]}")
