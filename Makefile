@@ -12,7 +12,7 @@ DRAWING = go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' $(PKG)
 RACE ?=
 # With it, tests run on one processor: the timers of a synctest bubble share one race context, and where two
 # threads use it at once the detector itself crashes (golang/go#78156). It finds races by what orders two
-# accesses, not by seeing them at the same time.
+# accesses, not by seeing them at the same time. Tests meet two threads, and have memory measured, without it.
 RACING = $(if $(RACE),$(RACE) -cpu 1)
 # What unit tests: PKG=./upstreams/... for a part.
 PKG ?= ./...
@@ -59,8 +59,6 @@ unit: ## Run the tests of the relay without the browser (PKG=./upstreams/...: of
 	drawing=$$($(DRAWING)); others=$$($(UNIT) | grep -vxF "$$drawing" || true); \
 	$${others:+go test $(RACING) -trimpath -timeout 30m $$others}; \
 	$${drawing:+go test $(RACING) -trimpath -timeout 30m $$drawing -rapid.seed=1}
-	@# The race detector takes memory of its own, so what is measured runs without it.
-	$(if $(and $(RACE),$(filter ./...,$(PKG))),CGO_ENABLED=0 go test -trimpath -timeout 30m -run _C15 ./cmd/relay)
 
 .PHONY: cover
 cover: ## Show which share of the statements the tests of "make unit" run, by package

@@ -202,7 +202,7 @@ const mib = 1 << 20
 // and refused resources leave some garbage. The test below sends those of the default limit.
 func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector takes memory of its own: make unit runs this without it, too")
+		t.Skip("the race detector takes memory of its own: make unit without RACE runs this")
 	}
 	if testing.Short() {
 		t.Skip("it moves some GiB")
@@ -249,7 +249,7 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 // TestResponsesOfAllUpstreamsAreBoundedTogether_C15: three servers answer with 250 MiB at the same time.
 func TestResponsesOfAllUpstreamsAreBoundedTogether_C15(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector takes memory of its own: make unit runs this without it, too")
+		t.Skip("the race detector takes memory of its own: make unit without RACE runs this")
 	}
 	if testing.Short() {
 		t.Skip("it moves some GiB")
