@@ -250,10 +250,19 @@ func TestAFreezeStopsRequestsThatWaitForTheServer(t *testing.T) {
 				return false
 			}
 		})
+		n := 0
+		w.until("a worker asks who the cluster is", func() bool {
+			w.engine().cluster.Broken()
+			n++
+			w.put("east", "db", fmt.Sprintf("db%d.x", n)) // again if the answer to another was enough
+			select {
+			case <-waits:
+				return true
+			default:
+				return false
+			}
+		})
 		before := w.wrote()
-		w.engine().cluster.Verified = 0
-		w.put("east", "db", "db.x")
-		<-waits
 		if _, err := w.order("freeze", ""); err != nil {
 			t.Error(err)
 		}
