@@ -171,6 +171,7 @@ func TestWhatComesWhileTheServerOpensIsServed(t *testing.T) {
 		n := 0
 		for after := 0; after < 10; n++ {
 			r.store.Put(se("shop", fmt.Sprintf("t-%05d", n), "x"))
+			runtime.Gosched() // on one processor, too, the server is to open soon
 			if r.server.HasReleased() {
 				after++
 			}
