@@ -250,11 +250,11 @@ func TestAFreezeStopsRequestsThatWaitForTheServer(t *testing.T) {
 				return false
 			}
 		})
-		n := 0
+		tries := 0
 		w.until("a worker asks who the cluster is", func() bool {
 			w.engine().cluster.Broken()
-			n++
-			w.put("east", "db", fmt.Sprintf("db%d.x", n)) // again if the answer to another was enough
+			tries++
+			w.put("east", "db", fmt.Sprintf("db%d.x", tries)) // again if the answer to another was enough
 			select {
 			case <-waits:
 				return true
