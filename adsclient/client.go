@@ -58,8 +58,8 @@ type Config struct {
 	DialOptions []grpc.DialOption
 	// Stamp, unless nil, returns what changes with the credentials. Then the next attempt is made at once.
 	Stamp func() string
-	// SyncTimeout is how long a stream may be silent while a type has no first answer. DATA frames
-	// count, so that a slow link has time. If the only address answers some types, the next stream has
+	// SyncTimeout is how long a stream may be silent while a type has no first answer. Parts of a
+	// response count, so that a slow link has time. If the only address answers some types, the next stream has
 	// twice the time, up to 10 min. It is not for Names. Default: 30 s; negative: for ever.
 	SyncTimeout time.Duration
 	// FailbackAfter is how long a preferred address must have worked again before the

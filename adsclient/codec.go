@@ -43,7 +43,7 @@ func (z zipped) Do(r io.Reader) ([]byte, error) {
 var gzipMagic = []byte{0x1f, 0x8b}
 
 // unzip decompresses a message, to limit bytes at most, unless it is not compressed.
-func (m *rawMessage) unzip(limit int, pool mem.BufferPool) error {
+func (m *rawMessage) unzip(limit int) error {
 	if len(m.buffers) == 0 || !bytes.HasPrefix(m.buffers[0].ReadOnlyData(), gzipMagic) {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (m *rawMessage) unzip(limit int, pool mem.BufferPool) error {
 	if err != nil {
 		return status.Errorf(codes.DataLoss, "response does not decompress: %v", err)
 	}
-	out, err := mem.ReadAll(io.LimitReader(in, int64(limit)+1), pool)
+	out, err := mem.ReadAll(io.LimitReader(in, int64(limit)+1), mem.DefaultBufferPool())
 	switch {
 	case err != nil:
 		err = status.Errorf(codes.DataLoss, "response does not decompress: %v", err)

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -26,11 +25,11 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// connect returns a connection to an address, which opens with its first stream. Responses are
-// received into pool.
-func (c *Client) connect(address string, pool *receiver) (*grpc.ClientConn, error) {
+// connect returns a connection to an address, which opens with its first stream. What it brings counts
+// in r.
+func (c *Client) connect(address string, r *receiver) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(meteredCreds{c.cfg.Credentials, pool}),
+		grpc.WithTransportCredentials(countedCreds{c.cfg.Credentials, r}),
 		grpc.WithKeepaliveParams(c.pings(address)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: c.cfg.connectTimeout}),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
@@ -39,7 +38,7 @@ func (c *Client) connect(address string, pool *receiver) (*grpc.ClientConn, erro
 			grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
 		),
 		grpc.WithDisableServiceConfig(),
-		experimental.WithBufferPool(pool),
+		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 	}
 	if c.cfg.Gzip {
 		// For this connection only: a registered compressor applies to the whole process.

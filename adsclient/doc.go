@@ -16,7 +16,7 @@
 //
 // Responses stay in the buffers in which gRPC received them, and a cursor yields their resources
 // one by one: ten thousand resources cost a few allocations, and a large response is in memory
-// once. One budget bounds the buffers of all Clients (inFlight).
+// once. One budget bounds the responses of all Clients (inFlight).
 //
 // The package knows neither the content of resources nor where they are kept.
 package adsclient

@@ -2,29 +2,33 @@ package adsclient
 
 import (
 	"context"
-	"runtime"
+	"net"
 	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
-
-	"meshrelay/internal/http2frames"
 )
 
-// inFlight bounds the memory of all responses that the process receives or handles.
+// inFlight bounds the bytes of all responses that the process receives or handles.
 //
 // Its limit is the largest response of any Client, and a quarter more. If several large responses
-// need more, receiving waits until others are handled. If none is being handled, the stream that
-// has received most ends, and starts again after its pause.
+// need more, the relay reads no further from their connections until others are handled. If none
+// is being handled, the stream that has received most ends, and starts again after its pause.
 var inFlight = newBudget()
 
 // errCrowded ends the stream that has received most when there is no room.
 var errCrowded = status.Error(codes.Unavailable, "the responses of all upstreams together are too large to be received at once: the relay asks for this one again")
 
-// largeBytes is the smallest size of a response whose memory is collected as soon as it is free.
-// The pool keeps the memory of smaller ones.
-const largeBytes = 32 << 20
+const (
+	// streamWindow and connWindow are the bytes that a server may send while no response is being
+	// received. gRPC enlarges the window of a stream for a larger response.
+	streamWindow = 64 << 10
+	connWindow   = 1 << 20
+	// shortRead is the size of reads that are no progress: pings and the like.
+	shortRead = 128
+)
 
 type budget struct {
 	mu          sync.Mutex
@@ -46,51 +50,18 @@ func (b *budget) admit(response int) {
 	b.limit = max(b.limit, response+response/4)
 }
 
-// frames has the free buffers of all connections.
-var frames framePool
-
-// framePool keeps buffers by size in KiB, up to those of decompression: DATA frames have 16 KiB at
-// most. gRPC's own pools clear a buffer for each frame, and take four times the memory for frames
-// of 5 KiB.
-type framePool [maxFrameKiB + 1]sync.Pool
-
-const maxFrameKiB = 32
-
-func (f *framePool) get(n int) *[]byte {
-	kib := (n + 1<<10 - 1) >> 10
-	if kib <= maxFrameKiB {
-		if buf, ok := f[kib].Get().(*[]byte); ok {
-			*buf = (*buf)[:n]
-			return buf
-		}
-	}
-	buf := make([]byte, n, kib<<10)
-	return &buf
-}
-
-func (f *framePool) put(buf *[]byte) {
-	if kib := cap(*buf) >> 10; kib <= maxFrameKiB && cap(*buf) == kib<<10 {
-		f[kib].Put(buf)
-	}
-}
-
-// receiver is the buffer pool of one connection. It counts the bytes of responses that gRPC holds.
+// receiver counts the bytes that a connection has brought since the last response that was handled.
 // The lock of the budget guards its fields.
 type receiver struct {
 	budget *budget
 	cancel context.CancelCauseFunc // ends the streams of the connection
-	// held are the bytes in use, and freed those that wait for the garbage collector. budget.held
-	// includes both.
-	held, freed int
-	// small are the bytes of small DATA frames, which gRPC keeps outside the pool. over are the bytes among
-	// them that came before the last complete response.
-	small, over int
-	tiny        http2frames.Tiny
-	large       bool         // held has reached largeBytes, or budget.held half of its limit
-	handling    bool         // a response is complete, and will free its memory soon
-	waiting     bool         // for room
-	ended       bool         // the budget or close has ended the connection
-	progress    atomic.Int64 // counts answers, and DATA frames except very short ones
+	// held are those bytes. complete are those of them that came before the response that is being handled was
+	// complete: with it they may count streamWindow bytes of the next one.
+	held, complete int
+	handling       bool         // a response is complete, and will free its memory soon
+	waiting        bool         // for room
+	ended          bool         // the budget or close has ended the connection
+	progress       atomic.Int64 // counts answers, and reads except short ones
 }
 
 // busy reports whether the relay, not the server, is the cause of the silence. receives: a part of a
@@ -98,30 +69,22 @@ type receiver struct {
 func (r *receiver) busy() (busy, receives bool) {
 	r.budget.mu.Lock()
 	defer r.budget.mu.Unlock()
-	return r.handling || r.waiting, r.held > 0
+	return r.handling || r.waiting, r.held >= 1<<10
 }
 
 func (b *budget) open(cancel context.CancelCauseFunc) *receiver {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := &receiver{budget: b, cancel: cancel, tiny: http2frames.Tiny{Most: maxTiny}}
+	r := &receiver{budget: b, cancel: cancel}
 	b.conns[r] = struct{}{}
 	return r
 }
 
-// Get implements mem.BufferPool. It blocks until there is room.
-func (r *receiver) Get(n int) *[]byte {
-	buf := frames.get(n)
+// take counts n bytes. It blocks until there is room.
+func (r *receiver) take(n int) {
 	b := r.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r.take(cap(*buf))
-	return buf
-}
-
-// take blocks until there is room for n bytes. The caller holds mu.
-func (r *receiver) take(n int) {
-	b := r.budget
 	for !r.ended && b.held+n > b.limit {
 		if b.crowded(); !r.ended {
 			r.waiting = true
@@ -129,10 +92,13 @@ func (r *receiver) take(n int) {
 		}
 	}
 	r.waiting = false
-	r.progress.Add(1)
-	b.held += n
-	r.held += n
-	r.large = r.large || r.held >= largeBytes || b.held > b.limit/2
+	if n >= shortRead {
+		r.progress.Add(1)
+	}
+	if !r.ended {
+		b.held += n
+		r.held += n
+	}
 }
 
 // crowded ends the largest stream, unless another one will free memory soon. The caller holds mu.
@@ -150,61 +116,67 @@ func (b *budget) crowded() {
 	largest.cancel(errCrowded) // does not block
 }
 
-// Put implements mem.BufferPool.
-func (r *receiver) Put(buf *[]byte) {
-	b := r.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if r.put(min(cap(*buf), r.held)) { // after close, held is 0
-		frames.put(buf)
-	}
-}
-
-// put frees n bytes, and reports whether the next response may use them. Otherwise the garbage
-// collector frees them. The caller holds mu.
-func (r *receiver) put(n int) bool {
-	if r.held -= n; r.large {
-		r.freed += n
-		return false
-	}
+// free frees n bytes. The caller holds mu.
+func (r *receiver) free(n int) {
+	r.held -= n
 	r.budget.held -= n
 	r.budget.released.Broadcast()
-	return true
 }
 
 // handle notes that a response is complete and will be handled.
 func (r *receiver) handle() {
 	r.budget.mu.Lock()
 	defer r.budget.mu.Unlock()
-	r.handling, r.over = true, r.small
-	r.tiny.Message()
+	r.handling, r.complete = true, r.held
 }
 
-// handled frees the memory of a response.
-func (r *receiver) handled() { r.collect(false) }
+// handled frees the room of a response.
+func (r *receiver) handled() {
+	r.budget.mu.Lock()
+	defer r.budget.mu.Unlock()
+	r.free(r.complete)
+	r.handling, r.complete = false, 0
+}
 
-// close frees the memory of a closed connection.
-func (r *receiver) close() { r.collect(true) }
+// close frees the room of a closed connection.
+func (r *receiver) close() {
+	r.budget.mu.Lock()
+	defer r.budget.mu.Unlock()
+	r.ended, r.handling, r.complete = true, false, 0
+	delete(r.budget.conns, r)
+	r.free(r.held)
+}
 
-func (r *receiver) collect(all bool) {
-	b := r.budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r.put(min(r.over, r.held))
-	r.small, r.over = r.small-r.over, 0
-	if all {
-		r.held, r.freed, r.ended = 0, r.freed+r.held, true
+// countedCreds make a receiver count what comes after the handshake.
+type countedCreds struct {
+	credentials.TransportCredentials
+	receiver *receiver
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c countedCreds) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (_ net.Conn, _ credentials.AuthInfo, err error) {
+	defer c.receiver.contain() // it runs in a goroutine of gRPC
+	err = errPanic
+	secure, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		return secure, info, err
 	}
-	if freed := r.freed; freed > 0 {
-		b.mu.Unlock()
-		runtime.GC()
-		b.mu.Lock()
-		r.freed -= freed
-		b.held -= freed
-	}
-	if all {
-		delete(b.conns, r)
-	}
-	r.large, r.handling = r.held >= largeBytes, false
-	b.released.Broadcast()
+	return countedConn{secure, c.receiver}, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c countedCreds) Clone() credentials.TransportCredentials {
+	return countedCreds{c.TransportCredentials.Clone(), c.receiver}
+}
+
+type countedConn struct {
+	net.Conn
+	receiver *receiver
+}
+
+func (c countedConn) Read(b []byte) (int, error) {
+	defer c.receiver.contain() // a goroutine of gRPC reads
+	n, err := c.Conn.Read(b)
+	c.receiver.take(n)
+	return n, err
 }

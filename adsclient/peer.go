@@ -127,7 +127,7 @@ func (s *stream) peerInTime(ctx context.Context) (Peer, error) {
 	done := make(chan struct{}) // the goroutine ends with the stream at the latest
 	go func() {
 		defer close(done)
-		defer s.pool.contain()
+		defer s.receiver.contain()
 		_, _ = s.peer()
 	}()
 	late := time.NewTimer(probeTimeout)

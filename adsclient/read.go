@@ -16,7 +16,7 @@ import (
 // read passes responses to the handler until the stream ends. It never waits for the writer: a
 // server that sends without reading would then block both.
 func (s *stream) read() (answered bool, err error) {
-	defer s.pool.contain()
+	defer s.receiver.contain()
 	for {
 		resp, err := s.receive()
 		if err != nil {
@@ -31,7 +31,7 @@ func (s *stream) read() (answered bool, err error) {
 		ack, err := s.handle(resp, !answered)
 		answered = true
 		resp.free()
-		s.pool.handled()
+		s.receiver.handled()
 		if err != nil {
 			return answered, err
 		}
@@ -88,11 +88,11 @@ func (s *stream) receive() (*Response, error) {
 		return nil, err
 	}
 	if s.client.cfg.Gzip {
-		if err := m.unzip(s.client.cfg.MaxResponseBytes, s.pool); err != nil {
+		if err := m.unzip(s.client.cfg.MaxResponseBytes); err != nil {
 			return nil, err
 		}
 	}
-	s.pool.handle()
+	s.receiver.handle()
 	resp, err := Parse(m.buffers, s.protocol == Delta)
 	if err != nil {
 		m.buffers.Free()
@@ -111,7 +111,7 @@ func (s *stream) markAnswered(typeURL string) {
 	if s.named() {
 		clear(s.waiting)
 	}
-	s.pool.progress.Add(1)
+	s.receiver.progress.Add(1)
 	if len(s.waiting) == 0 {
 		s.syncedAt = time.Now()
 		s.client.health.works(s.number)

@@ -61,9 +61,9 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 			e.err = p
 		}
 	}()
-	pool := inFlight.open(cancel)
-	defer pool.close()
-	conn, err := c.connect(address, pool)
+	r := inFlight.open(cancel)
+	defer r.close()
+	conn, err := c.connect(address, r)
 	if err != nil {
 		return end{err: err}
 	}
@@ -98,7 +98,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 		protocols = slices.Insert(protocols, 0, Delta)
 	}
 	for _, protocol := range protocols {
-		s := &stream{client: c, number: number, address: address, protocol: protocol, pool: pool}
+		s := &stream{client: c, number: number, address: address, protocol: protocol, receiver: r}
 		e = s.run(ctx, conn, probe)
 		if !errors.Is(e.err, errNotRelay) && status.Code(e.err) != codes.Unimplemented {
 			break
@@ -117,7 +117,7 @@ type stream struct {
 	number   int // of the address
 	address  string
 	protocol Protocol
-	pool     *receiver // of the connection
+	receiver *receiver // of the connection
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
@@ -205,12 +205,12 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 	// Write requests while reading responses. Otherwise both sides could fill their windows, and
 	// wait for each other for ever.
 	var others sync.WaitGroup
-	others.Go(func() { defer s.pool.contain(); s.write(ctx, first) })
-	others.Go(func() { defer s.pool.contain(); s.watchdog(ctx, cancel) })
+	others.Go(func() { defer s.receiver.contain(); s.write(ctx, first) })
+	others.Go(func() { defer s.receiver.contain(); s.watchdog(ctx, cancel) })
 	if !meets {
 		// A relay sends headers before it answers, an istiod with its first answer.
 		others.Go(func() {
-			defer s.pool.contain()
+			defer s.receiver.contain()
 			if err := s.greet(); err != nil {
 				cancel(err)
 			}

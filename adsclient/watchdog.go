@@ -17,7 +17,7 @@ import (
 // works. It returns when the stream ends.
 func (s *stream) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 	cfg, patience := &s.client.cfg, s.client.patience
-	q := quiet{every: max(min(cfg.SyncTimeout/8, cfg.Silence/10), time.Millisecond), last: time.Now(), frames: s.pool.progress.Load()}
+	q := quiet{every: max(min(cfg.SyncTimeout/8, cfg.Silence/10), time.Millisecond), last: time.Now(), frames: s.receiver.progress.Load()}
 	if s.client.silent = nil; cfg.Silent != nil {
 		patience = max(patience, cfg.Silence*5/4) // let go types before that
 	}
@@ -34,8 +34,8 @@ func (s *stream) watchdog(ctx context.Context, end context.CancelCauseFunc) {
 		case <-s.synced:
 			synced = true
 		case now := <-tick:
-			busy, receives := s.pool.busy()
-			q.look(now, s.pool.progress.Load(), s.firsts.Load(), busy, receives)
+			busy, receives := s.receiver.busy()
+			q.look(now, s.receiver.progress.Load(), s.firsts.Load(), busy, receives)
 			switch {
 			case q.frame >= cfg.SyncTimeout && (q.firsts == 0 || q.first >= patience):
 				end(errStalled)

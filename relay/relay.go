@@ -81,7 +81,6 @@ type Relay struct {
 	operators  *admin.Server
 	pages      *ui.Pages
 	replicas   *replicas // nil: there are no others
-	collector  *memory.Collector
 	guard      *memory.Guard
 	expiries   *expiries
 	metrics    *prometheus.Registry
@@ -115,7 +114,7 @@ func New(o Options) (*Relay, error) {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}
 	r.log.Info("relay starts", "version", o.Build.Version, "revision", o.Build.Revision, "node", cfg.Node.ID, "upstreams", len(cfg.Upstreams))
-	r.collector = memory.NewCollector(r.log)
+	r.log.Debug("memory limit", "bytes", memory.Tune())
 
 	merge, err := merging(cfg)
 	if err != nil {
@@ -141,7 +140,6 @@ func New(o Options) (*Relay, error) {
 		if r.keeper, err = state.Open(local.New(cfg.State.Dir, r.log), options); err != nil {
 			return nil, err
 		}
-		r.collector.Restores(r.keeper.Status().Size)
 		kept = r.keeper
 		if bad := r.events.Load(r.keeper.LoadJournal()); bad > 0 {
 			r.log.Warn("journal has unreadable lines", "lines", bad)
@@ -321,7 +319,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Add(actor(r.followClusters))
 	group.Add(actor(r.finder.Run))
 	group.Add(actor(r.server.Run))
-	group.Add(actor(func(ctx context.Context) error { return r.collector.Run(ctx, r.server.Released()) }))
 	group.Add(actor(r.guard.Run))
 	group.Add(actor(r.expiries.Run))
 	group.Add(actor(r.logServing))
