@@ -97,10 +97,10 @@ chromium:
 ui-vendor: ## Fetch the files of others in the web page anew (needs npm)
 	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
 	fetch() { (cd "$$work" && tar -xzf "$$(npm pack --silent "$$1")" && mv package "$$2"); }; \
-	fetch idiomorph@0.8.0 idiomorph; fetch uplot@1.6.32 uplot; fetch axe-core@4.14.1 axe; \
+	fetch idiomorph@0.8.0 idiomorph; fetch axe-core@4.14.1 axe; \
 	mkdir "$$work/ui" "$$work/tests"; \
-	cp "$$work"/idiomorph/dist/idiomorph.min.js "$$work"/uplot/dist/uPlot.{iife.min.js,min.css} admin/ui/vendor/SHA256SUMS "$$work/ui"; \
-	cp "$$work/idiomorph/LICENSE" "$$work/ui/idiomorph.LICENSE"; cp "$$work/uplot/LICENSE" "$$work/ui/uplot.LICENSE"; \
+	cp "$$work"/idiomorph/dist/idiomorph.min.js admin/ui/vendor/SHA256SUMS "$$work/ui"; \
+	cp "$$work/idiomorph/LICENSE" "$$work/ui/idiomorph.LICENSE"; \
 	cp "$$work"/axe/{axe.min.js,LICENSE} admin/uitest/axe/SHA256SUMS "$$work/tests"; \
 	for fetched in "$$work/ui" "$$work/tests"; do (cd "$$fetched" && sha256sum --strict -c SHA256SUMS); done; \
 	cp "$$work"/ui/* admin/ui/vendor/; cp "$$work"/tests/* admin/uitest/axe/

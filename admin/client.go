@@ -334,8 +334,8 @@ func (c Client) do(ctx context.Context, method, path, accept string, read func(i
 	return nil
 }
 
-// OverSocket returns a transport that sends requests for any host over the Socket, each on a new connection.
-func (c Client) OverSocket() http.RoundTripper {
+// overSocket returns a transport that sends requests for any host over the Socket, each on a new connection.
+func (c Client) overSocket() http.RoundTripper {
 	return &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -370,7 +370,7 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 	host, client := c.Address, c.HTTP
 	if c.Socket != "" {
 		host = "localhost"
-		client = &http.Client{Transport: c.OverSocket()}
+		client = &http.Client{Transport: c.overSocket()}
 	} else if err := checkAddress(c.Address); err != nil {
 		return nil, err
 	}

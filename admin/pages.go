@@ -8,23 +8,15 @@ import (
 	"strconv"
 )
 
-// BaseHeader is the header of a request over the socket with the path under which "relay ui" shows the pages.
-// Those pages have forms.
-const BaseHeader = "Relay-Ui-Base"
-
 // pages passes requests from this host to the web pages. The pages have their own limit: requests that wait
 // for a change must not take the slots of debug documents.
 func (s *Server) pages(w http.ResponseWriter, r *http.Request) {
 	if !withinHost(r) {
 		http.Error(w, fmt.Sprintf(`the web page is only for connections over loopback:
 
-  relay ui                                      on the relay's own host, with buttons
   kubectl port-forward POD %[1]s:%[1]s        then open http://127.0.0.1:%[1]s/ui/
-  ssh -L %[1]s:127.0.0.1:%[1]s HOST           likewise`, portOf(r)), http.StatusForbidden)
+  ssh -L %[1]s:127.0.0.1:%[1]s HOST           likewise, then open that address`, portOf(r)), http.StatusForbidden)
 		return
-	}
-	if _, overSocket := peerOf(r.Context()); !overSocket {
-		r.Header.Del(BaseHeader) // forms are answered only over the socket
 	}
 	s.deps.Pages.ServeHTTP(w, r)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-//go:embed vendor/idiomorph.min.js vendor/uPlot.iife.min.js vendor/uPlot.min.css static/live.js static/style.css static/icon.svg
+//go:embed vendor/idiomorph.min.js static/live.js static/style.css static/icon.svg
 var assetFiles embed.FS
 
 // asset is a file that browsers cache without end: its address contains the hash of its content.
@@ -37,12 +37,6 @@ func loadAssets() (byPath map[string]asset, paths map[string]string, err error) 
 		return nil
 	})
 	return byPath, paths, err
-}
-
-// HasAsset reports whether there is an asset at a path below the path of the pages.
-func (p *Pages) HasAsset(at string) bool {
-	_, has := p.assets[at]
-	return has
 }
 
 // asset answers with an asset.

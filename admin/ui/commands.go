@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 )
 
@@ -14,13 +13,10 @@ const (
 	usualXDS   = "127.0.0.1:15010"
 )
 
-// withoutRelay are the commands that need no running relay.
-var withoutRelay = []string{"validate", "doctor"}
-
 // here returns a command with the address of this relay, unless it is the default or the command has it already.
 func (p *Pages) here(command string) string {
 	words := strings.Fields(command)
-	if len(words) < 2 || words[0] != "relay" || slices.Contains(withoutRelay, words[1]) {
+	if len(words) < 2 || words[0] != "relay" {
 		return command
 	}
 	flag, address := " --admin ", reach(p.data.Admin, usualAdmin)

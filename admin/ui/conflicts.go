@@ -25,7 +25,7 @@ func (p *Pages) conflictPage(r *request) (*Page, error) {
 		{ID: "hosts", Title: "Hosts that several resources claim", Table: p.hostTable(r)},
 	}
 	if all := p.data.NotFollowed(); len(all) > 0 {
-		t := tableOf("Resources whose hosts are not checked", "", view.NotChecked, all, maxGroups, r.now,
+		t := tableOf("Resources whose hosts are not checked", "", view.NotChecked, all, maxSummary, r.now,
 			func(n conflicts.NotFollowed) string { return resourceHref(n.Kind.String(), n.Namespace, n.Name) })
 		t.Summary = fmt.Sprintf("%d of %d", len(t.Rows), len(all))
 		page.Sections = append(page.Sections, Section{ID: "unchecked", Title: "Not checked", Table: t})

@@ -61,10 +61,6 @@ type Data struct {
 	Events func(events.Query) events.Page
 	// Changes counts the changes of served resources since the start.
 	Changes func() uint64
-	// Config returns the effective config as YAML.
-	Config func() ([]byte, error)
-	// ConfigFile is the path of the config file.
-	ConfigFile string
 	// Admin is the admin address of the relay, and XDS the address of a listener, as in the config. The shown
 	// commands contain them if they are not the defaults.
 	Admin, XDS string

@@ -50,7 +50,7 @@ func (p *Pages) showDiff(page *Page, e events.Event) {
 	case d == nil:
 		s.Text = []State{say(None, "The history is too long for a page. To print the difference: "+page.Command)}
 	default:
-		s.Code = Bounded(view.RevisionDiff(*d, view.SomeDiffs), page.Command)
+		s.Code = bounded(view.RevisionDiff(*d, view.SomeDiffs), page.Command)
 	}
 	page.Sections = append(page.Sections, s)
 	page.boundCode()

@@ -11,11 +11,8 @@ import (
 	"meshrelay/events"
 )
 
-const (
-	// maxLast is the most events on the overview, and maxMarks the most events in the lanes.
-	maxLast  = 8
-	maxMarks = 400
-)
+// maxLast is the most events on the overview.
+const maxLast = 8
 
 // windows are the time spans that a timeline can show.
 var windows = []string{"10m", "1h", "6h", "24h"}
@@ -46,14 +43,9 @@ func (p *Pages) eventList(r *request) (*Page, error) {
 	if all.Tools > 0 {
 		left = append(left, State{None, "left out: " + view.Count(all.Tools, "event") + " of commands such as relay get", r.with("tools", "true")})
 	}
-	q.Limit = maxMarks
-	marks := p.data.Events(q).Events
 	return &Page{
 		Title: "Timeline", Command: eventCommand(r, q), Topics: []string{topicEvents}, Lead: say(None, about+": "+view.Count(len(all.Events), "event")),
-		Sections: []Section{
-			{ID: "lanes", Title: "Over time", Search: search, Lanes: drawLanes(marks, q.Since, q.Until)},
-			{ID: "list", Title: "Newest first", Text: left, Table: t},
-		},
+		Sections: []Section{{ID: "list", Title: "Newest first", Search: search, Text: left, Table: t}},
 	}, nil
 }
 
@@ -151,7 +143,7 @@ func (p *Pages) eventPage(r *request) (*Page, error) {
 		{"Time", cell(e.Time.UTC().Format(time.RFC3339Nano))}, {"Ago", at(e.Time)}, {"Upstream or client", whom(e)}, {"By", cell(view.EventBy(&e))}, {"Reason", cell(e.Reason)}, {"Reached", cell(view.EventStages(e.Stages))},
 	}
 	if e.Hold != "" {
-		facts = append(facts, Fact{"Hold", linked(e.Hold, "/holds/"+pathOf(e.Upstream))})
+		facts = append(facts, Fact{"Hold", linked(e.Hold, upstreamHref(e.Upstream)+"#hold")})
 	}
 	page.Sections = []Section{{ID: "event", Facts: facts}}
 	if e.Resources != nil && len(e.Resources.Names) > 0 {

@@ -8,13 +8,13 @@ import (
 	"hash/maphash"
 	"html/template"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
 	"meshrelay/admin"
 	"meshrelay/admin/view"
 	"meshrelay/internal/visible"
+	"meshrelay/upstreams"
 )
 
 const (
@@ -25,14 +25,14 @@ const (
 	maxPages = 4
 	patience = 10 * time.Second
 
-	// policy allows a page to load only its own files, and to send forms only to its own server.
+	// policy allows a page to load only its own files, and to send searches only to its own server.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 //go:embed templates/*.html
 var templateFiles embed.FS
 
-// Pages makes and serves the pages. Run updates open pages and takes samples; requests are answered without it, too.
+// Pages makes and serves the pages. Run updates open pages; requests are answered without it, too.
 type Pages struct {
 	data     Data
 	server   Server
@@ -41,7 +41,6 @@ type Pages struct {
 	assets   map[string]asset
 	paths    map[string]string // the paths of assets, by file name
 	slots    chan struct{}
-	series   series
 	hints    *hints
 	seed     maphash.Seed
 	now      func() time.Time
@@ -62,18 +61,18 @@ func New(data Data) (*Pages, error) {
 		"left":  func(t, now time.Time) string { return view.Age(max(t.Sub(now), 0)) },
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"words": func(s []string) string { return strings.Join(s, " ") },
-		"args":  func(a, b, c any) arguments { return arguments{a, b, c} },
+		"args":  func(of any, now time.Time) arguments { return arguments{of, now} },
 		"here":  p.here,
 	}).ParseFS(templateFiles, "templates/*.html")
 	if err != nil {
 		return nil, err
 	}
 	for path, build := range map[string]builder{
-		"/{$}": p.overview, "/upstreams": p.upstreamList, "/upstreams/{name}": p.upstreamPage, "/holds": p.holdList, "/holds/{name}": p.holdPage,
+		"/{$}": p.overview, "/upstreams": p.upstreamList, "/upstreams/{name}": p.upstreamPage,
 		"/services": p.serviceList, "/service": p.servicePage,
 		"/resources": p.resourceList, "/resource": p.resourcePage, "/clients": p.clientList, "/client": p.clientPage,
-		"/conflicts": p.conflictPage, "/plan": p.planPage, "/config": p.configPage,
-		"/events": p.eventList, "/events/{name}": p.eventPage,
+		"/conflicts": p.conflictPage,
+		"/events":    p.eventList, "/events/{name}": p.eventPage,
 	} {
 		p.mux.Handle("GET "+Path+path, p.page(build))
 	}
@@ -91,13 +90,13 @@ func (p *Pages) ShowServer(server Server) { p.server = server }
 
 // ServeHTTP implements http.Handler. The caller must check the origin of the request first.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	SetHeaders(w.Header())
+	setHeaders(w.Header())
 	p.mux.ServeHTTP(w, r)
 }
 
-// SetHeaders sets the headers that keep other sites from framing or reading a page, and browsers from
+// setHeaders sets the headers that keep other sites from framing or reading a page, and browsers from
 // storing it.
-func SetHeaders(h http.Header) {
+func setHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -106,9 +105,6 @@ func SetHeaders(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 }
-
-// bases matches the valid values of admin.BaseHeader.
-var bases = regexp.MustCompile(`^(/[0-9a-z]{1,64})?/ui$`)
 
 // page serves one page. It makes at most maxPages at a time; other requests wait.
 func (p *Pages) page(build builder) http.Handler {
@@ -145,7 +141,7 @@ func (p *Pages) made(req *http.Request, build builder) (send func(http.ResponseW
 	if err != nil {
 		page, code = failed(err)
 	}
-	return p.render(r.frame(req), page, code)
+	return p.render(r, page, code)
 }
 
 // failed returns the page and the HTTP status for an error.
@@ -159,7 +155,10 @@ func failed(err error) (*Page, int) {
 }
 
 // arguments are the arguments of a nested template.
-type arguments struct{ A, B, C any }
+type arguments struct {
+	Of  any
+	Now time.Time
+}
 
 // Entry is a page in the navigation. The keys g and Key open it.
 type Entry struct {
@@ -172,7 +171,7 @@ type Entry struct {
 func (s shell) Nav() []Entry {
 	all := []Entry{
 		{Link{"Overview", "/"}, "o", s.Path == "/"}, {Link{"Upstreams", "/upstreams"}, "u", false}, {Link{"Clients", "/clients"}, "c", false}, {Link{"Services", "/services"}, "s", false}, {Link{"Resources", "/resources"}, "r", false},
-		{Link{"Timeline", "/events"}, "t", false}, {Link{"Conflicts", "/conflicts"}, "x", false}, {Link{"Holds", "/holds"}, "h", false}, {Link{"What if", "/plan"}, "w", false}, {Link{"Config", "/config"}, "f", false},
+		{Link{"Timeline", "/events"}, "t", false}, {Link{"Conflicts", "/conflicts"}, "x", false},
 	}
 	for i := range all[1:] {
 		e := &all[1+i]
@@ -181,51 +180,26 @@ func (s shell) Nav() []Entry {
 	return all
 }
 
-// Frame is the part of the HTML around a page.
-type Frame struct {
-	// Base is the path of the pages. Act is set when forms are answered there.
-	Base    string
-	Act     bool
+// shell is the argument of the template.
+type shell struct {
+	*Page
 	Version admin.Version
 	Ready   State
 	// Holds is the number of holds that wait for a decision.
 	Holds int
 	Now   time.Time
-	// Path is the path of the page, below Base.
-	Path string
-}
-
-// shell is the argument of the template.
-type shell struct {
-	*Page
-	Frame
+	// Path is the path of the page, below Path.
+	Path   string
 	Assets map[string]string
 }
 
-// frame returns the Frame of a page.
-func (r *request) frame(req *http.Request) Frame {
-	f := Frame{Base: Path, Version: r.version, Ready: r.head, Now: r.now, Path: r.path}
-	if base := req.Header.Get(admin.BaseHeader); bases.MatchString(base) {
-		f.Base, f.Act = base, true
-	}
-	for _, u := range r.ups {
-		if u.Held != nil {
-			f.Holds++
-		}
-	}
-	return f
-}
-
-// Render answers with a page in its frame. It escapes characters that control a terminal or change the direction of
-// text.
-func (p *Pages) Render(w http.ResponseWriter, f Frame, page *Page, code int) {
-	p.render(f, page, code)(w)
-}
-
-func (p *Pages) render(f Frame, page *Page, code int) (send func(http.ResponseWriter)) {
+// render returns a function that answers with a page. It escapes characters that control a terminal or change the
+// direction of text.
+func (p *Pages) render(r *request, page *Page, code int) (send func(http.ResponseWriter)) {
+	holds := countIf(r.ups, func(u upstreams.Status) bool { return u.Held != nil })
 	var out bytes.Buffer
 	clean := visible.NewWriter(&out)
-	err := p.template.ExecuteTemplate(clean, "page.html", shell{page, f, p.paths})
+	err := p.template.ExecuteTemplate(clean, "page.html", shell{page, r.version, r.head, holds, r.now, r.path, p.paths})
 	if err == nil {
 		err = clean.Close()
 	}

@@ -56,7 +56,6 @@ type fixture struct {
 	asked     url.Values // of services
 	journal   []events.Event
 	changes   atomic.Uint64
-	config    string
 	apart     string
 }
 
@@ -89,7 +88,7 @@ func (f *fixture) Version() admin.Version {
 // newFixture returns a fixture with n resources in two upstreams.
 func newFixture(t testing.TB, n int) *fixture {
 	t.Helper()
-	f := &fixture{Store: mirror.NewStore(), ready: admin.Readiness{Ready: true}, config: "node:\n  id: hub\n"}
+	f := &fixture{Store: mirror.NewStore(), ready: admin.Readiness{Ready: true}}
 	all := make([]*mirror.Resource, n)
 	for i := range all {
 		body, err := anypb.New(&networking.ServiceEntry{Hosts: []string{fmt.Sprintf("host-%d.example.com", i)}, Resolution: networking.ServiceEntry_DNS})
@@ -119,7 +118,7 @@ func newFixture(t testing.TB, n int) *fixture {
 		Clusters: func() []clusters.Status { return f.clusters },
 		Diff:     func(string, uint64) (upstreams.Differences, error) { f.diffs++; return f.diff, nil },
 		Events:   f.events,
-		Changes:  f.changes.Load, Config: func() ([]byte, error) { return []byte(f.config), nil }, ConfigFile: "/etc/relay/relay.yaml",
+		Changes:  f.changes.Load,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +142,7 @@ func (f *fixture) get(t testing.TB, path string, headers ...string) (code int, b
 // paths are the paths of all pages.
 func paths() []string {
 	return []string{
-		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/holds", "/holds/east", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
-		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/services", "/services?q=db&show=with+findings", "/service?host=db.shop.svc.cluster.local", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts", "/plan", "/config",
+		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/upstreams/east?q=service", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
+		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/services", "/services?q=db&show=with+findings", "/service?host=db.shop.svc.cluster.local", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts",
 	}
 }

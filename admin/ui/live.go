@@ -108,22 +108,16 @@ func (h *hints) end() {
 	}
 }
 
-// Run takes samples for the charts and, while pages are open, checks for changes. When ctx ends, it ends all streams
-// and returns nil.
+// Run checks for changes while pages are open. When ctx ends, it ends all streams and returns nil.
 func (p *Pages) Run(ctx context.Context) error {
 	defer p.hints.end()
-	samples, looks := time.NewTicker(sampleEvery), time.NewTimer(lookEvery)
-	defer samples.Stop()
+	looks := time.NewTimer(lookEvery)
 	defer looks.Stop()
-	p.sample()
 	var known map[string]uint64
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-samples.C:
-			p.sample()
-			continue
 		case <-p.hints.opened:
 			looks.Reset(0)
 		case <-looks.C:
@@ -145,10 +139,6 @@ func (p *Pages) Run(ctx context.Context) error {
 		}
 		looks.Reset(max(lookEvery, lookShare*time.Since(began)))
 	}
-}
-
-func (p *Pages) sample() {
-	p.series.add(sample{at: time.Now(), changes: p.data.Changes(), served: p.served()})
 }
 
 // served returns the number of served resources.

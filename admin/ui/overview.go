@@ -45,7 +45,6 @@ func (p *Pages) overview(r *request) (*Page, error) {
 			{ID: "upstreams", Title: "Upstreams", Table: upstreamSummary(ups, r)},
 			{ID: "clients", Title: "Clients", Table: clientSummary(clients)},
 			{ID: "last", Title: "Last events", Table: p.lastEvents()},
-			{ID: "charts", Title: "The last hour", Charts: p.series.charts()},
 		},
 	}, nil
 }
@@ -59,7 +58,7 @@ func (p *Pages) reasons(ready admin.Readiness, ups []upstreams.Status) (list []S
 	for _, u := range ups {
 		if u.Held != nil && len(list) < maxReasons {
 			list = append(list, State{
-				Level: Warn, Href: "/holds/" + pathOf(u.Name),
+				Level: Warn, Href: upstreamHref(u.Name) + "#hold",
 				Text: fmt.Sprintf("%s of upstream %s %s for a decision: see the hold", view.Count(u.Held.Removals, "deletion"), u.Name, view.Agree(u.Held.Removals, "waits", "wait")),
 			})
 		}

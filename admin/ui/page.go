@@ -48,8 +48,6 @@ type Section struct {
 	Text      []State
 	Facts     []Fact
 	Graph     *Graph
-	Charts    []Chart
-	Lanes     *Lanes
 	Search    *Search
 	Table     *Table
 	// Code is preformatted text, such as YAML or a difference.
@@ -94,23 +92,8 @@ type Field struct {
 	Options                  []string
 }
 
-// Action is something that an operator can do: a command and, in "relay ui", a form.
-type Action struct {
-	Title, Why, Command string
-	Form                *Form
-}
-
-// Form is a form of "relay ui" for an order. Confirm is the text that the user must type.
-type Form struct {
-	// Path is the target, below the path of the pages.
-	Path    string
-	Hidden  []Field
-	Fields  []Field
-	Confirm string
-	Danger  bool
-	// Area is the name of the field for a config file. Empty: the form has none.
-	Area string
-}
+// Action is something that an operator can do, with a command.
+type Action struct{ Title, Why, Command string }
 
 const (
 	// maxRows is the most rows of a table.
@@ -202,8 +185,8 @@ func grouped(digits string) string {
 	return grouped(digits[:len(digits)-3]) + "\u2009" + digits[len(digits)-3:]
 }
 
-// Bounded shortens a text to maxCode bytes. It then appends the command that prints all of it.
-func Bounded(words, command string) string {
+// bounded shortens a text to maxCode bytes. It then appends the command that prints all of it.
+func bounded(words, command string) string {
 	if len(words) <= maxCode {
 		return words
 	}

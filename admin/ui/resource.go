@@ -40,7 +40,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 		if e.Namespace != "" {
 			get += " -n " + word(e.Namespace)
 		}
-		page.Sections = append(page.Sections, Section{ID: "yaml", Title: "YAML, as served", Code: Bounded(string(text), p.here(get))})
+		page.Sections = append(page.Sections, Section{ID: "yaml", Title: "YAML, as served", Code: bounded(string(text), p.here(get))})
 		for i, s := range e.Sources {
 			if s.From == nil || s.Outcome == admin.Renamed || i >= maxDiffs {
 				continue
@@ -50,7 +50,7 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 				difference = view.Difference("upstream "+s.Upstream, s.From, "served", e.Served)
 			}
 			page.Sections = append(page.Sections, Section{
-				ID: fmt.Sprint("diff-", i), Title: "Difference between upstream " + s.Upstream + " and the served resource", Code: Bounded(difference, diff),
+				ID: fmt.Sprint("diff-", i), Title: "Difference between upstream " + s.Upstream + " and the served resource", Code: bounded(difference, diff),
 			})
 		}
 	}

@@ -65,6 +65,11 @@ func (p *Pages) upstreamPage(r *request) (*Page, error) {
 		Lead:     State{Level: view.UpstreamLevel(u), Text: fmt.Sprintf("%s, %s served", view.UpstreamState(u, r.now), view.Count(admin.Total(u.Resources), "resource"))},
 		Sections: []Section{{ID: "state", Title: "State", Facts: upstreamFacts(u, r), Text: append(upstreamAdvice(u, r), State{Level: None, Text: "Show its events", Href: "/events?upstream=" + queryOf(u.Name)})}},
 	}
+	hold, err := p.hold(u, r)
+	if err != nil {
+		return nil, err
+	}
+	page.Sections = append(page.Sections, hold...)
 	if len(u.Addresses) > 1 {
 		t := &Table{Caption: "Addresses in order of preference", Head: []string{"Address", "State"}}
 		for i, a := range u.Addresses[:min(len(u.Addresses), maxRows)] {
@@ -96,9 +101,7 @@ func upstreamFacts(u upstreams.Status, r *request) []Fact {
 // upstreamAdvice describes a hold, a freeze, staleness, types without an answer, and notes.
 func upstreamAdvice(u upstreams.Status, r *request) (list []State) {
 	if h := u.Held; h != nil {
-		s := say(Warn, view.Hold(*h, r.now))
-		s.Href = "/holds/" + pathOf(u.Name)
-		list = append(list, s)
+		list = append(list, say(Warn, view.Hold(*h, r.now)))
 	}
 	if f := u.Frozen; f != nil {
 		list = append(list, say(Warn, "frozen"+view.Freeze(*f, r.now)))
@@ -189,42 +192,19 @@ func (p *Pages) history(u upstreams.Status, now time.Time) Section {
 
 func upstreamActions(u upstreams.Status) (list []Action) {
 	name := word(u.Name)
-	if u.Held != nil {
-		list = append(list, releaseAction(u.Name, *u.Held))
+	if h := u.Held; h != nil {
+		list = append(list, Action{
+			Title: fmt.Sprintf("Release these %s", view.Count(h.Removals, "deletion")),
+			Why:   "Do this if the deletions are intended: clients lose these resources. The relay refuses if the hold has grown.", Command: "relay release " + name + " --hold " + h.ID + ` --reason "…"`,
+		})
 	}
 	if u.Frozen != nil {
-		list = append(list, Action{
-			Title: "Unfreeze " + u.Name, Why: "The current resources of the upstream are served again. The guard checks the deletions.", Command: "relay unfreeze " + name + ` --reason "…"`,
-			Form: orderForm("unfreeze", u.Name, true),
-		})
+		list = append(list, Action{"Unfreeze " + u.Name, "The current resources of the upstream are served again. The guard checks the deletions.", "relay unfreeze " + name + ` --reason "…"`})
 	} else {
-		list = append(list, freezeAction(u.Name))
+		list = append(list, Action{"Freeze " + u.Name, "Its resources stay as they are served now, whatever the upstream does. A hold stays, too.", "relay freeze " + name + ` --for 4h --reason "…"`})
 	}
 	if u.FirstSync != nil && u.FirstSync.Awaited {
-		list = append(list, Action{Title: "Serve without " + u.Name, Why: "Clients wait for its first sync. This serves them without its resources.", Command: "relay serve-without " + name})
+		list = append(list, Action{"Serve without " + u.Name, "Clients wait for its first sync. This serves them without its resources.", "relay serve-without " + name})
 	}
-	rollback := orderForm("rollback", u.Name, true)
-	rollback.Fields = append([]Field{{Name: "to", Label: "Revision", Hint: "a revision of the history"}}, rollback.Fields...)
-	return append(list, Action{
-		Title: "Roll back " + u.Name, Why: "Its resources are served as they were at a revision of its history, and stay frozen.", Command: "relay rollback " + name + ` --to REVISION --reason "…"`,
-		Form: rollback,
-	})
-}
-
-func freezeAction(upstream string) Action {
-	freeze := orderForm("freeze", upstream, false)
-	freeze.Fields = append([]Field{{Name: "for", Label: "For", Value: "4h", Hint: "such as 4h or 90m; empty: without end"}}, freeze.Fields...)
-	return Action{
-		Title: "Freeze " + upstream, Why: "Its resources stay as they are served now, whatever the upstream does. A hold stays, too.", Command: "relay freeze " + word(upstream) + ` --for 4h --reason "…"`,
-		Form: freeze,
-	}
-}
-
-// orderForm returns the form of an order about an upstream, confirmed by typing its name.
-func orderForm(verb, upstream string, danger bool) *Form {
-	return &Form{
-		Path: "/act/" + verb, Confirm: upstream, Danger: danger,
-		Hidden: []Field{{Name: "upstream", Value: upstream}},
-		Fields: []Field{{Name: "reason", Label: "Reason", Hint: "why, for the journal"}},
-	}
+	return append(list, Action{"Roll back " + u.Name, "Its resources are served as they were at a revision of its history, and stay frozen.", "relay rollback " + name + ` --to REVISION --reason "…"`})
 }

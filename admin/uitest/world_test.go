@@ -314,21 +314,6 @@ func program(t *testing.T) string {
 	return path
 }
 
-// console starts "relay ui", and returns the link that it prints.
-func (w *world) console() (link string) {
-	w.t.Helper()
-	ui := w.run("ui", "--admin", w.hub)
-	w.await("the link", func() bool {
-		for _, word := range strings.Fields(ui.out.String()) {
-			if strings.HasPrefix(word, "http://") {
-				link = word
-			}
-		}
-		return link != ""
-	})
-	return link
-}
-
 // process is a relay that runs until all tests have ended, or one stops it.
 type process struct {
 	cmd  *exec.Cmd
@@ -357,12 +342,7 @@ func (l *locked) String() string {
 func (w *world) start(name, config string) *process {
 	w.t.Helper()
 	w.write(name+".config", config)
-	return w.run("serve", "-c", filepath.Join(w.dir, name+".config"))
-}
-
-func (w *world) run(args ...string) *process {
-	w.t.Helper()
-	p := &process{cmd: exec.Command(program(w.t), args...)}
+	p := &process{cmd: exec.Command(program(w.t), "serve", "-c", filepath.Join(w.dir, name+".config"))}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = w.dir, &p.out, &p.out
 	if err := p.cmd.Start(); err != nil {
 		w.t.Fatal(err)

@@ -301,7 +301,7 @@ func TestEveryModuleHasItsNotice(t *testing.T) {
 			t.Errorf("NOTICES has no licence of %s %s", module, version)
 		}
 	}
-	for _, name := range []string{"==== Go go1.", "==== The web page: idiomorph.LICENSE", "==== The web page: uplot.LICENSE"} {
+	for _, name := range []string{"==== Go go1.", "==== The web page: idiomorph.LICENSE"} {
 		if !strings.Contains(notices, "\n"+name) {
 			t.Errorf("NOTICES has no %q", name)
 		}

@@ -1,10 +1,9 @@
-// Updates the page when something that it shows has changed, draws the charts, copies commands, and
+// Updates the page when something that it shows has changed, copies commands, and
 // handles keys. All pages work without it, but do not update themselves.
 'use strict';
 (() => {
-  const base = document.body.dataset.base;
+  const base = '/ui';
   const live = document.getElementById('live');
-  const reduced = matchMedia('(prefers-reduced-motion: reduce)');
 
   // Ages as kubectl prints them.
   const age = s => {
@@ -30,42 +29,8 @@
     for (const e of document.querySelectorAll('time[data-left]')) set(e, age(Math.max(0, Date.parse(e.dateTime) - now) / 1000));
   };
 
-  // Charts. An update keeps the drawn chart and gives it the new points.
-  const charts = new Map();
-  const draw = div => {
-    const points = JSON.parse(div.dataset.points || '[]');
-    if (!points.length) return;
-    const data = [points.map(p => p[0]), points.map(p => p[1])];
-    const style = getComputedStyle(document.body), css = name => style.getPropertyValue(name).trim();
-    const theme = css('--link');
-    const old = charts.get(div);
-    if (old && old.theme === theme) {
-      old.plot.setData(data);
-      return;
-    }
-    if (old) old.plot.destroy();
-    div.textContent = '';
-    const axis = { stroke: css('--muted'), grid: { stroke: css('--line'), width: 1 }, ticks: { stroke: css('--line') } };
-    const plot = new uPlot({
-      width: div.clientWidth, height: 150, legend: { show: false }, cursor: { show: !reduced.matches },
-      tzDate: ts => uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC'),
-      scales: { y: { range: (u, min, max) => [0, Math.max(max * 1.1, 1)] } },
-      series: [{}, { label: div.dataset.title, stroke: theme, width: 2, points: { show: false } }],
-      axes: [axis, axis],
-    }, data, div);
-    charts.set(div, { plot, theme });
-  };
-  const drawAll = () => {
-    for (const [div, c] of charts) if (!div.isConnected) { c.plot.destroy(); charts.delete(div); }
-    document.querySelectorAll('.chart').forEach(draw);
-  };
-  const resize = () => { for (const [div, c] of charts) c.plot.setSize({ width: div.clientWidth, height: 150 }); };
-  addEventListener('resize', resize);
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawAll);
-
   const dress = () => {
     for (const b of document.querySelectorAll('button.copy[hidden]')) b.hidden = false;
-    drawAll();
     tick();
   };
 
@@ -94,12 +59,8 @@
     const next = new DOMParser().parseFromString(text, 'text/html');
     const callbacks = {
       beforeNodeMorphed: (old, cur) => {
-        if (old.classList && old.classList.contains('chart') && charts.has(old)) {
-          old.dataset.points = cur.dataset.points;
-          return false;
-        }
         // Forms and dialogs stay as the user left them.
-        if (old instanceof HTMLElement && old.matches('form.act, form.search, #live, dialog')) return false;
+        if (old instanceof HTMLElement && old.matches('form.search, #live, dialog')) return false;
         if (old instanceof HTMLButtonElement && old.classList.contains('copy')) cur.hidden = false;
         return true;
       },
@@ -116,7 +77,7 @@
   // Hints. Tabs of one browser share a stream: a browser opens at most six connections to a host.
   const say = on => { live.hidden = false; live.textContent = on ? '● live' : '○ not connected'; live.className = on ? 'ok' : 'muted'; };
   const topics = new Set(document.body.dataset.topics.split(' ').filter(Boolean));
-  // A page without topics, such as the answer to a form, is not updated.
+  // A page without topics, such as one about services, is not updated.
   const hear = list => { if (topics.size && list.some(t => topics.has(t) || t === '*')) renew(); };
   const channel = 'BroadcastChannel' in window ? new BroadcastChannel('relay' + base) : null;
   let source = null, lead = false;
