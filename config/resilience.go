@@ -63,9 +63,6 @@ const (
 // ProfileRegistry is the only value of Guard.Profile.
 const ProfileRegistry = "registry"
 
-// keepFor is the default of Guard.KeepFor with ProfileRegistry.
-const keepFor = Duration(time.Hour)
-
 // Guard holds deletions that look like an accident. It counts the deletions of one minute together.
 type Guard struct {
 	// An update is held if it removes more than Percent and more than Count.
@@ -78,9 +75,6 @@ type Guard struct {
 	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
 	// Profile registry is for servers that leave out services without a healthy instance.
 	Profile string `yaml:"profile,omitempty" oneof:"registry"`
-	// KeepFor is how long a ServiceEntry that such a server leaves out is served without endpoints, in
-	// time of contact. Default with the profile: 1h.
-	KeepFor Duration `yaml:"keepFor,omitempty" range:"0s 8760h"`
 }
 
 // Limits limits what the relay keeps of one upstream. Config.FitMemory sets the fields without
@@ -191,12 +185,6 @@ func (v *validator) completeResilience(at string, u *Upstream) {
 		if !v.noted(fmt.Sprintf("%s.staleness.kinds[%d].expireAfter", at, i)) {
 			k.ExpireAfter = s.ExpireAfter
 		}
-	}
-	switch given := v.noted(at + ".guard.keepFor"); {
-	case u.Guard.Profile == ProfileRegistry && !given:
-		u.Guard.KeepFor = keepFor
-	case u.Guard.Profile == "" && given:
-		v.errorf(at+".guard.keepFor", "only with guard.profile: registry: other upstreams keep no ServiceEntry that they do not have")
 	}
 	if u.Guard.Empty == "" {
 		u.Guard.Empty = EmptyHold

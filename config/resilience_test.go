@@ -48,8 +48,6 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 			"10: upstreams[0].staleness.kinds[1].kinds: missing: name at least one kind",
 			`11: upstreams[0].staleness.kinds[2].kinds[0]: unknown kind "nonsense"`}},
 		{"a registry", "  guard: {profile: nacos}\n", []string{`7: upstreams[0].guard.profile: "nacos": want one of registry`}},
-		{"keepFor alone", "  guard: {keepFor: 5m}\n", []string{"7: upstreams[0].guard.keepFor: only with guard.profile: registry"}},
-		{"a long keepFor", "  guard: {profile: registry, keepFor: 9000h}\n", []string{"7: upstreams[0].guard.keepFor: 9000h0m0s is out of range: 0s to 8760h0m0s"}},
 		{"guard", "  guard: {percent: 101, count: -1, holdFor: 1ms}\n", []string{
 			"7: upstreams[0].guard.percent: 101 is out of range: 0 to 100",
 			"7: upstreams[0].guard.count: -1 is out of range: 0 to",
@@ -382,19 +380,5 @@ func TestLimitsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 	}
 	for _, field := range []string{"maxBytes", "maxResponseBytes"} {
 		wantMistakes(t, withUpstream+"- {name: b, file: {path: x}, limits: {"+field+": 0}}\n", []string{"7: upstreams[1].limits." + field + ": 0 is out of range: 1 to "})
-	}
-}
-
-func TestARegistryKeepsServicesForAnHour(t *testing.T) {
-	for guard, want := range map[string]config.Duration{
-		"{profile: registry}":              config.Duration(time.Hour),
-		"{profile: registry, keepFor: 0s}": 0,
-		"{profile: registry, keepFor: 2h}": config.Duration(2 * time.Hour),
-		"{percent: 10}":                    0,
-	} {
-		c, err := parse("relay.yaml", []byte(withUpstream+"  guard: "+guard+"\n"))
-		if err != nil || c.Upstreams[0].Guard.KeepFor != want {
-			t.Errorf("%s: %v, %v", guard, c, err)
-		}
 	}
 }

@@ -429,26 +429,6 @@ func TestAFreezeOutlivesALogThatOthersHaveBegunAnew(t *testing.T) {
 	}
 }
 
-func TestAReleaseIsAboutWhatWasTakenBackFromARegistryToo(t *testing.T) {
-	inWorld(t, 0, func(w *world) {
-		w.guard.Profile = config.ProfileRegistry
-		w.add(2)
-		a, b := w.replicas[0], w.replicas[1]
-		w.has(numbered(0, 40)...)
-		w.after(2 * time.Minute)
-		b.has(numbered(2, 40)...) // two go as usual
-		a.has()
-		w.quiet()
-		w.wantServed("taken back", numbered(0, 40))
-		b.has()
-		w.quiet()
-		a.mustOrder("release", intake.Order{All: true})
-		w.quiet()
-		w.wantServed("released", nil)
-		w.wantLog("hold/a", "release/a")
-	})
-}
-
 func TestAHostileLogDoesNotKeepReplicasFromDeciding(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a, b := w.replicas[0], w.replicas[1]

@@ -314,7 +314,7 @@ func endpointsShown(t *testing.T, r *mirror.Resource) (out string) {
 }
 
 // guardSettings may be named without "guard.".
-var guardSettings = []string{"percent", "count", "empty", "holdFor", "profile", "keepFor"}
+var guardSettings = []string{"percent", "count", "empty", "holdFor", "profile"}
 
 // configOf returns the config of an upstream: settings of the upstream as in guard.percent=30 or
 // import.namespaces.include=["shop"], and of provenance.

@@ -19,8 +19,10 @@ import (
 // Endpoints that services.mode: discover finds, and those of a registry (guard.profile), are addresses and no config.
 // What is served follows them always: while the upstream is frozen, after a rollback, and while a deletion is held.
 
-// keep is a ServiceEntry that a registry has left out, at a time of Intake.connected. It is served without endpoints for
-// guard.keepFor.
+// keepFor is how long a ServiceEntry that a registry has left out is served without endpoints, in time of contact.
+const keepFor = time.Hour
+
+// keep is a ServiceEntry that a registry has left out, at a time of Intake.connected.
 type keep struct {
 	scope *scope
 	name  string
@@ -51,10 +53,10 @@ func (in *Intake) isMade(r, original *mirror.Resource) bool {
 	return !in.isRegistry() && in.rules.isMade(original)
 }
 
-// keepFor has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
+// keep has a registry's ServiceEntry served without endpoints for a time, in place of its deletion. It reports
 // whether the record stays.
-func (in *Intake) keepFor(sc *scope, name string, rec *record) bool {
-	if !in.isRegistry() || in.guard.KeepFor <= 0 || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept {
+func (in *Intake) keep(sc *scope, name string, rec *record) bool {
+	if !in.isRegistry() || sc.Kind != federation.ServiceEntry || rec.resource == nil || rec.kept {
 		return rec.kept && in.leftOf(in.keeping[rec]) > 0
 	}
 	before := rec.load(len(name))
@@ -89,7 +91,7 @@ func (in *Intake) endKeep(sc *scope, rec *record) {
 }
 
 // leftOf returns for how much longer a record is kept.
-func (in *Intake) leftOf(k keep) time.Duration { return k.since + in.guard.KeepFor.D() - in.connected }
+func (in *Intake) leftOf(k keep) time.Duration { return k.since + keepFor - in.connected }
 
 // endKeeping deletes the records whose time is over.
 func (in *Intake) endKeeping(later func(time.Time)) {
@@ -161,7 +163,7 @@ func (in *Intake) withoutEndpoints(rec *record) string {
 	switch {
 	case rec.kept:
 		left := max(in.leftOf(in.keeping[rec]), 0).Round(time.Second)
-		return fmt.Sprintf("the upstream does not have it any more: it is served without endpoints for another %v of contact (guard.keepFor)", left)
+		return fmt.Sprintf("the upstream does not have it any more: it is served without endpoints for another %v of contact", left)
 	case services.Told(rec.resource):
 		return "it is served without endpoints: the upstream has none for it"
 	}

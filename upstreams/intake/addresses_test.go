@@ -125,7 +125,7 @@ func TestNobodyIsSentToAnAddressThatItsSourceHasTakenAway(t *testing.T) {
 		w.selects = !w.registry && rapid.Bool().Draw(rt, "selects")
 		u := config.Upstream{Guard: config.Guard{Percent: 0, Count: 0, HoldFor: config.OpenEnded(10 * time.Minute), Empty: config.EmptyHold}}
 		if w.registry {
-			u.Guard.Profile, u.Guard.KeepFor = config.ProfileRegistry, config.Duration(rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(rt, "keepFor"))
+			u.Guard.Profile = config.ProfileRegistry
 			u.Services.Mode = config.ServicesAsIs
 		} else {
 			u.Services.Mode = config.ServicesDiscover

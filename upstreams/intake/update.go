@@ -108,7 +108,7 @@ func (in *Intake) deleteWhere(k *kind, sc *scope, records iter.Seq2[string, *rec
 	for name, rec := range records {
 		switch {
 		case !which(rec):
-		case in.keepFor(sc, name, rec):
+		case in.keep(sc, name, rec):
 			kept = append(kept, name)
 		case in.delete(sc, name, rec):
 			gone = append(gone, name)

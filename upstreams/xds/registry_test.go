@@ -247,7 +247,7 @@ func TestARegistryOfNacosKeepsItsPortsAndNoEndpoints(t *testing.T) {
 		n := p.nacos(&fakexds.Nacos{})
 		p.begin(func(u *config.Upstream) {
 			resyncing(u)
-			u.Guard = config.Guard{Percent: 30, Count: 10, Profile: config.ProfileRegistry, KeepFor: config.Duration(time.Hour)}
+			u.Guard = config.Guard{Percent: 30, Count: 10, Profile: config.ProfileRegistry}
 		})
 		p.synced()
 		const empty = nacosOrders + " consumers:cn.example.OrderService::.DEFAULT-GROUP.public.nacos:8080"
