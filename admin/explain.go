@@ -292,12 +292,11 @@ func (c *SourceCopy) explainBy(u upstreams.Status, kind mirror.Kind, pending boo
 	}
 }
 
-// differs reports whether the upstream has another content of a key than its served copy. It returns false for a
-// copy with the annotation for stale resources, which can not be compared.
+// differs reports whether the upstream has another content of a key than its served copy.
 func differs(t intake.Trace, s mirror.Resolution) bool {
 	i := slices.IndexFunc(s.Copies, func(p mirror.Copy) bool { return p.Source == t.Upstream })
 	return i >= 0 && t.Resource != nil && t.Resource.Key() == s.Copies[i].Resource.Key() &&
-		!s.Copies[i].Resource.HasAnnotation(intake.StaleAnnotation) && !s.Copies[i].Resource.Equal(t.Resource)
+		!s.Copies[i].Resource.Equal(t.Resource)
 }
 
 // outOfContact reports whether an upstream is neither connected nor about to sync.

@@ -129,7 +129,7 @@ func (v *validator) completeUpstream(at string, u *Upstream, revision string) {
 	if u.Rewrite.Annotations.Remove == nil {
 		u.Rewrite.Annotations.Remove = []string{lastApplied}
 	}
-	v.completeResilience(at, u)
+	completeResilience(u)
 }
 
 // lastApplied is the annotation in which kubectl apply keeps a copy of the whole object.

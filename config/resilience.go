@@ -1,9 +1,7 @@
 package config
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 )
@@ -33,24 +31,9 @@ const (
 	FirstSyncOptional = "optional"
 )
 
-// OnStaleDrop is a value of Staleness.OnStale.
-const OnStaleDrop = "drop"
-
 // Staleness configures what is served of an upstream that is out of contact.
 type Staleness struct {
 	StaleAfter  Duration  `yaml:"staleAfter" default:"5m" range:"1s 8760h"`
-	OnStale     string    `yaml:"onStale" default:"keep" oneof:"keep drop"`
-	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
-	Annotate    bool      `yaml:"annotate"`
-	// Kinds lists exceptions. The first one that names a kind applies to it.
-	Kinds []KindStaleness `yaml:"kinds,omitempty"`
-}
-
-// KindStaleness configures some kinds. Absent fields have the values of Staleness.
-type KindStaleness struct {
-	Kinds       []string  `yaml:"kinds"`
-	StaleAfter  Duration  `yaml:"staleAfter" range:"1s 8760h"`
-	OnStale     string    `yaml:"onStale" oneof:"keep drop"`
 	ExpireAfter OpenEnded `yaml:"expireAfter" range:"1s 87600h" endless:"never"`
 }
 
@@ -175,17 +158,8 @@ func (o *OpenEnded) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// completeResilience sets the defaults that depend on other fields. at is the field of the upstream.
-func (v *validator) completeResilience(at string, u *Upstream) {
-	s := &u.Staleness
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
-		k.StaleAfter = cmp.Or(k.StaleAfter, s.StaleAfter)
-		k.OnStale = cmp.Or(k.OnStale, s.OnStale)
-		if !v.noted(fmt.Sprintf("%s.staleness.kinds[%d].expireAfter", at, i)) {
-			k.ExpireAfter = s.ExpireAfter
-		}
-	}
+// completeResilience sets the defaults that depend on other fields.
+func completeResilience(u *Upstream) {
 	if u.Guard.Empty == "" {
 		u.Guard.Empty = EmptyHold
 		if u.Guard.Percent == 100 {

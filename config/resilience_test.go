@@ -24,29 +24,16 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 		{"first sync", "  firstSync: never\n", []string{
 			`7: upstreams[0].firstSync: "never": want one of auto, wait, optional`,
 		}},
-		{"staleness", "  staleness: {staleAfter: 1ms, onStale: maybe, expireAfter: -1h}\n", []string{
+		{"staleness", "  staleness: {staleAfter: 1ms, expireAfter: -1h}\n", []string{
 			"7: upstreams[0].staleness.staleAfter: 1ms is out of range: 1s to 8760h0m0s",
-			`7: upstreams[0].staleness.onStale: "maybe": want one of keep, drop`,
 			"7: upstreams[0].staleness.expireAfter: -1h0m0s is out of range: 1s to 87600h0m0s, or never"}},
 		{"expires before it is stale", "  staleness:\n    expireAfter: 1m\n", []string{
 			"8: upstreams[0].staleness.expireAfter: 1m0s is less than staleAfter, which is 5m0s: set both, or write never"}},
-		{"expires before it is stale, of a kind", "  staleness:\n    kinds:\n    - {kinds: [we]}\n    - kinds: [se]\n      expireAfter: 1m\n    - kinds: [vs]\n      staleAfter: 2h\n    expireAfter: 1h\n", []string{
-			"11: upstreams[0].staleness.kinds[1].expireAfter: 1m0s is less than staleAfter, which is 5m0s",
-			"12: upstreams[0].staleness.kinds[2].expireAfter: 1h0m0s is less than staleAfter, which is 2h0m0s"}},
-		{"a mistake is told once, not for each kind", "  staleness:\n    staleAfter: 0s\n    kinds: [{kinds: [we]}, {kinds: [se]}]\n", []string{
-			"8: upstreams[0].staleness.staleAfter: 0s is out of range"}},
 		{"an end that is no duration", "  staleness:\n    expireAfter: 0s\n  guard:\n    holdFor: soon\n", []string{
 			`8: upstreams[0].staleness.expireAfter: want a duration like 90s, 5m or 1h, or never, or forever, not "0s"`,
 			`10: upstreams[0].guard.holdFor: want a duration like 90s, 5m or 1h, or never, or forever, not "soon"`}},
 		{"no end where there must be one", "  staleness: {staleAfter: never}\n", []string{
 			`7: upstreams[0].staleness.staleAfter: want a duration like 90s, 5m or 250ms, not "never"`}},
-		{"a kind twice", "  staleness:\n    kinds:\n    - kinds: [we, workloadentry]\n    - {kinds: [networking.istio.io/WorkloadEntry]}\n", []string{
-			"9: upstreams[0].staleness.kinds[0].kinds[1]: upstreams[0].staleness.kinds[0].kinds[0] already names networking.istio.io/WorkloadEntry",
-			"10: upstreams[0].staleness.kinds[1].kinds[0]: upstreams[0].staleness.kinds[0].kinds[0] already names networking.istio.io/WorkloadEntry"}},
-		{"no kinds, and unknown ones", "  staleness:\n    kinds:\n    - {onStale: drop}\n    - {kinds: []}\n    - {kinds: [nonsense]}\n", []string{
-			"9: upstreams[0].staleness.kinds[0].kinds: missing: name at least one kind",
-			"10: upstreams[0].staleness.kinds[1].kinds: missing: name at least one kind",
-			`11: upstreams[0].staleness.kinds[2].kinds[0]: unknown kind "nonsense"`}},
 		{"a registry", "  guard: {profile: nacos}\n", []string{`7: upstreams[0].guard.profile: "nacos": want one of registry`}},
 		{"guard", "  guard: {percent: 101, count: -1, holdFor: 1ms}\n", []string{
 			"7: upstreams[0].guard.percent: 101 is out of range: 0 to 100",
@@ -92,9 +79,6 @@ func TestDurationsWithoutEnd(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(withUpstream+`  guard: {holdFor: forever}
   staleness:
     expireAfter: 1h
-    kinds:
-    - {kinds: [authorizationpolicies], expireAfter: never}
-    - {kinds: [we], onStale: drop}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -102,13 +86,6 @@ func TestDurationsWithoutEnd(t *testing.T) {
 	u := c.Upstreams[0]
 	if u.Guard.HoldFor != 0 || u.Staleness.ExpireAfter.D() != time.Hour {
 		t.Errorf("%+v %+v", u.Guard, u.Staleness)
-	}
-	want := []config.KindStaleness{
-		{Kinds: []string{"authorizationpolicies"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"},
-		{Kinds: []string{"we"}, StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleDrop, ExpireAfter: config.OpenEnded(time.Hour)},
-	}
-	if d := cmp.Diff(want, u.Staleness.Kinds); d != "" {
-		t.Error(d)
 	}
 	// The effective config has never where there is no end, and reads back.
 	out, err := c.YAML()
@@ -172,10 +149,10 @@ func TestListsThatAreWrittenAndEmptyAreRefused(t *testing.T) {
 }
 
 func TestTheRelaysOwnAnnotationsCanNotBeMadeUp(t *testing.T) {
-	const in = "  rewrite:\n    annotations:\n      set:\n        a: b\n        meshrelay.io/from: me\n        meshrelay.io/stale-since: now\n"
+	const in = "  rewrite:\n    annotations:\n      set:\n        a: b\n        meshrelay.io/from: me\n        meshrelay.io/hops: now\n"
 	wantMistakes(t, withUpstream+in, []string{
 		"11: upstreams[0].rewrite.annotations.set[meshrelay.io/from]: only relays set annotations that begin with meshrelay.io/",
-		"12: upstreams[0].rewrite.annotations.set[meshrelay.io/stale-since]: only relays set annotations that begin with meshrelay.io/"})
+		"12: upstreams[0].rewrite.annotations.set[meshrelay.io/hops]: only relays set annotations that begin with meshrelay.io/"})
 	if _, err := parse("relay.yaml", []byte(withUpstream+"  rewrite: {annotations: {set: {meshrelay.io: x}}, labels: {set: {meshrelay.io/from: x}}}\n")); err != nil {
 		t.Error(err)
 	}

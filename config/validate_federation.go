@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -215,7 +214,7 @@ func (v *validator) merges(all []Merge) {
 }
 
 // kinds reports words that name no kind, or a kind that already has an owner. It calls f with each
-// other kind, and records its owner: owner, or the field of the word if owner is empty.
+// other kind, and records owner for it.
 func (v *validator) kinds(at string, words []string, owner string, owners map[mirror.Kind]string, f func(field string, kind mirror.Kind)) {
 	for i, word := range words {
 		field := fmt.Sprintf("%s[%d]", at, i)
@@ -226,7 +225,7 @@ func (v *validator) kinds(at string, words []string, owner string, owners map[mi
 				v.errorf(field, "%s already names %s", other, kind)
 				continue
 			}
-			owners[kind] = cmp.Or(owner, field)
+			owners[kind] = owner
 			f(field, kind)
 		}
 	}

@@ -33,7 +33,6 @@ import (
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
-	"meshrelay/upstreams/intake"
 )
 
 type (
@@ -242,7 +241,6 @@ func changes(t *testing.T) (rows []change) {
 		return must(services.WithGateways(kubernetes(), services.Gateways{Addresses: addresses}))(t)
 	}
 	row("network gateway", gateways("192.0.2.1"), gateways("192.0.2.1", "192.0.2.2"), "endpoints", push.EndpointUpdate, 1)
-	row("stale source", service(), again(annotated(intake.StaleAnnotation)), "", push.ConfigUpdate, 1)
 	row("expired source", service(), nil, all, push.ServiceUpdate, 1)
 	row("rollback", service(func(se *entry) { se.Ports[0].Name = "web" }), service(), served, push.ServiceUpdate, 1)
 	return rows

@@ -1,20 +1,14 @@
 package upstreams_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"meshrelay/adsclient"
 	"meshrelay/config"
-	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
 	"meshrelay/state"
-	"meshrelay/upstreams/intake"
 )
 
 // entries returns ServiceEntries named ns/P0, ns/P1, …
@@ -62,39 +56,4 @@ func restored(t *testing.T, saved state.Saved, change ...func(*config.Upstream, 
 
 func stale(rule config.Staleness) func(*config.Upstream, *config.Node) {
 	return func(u *config.Upstream, _ *config.Node) { u.Staleness = rule }
-}
-
-func TestStaleResourcesAreAnnotatedOnRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newXDSScript(t, stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "keep", Annotate: true}))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.x.u.RunTimer(ctx) }()
-		s.ok(s.sotw(xdsEntryURL, xdsEntry("ns/a", "a.example")))
-		s.x.u.TakeChanges()
-		plain := s.store.List(xdsEntryKind, "")[0]
-		lost := time.Now().UTC().Format(time.RFC3339)
-		s.x.HandleState(adsclient.State{Phase: adsclient.Disconnected, Err: errors.New("gone"), Answered: true})
-		await.Settle(2 * time.Minute)
-		r := s.store.List(xdsEntryKind, "")[0]
-		if got := r.Metadata().Annotations[intake.StaleAnnotation]; got != lost {
-			t.Errorf("annotation %q, want %q", got, lost)
-		}
-		if changes, _ := s.x.u.TakeChanges(); len(changes) > 0 {
-			t.Error("the annotation is kept on disk")
-		}
-		s.open(adsclient.SotW, false)
-		for _, url := range allTypes() {
-			if url == xdsEntryURL {
-				s.ok(s.sotw(url, xdsEntry("ns/a", "a.example")))
-				continue
-			}
-			s.ok(s.sotw(url))
-		}
-		if r := s.store.List(xdsEntryKind, "")[0]; !r.Equal(plain) {
-			t.Errorf("it is still annotated: %v", r.Metadata().Annotations)
-		}
-		cancel()
-		s.ok(<-done)
-	})
 }

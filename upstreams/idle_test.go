@@ -190,8 +190,7 @@ func TestAnIdleRelayWritesNothing(t *testing.T) {
 	})
 }
 
-// TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt: with a rule that has resources go, or the
-// annotation, the time is written once a minute, so that a kill makes nothing younger, and little older.
+// TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt: with expireAfter the time is written once a minute, so that a kill makes nothing younger, and little older.
 func TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rules config.Staleness
@@ -199,8 +198,6 @@ func TestWhereARuleCountsFromTheLastContact_AKillLosesAMinuteOfIt(t *testing.T) 
 	}{
 		"expireAfter, over":     {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), ExpireAfter: config.OpenEnded(time.Hour)}, true},
 		"expireAfter, not over": {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), ExpireAfter: config.OpenEnded(2 * time.Hour)}, false},
-		"drop":                  {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: config.OnStaleDrop}, true},
-		"annotate":              {config.Staleness{StaleAfter: config.Duration(5 * time.Minute), Annotate: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, killed := t.TempDir(), filepath.Join(t.TempDir(), "killed")

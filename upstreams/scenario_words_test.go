@@ -321,7 +321,7 @@ var guardSettings = []string{"percent", "count", "empty", "holdFor", "profile"}
 func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	u, node := xdsConfig("127.0.0.1:1")
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
-	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"}
+	u.Staleness = config.Staleness{StaleAfter: config.Duration(5 * time.Minute)}
 	if kind == "file" {
 		u.Source = &file.Config{Path: dir}
 	}

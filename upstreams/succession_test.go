@@ -41,7 +41,7 @@ func successor(s *xdsScript, change ...func(*config.Upstream, *config.Node)) *xd
 
 func TestTheIntakeSleepsWhenThereIsNothingToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newXDSScript(t, guarded(30, 10, 10*time.Minute), stale(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: "drop"}))
+		s := newXDSScript(t, guarded(30, 10, 10*time.Minute), stale(config.Staleness{StaleAfter: config.Duration(time.Minute), ExpireAfter: config.OpenEnded(time.Minute)}))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.x.u.RunTimer(ctx) }()

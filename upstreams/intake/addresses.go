@@ -180,7 +180,7 @@ func (in *Intake) bare(r, had *mirror.Resource) (*mirror.Resource, error) {
 
 // follow gives what is served under a key the endpoints of a record, and keeps its config. A new sibling has that of its service.
 func (in *Intake) follow(key, service mirror.Key, rec *record, sc *scope) {
-	served := cmp.Or(in.stale.plain(in.served, key), in.stale.plain(in.served, service))
+	served := cmp.Or(in.served.Get(key), in.served.Get(service))
 	if served == nil || !in.isAddressed(rec.resource, rec.original, rec.relayed) {
 		return
 	}
@@ -199,7 +199,7 @@ func (in *Intake) withdraw(key mirror.Key) {
 	if key.Kind != federation.ServiceEntry || !in.isRegistry() {
 		return
 	}
-	served := in.stale.plain(in.served, key)
+	served := in.served.Get(key)
 	if served == nil {
 		return
 	}

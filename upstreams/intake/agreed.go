@@ -348,7 +348,7 @@ func (e TakeBack) step(in *Intake, out *Output) {
 	back := 0
 	for i, r := range e.Resources {
 		key := r.Key()
-		served := in.stale.plain(in.served, key)
+		served := in.served.Get(key)
 		if _, waits := in.leaving[key]; waits && i < e.Begun && in.agreed.Hold.Replica != in.agreed.replica && r.Source() == in.name && !r.Equal(served) {
 			in.put(key, r, origin{saved: &state.Record{Resource: r, At: in.now}})
 			in.renamed = true

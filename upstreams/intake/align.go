@@ -66,7 +66,7 @@ func (in *Intake) serveOnly(records []state.Record, dryRun bool) (effect Effect)
 		r := &records[i]
 		key := r.Resource.Key()
 		_, had := present[key]
-		if !had || !in.stale.plain(in.served, key).Equal(r.Resource) {
+		if !had || !in.served.Get(key).Equal(r.Resource) {
 			effect.count(key, had, true)
 		} else {
 			effect.Kept++

@@ -60,7 +60,7 @@ func (in *Intake) freeze(f *state.Frozen) {
 
 // compare notes whether the source of a frozen upstream has other content than the served one under a key.
 func (in *Intake) compare(key mirror.Key, r *mirror.Resource) {
-	if have := in.stale.plain(in.served, key); have.Equal(r) {
+	if have := in.served.Get(key); have.Equal(r) {
 		delete(in.differing, key)
 	} else {
 		in.differing[key] = struct{}{}

@@ -251,7 +251,7 @@ func (in *Intake) namedHold() namedHold {
 	slices.SortFunc(keys, mirror.CompareKeys)
 	sum := xxh3.New()
 	for _, key := range keys {
-		r, version := in.stale.plain(in.served, key), ""
+		r, version := in.served.Get(key), ""
 		f := in.former[key]
 		if f == nil { // another replica has given it
 			f = &record{}

@@ -106,7 +106,7 @@ func New(u config.Upstream, served *mirror.Store, rules *Rules, keeps bool) *Int
 		tallies:   tallies{byKind: map[mirror.Kind]*tally{}}, journal: journal{dirty: map[mirror.Key]origin{}},
 		differing: map[mirror.Key]struct{}{}, outdated: map[mirror.Key]bool{}, keeping: map[*record]keep{},
 	}
-	in.stale.setRules(u.Staleness)
+	in.stale.setRule(u.Staleness)
 	return in
 }
 
@@ -259,11 +259,8 @@ func (e SetPolicy) step(in *Intake, _ *Output) {
 	if in.held != nil && !in.isOver() {
 		in.held.asked = time.Time{} // holdFor is longer now: ignore the answer to the earlier request
 	}
-	in.stale.setRules(e.Staleness)
+	in.stale.setRule(e.Staleness)
 	back := in.stale.reconsider(in.now)
-	if in.stale.marked && !in.stale.marks() {
-		in.showPlain()
-	}
 	if back && in.frozen == nil {
 		in.report.by = events.ByConfig
 		in.reconcileAll()
@@ -309,7 +306,7 @@ func (e Restored) step(in *Intake, _ *Output) {
 			gone[key.Kind]++
 			continue
 		}
-		served = append(served, in.stale.annotated(key, records[i].Resource))
+		served = append(served, records[i].Resource)
 	}
 	for _, r := range served {
 		in.empty += empty(r)

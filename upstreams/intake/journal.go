@@ -61,7 +61,7 @@ func (in *Intake) dirty(key mirror.Key, o origin) {
 
 // recordOf returns the record to write for a key, nil when the key is gone.
 func (in *Intake) recordOf(key mirror.Key, o origin) *state.Record {
-	r := in.stale.plain(in.served, key)
+	r := in.served.Get(key)
 	if r == nil {
 		return nil
 	}
@@ -162,13 +162,13 @@ func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 }
 
 // meta returns the Meta to write. changes is set if there are changes to write with it. Without changes, meta
-// only renews the time of the contact, if a rule counts from it.
+// only renews the time of the contact, if expireAfter counts from it.
 func (in *Intake) meta(changes bool) state.Meta {
 	last, lasts := in.stale.since, in.stale.inContact || in.stale.lasted
 	if in.stale.inContact {
 		last = in.now
-		grain, counts := in.stale.grain()
-		if told := in.journal.reported; !told.IsZero() && !changes && (!counts || last.Sub(told) < grain) {
+		expire := in.stale.expireAfter
+		if told := in.journal.reported; !told.IsZero() && !changes && (expire == 0 || last.Sub(told) < min(contactGrain, expire/10)) {
 			last = told
 		}
 	}

@@ -105,7 +105,7 @@ func (in *Intake) HeldResources() (out []*mirror.Resource) {
 		return nil
 	}
 	for _, key := range in.namedHold().keys {
-		if r := in.stale.plain(in.served, key); r != nil {
+		if r := in.served.Get(key); r != nil {
 			out = append(out, r)
 		}
 	}
@@ -115,7 +115,7 @@ func (in *Intake) HeldResources() (out []*mirror.Resource) {
 // ServedContent returns the content of all that is served, and its number.
 func (in *Intake) ServedContent() (content string, number int) {
 	var all []*mirror.Resource
-	in.eachServed(func(r *mirror.Resource) { all = append(all, in.stale.plain(in.served, r.Key())) })
+	in.eachServed(func(r *mirror.Resource) { all = append(all, r) })
 	return ContentOf(all), len(all)
 }
 

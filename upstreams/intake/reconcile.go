@@ -123,17 +123,16 @@ func (in *Intake) serve(rec *record, sc *scope) (changed bool) {
 	return in.serveSiblings(rec, sc) || changed
 }
 
-// put serves a resource, which comes from o. It returns the stored resource, without the annotation of stale resources.
+// put serves a resource, which comes from o. It returns the stored resource.
 func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mirror.Resource, changed bool) {
-	old := in.stale.plain(in.served, key)
-	shown, isNew := in.stale.annotated(key, r), old == nil
-	stored, changed = in.served.Put(shown)
+	old := in.served.Get(key)
+	stored, changed = in.served.Put(r)
 	if o.endpoints = changed && in.sameConfig(old, r, o); changed {
 		in.empty += empty(r) - empty(old)
 		in.dirty(key, o)
 	}
 	switch {
-	case isNew:
+	case old == nil:
 		in.tallies.addNew(key.Kind)
 		in.report.changes.Note(events.Addition, key)
 	case changed && !o.endpoints:
@@ -144,9 +143,6 @@ func (in *Intake) put(key mirror.Key, r *mirror.Resource, o origin) (stored *mir
 		case endpoint:
 			in.report.changes.Endpoints++
 		}
-	}
-	if shown != r {
-		stored = r
 	}
 	return stored, changed
 }
@@ -220,7 +216,6 @@ func (in *Intake) drop(key mirror.Key) bool {
 		}
 	}
 	in.dropFormer(key)
-	delete(in.stale.unmarked, key)
 	in.dirty(key, origin{})
 	old := in.served.Get(key)
 	if !in.served.Remove(key) {

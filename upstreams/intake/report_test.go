@@ -37,7 +37,7 @@ func entries(n int, host string) (out []fakexds.Resource) {
 func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
 	m.guard = config.Guard{Percent: 30, Count: 3, HoldFor: config.OpenEnded(time.Minute)}
-	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	m.stale.setRule(config.Staleness{StaleAfter: config.Duration(time.Hour)})
 	scope, err := TypeScope(entryURL)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	}
 	want("the relay ends it", "", Closed{Planned: true})
 
-	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Minute), OnStale: config.OnStaleDrop})
+	m.stale.setRule(config.Staleness{StaleAfter: config.Duration(time.Minute), ExpireAfter: config.OpenEnded(time.Minute)})
 	m.now = m.now.Add(2 * time.Minute)
 	want("stale", "stale/staleness, expired/staleness, changed/staleness 10 removed", Tick{})
 }
@@ -161,7 +161,7 @@ func TestRefusedResourcesAreLookedAtWhenTheyChange(t *testing.T) {
 // TestEachTroubleOfAnOutageIsOneEvent: two addresses may fail in two ways, in turn and for days.
 func TestEachTroubleOfAnOutageIsOneEvent(t *testing.T) {
 	m := newMachine(t, true, config.Provenance{})
-	m.stale.setRules(config.Staleness{StaleAfter: config.Duration(time.Hour)})
+	m.stale.setRule(config.Staleness{StaleAfter: config.Duration(time.Hour)})
 	contact := func(address string) string {
 		m.step(Opened{Scopes: []Scope{m.update(false).Scope}, Address: address})
 		return typesOf(m.step(Received{Updates: []Update{m.update(true)}}).Events)

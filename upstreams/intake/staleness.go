@@ -3,26 +3,18 @@ package intake
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"meshrelay/config"
 	"meshrelay/events"
-	"meshrelay/federation/rewrite"
 	"meshrelay/mirror"
 )
 
-// StaleAnnotation is the annotation of resources whose source is out of contact, if the config asks
-// for it. Its value is the last contact in RFC 3339.
-const StaleAnnotation = "meshrelay.io/stale-since"
-
 // staleness is the time since the last contact with a source, and its consequences.
 type staleness struct {
-	rule     staleRule
-	byKind   map[mirror.Kind]staleRule
-	annotate bool
+	staleAfter, expireAfter time.Duration // expireAfter 0 is never
 
 	inContact bool
 	// since is the last contact, zero if there was none. lasted is set if there was a later contact: a former
@@ -34,58 +26,13 @@ type staleness struct {
 	// the stream is open, and otherwise the end of the stream.
 	told     map[mirror.Kind]time.Time
 	withheld map[mirror.Kind]struct{} // kinds that are not served
-
-	// marked is set if served resources have the annotation. unmarked has the same resources without it.
-	marked   bool
-	unmarked map[mirror.Key]*mirror.Resource
 }
 
-type staleRule struct {
-	staleAfter, expireAfter time.Duration // expireAfter 0 is never
-	drop                    bool
-}
-
-// ends returns the time from the last contact until resources expire. ok is false if they never expire.
-func (r staleRule) ends() (after time.Duration, ok bool) {
-	switch {
-	case r.drop && r.expireAfter > 0:
-		return min(r.staleAfter, r.expireAfter), true
-	case r.drop:
-		return r.staleAfter, true
-	}
-	return r.expireAfter, r.expireAfter > 0
-}
-
-func (s *staleness) setRules(c config.Staleness) {
-	of := func(after config.Duration, onStale string, expire config.OpenEnded) staleRule {
-		return staleRule{staleAfter: after.D(), expireAfter: expire.D(), drop: onStale == config.OnStaleDrop}
-	}
-	s.rule, s.annotate = of(c.StaleAfter, c.OnStale, c.ExpireAfter), c.Annotate
-	s.byKind = map[mirror.Kind]staleRule{}
-	for _, k := range c.Kinds {
-		for _, word := range k.Kinds {
-			kinds, err := mirror.ParseKinds(word)
-			if err != nil {
-				continue // the config has been checked
-			}
-			for _, kind := range kinds {
-				if _, taken := s.byKind[kind]; !taken {
-					s.byKind[kind] = of(k.StaleAfter, k.OnStale, k.ExpireAfter)
-				}
-			}
-		}
-	}
+func (s *staleness) setRule(c config.Staleness) {
+	s.staleAfter, s.expireAfter = c.StaleAfter.D(), c.ExpireAfter.D()
 	if s.withheld == nil {
 		s.told, s.withheld = map[mirror.Kind]time.Time{}, map[mirror.Kind]struct{}{}
-		s.unmarked = map[mirror.Key]*mirror.Resource{}
 	}
-}
-
-func (s *staleness) ruleOf(kind mirror.Kind) staleRule {
-	if r, ok := s.byKind[kind]; ok {
-		return r
-	}
-	return s.rule
 }
 
 // withholds reports whether a kind is not served because it has expired.
@@ -103,15 +50,10 @@ func (s *staleness) restore(lastContact time.Time, lasted bool, now time.Time, e
 	if lastContact.IsZero() {
 		s.since = now
 	}
-	s.marked = s.marks()
-	if !expire {
-		return
-	}
 	for _, info := range mirror.Kinds() {
-		s.expires(info.Kind, now)
-	}
-	for kind := range s.byKind {
-		s.expires(kind, now)
+		if expire {
+			s.expires(info.Kind, now)
+		}
 	}
 }
 
@@ -156,10 +98,9 @@ func (s *staleness) expires(kind mirror.Kind, now time.Time) bool {
 	return over
 }
 
-// isOver reports whether the rule of a kind lets its resources expire.
+// isOver reports whether the resources of a kind have expired.
 func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
-	after, ok := s.ruleOf(kind).ends()
-	if !ok || s.inContact || s.since.IsZero() {
+	if s.expireAfter == 0 || s.inContact || s.since.IsZero() {
 		return false
 	}
 	since := s.since
@@ -168,10 +109,10 @@ func (s *staleness) isOver(kind mirror.Kind, now time.Time) bool {
 	} else if ended.After(since) {
 		since = ended
 	}
-	return now.Sub(since) >= after
+	return now.Sub(since) >= s.expireAfter
 }
 
-// reconsider ends the withholding of kinds that have not expired by the present rules. It reports
+// reconsider ends the withholding of kinds that have not expired by the present rule. It reports
 // whether there were any.
 func (s *staleness) reconsider(now time.Time) (back bool) {
 	for kind := range s.withheld {
@@ -188,71 +129,16 @@ func (s *staleness) plan(later func(time.Time)) {
 	if s.inContact || s.since.IsZero() {
 		return
 	}
-	later(s.since.Add(s.rule.staleAfter))
-	for _, r := range s.rules() {
-		if after, ok := r.ends(); ok {
-			later(s.since.Add(after))
+	later(s.since.Add(s.staleAfter))
+	if s.expireAfter == 0 {
+		return
+	}
+	later(s.since.Add(s.expireAfter))
+	for _, ended := range s.told {
+		if !ended.IsZero() {
+			later(ended.Add(s.expireAfter))
 		}
 	}
-	for kind, ended := range s.told {
-		if after, ok := s.ruleOf(kind).ends(); ok && !ended.IsZero() {
-			later(ended.Add(after))
-		}
-	}
-}
-
-func (s *staleness) rules() []staleRule { return append(slices.Collect(maps.Values(s.byKind)), s.rule) }
-
-// mayExpire reports whether a rule lets resources expire. It allocates nothing.
-func (s *staleness) mayExpire() bool {
-	_, ends := s.rule.ends()
-	for _, r := range s.byKind {
-		_, also := r.ends()
-		ends = ends || also
-	}
-	return ends
-}
-
-// grain returns the precision with which the disk must have the last contact. counts is false if no rule
-// and no annotation uses the last contact.
-func (s *staleness) grain() (grain time.Duration, counts bool) {
-	grain, counts = contactGrain, s.annotate
-	for _, r := range s.rules() {
-		if after, ok := r.ends(); ok {
-			grain, counts = min(grain, after/10), true
-		}
-	}
-	return grain, counts
-}
-
-// marks reports whether served resources must have the annotation.
-func (s *staleness) marks() bool { return s.annotate && s.isStale && !s.inContact }
-
-// annotated returns r with the annotation, if it must have it.
-func (s *staleness) annotated(key mirror.Key, r *mirror.Resource) *mirror.Resource {
-	delete(s.unmarked, key)
-	if !s.marked || key.Kind == mirror.MeshConfig || r.HasAnnotation(StaleAnnotation) {
-		return r
-	}
-	since := map[string]string{StaleAnnotation: s.since.UTC().Format(time.RFC3339)}
-	rw, err := rewrite.New(rewrite.Rules{Annotations: rewrite.Edit{Set: since}})
-	if err != nil {
-		return r
-	}
-	out, err := rw.Rewrite(r)
-	if err != nil {
-		return r // better without the annotation than not at all
-	}
-	s.unmarked[key] = r
-	return out
-}
-
-// plain returns the served resource of a key, without the annotation of staleness.
-func (s *staleness) plain(served *mirror.Store, key mirror.Key) *mirror.Resource {
-	if r := s.unmarked[key]; r != nil {
-		return r
-	}
-	return served.Get(key)
 }
 
 // expire reports a source that has become stale, and removes expired resources.
@@ -260,19 +146,15 @@ func (in *Intake) expire() {
 	if in.stale.inContact {
 		return
 	}
-	if s := &in.stale; !s.isStale && !s.since.IsZero() && in.now.Sub(s.since) >= s.rule.staleAfter {
+	if s := &in.stale; !s.isStale && !s.since.IsZero() && in.now.Sub(s.since) >= s.staleAfter {
 		s.isStale = true
-		in.note(slog.LevelWarn, "upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.rule.staleAfter)
+		in.note(slog.LevelWarn, "upstream is stale", "since", s.since.UTC().Format(time.RFC3339), "staleAfter", s.staleAfter)
 		in.tell(events.Event{
 			Type: events.Stale, By: events.ByStaleness, Text: "out of contact since " + s.since.UTC().Format(time.RFC3339),
-			Reason: fmt.Sprintf("staleAfter is %v", s.rule.staleAfter), Command: "relay upstreams " + in.name,
+			Reason: fmt.Sprintf("staleAfter is %v", s.staleAfter), Command: "relay upstreams " + in.name,
 		})
 	}
-	if in.stale.marks() && !in.stale.marked {
-		in.stale.marked = true
-		in.eachServed(func(r *mirror.Resource) { in.served.Put(in.stale.annotated(r.Key(), r)) })
-	}
-	if in.frozen != nil || !in.stale.mayExpire() {
+	if in.frozen != nil || in.stale.expireAfter == 0 {
 		return
 	}
 	gone := map[mirror.Kind]int{}
@@ -331,12 +213,4 @@ func (in *Intake) noteExpired(gone map[mirror.Kind]int) {
 	})
 	in.note(slog.LevelWarn, "resources expired",
 		"resources", total, "kinds", strings.Join(kinds, ", "), "since", in.stale.since.UTC().Format(time.RFC3339))
-}
-
-func (in *Intake) showPlain() {
-	for _, r := range in.stale.unmarked {
-		in.served.Put(r)
-	}
-	in.stale.marked = false
-	clear(in.stale.unmarked)
 }

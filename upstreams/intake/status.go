@@ -186,7 +186,7 @@ func (in *Intake) HeldDeletions(now time.Time) []HeldUpstream {
 	}
 	out := HeldUpstream{Upstream: in.name, Held: in.describeHold()}
 	for _, key := range in.namedHold().keys {
-		r := in.stale.plain(in.served, key)
+		r := in.served.Get(key)
 		out.Deletions = append(out.Deletions, HeldDeletion{
 			Kind: key.Kind.String(), Namespace: key.Namespace, Name: key.Name,
 			Version: r.Version(), Created: r.Metadata().CreateTime, Since: in.leaving[key].since,

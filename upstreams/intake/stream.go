@@ -122,7 +122,6 @@ func (in *Intake) regain() (back bool) {
 	if in.stale.isStale {
 		in.note(slog.LevelInfo, "upstream is no longer stale", "since", in.stale.since)
 	}
-	in.showPlain()
 	in.stale.regain()
 	if in.held != nil {
 		in.held.running = in.now

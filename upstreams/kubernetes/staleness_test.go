@@ -17,7 +17,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-const dropped = "  staleness: {staleAfter: 1s, onStale: drop}\n"
+const dropped = "  staleness: {staleAfter: 1s, expireAfter: 1s}\n"
 
 // An API server that is away for longer than staleAfter is stale, and what it gave is served for as long
 // as its rules let it.
@@ -35,10 +35,9 @@ func TestAnAPIServerThatIsAwayForLongIsStale_K4(t *testing.T) {
 		"too many requests":    {answers(429, "TooManyRequests"), dropped, nil},
 		"credentials":          {answers(401, "Unauthorized"), dropped, nil},
 		"connections that end": {func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, dropped, nil},
-		"onStale: keep":        {answers(500, "InternalError"), "  staleness: {staleAfter: 1s}\n", all},
-		"of one kind":          {answers(500, "InternalError"), "  staleness: {staleAfter: 1s, kinds: [{kinds: [Sidecar], onStale: drop, staleAfter: 1s}]}\n", all[:1]},
+		"expireAfter: never":   {answers(500, "InternalError"), "  staleness: {staleAfter: 1s}\n", all},
 		"expireAfter":          {answers(500, "InternalError"), "  staleness: {staleAfter: 1s, expireAfter: 1500ms}\n", nil},
-		"less than staleAfter": {answers(500, "InternalError"), "  staleness: {staleAfter: 1h, onStale: drop}\n", all},
+		"less than staleAfter": {answers(500, "InternalError"), "  staleness: {staleAfter: 1h, expireAfter: 1h}\n", all},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			s := newAPIServer(t)
@@ -87,7 +86,7 @@ func TestAnAPIServerThatAnswersIsNeverStale_K4(t *testing.T) {
 			s := newAPIServer(t)
 			s.pace = usual
 			s.entry("shop/a", "a.x")
-			w := s.mirrors("", "  staleness: {staleAfter: 30s, onStale: drop}\n  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors("", "  staleness: {staleAfter: 30s, expireAfter: 30s}\n  guard: {percent: 100, empty: pass}\n")
 			w.synced()
 			for since := time.Duration(0); since < time.Minute; since += time.Second { // twice staleAfter
 				for range 10 {

@@ -136,7 +136,7 @@ func entry(name string) fakexds.Resource {
 func (p *place) begin(change func(*config.Upstream)) {
 	u := config.Upstream{
 		Name: "east", ClusterID: "east", Generated: "drop", Services: config.Services{Mode: config.ServicesOmit}, Guard: config.Guard{Percent: 100},
-		Staleness: config.Staleness{StaleAfter: config.Duration(5 * time.Minute), OnStale: "keep"},
+		Staleness: config.Staleness{StaleAfter: config.Duration(5 * time.Minute)},
 		Source:    &Config{Addresses: []string{"server"}, Protocol: "auto", Plaintext: true, ResyncInterval: config.Duration(5 * time.Minute)},
 	}
 	if change != nil {
