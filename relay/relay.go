@@ -20,7 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -304,49 +303,50 @@ func (r *Relay) Run(ctx context.Context) error {
 	signal.Ignore(syscall.SIGXFSZ) // a write over the limit of file sizes then returns an error
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // never undone: a SIGHUP would end the process
-	// The group interrupts the parts in this order, each after the one before has ended. Clients leave
-	// first, and the admin server ends last.
+	signals, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
 	r.audit.Record(audit.Line{Event: audit.Started, After: "version " + r.options.Build.Version})
-	var group run.Group
-	execute, interrupt := untilSignal(ctx, r.log, &r.draining)
-	group.Add(execute, func(err error) {
-		r.events.Record(events.Event{Type: events.Ended, By: events.ByRelay, Text: "the relay shuts down"})
-		interrupt(err)
-	})
-	group.Add(actor(func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) }))
-	group.Add(actor(func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) }))
-	group.Add(actor(r.followClusters))
-	group.Add(actor(r.finder.Run))
-	group.Add(actor(r.server.Run))
-	group.Add(actor(r.guard.Run))
-	group.Add(actor(r.expiries.Run))
-	group.Add(actor(r.logServing))
-	group.Add(actor(r.sinks.Run))
-	group.Add(actor(func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) }))
-	group.Add(actor(r.aggregate.Run))
-	group.Add(actor(r.conditions.run)) // ends before the upstreams, whose sources it uses
-	group.Add(actor(r.manager.Run))
-	group.Add(actor(r.stages.Run))
-	group.Add(actor(r.events.Run)) // ends after all that record events, and before the keeper
+	// Clients leave first, and the admin server ends last.
+	parts := []part{
+		func(end context.Context) error {
+			defer stop() // another signal ends the process
+			untilSignal(signals, end, r.log, &r.draining)
+			r.events.Record(events.Event{Type: events.Ended, By: events.ByRelay, Text: "the relay shuts down"})
+			return nil
+		},
+		func(ctx context.Context) error { return r.reloadOnHangup(ctx, hangups) },
+		func(ctx context.Context) error { return r.options.Watcher.Run(ctx, r.log, r.apply) },
+		r.followClusters,
+		r.finder.Run,
+		r.server.Run,
+		r.guard.Run,
+		r.expiries.Run,
+		r.logServing,
+		r.sinks.Run,
+		func(ctx context.Context) error { return r.pusher.Run(ctx, r.server.Push) },
+		r.aggregate.Run,
+		r.conditions.run, // ends before the upstreams, whose sources it uses
+		r.manager.Run,
+		r.stages.Run,
+		r.events.Run, // ends after all that record events, and before the keeper
+	}
 	if r.keeper != nil {
-		group.Add(actor(r.keep)) // ends after the upstreams, and writes all their resources
+		parts = append(parts, r.keep) // ends after the upstreams, and writes all their resources
 	}
 	if r.replicas != nil {
-		group.Add(actor(r.replicas.Run)) // ends after all that others ask for
+		parts = append(parts, r.replicas.Run) // ends after all that others ask for
 	}
-	group.Add(actor(r.pages.Run))
-	group.Add(actor(r.operators.Run))
-	writeAudit, endAudit := actor(r.audit.Run) // ends after all that record lines
-	group.Add(writeAudit, func(err error) {
+	auditEnd := func(ctx context.Context) error {
+		<-ctx.Done()
 		line := audit.Line{Event: audit.Ended}
-		if err != nil {
+		if err := context.Cause(ctx); !errors.Is(err, errOver) {
 			line.Error = err.Error()
 		}
 		r.audit.Record(line)
-		endAudit(err)
-	})
-	err := group.Run()
+		return nil
+	}
+	parts = append(parts, r.pages.Run, r.operators.Run, auditEnd, r.audit.Run) // the last ends after all that record lines
+	err := runParts(ctx, parts)
 	if err == nil {
 		r.log.Info("relay ended")
 	}
@@ -360,21 +360,6 @@ func (r *Relay) keep(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return r.keeper.Run(ctx)
-}
-
-// actor makes a Run method a member of a run.Group. Its interrupt waits until the method has returned.
-func actor(runUntil func(context.Context) error) (execute func() error, interrupt func(error)) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	execute = func() error {
-		defer close(done)
-		return runUntil(ctx)
-	}
-	interrupt = func(error) {
-		cancel()
-		<-done
-	}
-	return execute, interrupt
 }
 
 // logServing logs when the relay begins to serve clients. It returns when ctx ends.

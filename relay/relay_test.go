@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -12,7 +14,6 @@ import (
 	"testing"
 
 	"meshrelay/config"
-	"meshrelay/internal/testing/await"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -53,27 +54,49 @@ func TestTheOwnDirectoriesOfTheSocket(t *testing.T) {
 
 // TestSignalIsTheLoggedCauseOfAnEnd, and nothing is logged after an error.
 func TestSignalIsTheLoggedCauseOfAnEnd(t *testing.T) {
-	for name, tc := range map[string]struct {
-		end  func(interrupt func(error)) error
-		said bool
-	}{
-		"a signal": {func(func(error)) error { return syscall.Kill(os.Getpid(), syscall.SIGTERM) }, true},
-		"an error": {func(interrupt func(error)) error { interrupt(errors.New("address already in use")); return nil }, false},
-	} {
+	for name, signalled := range map[string]bool{"a signal": true, "an error": false} {
 		t.Run(name, func(t *testing.T) {
 			var log strings.Builder
 			var draining atomic.Bool
-			execute, interrupt := untilSignal(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), &draining)
-			done := make(chan error, 1)
-			go func() { done <- execute() }()
-			if err := tc.end(interrupt); err != nil {
+			signals, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+			defer stop()
+			end, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if !signalled {
+				cancel()
+			} else if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			err := await.Value(t, "it ends", done)
-			if said := strings.Contains(log.String(), "another signal"); err != nil || said != tc.said || !draining.Load() {
-				t.Errorf("%v, draining is %v, and it said:\n%s", err, draining.Load(), log.String())
+			untilSignal(signals, end, slog.New(slog.NewTextHandler(&log, nil)), &draining)
+			if said := strings.Contains(log.String(), "another signal"); said != signalled || !draining.Load() {
+				t.Errorf("draining is %v, and it said:\n%s", draining.Load(), log.String())
 			}
-			interrupt(nil)
+		})
+	}
+}
+
+// TestPartsEndInTheirOrder, each after the one before has returned, whichever ends first and with or without an error.
+func TestPartsEndInTheirOrder(t *testing.T) {
+	failed := errors.New("address already in use")
+	for name, tc := range map[string]struct{ of, want error }{"an end": {}, "a failure": {failed, failed}} {
+		t.Run(name, func(t *testing.T) {
+			var order []string // one part at a time ends
+			until := func(who string) part {
+				return func(ctx context.Context) error {
+					<-ctx.Done()
+					order = append(order, who)
+					if tc.of != nil && !errors.Is(context.Cause(ctx), tc.of) {
+						t.Errorf("%s ends for %v", who, context.Cause(ctx))
+					}
+					return errors.New("not the first")
+				}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // which ends no part
+			err := runParts(ctx, []part{until("a"), until("b"), func(context.Context) error { return tc.of }, until("c")})
+			if !errors.Is(err, tc.want) || strings.Join(order, "") != "abc" {
+				t.Errorf("%v, in the order %v", err, order)
+			}
 		})
 	}
 }

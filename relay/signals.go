@@ -4,9 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/signal"
 	"sync/atomic"
-	"syscall"
 )
 
 // reloadOnHangup loads the config file on each SIGHUP, until ctx ends.
@@ -23,21 +21,12 @@ func (r *Relay) reloadOnHangup(ctx context.Context, hangups <-chan os.Signal) er
 	}
 }
 
-// untilSignal returns a member of a run.Group that ends with the first SIGTERM or SIGINT. A second signal
-// ends the process.
-func untilSignal(ctx context.Context, log *slog.Logger, draining *atomic.Bool) (execute func() error, interrupt func(error)) {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	execute = func() error {
-		<-ctx.Done()
-		if draining.Swap(true) {
-			return nil // the relay ends for another reason
-		}
-		stop()
-		log.Info("shutting down", "cause", context.Cause(ctx), "hint", "another signal ends the relay at once")
-		return nil
-	}
-	return execute, func(error) {
-		draining.Store(true)
-		stop()
+// untilSignal returns with the end of signals, the first SIGTERM or SIGINT, or of end: the relay ends for another reason.
+func untilSignal(signals, end context.Context, log *slog.Logger, draining *atomic.Bool) {
+	defer draining.Store(true)
+	select {
+	case <-end.Done():
+	case <-signals.Done():
+		log.Info("shutting down", "cause", context.Cause(signals), "hint", "another signal ends the relay at once")
 	}
 }
