@@ -74,8 +74,6 @@ type Config struct {
 	// MaxResponseBytes bounds a response: a larger one ends the stream. A response is in memory
 	// once. Default: 256 MiB.
 	MaxResponseBytes int
-	// Gzip: the server may compress its responses.
-	Gzip bool
 	// ResyncInterval is how often, plus or minus a tenth, a SotW stream asks for everything again
 	// (PROTOCOL C4). Zero: never.
 	ResyncInterval time.Duration

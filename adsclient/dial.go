@@ -27,9 +27,8 @@ const (
 
 // connect returns a connection to an address, which opens with its first stream. What it brings counts
 // in r.
-func (c *Client) connect(address string, r *receiver) (*grpc.ClientConn, error) {
+func (c *Client) connect(address string, r *receiver, witness *Witness) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(countedCreds{c.cfg.Credentials, r}),
 		grpc.WithKeepaliveParams(c.pings(address)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: c.cfg.connectTimeout}),
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
@@ -40,12 +39,8 @@ func (c *Client) connect(address string, r *receiver) (*grpc.ClientConn, error) 
 		grpc.WithDisableServiceConfig(),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 	}
-	if c.cfg.Gzip {
-		// For this connection only: a registered compressor applies to the whole process.
-		opts = append(opts, grpc.WithDecompressor(zipped{c.cfg.MaxResponseBytes / 4})) //nolint:staticcheck // there is no other way
-	}
 	// passthrough: the dialer resolves the name for each connection, and tries all its addresses.
-	conn, err := grpc.NewClient("passthrough:///"+address, slices.Concat(opts, c.cfg.DialOptions)...)
+	conn, err := grpc.NewClient("passthrough:///"+address, slices.Concat(opts, witness.Options(countedCreds{c.cfg.Credentials, r}), c.cfg.DialOptions)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}

@@ -1,6 +1,8 @@
 package adsclient
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -14,14 +16,8 @@ import (
 	"meshrelay/internal/text"
 )
 
-const (
-	// maxErrorText bounds, in bytes, a server's text in errors and logs.
-	maxErrorText = 1 << 10
-	// speaksHTTP replaces gRPC's error for a server that does not speak HTTP/2, and hangsUp the one for a
-	// server that sends nothing.
-	speaksHTTP = "an HTTP server answers there, not an xDS server"
-	hangsUp    = "the server closes the connection at once"
-)
+// maxErrorText bounds, in bytes, a server's text in errors and logs.
+const maxErrorText = 1 << 10
 
 var (
 	// errNotRelay ends the probe of a server that is not a relay.
@@ -57,86 +53,77 @@ type DeltaError struct {
 // Error implements error.
 func (e *DeltaError) Error() string { return "delta is left for SotW: " + e.Why }
 
-// tooManyPings reports whether a server has ended the connection for pings, in the words of gRPC's proposal A8.
+// tooManyPings reports whether a server has ended the connection for pings. gRPC's proposal A8 has this text for
+// servers, and gRPC shows it.
 func tooManyPings(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "too_many_pings")
 }
-
-// Explain returns an error of a stream in plain words, with a cure if one is known.
-func Explain(err error) error { return explain(plain(err)) }
 
 // explain adds a cure to an error, if one is known, and bounds its text.
 func explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	err = bounded(err)
 	hint := ""
 	switch status.Code(err) {
 	case codes.Unauthenticated:
 		hint = "the server does not accept the relay's identity: check tokenFile (audience istio-ca, not expired) or the client certificate; they must be from a cluster that the server knows"
 	case codes.PermissionDenied:
 		if strings.Contains(err.Error(), "no view matches this client") {
-			return err // the other relay has explained it
+			return bounded(err) // the other relay has explained it
 		}
 		hint = "the server knows the relay's identity and refuses the request: run under a service account of istiod's root namespace, with node.namespace set to it; istiod keeps the api generator to control-plane identities unless ENABLE_XDS_API_GENERATOR_AUTH=false"
 	default:
-		if hint = handshakeHint(err.Error()); hint == "" {
-			return err
+		if hint = cure(err); hint == "" {
+			return bounded(err)
 		}
 	}
-	return fmt.Errorf("%w (%s)", err, hint)
+	return fmt.Errorf("%w (%s)", bounded(err), hint)
 }
 
-// handshakeHint returns a cure for an error of TLS, or of missing TLS, else an empty text.
-func handshakeHint(text string) string {
-	for _, h := range [][2]string{
-		{"first record does not look like a TLS handshake", "the server speaks plaintext there: give its port for TLS, or set plaintext: true"},
-		{speaksHTTP, "it may be the admin address of a relay: give the port for xDS"},
-		{hangsUp, "it may expect TLS: give its port for plaintext, or set tls"},
-		{"tls: certificate required", "the server wants a client certificate: tls.certFile and tls.keyFile"},
-		{"certificate signed by unknown authority", "tls.caFile must contain the root of the server's certificate"},
-		{"certificate is valid for", "set tls.serverName to a name in the server's certificate"},
-		{"too_many_pings", "from now on the relay pings it every " + calmPingAfter.String()},
-		{"certificate has expired or is not yet valid", "renew the server's certificate, or correct the clocks"},
-	} {
-		if strings.Contains(text, h[0]) {
-			return h[1]
-		}
+// cure returns what to do about an error of a connection, else an empty text.
+func cure(err error) string {
+	var plaintext tls.RecordHeaderError
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &plaintext):
+		return "the server speaks plaintext there: give its port for TLS, or set plaintext: true"
+	case errors.Is(err, errHTTP):
+		return "it may be the admin address of a relay: give the port for xDS"
+	case errors.Is(err, errHangsUp):
+		return "it may expect TLS: give its port for plaintext, or set tls"
+	case errors.As(err, &unknown):
+		return "tls.caFile must contain the root of the server's certificate"
+	case errors.As(err, &name):
+		return "set tls.serverName to a name in the server's certificate"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "renew the server's certificate, or correct the clocks"
+	case strings.Contains(err.Error(), "tls: certificate required"): // crypto/tls has no type for a server's alert
+		return "the server wants a client certificate: tls.certFile and tls.keyFile"
+	case tooManyPings(err):
+		return "from now on the relay pings it every " + calmPingAfter.String()
 	}
 	return ""
 }
 
-// plain returns a gRPC error without the prefixes that its layers add, such as "connection refused"
-// or "PermissionDenied: …". It keeps the code. It returns other errors unchanged.
-func plain(err error) error {
-	grpc, ok := err.(interface{ GRPCStatus() *status.Status }) // what wraps one has words of its own
-	if !ok {
-		return err
-	}
-	s := grpc.GRPCStatus()
-	cause, wrapped := strings.CutPrefix(s.Message(), "connection error: desc = ")
-	if !wrapped {
+// plain returns a status of gRPC as an error, with its code in the text. A connection that can not be dialled has only
+// the reason, such as "connection refused". gRPC shows the reason in this text only, unless it gets a dialer, and with
+// a dialer it uses no proxy.
+func plain(s *status.Status) error {
+	const dialing = "connection error: desc = \"transport: Error while dialing: "
+	cause, dialled := strings.CutPrefix(s.Message(), dialing)
+	if !dialled {
 		return &boundedError{text: s.Code().String() + ": " + s.Message(), code: s.Code()}
 	}
-	if unquoted, err := strconv.Unquote(cause); err == nil {
+	if unquoted, err := strconv.Unquote(`"` + cause); err == nil {
 		cause = unquoted
 	}
-	cause = strings.Replace(strings.TrimPrefix(cause, "transport: "), "authentication handshake failed", "TLS handshake failed", 1)
-	if dial, ok := strings.CutPrefix(cause, "Error while dialing: "); ok {
-		cause = strings.TrimPrefix(dial, "dial tcp: ")
-		// "dial tcp ADDRESS: connect: connection refused": keep what follows the address.
-		if _, reason, ok := strings.Cut(dial, ": connect: "); ok {
-			cause = reason
-		}
+	if _, reason, ok := strings.Cut(cause, ": connect: "); ok { // "dial tcp ADDRESS: connect: connection refused"
+		cause = reason
 	}
-	switch {
-	case strings.Contains(cause, "looked like an HTTP/1.1 header"):
-		cause = speaksHTTP
-	case strings.HasSuffix(cause, "error reading server preface: EOF"):
-		cause = hangsUp
-	}
-	return &boundedError{text: cause, code: s.Code()}
+	return &boundedError{text: strings.TrimPrefix(cause, "dial tcp: "), code: s.Code()}
 }
 
 func denied(err error) bool {
@@ -174,34 +161,6 @@ func clean(s string) string {
 }
 
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "�") }
-
-// refusesSize reports whether a server refuses a request for its size, in the words of a gRPC
-// library or of a relay. ResourceExhausted has other causes, too.
-func refusesSize(err error) bool {
-	text := strings.ToLower(status.Convert(err).Message())
-	for _, words := range []string{"larger than max", "exceeds maximum size", "maxrequestbytes"} {
-		if strings.Contains(text, words) {
-			return true
-		}
-	}
-	return false
-}
-
-// tooLarge returns an error with advice for a response over the limit, nil for other errors. A
-// server uses the same text for a request over its own limit, with another number.
-func tooLarge(err error, limit int) error {
-	if status.Code(err) != codes.ResourceExhausted {
-		return nil
-	}
-	if text := status.Convert(err).Message(); strings.HasPrefix(text, "grpc: ") && strings.HasSuffix(text, fmt.Sprintf("vs. %d)", limit)) {
-		return errTooLarge(limit, text)
-	}
-	return nil
-}
-
-func errTooLarge(limit int, detail string) error {
-	return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)", limit, detail)
-}
 
 // Panic is a panic in a goroutine of a Client, which has ended its stream.
 type Panic struct {

@@ -2,7 +2,6 @@ package adsclient
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"runtime"
@@ -11,9 +10,6 @@ import (
 	"testing/synctest"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -192,31 +188,4 @@ func TestAResponseCountsUntilItIsHandled_C15(t *testing.T) {
 		t.Errorf("%d bytes are counted of a response of %d", n, size)
 	}
 	await.Until(t, "all is given back", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.held <= 2*streamWindow })
-}
-
-func TestAGzippedResponseIsBounded_C15(t *testing.T) {
-	var z bytes.Buffer
-	w := gzip.NewWriter(&z)
-	if _, err := w.Write(make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for limit, want := range map[int]codes.Code{1 << 20: codes.OK, 1<<20 - 1: codes.OutOfRange} {
-		data, err := zipped{most: z.Len()}.Do(bytes.NewReader(z.Bytes()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := rawMessage{mem.BufferSlice{mem.SliceBuffer(data)}}
-		if err := m.unzip(limit); status.Code(err) != want || err == nil && m.buffers.Len() != 1<<20 {
-			t.Errorf("limit %d: %v", limit, err)
-		}
-		if err == nil {
-			m.buffers.Free()
-		}
-	}
-	if _, err := (zipped{most: z.Len() - 1}).Do(bytes.NewReader(z.Bytes())); err == nil {
-		t.Error("what is compressed is not bounded")
-	}
 }

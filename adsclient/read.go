@@ -87,11 +87,6 @@ func (s *stream) receive() (*Response, error) {
 	if err := s.grpc.RecvMsg(&m); err != nil {
 		return nil, err
 	}
-	if s.client.cfg.Gzip {
-		if err := m.unzip(s.client.cfg.MaxResponseBytes); err != nil {
-			return nil, err
-		}
-	}
 	s.receiver.handle()
 	resp, err := Parse(m.buffers, s.protocol == Delta)
 	if err != nil {

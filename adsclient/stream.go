@@ -63,7 +63,8 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 	}()
 	r := inFlight.open(cancel)
 	defer r.close()
-	conn, err := c.connect(address, r)
+	witness := &Witness{}
+	conn, err := c.connect(address, r, witness)
 	if err != nil {
 		return end{err: err}
 	}
@@ -98,7 +99,7 @@ func (c *Client) attempt(ctx context.Context, number int) (e end) {
 		protocols = slices.Insert(protocols, 0, Delta)
 	}
 	for _, protocol := range protocols {
-		s := &stream{client: c, number: number, address: address, protocol: protocol, receiver: r}
+		s := &stream{client: c, number: number, address: address, protocol: protocol, receiver: r, witness: witness}
 		e = s.run(ctx, conn, probe)
 		if !errors.Is(e.err, errNotRelay) && status.Code(e.err) != codes.Unimplemented {
 			break
@@ -118,6 +119,7 @@ type stream struct {
 	address  string
 	protocol Protocol
 	receiver *receiver // of the connection
+	witness  *Witness  // of the connection
 	relay    bool
 	types    []string
 	grpc     grpc.ClientStream
@@ -233,13 +235,12 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, probe bool) end
 
 // received returns why the stream has ended, from an error of gRPC.
 func (s *stream) received(err error) error {
-	if status.Code(err) != codes.ResourceExhausted || errors.Is(err, errUnread) {
-		return err
-	}
-	if local := tooLarge(err, s.client.cfg.MaxResponseBytes); local != nil {
-		return local
-	}
-	if s.resumed && refusesSize(err) {
+	switch {
+	case status.Code(err) != codes.ResourceExhausted || errors.Is(err, errUnread):
+	case !s.witness.ended.Load(): // an error of this side: gRPC has refused to receive a response
+		return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)",
+			s.client.cfg.MaxResponseBytes, status.Convert(err).Message())
+	case s.resumed && s.syncedAt.IsZero():
 		// The server's limit for a request may be below its default. The same request would fail
 		// for ever.
 		s.client.noResume[s.address] = true
@@ -261,11 +262,7 @@ func (s *stream) failed(err error) error {
 	case errors.Is(err, io.EOF):
 		err = errEnded
 	}
-	short := plain(err)
-	if text := short.Error(); text == speaksHTTP || text == hangsUp { // plain has replaced the text: log the original
-		s.client.log.Debug("stream failed", "address", s.address, "err", clean(err.Error()))
-	}
-	return fmt.Errorf("%s: %w", s.address, short)
+	return fmt.Errorf("%s: %w", s.address, s.witness.plain(err))
 }
 
 // endOf returns the status of a stream that has ended. The error of a failed send is only io.EOF.

@@ -76,9 +76,6 @@ func (u Upstream) MarshalYAML() (any, error) {
 	}{Fields(u), map[string]Source{u.Source.Kind(): u.Source}}, nil
 }
 
-// CompressionGzip is the only value of Downstream.Compression and of other lists of that name.
-const CompressionGzip = "gzip"
-
 // Downstream is the endpoint that clients connect to.
 type Downstream struct {
 	Listeners               []Listener `yaml:"listeners"`
@@ -108,13 +105,12 @@ type Downstream struct {
 	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
 	// A peer is an address or an identity.
-	MaxConnectionsPerPeer int      `yaml:"maxConnectionsPerPeer,omitempty" range:"1 1000000"`
-	MaxStreamsPerPeer     int      `yaml:"maxStreamsPerPeer,omitempty" range:"1 1000000"`
-	MaxViewsPerPeer       int      `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
-	NewStreamsPerSecond   int      `yaml:"newStreamsPerSecond" default:"2000" range:"1 1000000"`
-	RequestsPerSecond     int      `yaml:"requestsPerSecond" default:"500" range:"1 1000000"` // of each stream
-	Compression           []string `yaml:"compression,omitempty" oneof:"gzip"`
-	ShedAtMemoryPercent   int      `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"` // 0: never
+	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer,omitempty" range:"1 1000000"`
+	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer,omitempty" range:"1 1000000"`
+	MaxViewsPerPeer       int `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
+	NewStreamsPerSecond   int `yaml:"newStreamsPerSecond" default:"2000" range:"1 1000000"`
+	RequestsPerSecond     int `yaml:"requestsPerSecond" default:"500" range:"1 1000000"` // of each stream
+	ShedAtMemoryPercent   int `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"`    // 0: never
 }
 
 // Push limits how long a change waits for other changes, and the CPU time of pushes.

@@ -13,7 +13,7 @@ import (
 //	default:"30s"      the value if the file has none
 //	range:"1s 24h"     the smallest and the largest value
 //	endless:"never"    the text of an OpenEnded without an end
-//	oneof:"a b"        the values of a text, or of each text in a list
+//	oneof:"a b"        the values of a text
 //	path:"file"        a path, or each path in a list: of a "file" or a "file or directory" that must exist, or of the
 //	                   relay's "own" file
 //	pem:"roots"        the content of the file: "roots", a "certificate", the "key" of the
@@ -101,14 +101,7 @@ func tagFloat(text string) float64 {
 // checkTags checks the value of a field against its tags.
 func (v *validator) checkTags(path string, field reflect.StructField, value reflect.Value) {
 	if values, ok := field.Tag.Lookup("oneof"); ok {
-		allowed := strings.Fields(values)
-		if value.Kind() == reflect.String {
-			v.oneOf(path, value.String(), allowed...)
-		} else {
-			for i := range value.Len() {
-				v.oneOf(fmt.Sprintf("%s[%d]", path, i), value.Index(i).String(), allowed...)
-			}
-		}
+		v.oneOf(path, value.String(), strings.Fields(values)...)
 	}
 	if bounds, ok := field.Tag.Lookup("range"); ok {
 		low, high, _ := strings.Cut(bounds, " ")

@@ -229,9 +229,9 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
-		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000\n  compression: [gzip]", []string{
+		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000", []string{
 			"downstream.startupTimeout", "downstream.maxConnectionAge", "downstream.maxConnectionAgeGrace", "downstream.drainTimeout",
-			"downstream.sendTimeout", "downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes", "downstream.compression"}},
+			"downstream.sendTimeout", "downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes"}},
 		{"the rest", "", "admin: {address: '127.0.0.1:1', socket: /x/y}\nstate: {dir: /s}\nprovenance: {maxHops: 2}\nlog: {format: json}\n", []string{
 			"provenance.maxHops", "admin.address", "admin.socket", "state.dir", "log.format"}},
 	} {

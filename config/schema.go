@@ -90,13 +90,9 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 	s := b.value(path, field.Type)
 	s.Description = b.describe(path)
 	if words, ok := field.Tag.Lookup("oneof"); ok {
-		to := s
-		if s.Items != nil {
-			to = s.Items
-		}
-		to.Enum = []any{""} // absent
+		s.Enum = []any{""} // absent
 		for _, word := range strings.Fields(words) {
-			to.Enum = append(to.Enum, word)
+			s.Enum = append(s.Enum, word)
 		}
 	}
 	if bounds, ok := field.Tag.Lookup("range"); ok {

@@ -88,7 +88,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 }
 
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
-	options := []grpc.ServerOption{
+	return []grpc.ServerOption{
 		grpc.Creds(meteredCreds{creds, s.receiving}), grpc.StatsHandler(metering{}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
@@ -112,11 +112,6 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 			Time: 30 * time.Second, Timeout: keepaliveTimeout,
 		}),
 	}
-	if s.cfg.Gzip {
-		// A registered decompressor would apply to the whole process.
-		options = append(options, grpc.RPCDecompressor(grpc.NewGZIPDecompressor())) //nolint:staticcheck // there is no other way
-	}
-	return options
 }
 
 func (l *listener) serve() error {

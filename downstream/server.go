@@ -69,8 +69,6 @@ type Config struct {
 	MaxStreamsPerConnection int
 	MaxRequestBytes         int
 	MaxHeaderBytes          int
-	// Gzip lets clients compress their requests.
-	Gzip bool
 	// Limits are the limits that Server.Reload can replace.
 	Limits
 

@@ -138,7 +138,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
-		MaxHeaderBytes: d.MaxHeaderBytes, Gzip: slices.Contains(d.Compression, config.CompressionGzip), Limits: limitsOf(d),
+		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
 	}
 	if cfg.Provenance.Annotations.Given() { // otherwise no resource names this relay
 		out.RelayName = cfg.Provenance.Relay

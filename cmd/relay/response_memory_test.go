@@ -43,8 +43,7 @@ type hostile struct {
 	addr   string
 	delta  bool
 	answer mem.BufferSlice // without its type URL and nonce
-	gzip   bool
-	limit  int // of a response, in bytes; 0: the default
+	limit  int             // of a response, in bytes; 0: the default
 	// asked is closed when all servers that answer at the same time were asked. Nil: there are no others.
 	asked <-chan struct{}
 	// wasAsked tells that this one was.
@@ -53,18 +52,15 @@ type hostile struct {
 
 // upstream returns the config of the server as an upstream.
 func (h *hostile) upstream(name string) string {
-	protocol, compression := "sotw", ""
+	protocol := "sotw"
 	if h.delta {
 		protocol = "delta"
-	}
-	if h.gzip {
-		compression = ", compression: [gzip]"
 	}
 	limits := ""
 	if h.limit > 0 {
 		limits = fmt.Sprintf(", limits: {maxResponseBytes: %d}", h.limit)
 	}
-	return fmt.Sprintf("- {name: %s, xds: {addresses: [%q], plaintext: true, protocol: %s%s}%s}\n", name, h.addr, protocol, compression, limits)
+	return fmt.Sprintf("- {name: %s, xds: {addresses: [%q], plaintext: true, protocol: %s}%s}\n", name, h.addr, protocol, limits)
 }
 
 func startHostile(t *testing.T, h *hostile) *hostile {
@@ -74,9 +70,6 @@ func startHostile(t *testing.T, h *hostile) *hostile {
 		t.Fatal(err)
 	}
 	options := []grpc.ServerOption{grpc.ForceServerCodecV2(rawCodec{encoding.GetCodecV2("proto")}), grpc.UnknownServiceHandler(h.serve)}
-	if h.gzip {
-		options = append(options, grpc.RPCCompressor(grpc.NewGZIPCompressor())) //nolint:staticcheck // whatever the client accepts
-	}
 	s := grpc.NewServer(options...)
 	go s.Serve(lis) //nolint:errcheck // it ends with Stop
 	t.Cleanup(s.Stop)
@@ -215,11 +208,9 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer mem.BufferSlice
 		delta  bool
-		gzip   bool
 		want   string // in the log; empty: it is taken
 	}{
 		"one identifier":           {answer: huge(6, size, head(1, size-6)), want: broken},
-		"one identifier, gzipped":  {answer: huge(6, size, head(1, size-6)), gzip: true, want: broken},
 		"one version":              {answer: huge(1, size), want: broken},
 		"one resource":             {answer: huge(2, size, element), want: "shop/db: over the limit"},
 		"one name again and again": {answer: again(size, field(2, entryOf(t, "shop/db", 1000))), want: refused},
@@ -228,7 +219,7 @@ func TestAResponseIsInMemoryOnce_C15(t *testing.T) {
 		"short removed names":      {answer: again(size, field(6, []byte("x"))), delta: true, want: broken},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := startHostile(t, &hostile{answer: tc.answer, delta: tc.delta, gzip: tc.gzip, limit: limit})
+			h := startHostile(t, &hostile{answer: tc.answer, delta: tc.delta, limit: limit})
 			p := newProcess(t, "downstream: {LISTEN}\nupstreams:\n"+h.upstream("east"))
 			p.start()
 			defer p.kill()

@@ -23,8 +23,7 @@ type Config struct {
 	// Partial: the server may offer only some of the types.
 	Partial bool `yaml:"partial"`
 	// Types are type URLs to mirror in addition to the well-known ones.
-	Types       []string `yaml:"types,omitempty"`
-	Compression []string `yaml:"compression,omitempty" oneof:"gzip"`
+	Types []string `yaml:"types,omitempty"`
 	// Second: an upstream before this one in the config has an address of this one. Check sets it.
 	Second bool `yaml:"-"`
 }

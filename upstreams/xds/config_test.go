@@ -48,7 +48,6 @@ func TestMistakesInTheSectionOfAServerAreNamed(t *testing.T) {
 		{"bad extra type", replace("    tls:", "    types: [ServiceEntry]\n    tls:"), `5: upstreams[0].xds.types[0]: type URL "ServiceEntry": want group/version/Kind, for example networking.istio.io/v1/ServiceEntry`},
 		{"resync too often", replace("    tls:", "    resyncInterval: 1ms\n    tls:"), "5: upstreams[0].xds.resyncInterval: 1ms is out of range: 1s to 24h0m0s"},
 		{"no resync", replace("    tls:", "    resyncInterval: 0s\n    tls:"), "5: upstreams[0].xds.resyncInterval: 0s is out of range: 1s to 24h0m0s"},
-		{"unknown compression of a server", replace("    tls:", "    compression: [gzip, zstd]\n    tls:"), `5: upstreams[0].xds.compression[1]: "zstd": want one of gzip`},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantMistake(t, tc.in, tc.want) })
 	}

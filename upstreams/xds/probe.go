@@ -106,6 +106,7 @@ func (p prober) leftOut(got answers) []doctor.Finding {
 
 // answers are the results of one stream.
 type answers struct {
+	witness   *adsclient.Witness
 	relay     string // name of the relay, or "without a name"; empty if it is none
 	istiod    string // version of the istiod
 	missing   []string
@@ -126,7 +127,7 @@ func (p prober) stream(ctx context.Context, got answers, err error) doctor.Findi
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && status.Code(err) != codes.DeadlineExceeded:
-		return p.refusal(err)
+		return p.refusal(err, got.witness.Explain)
 	case len(got.missing) == 0:
 		f := doctor.Good("stream", p.address, "%s answers every type, with %d resources", who, got.resources)
 		f.Resources = got.resources
@@ -159,7 +160,7 @@ func (p prober) stream(ctx context.Context, got answers, err error) doctor.Findi
 }
 
 // refusal returns the finding for a stream that ended with an error.
-func (p prober) refusal(err error) doctor.Finding {
+func (p prober) refusal(err error, explain func(error) error) doctor.Finding {
 	const serviceAccount = "run the relay under a service account of istiod's root namespace (usually istio-system), with node.namespace set to it, over port 15012"
 	text := status.Convert(err).Message()
 	switch status.Code(err) {
@@ -175,13 +176,14 @@ func (p prober) refusal(err error) doctor.Finding {
 	case codes.Unimplemented:
 		return doctor.Bad("stream", p.address, "the server is one of gRPC, and not of xDS", text, "check the port: an istiod has 15012 (TLS) and 15010 (plaintext)")
 	}
-	return doctor.Bad("stream", p.address, "no stream", adsclient.Explain(err).Error(), "look at the log of the server")
+	return doctor.Bad("stream", p.address, "no stream", explain(err).Error(), "look at the log of the server")
 }
 
 // ask opens a stream, asks for all types, and reads until each is answered or ctx ends.
 func (p prober) ask(ctx context.Context) (got answers, err error) {
+	got.witness = &adsclient.Witness{}
 	creds, _, opts := dialOptions(p.section, slog.New(slog.DiscardHandler))
-	opts = append(append(opts, p.dial...), grpc.WithTransportCredentials(creds), grpc.WithDisableServiceConfig(),
+	opts = append(append(append(opts, p.dial...), got.witness.Options(creds)...), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(p.upstream.Limits.MaxResponseBytes)))
 	conn, err := grpc.NewClient("passthrough:///"+p.address, opts...)
 	if err != nil {

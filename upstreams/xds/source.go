@@ -117,7 +117,6 @@ func clientConfig(cfg config.Upstream, env upstreams.Env) (adsclient.Config, *ad
 		ResyncInterval:   section.ResyncInterval.D(),
 		FailbackAfter:    section.FailbackAfter.D(),
 		MaxResponseBytes: cfg.Limits.MaxResponseBytes,
-		Gzip:             slices.Contains(section.Compression, config.CompressionGzip),
 		Logger:           env.Log,
 	}, token
 }
