@@ -160,7 +160,7 @@ func RevisionDiff(d admin.RevisionDiff, wanted Diffs) string {
 	out.WriteString(Differences(all.Changes, "before", "after", wanted))
 	fmt.Fprintf(&out, "\n%d added, %d changed, %d removed", all.Added, all.Changed, all.Removed)
 	if d.More > 0 {
-		fmt.Fprintf(&out, ", and %d more are left out (\"relay state export\" has the current resources)", d.More)
+		fmt.Fprintf(&out, ", and %d more are left out (\"relay get -o yaml\" has the current resources)", d.More)
 	}
 	out.WriteString("\n")
 	return out.String()

@@ -19,6 +19,7 @@ import (
 	"meshrelay/cmd/relay/internal/lister"
 	"meshrelay/cmd/relay/internal/selection"
 	"meshrelay/downstream"
+	"meshrelay/mirror"
 )
 
 // watchResync is how often "get --watch" requests all resources again: an istiod does not push every change
@@ -37,6 +38,7 @@ type getOptions struct {
 	watch         bool
 	rows          rowLimit
 	timeout       time.Duration
+	disk          onDisk
 	serverFlags
 }
 
@@ -90,7 +92,10 @@ such as gateways, means all of them.
 UPSTREAM is the upstream of the first relay on the way; an istiod does not send it. With -o wide,
 CLUSTER is the cluster of that upstream, RELAYS are all relays on the way, and VERSION is the version
 at this server: equal content has equal versions on every relay. The server does not send when a
-relay received the content: "relay explain" shows this under SINCE.`,
+relay received the content: "relay explain" shows this under SINCE.
+
+With --state, it reads the state.dir of a relay that is down: what each upstream had last, after import
+and rewrite rules, and before the merge. Without KIND, it then lists the upstreams.`,
 		Example: `  # All kinds and namespaces of the relay on this host
   relay get all -A
 
@@ -107,11 +112,23 @@ relay received the content: "relay explain" shows this under SINCE.`,
   # Resources of an istiod: in plaintext through kubectl port-forward, and with TLS
   relay get se -A --server 127.0.0.1:15010
   relay get se -A --server istiod.example:15012 --ca-file root-cert.pem \
-    --server-name istiod.istio-system.svc --token-file token`,
+    --server-name istiod.istio-system.svc --token-file token
+
+  # The disk of a relay that is down: its upstreams, and one of them as YAML that a file source can read
+  relay get --state /var/lib/relay
+  relay get all -A --state /var/lib/relay --upstream east -o yaml`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.complete(cmd)
+			switch {
+			case o.disk.dir == "" && o.disk.upstream != "":
+				return errors.New("--upstream is for --state: servers have merged resources")
+			case o.disk.dir != "" && o.watch:
+				return errors.New("--state has no changes to --watch: the relay is down")
+			case o.disk.dir != "" && len(args) == 0:
+				return o.disk.list(cmd, &o.output)
+			}
 			return get(cmd, args, o)
 		},
 	}
@@ -125,6 +142,8 @@ relay received the content: "relay explain" shows this under SINCE.`,
 	f.BoolVarP(&o.watch, "watch", "w", false, "after the resources, list changes until interrupted")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the server's complete answer")
 	f.StringVar(&o.access.Server, "server", cmp.Or(os.Getenv("RELAY_SERVER"), "127.0.0.1:15010"), "`address` of the server, host:port; $RELAY_SERVER sets another default")
+	f.StringVar(&o.disk.dir, "state", "", "read this `directory`, the state.dir of a relay that is down, instead of a server")
+	f.StringVar(&o.disk.upstream, "upstream", "", "with --state, list what this `upstream` had")
 	o.flags(cmd)
 	o.rows.flag(cmd)
 	f.Lookup("limit").Usage = "print at most this `number` of resources in a table or on a terminal; 0 prints all; --watch on a terminal bounds only the first list, not the changes"
@@ -200,9 +219,19 @@ func get(cmd *cobra.Command, args []string, o getOptions) error {
 }
 
 func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selection.Selection, order sortKey, opts cliview.ResourceOptions, o getOptions) error {
-	resources, problems, err := lister.List(ctx, cfg)
-	if err != nil {
-		return err
+	var resources []*mirror.Resource
+	var problems []error
+	if o.disk.dir != "" {
+		resources, problems = o.disk.resources(cmd)
+	} else {
+		var broken []error
+		var err error
+		if resources, broken, err = lister.List(ctx, cfg); err != nil {
+			return err
+		}
+		if problems = broken; len(broken) > 0 {
+			problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(broken)))
+		}
 	}
 	found := sel.Find(resources)
 	if err := order.sort(found.Groups); err != nil {
@@ -227,9 +256,6 @@ func list(ctx context.Context, cmd *cobra.Command, cfg lister.Config, sel *selec
 		}
 	case len(missing) == 0:
 		fmt.Fprintln(cmd.ErrOrStderr(), sel.Nothing(found))
-	}
-	if len(problems) > 0 {
-		problems = append(problems, fmt.Errorf("resources that do not decode and are not shown: %d", len(problems)))
 	}
 	return errors.Join(append(missing, problems...)...)
 }

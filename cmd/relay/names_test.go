@@ -133,13 +133,12 @@ func wantContent(t *testing.T, what string, got, want map[string]string) {
 
 // chain is a source and two relays behind one another, of which the first has a disk.
 type chain struct {
-	source     *fakexds.Server
-	all        []fakexds.Resource
-	state      string
-	near, far  running
-	stop       func() // the near relay
-	start      func()
-	nearConfig string
+	source    *fakexds.Server
+	all       []fakexds.Resource
+	state     string
+	near, far running
+	stop      func() // the near relay
+	start     func()
 }
 
 func newChain(t *testing.T) *chain {
@@ -154,8 +153,8 @@ func newChain(t *testing.T) *chain {
 	config := func(r running, name, more, upstream string) string {
 		return fmt.Sprintf("node: {id: %s}\nadmin: {address: %q}\ndownstream: {startupTimeout: 500ms, listeners: [{address: %q, plaintext: true}]}\n%supstreams: [{name: %s-up, guard: {percent: 100}, xds: {addresses: [%q], plaintext: true}}]\n", name, r.admin, r.xds, more, name, upstream)
 	}
-	c.nearConfig = config(c.near, "near", fmt.Sprintf("state: {dir: %q}\n", c.state), c.source.Addr)
-	c.start = func() { c.stop = serveConfig(t, c.nearConfig) }
+	near := config(c.near, "near", fmt.Sprintf("state: {dir: %q}\n", c.state), c.source.Addr)
+	c.start = func() { c.stop = serveConfig(t, near) }
 	c.start()
 	c.near.awaitReady(t)
 	serveConfig(t, config(c.far, "far", "", c.near.xds))
@@ -313,22 +312,20 @@ func TestLinksOfThePageLeadToNamesThatKubernetesRefuses(t *testing.T) {
 	}
 }
 
-// TestAStateWithNamesThatKubernetesRefusesIsExported as YAML that a relay serves byte for byte.
-func TestAStateWithNamesThatKubernetesRefusesIsExported(t *testing.T) {
+// TestAStateWithNamesThatKubernetesRefusesIsRead as YAML that a relay serves byte for byte.
+func TestAStateWithNamesThatKubernetesRefusesIsRead(t *testing.T) {
 	c := newChain(t)
 	c.awaitServed(t, c.near, len(c.all))
 	c.stop()
-	dir := filepath.Join(t.TempDir(), "out")
-	config := filepath.Join(t.TempDir(), "relay.yaml")
-	if err := os.WriteFile(config, []byte(c.nearConfig), 0o600); err != nil {
+	dir, config := t.TempDir(), filepath.Join(t.TempDir(), "relay.yaml")
+	if err := os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(relayPrints(t, "get", "se", "-A", "-o", "yaml", "--state", c.state)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	relayPrints(t, "state", "export", "-c", config, "-o", dir)
-	written, err := filepath.Glob(filepath.Join(dir, "*", "*"))
-	if err != nil || len(written) != 1 || filepath.Base(written[0]) != "serviceentry.networking.istio.io.yaml" {
-		t.Errorf("files %q %v", written, err)
+	upstream := fmt.Sprintf("upstreams: [{name: near-up, file: {path: %q}}]\n", dir)
+	if err := os.WriteFile(config, []byte(upstream+"downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	again := runRelay(t, fmt.Sprintf("upstreams: [{name: near-up, file: {path: %q}}]\n", filepath.Dir(written[0])))
+	again := runRelay(t, upstream)
 	c.awaitServed(t, again, len(c.all))
 	got := received(t, again.xds, true)
 	for name, want := range wants(t, c.all) {
@@ -338,13 +335,13 @@ func TestAStateWithNamesThatKubernetesRefusesIsExported(t *testing.T) {
 			t.Errorf("%q is\n%s, want\n%s", name, got[name], want)
 		}
 	}
-	_, found := examined(t, fmt.Sprintf("file: {path: %q}", filepath.Dir(written[0])), "")
+	_, found := examined(t, fmt.Sprintf("file: {path: %q}", dir), "")
 	wantObjections(t, found, len(c.all))
 	var stdout, stderr bytes.Buffer
-	if code := execute([]string{"validate", "-c", filepath.Join(dir, "relay.yaml")}, &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "upstream near-up: Kubernetes or the validation of an istiod would refuse 5 resources: ") {
+	if code := execute([]string{"validate", "-c", config}, &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "upstream near-up: Kubernetes or the validation of an istiod would refuse 5 resources: ") {
 		t.Errorf("validate: exit code %d: %s%s", code, stdout.String(), stderr.String())
 	}
-	if got := relayPrints(t, "diff", again.xds, written[0]); !strings.Contains(got, "No differences") {
+	if got := relayPrints(t, "diff", again.xds, dir); !strings.Contains(got, "No differences") {
 		t.Errorf("diff: %s", got)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakexds"
+	"meshrelay/state"
 	"meshrelay/state/local"
 )
 
@@ -242,9 +243,20 @@ func (p *process) awaitOnDisk(resources int) {
 		if err := (admin.Client{Address: p.admin, Socket: filepath.Join(p.dir, "admin.sock")}).Backup(p.t.Context(), &copied); err != nil {
 			return false
 		}
-		f, err := local.ReadBackup(&copied)
+		f, err := readBackup(p.t, &copied)
 		return err == nil && len(f.Sources) == 1 && f.Sources[0].Meta.Synced && len(f.Sources[0].Records) == resources
 	})
+}
+
+// readBackup reads a backup as one that was unpacked into an empty directory.
+func readBackup(t *testing.T, backup io.Reader) (*state.File, error) {
+	dir := t.TempDir()
+	unpack := exec.Command("tar", "-xf", "-", "-C", dir)
+	unpack.Stdin = backup
+	if out, err := unpack.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return local.ReadFile(local.Path(dir))
 }
 
 func TestSIGTERMWritesWhatIsKeptAndExits0(t *testing.T) {

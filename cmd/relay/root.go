@@ -43,7 +43,6 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
 		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newServices(), newEndpoints(), newAuth(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newAudit(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout(), newSink()}},
-		{"Disk:", []*cobra.Command{newState()}},
 		{"Report a bug:", []*cobra.Command{newSupportBundle()}},
 	}
 	for _, g := range groups {
