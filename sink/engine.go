@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
 
@@ -106,7 +105,6 @@ type engine struct {
 	limiter  *rate.Limiter
 	queue    workqueue.TypedDelayingInterface[mirror.Key]
 	lists    *object.Budget
-	large    *semaphore.Weighted
 	tracker  *discovery.Tracker // only discover uses it
 	ended    chan struct{}
 	cancel   context.CancelFunc
@@ -170,7 +168,7 @@ func newEngine(spec Spec, deps *Deps, k kept) *engine {
 	e := &engine{
 		spec: spec, deps: deps, log: deps.Logger.With("sink", spec.Name), warnings: loglimit.New(10, time.Second), queue: workqueue.NewTypedDelayingQueue[mirror.Key](),
 		limiter: rate.NewLimiter(rate.Limit(spec.WritesPerSecond), max(1, min(workers, spec.WritesPerSecond))),
-		lists:   object.NewBudget(maxObjects), large: semaphore.NewWeighted(1), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
+		lists:   object.NewBudget(maxObjects), tracker: discovery.NewTracker(rediscover), ended: make(chan struct{}),
 		kinds: map[mirror.Kind]*follower{}, excluded: map[mirror.Key]string{}, doubted: map[mirror.Key]struct{}{},
 		flying: map[mirror.Key]*flight{}, troubles: map[mirror.Key]*Trouble{}, drifts: map[mirror.Key]*Drift{}, terms: k.Lease, pending: k.Pending, bound: k.Cluster,
 		errs: map[string]error{}, writes: map[string]uint64{}, idle: time.Now(), same: "the cluster is not compared with those of the upstreams yet",

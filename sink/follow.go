@@ -298,9 +298,6 @@ func (e *engine) follow(ctx context.Context, r discovery.Resource) {
 		AcceptList: apiserver.AcceptMetadataList, AcceptWatch: apiserver.AcceptMetadata + "," + apiserver.AcceptJSON,
 		Pace:    reflector.Pace{Retry: 800 * time.Millisecond, RetryMax: 30 * time.Second, Request: 800 * time.Millisecond, Forgive: time.Hour},
 		Connect: e.cluster.Verify, Begin: func() *object.Reading { return e.lists.Begin(true) }, Log: e.log,
-		Turn: func(ctx context.Context, _ int) (end func(), err error) { // one large object is received at a time
-			return func() { e.large.Release(1) }, e.large.Acquire(ctx, 1)
-		},
 	}, f)
 	e.followers.Add(1)
 	go func() {

@@ -61,7 +61,6 @@ func (s *Source) newReflector(c *collection, sink reflector.Sink) *reflector.Ref
 		Name: c.Kind.String(), Path: c.Path(c.namespace), AcceptList: apiserver.AcceptJSON, AcceptWatch: apiserver.AcceptJSON,
 		SyncTimeout: s.section.SyncTimeout.D(), Connect: s.cluster.Verify, Log: s.log,
 		Pace:  reflector.Pace{Retry: s.pace.retry, RetryMax: s.pace.retryMost, Request: s.pace.asks, Ended: s.pace.grace / 3, Forgive: s.pace.forgive},
-		Turn:  s.turn,
 		Begin: func() *object.Reading { return s.lists.Begin(c.Kind == ledger.Namespaces) },
 	}
 	if c.Selected {

@@ -30,7 +30,6 @@ import (
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/discovery"
 	"meshrelay/upstreams/kubernetes/ingress"
-	"meshrelay/upstreams/kubernetes/jsonstream"
 	"meshrelay/upstreams/kubernetes/ledger"
 	"meshrelay/upstreams/kubernetes/object"
 	"meshrelay/upstreams/kubernetes/services"
@@ -65,18 +64,14 @@ var usual = pace{
 // and a failed one is followed by a longer pause: less than 190 such servers keep nobody waiting.
 const maxDiscoveries = 64
 
-// maxLarge bounds the objects that all sources receive at a time and that are larger than etcd allows. A source
-// receives one object of more than 64 KiB at a time.
-const maxLarge = 4
-
 // Kind returns the kind of source for API servers.
 func Kind() upstreams.Kind {
-	discoveries, large := semaphore.NewWeighted(maxDiscoveries), semaphore.NewWeighted(maxLarge)
+	discoveries := semaphore.NewWeighted(maxDiscoveries)
 	return upstreams.Kind{
 		Config: &Config{},
 		New: func(u config.Upstream, env upstreams.Env) (upstreams.Source, error) {
 			s := New(u, env)
-			s.discoveries, s.large[1] = discoveries, large
+			s.discoveries = discoveries
 			return s, nil
 		},
 		Check: func(u config.Upstream) error {
@@ -109,9 +104,6 @@ type Source struct {
 	soon       chan struct{} // has an element when a discovery is requested
 	// discoveries has a place for each running discovery, of all sources of a Kind.
 	discoveries *semaphore.Weighted
-	// large has the turns for large objects, by level of jsonstream.Large. The source has the first level to itself.
-	// All sources of a Kind share the second.
-	large [len(jsonstream.Large)]*semaphore.Weighted
 
 	selection      *ledger.Selection // of namespaces, nil for all
 	ingressOptions *ingress.Options  // nil: Ingresses are not converted
@@ -151,9 +143,6 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		soon:       make(chan struct{}, 1),
 		selection:  ledger.NewSelection(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 		discoveries: semaphore.NewWeighted(1), lists: object.NewBudget(cfg.Limits.MaxBytes),
-	}
-	for level := range s.large {
-		s.large[level] = semaphore.NewWeighted(1)
 	}
 	s.cfg, s.st, s.serviceOptions, s.takes = cfg, newStatus(), optionsOf(cfg), inputsOf(cfg.Services)
 	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
@@ -269,11 +258,6 @@ func (s *Source) endpointsRefused(r intake.Result) {
 	if err := r.Err(); err != nil {
 		s.complaints.Warn(s.log, "endpoints of services refused, last endpoints served", "err", err)
 	}
-}
-
-// turn waits until the source may receive the rest of a large object. end ends the turn.
-func (s *Source) turn(ctx context.Context, level int) (end func(), err error) {
-	return func() { s.large[level].Release(1) }, s.large[level].Acquire(ctx, 1)
 }
 
 // judged handles the result of a verification.

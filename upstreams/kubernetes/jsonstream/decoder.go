@@ -20,36 +20,19 @@ type Decoder struct {
 	parts int // that may come
 }
 
-// Large are the sizes of a part, in bytes, from which on it needs a turn of that level.
-var Large = [...]int{64 << 10, 1536 << 10}
-
 // bounded reads a stream. It fails when one part needs more than left bytes.
 type bounded struct {
 	io.Reader
 	most, left int
-	turn       func(level int) (free func(), err error) // nil if large parts need no turn
-	turns      []func()                                 // of the present part
 }
 
 // begin begins a part.
-func (b *bounded) begin() {
-	for _, free := range b.turns {
-		free()
-	}
-	b.left, b.turns = b.most, nil
-}
+func (b *bounded) begin() { b.left = b.most }
 
 // Read implements io.Reader.
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, fmt.Errorf("the server has sent a value of more than %d KiB", b.most>>10)
-	}
-	for level := len(b.turns); b.turn != nil && level < len(Large) && b.most-b.left >= Large[level]; level++ {
-		free, err := b.turn(level)
-		if err != nil {
-			return 0, err
-		}
-		b.turns = append(b.turns, free)
 	}
 	n, err := b.Reader.Read(p[:min(len(p), b.left)])
 	b.left -= n
@@ -62,10 +45,6 @@ func New(r io.Reader, bytes, parts int) *Decoder {
 	b := &bounded{Reader: r, most: bytes}
 	return &Decoder{body: b, json: kjson.NewDecoderCaseSensitivePreserveInts(b), parts: parts}
 }
-
-// OnLarge sets the function that is called when a part has one of the sizes of Large, before more of it is read. free is
-// called when the next part begins, but not at the end of the stream.
-func (d *Decoder) OnLarge(turn func(level int) (free func(), err error)) { d.body.turn = turn }
 
 // Decode decodes the next value. It returns io.EOF at the end of the stream.
 func (d *Decoder) Decode(to any) error {

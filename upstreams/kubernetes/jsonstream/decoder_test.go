@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -88,34 +87,5 @@ func TestRenewGoesOnWithWhatWasRead(t *testing.T) {
 	}
 	if err := d.Skip(); !errors.Is(err, io.EOF) {
 		t.Error(err)
-	}
-}
-
-func TestALargePartHasATurnUntilTheNextPart_K7(t *testing.T) {
-	text := `{"a":[1,"` + strings.Repeat("b", Large[1]) + `",2,"` + strings.Repeat("c", 50<<10) + `"]}`
-	d := New(iotest.OneByteReader(strings.NewReader(text)), 4<<20, 100)
-	turns, open := 0, 0
-	d.OnLarge(func(level int) (func(), error) {
-		if level != turns {
-			t.Errorf("turn %d is of level %d", turns, level)
-		}
-		turns, open = turns+1, open+1
-		return func() { open-- }, nil
-	})
-	var had []int
-	err := d.Object(func(string) error {
-		return d.Array(func() error {
-			err := d.Skip()
-			had = append(had, open)
-			return err
-		})
-	})
-	if want := []int{0, 2, 0, 0}; err != nil || turns != 2 || open != 0 || !slices.Equal(had, want) {
-		t.Errorf("%d turns, open after each element: %v, want %v: %v", turns, had, want, err)
-	}
-	d, refused := New(strings.NewReader(text), 4<<20, 100), errors.New("no turn")
-	d.OnLarge(func(int) (func(), error) { return nil, refused })
-	if err := d.Skip(); !errors.Is(err, refused) {
-		t.Errorf("without a turn: %v", err)
 	}
 }

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// maxObject bounds one object on the wire, in bytes. The limit of etcd is 1.5 MiB.
-	maxObject = 8 << 20
+	// maxObject bounds one object on the wire, in bytes. The limit of etcd is 1.5 MiB, and JSON may add something.
+	maxObject = 2 << 20
 	// maxBuffer is the largest object after which a watch keeps its buffer, in bytes.
 	maxBuffer = 64 << 10
 	// maxValues bounds the values of each field of an object. A decoded value takes a hundred times the two
@@ -58,9 +58,6 @@ type Decoder struct {
 func NewDecoder(body io.ReadCloser) *Decoder {
 	return &Decoder{body: body, json: jsonstream.New(body, maxObject, maxParts)}
 }
-
-// OnLarge is the method of jsonstream.Decoder: an object is a part.
-func (d *Decoder) OnLarge(turn func(level int) (free func(), err error)) { d.json.OnLarge(turn) }
 
 // Close implements watch.Decoder.
 func (d *Decoder) Close() { d.body.Close() }

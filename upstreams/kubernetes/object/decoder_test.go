@@ -78,13 +78,13 @@ func TestEventsKeepOnlyWhatIsMirrored_K7(t *testing.T) {
 }
 
 func TestAnElementThatIsNoObjectEndsTheStream_K3(t *testing.T) {
-	large := `"` + strings.Repeat("x", 9<<20) + `"`
+	large := `"` + strings.Repeat("x", 3<<20) + `"`
 	for name, text := range map[string]string{
 		"no JSON":              `<html>`,
 		"no name":              `{"type":"ADDED","object":{"metadata":{}}}`,
 		"an unknown event":     `{"type":"HELLO","object":{"metadata":{"name":"a"}}}`,
 		"cut short":            `{"type":"ADDED","object":{"metadata":{"na`,
-		"an object of 9 MiB":   `{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":{"a":` + large + `}}}`,
+		"an object of 3 MiB":   `{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":{"a":` + large + `}}}`,
 		"a name of wrong type": `{"type":"ADDED","object":{"metadata":{"name":1}}}`,
 	} {
 		if kind, o, err := decoderOf(text).Decode(); err == nil || errors.Is(err, io.EOF) {
@@ -156,10 +156,10 @@ func TestAFieldOfAWrongTypeIsAMistakeOfItsObject_K3(t *testing.T) {
 	}
 }
 
-// A value of two bytes takes a hundred when it is decoded, so that 8 MiB would take a gigabyte.
+// A value of two bytes takes a hundred when it is decoded, so that 2 MiB would take 100 MiB.
 func TestAnObjectOfTooManyValuesIsAMistakeOfThatObject_K3(t *testing.T) {
 	for _, field := range []string{"spec", "status", "data"} {
-		value := `{"conditions":[` + strings.Repeat("{},", 1_000_000) + `{}]}`
+		value := `{"conditions":[` + strings.Repeat("{},", 500_000) + `{}]}`
 		text := `{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a"},"` + field + `":` + value + `},{"metadata":{"name":"b"},"` + field + `":{"a":["{,[,"]}}]}`
 		l, err := decoderOf(text).List()
 		if err != nil || len(l.Items) != 2 || l.Items[1].Err != nil {
@@ -171,7 +171,7 @@ func TestAnObjectOfTooManyValuesIsAMistakeOfThatObject_K3(t *testing.T) {
 		}
 	}
 	var o runtime.Object
-	text := `{"type":"ERROR","object":{"code":410,"details":{"causes":[` + strings.Repeat("{},", 1_000_000) + `{}]}}}`
+	text := `{"type":"ERROR","object":{"code":410,"details":{"causes":[` + strings.Repeat("{},", 500_000) + `{}]}}}`
 	var before, after goruntime.MemStats
 	goruntime.ReadMemStats(&before)
 	if _, o, _ = decoderOf(text).Decode(); o.(*metav1.Status).Code != 410 {

@@ -186,7 +186,6 @@ func (r *Reflector) open(ctx context.Context, options metav1.ListOptions, m mode
 	}
 	s.Decoder = object.NewDecoder(&counted{ReadCloser: resp.Body, s: s})
 	s.Owners = r.Owners
-	s.OnLarge(s.turn)
 	if !m.lists {
 		s.mayPause()
 		return s, nil

@@ -87,9 +87,6 @@ type Config struct {
 	Pace                    Pace
 	// Connect returns the connection for a request. Its error is the error of the request.
 	Connect func(context.Context) (*apiserver.Conn, error)
-	// Turn waits until the rest of a large object may be received, one of some level of jsonstream.Large. It returns
-	// a function that ends the turn.
-	Turn func(ctx context.Context, level int) (end func(), err error)
 	// Begin returns the count of a new list.
 	Begin func() *object.Reading
 	Log   *slog.Logger

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
@@ -189,62 +187,6 @@ func TestAListHasSoManyPages_K8(t *testing.T) {
 	if err := page(""); err != nil {
 		t.Errorf("the next list: %v", err)
 	}
-}
-
-// flood sends a text at once, and then a space every ten seconds.
-type flood struct {
-	drip
-	first io.Reader
-}
-
-func (f *flood) Read(p []byte) (int, error) {
-	if n, err := f.first.Read(p); err == nil {
-		return n, nil
-	}
-	return f.drip.Read(p)
-}
-
-// flooded returns a stream with a flood, and notes its turns.
-func flooded(t *testing.T, text string) (s *stream, turns *[]string) {
-	t.Helper()
-	turns = &[]string{}
-	r := New(Config{SyncTimeout: time.Minute, Turn: func(_ context.Context, level int) (func(), error) {
-		await.Pass(2 * time.Minute) // longer than any silence
-		*turns = append(*turns, fmt.Sprint("+", level))
-		return func() { *turns = append(*turns, fmt.Sprint("-", level)) }, nil
-	}}, nil)
-	s = r.newStream(t.Context(), mode{lists: true, watches: true, most: time.Hour})
-	s.Decoder = object.NewDecoder(&counted{ReadCloser: &flood{drip{s.ctx, forever, " ", ""}, strings.NewReader(text)}, s: s})
-	s.OnLarge(s.turn)
-	return s, turns
-}
-
-func TestALargeObjectThatHasNoEndEndsWithItsTurn_K8(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, turns := flooded(t, `{"type":"ADDED","object":{"a":"`+strings.Repeat("b", 100<<10))
-		began := time.Now()
-		_, _, err := s.Decode()
-		s.stop()
-		synctest.Wait()
-		if took := time.Since(began); !errors.Is(err, errLarge) || took != 2*time.Minute+largeTime || fmt.Sprint(*turns) != "[+0 -0]" {
-			t.Errorf("after %v, with the turns %v: %v", took, *turns, err)
-		}
-	})
-}
-
-func TestATurnEndsWithItsObject_K8(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		one := `{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":"` + strings.Repeat("b", 2<<20) + `"}}`
-		s, turns := flooded(t, one)
-		if _, o, err := s.Decode(); err != nil || o.(*object.Object).Name != "a" || fmt.Sprint(*turns) != "[+0 +1]" {
-			t.Errorf("%v, with the turns %v: %v", o, *turns, err)
-		}
-		_, _, err := s.Decode() // the server is silent now
-		if fmt.Sprint(*turns) != "[+0 +1 -0 -1]" || !errors.Is(err, errSilent) {
-			t.Errorf("after the object: %v, %v", *turns, err)
-		}
-		s.stop()
-	})
 }
 
 func TestAListThatFailsTakesNoRoom_K7(t *testing.T) {

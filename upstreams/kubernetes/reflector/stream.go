@@ -21,20 +21,16 @@ type slow string
 // Error implements error.
 func (s slow) Error() string { return string(s) }
 
-const (
-	errSilent = slow("the server is silent: it has sent less than 1 KiB within syncTimeout, or not ended a watch, or a list with all its pages, in time")
-	errLarge  = slow("the server takes more than 30 s for the rest of an object of more than 64 KiB")
-)
+const errSilent = slow("the server is silent: it has sent less than 1 KiB within syncTimeout, or not ended a watch, or a list with all its pages, in time")
 
 // stream is a response that is being read. It ends with a slow if the server is silent for too long, or if the
-// response or a large object lasts too long.
+// response lasts too long.
 type stream struct {
 	*object.Decoder
 	r                 *Reflector
 	ctx               context.Context
 	cancel            context.CancelCauseFunc
 	silence, overtime *time.Timer
-	late              *time.Timer // runs while the rest of a large object is read
 	watches           bool
 	patience          time.Duration   // longest silence, 0 for no limit
 	once              sync.Once       // for Close
@@ -50,8 +46,6 @@ func (r *Reflector) newStream(ctx context.Context, m mode) *stream {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s := &stream{r: r, ctx: ctx, cancel: cancel, watches: m.watches, patience: r.SyncTimeout, awaits: m.lists && m.watches}
 	s.silence = time.AfterFunc(s.patience, func() { cancel(errSilent) })
-	s.late = time.AfterFunc(largeTime, func() { cancel(errLarge) })
-	s.late.Stop()
 	s.overtime = time.AfterFunc(m.most, func() { cancel(errSilent) })
 	return s
 }
@@ -74,30 +68,6 @@ func (c *counted) Read(p []byte) (int, error) {
 		c.s.silence.Reset(c.s.patience)
 	}
 	return n, err
-}
-
-// largeTime is how long the rest of a large object may take.
-const largeTime = 30 * time.Second
-
-// turn waits for a turn of Config.Turn, which the server can not hasten. The turn ends with free or with the stream.
-func (s *stream) turn(level int) (free func(), err error) {
-	s.silence.Stop()
-	s.late.Stop()
-	end, err := s.r.Turn(s.ctx, level)
-	if err != nil {
-		return nil, err
-	}
-	if s.patience > 0 {
-		s.silence.Reset(s.patience)
-	}
-	s.late.Reset(largeTime)
-	ended := context.AfterFunc(s.ctx, end)
-	return func() {
-		s.late.Stop()
-		if ended() {
-			end()
-		}
-	}, nil
 }
 
 // mayPause removes the limit for silence.
@@ -160,7 +130,6 @@ func (s *stream) close() {
 
 func (s *stream) stop() {
 	s.silence.Stop()
-	s.late.Stop() // a timer that runs would keep the buffer of the large object
 	s.overtime.Stop()
 	s.cancel(nil)
 }
