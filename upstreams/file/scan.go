@@ -29,10 +29,11 @@ const (
 	maxFileBytes = 16 << 20
 	// maxReading limits the bytes that all sources read and parse at the same time. Files of up to
 	// freeBytes do not count.
-	maxReading   = 2 * maxFileBytes
-	freeBytes    = 1 << 20
-	turnWait     = 30 * time.Second // longest wait of a large file for others
-	scanAttempts = 5                // for a path that is replaced during a scan
+	maxReading = 2 * maxFileBytes
+	freeBytes  = 1 << 20
+	turnWait   = 30 * time.Second // longest wait of a large file for others
+	// settle is the time between two equal listings of a path: then it is not being replaced.
+	settle = 50 * time.Millisecond
 )
 
 // scanner keeps the last good content of each file of a source. It belongs to one goroutine.
@@ -102,16 +103,18 @@ type content struct {
 }
 
 // scan reads all files again. It fails, and changes nothing, when it can not read the path itself,
-// or when the path is replaced during each attempt: half of one version and half of the next look
-// like deletions.
+// or when the path is replaced all the time, for fswatch.Longest: half of one version and half of the
+// next look like deletions.
 func (s *scanner) scan(root string) error {
-	for range scanAttempts {
+	for until := time.Now().Add(fswatch.Longest); time.Now().Before(until); {
+		listed := time.Now()
 		found, err := listFiles(root)
 		if err != nil {
 			return err
 		}
 		next, gone, busy := s.readAll(found)
 		found.close()
+		time.Sleep(settle - time.Since(listed))
 		again, err := listFiles(root)
 		if err != nil {
 			return err
