@@ -15,19 +15,19 @@ import (
 	"meshrelay/internal/testing/await"
 )
 
-// from020 copies the config file and the state directory of release 0.2.0 to a directory, and returns them with the
-// admin address. The config has all upstreams of the state; none of them answers.
-func from020(t *testing.T) (file, stateDir, address string) {
+// fromFormat1 copies a state directory of format 1 and a config file to a directory, and returns them with the admin
+// address. The config has all upstreams of the state; none of them answers.
+func fromFormat1(t *testing.T) (file, stateDir, address string) {
 	t.Helper()
 	dir, ports := t.TempDir(), freePorts(t, 2)
-	text, err := os.ReadFile("testdata/0.2.0/relay.yaml")
+	text, err := os.ReadFile("testdata/format-1.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text = bytes.Replace(text, []byte("127.0.0.1:15010"), fmt.Append(nil, "127.0.0.1:", ports[0]), 1)
 	text = bytes.Replace(text, []byte("127.0.0.1:15014"), fmt.Append(nil, "127.0.0.1:", ports[1]), 1)
 	file, stateDir = filepath.Join(dir, "relay.yaml"), filepath.Join(dir, "state")
-	if err := os.CopyFS(stateDir, os.DirFS("../../state/local/testdata/0.2.0")); err != nil {
+	if err := os.CopyFS(stateDir, os.DirFS("../../state/local/testdata/1")); err != nil {
 		t.Fatal(err)
 	}
 	for path, content := range map[string][]byte{file: text, filepath.Join(dir, "south", "empty.yaml"): nil} {
@@ -41,9 +41,9 @@ func from020(t *testing.T) (file, stateDir, address string) {
 	return file, stateDir, fmt.Sprint("127.0.0.1:", ports[1])
 }
 
-// TestTheConfigAndTheStateOfRelease020AreUsed: a relay starts with both, twice, and serves what was in them.
-func TestTheConfigAndTheStateOfRelease020AreUsed(t *testing.T) {
-	file, _, address := from020(t)
+// TestAStateOfFormatOneIsUsed: a relay starts with it, twice, and serves what was in it.
+func TestAStateOfFormatOneIsUsed(t *testing.T) {
+	file, _, address := fromFormat1(t)
 	client := admin.Client{Address: address}
 	for _, start := range []string{"the first start", "the next start"} {
 		_, stop := background(t, "serve", "-c", file)
@@ -66,7 +66,7 @@ func TestTheConfigAndTheStateOfRelease020AreUsed(t *testing.T) {
 
 // TestARelayDoesNotStartOnAStateOfALaterFormat: it could not read all of its resources.
 func TestARelayDoesNotStartOnAStateOfALaterFormat(t *testing.T) {
-	file, stateDir, _ := from020(t)
+	file, stateDir, _ := fromFormat1(t)
 	path := filepath.Join(stateDir, "upstream-west.state")
 	later, err := os.ReadFile(path)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestARelayDoesNotStartOnAStateOfALaterFormat(t *testing.T) {
 	}
 	_, stop := background(t, "serve", "-c", file)
 	err = stop()
-	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "it has format 3, and this release reads format 2: start the release that wrote it, or set state.dir to another directory") {
+	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "it has format 2, and this release reads format 1: start the release that wrote it, or set state.dir to another directory") {
 		t.Errorf("error %v", err)
 	}
 	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, later) {

@@ -133,10 +133,10 @@ func decodeMeta(l *statepb.Ledger) state.Meta {
 	return m
 }
 
-func encodeRevision(r *state.Revision, replaced int64) *statepb.Revision {
+func encodeRevision(r *state.Revision) *statepb.Revision {
 	c := &statepb.Revision{
 		Time: encodeTime(r.Time), Added: uint64(r.Added), Changed: uint64(r.Changed), Removed: uint64(r.Removed), Resources: uint64(r.Resources),
-		By: []byte(r.By), ReplacedBytes: uint64(replaced),
+		By: []byte(r.By),
 	}
 	for _, key := range r.Keys {
 		c.Keys = append(c.Keys, []byte(key))

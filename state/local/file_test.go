@@ -262,7 +262,7 @@ func TestALogIsNotMuchLargerThanWhatIsNeededOfIt(t *testing.T) {
 		flush(t, k)
 		most = max(most, k.Status().Size)
 	}
-	if needed := int64(11 * 10 * 12_000); most > 2*needed+2*minGarbage {
+	if needed := int64(11 * 10 * 12_000); most > 2*needed+2*minGrowth {
 		t.Errorf("%d bytes at most, and about %d are needed", most, needed)
 	}
 	if h, err := k.History("east"); err != nil || len(h) != 10 || h[0].ID != 150 {

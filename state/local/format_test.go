@@ -21,26 +21,26 @@ import (
 	"meshrelay/state"
 )
 
-// testdata/0.2.0 is a directory of state in the format of release 0.2.0, and testdata/0.2.0.json is its
+// testdata/1 is a directory of state in format 1, and testdata/1.json is its
 // content. They are never written again: a build that can not load them breaks an upgrade.
 
-// storedRecord020 and content020 are the form of testdata/0.2.0.json.
-type storedRecord020 struct {
+// goldenRecord and goldenContent are the form of testdata/1.json.
+type goldenRecord struct {
 	Digest, Source, Cluster, SourceVersion, Original, TypeURL, Version, Hash string
 	At                                                                       time.Time
 }
 
-type content020 struct {
+type goldenContent struct {
 	Meta      state.Meta
 	Revision  uint64
-	Records   map[string]storedRecord020
+	Records   map[string]goldenRecord
 	Revisions []state.Revision
 	At        map[uint64]map[string]string // digests by key, by revision
 }
 
-func golden020(t testing.TB) (out map[string]content020) {
+func golden(t testing.TB) (out map[string]goldenContent) {
 	t.Helper()
-	b, err := os.ReadFile("testdata/0.2.0.json")
+	b, err := os.ReadFile("testdata/1.json")
 	must(t, err)
 	must(t, json.Unmarshal(b, &out))
 	return out
@@ -55,12 +55,12 @@ func digestText(r *mirror.Resource) string {
 }
 
 // contentOf returns everything that a Keeper has of an upstream.
-func contentOf(t testing.TB, k *state.Keeper, name string) content020 {
+func contentOf(t testing.TB, k *state.Keeper, name string) goldenContent {
 	t.Helper()
 	s := k.Load(name)
-	got := content020{Meta: s.Meta, Revision: s.Revision, Records: map[string]storedRecord020{}, At: map[uint64]map[string]string{}}
+	got := goldenContent{Meta: s.Meta, Revision: s.Revision, Records: map[string]goldenRecord{}, At: map[uint64]map[string]string{}}
 	for _, r := range s.Records {
-		got.Records[r.Resource.Key().String()] = storedRecord020{
+		got.Records[r.Resource.Key().String()] = goldenRecord{
 			digestText(r.Resource), r.Resource.Source(), r.Resource.Cluster(), r.Resource.SourceVersion(), digestText(r.Original),
 			r.TypeURL, r.Version, hex.EncodeToString(r.Hash[:]), r.At,
 		}
@@ -80,25 +80,25 @@ func contentOf(t testing.TB, k *state.Keeper, name string) content020 {
 	return got
 }
 
-func checkContent020(t testing.TB, k *state.Keeper) {
+func checkContent(t testing.TB, k *state.Keeper) {
 	t.Helper()
-	for name, want := range golden020(t) {
+	for name, want := range golden(t) {
 		if d := cmp.Diff(want, contentOf(t, k, name)); d != "" {
 			t.Fatalf("%s differs (-want +got):\n%s", name, d)
 		}
 	}
 }
 
-func TestTheStateOfRelease020IsLoaded(t *testing.T) {
-	dir := copied(t, "testdata/0.2.0")
+func TestTheStateOfFormatOneIsLoaded(t *testing.T) {
+	dir := copied(t, "testdata/1")
 	file, err := ReadFile(Path(dir))
-	if err != nil || file.Damage != "" || file.Format != FormatVersion || len(file.Sources) != len(golden020(t)) {
+	if err != nil || file.Damage != "" || file.Format != FormatVersion || len(file.Sources) != len(golden(t)) {
 		t.Fatalf("%+v, %v", file, err)
 	}
 	size := int64(0)
 	for range 2 { // the second start reads what the first one left
 		k := open(t, dir)
-		checkContent020(t, k)
+		checkContent(t, k)
 		if !k.Served() {
 			t.Error("it is forgotten that clients were served")
 		}
@@ -106,10 +106,10 @@ func TestTheStateOfRelease020IsLoaded(t *testing.T) {
 			t.Errorf("%d bytes, were %d", k.Status().Size, size)
 		}
 		lines := k.LoadJournal()
-		if want, err := os.ReadFile("testdata/0.2.0/events.log"); err != nil || joined(lines)+"\n" != strings.ReplaceAll(string(want), "\n{", "|{") {
+		if want, err := os.ReadFile("testdata/1/events.log"); err != nil || joined(lines)+"\n" != strings.ReplaceAll(string(want), "\n{", "|{") {
 			t.Errorf("the journal is %s, %v", joined(lines), err)
 		}
-		for name := range golden020(t) {
+		for name := range golden(t) {
 			k.Follow(name, restoredFake(k.Load(name)))
 		}
 		k.SetOptions(state.Options{History: state.History{Revisions: 100}})
@@ -125,7 +125,7 @@ func TestTheStateOfRelease020IsLoaded(t *testing.T) {
 	k.Follow("east", f)
 	flush(t, k)
 	h, err := k.History("east")
-	if err != nil || h[0].ID != before+1 || h[0].Added != 1 || len(h) != len(golden020(t)["east"].Revisions)+1 {
+	if err != nil || h[0].ID != before+1 || h[0].Added != 1 || len(h) != len(golden(t)["east"].Revisions)+1 {
 		t.Errorf("history %+v, %v", h, err)
 	}
 }
@@ -151,11 +151,11 @@ func unpacked(t testing.TB, backup []byte) string {
 }
 
 func TestABackupIsRestoredByUnpackingIt(t *testing.T) {
-	k := open(t, copied(t, "testdata/0.2.0"))
+	k := open(t, copied(t, "testdata/1"))
 	var b bytes.Buffer
 	must(t, k.Backup(&b, state.Extra{Name: "clusters.json", Text: []byte("[]")}))
 	end(k)
-	if copied, err := ReadBackup(bytes.NewReader(b.Bytes())); err != nil || copied.Damage != "" || len(copied.Sources) != len(golden020(t)) {
+	if copied, err := ReadBackup(bytes.NewReader(b.Bytes())); err != nil || copied.Damage != "" || len(copied.Sources) != len(golden(t)) {
 		t.Errorf("%+v, %v", copied, err)
 	}
 	dir := unpacked(t, b.Bytes())
@@ -167,7 +167,7 @@ func TestABackupIsRestoredByUnpackingIt(t *testing.T) {
 		if !k.Served() {
 			t.Error("it is forgotten that clients were served")
 		}
-		checkContent020(t, k)
+		checkContent(t, k)
 		end(k)
 	}
 }
@@ -223,7 +223,7 @@ func TestAFileOfALaterFormatThatComesWhileInUseIsLeft(t *testing.T) {
 func TestAStateOfALaterFormatIsLeftAndNotUsed(t *testing.T) {
 	for _, name := range []string{indexName, logName("west")} {
 		t.Run(name, func(t *testing.T) {
-			dir := copied(t, "testdata/0.2.0")
+			dir := copied(t, "testdata/1")
 			must(t, os.Remove(filepath.Join(dir, logName("east")))) // nothing else is repaired either
 			path := filepath.Join(dir, name)
 			later := makeLater(t, path)

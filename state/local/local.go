@@ -178,6 +178,7 @@ func (s *Store) rewrite(name string) error {
 	if err != nil {
 		return err
 	}
+	next.base = next.end
 	s.update(func() { s.logs[name] = next })
 	return nil
 }
@@ -245,9 +246,9 @@ func (s *Store) Apply(name string, b state.Batch) (state.Kept, error) {
 	s.update(w.take)
 	kept := u.kept()
 	kept.Wrote = true
-	if u.garbage() {
+	if u.isDue() {
 		if err := s.rewrite(name); err != nil {
-			u.tired = u.end + minGarbage
+			u.base = u.end // later again
 			s.log.Warn("state file not compacted", "path", u.file.Name(), "err", err)
 		}
 	}

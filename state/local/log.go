@@ -19,7 +19,7 @@ import (
 // without a key is a commit, which ends a batch. Numbers are little-endian.
 const (
 	// FormatVersion is the format that this build reads and writes. A later format keeps the head.
-	FormatVersion = 2
+	FormatVersion = 1
 
 	headMark = "meshlog\n" // then the format, the durable offset, and a checksum, each of 8 bytes
 	headLen  = 32

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// minGarbage is the number of bytes of garbage up to which a log is never rewritten.
-	minGarbage = 1 << 20
+	// minGrowth is the number of bytes by which a log grows at least before it is rewritten.
+	minGrowth = 1 << 20
 	// minPart is the least number of resources that a goroutine decodes.
 	minPart = 500
 )
@@ -45,8 +45,7 @@ type edit struct {
 type row struct {
 	time     time.Time
 	at, size int64 // of the commit
-	// replaced is the size of the frames that the log keeps only for the revision before this one.
-	replaced int64
+	batch    int64 // size of the changes and the commit
 }
 
 // upstream is the log of one upstream.
@@ -66,9 +65,7 @@ type upstream struct {
 	ledger *statepb.Ledger // of the last commit
 	rows   []row           // the revisions, the oldest first
 	end    int64           // of the last commit
-	// carried is the size of the frames that the log keeps only for the newest revision: they were replaced
-	// by endpoints.
-	carried int64
+	base   int64           // size after the last rewrite of this process
 
 	// damage is the first error of the log. After it, the history is unusable. lost is set when the
 	// resources are unusable, too.
@@ -76,8 +73,6 @@ type upstream struct {
 	lost   bool
 	// suspect is set when the last batch may or may not be durable.
 	suspect bool
-	// tired is the size below which the log is not rewritten again after a rewrite that failed.
-	tired int64
 }
 
 // openUpstream opens and reads the log of an upstream. Without the right to write, it opens the log for
@@ -158,7 +153,6 @@ func (u *upstream) apply(edits []edit) {
 	}
 	for _, e := range edits {
 		old := u.places[e.key]
-		u.carried += u.historic(old)
 		u.sum += e.to.sum - old.sum
 		u.live += int64(e.to.size - old.size)
 		if e.to == (place{}) {
@@ -169,28 +163,20 @@ func (u *upstream) apply(edits []edit) {
 	}
 }
 
-// historic returns the size of a frame if the newest revision has it, else 0: no revision has the others.
-func (u *upstream) historic(p place) int64 {
-	if n := len(u.rows); n == 0 || p.at >= u.rows[n-1].at {
-		return 0
-	}
-	return int64(p.size)
-}
-
 // commit reads a commit, and compares its counts and sums with the log.
 func (u *upstream) commit(b []byte, at, size int64) {
 	c := &statepb.Commit{}
 	if err := proto.Unmarshal(b, c); err != nil {
 		u.broken(corruptf("byte %d: %v", at, err))
 	}
+	before := u.end
 	u.ledger, u.end = cmp.Or(c.Ledger, &statepb.Ledger{}), at+size
 	l := u.ledger
 	if u.lost = uint64(len(u.places)) != l.Count || u.sum != l.Digest; u.lost {
 		u.broken(corruptf("it has %d resources instead of %d, or others", len(u.places), l.Count))
 	}
 	if c.Revision != nil {
-		u.rows = append(u.rows, row{decodeTime(c.Revision.Time), at, size, int64(c.Revision.ReplacedBytes)})
-		u.carried = 0
+		u.rows = append(u.rows, row{decodeTime(c.Revision.Time), at, size, u.end - before})
 	}
 	u.rows = u.rows[len(u.rows)-int(min(revisions(l), uint64(len(u.rows)))):]
 }
@@ -271,21 +257,8 @@ func (u *upstream) history() ([]state.Revision, error) {
 	return out, nil
 }
 
-// historySize is the number of bytes that a log keeps for its history.
-func historySize(rows []row) (n int64) {
-	for i, r := range rows {
-		n += r.size
-		if i > 0 {
-			n += r.replaced
-		}
-	}
-	return n
-}
-
-// garbage reports whether more than half of the log, and more than minGarbage, is garbage.
-func (u *upstream) garbage() bool {
-	return u.end > 2*(headLen+u.live+historySize(u.rows)+u.carried)+minGarbage && u.end >= u.tired
-}
+// isDue reports whether the log has doubled since its last rewrite, so that it is time for the next.
+func (u *upstream) isDue() bool { return u.end > 2*max(u.base, u.live)+minGrowth }
 
 // rewrite writes a log without garbage into a file: the resources as of the oldest revision, and the changes since.
 // Of the changes of a key between two revisions it keeps the last one.

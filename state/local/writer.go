@@ -29,8 +29,6 @@ type writer struct {
 	edits []edit // of the batch
 	count int    // of resources that the edits add
 	total uint64 // of checksums that the edits add
-	// replaced is the size of the frames that the edits make garbage or history.
-	replaced int64
 	// next and revised are the ledger and the rows after the batch.
 	next    *statepb.Ledger
 	revised []row
@@ -96,11 +94,9 @@ func (w *writer) put(f frame, endpoints bool, r *state.Revision) error {
 	to := f.place(at)
 	w.edits = append(w.edits, edit{string(f.key), to})
 	w.total += to.sum - old.sum
-	w.replaced += w.historic(old)
 	mark := ""
 	switch {
 	case f.removal():
-		w.replaced += int64(f.size)
 		w.count--
 		r.Removed++
 		mark = "-"
@@ -135,11 +131,8 @@ func (w *writer) commit(l *statepb.Ledger, r *statepb.Revision) (int, error) {
 // take makes the batch part of the upstream.
 func (w *writer) take() {
 	w.apply(w.edits)
-	if w.next.Newest != w.ledger.Newest {
-		w.carried = 0
-	}
 	w.ledger, w.rows, w.end = w.next, w.revised, w.offset()
-	w.edits, w.count, w.total, w.replaced = w.edits[:0], 0, 0, 0
+	w.edits, w.count, w.total = w.edits[:0], 0, 0
 }
 
 // finish writes the rest of a new log, and its head.
@@ -214,9 +207,8 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 		l.Newest++
 		if b.History.Revisions > 0 {
 			revision.Resources = len(w.places) + w.count
-			replaced := w.carried + w.replaced
-			r = encodeRevision(revision, replaced)
-			w.revised = append(w.revised, row{b.Now, 0, int64(proto.Size(r)), replaced})
+			r = encodeRevision(revision)
+			w.revised = append(w.revised, row{time: b.Now, batch: w.offset() - w.end})
 		}
 	}
 	w.revised = prune(w.revised, b)
@@ -234,17 +226,21 @@ func (w *writer) seal(b *state.Batch, revision *state.Revision) (bool, error) {
 	return true, err
 }
 
-// prune removes the oldest revisions that exceed the bounds of the history.
+// prune removes the oldest revisions that exceed the bounds of the history. Its size is that of the changes since the
+// oldest one.
 func prune(rows []row, b *state.Batch) []row {
 	h := b.History
 	if h.Revisions <= 0 {
 		return nil
 	}
-	size := historySize(rows)
+	size := int64(0)
+	for _, r := range rows[min(1, len(rows)):] {
+		size += r.batch
+	}
 	for len(rows) > 1 && (len(rows) > h.Revisions || h.MaxBytes > 0 && size > int64(h.MaxBytes) ||
 		h.MaxAge > 0 && !b.Now.Before(rows[1].time.Add(h.MaxAge))) {
-		size -= rows[0].size + rows[1].replaced
 		rows = rows[1:]
+		size -= rows[0].batch
 	}
 	return rows
 }

@@ -616,16 +616,14 @@ func (x *Frozen) GetNumber() uint64 {
 }
 
 type Revision struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Time      *Time                  `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	Added     uint64                 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
-	Changed   uint64                 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
-	Removed   uint64                 `protobuf:"varint,4,opt,name=removed,proto3" json:"removed,omitempty"`
-	Resources uint64                 `protobuf:"varint,5,opt,name=resources,proto3" json:"resources,omitempty"`
-	Keys      [][]byte               `protobuf:"bytes,6,rep,name=keys,proto3" json:"keys,omitempty"`
-	// replaced_bytes is the size of the frames that this revision has replaced.
-	ReplacedBytes uint64 `protobuf:"varint,8,opt,name=replaced_bytes,json=replacedBytes,proto3" json:"replaced_bytes,omitempty"`
-	By            []byte `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Time          *Time                  `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Added         uint64                 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
+	Changed       uint64                 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Removed       uint64                 `protobuf:"varint,4,opt,name=removed,proto3" json:"removed,omitempty"`
+	Resources     uint64                 `protobuf:"varint,5,opt,name=resources,proto3" json:"resources,omitempty"`
+	Keys          [][]byte               `protobuf:"bytes,6,rep,name=keys,proto3" json:"keys,omitempty"`
+	By            []byte                 `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -702,13 +700,6 @@ func (x *Revision) GetKeys() [][]byte {
 	return nil
 }
 
-func (x *Revision) GetReplacedBytes() uint64 {
-	if x != nil {
-		return x.ReplacedBytes
-	}
-	return 0
-}
-
 func (x *Revision) GetBy() []byte {
 	if x != nil {
 		return x.By
@@ -769,15 +760,14 @@ const file_state_proto_rawDesc = "" +
 	"\x05until\x18\x03 \x01(\v2\x15.meshrelay.state.TimeR\x05until\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\fR\x06reason\x12\x1a\n" +
 	"\bdecision\x18\x05 \x01(\fR\bdecision\x12\x16\n" +
-	"\x06number\x18\x06 \x01(\x04R\x06number\"\xe8\x01\n" +
+	"\x06number\x18\x06 \x01(\x04R\x06number\"\xc1\x01\n" +
 	"\bRevision\x12)\n" +
 	"\x04time\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x04time\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +
 	"\achanged\x18\x03 \x01(\x04R\achanged\x12\x18\n" +
 	"\aremoved\x18\x04 \x01(\x04R\aremoved\x12\x1c\n" +
 	"\tresources\x18\x05 \x01(\x04R\tresources\x12\x12\n" +
-	"\x04keys\x18\x06 \x03(\fR\x04keys\x12%\n" +
-	"\x0ereplaced_bytes\x18\b \x01(\x04R\rreplacedBytes\x12\x0e\n" +
+	"\x04keys\x18\x06 \x03(\fR\x04keys\x12\x0e\n" +
 	"\x02by\x18\n" +
 	" \x01(\fR\x02byB\x1fZ\x1dmeshrelay/state/local/statepbb\x06proto3"
 
