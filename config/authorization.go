@@ -48,15 +48,10 @@ func (l Listener) Proves(p identity.Pattern) bool {
 	switch {
 	case !l.verifies():
 		return false
-	case p.IsToken():
-		return slices.ContainsFunc(l.Tokens, func(t TokenIssuer) bool {
-			return p.MatchesIssuer(t.Name) && (!p.IsGroup() || t.GroupsClaim != "" || t.Review != nil)
-		})
-	case p.IsDNS() || l.TLS.ClientCAFile != "" || l.TLS.SPIFFE != nil:
-		return l.TLS.ClientCAFile != "" || !p.IsDNS()
+	case p.IsDNS() || l.TLS.ClientCAFile != "":
+		return l.TLS.ClientCAFile != ""
 	}
-	return slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) }) ||
-		slices.ContainsFunc(l.Tokens, func(t TokenIssuer) bool { return t.TrustDomain != "" && p.MatchesTrustDomain(t.TrustDomain) })
+	return slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) })
 }
 
 // TakesAnonymous reports whether the listener takes clients that prove nothing.
@@ -165,13 +160,11 @@ func (v *validator) proven(field string, p identity.Pattern, text string, on []L
 	case slices.ContainsFunc(on, func(l Listener) bool { return l.Proves(p) }):
 		return true
 	case !slices.ContainsFunc(on, Listener.verifies):
-		v.errorf(field, wrong+"verifies identities: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens of one, or name another listener", text, which)
-	case p.IsToken():
-		v.errorf(field, wrong+"takes tokens of this issuer, with groups for a group: see tokens[].name and tokens[].groupsClaim", text, which)
+		v.errorf(field, wrong+"verifies identities: set tls.clientCAFile or tls.clientCAs of one, or name another listener", text, which)
 	case p.IsDNS():
 		v.errorf(field, "%q matches nobody: only certificates of tls.clientCAFile have DNS names: write a SPIFFE ID, or set tls.clientCAFile of a listener", text)
 	default:
-		v.errorf(field, wrong+"has client CAs for its trust domain: add it to tls.clientCAs or tokens[].trustDomain of one", text, which)
+		v.errorf(field, wrong+"has client CAs for its trust domain: add it to tls.clientCAs of one", text, which)
 	}
 	return false
 }

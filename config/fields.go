@@ -14,10 +14,9 @@ import (
 //	range:"1s 24h"     the smallest and the largest value
 //	endless:"never"    the text of an OpenEnded without an end
 //	oneof:"a b"        the values of a text
-//	path:"file"        a path, or each path in a list: of a "file" or a "file or directory" that must exist, or of the
-//	                   relay's "own" file
+//	path:"file"        a path of a "file" or a "file or directory" that must exist, or of the relay's "own" file
 //	pem:"roots"        the content of the file: "roots", a "certificate", the "key" of the
-//	                   certificate in the field before, revocation lists "crl", or keys "jwks"
+//	                   certificate in the field before
 //
 // Numbers in tags may end in Ki, Mi or Gi.
 
@@ -38,12 +37,6 @@ func eachField(at string, v reflect.Value, f func(path string, field reflect.Str
 			path := join(at, yamlName(field))
 			if source, ok := v.Field(i).Interface().(Source); ok {
 				path = join(at, source.Kind())
-			}
-			if _, isPath := field.Tag.Lookup("path"); isPath && v.Field(i).Kind() == reflect.Slice {
-				for n := range v.Field(i).Len() {
-					f(fmt.Sprintf("%s[%d]", path, n), field, v.Field(i).Index(n))
-				}
-				continue
 			}
 			f(path, field, v.Field(i))
 			eachField(path, v.Field(i), f)

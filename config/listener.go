@@ -14,12 +14,10 @@ type Listener struct {
 	Address          string       `yaml:"address"`
 	Plaintext        bool         `yaml:"plaintext"`
 	AllowInsecure    bool         `yaml:"allowInsecure"`    // plaintext off loopback
-	AllowAnonymous   bool         `yaml:"allowAnonymous"`   // TLS without a certificate or token of the client
+	AllowAnonymous   bool         `yaml:"allowAnonymous"`   // TLS without a certificate of the client
 	AllowAnyIdentity bool         `yaml:"allowAnyIdentity"` // views without identities
 	TLS              *ListenerTLS `yaml:"tls,omitempty"`
-	// Tokens are the issuers of bearer tokens, for clients without a certificate.
-	Tokens []TokenIssuer `yaml:"tokens,omitempty"`
-	View   string        `yaml:"view,omitempty"` // of all clients of the listener
+	View             string       `yaml:"view,omitempty"` // of all clients of the listener
 	// Debug defaults to loopback on a loopback address, and to verified elsewhere.
 	Debug string `yaml:"debug" oneof:"off loopback verified"`
 }
@@ -35,15 +33,11 @@ const (
 type ListenerTLS struct {
 	CertFile string `yaml:"certFile" path:"file" pem:"certificate"`
 	KeyFile  string `yaml:"keyFile" path:"file" pem:"key"`
-	// If ClientCAFile, ClientCAs or SPIFFE is set, clients must have a certificate, unless the listener
-	// has Tokens or AllowAnonymous. ClientCAFile verifies every identity except SPIFFE IDs of the trust
-	// domains in ClientCAs and, with SPIFFE, all SPIFFE IDs.
+	// If ClientCAFile or ClientCAs is set, clients must have a certificate, unless the listener has
+	// AllowAnonymous. ClientCAFile verifies every identity except SPIFFE IDs of the trust domains in
+	// ClientCAs.
 	ClientCAFile string     `yaml:"clientCAFile" path:"file" pem:"roots"`
 	ClientCAs    []ClientCA `yaml:"clientCAs,omitempty"`
-	// CRLFiles have revocation lists for client certificates.
-	CRLFiles []string `yaml:"crlFiles,omitempty" path:"file" pem:"crl"`
-	// SPIFFE replaces CertFile, KeyFile and ClientCAs.
-	SPIFFE *SPIFFE `yaml:"spiffe,omitempty"`
 }
 
 // ClientCA names the roots that verify the SPIFFE IDs of one trust domain.
@@ -52,23 +46,15 @@ type ClientCA struct {
 	File        string `yaml:"file" path:"file" pem:"roots"`
 }
 
-// certified reports whether the listener verifies client certificates.
-func (l Listener) certified() bool {
-	return l.TLS != nil && (l.TLS.ClientCAFile != "" || len(l.TLS.ClientCAs) > 0 || l.TLS.SPIFFE != nil)
+// verifies reports whether the listener verifies client certificates, so that clients can prove who they are.
+func (l Listener) verifies() bool {
+	return l.TLS != nil && (l.TLS.ClientCAFile != "" || len(l.TLS.ClientCAs) > 0)
 }
-
-// verifies reports whether clients of the listener can prove who they are.
-func (l Listener) verifies() bool { return l.certified() || l.TLS != nil && len(l.Tokens) > 0 }
 
 // credentials returns the name of a field that lets clients prove who they are.
 func (l Listener) credentials() string {
-	switch {
-	case !l.certified():
-		return "tokens"
-	case l.TLS.ClientCAFile != "":
+	if l.TLS.ClientCAFile != "" {
 		return "tls.clientCAFile"
-	case l.TLS.SPIFFE != nil:
-		return "tls.spiffe"
 	}
 	return "tls.clientCAs"
 }
@@ -95,15 +81,15 @@ func (l Listener) exposure(views []View) (field, text string) {
 	// A listener that names a view serves no other.
 	if i := slices.IndexFunc(views, func(w View) bool { return l.View != "" && w.Name == l.View }); i >= 0 {
 		if len(views[i].Match.Identities) > 0 && !l.verifies() {
-			return "view", fmt.Sprintf("the view %q needs identities, and this listener verifies none: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens, or name a view without match.identities", l.View)
+			return "view", fmt.Sprintf("the view %q needs identities, and this listener verifies none: set tls.clientCAFile or tls.clientCAs, or name a view without match.identities", l.View)
 		}
 		views = views[i : i+1]
 	}
 	switch {
 	case l.verifies() && !l.AllowAnyIdentity && !l.AllowAnonymous && !identified(views, l.View):
-		return l.credentials(), "every client with a certificate of these roots, or a token of these issuers, can read what is served here: give every view match.identities and none default: true, or set allowAnyIdentity: true"
+		return l.credentials(), "every client with a certificate of these roots can read what is served here: give every view match.identities and none default: true, or set allowAnyIdentity: true"
 	case l.TLS != nil && !l.verifies() && !l.AllowAnonymous:
-		return "tls", "clients need no certificate, so anybody who reaches this listener can read all resources: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens, or allowAnonymous: true"
+		return "tls", "clients need no certificate, so anybody who reaches this listener can read all resources: set tls.clientCAFile or tls.clientCAs, or allowAnonymous: true"
 	}
 	return "", ""
 }
@@ -136,17 +122,13 @@ func (v *validator) listeners(c *Config) {
 			v.errorf(at+".tls", "neither tls nor plaintext is set: set tls, or plaintext: true to serve without TLS")
 		case l.Plaintext && !l.AllowInsecure && !onLoopback(l.Address):
 			v.errorf(at+".address", "plaintext on %q, which is not a loopback address, needs allowInsecure: true: anybody who reaches it can read all resources", l.Address)
-		case l.TLS != nil && l.TLS.SPIFFE != nil:
-			v.spiffe(at+".tls", l.TLS)
 		case l.TLS != nil && (l.TLS.CertFile == "" || l.TLS.KeyFile == ""):
 			v.errorf(at+".tls", "certFile and keyFile are both needed")
 		}
 		if l.TLS != nil {
 			v.clientCAs(at+".tls.clientCAs", l.TLS.ClientCAs)
-			v.errorIf(len(l.TLS.CRLFiles) > 0 && !l.certified(), at+".tls.crlFiles", "this listener verifies no client certificates: set tls.clientCAFile, tls.clientCAs or tls.spiffe, or leave this out")
 		}
-		v.tokens(at, l, all[:i])
-		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "clients of this listener need no certificate: set tls.clientCAFile, tls.clientCAs, tls.spiffe or tokens, or leave this out")
+		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "clients of this listener need no certificate: set tls.clientCAFile or tls.clientCAs, or leave this out")
 		if c.Authorization != nil {
 			l = l.authorized()
 		}

@@ -23,12 +23,11 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 		off       = `address: "0.0.0.0:15012", `
 		server    = "tls: {certFile: c, keyFile: k}"
 		mutual    = "tls: {certFile: c, keyFile: k, clientCAFile: ca}"
-		issuers   = ", tokens: [{name: a, issuer: i, jwksFile: j, audiences: [r]}]"
 		ids       = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}]\n"
 		mixed     = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, match: {clusterIDs: [c]}}]\n"
 		fallback  = "views: [{name: a, match: {identities: [\"spiffe://x/y\"]}}, {name: b, default: true}]\n"
 		anonymous = "downstream.listeners[0].tls: clients need no certificate, so anybody who reaches this listener can read all resources"
-		anyID     = "downstream.listeners[0].tls.clientCAFile: every client with a certificate of these roots, or a token of these issuers, can read what is served here"
+		anyID     = "downstream.listeners[0].tls.clientCAFile: every client with a certificate of these roots can read what is served here"
 	)
 	for name, tc := range map[string]struct{ listener, more, want string }{
 		"plaintext on loopback":                          {loopback + "plaintext: true", "", ""},
@@ -49,11 +48,6 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 		"client CA and a view of another listener":       {off + mutual + "}\n  - {address: \"127.0.0.1:1\", plaintext: true, view: c", strings.Replace(ids, "}]", "}, {name: c}]", 1), ""},
 		"client CA, named view without identities":       {off + mutual + ", view: b}\n  - {address: \"127.0.0.1:1\", plaintext: true", fallback, anyID},
 		"client CA that is not needed":                   {off + mutual + ", allowAnonymous: true", "", ""},
-		"tokens without views":                           {off + server + issuers, "", "downstream.listeners[0].tokens: every client with a certificate of these roots, or a token of these issuers,"},
-		"tokens without views, allowed":                  {off + server + issuers + ", allowAnyIdentity: true", "", ""},
-		"tokens that are not needed":                     {off + server + issuers + ", allowAnonymous: true", "", ""},
-		"SPIFFE without views":                           {off + "tls: {spiffe: {workloadAPI: \"unix:///a\"}}", "", "downstream.listeners[0].tls.spiffe: every client"},
-		"SPIFFE and views of identities":                 {off + "tls: {spiffe: {workloadAPI: \"unix:///a\"}}", ids, ""},
 		"allowAnyIdentity where there is no certificate": {off + server + ", allowAnonymous: true, allowAnyIdentity: true", "", "downstream.listeners[0].allowAnyIdentity: clients of this listener need no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,60 +60,6 @@ func TestAListenerIsNotOpenUnlessItIsAllowed(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// TestMistakesInCredentialsAreTold: with their line and what to do.
-func TestMistakesInCredentialsAreTold(t *testing.T) {
-	const (
-		at     = `address: "127.0.0.1:1", allowAnonymous: true, `
-		server = at + "tls: {certFile: c, keyFile: k}, tokens: "
-		field  = "3: downstream.listeners[0]."
-	)
-	for in, want := range map[string]string{
-		`address: "127.0.0.1:1", plaintext: true, tokens: [{name: a, issuer: i, jwksFile: j, audiences: [r]}]`:                          "tokens: tokens without tls",
-		server + `[{issuer: i, jwksFile: j, audiences: [r]}]`:                                                                           `tokens[0].name: "" is not a name`,
-		server + `[{name: a, issuer: i, jwksFile: j}]`:                                                                                  "tokens[0].audiences: missing or empty",
-		server + `[{name: a, issuer: i, jwksFile: j, audiences: [""]}]`:                                                                 "tokens[0].audiences: missing or empty",
-		server + `[{name: a, jwksFile: j, audiences: [r]}]`:                                                                             "tokens[0].issuer: missing",
-		server + `[{name: a, issuer: i, audiences: [r]}]`:                                                                               "tokens[0]: exactly one of jwksFile and jwksURL",
-		server + `[{name: a, issuer: i, jwksFile: j, jwksURL: "https://a/b", audiences: [r]}]`:                                          "tokens[0]: exactly one of jwksFile and jwksURL",
-		server + `[{name: a, issuer: i, jwksFile: j, caFile: f, audiences: [r]}]`:                                                       "tokens[0].caFile: it is for jwksURL",
-		server + `[{name: a, issuer: i, jwksURL: "http://a/b", audiences: [r]}]`:                                                        "tokens[0].jwksURL: this is not a URL that begins with https://",
-		server + `[{name: a, issuer: i, jwksURL: "https://u:p@a/b", audiences: [r]}]`:                                                   "tokens[0].jwksURL: this is not a URL that begins with https://",
-		server + `[{name: a, issuer: i, jwksFile: j, audiences: [r], trustDomain: A}]`:                                                  `tokens[0].trustDomain: "A" is not a trust domain`,
-		server + `[{name: a, issuer: i, jwksFile: j, audiences: [r]}, {name: a, issuer: k, jwksFile: j, audiences: [r]}]`:               `tokens[1].name: "a" is the name of tokens[0] already`,
-		server + `[{name: a, issuer: i, jwksFile: j, audiences: [r]}, {name: b, issuer: i, jwksFile: j, audiences: [r]}]`:               `tokens[1].issuer: "i" is the issuer of tokens[0] already`,
-		server + `[{name: a, audiences: [r], kubernetes: {}}]`:                                                                          "tokens[0].kubernetes: exactly one of kubeconfig and inCluster",
-		server + `[{name: a, issuer: i, audiences: [r], kubernetes: {inCluster: true}}]`:                                                "tokens[0].kubernetes: the API server knows issuer",
-		server + `[{name: a, audiences: [r], kubernetes: {inCluster: true}}, {name: b, audiences: [r], kubernetes: {inCluster: true}}]`: "tokens[1].kubernetes: tokens[0] has kubernetes already",
-		at + `tls: {certFile: c, keyFile: k, crlFiles: [l]}`:                                                                            "tls.crlFiles: this listener verifies no client certificates",
-		at + `tls: {spiffe: {workloadAPI: "tcp://127.0.0.1:1"}}`:                                                                        `tls.spiffe.workloadAPI: "tcp://127.0.0.1:1" is not the address of a Unix socket`,
-		at + `tls: {spiffe: {workloadAPI: "/a"}}`:                                                                                       `tls.spiffe.workloadAPI: "/a" is not the address of a Unix socket`,
-		at + `tls: {certFile: c, keyFile: k, spiffe: {workloadAPI: "unix:///a"}}`:                                                       "tls.spiffe: certFile and spiffe are both set",
-		at + `tls: {clientCAs: [{trustDomain: a, file: f}], spiffe: {workloadAPI: "unix:///a"}}`:                                        "tls.spiffe: clientCAs and spiffe are both set",
-	} {
-		wantMistakes(t, listenerOf(in, ""), []string{field + want})
-	}
-}
-
-// TestOneNameIsOneIssuerOnAllListeners: a rule for jwt:a/x is for all listeners, unless it names some.
-func TestOneNameIsOneIssuerOnAllListeners(t *testing.T) {
-	const tls = `tls: {certFile: c, keyFile: k}, allowAnyIdentity: true, tokens: `
-	both := func(one, two string) string {
-		return listenerOf(`address: "127.0.0.1:1", `+tls+one+"}\n  - {address: \"127.0.0.1:2\", "+tls+two, "")
-	}
-	const corp, review = `[{name: a, issuer: i, jwksFile: j, audiences: [r]}]`, `[{name: a, kubernetes: {kubeconfig: f}, audiences: [r]}]`
-	for one, two := range map[string]string{
-		corp:   `[{name: a, issuer: evil, jwksFile: j, audiences: [r]}]`,
-		review: `[{name: a, kubernetes: {kubeconfig: g}, audiences: [r]}]`,
-	} {
-		wantMistakes(t, both(one, two), []string{`4: downstream.listeners[1].tokens[0].name: "a" is the name of another issuer in listeners[0]`})
-	}
-	for one, two := range map[string]string{corp: `[{name: a, issuer: i, jwksFile: j, audiences: [s]}]`, review: review} {
-		if _, err := parse("relay.yaml", []byte(both(one, two))); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

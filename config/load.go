@@ -12,7 +12,6 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"meshrelay/internal/bearer"
 	"meshrelay/internal/certfile"
 	"meshrelay/internal/smallfile"
 	"meshrelay/internal/yamlpos"
@@ -185,12 +184,6 @@ func Check(path string, sources ...Source) (*Config, error) {
 		switch field.Tag.Get("pem") {
 		case "roots":
 			_, err := certfile.Roots(file)
-			v.errorOf(path, err)
-		case "crl":
-			_, err := certfile.Revocations(file)
-			v.errorOf(path, err)
-		case "jwks":
-			_, err := bearer.ReadKeys(file)
 			v.errorOf(path, err)
 		case "certificate":
 			certificate = file

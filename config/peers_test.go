@@ -19,7 +19,6 @@ func TestMistakesInPeersAreNamed(t *testing.T) {
 		"service: \"relay:1\", listen: \":15010\", " + files:                         "already the address of downstream.listeners[0]",
 		"service: \"relay:1\", listen: \":15014\", " + files:                         "already admin.address",
 		"service: \"relay:1\", identities: [relay.example], " + files:                "write \"dns:relay.example\"",
-		"service: \"relay:1\", identities: [\"jwt:a/b\"], " + files:                  "replicas show certificates",
 		"service: \"relay:1\", identities: [\"spiffe://*/ns/*/sa/relay\"], " + files: "",
 	} {
 		_, err := config.Parse("relay.yaml", []byte(fmt.Sprintf("upstreams: [{name: a, file: {path: .}}]\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\nreplicas: {peers: {%s}}\n", text)), sources()...)

@@ -5,7 +5,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
 	"os"
@@ -38,21 +37,6 @@ func issue(t *testing.T, certFile, keyFile string) []byte {
 	return der
 }
 
-// revoke returns an empty revocation list in DER form.
-func revoke(t *testing.T, extensions ...pkix.Extension) []byte {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca := &x509.Certificate{KeyUsage: x509.KeyUsageCRLSign, SubjectKeyId: []byte{1}, Subject: pkix.Name{CommonName: "ca"}}
-	der, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour), ExtraExtensions: extensions}, ca, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return der
-}
-
 // securedFiles is a config with every field that names a file of TLS.
 const securedFiles = `upstreams:
 - name: east
@@ -71,14 +55,6 @@ downstream:
       clientCAs:
       - trustDomain: a.example
         file: ca.pem
-      crlFiles:
-      - one.crl
-      - two.crl
-    tokens:
-    - name: corp
-      issuer: i
-      audiences: [relay]
-      jwksFile: corp.jwks
     allowAnyIdentity: true
 `
 
@@ -89,9 +65,6 @@ func TestFilesOfTLSAreReadByCheck_AndNamedWithLineFieldAndCure(t *testing.T) {
 	write(t, path, securedFiles)
 	der := issue(t, in("ca.pem"), in("ca.key"))
 	issue(t, in("own.pem"), in("own.key"))
-	write(t, in("one.crl"), string(revoke(t)))
-	write(t, in("two.crl"), string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: revoke(t)})))
-	write(t, in("corp.jwks"), `{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`)
 	if _, err := config.Check(path, sources()...); err != nil {
 		t.Fatalf("good files: %v", err)
 	}
@@ -103,14 +76,12 @@ func TestFilesOfTLSAreReadByCheck_AndNamedWithLineFieldAndCure(t *testing.T) {
 		return string(content)
 	}
 	good := map[string]string{}
-	for _, name := range []string{"ca.pem", "own.pem", "own.key", "two.crl", "corp.jwks"} {
+	for _, name := range []string{"ca.pem", "own.pem", "own.key"} {
 		good[name] = read(name)
 	}
 	cas := []string{":6: upstreams[0].xds.tls.caFile: ", ":17: downstream.listeners[0].tls.clientCAs[0].file: "}
 	certs := []string{":7: upstreams[0].xds.tls.certFile: ", ":13: downstream.listeners[0].tls.certFile: "}
 	keys := []string{":8: upstreams[0].xds.tls.keyFile: ", ":14: downstream.listeners[0].tls.keyFile: "}
-	crls := []string{":20: downstream.listeners[0].tls.crlFiles[1]: "}
-	sets := []string{":25: downstream.listeners[0].tokens[0].jwksFile: "}
 	bad := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("no certificate")}))
 	for _, c := range []struct {
 		rule, file string
@@ -128,11 +99,6 @@ func TestFilesOfTLSAreReadByCheck_AndNamedWithLineFieldAndCure(t *testing.T) {
 		{"a certificate and a key in each other's place", "own.pem", read("own.key"), certs, "give the file with the certificate"},
 		{"a key that is a certificate", "own.key", read("own.pem"), keys, "has no private key in PEM form"},
 		{"the key of another certificate", "own.key", read("ca.key"), keys, "give the key that the certificate was issued for"},
-		{"a list that is a certificate", "two.crl", read("own.pem"), crls, "has no certificate revocation list"},
-		{"a list that does not decode", "two.crl", strings.ReplaceAll(bad, "CERTIFICATE", "X509 CRL"), crls, "has no certificate revocation list"},
-		{"a delta list", "two.crl", string(revoke(t, pkix.Extension{Id: []int{2, 5, 29, 27}, Critical: true, Value: []byte{2, 1, 1}})), crls, "critical extension 2.5.29.27"},
-		{"keys that are a certificate", "corp.jwks", read("own.pem"), sets, "is not a JWKS that is accepted"},
-		{"a secret among the keys", "corp.jwks", `{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}`, sets, "keys[0] is a secret or private key"},
 	} {
 		t.Run(c.rule, func(t *testing.T) {
 			write(t, in(c.file), c.content)

@@ -66,7 +66,7 @@ func (s *Server) enter(c *conn) (err error) {
 	limits, overload := s.limitsOf(c), s.overload(c)
 	use, own, fits := s.peers.enter(peerKey(c.who, c.peer.Addr), limits, overload != nil)
 	c.use = use
-	if overload != nil && !fits && !s.auth[c.listener].reads(c) {
+	if overload != nil && !fits {
 		err = errOverload(overload)
 	} else {
 		err = s.admit(c, limits, open, own)
@@ -108,7 +108,7 @@ func errOverload(overload error) error {
 // greet sends the headers of a stream. The stream is in Server.conns already, so that a change of what is trusted
 // or a shutdown from now on ends it.
 func (c *conn) greet() error {
-	if err := c.server.judge(c, 0); err != nil {
+	if err := c.server.judge(c); err != nil {
 		return err
 	}
 	if isClosed(c.server.draining) {

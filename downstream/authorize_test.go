@@ -102,8 +102,6 @@ func TestTheFirstRuleThatFitsCounts(t *testing.T) {
 		{Name: "exact", Identities: []string{account("shop", "web")}, View: "v"},
 		{Name: "here", Identities: []string{"spiffe://cluster.local/ns/shop/**"}, Listeners: []string{"a"}, View: "v"},
 		{Name: "dns", Identities: []string{"dns:*.example", "dns:relay.east"}, View: "v"},
-		{Name: "subject", Identities: []string{"jwt:ci/repo:shop/*"}, View: "v"},
-		{Name: "group", Identities: []string{"group:ci/ops"}, View: "v"},
 		{Name: "late", Identities: []string{account("shop", "web"), account("bank", "web")}, View: "v"},
 		{Name: "anybody there", Listeners: []string{"b"}, View: "v"},
 		{Name: "never", Identities: []string{account("till", "web")}, Listeners: []string{"b"}, View: "v"},
@@ -118,9 +116,6 @@ func TestTheFirstRuleThatFitsCounts(t *testing.T) {
 		{"a", account("bank", "api"), ""},
 		{"a", "dns:relay.example", "dns"},
 		{"a", "dns:relay.east", "dns"},
-		{"a", "jwt:ci/repo:shop/app group:ci/ops", "subject"},
-		{"a", "jwt:ci/repo:bank/app group:ci/ops", "group"},
-		{"a", "jwt:other/repo:shop/app group:other/ops", ""},
 		{"a", account("bank", "api") + " dns:relay.east", "dns"},
 		{"a", "", ""},
 		{"b", account("shop", "api"), "anybody there"},
@@ -145,8 +140,8 @@ func TestTheFirstRuleThatFitsCounts(t *testing.T) {
 // TestGatesDecideAsReadingTheRulesInOrderWould: for random rules and clients.
 func TestGatesDecideAsReadingTheRulesInOrderWould(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	patterns := []string{"dns:a", "dns:b", "dns:*", "dns:a?", "spiffe://t/a", "spiffe://t/*", "spiffe://*/**", "jwt:i/a", "jwt:*/**", "group:i/a"}
-	ids := []string{"dns:a", "dns:b", "dns:ab", "spiffe://t/a", "spiffe://t/a/b", "jwt:i/a", "jwt:j/b/c", "group:i/a"}
+	patterns := []string{"dns:a", "dns:b", "dns:*", "dns:a?", "spiffe://t/a", "spiffe://t/*", "spiffe://*/**"}
+	ids := []string{"dns:a", "dns:b", "dns:ab", "spiffe://t/a", "spiffe://t/a/b"}
 	some := func(from []string, most int) (out []string) {
 		for range r.IntN(most + 1) {
 			out = append(out, from[r.IntN(len(from))])

@@ -23,7 +23,7 @@ const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
 	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate or token, ask, if no view limits them; with authorization, also debug: true of their rule"}`
+	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate, ask, if no view limits them; with authorization, also debug: true of their rule"}`
 )
 
 func isDebugType(typeURL string) bool {
@@ -169,7 +169,7 @@ const (
 	DebugOff = "off"
 	// DebugLoopback: clients on this host whose view has no limits. The listener must not name a view.
 	DebugLoopback = "loopback"
-	// DebugVerified: clients with a verified certificate or token whose view has no limits.
+	// DebugVerified: clients with a verified certificate whose view has no limits.
 	DebugVerified = "verified"
 )
 

@@ -53,7 +53,7 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 		streams:      counterVec("relay_downstream_streams_total", "Streams opened by clients, by protocol.", "protocol"),
 		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
 		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
-		credentials:  counterVec("relay_downstream_credential_errors_total", "Reads of the files, URLs and APIs by which clients are judged that have failed, by what was read.", "what"),
+		credentials:  counterVec("relay_downstream_credential_errors_total", "Reads of the files by which clients are judged that have failed, by what was read.", "what"),
 		delayed:      counter("relay_downstream_requests_delayed_total", "Requests that had to wait because their client was too fast."),
 		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
 		pushRequests: counterVec("relay_downstream_push_requests_total", "Merged changes that were pushed, by their reasons: one may have several.", "reason"),
@@ -96,7 +96,7 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	for _, why := range refusal.Reasons() {
 		m.refusals.WithLabelValues(string(why))
 	}
-	for _, what := range []string{badCertificate, badCA, badCRL, badWorkloadAPI, badToken} {
+	for _, what := range []string{badCertificate, badCA} {
 		m.credentials.WithLabelValues(what)
 	}
 	for _, g := range gs {

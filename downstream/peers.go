@@ -31,10 +31,8 @@ type peerUse struct {
 	streams int
 	usual   int // streams at the time of the last change without overload
 	kept    subscription.Usage
-	limiter *rate.Limiter       // of new streams
-	bad     *rate.Limiter       // of tokens that are refused
-	tokens  *semaphore.Weighted // limits the tokens that are looked at
-	known   atomic.Bool         // it has an identity
+	limiter *rate.Limiter // of new streams
+	known   atomic.Bool   // it has an identity
 	work    work
 	// requests and answers limit what its streams ask for together.
 	requests *rate.Limiter
@@ -54,8 +52,7 @@ func (ps *peers) enter(key string, limits *Limits, overloaded bool) (p *peerUse,
 	share := mostOf(limits.NewStreamsPerSecond)
 	if p = ps.byKey[key]; p == nil {
 		ps.sweep(overloaded)
-		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), bad: rate.NewLimiter(badTokens, badTokens), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
-		p.tokens = semaphore.NewWeighted(tokensAtOnce)
+		p = &peerUse{key: key, limiter: rate.NewLimiter(rate.Limit(share), share), fills: semaphore.NewWeighted(int64(mostOf(maxFills)))}
 		p.requests, p.answers = rate.NewLimiter(rate.Limit(peerRequests*limits.RequestsPerSecond), peerBurst), semaphore.NewWeighted(int64(mostOf(mostAnswers())))
 		ps.byKey[key] = p
 	} else {
@@ -95,7 +92,7 @@ func (ps *peers) sweep(overloaded bool) {
 // gone reports whether the peer can be forgotten: it has no streams, and its limiters are full again.
 func (p *peerUse) gone(overloaded bool) bool {
 	return p.streams == 0 && (p.usual == 0 || !overloaded) && p.limiter.Tokens() >= float64(p.limiter.Burst()) &&
-		p.bad.Tokens() >= badTokens && p.requests.Tokens() >= peerBurst
+		p.requests.Tokens() >= peerBurst
 }
 
 // paces returns how long a request waits because the streams of the peer send too many together.

@@ -207,7 +207,7 @@ func (c *conn) plan() (*subscription.Round, error) {
 }
 
 func (c *conn) sendMsg(m any) error {
-	if err := c.server.judge(c, 0); err != nil {
+	if err := c.server.judge(c); err != nil {
 		return err
 	}
 	c.answerable.Add(1)

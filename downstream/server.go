@@ -277,9 +277,6 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.learnOn(ctx) })
 	for l, a := range s.auth {
 		g.Go(func() error { return s.watch(ctx, l, a) })
-		if a.api != nil {
-			g.Go(func() error { return a.api.run(ctx) })
-		}
 	}
 	for _, l := range listeners {
 		g.Go(func() error {
@@ -332,7 +329,7 @@ func (s *Server) release(ctx context.Context) error {
 	s.changing.Release(1)
 	s.learn(ctx) // move the waiting clients before the first response
 	for l, a := range s.auth {
-		s.check(ctx, l, a) // they may have waited long
+		s.check(l, a) // they may have waited long
 	}
 	close(s.released)
 	s.wakeAll()

@@ -166,7 +166,7 @@ func (w *work) sent(responses, bytes int) {
 
 // PeerStatus is what the streams of one peer have cost since the peer came.
 type PeerStatus struct {
-	// Peer is the identity in a verified certificate or token, or else an address.
+	// Peer is the identity in a verified certificate, or else an address.
 	Peer       string `json:"peer"`
 	Identified bool   `json:"identified"`
 	// Streams are open now. Opened counts all, also those that were refused.

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
-	"meshrelay/internal/bearer"
 	"meshrelay/internal/identity"
 )
 
@@ -26,19 +25,12 @@ const certRefresh = 10 * time.Second
 // While a file is bad, the last good one stays in use.
 type TLS struct {
 	CertFile, KeyFile string
-	// WorkloadAPI is the address of the SPIFFE Workload API. It replaces CertFile, KeyFile and ClientCAs.
-	WorkloadAPI string
-	// If ClientCAFile, ClientCAs or WorkloadAPI is set, clients must have a certificate, unless Tokens or
-	// AllowAnonymous is set. An istiod as a client has none (PROTOCOL S24). ClientCAFile verifies all identities
-	// except SPIFFE IDs of the trust domains in ClientCAs and, with WorkloadAPI, all SPIFFE IDs.
+	// If ClientCAFile or ClientCAs is set, clients must have a certificate, unless AllowAnonymous is set. An istiod as
+	// a client has none (PROTOCOL S24). ClientCAFile verifies all identities except SPIFFE IDs of the trust domains in
+	// ClientCAs.
 	ClientCAFile string
 	ClientCAs    []ClientCA
-	// CRLFiles have revocation lists for client certificates.
-	CRLFiles []string
-	// Tokens are the issuers whose bearer tokens clients without a certificate may send.
-	Tokens []bearer.Issuer
-	// AllowAnonymous lets clients in that have neither a certificate nor a token. Without client CAs and
-	// Tokens, it is always so.
+	// AllowAnonymous lets clients in that have no certificate. Without client CAs, it is always so.
 	AllowAnonymous bool
 	// Refresh is the time between two checks of the files. Default: 10 s.
 	Refresh time.Duration
@@ -49,17 +41,12 @@ type ClientCA struct {
 	TrustDomain, File string
 }
 
-// certified reports whether the listener verifies client certificates.
-func (t *TLS) certified() bool {
-	return t != nil && (t.ClientCAFile != "" || len(t.ClientCAs) > 0 || t.WorkloadAPI != "")
-}
-
-// verifies reports whether clients can prove who they are.
-func (t *TLS) verifies() bool { return t.certified() || t != nil && len(t.Tokens) > 0 }
+// verifies reports whether the listener verifies client certificates, so that clients can prove who they are.
+func (t *TLS) verifies() bool { return t != nil && (t.ClientCAFile != "" || len(t.ClientCAs) > 0) }
 
 // binds reports whether ClientCAFile does not verify the SPIFFE IDs of a trust domain.
 func (t *TLS) binds(domain spiffeid.TrustDomain) bool {
-	return t != nil && (t.WorkloadAPI != "" && !domain.IsZero() || slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() }))
+	return t != nil && slices.ContainsFunc(t.ClientCAs, func(ca ClientCA) bool { return ca.TrustDomain == domain.Name() })
 }
 
 // identify returns what the verified certificate of a peer proves: its SPIFFE ID, and its DNS names if
@@ -76,7 +63,7 @@ func (t *TLS) identify(p *peer.Peer) (who identity.Identity) {
 	}
 	if !id.IsZero() {
 		who.Names = []string{id.String()}
-		who.TrustDomain, who.Namespace, who.ServiceAccount = identity.Workload(id)
+		who.Namespace, who.ServiceAccount = identity.Workload(id)
 	}
 	if !t.binds(id.TrustDomain()) {
 		who.Names = append(who.Names, names...)
@@ -93,14 +80,17 @@ func (a *authenticator) credentials() credentials.TransportCredentials {
 		return insecure.NewCredentials()
 	}
 	cfg := &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.certificate() },
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			own := a.own.Get()
+			return &own, nil
+		},
 		// A session that is resumed would bring the certificate of before.
 		SessionTicketsDisabled: true,
 	}
 	if a.trust != nil {
 		// VerifyConnection verifies: the roots depend on the certificate.
-		if cfg.ClientAuth = tls.RequireAnyClientCert; a.tokens != nil || a.tls.AllowAnonymous {
+		if cfg.ClientAuth = tls.RequireAnyClientCert; a.tls.AllowAnonymous {
 			cfg.ClientAuth = tls.RequestClientCert
 		}
 		cfg.VerifyConnection = func(state tls.ConnectionState) error {

@@ -126,7 +126,7 @@ func TestStreamEndsWhenItsAuthorityLeavesTheFile(t *testing.T) {
 	}
 	trust := r.server.auth[&r.server.cfg.Listeners[0]].trust
 	bad := 0
-	read := func() bool { return trust.read(func(_, _ string, _ error) { bad++ }) }
+	read := func() bool { return trust.read(func(string, error) { bad++ }) }
 	if read() || bad != 1 {
 		t.Error("a bad file has replaced a good one, or is not told")
 	}
@@ -210,8 +210,8 @@ func TestATrustDomainLosesItsStreamsWithItsRoots(t *testing.T) {
 	trust := must(newTrust(&TLS{
 		ClientCAFile: file("other.crt"),
 		ClientCAs:    []ClientCA{{TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
-	}, nil))
-	read := func() bool { return trust.read(func(what, _ string, err error) { t.Error(what, err) }) }
+	}))
+	read := func() bool { return trust.read(func(domain string, err error) { t.Error(domain, err) }) }
 	peers := map[string]*peer.Peer{
 		"a":                       peerOf(a, "1", "spiffe://a.example/x"),
 		"b":                       peerOf(b, "2", "spiffe://b.example/x"),

@@ -19,7 +19,6 @@ type Whoami struct {
 	Identities     []string  `json:"identities"`
 	Namespace      string    `json:"namespace,omitempty"`
 	ServiceAccount string    `json:"serviceAccount,omitempty"`
-	Issuer         string    `json:"issuer,omitempty"`
 	Expires        time.Time `json:"expires,omitzero"`
 	// Address is that of the client, Listener that of the listener in the config.
 	Address  string `json:"address"`
@@ -36,7 +35,7 @@ func (c *conn) whoami() []*anypb.Any {
 	const most = 100
 	debug := c.server.debug != nil && mayDebug(c.listener, c.peer, c.who, c.isLimited())
 	w := Whoami{
-		Identities: []string{}, Namespace: c.who.Namespace, ServiceAccount: c.who.ServiceAccount, Issuer: c.who.Issuer,
+		Identities: []string{}, Namespace: c.who.Namespace, ServiceAccount: c.who.ServiceAccount,
 		Expires: c.who.Expires, Address: c.peer.Addr.String(), Listener: c.listener.Address, Debug: debug,
 	}
 	for _, id := range c.who.Names[:min(most, len(c.who.Names))] {

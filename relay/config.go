@@ -12,11 +12,9 @@ import (
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/federation/merge"
-	"meshrelay/internal/bearer"
 	"meshrelay/mirror"
 	"meshrelay/push"
 	"meshrelay/state"
-	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 // merging returns a function that has an aggregate merge by a config.
@@ -147,33 +145,19 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}
 		if l.TLS != nil {
-			listener.TLS = tlsOf(l, version)
+			listener.TLS = tlsOf(l)
 		}
 		out.Listeners = append(out.Listeners, listener)
 	}
 	return out, nil
 }
 
-func tlsOf(l config.Listener, version string) *downstream.TLS {
+func tlsOf(l config.Listener) *downstream.TLS {
 	t := &downstream.TLS{
-		CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile, CRLFiles: l.TLS.CRLFiles,
-		AllowAnonymous: l.AllowAnonymous,
-	}
-	if l.TLS.SPIFFE != nil {
-		t.WorkloadAPI = l.TLS.SPIFFE.WorkloadAPI
+		CertFile: l.TLS.CertFile, KeyFile: l.TLS.KeyFile, ClientCAFile: l.TLS.ClientCAFile, AllowAnonymous: l.AllowAnonymous,
 	}
 	for _, ca := range l.TLS.ClientCAs {
 		t.ClientCAs = append(t.ClientCAs, downstream.ClientCA(ca))
-	}
-	for _, i := range l.Tokens {
-		issuer := bearer.Issuer{
-			Name: i.Name, Issuer: i.Issuer, Audiences: i.Audiences, JWKSFile: i.JWKSFile, JWKSURL: i.JWKSURL, CAFile: i.CAFile,
-			TrustDomain: i.TrustDomain, GroupsClaim: i.GroupsClaim,
-		}
-		if i.Review != nil {
-			issuer.Reviewer = apiserver.NewReviewer(&apiserver.Credentials{Kubeconfig: i.Review.Kubeconfig, InCluster: i.Review.InCluster}, "meshrelay/"+version)
-		}
-		t.Tokens = append(t.Tokens, issuer)
 	}
 	return t
 }

@@ -12,12 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/workloadapi"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"meshrelay/audit"
 	"meshrelay/config"
-	"meshrelay/internal/bearer"
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
 	"meshrelay/services"
@@ -131,7 +127,7 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 	for i, l := range cfg.Downstream.Listeners {
 		found = append(found, own(running, doctor.Port(fmt.Sprintf("downstream.listeners[%d].address", i), l.Address)))
 		if l.TLS != nil {
-			found = append(found, credentials(ctx, fmt.Sprintf("downstream.listeners[%d]", i), l)...)
+			found = append(found, doctor.OwnCertificate(l.TLS.CertFile, l.TLS.KeyFile, time.Now()))
 		}
 	}
 	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
@@ -182,45 +178,6 @@ func auditFile(path string) []doctor.Finding {
 	}
 	return doctor.Place("audit", "audit.file", path, "can be written")
 }
-
-// credentials checks that a listener can show a certificate and judge its clients.
-func credentials(ctx context.Context, at string, l config.Listener) (found []doctor.Finding) {
-	if l.TLS.SPIFFE == nil {
-		found = append(found, doctor.OwnCertificate(l.TLS.CertFile, l.TLS.KeyFile, time.Now()))
-	} else {
-		address := l.TLS.SPIFFE.WorkloadAPI
-		ctx, cancel := context.WithTimeout(ctx, workloadLimit)
-		defer cancel()
-		if svid, err := workloadapi.FetchX509SVID(ctx, workloadapi.WithAddr(address)); err != nil {
-			found = append(found, doctor.Bad("spiffe", address, "the Workload API gives no certificate", err.Error(), "start the SPIFFE agent of this host, and register this process with its server"))
-		} else {
-			found = append(found, doctor.Good("spiffe", address, "certificate of %s until %s", svid.ID, svid.Certificates[0].NotAfter.UTC().Format(time.RFC3339)))
-		}
-	}
-	for n, issuer := range tlsOf(l, "doctor").Tokens {
-		where := fmt.Sprintf("%s.tokens[%d]", at, n)
-		issuers, err := bearer.Open([]bearer.Issuer{issuer})
-		if err == nil {
-			issuers.Refresh(ctx, func(_ string, failed error) { err = failed })
-			if err == nil && issuer.Reviewer != nil {
-				_, err = issuer.Reviewer.Review(ctx, "relay-doctor", issuer.Audiences) // nobody has this token
-			}
-			issuers.Close()
-		}
-		if apierrors.IsForbidden(err) {
-			found = append(found, doctor.Bad("tokens", where, "the relay's identity may not create TokenReviews, and tokens of "+issuer.Name+" can not be judged", err.Error(),
-				"give the identity the ClusterRole system:auth-delegator, or set rbac.tokenReview.create of the chart"))
-		} else if err != nil {
-			found = append(found, doctor.Bad("tokens", where, "tokens of "+issuer.Name+" can not be judged", err.Error(), "correct the file or address, and let the relay read it"))
-		} else {
-			found = append(found, doctor.Good("tokens", where, "tokens of %s can be judged", issuer.Name))
-		}
-	}
-	return found
-}
-
-// workloadLimit bounds the wait for the Workload API.
-const workloadLimit = 2 * time.Second
 
 // stored turns the results of local.Probe into findings. A directory in use is good if the relay of this
 // config is running.

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -22,9 +21,7 @@ const expiryInterval = 5 * time.Second
 type expiries struct {
 	config    func() *config.Config
 	listeners []config.Listener // those that run: a reload does not change them
-	// shown returns the certificate that a listener shows, nil while it has none.
-	shown func(listener int) *x509.Certificate
-	found atomic.Pointer[[]expiry]
+	found     atomic.Pointer[[]expiry]
 }
 
 // expiry is the life of one certificate or token.
@@ -60,14 +57,9 @@ func (e *expiries) Run(ctx context.Context) error {
 // look reads the files. What can not be read stays as it was read last.
 func (e *expiries) look() {
 	var now []expiry
-	for n, l := range e.listeners {
+	for _, l := range e.listeners {
 		if l.TLS != nil {
 			life, err := doctor.CertificateLife(l.TLS.CertFile)
-			if l.TLS.SPIFFE != nil {
-				if own := e.shown(n); own != nil {
-					life = doctor.LifeOf(own)
-				}
-			}
 			now = e.note(now, err, expiry{where: "listener " + l.Address, name: l.Address, Life: life})
 		}
 	}

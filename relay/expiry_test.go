@@ -138,23 +138,6 @@ relay_token_lifetime_seconds{upstream="east"} 3600
 	want("1.8000072e+09")
 }
 
-// TestTheCertificateOfTheWorkloadAPICounts: as a listener shows it, since there is no file.
-func TestTheCertificateOfTheWorkloadAPICounts(t *testing.T) {
-	var own *x509.Certificate
-	e := &expiries{
-		config:    func() *config.Config { return &config.Config{} },
-		listeners: []config.Listener{{Address: "127.0.0.1:1", TLS: &config.ListenerTLS{SPIFFE: &config.SPIFFE{WorkloadAPI: "unix:///a"}}}},
-		shown:     func(int) *x509.Certificate { return own },
-	}
-	if e.look(); len(e.all()) != 0 {
-		t.Errorf("%v before there is a certificate", e.all())
-	}
-	own = &x509.Certificate{NotBefore: time.Unix(1_800_000_000, 0), NotAfter: time.Unix(1_800_003_600, 0)}
-	if e.look(); len(e.all()) != 1 || !e.all()[0].Ends.Equal(own.NotAfter) || e.all()[0].where != "listener 127.0.0.1:1" {
-		t.Errorf("%v", e.all())
-	}
-}
-
 // TestARenewalThatIsLateIsAProblem of status and /ready, in the last tenth of a life and the last seven days.
 func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	dir := t.TempDir()

@@ -7,7 +7,6 @@ package relay
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,7 +107,7 @@ func New(o Options) (*Relay, error) {
 	r.options.Config = cfg
 	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
 	r.config.Store(cfg)
-	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners, shown: func(n int) *x509.Certificate { return r.server.Certificate(n) }}
+	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners}
 	for _, line := range append(cfg.Warnings(), SinkWarnings(cfg)...) {
 		r.log.Warn("config has a likely mistake", "warning", line)
 	}

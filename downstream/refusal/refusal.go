@@ -34,9 +34,7 @@ const (
 	Views         Reason = "views"         // maxViews, MaxViewsPerPeer
 	Debug         Reason = "debug"         // the last debug answer is not sent yet
 	Unread        Reason = "unread"        // SendTimeout
-	Certificate   Reason = "certificate"   // expired, revoked, or signed by a CA that is no longer trusted
-	Token         Reason = "token"         // a bearer token that is not accepted, or not any more
-	Anonymous     Reason = "anonymous"     // neither a certificate nor a token
+	Certificate   Reason = "certificate"   // expired, or signed by a CA that is no longer trusted
 	Silent        Reason = "silent"        // FirstRequestTimeout
 	Handshake     Reason = "handshake"     // TLS: no certificate, or a certificate that is not accepted
 )
@@ -45,7 +43,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		Connections, Streams, Peer, Rate, Overload, Headers, Requests, Bytes, Receiving, Node, Types,
-		Names, Versions, View, Authorization, Views, Debug, Unread, Certificate, Token, Anonymous, Silent, Handshake,
+		Names, Versions, View, Authorization, Views, Debug, Unread, Certificate, Silent, Handshake,
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package certfile reads certificates, keys and revocation lists from files, and reports mistakes in them. It must
+// Package certfile reads certificates and keys from files, and reports mistakes in them. It must
 // not depend on the users of the files.
 package certfile
 
@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
 	"strings"
@@ -137,59 +136,4 @@ func block(text []byte, wanted func(*pem.Block) bool) *pem.Block {
 			return b
 		}
 	}
-}
-
-// maxRevocations limits the size of a file with revocation lists.
-const maxRevocations = 16 << 20
-
-// Critical extensions of a revocation list, and of an entry in it.
-var (
-	distributionPoint = asn1.ObjectIdentifier{2, 5, 29, 28}
-	entryReason       = asn1.ObjectIdentifier{2, 5, 29, 21}
-)
-
-// Revocations returns the revocation lists in a file, in PEM or DER form. It does not verify their signatures.
-// Lists that are not whole in themselves, such as delta CRLs, are errors.
-func Revocations(path string) (lists []*x509.RevocationList, err error) {
-	text, err := smallfile.Read(path, maxRevocations)
-	if err != nil {
-		return nil, err
-	}
-	var ders [][]byte
-	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
-		if b.Type == "X509 CRL" {
-			ders = append(ders, b.Bytes)
-		}
-	}
-	if len(ders) == 0 {
-		ders = append(ders, text)
-	}
-	for _, der := range ders {
-		list, err := x509.ParseRevocationList(der)
-		if err != nil {
-			return nil, fmt.Errorf("%s has no certificate revocation list: %w; give one in PEM or DER form, such as openssl ca -gencrl makes", path, err)
-		}
-		if odd := oddExtension(list); odd != "" {
-			return nil, fmt.Errorf("%s: the revocation list has the critical extension %s, which is not supported: give a full list of one CA", path, odd)
-		}
-		lists = append(lists, list)
-	}
-	return lists, nil
-}
-
-// oddExtension returns a critical extension that changes the meaning of a revocation list, or nothing.
-func oddExtension(list *x509.RevocationList) string {
-	for _, e := range list.Extensions {
-		if e.Critical && !e.Id.Equal(distributionPoint) {
-			return e.Id.String()
-		}
-	}
-	for _, entry := range list.RevokedCertificateEntries {
-		for _, e := range entry.Extensions {
-			if e.Critical && !e.Id.Equal(entryReason) {
-				return e.Id.String()
-			}
-		}
-	}
-	return ""
 }

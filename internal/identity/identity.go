@@ -1,8 +1,7 @@
 // Package identity has what a client can prove, reads the identities in a verified certificate, and matches
 // identities with patterns.
 //
-// An identity is a text: a SPIFFE ID, dns:NAME, jwt:ISSUER/SUBJECT or group:ISSUER/GROUP. The package must
-// not decide the rights of an identity.
+// An identity is a text: a SPIFFE ID or dns:NAME. The package must not decide the rights of an identity.
 package identity
 
 import (
@@ -17,8 +16,6 @@ import (
 const (
 	spiffe = "spiffe://"
 	dns    = "dns:"
-	jwt    = "jwt:"
-	group  = "group:"
 )
 
 // Of returns the SPIFFE ID of a certificate, or zero, and its DNS names as identities. A SPIFFE ID

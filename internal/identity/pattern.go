@@ -1,11 +1,9 @@
 package identity
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
 
 	"meshrelay/internal/glob"
 )
@@ -20,14 +18,13 @@ const (
 var (
 	segments = regexp.MustCompile(`^[-A-Za-z0-9._*?]+$`)
 	labels   = regexp.MustCompile(`^[-A-Za-z0-9_*?]+$`)
-	issuers  = regexp.MustCompile(`^[-a-z0-9*?]+$`)
 )
 
-// Pattern matches identities part by part. Parts are the trust domain and segments of a SPIFFE ID, the
-// labels of a DNS name, or the issuer and the segments of a subject or a group. In a part, * stands for any
-// text and ? for one character. A last segment ** stands for one or more segments.
+// Pattern matches identities part by part. Parts are the trust domain and segments of a SPIFFE ID, or the labels
+// of a DNS name. In a part, * stands for any text and ? for one character. A last segment ** stands for one or
+// more segments.
 type Pattern struct {
-	scheme string // spiffe, dns, jwt or group
+	scheme string // spiffe or dns
 	parts  []string
 	rest   bool // the last segment is **
 }
@@ -39,35 +36,20 @@ func Parse(text string) (Pattern, error) {
 		return parseDNS(text)
 	case strings.HasPrefix(text, spiffe):
 		return parseSPIFFE(text)
-	case strings.HasPrefix(text, jwt):
-		return parseToken(text, jwt, "SUBJECT")
-	case strings.HasPrefix(text, group):
-		return parseToken(text, group, "GROUP")
 	case text == "":
 		return Pattern{}, fmt.Errorf("empty: write a SPIFFE ID such as %q, or a DNS name such as %q", spiffe+"cluster.local/ns/istio-system/sa/istiod", dns+"relay.example")
 	case strings.Trim(text, "*") == "":
 		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q for every SPIFFE ID", text, spiffe+"*/**")
 	case len(text) >= len(spiffe) && strings.EqualFold(text[:len(spiffe)], spiffe):
 		return Pattern{}, fmt.Errorf("%q matches nothing, as SPIFFE IDs begin with spiffe://: write %q", text, spiffe+text[len(spiffe):])
-	case wrongCase(text) != "":
-		return Pattern{}, fmt.Errorf("%q matches nothing, as the word before the colon is lower case: write %q", text, wrongCase(text))
+	case len(text) >= len(dns) && strings.EqualFold(text[:len(dns)], dns):
+		return Pattern{}, fmt.Errorf("%q matches nothing, as the word before the colon is lower case: write %q", text, dns+text[len(dns):])
 	case strings.Contains(text, "://"):
-		return Pattern{}, fmt.Errorf("%q matches nothing: identities are SPIFFE IDs (spiffe://…), DNS names (dns:…), subjects of tokens (jwt:ISSUER/SUBJECT) and groups (group:ISSUER/GROUP)", text)
+		return Pattern{}, fmt.Errorf("%q matches nothing: identities are SPIFFE IDs (spiffe://…) and DNS names (dns:…)", text)
 	case strings.Contains(text, "/"):
 		return Pattern{}, fmt.Errorf("%q is neither a SPIFFE ID nor a DNS name: write %q", text, spiffe+strings.TrimPrefix(text, "/"))
 	}
 	return Pattern{}, fmt.Errorf("%q is a bare name: write %q", text, dns+strings.TrimSuffix(text, "."))
-}
-
-// wrongCase returns a text that begins with a prefix of identities in another case, with that prefix in
-// lower case. For other texts, it returns "".
-func wrongCase(text string) string {
-	for _, prefix := range []string{dns, jwt, group} {
-		if len(text) >= len(prefix) && strings.EqualFold(text[:len(prefix)], prefix) {
-			return prefix + text[len(prefix):]
-		}
-	}
-	return ""
 }
 
 func parseSPIFFE(text string) (Pattern, error) {
@@ -112,34 +94,6 @@ func parseDNS(text string) (Pattern, error) {
 		case len(label) > maxLabel || !labels.MatchString(label):
 			return p, fmt.Errorf("%q matches nothing, as %q is not a label of a DNS name: use letters, digits, dashes, underscores, * and ?", text, label)
 		}
-	}
-	return p, nil
-}
-
-// parseToken parses a pattern for subjects or groups of tokens. what is the word for them in errors.
-func parseToken(text, scheme, what string) (Pattern, error) {
-	issuer, name, ok := strings.Cut(strings.TrimPrefix(text, scheme), "/")
-	p := Pattern{scheme: scheme, parts: append([]string{issuer}, strings.Split(name, "/")...)}
-	switch {
-	case len(text) > maxID:
-		return p, fmt.Errorf("matches nothing: it has more than the %d bytes of an identity", maxID)
-	case issuer == "" || strings.Contains(issuer, "**"):
-		return p, fmt.Errorf("%q has no issuer: write %s, with the name that tokens[].name gives the issuer", text, scheme+"ISSUER/"+cmp.Or(name, what))
-	case !ok || name == "":
-		return p, fmt.Errorf("%q matches nothing, as a %s follows the issuer: write %q for all of this issuer", text, what, scheme+issuer+"/**")
-	case !issuers.MatchString(issuer):
-		return p, fmt.Errorf("%q matches nothing, as %q is not the name of an issuer: write it as in tokens[].name, in lower-case letters, digits and dashes", text, issuer)
-	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return p, fmt.Errorf("%q matches nothing, as identities have no unprintable characters", text)
-	}
-	last := len(p.parts) - 1
-	for i, part := range p.parts {
-		if strings.Contains(part, "**") && (part != "**" || i < last) {
-			return p, fmt.Errorf("%q: ** must be a whole segment, and the last one: write * for a part of a segment", text)
-		}
-	}
-	if p.parts[last] == "**" {
-		p.parts, p.rest = p.parts[:last], true
 	}
 	return p, nil
 }
@@ -198,16 +152,7 @@ func (p Pattern) Exact() (identity string, ok bool) {
 // IsDNS reports whether the pattern is for DNS names.
 func (p Pattern) IsDNS() bool { return p.scheme == dns }
 
-// IsToken reports whether the pattern is for subjects or groups of tokens.
-func (p Pattern) IsToken() bool { return p.scheme == jwt || p.scheme == group }
-
-// IsGroup reports whether the pattern is for groups of tokens.
-func (p Pattern) IsGroup() bool { return p.scheme == group }
-
 // MatchesTrustDomain reports whether the pattern can match SPIFFE IDs of a trust domain.
 func (p Pattern) MatchesTrustDomain(domain string) bool {
 	return p.scheme == spiffe && glob.Match(p.parts[0], domain)
 }
-
-// MatchesIssuer reports whether the pattern can match subjects or groups of an issuer of tokens.
-func (p Pattern) MatchesIssuer(name string) bool { return p.IsToken() && glob.Match(p.parts[0], name) }

@@ -7,24 +7,34 @@ import (
 	"math"
 	"strings"
 	"time"
-
-	"github.com/go-jose/go-jose/v4/jwt"
 )
 
 // Claims are the claims of a token. Times are in seconds since 1970, 0 if they are missing.
 type Claims struct {
-	Issuer     string       `json:"iss"`
-	Subject    string       `json:"sub"`
-	Audiences  jwt.Audience `json:"aud"` // one text or a list of texts
-	Expires    float64      `json:"exp"`
-	IssuedAt   float64      `json:"iat"`
-	NotBefore  float64      `json:"nbf"`
+	Issuer     string    `json:"iss"`
+	Subject    string    `json:"sub"`
+	Audiences  Audiences `json:"aud"`
+	Expires    float64   `json:"exp"`
+	IssuedAt   float64   `json:"iat"`
+	NotBefore  float64   `json:"nbf"`
 	Kubernetes struct {
 		Namespace      string `json:"namespace"`
 		ServiceAccount struct {
 			Name string `json:"name"`
 		} `json:"serviceaccount"`
 	} `json:"kubernetes.io"`
+}
+
+// Audiences are whom a token is for: in JSON, one text or a list of texts.
+type Audiences []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *Audiences) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] == '"' {
+		*a = make(Audiences, 1)
+		return json.Unmarshal(text, &(*a)[0])
+	}
+	return json.Unmarshal(text, (*[]string)(a))
 }
 
 // Look returns the claims of a token without verifying its signature. The caller bounds the token. ok is false if it is

@@ -9,8 +9,8 @@ import (
 	"meshrelay/internal/smallfile"
 )
 
-// maxBytes bounds a file. A large revocation list has some MiB.
-const maxBytes = 16 << 20
+// maxBytes bounds a file, as package certfile does.
+const maxBytes = 4 << 20
 
 // File is the value of one or more files. While the files are bad, the last good value stays. Any goroutine may
 // call its methods.

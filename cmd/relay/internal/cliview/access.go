@@ -54,7 +54,7 @@ func listed(list []string, none string) string { return cmp.Or(strings.Join(list
 func Whoami(w downstream.Whoami) string {
 	var p page
 	p.printf("Identities: %s\n", listed(w.Identities, "none"))
-	for _, of := range []struct{ title, value string }{{"Namespace:  ", w.Namespace}, {"Account:    ", w.ServiceAccount}, {"Issuer:     ", w.Issuer}} {
+	for _, of := range []struct{ title, value string }{{"Namespace:  ", w.Namespace}, {"Account:    ", w.ServiceAccount}} {
 		if of.value != "" {
 			p.printf("%s%s\n", of.title, of.value)
 		}
