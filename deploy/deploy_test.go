@@ -120,11 +120,8 @@ func manifests(t *testing.T, path string) map[string]manifest {
 	return all
 }
 
-// replicas are the objects of relay.yaml, and deployment those of builds before 0.2.0.
+// replicas are the objects of relay.yaml.
 func replicas(t *testing.T) map[string]manifest { return manifests(t, "kubernetes/relay.yaml") }
-func deployment(t *testing.T) map[string]manifest {
-	return manifests(t, "../e2e/testdata/relay-deployment.yaml")
-}
 
 func TestEveryObjectIsThere(t *testing.T) {
 	got := slices.Sorted(maps.Keys(replicas(t)))
@@ -195,38 +192,6 @@ func selects(selector map[string]any, labels map[string]string) bool {
 		}
 	}
 	return len(selector) > 0
-}
-
-// TestTheStatefulSetAndTheDeploymentCanRunSideBySide: while one takes over from the other,
-// clients are led to the pods of both, and each takes only its own pods for its own.
-func TestTheStatefulSetAndTheDeploymentCanRunSideBySide(t *testing.T) {
-	now, before := replicas(t), deployment(t)
-	set, old := now["StatefulSet meshrelay"], before["Deployment relay"]
-	own, oldLabels := set.Spec.Template.Metadata.Labels, old.Spec.Template.Metadata.Labels
-	if len(oldLabels) == 0 || set.Metadata.Name == old.Metadata.Name {
-		t.Errorf("names %q and %q, old labels %v", set.Metadata.Name, old.Metadata.Name, oldLabels)
-	}
-	if s := set.Spec.Selector; !selects(s, own) || selects(s, oldLabels) {
-		t.Errorf("the StatefulSet selects %v: want the labels %v and not %v", s, own, oldLabels)
-	}
-	for _, key := range []string{"Service relay", "PodDisruptionBudget relay", "NetworkPolicy relay"} {
-		selector, oldSelector := now[key].Spec.Selector, before[key].Spec.Selector
-		if key == "NetworkPolicy relay" {
-			selector, oldSelector = now[key].Spec.PodSelector, before[key].Spec.PodSelector
-		}
-		if !selects(selector, own) || !selects(selector, oldLabels) {
-			t.Errorf("%s selects %v: want the labels %v and %v", key, selector, own, oldLabels)
-		}
-		if !maps.Equal(labelsOf(selector), labelsOf(oldSelector)) {
-			t.Errorf("%s selects %v, and before %v", key, selector, oldSelector)
-		}
-	}
-	// The keys that an old pod reads, should it start again, stay as they are.
-	for key := range before {
-		if _, both := now[key]; both && strings.HasPrefix(key, "ConfigMap ") {
-			t.Errorf("%s is that of the Deployment", key)
-		}
-	}
 }
 
 // TestEveryReplicaHasItsOwnVolumeAndName: a replica that waits for its upstreams also keeps no
@@ -369,7 +334,7 @@ func TestKubectlExecFindsTheRelay(t *testing.T) {
 				found++
 				set, _, numbered := strings.Cut(m[1], "-")
 				_, exists := all["StatefulSet "+set]
-				if m[1] != "OLD-POD" && (!numbered || !exists) || m[2] != "relay" {
+				if !numbered || !exists || m[2] != "relay" {
 					t.Errorf("%s: %q: want the name of a replica, and relay", path, m[0])
 				}
 			}

@@ -123,21 +123,14 @@ func podOf(t *testing.T, owner deployed, name string, labels map[string]any) dep
 	return deployed{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 }
 
-// TestAnAPIServerTakesTheManifestBesideTheDeployment applies deploy/kubernetes/relay.yaml to
-// a real API server on which the Deployment of builds before 0.2.0 is. What the controllers
+// TestAnAPIServerTakesTheManifest applies deploy/kubernetes/relay.yaml to a real API server. What the controllers
 // would make of it (pods, claims) the test makes, as no controllers run.
-func TestAnAPIServerTakesTheManifestBesideTheDeployment(t *testing.T) {
+func TestAnAPIServerTakesTheManifest(t *testing.T) {
 	t.Parallel()
 	k := newKubernetes(t, "manifest")
 	k.createNamespace(relayNamespace)
-	before, now := readManifest(t, "testdata/relay-deployment.yaml"), readManifest(t, "../deploy/kubernetes/relay.yaml")
-	for _, o := range before {
-		if err := k.applyStrictly(o, false); err != nil {
-			t.Fatalf("%s: %v", o, err)
-		}
-	}
-
-	deployment, set := find(t, before, "Deployment relay"), find(t, now, "StatefulSet meshrelay")
+	now := readManifest(t, "../deploy/kubernetes/relay.yaml")
+	set := find(t, now, "StatefulSet meshrelay")
 	replica := podOf(t, set, "meshrelay-0", map[string]any{"statefulset.kubernetes.io/pod-name": "meshrelay-0"})
 	claim := deployed(set.at("spec", "volumeClaimTemplates").([]any)[0].(map[string]any))
 	volume := deployed{
@@ -162,35 +155,19 @@ func TestAnAPIServerTakesTheManifestBesideTheDeployment(t *testing.T) {
 			t.Fatalf("%s: %v", o, err)
 		}
 	}
-	if err := k.applyStrictly(podOf(t, deployment, "relay-7d4f9-x2x", map[string]any{"pod-template-hash": "7d4f9"}), false); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range append(slices.Clone(before), now...) {
+	for _, o := range now {
 		if err := k.do(http.MethodGet, objectPath(o.text("apiVersion"), o.text("kind"), relayNamespace, o.text("metadata", "name")), "", nil); err != nil {
 			t.Errorf("%s: %v", o, err)
 		}
 	}
 
-	both, own := []string{"meshrelay-0", "relay-7d4f9-x2x"}, []string{"meshrelay-0"}
-	for _, tc := range []struct {
-		object string
-		field  string
-		want   []string
-	}{
-		{"Service relay", "selector", both},
-		{"PodDisruptionBudget relay", "selector", both},
-		{"NetworkPolicy relay", "podSelector", both},
-		{"StatefulSet meshrelay", "selector", own},
-		{"Service meshrelay", "selector", own},
+	for object, field := range map[string]string{
+		"Service relay": "selector", "PodDisruptionBudget relay": "selector", "NetworkPolicy relay": "podSelector",
+		"StatefulSet meshrelay": "selector", "Service meshrelay": "selector",
 	} {
-		if got := k.selected(find(t, now, tc.object).at("spec", tc.field)); !slices.Equal(got, tc.want) {
-			t.Errorf("%s selects %v, want %v", tc.object, got, tc.want)
+		if got := k.selected(find(t, now, object).at("spec", field)); !slices.Equal(got, []string{"meshrelay-0"}) {
+			t.Errorf("%s selects %v", object, got)
 		}
-	}
-	// The step of docs/upgrade.md that lists the old pods. Of the pods of one Deployment, its
-	// ReplicaSet takes those with this label only.
-	if got := k.selected(map[string]any{"app": "relay", "pod-template-hash": "7d4f9"}); !slices.Equal(got, []string{"relay-7d4f9-x2x"}) {
-		t.Errorf("the label pod-template-hash selects %v", got)
 	}
 
 	// A pod with two budgets could not be evicted at all.

@@ -216,11 +216,8 @@ func (c *cluster) kubectl(args []string) error {
 	return fmt.Errorf("the test does not know kubectl %s", strings.Join(rest, " "))
 }
 
-// foreign are the objects that the pages name and the manifests do not have: those of Istio, of builds before 0.2.0, and
-// a name to fill in.
-var foreign = []string{
-	"deployment/istiod", "configmap/istio", "configmap/istio-ca-root-cert", "deployment/relay", "configmap/relay", "pod/OLD-POD",
-}
+// foreign are the objects that the pages name and the manifests do not have: those of Istio.
+var foreign = []string{"deployment/istiod", "configmap/istio", "configmap/istio-ca-root-cert"}
 
 // object returns an error if neither the manifests nor foreign has an object, given as KIND NAME or KIND/NAME.
 func (c *cluster) object(kind, name string) error {

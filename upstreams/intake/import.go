@@ -131,7 +131,6 @@ func versionOf(u config.Upstream, p config.Provenance, revision string, relayed 
 		"name": u.Name, "clusterID": u.ClusterID, "generated": u.Generated, "domainSuffix": u.DomainSuffix,
 		"revision": revision, "relayed": relayed, "provenance": map[string]any{"Annotations": p.Annotations.Given(), "Relay": p.Relay, "MaxHops": p.MaxHops},
 		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite, "profile": u.Guard.Profile,
-		"namesOfHosts": u.Services.Mode != config.ServicesOmit && (u.DomainSuffix != federation.DefaultDomain || len(u.Rewrite.Hosts) > 0), // since 0.3.0
 	})
 	var settings any
 	if err == nil {

@@ -339,8 +339,7 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 	}
 }
 
-// TestWhoGetsTheAnnotationIsNoRule: what is held does not depend on it, only on whether anybody does. The
-// versions are those of release 0.2.0.
+// TestWhoGetsTheAnnotationIsNoRule: what is held does not depend on it, only on whether anybody does.
 func TestWhoGetsTheAnnotationIsNoRule(t *testing.T) {
 	for annotations, want := range map[config.Annotations]string{
 		config.AnnotationsTrue: "v4-eRKAbOaR38jrUq_2A3JCnQ", config.AnnotationsAll: "v4-eRKAbOaR38jrUq_2A3JCnQ",
