@@ -188,8 +188,7 @@ bench-docs: bench-build ## Write the figures in docs anew, from bench/baseline
 
 .PHONY: bench-build
 bench-build:
-	cd bench && CGO_ENABLED=0 go build -o bin/ . ./floor ./linear ./watch
-	cd bench/ctrl && GOWORK=off CGO_ENABLED=0 go build -o ../bin/ . ./apply
+	cd bench && CGO_ENABLED=0 go build -o bin/ . ./floor ./linear ./watch ./apply
 
 .PHONY: bench-test
 bench-test: build kube bench-build ## Run the benchmark's own tests, with small loads

@@ -50,7 +50,7 @@ func (c contender) takesDelta(s scenario) bool {
 }
 
 // binaries are where the contenders are.
-type binaries struct{ relay, floor, linear, istiod, watch, ctrl, apply, apiserver, etcd string }
+type binaries struct{ relay, floor, linear, istiod, watch, apply, apiserver, etcd string }
 
 func contenders(b binaries) []contender {
 	return []contender{
@@ -61,7 +61,6 @@ func contenders(b binaries) []contender {
 		{name: "istiod", binary: b.istiod, what: "istiod 1.23 with configSources", start: b.startIstiod, sotwUpstreams: true, slow: 5 * time.Microsecond},
 		{name: "relay-omit", binary: b.relay, what: "the relay with `services.mode: omit`", start: b.startRelay, product: true, ready: "/ready", kubernetes: true, omits: true},
 		{name: "watch", binary: b.watch, what: "reads the API server's stream: scans the frames, and keeps and serves nothing", start: b.startWatch, kubernetes: true, mute: true},
-		{name: "ctrl-cache", binary: b.ctrl, what: "a cache of controller-runtime, and go-control-plane's LinearCache", start: b.startCtrl, kubernetes: true},
 		{name: "apply", binary: b.apply, what: "four plain writers over client-go, which apply objects from a file", start: b.startApply, mute: true},
 	}
 }
@@ -82,10 +81,6 @@ func (b binaries) startWatch(_, listen, _ string, w *world, _ bool) (*exec.Cmd, 
 		}
 	}
 	return exec.Command(b.watch, "-listen", listen, "-url", urls, "-certificate", w.cluster.certificate, "-token", adminToken), nil
-}
-
-func (b binaries) startCtrl(_, listen, _ string, w *world, _ bool) (*exec.Cmd, error) {
-	return exec.Command(b.ctrl, "-listen", listen, "-kubeconfig", w.cluster.kubeconfig), nil
 }
 
 func (b binaries) startRelay(dir, listen, admin string, w *world, _ bool) (*exec.Cmd, error) {

@@ -17,9 +17,6 @@ import (
 // written by hand, and has no measured figures.
 var documents = []string{"performance.md", "sizing.md"}
 
-// plotPath is where the documents have the plot.
-const plotPath = "img/cpu.svg"
-
 var blockMarkers = regexp.MustCompile(`(?s)<!-- bench:([a-z-]+) -->\n.*?<!-- /bench -->\n`)
 
 // renderDocuments writes results, and the micro-benchmarks beside them, into the documents of a
@@ -38,11 +35,7 @@ func renderDocuments(results, docs string) error {
 			return err
 		}
 	}
-	r, err := readReport(filepath.Join(results, "results.json"))
-	if err != nil {
-		return err
-	}
-	return r.plot(filepath.Join(docs, plotPath))
+	return nil
 }
 
 // renderDocument returns a document with its blocks made anew from the results in a directory.

@@ -26,11 +26,11 @@ func main() {
 
 func run() error {
 	scenarioPattern := flag.String("scenarios", ".", "run the scenarios that match this regular `expression`")
-	contenderNames := flag.String("contenders", "floor,relay,relay-rules,relay-omit,linear,istiod,watch,ctrl-cache,apply", "`names` of the contenders, with commas")
+	contenderNames := flag.String("contenders", "floor,relay,relay-rules,relay-omit,linear,istiod,watch,apply", "`names` of the contenders, with commas")
 	runs := flag.Int("runs", 1, "how often each scenario is run, but once only with slow contenders; the tables show medians")
 	changes := flag.Int("changes", 0, "how many single changes are timed; 0: as many as the scenario has")
-	out := flag.String("out", "out", "`directory` for results.json, results.md and the plots")
-	render := flag.Bool("render", false, "only make the tables and plots again, from results.json")
+	out := flag.String("out", "out", "`directory` for results.json and results.md")
+	render := flag.Bool("render", false, "only make the tables again, from results.json")
 	note := flag.String("note", "", "`text` that a reader of the results must know, for the documents")
 	docs := flag.String("docs", "", "only write results.json and micro.txt of -out into the documents in this `directory`")
 	profiles := flag.String("profiles", "", "`directory` for CPU and heap profiles of the relay; taking them costs it a little")
@@ -40,7 +40,6 @@ func run() error {
 	flag.StringVar(&bin.linear, "linear", "bin/linear", "`path` of the minimal relay")
 	flag.StringVar(&bin.istiod, "istiod", "../e2e/bin/pilot-discovery", "`path` of istiod")
 	flag.StringVar(&bin.watch, "watch", "bin/watch", "`path` of the reader of an API server")
-	flag.StringVar(&bin.ctrl, "ctrl-cache", "bin/ctrl", "`path` of the relay over controller-runtime")
 	flag.StringVar(&bin.apply, "apply", "bin/apply", "`path` of the plain writers")
 	flag.StringVar(&bin.apiserver, "apiserver", "../e2e/bin/kube-apiserver", "`path` of the API server")
 	flag.StringVar(&bin.etcd, "etcd", "../e2e/bin/etcd", "`path` of etcd")
@@ -63,7 +62,7 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("-scenarios: %w", err)
 	}
-	for _, path := range []*string{&bin.relay, &bin.floor, &bin.linear, &bin.istiod, &bin.watch, &bin.ctrl, &bin.apply, &bin.apiserver, &bin.etcd} {
+	for _, path := range []*string{&bin.relay, &bin.floor, &bin.linear, &bin.istiod, &bin.watch, &bin.apply, &bin.apiserver, &bin.etcd} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err
 		}

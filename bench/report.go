@@ -42,7 +42,7 @@ func newReport(command []string, bin binaries) *report {
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		r.Kernel = strings.TrimSpace(string(b))
 	}
-	for name, path := range map[string]string{"relay": bin.relay, "floor": bin.floor, "linear": bin.linear, "istiod": bin.istiod, "ctrl-cache": bin.ctrl} {
+	for name, path := range map[string]string{"relay": bin.relay, "floor": bin.floor, "linear": bin.linear, "istiod": bin.istiod} {
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
 			continue
@@ -51,7 +51,7 @@ func newReport(command []string, bin binaries) *report {
 			switch {
 			case m.Path == "google.golang.org/grpc":
 				r.Versions[name] = strings.TrimPrefix(r.Versions[name]+", grpc "+m.Version, ", ")
-			case name == "ctrl-cache" && m.Path == "sigs.k8s.io/controller-runtime", name == "linear" && m.Path == "github.com/envoyproxy/go-control-plane",
+			case name == "linear" && m.Path == "github.com/envoyproxy/go-control-plane",
 				name == "istiod" && m.Path == "istio.io/istio":
 				r.Versions[name] = strings.TrimSuffix(m.Path+" "+m.Version+", "+r.Versions[name], ", ")
 			}
@@ -89,18 +89,14 @@ func (r *report) save(dir string) error {
 	return os.Rename(path+".new", path)
 }
 
-// write saves the results, writes their tables and the plots, and shows the tables. The
-// tables are shown also when they can not be written.
+// write saves the results, writes their tables, and shows them. They are shown also when they can not be written.
 func (r *report) write(dir string) error {
 	tables := r.tables()
 	_, err := os.Stdout.WriteString(tables)
 	if err := errors.Join(err, r.save(dir)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.md"), []byte(tables), 0o644); err != nil {
-		return err
-	}
-	return r.plot(filepath.Join(dir, "cpu.svg"))
+	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(tables), 0o644)
 }
 
 // line returns a result in short.
