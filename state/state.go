@@ -143,15 +143,12 @@ type Contents struct {
 	Saved
 	// Bytes is the size of the resources on the disk.
 	Bytes int64
-	// Revisions are the newest first.
-	Revisions []Revision
+	// Revisions is the number of those that are kept.
+	Revisions int
 }
 
-// File is the content of a directory of state, or of a backup.
+// File is the content of a directory of state.
 type File struct {
-	Path   string
-	Size   int64 // bytes
-	Format int   // version
 	// Sources are sorted by name, without damaged ones.
 	Sources []Contents
 	// Damage describes the first damage, empty without any.

@@ -128,9 +128,6 @@ func TestAStateInUseIsWaitedFor(t *testing.T) {
 		if _, err := ReadFile(Path(dir)); err == nil {
 			t.Error("read while it is in use")
 		}
-		if err := Replace(dir, bounds, "east", state.Saved{}); err == nil {
-			t.Error("replaced while it is in use")
-		}
 		end(holder)
 		flush(t, k)
 		if st := k.Status(); !st.Healthy {

@@ -281,18 +281,6 @@ func TestALogIsNotMuchLargerThanWhatIsNeededOfIt(t *testing.T) {
 	}
 }
 
-func TestReplaceMakesTheWholeContent(t *testing.T) {
-	dir := t.TempDir()
-	must(t, Replace(dir, bounds, "east", state.Saved{Records: []state.Record{*record("db", "1"), *record("gone", "1")}}))
-	must(t, Replace(dir, bounds, "east", state.Saved{Meta: state.Meta{Synced: true}, Records: []state.Record{*record("db", "2")}}))
-	k := open(t, dir)
-	s := k.Load("east")
-	same(t, "loaded", hostsOf(t, s.Records), map[string]string{"db": "2"})
-	if h, err := k.History("east"); err != nil || len(h) != 2 || h[0].Removed != 1 || !s.Meta.Synced {
-		t.Errorf("history %+v, %v", h, err)
-	}
-}
-
 // appendRaw puts a record into a log that this build would not write.
 func appendRaw(t *testing.T, dir, name string, key mirror.Key, record []byte) {
 	t.Helper()

@@ -237,7 +237,7 @@ func TestBoundsThatWereLoweredHoldAtOnce(t *testing.T) {
 		}
 		end(k)
 		file, err := ReadFile(Path(dir))
-		if err != nil || file.Damage != "" || len(file.Sources[0].Revisions) != n {
+		if err != nil || file.Damage != "" || file.Sources[0].Revisions != n {
 			t.Errorf("%+v, %v", file, err)
 		}
 	}
@@ -276,8 +276,8 @@ func TestABackupIsWhole(t *testing.T) {
 	if err := k.Backup(w); err != nil {
 		t.Fatal(err)
 	}
-	file, err := ReadBackup(&copied)
-	if err != nil || file.Damage != "" || len(file.Sources) != 1 || len(file.Sources[0].Revisions) != 1 {
+	file, err := ReadFile(Path(unpacked(t, copied.Bytes())))
+	if err != nil || file.Damage != "" || len(file.Sources) != 1 || file.Sources[0].Revisions != 1 {
 		t.Fatalf("%+v, %v", file, err)
 	}
 	same(t, "the backup", hostsOf(t, file.Sources[0].Records), map[string]string{"db": "1"})

@@ -9,13 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	"meshrelay/internal/owner"
 	"meshrelay/state"
 	"meshrelay/state/local/statepb"
 )
@@ -134,7 +131,7 @@ func ReadFile(path string) (*state.File, error) {
 	if errors.Is(d.indexErr, fs.ErrNotExist) && len(d.logs) == 0 {
 		return nil, d.indexErr
 	}
-	out := &state.File{Path: path, Format: FormatVersion}
+	out := &state.File{}
 	if d.damage != nil {
 		out.Damage = d.damage.Error()
 	}
@@ -144,67 +141,10 @@ func ReadFile(path string) (*state.File, error) {
 			continue
 		}
 		saved, err := u.load(u.inOrder())
-		revisions, err2 := u.history()
-		if err := cmp.Or(err, err2); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("%s: upstream %s: %w", path, name, err)
 		}
-		out.Size += u.end
-		out.Sources = append(out.Sources, state.Contents{Name: name, Saved: saved, Bytes: u.live, Revisions: revisions})
+		out.Sources = append(out.Sources, state.Contents{Name: name, Saved: saved, Bytes: u.live, Revisions: len(u.rows)})
 	}
 	return out, nil
-}
-
-// ReadBackup reads a tar archive that Backup has written.
-func ReadBackup(r io.Reader) (*state.File, error) {
-	dir, err := os.MkdirTemp("", "relay-state-*")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir) // the system removes it
-	damage := ""
-	from := tar.NewReader(r)
-	h, err := from.Next()
-	for ; err == nil; h, err = from.Next() {
-		switch {
-		case strings.HasSuffix(h.Name, ".json"): // an Extra
-		case h.Name != indexName && h.Name != logName(upstreamOf(h.Name)):
-			damage = corruptf("%.100q is not a file of a state", h.Name).Error()
-		default:
-			err := owner.Replace(filepath.Join(dir, h.Name), func(f *os.File) error { //nolint:gosec // the name is one of the two above
-				_, err := io.CopyN(f, from, h.Size)
-				return err
-			})
-			if err != nil {
-				return nil, err
-			}
-		}
-	}
-	if !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	file, err := ReadFile(Path(dir))
-	if err == nil {
-		file.Damage = cmp.Or(damage, file.Damage)
-	}
-	return file, err
-}
-
-// Replace replaces the whole content of an upstream in a directory. It fails while a relay uses the
-// directory.
-func Replace(dir string, history state.History, name string, saved state.Saved) error {
-	s := New(dir, nil)
-	defer s.Close()
-	_, err := s.Open()
-	if err == nil {
-		b := state.Batch{Meta: saved.Meta, Now: time.Now(), History: history}
-		b.Meta.Whole = true
-		for i := range saved.Records {
-			b.Changes = append(b.Changes, state.Change{Key: saved.Records[i].Resource.Key(), Record: &saved.Records[i]})
-		}
-		_, err = s.Apply(name, b)
-	}
-	if err != nil {
-		return fmt.Errorf("state %s: %w", Path(dir), err)
-	}
-	return nil
 }

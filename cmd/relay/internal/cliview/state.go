@@ -18,7 +18,7 @@ func State(all []state.Contents, now time.Time) string {
 		if u.Meta.Frozen != nil {
 			frozen = view.Ago(u.Meta.Frozen.Since, now)
 		}
-		t.add(u.Name, len(u.Records), u.Bytes, view.YesNo(u.Meta.Synced), contact, frozen, len(u.Revisions))
+		t.add(u.Name, len(u.Records), u.Bytes, view.YesNo(u.Meta.Synced), contact, frozen, u.Revisions)
 	}
 	return t.String()
 }
