@@ -1,42 +1,52 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"meshrelay/audit"
+	"meshrelay/events"
+	"meshrelay/internal/errlist"
+	"meshrelay/internal/text"
 	"meshrelay/upstreams"
 )
 
-// action carries out an action of an operator. It adds to the line of the audit log what the action changes. Without
-// an answer and an error, it has answered itself.
-type action func(w http.ResponseWriter, r *http.Request, line *audit.Line) (answer any, err error)
+// maxLogged bounds each text of an order in the log, in bytes.
+const maxLogged = 1024
 
-// act carries out an action, and makes one line of the audit log for it.
+// order is what is told of a request of an operator: one line of the log and, unless it changes nothing, one event of
+// the journal.
+type order struct {
+	action string
+	target string // an upstream, a sink or a part of the config
+	reads  bool   // it changes nothing
+	before string
+	after  string
+}
+
+// action carries out an action of an operator, and notes what it changes. Without an answer and an error, it has
+// answered itself.
+type action func(w http.ResponseWriter, r *http.Request, o *order) (answer any, err error)
+
+// act carries out an action, and tells of it.
 func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, do action) {
-	line, recorded := s.auditLine(r, name), false
-	record := func(err error) {
-		if !recorded {
-			recorded = true
-			s.auditEnd(line, err)
+	o, told := &order{action: name, target: r.PathValue("upstream") + r.PathValue("sink") + r.PathValue("clusters")}, false
+	tell := func(err error) {
+		if !told {
+			told = true
+			s.tell(r, o, err)
 		}
 	}
-	defer record(errInterrupted) // when stream ends the handler
-	asked := *line
-	asked.Event = audit.OperatorAsked
-	if err := s.deps.Audit.Ask(r.Context(), asked); err != nil {
-		err = refusal{http.StatusServiceUnavailable, err}
-		record(err)
-		s.refuse(w, r, err)
-		return
-	}
-	answer, err := do(w, r, line)
-	record(err)
+	defer tell(errInterrupted) // when stream ends the handler
+	answer, err := do(w, r, o)
+	tell(err)
 	switch {
 	case errors.As(err, new(answered)):
 	case err != nil:
@@ -48,26 +58,52 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, do act
 
 var errInterrupted = errors.New("the answer was interrupted")
 
-// auditLine begins the line of the audit log about a request over the socket.
-func (s *Server) auditLine(r *http.Request, action string) *audit.Line {
+// tell logs an order at every log level, always with the same keys, and records it in the journal. Refused orders of a
+// user are told in part if they come too fast.
+func (s *Server) tell(r *http.Request, o *order, err error) {
 	who, _ := peerOf(r.Context())
-	query := r.URL.Query()
-	line := &audit.Line{
-		Operator: &audit.Operator{UID: who.UID, GID: who.GID, PID: who.PID, User: operatorOf(r).User},
-		Action:   action, Target: r.URL.Path, Reason: query.Get("reason"),
+	unlogged := 0
+	if err != nil {
+		var ok bool
+		if unlogged, ok = s.refused.Allow(strconv.Itoa(who.UID)); !ok {
+			return
+		}
 	}
+	by, query, failure := operatorOf(r), r.URL.Query(), ""
+	reason := query.Get("reason")
 	query.Del("reason")
-	line.Parameters = query.Encode()
-	return line
+	if err != nil {
+		failure = strings.Join(errlist.Lines(err), "; ")
+	}
+	cut := func(s string) string { return text.Shorten(s, maxLogged) }
+	s.log.Log(context.WithoutCancel(r.Context()), max(s.deps.LogLevel.Level(), slog.LevelInfo), "operator", "action", o.action, "target", cut(o.target), "parameters", cut(query.Encode()),
+		"uid", who.UID, "pid", who.PID, "user", by.User, "reason", cut(reason), "before", o.before, "after", o.after, "err", cut(failure), "unlogged", unlogged)
+	if o.reads {
+		return
+	}
+	e := events.Event{
+		Type: events.Ordered, By: events.ByOperator, Operator: by, Reason: reason, Before: o.before, After: o.after,
+		Text: strings.TrimSpace(o.action + " " + strings.ReplaceAll(query.Encode(), "&", " ")),
+	}
+	if _, of := s.upstream(o.target); of && r.PathValue("upstream") != "" {
+		e.Upstream = o.target
+	} else if o.target != "" {
+		e.Text = o.action + " " + o.target + strings.TrimPrefix(e.Text, o.action)
+	}
+	if failure != "" {
+		e.Text += " refused: " + failure
+	}
+	s.deps.Debug.views.Events.Record(e)
 }
 
-// auditEnd records the line of a request, and how it ended.
-func (s *Server) auditEnd(line *audit.Line, err error) {
-	line.Event, line.Code = audit.OperatorActed, strconv.Itoa(http.StatusOK)
-	if err != nil {
-		line.Event, line.Code, line.Error = audit.OperatorRefused, strconv.Itoa(StatusOf(err)), err.Error()
+// operatorOf returns the operator who sent a request over the socket.
+func operatorOf(r *http.Request) *events.Operator {
+	who, _ := peerOf(r.Context())
+	o := &events.Operator{UID: who.UID}
+	if u, err := user.LookupId(strconv.Itoa(who.UID)); err == nil {
+		o.User = u.Username
 	}
-	s.deps.Audit.Record(*line)
+	return o
 }
 
 // upstream returns the status of an upstream.
@@ -80,34 +116,34 @@ func (s *Server) upstream(name string) (st upstreams.Status, ok bool) {
 	return all[i], true
 }
 
-// upstreamText describes for the audit log what operators change of an upstream.
+// upstreamText describes what operators change of an upstream.
 func (s *Server) upstreamText(name string) string {
 	u, ok := s.upstream(name)
 	if !ok {
 		return "no such upstream"
 	}
-	text := "not frozen"
+	is := "not frozen"
 	if u.Frozen != nil {
-		text = "frozen"
+		is = "frozen"
 		if u.Frozen.Revision > 0 {
-			text += fmt.Sprintf(" at revision %d", u.Frozen.Revision)
+			is += fmt.Sprintf(" at revision %d", u.Frozen.Revision)
 		}
 		if !u.Frozen.Until.IsZero() {
-			text += " until " + u.Frozen.Until.UTC().Format(time.RFC3339)
+			is += " until " + u.Frozen.Until.UTC().Format(time.RFC3339)
 		}
 	}
 	held := 0
 	if u.Held != nil {
 		held = u.Held.Removals
 	}
-	text += fmt.Sprintf(", held deletions: %d, resources: %d", held, Total(u.Resources))
+	is += fmt.Sprintf(", held deletions: %d, resources: %d", held, Total(u.Resources))
 	if u.FirstSync != nil && u.FirstSync.Awaited {
-		text += ", clients wait for it"
+		is += ", clients wait for it"
 	}
-	return text
+	return is
 }
 
-// clustersText describes for the audit log the found clusters of a part of the config.
+// clustersText describes the found clusters of a part of the config.
 func (s *Server) clustersText(name string) string {
 	var found []string
 	for _, part := range s.deps.Debug.views.Clusters() {
@@ -118,5 +154,5 @@ func (s *Server) clustersText(name string) string {
 			found = append(found, fmt.Sprintf("%s %s", c.ID, c.State))
 		}
 	}
-	return strings.Join(found, ", ")
+	return text.Shorten(strings.Join(found, ", "), maxLogged)
 }

@@ -1,24 +1,21 @@
 package admin
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
-	"meshrelay/audit"
-	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/events"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -46,70 +43,20 @@ var examples = map[string]request{
 	"support-bundle":   {path: "/support-bundle?seconds=0"},
 }
 
-// audited is a controlled fixture with an audit log, which lines ends and returns.
-func audited(t *testing.T, cfg Config, o audit.Options, more ...func(*Deps)) (f *fixture, lines func() []audit.Line) {
-	t.Helper()
-	var out bytes.Buffer
-	if o.Output == nil && o.File == "" {
-		o.Output = &out
-	}
-	o.Logger = slog.New(slog.DiscardHandler)
-	log := audit.New(o)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- log.Run(ctx) }()
-	end := func() {
-		cancel()
-		<-done //nolint:errcheck // it has ended
-		done <- nil
-	}
-	t.Cleanup(end)
-	f, _, _ = controlled(t, cfg)
-	deps := f.deps
-	deps.Audit = log
-	for _, add := range more {
-		add(&deps)
-	}
-	f.Server = New(cfg, deps)
-	return f, func() (all []audit.Line) {
-		end()
-		for raw := range bytes.Lines(out.Bytes()) {
-			var line audit.Line
-			if err := json.Unmarshal(raw, &line); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, line)
+// told returns the lines of the log about operators.
+func (f *fixture) told() (lines []string) {
+	for line := range strings.Lines(f.logged.String()) {
+		if _, text, is := strings.Cut(line, " msg=operator "); is {
+			lines = append(lines, strings.TrimSpace(text))
 		}
-		return all
 	}
+	return lines
 }
 
-// TestEachActionOfAnOperatorMakesOneLine, whether it is carried out, fails, or is not permitted. A check of resources is
-// no action: it changes nothing, and those who ask need not be operators.
-func TestEachActionOfAnOperatorMakesOneLine(t *testing.T) {
-	probe := newFixture(t, Config{})
-	if names := slices.Sorted(maps.Values(probe.actions)); !slices.Equal(names, slices.Sorted(maps.Keys(examples))) {
-		t.Fatalf("the actions are %q, with examples of %q", names, slices.Sorted(maps.Keys(examples)))
-	}
-	for _, r := range probe.routes() {
-		if method, _, _ := strings.Cut(r.pattern, " "); method != http.MethodGet && r.pattern != "POST /check" && r.action == "" {
-			t.Errorf("%s is no action", r.pattern)
-		}
-	}
-	page, err := os.ReadFile("../docs/audit.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(page), "\n## Actions\n")
-	table, _, _ = strings.Cut(table, "\n## ")
-	var described []string
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.+?`) \\|").FindAllStringSubmatch(table, -1) {
-		described = append(described, strings.Split(strings.Trim(row[1], "`"), "`, `")...)
-	}
-	if slices.Sort(described); !slices.Equal(described, slices.Sorted(maps.Values(probe.actions))) {
-		t.Errorf("docs/audit.md has the actions %q", described)
-	}
-	restricted := Config{Readers: config.Access{GIDs: []int{10}}, Operators: config.Access{UIDs: []int{7}}}
+// TestEachActionOfAnOperatorIsOneLine with the same keys at every log level, whether it is carried out or fails, and one
+// event of the journal if it changes something.
+func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
+	keys := regexp.MustCompile(`^action=(".+"|\S+) target=\S* parameters=\S* uid=7 pid=42 user=\S* reason=\S* before=(".*"|\S*) after=(".*"|\S*) err=(".*"|\S*) unlogged=0$`)
 	failing := func(d *Deps) {
 		err := errors.New("the disk is gone")
 		d.Controls, d.Clusters = &controls{err: err}, brokenClusters{err}
@@ -120,45 +67,69 @@ func TestEachActionOfAnOperatorMakesOneLine(t *testing.T) {
 		d.Backup = func(io.Writer) error { return err }
 	}
 	for name, r := range examples {
-		for outcome, tc := range map[string]struct {
-			who   peer
-			more  func(*Deps)
-			event audit.Event
-			code  string
-			err   string
-		}{
-			"carried out":   {who: peer{UID: 7, GID: 10, PID: 42}, more: func(*Deps) {}, event: audit.OperatorActed, code: "200"},
-			"fails":         {who: peer{UID: 7, GID: 10, PID: 42}, more: failing, event: audit.OperatorRefused, code: "500", err: "the disk is gone"},
-			"not permitted": {who: peer{UID: 8, GID: 10, PID: 42}, more: func(*Deps) {}, event: audit.OperatorRefused, code: "403", err: "user 8 (group 10, and []) may not carry out actions: ask for the user or one of its groups in admin.operators"},
-		} {
-			if outcome == "fails" && (name == "log-level" || name == "support-bundle") {
+		for outcome, more := range map[string]func(*Deps){"carried out": func(*Deps) {}, "fails": failing} {
+			fails := outcome == "fails"
+			if fails && (name == "log-level" || name == "support-bundle") {
 				continue // they can not
 			}
 			t.Run(name+", "+outcome, func(t *testing.T) {
-				f, lines := audited(t, restricted, audit.Options{}, tc.more)
+				f, _, _ := controlled(t, Config{})
+				deps, journal := f.deps, events.New(events.Limits{})
+				deps.Debug.views.Events = journal
+				more(&deps)
+				f.Server = New(Config{}, deps)
+				f.level.Set(slog.LevelError)
 				asked := r
-				asked.peer = &tc.who
+				asked.peer = &peer{UID: 7, PID: 42}
 				code, body, _ := f.do(t, asked)
-				all := lines()
-				if len(all) != 1 {
-					t.Fatalf("%d %s: lines %+v", code, body, all)
+				lines := f.told()
+				if len(lines) != 1 || !keys.MatchString(lines[0]) || strings.Contains(lines[0], "the disk is gone") != fails || (code == http.StatusOK) == fails {
+					t.Fatalf("%d %s: lines %q", code, body, lines)
 				}
 				path, query, _ := strings.Cut(r.path, "?")
 				want, _ := url.ParseQuery(query)
-				reason := want.Get("reason")
-				want.Del("reason")
-				line := all[0]
-				if line.Event != tc.event || line.Action != name || line.Operator == nil || line.UID != tc.who.UID || line.GID != 10 || line.PID != 42 ||
-					line.Target != path || line.Parameters != want.Encode() || line.Reason != reason || !strings.Contains(line.Error, tc.err) || (line.Error == "") != (tc.err == "") {
-					t.Errorf("%d %s: %+v", code, body, line)
+				for _, text := range []string{name, strings.Split(strings.Trim(path, "/"), "/")[min(1, strings.Count(path, "/")-1)], want.Get("reason")} {
+					if strings.Count(path, "/") == 3 && !strings.Contains(lines[0], text) {
+						t.Errorf("%s lacks %s", lines[0], text)
+					}
 				}
-				if name != "reload" && (name != "plan" && name != "plan sinks" || outcome != "fails") && line.Code != tc.code { // these answer 422
-					t.Errorf("code %s, want %s", line.Code, tc.code)
+				recorded := journal.Read(events.Query{Filter: events.Filter{Orders: true}}).Events
+				if reads := slices.Contains([]string{"plan", "plan sinks", "backup", "support-bundle"}, name); reads != (len(recorded) == 0) {
+					t.Fatalf("recorded: %+v", recorded)
+				} else if reads {
+					return
 				}
-				if changes := line.After != ""; changes == (outcome == "not permitted") && outcome != "fails" {
-					t.Errorf("before %q, after %q", line.Before, line.After)
+				e := recorded[0]
+				if len(recorded) != 1 || e.Operator.UID != 7 || e.Reason != want.Get("reason") || !strings.HasPrefix(e.Text, name) || strings.Contains(e.Text, "refused: the disk is gone") != fails {
+					t.Errorf("recorded: %+v", recorded)
+				}
+				if !fails && name != "release clusters" && name != "remove cluster" && (e.Before == "" || e.After == "") {
+					t.Errorf("before %q, after %q", e.Before, e.After)
 				}
 			})
+		}
+	}
+}
+
+// TestAllThatChangesSomethingIsAnAction of the examples.
+func TestAllThatChangesSomethingIsAnAction(t *testing.T) {
+	f, _, _ := controlled(t, Config{})
+	mux := http.NewServeMux()
+	for _, r := range f.routes() {
+		mux.Handle(r.pattern, r.handler)
+	}
+	covered := map[string]bool{}
+	for _, r := range examples {
+		asked, err := http.NewRequestWithContext(t.Context(), cmp.Or(r.method, http.MethodGet), "http://relay"+r.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, pattern := mux.Handler(asked)
+		covered[pattern] = true
+	}
+	for _, r := range f.routes() {
+		if method, _, _ := strings.Cut(r.pattern, " "); method != http.MethodGet && r.pattern != "POST /check" && !covered[r.pattern] {
+			t.Errorf("%s is no action", r.pattern)
 		}
 	}
 }
@@ -169,13 +140,13 @@ type brokenClusters struct{ err error }
 func (b brokenClusters) Release(string) (int, error) { return 0, b.err }
 func (b brokenClusters) Remove(_, _ string) error    { return b.err }
 
-// TestTheLineOfAnActionHasWhatItChanged, before and after.
-func TestTheLineOfAnActionHasWhatItChanged(t *testing.T) {
-	f, lines := audited(t, Config{}, audit.Options{}, func(d *Deps) {
-		d.Controls = &controls{set: func(string) {}}
-	})
+// TestAnOrderTellsWhatItHasChanged, before and after.
+func TestAnOrderTellsWhatItHasChanged(t *testing.T) {
+	f, c, _ := controlled(t, Config{})
+	journal := events.New(events.Limits{})
+	f.deps.Debug.views.Events = journal
 	f.sources[0].Resources = map[string]int{"a/B": 7}
-	f.deps.Controls.(*controls).set = func(string) {
+	c.set = func(string) {
 		east := &f.sources[0]
 		*east = upstreams.Status{Name: "east", Resources: map[string]int{"a/B": 5}}
 		east.Frozen = &intake.Frozen{}
@@ -188,63 +159,41 @@ func TestTheLineOfAnActionHasWhatItChanged(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, line := range lines() {
-		got = append(got, line.Before+" -> "+line.After)
+	for _, e := range journal.Read(events.Query{}).Events {
+		got = append(got, e.Upstream+": "+e.Text+": "+e.Before+" -> "+e.After)
 	}
 	want := []string{
-		"not frozen, held deletions: 0, resources: 7 -> frozen at revision 3 until 2024-02-03T04:05:06Z, held deletions: 0, resources: 5; added 0, changed 0, removed 2",
-		"info -> warn",
-		"hash , needs a restart: node.id -> hash , needs a restart: node.id",
+		"east: rollback to=3: not frozen, held deletions: 0, resources: 7 -> frozen at revision 3 until 2024-02-03T04:05:06Z, held deletions: 0, resources: 5; added 0, changed 0, removed 2",
+		": log-level level=warn: info -> warn",
+		": reload: hash , needs a restart: node.id -> hash , needs a restart: node.id",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// TestARequiredLineIsWrittenBeforeTheAction: while it can not be, nothing is done, and the answer tells what to do.
-func TestARequiredLineIsWrittenBeforeTheAction(t *testing.T) {
-	for name, r := range examples {
-		t.Run(name, func(t *testing.T) {
-			f, lines := audited(t, Config{}, audit.Options{Required: true})
-			r.peer = &peer{UID: 7}
-			if code, body, _ := f.do(t, r); code != http.StatusOK {
-				t.Fatal(code, body)
+// TestRefusedOrdersOfAUserAreToldInPart, those that are carried out always.
+func TestRefusedOrdersOfAUserAreToldInPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _, _ := controlled(t, Config{})
+		order := func(uid int, query string, times int) {
+			for range times {
+				f.do(t, request{method: http.MethodPost, path: "/upstreams/east/release?" + query, peer: &peer{UID: uid}})
 			}
-			all := lines()
-			if len(all) != 2 || all[0].Event != audit.OperatorAsked || all[1].Event != audit.OperatorActed || all[0].Action != name || all[0].After != "" {
-				t.Errorf("%+v", all)
-			}
-			done := 0
-			f, _ = audited(t, Config{}, audit.Options{Required: true, File: "/dev/full/audit.log"}, func(d *Deps) {
-				d.Controls, d.Clusters = &controls{set: func(string) { done++ }}, countingClusters{&done}
-				d.Reload = func(context.Context) error { done++; return nil }
-				d.Backup = func(io.Writer) error { done++; return nil }
-			})
-			code, body, _ := f.do(t, r)
-			if code != http.StatusServiceUnavailable || done != 0 || f.level.Level() != slog.LevelInfo || !strings.Contains(body, "nothing was done, because the audit log can not be written (/dev/full/audit.log: ") || !strings.Contains(body, "audit.required is true: mend that") {
-				t.Errorf("%d things done: %d %s", done, code, body)
-			}
-			if code, _, _ := f.do(t, request{path: "/held", peer: &peer{UID: 7}}); code != http.StatusOK {
-				t.Errorf("reading is refused, too: %d", code)
-			}
-		})
-	}
-}
-
-// countingClusters counts orders.
-type countingClusters struct{ done *int }
-
-func (c countingClusters) Release(string) (int, error) { *c.done++; return 0, nil }
-func (c countingClusters) Remove(_, _ string) error    { *c.done++; return nil }
-
-// TestAnActionWhoseAnswerIsInterruptedMakesOneLine.
-func TestAnActionWhoseAnswerIsInterruptedMakesOneLine(t *testing.T) {
-	f, lines := audited(t, Config{}, audit.Options{}, func(d *Deps) {
-		d.Backup = func(w io.Writer) error {
-			_, _ = w.Write(make([]byte, 1<<20))
-			return errors.New("the disk is gone")
+		}
+		order(1, "", 1000)
+		order(2, "", 1)
+		order(1, "all=true", 10)
+		if lines := f.told(); len(lines) != 5+1+10 || !strings.Contains(lines[5], "uid=2") || !strings.HasSuffix(lines[5], "unlogged=995") {
+			t.Errorf("%d lines: %q", len(lines), lines)
 		}
 	})
+}
+
+// TestAnActionWhoseAnswerIsInterruptedIsOneLine.
+func TestAnActionWhoseAnswerIsInterruptedIsOneLine(t *testing.T) {
+	f, c, _ := controlled(t, Config{})
+	c.err = errors.New("the disk is gone")
 	func() {
 		defer func() {
 			if r := recover(); r != http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
@@ -253,7 +202,7 @@ func TestAnActionWhoseAnswerIsInterruptedMakesOneLine(t *testing.T) {
 		}()
 		f.do(t, request{path: "/state/backup", peer: &peer{}})
 	}()
-	if all := lines(); len(all) != 1 || all[0].Event != audit.OperatorRefused || all[0].Error != "the answer was interrupted" {
-		t.Errorf("%+v", all)
+	if lines := f.told(); len(lines) != 1 || !strings.Contains(lines[0], `err="the answer was interrupted"`) {
+		t.Errorf("%q", lines)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-
-	"meshrelay/audit"
 )
 
 // maxConfigBytes bounds a config file that a client sends.
@@ -63,7 +61,8 @@ func (s *Server) canI(r *http.Request, _ string) (any, error) {
 
 // previewing answers with what the config file in the request would change for the clients or the sinks.
 func previewing[T any](s *Server, of string, preview func(context.Context, []byte) ([]T, error)) action {
-	return func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+	return func(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
+		o.reads = true
 		text, release, err := s.preview(r, maxConfigBytes)
 		if err != nil {
 			return nil, err
@@ -73,7 +72,7 @@ func previewing[T any](s *Server, of string, preview func(context.Context, []byt
 		if err != nil && !interrupted(err) {
 			err = refusal{http.StatusUnprocessableEntity, err}
 		}
-		line.After = fmt.Sprintf("nothing is changed; %s in the plan: %d", of, len(changes))
+		o.after = fmt.Sprintf("nothing is changed; %s in the plan: %d", of, len(changes))
 		return notNil(changes), err
 	}
 }

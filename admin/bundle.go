@@ -17,7 +17,6 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
-	"meshrelay/audit"
 	"meshrelay/events"
 	"meshrelay/internal/bundle"
 )
@@ -45,7 +44,8 @@ type Supports struct {
 }
 
 // supportBundle answers with an archive. It makes one at a time.
-func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, line *audit.Line) (_ any, err error) {
+func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, o *order) (_ any, err error) {
+	o.reads = true
 	seconds := usualSeconds
 	var resources bool
 	if text := r.FormValue("seconds"); text != "" {
@@ -67,8 +67,7 @@ func (s *Server) supportBundle(w http.ResponseWriter, r *http.Request, line *aud
 		return s.writeBundle(r.Context(), out, time.Duration(seconds)*time.Second, resources)
 	})
 	if err == nil {
-		line.After = fmt.Sprintf("%d bytes", n)
-		s.logAction(r, s.deps.LogLevel.Level(), "support-bundle", "bytes", n, "resources", resources)
+		o.after = fmt.Sprintf("%d bytes", n)
 	}
 	return nil, err
 }

@@ -397,7 +397,7 @@ func (c Client) send(ctx context.Context, method, path, accept string) (*http.Re
 		}
 		return nil, &UnreachableError{c.Address, err}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("no relay answers at the socket %s: %w: only the user of the relay may open it, and the first group of admin.readers or admin.operators", c.Socket, causeOf(err))
+		return nil, fmt.Errorf("no relay answers at the socket %s: %w: only the user of the relay and root may open it", c.Socket, causeOf(err))
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("no relay answers at the socket %s: %w: run the command on the relay's own host, or in its container", c.Socket, causeOf(err))
 	}

@@ -4,15 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"os/user"
-	"slices"
-	"strconv"
 	"strings"
 
-	"meshrelay/audit"
-	"meshrelay/events"
 	"meshrelay/internal/errlist"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -66,71 +60,46 @@ type Waiting struct {
 	Replicas *intake.Reach `json:"replicas,omitempty"`
 }
 
-// maxLogged bounds one parameter in the log, in bytes.
-const maxLogged = 256
-
 func (s *Server) held(_ *http.Request, upstream string) (any, error) {
 	all, err := s.deps.Controls.Held(upstream)
 	return notNil(all), err
 }
 
 // order carries out an order about an upstream.
-func (s *Server) order(r *http.Request, verb string, line *audit.Line) (any, error) {
-	upstream := r.PathValue("upstream")
-	o, err := orderOf(verb, r.URL.Query())
+func (s *Server) order(r *http.Request, verb string, o *order) (any, error) {
+	want, err := orderOf(verb, r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
-	o.Operator = operatorOf(r)
+	o.reads, want.Operator = want.DryRun, operatorOf(r)
 	var effect intake.Effect
-	err = s.write(r, line, s.upstreamText, upstream, func() (err error) {
-		effect, err = s.deps.Controls.Order(r.Context(), upstream, verb, o)
+	err = s.write(r, o, s.upstreamText, func() (err error) {
+		effect, err = s.deps.Controls.Order(r.Context(), o.target, verb, want)
 		return err
-	}, orderAttrs(r, verb, upstream, o)...)
+	})
 	if err != nil {
 		return nil, err
 	}
-	line.After += fmt.Sprintf("; added %d, changed %d, removed %d", effect.Added, effect.Changed, effect.Removed)
-	u, ok := s.upstream(upstream)
+	o.after += fmt.Sprintf("; added %d, changed %d, removed %d", effect.Added, effect.Changed, effect.Removed)
+	u, ok := s.upstream(o.target)
 	if !ok { // a reload has removed it
 		return nil, intake.ErrUnknownUpstream
 	}
-	return Controlled{u, s.deps.Backup != nil, o.DryRun, effect}, nil
-}
-
-// orderAttrs returns the attributes of an order in the log.
-func orderAttrs(r *http.Request, verb, upstream string, o intake.Order) []any {
-	attrs := []any{"upstream", upstream}
-	if o.Reason != "" {
-		attrs = append(attrs, "reason", o.Reason)
-	}
-	if o.DryRun {
-		attrs = append(attrs, "dryRun", true)
-	}
-	if o.Local {
-		attrs = append(attrs, "local", true)
-	}
-	for _, parameter := range parameters[verb] {
-		if given := strings.Join(r.URL.Query()[parameter], " "); given != "" {
-			attrs = append(attrs, parameter, given[:min(len(given), maxLogged)])
-		}
-	}
-	return attrs
+	return Controlled{u, s.deps.Backup != nil, want.DryRun, effect}, nil
 }
 
 // serveWithout ends the wait of clients for an upstream.
-func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-	upstream := r.PathValue("upstream")
+func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	here, err := switchOf(r.URL.Query(), "local")
 	if err != nil {
 		return nil, err
 	}
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
-	err = s.write(r, line, s.upstreamText, upstream, func() error {
-		effect, err := s.deps.Controls.Order(r.Context(), upstream, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
+	err = s.write(r, o, s.upstreamText, func() error {
+		effect, err := s.deps.Controls.Order(r.Context(), o.target, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
 		waiting.Replicas = effect.Replicas
 		return err
-	}, orderAttrs(r, "serve-without", upstream, intake.Order{Local: here})...)
+	})
 	for _, u := range s.deps.Debug.views.Upstreams() {
 		if u.FirstSync != nil && u.FirstSync.Awaited {
 			waiting.For = append(waiting.For, u.Name)
@@ -140,92 +109,46 @@ func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, line *audi
 }
 
 // releaseClusters makes held clusters orphaned.
-func (s *Server) releaseClusters(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+func (s *Server) releaseClusters(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	var out Released
-	name := r.PathValue("clusters")
-	err := s.write(r, line, s.clustersText, name, func() (err error) {
-		out.Clusters, err = s.deps.Clusters.Release(name)
+	err := s.write(r, o, s.clustersText, func() (err error) {
+		out.Clusters, err = s.deps.Clusters.Release(o.target)
 		return err
-	}, "clusters", name[:min(len(name), maxLogged)])
+	})
 	return out, err
 }
 
 // removeCluster removes an orphaned or held cluster.
-func (s *Server) removeCluster(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-	name, cluster := r.PathValue("clusters"), r.URL.Query().Get("cluster")
-	err := s.write(r, line, s.clustersText, name, func() error { return s.deps.Clusters.Remove(name, cluster) },
-		"clusters", name[:min(len(name), maxLogged)], "cluster", cluster[:min(len(cluster), maxLogged)])
-	return struct{}{}, err
+func (s *Server) removeCluster(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
+	return struct{}{}, s.write(r, o, s.clustersText, func() error { return s.deps.Clusters.Remove(o.target, r.URL.Query().Get("cluster")) })
 }
 
-func (s *Server) reload(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+func (s *Server) reload(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	loaded := func(string) string { return s.deps.ReloadStatus().Text() }
-	err := s.write(r, line, loaded, "", func() error { return s.deps.Reload(r.Context()) })
+	err := s.write(r, o, loaded, func() error { return s.deps.Reload(r.Context()) })
 	if err != nil && !interrupted(err) {
 		return nil, refusal{http.StatusUnprocessableEntity, errors.New(strings.Join(errlist.Lines(err), "\n"))}
 	}
 	return s.deps.ReloadStatus(), err
 }
 
-// write carries out one change at a time, and logs the operator. The line gets the text of what is changed, before and
-// after it.
-func (s *Server) write(r *http.Request, line *audit.Line, text func(name string) string, name string, do func() error, attrs ...any) error {
+// write carries out one change at a time. The order gets the text of what is changed, before and after it.
+func (s *Server) write(r *http.Request, o *order, text func(target string) string, do func() error) error {
 	select {
 	case s.writing <- struct{}{}:
 		defer func() { <-s.writing }()
 	case <-r.Context().Done():
 		return r.Context().Err()
 	}
-	line.Before = text(name)
+	o.before = text(o.target)
 	err := do()
-	line.After = text(name)
-	if err != nil {
-		attrs = append(attrs, "err", strings.Join(errlist.Lines(err), "; "))
-	}
-	s.recordOrder(r, line.Action, err, attrs)
-	s.logAction(r, s.deps.LogLevel.Level(), line.Action, attrs...)
+	o.after = text(o.target)
 	return err
 }
 
-// logAction logs an action of an operator, at least at level, so that the line is always shown.
-func (s *Server) logAction(r *http.Request, level slog.Level, action string, attrs ...any) {
-	who, _ := peerOf(r.Context())
-	s.log.Log(r.Context(), max(level, slog.LevelInfo), "operator", append([]any{"action", action, "uid", who.UID, "pid", who.PID}, attrs...)...)
-}
-
-// recordOrder records an order in the journal, except dry runs and orders that the upstream has recorded itself.
-func (s *Server) recordOrder(r *http.Request, action string, err error, attrs []any) {
-	if slices.Contains(attrs, any("dryRun")) || err == nil && parameters[action] != nil {
-		return
-	}
-	e := events.Event{Type: events.Ordered, By: events.ByOperator, Operator: operatorOf(r), Text: action}
-	for i := 0; i+1 < len(attrs); i += 2 {
-		switch value := fmt.Sprint(attrs[i+1]); attrs[i] {
-		case "upstream":
-			e.Upstream = value
-		case "reason":
-			e.Reason = value
-		case "err":
-			e.Text += " refused: " + value
-		default:
-			e.Text += fmt.Sprintf(" %v=%s", attrs[i], value)
-		}
-	}
-	s.deps.Debug.views.Events.Record(e)
-}
-
-// operatorOf returns the operator who sent a request over the socket.
-func operatorOf(r *http.Request) *events.Operator {
-	who, _ := peerOf(r.Context())
-	o := &events.Operator{UID: who.UID}
-	if u, err := user.LookupId(strconv.Itoa(who.UID)); err == nil {
-		o.User = u.Username
-	}
-	return o
-}
-
-// backup answers with a copy of the state. It changes nothing: it is logged, but not recorded as an order.
-func (s *Server) backup(w http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+// backup answers with a copy of the state.
+func (s *Server) backup(w http.ResponseWriter, r *http.Request, o *order) (any, error) {
+	o.reads = true
 	if s.deps.Backup == nil {
 		return nil, refuse(http.StatusConflict, "there is no state to copy: state.dir is not set")
 	}
@@ -238,8 +161,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request, line *audit.Line
 	endIn(w, backupTimeout)
 	n, err := s.stream(w, r, "application/octet-stream", s.deps.Backup)
 	if err == nil {
-		line.After = fmt.Sprintf("%d bytes", n)
-		s.logAction(r, s.deps.LogLevel.Level(), "backup", "bytes", n)
+		o.after = fmt.Sprintf("%d bytes", n)
 	}
 	return nil, err
 }

@@ -165,7 +165,7 @@ func TestWhatOperatorsDoIsLoggedAtEveryLevel(t *testing.T) {
 		if code, body, _ := f.do(t, request{method: http.MethodPost, path: "/upstreams/east/freeze", peer: &peer{UID: 7, PID: 8}}); code != http.StatusOK {
 			t.Fatalf("%d %s", code, body)
 		}
-		if got := f.logged.String(); !strings.Contains(got, "action=freeze uid=7 pid=8") {
+		if got := f.logged.String(); !strings.Contains(got, "action=freeze target=east parameters=\"\" uid=7 pid=8 ") {
 			t.Errorf("at %v: %q", level, got)
 		}
 	}

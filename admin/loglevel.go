@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"meshrelay/audit"
 	"meshrelay/mirror"
 )
 
@@ -94,27 +93,22 @@ func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintln(w, s.level)
 }
 
-func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
+func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	name, text := strings.ToLower(r.FormValue("level")), r.FormValue("for")
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, name) || level.UnmarshalText([]byte(name)) != nil {
 		return nil, badRequestf("level is %q: want debug, info, warn or error, for example PUT /debug/loglevel?level=debug", name)
 	}
-	attrs := []any{"level", name}
 	var lasts time.Duration
 	if text != "" {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil || lasts <= 0 || lasts > maxLevelFor {
 			return nil, badRequestf("for is %.32q: want a duration up to %v, such as 10m or 2h", text, maxLevelFor)
 		}
-		attrs = append(attrs, "for", lasts)
 	}
-	old := s.deps.LogLevel.Level()
-	line.Before = s.level.String()
+	o.before = s.level.String()
 	s.level.Set(level, lasts)
-	line.After = s.level.String()
-	s.recordOrder(r, "log-level", nil, attrs)
-	s.logAction(r, max(level, old), "log-level", attrs...)
+	o.after = s.level.String()
 	s.logLevel(w, r)
 	return nil, nil
 }

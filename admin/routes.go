@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"meshrelay/audit"
 	"meshrelay/sink"
 )
 
@@ -23,7 +22,6 @@ var errorCodes = []int{
 // route is one endpoint.
 type route struct {
 	pattern    string   // of http.ServeMux
-	action     string   // of an operator, in the audit log; empty for what is none
 	parameters []string // all that the handler reads
 	handler    http.Handler
 }
@@ -31,7 +29,7 @@ type route struct {
 // routes returns all endpoints. docs/http.md describes the same.
 func (s *Server) routes() (all []route) {
 	add := func(pattern string, h http.Handler, parameters ...string) {
-		all = append(all, route{pattern, "", parameters, h})
+		all = append(all, route{pattern, parameters, h})
 	}
 	host := func(pattern string, h http.HandlerFunc, parameters ...string) {
 		add(pattern, s.debugOnly(h), parameters...)
@@ -48,7 +46,7 @@ func (s *Server) routes() (all []route) {
 		}), parameters...)
 	}
 	act := func(pattern, name string, do action, parameters ...string) {
-		all = append(all, route{pattern, name, parameters, s.socketOnly(func(w http.ResponseWriter, r *http.Request) { s.act(w, r, name, do) })})
+		add(pattern, s.socketOnly(func(w http.ResponseWriter, r *http.Request) { s.act(w, r, name, do) }), parameters...)
 	}
 
 	add("GET /ready", http.HandlerFunc(s.ready))
@@ -104,8 +102,8 @@ func (s *Server) routes() (all []route) {
 	profile("{name}", func(w http.ResponseWriter, r *http.Request) { pprof.Handler(r.PathValue("name")).ServeHTTP(w, r) }, "seconds")
 
 	for verb, own := range parameters {
-		act("POST /upstreams/{upstream}/"+verb, verb, func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-			return s.order(r, verb, line)
+		act("POST /upstreams/{upstream}/"+verb, verb, func(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
+			return s.order(r, verb, o)
 		}, append(own[:len(own):len(own)], ofEachOrder...)...)
 	}
 	act("POST /upstreams/{upstream}/serve-without", "serve-without", s.serveWithout, "local")
@@ -127,8 +125,8 @@ func (s *Server) routes() (all []route) {
 			return s.deps.Sinks.Diff(r.Context(), r.PathValue("sink"), sink.Wanted{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Do: q.Get("do"), After: q.Get("after")})
 		}, "kind", "namespace", "do", "after")
 		for verb, own := range sinkParameters {
-			act("POST /sinks/{sink}/"+verb, verb+" sink", func(_ http.ResponseWriter, r *http.Request, line *audit.Line) (any, error) {
-				return s.sinkOrder(r, verb, line)
+			act("POST /sinks/{sink}/"+verb, verb+" sink", func(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
+				return s.sinkOrder(r, verb, o)
 			}, own...)
 		}
 	}
@@ -146,9 +144,6 @@ func (s *Server) handle() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range s.routes() {
 		mux.Handle(r.pattern, r.handler)
-		if r.action != "" {
-			s.actions[r.pattern] = r.action
-		}
 	}
-	return common(s.judged(mux))
+	return common(mux)
 }

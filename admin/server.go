@@ -14,10 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"meshrelay/audit"
-	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/internal/buildinfo"
+	"meshrelay/internal/loglimit"
 	"meshrelay/sink"
 )
 
@@ -60,10 +59,6 @@ type Config struct {
 	// OwnSocketDir is set when only the relay uses the directory of the Socket. The Server then removes the
 	// write permission of others from it. Otherwise it refuses a directory to which others can write.
 	OwnSocketDir bool
-	// Readers and Operators may use the Socket beside the relay's user and root: Readers read, Operators carry out
-	// actions, too. If one of them is set, the Socket belongs to Group, which may open it.
-	Readers, Operators config.Access
-	Group              int
 }
 
 // Deps are the parts that a Server shows and controls.
@@ -115,8 +110,6 @@ type Deps struct {
 	Memory func() (inUse, limit uint64)
 	// Supports write parts of support bundles.
 	Supports Supports
-	// Audit takes the lines about operators.
-	Audit *audit.Log
 }
 
 // Server is the HTTP server for operators. New makes it, Run runs it.
@@ -133,7 +126,7 @@ type Server struct {
 	level     *logLevel
 	socket    atomic.Pointer[socketState]
 	handler   http.Handler
-	actions   map[string]string // names of the actions of operators, by the pattern of their handlers
+	refused   loglimit.Peers
 	// socketRetry is the constant socketRetry, except in tests.
 	socketRetry time.Duration
 }
@@ -144,7 +137,6 @@ func New(cfg Config, deps Deps) *Server {
 		cfg: cfg, deps: deps, log: deps.Logger,
 		busy: deps.Debug.busy, writing: make(chan struct{}, 1), backups: make(chan struct{}, 1), bundles: make(chan struct{}, 1), previews: make(chan struct{}, 1),
 		followers:   make(chan struct{}, maxFollowers),
-		actions:     map[string]string{},
 		level:       &logLevel{level: deps.LogLevel, changed: make(chan struct{}, 1)},
 		socketRetry: socketRetry,
 	}

@@ -256,7 +256,7 @@ func TestLogLevelCanBeSetAtRunTime(t *testing.T) {
 			t.Errorf("%s: %d %q, level %v", tc.path, code, body, f.level.Level())
 		}
 	}
-	if got := f.logged.String(); !strings.Contains(got, "action=log-level uid=7") {
+	if got := f.logged.String(); !strings.Contains(got, `action=log-level target="" parameters="level=debug" uid=7 `) {
 		t.Errorf("who set it is not logged: %s", got)
 	}
 }

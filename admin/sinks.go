@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 
-	"meshrelay/audit"
 	"meshrelay/sink"
 	"meshrelay/upstreams/intake"
 )
@@ -31,30 +30,26 @@ type SinkOrdered struct {
 var sinkParameters = map[string][]string{"freeze": {"reason"}, "unfreeze": {"reason"}, "release": {"hold", "reason"}, "prune": {"reason"}}
 
 // sinkOrder carries out an order about a sink.
-func (s *Server) sinkOrder(r *http.Request, verb string, line *audit.Line) (any, error) {
-	name, q, by := r.PathValue("sink"), r.URL.Query(), operatorOf(r)
-	o := sink.Order{Verb: verb, Hold: q.Get("hold"), Reason: q.Get("reason"), By: fmt.Sprintf("%s (uid %d)", by.User, by.UID)}
+func (s *Server) sinkOrder(r *http.Request, verb string, o *order) (any, error) {
+	q, by := r.URL.Query(), operatorOf(r)
+	want := sink.Order{Verb: verb, Hold: q.Get("hold"), Reason: q.Get("reason"), By: fmt.Sprintf("%s (uid %d)", by.User, by.UID)}
 	for parameter := range q {
 		if !slices.Contains(sinkParameters[verb], parameter) {
 			return nil, badRequestf("%.32q is no parameter of %s", parameter, verb)
 		}
 	}
-	if err := intake.CheckReason(o.Reason); err != nil {
+	if err := intake.CheckReason(want.Reason); err != nil {
 		return nil, badRequestf("%v", err)
 	}
-	attrs := []any{"sink", name[:min(len(name), maxLogged)]}
-	if o.Reason != "" {
-		attrs = append(attrs, "reason", o.Reason)
-	}
 	out := SinkOrdered{KeepsState: s.deps.Backup != nil}
-	err := s.write(r, line, s.sinkText, name, func() (err error) {
-		out.Objects, err = s.deps.Sinks.Order(r.Context(), name, o)
+	err := s.write(r, o, s.sinkText, func() (err error) {
+		out.Objects, err = s.deps.Sinks.Order(r.Context(), o.target, want)
 		return err
-	}, attrs...)
+	})
 	return out, err
 }
 
-// sinkText describes for the audit log what operators change of a sink.
+// sinkText describes what operators change of a sink.
 func (s *Server) sinkText(name string) string {
 	all := s.deps.Sinks.Status(name)
 	if name == "" || len(all) == 0 {

@@ -21,9 +21,7 @@ const socketPatience = time.Second
 
 // peer is the process at the other end of a Unix socket.
 type peer struct {
-	UID, GID int
-	PID      int
-	Groups   []int // without GID
+	UID, PID int
 }
 
 // Network implements net.Addr.
@@ -48,7 +46,7 @@ func peerOf(ctx context.Context) (who peer, overSocket bool) {
 	return who, overSocket
 }
 
-// socketOnly lets through requests over the socket. The file system and judged decide who may use it.
+// socketOnly lets through requests over the socket. The file system decides who may use it.
 func (s *Server) socketOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := peerOf(r.Context()); ok {
@@ -80,11 +78,6 @@ func (s *Server) openSocket() net.Listener {
 		s.log.Info("write permission of others removed", "dir", dir)
 	}
 	lis, err := listenUnix(s.cfg.Socket)
-	if err == nil && s.cfg.restricted() {
-		if err = s.share(); err != nil {
-			lis.Close()
-		}
-	}
 	if err != nil {
 		if old := s.socket.Swap(&socketState{problem: err.Error()}); old.problem != err.Error() {
 			s.log.Warn("admin socket not open", "socket", s.cfg.Socket, "err", err)

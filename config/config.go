@@ -29,7 +29,6 @@ type Config struct {
 	Downstream Downstream `yaml:"downstream"`
 	Push       Push       `yaml:"push"`
 	Admin      Admin      `yaml:"admin"`
-	Audit      Audit      `yaml:"audit"`
 	State      State      `yaml:"state"`
 	Replicas   Replicas   `yaml:"replicas,omitempty"`
 	Log        Log        `yaml:"log"`
@@ -126,9 +125,6 @@ type Admin struct {
 	AllowInsecure bool   `yaml:"allowInsecure"`
 	// Socket is the value in the file. Config.AdminSocket adds the default.
 	Socket string `yaml:"socket" path:"own"`
-	// Readers and Operators may use the socket, beside root and the relay's user.
-	Readers   Access `yaml:"readers,omitempty"`
-	Operators Access `yaml:"operators,omitempty"`
 }
 
 // Log configures the relay's log.

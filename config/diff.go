@@ -10,7 +10,7 @@ import (
 // it.
 func restartOnly() []string {
 	return []string{
-		"node", "provenance", "admin", "audit", "state.dir", "replicas", "log.format",
+		"node", "provenance", "admin", "state.dir", "replicas", "log.format",
 		"downstream.listeners", "downstream.startupTimeout", "downstream.maxConnectionAge",
 		"downstream.maxConnectionAgeGrace", "downstream.drainTimeout", "downstream.sendTimeout",
 		"downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes",

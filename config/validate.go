@@ -158,8 +158,6 @@ func (v *validator) config(c *Config) {
 	}
 	v.errorIf(!c.Admin.AllowInsecure && !onLoopback(c.Admin.Address), "admin.address", "%q is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true", c.Admin.Address)
 	v.socket(c)
-	v.access(c.Admin)
-	v.audit(c)
 	v.sinks(c)
 	v.replicas(c)
 }

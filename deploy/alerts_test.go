@@ -38,7 +38,7 @@ func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
 		"max by (upstream) (relay_upstream_held_deletions) > 0", "max by (upstream) (last_over_time(relay_upstream_frozen[15m])) == 1",
 		"max by (upstream) (relay_upstream_expired_resources) > 0", "max by (upstream) (relay_upstream_over_limit_resources) > 0",
 		"max by (upstream) (relay_upstream_refused_resources) > 0",
-		"min by (upstream) (relay_upstream_synced) == 0", "min(relay_state_healthy) == 0", "min(relay_state_journal_healthy) == 0", "sum(increase(relay_audit_lines_lost_total[15m])) > 0", "sum(relay_state_set_aside_files) > 0",
+		"min by (upstream) (relay_upstream_synced) == 0", "min(relay_state_healthy) == 0", "min(relay_state_journal_healthy) == 0", "sum(relay_state_set_aside_files) > 0",
 		`max by (clusters) (relay_clusters{state="held"}) > 0`, `max by (clusters) (relay_clusters{state="orphaned"}) > 0`,
 		`max by (clusters) (relay_clusters{state="refused"}) > 0`, "min by (clusters) (relay_clusters_readable) == 0",
 		"min(relay_config_last_reload_successful) == 0", "absent(relay_build_info)",

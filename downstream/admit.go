@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/events"
+	"meshrelay/internal/identity"
 )
 
 // serve waits until a stream ends, and returns its status. When serve returns, gRPC cancels the stream's
@@ -52,10 +52,7 @@ func (s *Server) account(c *conn, err error) {
 	}
 	var r *refusal.Error
 	if errors.As(err, &r) {
-		c.mu.Lock()
-		line := c.auditLine(audit.ClientRefused, err)
-		c.mu.Unlock()
-		s.refuse(s.log, "client refused", line, r.Reason, err)
+		s.refuse(s.log.With("listener", c.listener.Address), "client refused", c.who, c.peer.Addr, r.Reason, err)
 	}
 }
 
@@ -237,24 +234,30 @@ func headerBytes(ctx context.Context) (n int) {
 // connectionRefused counts and logs a connection that the relay closes because of a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
 	limits := s.limits.Load()
-	s.refuse(s.log, "connection closed: over a limit", audit.Line{Address: from.String()}, why, nil,
+	s.refuse(s.log, "connection closed: over a limit", identity.Identity{}, from, why, nil,
 		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
 }
 
-// refuse counts, logs and audits a refused client. line has what is known of it. err has the details, and may be
-// nil.
-func (s *Server) refuse(log *slog.Logger, msg string, line audit.Line, why refusal.Reason, err error, attrs ...any) {
+// refuse counts a refused client, and tells of it in the log and the journal, in part if its peer is refused often. err
+// has the details, and may be nil.
+func (s *Server) refuse(log *slog.Logger, msg string, who identity.Identity, from net.Addr, why refusal.Reason, err error, attrs ...any) {
 	s.metrics.refusals.WithLabelValues(string(why)).Inc()
-	line.Event, line.Reason = audit.ClientRefused, string(why)
-	attrs, reason := append([]any{"address", line.Address, "reason", why}, attrs...), string(why)
+	unlogged, ok := s.refused.Allow(peerKey(who, from))
+	if !ok {
+		return
+	}
+	attrs, reason := append([]any{"address", from.String(), "reason", why}, attrs...), string(why)
+	if !who.IsZero() {
+		attrs = append(attrs, "identity", who.Names[0])
+	}
 	if err != nil {
 		detail := refusal.Bounded(err.Error())
 		attrs, reason = append(attrs, "err", detail), reason+": "+detail
-		line.Error = cmp.Or(line.Error, detail)
 	}
-	line.Error = cmp.Or(line.Error, msg)
-	s.audit.Record(line)
-	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: line.Address, Text: msg, Reason: reason})
+	if unlogged > 0 {
+		attrs = append(attrs, "unloggedOfPeers", unlogged)
+	}
+	s.events.Record(events.Event{Type: events.TurnedAway, By: events.ByRelay, Client: from.String(), Text: msg, Reason: reason})
 	s.refusals.Warn(log, msg, attrs...)
 }
 

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
@@ -154,7 +153,7 @@ func (c *conn) close(err error) {
 	known := c.number != 0
 	kept := c.kept
 	c.kept, c.subs = subscription.Usage{}, &subscription.Set{} // gRPC may refer to the stream until its connection closes
-	has, line := c.has, c.auditLine(audit.ClientEnded, err)
+	has := c.has
 	c.slot.free()
 	c.mu.Unlock()
 	_ = c.server.peers.keep(c.use, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
@@ -165,7 +164,6 @@ func (c *conn) close(err error) {
 		return
 	}
 	c.server.rounds.leave(has, time.Now())
-	c.server.audit.Record(line)
 	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.nodeID), Reason: endText(err)})
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
 	if err != nil && status.Code(err) != codes.Canceled {

@@ -98,7 +98,6 @@ type relay struct {
 	addr   string
 	memory *memory // nil: the server listens on TCP
 	reg    *prometheus.Registry
-	audit  *recorder
 	stop   func() // ends the server, gracefully
 }
 
@@ -140,7 +139,7 @@ func startInMemory(t *testing.T, hasSynced bool, opts ...option) *relay {
 
 func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *relay {
 	t.Helper()
-	r := &relay{t: t, memory: m, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry(), audit: &recorder{}}
+	r := &relay{t: t, memory: m, store: mirror.NewStore(), west: mirror.NewStore(), reg: prometheus.NewRegistry()}
 	r.west.SetSynced()
 	agg := mirror.NewAggregate()
 	agg.SetSources([]mirror.Source{{Name: "east", Store: r.store}, {Name: "west", Store: r.west}})
@@ -165,7 +164,7 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 	r.pusher = d
 	cfg := Config{NodeID: "relay-1", Version: "test", Listeners: []Listener{{Address: "127.0.0.1:0"}}, DrainTimeout: 2 * time.Second,
 		FirstRequestTimeout: time.Hour} // a busy machine may take long to decode it
-	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Audit: r.audit, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	deps := Deps{Resources: agg, Await: synced(agg), Registerer: r.reg, Work: work, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, o := range opts {
 		o(&cfg, &deps)
 	}
@@ -474,12 +473,6 @@ func wantCode(t *testing.T, err error, code codes.Code) {
 func wantRefused(t *testing.T, r *relay, why refusal.Reason, times int) {
 	t.Helper()
 	r.eventually(t, fmt.Sprintf("refused %d times for %s", times, why), func() bool { return refusals(r, why) == times })
-	r.eventually(t, "each is audited", func() bool { return len(r.audit.refused(why)) >= times })
-	for i, line := range r.audit.refused(why) {
-		if i >= times || line.Address == "" || line.Error == "" {
-			t.Errorf("line %d of %d for %s: %+v", i+1, times, why, line)
-		}
-	}
 	if !slices.Contains(refusal.Reasons(), why) {
 		t.Errorf("%s is not among all reasons", why)
 	}

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 
-	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
+	"meshrelay/internal/identity"
 )
 
 const (
@@ -76,7 +76,7 @@ func (s *Server) listen() (opened []*listener, err error) {
 		creds := auth.credentials()
 		if cfg.TLS != nil {
 			creds = watchedCreds{creds, auth.trust != nil, func(from net.Addr, err error) {
-				s.refuse(s.log.With("listener", cfg.Address), "client refused", audit.Line{Address: from.String(), Listener: cfg.Address}, refusal.Handshake, err)
+				s.refuse(s.log.With("listener", cfg.Address), "client refused", identity.Identity{}, from, refusal.Handshake, err)
 			}}
 		}
 		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis, cfg.TLS.verifies()), connLimiter: s.connLimiter, server: grpc.NewServer(s.serverOptions(creds)...)}

@@ -2,8 +2,10 @@ package downstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime"
 	"strings"
@@ -253,5 +255,32 @@ func TestNegativeLimitsAreErrors(t *testing.T) {
 	})
 	if _, err := New(Config{Listeners: []Listener{{Address: "127.0.0.1:0"}}, Limits: l}, Deps{}); err == nil {
 		t.Error("a server is made with negative limits")
+	}
+}
+
+// TestARefusedClientIsToldInPart: a peer that is refused often has a few lines, the next line has the number of those that
+// were left out, and its identity if it has proven one.
+func TestARefusedClientIsToldInPart(t *testing.T) {
+	_, set, client := mutualTLS(t)
+	var log lockedLog
+	r := startRelay(t, true, set, func(_ *Config, d *Deps) { d.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	for range 20 {
+		c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}) // the server is ours
+		if err == nil {
+			c.Close()
+			t.Fatal("it has succeeded without a certificate")
+		}
+	}
+	wantRefused(t, r, refusal.Handshake, 20)
+	lines := func() int { return strings.Count(log.String(), "client refused") }
+	r.eventually(t, "the first ones are told", func() bool { return lines() == 5 })
+	d := r.delta(client("one", time.Hour))
+	d.send(subscribeDelta(seV1))
+	r.eventually(t, "it is known", func() bool { return len(r.server.Clients()) == 1 })
+	r.server.connections()[0].end(refusal.New(refusal.Peer, codes.ResourceExhausted, "too much of it"))
+	_ = d.end()
+	r.eventually(t, "another peer is told", func() bool { return lines() == 6 })
+	if out := log.String(); !strings.Contains(out, "identity=dns:client") || !strings.Contains(out, "unloggedOfPeers=15") {
+		t.Error(out)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"meshrelay/audit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
@@ -161,19 +160,16 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 	}
 	c.mu.Lock()
 	closed := c.closed
-	var line audit.Line
 	if !closed {
 		c.number, c.client = s.lastID.Add(1), client.lean()
 		c.has = s.rounds.enter()
 		c.sees(v, r)
-		line = c.auditLine(audit.ClientConnected, nil)
 	}
 	c.mu.Unlock()
 	if closed {
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.audit.Record(line)
 	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Tool: isTool(client.nodeID), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
 	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
 		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
@@ -190,11 +186,7 @@ func viewText(view string) string {
 
 // sees sets the view and the rule of the client. The caller holds mu.
 func (c *conn) sees(v *view, r *rule) {
-	moved := c.rule != nil && (c.rule.Name != r.Name || c.rule.ruleName() != r.ruleName())
 	c.view, c.rule, c.asked = v, r, true
-	if moved {
-		c.server.audit.Record(c.auditLine(audit.ClientMoved, nil))
-	}
 }
 
 // await delays a client that sends requests too fast. Answers to responses do not count, because the server

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"meshrelay/audit"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -138,8 +137,6 @@ type Deps struct {
 	Work *push.Work
 	// Events records events of clients. It may be nil.
 	Events *events.Journal
-	// Audit takes the lines of the audit log about clients. It may be nil.
-	Audit Auditor
 	// Generators make further types, in addition to those of MCP-over-xDS.
 	Generators []Generator
 }
@@ -157,7 +154,6 @@ type Server struct {
 	metrics      *metrics
 	work         *push.Work
 	events       *events.Journal
-	audit        Auditor
 	rounds       rounds
 	views        *views
 	connLimiter  *connLimiter
@@ -166,7 +162,8 @@ type Server struct {
 	peers        *peers
 	receiving    *receiving
 	limiter      *rate.Limiter
-	refusals     *loglimit.Limit // refused clients retry
+	refused      loglimit.Peers  // refused clients retry
+	refusals     *loglimit.Limit // of all refused clients
 	comings      *loglimit.Limit // of clients that come and go
 	nacks        *loglimit.Limit
 	panicLog     *loglimit.Limit
@@ -217,9 +214,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Overloaded == nil {
 		deps.Overloaded = func() error { return nil }
 	}
-	if deps.Audit == nil {
-		deps.Audit = (*audit.Log)(nil)
-	}
 	if deps.Full == nil {
 		deps.Full = deps.Overloaded
 	}
@@ -233,7 +227,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, full: deps.Full, log: deps.Logger,
-		metrics: m, events: deps.Events, audit: deps.Audit, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
+		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
 		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
 		peers:        newPeers(),
 		shares:       newShares(cfg.Listeners, limits.NewStreamsPerSecond),

@@ -120,7 +120,7 @@ func (b *book) record(now time.Time, e Event) (in *Event, isNew bool) {
 	}
 	e.Time = e.Time.UTC()
 	e.Text, e.Reason, e.Command = text.Shorten(e.Text, maxText), text.Shorten(e.Reason, maxText), text.Shorten(e.Command, maxText)
-	e.Client = text.Shorten(e.Client, maxName)
+	e.Before, e.After, e.Client = text.Shorten(e.Before, maxText), text.Shorten(e.After, maxText), text.Shorten(e.Client, maxName)
 	if most := e.Type.credit(); most > 0 && e.By != ByOperator {
 		bk := b.bucket(class{e.Type, e.Upstream, e.By}, now)
 		bk.fill(now, most)

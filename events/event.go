@@ -48,7 +48,7 @@ const (
 	Unfrozen   Type = "unfrozen"
 	Thawed     Type = "thawed"
 	RolledBack Type = "rolled-back"
-	// Ordered: any other order: reload, log level, serve-without, or an order that was refused.
+	// Ordered: an order of an operator over the socket, carried out or refused.
 	Ordered Type = "ordered"
 	// Added, Altered, Dropped: a config adds an upstream, changes its source, or removes it.
 	Added   Type = "added"
@@ -139,10 +139,13 @@ type Event struct {
 	// Tool is set if the client calls itself a command of the relay. It is no proof: any client can do that.
 	Tool bool `json:"tool,omitempty"`
 	By   By   `json:"by,omitempty"`
-	// Operator is set for an order.
+	// Operator is set for an order, and for what it does.
 	Operator *Operator `json:"operator,omitempty"`
 	// Text is a short sentence, without Upstream and Client.
 	Text string `json:"text,omitempty"`
+	// Before and After are what an order has changed, as it was and as it is.
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
 	// Reason is an operator's reason, an error, or the rule of a guard.
 	Reason string `json:"reason,omitempty"`
 	// Hold is the ID of a hold, as "relay release --hold" takes it.
@@ -334,7 +337,7 @@ func (r *Resources) add(other *Resources) {
 // size returns the approximate memory of an event, in bytes.
 func (e *Event) size() int {
 	const fixed, each = 320, 96
-	n := fixed + len(e.Upstream) + len(e.Client) + len(e.Text) + len(e.Reason) + len(e.Command)
+	n := fixed + len(e.Upstream) + len(e.Client) + len(e.Text) + len(e.Before) + len(e.After) + len(e.Reason) + len(e.Command)
 	if r := e.Resources; r != nil {
 		n += each
 		for _, one := range r.Names {

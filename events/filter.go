@@ -21,7 +21,7 @@ type Filter struct {
 	Since, Until time.Time
 	// Text is a part of any text or name. Case does not matter.
 	Text string
-	// Orders selects orders of operators.
+	// Orders selects orders of operators, without what they do.
 	Orders bool
 	// NoTools excludes connections of commands of the relay, such as "relay get".
 	NoTools bool
@@ -42,7 +42,7 @@ func (f *Filter) matches(e *Event) bool {
 		f.Client != "" && !strings.Contains(e.Client, f.Client),
 		!f.Since.IsZero() && e.Time.Before(f.Since),
 		!f.Until.IsZero() && !e.Time.Before(f.Until),
-		f.Orders && e.Operator == nil,
+		f.Orders && (e.Type != Ordered || e.Operator == nil),
 		(len(f.Kinds) > 0 || f.Namespace != "") && !f.picksResources(e.Resources),
 		f.Text != "" && !f.picksText(e):
 		return false

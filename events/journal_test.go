@@ -95,6 +95,7 @@ func TestFiltersPickEvents(t *testing.T) {
 		all.Note(Removal, key)
 	}
 	j.Record(Event{Time: began.Add(4 * time.Minute), Type: Expired, Upstream: "lab", Text: "e", Resources: all})
+	j.Record(Event{Time: began.Add(5 * time.Minute), Type: Ordered, Text: "f", Operator: &Operator{UID: 1000, User: "eve"}})
 	for name, tc := range map[string]struct {
 		Filter
 		want string
@@ -102,14 +103,14 @@ func TestFiltersPickEvents(t *testing.T) {
 		"type":              {Filter{Types: []Type{Held, NACK}}, "[a c]"},
 		"upstream":          {Filter{Upstream: "east"}, "[a d]"},
 		"client":            {Filter{Client: "istiod"}, "[c]"},
-		"since":             {Filter{Since: began.Add(2 * time.Minute)}, "[c d e]"},
+		"since":             {Filter{Since: began.Add(2 * time.Minute)}, "[c d e f]"},
 		"until":             {Filter{Until: began.Add(time.Minute)}, "[a]"},
 		"kind":              {Filter{Kinds: []mirror.Kind{entry("").Kind}}, "[1 changed e]"},
 		"another kind":      {Filter{Kinds: []mirror.Kind{mirror.MeshConfig}}, "[e]"},
 		"namespace":         {Filter{Namespace: "shop"}, "[1 changed e]"},
 		"text in a name":    {Filter{Text: "SHOP/db"}, "[1 changed]"},
 		"text in a reason":  {Filter{Text: "40 OF"}, "[a]"},
-		"orders":            {Filter{Orders: true}, "[d]"},
+		"orders":            {Filter{Orders: true}, "[f]"},
 		"several at a time": {Filter{Upstream: "east", Types: []Type{Frozen}}, "[d]"},
 	} {
 		if got := fmt.Sprint(texts(j.Read(Query{Filter: tc.Filter}).Events)); got != tc.want {

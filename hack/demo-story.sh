@@ -98,7 +98,7 @@ show status
 
 tell "7. What happened, when, and who did it: the journal has it all."
 show events --type lost,regained,held,released,rolled-back,unfrozen
-show audit
+show events --orders
 echo
 echo "That is the story. To look at the demo on your own: make demo"
 failed=0

@@ -94,12 +94,7 @@ func keeperOptions(s config.State) state.Options {
 }
 
 func adminConfig(cfg *config.Config) admin.Config {
-	out := admin.Config{
-		Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg),
-		Readers: cfg.Admin.Readers, Operators: cfg.Admin.Operators,
-	}
-	out.Group, _ = cfg.Admin.SocketGroup()
-	return out
+	return admin.Config{Address: cfg.Admin.Address, Socket: cfg.AdminSocket(), OwnSocketDir: ownSocketDir(cfg)}
 }
 
 // ownSocketDir reports whether only the relay uses the directory of the admin socket: it is state.dir or

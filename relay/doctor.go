@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"meshrelay/audit"
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
@@ -135,9 +134,6 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		found = append(found, own(running, doctor.Port("replicas.peers.listen", p.Listen)), doctor.OwnCertificate(p.CertFile, p.KeyFile, time.Now()))
 	}
 	found = append(found, doctor.Place("socket", "admin.socket", cfg.AdminSocket(), "can be opened")...)
-	if cfg.Audit.File != "" {
-		found = append(found, auditFile(cfg.Audit.File)...)
-	}
 	if cfg.State.Dir == "" {
 		return append(found, doctor.Doubt("state", "", "the relay keeps nothing on disk", "state.dir is not set: after a restart, clients wait until every upstream has answered, and there is no history and no rollback",
 			"set state: {dir: /var/lib/relay}"))
@@ -168,15 +164,6 @@ func (d Doctor) services(ctx context.Context) []doctor.Finding {
 	}
 	return []doctor.Finding{doctor.Doubt("services", "", "services whose clusters do not agree, or that nobody serves", cmp.Or(some(texts), "there are too many services to look at all"),
 		"relay conflicts lists them, and relay explain service HOST the resources to correct; give ports the same names and protocols in all clusters, subsets labels that pods have, and services endpoints")}
-}
-
-// auditFile checks that the audit log can be written to a file.
-func auditFile(path string) []doctor.Finding {
-	if err := audit.Probe(path); err != nil {
-		return []doctor.Finding{doctor.Bad("audit", path, "the audit log can not be written", err.Error(),
-			"give the user of the relay file and directory, or set audit.file to another path")}
-	}
-	return doctor.Place("audit", "audit.file", path, "can be written")
 }
 
 // stored turns the results of local.Probe into findings. A directory in use is good if the relay of this

@@ -98,51 +98,6 @@ func TestDoctorNamesAStateThatTheUserOfTheRelayCanNotUse(t *testing.T) {
 	}
 }
 
-// TestDoctorNamesAnAuditLogThatCanNotBeWritten: it looks at directory and file as the audit log does, and makes neither.
-func TestDoctorNamesAnAuditLogThatCanNotBeWritten(t *testing.T) {
-	for name, tc := range map[string]struct {
-		make func(dir string) error
-		why  string // empty: it can be written
-	}{
-		"nothing is there": {func(string) error { return nil }, ""},
-		"a directory":      {func(dir string) error { return os.Mkdir(dir, 0o700) }, ""},
-		"a file": {func(dir string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "log"), nil, 0o600))
-		}, ""},
-		"a directory in its place": {func(dir string) error { return os.MkdirAll(filepath.Join(dir, "log"), 0o700) }, "is a directory"},
-		"a link in its place": {func(dir string) error {
-			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink("x", filepath.Join(dir, "log")))
-		}, "is a link"},
-		"a directory of others":    {func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) }, "others can write"}, // the mistake
-		"a file for its directory": {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, "is not a directory"},
-		"a file above its place":   {func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, "not a directory"},
-	} {
-		dir := filepath.Join(t.TempDir(), "up", "audit")
-		if name != "a file above its place" {
-			if err := os.Mkdir(filepath.Dir(dir), 0o700); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := tc.make(dir); err != nil {
-			t.Fatal(err)
-		}
-		before, _ := os.ReadDir(dir)
-		found := auditFile(filepath.Join(dir, "log"))
-		if after, _ := os.ReadDir(dir); len(after) != len(before) {
-			t.Errorf("%s: the check makes %v", name, after)
-		}
-		f := found[0]
-		switch {
-		case len(found) != 1 || f.Check != "audit" || f.Target != filepath.Join(dir, "log") || f.What == "":
-			t.Errorf("%s: %+v", name, found)
-		case tc.why == "" && f.Level != doctor.OK && f.Level != doctor.Warning:
-			t.Errorf("%s: %+v", name, f)
-		case tc.why != "" && (f.Level != doctor.Failed || !strings.Contains(f.Why, tc.why) || !strings.Contains(f.Fix, "set audit.file")):
-			t.Errorf("%s: %+v, want %s", name, f, tc.why)
-		}
-	}
-}
-
 // TestDoctorTellsTheFindingsAboutServicesOfARunningRelay, with a cure; it does not ask a relay that does not run.
 func TestDoctorTellsTheFindingsAboutServicesOfARunningRelay(t *testing.T) {
 	found := services.Service{Host: "db.example", Findings: []services.Finding{{Kind: services.NoEndpoints, Detail: "none of 0 endpoints is ready"}}}

@@ -13,7 +13,7 @@ import (
 
 // TestMetricsAreThoseOfTheCode: docs/metrics.md has a row for each metric that the parts of a relay describe.
 func TestMetricsAreThoseOfTheCode(t *testing.T) {
-	r := idle(t, "state: {dir: state}\naudit: {file: audit.log}\n", nil)
+	r := idle(t, "state: {dir: state}\n", nil)
 	described := make(chan *prometheus.Desc)
 	go func() { defer close(described); r.metrics.Describe(described) }()
 	exist, name := map[string]bool{}, regexp.MustCompile(`fqName: "(relay_\w+)"`)

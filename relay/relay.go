@@ -24,7 +24,6 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/admin/ui"
-	"meshrelay/audit"
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/events"
@@ -70,7 +69,6 @@ type Relay struct {
 	finder     *clusters.Finder
 	keeper     *state.Keeper // nil: no state is kept
 	events     *events.Journal
-	audit      *audit.Log
 	stages     *stages
 	conditions *conditions
 	server     *downstream.Server
@@ -83,8 +81,6 @@ type Relay struct {
 	expiries   *expiries
 	metrics    *prometheus.Registry
 	draining   atomic.Bool
-	hungUp     atomic.Bool // SIGHUP has come since the last load of the config file
-	loaded     string      // the state of the config file at its last load; only recordReload uses it
 	// config is the current config with the upstreams of found clusters. Configs are immutable: apply
 	// replaces the pointer.
 	config atomic.Pointer[config.Config]
@@ -96,7 +92,6 @@ type Relay struct {
 // New makes a Relay. It opens the state, but does not connect or listen.
 func New(o Options) (*Relay, error) {
 	r := &Relay{options: o, log: o.Logger, aggregate: mirror.NewAggregate(), file: o.Config, events: events.New(events.Limits{}), stages: newStages()}
-	r.audit = newAudit(o)
 	finder, whole := clusters.New(o.Config.State.Dir, r.log)
 	r.finder = finder
 	r.finder.Adopt(o.Config)
@@ -147,8 +142,7 @@ func New(o Options) (*Relay, error) {
 	if r.manager, err = upstreams.NewManager(cfg, Kinds(), r.aggregate, kept, r.log); err != nil {
 		return nil, err
 	}
-	r.manager.Record(r.events, r.auditClaims)
-	r.loaded = o.Watcher.Status().Text()
+	r.manager.Record(r.events)
 	o.Watcher.Tell(r.recordReload)
 	work := push.NewWork()
 	if r.pusher, err = push.NewPusher(pushOptions(cfg.Push), work); err != nil {
@@ -175,7 +169,7 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Full: r.guard.Full, Events: r.events, Audit: r.audit, Registerer: r.metrics,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Full: r.guard.Full, Events: r.events, Registerer: r.metrics,
 		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {
@@ -206,7 +200,7 @@ func New(o Options) (*Relay, error) {
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.audit, r.conditions.counts)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.conditions.counts)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}
@@ -261,7 +255,6 @@ func (r *Relay) adminDeps(debug *admin.Debug) admin.Deps {
 		Controls: r.manager, Clusters: r.finder, Sinks: r.sinks, Notes: r.notes, Reload: r.options.Watcher.Reload, ReloadStatus: r.options.Watcher.Status,
 		CanI: r.canI, PreviewClients: r.previewClients, PreviewSinks: r.previewSinks, Check: r.check,
 		Remarks: func() []string { return powerfulImports(r.config.Load().Upstreams, r.aggregate) },
-		Audit:   r.audit,
 		Ready: func() admin.Readiness {
 			if r.draining.Load() {
 				return admin.Readiness{Reasons: []string{"shutting down"}}
@@ -304,7 +297,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP) // never undone: a SIGHUP would end the process
 	signals, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	r.events.Record(events.Event{Type: events.Started, By: events.ByRelay, Text: fmt.Sprintf("version %s, upstreams: %d", r.options.Build.Version, len(r.config.Load().Upstreams))})
-	r.audit.Record(audit.Line{Event: audit.Started, After: "version " + r.options.Build.Version})
 	// Clients leave first, and the admin server ends last.
 	parts := []part{
 		func(end context.Context) error {
@@ -335,16 +327,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.replicas != nil {
 		parts = append(parts, r.replicas.Run) // ends after all that others ask for
 	}
-	auditEnd := func(ctx context.Context) error {
-		<-ctx.Done()
-		line := audit.Line{Event: audit.Ended}
-		if err := context.Cause(ctx); !errors.Is(err, errOver) {
-			line.Error = err.Error()
-		}
-		r.audit.Record(line)
-		return nil
-	}
-	parts = append(parts, r.pages.Run, r.operators.Run, auditEnd, r.audit.Run) // the last ends after all that record lines
+	parts = append(parts, r.pages.Run, r.operators.Run)
 	err := runParts(ctx, parts)
 	if err == nil {
 		r.log.Info("relay ended")

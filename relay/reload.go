@@ -82,9 +82,6 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 // notes returns one line for each problem that does not make the relay unready.
 func (r *Relay) notes() []string {
 	notes := append(r.finder.Problems(), r.expiries.problems(time.Now())...)
-	if problem := r.audit.Problem(); problem != "" {
-		notes = append(notes, problem)
-	}
 	notes = append(notes, r.manager.Replicas().Problems()...)
 	notes = append(notes, r.aggregate.NotAllocated()...)
 	notes = append(notes, r.sinks.Problems()...)
@@ -125,5 +122,4 @@ func (r *Relay) recordReload(st config.ReloadStatus) {
 		e.Reason = "needs a restart: " + strings.Join(st.NeedsRestart, ", ")
 	}
 	r.events.Record(e)
-	r.auditReload(st)
 }

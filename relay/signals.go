@@ -15,7 +15,6 @@ func (r *Relay) reloadOnHangup(ctx context.Context, hangups <-chan os.Signal) er
 			return nil
 		case <-hangups:
 			r.log.Info("reading config file", "cause", "SIGHUP")
-			r.hungUp.Store(true)
 			r.options.Watcher.Trigger()
 		}
 	}

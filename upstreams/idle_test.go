@@ -86,7 +86,7 @@ func startQuiet(t *testing.T, dir string, rules config.Staleness, reachable bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Record(journal, nil)
+	m.Record(journal)
 	m.Restore(t.Context())
 	var ends []func()
 	for _, run := range []func(context.Context) error{aggregate.Run, m.Run, journal.Run, keeper.Run} {

@@ -43,8 +43,7 @@ type Manager struct {
 	keeper    Keeper          // nil: nothing is kept
 	former    Former          // nil: nobody else has anything
 	events    *events.Journal // nil: nobody keeps them
-	claims    Claims
-	replicas  *replicas // nil: the relay decides alone
+	replicas  *replicas       // nil: the relay decides alone
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 	pause     time.Duration // after the first failure of a source
@@ -95,16 +94,11 @@ func (m *Manager) reroot(all ...current) {
 	}
 }
 
-// Claims is told of resources of an upstream that are left out because of a host that they claim, and of the number of
-// further ones. It must not wait. nil: nobody is told.
-type Claims func(upstream string, refused []intake.Claim, more int)
-
-// Record sets the journal for the events of the upstreams, and who is told of refused claims. It is called before
-// Restore.
-func (m *Manager) Record(journal *events.Journal, claims Claims) {
-	m.events, m.claims = journal, claims
+// Record sets the journal for the events of the upstreams. It is called before Restore.
+func (m *Manager) Record(journal *events.Journal) {
+	m.events = journal
 	for _, u := range m.upstreams {
-		u.events, u.claims = journal, claims
+		u.events = journal
 	}
 }
 
@@ -294,7 +288,7 @@ func (m *Manager) plan(u config.Upstream, cfg *config.Config) (c change, err err
 	}
 	if c.isNew {
 		c.now = newUpstream(c.setup, m.keeper != nil)
-		c.now.events, c.now.claims = m.events, m.claims
+		c.now.events = m.events
 		m.joins(c.now)
 	}
 	return c, nil

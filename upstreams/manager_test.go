@@ -54,7 +54,7 @@ func runKinds(t *testing.T, kinds []upstreams.Kind, keeper upstreams.Keeper, cfg
 	if r.m, err = upstreams.NewManager(r.cfg, kinds, r.aggregate, keeper, log); err != nil {
 		t.Fatal(err)
 	}
-	r.m.Record(r.journal, nil)
+	r.m.Record(r.journal)
 	change(r.m)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.m.Restore(ctx)

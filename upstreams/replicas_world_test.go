@@ -234,7 +234,7 @@ func (r *replicaRun) start() {
 	if r.m, err = upstreams.NewManager(cfg, []upstreams.Kind{kind}, r.aggregate, r.keeper, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	r.m.Record(r.journal, nil)
+	r.m.Record(r.journal)
 	replicas := upstreams.Replicas{Name: r.name, Store: r.w.store, Peers: peersOf{r}, Dir: r.dir}
 	if r.w.noPeers {
 		replicas.Peers = nil

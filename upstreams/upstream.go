@@ -56,7 +56,6 @@ type upstream struct {
 	log    *slog.Logger
 	notes  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
 	events *events.Journal // nil: nobody keeps them
-	claims Claims
 	since  time.Time
 	// concerned is called when the replicas may have to agree on something, nil if the relay decides alone.
 	concerned func()
@@ -102,8 +101,7 @@ func (u *upstream) Tell(e intake.Event) intake.Result {
 	return out.Result
 }
 
-// stepOver passes an event to the intake, and writes its notes to the log its events to the journal, and passes on
-// refused claims.
+// stepOver passes an event to the intake, and writes its notes to the log and its events to the journal.
 func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	out, err := u.stepLocked(e)
 	if _, is := e.(intake.Identified); is && u.identified != nil {
@@ -118,9 +116,6 @@ func (u *upstream) stepOver(e intake.Event) (intake.Output, error) {
 	for _, event := range out.Events {
 		event.Upstream = u.name
 		u.events.Record(event)
-	}
-	if u.claims != nil && len(out.Claims) > 0 {
-		u.claims(u.name, out.Claims, out.MoreClaims)
 	}
 	return out, err
 }

@@ -15,6 +15,9 @@ const maxEventNames = 3
 func EventText(e *events.Event) string {
 	var b strings.Builder
 	b.WriteString(e.Text)
+	if e.After != e.Before {
+		fmt.Fprintf(&b, ": %s → %s", e.Before, e.After)
+	}
 	if r := e.Resources; r != nil && len(r.Names) > 0 {
 		if e.Text == "" {
 			b.WriteString(r.String())

@@ -40,7 +40,7 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor [-c FILE]",
 		Short: "Check everything that a relay needs before it starts",
 		Long: `Check a config file, and everything that a relay with it needs. On this host: the ports, what
-judges clients, the Unix socket, the audit log and the state directory. For each upstream: name,
+judges clients, the Unix socket and the state directory. For each upstream: name,
 port, certificates, token, identity and permissions; the command connects to each address and
 requests all resources once. For each place of clusters: that the relay can list and watch it, the
 allowed programs, and each kubeconfig. For each sink and the decisions of replicas: the API server, and

@@ -35,7 +35,7 @@ type eventFlags struct {
 }
 
 func newEvents() *cobra.Command {
-	return eventsCommand(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "List events: changes, holds, orders, clients",
 		Long: `List the newest events of a running relay, the oldest first: changes of upstreams, held deletions,
@@ -43,30 +43,17 @@ orders of operators, and clients that connected, disconnected or rejected a resp
 UTC. A relay that keeps state (state.dir) keeps events over a restart. Connections of commands such
 as "relay get" are listed only with --tools or --client.
 
-With --follow, go on with new events until interrupted. -o wide adds how long it took until half of
+With --orders, list the orders of operators only, and the refused ones, with the user, the reason,
+and what the order has changed. With --follow, go on with new events until interrupted. -o wide adds how long it took until half of
 the clients, and all clients, had acknowledged a change.`,
 		Example: `  relay events
   relay events --since 03:00 --upstream east
   relay events --since 2h --type held,released,expired
   relay events --kind virtualservice -n shop -o wide
+  relay events --orders --since 24h
   relay events --follow --client istiod-7d9`,
-	}, &eventFlags{})
-}
-
-func newAudit() *cobra.Command {
-	return eventsCommand(&cobra.Command{
-		Use:   "audit",
-		Short: "List the orders of operators, with user and reason",
-		Long: `List the newest orders that operators have given to a running relay over its Unix socket, the
-oldest first: freeze, release, rollback, reload and others, with the user and the reason. All times
-are UTC.`,
-		Example: `  relay audit
-  relay audit --since 24h --upstream east
-  relay audit -o json`,
-	}, &eventFlags{orders: true})
-}
-
-func eventsCommand(cmd *cobra.Command, f *eventFlags) *cobra.Command {
+	}
+	var f eventFlags
 	var access access
 	var out output
 	access.overAdmin(cmd, func(cmd *cobra.Command, c admin.Client, _ []string) error {
@@ -89,19 +76,18 @@ func eventsCommand(cmd *cobra.Command, f *eventFlags) *cobra.Command {
 	if err := cmd.RegisterFlagCompletionFunc("upstream", access.completeUpstreams); err != nil {
 		panic(err) // the flag does not exist
 	}
-	if !f.orders {
-		flags.StringVar(&f.types, "type", "", "list events of these `types`, such as held,released")
-		flags.StringVar(&f.client, "client", "", "list events of clients with this `text` in their names")
-		flags.StringVar(&f.kind, "kind", "", "list events about resources of this `kind`, such as se or virtualservice")
-		flags.StringVarP(&f.namespace, "namespace", "n", "", "list events about resources in this `namespace`")
-		flags.BoolVar(&f.tools, "tools", false, "also list connections of commands such as \"relay get\"")
-		flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new events, until interrupted")
-		var words []string
-		for _, t := range events.Types() {
-			words = append(words, string(t))
-		}
-		fixedCompletions(cmd, "type", words...)
+	flags.StringVar(&f.types, "type", "", "list events of these `types`, such as held,released")
+	flags.StringVar(&f.client, "client", "", "list events of clients with this `text` in their names")
+	flags.StringVar(&f.kind, "kind", "", "list events about resources of this `kind`, such as se or virtualservice")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "list events about resources in this `namespace`")
+	flags.BoolVar(&f.orders, "orders", false, "list orders of operators only")
+	flags.BoolVar(&f.tools, "tools", false, "also list connections of commands such as \"relay get\"")
+	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new events, until interrupted")
+	var words []string
+	for _, t := range events.Types() {
+		words = append(words, string(t))
 	}
+	fixedCompletions(cmd, "type", words...)
 	out.flag(cmd, "table", "wide", "json")
 	return cmd
 }

@@ -37,3 +37,35 @@ func TestAFloodOfLinesIsLoggedInPart(t *testing.T) {
 		}
 	})
 }
+
+// TestLinesOfOnePeerDoNotTakeThoseOfAnother: each has a few lines, the next line has the number of those that were left
+// out, and peers without number count as one.
+func TestLinesOfOnePeerDoNotTakeThoseOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Peers
+		lines := func(peer string, times int) (allowed, left int) {
+			for range times {
+				if n, ok := p.Allow(peer); ok {
+					allowed, left = allowed+1, left+n
+				}
+			}
+			return allowed, left
+		}
+		if n, left := lines("a", 1000); n != peerLines || left != 0 {
+			t.Errorf("%d lines, %d left out", n, left)
+		}
+		if n, left := lines("b", 2); n != 2 || left != 1000-peerLines {
+			t.Errorf("%d lines of another, %d left out", n, left)
+		}
+		for i := range 3 * mostPeers {
+			p.Allow(string(rune(1000 + i)))
+		}
+		if n, _ := lines("one more", 1); n != 0 || len(p.lines) > mostPeers+1 {
+			t.Errorf("%d lines of one of too many, %d are known", n, len(p.lines))
+		}
+		await.Pass(peerWindow)
+		if n, _ := lines("a", 10); n != peerLines || len(p.lines) != 1 {
+			t.Errorf("%d lines after a while, %d peers are known", n, len(p.lines))
+		}
+	})
+}

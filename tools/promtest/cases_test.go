@@ -179,11 +179,6 @@ var cases = []struct {
 		relay_state_journal_healthy{pod="a"} 1x4 0x60
 		relay_state_journal_healthy{pod="b"} 1x60`, 5, `{}`, `
 		relay_state_journal_healthy{pod="a"} 1x4 0x4 1x60`},
-	{"RelayAuditLinesLost", `
-		relay_audit_lines_lost_total{pod="a"} 0x4 1+1x60
-		relay_audit_lines_lost_total{pod="b"} 7x60`, 5, `{}`, `
-		relay_audit_lines_lost_total{pod="a"} 0x60
-		relay_audit_lines_lost_total{pod="b"} 7x60`},
 	{"RelayStateSetAside", `
 		relay_state_set_aside_files{pod="a"} 0x4 1x60
 		relay_state_set_aside_files{pod="b"} 0x60`, 5, `{}`, `
@@ -296,7 +291,6 @@ const healthy = `
 	relay_token_lifetime_seconds{upstream="east",pod="a"}         3600x200
 	relay_state_healthy{pod="a"} 1x200
 	relay_state_journal_healthy{pod="a"} 1x200
-	relay_audit_lines_lost_total{pod="a"} 0x200
 	relay_state_set_aside_files{pod="a"} 0x200
 	relay_config_last_reload_successful{pod="a"} 1x200
 	relay_downstream_refused_total{reason="peer",pod="a"} 0x200

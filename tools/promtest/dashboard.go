@@ -155,8 +155,6 @@ func disk() section {
 		{title: "Failed flushes", description: "Attempts to open or write the state that failed, per second.", unit: "cps", queries: []query{{`sum by (instance) (rate(relay_state_flush_errors_total{}[$__rate_interval]))`, "{{instance}}"}}},
 		{title: "Files set aside", description: "Files of the state that could not be used and are still there.", unit: "short", queries: []query{{`relay_state_set_aside_files{}`, "{{instance}}"}}},
 		{title: "Revisions", description: "Revisions of each upstream that are kept to roll back to.", unit: "short", queries: []query{{`max by (upstream) (relay_state_revisions{})`, "{{upstream}}"}}},
-		{title: "Lines of the audit log", description: "Lines of the audit log, per second, by event.", unit: "cps", width: 12, queries: []query{{`sum by (event) (rate(relay_audit_lines_total{}[$__rate_interval])) > 0`, "{{event}}"}}},
-		{title: "Lost lines of the audit log", description: "Lines of the audit log that could not be written, in five minutes: relay status has the reason.", unit: "short", width: 12, queries: []query{{`increase(relay_audit_lines_lost_total{}[5m])`, "{{instance}}"}}},
 	}}
 }
 

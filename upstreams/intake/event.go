@@ -191,18 +191,8 @@ type Output struct {
 	Repeat, Again bool
 	Notes         []Note
 	Events        []events.Event // for the journal, without the name of the upstream
-	// Claims are the resources that the step has left out because of a host that they claim, at most maxClaims.
-	// MoreClaims is the number of others.
-	Claims     []Claim
-	MoreClaims int
-	err        error // why an order is refused
+	err           error          // why an order is refused
 }
-
-// Claim is a resource that is left out because it claims a host that import.hosts refuses.
-type Claim struct{ Resource, Detail string }
-
-// maxClaims bounds Output.Claims.
-const maxClaims = 32
 
 // Note is one line for the log.
 type Note struct {

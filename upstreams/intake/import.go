@@ -344,9 +344,6 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 	}
 	if why := in.check(rec, r, way); why != imported {
 		in.detach(sc, rec)
-		if why != rec.leftOut && why.Value().reason == string(filter.ReasonHosts) {
-			in.claim(r, why.Value().detail)
-		}
 		sc.setLeftOut(rec, why)
 		rec.resource, rec.original = nil, nil
 		reason := filter.Reason(why.Value().reason)
@@ -382,15 +379,6 @@ func (in *Intake) importRecord(sc *scope, rec *record, r *mirror.Resource, way m
 		rec.original = r
 	}
 	return true, nil
-}
-
-// claim notes a resource that is left out because of a host that it claims.
-func (in *Intake) claim(r *mirror.Resource, detail string) {
-	if len(in.out.Claims) == maxClaims {
-		in.out.MoreClaims++
-		return
-	}
-	in.out.Claims = append(in.out.Claims, Claim{r.Key().String(), detail})
 }
 
 // reshape returns the content of a record for r, and its siblings.

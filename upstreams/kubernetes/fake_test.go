@@ -107,7 +107,7 @@ func (s *apiServer) upstream(settings, more string) *world {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w.manager.Record(w.journal, nil)
+	w.manager.Record(w.journal)
 	return w
 }
 

@@ -149,7 +149,7 @@ func (p *place) begin(change func(*config.Upstream)) {
 		p.t.Fatal(err)
 	}
 	p.journal = events.New(events.Limits{})
-	p.m.Record(p.journal, nil)
+	p.m.Record(p.journal)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.m.Run(ctx) }()
