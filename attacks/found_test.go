@@ -17,15 +17,13 @@ import (
 // Places where clusters are found. DIR stands for the directory of the stage.
 const (
 	secretsOf    = "secrets: {kubeconfig: hub/config, namespace: evil}, upstream: {kubernetes: {}}"
-	profilesOf   = "profiles: {kubeconfig: hub/config, namespace: evil, accessProviders: [{name: p, exec: {command: 'DIR/program'}}]}, upstream: {kubernetes: {}}"
-	directoryOf  = "directory: {path: found}, upstream: {kubernetes: {}}"
 	programs     = ", allowExec: ['DIR/program']"
 	credential   = "credential-of-the-relay"
 	elsewhere    = ", allowServers: ['*.honest.example']"
 	fromLoopback = ", allowServers: [127.0.0.0/8]"
 )
 
-// foundClusters are the attacks of who writes Secrets, ClusterProfiles and kubeconfigs.
+// foundClusters are the attacks of who writes Secrets and kubeconfigs.
 func foundClusters() []*attack {
 	bomb := "apiVersion: v1\nkind: Config\nx: &a " + strings.Repeat("x", 128<<10) + "\ny: [" + strings.Repeat("*a,", 8_000) + "]\n"
 	return []*attack{
@@ -35,11 +33,6 @@ func foundClusters() []*attack {
 			}
 			strikeHub(s, n)
 		}},
-		{finding: "D2", name: "a file with a kubeconfig of 155 KB of aliases", clusters: directoryOf, told: `found.*(alias|anchor|too large)`, run: func(s *stage, n int) {
-			for i := range n {
-				s.write(fmt.Sprintf("found/c-%d", i), bomb)
-			}
-		}},
 		{finding: "D2", name: "an upstream's kubeconfig that becomes one of aliases", seldom: true, told: `west-0.*(alias|anchor|too large)`, api: path("/never", answer()), run: func(s *stage, n int) {
 			for i := range n {
 				s.write(fmt.Sprintf("west-%d/config", i), bomb)
@@ -48,7 +41,6 @@ func foundClusters() []*attack {
 
 		{finding: "D5", name: "a kubeconfig that runs a program of the config for a server of the attacker", clusters: secretsOf + programs, once: true, told: `allowServers`, run: stealCredential},
 		{finding: "D5", name: "the same, to servers that look like those of the config", clusters: secretsOf + programs + elsewhere, once: true, told: `allowServers`, run: stealCredential},
-		{finding: "D5", name: "a ClusterProfile that names a server of the attacker", clusters: profilesOf + elsewhere, once: true, told: `allowServers`, run: profileOfAnother},
 		{finding: "D5", name: "arguments and variables for a program of the config", clusters: secretsOf + programs + fromLoopback, once: true, told: `only the config does so`, run: steerProgram},
 
 		{finding: "D10", name: "kubeconfigs that name services of this host", clusters: secretsOf, once: true, told: `loopback`, run: dialLoopback("")},
@@ -61,18 +53,13 @@ func foundClusters() []*attack {
 		{finding: "D12", name: "5,000 Secrets of 1,000 empty kubeconfigs", clusters: secretsOf, once: true, told: `more than \d+ objects or keys`, run: strikeHub, hub: objects("secrets", 5_000, func(i int) string {
 			return named("evil", fmt.Sprint("s-", i), `,"resourceVersion":"1"`, `,"data":{"a":""`+keys(1000*i, 1_000, `,"%07d":""`)+`}`)
 		})},
-		{finding: "D12", name: "a ClusterProfile of 2.6 million empty providers", clusters: profilesOf + elsewhere, once: true, told: `more than \d+ values`, run: strikeHub, hub: objects("clusterprofiles", 1, func(int) string {
-			return named("evil", "p", `,"resourceVersion":"1"`, `,"status":{"accessProviders":[`+strings.Repeat("{},", 2_600_000)+`{}]}`)
-		})},
 	}
 }
 
-// prepareFound makes the hub, the directory and the program that elements of clusters name.
+// prepareFound makes the hub and the program that elements of clusters name.
 func (s *stage) prepareFound(a *attack) string {
 	s.hub = s.hostile("hub", a.hub)
 	s.hub.Define("", "Secret", "secrets", "v1")
-	s.hub.Define("multicluster.x-k8s.io", "ClusterProfile", "clusterprofiles", "v1alpha1")
-	s.mkdir("found")
 	program := s.write("program", "#!/bin/sh\n{ echo \"$@\"; env; } >>"+s.dir+"/seen\n"+
 		`echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"`+credential+`"}}'`+"\n")
 	if err := os.Chmod(program, 0o700); err != nil { // it is a program
@@ -169,20 +156,6 @@ func (s *stage) refusedOr(n int, succeeded func() bool) {
 		return true
 	})
 	s.settle()
-}
-
-// profileOfAnother has the hub tell of a ClusterProfile that leads to the attacker.
-func profileOfAnother(s *stage, n int) {
-	server, authority, got := s.thief()
-	s.hub.Put("multicluster.x-k8s.io/clusterprofiles", map[string]any{
-		"metadata": map[string]any{"namespace": "evil", "name": "c-0"},
-		"status":   map[string]any{"accessProviders": []any{map[string]any{"name": "p", "cluster": map[string]any{"server": server.web.URL, "certificate-authority-data": authority}}}},
-	})
-	strikeHub(s, n)
-	s.refusedOr(1, func() bool { return len(got()) > 0 })
-	if all := got(); len(all) > 0 {
-		s.Errorf("the attacker's server is asked %d times, first with %q", len(all), all[0])
-	}
 }
 
 // steerProgram has the hub tell of kubeconfigs that add something to a program that the config allows.

@@ -18,10 +18,8 @@ import (
 type Clusters struct {
 	// Name is unique among Config.Clusters.
 	Name string `yaml:"name"`
-	// Exactly one of these is set. It is the place where the relay finds the clusters.
-	Secrets   *ClusterSecrets   `yaml:"secrets,omitempty"`
-	Directory *ClusterDirectory `yaml:"directory,omitempty"`
-	Profiles  *ClusterProfiles  `yaml:"profiles,omitempty"`
+	// Secrets is the place where the relay finds the clusters.
+	Secrets *ClusterSecrets `yaml:"secrets,omitempty"`
 	// Ignore lists IDs of clusters that are not followed.
 	Ignore []string `yaml:"ignore,omitempty"`
 	// AllowServers lists the networks, addresses and patterns of DNS names of the servers that the
@@ -34,7 +32,7 @@ type Clusters struct {
 	// Max limits the number of clusters followed at the same time.
 	Max   int          `yaml:"max" default:"100" range:"1 1000"`
 	Guard ClusterGuard `yaml:"guard"`
-	// Import has rules by the labels of the Secret or ClusterProfile. The first that matches replaces fields of
+	// Import has rules by the labels of the Secret. The first that matches replaces fields of
 	// Upstream.Import.
 	Import []ClusterImport `yaml:"import,omitempty"`
 	// Upstream is a template. It has no name, no clusterID and no connection.
@@ -44,7 +42,7 @@ type Clusters struct {
 // ClusterImport has fields of Import for found clusters. Profile has the default filter.ProfileServices, also in
 // the template.
 type ClusterImport struct {
-	// Selector is a label selector of the Secret or ClusterProfile. Empty: all. Files have no labels.
+	// Selector is a label selector of the Secret. Empty: all.
 	Selector      string   `yaml:"selector,omitempty"`
 	Profile       string   `yaml:"profile,omitempty" oneof:"services routing all"`
 	RootNamespace string   `yaml:"rootNamespace,omitempty"`
@@ -61,7 +59,7 @@ func (r ClusterImport) over(template Import) Import {
 	return template
 }
 
-// importOf returns the Import of a cluster whose Secret or ClusterProfile has these labels.
+// importOf returns the Import of a cluster whose Secret has these labels.
 func (c Clusters) importOf(has map[string]string) Import {
 	for _, r := range c.Import {
 		if selector, err := labels.Parse(r.Selector); err == nil && selector.Matches(labels.Set(has)) {
@@ -79,9 +77,6 @@ type Program struct {
 	Env     map[string]string `yaml:"env,omitempty"`
 }
 
-// RunsPrograms reports whether the relay runs programs for found clusters.
-func (c Clusters) RunsPrograms() bool { return len(c.AllowExec) > 0 || c.Profiles != nil }
-
 // ClusterGuard holds clusters when more than Percent and more than Count of them are gone.
 type ClusterGuard struct {
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
@@ -98,38 +93,6 @@ type ClusterSecrets struct {
 	Selector   string   `yaml:"selector" default:"istio/multiCluster=true"`
 }
 
-// ClusterDirectory is a directory of kubeconfigs. A file's name without its extension is the
-// cluster's ID.
-type ClusterDirectory struct {
-	Path string `yaml:"path" path:"file or directory"`
-}
-
-// ClusterProfiles selects ClusterProfile objects of a hub.
-type ClusterProfiles struct {
-	Kubeconfig string   `yaml:"kubeconfig" path:"file"`
-	Context    string   `yaml:"context"`
-	InCluster  bool     `yaml:"inCluster"`
-	AllowExec  []string `yaml:"allowExec,omitempty"` // of Kubeconfig
-	Namespace  string   `yaml:"namespace"`
-	Selector   string   `yaml:"selector"`
-	// AccessProviders are in order of preference.
-	AccessProviders []AccessProvider `yaml:"accessProviders"`
-}
-
-// AccessProvider names the program that gives credentials for the clusters of one provider.
-type AccessProvider struct {
-	Name string       `yaml:"name"` // as in the status of the profiles
-	Exec ProviderExec `yaml:"exec"`
-}
-
-// ProviderExec is a credential plugin of client-go.
-type ProviderExec struct {
-	Command    string            `yaml:"command"`
-	Args       []string          `yaml:"args,omitempty"`
-	Env        map[string]string `yaml:"env,omitempty"`
-	APIVersion string            `yaml:"apiVersion" default:"client.authentication.k8s.io/v1" oneof:"client.authentication.k8s.io/v1 client.authentication.k8s.io/v1beta1"`
-}
-
 // hidden replaces a text that may be a secret.
 const hidden = "[hidden]"
 
@@ -142,26 +105,14 @@ func (c *Config) Shown() ([]byte, error) {
 		part := &shown.Clusters[i]
 		part.AllowExec = slices.Clone(part.AllowExec)
 		for k := range part.AllowExec {
-			hide(&part.AllowExec[k].Args, &part.AllowExec[k].Env)
-		}
-		if part.Profiles == nil {
-			continue
-		}
-		profiles := *part.Profiles
-		part.Profiles, profiles.AccessProviders = &profiles, slices.Clone(profiles.AccessProviders)
-		for k := range profiles.AccessProviders {
-			hide(&profiles.AccessProviders[k].Exec.Args, &profiles.AccessProviders[k].Exec.Env)
+			p := &part.AllowExec[k]
+			p.Args, p.Env = slices.Repeat([]string{hidden}, len(p.Args)), maps.Clone(p.Env)
+			for name := range p.Env {
+				p.Env[name] = hidden
+			}
 		}
 	}
 	return shown.YAML()
-}
-
-// hide replaces arguments and variables of a program by copies without their texts.
-func hide(args *[]string, env *map[string]string) {
-	*args, *env = slices.Repeat([]string{hidden}, len(*args)), maps.Clone(*env)
-	for name := range *env {
-		(*env)[name] = hidden
-	}
 }
 
 // Template is a Source that found clusters can have. The relay adds the connection to the section.
@@ -178,7 +129,7 @@ type Template interface {
 const ClusterPlaceholder = "{cluster}"
 
 // For returns the upstream of a found cluster, or an error if the template does not fit the cluster. has are the
-// labels of its Secret or ClusterProfile.
+// labels of its Secret.
 func (c Clusters) For(name, id string, has map[string]string, source Source) (Upstream, error) {
 	u := c.Upstream
 	u.Name, u.ClusterID, u.Source, u.Import = name, id, source, c.importOf(has)
@@ -263,7 +214,6 @@ func (v *validator) clusterImports(at string, c Clusters) {
 		if err != nil {
 			continue // reported
 		}
-		v.errorIf(c.Directory != nil && !selector.Matches(labels.Set{}), field+".selector", "files have no labels, so that this rule is for no cluster: leave the selector out")
 		for j, before := range c.Import[:i] {
 			first, err := labels.Parse(before.Selector)
 			v.errorIf(err == nil && (first.Empty() || first.String() == selector.String()), field, "import[%d] comes first and has all clusters of this rule: put it last, or leave one of them out", j)
@@ -288,22 +238,10 @@ func (v *validator) clusters(c *Config) {
 		if n := slices.IndexFunc(c.Clusters[:i], func(o Clusters) bool { return o.Name == one.Name }); n >= 0 {
 			v.errorf(at+".name", "%q is the name of clusters[%d] already: names must differ", one.Name, n)
 		}
-		places := 0
-		for _, given := range []bool{one.Secrets != nil, one.Directory != nil, one.Profiles != nil} {
-			if given {
-				places++
-			}
-		}
-		v.errorIf(places != 1, at, "clusters %q need exactly one of secrets, directory, profiles", one.Name)
+		v.errorIf(one.Secrets == nil, at+".secrets", "missing: name the hub whose secrets have the kubeconfigs of the clusters")
 		if s := one.Secrets; s != nil {
 			v.hub(at+".secrets", s.Kubeconfig, s.Context, s.InCluster, s.AllowExec, s.Namespace, s.Selector)
 			v.errorIf(s.Namespace == "", at+".secrets.namespace", "missing: name the namespace of the secrets")
-		}
-		if d := one.Directory; d != nil {
-			v.errorIf(d.Path == "", at+".directory.path", "missing: name a directory of kubeconfigs")
-		}
-		if p := one.Profiles; p != nil {
-			v.profiles(at+".profiles", p)
 		}
 		for j, program := range one.AllowExec {
 			field := fmt.Sprintf("%s.allowExec[%d]", at, j)
@@ -381,26 +319,8 @@ func (v *validator) hubFiles(c *Config) {
 		if !is {
 			continue // reported
 		}
-		at := fmt.Sprintf("clusters[%d].", i)
 		if s := one.Secrets; s != nil {
-			template.CheckHub(Checker{v, at + "secrets"}, s.Kubeconfig, s.Context, s.AllowExec)
-		}
-		if p := one.Profiles; p != nil {
-			template.CheckHub(Checker{v, at + "profiles"}, p.Kubeconfig, p.Context, p.AllowExec)
-		}
-	}
-}
-
-func (v *validator) profiles(at string, p *ClusterProfiles) {
-	v.hub(at, p.Kubeconfig, p.Context, p.InCluster, p.AllowExec, p.Namespace, p.Selector)
-	v.errorIf(p.Namespace == "", at+".namespace", "missing: name the namespace of the profiles")
-	v.errorIf(len(p.AccessProviders) == 0, at+".accessProviders", "missing: name at least one, with the program that gives credentials for its clusters")
-	for i, one := range p.AccessProviders {
-		field := fmt.Sprintf("%s.accessProviders[%d]", at, i)
-		v.errorIf(one.Name == "", field+".name", "missing: write the provider's name as in the status of the profiles")
-		v.errorIf(one.Exec.Command == "", field+".exec.command", "missing: name the program that gives credentials")
-		if n := slices.IndexFunc(p.AccessProviders[:i], func(o AccessProvider) bool { return o.Name == one.Name }); n >= 0 {
-			v.errorf(field+".name", "%q is the name of accessProviders[%d] already: names must differ", one.Name, n)
+			template.CheckHub(Checker{v, fmt.Sprintf("clusters[%d].secrets", i)}, s.Kubeconfig, s.Context, s.AllowExec)
 		}
 	}
 }
@@ -416,7 +336,7 @@ func (c *Config) Warnings() (lines []string) {
 		}
 	}
 	for i, c := range c.Clusters {
-		if c.RunsPrograms() && len(c.AllowServers) == 0 {
+		if len(c.AllowExec) > 0 && len(c.AllowServers) == 0 {
 			lines = append(lines, fmt.Sprintf("clusters %s: no cluster whose credentials a program gives is followed, because clusters[%d].allowServers is missing: list the servers that may get those credentials", c.Name, i))
 		}
 	}

@@ -48,23 +48,15 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "hub"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const profiles = "profiles: {inCluster: true, namespace: fleet, accessProviders: "
 	for fields, want := range map[string]string{
 		`secrets: {inCluster: true}, name: Fleet`: `"Fleet" is not a name: write 1 to 63 lower-case letters`,
-		``: "clusters[0]: clusters \"fleet\" need exactly one of secrets, directory, profiles",
-		`secrets: {inCluster: true}, directory: {path: a}`: "clusters[0]: clusters \"fleet\" need exactly one of",
+		``:            "clusters[0].secrets: missing",
 		`secrets: {}`: "clusters[0].secrets: neither kubeconfig nor inCluster",
-		`secrets: {inCluster: true, kubeconfig: hub}`:  "clusters[0].secrets.inCluster: inCluster and kubeconfig are both set",
-		`secrets: {inCluster: true, context: a}`:       "clusters[0].secrets.context: only a kubeconfig has contexts",
-		`secrets: {inCluster: true, allowExec: [a]}`:   "clusters[0].secrets.allowExec: only a kubeconfig",
-		`secrets: {inCluster: true, namespace: A}`:     `clusters[0].secrets.namespace: "A" is not a namespace`,
-		`secrets: {inCluster: true, selector: "a in"}`: `clusters[0].secrets.selector: "a in" is not a label selector`,
-		`directory: {}`:                      "clusters[0].directory.path: missing",
-		profiles + `[]}`:                     "clusters[0].profiles.accessProviders: missing",
-		profiles + `[{name: a}]}`:            "clusters[0].profiles.accessProviders[0].exec.command: missing",
-		profiles + `[{exec: {command: a}}]}`: "clusters[0].profiles.accessProviders[0].name: missing",
-		profiles + `[{name: a, exec: {command: a}}, {name: a, exec: {command: a}}]}`:               "clusters[0].profiles.accessProviders[1].name: \"a\" is the name of accessProviders[0] already",
-		profiles + `[{name: a, exec: {command: a, apiVersion: v1}}]}`:                              "clusters[0].profiles.accessProviders[0].exec.apiVersion",
+		`secrets: {inCluster: true, kubeconfig: hub}`:                                              "clusters[0].secrets.inCluster: inCluster and kubeconfig are both set",
+		`secrets: {inCluster: true, context: a}`:                                                   "clusters[0].secrets.context: only a kubeconfig has contexts",
+		`secrets: {inCluster: true, allowExec: [a]}`:                                               "clusters[0].secrets.allowExec: only a kubeconfig",
+		`secrets: {inCluster: true, namespace: A}`:                                                 `clusters[0].secrets.namespace: "A" is not a namespace`,
+		`secrets: {inCluster: true, selector: "a in"}`:                                             `clusters[0].secrets.selector: "a in" is not a label selector`,
 		`secrets: {inCluster: true}, removeAfter: 1s`:                                              "clusters[0].removeAfter: 1s is out of range: 1m0s to 8760h0m0s, or never",
 		`secrets: {inCluster: true}, max: 1001`:                                                    "clusters[0].max: 1001 is out of range",
 		`secrets: {inCluster: true}, ignore: [a/b]`:                                                `clusters[0].ignore[0]: "a/b" is not the ID of a cluster`,
@@ -91,8 +83,7 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		`secrets: {inCluster: true}, upstream: {rewrite: {namespacePrefix: "A-"}}`:                 "clusters[0].upstream.rewrite.namespacePrefix",
 		`secrets: {inCluster: true}, upstream: {staleness: {staleAfter: 2h, expireAfter: 1h}}`:     "clusters[0].upstream.staleness.expireAfter",
 		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {unknownFields: refuse}}, allowExec: [x, {command: x, args: [y], env: {A: b}}, {command: x, args: [z]}], allowServers: [10.0.0.0/8, "::1", "*.example.com"]`: "",
-		profiles + `[{name: a, exec: {command: a, args: [b], env: {C: d}}}]}`: "",
-		`directory: {path: .}, removeAfter: never, guard: {percent: 100}`:     "",
+		`secrets: {inCluster: true}, removeAfter: never, guard: {percent: 100}`: "",
 	} {
 		name := "name: fleet"
 		if strings.Contains(fields, "name: Fleet") {
@@ -107,7 +98,7 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 			t.Errorf("%s: %v, want %s", fields, err, want)
 		}
 	}
-	_, err := parse("relay.yaml", []byte("clusters:\n- {name: a, directory: {path: .}}\n- {name: a, directory: {path: .}}\n"+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
+	_, err := parse("relay.yaml", []byte("clusters:\n- {name: a, secrets: {inCluster: true}}\n- {name: a, secrets: {inCluster: true}}\n"+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
 	if err == nil || !strings.Contains(err.Error(), `3: clusters[1].name: "a" is the name of clusters[0] already`) {
 		t.Error(err)
 	}
@@ -132,11 +123,10 @@ current-context: hub
 	good := write("good", kubeconfig)
 	bad := write("bad", strings.ReplaceAll(kubeconfig, "https:", "http:"))
 	for fields, want := range map[string]string{
-		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, good):                                                                                       "",
-		fmt.Sprintf(`secrets: {kubeconfig: %q}`, good):                                                                                                              `clusters[0].secrets.kubeconfig: FILE: user "relay" runs the program "getToken"`,
-		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken], context: east}`, good):                                                                        `clusters[0].secrets.kubeconfig: FILE: context "east" does not exist`,
-		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, bad):                                                                                        `clusters[0].secrets.kubeconfig: FILE: cluster "hub": the server does not begin with https://`,
-		fmt.Sprintf(`profiles: {kubeconfig: %q, namespace: a, accessProviders: [{name: p, exec: {apiVersion: client.authentication.k8s.io/v1, command: x}}]}`, bad): `clusters[0].profiles.kubeconfig: FILE: cluster "hub"`,
+		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, good):                "",
+		fmt.Sprintf(`secrets: {kubeconfig: %q}`, good):                                       `clusters[0].secrets.kubeconfig: FILE: user "relay" runs the program "getToken"`,
+		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken], context: east}`, good): `clusters[0].secrets.kubeconfig: FILE: context "east" does not exist`,
+		fmt.Sprintf(`secrets: {kubeconfig: %q, allowExec: [getToken]}`, bad):                 `clusters[0].secrets.kubeconfig: FILE: cluster "hub": the server does not begin with https://`,
 	} {
 		path := write("relay.yaml", "clusters:\n- name: fleet\n  "+fields+"\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n")
 		want = strings.Replace(want, "FILE", map[bool]string{true: bad, false: good}[strings.Contains(fields, bad)], 1)
@@ -196,14 +186,11 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 }
 
 func TestProgramsWithoutServersAreWarnedOf(t *testing.T) {
-	const profiles = `profiles: {inCluster: true, namespace: a, accessProviders: [{name: p, exec: {command: x}}]}`
 	for fields, want := range map[string]bool{
 		`secrets: {inCluster: true}`:                                             false,
 		`secrets: {kubeconfig: hub, allowExec: [x]}`:                             false,
 		`secrets: {inCluster: true}, allowExec: [x]`:                             true,
 		`secrets: {inCluster: true}, allowExec: [x], allowServers: [10.0.0.0/8]`: false,
-		profiles: true,
-		profiles + `, allowServers: ["*.example"]`: false,
 	} {
 		c, err := parse("relay.yaml", []byte(fmt.Sprintf("clusters:\n- {name: fleet, %s}\n", fields)+clustersOnly[strings.Index(clustersOnly, "downstream"):]))
 		if err != nil {
@@ -239,7 +226,7 @@ func TestChangesOfClustersAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  max: 5\n- {name: other, directory: {path: .}}\n", 1)))
+	next, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", "true}\n  max: 5\n- {name: other, secrets: {inCluster: true}}\n", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,8 +241,6 @@ func TestChangesOfClustersAreNamed(t *testing.T) {
 func TestAShownConfigHasNoTextOfPrograms(t *testing.T) {
 	c, err := parse("relay.yaml", []byte(`clusters:
 - name: fleet
-  profiles: {inCluster: true, namespace: fleet, accessProviders: [{name: cloud, exec: {command: login, args: [--client-secret, canary], env: {AWS_KEY: canary}}}]}
-- name: secrets
   secrets: {inCluster: true}
   allowExec: [{command: other, args: [--client-secret, canary], env: {AZURE_KEY: canary}}]
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
@@ -264,10 +249,10 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 		t.Fatal(err)
 	}
 	shown, err := c.Shown()
-	if err != nil || strings.Contains(string(shown), "canary") || !strings.Contains(string(shown), "AWS_KEY:") || !strings.Contains(string(shown), "command: login") || !strings.Contains(string(shown), "AZURE_KEY:") || !strings.Contains(string(shown), "command: other") {
+	if err != nil || strings.Contains(string(shown), "canary") || !strings.Contains(string(shown), "AZURE_KEY:") || !strings.Contains(string(shown), "command: other") {
 		t.Errorf("%v\n%s", err, shown)
 	}
-	if text, err := c.YAML(); err != nil || strings.Count(string(text), "canary") != 4 {
+	if text, err := c.YAML(); err != nil || strings.Count(string(text), "canary") != 2 {
 		t.Errorf("the config itself was changed: %v\n%s", err, text)
 	}
 }
@@ -311,14 +296,13 @@ func TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport(t *testing.T) {
 func TestRulesForFoundClustersThatChooseNoneAreMistakes(t *testing.T) {
 	with := func(rules string) string { return strings.Replace(clustersOnly, "true}\n", "true}\n"+rules, 1) }
 	for in, want := range map[string]string{
-		with("  import:\n  - {profile: routing}\n  - {selector: a}\n"):                                                                            "6: clusters[0].import[1]: import[0] comes first and has all clusters of this rule",
-		with("  import:\n  - {selector: \"a=b\"}\n  - {selector: \"a = b\"}\n"):                                                                   "6: clusters[0].import[1]: import[0] comes first",
-		with("  import:\n  - {selector: \"a in\"}\n"):                                                                                             `5: clusters[0].import[0].selector: "a in" is not a label selector`,
-		with("  import:\n  - {kinds: [vs]}\n"):                                                                                                    `5: clusters[0].import[0].kinds[0]: profile services does not have "vs"`,
-		with("  import:\n  - {profile: all}\n  upstream:\n    import: {kinds: [se]}\n"):                                                           "7: clusters[0].upstream.import.kinds: import[0] has no selector and replaces it",
-		with("  upstream:\n    import: {kinds: [vs]}\n"):                                                                                          `5: clusters[0].upstream.import.kinds[0]: profile services does not have "vs"`,
-		with("  upstream:\n    import: {requireVia: [\"dns:a\"]}\n"):                                                                              "5: clusters[0].upstream.import.requireVia: only a server that is another relay",
-		"clusters:\n- name: a\n  directory: {path: .}\n  import:\n  - {selector: x}\n" + clustersOnly[strings.Index(clustersOnly, "downstream"):]: "5: clusters[0].import[0].selector: files have no labels",
+		with("  import:\n  - {profile: routing}\n  - {selector: a}\n"):                  "6: clusters[0].import[1]: import[0] comes first and has all clusters of this rule",
+		with("  import:\n  - {selector: \"a=b\"}\n  - {selector: \"a = b\"}\n"):         "6: clusters[0].import[1]: import[0] comes first",
+		with("  import:\n  - {selector: \"a in\"}\n"):                                   `5: clusters[0].import[0].selector: "a in" is not a label selector`,
+		with("  import:\n  - {kinds: [vs]}\n"):                                          `5: clusters[0].import[0].kinds[0]: profile services does not have "vs"`,
+		with("  import:\n  - {profile: all}\n  upstream:\n    import: {kinds: [se]}\n"): "7: clusters[0].upstream.import.kinds: import[0] has no selector and replaces it",
+		with("  upstream:\n    import: {kinds: [vs]}\n"):                                `5: clusters[0].upstream.import.kinds[0]: profile services does not have "vs"`,
+		with("  upstream:\n    import: {requireVia: [\"dns:a\"]}\n"):                    "5: clusters[0].upstream.import.requireVia: only a server that is another relay",
 	} {
 		wantMistakes(t, in, []string{want})
 	}

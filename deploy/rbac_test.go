@@ -120,7 +120,7 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 			t.Errorf("rbac-%s.yaml grants %q, want %q", name, have, want)
 		}
 	}
-	hub := []string{"list /secrets", "list multicluster.x-k8s.io/clusterprofiles"}
+	hub := []string{"list /secrets"}
 	if have := granted(rbac(t, "hub")["Role"]); !slices.Equal(have, hub) {
 		t.Errorf("rbac-hub.yaml grants %q, want %q", have, hub)
 	}

@@ -158,12 +158,11 @@ current-context: c
 }
 
 // TestTheRoleOfAHubLetsTheRelayFindClustersAndNothingElse_K9 has a relay find a cluster with the
-// manifest for hubs, on an API server that asks RBAC, by a Secret and by a ClusterProfile.
+// manifest for hubs, on an API server that asks RBAC, by a Secret.
 func TestTheRoleOfAHubLetsTheRelayFindClustersAndNothingElse_K9(t *testing.T) {
 	t.Parallel()
 	k := newKubernetesWith(t, "hub", "RBAC")
 	k.define("networking.istio.io", "ServiceEntry", "serviceentries", "v1")
-	k.define("multicluster.x-k8s.io", "ClusterProfile", "clusterprofiles", "v1alpha1")
 	for _, namespace := range []string{"istio-system", "shop"} {
 		k.createNamespace(namespace)
 	}
@@ -176,7 +175,6 @@ func TestTheRoleOfAHubLetsTheRelayFindClustersAndNothingElse_K9(t *testing.T) {
 	k.tokenKubeconfig(hub, k.token("istio-system", "relay"))
 	r := relayOf(t, "relay", fmt.Sprintf(`clusters:
 - {name: fleet, secrets: {kubeconfig: %[1]q}, allowServers: [127.0.0.0/8]}
-- {name: inventory, allowServers: [127.0.0.0/8], profiles: {kubeconfig: %[1]q, namespace: istio-system, accessProviders: [{name: mine, exec: {command: none}}]}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, hub)).start().ready()
 	shows := func(what string, texts ...string) {
@@ -194,16 +192,15 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 			return nil
 		})
 	}
-	eventually(t, "both places can be read", func() error {
-		if out, _ := r.command("clusters", "-o", "json"); strings.Count(out, `"readAt"`) != 2 {
+	eventually(t, "the Secrets can be read", func() error {
+		if out, _ := r.command("clusters", "-o", "json"); strings.Count(out, `"readAt"`) != 1 {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
 	})
 	k.apply(fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: istio-system, name: east, labels: {istio/multiCluster: \"true\"}}, data: {east: %s}}",
 		base64.StdEncoding.EncodeToString([]byte(k.tokenKubeconfig(filepath.Join(dir, "east"), k.token("istio-system", "relay-reader"))))))
-	k.apply("{apiVersion: multicluster.x-k8s.io/v1alpha1, kind: ClusterProfile, metadata: {namespace: istio-system, name: west}, spec: {}}")
-	shows("the Secret is noticed, and so is the profile", `"origin": "secret istio-system/east"`, `"state": "found"`, "none of its access providers")
+	shows("the Secret is noticed", `"origin": "secret istio-system/east"`, `"state": "found"`)
 	eventually(t, "the cluster is mirrored", func() error {
 		if all := r.configs(); len(all) != 1 {
 			out, _ := r.command("upstreams", "east")
@@ -211,13 +208,12 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		}
 		return nil
 	})
-	if !k.allowed("relay", "list", "", "secrets", "istio-system") || !k.allowed("relay", "list", "multicluster.x-k8s.io", "clusterprofiles", "istio-system") {
+	if !k.allowed("relay", "list", "", "secrets", "istio-system") {
 		t.Error("the role does not grant what it is for")
 	}
 	for _, no := range [][4]string{
 		{"get", "", "secrets", "istio-system"}, {"list", "", "secrets", "shop"}, {"list", "", "secrets", ""}, {"create", "", "secrets", "istio-system"},
 		{"update", "", "secrets", "istio-system"}, {"delete", "", "secrets", "istio-system"}, {"list", "", "configmaps", "istio-system"},
-		{"update", "multicluster.x-k8s.io", "clusterprofiles", "istio-system"}, {"list", "multicluster.x-k8s.io", "clusterprofiles", ""},
 		{"list", "networking.istio.io", "serviceentries", "shop"}, {"create", "", "serviceaccounts/token", "istio-system"},
 	} {
 		if k.allowed("relay", no[0], no[1], no[2], no[3]) {

@@ -8,25 +8,30 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"meshrelay/config"
 	"meshrelay/internal/testing/await"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes/hub"
 )
 
-// withClusters is a relay that finds clusters in a directory. Nothing listens at the addresses in their
+// withClusters is a relay that finds clusters in Secrets of a hub. Nothing listens at the addresses in their
 // kubeconfigs.
 type withClusters struct {
 	*Relay
 	t    *testing.T
 	dir  string
+	hub  *fakekube.Server
 	stop func()
 }
 
@@ -39,15 +44,15 @@ users: [{name: u, user: {token: %s}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `, token)
-	if err := os.WriteFile(filepath.Join(w.dir, "fleet", id), []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	secret := fakekube.Object("istio-system", id, `{}`)
+	secret["data"] = map[string]any{id: []byte(text)}
+	w.hub.Put("/secrets", secret)
 }
 
-// parse returns a config with the clusters of the directory, and more.
+// parse returns a config with the clusters of the hub, and more.
 func (w *withClusters) parse(fields, more string) *config.Config {
 	w.t.Helper()
-	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, directory: {path: fleet}, allowServers: [127.0.0.0/8]%s}\n%s", fields, more)
+	text := fmt.Sprintf("downstream: {listeners: [{address: \"127.0.0.1:0\", plaintext: true}]}\nstate: {dir: state}\nnode: {id: a}\nclusters:\n- {name: fleet, secrets: {kubeconfig: hub}, allowServers: [127.0.0.0/8]%s}\n%s", fields, more)
 	cfg, err := config.Parse(filepath.Join(w.dir, "relay.yaml"), []byte(text), Sources()...)
 	if err != nil {
 		w.t.Fatal(err)
@@ -103,14 +108,20 @@ func (w *withClusters) has(want ...string) {
 }
 
 func newWithClusters(t *testing.T, ids ...string) *withClusters {
-	w := &withClusters{t: t, dir: t.TempDir()}
-	if err := os.Mkdir(filepath.Join(w.dir, "fleet"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	hub.Usual = hub.Pace{Poll: 10 * time.Millisecond, Retry: 10 * time.Millisecond, RetryMost: 10 * time.Millisecond}
+	w := &withClusters{t: t, dir: t.TempDir(), hub: fakekube.New()}
+	w.hub.Define("", "Secret", "secrets", "v1")
+	fakekube.WriteKubeconfig(t, filepath.Join(w.dir, "hub"), w.hub.Start(t), "t")
 	for _, id := range ids {
 		w.kubeconfig(id, "t")
 	}
 	return w
+}
+
+// away is a hub that answers nothing.
+func away(w http.ResponseWriter, _ *http.Request) bool {
+	fakekube.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+	return true
 }
 
 func TestFoundClustersAreUpstreamsBehindThoseOfTheFile(t *testing.T) {
@@ -132,9 +143,7 @@ func TestFoundClustersAreUpstreamsBehindThoseOfTheFile(t *testing.T) {
 	if now := w.config.Load().Upstreams[1].Source; fmt.Sprint(now) != fmt.Sprint(before) {
 		t.Errorf("a rotation has made %v of %v", now, before)
 	}
-	if err := os.Remove(filepath.Join(w.dir, "fleet", "b")); err != nil {
-		t.Fatal(err)
-	}
+	w.hub.Remove("/secrets", "istio-system/b")
 	w.has("z", "a found", "c found", "b orphaned")
 	if err := w.finder.Remove("fleet", "b"); err != nil {
 		t.Fatal(err)
@@ -179,9 +188,7 @@ func TestARelayWithClustersAloneStartsAgainWithThoseItHad(t *testing.T) {
 		t.Fatal(err) // the merge does not wait for clusters
 	}
 	w.stop()
-	if err := os.RemoveAll(filepath.Join(w.dir, "fleet")); err != nil {
-		t.Fatal(err)
-	}
+	w.hub.Set(func() { w.hub.Fault = away })
 	w.start(w.parse("", ""))
 	if got, want := w.names(), []string{"a found", "b found"}; !slices.Equal(got, want) {
 		t.Errorf("it begins with %q, want %q", got, want)
@@ -193,7 +200,7 @@ func TestARelayWithClustersAloneStartsAgainWithThoseItHad(t *testing.T) {
 	}
 }
 
-// A relay that starts from a backup follows the same clusters, even without their directory.
+// A relay that starts from a backup follows the same clusters, even without their hub.
 func TestABackupRestoresFoundClusters(t *testing.T) {
 	w := newWithClusters(t, "a", "b")
 	cfg := w.parse("", "")
@@ -207,9 +214,7 @@ func TestABackupRestoresFoundClusters(t *testing.T) {
 
 	restored := newWithClusters(t)
 	restored.unpack(&archive)
-	if err := os.RemoveAll(filepath.Join(restored.dir, "fleet")); err != nil {
-		t.Fatal(err)
-	}
+	restored.hub.Set(func() { restored.hub.Fault = away })
 	restored.start(restored.parse("", ""))
 	restored.has("a found", "b found")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"meshrelay/internal/testing/fakekube"
 	"net"
 	"net/http"
 	"os"
@@ -161,28 +162,32 @@ state: {dir: %s}
 	return w
 }
 
-// newFleet starts a relay that has found three clusters. Two of them are held. None of their API servers answers.
-func newFleet(t *testing.T) *world {
-	t.Helper()
-	w := newDir(t)
-	for _, name := range []string{"east", "north", "west"} {
-		w.write("fleet/"+name, `apiVersion: v1
+const fleetKubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
 users: [{name: u, user: {token: t}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
-`)
+`
+
+// newFleet starts a relay that has found three clusters. Two of them are held. None of their API servers answers.
+func newFleet(t *testing.T) *world {
+	t.Helper()
+	w := newDir(t)
+	hub := fakekube.New()
+	hub.Define("", "Secret", "secrets", "v1")
+	fakekube.WriteKubeconfig(t, filepath.Join(w.dir, "kubeconfig"), hub.Start(t), "t")
+	for name, text := range map[string]string{"east": fleetKubeconfig, "north": fleetKubeconfig, "west": fleetKubeconfig, "bad": "rotten"} {
+		secret := fakekube.Object("istio-system", name, `{}`)
+		secret["data"] = map[string]any{name: []byte(text)}
+		hub.Put("/secrets", secret)
 	}
-	w.write("fleet/bad", "rotten\n")
 	w.hub = freePort(t)
 	w.base = "http://" + w.hub + "/ui"
-	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, directory: {path: fleet}, allowServers: [127.0.0.0/8]}\n"+endpoints(freePort(t), w.hub))
+	w.start("fleet-hub", "node: {id: hub}\nclusters:\n- {name: fleet, secrets: {kubeconfig: kubeconfig}, allowServers: [127.0.0.0/8]}\n"+endpoints(freePort(t), w.hub))
 	w.await("three clusters", func() bool { return w.clustersIn("found") == 3 })
 	for _, name := range []string{"north", "west"} {
-		if err := os.Remove(filepath.Join(w.dir, "fleet", name)); err != nil {
-			t.Fatal(err)
-		}
+		hub.Remove("/secrets", "istio-system/"+name)
 	}
 	w.await("two are held", func() bool { return w.clustersIn("held") == 2 })
 	return w

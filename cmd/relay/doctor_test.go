@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"meshrelay/internal/testing/fakekube"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -444,14 +445,14 @@ func TestDoctorPrintsEveryMistakeOfAConfigFile(t *testing.T) {
 
 func TestDoctorLooksAtClusters(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "fleet"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	hub := fakekube.New()
+	hub.Define("", "Secret", "secrets", "v1")
+	fakekube.WriteKubeconfig(t, filepath.Join(dir, "hub"), hub.Start(t), "t")
 	ports := freePorts(t, 2)
-	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\", socket: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nstate: {dir: %s}\nclusters:\n- {name: mounted, directory: {path: %s}}\n",
-		ports[0], filepath.Join(dir, "own", "s"), ports[1], filepath.Join(dir, "state"), filepath.Join(dir, "fleet"))
+	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\", socket: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nstate: {dir: %s}\nclusters:\n- {name: mounted, secrets: {kubeconfig: %s}}\n",
+		ports[0], filepath.Join(dir, "own", "s"), ports[1], filepath.Join(dir, "state"), filepath.Join(dir, "hub"))
 	code, found := examine1(t, text)
-	wantOne(t, code, found, doctor.Warning, "clusters", "no cluster is found", "look at namespace, selector or path")
+	wantOne(t, code, found, doctor.Warning, "clusters", "no cluster is found", "look at namespace and selector")
 	if last := found[len(found)-1]; last.Clusters != "mounted" {
 		t.Errorf("it is not told which clusters: %+v", last)
 	}

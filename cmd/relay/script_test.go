@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -20,6 +22,7 @@ import (
 
 	"meshrelay/admin"
 	"meshrelay/internal/testing/await"
+	"meshrelay/internal/testing/fakekube"
 )
 
 func TestMain(m *testing.M) {
@@ -28,7 +31,7 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the command as users do. Each script has the environment variables
 // PORT1 to PORT9, free ports of 127.0.0.1, and the commands run, unmet, waitrelay, waitready,
-// waitdegraded, waitmatch, waitclient, expandenv and sigterm.
+// waitdegraded, waitmatch, waitclient, expandenv, hub and sigterm.
 func TestScripts(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -57,8 +60,33 @@ func TestScripts(t *testing.T) {
 			"waitclient":   waitClient,
 			"expandenv":    expandEnv,
 			"sigterm":      sigterm,
+			"hub":          func(ts *testscript.TestScript, _ bool, args []string) { serveHub(t, ts, args[0]) },
 		},
 	})
+}
+
+// serveHub serves the kubeconfigs in a directory as Secrets, each under the name of its file. The kubeconfig of the hub
+// is beside the directory.
+func serveHub(t *testing.T, ts *testscript.TestScript, dir string) {
+	dir = ts.MkAbs(dir)
+	hub := fakekube.New()
+	hub.Fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/secrets") {
+			return false
+		}
+		files, err := os.ReadDir(dir)
+		items := []any{}
+		for _, f := range files {
+			text, failed := os.ReadFile(filepath.Join(dir, f.Name()))
+			err = errors.Join(err, failed)
+			items = append(items, map[string]any{"metadata": map[string]any{"namespace": "istio-system", "name": f.Name()}, "data": map[string]any{f.Name(): text}})
+		}
+		if err = errors.Join(err, json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": items})); err != nil {
+			t.Error(err)
+		}
+		return true
+	}
+	fakekube.WriteKubeconfig(t, dir+".kubeconfig", hub.Start(t), "t")
 }
 
 // inScript holds the directory and the environment of the process, which are those of one script at a time.

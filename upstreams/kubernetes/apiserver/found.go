@@ -21,10 +21,8 @@ const MaxKubeconfig = 256 << 10
 
 // Trust limits the content of a found cluster's kubeconfig. Its author may not be the operator of the relay.
 type Trust struct {
-	AllowExec []Program
-	// OwnPrograms tells that the relay has written the program into the kubeconfig, with its arguments and variables.
-	OwnPrograms bool
-	AllowProxy  bool
+	AllowExec  []Program
+	AllowProxy bool
 	// AllowServers are the elements of servers.Rules.
 	AllowServers []string
 }
@@ -143,7 +141,7 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.ExecProvider != nil && !trust.OwnPrograms {
+	if cfg.ExecProvider != nil {
 		cfg.ExecProvider.Config = nil // an extension of the cluster
 	}
 	return cfg, nil
@@ -154,9 +152,6 @@ func foundConfig(text []byte, trust Trust) (*rest.Config, error) {
 func (t *Trust) bind(x *api.ExecConfig) error {
 	if len(t.AllowServers) == 0 {
 		return fmt.Errorf("it runs the program %q, whose credential could go to any server: list the servers that may get it in clusters[].allowServers", x.Command)
-	}
-	if t.OwnPrograms {
-		return nil
 	}
 	of := slices.DeleteFunc(slices.Clone(t.AllowExec), func(p Program) bool { return p.Command != x.Command })
 	i := slices.IndexFunc(of, func(p Program) bool { return slices.Equal(p.Args, x.Args) })

@@ -267,9 +267,7 @@ func TestAProgramHasTheArgumentsAndVariablesOfTheConfigAlone(t *testing.T) {
 		{evil, Trust{AllowExec: []Program{full, other}, AllowServers: loopback}, "", "arguments or variables, and only the config does so"},
 		{"", Trust{AllowServers: loopback}, "", "name it in allowExec"},
 		{"", Trust{AllowExec: []Program{bare}}, "", "could go to any server: list the servers that may get it in clusters[].allowServers"},
-		{"", Trust{AllowExec: []Program{bare}, OwnPrograms: true}, "", "could go to any server: list the servers that may get it in clusters[].allowServers"},
 		{"", Trust{AllowExec: []Program{bare}, AllowServers: []string{"*.example"}}, "", "127.0.0.1"},
-		{", args: [own]", Trust{AllowExec: []Program{bare}, AllowServers: loopback, OwnPrograms: true}, "args=own who= proxy= {", ""},
 	} {
 		_ = os.Remove(note)
 		access := NewKubeconfig("none")
@@ -284,7 +282,7 @@ func TestAProgramHasTheArgumentsAndVariablesOfTheConfigAlone(t *testing.T) {
 		if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) || !strings.HasPrefix(string(got), tc.want) || tc.want == "" && len(got) > 0 {
 			t.Errorf("%s with %+v: it was told %s; %v", tc.fields, tc.trust, got, err)
 		}
-		if !tc.trust.OwnPrograms && strings.Contains(string(got), "evil") {
+		if strings.Contains(string(got), "evil") {
 			t.Errorf("%s with %+v: it was told %s", tc.fields, tc.trust, got)
 		}
 	}

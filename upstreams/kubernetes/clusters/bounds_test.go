@@ -3,7 +3,6 @@ package clusters
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,12 +10,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"meshrelay/config"
-	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 	"meshrelay/upstreams/kubernetes/object"
 )
@@ -59,19 +55,6 @@ func TestAMemoryThatCanNotBeReadStaysUntilAllIsRead(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsBounded(t *testing.T) {
-	d := &directory{checker: &checker{}, path: t.TempDir()}
-	for i := range maxDirectory/apiserver.MaxKubeconfig + 1 {
-		path := filepath.Join(d.path, strconv.Itoa(i))
-		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, apiserver.MaxKubeconfig)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if all, err := d.list(t.Context()); err == nil || !strings.Contains(err.Error(), "has more than 64 MiB") {
-		t.Errorf("%d entries: %v", len(all), err)
-	}
-}
-
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -109,16 +92,6 @@ func TestTheKeysOfASecretAreCountedBeforeTheyAreDecoded(t *testing.T) {
 		if len(all) != 1 || all[0].ID != "" || all[0].Origin != "secret istio-system/east" || !strings.Contains(all[0].Problem, "it has more than 1000 keys: keep kubeconfigs in several secrets") {
 			t.Errorf("%d entries: %+v", len(all), all[0])
 		}
-	}
-}
-
-// Before, each condition was added to the texts of those before it.
-func TestTheConditionsOfAProfileAreBounded(t *testing.T) {
-	o := secretOf("")
-	o.Status = []byte(`{"conditions":[` + strings.Repeat(`{"type":"ControlPlaneHealthy","status":"False","message":"long ago"},`, 5_000) + `{}]}`)
-	var e registry.Entry
-	if used := allocated(func() { e = profileEntry(o, []config.AccessProvider{{Name: "gke"}}) }); used > 16<<20 || e.Note != "its control plane is not healthy: long ago" {
-		t.Errorf("%d MiB are allocated: %.100s", used>>20, e.Note)
 	}
 }
 

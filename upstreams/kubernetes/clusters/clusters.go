@@ -1,5 +1,5 @@
-// Package clusters finds the clusters that "clusters" of a config selects, and makes an upstream for each:
-// from Secrets and ClusterProfiles of a hub, and from directories of kubeconfigs.
+// Package clusters finds the clusters that "clusters" of a config selects, in Secrets of a hub, and makes an
+// upstream for each.
 //
 // It owns how kubeconfigs are read, and the list of clusters on disk, which never contains a kubeconfig.
 // Package registry decides which clusters are followed.

@@ -2,9 +2,6 @@ package clusters
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -190,51 +187,35 @@ func TestAReloadTakesOverOtherRulesOfClusters(t *testing.T) {
 		return strings.Contains(fmt.Sprint(f.Problems()), "West_1 in secret istio-system/one is not followed: it does not fit: ")
 	})
 	f.has("east found")
-	f.cfg = h.parse(dir, "- {name: other, directory: {path: .}}")
+	h.secretIn("more", "two", map[string][]byte{"north": h.kubeconfig("n1")})
+	f.cfg = h.parse(dir, "- {name: other, secrets: {kubeconfig: hub, namespace: more}}")
 	f.Adopt(f.cfg)
-	f.has("hub found")
+	f.has("north found")
 }
 
 func TestTwoPartsDoNotFollowOneClusterTwice(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
-	path := filepath.Join(dir, "more")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{"east.yaml": h.kubeconfig("e"), "west": h.kubeconfig("w"), ".hidden": []byte("x"), "empty": nil} {
-		if err := os.WriteFile(filepath.Join(path, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.secretIn("more", "two", map[string][]byte{"east": h.kubeconfig("e"), "west": h.kubeconfig("w"), "empty": nil})
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
-	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"))
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}"))
 	f.has("east found", "west found")
 	f.until("who has it", func() bool {
-		return strings.Contains(fmt.Sprint(f.Problems()), "empty in file "+path+"/empty is not followed: the kubeconfig is empty")
+		return strings.Contains(fmt.Sprint(f.Problems()), "empty in secret more/two is not followed: the kubeconfig is empty")
 	})
 	all, err := f.Upstreams(f.cfg)
 	if err != nil || len(all) != 2 {
 		t.Errorf("%v: %+v", err, all)
 	}
-	if got := f.Mark([]upstreams.Status{{Name: "west", Type: "kubernetes"}})[0].Found; got == nil || got.Clusters != "more" || got.Origin != "file "+path+"/west" {
+	if got := f.Mark([]upstreams.Status{{Name: "west", Type: "kubernetes"}})[0].Found; got == nil || got.Clusters != "more" || got.Origin != "secret more/two" {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
-	path := filepath.Join(dir, "more")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write := func(name string) {
-		if err := os.WriteFile(filepath.Join(path, name), h.kubeconfig(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("east")
+	h.secretIn("more", "two", map[string][]byte{"east": h.kubeconfig("east")})
 	h.secret("one", map[string][]byte{"east": h.kubeconfig("e")})
-	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"))
+	f := finds(t, "", h.parse(dir, "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}"))
 	f.until("the first part has it", func() bool { return len(f.Status()[1].Refused) == 1 && len(f.Status()[0].Clusters) == 1 })
 	h.secret("one", nil)
 	f.has("east orphaned")
@@ -265,36 +246,6 @@ func TestAClusterThatOnePartRemovesIsFreeForTheNext(t *testing.T) {
 	}
 }
 
-func TestADirectoryOfKubeconfigsIsFollowed(t *testing.T) {
-	h, dir := newHub(t), t.TempDir()
-	path := filepath.Join(dir, "fleet")
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write := func(name string, content []byte) {
-		if err := os.WriteFile(filepath.Join(path, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"a.yaml", "b.kubeconfig", "c", "d.conf"} {
-		write(name, h.kubeconfig(name))
-	}
-	f := finds(t, "", h.parse(dir, "- {name: fleet, directory: {path: fleet}}"))
-	f.has("a found", "b found", "c found", "d found")
-	write("c", []byte("half")) // an editor at work
-	f.until("it is named", func() bool { return f.Status()[0].Clusters[2].Problem != "" })
-	f.has("a found", "b found", "c found", "d found")
-	if err := os.Remove(filepath.Join(path, "d.conf")); err != nil {
-		t.Fatal(err)
-	}
-	f.has("a found", "b found", "c found", "d orphaned")
-	if err := os.Rename(path, path+".old"); err != nil {
-		t.Fatal(err)
-	}
-	f.until("it can not be read", func() bool { return f.Status()[0].Error != "" })
-	f.has("a found", "b found", "c found", "d orphaned")
-}
-
 // The config is valid, and the other clusters of the place are followed.
 func TestClustersWithProgramsAreNotFollowedWithoutServers(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
@@ -316,55 +267,6 @@ func TestClustersWithProgramsAreNotFollowedWithoutServers(t *testing.T) {
 		return strings.Contains(text, `west in secret istio-system/one is not followed: user "u": it runs the program "sh", whose credential could go to any server: list the servers that may get it in clusters[].allowServers`) &&
 			strings.Contains(text, "east in secret istio-system/one is not followed: 127.0.0.1 is a loopback, link-local or unspecified address: add it to clusters[].allowServers")
 	})
-}
-
-func TestClustersOfProfilesHaveTheProgramsOfTheConfig(t *testing.T) {
-	h, dir := newHub(t), t.TempDir()
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.http.Certificate().Raw}))
-	put := func(name, status string) {
-		var decoded any
-		if err := json.Unmarshal([]byte(status), &decoded); err != nil {
-			t.Fatal(err)
-		}
-		h.set(func() {
-			h.objects[name] = map[string]any{"metadata": map[string]any{"namespace": "fleet", "name": name}, "status": decoded}
-		})
-	}
-	access := func(field, name, more string) string {
-		return fmt.Sprintf(`{%q: [{"name": "unknown"}, {"name": %q, "cluster": {"server": %q, "certificate-authority-data": %q%s}}]}`, field, name, h.http.URL, ca, more)
-	}
-	put("new", access("accessProviders", "gke", `, "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"a": 1}}, {"name": "other", "extension": 1}]`))
-	put("old", access("credentialProviders", "gke", ""))
-	put("sick", `{"conditions": [{"type": "ControlPlaneHealthy", "status": "False", "message": "on fire"}], `+access("accessProviders", "gke", "")[1:])
-	put("foreign", access("accessProviders", "eks", ""))
-	put("bare", `{}`)
-	put("proxied", access("accessProviders", "gke", `, "proxy-url": "http://evil:1"`))
-	f := finds(t, "", h.parse(dir, "- {name: fleet, profiles: {kubeconfig: hub, namespace: fleet, accessProviders: [{name: gke, exec: {command: gke-plugin, args: [\"-x\"], env: {A: b}}}]}}"))
-	f.has("new found", "old found", "sick found")
-	text := fmt.Sprint(f.Problems())
-	for _, want := range []string{
-		"foreign in profile fleet/foreign is not followed: none of its access providers (eks, unknown) is in profiles.accessProviders",
-		"bare in profile fleet/bare is not followed: none of its access providers ()", "proxied in profile fleet/proxied is not followed: it has a proxy-url",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in %s", want, text)
-		}
-	}
-	all := f.Status()[0].Clusters
-	if !strings.Contains(all[2].Note, "its control plane is not healthy: on fire") {
-		t.Errorf("%+v", all[2])
-	}
-	f.mu.Lock()
-	text = string(f.parts[0].registry.Clusters()[0].Kubeconfig)
-	f.mu.Unlock()
-	for _, want := range []string{`"command":"gke-plugin"`, `"args":["-x"]`, `"name":"A","value":"b"`, `"provideClusterInfo":true`, `"extension":{"a":1}`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s is not in %s", want, text)
-		}
-	}
-	if strings.Contains(text, "other") {
-		t.Error(text)
-	}
 }
 
 func TestOnceFindsWhatThereIsNow(t *testing.T) {

@@ -58,7 +58,9 @@ func (h *hubServer) serve(w http.ResponseWriter, r *http.Request) {
 	forbidden := h.forbidden != nil && h.forbidden(r)
 	var items []any
 	for _, o := range h.objects {
-		items = append(items, o)
+		if strings.Contains(r.URL.Path, "/namespaces/"+o["metadata"].(map[string]any)["namespace"].(string)+"/") {
+			items = append(items, o)
+		}
 	}
 	h.mu.Unlock()
 	if forbidden {
@@ -66,7 +68,7 @@ func (h *hubServer) serve(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":403,"reason":"Forbidden","message":"scripted"}`)
 		return
 	}
-	if down || strings.HasPrefix(r.URL.Path, "/apis/multicluster.x-k8s.io/v1/") {
+	if down {
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"kind":"Status","status":"Failure","code":404,"reason":"NotFound","message":"scripted"}`)
 		return
@@ -101,11 +103,15 @@ func (h *hubServer) set(f func()) {
 
 // secret has a Secret with kubeconfigs, none to delete it.
 func (h *hubServer) secret(name string, data map[string][]byte, annotations ...string) {
+	h.secretIn("istio-system", name, data, annotations...)
+}
+
+func (h *hubServer) secretIn(namespace, name string, data map[string][]byte, annotations ...string) {
 	h.set(func() {
 		if delete(h.objects, name); data == nil {
 			return
 		}
-		meta := map[string]any{"namespace": "istio-system", "name": name}
+		meta := map[string]any{"namespace": namespace, "name": name}
 		if len(annotations) > 0 {
 			meta["annotations"] = map[string]string{annotations[0]: annotations[1]}
 		}

@@ -71,8 +71,7 @@ func (f *Finder) next(cfg *config.Config, take func(*part, registry.Event) regis
 
 // readAlike reports whether two parts would read the same entries.
 func readAlike(a, b config.Clusters) bool {
-	return reflect.DeepEqual(a.Secrets, b.Secrets) && reflect.DeepEqual(a.Directory, b.Directory) && reflect.DeepEqual(a.Profiles, b.Profiles) &&
-		reflect.DeepEqual(TrustOf(a), TrustOf(b))
+	return reflect.DeepEqual(a.Secrets, b.Secrets) && reflect.DeepEqual(TrustOf(a), TrustOf(b))
 }
 
 // followed returns the IDs of the clusters that parts follow.

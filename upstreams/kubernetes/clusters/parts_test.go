@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,7 +14,7 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters/registry"
 )
 
-const twoParts = "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, directory: {path: more}}"
+const twoParts = "- {name: fleet, secrets: {kubeconfig: hub}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}"
 
 // of returns the clusters of each part, as "PART: ID STATE".
 func (f *found) of() (all []string) {
@@ -29,10 +28,7 @@ func (f *found) of() (all []string) {
 
 func TestAClusterThatIsFollowedStaysWithItsPart(t *testing.T) {
 	h, dir := newHub(t), t.TempDir()
-	path := filepath.Join(dir, "more", "east")
-	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, h.kubeconfig("e"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	h.secretIn("more", "two", map[string][]byte{"east": h.kubeconfig("e")})
 	f := finds(t, "", h.parse(dir, twoParts))
 	f.has("east found")
 	before := f.upstreams()
@@ -44,12 +40,10 @@ func TestAClusterThatIsFollowedStaysWithItsPart(t *testing.T) {
 	if after := f.upstreams(); !reflect.DeepEqual(after["east"], before["east"]) {
 		t.Error("its upstream has changed")
 	}
-	if text := fmt.Sprint(f.Problems()); !strings.Contains(text, "clusters fleet: east in secret istio-system/one is not followed: clusters more follows that cluster already, from file "+path) {
+	if text := fmt.Sprint(f.Problems()); !strings.Contains(text, "clusters fleet: east in secret istio-system/one is not followed: clusters more follows that cluster already, from secret more/two") {
 		t.Errorf("the conflict is not named: %s", text)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	h.secretIn("more", "two", nil)
 	f.has("west found", "east orphaned")
 	if err := f.Remove("more", "east"); err != nil {
 		t.Fatal(err)
@@ -87,9 +81,9 @@ func TestAClusterThatALaterPartIgnoresIsFreeInTheSameStep(t *testing.T) {
 // if that has found it. Nothing of it is removed, and where the templates are alike, nothing changes.
 func TestAClusterOfAPartThatGoesIsThatOfAnotherPartThatHasIt(t *testing.T) {
 	for name, parts := range map[string]string{
-		"the part goes":                         "- {name: more, directory: {path: more}}",
+		"the part goes":                         "- {name: more, secrets: {kubeconfig: hub, namespace: more}}",
 		"the part leaves it out":                strings.Replace(twoParts, "hub}", "hub}, ignore: [east, west]", 1),
-		"the part goes, and another one is new": "- {name: new, directory: {path: new}}\n- {name: more, directory: {path: more}}",
+		"the part goes, and another one is new": "- {name: new, secrets: {kubeconfig: hub, namespace: new}}\n- {name: more, secrets: {kubeconfig: hub, namespace: more}}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, told := offline(t, twoParts)
@@ -99,7 +93,7 @@ func TestAClusterOfAPartThatGoesIsThatOfAnotherPartThatHasIt(t *testing.T) {
 			if got := f.of(); !slices.Equal(got, []string{"fleet: east found", "fleet: west found"}) {
 				t.Fatalf("%q", got)
 			}
-			f.cfg = f.parse(filepath.Dir(f.Finder.cfg.Clusters[1].Directory.Path), parts)
+			f.cfg = f.parse(filepath.Dir(f.Finder.cfg.Clusters[1].Secrets.Kubeconfig), parts)
 			for _, when := range []string{"before it is adopted", "after that"} {
 				if after := f.upstreams(); len(after) != 1 || !reflect.DeepEqual(after["east"], before["east"]) {
 					t.Errorf("%s: %+v", when, after)
@@ -127,7 +121,7 @@ func TestWhatWasReadInAnotherWayTakesNoCluster(t *testing.T) {
 	f, told := offline(t, twoParts)
 	told("fleet", nil, "east")
 	told("more", nil, "east")
-	f.Adopt(f.parse(t.TempDir(), "- {name: more, directory: {path: elsewhere}}"))
+	f.Adopt(f.parse(t.TempDir(), "- {name: more, secrets: {kubeconfig: hub, namespace: elsewhere}}"))
 	if got := f.of(); len(got) > 0 {
 		t.Errorf("%q", got)
 	}

@@ -30,7 +30,7 @@ func Probe(cfg *config.Config) (checks []doctor.Check) {
 			r := readerOf(c, hub.Usual)
 			defer r.close()
 			entries, found, ok := r.probe(ctx)
-			if found = append(found, programs(c)...); c.RunsPrograms() && len(c.AllowServers) == 0 {
+			if found = append(found, programs(c)...); len(c.AllowExec) > 0 && len(c.AllowServers) == 0 {
 				found = append(found, doctor.Doubt("servers", "", "no cluster whose credentials a program gives is followed", "clusters[].allowServers is missing",
 					"list the servers that may get those credentials in clusters[].allowServers"))
 			}
@@ -60,25 +60,12 @@ func remembered(dir string) []doctor.Finding {
 
 // programs checks that the programs exist which kubeconfigs may run.
 func programs(c config.Clusters) (found []doctor.Finding) {
-	needed, allowed := []string{}, []string{}
+	allowed := slices.Clone(c.Secrets.AllowExec)
 	for _, one := range c.AllowExec {
 		allowed = append(allowed, one.Command)
 	}
-	if p := c.Profiles; p != nil {
-		allowed = p.AllowExec
-		for _, one := range p.AccessProviders {
-			needed = append(needed, one.Exec.Command)
-		}
-	} else if s := c.Secrets; s != nil {
-		allowed = append(allowed, s.AllowExec...)
-	}
-	for _, command := range slices.Compact(slices.Sorted(slices.Values(needed))) {
-		if _, err := exec.LookPath(command); err != nil {
-			found = append(found, doctor.Bad("program", command, "the program of an access provider can not be run", err.Error(), "install it where the relay runs, in a directory of PATH, or correct exec.command"))
-		}
-	}
 	for _, command := range slices.Compact(slices.Sorted(slices.Values(allowed))) {
-		if _, err := exec.LookPath(command); err != nil && !slices.Contains(needed, command) {
+		if _, err := exec.LookPath(command); err != nil {
 			found = append(found, doctor.Doubt("program", command, "an allowed program can not be run", err.Error(), "install it where the relay runs, in a directory of PATH, or take it out of allowExec"))
 		}
 	}
@@ -98,7 +85,7 @@ func judged(st Status) (found []doctor.Finding) {
 		found = append(found, doctor.Doubt("kubeconfig", st.From, fmt.Sprintf("%d more are not followed", more), "", "see relay clusters, when the relay runs"))
 	}
 	if len(st.Clusters) == 0 && st.RefusedTotal == 0 {
-		return append(found, doctor.Doubt("clusters", st.From, "no cluster is found", "there is no kubeconfig", "look at namespace, selector or path; istioctl create-remote-secret writes such Secrets"))
+		return append(found, doctor.Doubt("clusters", st.From, "no cluster is found", "there is no kubeconfig", "look at namespace and selector; istioctl create-remote-secret writes such Secrets"))
 	}
 	if len(st.Clusters) > 0 {
 		var names []string

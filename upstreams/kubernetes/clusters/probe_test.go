@@ -21,10 +21,7 @@ func (h *hubServer) withProgram(command string) []byte {
 }
 
 func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
-	const (
-		secrets  = "- {name: fleet, secrets: {kubeconfig: hub}%s}"
-		profiles = "- {name: fleet, profiles: {kubeconfig: hub, namespace: fleet, accessProviders: [{name: gke, exec: {command: %s}}]}}"
-	)
+	const secrets = "- {name: fleet, secrets: {kubeconfig: hub}%s}"
 	plain := func(h *hubServer) map[string][]byte { return map[string][]byte{"east": h.kubeconfig("e")} }
 	for name, tc := range map[string]struct {
 		parts   string
@@ -50,24 +47,11 @@ func TestDoctorLooksAtThePlacesOfClusters(t *testing.T) {
 			secret: func(h *hubServer) map[string][]byte { return map[string][]byte{"west": h.withProgram("plugin")} }},
 		"an allowed program that is not there": {parts: fmt.Sprintf(secrets, ", allowExec: [no-such-plugin]"), secret: plain, level: doctor.Warning, check: "program", what: "an allowed program", fix: "PATH"},
 		"programs without servers":             {parts: fmt.Sprintf(secrets, ", allowExec: [sh], allowServers: []"), secret: plain, level: doctor.Warning, check: "servers", what: "clusters[].allowServers is missing", fix: "in clusters[].allowServers"},
-		"profiles without servers":             {parts: strings.Replace(fmt.Sprintf(profiles, "sh"), "profiles:", "allowServers: [], profiles:", 1), level: doctor.Warning, check: "servers", what: "clusters[].allowServers is missing", fix: "in clusters[].allowServers"},
 		"a program whose credential could go anywhere": {parts: fmt.Sprintf(secrets, ", allowExec: [sh], allowServers: []"), level: doctor.Warning, check: "kubeconfig", what: "cluster west is not followed", fix: "list the server in clusters[].allowServers",
 			secret: func(h *hubServer) map[string][]byte { return map[string][]byte{"west": h.withProgram("sh")} }},
 		"a server that is not allowed": {parts: fmt.Sprintf(secrets, ", allowServers: [\"*.example\"]"), secret: plain, level: doctor.Warning, check: "kubeconfig", what: "127.0.0.1 is a loopback, link-local or unspecified address", fix: "list the server in clusters[].allowServers"},
 		"a rotten kubeconfig": {parts: fmt.Sprintf(secrets, ""), level: doctor.Warning, check: "kubeconfig", what: "it is not a kubeconfig", fix: "correct the kubeconfig",
 			secret: func(*hubServer) map[string][]byte { return map[string][]byte{"west": []byte("rotten")} }},
-		"no definition":          {parts: fmt.Sprintf(profiles, "sh"), level: doctor.Failed, check: "kubernetes", what: "knows no clusterprofiles in fleet", fix: "definition", prepare: func(h *hubServer, _ string) { h.down = true }},
-		"no program of profiles": {parts: fmt.Sprintf(profiles, "no-such-plugin"), level: doctor.Failed, check: "program", what: "program of an access provider", fix: "exec.command"},
-		"a directory": {parts: "- {name: fleet, directory: {path: here}}", level: doctor.OK, check: "clusters", what: "found: a",
-			prepare: func(h *hubServer, dir string) {
-				if err := os.Mkdir(filepath.Join(dir, "here"), 0o700); err != nil {
-					h.t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(dir, "here", "a.yaml"), h.kubeconfig("t"), 0o600); err != nil {
-					h.t.Fatal(err)
-				}
-			}},
-		"no directory": {parts: "- {name: fleet, directory: {path: nowhere}}", level: doctor.Failed, check: "directory", what: "can not be read", fix: "clusters[].directory.path"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, dir := newHub(t), t.TempDir()

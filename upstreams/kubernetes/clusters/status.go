@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshrelay/config"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes"
 	"meshrelay/upstreams/kubernetes/clusters/registry"
@@ -44,7 +43,7 @@ func (f *Finder) Status() []Status {
 	all := make([]Status, 0, len(f.parts))
 	for _, p := range f.parts {
 		st := Status{
-			Name: p.cfg.Name, From: fromOf(p.cfg), ReadAt: p.readAt, Error: p.registry.Failure(),
+			Name: p.cfg.Name, From: "secrets in " + p.cfg.Secrets.Namespace, ReadAt: p.readAt, Error: p.registry.Failure(),
 			Clusters: []ClusterStatus{},
 		}
 		st.Refused, st.RefusedTotal = p.registry.Refused()
@@ -59,17 +58,6 @@ func (f *Finder) Status() []Status {
 		all = append(all, st)
 	}
 	return all
-}
-
-// fromOf describes the place where the clusters of a part are found.
-func fromOf(c config.Clusters) string {
-	switch {
-	case c.Secrets != nil:
-		return "secrets in " + c.Secrets.Namespace
-	case c.Profiles != nil:
-		return "profiles in " + c.Profiles.Namespace
-	}
-	return c.Directory.Path
 }
 
 var (

@@ -3,27 +3,17 @@ package clusters
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
 	"meshrelay/config"
 )
 
-// sourceOf identifies the place where a part finds its clusters. It ignores the name and the selector of the
-// part.
+// sourceOf identifies the place where a part finds its clusters: a hub, and a namespace there.
 func sourceOf(c config.Clusters) string {
-	hub := func(kind, kubeconfig, context string, inCluster bool, namespace string) string {
-		if inCluster {
-			return fmt.Sprintf("%s in namespace %s of the relay's own cluster", kind, namespace)
-		}
-		return fmt.Sprintf("%s in namespace %s of kubeconfig %s, context %s", kind, namespace, strconv.Quote(kubeconfig), strconv.Quote(context))
+	s := c.Secrets
+	if s.InCluster {
+		return fmt.Sprintf("secrets in namespace %s of the relay's own cluster", s.Namespace)
 	}
-	switch {
-	case c.Secrets != nil:
-		return hub("secrets", c.Secrets.Kubeconfig, c.Secrets.Context, c.Secrets.InCluster, c.Secrets.Namespace)
-	case c.Profiles != nil:
-		return hub("profiles", c.Profiles.Kubeconfig, c.Profiles.Context, c.Profiles.InCluster, c.Profiles.Namespace)
-	}
-	return "directory " + strconv.Quote(c.Directory.Path)
+	return fmt.Sprintf("secrets in namespace %s of kubeconfig %q, context %q", s.Namespace, s.Kubeconfig, s.Context)
 }
 
 // former is the state of a part before a reload. It is empty for a new part.

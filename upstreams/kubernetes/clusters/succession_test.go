@@ -46,31 +46,28 @@ func TestARenamedPartKeepsItsClusters(t *testing.T) {
 }
 
 func TestPartsAreTheSameBySourceThenByName(t *testing.T) {
-	directory := func(name, path string) config.Clusters {
-		return config.Clusters{Name: name, Directory: &config.ClusterDirectory{Path: path}}
-	}
 	secrets := func(name string, s config.ClusterSecrets) config.Clusters {
 		return config.Clusters{Name: name, Secrets: &s}
 	}
 	own := config.ClusterSecrets{InCluster: true, Namespace: "istio-system", Selector: "a"}
 	other := config.ClusterSecrets{Kubeconfig: "/hub", Context: "x", Namespace: "istio-system"}
 	selected, elsewhere, context := own, own, other
+	there, far := own, own
+	there.Namespace, far.Namespace = "a", "b"
 	selected.Selector, elsewhere.Namespace, context.Context = "b", "fleet", "y"
-	profiles := config.Clusters{Name: "p", Profiles: &config.ClusterProfiles{InCluster: true, Namespace: "istio-system"}}
 	for name, tc := range map[string]struct {
 		before, after []config.Clusters
 		want          string
 	}{
-		"the same":                          {[]config.Clusters{directory("a", "/a")}, []config.Clusters{directory("a", "/a")}, "a=a"},
+		"the same":                          {[]config.Clusters{secrets("a", there)}, []config.Clusters{secrets("a", there)}, "a=a"},
 		"a new name":                        {[]config.Clusters{secrets("a", own)}, []config.Clusters{secrets("b", own)}, "b=a"},
 		"a new name and selector":           {[]config.Clusters{secrets("a", own)}, []config.Clusters{secrets("b", selected)}, "b=a"},
-		"a new source":                      {[]config.Clusters{secrets("a", own)}, []config.Clusters{directory("a", "/a")}, "a=a"},
+		"a new source":                      {[]config.Clusters{secrets("a", own)}, []config.Clusters{secrets("a", there)}, "a=a"},
 		"all is new":                        {[]config.Clusters{secrets("a", own)}, []config.Clusters{secrets("b", elsewhere)}, "b="},
 		"another context":                   {[]config.Clusters{secrets("a", other)}, []config.Clusters{secrets("b", context)}, "b="},
-		"another kind of object":            {[]config.Clusters{secrets("a", own)}, []config.Clusters{profiles}, "p="},
-		"the name is that of a new one":     {[]config.Clusters{secrets("a", own)}, []config.Clusters{directory("a", "/a"), secrets("b", own)}, "a= b=a"},
-		"names are swapped":                 {[]config.Clusters{secrets("a", own), directory("b", "/b")}, []config.Clusters{secrets("b", own), directory("a", "/b")}, "b=a a=b"},
-		"two of one source keep their name": {[]config.Clusters{directory("a", "/a"), directory("b", "/a")}, []config.Clusters{directory("b", "/a"), directory("a", "/a")}, "b=b a=a"},
+		"the name is that of a new one":     {[]config.Clusters{secrets("a", own)}, []config.Clusters{secrets("a", there), secrets("b", own)}, "a= b=a"},
+		"names are swapped":                 {[]config.Clusters{secrets("a", own), secrets("b", far)}, []config.Clusters{secrets("b", own), secrets("a", far)}, "b=a a=b"},
+		"two of one source keep their name": {[]config.Clusters{secrets("a", there), secrets("b", there)}, []config.Clusters{secrets("b", there), secrets("a", there)}, "b=b a=a"},
 	} {
 		var all []former
 		for _, c := range tc.before {

@@ -1,4 +1,4 @@
-// Package hub reads the objects of an API server that list clusters: Secrets and ClusterProfiles.
+// Package hub reads the Secrets of an API server that list clusters.
 //
 // The package must not know how a kubeconfig is used, or which clusters are followed.
 package hub
@@ -31,8 +31,7 @@ const (
 
 // Collection selects objects of a hub.
 type Collection struct {
-	// Paths are the paths of the objects in each version of their API, the preferred one first.
-	Paths    []string
+	Path     string
 	Selector string // of labels
 }
 
@@ -84,16 +83,11 @@ func (h *Hub) Follow(ctx context.Context, of Collection, f func([]*object.Object
 }
 
 // List returns all objects of a collection.
-func (h *Hub) List(ctx context.Context, of Collection) (objects []*object.Object, err error) {
+func (h *Hub) List(ctx context.Context, of Collection) ([]*object.Object, error) {
 	if err := h.client.Refresh(ctx); err != nil && !errors.As(err, new(apiserver.Kept)) {
 		return nil, err
 	}
-	for _, path := range of.Paths {
-		if objects, err = h.pages(ctx, path, of.Selector); !apierrors.IsNotFound(err) {
-			break
-		}
-	}
-	return objects, err
+	return h.pages(ctx, of.Path, of.Selector)
 }
 
 // pages returns all objects at a path, page by page.
@@ -163,7 +157,7 @@ func (h *Hub) Probe(ctx context.Context, of Collection) (objects []*object.Objec
 
 // name returns a description of the objects, for example "secrets in istio-system".
 func (of Collection) name() string {
-	_, path, _ := strings.Cut(of.Paths[0], "/namespaces/")
+	_, path, _ := strings.Cut(of.Path, "/namespaces/")
 	namespace, plural, _ := strings.Cut(path, "/")
 	return plural + " in " + namespace
 }

@@ -100,7 +100,7 @@ func TestAListOfAHubHasSoManyPages(t *testing.T) {
 		fmt.Fprint(w, `{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}`)
 		return true
 	}
-	ch := s.follows(Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}})
+	ch := s.follows(Collection{Path: "/api/v1/namespaces/istio-system/secrets"})
 	until(t, ch, "the pages have no end", func(o told) bool { return strings.Contains(o.err, "secrets has more than 1000 pages") })
 }
 
@@ -118,7 +118,7 @@ func (s *server) secrets() Collection {
 		s.Collection(w, r, "", "v1", "secrets", "istio-system")
 		return true
 	}
-	return Collection{Paths: []string{"/api/v1/namespaces/istio-system/secrets"}, Selector: "istio/multiCluster=true"}
+	return Collection{Path: "/api/v1/namespaces/istio-system/secrets", Selector: "istio/multiCluster=true"}
 }
 
 func (s *server) secret(name, data string) {
@@ -169,22 +169,6 @@ func TestAHubThatFailsIsTriedAgainAndTellsNoObjects(t *testing.T) {
 			s.Set(func() { s.Fault = former })
 			hasNames(t, ch, "istio-system/a")
 		})
-	}
-}
-
-func TestAHubReadsTheVersionOfAnAPIThatIsServed(t *testing.T) {
-	s := newServer(t)
-	const group = "multicluster.x-k8s.io"
-	of := Collection{}
-	for _, v := range []string{"v1beta1", "v1alpha1"} {
-		of.Paths = append(of.Paths, "/apis/"+group+"/"+v+"/namespaces/fleet/clusterprofiles")
-	}
-	ch := s.follows(of)
-	until(t, ch, "that it is not there", func(o told) bool { return o.err != "" })
-	s.Put(group+"/clusterprofiles", fakekube.Object("fleet", "east", `{"a":1}`, `{"status":{"b":2}}`))
-	s.Define(group, "ClusterProfile", "clusterprofiles", "v1alpha1")
-	if o := hasNames(t, ch, "fleet/east"); !strings.Contains(o.parts["fleet/east"], `"b":2`) || strings.Contains(o.parts["fleet/east"], `"a"`) {
-		t.Errorf("%+v", o)
 	}
 }
 

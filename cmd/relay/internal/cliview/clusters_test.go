@@ -30,7 +30,7 @@ func TestClustersAreShownWithTheirUpstreamsAndWhatToDo(t *testing.T) {
 			of("west", registry.Held, nil), of("far-west", registry.Held, nil),
 		}, Refused: []registry.Refused{{ID: "bad", Origin: "secret istio-system/x", Reason: "the kubeconfig is empty"}, {Origin: "secret istio-system/y", Reason: "rotten"}}},
 		{Name: "new", From: "/etc/clusters", Clusters: []clusters.ClusterStatus{}},
-		{Name: "down", From: "profiles in fleet", ReadAt: now.Add(-time.Minute), Error: "connection refused"},
+		{Name: "down", From: "secrets in fleet", ReadAt: now.Add(-time.Minute), Error: "connection refused"},
 	}
 	ups := []upstreams.Status{{Name: "east", State: upstreams.StateSynced, Since: now.Add(-3 * time.Minute), Resources: map[string]int{"a/B": 7}}}
 	want := `CLUSTER    CLUSTERS   STATE      SINCE   UPSTREAM   UPSTREAM STATE   RESOURCES   FOUND IN
@@ -49,7 +49,7 @@ fleet: 5 clusters from secrets in istio-system, read 5s ago
   bad in secret istio-system/x is not followed: the kubeconfig is empty
   all in secret istio-system/y is not followed: rotten
 new: 0 clusters from /etc/clusters, not read yet
-down: 0 clusters from profiles in fleet, last read 60s ago, now it fails: connection refused
+down: 0 clusters from secrets in fleet, last read 60s ago, now it fails: connection refused
 `
 	squeeze := func(text string) string {
 		var lines []string

@@ -1,4 +1,4 @@
-// Package registry decides which clusters are followed, from the entries of a hub or a directory.
+// Package registry decides which clusters are followed, from the entries of a hub.
 //
 // It handles new clusters, clusters that are gone, several entries for one cluster, and kubeconfigs that are
 // new or can not be used. It does no I/O, and has no goroutine, lock or clock.
@@ -39,7 +39,7 @@ type Policy struct {
 // Other is a cluster that another registry follows.
 type Other struct{ ID, By, Origin string }
 
-// Entry is one kubeconfig of a hub or a directory.
+// Entry is one kubeconfig of a hub.
 type Entry struct {
 	ID     string // of the cluster; empty if the whole origin can not be used
 	Origin string // the place of the kubeconfig, for example "secret istio-system/east"
