@@ -128,7 +128,7 @@ func TestAllThatChangesSomethingIsAnAction(t *testing.T) {
 		covered[pattern] = true
 	}
 	for _, r := range f.routes() {
-		if method, _, _ := strings.Cut(r.pattern, " "); method != http.MethodGet && r.pattern != "POST /check" && !covered[r.pattern] {
+		if method, _, _ := strings.Cut(r.pattern, " "); method != http.MethodGet && !covered[r.pattern] {
 			t.Errorf("%s is no action", r.pattern)
 		}
 	}

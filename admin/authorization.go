@@ -2,7 +2,9 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 )
@@ -57,6 +59,22 @@ func (s *Server) canI(r *http.Request, _ string) (any, error) {
 		return nil, refusal{http.StatusBadRequest, err}
 	}
 	return answer, nil
+}
+
+// preview reads the body of a request that asks what a config would do. One such request is answered at a
+// time: until release.
+func (s *Server) preview(r *http.Request, most int64) (body []byte, release func(), err error) {
+	select {
+	case s.previews <- struct{}{}:
+	default:
+		return nil, nil, refuse(http.StatusServiceUnavailable, "another plan is being made; try again")
+	}
+	release = func() { <-s.previews }
+	if body, err = io.ReadAll(io.LimitReader(r.Body, most+1)); err != nil || int64(len(body)) > most {
+		release()
+		return nil, nil, refusal{http.StatusBadRequest, errors.Join(errors.New("the file can not be read, or has more than 1 MiB"), err)}
+	}
+	return body, release, nil
 }
 
 // previewing answers with what the config file in the request would change for the clients or the sinks.

@@ -142,43 +142,6 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 	}
 }
 
-// TestACheckOfResourcesIsBounded, and is for this host.
-func TestACheckOfResourcesIsBounded(t *testing.T) {
-	f := newFixture(t, Config{})
-	post := func(path, body string, more ...string) (int, string) {
-		r := request{method: "POST", path: path, body: body}
-		if len(more) > 0 {
-			r.local, r.remote = public, remote
-		}
-		code, text, _ := f.do(t, r)
-		return code, text
-	}
-	if code, body := post("/check?upstream=east", "abc"); code != 200 || !strings.Contains(body, `"resources": 3`) {
-		t.Error(code, body)
-	}
-	if code, body := post("/check", strings.Repeat("a", MaxCheckedBytes+1)); code != 400 || !strings.Contains(body, "more than 1 MiB") {
-		t.Error(code, body)
-	}
-	if code, _ := post("/check", strings.Repeat("a", MaxCheckedBytes)); code != 200 {
-		t.Error(code)
-	}
-	if code, body := post("/check?upstream=none", "a"); code != 400 || !strings.Contains(body, "there is no upstream") {
-		t.Error(code, body)
-	}
-	if code, _ := post("/check", "a", "from afar"); code != 403 {
-		t.Error(code)
-	}
-	f.ready.Ready = false
-	if code, body := post("/check", "a"); code != 503 || !strings.Contains(body, "the relay is not ready, and may lack resources") {
-		t.Error(code, body)
-	}
-	f.ready.Ready = true
-	f.previews <- struct{}{}
-	if code, _ := post("/check", "a"); code != 503 {
-		t.Error(code)
-	}
-}
-
 // TestAWordForSeveralKindsMeansTheOneThatIsServedOrThatAClientStillHas.
 func TestAWordForSeveralKindsMeansTheOneThatIsServedOrThatAClientStillHas(t *testing.T) {
 	kinds, err := mirror.ParseKinds("gateway")

@@ -185,7 +185,7 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		if slices.ContainsFunc(traces, confirms) {
 			continue
 		}
-		c := SourceCopy{Upstream: p.Source, Outcome: OutcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
+		c := SourceCopy{Upstream: p.Source, Outcome: outcomeOf(i, s.Decision), Version: p.Resource.Version(), Unconfirmed: true}
 		if at := place(c); at < len(sources) {
 			c.Frozen, c.StaleSince, c.StaleLater = sources[at].Frozen, sources[at].StaleSince, sources[at].StaleLater
 		}
@@ -249,19 +249,19 @@ func copyOf(t intake.Trace, key mirror.Key, s mirror.Resolution) (SourceCopy, er
 	case t.Key != key:
 		c.Outcome, c.ServedAs = Renamed, t.Key
 	default:
-		c.Outcome = OutcomeOf(i, s.Decision)
+		c.Outcome = outcomeOf(i, s.Decision)
 	}
 	if t.Resource == nil {
 		return c, nil
 	}
 	c.Version = t.Resource.Version()
-	changes, err := ChangesOf(t.From, t.Resource)
+	changes, err := changesOf(t.From, t.Resource)
 	c.Changes = changes
 	return c, err
 }
 
-// OutcomeOf returns the outcome of copy i by the decision v.
-func OutcomeOf(i int, v mirror.Decision) Outcome {
+// outcomeOf returns the outcome of copy i by the decision v.
+func outcomeOf(i int, v mirror.Decision) Outcome {
 	switch {
 	case i == v.Winner:
 		return Served
@@ -304,8 +304,8 @@ func outOfContact(u upstreams.Status) bool {
 	return u.State != upstreams.StateSynced && u.State != upstreams.StateSyncing
 }
 
-// ChangesOf lists the differences between two forms of a resource, without provenance.
-func ChangesOf(from, to *mirror.Resource) ([]string, error) {
+// changesOf lists the differences between two forms of a resource, without provenance.
+func changesOf(from, to *mirror.Resource) ([]string, error) {
 	if from == nil || from == to {
 		return nil, nil
 	}

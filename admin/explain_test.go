@@ -226,7 +226,7 @@ func TestChangesNameWhatRewritingChanged(t *testing.T) {
 	}
 	from, to := spec("a.example"), spec("b.example")
 	to.Namespace, to.Labels, to.Annotations = "east-shop", map[string]string{"a": "1", "b": "2", "d": "1"}, nil
-	got, err := ChangesOf(build(from), build(to))
+	got, err := changesOf(build(from), build(to))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestChangesNameWhatRewritingChanged(t *testing.T) {
 			t.Errorf("%q, want %q", got[i], want[i])
 		}
 	}
-	if same, err := ChangesOf(build(from), build(from)); err != nil || len(same) > 0 {
+	if same, err := changesOf(build(from), build(from)); err != nil || len(same) > 0 {
 		t.Errorf("what is the same has changed: %q %v", same, err)
 	}
 }

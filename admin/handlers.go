@@ -30,7 +30,6 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	for _, doc := range documents() {
 		line("/debug/"+doc.name, doc.help)
 	}
-	line("/check", "POST resources in YAML: what the relay would do with them, as those of ?upstream=; it changes nothing")
 	line("/debug/loglevel", "Log level")
 	line("/sinks", "State of the sinks; ?name= of one")
 	line("/debug/pprof/", "Profiles for go tool pprof; over loopback only")

@@ -3,7 +3,6 @@ package admin
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -162,12 +161,7 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 		CanI: func(q AccessQuestion) (AccessAnswer, error) {
 			return AccessAnswer{Identities: q.Identities, Listener: q.Listener}, nil
 		},
-		Check: func(_ context.Context, upstream string, text []byte) (*Checked, error) {
-			if upstream == "none" {
-				return nil, errors.New("there is no upstream")
-			}
-			return &Checked{Upstream: upstream, Resources: len(text)}, nil
-		},
+
 		PreviewClients: func(context.Context, []byte) ([]downstream.ClientChange, error) { return nil, nil },
 		PreviewSinks:   func(context.Context, []byte) ([]sink.Change, error) { return nil, nil },
 		Controls:       &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },

@@ -73,7 +73,6 @@ func (s *Server) routes() (all []route) {
 		}
 		add("GET /debug/"+doc.name, h, doc.parameters...)
 	}
-	host("POST /check", s.check, "upstream")
 	host("GET /debug/loglevel", s.logLevel)
 	act("PUT /debug/loglevel", "log-level", s.setLogLevel, "level", "for")
 

@@ -92,9 +92,6 @@ type Deps struct {
 
 	// Sinks shows and controls sinks. It may be nil.
 	Sinks SinkControls
-	// Check tells what the relay would do with the resources of a YAML text, as those of an upstream. Without a name
-	// it is the only one.
-	Check func(ctx context.Context, upstream string, text []byte) (*Checked, error)
 
 	// The fields below may be nil. Their functions must be safe for concurrent use.
 
@@ -237,8 +234,6 @@ func common(next http.Handler) http.Handler {
 		switch r.URL.Path {
 		case "/plan/clients", "/plan/sinks":
 			most = maxConfigBytes + 1
-		case checkPath:
-			most = MaxCheckedBytes + 1
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, most)
 		endIn(w, answerTimeout)

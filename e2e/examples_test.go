@@ -212,7 +212,7 @@ func (x *example) prints(t *testing.T, s session) {
 		args[n] = x.ports[args[n]]
 	}
 	for n, a := range args {
-		if n > 0 && (args[n-1] == "--server" || args[n-1] == "--listener" || args[n-1] == "--against") {
+		if n > 0 && (args[n-1] == "--server" || args[n-1] == "--listener") {
 			args[n] = x.address(a)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +25,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/federation"
@@ -429,125 +427,6 @@ func TestConditionsAreOptIn(t *testing.T) {
 	for status, want := range map[string]map[string]bool{"": {}, ", status: {write: true}": {"east": true}} {
 		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
 			t.Errorf("%s: conditions are written for %v", status, on)
-		}
-	}
-}
-
-const checkedEntry = `
----
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {namespace: %s, name: %s}
-spec: {hosts: [%s], resolution: DNS%s}
-`
-
-// TestACheckTellsWhatTheRelayWouldDo with resources that are not applied yet, and changes nothing.
-func TestACheckTellsWhatTheRelayWouldDo(t *testing.T) {
-	a := startArriving(t, "", "", fmt.Sprintf(checkedEntry, "shop", "taken", "west.x", "")+fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
-	a.entry("mine", "mine.x")
-	a.serves(entryKey("mine"), entryKey("taken"))
-	before := a.aggregate.Counts()
-	check := func(text string) *admin.Checked {
-		t.Helper()
-		got, err := a.check(t.Context(), "east", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got
-	}
-	long := ", location: MESH_EXTERNAL, addresses: [" + strings.Repeat("10.0.0.1, ", 300) + "10.0.0.2]"
-	for what, row := range map[string]struct {
-		text string
-		want []string // outcome, reason and a part of the detail
-	}{
-		"fine":                           {fmt.Sprintf(checkedEntry, "shop", "new", "new.x", ""), nil},
-		"its own copy":                   {fmt.Sprintf(checkedEntry, "shop", "mine", "mine.x", ""), nil},
-		"left out by a rule":             {fmt.Sprintf(checkedEntry, "hidden", "new", "new.x", ""), []string{"left out", "namespace", `"hidden" is excluded`}},
-		"larger than the limit":          {fmt.Sprintf(checkedEntry, "shop", "new", "new.x", long), []string{"refused", "", "limits.maxResourceBytes"}},
-		"a key that another one has":     {fmt.Sprintf(checkedEntry, "shop", "taken", "new.x", ""), []string{"shadowed", "", `"west" has the key, too: first in order`}},
-		"a host that another one claims": {fmt.Sprintf(checkedEntry, "shop", "new", "pay.x", ""), []string{"served", "hosts", `host pay.x is also claimed by "bank/pay of west"`}},
-	} {
-		got := check(row.text)
-		var found []string
-		for _, f := range got.Findings {
-			found = append(found, string(f.Outcome), f.Reason, f.Detail)
-		}
-		if len(found) != len(row.want) || len(found) > 0 && (!slices.Equal(found[:2], row.want[:2]) || !strings.Contains(found[2], row.want[2])) {
-			t.Errorf("%s: %q, want %q", what, found, row.want)
-		}
-		if got.Resources != 1 || got.Upstream != "east" {
-			t.Errorf("%s: %+v", what, got)
-		}
-	}
-	many := ""
-	for i := range 5 {
-		many += fmt.Sprintf(checkedEntry, "shop", fmt.Sprint("new-", i), fmt.Sprint("n", i, ".x"), "")
-	}
-	if got := check(many); len(got.Findings) != 1 || !strings.Contains(got.Findings[0].Detail, "the upstream has 1 resources, and 5 are new: limits.maxResources allows 5") {
-		t.Errorf("beyond the limit of resources: %+v", got.Findings)
-	}
-	short := check(`{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {namespace: shop, name: web}, spec: {hosts: [web], http: [{route: [{destination: {host: web}}]}]}}`)
-	if len(short.Findings) > 0 || len(short.Changes) != 1 || !strings.Contains(short.Changes[0].Changes[0], "short hosts completed: web") || !strings.Contains(string(short.Changes[0].Served.Spec), "web.shop.svc.cluster.local") {
-		t.Errorf("completed: %+v", short)
-	}
-	if after := a.aggregate.Counts(); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("the check has changed what is served: %v, %v", before, after)
-	}
-	for what, row := range map[string][2]string{
-		"several upstreams":   {"", "name one with --upstream"},
-		"an unknown upstream": {"north", `there is no upstream "north"`},
-	} {
-		if _, err := a.check(t.Context(), row[0], []byte(many)); err == nil || !strings.Contains(err.Error(), row[1]) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	if _, err := a.check(t.Context(), "east", []byte("a: [")); err == nil {
-		t.Error("what is not YAML")
-	}
-	if _, err := a.check(t.Context(), "east", []byte(strings.Repeat(fmt.Sprintf(checkedEntry, "shop", "new", "new.x", ""), admin.MaxChecked+1))); err == nil || !strings.Contains(err.Error(), "more than 1000 resources") {
-		t.Error(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := a.check(ctx, "east", []byte(many)); err == nil {
-		t.Error("a check that has no time")
-	}
-}
-
-// TestACheckKnowsWhatTheRelayDoesNotRead: objects in other namespaces, or without the labels that are selected.
-func TestACheckKnowsWhatTheRelayDoesNotRead(t *testing.T) {
-	a := startArriving(t, ", namespaces: [shop, bank], selector: tier=a", "")
-	for name, row := range map[string]struct{ metadata, want string }{
-		"read":     {"namespace: shop, labels: {tier: a}", ""},
-		"till":     {"namespace: till, labels: {tier: a}", "left out kubernetes.namespaces"},
-		"unlabel":  {"namespace: shop", "left out kubernetes.selector"},
-		"labelled": {"namespace: bank, labels: {tier: b}", "left out kubernetes.selector"},
-	} {
-		got, err := a.check(t.Context(), "east", fmt.Appendf(nil, "{apiVersion: networking.istio.io/v1, kind: ServiceEntry, metadata: {name: %s, %s}, spec: {hosts: [%[1]s.x], resolution: DNS}}", name, row.metadata))
-		if err != nil {
-			t.Fatal(err)
-		}
-		told := ""
-		for _, f := range got.Findings {
-			told += string(f.Outcome) + " " + f.Reason
-		}
-		if told != row.want {
-			t.Errorf("%s: %q, want %q", name, told, row.want)
-		}
-	}
-}
-
-// TestACheckKnowsWhoOwnsAHost: with hostConflicts, the resource would not be served.
-func TestACheckKnowsWhoOwnsAHost(t *testing.T) {
-	for _, setting := range []string{"first", "reject"} {
-		a := startArriving(t, "", "hostConflicts: "+setting+"\n", fmt.Sprintf(checkedEntry, "bank", "pay", "pay.x", ""))
-		a.serves(mirror.Key{Kind: federation.ServiceEntry, Namespace: "bank", Name: "pay"})
-		got, err := a.check(t.Context(), "east", []byte(fmt.Sprintf(checkedEntry, "shop", "new", "pay.x", "")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(got.Findings) != 1 || got.Findings[0].Outcome != admin.Rejected || got.Findings[0].Reason != "hostConflicts" || !strings.Contains(got.Findings[0].Detail, "bank/pay from west") {
-			t.Errorf("%s: %+v", setting, got.Findings)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"meshrelay/config"
-	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/file"
 	"meshrelay/upstreams/kubernetes"
@@ -36,14 +35,6 @@ func Read(ctx context.Context, u config.Upstream) upstreams.Content {
 func clusterUID(u upstreams.Status) string {
 	if d, is := u.Detail.(*kubernetes.Detail); is && d != nil {
 		return d.Cluster
-	}
-	return ""
-}
-
-// unread returns the field of an upstream because of which it does not read an object, empty if it does.
-func unread(u config.Upstream, r *mirror.Resource) string {
-	if k, is := u.Source.(*kubernetes.Config); is {
-		return k.LeftOut(r)
 	}
 	return ""
 }

@@ -18,34 +18,17 @@ import (
 func newValidate() *cobra.Command {
 	var file configFile
 	var out output
-	var against checkAgainst
 	cmd := &cobra.Command{
-		Use:   "validate [-c FILE] | validate -f PATH --against ADMIN",
-		Short: "Check a config file, or resources against a running relay",
+		Use:   "validate [-c FILE]",
+		Short: "Check a config file",
 		Long: `Check a config file, the files it names (certificates, keys and kubeconfigs), and every resource in
 its file upstreams. The command prints each mistake with file and line, and exits with 1 if there
-are any, and with 2 if its own flags or arguments are wrong. It does not connect to upstreams.
-
-With -f, check resources that are not applied yet, in a file or a directory of YAML, against a running
-relay: which import rule would leave them out, which limit refuses them, which other upstream has their
-key or claims one of their hosts, and what completion and rewrite rules would change. Objects of other
-kinds are passed over. Nothing is changed, and nobody has to wait for the relay: this is for the CI of
-those who write the resources. A relay that is not ready does not answer. The exit code is 0 when there
-are no findings, 1 when there are, and 2 after an error.`,
+are any, and with 2 if its own flags or arguments are wrong. It does not connect to upstreams.`,
 		Example: `  relay validate -c relay.yaml
 
   # Also print the config with all defaults
-  relay validate -c relay.yaml -o yaml
-
-  # What would the relay do with these, if they were applied to the cluster east?
-  relay validate -f manifests/ --against 127.0.0.1:15014 --upstream east`,
+  relay validate -c relay.yaml -o yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if against.path != "" || against.address != "" || against.upstream != "" {
-				return against.run(cmd, &out)
-			}
-			if out.format == "json" || out.path != nil {
-				return failed(cmd, errors.New("-o json is for resources: use -f PATH --against ADMIN, or -o yaml for a config file"))
-			}
 			path, err := file.find()
 			if err != nil {
 				return err
@@ -54,8 +37,7 @@ are no findings, 1 when there are, and 2 after an error.`,
 		},
 	}
 	file.flag(cmd)
-	out.flag(cmd, "text", "yaml", "json")
-	against.flags(cmd)
+	out.flag(cmd, "text", "yaml")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return failed(cmd, cmd.Parent().FlagErrorFunc()(cmd, err)) })
 	cmd.Args = func(cmd *cobra.Command, args []string) error { return failed(cmd, noArguments(cmd, args)) }
 	format := cmd.PreRunE

@@ -63,19 +63,6 @@ func (c *Config) Connection() config.Cluster {
 // sectionOf returns the section of an upstream of this kind.
 func sectionOf(u config.Upstream) *Config { return u.Source.(*Config) }
 
-// LeftOut returns the field because of which an object is not read. It does not know whether discoverySelectors select its
-// namespace.
-func (c *Config) LeftOut(r *mirror.Resource) string {
-	selector, err := labels.Parse(c.Selector)
-	switch {
-	case len(c.Namespaces) > 0 && r.Namespace() != "" && !slices.Contains(c.Namespaces, r.Namespace()):
-		return "kubernetes.namespaces"
-	case err == nil && !selector.Matches(labels.Set(r.Metadata().Labels)):
-		return "kubernetes.selector"
-	}
-	return ""
-}
-
 // Kind implements config.Source.
 func (*Config) Kind() string { return "kubernetes" }
 
