@@ -34,8 +34,5 @@ func NewReloadMetrics(status func() ReloadStatus) []prometheus.Collector {
 			}
 			return 0
 		}),
-		gauge("relay_config_last_reload_success_timestamp_seconds", "When the running config was loaded, in seconds since 1970.", func(s ReloadStatus) float64 {
-			return float64(s.LastSuccess.UnixMilli()) / 1000
-		}),
 	}
 }

@@ -27,7 +27,6 @@ func (s *Server) serve(stream grpc.ServerStream, protocol string, l *Listener) e
 	if !ok {
 		return status.Error(codes.Internal, "stream has no peer")
 	}
-	s.metrics.streams.WithLabelValues(protocol).Inc()
 	c := newConn(s, stream, protocol, l, p)
 	s.streams.Go(c.run)
 	return c.wait()

@@ -15,7 +15,6 @@ import (
 // could invent any number.
 type metrics struct {
 	clients      *prometheus.GaugeVec
-	streams      *prometheus.CounterVec
 	refused      *prometheus.CounterVec
 	refusals     *prometheus.CounterVec
 	credentials  *prometheus.CounterVec
@@ -23,7 +22,6 @@ type metrics struct {
 	panics       prometheus.Counter
 	pushRequests *prometheus.CounterVec
 	pages        prometheus.Counter
-	pageBytes    prometheus.Counter
 	latency      prometheus.Histogram
 	answers      prometheus.Histogram
 	distribution prometheus.Histogram
@@ -50,7 +48,6 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	m := &metrics{
 		clients: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "relay_downstream_clients", Help: "Connected clients, by protocol (sotw, delta)."}, []string{"protocol"}),
-		streams:      counterVec("relay_downstream_streams_total", "Streams opened by clients, by protocol.", "protocol"),
 		refused:      counterVec("relay_downstream_streams_refused_total", "Streams that were ended with an error of the client's making, by gRPC status code.", "code"),
 		refusals:     counterVec("relay_downstream_refused_total", "Connections and streams that were refused or ended, by the limit or rule that they were over.", "reason"),
 		credentials:  counterVec("relay_downstream_credential_errors_total", "Reads of the files by which clients are judged that have failed, by what was read.", "what"),
@@ -58,7 +55,6 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 		panics:       counter("relay_downstream_panics_total", "Panics while a stream was served, which ended, or a change was pushed, which was left out."),
 		pushRequests: counterVec("relay_downstream_push_requests_total", "Merged changes that were pushed, by their reasons: one may have several.", "reason"),
 		pages:        counter("relay_downstream_pages_encoded_total", "Pages of resources encoded for SotW responses."),
-		pageBytes:    counter("relay_downstream_pages_encoded_bytes_total", "Bytes of pages encoded for SotW responses."),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "relay_downstream_push_latency_seconds",
 			Help:    "Time from the oldest change in a response being noticed to the response being handed to the client's transport.",
@@ -82,13 +78,12 @@ func newMetrics(reg prometheus.Registerer, gs generators) (*metrics, error) {
 	}
 	var errs error
 	for _, c := range []prometheus.Collector{
-		m.clients, m.streams, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.pageBytes, m.latency, m.answers, m.distribution, m.pushes, m.bytes, m.acks, m.nacks,
+		m.clients, m.refused, m.refusals, m.credentials, m.delayed, m.panics, m.pushRequests, m.pages, m.latency, m.answers, m.distribution, m.pushes, m.bytes, m.acks, m.nacks,
 	} {
 		errs = errors.Join(errs, reg.Register(c))
 	}
 	for _, p := range []string{protocolSotW, protocolDelta} {
 		m.clients.WithLabelValues(p)
-		m.streams.WithLabelValues(p)
 	}
 	for _, why := range push.Reasons() {
 		m.pushRequests.WithLabelValues(string(why))
@@ -122,10 +117,7 @@ func (m *metrics) of(t subscription.Type) *typeMetrics {
 	return m.other
 }
 
-func (m *metrics) pageEncoded(n int) {
-	m.pages.Inc()
-	m.pageBytes.Add(float64(n))
-}
+func (m *metrics) pageEncoded(int) { m.pages.Inc() }
 
 // pushed counts a response. changedAt is zero for a response without a change.
 func (m *metrics) pushed(t subscription.Type, size int, changedAt, now time.Time) {

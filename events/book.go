@@ -100,7 +100,6 @@ type book struct {
 	// counts them all.
 	settled []*Event
 	stage   uint64
-	total   map[Type]uint64
 
 	// saved is the newest Seq on disk. late are older events whose stages are not on disk.
 	saved uint64
@@ -109,7 +108,7 @@ type book struct {
 
 func newBook(l Limits) *book {
 	l.Events, l.Bytes = cmp.Or(l.Events, defaultEvents), cmp.Or(l.Bytes, defaultBytes)
-	return &book{limits: l, buckets: map[class]*bucket{}, waits: map[string]*bucket{}, total: map[Type]uint64{}}
+	return &book{limits: l, buckets: map[class]*bucket{}, waits: map[string]*bucket{}}
 }
 
 // record adds an event, or merges it into one that waits, except an order. It returns the event
@@ -219,7 +218,6 @@ func (b *book) append(e *Event) *Event {
 	}
 	b.last++
 	e.Seq = b.last
-	b.total[e.Type]++
 	b.put(e)
 	return e
 }

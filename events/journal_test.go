@@ -13,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"meshrelay/internal/testing/await"
-	"meshrelay/internal/testing/collecting"
 	"meshrelay/mirror"
 )
 
@@ -311,10 +310,4 @@ func TestTheDiskGetsALongJournalInParts(t *testing.T) {
 	if bad := again.Load(bytes.Split(bytes.TrimSpace(disk), []byte("\n"))); bad != 0 || again.book.n != 10_000 {
 		t.Errorf("%d events and %d bad lines", again.book.n, bad)
 	}
-}
-
-// TestMetricsAreSentWithoutTheLock: who records an event does not wait for the reader of metrics.
-func TestMetricsAreSentWithoutTheLock(t *testing.T) {
-	j := New(Limits{})
-	collecting.Unlocked(t, j, func() { j.Record(order("freeze")) })
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestMetricsAreThoseOfTheCode: docs/metrics.md has a row for each metric that the parts of a relay describe.
+// TestMetricsAreThoseOfTheCode: docs/metrics.md has a row for each metric that the parts of a relay describe,
+// and there are not too many.
 func TestMetricsAreThoseOfTheCode(t *testing.T) {
 	r := idle(t, "state: {dir: state}\n", nil)
 	described := make(chan *prometheus.Desc)
@@ -21,6 +22,9 @@ func TestMetricsAreThoseOfTheCode(t *testing.T) {
 		if m := name.FindStringSubmatch(d.String()); m != nil {
 			exist[m[1]] = true
 		}
+	}
+	if most := 60; len(exist) > most {
+		t.Errorf("%d metrics, want at most %d: those that an alert, a rule, the dashboard or a step of a guide uses", len(exist), most)
 	}
 	page, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {

@@ -200,7 +200,7 @@ func New(o Options) (*Relay, error) {
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.events, r.expiries, r.conditions.counts)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.expiries, r.conditions.counts)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}

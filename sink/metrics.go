@@ -35,10 +35,7 @@ func troubles(states ...string) func(Status) float64 {
 const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 
 var (
-	writesDesc = desc("relay_sink_writes_total", "Requests of the sink that create or change an object, by result.", "result")
-	metrics    = []metric{
-		{desc("relay_sink_objects", "Objects that the sink has in its cluster."), gauge, func(s Status) float64 { return float64(s.Objects) }},
-		{desc("relay_sink_deletes_total", "Objects that the sink has deleted."), counter, func(s Status) float64 { return float64(s.Deletes) }},
+	metrics = []metric{
 		{desc("relay_sink_conflicts", "Objects with fields that another manager owns."), gauge, troubles(stateConflict)},
 		{desc("relay_sink_foreign", "Objects that are not written because others have objects of their names."), gauge, troubles(stateForeign)},
 		{desc("relay_sink_refused", "Objects that the cluster refuses, by its schema, a webhook, a quota, a missing right or namespace, or because it does not serve the kind."), gauge, troubles(stateRefused, stateNamespace, stateUnserved)},
@@ -55,7 +52,6 @@ var (
 
 // Describe implements prometheus.Collector.
 func (s *Set) Describe(ch chan<- *prometheus.Desc) {
-	ch <- writesDesc
 	for _, m := range metrics {
 		ch <- m.Desc
 	}
@@ -64,9 +60,6 @@ func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It sends without a lock.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	for _, st := range s.Status("") {
-		for result, n := range st.Writes {
-			ch <- prometheus.MustNewConstMetric(writesDesc, counter, float64(n), st.Name, result)
-		}
 		for _, m := range metrics {
 			ch <- prometheus.MustNewConstMetric(m.Desc, m.ValueType, m.of(st), st.Name)
 		}

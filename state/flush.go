@@ -26,14 +26,12 @@ func (k *Keeper) flush() error {
 
 // write forgets sources, and writes the changes of each followed source and of the journal.
 func (k *Keeper) write() error {
-	start := time.Now()
 	k.mu.Lock()
 	all := slices.SortedFunc(maps.Values(k.followed), func(a, b *follower) int { return strings.Compare(a.name, b.name) })
 	forget := slices.Sorted(maps.Keys(k.forget))
 	markServed := k.served && !k.servedKept
 	journal := k.journal
 	k.mu.Unlock()
-	wrote := markServed || len(forget) > 0
 	for _, name := range forget {
 		if err := k.store.Forget(name); err != nil {
 			return err
@@ -51,20 +49,12 @@ func (k *Keeper) write() error {
 		k.mu.Unlock()
 	}
 	for _, f := range all {
-		w, err := k.writeOne(f)
-		if err != nil {
+		if err := k.writeOne(f); err != nil {
 			return err
 		}
-		wrote = wrote || w
 	}
 	if journal != nil {
-		w, err := k.writeJournal(journal)
-		k.noteJournal(err)
-		wrote = wrote || w
-	}
-	if wrote {
-		k.metrics.flushes.Inc()
-		k.metrics.took.Observe(time.Since(start).Seconds())
+		k.noteJournal(k.writeJournal(journal))
 	}
 	return nil
 }
@@ -73,18 +63,17 @@ func (k *Keeper) write() error {
 const maxAppends = 200
 
 // writeJournal writes the new lines of the journal.
-func (k *Keeper) writeJournal(j Journal) (wrote bool, err error) {
+func (k *Keeper) writeJournal(j Journal) (err error) {
 	for range maxAppends {
 		lines := j.Take() // without mu: the journal may call the Keeper
 		if len(lines) > 0 {
 			err = k.store.AppendJournal(lines)
-			wrote = true
 		}
 		if j.Done(err == nil); len(lines) == 0 || err != nil {
 			break
 		}
 	}
-	return wrote, err
+	return err
 }
 
 // noteJournal notes the result of a write of the journal, and logs a change of it. An error of the journal
@@ -107,20 +96,20 @@ func (k *Keeper) noteJournal(err error) {
 }
 
 // writeOne writes the changes of a source. After an error it gives them back.
-func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
+func (k *Keeper) writeOne(f *follower) error {
 	changes, meta := k.take(f)
 	k.mu.Lock()
 	forgotten := k.forget[f.name]
 	k.mu.Unlock()
 	if forgotten {
-		return false, nil // Unfollow was called since the flush began
+		return nil // Unfollow was called since the flush began
 	}
 	has, err := k.store.Apply(f.name, Batch{Meta: meta, Changes: changes, Now: time.Now(), History: k.present().History})
 	if err != nil {
 		if len(changes) > 0 || meta.Whole {
 			f.source.GiveBack(changes)
 		}
-		return false, err
+		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -130,7 +119,7 @@ func (k *Keeper) writeOne(f *follower) (wrote bool, err error) {
 	if !k.forget[f.name] {
 		k.kept[f.name] = has
 	}
-	return has.Wrote, nil
+	return nil
 }
 
 // take returns the changes of a source. Resources that only the store has stay in the store until the source
@@ -189,7 +178,6 @@ func (k *Keeper) note(err error) {
 		*st, k.failures, k.nextTry = Status{LastFlush: now}, 0, time.Time{}
 		return
 	}
-	k.metrics.errors.Inc()
 	k.nextTry = now.Add(min(retryFirst<<min(k.failures, 10), retryMost))
 	if k.failures++; st.ErrorSince.IsZero() {
 		st.ErrorSince = now

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -41,7 +43,7 @@ type Keeper struct {
 	store   Store
 	path    string
 	log     *slog.Logger
-	metrics metrics
+	metrics []prometheus.Collector
 
 	busy    chan struct{} // holds an element while somebody writes
 	closing chan struct{} // closed when the Keeper ends
@@ -108,7 +110,7 @@ func Open(store Store, o Options) (*Keeper, error) {
 	for _, name := range o.Retain {
 		k.retained[name] = true
 	}
-	k.metrics = newMetrics(k)
+	k.metrics = metrics(k)
 	k.SetOptions(o)
 	err := k.open()
 	if errors.Is(err, ErrLaterFormat) {

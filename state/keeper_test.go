@@ -341,15 +341,15 @@ func TestAFlushWritesAllPartsOfAJournal(t *testing.T) {
 	p := &parts{[][]byte{[]byte("a\n"), []byte("b\n"), []byte("c\n")}}
 	k := &Keeper{store: s}
 	s.fail(errors.New("full"))
-	if wrote, err := k.writeJournal(p); err == nil || !wrote || len(p.left) != 3 {
+	if err := k.writeJournal(p); err == nil || len(p.left) != 3 {
 		t.Errorf("%d parts are left after a failure, want 3 (%v)", len(p.left), err)
 	}
 	s.fail(nil)
-	if wrote, err := k.writeJournal(p); err != nil || !wrote || string(s.journal) != "a\nb\nc\n" {
+	if err := k.writeJournal(p); err != nil || string(s.journal) != "a\nb\nc\n" {
 		t.Errorf("%q is written: %v", s.journal, err)
 	}
-	if wrote, err := k.writeJournal(p); err != nil || wrote {
-		t.Errorf("nothing to write: %v, %v", wrote, err)
+	if err := k.writeJournal(p); err != nil {
+		t.Errorf("nothing to write: %v", err)
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -63,14 +61,6 @@ func kinds() []upstreams.Kind {
 			}
 			return nil
 		},
-		Metrics: []upstreams.Metric{{
-			Desc: upstreams.NewDesc("test_scripted_kinds", "Whether the test's own kind counts the upstream.", "outcome"), Type: prometheus.GaugeValue,
-			Values: func(st *upstreams.Status, emit func(float64, ...string)) {
-				if st.Type == "scripted" {
-					emit(1, "counted")
-				}
-			},
-		}},
 	}}
 }
 
@@ -207,10 +197,6 @@ func TestAnotherKindOfSourceNeedsOneMethod(t *testing.T) {
 	u.ClusterID = "bad"
 	if err := r.apply(u); err == nil || !strings.Contains(err.Error(), "upstream scripted-east: no such cluster") {
 		t.Errorf("a reload that its kind refuses: %v", err)
-	}
-	const counted = "# HELP test_scripted_kinds Whether the test's own kind counts the upstream.\n# TYPE test_scripted_kinds gauge\ntest_scripted_kinds{outcome=\"counted\",upstream=\"scripted-east\"} 1\n"
-	if err := testutil.CollectAndCompare(r.m, strings.NewReader(counted), "test_scripted_kinds"); err != nil {
-		t.Errorf("a metric of its kind: %v", err)
 	}
 	scripted.ends <- struct{}{}
 	r.await("it is disconnected", func() bool { return r.m.Status()[0].State == upstreams.StateDisconnected })

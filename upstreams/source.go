@@ -93,8 +93,6 @@ type Kind struct {
 	// Probe, unless nil, returns checks of the way to an upstream. They open connections of their own, and
 	// change nothing.
 	Probe func(config.Upstream, Env) []doctor.Check
-	// Metrics are the metrics that only upstreams of this kind have.
-	Metrics []Metric
 }
 
 // Env has what a source needs in addition to the config of its upstream.

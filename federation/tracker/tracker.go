@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"meshrelay/federation"
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -127,47 +126,17 @@ func (t *Tracker) Counts() (keys, hosts int) {
 func (t *Tracker) NotFollowed() []conflicts.NotFollowed { return t.hosts.NotFollowed() }
 
 var (
-	contestsDesc   = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by the outcome for the other copies.", []string{"kind", "outcome"}, nil)
-	hostsDesc      = prometheus.NewDesc("relay_host_conflicts", "Hosts that several resources claim for the same clients, by kind.", []string{"kind"}, nil)
-	panicsDesc     = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
-	unfollowedDesc = prometheus.NewDesc("relay_host_conflicts_not_followed", "Resources that are not checked for host conflicts, because they claim too many hosts, by kind. They are served.", []string{"kind"}, nil)
+	contestsDesc = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by the outcome for the other copies.", []string{"kind", "outcome"}, nil)
+	hostsDesc    = prometheus.NewDesc("relay_host_conflicts", "Hosts that several resources claim for the same clients, by kind.", []string{"kind"}, nil)
+	panicsDesc   = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{contestsDesc, hostsDesc, unfollowedDesc, panicsDesc} {
-		ch <- d
-	}
+	ch <- panicsDesc
 }
 
-// Collect implements prometheus.Collector. Kinds that are not well known count as "other": an upstream must not
-// make labels.
+// Collect implements prometheus.Collector.
 func (t *Tracker) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, n int, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
-	}
-	counts := map[[2]string]int{}
-	for kind, byOutcome := range t.keys.Counts() {
-		label := "other"
-		if _, known := mirror.LookupKind(kind); known {
-			label = kind.String()
-		}
-		for outcome, n := range byOutcome {
-			counts[[2]string{label, string(outcome)}] += n
-		}
-	}
-	for labels, n := range counts {
-		gauge(contestsDesc, n, labels[:]...)
-	}
-	for kind, n := range t.hosts.Counts() {
-		gauge(hostsDesc, n, kind.String())
-	}
-	skipped := map[mirror.Kind]int{federation.ServiceEntry: 0, federation.VirtualService: 0}
-	for _, n := range t.hosts.NotFollowed() {
-		skipped[n.Kind]++
-	}
-	for kind, n := range skipped {
-		gauge(unfollowedDesc, n, kind.String())
-	}
 	ch <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(t.panics.Load()))
 }

@@ -3,10 +3,6 @@ package kubernetes
 import (
 	"fmt"
 	"strings"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"meshrelay/upstreams"
 )
 
 // Detail is the part of a status that only API servers have.
@@ -74,35 +70,4 @@ func count(n int, thing string) string {
 		thing += "s"
 	}
 	return fmt.Sprint(n, " ", thing)
-}
-
-// metrics returns the metrics that only API servers have.
-func metrics() []upstreams.Metric {
-	metric := func(desc *prometheus.Desc, values func(d *Detail, emit func(float64, ...string))) upstreams.Metric {
-		return upstreams.Metric{Desc: desc, Type: prometheus.GaugeValue, Values: func(st *upstreams.Status, emit func(float64, ...string)) {
-			if d, ok := st.Detail.(*Detail); ok {
-				values(d, emit)
-			}
-		}}
-	}
-	return []upstreams.Metric{
-		metric(upstreams.NewDesc("relay_upstream_ingresses", "Ingresses of the cluster that are converted, refused, or left out because they are of another class or can not be converted at all.", "outcome"), func(d *Detail, emit func(float64, ...string)) {
-			if i := d.Ingress; i != nil {
-				emit(float64(i.Converted), "converted")
-				emit(float64(i.Refused), "refused")
-				emit(float64(i.Ingresses-i.Converted), "left-out")
-			}
-		}),
-		metric(upstreams.NewDesc("relay_upstream_ingress_problems", "Parts of Ingresses of the cluster that are left out, or that no request reaches."), func(d *Detail, emit func(float64, ...string)) {
-			if d.Ingress != nil {
-				emit(float64(d.Ingress.ProblemsTotal))
-			}
-		}),
-		metric(upstreams.NewDesc("relay_upstream_namespaces", "Namespaces of the cluster that discoverySelectors choose, or leave out.", "outcome"), func(d *Detail, emit func(float64, ...string)) {
-			if d.Namespaces > 0 {
-				emit(float64(d.Selected), "chosen")
-				emit(float64(d.Namespaces-d.Selected), "left-out")
-			}
-		}),
-	}
 }

@@ -83,8 +83,7 @@ func Kind() upstreams.Kind {
 		Lives: func(u config.Upstream) (certificate, token doctor.Life, err error) {
 			return sectionOf(u).credentials().Lives()
 		},
-		Probe:   probe,
-		Metrics: metrics(),
+		Probe: probe,
 	}
 }
 

@@ -84,10 +84,7 @@ relay_clusters{clusters="fleet",state="refused"} 0
 # HELP relay_clusters_readable Whether it can be read now which clusters there are.
 # TYPE relay_clusters_readable gauge
 relay_clusters_readable{clusters="fleet"} 1
-# HELP relay_clusters_rotations_total Kubeconfigs that took the place of others of the same clusters.
-# TYPE relay_clusters_rotations_total counter
-relay_clusters_rotations_total{clusters="fleet"} 1
-`), "relay_clusters", "relay_clusters_readable", "relay_clusters_rotations_total")
+`), "relay_clusters", "relay_clusters_readable")
 	if err != nil {
 		t.Error(err)
 	}

@@ -63,13 +63,11 @@ func (f *Finder) Status() []Status {
 var (
 	clustersDesc = prometheus.NewDesc("relay_clusters", "Clusters that were found, by what is the case with them.", []string{"clusters", "state"}, nil)
 	readableDesc = prometheus.NewDesc("relay_clusters_readable", "Whether it can be read now which clusters there are.", []string{"clusters"}, nil)
-	readDesc     = prometheus.NewDesc("relay_clusters_last_read_timestamp_seconds", "When it was last read which clusters there are, in seconds since the epoch.", []string{"clusters"}, nil)
-	rotatedDesc  = prometheus.NewDesc("relay_clusters_rotations_total", "Kubeconfigs that took the place of others of the same clusters.", []string{"clusters"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (f *Finder) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{clustersDesc, readableDesc, readDesc, rotatedDesc} {
+	for _, desc := range []*prometheus.Desc{clustersDesc, readableDesc} {
 		ch <- desc
 	}
 }
@@ -93,18 +91,6 @@ func (f *Finder) Collect(ch chan<- prometheus.Metric) {
 			readable = 1
 		}
 		gauge(readableDesc, readable)
-		if !st.ReadAt.IsZero() {
-			gauge(readDesc, float64(st.ReadAt.UnixMilli())/1000)
-		}
-	}
-	f.mu.Lock()
-	rotations := make(map[string]uint64, len(f.parts))
-	for _, p := range f.parts {
-		rotations[p.cfg.Name] = p.registry.Rotations()
-	}
-	f.mu.Unlock()
-	for name, n := range rotations {
-		ch <- prometheus.MustNewConstMetric(rotatedDesc, prometheus.CounterValue, float64(n), name)
 	}
 }
 

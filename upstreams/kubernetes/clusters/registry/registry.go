@@ -156,8 +156,6 @@ type Registry struct {
 	// read is set if the last reading of the entries succeeded.
 	read    bool
 	failure string
-	// rotations counts the kubeconfigs that replaced others.
-	rotations uint64
 
 	now time.Time // of the step
 	out Output
@@ -231,9 +229,6 @@ func (r *Registry) Refused() (some []Refused, total int) { return r.refused, r.u
 
 // Failure returns the error of the last reading of the entries, empty if it succeeded.
 func (r *Registry) Failure() string { return r.failure }
-
-// Rotations returns how many kubeconfigs replaced others, including those of removed clusters.
-func (r *Registry) Rotations() uint64 { return r.rotations }
 
 func (r *Registry) order() []string {
 	return slices.SortedFunc(maps.Keys(r.clusters), func(a, b string) int {
@@ -380,7 +375,6 @@ func (r *Registry) again(c *Cluster, e Entry) {
 	case c.Problem == "" && !bytes.Equal(c.Kubeconfig, e.Kubeconfig):
 		if len(c.Kubeconfig) > 0 {
 			c.Rotations++
-			r.rotations++
 			r.note(slog.LevelInfo, "cluster has another kubeconfig", "cluster", c.ID, "origin", e.Origin)
 		}
 		c.Kubeconfig = e.Kubeconfig
