@@ -141,8 +141,8 @@ func (c Client) LeftOut(ctx context.Context, upstream, kind string) ([]intake.Le
 }
 
 // Conflicts returns the conflicts between upstreams, of one kind. An empty kind means all.
-func (c Client) Conflicts(ctx context.Context, kind string, services bool) (Conflicts, error) {
-	return ask[Conflicts](ctx, c, http.MethodGet, "/debug/conflicts", url.Values{"kind": {kind}, "services": {strconv.FormatBool(services)}})
+func (c Client) Conflicts(ctx context.Context, kind string) (Conflicts, error) {
+	return ask[Conflicts](ctx, c, http.MethodGet, "/debug/conflicts", url.Values{"kind": {kind}})
 }
 
 // Services returns services. The parameters are those of /debug/services.

@@ -405,8 +405,7 @@ func (d *Debug) leftOut(w io.Writer, q url.Values) error {
 	return out.close()
 }
 
-// conflicts writes the keys that several upstreams have, the hosts that several keys claim, refused claims, and findings
-// about services.
+// conflicts writes the keys that several upstreams have, the hosts that several keys claim, and refused claims.
 func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	kinds, err := kindsOf(q)
 	if err != nil {
@@ -424,11 +423,6 @@ func (d *Debug) conflicts(w io.Writer, q url.Values) error {
 	}
 	for i := range all.Hosts[:min(len(all.Hosts), maxApart)] {
 		all.Hosts[i].Apart = d.Apart(all.Hosts[i])
-	}
-	if q.Get("services") != "false" && (kinds == nil || slices.Contains(kinds, federation.ServiceEntry)) {
-		if all.Services, all.MoreServices, err = d.findings(); err != nil {
-			return err
-		}
 	}
 	return writeJSON(w, all)
 }
@@ -455,7 +449,4 @@ type Conflicts struct {
 	Refused []intake.LeftOut `json:"refused,omitempty"`
 	// NotFollowed are the resources with too many hosts to check.
 	NotFollowed []conflicts.NotFollowed `json:"notFollowed,omitempty"`
-	// Services are the findings about services, computed when asked. MoreServices is set if there may be more of them.
-	Services     []ServiceFinding `json:"services,omitempty"`
-	MoreServices bool             `json:"moreServices,omitempty"`
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"meshrelay/federation"
 	"meshrelay/mirror"
 	"meshrelay/services"
@@ -30,14 +28,10 @@ func (d *Debug) services(w io.Writer, q url.Values) error {
 // keeps nothing.
 func (d *Debug) Services(q url.Values) (a services.Answer, err error) {
 	query := services.Query{
-		Host: q.Get("host"), Port: q.Get("port"), Subset: q.Get("subset"), As: q.Get("as"),
-		Search: q.Get("search"), From: q.Get("from"), Findings: q.Get("findings") == "true",
+		Host: q.Get("host"), Port: q.Get("port"), Search: q.Get("search"), From: q.Get("from"),
 	}
-	if max(len(query.Host), len(query.As), len(query.Search), len(query.From)) > longestHost {
-		return a, badRequestf("host, as, search and from have at most %d characters", longestHost)
-	}
-	if query.As != "" && len(validation.IsDNS1123Label(query.As)) > 0 {
-		return a, badRequestf("as is %.64q: want a namespace", query.As)
+	if max(len(query.Host), len(query.Search), len(query.From)) > longestHost {
+		return a, badRequestf("host, search and from have at most %d characters", longestHost)
 	}
 	if limit := q.Get("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)
@@ -54,31 +48,6 @@ func (d *Debug) Services(q url.Values) (a services.Answer, err error) {
 		return a, refusal{http.StatusBadRequest, err}
 	}
 	return a, nil
-}
-
-// maxFindings is the most services in /debug/conflicts.
-const maxFindings = 1000
-
-// ServiceFinding is a finding about a service.
-type ServiceFinding struct {
-	Host      string `json:"host"`
-	Namespace string `json:"namespace"`
-	services.Finding
-}
-
-// findings returns the findings of at most maxFindings services, and whether there may be more.
-func (d *Debug) findings() (all []ServiceFinding, more bool, err error) {
-	in, err := d.seenBy("")
-	if err != nil {
-		return nil, false, err
-	}
-	a, err := services.Find(in, services.Query{Findings: true, Limit: maxFindings})
-	for _, s := range a.Services {
-		for _, f := range s.Findings {
-			all = append(all, ServiceFinding{s.Host, s.Namespace, f})
-		}
-	}
-	return all, a.Partial || a.More > 0, err
 }
 
 // seenBy returns what a connected client sees of services, or what there is if connection is empty.
@@ -100,16 +69,12 @@ func (d *Debug) seenBy(connection string) (in services.Input, err error) {
 			return all
 		}
 	}
-	in.Entries, in.Workloads, in.Rules, in.Routes = list(federation.ServiceEntry), list(federation.WorkloadEntry), list(federation.DestinationRule), list(federation.VirtualService)
-	if all := list(mirror.MeshConfig); len(all) > 0 {
-		in.Mesh = all[0]
-	}
+	in.Entries, in.Workloads = list(federation.ServiceEntry), list(federation.WorkloadEntry)
 	for _, c := range d.views.Contests(federation.ServiceEntry) {
 		s := d.views.Resources.Resolve(c.Key)
 		for i, one := range s.Copies {
-			if sees(one.Resource) {
-				united := len(s.Decision.United) > 0 && i == s.Decision.Winner || slices.Contains(s.Decision.United, i)
-				in.Copies = append(in.Copies, services.Copy{Resource: one.Resource, United: united})
+			if united := len(s.Decision.United) > 0 && i == s.Decision.Winner || slices.Contains(s.Decision.United, i); united && sees(one.Resource) {
+				in.Copies = append(in.Copies, one.Resource)
 			}
 		}
 	}

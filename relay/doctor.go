@@ -15,7 +15,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/mirror"
-	"meshrelay/services"
 	"meshrelay/sink/promotion"
 	"meshrelay/state/local"
 	"meshrelay/upstreams"
@@ -26,14 +25,10 @@ import (
 // Doctor are the settings of a check of everything that a relay needs.
 type Doctor struct {
 	Config *config.Config
-	// Upstream, unless empty, limits the check to this upstream and MeshConfig.
+	// Upstream, unless empty, limits the check to this upstream.
 	Upstream string
-	// MeshConfig, unless empty, is a file with the mesh config of an istiod that will be a client.
-	MeshConfig string
 	// Running reports whether a relay with this node.id answers at the admin address.
 	Running func(ctx context.Context) bool
-	// Services returns the services of that relay that have findings.
-	Services func(ctx context.Context) (services.Answer, error)
 	// Limit bounds each check, and Files the time to read the files of all upstreams.
 	Limit, Files time.Duration
 	// Memory is the memory limit of the process in bytes, or math.MaxInt64 for none.
@@ -44,12 +39,9 @@ type Doctor struct {
 func (d Doctor) Examine(ctx context.Context) []doctor.Finding {
 	var checks []doctor.Check
 	if d.Upstream == "" {
-		checks = append(checks, doctor.Check{Name: "host", Run: d.host}, doctor.Check{Name: "services", Run: d.services})
+		checks = append(checks, doctor.Check{Name: "host", Run: d.host})
 	}
 	env := upstreams.Env{Node: d.Config.Node, Relay: d.Config.Provenance.Relay, Log: slog.New(slog.DiscardHandler)}
-	if d.MeshConfig != "" {
-		checks = append(checks, doctor.Check{Name: "mesh", Run: func(context.Context) []doctor.Finding { return meshConfig(d.MeshConfig, d.Config.Downstream.Listeners) }})
-	}
 	for _, u := range d.Config.Upstreams {
 		if d.Upstream == "" || u.Name == d.Upstream {
 			checks = append(checks, d.upstreamChecks(u, env)...)
@@ -144,26 +136,6 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		state = append(state, stored(cfg.State.Dir, trouble, inUse, running)...)
 	}
 	return append(found, state...)
-}
-
-// services reports the findings about the services of a running relay.
-func (d Doctor) services(ctx context.Context) []doctor.Finding {
-	if !d.Running(ctx) {
-		return nil
-	}
-	a, err := d.Services(ctx)
-	if err != nil {
-		return []doctor.Finding{doctor.Doubt("services", "", "the running relay does not tell its services", err.Error(), "ask it: relay services --findings")}
-	}
-	var texts []string
-	for _, s := range a.Services {
-		texts = append(texts, s.Host+": "+s.Findings[0].Detail)
-	}
-	if len(texts) == 0 && !a.Partial {
-		return []doctor.Finding{doctor.Good("services", "", "no service of the running relay has a finding")}
-	}
-	return []doctor.Finding{doctor.Doubt("services", "", "services whose clusters do not agree, or that nobody serves", cmp.Or(some(texts), "there are too many services to look at all"),
-		"relay conflicts lists them, and relay explain service HOST the resources to correct; give ports the same names and protocols in all clusters, subsets labels that pods have, and services endpoints")}
 }
 
 // stored turns the results of local.Probe into findings. A directory in use is good if the relay of this

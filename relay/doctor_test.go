@@ -2,14 +2,12 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +16,6 @@ import (
 	"meshrelay/config"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/testing/fakekube"
-	"meshrelay/services"
 )
 
 // Without time for files, a doctor reports their number. With time, it reads all.
@@ -94,37 +91,6 @@ func TestDoctorNamesAStateThatTheUserOfTheRelayCanNotUse(t *testing.T) {
 				}
 				rest = after
 			}
-		}
-	}
-}
-
-// TestDoctorTellsTheFindingsAboutServicesOfARunningRelay, with a cure; it does not ask a relay that does not run.
-func TestDoctorTellsTheFindingsAboutServicesOfARunningRelay(t *testing.T) {
-	found := services.Service{Host: "db.example", Findings: []services.Finding{{Kind: services.NoEndpoints, Detail: "none of 0 endpoints is ready"}}}
-	for name, tc := range map[string]struct {
-		running bool
-		answer  services.Answer
-		err     error
-		want    string
-	}{
-		"does not run":  {false, services.Answer{Services: []services.Service{found}}, nil, ""},
-		"no findings":   {true, services.Answer{}, nil, "ok: no service of the running relay has a finding"},
-		"findings":      {true, services.Answer{Services: []services.Service{found}}, nil, "warning: db.example: none of 0 endpoints is ready"},
-		"many":          {true, services.Answer{Services: slices.Repeat([]services.Service{found}, 7)}, nil, "; and 2 more"},
-		"too much":      {true, services.Answer{Partial: true}, nil, "warning: there are too many services to look at all"},
-		"does not tell": {true, services.Answer{}, errors.New("404"), "warning: 404"},
-	} {
-		d := Doctor{Running: func(context.Context) bool { return tc.running }, Services: func(context.Context) (services.Answer, error) { return tc.answer, tc.err }}
-		got := ""
-		for _, f := range d.services(t.Context()) {
-			if got += string(f.Level) + ": " + f.Why; f.Level == doctor.OK {
-				got += f.What
-			} else if f.Fix == "" {
-				t.Errorf("%s: no cure", name)
-			}
-		}
-		if !strings.HasSuffix(got, tc.want) || tc.want == "" && got != "" {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }

@@ -1,7 +1,5 @@
-// Package services lists the services of a view: what istiods make of its ServiceEntries, WorkloadEntries,
-// DestinationRules and VirtualServices, for a client in a namespace (istio pilot/pkg/serviceregistry/serviceentry
-// conversion.go, pilot/pkg/model push_context.go, sidecar.go and destination_rule.go). It differs from them in one way: it
-// does not unite endpoints that exportTo hides with those that exportTo shows.
+// Package services lists hosts with their ports and endpoints, as the ServiceEntries and WorkloadEntries of all upstreams
+// have them, and tells from where each comes. What an istiod makes of several entries of one host is its decision.
 //
 // Find is a pure function, and nobody keeps its result. The package must not know where resources come from, or how an
 // answer is printed. Lists of different authors are not multiplied: hosts and labels have indexes, lists in an answer have
@@ -16,10 +14,9 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"meshrelay/federation"
-	"meshrelay/federation/filter"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
 )
@@ -38,32 +35,20 @@ const (
 
 // Input is what a view has, in any order.
 type Input struct {
-	// Mesh is the MeshConfig; nil has Istio's defaults.
-	Mesh *mirror.Resource
-	// Entries are ServiceEntries, Workloads WorkloadEntries, Rules DestinationRules, Routes VirtualServices.
-	Entries, Workloads, Rules, Routes []*mirror.Resource
-	// Copies are the copies of ServiceEntries that several upstreams have.
-	Copies []Copy
-}
-
-// Copy is the copy of one upstream.
-type Copy struct {
-	*mirror.Resource
-	United bool // with the copy that is served, or that copy itself
+	// Entries are ServiceEntries, Workloads WorkloadEntries.
+	Entries, Workloads []*mirror.Resource
+	// Copies are the copies of ServiceEntries that several upstreams have, and that are united.
+	Copies []*mirror.Resource
 }
 
 // Query selects services.
 type Query struct {
-	// Host selects one host, with details; empty selects all.
+	// Host selects one host, with its endpoints; empty selects all.
 	Host string
-	// Port, a number or a name, and Subset select endpoints of the Host.
-	Port, Subset string
-	// As is the namespace of the client. What exportTo hides from it is not there. Empty sees everything, and gets the
-	// rules of clients in the namespace of the service.
-	As string
-	// Search selects hosts that contain it, From those from this one on, Findings those with a Finding.
+	// Port, a number or a name, selects endpoints of the Host.
+	Port string
+	// Search selects hosts that contain it, From those from this one on.
 	Search, From string
-	Findings     bool
 	// Limit bounds the number of services, and each list of one; 0 is UsualLimit.
 	Limit int
 }
@@ -82,27 +67,15 @@ type Answer struct {
 // Service is a host.
 type Service struct {
 	Host string `json:"host"`
-	// Namespace is that of the entry that applies. Kubernetes is set if that was made of a Kubernetes service.
-	Namespace  string   `json:"namespace"`
-	Kubernetes bool     `json:"kubernetes,omitempty"`
-	Resolution string   `json:"resolution"`
-	Location   string   `json:"location"`
-	Addresses  []string `json:"addresses,omitempty"`
-	Ports      []Port   `json:"ports"`
-	// Clusters are those of its entries and endpoints.
-	Clusters []string `json:"clusters"`
-	// Ready of All endpoints are healthy.
-	Ready    int       `json:"ready"`
-	All      int       `json:"all"`
-	Subsets  []Subset  `json:"subsets,omitempty"`
-	Findings []Finding `json:"findings,omitempty"`
-	// Entries, Rules and Routes are the ServiceEntries, DestinationRules and VirtualServices of the host, LeftOut the
-	// endpoints that clients do not get. These and Endpoints are in answers about one host.
-	Entries   []Applied  `json:"entries,omitempty"`
-	Rules     []Applied  `json:"rules,omitempty"`
-	Routes    []Applied  `json:"routes,omitempty"`
+	// Ports, Addresses and Clusters are those of all its entries, and of their endpoints.
+	Ports     []Port   `json:"ports"`
+	Addresses []string `json:"addresses,omitempty"`
+	Clusters  []string `json:"clusters"`
+	// All is the number of endpoints.
+	All int `json:"all"`
+	// Entries are its ServiceEntries. They and Endpoints are in answers about one host.
+	Entries   []Entry    `json:"entries,omitempty"`
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
-	LeftOut   []Endpoint `json:"leftOut,omitempty"`
 	// More has the number of elements beyond the limit, by list.
 	More map[string]int `json:"more,omitempty"`
 }
@@ -114,52 +87,23 @@ type Port struct {
 	Protocol string `json:"protocol"`
 }
 
-// Subset is a subset of a DestinationRule. Endpoints is the number of those with its labels, -1 if not counted.
-type Subset struct {
-	Name      string            `json:"name"`
-	Labels    map[string]string `json:"labels,omitempty"`
-	Endpoints int               `json:"endpoints"`
-}
-
-// Outcome is what becomes of a resource.
-type Outcome string
-
-// The outcomes.
-const (
-	Applies       Outcome = "applies"
-	United        Outcome = "united"         // with the one that applies
-	EndpointsOnly Outcome = "endpoints only" // united, but for its ports
-	Shadowed      Outcome = "shadowed"       // another upstream's copy is served
-	NotUsed       Outcome = "not used"
-	SomeClients   Outcome = "some clients" // those with certain labels get it
-)
-
-// Applied tells what becomes of a resource, and why.
-type Applied struct {
+// Entry is a ServiceEntry of a host.
+type Entry struct {
 	mirror.Key
-	Upstream string `json:"upstream"`
-	Cluster  string `json:"cluster,omitempty"`
-	// Host is the host of the resource that covers the service.
-	Host    string  `json:"host"`
-	Outcome Outcome `json:"outcome"`
-	Reason  string  `json:"reason"`
-}
-
-func applied(r *mirror.Resource, host string, o Outcome, format string, args ...any) Applied {
-	return Applied{r.Key(), r.Source(), r.Cluster(), host, o, fmt.Sprintf(format, args...)}
+	Upstream   string   `json:"upstream"`
+	Cluster    string   `json:"cluster,omitempty"`
+	Resolution string   `json:"resolution"`
+	ExportTo   []string `json:"exportTo,omitempty"`
+	Endpoints  int      `json:"endpoints"`
 }
 
 // world has the indexes of an Input.
 type world struct {
-	mesh      *meshconfig.MeshConfig
-	root      string
 	query     Query
-	entries   map[string][]*entry           // by host
-	copies    map[mirror.Key][]*entry       // sorted
+	entries   map[string][]*mirror.Resource // by host, sorted
+	copies    map[mirror.Key][]*mirror.Resource
 	resources map[string][]*mirror.Resource // WorkloadEntries by namespace
-	workloads map[string]map[label][]*Endpoint
-	rules     map[scope][]*rule // DestinationRules
-	routes    []*mirror.Resource
+	workloads map[string]map[label][]*workload
 	budget    int
 	partial   bool // the budget is used up
 }
@@ -182,25 +126,18 @@ func (w *world) answer() (a Answer, err error) {
 	switch host, all := w.lookup(q.Host); {
 	case q.Host == "":
 		hosts := slices.DeleteFunc(slices.Sorted(maps.Keys(w.entries)), func(h string) bool { return h < q.From || !strings.Contains(h, q.Search) })
-		a.More = len(hosts)
-		for _, h := range hosts {
-			if len(a.Services) == q.Limit || q.Findings && w.partial {
-				break
-			}
-			a.More--
+		for _, h := range hosts[:min(len(hosts), q.Limit)] {
 			s := w.describe(h, w.entries[h])
-			w.forget(w.entries[h])
-			s.Entries, s.Rules, s.Endpoints, s.LeftOut = nil, nil, nil, nil
-			if s.clip(rowLimit); !q.Findings || len(s.Findings) > 0 {
-				a.Services = append(a.Services, s)
-			}
+			s.Entries, s.Endpoints = nil, nil
+			s.clip(rowLimit)
+			a.Services = append(a.Services, s)
 		}
+		a.More = len(hosts) - len(a.Services)
 	case all == nil:
 		a.Similar = similar(q.Host, slices.Sorted(maps.Keys(w.entries)))
 	default:
 		s := w.describe(host, all)
-		s.Routes = w.routesOf(&s)
-		err = s.choose(q)
+		err = s.choose(q.Port)
 		s.clip(q.Limit)
 		a.Services = append(a.Services, s)
 	}
@@ -212,55 +149,35 @@ func newWorld(in Input, q Query) *world {
 	q.Search = strings.ToLower(q.Search)
 	q.Host, q.Limit = federation.NormalHost(q.Host), min(cmp.Or(max(q.Limit, 0), UsualLimit), MaxLimit)
 	w := &world{
-		mesh: &meshconfig.MeshConfig{}, query: q, entries: map[string][]*entry{}, copies: map[mirror.Key][]*entry{},
-		resources: map[string][]*mirror.Resource{}, workloads: map[string]map[label][]*Endpoint{}, rules: map[scope][]*rule{}, routes: in.Routes, budget: maxSteps,
+		query: q, entries: map[string][]*mirror.Resource{}, copies: map[mirror.Key][]*mirror.Resource{}, resources: map[string][]*mirror.Resource{},
+		workloads: map[string]map[label][]*workload{}, budget: maxSteps,
 	}
-	if in.Mesh != nil && proto.Unmarshal(in.Mesh.BodyValue(), w.mesh) != nil {
-		w.mesh.Reset() // never: a mirror.Resource decodes
-	}
-	w.root = cmp.Or(w.mesh.GetRootNamespace(), filter.DefaultRoot)
-	for _, r := range in.Entries {
-		if e := w.newEntry(r); e != nil {
-			for _, h := range federation.Claims(r, federation.DefaultDomain) {
-				w.entries[h] = append(w.entries[h], e)
-			}
+	for _, r := range slices.SortedFunc(slices.Values(in.Entries), compareResources) {
+		for _, h := range federation.Claims(r, federation.DefaultDomain) {
+			w.entries[h] = append(w.entries[h], r)
 		}
 	}
-	for _, c := range in.Copies {
-		if e := w.newEntry(c.Resource); e != nil {
-			e.united = c.United
-			w.copies[e.Key()] = append(w.copies[e.Key()], e)
-		}
+	for _, c := range slices.SortedFunc(slices.Values(in.Copies), compareResources) {
+		w.copies[c.Key()] = append(w.copies[c.Key()], c)
 	}
-	for _, all := range w.copies {
-		slices.SortFunc(all, compareEntries)
-	}
-	for _, r := range in.Workloads {
+	for _, r := range slices.SortedFunc(slices.Values(in.Workloads), compareResources) {
 		w.resources[r.Namespace()] = append(w.resources[r.Namespace()], r)
 	}
-	w.indexRules(in.Rules)
 	return w
 }
 
-// sees reports whether the client of the query sees a resource.
-func (w *world) sees(v federation.Visibility) bool {
-	return w.query.As == "" || v.Public || slices.Contains(v.Namespaces, w.query.As)
-}
-
-// visibility returns who sees a resource. defaults apply to one without exportTo.
-func visibility(r *mirror.Resource, defaults []string) federation.Visibility {
-	to := federation.ExportTo(r)
-	if len(to) == 0 {
-		to = defaults
-	}
-	return federation.VisibilityOf(to, r.Namespace())
+func compareResources(a, b *mirror.Resource) int {
+	return cmp.Or(mirror.CompareKeys(a.Key(), b.Key()), strings.Compare(a.Source(), b.Source()), strings.Compare(a.Version(), b.Version()))
 }
 
 // lookup returns the entries of a host, or of the most specific host with a * that covers it.
-func (w *world) lookup(host string) (string, []*entry) {
-	for _, h := range covering(host) {
-		if all := w.entries[h]; all != nil {
-			return h, all
+func (w *world) lookup(host string) (string, []*mirror.Resource) {
+	if all := w.entries[host]; all != nil {
+		return host, all
+	}
+	for i := range len(host) + 1 {
+		if covering := federation.AnyHost + host[i:]; w.entries[covering] != nil {
+			return covering, w.entries[covering]
 		}
 	}
 	return host, nil
@@ -284,26 +201,63 @@ func similar(asked string, hosts []string) (found []string) {
 	return found
 }
 
-// choose leaves the endpoints of the port and the subset of a query.
-func (s *Service) choose(q Query) error {
-	if q.Port != "" {
-		i := slices.IndexFunc(s.Ports, func(p Port) bool { return q.Port == p.Name || q.Port == fmt.Sprint(p.Number) })
-		if i < 0 {
-			return fmt.Errorf("service %s has no port %q: \"relay services %s\" lists its ports", s.Host, text.Abbreviate(q.Port), s.Host)
+// describe returns the service of a host that all are the entries of.
+func (w *world) describe(host string, all []*mirror.Resource) Service {
+	s := Service{Host: host, Ports: []Port{}}
+	clusters, seen := map[string]bool{}, map[Port]bool{}
+	for _, r := range all {
+		if w.partial {
+			break
 		}
-		other := func(p EndpointPort) bool { return p.Service != s.Ports[i].Number }
-		for n := range s.Endpoints {
-			s.Endpoints[n].Ports = slices.DeleteFunc(s.Endpoints[n].Ports, other)
+		se := decode(r)
+		w.charge(1 + len(se.GetHosts()) + len(se.GetPorts()) + len(se.GetAddresses()))
+		for _, p := range se.GetPorts() {
+			if one := (Port{p.GetNumber(), p.GetName(), p.GetProtocol()}); !seen[one] {
+				seen[one] = true
+				s.Ports = append(s.Ports, one)
+			}
 		}
-		s.Endpoints = slices.DeleteFunc(s.Endpoints, func(e Endpoint) bool { return len(e.Ports) == 0 })
+		s.Addresses = append(s.Addresses, se.GetAddresses()...)
+		endpoints := w.endpointsOf(r, se)
+		for _, e := range endpoints {
+			clusters[e.Cluster] = true
+		}
+		clusters[r.Cluster()] = true
+		s.Endpoints = append(s.Endpoints, endpoints...)
+		s.Entries = append(s.Entries, Entry{r.Key(), r.Source(), r.Cluster(), se.GetResolution().String(), se.GetExportTo(), len(endpoints)})
 	}
-	if q.Subset != "" {
-		i := slices.IndexFunc(s.Subsets, func(sub Subset) bool { return sub.Name == q.Subset })
-		if i < 0 {
-			return fmt.Errorf("service %s has no subset %q for this client: \"relay explain service %s\" lists its rules", s.Host, text.Abbreviate(q.Subset), s.Host)
-		}
-		s.Endpoints = slices.DeleteFunc(s.Endpoints, func(e Endpoint) bool { return !contains(e.Labels, s.Subsets[i].Labels) })
+	delete(clusters, "")
+	s.All, s.Clusters = len(s.Endpoints), slices.AppendSeq([]string{}, maps.Keys(clusters))
+	slices.Sort(s.Clusters)
+	return s
+}
+
+func decode(r *mirror.Resource) *networking.ServiceEntry {
+	se := &networking.ServiceEntry{}
+	if proto.Unmarshal(r.BodyValue(), se) != nil {
+		se.Reset() // never: a mirror.Resource decodes
 	}
+	return se
+}
+
+// choose leaves the endpoints of a port, unless that is empty.
+func (s *Service) choose(port string) error {
+	if port == "" {
+		return nil
+	}
+	numbers := map[uint32]bool{}
+	for _, p := range s.Ports {
+		if port == p.Name || port == fmt.Sprint(p.Number) {
+			numbers[p.Number] = true
+		}
+	}
+	if len(numbers) == 0 {
+		return fmt.Errorf("service %s has no port %q: \"relay services %s\" lists its ports", s.Host, text.Abbreviate(port), s.Host)
+	}
+	for n := range s.Endpoints {
+		s.Endpoints[n].Ports = slices.DeleteFunc(s.Endpoints[n].Ports, func(p EndpointPort) bool { return !numbers[p.Service] })
+	}
+	s.Endpoints = slices.DeleteFunc(s.Endpoints, func(e Endpoint) bool { return len(e.Ports) == 0 })
 	return nil
 }
 
@@ -313,13 +267,8 @@ func (s *Service) clip(most int) {
 	clip(s, "addresses", &s.Addresses, most)
 	clip(s, "ports", &s.Ports, most)
 	clip(s, "clusters", &s.Clusters, most)
-	clip(s, "subsets", &s.Subsets, most)
-	clip(s, "findings", &s.Findings, most)
 	clip(s, "entries", &s.Entries, most)
-	clip(s, "rules", &s.Rules, most)
-	clip(s, "routes", &s.Routes, most)
 	clip(s, "endpoints", &s.Endpoints, most)
-	clip(s, "leftOut", &s.LeftOut, most)
 }
 
 func clip[T any](s *Service, name string, list *[]T, most int) {

@@ -83,18 +83,15 @@ func large(t testing.TB) *fixture {
 		f.explained.Sources = append(f.explained.Sources, admin.SourceCopy{Upstream: fmt.Sprint("upstream-", i), Outcome: admin.Shadowed, Detail: long, From: &kube.Object{APIVersion: "networking.istio.io/v1", Kind: "ServiceEntry", Spec: []byte(strings.Replace(spec, "x", fmt.Sprint(i), 1))}})
 	}
 	for i := range maxRows + 1 {
-		s := services.Service{Host: fmt.Sprintf("db-%d.%s.svc.cluster.local", i, long[:200]), Namespace: "shop", Ready: 1, All: 2}
+		s := services.Service{Host: fmt.Sprintf("db-%d.%s.svc.cluster.local", i, long[:200]), All: 2}
 		for k := range 1000 {
 			s.Ports = append(s.Ports, services.Port{Number: uint32(k), Name: fmt.Sprint("port-", k)})
 			s.Clusters = append(s.Clusters, fmt.Sprint("cluster-", k))
-			s.Subsets = append(s.Subsets, services.Subset{Name: fmt.Sprint("v", k), Endpoints: k})
-			s.Findings = append(s.Findings, services.Finding{Kind: services.PortsDiffer, Detail: long})
 			if i == 0 {
 				key := mirror.Key{Kind: serviceEntry, Namespace: "shop", Name: fmt.Sprint("db-", k)}
 				s.Addresses = append(s.Addresses, "10.0.0.1")
-				s.Entries = append(s.Entries, services.Applied{Key: key, Upstream: "east", Cluster: "c-east", Outcome: services.United, Reason: long})
+				s.Entries = append(s.Entries, services.Entry{Key: key, Upstream: "east", Cluster: "c-east", Resolution: "STATIC", ExportTo: []string{long}})
 				s.Endpoints = append(s.Endpoints, services.Endpoint{Address: "10.0.0.1", Cluster: "c-east", Locality: "r/z/s", Account: "spiffe://cluster.local/ns/shop/sa/db", From: key, Upstream: "east"})
-				s.LeftOut = append(s.LeftOut, services.Endpoint{Address: "10.0.0.1", Cluster: "c-east", From: key, Upstream: "east", Reason: long})
 			}
 		}
 		f.services.Services = append(f.services.Services[:min(i, len(f.services.Services))], s)

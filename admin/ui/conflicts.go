@@ -20,8 +20,7 @@ func (p *Pages) conflictPage(r *request) (*Page, error) {
 		Field{Name: "outcome", Label: "Outcome", Value: r.get("outcome"), Options: []string{string(conflicts.Shadowed), string(conflicts.United), string(conflicts.Rejected), string(conflicts.Unowned)}},
 	)
 	page.Sections = []Section{
-		{ID: "keys", Title: "Resources that several upstreams have", Search: search, Table: p.contestTable(r),
-			Text: []State{{Level: None, Text: "Services with findings: other ports in another cluster, no endpoints, subsets that select nothing", Href: "/services?show=" + queryOf(withFindings)}}},
+		{ID: "keys", Title: "Resources that several upstreams have", Search: search, Table: p.contestTable(r)},
 		{ID: "hosts", Title: "Hosts that several resources claim", Table: p.hostTable(r)},
 	}
 	if all := p.data.NotFollowed(); len(all) > 0 {

@@ -106,7 +106,7 @@ func newFixture(t testing.TB, n int) *fixture {
 		{Name: "west", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, LastUpdate: testNow}, Address: "west:15010", Resources: map[string]int{serviceEntry.String(): n / 2}},
 	}
 	f.explained = &admin.Explanation{Key: mirror.Key{Kind: serviceEntry, Namespace: "team-1", Name: "service-1"}, Outcome: admin.Served, Source: "east"}
-	f.services = services.Answer{Services: []services.Service{{Host: "db.shop.svc.cluster.local", Namespace: "shop"}}}
+	f.services = services.Answer{Services: []services.Service{{Host: "db.shop.svc.cluster.local"}}}
 	var err error
 	f.Pages, err = New(Data{
 		Resources: f, Clients: f, Upstreams: func() []upstreams.Status { f.looks.Add(1); return f.ups }, Explain: func(url.Values) (*admin.Explanation, error) { return f.explained, nil },
@@ -143,6 +143,6 @@ func (f *fixture) get(t testing.TB, path string, headers ...string) (code int, b
 func paths() []string {
 	return []string{
 		"/", "/upstreams", "/upstreams/east", "/upstreams/east?leftout=rule", "/upstreams/east?q=service", "/events", "/events/1", "/resources", "/resources?q=service-99&upstream=west",
-		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/services", "/services?q=db&show=with+findings", "/service?host=db.shop.svc.cluster.local", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts",
+		"/resources?q=host-99999&in=names+and+content", "/resource?kind=se&namespace=team-1&name=service-1", "/services", "/services?q=db", "/service?host=db.shop.svc.cluster.local", "/clients", "/clients?state=not+up+to+date", "/client?id=client-7", "/conflicts",
 	}
 }

@@ -12,20 +12,19 @@ import (
 	"meshrelay/services"
 )
 
-// TestServicesAreListedAndSearched: the search and the namespace reach the one who computes, and the command has them.
+// TestServicesAreListedAndSearched: the search reaches the one who computes, and the command has it.
 func TestServicesAreListedAndSearched(t *testing.T) {
 	f := newFixture(t, 1)
 	f.services.Services = nil
 	for i := range maxServices + 1 {
 		f.services.Services = append(f.services.Services, services.Service{
-			Host: fmt.Sprintf("db-%03d.shop.svc.cluster.local", i), Ready: 1, All: 2, Clusters: []string{"c-east", "c-west"}, Ports: []services.Port{{Number: 80, Name: "http"}},
-			Findings: []services.Finding{{Kind: services.PortsDiffer, Detail: "port 80 differs"}},
+			Host: fmt.Sprintf("db-%03d.shop.svc.cluster.local", i), All: 2, Clusters: []string{"c-east", "c-west"}, Ports: []services.Port{{Number: 80, Name: "http"}},
 		})
 	}
-	_, body, _ := f.get(t, "/services?q=db&as=web")
+	_, body, _ := f.get(t, "/services?q=db")
 	for _, want := range []string{
-		`<code>relay services --search db --as web</code>`, `href="/ui/service?as=web&amp;host=db-000.shop.svc.cluster.local"`, `80 http`, `c-east, c-west`, `1/2`, `ports`,
-		`href="/ui/services?as=web&amp;from=db-050.shop.svc.cluster.local&amp;q=db"`, "50 are shown, more follow", "</span> 51 services</p>", `data-topics=""`,
+		`<code>relay services --search db</code>`, `href="/ui/service?host=db-000.shop.svc.cluster.local"`, `80 http`, `c-east, c-west`,
+		`href="/ui/services?from=db-050.shop.svc.cluster.local&amp;q=db"`, "50 are shown, more follow", "</span> 51 services</p>", `data-topics=""`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %q in %s", want, body)
@@ -34,49 +33,39 @@ func TestServicesAreListedAndSearched(t *testing.T) {
 	if strings.Contains(body, "db-050.shop.svc.cluster.local</a>") {
 		t.Error("the first row of the next page is on this one")
 	}
-	if got := f.asked.Encode(); got != "as=web&findings=false&from=&limit=51&search=db" {
+	if got := f.asked.Encode(); got != "from=&limit=51&search=db" {
 		t.Errorf("asked for %s", got)
 	}
 	if _, body, _ = f.get(t, "/services?from=db-000.shop"); !strings.Contains(body, "51 services from db-000.shop on</p>") {
 		t.Errorf("a later page: %s", body)
 	}
 	f.services.Partial = true
-	_, body, _ = f.get(t, "/services?show=with+findings")
-	for _, want := range []string{`<code>relay services --findings</code>`, "services with findings", "numbers are too low"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %q in %s", want, body)
-		}
-	}
-	if f.asked.Get("findings") != "true" {
-		t.Error("findings were not asked for")
+	if _, body, _ = f.get(t, "/services"); !strings.Contains(body, "numbers are too low") {
+		t.Error(body)
 	}
 }
 
-// TestAServiceShowsWhatMakesIt: sentences, resources and endpoints of the commands, with links to the resources and back.
-func TestAServiceShowsWhatMakesIt(t *testing.T) {
+// TestAServiceShowsItsEntriesAndEndpoints, with links to the resources.
+func TestAServiceShowsItsEntriesAndEndpoints(t *testing.T) {
 	f := newFixture(t, 1)
 	key := mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: "db"}
 	f.services.Services = []services.Service{{
-		Host: "db.shop.svc.cluster.local", Namespace: "shop", Resolution: "STATIC", Ready: 1, All: 2,
-		Findings:  []services.Finding{{Kind: services.EmptySubset, Detail: "subset v2 has none of 2 endpoints"}},
-		Entries:   []services.Applied{{Key: key, Upstream: "east", Cluster: "c-east", Outcome: services.Applies, Reason: "no other namespace has the host"}},
-		Routes:    []services.Applied{{Key: mirror.Key{Kind: federation.VirtualService, Namespace: "shop", Name: "db"}, Outcome: services.NotUsed, Reason: "it is for gateways"}},
-		Endpoints: []services.Endpoint{{Address: "10.1.0.1", Cluster: "c-east", Locality: "r/z", Health: services.Healthy, Account: "db", From: key, Upstream: "east"}},
-		LeftOut:   []services.Endpoint{{Address: "db.example", From: key, Reason: "its address is a name"}},
+		Host: "db.shop.svc.cluster.local", All: 8, Ports: []services.Port{{Number: 80, Name: "http"}},
+		Entries:   []services.Entry{{Key: key, Upstream: "east", Cluster: "c-east", Resolution: "STATIC"}},
+		Endpoints: []services.Endpoint{{Address: "10.1.0.1", Cluster: "c-east", Locality: "r/z", Account: "db", From: key, Upstream: "east"}},
 		More:      map[string]int{"endpoints": 7},
 	}}
-	_, body, _ := f.get(t, "/service?host=db.shop.svc.cluster.local&port=http&subset=v1&as=web")
+	_, body, _ := f.get(t, "/service?host=db.shop.svc.cluster.local&port=http")
 	for _, want := range []string{
-		"db.shop.svc.cluster.local is a service of namespace shop: ServiceEntry, STATIC. Ready: 1 of 2 endpoints.", "Finding (subset): subset v2 has none of 2 endpoints.",
-		`<code>relay explain service db.shop.svc.cluster.local --as web</code>`, "1 of 8; to print all: relay endpoints db.shop.svc.cluster.local:http --as web --subset v1",
-		`href="/ui/resource?kind=networking.istio.io%2FServiceEntry&amp;name=db&amp;namespace=shop"`, "no other namespace has the host", "it is for gateways",
-		"10.1.0.1", "r/z", "db.example", "its address is a name",
+		"db.shop.svc.cluster.local: 8 endpoints of 1 resource.", "80 http", "STATIC", "10.1.0.1", "r/z",
+		`<code>relay services db.shop.svc.cluster.local:http</code>`, "1 of 8; to print all: relay services db.shop.svc.cluster.local:http",
+		`href="/ui/resource?kind=networking.istio.io%2FServiceEntry&amp;name=db&amp;namespace=shop"`,
 	} {
 		if !strings.Contains(html.UnescapeString(body), html.UnescapeString(want)) {
 			t.Errorf("no %q in %s", want, body)
 		}
 	}
-	if got := f.asked.Encode(); got != "as=web&host=db.shop.svc.cluster.local&port=http&subset=v1" {
+	if got := f.asked.Encode(); got != "host=db.shop.svc.cluster.local&port=http" {
 		t.Errorf("asked for %s", got)
 	}
 	f.services = services.Answer{Similar: []string{"db.shop.svc.cluster.local"}}

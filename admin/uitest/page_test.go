@@ -23,7 +23,7 @@ func (w *world) paths() []string {
 	return []string{
 		"/", "/upstreams", "/upstreams/east", "/upstreams/lab", "/upstreams/west", "/events", "/events?window=1h&upstream=east",
 		"/resources", "/resources?q=bank", "/resource?kind=networking.istio.io/ServiceEntry&namespace=payments&name=bank", "/resource?kind=se&namespace=nowhere&name=nothing",
-		"/services", "/services?show=with+findings", "/service?host=bank.example", "/clients", "/client?id=" + url.QueryEscape(clients[0].Connection), "/conflicts", "/upstreams/nobody",
+		"/services", "/service?host=bank.example", "/clients", "/client?id=" + url.QueryEscape(clients[0].Connection), "/conflicts", "/upstreams/nobody",
 	}
 }
 

@@ -1,12 +1,11 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
-	"meshrelay/admin"
 	words "meshrelay/internal/text"
 	"meshrelay/services"
 )
@@ -20,28 +19,17 @@ var Services = Columns[services.Service]{
 	text("Clusters", func(s services.Service) string {
 		return listOf(s, "clusters", s.Clusters, func(c string) string { return c })
 	}),
-	level("Ready", func(s services.Service, _ time.Time) (string, Level) {
-		return fmt.Sprintf("%d/%d", s.Ready, s.All), OKIf(s.Ready == s.All, Warn)
-	}),
-	text("Subsets", func(s services.Service) string {
-		return listOf(s, "subsets", s.Subsets, func(sub services.Subset) string {
-			if sub.Endpoints < 0 {
-				return sub.Name
-			}
-			return fmt.Sprintf("%s (%d)", sub.Name, sub.Endpoints)
-		})
-	}),
-	level("Findings", func(s services.Service, _ time.Time) (string, Level) {
-		return listOf(s, "findings", s.Findings, func(f services.Finding) string { return string(f.Kind) }), Warn
-	}),
+	number("Endpoints", func(s services.Service) int { return s.All }),
 }
 
-// ServiceFindings are the columns of a table of findings about services.
-var ServiceFindings = Columns[admin.ServiceFinding]{
-	text("Service", func(f admin.ServiceFinding) string { return f.Host }),
-	text("Namespace", func(f admin.ServiceFinding) string { return f.Namespace }),
-	level("Finding", func(f admin.ServiceFinding, _ time.Time) (string, Level) { return string(f.Kind), Warn }),
-	text("Detail", func(f admin.ServiceFinding) string { return f.Detail }),
+// ServiceEntries are the columns of a table of the ServiceEntries of a host.
+var ServiceEntries = Columns[services.Entry]{
+	text("Name", func(e services.Entry) string { return words.Name(e.Namespace + "/" + e.Name) }),
+	text("Upstream", func(e services.Entry) string { return e.Upstream }),
+	text("Cluster", func(e services.Entry) string { return e.Cluster }),
+	text("Resolution", func(e services.Entry) string { return e.Resolution }),
+	text("Exported to", func(e services.Entry) string { return cmp.Or(strings.Join(e.ExportTo, ", "), "*") }),
+	number("Endpoints", func(e services.Entry) int { return e.Endpoints }),
 }
 
 // Endpoints are the columns of a table of the endpoints of a service.
@@ -54,41 +42,17 @@ var Endpoints = Columns[services.Endpoint]{
 	text("Network", func(e services.Endpoint) string { return e.Network }),
 	text("Locality", func(e services.Endpoint) string { return e.Locality }),
 	number("Weight", func(e services.Endpoint) uint64 { return uint64(e.Weight) }),
-	level("Health", func(e services.Endpoint, _ time.Time) (string, Level) {
-		return string(e.Health), OKIf(e.Health == services.Healthy, Warn)
-	}),
 	text("Account", func(e services.Endpoint) string { return e.Account }),
-	text("TLS", func(e services.Endpoint) string { return e.TLSMode }),
 	text("Source", func(e services.Endpoint) string {
 		return e.From.Kind.Kind + " " + words.Name(e.From.Namespace+"/"+e.From.Name)
 	}),
 	text("Upstream", func(e services.Endpoint) string { return e.Upstream }),
-	text("Left out", func(e services.Endpoint) string { return e.Reason }),
-}
-
-// Applied are the columns of a table of the resources that may decide about a service.
-var Applied = Columns[services.Applied]{
-	text("Kind", func(a services.Applied) string { return a.Kind.Kind }),
-	text("Name", func(a services.Applied) string { return words.Name(a.Namespace + "/" + a.Name) }),
-	text("Upstream", func(a services.Applied) string { return a.Upstream }),
-	text("Cluster", func(a services.Applied) string { return a.Cluster }),
-	level("Outcome", func(a services.Applied, _ time.Time) (string, Level) {
-		return string(a.Outcome), map[bool]Level{true: OK, false: None}[a.Outcome == services.Applies]
-	}),
-	text("Reason", func(a services.Applied) string { return a.Reason }),
 }
 
 // Service returns a service in a sentence.
 func Service(s services.Service) string {
-	kind := "ServiceEntry"
-	if s.Kubernetes {
-		kind = "Kubernetes service"
-	}
-	return fmt.Sprintf("%s is a service of namespace %s: %s, %s. Ready: %d of %s.", s.Host, s.Namespace, kind, s.Resolution, s.Ready, Count(s.All, "endpoint"))
+	return fmt.Sprintf("%s: %s of %s.", s.Host, Count(s.All, "endpoint"), Count(len(s.Entries)+s.More["entries"], "resource"))
 }
-
-// Finding returns a finding in a sentence.
-func Finding(f services.Finding) string { return fmt.Sprintf("Finding (%s): %s.", f.Kind, f.Detail) }
 
 // NoService returns a sentence about a host that does not exist.
 func NoService(host string, a services.Answer) string {

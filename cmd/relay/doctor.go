@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +15,6 @@ import (
 	"meshrelay/internal/errlist"
 	"meshrelay/internal/memory"
 	"meshrelay/relay"
-	"meshrelay/services"
 )
 
 // exitError ends a command with an exit code. Nothing is printed for it.
@@ -45,18 +43,12 @@ port, certificates, token, identity and permissions; the command connects to eac
 requests all resources once. For each place of clusters: that the relay can list and watch it, the
 allowed programs, and each kubeconfig. For each sink and the decisions of replicas: the API server, and
 its rules for the relay. It reads the files of upstreams for 0.7 s, and reports if it did not read all.
-Of a relay that runs already it also reports the findings about services.
-
-With --mesh-config it checks the configSources of an istiod that will be a client: one of them must
-have the port of a listener, and the istiod must still read its own cluster. The file contains the
-mesh config, or an object with it: a ConfigMap, an IstioOperator, or Helm values.
 
 Run it as the user that runs the relay, on the same host or in the same pod. It changes nothing, and
 can run beside the relay. It prints each problem with its cause and its fix. The exit code is 1 when
 a check failed, 2 when there are only warnings, and 0 otherwise.`,
 		Example: `  relay doctor -c relay.yaml
   relay doctor -c relay.yaml --upstream east
-  kubectl -n istio-system get configmap istio -o yaml | relay doctor --mesh-config /dev/stdin
   relay doctor -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path, err := file.find()
@@ -86,7 +78,6 @@ a check failed, 2 when there are only warnings, and 0 otherwise.`,
 	}
 	file.flag(cmd)
 	cmd.Flags().StringVar(&d.Upstream, "upstream", "", "check this `upstream` only")
-	cmd.Flags().StringVar(&d.MeshConfig, "mesh-config", "", "also check this `file`: the mesh config of an istiod that will be a client")
 	cmd.Flags().DurationVar(&d.Limit, "timeout", 10*time.Second, "how long each check may take; they run at the same time")
 	out.flag(cmd, "text", "json")
 	return cmd
@@ -121,9 +112,6 @@ func examine(ctx context.Context, path string, d relay.Doctor, told func(string,
 	d.Running = func(ctx context.Context) bool {
 		v, err := admin.Client{Address: cfg.Admin.Address}.Version(ctx)
 		return err == nil && v.Name == cfg.Node.ID
-	}
-	d.Services = func(ctx context.Context) (services.Answer, error) {
-		return admin.Client{Address: cfg.Admin.Address}.Services(ctx, url.Values{"findings": {"true"}})
 	}
 	return append(found, d.Examine(ctx)...), nil
 }

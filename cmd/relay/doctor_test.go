@@ -345,40 +345,6 @@ func TestDoctorNamesAStateThatAnotherRelayHas(t *testing.T) {
 	}
 }
 
-func TestDoctorLooksAtTheMeshConfigOfAnIstiod(t *testing.T) {
-	s := fakexds.Start(t, &fakexds.Server{})
-	dir := t.TempDir()
-	ports := freePorts(t, 2)
-	file, mesh := filepath.Join(dir, "relay.yaml"), filepath.Join(dir, "mesh.yaml")
-	text := fmt.Sprintf("node: {id: relay}\nadmin: {address: \"127.0.0.1:%d\"}\nstate: {dir: %s}\ndownstream: {listeners: [{address: \"127.0.0.1:%d\", plaintext: true}]}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n",
-		ports[0], filepath.Join(dir, "state"), ports[1], s.Addr)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		sources, more string
-		code          int
-		want          string
-	}{
-		{fmt.Sprintf(`[{address: "xds://relay.example:%d"}, {address: "k8s://"}]`, ports[1]), "", 0, "✔ mesh        " + mesh + ": the istiod reads its own cluster\n"},
-		{fmt.Sprintf(`[{address: "xds://relay.example:%d"}]`, ports[1]), "", 1, `fix: add to configSources: {address: "k8s://"}`},
-		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "", 2, "no address in configSources is a listener of this relay"},
-		{`[{address: "xds://relay.example:1"}, {address: "k8s://"}]`, "--upstream=east", 2, "no address in configSources is a listener of this relay"},
-	} {
-		if err := os.WriteFile(mesh, []byte("configSources: "+tc.sources), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		args := []string{"doctor", "-c", file, "--mesh-config", mesh}
-		if tc.more != "" {
-			args = append(args, tc.more)
-		}
-		var stdout, stderr bytes.Buffer
-		if code := execute(args, &stdout, &stderr); code != tc.code || !strings.Contains(stdout.String(), tc.want) {
-			t.Errorf("%s: exit code %d, want %d and %q: %s%s", tc.sources, code, tc.code, tc.want, stdout.String(), stderr.String())
-		}
-	}
-}
-
 func TestDoctorNamesATakenPort(t *testing.T) {
 	s := fakexds.Start(t, &fakexds.Server{})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -104,7 +104,7 @@ func statusOf(ctx context.Context, c admin.Client) (all overview, err error) {
 	if err != nil {
 		return all, err
 	}
-	conflicts, err := c.Conflicts(ctx, "", false)
+	conflicts, err := c.Conflicts(ctx, "")
 	all.Conflicts.Keys, all.Conflicts.Hosts = len(conflicts.Keys), len(conflicts.Hosts)
 	return all, err
 }
@@ -283,7 +283,6 @@ With --left-out, list all resources that import rules leave out, with the rule.`
 	cmd.Flags().StringVar(&upstream, "upstream", "", "with --left-out: list this `upstream` only")
 	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
-	cmd.AddCommand(newExplainService())
 	return cmd
 }
 
@@ -325,14 +324,13 @@ func newConflicts() *cobra.Command {
 time. Also list the hosts that different resources claim for the same clients. Neither is an error:
 the merge policy selects one copy of a resource, and all resources of a host are served, unless
 hostConflicts gives it to one upstream or to none: what is not served is in the first list. Then come
-the resources that import.hosts leaves out, and the findings about services, as in "relay services": two
-clusters have a host with other ports, a subset selects nothing, no endpoint is ready. MeshConfig is not
-listed: each upstream has one, for its own mesh.`,
+the resources that import.hosts leaves out. MeshConfig is not listed: each upstream has one, for its own
+mesh.`,
 		Example: `  relay conflicts
   relay conflicts --kind serviceentries -o json`,
 	}, func(cmd *cobra.Command, c admin.Client, _ []string) error {
-		all, err := c.Conflicts(cmd.Context(), kind, true)
-		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Refused: cut(&rows, all.Refused), NotFollowed: cut(&rows, all.NotFollowed), Services: cut(&rows, all.Services), MoreServices: all.MoreServices}
+		all, err := c.Conflicts(cmd.Context(), kind)
+		shown := admin.Conflicts{Keys: cut(&rows, all.Keys), Hosts: cut(&rows, all.Hosts), Refused: cut(&rows, all.Refused), NotFollowed: cut(&rows, all.NotFollowed)}
 		return out.rows(cmd, &rows, err, all, cliview.Conflicts(shown, time.Now()))
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "list this `kind` only")

@@ -92,12 +92,5 @@ func Conflicts(all admin.Conflicts, now time.Time) string {
 		p.WriteString("\n")
 		p.table(tableOf(view.NotChecked, all.NotFollowed, now))
 	}
-	if len(all.Services) > 0 {
-		p.WriteString("\n")
-		p.table(tableOf(view.ServiceFindings, all.Services, now))
-	}
-	if all.MoreServices {
-		p.WriteString("There may be more services with findings: \"relay services HOST\" looks at one.\n")
-	}
 	return p.String()
 }
