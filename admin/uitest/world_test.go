@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"meshrelay/internal/testing/fakekube"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"meshrelay/internal/testing/fakekube"
 )
 
 // limit bounds every wait: only a test that hangs meets it.
