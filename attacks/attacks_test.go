@@ -47,7 +47,7 @@ type attack struct {
 	adds string
 	// downstream, upstream and rest are settings of the relay's config.
 	downstream, upstream, rest string
-	memory                     string // GOMEMLIMIT; limits of upstreams follow from it
+	memory                     string // GOMEMLIMIT, for attacks of upstreams; others are made as in the manifest
 	resources                  int    // that the honest upstream has more
 	upstreams                  bool   // fifty are fifty upstreams
 	files                      bool   // the attacking upstreams are directories

@@ -119,11 +119,11 @@ func message(b []byte, size int) []byte {
 	return append([]byte{0, byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)}, b...)
 }
 
-// tinyFrames sends a request of 8 MB, a byte in a frame.
+// tinyFrames sends a request of 4 MB, a byte in a frame.
 func tinyFrames(s *stage, n int) {
 	// The bytes are ready before the connections open: the relay ends a connection without traffic.
 	hello := join(field(deltaNode, node(nil)), text(deltaType, entryType))
-	names := repeat(deltaNames, 200_000, func(i int) string { return fmt.Sprintf("evil/%035d", i) })
+	names := repeat(deltaNames, 95_000, func(i int) string { return fmt.Sprintf("evil/%035d", i) })
 	together(n, func(int) {
 		c := s.rawDial()
 		if c == nil {
@@ -167,9 +167,9 @@ func partialRequests(s *stage, n int) {
 }
 
 // fullStreams opens as many streams as the defaults under the manifest let one address, or fifty, have. Each has
-// a connection, headers of 7 KB, and a part of a request: of 60 KB on those that take turns, else of 12 KB.
+// a connection, headers of 7 KB, and a part of a request: some of 60 KB, which count, else of 7 KB.
 func fullStreams(s *stage, n int) {
-	const ofOne, ofAll, turns = 1120, 3200, 64
+	const ofOne, ofAll, large = 2400, 3200, 64
 	var more [][2]string
 	for i := range 7 {
 		more = append(more, [2]string{fmt.Sprintf("x-%d", i), strings.Repeat("x", 900)})
@@ -187,11 +187,11 @@ func fullStreams(s *stage, n int) {
 				return
 			}
 			err := errors.Join(c.open(1, delta, more...), c.send(1, message(hello, len(hello)), 16<<10))
-			if part := big[:12<<10]; err == nil {
-				if k < max(turns/n, 1) {
+			if part := big[:7<<10]; err == nil {
+				if k < max(large/n, 1) {
 					part = big[:60<<10] // before the window opens for more
 				}
-				err = c.send(1, part, 12<<10)
+				err = c.send(1, part, 7<<10)
 			}
 			if err != nil {
 				s.tell("%v", err)

@@ -107,7 +107,7 @@ func newStage(t *testing.T, a *attack, n int) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	ports := freePorts(t, 3)
 	s := &stage{T: t, ctx: ctx, dir: t.TempDir(), address: ports[0], restricted: ports[1], admin: ports[2], memory: a.memory, log: &lockedBuffer{}, begun: make(chan struct{}), asks: clientFrom(operator, await.Limit)}
-	if a.edge && n > 1 {
+	if a.edge && n > 1 || !a.edge && !a.upstreams {
 		s.memory = manifest
 	}
 	s.east = fakexds.Start(t, &fakexds.Server{})

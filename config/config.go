@@ -77,39 +77,16 @@ func (u Upstream) MarshalYAML() (any, error) {
 
 // Downstream is the endpoint that clients connect to.
 type Downstream struct {
-	Listeners               []Listener `yaml:"listeners"`
-	StartupTimeout          Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
-	MaxConnectionAge        Duration   `yaml:"maxConnectionAge" default:"30m" range:"1s 720h"`
-	MaxConnectionAgeGrace   Duration   `yaml:"maxConnectionAgeGrace" default:"10s" range:"1s 1h"`
-	DrainTimeout            Duration   `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
-	SendTimeout             Duration   `yaml:"sendTimeout" default:"5m" range:"1s 24h"`
-	MaxStreamsPerConnection int        `yaml:"maxStreamsPerConnection" default:"100" range:"1 100000"`
-	// The fields without a default follow the memory limit (Config.FitMemory).
-	MaxRequestBytes   int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
-	MaxHeaderBytes    int `yaml:"maxHeaderBytes,omitempty" range:"4Ki 16Mi"`
-	MaxTypesPerClient int `yaml:"maxTypesPerClient" default:"256" range:"1 10000"`
-	// MaxNodeBytes limits the size of a client's node message.
-	MaxNodeBytes int `yaml:"maxNodeBytes" default:"256Ki" range:"1Ki 16Mi"`
-	// These limit the number and bytes of subscribed resource names: of one stream, of all streams
-	// of one peer, and of all streams.
-	MaxNamesPerClient     int `yaml:"maxNamesPerClient" default:"65536" range:"1 1Gi"`
-	MaxNameBytesPerClient int `yaml:"maxNameBytesPerClient" default:"8Mi" range:"1Ki 1Gi"`
-	MaxNamesPerPeer       int `yaml:"maxNamesPerPeer" default:"262144" range:"1 1Gi"`
-	MaxNameBytesPerPeer   int `yaml:"maxNameBytesPerPeer" default:"32Mi" range:"1Ki 1Gi"`
-	MaxNames              int `yaml:"maxNames" default:"524288" range:"1 1Gi"`
-	MaxNameBytes          int `yaml:"maxNameBytes" default:"64Mi" range:"1Ki 1Gi"`
-	// MaxVersionBytes limits the bytes of versions that resuming clients send. The relay keeps them
-	// until it has sent the differences.
-	MaxVersionBytes int `yaml:"maxVersionBytes" default:"128Mi" range:"1Mi 1Gi"`
+	Listeners             []Listener `yaml:"listeners"`
+	StartupTimeout        Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
+	MaxConnectionAge      Duration   `yaml:"maxConnectionAge" default:"30m" range:"1s 720h"`
+	MaxConnectionAgeGrace Duration   `yaml:"maxConnectionAgeGrace" default:"10s" range:"1s 1h"`
+	DrainTimeout          Duration   `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
+	SendTimeout           Duration   `yaml:"sendTimeout" default:"5m" range:"1s 24h"`
+	// These follow the memory limit (Config.FitMemory).
+	MaxRequestBytes int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
 	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
-	// A peer is an address or an identity.
-	MaxConnectionsPerPeer int `yaml:"maxConnectionsPerPeer,omitempty" range:"1 1000000"`
-	MaxStreamsPerPeer     int `yaml:"maxStreamsPerPeer,omitempty" range:"1 1000000"`
-	MaxViewsPerPeer       int `yaml:"maxViewsPerPeer" default:"256" range:"1 1024"`
-	NewStreamsPerSecond   int `yaml:"newStreamsPerSecond" default:"2000" range:"1 1000000"`
-	RequestsPerSecond     int `yaml:"requestsPerSecond" default:"500" range:"1 1000000"` // of each stream
-	ShedAtMemoryPercent   int `yaml:"shedAtMemoryPercent" default:"90" range:"0 100"`    // 0: never
 }
 
 // Push limits how long a change waits for other changes, and the CPU time of pushes.

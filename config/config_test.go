@@ -133,7 +133,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"listener without key", replace("plaintext: true", "tls: {certFile: a}"), []string{"8: downstream.listeners[0].tls: certFile and keyFile are both needed"}},
 		{"same address twice", minimal + "  - {address: '127.0.0.1:15010', plaintext: true}\n", []string{`9: downstream.listeners[1].address: "127.0.0.1:15010" is already the address of listeners[0] ("127.0.0.1:15010")`}},
 		{"an address within another", minimal + "  - {address: ':15010', allowAnonymous: true, tls: {certFile: a, keyFile: b}}\n", []string{`9: downstream.listeners[1].address: ":15010" is already the address of listeners[0] ("127.0.0.1:15010")`}},
-		{"number out of range", replace("  listeners:", "  maxStreamsPerConnection: 0\n  listeners:"), []string{"7: downstream.maxStreamsPerConnection: 0 is out of range: 1 to 100000"}},
+		{"number out of range", replace("  listeners:", "  maxStreams: 0\n  listeners:"), []string{"7: downstream.maxStreams: 0 is out of range: 1 to 1000000"}},
 		{"admin off loopback", minimal + "admin: {address: ':15014'}\n", []string{`9: admin.address: ":15014" is not a loopback address: listen on 127.0.0.1, or set admin.allowInsecure: true`}},
 		{"admin on a listener's address", minimal + "admin: {address: '127.0.0.1:15010'}\n", []string{`9: admin.address: "127.0.0.1:15010" is already the address of downstream.listeners[0]: choose another port`}},
 		{"bad log level", minimal + "log: {level: loud}\n", []string{`9: log.level: "loud": want one of debug, info, warn, error`}},

@@ -13,7 +13,7 @@ func restartOnly() []string {
 		"node", "provenance", "admin", "state.dir", "replicas", "log.format",
 		"downstream.listeners", "downstream.startupTimeout", "downstream.maxConnectionAge",
 		"downstream.maxConnectionAgeGrace", "downstream.drainTimeout", "downstream.sendTimeout",
-		"downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes",
+		"downstream.maxRequestBytes",
 	}
 }
 

@@ -75,11 +75,8 @@ const (
 	// mostResponse is the size of the largest gRPC message, in bytes.
 	mostResponse = 1<<31 - 1
 	// streamMemory is the memory of a stream with a connection of its own, in bytes: idle, its headers,
-	// and what it may send without a turn.
-	streamMemory = 64 << 10
-	// besideStreams is the memory for everything but the streams of all peers, in bytes. besideOnePeer is
-	// the same for the streams of one peer.
-	besideStreams, besideOnePeer = 256 << 20, 160 << 20
+	// and what it may send uncounted. besideStreams is that of everything else.
+	streamMemory, besideStreams = 64 << 10, 256 << 20
 )
 
 // FitMemory sets the unset limits of upstreams and clients from the memory limit of the process, in bytes.
@@ -104,29 +101,17 @@ func (c *Config) FitMemory(limit int64) {
 	}
 }
 
-// fitMemory sets the unset limits of clients, so that the streams of all peers fit in the memory limit, and
-// those of one peer in half of it. docs/attacks.md has the sum.
+// fitMemory sets the unset limits of clients, so that the streams of all peers fit in the memory limit. docs/attacks.md
+// has the sum.
 func (d *Downstream) fitMemory(limit int64) {
 	set := func(to *int, value, least, most int64) {
 		if *to == 0 {
 			*to = int(min(max(value, least), most))
 		}
 	}
-	room := limit/2 - besideOnePeer
-	for _, of := range []struct{ all, peer *int }{
-		{&d.MaxConnections, &d.MaxConnectionsPerPeer},
-		{&d.MaxStreams, &d.MaxStreamsPerPeer},
-	} {
-		own := room / streamMemory
-		if *of.all != 0 {
-			own = math.MaxInt64 // a set limit of all peers does not follow the memory
-		}
-		set(of.all, (limit-besideStreams)/streamMemory, 1000, 20_000)
-		all := int64(*of.all)
-		set(of.peer, own, max(1, all/3), max(1, all-all/4))
-	}
+	set(&d.MaxConnections, (limit-besideStreams)/streamMemory, 1000, 20_000)
+	set(&d.MaxStreams, (limit-besideStreams)/streamMemory, 1000, 20_000)
 	set(&d.MaxRequestBytes, limit/96, 4<<20, 32<<20)
-	set(&d.MaxHeaderBytes, limit/usualMemory*(64<<10), 8<<10, 64<<10)
 }
 
 // OpenEnded is a duration that may have no end. Its text is that of a Duration, or never or

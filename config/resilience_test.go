@@ -59,8 +59,7 @@ func TestSettingsOutOfRangeAreErrorsWithTheirLine(t *testing.T) {
 		"6: upstreams[0].xds.syncTimeout: 10ms is out of range: 1s to 1h0m0s",
 		"6: upstreams[0].xds.failbackAfter: 25h0m0s is out of range: 1s to 24h0m0s"})
 	for field, bounds := range map[string][2]int{
-		"maxNodeBytes": {1 << 10, 16 << 20}, "maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
-		"newStreamsPerSecond": {1, 1_000_000}, "requestsPerSecond": {1, 1_000_000}, "shedAtMemoryPercent": {0, 100},
+		"maxRequestBytes": {64 << 10, 1 << 30}, "maxConnections": {1, 1_000_000}, "maxStreams": {1, 1_000_000},
 	} {
 		for n, ok := range map[int]bool{bounds[0] - 1: false, bounds[0]: true, bounds[1]: true, bounds[1] + 1: false} {
 			in := strings.Replace(withUpstream, "downstream:", fmt.Sprintf("downstream:\n  %s: %d", field, n), 1)
@@ -224,14 +223,14 @@ func TestWhatNeedsARestart(t *testing.T) {
 		{"nothing", "", "", nil},
 		{"upstreams", "clusterID: a", "clusterID: b\n  firstSync: wait\n  guard: {percent: 1}\n- {name: f, file: {path: x}}", nil},
 		{"merge, views, push, level, limits, history", "", "merge: [{policy: newest}]\nviews: [{name: a, default: true}]\npush: {debounceAfter: 1ms}\nlog: {level: debug}\nstate: {flushInterval: 2s, history: {revisions: 1}}\n", nil},
-		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5\n  maxNodeBytes: 5000\n  newStreamsPerSecond: 5\n  requestsPerSecond: 5\n  shedAtMemoryPercent: 5\n  maxTypesPerClient: 5\n  maxNamesPerClient: 5\n  maxNameBytesPerClient: 5000\n  maxNamesPerPeer: 5\n  maxNameBytesPerPeer: 5000\n  maxNames: 5\n  maxNameBytes: 5000\n  maxVersionBytes: 5000000\n  maxConnectionsPerPeer: 5\n  maxStreamsPerPeer: 5\n  maxViewsPerPeer: 5", nil},
+		{"hot limits", "downstream:", "downstream:\n  maxStreams: 5\n  maxConnections: 5", nil},
 		{"node", "", "node: {id: other, revision: r}\n", []string{"node.id", "node.revision", "provenance.relay"}},
 		{"a listener's address", "127.0.0.1:15010", "127.0.0.1:15011", []string{"downstream.listeners[0].address"}},
 		{"a listener's kind", "plaintext: true", "allowAnonymous: true, tls: {certFile: a, keyFile: b}", []string{"downstream.listeners[0].plaintext", "downstream.listeners[0].allowAnonymous", "downstream.listeners[0].tls"}},
 		{"a listener more", "upstreams:", "  - {address: '127.0.0.1:0', plaintext: true}\nupstreams:", []string{"downstream.listeners"}},
-		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxStreamsPerConnection: 5\n  maxRequestBytes: 100000\n  maxHeaderBytes: 5000", []string{
+		{"times and sizes", "downstream:", "downstream:\n  startupTimeout: 1s\n  maxConnectionAge: 1h\n  maxConnectionAgeGrace: 1s\n  drainTimeout: 1s\n  sendTimeout: 1s\n  maxRequestBytes: 100000", []string{
 			"downstream.startupTimeout", "downstream.maxConnectionAge", "downstream.maxConnectionAgeGrace", "downstream.drainTimeout",
-			"downstream.sendTimeout", "downstream.maxStreamsPerConnection", "downstream.maxRequestBytes", "downstream.maxHeaderBytes"}},
+			"downstream.sendTimeout", "downstream.maxRequestBytes"}},
 		{"the rest", "", "admin: {address: '127.0.0.1:1', socket: /x/y}\nstate: {dir: /s}\nprovenance: {maxHops: 2}\nlog: {format: json}\n", []string{
 			"provenance.maxHops", "admin.address", "admin.socket", "state.dir", "log.format"}},
 	} {
@@ -284,16 +283,16 @@ func TestFirstSyncIsAutoUnlessTheFileSaysOtherwise(t *testing.T) {
 }
 
 // TestLimitsOfClientsFollowFromTheMemoryOfTheProcess: 10,000 streams fit in 1 GiB, and a relay without a
-// limit takes twice as many. Who sets the number of all peers gives one peer three quarters.
+// limit takes twice as many.
 func TestLimitsOfClientsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 	const tenths = 9 // of what the control group allows
 	for limit, want := range map[int64]config.Downstream{
-		64 << 20:                {MaxStreams: 1000, MaxStreamsPerPeer: 333, MaxRequestBytes: 4 << 20, MaxHeaderBytes: 8 << 10},
-		512 << 20 / 10 * tenths: {MaxStreams: 3276, MaxStreamsPerPeer: 1126, MaxRequestBytes: 512 << 20 / 10 * tenths / 96, MaxHeaderBytes: 8 << 10},
-		1 << 30 / 10 * tenths:   {MaxStreams: 10649, MaxStreamsPerPeer: 4812, MaxRequestBytes: 1 << 30 / 10 * tenths / 96, MaxHeaderBytes: 8 << 10},
-		4 << 30:                 {MaxStreams: 20_000, MaxStreamsPerPeer: 15_000, MaxRequestBytes: 32 << 20, MaxHeaderBytes: 64 << 10},
-		math.MaxInt64:           {MaxStreams: 20_000, MaxStreamsPerPeer: 15_000, MaxRequestBytes: 32 << 20, MaxHeaderBytes: 64 << 10},
-		0:                       {MaxStreams: 20_000, MaxStreamsPerPeer: 15_000, MaxRequestBytes: 32 << 20, MaxHeaderBytes: 64 << 10},
+		64 << 20:                {MaxStreams: 1000, MaxRequestBytes: 4 << 20},
+		512 << 20 / 10 * tenths: {MaxStreams: 3276, MaxRequestBytes: 512 << 20 / 10 * tenths / 96},
+		1 << 30 / 10 * tenths:   {MaxStreams: 10649, MaxRequestBytes: 1 << 30 / 10 * tenths / 96},
+		4 << 30:                 {MaxStreams: 20_000, MaxRequestBytes: 32 << 20},
+		math.MaxInt64:           {MaxStreams: 20_000, MaxRequestBytes: 32 << 20},
+		0:                       {MaxStreams: 20_000, MaxRequestBytes: 32 << 20},
 	} {
 		c, err := parse("relay.yaml", []byte(withUpstream))
 		if err != nil {
@@ -302,12 +301,9 @@ func TestLimitsOfClientsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 		for range 2 { // the second time changes nothing
 			c.FitMemory(limit)
 		}
-		want.MaxConnections, want.MaxConnectionsPerPeer = want.MaxStreams, want.MaxStreamsPerPeer
+		want.MaxConnections = want.MaxStreams
 		got := c.Downstream
-		got = config.Downstream{
-			MaxStreams: got.MaxStreams, MaxStreamsPerPeer: got.MaxStreamsPerPeer, MaxConnections: got.MaxConnections,
-			MaxConnectionsPerPeer: got.MaxConnectionsPerPeer, MaxRequestBytes: got.MaxRequestBytes, MaxHeaderBytes: got.MaxHeaderBytes,
-		}
+		got = config.Downstream{MaxStreams: got.MaxStreams, MaxConnections: got.MaxConnections, MaxRequestBytes: got.MaxRequestBytes}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("with %d bytes: %+v, want %+v", limit, got, want)
 		}
@@ -317,7 +313,7 @@ func TestLimitsOfClientsFollowFromTheMemoryOfTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.FitMemory(1 << 29)
-	if d := c.Downstream; d.MaxStreams != 8000 || d.MaxStreamsPerPeer != 6000 || d.MaxRequestBytes != 100_000 {
+	if d := c.Downstream; d.MaxStreams != 8000 || d.MaxRequestBytes != 100_000 {
 		t.Errorf("%+v", d)
 	}
 }

@@ -2,22 +2,22 @@ package downstream
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"log/slog"
 	"net"
-	"time"
+	"slices"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/events"
 	"meshrelay/internal/identity"
+	"meshrelay/internal/peerkey"
 )
 
 // serve waits until a stream ends, and returns its status. When serve returns, gRPC cancels the stream's
@@ -58,30 +58,19 @@ func (s *Server) account(c *conn, err error) {
 // enter admits a stream and sends its headers, or returns why the stream is refused. After a success, the
 // caller calls leave.
 func (s *Server) enter(c *conn) (err error) {
-	open := s.open.Add(1)
-	limits, overload := s.limitsOf(c), s.overload(c)
-	use, own, fits := s.peers.enter(peerKey(c.who, c.peer.Addr), limits, overload != nil)
-	c.use = use
-	if overload != nil && !fits {
-		err = errOverload(overload)
-	} else {
-		err = s.admit(c, limits, open, own)
+	if isClosed(s.draining) {
+		return errDraining
 	}
-	if err == nil {
-		err = c.guard(func() error { return s.authenticate(c) }) // it parses what strangers send
+	if err := s.open(c); err != nil {
+		return err
 	}
-	if err == nil {
-		err = s.shares.enter(c, limits.MaxStreams)
-	}
-	if err != nil {
+	if err := c.guard(func() error { return s.authenticate(c) }); err != nil { // it looks at what strangers send
 		s.forget(c)
 		return err
 	}
-	c.use.known.Store(!c.who.IsZero())
 	s.add(c)
 	if err := c.greet(); err != nil {
 		s.remove(c)
-		s.shares.leave(c)
 		s.forget(c)
 		return err
 	}
@@ -89,16 +78,48 @@ func (s *Server) enter(c *conn) (err error) {
 	return nil
 }
 
-// overload returns why a new stream is refused for lack of memory, or nil. Clients with an identity are refused last.
-func (s *Server) overload(c *conn) error {
-	if c.who.IsZero() {
-		return s.overloaded()
-	}
-	return s.full()
+// open has a stream admitted as one of what its client has proven by now.
+func (s *Server) open(c *conn) (err error) {
+	proven := !c.who.IsZero()
+	c.use, err = s.admission.Open(c.ctx, peerKey(c.who, c.peer.Addr), proven, s.numberOf(c.listener), s.overloaded(proven))
+	return err
 }
 
-func errOverload(overload error) error {
-	return refusal.New(refusal.Overload, codes.ResourceExhausted, "%s", refusal.Bounded(overload.Error()))
+// numberOf returns the number of a listener.
+func (s *Server) numberOf(l *Listener) int {
+	for i := range s.cfg.Listeners {
+		if &s.cfg.Listeners[i] == l {
+			return i
+		}
+	}
+	return 0
+}
+
+// peerKey returns the name of a stream's peer in the counts: its identity or its address.
+func peerKey(who identity.Identity, from net.Addr) string {
+	if !who.IsZero() {
+		return refusal.Bounded(who.Names[0])
+	}
+	return peerkey.Of(from)
+}
+
+// Shed ends streams of the peer that has most: of peers without an identity first, and at most a quarter of its
+// streams, the newest.
+func (s *Server) Shed() {
+	byPeer := map[*admit.Peer][]*conn{}
+	var most *admit.Peer
+	for _, c := range s.connections() {
+		p := c.use.Peer
+		byPeer[p] = append(byPeer[p], c)
+		if most == nil || most.Proven() && !p.Proven() || most.Proven() == p.Proven() && len(byPeer[p]) > len(byPeer[most]) {
+			most = p
+		}
+	}
+	ending := byPeer[most]
+	slices.SortFunc(ending, func(a, b *conn) int { return b.opened.Compare(a.opened) })
+	for _, c := range ending[:(len(ending)+3)/4] {
+		c.end(refusal.New(refusal.Overload, codes.ResourceExhausted, "the relay has no memory left; try again later"))
+	}
 }
 
 // greet sends the headers of a stream. The stream is in Server.conns already, so that a change of what is trusted
@@ -121,18 +142,16 @@ func (s *Server) leave(c *conn, refused error) error {
 	c.close(err)
 	s.metrics.clients.WithLabelValues(c.protocol).Dec()
 	s.remove(c)
-	s.shares.leave(c)
 	s.forget(c)
 	return err
 }
 
-// forget removes a stream from the counts of its peer and of the server. It stops the timer of its expiry.
+// forget removes a stream from the counts. It stops the timer of its expiry.
 func (s *Server) forget(c *conn) {
 	if c.expiry != nil {
 		c.expiry.Stop()
 	}
-	s.peers.leave(c.use, s.overloaded() != nil)
-	s.open.Add(-1)
+	c.use.Close(s.overloaded(c.use.Proven()) != nil)
 }
 
 // beginnings are the response headers of streams. All streams share them, and nobody changes them.
@@ -156,85 +175,9 @@ func (s *Server) headers() metadata.MD {
 	return s.beginnings.holding
 }
 
-// admit returns why a new stream is refused, nil if it is admitted. limits are those of limitsOf. streams counts the
-// streams of all peers, and own those of its peer; both include the new one.
-func (s *Server) admit(c *conn, limits *Limits, streams int64, own int) error {
-	if isClosed(s.draining) {
-		return errDraining
-	}
-	ctx, use := c.ctx, c.use
-	if streams > int64(limits.MaxStreams) {
-		return refusal.New(refusal.Streams, codes.ResourceExhausted,
-			"%d streams are open, no more are served at once (downstream.maxStreams); try again later", limits.MaxStreams)
-	}
-	if size := headerBytes(ctx); size > s.cfg.MaxHeaderBytes {
-		return refusal.New(refusal.Headers, codes.ResourceExhausted,
-			"the headers have %d bytes, more than %d (downstream.maxHeaderBytes)", size, s.cfg.MaxHeaderBytes)
-	}
-	until := time.Now().Add(time.Second)
-	// Check the limit of the peer first: its streams must not delay those of other peers.
-	if err := admitPeer(ctx, limits, use, own, until); err != nil {
-		return err
-	}
-	all := s.limits.Load().NewStreamsPerSecond
-	if err := s.shares.pace(ctx, c, all, until); err != nil {
-		return err
-	}
-	if err := admitted(ctx, s.limiter, until); err != nil {
-		return refusal.New(refusal.Rate, codes.ResourceExhausted,
-			"more than %d new streams a second (downstream.newStreamsPerSecond); try again later", all)
-	}
-	return nil
-}
-
-// admitPeer waits until a peer may open one more stream. own are its streams. It returns an error if they are too many,
-// and after until.
-func admitPeer(ctx context.Context, limits *Limits, use *peerUse, own int, until time.Time) error {
-	if own > limits.MaxStreamsPerPeer {
-		return refusal.New(refusal.Peer, codes.ResourceExhausted,
-			"%d streams of %s are open, no more of one peer are served at once (downstream.maxStreamsPerPeer); try again later", limits.MaxStreamsPerPeer, use.key)
-	}
-	share := mostOf(limits.NewStreamsPerSecond)
-	if share < limits.NewStreamsPerSecond && admitted(ctx, use.limiter, until) != nil {
-		return refusal.New(refusal.Rate, codes.ResourceExhausted,
-			"more than %d new streams a second of %s (three quarters of downstream.newStreamsPerSecond); try again later", share, use.key)
-	}
-	return nil
-}
-
-// admitted waits until the limiter allows one more stream.
-func admitted(ctx context.Context, limiter *rate.Limiter, until time.Time) error {
-	if limiter.Allow() {
-		return nil
-	}
-	return limiter.Wait(deadline{ctx, until})
-}
-
-// deadline is a context with an earlier deadline, which the limiter compares with its wait. The context does
-// not end at that deadline: a context.WithDeadline would stay in memory as long as the stream.
-type deadline struct {
-	context.Context
-	at time.Time
-}
-
-func (d deadline) Deadline() (at time.Time, ok bool) { return d.at, true }
-
-// headerBytes returns the size of a stream's headers, as HTTP/2 defines it.
-func headerBytes(ctx context.Context) (n int) {
-	md, _ := metadata.FromIncomingContext(ctx)
-	for name, values := range md {
-		for _, v := range values {
-			n += len(name) + len(v) + 32
-		}
-	}
-	return n
-}
-
 // connectionRefused counts and logs a connection that the relay closes because of a limit.
 func (s *Server) connectionRefused(from net.Addr, why refusal.Reason) {
-	limits := s.limits.Load()
-	s.refuse(s.log, "connection closed: over a limit", identity.Identity{}, from, why, nil,
-		"maxConnections", limits.MaxConnections, "maxConnectionsPerPeer", limits.MaxConnectionsPerPeer)
+	s.refuse(s.log, "connection closed: over a limit", identity.Identity{}, from, why, nil, "maxConnections", s.limits.Load().MaxConnections)
 }
 
 // refuse counts a refused client, and tells of it in the log and the journal, in part if its peer is refused often. err

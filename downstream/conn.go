@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
@@ -47,7 +48,7 @@ type conn struct {
 	who      identity.Identity // until Server.authenticate: as the certificate tells
 	judged   atomic.Uint64     // authenticator.changes when who was proven
 	expiry   *time.Timer       // ends the stream; nil: never
-	use      *peerUse          // set by Server.enter
+	use      *admit.Stream     // set by Server.open
 	opened   time.Time
 	place    int // index in Server.conns, guarded by Server.mu
 	turn     turn
@@ -61,7 +62,6 @@ type conn struct {
 
 	// Only the receiving goroutine uses these.
 	incoming incoming
-	pace     pace
 
 	// Both are set before the client gets a view.
 	form  snapshot.Form
@@ -156,7 +156,7 @@ func (c *conn) close(err error) {
 	has := c.has
 	c.slot.free()
 	c.mu.Unlock()
-	_ = c.server.peers.keep(c.use, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
+	_ = c.server.usage.keep(c.use.Peer, kept, subscription.Usage{}, c.server.limits.Load()) // less is never refused
 	if v != nil {
 		c.server.views.release(v, c.viewer())
 	}

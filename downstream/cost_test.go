@@ -2,8 +2,6 @@ package downstream
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,10 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
 
-	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/mirror"
-	"meshrelay/push"
 )
 
 // Costs, counted in allocations, bytes, pages and live objects. No test here looks at a clock.
@@ -188,16 +184,6 @@ func TestWorkOfPushesIsReported(t *testing.T) {
 	before := work.Total()
 	r.put(se("shop", "a", "0")) // nobody is connected: this is planning
 	r.eventually(t, "planning is reported", func() bool { return work.Total() > before })
-
-	near, far := net.Pipe()
-	defer far.Close()
-	go func() { _, _ = io.Copy(io.Discard, far) }()
-	all := newReceiving(1, func(net.Addr, refusal.Reason) {}, push.NewWork())
-	m := newMeter(near, all)
-	defer m.Close()
-	if _, err := m.Write([]byte{0}); err != nil || all.work.Total() <= 0 {
-		t.Errorf("after a write: %v, %v of work", err, all.work.Total())
-	}
 
 	d := r.deltaBy("a", seV1)
 	d.next()

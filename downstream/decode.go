@@ -99,7 +99,7 @@ func (in *incoming) take(data mem.BufferSlice) error {
 	size := data.Len()
 	if most := limits.MaxNodeBytes + firstRequestBytes; in.first && size > most {
 		in.err = refusal.New(refusal.Bytes, codes.ResourceExhausted,
-			"the first request has %d bytes, more than %d (downstream.maxNodeBytes and %d more): send names and versions of resources in a later one",
+			"the first request has %d bytes, more than %d (the node and %d more): send names and versions of resources in a later one",
 			size, most, firstRequestBytes)
 		return nil
 	}
@@ -153,11 +153,11 @@ func (f *requestFields) outline(raw []byte) (o outline, err error) {
 func (in *incoming) check(o outline, limits *Limits) error {
 	switch most := limits.MaxNodeBytes; {
 	case in.first && o.node > most && string(o.typeURL) != healthType:
-		return refusal.New(refusal.Node, codes.InvalidArgument, "the node has %d bytes, more than %d (downstream.maxNodeBytes)", o.node, most)
+		return refusal.New(refusal.Node, codes.InvalidArgument, "the node has %d bytes, more than %d", o.node, most)
 	case max(o.subscribe, o.unsubscribe) > limits.MaxNamesPerClient:
 		return subscription.TooManyNames(limits.MaxNamesPerClient)
 	case o.versions > maxVersions:
-		return refusal.New(refusal.Bytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions, whatever downstream.maxRequestBytes is", maxVersions)
+		return refusal.New(refusal.Bytes, codes.ResourceExhausted, "a request with more than %d initial_resource_versions", maxVersions)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func TestFirstRequestIsBoundedByTheNode(t *testing.T) {
 	d.send(&discoveryv3.DeltaDiscoveryRequest{Node: node(), TypeUrl: seV1, InitialResourceVersions: map[string]string{"shop/a": large}})
 	for _, end := range []error{s.end(), d.end()} {
 		wantCode(t, end, codes.ResourceExhausted)
-		if !strings.Contains(end.Error(), "downstream.maxNodeBytes") {
+		if !strings.Contains(end.Error(), "more than 266240 (the node") {
 			t.Errorf("the client is told %q", end)
 		}
 	}

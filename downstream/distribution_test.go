@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
 )
@@ -100,7 +101,7 @@ func (d *distributed) join(delta bool, x variant, names ...string) *holder {
 	}
 	h := &holder{x: x, typeURL: seV1, names: names, mayNACK: true, has: map[string]string{}, mayHave: map[string]bool{}, refused: map[string]string{}, between: map[string]bool{}, answered: true}
 	h.conn = &conn{
-		server: d.server, stream: nobody{}, protocol: protocol, use: &peerUse{}, asked: true,
+		server: d.server, stream: nobody{}, protocol: protocol, use: &admit.Stream{Peer: &admit.Peer{}}, asked: true,
 		view: must(d.server.views.acquire(context.Background(), x, viewer{delta: delta})),
 		subs: subscription.New(delta, nil, d.server.views.generators.lookup),
 	}
@@ -108,14 +109,12 @@ func (d *distributed) join(delta bool, x variant, names ...string) *holder {
 	h.client.nodeID = fmt.Sprintf("sidecar~1.2.3.4~istiod-%d.istio-system~cluster.local", h.number)
 	h.ask(&subscription.Request{TypeURL: seV1, Subscribe: names})
 	d.clients = append(d.clients, h)
-	d.server.open.Add(1)
 	d.server.add(h.conn)
 	return h
 }
 
 func (d *distributed) leave(h *holder) {
 	d.clients = slices.DeleteFunc(d.clients, func(o *holder) bool { return o == h })
-	d.server.open.Add(-1)
 	d.server.remove(h.conn)
 	d.server.views.release(h.view, viewer{delta: h.protocol == protocolDelta})
 }

@@ -118,9 +118,9 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 				}
 				r.addr = addrs[1].String()
 			}
-			in := r.server.connLimiter.count()
+			in := r.connections()
 			tc.behave(r)
-			r.eventually(t, "it is in", func() bool { return r.server.connLimiter.count() > in })
+			r.eventually(t, "it is in", func() bool { return r.connections() > in })
 			r.addr = plain
 			began := time.Now()
 			stopped := make(chan struct{})
@@ -133,7 +133,7 @@ func TestNobodyCanDelayTheDrain(t *testing.T) {
 			if took := time.Since(began); took > timeout+time.Second || tc.atOnce && took > time.Second {
 				t.Errorf("the server took %v to end", took)
 			}
-			if n := r.server.connLimiter.count(); n != 0 {
+			if n := r.connections(); n != 0 {
 				t.Errorf("%d connections are left", n)
 			}
 		}))
@@ -164,7 +164,7 @@ func TestNoStreamsWhileDraining(t *testing.T) {
 		go func() { defer close(stopped); r.stop() }()
 		r.eventually(t, "it drains", func() bool { return isClosed(r.server.draining) })
 		wantCode(t, open(), codes.Unavailable)
-		wantCode(t, r.server.admit(nil, nil, 1, 1), codes.Unavailable)
+		wantCode(t, r.server.enter(&conn{}), codes.Unavailable)
 		<-stopped
 	})
 }
@@ -193,7 +193,7 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 			}
 		}
 		cancel()
-		r.eventually(t, "the storm is over", func() bool { return len(r.server.connections()) == 1 && r.server.open.Load() == 1 })
+		r.eventually(t, "the storm is over", func() bool { return len(r.server.connections()) == 1 && r.streams() == 1 })
 	}
 	trace := func() (goroutines int, heap uint64) {
 		for range 3 {
@@ -226,7 +226,7 @@ func TestStormsLeaveNoTrace(t *testing.T) {
 			break
 		}
 	}
-	if n := r.server.connLimiter.count(); n > 2 {
+	if n := r.connections(); n > 2 {
 		t.Errorf("%d connections are in", n)
 	}
 }
@@ -239,7 +239,7 @@ func TestTheServerEndsAfterItsStreams(t *testing.T) {
 		r.deltaBy(fmt.Sprintf("client-%d", i), seV1).next()
 	}
 	r.stop()
-	if n := r.server.open.Load(); n != 0 || len(r.server.connections()) != 0 {
+	if n := r.streams(); n != 0 || len(r.server.connections()) != 0 {
 		t.Errorf("%d streams are open, %d are known", n, len(r.server.connections()))
 	}
 }
@@ -265,7 +265,7 @@ func (*slow) SyncStatus() []*statusv3.ClientConfig { return nil }
 func TestStreamsThatAreResetCountUntilTheirWorkEnds(t *testing.T) {
 	d := &slow{done: make(chan struct{})}
 	r := startRelay(t, true, func(c *Config, deps *Deps) {
-		c.Listeners[0].Debug, deps.Debug, c.MaxStreamsPerPeer, c.NewStreamsPerSecond = DebugLoopback, d, 3, 1000
+		c.Listeners[0].Debug, deps.Debug, c.MaxStreams, c.NewStreamsPerSecond = DebugLoopback, d, 3, 1000
 	})
 	release := sync.OnceFunc(func() { close(d.done) })
 	defer release()
@@ -284,7 +284,7 @@ func TestStreamsThatAreResetCountUntilTheirWorkEnds(t *testing.T) {
 		t.Errorf("%d streams work, want 3", n)
 	}
 	release()
-	r.eventually(t, "all have left", func() bool { return r.server.open.Load() == 0 && len(r.server.connections()) == 0 })
+	r.eventually(t, "all have left", func() bool { return r.streams() == 0 && len(r.server.connections()) == 0 })
 	r.sotw().send(subscribe(seV1))
-	r.eventually(t, "another is in", func() bool { return r.server.open.Load() == 1 })
+	r.eventually(t, "another is in", func() bool { return r.streams() == 1 })
 }

@@ -125,7 +125,7 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
 	own := semaphore.NewWeighted(1)
 	if who.peer != nil {
-		own = who.peer.fills
+		own = who.peer.Fills
 	}
 	if err := own.Acquire(ctx, 1); err != nil {
 		return nil, err

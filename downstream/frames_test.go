@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/downstream/refusal"
-	"meshrelay/internal/http2frames"
 )
 
 // TestRequestsAreHeardHoweverTheyAreCut: into frames with and without padding, frames into writes, and the
@@ -40,7 +39,7 @@ func TestRequestsAreHeardHoweverTheyAreCut(t *testing.T) {
 			}
 			var wire bytes.Buffer
 			out := http2.NewFramer(&wire, nil)
-			wire.WriteString(http2frames.Preface)
+			wire.WriteString(http2.ClientPreface)
 			if err := out.WriteSettings(); err != nil {
 				t.Fatal(err)
 			}

@@ -171,7 +171,6 @@ func startRelayOn(t *testing.T, m *memory, hasSynced bool, opts ...option) *rela
 	if r.server, err = New(cfg, deps); err != nil {
 		t.Fatal(err)
 	}
-	r.server.receiving.time, r.server.receiving.wait = time.Hour, time.Hour // likewise, to receive one
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 3)
 	go func() { done <- agg.Run(ctx) }()
@@ -492,7 +491,7 @@ func (r *relay) eventually(t *testing.T, what string, cond func() bool) {
 				refused = append(refused, fmt.Sprint(why, " ", n))
 			}
 		}
-		return fmt.Sprintf("%d connections, %d streams, clients %+v, refused %v", r.server.connLimiter.count(), r.server.open.Load(), r.server.Clients(), refused)
+		return fmt.Sprintf("%d connections, %d streams, clients %+v, refused %v", r.connections(), r.streams(), r.server.Clients(), refused)
 	})
 }
 

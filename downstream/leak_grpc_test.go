@@ -325,7 +325,7 @@ func TestARefusalNamesNobodyElse(t *testing.T) {
 		ask  func(r *relay) *deltaStream
 	}{
 		"streams": {
-			set: func(c *Config) { c.MaxStreams, c.MaxStreamsPerPeer = 2, 2 },
+			set: func(c *Config) { c.MaxStreams = 2 },
 			take: func(r *relay) {
 				for range 2 {
 					d := r.delta(r.from(other))

@@ -2,39 +2,23 @@ package downstream
 
 import (
 	"errors"
-	"fmt"
-	"time"
+	"sync"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/subscription"
 )
 
-// Limits limit clients. Server.Reload can replace them. A zero value means the default.
+// Limits limit clients. Server.Reload can replace them. A zero value means the default. Those that admit.Limits does
+// not have are constants, except in tests.
 type Limits struct {
-	// MaxConnections and MaxStreams bound the clients of all listeners together. The relay closes connections
-	// and refuses streams above them. When a limit is lowered, open ones stay.
-	MaxConnections int
-	MaxStreams     int
-	// MaxConnectionsPerPeer bounds the connections of one address, MaxStreamsPerPeer the streams of one
-	// verified identity or address. Default: three quarters of the limit for all, because many clients may
-	// share an address.
-	MaxConnectionsPerPeer int
-	MaxStreamsPerPeer     int
-	// MaxViewsPerPeer bounds the views of one peer: the combinations of a configured view, a cluster and a
-	// revision.
+	admit.Limits
+	// MaxNodeBytes bounds the encoded node of a first request, and MaxTypesPerClient the types of a stream.
+	MaxNodeBytes, MaxTypesPerClient int
+	// MaxViewsPerPeer bounds the views of one peer: the combinations of a configured view, a cluster and a revision.
 	MaxViewsPerPeer int
-	// NewStreamsPerSecond bounds new streams. More wait for up to a second, and are then refused (PROTOCOL
-	// S25). One peer may open three quarters of them.
-	NewStreamsPerSecond int
-	// RequestsPerSecond bounds the requests of each stream, without acknowledgements. The relay delays the
-	// requests of a faster client, and ends its stream after ten seconds of delay.
-	RequestsPerSecond int
-	// MaxNodeBytes bounds the encoded node of a first request.
-	MaxNodeBytes int
-	// MaxTypesPerClient bounds the types that a stream subscribes to.
-	MaxTypesPerClient int
 	// MaxNamesPerClient, MaxNamesPerPeer and MaxNames bound the resource names to which one stream, one peer
 	// and all streams subscribe. The others bound the bytes of these names.
 	MaxNamesPerClient, MaxNameBytesPerClient int
@@ -45,79 +29,51 @@ type Limits struct {
 	MaxVersionBytes int
 }
 
-// each calls f with every limit, its name, and its default.
-func (l *Limits) each(f func(name string, value *int, byDefault int)) {
-	f("MaxConnections", &l.MaxConnections, 20_000)
-	f("MaxStreams", &l.MaxStreams, 20_000)
-	f("MaxConnectionsPerPeer", &l.MaxConnectionsPerPeer, mostOf(l.MaxConnections))
-	f("MaxStreamsPerPeer", &l.MaxStreamsPerPeer, mostOf(l.MaxStreams))
-	f("MaxViewsPerPeer", &l.MaxViewsPerPeer, maxViews/4)
-	f("NewStreamsPerSecond", &l.NewStreamsPerSecond, 2000)
-	f("RequestsPerSecond", &l.RequestsPerSecond, 500)
-	f("MaxNodeBytes", &l.MaxNodeBytes, 256<<10)
-	f("MaxTypesPerClient", &l.MaxTypesPerClient, 256)
-	f("MaxNamesPerClient", &l.MaxNamesPerClient, 65_536)
-	f("MaxNameBytesPerClient", &l.MaxNameBytesPerClient, 8<<20)
-	f("MaxNamesPerPeer", &l.MaxNamesPerPeer, 262_144)
-	f("MaxNameBytesPerPeer", &l.MaxNameBytesPerPeer, 32<<20)
-	f("MaxNames", &l.MaxNames, 524_288)
-	f("MaxNameBytes", &l.MaxNameBytes, 64<<20)
-	f("MaxVersionBytes", &l.MaxVersionBytes, 128<<20)
-}
-
-// mostOf returns the part of a limit that one peer may use: three quarters, rounded up.
-func mostOf(limit int) int { return max(1, limit-limit/4) }
-
 // complete returns l with its defaults. The error names each negative limit.
 func (l Limits) complete() (*Limits, error) {
-	var errs error
-	l.each(func(name string, value *int, byDefault int) {
-		switch {
-		case *value < 0:
-			errs = errors.Join(errs, fmt.Errorf("downstream: %s is %d: want a positive number, or 0 for %d", name, *value, byDefault))
-		case *value == 0:
-			*value = byDefault
+	return &l, errors.Join(l.Complete(), admit.Complete([]admit.Limit{
+		{Name: "MaxNodeBytes", Value: &l.MaxNodeBytes, Default: 256 << 10},
+		{Name: "MaxTypesPerClient", Value: &l.MaxTypesPerClient, Default: 256},
+		{Name: "MaxViewsPerPeer", Value: &l.MaxViewsPerPeer, Default: maxViews / 4},
+		{Name: "MaxNamesPerClient", Value: &l.MaxNamesPerClient, Default: 65_536},
+		{Name: "MaxNameBytesPerClient", Value: &l.MaxNameBytesPerClient, Default: 8 << 20},
+		{Name: "MaxNamesPerPeer", Value: &l.MaxNamesPerPeer, Default: 262_144},
+		{Name: "MaxNameBytesPerPeer", Value: &l.MaxNameBytesPerPeer, Default: 32 << 20},
+		{Name: "MaxNames", Value: &l.MaxNames, Default: 524_288},
+		{Name: "MaxNameBytes", Value: &l.MaxNameBytes, Default: 64 << 20},
+		{Name: "MaxVersionBytes", Value: &l.MaxVersionBytes, Default: 128 << 20},
+	}))
+}
+
+// usage counts the names and versions that the relay keeps for the streams of all peers, and of each.
+type usage struct {
+	mu   sync.Mutex // guards kept, and Peer.Kept
+	kept subscription.Usage
+}
+
+// keep replaces the usage was of a stream of p by is. If the peer or all peers together would then exceed a limit, keep
+// changes nothing and returns an error.
+func (u *usage) keep(p *admit.Peer, was, is subscription.Usage, l *Limits) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	of, all := p.Kept.Changed(was, is), u.kept.Changed(was, is)
+	for _, b := range []struct {
+		grown    bool
+		of, most int
+		what     string
+		why      refusal.Reason
+	}{
+		{is.Names > was.Names, of.Names, l.MaxNamesPerPeer, "resource names of " + p.Key(), refusal.Names},
+		{is.Names > was.Names, all.Names, l.MaxNames, "resource names of all clients", refusal.Names},
+		{is.NameBytes > was.NameBytes, of.NameBytes, l.MaxNameBytesPerPeer, "bytes of resource names of " + p.Key(), refusal.Names},
+		{is.NameBytes > was.NameBytes, all.NameBytes, l.MaxNameBytes, "bytes of resource names of all clients", refusal.Names},
+		{is.Versions > was.Versions, of.Versions, l.MaxVersionBytes * 3 / 4, "bytes of resource versions of " + p.Key(), refusal.Versions},
+		{is.Versions > was.Versions, all.Versions, l.MaxVersionBytes, "bytes of resource versions that wait to be compared", refusal.Versions},
+	} {
+		if b.grown && b.of > b.most {
+			return refusal.New(b.why, codes.ResourceExhausted, "more than %d %s; try again later", b.most, b.what)
 		}
-	})
-	return &l, errs
-}
-
-const (
-	// leastBurst is the number of requests that a client may always send at once.
-	leastBurst = 1024
-	// maxDelay is the total delay of a client's requests after which its stream ends.
-	maxDelay = 10 * time.Second
-)
-
-// pace limits the requests of one client. Only the goroutine that receives uses it.
-type pace struct {
-	limiter *rate.Limiter
-	limits  *Limits // of the limiter
-	// delayed is the total delay since the limiter last had half of its burst.
-	delayed time.Duration
-}
-
-// next counts one request, and returns how long to delay it. first is set for the first request that
-// is delayed. next fails when the total delay is too long.
-func (p *pace) next(limits *Limits, now time.Time) (wait time.Duration, first bool, err error) {
-	limit := rate.Limit(limits.RequestsPerSecond)
-	burst := max(leastBurst, 2*limits.RequestsPerSecond, 4*limits.MaxTypesPerClient)
-	switch {
-	case p.limiter == nil:
-		p.limiter = rate.NewLimiter(limit, burst)
-	case p.limits != limits:
-		p.limiter.SetLimitAt(now, limit)
-		p.limiter.SetBurstAt(now, burst)
 	}
-	p.limits = limits
-	if p.delayed > 0 && p.limiter.TokensAt(now) >= float64(burst)/2 {
-		p.delayed = 0
-	}
-	wait = p.limiter.ReserveN(now, 1).DelayFrom(now)
-	first = wait > 0 && p.delayed == 0
-	if p.delayed += wait; p.delayed > maxDelay {
-		return 0, false, refusal.New(refusal.Requests, codes.ResourceExhausted,
-			"more than %d requests a second (downstream.requestsPerSecond), for too long", limits.RequestsPerSecond)
-	}
-	return wait, first, nil
+	p.Kept, u.kept = of, all
+	return nil
 }

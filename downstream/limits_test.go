@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
+	"meshrelay/downstream/refusal"
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 )
@@ -188,14 +189,15 @@ func TestNewStreamsAreLimited_S25(t *testing.T) {
 		if refused == 0 {
 			t.Error("nobody was refused")
 		}
+		wantRefused(t, r, refusal.Rate, refused)
 		if st := r.server.Clients(); len(st) == 0 {
 			t.Error("the first client was hurt")
 		}
 	})
 }
 
-func TestStreamsPerConnectionAndRequestSizesAreLimited_S25(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxStreamsPerConnection, c.MaxRequestBytes = 1, 64<<10 })
+func TestRequestSizesAreLimited_S25(t *testing.T) {
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxRequestBytes = 64 << 10 })
 	s := r.delta()
 	req := subscribeDelta(seV1)
 	req.InitialResourceVersions = map[string]string{}
@@ -207,10 +209,11 @@ func TestStreamsPerConnectionAndRequestSizesAreLimited_S25(t *testing.T) {
 }
 
 func TestLargeResumeIsTaken_S18(t *testing.T) {
-	r := startRelay(t, true)
+	_, set, client := mutualTLS(t)
+	r := startRelay(t, true, set)
 	a := se("shop", "a", "a.example")
 	r.put(a)
-	s := r.delta()
+	s := r.delta(client("one", time.Hour))
 	s.send(subscribeDelta(meshURL)) // of the first request, relays hold nothing
 	s.next()
 	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: seV1}
@@ -236,9 +239,9 @@ func TestLargeResumeIsTaken_S18(t *testing.T) {
 		t.Error("a present resource is removed")
 	}
 	r.eventually(t, "the map is not kept after it was compared", func() bool {
-		r.server.peers.mu.Lock()
-		defer r.server.peers.mu.Unlock()
-		return r.server.peers.kept.Versions == 0
+		r.server.usage.mu.Lock()
+		defer r.server.usage.mu.Unlock()
+		return r.server.usage.kept.Versions == 0
 	})
 }
 

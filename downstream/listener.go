@@ -3,7 +3,6 @@ package downstream
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/internal/identity"
 )
@@ -25,6 +25,9 @@ const (
 	// readBuffer is the largest read from a connection, in bytes. It is small because requests are small and
 	// clients are many.
 	readBuffer = 1 << 10
+	// streamsPerConnection bounds the streams of a connection, and maxHeaderBytes the headers of a stream.
+	streamsPerConnection = 100
+	maxHeaderBytes       = 16 << 10
 	// connectionTimeout bounds the handshakes of a connection.
 	connectionTimeout = 20 * time.Second
 	// keepaliveTimeout bounds the wait for the answer to a keepalive ping.
@@ -43,12 +46,20 @@ type Listener struct {
 	Debug string
 }
 
+// requestBytes returns the largest size of a request. It is larger where clients must have a certificate.
+func (l *Listener) requestBytes(limits *Limits) int {
+	if l.TLS.verifies() && !l.TLS.AllowAnonymous {
+		return limits.MaxRequestBytes
+	}
+	return min(limits.MaxRequestBytes, admit.OpenRequestBytes)
+}
+
 // listener is an open Listener with its gRPC server.
 type listener struct {
-	address     string
-	lis         net.Listener
-	connLimiter *connLimiter
-	server      *grpc.Server
+	address   string
+	lis       net.Listener
+	admission *admit.Admission
+	server    *grpc.Server
 }
 
 // listen opens all listeners. After an error, it closes those that it opened.
@@ -79,7 +90,10 @@ func (s *Server) listen() (opened []*listener, err error) {
 				s.refuse(s.log.With("listener", cfg.Address), "client refused", identity.Identity{}, from, refusal.Handshake, err)
 			}}
 		}
-		l := &listener{address: lis.Addr().String(), lis: s.connLimiter.behind(lis, cfg.TLS.verifies()), connLimiter: s.connLimiter, server: grpc.NewServer(s.serverOptions(creds)...)}
+		l := &listener{
+			address: lis.Addr().String(), lis: s.admission.Listen(lis, i), admission: s.admission,
+			server: grpc.NewServer(s.serverOptions(cfg, creds)...),
+		}
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(l.server, service{s, cfg})
 		opened = append(opened, l)
 		s.log.Info("listening for xDS clients", "address", l.address, "tls", cfg.TLS != nil)
@@ -87,15 +101,13 @@ func (s *Server) listen() (opened []*listener, err error) {
 	return opened, nil
 }
 
-func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
+func (s *Server) serverOptions(l *Listener, creds credentials.TransportCredentials) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.Creds(meteredCreds{creds, s.receiving}), grpc.StatsHandler(metering{}),
+		grpc.Creds(admit.Credentials{TransportCredentials: creds, Identify: l.TLS.proves}), grpc.StatsHandler(admit.Handler{}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
-		grpc.MaxConcurrentStreams(uint32(s.cfg.MaxStreamsPerConnection)),
-		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes),
-		// Server.admit refuses headers of up to twice MaxHeaderBytes with an error that names the limit. gRPC
-		// refuses larger ones.
-		grpc.MaxHeaderListSize(uint32(min(2*uint64(s.cfg.MaxHeaderBytes), math.MaxUint32))),
+		grpc.MaxConcurrentStreams(streamsPerConnection),
+		grpc.MaxRecvMsgSize(l.requestBytes(s.limits.Load())),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		// A client sends headers once for each stream, so a compression table would only take memory.
 		grpc.HeaderTableSize(0),
 		// Fixed windows: gRPC would send a ping with each ACK to adapt them.
@@ -125,9 +137,9 @@ func (l *listener) serve() error {
 // connections in their handshake, because GracefulStop would wait for them. After timeout it closes TCP
 // connections directly, because a close of TLS sends an alert first.
 func (l *listener) stop(timeout time.Duration) {
-	l.connLimiter.close(false)
+	l.admission.Shut(false)
 	cut := time.AfterFunc(timeout, func() {
-		l.connLimiter.close(true)
+		l.admission.Shut(true)
 		l.server.Stop()
 	})
 	defer cut.Stop()

@@ -25,12 +25,12 @@ func TestNamesAreBounded(t *testing.T) {
 		names  []string
 		one    bool // a stream by itself is over the limit
 	}{
-		{"a stream's", Limits{MaxNamesPerClient: 8}, "downstream.maxNamesPerClient", few, true},
-		{"a stream's bytes", Limits{MaxNameBytesPerClient: 2000}, "downstream.maxNameBytesPerClient", long, true},
-		{"a peer's", Limits{MaxNamesPerPeer: 12}, "downstream.maxNamesPerPeer", few, false},
-		{"a peer's bytes", Limits{MaxNameBytesPerPeer: 3000}, "downstream.maxNameBytesPerPeer", long, false},
-		{"all", Limits{MaxNames: 12}, "downstream.maxNames)", few, false},
-		{"all bytes", Limits{MaxNameBytes: 3000}, "downstream.maxNameBytes)", long, false},
+		{"a stream's", Limits{MaxNamesPerClient: 8}, "more than 8 resource names", few, true},
+		{"a stream's bytes", Limits{MaxNameBytesPerClient: 2000}, "more than 2000 bytes", long, true},
+		{"a peer's", Limits{MaxNamesPerPeer: 12}, "12 resource names of 127.0.0.1", few, false},
+		{"a peer's bytes", Limits{MaxNameBytesPerPeer: 3000}, "3000 bytes of resource names of 127.0.0.1", long, false},
+		{"all", Limits{MaxNames: 12}, "12 resource names of all", few, false},
+		{"all bytes", Limits{MaxNameBytes: 3000}, "3000 bytes of resource names of all", long, false},
 	} {
 		for _, protocol := range []string{protocolSotW, protocolDelta} {
 			t.Run(tc.name+" "+protocol, func(t *testing.T) {
@@ -71,9 +71,9 @@ func TestNamesAreBounded(t *testing.T) {
 				wantRefused(t, r, refusal.Names, 1)
 				cancel()
 				r.eventually(t, "what ended streams had is free", func() bool {
-					r.server.peers.mu.Lock()
-					defer r.server.peers.mu.Unlock()
-					return r.server.peers.kept == (subscription.Usage{})
+					r.server.usage.mu.Lock()
+					defer r.server.usage.mu.Unlock()
+					return r.server.usage.kept == (subscription.Usage{})
 				})
 			})
 		}
@@ -122,13 +122,13 @@ func TestVersionsThatWaitToBeComparedAreBounded(t *testing.T) {
 	}
 	first := hold()
 	r.eventually(t, "it is counted", func() bool {
-		r.server.peers.mu.Lock()
-		defer r.server.peers.mu.Unlock()
-		return r.server.peers.kept.Versions > 2000
+		r.server.usage.mu.Lock()
+		defer r.server.usage.mu.Unlock()
+		return r.server.usage.kept.Versions > 2000
 	})
 	end := hold().end()
 	wantCode(t, end, codes.ResourceExhausted)
-	if !strings.Contains(end.Error(), "downstream.maxVersionBytes") || strings.Contains(strings.ToLower(end.Error()), "maxrequestbytes") {
+	if !strings.Contains(end.Error(), "bytes of resource versions") || strings.Contains(strings.ToLower(end.Error()), "maxrequestbytes") {
 		t.Errorf("the client is told %q, and is to come back with what it has", end)
 	}
 	wantRefused(t, r, refusal.Versions, 1)

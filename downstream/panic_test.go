@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
 	"meshrelay/internal/testing/await"
@@ -114,7 +115,7 @@ func (r *relay) toNobody() *conn {
 	if _, err := subs.Request(&subscription.Request{TypeURL: seV1}, subscription.Limits{Types: 1}, time.Now()); err != nil {
 		r.t.Fatal(err)
 	}
-	return &conn{server: r.server, stream: nobody{}, protocol: protocolDelta, view: r.view(), subs: subs, asked: true, use: &peerUse{}}
+	return &conn{server: r.server, stream: nobody{}, protocol: protocolDelta, view: r.view(), subs: subs, asked: true, use: &admit.Stream{Peer: &admit.Peer{}}}
 }
 
 // TestAPanicInARoundHoldsNoLock: the stream has to end, and others look at it until then.

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
-	"meshrelay/internal/testing/await"
 )
 
 // TestOnePeerLeavesStreamsForOthers: three quarters of them are its own.
@@ -31,7 +31,7 @@ func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
 	}
 	end := r.delta().end()
 	wantCode(t, end, codes.ResourceExhausted)
-	if !strings.Contains(end.Error(), "downstream.maxStreamsPerPeer") {
+	if !strings.Contains(end.Error(), "no more of one peer") {
 		t.Errorf("the client is told %q", end)
 	}
 	wantRefused(t, r, refusal.Peer, 1)
@@ -39,7 +39,7 @@ func TestOnePeerLeavesStreamsForOthers(t *testing.T) {
 	other.send(subscribeDelta(seV1))
 	other.next()
 	held[0].cancel()
-	r.eventually(t, "one has left", func() bool { return r.server.open.Load() == 3 })
+	r.eventually(t, "one has left", func() bool { return r.streams() == 3 })
 	again := r.delta()
 	again.send(subscribeDelta(seV1))
 	again.next()
@@ -50,7 +50,7 @@ func TestOneAddressLeavesConnectionsForOthers(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxConnections = 4 })
 	dial := func() net.Conn { return r.raw("127.0.0.1") }
 	held := []net.Conn{dial(), dial(), dial()}
-	r.eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
+	r.eventually(t, "they are in", func() bool { return r.connections() == 3 })
 	if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("read %d from a connection over the limit", n)
 	}
@@ -60,14 +60,16 @@ func TestOneAddressLeavesConnectionsForOthers(t *testing.T) {
 	other.next()
 	other.cancel()
 	held[0].Close()
-	r.eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 3 })
+	r.eventually(t, "one has left", func() bool { return r.connections() == 3 })
 	again := r.delta()
 	again.send(subscribeDelta(seV1))
 	again.next()
 	r.eventually(t, "as many are counted as are in", func() bool {
-		r.server.connLimiter.mu.Lock()
-		defer r.server.connLimiter.mu.Unlock()
-		return r.server.connLimiter.byKey["127.0.0.1"] == 3 && r.server.connLimiter.byKey["127.0.0.2"] == 1
+		byPeer := map[string]int{}
+		for _, p := range r.server.Peers() {
+			byPeer[p.Peer] = p.Connections
+		}
+		return byPeer["127.0.0.1"] == 3 && byPeer["127.0.0.2"] == 1
 	})
 }
 
@@ -82,32 +84,6 @@ func TestOnePeersStreamsDoNotDelayThoseOfOthers(t *testing.T) {
 		other := r.delta(r.from("127.0.0.2"))
 		other.send(subscribeDelta(seV1))
 		other.next()
-	})
-}
-
-// TestPeersThatHaveGoneAreForgotten: but for those that have just opened many streams.
-func TestPeersThatHaveGoneAreForgotten(t *testing.T) {
-	ps, limits := newPeers(), must(Limits{NewStreamsPerSecond: 1_000_000}.complete())
-	for i := range 10_000 {
-		p, _, _ := ps.enter(string(rune('a'+i%26))+string(rune(i)), limits, false)
-		p.limiter.Allow()
-		ps.leave(p, false)
-		if len(ps.byKey) > 2*ps.swept+1024 {
-			t.Fatalf("%d peers are remembered", len(ps.byKey))
-		}
-	}
-	p, _, _ := ps.enter("a", limits, false)
-	if _, n, _ := ps.enter("a", limits, false); n != 2 {
-		t.Errorf("%d streams", n)
-	}
-	ps.leave(p, false)
-	ps.leave(p, false)
-	await.Until(t, "it is forgotten", func() bool {
-		p, _, _ := ps.enter("a", limits, false)
-		ps.leave(p, false)
-		ps.mu.Lock()
-		defer ps.mu.Unlock()
-		return ps.byKey["a"] == nil
 	})
 }
 
@@ -151,7 +127,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	served(as("west"))
 	end := as("north").end()
 	wantCode(t, end, codes.ResourceExhausted)
-	if !strings.Contains(end.Error(), "downstream.maxViewsPerPeer") {
+	if !strings.Contains(end.Error(), "no more of one peer") {
 		t.Errorf("the client is told %q", end)
 	}
 	if made := as("made-up").end(); made == nil || made.Error() != end.Error() {
@@ -162,14 +138,17 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	served(as("west"))
 	served(as("north", r.from("127.0.0.2")))
 	views := func() (n int) {
-		r.server.peers.mu.Lock()
-		defer r.server.peers.mu.Unlock()
 		r.server.views.mu.Lock()
 		defer r.server.views.mu.Unlock()
-		return r.server.peers.byKey["127.0.0.1"].views
+		r.server.admission.Each(func(p *admit.Peer, _, _, _ int) {
+			if p.Key() == "127.0.0.1" {
+				n = p.Views
+			}
+		})
+		return n
 	}
 	first.cancel()
-	r.eventually(t, "a stream of the view has left", func() bool { return r.server.open.Load() == 5 })
+	r.eventually(t, "a stream of the view has left", func() bool { return r.streams() == 5 })
 	if n := views(); n != 2 {
 		t.Errorf("%d views are counted", n)
 	}
@@ -184,13 +163,11 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 		t.Errorf("%d views are counted after the reload", n)
 	}
 	r.stop()
-	r.server.peers.mu.Lock()
-	defer r.server.peers.mu.Unlock()
-	for _, p := range r.server.peers.byKey {
-		if p.views != 0 || p.streams != 0 {
-			t.Errorf("%s has %d views and %d streams at the end", p.key, p.views, p.streams)
+	r.server.admission.Each(func(p *admit.Peer, connections, streams, bytes int) {
+		if p.Views != 0 || connections != 0 || streams != 0 || bytes != 0 {
+			t.Errorf("%s has %d views, %d connections and %d streams at the end", p.Key(), p.Views, connections, streams)
 		}
-	}
+	})
 }
 
 // TestStreamWithoutARequestEnds: it holds a place that others need.
@@ -226,7 +203,7 @@ func TestConnectionWithoutAStreamEnds(t *testing.T) {
 		idle.send(subscribeDelta(seV1))
 		idle.next()
 		idle.cancel()
-		r.eventually(t, "one is left", func() bool { return r.server.connLimiter.count() == 1 })
+		r.eventually(t, "one is left", func() bool { return r.connections() == 1 })
 		r.put(se("shop", "a", "a"))
 		good.next()
 	})

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 )
 
@@ -42,26 +43,16 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 		set   func(*Config)
 		abuse func(r *relay) *deltaStream
 	}{
-		{"streams", refusal.Streams, codes.ResourceExhausted, "1 streams are open, no more are served at once (downstream.maxStreams)",
+		{"streams", refusal.Streams, codes.ResourceExhausted, "1 streams of all clients are open, no more are served at once (downstream.maxStreams)",
 			func(c *Config) { c.MaxStreams = 1 }, func(r *relay) *deltaStream { return r.deltaBy("a") }},
-		{"streams a second", refusal.Rate, codes.ResourceExhausted, "more than 1 new streams a second (downstream.newStreamsPerSecond)",
-			func(c *Config) { c.NewStreamsPerSecond = 1 },
-			func(r *relay) *deltaStream {
-				r.server.limiter.AllowN(time.Now(), 1) // what there may be left
-				r.server.limiter.ReserveN(time.Now(), 1)
-				r.server.limiter.ReserveN(time.Now(), 1)
-				return r.deltaBy("a")
-			}},
 		{"overload", refusal.Overload, codes.ResourceExhausted, "91 % of the memory limit is in use",
 			nil, func(r *relay) *deltaStream {
 				overloaded.Store(true)
 				return r.deltaBy("a")
 			}},
-		{"headers", refusal.Headers, codes.ResourceExhausted, "more than 2000 (downstream.maxHeaderBytes)",
-			func(c *Config) { c.MaxHeaderBytes = 2000 }, func(r *relay) *deltaStream { return r.deltaWith("padding", big[:2500]) }},
-		{"headers, far over", "", codes.Internal, "header list size",
-			func(c *Config) { c.MaxHeaderBytes = 1500 }, func(r *relay) *deltaStream { return r.deltaWith("padding", big) }},
-		{"node", refusal.Node, codes.InvalidArgument, "more than 3000 (downstream.maxNodeBytes)",
+		{"headers", "", codes.Internal, "header list size",
+			nil, func(r *relay) *deltaStream { return r.deltaWith("padding", strings.Repeat("x", maxHeaderBytes)) }},
+		{"node", refusal.Node, codes.InvalidArgument, "more than 3000",
 			func(c *Config) { c.MaxNodeBytes = 3000 },
 			func(r *relay) *deltaStream { return r.deltaAs(seV1, "PADDING", big) }},
 		{"no node", refusal.Node, codes.InvalidArgument, "must carry a node with an id",
@@ -79,7 +70,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				d.send(req)
 				return d
 			}},
-		{"types", refusal.Types, codes.ResourceExhausted, "more than 5 types (downstream.maxTypesPerClient)",
+		{"types", refusal.Types, codes.ResourceExhausted, "more than 5 types",
 			func(c *Config) { c.MaxTypesPerClient = 5 },
 			func(r *relay) *deltaStream {
 				d := r.delta()
@@ -88,7 +79,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 			}},
 		{"a type that is none", refusal.Types, codes.InvalidArgument, "type_url",
 			nil, func(r *relay) *deltaStream { return r.deltaBy("a", big) }},
-		{"names", refusal.Names, codes.ResourceExhausted, "more than 65536 resource names (downstream.maxNamesPerClient)",
+		{"names", refusal.Names, codes.ResourceExhausted, "more than 65536 resource names",
 			nil, func(r *relay) *deltaStream {
 				d := r.deltaBy("a", drV1)
 				d.next()
@@ -109,7 +100,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				if tc.set != nil {
 					tc.set(c)
 				}
-				d.Overloaded = func() error {
+				d.Overloaded = func(bool) error {
 					if overloaded.Load() {
 						return errors.New("91 % of the memory limit is in use")
 					}
@@ -138,7 +129,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 			if n := testutil.ToFloat64(r.server.metrics.refused.WithLabelValues(tc.code.String())); n != 3 {
 				t.Errorf("%v streams are counted as refused with %v", n, tc.code)
 			}
-			r.eventually(t, "only the client beside is left", func() bool { return len(r.server.Clients()) == 1 && r.server.open.Load() == 1 })
+			r.eventually(t, "only the client beside is left", func() bool { return len(r.server.Clients()) == 1 && r.streams() == 1 })
 		}))
 	}
 }
@@ -191,7 +182,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 		good.next()
 		dial := func() net.Conn { return r.raw("127.0.0.1") }
 		held := []net.Conn{dial(), dial()}
-		r.eventually(t, "they are in", func() bool { return r.server.connLimiter.count() == 3 })
+		r.eventually(t, "they are in", func() bool { return r.connections() == 3 })
 		before := runtime.NumGoroutine() // those of the last one may not run yet
 		for range 20 {
 			if n, err := dial().Read(make([]byte, 1)); n != 0 || err == nil {
@@ -199,15 +190,15 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 			}
 		}
 		wantRefused(t, r, refusal.Connections, 20)
-		r.eventually(t, "they cost nothing", func() bool { return runtime.NumGoroutine() < before+10 && r.server.connLimiter.count() == 3 })
+		r.eventually(t, "they cost nothing", func() bool { return runtime.NumGoroutine() < before+10 && r.connections() == 3 })
 		r.put(se("shop", "a", "1"))
 		if got := deltaNames(good.next()); got != "shop/a" {
 			t.Errorf("the client beside got %q", got)
 		}
 		held[0].Close()
-		r.eventually(t, "one has left", func() bool { return r.server.connLimiter.count() == 2 })
+		r.eventually(t, "one has left", func() bool { return r.connections() == 2 })
 		r.deltaBy("a", seV1).next()
-		if err := r.server.Reload(t.Context(), Access{}, Limits{MaxConnections: 1}, nil); err != nil {
+		if err := r.server.Reload(t.Context(), Access{}, Limits{Limits: admit.Limits{MaxConnections: 1}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		r.put(se("shop", "a", "2"))
@@ -217,19 +208,13 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	})
 }
 
-func (g *connLimiter) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.in)
-}
-
 // TestLimitsAreReplaced: of streams that there are, too.
 func TestLimitsAreReplaced(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.MaxTypesPerClient, c.MaxStreams = 1, 1 })
 	d := r.deltaBy("a", seV1)
 	d.next()
 	wantCode(t, r.deltaBy("b", seV1).end(), codes.ResourceExhausted)
-	if err := r.server.Reload(t.Context(), Access{}, Limits{MaxTypesPerClient: 2, MaxStreams: 2}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), Access{}, Limits{MaxTypesPerClient: 2, Limits: admit.Limits{MaxStreams: 2}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.deltaBy("b", seV1).next()
@@ -241,18 +226,13 @@ func TestLimitsAreReplaced(t *testing.T) {
 
 // TestNegativeLimitsAreErrors, each by its name.
 func TestNegativeLimitsAreErrors(t *testing.T) {
-	l := Limits{}
-	l.each(func(name string, value *int, byDefault int) {
-		if *value = -1; byDefault <= 0 {
-			t.Errorf("%s is %d by default", name, byDefault)
-		}
-	})
+	l := Limits{Limits: admit.Limits{MaxStreams: -1, MaxRequestBytes: -1}, MaxNames: -1, MaxVersionBytes: -1}
 	_, err := l.complete()
-	l.each(func(name string, _ *int, _ int) {
+	for _, name := range []string{"MaxStreams", "MaxRequestBytes", "MaxNames", "MaxVersionBytes"} {
 		if err == nil || !strings.Contains(err.Error(), name+" is -1") {
 			t.Errorf("the error does not name %s: %v", name, err)
 		}
-	})
+	}
 	if _, err := New(Config{Listeners: []Listener{{Address: "127.0.0.1:0"}}, Limits: l}, Deps{}); err == nil {
 		t.Error("a server is made with negative limits")
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -53,8 +52,7 @@ func (s *Server) Reload(ctx context.Context, access Access, limits Limits, chang
 	}
 	s.rules = rs
 	s.limits.Store(complete)
-	s.limiter.SetLimit(rate.Limit(complete.NewStreamsPerSecond))
-	s.limiter.SetBurst(complete.NewStreamsPerSecond)
+	s.admission.SetLimits(&complete.Limits)
 	if stay, ended := s.moveClients(s.matchAgain); ended > 0 {
 		s.log.Info("views changed, streams ended", "ended", ended, "clients", stay)
 	}

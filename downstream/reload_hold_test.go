@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -85,7 +86,7 @@ func TestAReloadWhoseChangeFailsLeavesTheViews(t *testing.T) {
 	d := r.deltaBy("a", seV1)
 	d.next()
 	bad := errors.New("no such CA file")
-	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{MaxStreams: 7}, func(context.Context) error { return bad })
+	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{Limits: admit.Limits{MaxStreams: 7}}, func(context.Context) error { return bad })
 	if !errors.Is(err, bad) || r.server.limits.Load().MaxStreams == 7 {
 		t.Errorf("%v, and the limits are %+v", err, r.server.limits.Load())
 	}

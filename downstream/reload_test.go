@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
 	"meshrelay/mirror"
@@ -237,7 +238,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 		"a bad selector":          {[]View{bound, {Name: "x", Match: Match{Labels: "a in"}}}, Limits{}, "view x"},
 		"the view of a listener":  {[]View{namespaces("other", "", "bank")}, Limits{}, "127.0.0.1:0: there is no view bound"},
 		"none at all":             {nil, Limits{}, "there is no view bound"},
-		"a limit that is no such": {[]View{bound}, Limits{MaxNodeBytes: -1, RequestsPerSecond: -5}, "MaxNodeBytes is -1"},
+		"a limit that is no such": {[]View{bound}, Limits{MaxNodeBytes: -1, Limits: admit.Limits{RequestsPerSecond: -5}}, "MaxNodeBytes is -1"},
 	} {
 		if err := r.server.Reload(t.Context(), Access{Views: tc.views}, tc.limits, nil); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want it to say %q", name, err, tc.says)
@@ -390,7 +391,7 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	}
 	busy.Go(func() {
 		for n := range 60 {
-			if err := r.server.Reload(t.Context(), Access{Views: rules[n%len(rules)]}, Limits{MaxStreams: 1000 + n, RequestsPerSecond: 100 + n}, nil); err != nil {
+			if err := r.server.Reload(t.Context(), Access{Views: rules[n%len(rules)]}, Limits{Limits: admit.Limits{MaxStreams: 1000 + n, RequestsPerSecond: 100 + n}}, nil); err != nil {
 				t.Error(err)
 			}
 		}

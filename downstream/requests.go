@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
@@ -36,7 +37,8 @@ func (c *conn) reasonOf(err error) error {
 		return nil
 	case !refusal.Is(err) && status.Code(err) == codes.ResourceExhausted: // an error of gRPC about the size
 		return refusal.New(refusal.Bytes, codes.ResourceExhausted,
-			"request of more than %d bytes (downstream.maxRequestBytes): %s", c.server.cfg.MaxRequestBytes, status.Convert(err).Message())
+			"request of more than %d bytes (downstream.maxRequestBytes, at most %d without client certificates): %s",
+			c.listener.requestBytes(c.server.limits.Load()), admit.OpenRequestBytes, status.Convert(err).Message())
 	}
 	return err
 }
@@ -119,7 +121,7 @@ func (c *conn) know(req *request) (bool, error) {
 
 // viewer returns the client as views count it.
 func (c *conn) viewer() viewer {
-	return viewer{c.protocol == protocolDelta, c.form, seat{c.use, c.claim}, c.server.limits.Load().MaxViewsPerPeer}
+	return viewer{c.protocol == protocolDelta, c.form, seat{c.use.Peer, c.claim}, c.server.limits.Load().MaxViewsPerPeer}
 }
 
 // begin gives a new client a view. It repeats this if the rules change meanwhile.
@@ -192,24 +194,18 @@ func (c *conn) sees(v *view, r *rule) {
 // await delays a client that sends requests too fast. Answers to responses do not count, because the server
 // decides their number.
 func (c *conn) await(nonce string) error {
-	c.use.work.requests.Add(1)
 	if nonce != "" && c.answerable.Load() > 0 {
 		c.answerable.Add(-1)
+		c.use.Work.Requests.Add(1)
 		return nil
 	}
-	limits, now := c.server.limits.Load(), time.Now()
-	wait, first, err := c.pace.next(limits, now)
-	if err != nil {
+	wait, first, err := c.use.Request(time.Now())
+	if wait == 0 || err != nil {
 		return err
 	}
-	if wait = max(wait, c.use.paces(limits, now)); wait == 0 {
-		return nil
-	}
-	c.use.work.delayed.Add(1)
 	c.server.metrics.delayed.Inc()
 	if first {
-		c.server.refusals.Warn(c.server.log, "client sends requests too fast, they are delayed", "client", c.name(), "address", c.peer.Addr.String(),
-			"requestsPerSecond", c.server.limits.Load().RequestsPerSecond)
+		c.server.refusals.Warn(c.server.log, "client sends requests too fast, they are delayed", "client", c.name(), "address", c.peer.Addr.String())
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -228,7 +224,7 @@ func (c *conn) record(result subscription.Outcome, w *subscription.Watch, req *s
 		c.server.metrics.of(w.Type).acks.Inc()
 		c.hold()
 	case subscription.NACK:
-		c.use.work.rejected.Add(1)
+		c.use.Work.Rejected.Add(1)
 		c.server.metrics.of(w.Type).nacks.Inc()
 		c.server.events.Record(events.Event{
 			Type: events.NACK, By: events.ByClient, Client: c.id(), Text: "rejects " + refusal.Bounded(w.TypeURL), Reason: refusal.Bounded(req.Error),
@@ -249,7 +245,7 @@ func (c *conn) account() error {
 	if is == c.kept || c.closed {
 		return nil
 	}
-	if err := c.server.peers.keep(c.use, c.kept, is, c.server.limits.Load()); err != nil {
+	if err := c.server.usage.keep(c.use.Peer, c.kept, is, c.server.limits.Load()); err != nil {
 		return err
 	}
 	c.kept = is

@@ -127,14 +127,14 @@ func (c *conn) round() (sent bool, err error) {
 	for {
 		resp, ok, err := c.respond(round, began)
 		if !ok {
-			c.use.work.sent(responses, bytes)
+			c.sent(responses, bytes)
 			return true, err
 		}
 		if (resp.First || c.protocol == protocolDelta) && resp.Size > defaultReceiveLimit {
 			c.server.comings.Log(c.log(), slog.LevelInfo, "response is larger than the default limit of gRPC clients", "type", resp.TypeURL, "bytes", resp.Size, "usualLimit", defaultReceiveLimit)
 		}
 		if err := c.sendMsg(resp.Message); err != nil {
-			c.use.work.sent(responses, bytes)
+			c.sent(responses, bytes)
 			return true, err
 		}
 		now := time.Now()
@@ -175,7 +175,7 @@ func (c *conn) inTurn(round func() (bool, error)) (sent bool, err error) {
 	if !asked {
 		return round()
 	}
-	end, err := c.server.answering.begin(c.ctx, c.use)
+	end, err := c.use.Answer(c.ctx)
 	if err != nil {
 		return false, c.status()
 	}
@@ -219,4 +219,10 @@ func (c *conn) sendMsg(m any) error {
 	})
 	defer unread.Stop()
 	return c.stream.SendMsg(m)
+}
+
+// sent counts responses that were sent, of some bytes.
+func (c *conn) sent(responses, bytes int) {
+	c.use.Work.Responses.Add(uint64(responses)) // a count
+	c.use.Work.Bytes.Add(uint64(bytes))         // a size
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -62,13 +62,7 @@ type Config struct {
 	FirstRequestTimeout time.Duration
 	// MaxConnectionIdle bounds the time of a connection without a stream.
 	MaxConnectionIdle time.Duration
-	// MaxStreamsPerConnection, MaxRequestBytes and MaxHeaderBytes limit one client. Reload can not change
-	// them, nor the times above. gRPC refuses headers above twice MaxHeaderBytes; these do not count in the
-	// metrics.
-	MaxStreamsPerConnection int
-	MaxRequestBytes         int
-	MaxHeaderBytes          int
-	// Limits are the limits that Server.Reload can replace.
+	// Limits are the limits that Server.Reload can replace, but for MaxRequestBytes. It can not change the times above.
 	Limits
 
 	replyTimeout time.Duration                                       // the constant replyTimeout, except in tests
@@ -82,9 +76,6 @@ func (c Config) withDefaults() Config {
 	c.SendTimeout = cmp.Or(c.SendTimeout, 5*time.Minute)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
 	c.MaxConnectionIdle = cmp.Or(c.MaxConnectionIdle, 5*time.Minute)
-	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 100)
-	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 32<<20)
-	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	c.replyTimeout = cmp.Or(c.replyTimeout, replyTimeout)
 	if c.listen == nil {
 		c.listen = net.Listen
@@ -126,10 +117,9 @@ type Deps struct {
 	Debug Debugger
 	// Overloaded returns why the relay can not serve more clients at present, or nil. New streams then end
 	// with ResourceExhausted and this text. Connected clients stay, and may reconnect after MaxConnectionAge:
-	// a peer may open as many streams as it had before. Any goroutine may call Overloaded. It may be nil.
-	Overloaded func() error
-	// Full is Overloaded for clients with an identity, which are refused last. nil: as Overloaded.
-	Full func() error
+	// a peer may open as many streams as it had before. Clients that have proven an identity are refused last. Any
+	// goroutine may call Overloaded. It may be nil.
+	Overloaded func(proven bool) error
 	// Registerer takes the Server's metrics.
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
@@ -146,22 +136,17 @@ type Server struct {
 	cfg          Config
 	await        func(ctx context.Context) error
 	debug        Debugger
-	overloaded   func() error
-	full         func() error
-	shares       *shares
-	answering    *answering
+	overloaded   func(proven bool) error
+	admission    *admit.Admission
+	usage        usage
 	log          *slog.Logger
 	metrics      *metrics
 	work         *push.Work
 	events       *events.Journal
 	rounds       rounds
 	views        *views
-	connLimiter  *connLimiter
 	limits       atomic.Pointer[Limits] // the Limits are immutable
 	decoding     decoding
-	peers        *peers
-	receiving    *receiving
-	limiter      *rate.Limiter
 	refused      loglimit.Peers  // refused clients retry
 	refusals     *loglimit.Limit // of all refused clients
 	comings      *loglimit.Limit // of clients that come and go
@@ -174,7 +159,6 @@ type Server struct {
 	draining     chan struct{}
 	lastID       atomic.Uint64
 	panics       atomic.Uint64  // panics outside of streams
-	open         atomic.Int64   // streams
 	streams      sync.WaitGroup // streams with a running goroutine
 	listening    chan struct{}  // closed once addrs is set
 	addrs        []net.Addr
@@ -212,10 +196,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	if deps.Overloaded == nil {
-		deps.Overloaded = func() error { return nil }
-	}
-	if deps.Full == nil {
-		deps.Full = deps.Overloaded
+		deps.Overloaded = func(bool) error { return nil }
 	}
 	if deps.Await == nil {
 		deps.Await = func(context.Context) error { return nil }
@@ -226,13 +207,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, full: deps.Full, log: deps.Logger,
+		cfg: cfg, await: deps.Await, debug: deps.Debug, overloaded: deps.Overloaded, log: deps.Logger,
 		metrics: m, events: deps.Events, work: cmp.Or(deps.Work, push.NewWork()), rules: rs, changing: semaphore.NewWeighted(alone), views: newViews(deps.Resources, generators),
-		limiter:      rate.NewLimiter(rate.Limit(limits.NewStreamsPerSecond), limits.NewStreamsPerSecond),
-		peers:        newPeers(),
-		shares:       newShares(cfg.Listeners, limits.NewStreamsPerSecond),
-		answering:    newAnswering(),
-		decoding:     newDecoding(cfg.MaxRequestBytes),
+		decoding:     newDecoding(limits.MaxRequestBytes),
 		refusals:     loglimit.New(10, time.Second),
 		comings:      loglimit.New(4000, 20*time.Millisecond),
 		nacks:        loglimit.New(100, time.Second),
@@ -248,11 +225,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, fmt.Errorf("downstream: register metrics: %w", err)
 	}
 	s.limits.Store(limits)
-	s.receiving = newReceiving(cfg.MaxRequestBytes, s.connectionRefused, s.work)
-	s.connLimiter = newConnLimiter(func() (all, ofOne int) {
-		l := s.limits.Load()
-		return l.MaxConnections, l.MaxConnectionsPerPeer
-	}, s.connectionRefused, s.shares)
+	var listeners []admit.Listener
+	for _, l := range cfg.Listeners {
+		listeners = append(listeners, admit.Listener{Address: l.Address, Identifies: l.TLS.verifies()})
+	}
+	s.admission = admit.New(&limits.Limits, listeners, s.connectionRefused, s.work.BusyWith)
 	return s, nil
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"golang.org/x/time/rate"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -37,7 +36,7 @@ func twoListeners(t *testing.T, start func(t *testing.T, hasSynced bool, opts ..
 	return plain, &other, dial("one", time.Hour)
 }
 
-// TestClientsWithoutAnIdentityLeaveStreamsForOthers: three quarters of them are theirs, from however many addresses.
+// TestClientsWithoutAnIdentityLeaveStreamsForOthers: half of them are theirs, from however many addresses.
 func TestClientsWithoutAnIdentityLeaveStreamsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain, secure, client := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.MaxStreams = 16 })
@@ -49,24 +48,24 @@ func TestClientsWithoutAnIdentityLeaveStreamsForOthers(t *testing.T) {
 		}
 		// One address has three quarters of that share.
 		var held []*deltaStream
-		for range 9 {
+		for range 6 {
 			held = append(held, served(plain.delta()))
 		}
 		wantCode(t, plain.delta().end(), codes.ResourceExhausted)
-		for range 3 {
+		for range 2 {
 			served(plain.delta(plain.from("127.0.0.2")))
 		}
 		end := plain.delta(plain.from("127.0.0.3")).end()
 		wantCode(t, end, codes.ResourceExhausted)
-		if !strings.Contains(end.Error(), "12 streams of clients without an identity") {
+		if !strings.Contains(end.Error(), "8 streams of clients without an identity") {
 			t.Errorf("the client is told %q", end)
 		}
-		for range 4 {
+		for range 8 {
 			served(secure.delta(client))
 		}
 		wantCode(t, secure.delta(client).end(), codes.ResourceExhausted) // there are no more
 		held[0].cancel()
-		plain.eventually(t, "one has left", func() bool { return plain.server.open.Load() == 15 })
+		plain.eventually(t, "one has left", func() bool { return plain.streams() == 15 })
 		served(plain.delta(plain.from("127.0.0.3")))
 	})
 }
@@ -74,7 +73,7 @@ func TestClientsWithoutAnIdentityLeaveStreamsForOthers(t *testing.T) {
 // TestOneListenerLeavesStreamsForOthers: it has three quarters of them, and one peer three quarters of those.
 func TestOneListenerLeavesStreamsForOthers(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.MaxStreams, c.MaxStreamsPerPeer = 16, 16
+		c.MaxStreams = 16
 		c.Listeners = append(c.Listeners, Listener{Address: "127.0.0.1:0"})
 	})
 	served := func(d *deltaStream) {
@@ -112,175 +111,26 @@ func TestClientsWithoutAnIdentityDoNotDelayNewStreamsOfOthers(t *testing.T) {
 	})
 }
 
-// TestSharesAreFullWhenTheServerStarts: clients of one listener come back together, as they do without shares.
-func TestSharesAreFullWhenTheServerStarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		plain, _, _ := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.NewStreamsPerSecond = 8 })
-		for _, sh := range plain.server.shares.of(&conn{listener: &plain.server.cfg.Listeners[0]}) {
-			if got := sh.limiter.Tokens(); got < 6 {
-				t.Errorf("%s may open %v streams at once, want 6", sh.name, got)
-			}
-		}
-	})
-}
-
-// TestAPeerThatComesBackStillOwesItsRequests: it does not get a new burst for each stream that it closes.
-func TestAPeerThatComesBackStillOwesItsRequests(t *testing.T) {
-	limits := must(Limits{}.complete())
-	ps := newPeers()
-	now := time.Now()
-	use, _, _ := ps.enter("a", limits, false)
-	use.requests.ReserveN(now, peerBurst)
-	use.limiter.SetLimit(rate.Inf) // its new streams are long ago
-	ps.leave(use, false)
-	again, _, _ := ps.enter("a", limits, false)
-	if again.paces(limits, now) == 0 {
-		t.Error("the peer may send a burst again")
-	}
-}
-
-// TestClientsWithoutAnIdentityLeaveConnectionsForOthers: three quarters of them are theirs.
+// TestClientsWithoutAnIdentityLeaveConnectionsForOthers: half of them are theirs, and a handshake that does not go on
+// takes no place of the other half for long.
 func TestClientsWithoutAnIdentityLeaveConnectionsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain, secure, client := twoListeners(t, startInMemory, func(c *Config, _ *Deps) { c.MaxConnections = 16 })
-		for i := range 12 {
+		for i := range 8 {
 			plain.raw("127.0.0." + string(rune('1'+i%3)))
 		}
-		plain.eventually(t, "they are in", func() bool { return plain.server.connLimiter.count() == 12 })
-		if n, err := plain.raw("127.0.0.4").Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Errorf("read %d from a connection over the share", n)
+		plain.eventually(t, "they are in", func() bool { return plain.connections() == 8 })
+		if _, err := io.ReadAll(plain.raw("127.0.0.4")); err != nil && !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "closed") {
+			t.Errorf("a connection over the share: %v", err)
 		}
+		for i := range 4 {
+			secure.raw("127.0.0." + string(rune('5'+i)))
+		}
+		plain.eventually(t, "they are in, too", func() bool { return plain.connections() == 12 })
+		await.Pass(4 * time.Second)
 		d := secure.delta(client)
 		d.send(subscribeDelta(seV1))
 		d.next()
-	})
-}
-
-// pipeConn is a connection from an address.
-type pipeConn struct {
-	net.Conn
-	from net.Addr
-}
-
-func (c pipeConn) RemoteAddr() net.Addr { return c.from }
-
-// TestASlowHandshakeGivesItsPlaceToANewConnection: where there is no other place. One that has ended keeps its place.
-func TestASlowHandshakeGivesItsPlaceToANewConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var refused atomic.Int64
-		l := newConnLimiter(func() (all, ofOne int) { return 4, 4 }, func(net.Addr, refusal.Reason) { refused.Add(1) }, newShares([]Listener{{}}, 4))
-		lis := l.behind(nil, false).(*limitedListener)
-		enter := func(last byte) *limitedConn {
-			near, far := net.Pipe()
-			t.Cleanup(func() { near.Close(); far.Close() })
-			return l.enter(pipeConn{near, &net.TCPAddr{IP: net.IPv4(127, 0, 0, last)}}, lis)
-		}
-		first := enter(1)
-		_ = first.SetDeadline(time.Time{}) // its handshake has ended
-		for i := range byte(3) {
-			enter(2 + i)
-		}
-		if enter(9) != nil || refused.Load() != 1 {
-			t.Error("a connection is let in, and all places are taken")
-		}
-		await.Pass(slowHandshake + time.Second)
-		for range 3 {
-			if enter(9) == nil {
-				t.Error("a slow handshake keeps its place")
-			}
-		}
-		if enter(9) != nil || l.byKey["127.0.0.1"] != 1 || l.byKey["127.0.0.9"] != 3 || len(l.in) != 4 || lis.open != 4 || lis.waiting.Len() != 3 {
-			t.Errorf("%d connections, %v", len(l.in), l.byKey)
-		}
-		first.Close()
-		if len(l.in) != 3 || lis.open != 3 {
-			t.Errorf("%d connections after one has left", len(l.in))
-		}
-	})
-}
-
-// TestClientsWithoutAnIdentityAreShedFirst: while memory is short, those with one come in as long as there is room.
-func TestClientsWithoutAnIdentityAreShedFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var short, full atomic.Bool
-		plain, secure, client := twoListeners(t, startInMemory, func(_ *Config, d *Deps) {
-			d.Overloaded = func() error {
-				if short.Load() {
-					return errors.New("memory is short")
-				}
-				return nil
-			}
-			d.Full = func() error {
-				if full.Load() {
-					return errors.New("memory is full")
-				}
-				return nil
-			}
-		})
-		short.Store(true)
-		wantCode(t, plain.delta().end(), codes.ResourceExhausted)
-		known := secure.delta(client)
-		known.send(subscribeDelta(seV1))
-		known.next()
-		full.Store(true)
-		wantCode(t, secure.delta(client).end(), codes.ResourceExhausted)
-		plain.put(se("shop", "a", "a"))
-		known.next() // who is in stays, and misses nothing
-	})
-}
-
-// TestRequestsOfAllStreamsOfAPeerAreDelayedTogether: and none of them ends.
-func TestRequestsOfAllStreamsOfAPeerAreDelayedTogether(t *testing.T) {
-	limits := must(Limits{RequestsPerSecond: 10}.complete())
-	p, _, _ := newPeers().enter("a", limits, false)
-	now := time.Now()
-	for i := range peerBurst {
-		if wait := p.paces(limits, now); wait > 0 {
-			t.Fatalf("request %d waits for %v", i, wait)
-		}
-	}
-	if wait := p.paces(limits, now); wait <= 0 || wait > time.Second/100 {
-		t.Errorf("one more waits for %v, want some 6 ms", wait)
-	}
-}
-
-// TestOnePeersAnswersLeaveTurnsForOthers: it has three quarters of them, and one that is not read for long does not
-// count.
-func TestOnePeersAnswersLeaveTurnsForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAnswering()
-		limits := must(Limits{}.complete())
-		ps := newPeers()
-		greedy, _, _ := ps.enter("greedy", limits, false)
-		good, _, _ := ps.enter("good", limits, false)
-		var has atomic.Int64
-		ctx, cancel := context.WithCancel(t.Context())
-		for range 2 * mostOf(mostAnswers()) {
-			go func() {
-				end, err := a.begin(ctx, greedy)
-				if err != nil {
-					return
-				}
-				has.Add(1)
-				<-ctx.Done()
-				end()
-			}()
-		}
-		synctest.Wait()
-		if n := has.Load(); n != int64(mostOf(mostAnswers())) {
-			t.Errorf("one peer has %d of %d turns", n, mostAnswers())
-		}
-		if end, err := a.begin(ctx, good); err != nil {
-			t.Error(err)
-		} else {
-			end()
-		}
-		await.Settle(answerTime)
-		if n := has.Load(); n != int64(2*mostOf(mostAnswers())) {
-			t.Errorf("%d answers have had a turn", n)
-		}
-		cancel()
-		synctest.Wait()
 	})
 }
 
@@ -340,7 +190,7 @@ func TestWhileOneIdentityDoesItsWorstNobodyElseMissesAnything(t *testing.T) {
 			})
 		}
 	}
-	plain.eventually(t, "all of them are served", func() bool { return plain.server.open.Load() == int64(streams+1) && answered.Load() > int64(streams) })
+	plain.eventually(t, "all of them are served", func() bool { return plain.streams() == streams+1 && answered.Load() > int64(streams) })
 	for i := range 10 {
 		name := fmt.Sprint("n", i)
 		plain.put(se("shop", name, "x"))
@@ -363,4 +213,38 @@ func TestWhileOneIdentityDoesItsWorstNobodyElseMissesAnything(t *testing.T) {
 	}
 	cancel()
 	worst.Wait()
+}
+
+// TestClientsWithoutAnIdentityAreShedFirst: while memory is short, those with one come in as long as there is room.
+// When there is none, streams of those without one end, and then some of who has most.
+func TestClientsWithoutAnIdentityAreShedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var short, full atomic.Bool
+		plain, secure, client := twoListeners(t, startInMemory, func(_ *Config, d *Deps) {
+			d.Overloaded = func(proven bool) error {
+				if short.Load() && !proven || full.Load() {
+					return errors.New("memory is short")
+				}
+				return nil
+			}
+		})
+		unknown := plain.delta()
+		unknown.send(subscribeDelta(seV1))
+		unknown.next()
+		short.Store(true)
+		wantCode(t, plain.delta(plain.from("127.0.0.2")).end(), codes.ResourceExhausted)
+		for range 5 {
+			d := secure.delta(client)
+			d.send(subscribeDelta(seV1))
+			d.next()
+		}
+		full.Store(true)
+		wantCode(t, secure.delta(client).end(), codes.ResourceExhausted)
+		plain.server.Shed()
+		wantCode(t, unknown.end(), codes.ResourceExhausted)
+		plain.eventually(t, "it has left", func() bool { return plain.streams() == 5 })
+		plain.server.Shed()
+		plain.eventually(t, "a quarter of them has left", func() bool { return plain.streams() == 3 })
+		wantRefused(t, plain, refusal.Overload, 5)
+	})
 }

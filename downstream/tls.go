@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/internal/identity"
 )
 
@@ -69,6 +70,27 @@ func (t *TLS) identify(p *peer.Peer) (who identity.Identity) {
 		who.Names = append(who.Names, names...)
 	}
 	return who
+}
+
+// proves returns the name of what a handshake has proven, empty for nothing.
+func (t *TLS) proves(info credentials.AuthInfo) string {
+	if who := t.identify(&peer.Peer{AuthInfo: info}); !who.IsZero() {
+		return peerKey(who, nil)
+	}
+	return ""
+}
+
+// verified returns the TLS state of a peer, and its certificate if that was verified.
+func verified(p *peer.Peer) (state tls.ConnectionState, leaf *x509.Certificate) {
+	auth := p.AuthInfo
+	if in, ok := auth.(admit.Info); ok {
+		auth = in.AuthInfo
+	}
+	info, _ := auth.(credentials.TLSInfo)
+	if chains := info.State.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 {
+		leaf = chains[0][0]
+	}
+	return info.State, leaf
 }
 
 // refresh returns the time between two checks of the files.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 
+	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
@@ -106,7 +107,7 @@ type viewer struct {
 }
 
 type seat struct {
-	peer  *peerUse
+	peer  *admit.Peer
 	claim origin
 }
 
@@ -163,10 +164,10 @@ func (vs *views) room(v *view, who viewer) error {
 	case v == nil && vs.full():
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
 			"%d views, clusters and control plane revisions have clients, no more are served; try again later", maxViews)
-	case who.peer != nil && (v == nil || v.peers[who.seat] == 0) && who.peer.views >= who.maxViews:
+	case who.peer != nil && (v == nil || v.peers[who.seat] == 0) && who.peer.Views >= who.maxViews:
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
-			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once (downstream.maxViewsPerPeer); try again later",
-			who.peer.key, who.peer.views)
+			"streams of %s have %d views, clusters and control plane revisions, no more of one peer are served at once; try again later",
+			who.peer.Key(), who.peer.Views)
 	}
 	return nil
 }
@@ -184,7 +185,7 @@ func (vs *views) join(v *view, who viewer) {
 		v.peers = map[seat]int{}
 	}
 	if v.peers[who.seat]++; v.peers[who.seat] == 1 {
-		who.peer.views++
+		who.peer.Views++
 	}
 }
 
@@ -201,7 +202,7 @@ func (vs *views) leave(v *view, who viewer) {
 	if who.peer != nil && v != vs.base {
 		if v.peers[who.seat]--; v.peers[who.seat] == 0 {
 			delete(v.peers, who.seat)
-			who.peer.views--
+			who.peer.Views--
 		}
 	}
 	if v.clients--; v.clients == 0 {

@@ -9,6 +9,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/downstream/admit"
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/federation/merge"
@@ -109,15 +110,7 @@ func ownSocketDir(cfg *config.Config) bool {
 
 // limitsOf returns the limits of clients that a reload can change.
 func limitsOf(d config.Downstream) downstream.Limits {
-	return downstream.Limits{
-		MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams,
-		MaxConnectionsPerPeer: d.MaxConnectionsPerPeer, MaxStreamsPerPeer: d.MaxStreamsPerPeer,
-		MaxViewsPerPeer: d.MaxViewsPerPeer, NewStreamsPerSecond: d.NewStreamsPerSecond,
-		RequestsPerSecond: d.RequestsPerSecond, MaxNodeBytes: d.MaxNodeBytes, MaxTypesPerClient: d.MaxTypesPerClient,
-		MaxNamesPerClient: d.MaxNamesPerClient, MaxNameBytesPerClient: d.MaxNameBytesPerClient,
-		MaxNamesPerPeer: d.MaxNamesPerPeer, MaxNameBytesPerPeer: d.MaxNameBytesPerPeer,
-		MaxNames: d.MaxNames, MaxNameBytes: d.MaxNameBytes, MaxVersionBytes: d.MaxVersionBytes,
-	}
+	return downstream.Limits{Limits: admit.Limits{MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, MaxRequestBytes: d.MaxRequestBytes}}
 }
 
 func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
@@ -130,8 +123,7 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		NodeID: cfg.Node.ID, Version: version, Access: access,
 		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
-		MaxStreamsPerConnection: d.MaxStreamsPerConnection, MaxRequestBytes: d.MaxRequestBytes,
-		MaxHeaderBytes: d.MaxHeaderBytes, Limits: limitsOf(d),
+		Limits: limitsOf(d),
 	}
 	if cfg.Provenance.Annotations.Given() { // otherwise no resource names this relay
 		out.RelayName = cfg.Provenance.Relay

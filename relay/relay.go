@@ -26,6 +26,7 @@ import (
 	"meshrelay/admin/ui"
 	"meshrelay/config"
 	"meshrelay/downstream"
+	"meshrelay/downstream/admit"
 	"meshrelay/events"
 	"meshrelay/federation/services"
 	"meshrelay/federation/tracker"
@@ -77,7 +78,7 @@ type Relay struct {
 	operators  *admin.Server
 	pages      *ui.Pages
 	replicas   *replicas // nil: there are no others
-	guard      *memory.Guard
+	guard      *admit.Guard
 	expiries   *expiries
 	metrics    *prometheus.Registry
 	draining   atomic.Bool
@@ -100,7 +101,7 @@ func New(o Options) (*Relay, error) {
 		return nil, err
 	}
 	r.options.Config = cfg
-	r.guard = memory.NewGuard(cfg.Downstream.ShedAtMemoryPercent)
+	r.guard = admit.NewGuard()
 	r.config.Store(cfg)
 	r.expiries = &expiries{config: r.config.Load, listeners: cfg.Downstream.Listeners}
 	for _, line := range append(cfg.Warnings(), SinkWarnings(cfg)...) {
@@ -169,7 +170,7 @@ func New(o Options) (*Relay, error) {
 		Resources: r.aggregate, Await: func(ctx context.Context) error {
 			return r.manager.AwaitFirstSync(ctx, r.server.HeldClusters)
 		},
-		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Full: r.guard.Full, Events: r.events, Registerer: r.metrics,
+		Debug: debug, Work: work, Overloaded: r.guard.Overloaded, Events: r.events, Registerer: r.metrics,
 		Logger: slog.New(logring.WithoutDebug(r.log.Handler())), // it logs each push to each client
 	})
 	if err != nil {
@@ -310,7 +311,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.followClusters,
 		r.finder.Run,
 		r.server.Run,
-		r.guard.Run,
+		func(ctx context.Context) error { return r.guard.Run(ctx, r.server.Shed) },
 		r.expiries.Run,
 		r.logServing,
 		r.sinks.Run,

@@ -64,7 +64,6 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 	if r.keeper != nil {
 		r.keeper.SetOptions(keeperOptions(cfg.State))
 	}
-	r.guard.SetPercent(cfg.Downstream.ShedAtMemoryPercent)
 	if next.Log.Level != now.Log.Level { // otherwise a level that an operator has set stays
 		if err := r.options.LogLevel.UnmarshalText([]byte(next.Log.Level)); err != nil {
 			return nil, err // never: cfg is valid

@@ -18,10 +18,9 @@ type Reason string
 const (
 	Connections   Reason = "connections"   // MaxConnections
 	Streams       Reason = "streams"       // MaxStreams
-	Peer          Reason = "peer"          // MaxConnectionsPerPeer, MaxStreamsPerPeer
+	Peer          Reason = "peer"          // a part of MaxConnections or MaxStreams
 	Rate          Reason = "rate"          // NewStreamsPerSecond
 	Overload      Reason = "overload"      // Deps.Overloaded
-	Headers       Reason = "headers"       // MaxHeaderBytes
 	Requests      Reason = "requests"      // RequestsPerSecond
 	Bytes         Reason = "bytes"         // MaxRequestBytes
 	Receiving     Reason = "receiving"     // too many large requests, or one that takes too long
@@ -42,7 +41,7 @@ const (
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{
-		Connections, Streams, Peer, Rate, Overload, Headers, Requests, Bytes, Receiving, Node, Types,
+		Connections, Streams, Peer, Rate, Overload, Requests, Bytes, Receiving, Node, Types,
 		Names, Versions, View, Authorization, Views, Debug, Unread, Certificate, Silent, Handshake,
 	}
 }

@@ -155,7 +155,7 @@ func (s *Set) addName(w *Watch, name string) error {
 		return TooManyNames(s.limits.Names)
 	case s.used.NameBytes+len(name) > s.limits.NameBytes:
 		return refusal.New(refusal.Names, codes.ResourceExhausted,
-			"resource names of more than %d bytes (downstream.maxNameBytesPerClient); subscribe with a wildcard", s.limits.NameBytes)
+			"resource names of more than %d bytes; subscribe with a wildcard", s.limits.NameBytes)
 	}
 	if w.names == nil {
 		w.own().names = map[string]struct{}{}
@@ -169,7 +169,7 @@ func (s *Set) addName(w *Watch, name string) error {
 // TooManyNames returns the error for a client that subscribes to too many names.
 func TooManyNames(most int) error {
 	return refusal.New(refusal.Names, codes.ResourceExhausted,
-		"more than %d resource names (downstream.maxNamesPerClient); subscribe with a wildcard", most)
+		"more than %d resource names; subscribe with a wildcard", most)
 }
 
 // dropName removes a name of w.

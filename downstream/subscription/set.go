@@ -127,7 +127,7 @@ func (s *Set) Usage() Usage {
 
 func (s *Set) add(typeURL string) (*Watch, error) {
 	if len(s.sorted) >= s.limits.Types {
-		return nil, refusal.New(refusal.Types, codes.ResourceExhausted, "subscribed to more than %d types (downstream.maxTypesPerClient)", s.limits.Types)
+		return nil, refusal.New(refusal.Types, codes.ResourceExhausted, "subscribed to more than %d types", s.limits.Types)
 	}
 	if typeURL == "" || len(typeURL) > 512 {
 		return nil, refusal.New(refusal.Types, codes.InvalidArgument, "type_url %q: want group/version/Kind", refusal.Bounded(typeURL))
