@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"meshrelay/events"
 	"meshrelay/internal/errlist"
@@ -127,9 +126,6 @@ func (s *Server) upstreamText(name string) string {
 		is = "frozen"
 		if u.Frozen.Revision > 0 {
 			is += fmt.Sprintf(" at revision %d", u.Frozen.Revision)
-		}
-		if !u.Frozen.Until.IsZero() {
-			is += " until " + u.Frozen.Until.UTC().Format(time.RFC3339)
 		}
 	}
 	held := 0

@@ -23,7 +23,7 @@ import (
 
 // examples are the requests of the actions of operators.
 var examples = map[string]request{
-	"freeze":           {method: http.MethodPost, path: "/upstreams/east/freeze?for=2h&reason=upgrade"},
+	"freeze":           {method: http.MethodPost, path: "/upstreams/east/freeze?reason=upgrade"},
 	"unfreeze":         {method: http.MethodPost, path: "/upstreams/east/unfreeze?reason=upgrade"},
 	"release":          {method: http.MethodPost, path: "/upstreams/east/release?hold=abc&reason=upgrade"},
 	"rollback":         {method: http.MethodPost, path: "/upstreams/east/rollback?to=3&reason=upgrade"},
@@ -150,7 +150,7 @@ func TestAnOrderTellsWhatItHasChanged(t *testing.T) {
 		east := &f.sources[0]
 		*east = upstreams.Status{Name: "east", Resources: map[string]int{"a/B": 5}}
 		east.Frozen = &intake.Frozen{}
-		east.Frozen.Revision, east.Frozen.Until = 3, created
+		east.Frozen.Revision = 3
 	}
 	for _, r := range []request{examples["rollback"], examples["log-level"], examples["reload"]} {
 		r.peer = &peer{}
@@ -163,7 +163,7 @@ func TestAnOrderTellsWhatItHasChanged(t *testing.T) {
 		got = append(got, e.Upstream+": "+e.Text+": "+e.Before+" -> "+e.After)
 	}
 	want := []string{
-		"east: rollback to=3: not frozen, held deletions: 0, resources: 7 -> frozen at revision 3 until 2024-02-03T04:05:06Z, held deletions: 0, resources: 5; added 0, changed 0, removed 2",
+		"east: rollback to=3: not frozen, held deletions: 0, resources: 7 -> frozen at revision 3, held deletions: 0, resources: 5; added 0, changed 0, removed 2",
 		": log-level level=warn: info -> warn",
 		": reload: hash , needs a restart: node.id -> hash , needs a restart: node.id",
 	}

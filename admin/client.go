@@ -22,7 +22,7 @@ import (
 	"meshrelay/events"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
-	"meshrelay/peers"
+	"meshrelay/orders"
 	"meshrelay/services"
 	"meshrelay/state"
 	"meshrelay/upstreams"
@@ -108,8 +108,8 @@ func (c Client) Clusters(ctx context.Context) ([]clusters.Status, error) {
 }
 
 // Replicas returns the asked replica and the others, or none if it knows no others.
-func (c Client) Replicas(ctx context.Context) ([]peers.Replica, error) {
-	return ask[[]peers.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
+func (c Client) Replicas(ctx context.Context) ([]orders.Replica, error) {
+	return ask[[]orders.Replica](ctx, c, http.MethodGet, "/debug/replicas", nil)
 }
 
 // ReleaseClusters makes the held clusters of a part of the config orphaned. Like RemoveCluster, it needs the
@@ -190,14 +190,11 @@ func (c Client) SetLogLevel(ctx context.Context, level string, lasts time.Durati
 // upstream after the order, and needs the socket.
 func (c Client) Order(ctx context.Context, upstream, verb string, o intake.Order) (Controlled, error) {
 	query := url.Values{
-		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force), "local": set(o.Local),
+		"reason": {o.Reason}, "dryRun": set(o.DryRun), "force": set(o.Force),
 		"hold": {o.Hold}, "all": set(o.All),
 	}
 	for _, part := range o.Only {
 		query.Add("only", part.String())
-	}
-	if o.For != 0 {
-		query.Set("for", o.For.String())
 	}
 	if o.To != 0 {
 		query.Set("to", strconv.FormatUint(o.To, 10))
@@ -218,9 +215,9 @@ func ofUpstream(upstream, action string) string {
 }
 
 // ServeWithout ends the wait of clients for an upstream, and returns the upstreams for which they still wait. It
-// needs the socket. local: for this replica alone.
-func (c Client) ServeWithout(ctx context.Context, upstream string, local bool) (Waiting, error) {
-	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), url.Values{"local": set(local)})
+// needs the socket.
+func (c Client) ServeWithout(ctx context.Context, upstream string) (Waiting, error) {
+	return ask[Waiting](ctx, c, http.MethodPost, ofUpstream(upstream, "serve-without"), nil)
 }
 
 // Events returns a page of the journal. The parameters are those of /debug/events.

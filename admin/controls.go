@@ -56,8 +56,6 @@ type Waiting struct {
 	For []string `json:"for,omitempty"`
 	// KeepsState is set when the order outlives a restart.
 	KeepsState bool `json:"keepsState"`
-	// Replicas is set if the relay is one of several.
-	Replicas *intake.Reach `json:"replicas,omitempty"`
 }
 
 func (s *Server) held(_ *http.Request, upstream string) (any, error) {
@@ -90,14 +88,9 @@ func (s *Server) order(r *http.Request, verb string, o *order) (any, error) {
 
 // serveWithout ends the wait of clients for an upstream.
 func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
-	here, err := switchOf(r.URL.Query(), "local")
-	if err != nil {
-		return nil, err
-	}
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
-	err = s.write(r, o, s.upstreamText, func() error {
-		effect, err := s.deps.Controls.Order(r.Context(), o.target, "serve-without", intake.Order{Operator: operatorOf(r), Local: here})
-		waiting.Replicas = effect.Replicas
+	err := s.write(r, o, s.upstreamText, func() error {
+		_, err := s.deps.Controls.Order(r.Context(), o.target, "serve-without", intake.Order{Operator: operatorOf(r)})
 		return err
 	})
 	for _, u := range s.deps.Debug.views.Upstreams() {

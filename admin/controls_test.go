@@ -46,9 +46,6 @@ func (c *controls) note(what string) error {
 // Order records an order with its parameters.
 func (c *controls) Order(_ context.Context, u, verb string, o intake.Order) (intake.Effect, error) {
 	text := verb + " " + u
-	if o.For != 0 {
-		text += " for " + o.For.String()
-	}
 	if o.To != 0 {
 		text += fmt.Sprintf(" to %d", o.To)
 	}
@@ -259,12 +256,12 @@ func TestTheSocketIsForItsOwnerOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, o := range map[string]intake.Order{
-		"freeze east for 2h0m0s dry because it is meant: 100 %": {For: 2 * time.Hour, Reason: "it is meant: 100 %", DryRun: true},
-		"unfreeze east force":   {Force: true},
-		"release east all":      {All: true},
-		"release east only 2":   {Only: []intake.Part{shop, other}},
-		"release east hold a&b": {Hold: "a&b"},
-		"rollback east to 3":    {To: 3},
+		"freeze east dry because it is meant: 100 %": {Reason: "it is meant: 100 %", DryRun: true},
+		"unfreeze east force":                        {Force: true},
+		"release east all":                           {All: true},
+		"release east only 2":                        {Only: []intake.Part{shop, other}},
+		"release east hold a&b":                      {Hold: "a&b"},
+		"rollback east to 3":                         {To: 3},
 	} {
 		verb, _, _ := strings.Cut(what, " ")
 		s, err := over.Order(ctx, "east", verb, o)

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,7 +15,7 @@ import (
 	"meshrelay/federation/conflicts"
 	"meshrelay/internal/visible"
 	"meshrelay/mirror"
-	"meshrelay/peers"
+	"meshrelay/orders"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -70,12 +69,9 @@ type Views struct {
 	// Events is the journal; nil has no events.
 	Events *events.Journal
 	// Replicas returns this replica and the others, if there are any.
-	Replicas func() []peers.Replica
+	Replicas func() []orders.Replica
 	// Applied returns what each sink has written of a resource. It may be nil.
 	Applied func(mirror.Key) []sink.Applied
-	// AskReplicas asks all other replicas for a document of most bytes at once, and calls f with each answer, from several
-	// goroutines. It is nil without replicas.peers.
-	AskReplicas func(ctx context.Context, path string, most int64, f func(peer string, body io.Reader) error) []peers.Failure
 	// NotFollowed returns the resources whose hosts are not checked for conflicts.
 	NotFollowed func() []conflicts.NotFollowed
 }
@@ -134,14 +130,14 @@ func documents() []document {
 		{"configz", "Merged resources as Kubernetes objects, in istiod's format; ?kind=, ?namespace= and ?name= filter", []string{"kind", "namespace", "name"}, (*Debug).configz, true},
 		{"conflicts", "Keys that several upstreams have, and hosts that several keys claim; ?kind= filters", []string{"kind"}, (*Debug).conflicts, false},
 		{"connections", "Connected clients with the responses to them, by type", nil, (*Debug).connections, true},
-		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks, ?all=true replicas", []string{"kind", "namespace", "name", "applied", "all"}, (*Debug).WriteDistribution, false},
+		{"distribution", "Clients that have the present content of a resource: ?kind=, ?namespace= and ?name=; ?applied=true adds sinks", []string{"kind", "namespace", "name", "applied"}, (*Debug).WriteDistribution, false},
 		{"events", "Journal of events: ?since=, ?until=, ?type=, ?upstream=, ?client=, ?kind=, ?namespace= and ?q= filter, ?after=, ?before= and ?limit= page; with Accept: text/event-stream, live", eventParameters, (*Debug).writeEvents, false},
 		{"explain", "Why a resource is served as it is: ?kind=, ?namespace= and ?name=", []string{"kind", "namespace", "name"}, (*Debug).explain, false},
 		{"leftout", "Resources that import rules leave out, with the rule; ?upstream= and ?kind= filter", []string{"upstream", "kind"}, (*Debug).leftOut, false},
 		{"list", "Names of the debug documents", nil, (*Debug).list, true},
 		{"mesh", "Merged MeshConfig, or null", nil, (*Debug).mesh, true},
 		{"peers", "Identities and addresses with what their streams have cost, the most first", nil, (*Debug).peers, false},
-		{"replicas", "This replica and the others, with the upstreams in which they differ", nil, (*Debug).replicas, false},
+		{"replicas", "This replica and the others, with the orders that are not in force there", nil, (*Debug).replicas, false},
 		{"services", "Services, or one ?host= with its ServiceEntries and endpoints; ?port= filters endpoints, ?search= and ?from= hosts; ?client= is the connection whose view it is, ?limit= bounds lists", []string{"host", "port", "client", "search", "from", "limit"}, (*Debug).services, false},
 		{"summary", "Number of merged resources by kind", nil, (*Debug).summary, false},
 		{"syncz", "Synchronization status of all clients, in istiod's format; ?namespace= filters", []string{"namespace"}, (*Debug).syncz, true},
@@ -239,7 +235,7 @@ func (d *Debug) clusters(w io.Writer, _ url.Values) error {
 }
 
 func (d *Debug) replicas(w io.Writer, _ url.Values) error {
-	var all []peers.Replica
+	var all []orders.Replica
 	if d.views.Replicas != nil {
 		all = d.views.Replicas()
 	}

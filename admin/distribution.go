@@ -2,26 +2,15 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
 	"meshrelay/sink"
-)
-
-const (
-	// arrivalTimeout bounds the time in which replicas answer for one document, and maxReplicaBytes the answer of one.
-	arrivalTimeout  = 10 * time.Second
-	maxReplicaBytes = 256 << 10
 )
 
 // The conditions of Arrival.Unmet. Applied is also the State at a sink whose cluster has the present content.
@@ -36,30 +25,14 @@ type Arrival struct {
 	downstream.Distribution
 	// Sinks are set when they were asked for.
 	Sinks []sink.Applied `json:"sinks,omitempty"`
-	// Replicas are the answers of the other replicas, by peer. One that has not answered has an Error alone.
-	Replicas map[string]*Arrival `json:"replicas,omitempty"`
-	Error    string              `json:"error,omitempty"`
 }
 
-// Unmet returns why a resource is not "distributed", "deleted" or "applied" yet, in this relay and in the replicas that
-// were asked. It is empty when it is.
+// Unmet returns why a resource is not "distributed", "deleted" or "applied" yet. It is empty when it is.
 func (a *Arrival) Unmet(condition string) string {
 	if why := a.unmet(condition); why != "" {
 		return why
 	}
-	clients := a.Clients
-	for _, peer := range slices.Sorted(maps.Keys(a.Replicas)) {
-		r := a.Replicas[peer]
-		clients += r.Clients
-		why := r.unmet(condition)
-		if why == "" && r.Version != a.Version {
-			why = "it serves other content"
-		}
-		if why != "" {
-			return fmt.Sprintf("replica %s: %s", peer, why)
-		}
-	}
-	if condition == Distributed && clients == 0 {
+	if condition == Distributed && a.Clients == 0 {
 		return "no client that sees it is connected"
 	}
 	return ""
@@ -67,8 +40,6 @@ func (a *Arrival) Unmet(condition string) string {
 
 func (a *Arrival) unmet(condition string) string {
 	switch {
-	case a.Error != "":
-		return "it can not be asked: " + a.Error
 	case condition == Deleted && a.Version != "":
 		return "it is served"
 	case condition != Deleted && a.Version == "":
@@ -122,7 +93,7 @@ func holders(some []downstream.Holder, of int) string {
 }
 
 // WriteDistribution writes the Arrival of the resource that kind, namespace and name of a query name. applied asks for
-// the sinks, and all for the other replicas.
+// the sinks.
 func (d *Debug) WriteDistribution(w io.Writer, q url.Values) error {
 	keys, err := keysFor(q)
 	if err != nil {
@@ -142,32 +113,7 @@ func (d *Debug) WriteDistribution(w io.Writer, q url.Values) error {
 			return badRequestf("the relay has no sinks: see sinks in its config")
 		}
 	}
-	if q.Get("all") == "true" {
-		if d.views.AskReplicas == nil {
-			return badRequestf("the relay knows no other replicas: set replicas.peers in its config")
-		}
-		q = url.Values{"kind": q["kind"], "namespace": q["namespace"], "name": q["name"], "applied": q["applied"]}
-		d.askReplicas(a, "distribution?"+q.Encode())
-	}
 	return writeJSON(w, a)
-}
-
-// askReplicas adds the answers of the other replicas.
-func (d *Debug) askReplicas(a *Arrival, path string) {
-	ctx, cancel := context.WithTimeout(context.Background(), arrivalTimeout)
-	defer cancel()
-	var mu sync.Mutex // guards a
-	a.Replicas = map[string]*Arrival{}
-	for _, f := range d.views.AskReplicas(ctx, path, maxReplicaBytes, func(peer string, body io.Reader) error {
-		one := &Arrival{}
-		err := json.NewDecoder(body).Decode(one)
-		mu.Lock()
-		defer mu.Unlock()
-		a.Replicas[peer] = one
-		return err
-	}) {
-		a.Replicas[f.Peer] = &Arrival{Error: f.Err.Error()}
-	}
 }
 
 // keysFor returns the keys that kind, namespace and name of a query may mean.

@@ -1,37 +1,15 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"strings"
 	"testing"
 
 	"meshrelay/downstream"
 	"meshrelay/mirror"
-	"meshrelay/peers"
 	"meshrelay/sink"
 )
-
-// replicas are other replicas, with the documents that they answer.
-type replicas struct {
-	documents map[string]string
-	failures  []peers.Failure
-	asked     string
-}
-
-func (r *replicas) Each(_ context.Context, path string, most int64, f func(peer string, body io.Reader) error) (failures []peers.Failure) {
-	r.asked = path
-	for peer, text := range r.documents {
-		if err := f(peer, io.LimitReader(strings.NewReader(text), most)); err != nil {
-			failures = append(failures, peers.Failure{Peer: peer, Err: err})
-		}
-	}
-	return append(failures, r.failures...)
-}
 
 func arrival(t *testing.T, f *fixture, query string) *Arrival {
 	t.Helper()
@@ -42,37 +20,11 @@ func arrival(t *testing.T, f *fixture, query string) *Arrival {
 	return a
 }
 
-// TestTheDistributionOfAllReplicas has the answer of each, and names those that can not be asked.
-func TestTheDistributionOfAllReplicas(t *testing.T) {
-	f := newFixture(t, Config{})
-	others := &replicas{
-		documents: map[string]string{"10.0.0.2": `{"version":"v1","clients":2,"has":2,"distributed":true}`, "10.0.0.3": "no JSON"},
-		failures:  []peers.Failure{{Peer: "10.0.0.4", Err: errors.New("connection refused")}},
-	}
-	f.deps.Debug.views.AskReplicas = others.Each
-	a := arrival(t, f, "&all=true&applied=false")
-	if len(a.Replicas) != 3 || a.Replicas["10.0.0.2"].Has != 2 || a.Replicas["10.0.0.4"].Error != "connection refused" {
-		t.Errorf("%+v", a)
-	}
-	name, query, _ := strings.Cut(others.asked, "?")
-	q, err := url.ParseQuery(query)
-	if name != "distribution" || err != nil || q.Get("kind") != "se" || q.Get("all") != "" {
-		t.Errorf("replicas are asked for %s", others.asked)
-	}
-	if why := a.Unmet(Distributed); !strings.HasPrefix(why, "replica 10.0.0.3: it can not be asked: ") {
-		t.Error(why)
-	}
-}
-
-// TestADistributionAsksForWhatItNeeds: sinks and replicas, and tells what to configure without them.
+// TestADistributionAsksForWhatItNeeds: sinks, and tells what to configure without them.
 func TestADistributionAsksForWhatItNeeds(t *testing.T) {
 	f := newFixture(t, Config{})
-	for query, want := range map[string]string{
-		"&all=true": "set replicas.peers", "&applied=true": "the relay has no sinks",
-	} {
-		if code, body, _ := f.do(t, request{path: "/debug/distribution?kind=se&namespace=shop&name=db" + query}); code != 400 || !strings.Contains(body, want) {
-			t.Errorf("%s: %d %s", query, code, body)
-		}
+	if code, body, _ := f.do(t, request{path: "/debug/distribution?kind=se&namespace=shop&name=db&applied=true"}); code != 400 || !strings.Contains(body, "the relay has no sinks") {
+		t.Errorf("%d %s", code, body)
 	}
 	if code, body, _ := f.do(t, request{path: "/debug/distribution?kind=se"}); code != 400 || !strings.Contains(body, "kind and name are required") {
 		t.Error(code, body)
@@ -107,18 +59,10 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		return Arrival{Distribution: d}
 	}
 	gone := func(d downstream.Distribution) Arrival { return Arrival{Distribution: d} }
-	behind := served(downstream.Distribution{})
-	behind.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v1", Lacks: 1, Lacking: holders(1, "")}}}
 	alone := Arrival{Distribution: downstream.Distribution{Version: "v1"}}
 	if why := alone.Unmet(Distributed); why != "no client that sees it is connected" {
 		t.Errorf("without a client: %q", why)
 	}
-	alone.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v1", Clients: 1}}}
-	if why := alone.Unmet(Distributed); why != "" {
-		t.Errorf("with a client of another replica: %q", why)
-	}
-	other := served(downstream.Distribution{})
-	other.Replicas = map[string]*Arrival{"b": {Distribution: downstream.Distribution{Version: "v2"}}}
 	for _, row := range []struct {
 		a               Arrival
 		condition, want string
@@ -133,8 +77,6 @@ func TestWhatAnArrivalLacksIsNamed(t *testing.T) {
 		{gone(downstream.Distribution{Lacks: 1, Lacking: holders(1, "")}), Deleted, "still at istiod-0.istio-system"},
 		{gone(downstream.Distribution{}), Applied, "it is not served"},
 		{served(downstream.Distribution{Lacks: 1}), Applied, ""},
-		{behind, Distributed, "replica b: not acknowledged by istiod-0.istio-system"},
-		{other, Distributed, "replica b: it serves other content"},
 	} {
 		if got := row.a.Unmet(row.condition); got != row.want {
 			t.Errorf("%s: %q, want %q", row.condition, got, row.want)

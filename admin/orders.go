@@ -5,16 +5,15 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 
 	"meshrelay/upstreams/intake"
 )
 
 // ofEachOrder are parameters of each order, and parameters further ones.
-var ofEachOrder = []string{"reason", "dryRun", "local"}
+var ofEachOrder = []string{"reason", "dryRun"}
 
 var parameters = map[string][]string{
-	"freeze":   {"for"},
+	"freeze":   {},
 	"unfreeze": {"force"},
 	"release":  {"hold", "only", "all"},
 	"rollback": {"to"},
@@ -32,20 +31,11 @@ func orderOf(verb string, query url.Values) (o intake.Order, err error) {
 	if o.DryRun, err = switchOf(query, "dryRun"); err != nil {
 		return o, err
 	}
-	if o.Local, err = switchOf(query, "local"); err != nil {
-		return o, err
-	}
 	o.Reason = query.Get("reason")
 	if err := intake.CheckReason(o.Reason); err != nil {
 		return o, badRequestf("%v", err)
 	}
 	switch verb {
-	case "freeze":
-		if text := query.Get("for"); text != "" {
-			if o.For, err = time.ParseDuration(text); err != nil || o.For <= 0 {
-				return o, badRequestf("for is %.32q: want a duration, such as 2h or 90m", text)
-			}
-		}
 	case "unfreeze":
 		o.Force, err = switchOf(query, "force")
 	case "release":

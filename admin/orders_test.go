@@ -10,19 +10,17 @@ import (
 func TestAnOrderThatIsNotUnderstoodIsNotCarriedOut(t *testing.T) {
 	f, c, _ := controlled(t, Config{Socket: "/run/relay/admin.sock"})
 	for path, want := range map[string]string{
-		"freeze?dryrun=true":        `"dryrun" is no parameter of freeze: want reason, dryRun or [for]`,
-		"freeze?dryRun=maybe":       `dryRun is "maybe": want true or false`,
-		"freeze?for=2":              `for is "2": want a duration, such as 2h or 90m`,
-		"freeze?for=-2h":            `for is "-2h": want a duration`,
-		"unfreeze?force=yes":        `force is "yes": want true or false`,
-		"release":                   "want hold=ID, only=KIND/NAMESPACE or all=true: /held lists the held deletions",
-		"release?all=false":         "want hold=ID",
-		"release?only=vs":           `only: "vs": want KIND/NAMESPACE`,
-		"release?only=nothing/shop": "only: ",
-		"release?all=true&to=3":     `"to" is no parameter of release`,
-		"rollback":                  `to is "": want the number of a revision`,
-		"rollback?to=0":             `to is "0": want the number of a revision`,
-		"freeze?reason=a%0Ab":       `the reason "a\nb": want printable characters`,
+		"freeze?dryrun=true":                        `"dryrun" is no parameter of freeze: want reason, dryRun or []`,
+		"freeze?dryRun=maybe":                       `dryRun is "maybe": want true or false`,
+		"unfreeze?force=yes":                        `force is "yes": want true or false`,
+		"release":                                   "want hold=ID, only=KIND/NAMESPACE or all=true: /held lists the held deletions",
+		"release?all=false":                         "want hold=ID",
+		"release?only=vs":                           `only: "vs": want KIND/NAMESPACE`,
+		"release?only=nothing/shop":                 "only: ",
+		"release?all=true&to=3":                     `"to" is no parameter of release`,
+		"rollback":                                  `to is "": want the number of a revision`,
+		"rollback?to=0":                             `to is "0": want the number of a revision`,
+		"freeze?reason=a%0Ab":                       `the reason "a\nb": want printable characters`,
 		"freeze?reason=" + strings.Repeat("a", 257): "the reason has 257 bytes: want 256 at most",
 	} {
 		code, body, _ := f.do(t, request{method: http.MethodPost, path: "/upstreams/east/" + path, peer: &peer{UID: 1}})

@@ -91,9 +91,6 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 	if h := s.Held; h != nil {
 		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", Since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
 	}
-	if j := s.Joined; j != nil {
-		add("held with replica %s, by decision %d: all deletions wait while it holds %d; see \"relay held %s\" there", j.Replica, j.Decision, j.Removals, s.Name)
-	}
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
 		add("the endpoints of its services may be old: %s", s.Endpoints.LastError)
 	}
@@ -123,6 +120,9 @@ func firstSync(s upstreams.Status, released bool) string {
 	case f == nil:
 		return ""
 	case f.Awaited:
+		if s.Frozen != nil && s.Frozen.Empty {
+			return fmt.Sprintf("clients are held until \"relay unfreeze %s\": %s; to serve them without it: \"relay serve-without %[1]s\"", s.Name, f.Reason)
+		}
 		until := ""
 		if !f.Until.IsZero() {
 			until = ", or until " + f.Until.UTC().Format(time.RFC3339)
@@ -139,9 +139,6 @@ func frozen(f intake.Frozen, upstream string) string {
 	text := "frozen" + Since(f.Since)
 	if f.Revision != 0 {
 		text += fmt.Sprintf(" at revision %d", f.Revision)
-	}
-	if !f.Until.IsZero() {
-		text += " until " + f.Until.UTC().Format(time.RFC3339)
 	}
 	if f.Reason != "" {
 		text += " (" + f.Reason + ")"

@@ -105,7 +105,7 @@ func (s *Server) routes() (all []route) {
 			return s.order(r, verb, o)
 		}, append(own[:len(own):len(own)], ofEachOrder...)...)
 	}
-	act("POST /upstreams/{upstream}/serve-without", "serve-without", s.serveWithout, "local")
+	act("POST /upstreams/{upstream}/serve-without", "serve-without", s.serveWithout)
 	ask("GET /held", s.held)
 	ask("GET /upstreams/{upstream}/held", s.held)
 	ask("GET /upstreams/{upstream}/history", func(_ *http.Request, upstream string) (any, error) {

@@ -57,7 +57,7 @@ func TestServeWithoutTellsWhoIsWaitedForStill(t *testing.T) {
 	if v, err := (Client{Address: address, HTTP: &http.Client{Transport: transport}}).Version(t.Context()); err != nil || v.AdminSocket != path {
 		t.Fatalf("%+v %v", v, err)
 	}
-	w, err := Client{Socket: path}.ServeWithout(t.Context(), "east", false)
+	w, err := Client{Socket: path}.ServeWithout(t.Context(), "east")
 	if err != nil || !slices.Equal(w.For, []string{"west"}) || !w.KeepsState {
 		t.Errorf("%+v, %v", w, err)
 	}

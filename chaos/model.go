@@ -30,9 +30,9 @@ const (
 	lostObject = "S1"
 	// afterPromotion (S2): no sink writes after a promotion, until it is adopted and a person has ended its freeze.
 	afterPromotion = "S2"
-	// disagree (S3): replicas that reach the store hold the same decisions, and serve the same, soon after all is quiet.
+	// disagree (S3): replicas that reach the ConfigMap follow the same orders soon after all is quiet.
 	disagree = "S3"
-	// forgotten (S4): no decision is lost that was acknowledged.
+	// forgotten (S4): no order is lost that was acknowledged, and none that has ended comes back.
 	forgotten = "S4"
 	// notOurs (S5): soon after the last fault the cluster has what the view shows. An object without the label is never
 	// touched.

@@ -28,8 +28,6 @@ import (
 const (
 	kubeBinaries = "../e2e/bin"
 	adminToken   = "chaos"
-	// peersName is the host name of the replicas, and the name in their certificate.
-	peersName = "relays.chaos.example"
 )
 
 // program is a process that is started again and again with the same arguments.
@@ -251,7 +249,7 @@ current-context: site
 `, address, c.certificate, adminToken), 0o600)
 }
 
-// siteCertificate writes a certificate for this run's address and the replicas, and its key.
+// siteCertificate writes a certificate for this run's address, and its key.
 func siteCertificate(certificate, key string) error {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -261,7 +259,7 @@ func siteCertificate(certificate, key string) error {
 	id := &url.URL{Scheme: "spiffe", Host: "chaos.example", Path: "/relay"}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.ParseIP(host())}, DNSNames: []string{peersName}, URIs: []*url.URL{id}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.ParseIP(host())}, URIs: []*url.URL{id}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

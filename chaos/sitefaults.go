@@ -142,7 +142,6 @@ func (s *sites) kill(relay int, ends, lost bool) error {
 	}
 	s.down[relay] = !ends
 	if ends && lost {
-		s.diskless = true
 		return errors.Join(os.RemoveAll(r.stateDir()), r.start())
 	}
 	if ends {

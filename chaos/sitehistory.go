@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +22,8 @@ const (
 	// server as long.
 	deletionSlack = 20 * time.Second
 	// releaseSlack is for how long after an upstream has everything again a released deletion of before may still be
-	// carried out.
-	releaseSlack = 30 * time.Second
+	// carried out: at another replica the same hold may begin ten minutes later.
+	releaseSlack = 11 * time.Minute
 )
 
 // The phases of a sink, as its Lease has them. Otherwise it writes, and has none.
@@ -45,14 +44,11 @@ type siteObject struct {
 	path, upstreams                string // the relays that it came through, and its upstreams, by annotations
 }
 
-// siteRecord is a decision in the log of the replicas.
-type siteRecord struct {
-	Sequence uint64 `json:"seq"`
-	ID       string `json:"id"`
-	Kind     string `json:"kind"`
-	Upstream string `json:"upstream"`
-	Reason   string `json:"reason"`
-	Replica  string `json:"replica"`
+// siteEntry is what people have ordered about an upstream, as the ConfigMap of the replicas has it.
+type siteEntry struct {
+	Counter  uint64
+	Frozen   *struct{ Reason, Content string }
+	Released []struct{ Reason string }
 }
 
 // siteHistory is the model of a cluster with a sink. It is told all that etcd has stored, in its order, and the answers of
@@ -68,15 +64,14 @@ type siteHistory struct {
 	mu       sync.Mutex // guards all below
 	revision int64
 	restored int64 // the last revision that a restored etcd began with: up to there nothing is judged, since it was before
-	lacks    bool  // the log of a restored etcd lacks decisions of records
+	lacks    bool  // the ConfigMap of a restored etcd lacks orders
 	objects  map[int]siteObject
 	phase    string
 	done     bool   // the command that promotes, or all relays, have said that nobody writes any more
 	holdAll  bool   // every deletion waits for a person
 	holder   string // of the Lease
-	base     uint64
-	records  []siteRecord
-	seen     map[string]bool // reasons of all records
+	orders   map[string]siteEntry
+	seen     map[string]bool // reasons of all orders
 	// own are the numbers of changes, and the UIDs of deletions, that the suite makes itself.
 	own map[string]bool
 	// letGo has, by source, until when deletions that a person has released are right.
@@ -172,10 +167,10 @@ func (h *siteHistory) take(e storeEvent) *violation {
 		return nil
 	case "leases/istio-system/meshrelay-sink-" + sinkName:
 		return h.lease(revision, e.KV.Value)
-	case "configmaps/istio-system/relay-decisions":
-		var m struct{ Data struct{ Log string } }
+	case "configmaps/istio-system/relay-orders":
+		var m struct{ Data struct{ Orders string } }
 		_ = json.Unmarshal(e.KV.Value, &m)
-		return h.decide(revision, m.Data.Log)
+		return h.ordered(revision, m.Data.Orders)
 	}
 	if key, ok := keyAt(path); ok {
 		return h.object(revision, key, e.KV.Value)
@@ -241,60 +236,48 @@ func keyAt(path string) (key int, ok bool) {
 	return key, parts[0] == k.group && parts[1] == pluralOf(k)
 }
 
-// decide takes the log of decisions (S4).
-func (h *siteHistory) decide(revision int64, text string) *violation {
-	lines := json.NewDecoder(strings.NewReader(text))
-	var base struct {
-		Sequence uint64 `json:"seq"`
+// ordered takes the orders of the replicas: of each upstream, the counter never falls, and what has ended does not come back
+// with the same counter (S4).
+func (h *siteHistory) ordered(revision int64, text string) *violation {
+	var now struct{ Upstreams map[string]siteEntry }
+	if err := json.Unmarshal([]byte(text), &now); err != nil && text != "" {
+		return &violation{forgotten, "the orders", -1, fmt.Sprintf("etcd %d: they can not be read: %v", revision, err)}
 	}
-	if err := lines.Decode(&base); err != nil {
-		return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: it can not be read: %v", revision, err)}
-	}
-	var records []siteRecord
-	for lines.More() {
-		var r siteRecord
-		if err := lines.Decode(&r); err != nil {
-			return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: %v", revision, err)}
+	for upstream, was := range h.orders {
+		is := now.Upstreams[upstream]
+		if is.Counter > was.Counter || is.Counter == was.Counter && (is.Frozen != nil) == (was.Frozen != nil) {
+			continue
 		}
-		records = append(records, r)
-	}
-	if h.lacks { // replicas that know more write it again, with other numbers
-		h.lacks = slices.ContainsFunc(h.records, func(r siteRecord) bool {
-			return r.Sequence > base.Sequence && !slices.ContainsFunc(records, func(is siteRecord) bool { return is.ID == r.ID })
-		})
-		if h.lacks {
+		if h.lacks { // replicas that know more write it again
 			return nil
 		}
-		h.base, h.records = base.Sequence, nil
+		return &violation{forgotten, "the orders", -1, fmt.Sprintf("etcd %d: upstream %s has %+v after %+v", revision, upstream, is, was)}
 	}
-	for _, r := range h.records {
-		if r.Sequence > base.Sequence && !slices.Contains(records, r) {
-			return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: decision %d is lost: %s of %s by %s (%s); the log ends with %+v",
-				revision, r.Sequence, r.Kind, r.Upstream, r.Replica, r.Reason, records[max(0, len(records)-3):])}
+	h.lacks = false
+	for upstream, is := range now.Upstreams {
+		if was := h.orders[upstream]; is.Counter != was.Counter || len(is.Released) != len(was.Released) {
+			h.world.journal.say("etcd %d: order %d about %s, frozen: %t, releases: %d", revision, is.Counter, upstream, is.Frozen != nil, len(is.Released))
+		}
+		if is.Frozen != nil {
+			h.seen[is.Frozen.Reason] = true
+		}
+		for _, r := range is.Released {
+			h.seen[r.Reason] = true
 		}
 	}
-	if base.Sequence < h.base {
-		return &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("etcd %d: it begins after %d, and began after %d", revision, base.Sequence, h.base)}
-	}
-	for _, r := range records {
-		if !slices.Contains(h.records, r) {
-			h.world.journal.say("etcd %d: decision %d: %s of %s by %s %s", revision, r.Sequence, r.Kind, r.Upstream, r.Replica, r.Reason)
-		}
-		h.seen[r.Reason] = true
-	}
-	h.base, h.records = base.Sequence, records
+	h.orders = now.Upstreams
 	return nil
 }
 
-// frozenNow returns the kind of the decision that freezes each frozen upstream. The caller holds mu.
+// frozenNow returns the frozen upstreams, with what they are. The caller holds mu.
 func (h *siteHistory) frozenNow() map[string]string {
 	out := map[string]string{}
-	for _, r := range h.records {
-		switch r.Kind {
-		case "freeze", "rollback":
-			out[r.Upstream] = r.Kind
-		case "unfreeze":
-			delete(out, r.Upstream)
+	for upstream, e := range h.orders {
+		switch {
+		case e.Frozen != nil && e.Frozen.Content != "":
+			out[upstream] = "rollback"
+		case e.Frozen != nil:
+			out[upstream] = "freeze"
 		}
 	}
 	return out

@@ -25,7 +25,7 @@ func (h *siteHistory) forget() {
 	defer h.reading.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.revision, h.restored, h.objects, h.lacks = 0, math.MaxInt64, map[int]siteObject{}, len(h.records) > 0
+	h.revision, h.restored, h.objects, h.lacks = 0, math.MaxInt64, map[int]siteObject{}, len(h.orders) > 0
 	h.holder, h.holdAll = "", false // what it tells counts once a writer has read it
 }
 

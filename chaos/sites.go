@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,17 +143,15 @@ type sites struct {
 
 	ctx       context.Context
 	stop      context.CancelCauseFunc
-	agreed    uint64 // the last decision of the round before
 	running   sync.WaitGroup
 	passing   sync.WaitGroup // of a round
 	responses atomic.Int64
 	numbers   atomic.Int64 // of orders, and of changes of objects
 
 	storing  sync.Mutex   // is held while etcd and the API server are ended or started
-	relaying sync.Mutex   // is held while relays are ended or started; guards down, kills and diskless
+	relaying sync.Mutex   // is held while relays are ended or started; guards down and kills
 	down     map[int]bool // by relay
 	kills    int
-	diskless bool // in this round a relay has lost its disk
 
 	mu      sync.Mutex        // guards all below
 	acked   map[string]string // what was acknowledged, by reason
@@ -163,9 +160,6 @@ type sites struct {
 
 // newSites makes everything, with nothing running.
 func newSites(ctx context.Context, sc scenario, seed uint64, binary, dir string, j *journal) (s *sites, err error) {
-	if strings.HasPrefix(host(), "127.0.0.1") {
-		return nil, errors.New("replicas need several addresses of 127.0.0.0/8, which this system does not have")
-	}
 	ctx, stop := context.WithCancelCause(ctx)
 	s = &sites{scenario: sc, journal: j, proxies: newProxies(), binary: binary, dir: dir, ctx: ctx, stop: stop, acked: map[string]string{}, down: map[int]bool{}, lacking: map[int]*lack{}}
 	defer func() {
@@ -185,26 +179,12 @@ func newSites(ctx context.Context, sc scenario, seed uint64, binary, dir string,
 	for n, source := range s.world.sources {
 		s.upstreams = append(s.upstreams, newUpstream(source.name, source, n%2 == 1, freePort()))
 	}
-	ip := net.ParseIP(host()).To4()
-	var hosts strings.Builder
-	var peers []string
-	for n := range siteRelays {
-		peers = append(peers, fmt.Sprintf("127.%d.%d.%d", ip[1], ip[2], (int(ip[3])+n)%254+1))
-		fmt.Fprintf(&hosts, "%s %s\n", peers[n], peersName)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "hosts"), []byte(hosts.String()), 0o600); err != nil {
-		return nil, err
-	}
-	_, port, err := net.SplitHostPort(freePort())
-	if err != nil {
-		return nil, err
-	}
 	for n, ahead := range []int{0, clockAhead1, clockAhead2, clockAheadOther} {
 		r, err := newRelay(fmt.Sprintf("relay-%d", n+1), binary, dir)
 		if err != nil {
 			return nil, err
 		}
-		r.env = []string{fmt.Sprintf("CHAOS_CLOCK=%d", ahead), "CHAOS_HOSTS=" + filepath.Join(dir, "hosts")}
+		r.env = []string{fmt.Sprintf("CHAOS_CLOCK=%d", ahead)}
 		l, err := newLink(s.proxies, "link of "+r.name+" to the API server", freePort(), s.cluster.address)
 		if err != nil {
 			return nil, err
@@ -214,8 +194,7 @@ func newSites(ctx context.Context, sc scenario, seed uint64, binary, dir string,
 		replicas, provenance := "", otherSite
 		if n < siteRelays {
 			provenance = "relay"
-			replicas = fmt.Sprintf("replicas:\n  kubernetes: {kubeconfig: %q}\n  peers: {service: \"%s:%s\", listen: \"%s:%s\", certFile: %q, keyFile: %q, caFile: %q}\n",
-				kubeconfig, peersName, port, peers[n], port, s.cluster.certificate, filepath.Join(dir, "tls.key"), s.cluster.certificate)
+			replicas = fmt.Sprintf("replicas: {kubernetes: {kubeconfig: %q}}\n", kubeconfig)
 		}
 		var upstreams strings.Builder
 		for _, u := range s.upstreams {
@@ -309,7 +288,7 @@ func runSites(ctx context.Context, sc scenario, seed uint64, lasts time.Duration
 		}
 		res.longest, longest = max(res.longest, took), max(longest, time.Since(round))
 	}
-	j.say("the sink has written %d and deleted %d objects, and %d decisions were recorded", s.history.written, s.history.deleted, len(s.history.records))
+	j.say("the sink has written %d and deleted %d objects", s.history.written, s.history.deleted)
 	return res, nil
 }
 
@@ -405,7 +384,7 @@ func (s *sites) settle() (time.Duration, error) {
 	defer s.history.mu.Unlock()
 	for reason, what := range s.acked {
 		if !s.history.seen[reason] {
-			return took, &violation{forgotten, "the log of decisions", -1, fmt.Sprintf("it has never had the order %s (%s), which was acknowledged", what, reason)}
+			return took, &violation{forgotten, "the orders", -1, fmt.Sprintf("they have never had the order %s (%s), which was acknowledged", what, reason)}
 		}
 	}
 	return took, nil

@@ -2,12 +2,10 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"reflect"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -228,66 +226,56 @@ func TestALeaseThatIsLostNeedsAnOrder(t *testing.T) {
 
 // TestARestoredEtcdIsNotJudged for what it was told before, and ends no promotion.
 func TestARestoredEtcdIsNotJudged(t *testing.T) {
-	const logPath = "configmaps/istio-system/relay-decisions"
-	log := func(numbers ...string) any {
-		text := `{"seq": 0}`
-		for i, n := range numbers {
-			text += fmt.Sprintf(`{"seq": %d, "id": %q, "kind": "freeze", "upstream": "east"}`, i+1, n)
-		}
-		return map[string]any{"data": map[string]string{"log": text}}
-	}
+	const ordersPath = "configmaps/istio-system/relay-orders"
 	s := newStore(t)
 	s.put(storePath(0), storedObject("a", sinkName, "", 1), "")
-	s.put(logPath, log("a", "b"), "")
+	s.put(ordersPath, storedOrders(`{"east": {"counter": 2}}`), "")
 	s.phase(promoted)
 	s.put("configmaps/"+donePath, map[string]any{}, "")
 	s.h.forget()
 	s.revision = 0
 	s.put(storePath(1), storedObject("b", sinkName, "", 1), "")
 	s.put(storePath(1), nil, "")
-	s.put(logPath, log("a"), "")
+	s.put(ordersPath, storedOrders(`{"east": {"counter": 1, "frozen": {}}}`), "")
 	s.phase("")
 	s.h.judge(int64(s.revision))
 	if len(s.h.objects) > 0 || !s.h.stands() || !s.h.lacks {
-		t.Errorf("it has %v, stands: %t, lacks decisions: %t", s.h.objects, s.h.stands(), s.h.lacks)
+		t.Errorf("it has %v, stands: %t, lacks orders: %t", s.h.objects, s.h.stands(), s.h.lacks)
 	}
-	s.put(logPath, log("a", "c"), "") // a replica that has seen less
-	s.put(logPath, log("a", "c", "b"), "")
+	s.put(ordersPath, storedOrders(`{"east": {"counter": 1}}`), "") // a replica that has seen less
+	s.put(ordersPath, storedOrders(`{"east": {"counter": 3}}`), "")
 	if s.h.lacks {
-		t.Error("the log lacks nothing any more")
+		t.Error("the orders lack nothing any more")
 	}
-	s.put(logPath, log("a", "c"), forgotten)
+	s.put(ordersPath, storedOrders(`{"east": {"counter": 2}}`), forgotten)
 	s.phase(promoted)
 	s.put(storePath(0), storedObject("a", sinkName, "", 2), afterPromotion)
 }
 
-func TestALogOfDecisionsOnlyGrows(t *testing.T) {
-	log := func(lines ...string) any {
-		return map[string]any{"data": map[string]string{"log": strings.Join(lines, "\n")}}
-	}
-	const (
-		path    = "configmaps/istio-system/relay-decisions"
-		base0   = `{"seq": 0}`
-		first   = `{"seq": 1, "id": "a", "kind": "freeze", "upstream": "east", "reason": "order-1"}`
-		second  = `{"seq": 2, "id": "b", "kind": "unfreeze", "upstream": "east", "reason": "order-2"}`
-		instead = `{"seq": 2, "id": "c", "kind": "unfreeze", "upstream": "east", "reason": "order-3"}`
-	)
+// storedOrders returns a ConfigMap with the orders about upstreams.
+func storedOrders(upstreams string) any {
+	return map[string]any{"data": map[string]string{"orders": `{"version": 1, "upstreams": ` + upstreams + `}`}}
+}
+
+func TestNoOrderIsLostOrComesBack(t *testing.T) {
+	const path = "configmaps/istio-system/relay-orders"
 	for name, tc := range map[string]struct {
 		then any
 		want string
 	}{
-		"one more":        {log(base0, first, second, `{"seq": 3, "id": "d", "kind": "hold", "upstream": "west"}`), ""},
-		"the oldest fold": {log(`{"seq": 1}`, second), ""},
-		"one is lost":     {log(base0, first), forgotten},
-		"another instead": {log(base0, first, instead), forgotten},
-		"nothing is left": {nil, forgotten},
+		"a later one":        {storedOrders(`{"east": {"counter": 3, "frozen": {"reason": "order-3"}}, "west": {"released": [{"reason": "order-4"}]}}`), ""},
+		"the same":           {storedOrders(`{"east": {"counter": 2}, "west": {"counter": 1}}`), ""},
+		"one is lost":        {storedOrders(`{"east": {"counter": 1, "frozen": {}}}`), forgotten},
+		"one comes back":     {storedOrders(`{"east": {"counter": 2, "frozen": {}}}`), forgotten},
+		"nothing is left":    {nil, forgotten},
+		"it can not be read": {map[string]any{"data": map[string]string{"orders": "{"}}, forgotten},
 	} {
 		s := newStore(t)
-		s.put(path, log(base0, first), "")
-		s.put(path, log(base0, first, second), "")
+		s.put(path, storedOrders(`{"east": {"counter": 1, "frozen": {"reason": "order-1"}}}`), "")
+		s.put(path, storedOrders(`{"east": {"counter": 2}}`), "")
 		t.Log(name)
 		s.put(path, tc.then, tc.want)
-		if !s.h.seen["order-1"] || !s.h.seen["order-2"] {
+		if !s.h.seen["order-1"] {
 			t.Errorf("%s: it has seen %v", name, s.h.seen)
 		}
 	}

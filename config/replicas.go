@@ -2,10 +2,8 @@ package config
 
 // Replicas configures what several relays with one config share.
 type Replicas struct {
-	// Kubernetes is where replicas keep the decisions of people and guards; nil: each decides alone.
+	// Kubernetes is where all replicas have what people have ordered; nil: the relay is alone.
 	Kubernetes *ReplicaStore `yaml:"kubernetes,omitempty"`
-	// Peers tells how replicas ask each other; nil: they do not.
-	Peers *Peers `yaml:"peers,omitempty"`
 }
 
 // ReplicaStore is a ConfigMap of an API server.
@@ -15,16 +13,17 @@ type ReplicaStore struct {
 	InCluster  bool     `yaml:"inCluster"`
 	AllowExec  []string `yaml:"allowExec,omitempty"` // of Kubeconfig
 	Namespace  string   `yaml:"namespace" default:"istio-system"`
-	Name       string   `yaml:"name" default:"relay-decisions"`
+	Name       string   `yaml:"name" default:"relay-orders"`
 }
+
+// maxReplicaName is what a key of a ConfigMap may have, less a prefix.
+const maxReplicaName = 240
 
 func (v *validator) replicas(c *Config) {
 	if k := c.Replicas.Kubernetes; k != nil {
 		const at = "replicas.kubernetes"
 		v.hub(at, k.Kubeconfig, k.Context, k.InCluster, k.AllowExec, k.Namespace, "")
 		v.errorIf(!nameShape.MatchString(k.Name), at+".name", "%q is not a name of a ConfigMap: write 1 to 63 lower-case letters, digits and dashes", k.Name)
-	}
-	if p := c.Replicas.Peers; p != nil {
-		v.peers("replicas.peers", p, c)
+		v.errorIf(len(c.Node.ID) > maxReplicaName, "node.id", "it has %d characters: of one of several replicas it may have %d", len(c.Node.ID), maxReplicaName)
 	}
 }

@@ -42,7 +42,7 @@ func TestWhatNeedsAPersonHasAnAlert(t *testing.T) {
 		`max by (clusters) (relay_clusters{state="held"}) > 0`, `max by (clusters) (relay_clusters{state="orphaned"}) > 0`,
 		`max by (clusters) (relay_clusters{state="refused"}) > 0`, "min by (clusters) (relay_clusters_readable) == 0",
 		"min(relay_config_last_reload_successful) == 0", "absent(relay_build_info)",
-		"max(relay_replicas_differ) > 0", `max(relay_replicas{state="unreachable"}) > 0`, "min(relay_decisions_store_reachable) == 0", "max(relay_decisions_local) > 0",
+		"min(relay_orders_reachable) == 0 or max(relay_orders_not_in_force) > 0",
 		"max by (sink) (relay_sink_held_deletions) > 0 unless max by (sink) (relay_sink_suspended) == 1",
 		"max by (sink) (relay_sink_conflicts + relay_sink_foreign + relay_sink_refused) > 0 unless max by (sink) (relay_sink_suspended) == 1",
 		"sum by (sink) (increase(relay_sink_drift_total[15m])) > 0",

@@ -62,13 +62,6 @@ func checkExample(t *testing.T, all map[string]manifest) {
 		have = append(have, p.ContainerPort)
 	}
 	want = append(want, http)
-	if p := cfg.Replicas.Peers; p != nil {
-		want = append(want, port(t, p.Listen))
-		host, _, _ := strings.Cut(p.Service, ":")
-		if headless := services[slices.IndexFunc(services, func(s manifest) bool { return s.Spec.ClusterIP == "None" })]; !strings.HasPrefix(host, headless.Metadata.Name+".") || !headless.Spec.PublishNotReady {
-			t.Errorf("replicas.peers.service is %s, and the headless Service %s; it publishes replicas that are not ready: %t", p.Service, headless.Metadata.Name, headless.Spec.PublishNotReady)
-		}
-	}
 	if !slices.Equal(have, want) {
 		t.Errorf("the container has the ports %v, the config %v", have, want)
 	}
@@ -100,18 +93,5 @@ func TestTheReadmeOfTheChartShowsAnExample(t *testing.T) {
 	want := "```yaml\n# values.yaml\n" + string(read(t, "chart/ci/readme.yaml")) + "```"
 	if !strings.Contains(string(read(t, "chart/README.md")), want) {
 		t.Error("chart/README.md does not show chart/ci/readme.yaml")
-	}
-}
-
-// TestOnlyReplicasReachThePortOfPeers: the network policy opens it for pods of the relay.
-func TestOnlyReplicasReachThePortOfPeers(t *testing.T) {
-	text := string(read(t, "../tools/chart/testdata/rendered/everything.yaml"))
-	if want := `    - from:
-        - podSelector:
-            matchLabels: {app: relay-clients}
-      ports:
-        - {port: 15016}
-`; strings.Count(text, want) != 1 || strings.Count(text, "{port: 15016}") != 1 {
-		t.Errorf("the network policy lacks\n%sor opens the port twice", want)
 	}
 }

@@ -113,7 +113,7 @@ func TestRolesGrantWhatTheRelayAsksAndNoMore(t *testing.T) {
 	const lease = "coordination.k8s.io/leases"
 	for name, want := range map[string][]string{
 		"sink":     {"create " + lease, "get " + lease + " meshrelay-sink-dr", "update " + lease + " meshrelay-sink-dr"},
-		"replicas": {"create /configmaps", "get /configmaps relay-decisions", "update /configmaps relay-decisions"},
+		"replicas": {"create /configmaps", "get /configmaps relay-orders", "update /configmaps relay-orders", "watch /configmaps relay-orders"},
 	} {
 		slices.Sort(want)
 		if have := granted(rbac(t, name)["Role"]); !slices.Equal(have, want) {

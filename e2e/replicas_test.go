@@ -9,27 +9,27 @@ import (
 	"testing"
 )
 
-// decisionsRole are the rights that replicas need.
-const decisionsRole = `apiVersion: rbac.authorization.k8s.io/v1
+// ordersRole are the rights that replicas need.
+const ordersRole = `apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
-metadata: {name: relay-decisions, namespace: mesh}
+metadata: {name: relay-orders, namespace: mesh}
 rules:
-- {apiGroups: [""], resources: [configmaps], verbs: [get, update], resourceNames: [relay-decisions]}
+- {apiGroups: [""], resources: [configmaps], verbs: [get, update, watch], resourceNames: [relay-orders]}
 - {apiGroups: [""], resources: [configmaps], verbs: [create]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
-metadata: {name: relay-decisions, namespace: mesh}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: relay-decisions}
+metadata: {name: relay-orders, namespace: mesh}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: relay-orders}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: relay}]
 `
 
-// TestReplicasAgreeOverAnAPIServer has three relays keep their decisions in a real API server, which is paused meanwhile.
-func TestReplicasAgreeOverAnAPIServer(t *testing.T) {
+// TestReplicasFollowOrdersOverAnAPIServer has three relays follow the orders in a real API server, which is paused meanwhile.
+func TestReplicasFollowOrdersOverAnAPIServer(t *testing.T) {
 	t.Parallel()
 	k := newKubernetesWith(t, "east", "RBAC")
 	k.createNamespace("mesh")
-	for _, manifest := range strings.Split(decisionsRole, "---\n") {
+	for _, manifest := range strings.Split(ordersRole, "---\n") {
 		k.apply(manifest)
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -95,17 +95,26 @@ replicas: {kubernetes: {kubeconfig: %q, namespace: mesh}}
 	for _, r := range relays {
 		r.ready()
 	}
-	all("the store is reached", "the store can not be reached", false)
+	all("the orders are read", "the ConfigMap can not be used", false)
 	serve("all serve the files", 20, 20, 20)
-
-	relays[0].must(0, "freeze east --reason INC-1", "The order is recorded")
+	everywhere := "in force on 3 of 3 replicas"
+	eventually(t, "all know each other", func() error {
+		for _, r := range relays {
+			if out, _ := r.command("status"); strings.Count(out, "follows")+strings.Count(out, "this one") != 3 {
+				return fmt.Errorf("relay %s tells\n%s", r.name, out)
+			}
+		}
+		return nil
+	})
+	relays[0].must(0, "freeze east --reason INC-1", everywhere)
 	all("all are frozen", "INC-1", true)
-	relays[1].must(0, "unfreeze east", "The order is recorded")
+	relays[1].must(0, "unfreeze east", everywhere)
 	all("none is frozen", "INC-1", false)
 
+	// Guards stay local, and a release at any replica is for the same hold.
 	remove(0)
 	eventually(t, "the guard holds", func() error {
-		if out, _ := relays[2].command("status"); !strings.Contains(out, "held with replica relay-0") {
+		if out, _ := relays[0].command("status"); !strings.Contains(out, "held") {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
@@ -119,25 +128,36 @@ replicas: {kubernetes: {kubeconfig: %q, namespace: mesh}}
 		}
 	}
 	pause(syscall.SIGSTOP)
-	relays[0].must(1, "release east --all", "the store of decisions can not be reached", "--local")
-	all("they tell that the store is not reached", "the store can not be reached", true)
+	relays[0].must(1, "release east --all", "the ConfigMap with the orders can not be used")
+	all("they tell that the orders are not read", "the ConfigMap can not be used", true)
+	relays[2].must(0, "freeze east --reason alone", "in force on this replica alone")
+	relays[2].must(0, "unfreeze east", "in force on this replica alone")
+	relays[2].must(0, "freeze east --reason INC-2", "in force on this replica alone")
 	writeFile(t, filepath.Join(dirs[0], "new.yaml"), `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: new, namespace: shop}
 spec: {hosts: [new.example], location: MESH_EXTERNAL, ports: [{number: 80, name: http, protocol: HTTP}], resolution: NONE}
 `)
-	serve("serving goes on, and nothing held goes", 21, 20, 20)
+	serve("serving goes on", 21, 20, 20)
 	pause(syscall.SIGCONT)
-	all("the store is reached again", "the store can not be reached", false)
+	all("the orders are read again", "the ConfigMap can not be used", false)
+	all("the freeze is followed", "INC-2", true)
+	relays[1].must(0, "unfreeze east", everywhere)
+	all("none is frozen again", "INC-2", false)
 
-	relays[1].must(0, "release east --all --reason gone", "The order is recorded")
+	eventually(t, "the hold of relay-0 is released at relay-1", func() error { // once it was told there
+		if out, code := relays[1].command("release", "east", "--all", "--reason", "gone"); code != 0 || !strings.Contains(out, everywhere) {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
 	serve("what relay-0 held is gone", 1, 20, 20)
 	remove(1) // the same content
 	serve("what was released is not held again", 1, 0, 20)
 
-	// A replica that was away follows the log before it serves.
+	// A replica that was away follows the orders before it serves.
 	relays[2].terminate()
-	relays[0].must(0, "freeze east --reason INC-2")
+	relays[0].must(0, "freeze east --reason INC-3", "in force on 2 of 3 replicas")
 	relays[2].start().ready()
-	all("all are frozen again", "INC-2", true)
+	all("all are frozen at last", "INC-3", true)
 }

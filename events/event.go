@@ -43,10 +43,9 @@ const (
 	Returned   Type = "returned"
 	Released   Type = "released"
 	CarriedOut Type = "carried-out"
-	// Frozen, Unfrozen, RolledBack: orders of operators. Thawed: a freeze has ended.
+	// Frozen, Unfrozen, RolledBack: orders of operators.
 	Frozen     Type = "frozen"
 	Unfrozen   Type = "unfrozen"
-	Thawed     Type = "thawed"
 	RolledBack Type = "rolled-back"
 	// Ordered: an order of an operator over the socket, carried out or refused.
 	Ordered Type = "ordered"
@@ -73,7 +72,7 @@ const (
 func Types() []Type {
 	return []Type{
 		Changed, Synced, Lost, Regained, Moved, NotOffered, Denied, Failed, Stale, Expired, Refused, OverLimit, Restored,
-		Held, Returned, Released, CarriedOut, Frozen, Unfrozen, Thawed, RolledBack, Ordered, Added, Altered, Dropped,
+		Held, Returned, Released, CarriedOut, Frozen, Unfrozen, RolledBack, Ordered, Added, Altered, Dropped,
 		Config, ConfigRefused, Connected, Gone, NACK, TurnedAway, Started, Serving, Ended,
 	}
 }

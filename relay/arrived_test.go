@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -30,7 +28,6 @@ import (
 	"meshrelay/federation"
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
-	"meshrelay/internal/testing/testca"
 	"meshrelay/mirror"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -189,59 +186,6 @@ func (a *arriving) condition(name string) (text string) {
 
 func (a *arriving) entry(name, host string) {
 	a.east.Put(entriesOf, fakekube.Object("shop", name, fmt.Sprintf(`{"hosts":[%q]}`, host)))
-}
-
-// TestAConditionIsNotTrueWhileAClientOfAnotherReplicaLacksIt: one that has another content, one whose client rejects it, and
-// one that can not be asked.
-func TestAConditionIsNotTrueWhileAClientOfAnotherReplicaLacksIt(t *testing.T) {
-	s := newSite(t)
-	a, b := s.start("relay-0", "", "db"), s.start("relay-1", "", "db")
-	a.serves()
-	b.serves()
-	a.has(1)
-	b.has(1)
-	key := entryKey("db")
-	agreed := func() error {
-		return a.conditions.agreed(t.Context(), &dueCondition{key: key, version: a.aggregate.Get(key).Version()})
-	}
-	// until waits for a part of the error, or for none.
-	until := func(want string) {
-		t.Helper()
-		await.Until(t, cmp.Or(want, "they agree"), func() bool {
-			err := agreed()
-			return want == "" && err == nil || want != "" && err != nil && strings.Contains(err.Error(), want)
-		}, func() any { return agreed() })
-	}
-	until("")
-	addrs, err := b.server.Addrs(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	leave := clientOf(t, addrs[0].String(), "bad", func() string { return "unknown field" })
-	until("rejected by")
-	leave()
-	until("")
-	b.write("db", "other.example")
-	until("another content")
-	a.write("db", "other.example")
-	until("")
-	b.stop()
-	if err := agreed(); err == nil {
-		t.Error("a replica that can not be asked agrees")
-	}
-}
-
-func TestNoConditionIsTrueWhileAReplicaCanNotBeAsked(t *testing.T) {
-	files := testca.New(t).Issue(t, t.TempDir(), replicaIdentity, time.Now().Add(time.Hour))
-	a := startArriving(t, ", status: {write: true}", fmt.Sprintf("replicas: {peers: {service: %q, listen: %q, certFile: %s, keyFile: %s, caFile: %s}}",
-		freeAddress(t), freeAddress(t), files.Cert, files.Key, files.Roots))
-	a.client("good", func() string { return "" })
-	a.connected(1)
-	a.entry("db", "db.x")
-	await.Until(t, "it was to be written", func() bool { return testutil.ToFloat64(a.conditions.counts.WithLabelValues("failed")) > 0 })
-	if c := a.condition("db"); strings.HasPrefix(c, "True") {
-		t.Error(c)
-	}
 }
 
 // TestTheConditionTellsWhetherAllClientsHaveIt: pending, refused by a client, distributed, and so it stays when a client

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,7 @@ import (
 	"time"
 
 	"meshrelay/config"
-	"meshrelay/decisions/kubernetes"
+	"meshrelay/orders"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -80,25 +81,18 @@ func (r *Relay) applyClusters() error {
 // upstreams returns the status of each upstream. It sets Found for found clusters.
 func (r *Relay) upstreams() []upstreams.Status { return r.finder.Mark(r.manager.Status()) }
 
-// decisionsEvery is the time between two reads of the decisions. It is less in tests.
-var decisionsEvery = kubernetes.Usual
-
-// agree makes the relay one of several replicas, if the config has a store for their decisions.
-func (r *Relay) agree(cfg *config.Config) {
+// follow makes the relay one of several replicas, if the config has a ConfigMap for what people order.
+func (r *Relay) follow(cfg *config.Config) {
 	k := cfg.Replicas.Kubernetes
 	if k == nil {
 		return
 	}
 	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
-	agent := fmt.Sprintf("meshrelay/%s (decisions)", r.options.Build.Version)
-	all := upstreams.Replicas{Name: cfg.Node.ID, Dir: cfg.State.Dir, Store: kubernetes.New(creds, agent, k.Namespace, k.Name, decisionsEvery)}
-	if r.replicas != nil {
-		all.Peers = r.replicas
-	}
-	r.manager.Agree(all)
+	agent := fmt.Sprintf("meshrelay/%s (orders)", r.options.Build.Version)
+	r.manager.Follow(cfg.Node.ID, rand.Text(), orders.NewConfigMap(creds, agent, k.Namespace, k.Name), cfg.State.Dir)
 }
 
-// backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and of this replica alone.
+// backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and those of all replicas.
 func (r *Relay) backup(w io.Writer) error {
 	var others []state.Extra
 	if name, text := r.finder.Backup(); text != nil {
@@ -110,7 +104,7 @@ func (r *Relay) backup(w io.Writer) error {
 	}
 	defer dir.Close()
 	sinks, _ := fs.Glob(dir.FS(), "sink-*.json") // the pattern is good
-	for _, name := range append(sinks, "decisions-local.json") {
+	for _, name := range append(sinks, upstreams.OrdersFile) {
 		text, err := dir.ReadFile(name)
 		if err == nil {
 			others = append(others, state.Extra{Name: name, Text: text})

@@ -260,7 +260,7 @@ func TestABackupHasTheOrdersAboutSinksAndThoseOfThisReplicaAlone(t *testing.T) {
 	if _, err := w.sinks.Order(t.Context(), "dr", sink.Order{Verb: "freeze", Reason: "INC-4711"}); err != nil {
 		t.Fatal(err)
 	}
-	local := filepath.Join("state", "decisions-local.json")
+	local := filepath.Join("state", "orders.json")
 	if err := os.WriteFile(filepath.Join(w.dir, local), []byte("[]"), 0o600); err != nil {
 		t.Fatal(err)
 	}

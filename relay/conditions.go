@@ -3,11 +3,6 @@ package relay
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +11,6 @@ import (
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"meshrelay/admin"
 	"meshrelay/downstream"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/text"
@@ -32,8 +26,6 @@ const (
 	conditionAfter = 5 * time.Second
 	conditionRest  = time.Minute
 	maxMessage     = 512
-	// maxDistribution bounds the answer of a replica, in bytes.
-	maxDistribution = 256 << 10
 )
 
 // conditions writes what is known of the distribution of resources into the status of their objects, for upstreams with
@@ -179,12 +171,7 @@ func (c *conditions) one(ctx context.Context, d *dueCondition) {
 	if distribution.Version != d.version || !known || is == d.told {
 		return
 	}
-	result, err := c.relay.manager.Report(ctx, d.upstream, d.key, is, func(ctx context.Context) error {
-		if err := c.writes.Wait(ctx); err != nil || is.Status != "True" {
-			return err
-		}
-		return c.agreed(ctx, d)
-	})
+	result, err := c.relay.manager.Report(ctx, d.upstream, d.key, is, c.writes.Wait)
 	c.counts.WithLabelValues(string(result)).Inc()
 	if err != nil && ctx.Err() == nil {
 		c.notes.Warn(c.relay.log, "condition not written", "upstream", d.upstream, "resource", d.key, "err", err)
@@ -197,34 +184,6 @@ func (c *conditions) one(ctx context.Context, d *dueCondition) {
 	if d.told = is; (is.Status == "True" || result == upstreams.Absent) && c.due[d.key] == d {
 		delete(c.due, d.key)
 	}
-}
-
-// agreed returns an error if a client of another replica lacks the content of a resource or rejects it, or if a replica can
-// not be asked.
-func (c *conditions) agreed(ctx context.Context, d *dueCondition) error {
-	if c.relay.replicas == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
-	q := url.Values{"kind": {d.key.Kind.String()}, "namespace": {d.key.Namespace}, "name": {d.key.Name}}
-	failures := c.relay.replicas.set.Each(ctx, "distribution?"+q.Encode(), maxDistribution, func(_ string, body io.Reader) error {
-		var there admin.Arrival
-		if err := json.NewDecoder(body).Decode(&there); err != nil {
-			return err
-		}
-		if there.Version != d.version {
-			return errors.New("it has another content")
-		}
-		if lacks := admin.Unfinished(there.Distribution); lacks != "" {
-			return errors.New(lacks)
-		}
-		return nil
-	})
-	if len(failures) > 0 {
-		return fmt.Errorf("replica %s: %w", failures[0].Peer, failures[0].Err)
-	}
-	return nil
 }
 
 // conditionOf returns the condition for a distribution. known is false while no client sees the resource. Messages have

@@ -122,9 +122,6 @@ func (d Doctor) host(ctx context.Context) (found []doctor.Finding) {
 		}
 	}
 	found = append(found, own(running, doctor.Port("admin.address", cfg.Admin.Address)))
-	if p := cfg.Replicas.Peers; p != nil {
-		found = append(found, own(running, doctor.Port("replicas.peers.listen", p.Listen)), doctor.OwnCertificate(p.CertFile, p.KeyFile, time.Now()))
-	}
 	found = append(found, doctor.Place("socket", "admin.socket", cfg.AdminSocket(), "can be opened")...)
 	if cfg.State.Dir == "" {
 		return append(found, doctor.Doubt("state", "", "the relay keeps nothing on disk", "state.dir is not set: after a restart, clients wait until every upstream has answered, and there is no history and no rollback",
@@ -194,7 +191,7 @@ func (d Doctor) memory(found []doctor.Finding) doctor.Finding {
 	return doctor.Memory(n, limit)
 }
 
-// sites returns the checks of the API servers of sinks and of the decisions of replicas.
+// sites returns the checks of the API servers of sinks and of the orders of replicas.
 func (d Doctor) sites() (checks []doctor.Check) {
 	add := func(field string, creds *apiserver.Credentials, namespace string, needs ...map[string][]string) {
 		checks = append(checks, doctor.Check{Name: field, Run: func(ctx context.Context) []doctor.Finding { return mayDo(ctx, field, creds, namespace, needs) }})
@@ -215,7 +212,7 @@ func (d Doctor) sites() (checks []doctor.Check) {
 	}
 	if c := d.Config.Replicas.Kubernetes; c != nil {
 		add("replicas.kubernetes", &apiserver.Credentials{Kubeconfig: c.Kubeconfig, Context: c.Context, InCluster: c.InCluster, AllowExec: c.AllowExec}, c.Namespace,
-			map[string][]string{"verbs": {"get", "update"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}})
+			map[string][]string{"verbs": {"get", "update", "watch"}, "apiGroups": {""}, "resources": {"configmaps"}, "resourceNames": {c.Name}})
 	}
 	return checks
 }

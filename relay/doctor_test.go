@@ -129,17 +129,17 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		kinds   = `{"verbs":["get","list","watch","create","patch"],"apiGroups":["networking.istio.io","security.istio.io","telemetry.istio.io","extensions.istio.io","gateway.networking.k8s.io","gateway.networking.x-k8s.io"],"resources":["*"]}`
 	)
 	for name, tc := range map[string]struct {
-		code            int
-		rules           string
-		sink, decisions string
+		code         int
+		rules        string
+		sink, orders string
 	}{
 		"everything": {http.StatusCreated, all, "the relay has its rights", "the relay has its rights"},
-		"no updates": {http.StatusCreated, objects, "no rule that the server tells grants update leases", "grants update configmaps"},
+		"no updates": {http.StatusCreated, objects, "no rule that the server tells grants update leases", "grants update"},
 		"another name": {http.StatusCreated, objects + `,{"verbs":["update"],"apiGroups":["","coordination.k8s.io"],"resources":["configmaps","leases"],"resourceNames":["meshrelay-sink-dr"]}`,
-			"the relay has its rights", "grants update configmaps"},
+			"the relay has its rights", "grants update"},
 		"no ConfigMap": {http.StatusCreated, kinds + `,{"verbs":["get","update"],"apiGroups":["coordination.k8s.io"],"resources":["leases"]}`,
-			"the relay has its rights", "grants get, update configmaps"},
-		"nothing":          {http.StatusCreated, "", "get, update leases; get, list, watch, create, patch ", "grants get, update configmaps"},
+			"the relay has its rights", "grants get, update, watch configmaps"},
+		"nothing":          {http.StatusCreated, "", "get, update leases; get, list, watch, create, patch ", "grants get, update, watch configmaps"},
 		"not the identity": {http.StatusUnauthorized, "", "does not accept the credentials", "does not accept the credentials"},
 	} {
 		s.Set(func() { code, rules = tc.code, tc.rules })
@@ -147,7 +147,7 @@ downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 		if len(found) != 2 {
 			t.Fatalf("%s: %+v", name, found)
 		}
-		for i, want := range []string{tc.sink, tc.decisions} {
+		for i, want := range []string{tc.sink, tc.orders} {
 			if got := found[i].What + ": " + found[i].Why; !strings.Contains(got, want) || !strings.Contains(found[i].Target, "https://") || (found[i].Level == doctor.OK) != strings.Contains(want, "has its rights") {
 				t.Errorf("%s: %+v, want %q", name, found[i], want)
 			}

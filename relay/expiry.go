@@ -16,7 +16,7 @@ import (
 // expiryInterval is the time between two reads of the files of certificates and tokens.
 const expiryInterval = 5 * time.Second
 
-// expiries knows when the certificates of listeners and for other replicas, and the certificates and tokens of upstreams, end. It is a
+// expiries knows when the certificates of listeners, and the certificates and tokens of upstreams, end. It is a
 // prometheus.Collector. Run reads the files, so that a file system that hangs delays neither metrics nor status.
 type expiries struct {
 	config    func() *config.Config
@@ -27,14 +27,14 @@ type expiries struct {
 // expiry is the life of one certificate or token.
 type expiry struct {
 	token bool
-	// where is a listener or an upstream, with its name in the config, or replicas.peers. name is the name alone.
+	// where is a listener or an upstream, with its name in the config. name is the name alone.
 	where, name string
 	doctor.Life
 	next doctor.Life // of a new certificate that is not valid yet, while this one is used
 }
 
 var (
-	certificateExpiry = prometheus.NewDesc("relay_certificate_expiry_timestamp_seconds", "When the certificate of a listener, for other replicas, or for an upstream, ends.", []string{"where"}, nil)
+	certificateExpiry = prometheus.NewDesc("relay_certificate_expiry_timestamp_seconds", "When the certificate of a listener or for an upstream ends.", []string{"where"}, nil)
 	certificateLife   = prometheus.NewDesc("relay_certificate_lifetime_seconds", "Time from the begin to the end of that certificate.", []string{"where"}, nil)
 	tokenExpiry       = prometheus.NewDesc("relay_token_expiry_timestamp_seconds", "When the token for an upstream ends, if it is a JWT with an end.", []string{"upstream"}, nil)
 	tokenLife         = prometheus.NewDesc("relay_token_lifetime_seconds", "Time from the begin to the end of that token, if it has a begin.", []string{"upstream"}, nil)
@@ -62,10 +62,6 @@ func (e *expiries) look() {
 			life, err := doctor.CertificateLife(l.TLS.CertFile)
 			now = e.note(now, err, expiry{where: "listener " + l.Address, name: l.Address, Life: life})
 		}
-	}
-	if p := e.config().Replicas.Peers; p != nil {
-		life, err := doctor.CertificateLife(p.CertFile)
-		now = e.note(now, err, expiry{where: "replicas.peers", name: "replicas.peers", Life: life})
 	}
 	kinds := Kinds()
 	for _, u := range e.config().Upstreams {

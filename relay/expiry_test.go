@@ -60,7 +60,6 @@ func credentialed(t *testing.T, dir string, begins, ends time.Time) *config.Conf
 	t.Helper()
 	writeCertificate(t, dir, "listener", begins, ends)
 	writeCertificate(t, dir, "east", begins, ends)
-	writeCertificate(t, dir, "peers", begins, ends)
 	cert, key := writeCertificate(t, dir, "cluster", begins, ends)
 	claims := fmt.Sprintf(`{"iat": %d, "exp": %d}`, begins.Unix(), ends.Unix())
 	write(t, filepath.Join(dir, "token"), jwt(claims)+"\n")
@@ -83,7 +82,6 @@ upstreams:
 - {name: west, xds: {addresses: ["127.0.0.1:2"], tls: {caFile: listener.pem}, tokenFile: opaque}}
 - {name: cluster, kubernetes: {kubeconfig: kubeconfig}}
 - {name: files, file: {path: .}}
-replicas: {peers: {service: "relay-peers:15016", certFile: peers.pem, keyFile: peers-key.pem, caFile: peers.pem}}
 `)
 	cfg, err := config.Load(path, Sources()...)
 	if err != nil {
@@ -105,16 +103,14 @@ func TestTheEndOfEachCertificateAndTokenIsAMetric(t *testing.T) {
 	want := func(ends string) {
 		t.Helper()
 		if err := testutil.CollectAndCompare(e, strings.NewReader(strings.ReplaceAll(`
-# HELP relay_certificate_expiry_timestamp_seconds When the certificate of a listener, for other replicas, or for an upstream, ends.
+# HELP relay_certificate_expiry_timestamp_seconds When the certificate of a listener or for an upstream ends.
 # TYPE relay_certificate_expiry_timestamp_seconds gauge
 relay_certificate_expiry_timestamp_seconds{where="listener 127.0.0.1:15012"} 1.8000036e+09
-relay_certificate_expiry_timestamp_seconds{where="replicas.peers"} 1.8000036e+09
 relay_certificate_expiry_timestamp_seconds{where="upstream cluster"} 1.8000036e+09
 relay_certificate_expiry_timestamp_seconds{where="upstream east"} ENDS
 # HELP relay_certificate_lifetime_seconds Time from the begin to the end of that certificate.
 # TYPE relay_certificate_lifetime_seconds gauge
 relay_certificate_lifetime_seconds{where="listener 127.0.0.1:15012"} 3600
-relay_certificate_lifetime_seconds{where="replicas.peers"} 3600
 relay_certificate_lifetime_seconds{where="upstream cluster"} 3600
 relay_certificate_lifetime_seconds{where="upstream east"} 3600
 # HELP relay_token_expiry_timestamp_seconds When the token for an upstream ends, if it is a JWT with an end.
@@ -152,7 +148,6 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	}
 	want := []string{
 		`listener 127.0.0.1:15012: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
-		`replicas.peers: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
 		`upstream east: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
 		`upstream east: its token expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayTokenExpires"`,
 		`upstream cluster: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
@@ -161,7 +156,7 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	if d := cmp.Diff(want, e.problems(begins.Add(year-6*day))); d != "" {
 		t.Error(d)
 	}
-	if got := e.problems(begins.Add(year)); len(got) != 6 || !strings.Contains(got[0], "its certificate expired at") {
+	if got := e.problems(begins.Add(year)); len(got) != 5 || !strings.Contains(got[0], "its certificate expired at") {
 		t.Errorf("at the end: %q", got)
 	}
 
@@ -170,7 +165,7 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 	if got := e.problems(begins.Add(50 * time.Minute)); len(got) != 0 {
 		t.Errorf("ten minutes before the end of an hour: %q", got)
 	}
-	if got := e.problems(begins.Add(55 * time.Minute)); len(got) != 6 {
+	if got := e.problems(begins.Add(55 * time.Minute)); len(got) != 5 {
 		t.Errorf("five minutes before the end of an hour: %q", got)
 	}
 }

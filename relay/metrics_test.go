@@ -1,20 +1,56 @@
 package relay
 
 import (
+	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"meshrelay/config"
 )
+
+// idle returns one of several replicas that does not run. fields are more fields of its config.
+func idle(t *testing.T, fields string) *Relay {
+	t.Helper()
+	cfg, err := config.Parse(filepath.Join(t.TempDir(), "relay.yaml"), []byte(`node: {id: relay-0}
+downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
+replicas: {kubernetes: {kubeconfig: none}}
+upstreams: [{name: east, file: {path: east}}]
+`+fields), Sources()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Options{
+		Config: cfg, Watcher: config.NewWatcher("relay.yaml", Sources()...), Complete: func(c *config.Config) { c.FitMemory(1 << 30) },
+		Logger: slog.New(slog.DiscardHandler), LogLevel: new(slog.LevelVar),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestARelayWithReplicasTellsItsNameAndThatItHasNotReadTheOrders(t *testing.T) {
+	r := idle(t, "")
+	if all := r.manager.Replicas(); len(all) != 1 || all[0].Name != "relay-0" || !all[0].Self {
+		t.Errorf("%+v", all)
+	}
+	if notes := strings.Join(r.notes(), "\n"); !strings.Contains(notes, "orders: the ConfigMap can not be used") {
+		t.Error(notes)
+	}
+}
 
 // TestMetricsAreThoseOfTheCode: docs/metrics.md has a row for each metric that the parts of a relay describe,
 // and there are not too many.
 func TestMetricsAreThoseOfTheCode(t *testing.T) {
-	r := idle(t, "state: {dir: state}\n", nil)
+	r := idle(t, "state: {dir: state}\n")
 	described := make(chan *prometheus.Desc)
 	go func() { defer close(described); r.metrics.Describe(described) }()
 	exist, name := map[string]bool{}, regexp.MustCompile(`fqName: "(relay_\w+)"`)

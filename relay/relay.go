@@ -34,7 +34,7 @@ import (
 	"meshrelay/internal/logring"
 	"meshrelay/internal/memory"
 	"meshrelay/mirror"
-	"meshrelay/peers"
+	"meshrelay/orders"
 	"meshrelay/push"
 	"meshrelay/sink"
 	"meshrelay/state"
@@ -57,8 +57,6 @@ type Options struct {
 	LogLevel *slog.LevelVar
 	// Log has the last lines of Logger, for support bundles. It may be nil.
 	Log *logring.Ring
-	// Lookup finds the other replicas. It is nil for that of the config.
-	Lookup peers.Lookup
 }
 
 // Relay is a relay with all its parts. New makes it, Run runs it.
@@ -77,7 +75,6 @@ type Relay struct {
 	sinks      *sink.Set
 	operators  *admin.Server
 	pages      *ui.Pages
-	replicas   *replicas // nil: there are no others
 	guard      *admit.Guard
 	expiries   *expiries
 	metrics    *prometheus.Registry
@@ -153,13 +150,8 @@ func New(o Options) (*Relay, error) {
 	views := admin.Views{
 		Resources: r.aggregate, Upstreams: r.upstreams, Clusters: r.finder.Status, Trace: r.manager.Trace, LeftOut: r.manager.LeftOut,
 		Contests: register.KeyConflicts, HostConflicts: register.HostConflicts, NotFollowed: register.NotFollowed,
-		Events: r.events, Replicas: func() []peers.Replica { return r.replicas.all() },
+		Events: r.events, Replicas: func() []orders.Replica { return r.manager.Replicas() },
 		Applied: func(key mirror.Key) []sink.Applied { return r.sinks.Applied(key) },
-	}
-	if cfg.Replicas.Peers != nil {
-		views.AskReplicas = func(ctx context.Context, path string, most int64, f func(string, io.Reader) error) []peers.Failure {
-			return r.replicas.set.Each(ctx, path, most, f)
-		}
 	}
 	debug := admin.NewDebug(views)
 	serverConfig, err := downstreamConfig(cfg, o.Build.Version)
@@ -178,13 +170,7 @@ func New(o Options) (*Relay, error) {
 	}
 	debug.ShowServer(r.server)
 	r.manager.OnSame(r.server.Same)
-	if p := cfg.Replicas.Peers; p != nil {
-		if r.replicas, err = r.newReplicas(p, o.Lookup, debug); err != nil {
-			return nil, err
-		}
-		r.manager.AskReplicas(r.replicas.former)
-	}
-	r.agree(cfg)
+	r.follow(cfg)
 	r.conditions = newConditions(r)
 	if err := r.aggregate.RegisterHandler(r.conditions.changed); err != nil {
 		return nil, err
@@ -204,9 +190,6 @@ func New(o Options) (*Relay, error) {
 	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.expiries, r.conditions.counts)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
-	}
-	if r.replicas != nil {
-		own = append(own, r.replicas)
 	}
 	return r, registerProcess(r.metrics, o.Build, own...)
 }
@@ -324,9 +307,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	if r.keeper != nil {
 		parts = append(parts, r.keep) // ends after the upstreams, and writes all their resources
-	}
-	if r.replicas != nil {
-		parts = append(parts, r.replicas.Run) // ends after all that others ask for
 	}
 	parts = append(parts, r.pages.Run, r.operators.Run)
 	err := runParts(ctx, parts)

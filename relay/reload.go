@@ -81,7 +81,7 @@ func (r *Relay) apply(ctx context.Context, cfg *config.Config) (needsRestart []s
 // notes returns one line for each problem that does not make the relay unready.
 func (r *Relay) notes() []string {
 	notes := append(r.finder.Problems(), r.expiries.problems(time.Now())...)
-	notes = append(notes, r.manager.Replicas().Problems()...)
+	notes = append(notes, r.manager.OrderProblems()...)
 	notes = append(notes, r.aggregate.NotAllocated()...)
 	notes = append(notes, r.sinks.Problems()...)
 	if r.keeper != nil {

@@ -68,8 +68,6 @@ type Meta struct {
 	RootNamespace string
 	// Server has the identities that the server of the source had proven when the records came, or is empty.
 	Server []string
-	// Released is the number of the last release that is over here, of those on which replicas have agreed.
-	Released uint64
 	// Fingerprint is a hash of the settings on which the records depend. When it changes, the relay imports
 	// the records again.
 	Fingerprint string
@@ -80,15 +78,12 @@ type Frozen struct {
 	Since time.Time `json:"since"`
 	// Revision is the target of a rollback, 0 for a freeze of the present content.
 	Revision uint64 `json:"revision,omitempty"`
-	// Until is the end of the freeze, zero when only an operator ends it.
-	Until time.Time `json:"until,omitzero"`
 	// Reason is the operator's, empty when none was given.
 	Reason string `json:"reason,omitempty"`
-	// Decision identifies the record by which replicas agree on the freeze. It is empty for a relay that decides
-	// alone, and for a decision on which they have not agreed.
-	Decision string `json:"decision,omitempty"`
-	// Number is the sequence number of that record.
-	Number uint64 `json:"-"`
+	// Order identifies the order of all replicas, empty for a relay that is alone.
+	Order string `json:"-"`
+	// Empty: nothing was known of the source when it was frozen.
+	Empty bool `json:"empty,omitempty"`
 }
 
 // Change is one key of a source, and its record, nil when the key is gone.

@@ -13,6 +13,7 @@ const (
 	becauseOptional = "its firstSync is optional"
 	becauseOperator = "an operator ran \"relay serve-without\""
 	becauseReading  = "its state is being read from disk"
+	becauseFrozen   = "it is frozen, and nothing of it was known here then"
 	becauseAdded    = "it was added by a reload"
 	becauseFirst    = "clients were never served from this state.dir, which does not have it"
 	becauseNew      = "it is new: clients were served from this state.dir before, which does not have it"
@@ -40,6 +41,7 @@ type candidate struct {
 	name    string
 	mode    string // its firstSync
 	known   bool   // it has synced, or the disk has its resources
+	frozen  bool   // it was frozen before: what it has now is not served
 	without bool   // an operator serves clients without it
 	added   bool   // a reload has added it while clients were held
 	mayWait string // why it may itself be waiting for this relay, empty when it may not
@@ -59,10 +61,10 @@ type verdict struct {
 	FirstSync
 }
 
-// decide returns a verdict for each source that is not known.
+// decide returns a verdict for each source whose content is not known.
 func (s start) decide(all []candidate) (verdicts []verdict) {
 	for _, c := range all {
-		if !c.known {
+		if !c.known || c.frozen {
 			verdicts = append(verdicts, verdict{c.name, s.judge(c)})
 		}
 	}
@@ -73,10 +75,12 @@ func (s start) judge(c candidate) FirstSync {
 	switch {
 	case s.reading:
 		return FirstSync{Awaited: true, Reason: becauseReading}
-	case c.mode == config.FirstSyncOptional:
-		return FirstSync{Reason: becauseOptional}
 	case c.without:
 		return FirstSync{Reason: becauseOperator}
+	case c.frozen:
+		return FirstSync{Awaited: true, Reason: becauseFrozen}
+	case c.mode == config.FirstSyncOptional:
+		return FirstSync{Reason: becauseOptional}
 	case c.mode == config.FirstSyncWait:
 		return FirstSync{Awaited: true, Reason: becauseWait}
 	case c.added:

@@ -63,7 +63,7 @@ func (m *Manager) AwaitFirstSync(ctx context.Context, held func() []string) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	m.awaitDecisions(ctx)
+	m.awaitOrders(ctx)
 	m.mu.Lock()
 	m.first.began, m.first.held = time.Now(), held
 	m.mu.Unlock()
@@ -113,8 +113,8 @@ func (m *Manager) atStart() (start, []verdict) {
 	clients := sync.OnceValue(first.held)
 	for i, u := range ups {
 		c := &all[i]
-		*c = candidate{name: u.cfg.Name, mode: u.cfg.FirstSync, added: u.added, known: u.store.HasSynced()}
-		if c.known {
+		*c = candidate{name: u.cfg.Name, mode: u.cfg.FirstSync, added: u.added, known: u.store.HasSynced(), frozen: u.frozenEmpty()}
+		if c.known && !c.frozen {
 			continue
 		}
 		c.without = locked(u.upstream, (*intake.Intake).ServedWithout)

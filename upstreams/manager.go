@@ -41,9 +41,8 @@ type Manager struct {
 	kinds     []Kind
 	aggregate *mirror.Aggregate
 	keeper    Keeper          // nil: nothing is kept
-	former    Former          // nil: nobody else has anything
 	events    *events.Journal // nil: nobody keeps them
-	replicas  *replicas       // nil: the relay decides alone
+	replicas  *replicas       // nil: the relay is alone
 	log       *slog.Logger
 	restored  chan struct{} // closed when the upstreams are restored from disk
 	pause     time.Duration // after the first failure of a source
@@ -102,13 +101,6 @@ func (m *Manager) Record(journal *events.Journal) {
 	}
 }
 
-// Former returns what another replica serves of an upstream, or zero. It may be called from several goroutines at once.
-type Former func(ctx context.Context, u config.Upstream) state.Saved
-
-// AskReplicas sets who is asked for upstreams that the disk does not have. What comes from there counts as content from
-// disk. It is called before Restore.
-func (m *Manager) AskReplicas(former Former) { m.former = former }
-
 // Restore restores the upstreams from disk, several at a time, unless that was done before. It ends early when
 // ctx ends. Run calls it first. The aggregate merges meanwhile.
 func (m *Manager) Restore(ctx context.Context) {
@@ -122,7 +114,7 @@ func (m *Manager) restore(ctx context.Context) {
 	if m.isRestored() {
 		return
 	}
-	if m.keeper == nil && m.former == nil {
+	if m.keeper == nil {
 		close(m.restored)
 		return
 	}
@@ -132,7 +124,9 @@ func (m *Manager) restore(ctx context.Context) {
 	for _, u := range m.upstreams {
 		group.Go(func() error {
 			if ctx.Err() == nil {
-				m.restoreOne(ctx, u)
+				saved := m.keeper.Load(u.cfg.Name)
+				u.onDisk = saved.Meta.Synced
+				u.Tell(intake.Restored{Saved: saved})
 			}
 			return ctx.Err()
 		})
@@ -140,41 +134,21 @@ func (m *Manager) restore(ctx context.Context) {
 	if group.Wait() != nil {
 		return // the state on disk does not change
 	}
-	if m.keeper != nil {
-		m.mu.Lock()
-		m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
-		m.mu.Unlock()
-		for _, u := range m.upstreams {
-			m.keeper.Follow(u.cfg.Name, u)
-		}
+	m.mu.Lock()
+	m.first.served = m.keeper.Served() // an upstream that could not be read counts as lost
+	m.mu.Unlock()
+	for _, u := range m.upstreams {
+		m.keeper.Follow(u.cfg.Name, u)
 	}
 	m.unite()
 	close(m.restored)
 }
 
-// restoreOne restores one upstream from disk, or else from another replica.
-func (m *Manager) restoreOne(ctx context.Context, u *upstream) {
-	var saved state.Saved
-	if m.keeper != nil {
-		saved = m.keeper.Load(u.cfg.Name)
-	}
-	asks := m.former != nil && len(saved.Records) == 0 && !saved.Meta.Synced && saved.Meta.Frozen == nil
-	if asks {
-		if there := m.former(ctx, u.cfg); len(there.Records) > 0 {
-			saved = there
-		}
-	}
-	u.Tell(intake.Restored{Saved: saved})
-	if asks {
-		u.MarkAll() // the disk does not have it
-	}
-}
-
 // Restored returns a channel that Restore closes when all upstreams are restored.
 func (m *Manager) Restored() <-chan struct{} { return m.restored }
 
-// reading reports whether upstreams may still have to be restored from disk, or from other replicas.
-func (m *Manager) reading() bool { return (m.keeper != nil || m.former != nil) && !m.isRestored() }
+// reading reports whether upstreams may still have to be restored from disk.
+func (m *Manager) reading() bool { return m.keeper != nil && !m.isRestored() }
 
 func (m *Manager) isRestored() bool {
 	select {
@@ -246,7 +220,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Unlock()
 	m.applying.Unlock()
 	if m.replicas != nil {
-		g.Go(func() error { return m.runReplicas(ctx) })
+		g.Go(func() error { return m.runOrders(ctx) })
 	}
 	g.Go(func() error { // until ctx ends, a reload may start upstreams
 		<-ctx.Done()
@@ -330,7 +304,7 @@ func (m *Manager) Apply(cfg *config.Config) error {
 	}
 	m.unite() // some may have another ID
 	if m.replicas != nil {
-		m.replicas.changed()
+		mirror.Signal(m.replicas.look)
 	}
 	for _, u := range old {
 		if slices.Contains(next, u) {
@@ -441,15 +415,6 @@ func (m *Manager) LeftOut() (out []intake.LeftOut) {
 	return out
 }
 
-// Saved returns what is served of an upstream, in the form of the disk. The error is ErrUnknownUpstream.
-func (m *Manager) Saved(name string) (state.Saved, error) {
-	u, err := m.upstream(name)
-	if err != nil {
-		return state.Saved{}, err
-	}
-	return locked(u, func(in *intake.Intake) state.Saved { return in.Saved(time.Now()) }), nil
-}
-
 // Status returns the status of every upstream, in order of priority.
 func (m *Manager) Status() []Status {
 	first := m.firstSyncs() // first: an upstream that syncs meanwhile is shown as synced
@@ -457,7 +422,7 @@ func (m *Manager) Status() []Status {
 	out := make([]Status, 0, len(all))
 	for _, u := range all {
 		st := u.status()
-		if st.Double = u.double; !st.Synced {
+		if st.Double = u.double; !st.Synced || st.Frozen != nil && st.Frozen.Empty {
 			st.FirstSync = first[st.Name]
 		}
 		out = append(out, st)

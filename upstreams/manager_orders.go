@@ -16,7 +16,7 @@ func (m *Manager) Order(ctx context.Context, name, verb string, o intake.Order) 
 	if verb == "resync" {
 		return intake.Effect{}, m.resync(name, o)
 	}
-	if m.replicas != nil && !o.DryRun {
+	if m.replicas != nil && !o.DryRun && verb != "serve-without" {
 		return m.orderAll(ctx, name, verb, o)
 	}
 	return m.orderHere(ctx, name, verb, o)

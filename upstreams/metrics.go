@@ -82,16 +82,14 @@ func emitKinds[N int | uint64](counts map[string]N, emit func(float64, ...string
 
 // Metrics of a relay that is one of several replicas.
 var (
-	sequenceDesc  = prometheus.NewDesc("relay_decisions_sequence", "The number of the last decision of the replicas that is in effect here.", nil, nil)
-	reachableDesc = prometheus.NewDesc("relay_decisions_store_reachable", "Whether the store of the decisions can be reached.", nil, nil)
-	localDesc     = prometheus.NewDesc("relay_decisions_local", "Decisions of this replica on which the others have not agreed.", nil, nil)
+	reachableDesc  = prometheus.NewDesc("relay_orders_reachable", "Whether the ConfigMap with the orders of the replicas can be read and written.", nil, nil)
+	notInForceDesc = prometheus.NewDesc("relay_orders_not_in_force", "Upstreams whose order is not in force on this replica.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{sequenceDesc, reachableDesc, localDesc} {
-		ch <- desc
-	}
+	ch <- reachableDesc
+	ch <- notInForceDesc
 	for _, one := range metrics() {
 		ch <- one.desc
 	}
@@ -99,10 +97,12 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
-	if s := m.Replicas(); s != nil {
-		ch <- prometheus.MustNewConstMetric(sequenceDesc, prometheus.GaugeValue, float64(s.Sequence))
-		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(s.Reachable))
-		ch <- prometheus.MustNewConstMetric(localDesc, prometheus.GaugeValue, float64(len(s.Local)))
+	if r := m.replicas; r != nil {
+		r.mu.Lock()
+		reachable, lacks := r.problem == "", len(r.lacks)
+		r.mu.Unlock()
+		ch <- prometheus.MustNewConstMetric(reachableDesc, prometheus.GaugeValue, boolValue(reachable))
+		ch <- prometheus.MustNewConstMetric(notInForceDesc, prometheus.GaugeValue, float64(lacks))
 	}
 	all := m.Status()
 	for _, one := range metrics() {

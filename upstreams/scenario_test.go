@@ -364,8 +364,6 @@ func (c *scenario) orderOf(args []string) (o intake.Order, err error) {
 			o.All = true
 		case "--hold":
 			o.Hold = c.ids[value]
-		case "--for":
-			o.For, err = time.ParseDuration(value)
 		case "--only":
 			var scope intake.Part
 			scope, err = intake.ParsePart(value)

@@ -57,11 +57,12 @@ type upstream struct {
 	notes  *loglimit.Limit // for log lines of the intake, whose rate the upstream decides
 	events *events.Journal // nil: nobody keeps them
 	since  time.Time
-	// concerned is called when the replicas may have to agree on something, nil if the relay decides alone.
+	// concerned is called when the hold may have changed, nil if nobody follows it.
 	concerned func()
 	// identified is called when the identity of the cluster may have changed. runSource sets it.
 	identified func()
 	wake       chan struct{} // has an element when turn must run before armed
+	onDisk     bool          // when the relay started; Restore sets it
 
 	// The Manager's mu guards setup, added and the functions.
 	setup
@@ -131,9 +132,10 @@ func (u *upstream) stepLocked(e intake.Event) (out intake.Output, err error) {
 			u.intake = u.intake.Renewed(time.Now())
 		}
 	}()
+	holds := u.intake.Holding()
 	out, err = u.intake.Step(time.Now(), e)
 	u.due = out.Wake
-	if u.concerned != nil && u.intake.Concerned() {
+	if u.concerned != nil && (holds || u.intake.Holding()) {
 		u.concerned()
 	}
 	if out.Repeat {
@@ -280,6 +282,12 @@ func (u *upstream) MarkAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.intake.MarkAll()
+}
+
+// frozenEmpty reports whether the upstream is frozen, and nothing of it was known then.
+func (u *upstream) frozenEmpty() bool {
+	f := locked(u, (*intake.Intake).Frozen)
+	return f != nil && f.Empty
 }
 
 func (u current) status() Status {

@@ -161,7 +161,7 @@ func (p *Pages) look() map[string]uint64 {
 			fmt.Fprintln(&ups, u.Held.ID, u.Held.Clock)
 		}
 		if u.Frozen != nil {
-			fmt.Fprintln(&ups, u.Frozen.Since.UnixNano(), u.Frozen.Until.UnixNano(), u.Frozen.Waiting)
+			fmt.Fprintln(&ups, u.Frozen.Since.UnixNano(), u.Frozen.Waiting)
 		}
 	}
 	word := func(h *maphash.Hash, s string) {

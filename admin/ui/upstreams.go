@@ -201,7 +201,7 @@ func upstreamActions(u upstreams.Status) (list []Action) {
 	if u.Frozen != nil {
 		list = append(list, Action{"Unfreeze " + u.Name, "The current resources of the upstream are served again. The guard checks the deletions.", "relay unfreeze " + name + ` --reason "…"`})
 	} else {
-		list = append(list, Action{"Freeze " + u.Name, "Its resources stay as they are served now, whatever the upstream does. A hold stays, too.", "relay freeze " + name + ` --for 4h --reason "…"`})
+		list = append(list, Action{"Freeze " + u.Name, "Its resources stay as they are served now, whatever the upstream does. A hold stays, too.", "relay freeze " + name + ` --reason "…"`})
 	}
 	if u.FirstSync != nil && u.FirstSync.Awaited {
 		list = append(list, Action{"Serve without " + u.Name, "Clients wait for its first sync. This serves them without its resources.", "relay serve-without " + name})

@@ -81,7 +81,7 @@ func EventLevel(t events.Type) Level {
 		return Bad
 	case events.Held, events.Stale, events.Refused, events.OverLimit, events.Frozen, events.RolledBack, events.CarriedOut, events.TurnedAway, events.Released:
 		return Warn
-	case events.Synced, events.Regained, events.Returned, events.Serving, events.Thawed, events.Unfrozen:
+	case events.Synced, events.Regained, events.Returned, events.Serving, events.Unfrozen:
 		return OK
 	}
 	return None

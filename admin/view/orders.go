@@ -3,7 +3,6 @@ package view
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"meshrelay/admin"
 	"meshrelay/upstreams/intake"
@@ -35,29 +34,29 @@ func Ordered(c admin.Controlled, verb string, o intake.Order) string {
 	if c.Frozen.Revision != 0 {
 		text += fmt.Sprintf(" at revision %d", c.Frozen.Revision)
 	}
-	text += fmt.Sprintf(", with %s, until ", Count(admin.Total(c.Resources), "resource"))
-	if !c.Frozen.Until.IsZero() {
-		text += fmt.Sprintf("%s (later if it is out of contact) or ", c.Frozen.Until.UTC().Format(time.RFC3339))
-	}
-	text += fmt.Sprintf("\"relay unfreeze %s\"", c.Name)
+	text += fmt.Sprintf(", with %s, until \"relay unfreeze %s\"", Count(admin.Total(c.Resources), "resource"), c.Name)
 	if !c.KeepsState {
 		text += NoState
 	}
 	return text
 }
 
-// Reached tells on how many replicas an order is carried out, on a line of its own. It is empty for a relay that decides
-// alone.
+// Reached tells on how many replicas an order is in force, on a line of its own. It is empty for a relay that is alone.
 func Reached(r *intake.Reach) string {
 	switch {
 	case r == nil:
 		return ""
-	case r.Local:
-		return "\nThis is a decision of this replica alone. It is proposed to the others when the store of decisions can be reached."
+	case r.Here:
+		return "\nThis is for this replica alone: it has no revision with the content of the rollback that all follow"
+	case r.Unwritten != "":
+		return "\nThe order is in force on this replica alone, and will be written for the others: " + r.Unwritten
 	}
-	text := fmt.Sprintf("\nThe order is recorded, and carried out on %d of %s", r.Did, Count(r.Of, "known replica"))
-	if len(r.Unreachable) > 0 {
-		text += ". Not reached: " + strings.Join(r.Unreachable, ", ")
+	text := fmt.Sprintf("\nThe order is in force on %d of %s", r.Did, Count(r.Of, "replica"))
+	if len(r.Missing) > 0 {
+		text += ". Not on: " + strings.Join(r.Missing, ", ")
+	}
+	if len(r.Away) > 0 {
+		text += ". Away: " + strings.Join(r.Away, ", ")
 	}
 	return text
 }

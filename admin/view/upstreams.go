@@ -232,7 +232,7 @@ func EndOfHold(h intake.Held, now time.Time) string {
 	return "when the upstream has the resources again, or an operator releases them"
 }
 
-// Freeze describes a freeze: revision, age, reason, end, and how many resources have changed since.
+// Freeze describes a freeze: revision, age, reason, and how many resources have changed since.
 func Freeze(f intake.Frozen, now time.Time) string {
 	text := ""
 	if f.Revision != 0 {
@@ -241,13 +241,6 @@ func Freeze(f intake.Frozen, now time.Time) string {
 	text += " for " + Ago(f.Since, now)
 	if f.Reason != "" {
 		text += fmt.Sprintf(" (%s)", f.Reason)
-	}
-	switch left := f.Until.Sub(now); {
-	case f.Until.IsZero():
-	case left > 0:
-		text += fmt.Sprintf(", ends in %s", Age(left))
-	default:
-		text += ", ends when it is in contact"
 	}
 	if f.Waiting > 0 {
 		text += fmt.Sprintf(", %s changed there", Count(f.Waiting, "resource"))

@@ -43,9 +43,6 @@ func (c *controlled) Order(_ context.Context, _, verb string, o intake.Order) (i
 func (c *controlled) freeze(o intake.Order) (intake.Effect, error) {
 	return c.change(o, intake.Effect{Kept: 5}, func() {
 		c.east.Frozen = &intake.Frozen{Frozen: state.Frozen{Since: time.Now(), Reason: o.Reason}}
-		if o.For > 0 {
-			c.east.Frozen.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-		}
 	})
 }
 
@@ -192,10 +189,8 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		want string // of stdout, or of stderr when the code is not 0
 	}{
 		{"freeze east", 0, "upstream east is frozen, with 5 resources, until \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
-		{"freeze east --for 2h --reason upgrade", 0, "upstream east is frozen, with 5 resources, until 2030-01-02T03:04:05Z (later if it is out of contact) or \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
+		{"freeze east --reason upgrade", 0, "upstream east is frozen, with 5 resources, until \"relay unfreeze east\"; without state.dir, a restart undoes this\n"},
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
-		{"freeze east --for -2h", 1, "error: --for: -2h0m0s: want a positive duration, such as 2h\n"},
-		{"freeze east --for 0s", 1, "error: --for: 0s: want a positive duration, such as 2h\n"},
 		{"unfreeze east --dry-run", 0, "dry run: upstream east would be unfrozen: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 unchanged\n  - a/B c/d\n  and 3 more\n"},
 		{"unfreeze east", 0, "upstream east is unfrozen\n" + heldTable},
 		{"held", 0, heldTable},

@@ -41,7 +41,7 @@ func newDoctor() *cobra.Command {
 judges clients, the Unix socket and the state directory. For each upstream: name,
 port, certificates, token, identity and permissions; the command connects to each address and
 requests all resources once. For each place of clusters: that the relay can list and watch it, the
-allowed programs, and each kubeconfig. For each sink and the decisions of replicas: the API server, and
+allowed programs, and each kubeconfig. For each sink and the orders of replicas: the API server, and
 its rules for the relay. It reads the files of upstreams for 0.7 s, and reports if it did not read all.
 
 Run it as the user that runs the relay, on the same host or in the same pod. It changes nothing, and

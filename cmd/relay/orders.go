@@ -44,13 +44,8 @@ func order(cmd *cobra.Command, o *intake.Order, do task) *cobra.Command {
 		return do(ctx, c, upstream)
 	})
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show the changes, but do not make them")
-	localFlag(cmd, &o.Local)
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "`text` for the log, the journal and the history")
 	return cmd
-}
-
-func localFlag(cmd *cobra.Command, local *bool) {
-	cmd.Flags().BoolVar(local, "local", false, "of several replicas, decide for this one alone, while they can not agree")
 }
 
 // ordered gives an order, and describes its effect.
@@ -61,28 +56,19 @@ func ordered(ctx context.Context, c admin.Client, upstream, verb string, o intak
 
 func newFreeze() *cobra.Command {
 	var o intake.Order
-	cmd := order(&cobra.Command{
+	return order(&cobra.Command{
 		Use:   "freeze UPSTREAM",
 		Short: "Serve an upstream as it is now, despite later changes",
 		Long: `Keep the resources of an upstream of a running relay as they are. Changes of the upstream
-wait, and so do deletions that its guard holds. "relay unfreeze" ends the freeze. With --for it
-also ends after that time, once the upstream is in contact. In a relay that keeps state (state.dir)
-the upstream stays frozen over a restart. The command needs the relay's Unix socket.`,
+wait, and so do deletions that its guard holds. "relay unfreeze" ends the freeze. In a relay that
+keeps state (state.dir) the upstream stays frozen over a restart. Of several replicas, all freeze
+it, each with what it serves. The command needs the relay's Unix socket.`,
 		Example: `  relay freeze east --reason "upgrade of the control plane"
-  relay freeze east --for 2h
   relay freeze east --socket /var/lib/relay/admin.sock
-  kubectl exec meshrelay-0 -- relay freeze east   # and each other replica`,
+  kubectl exec meshrelay-0 -- relay freeze east`,
 	}, &o, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
 		return ordered(ctx, c, upstream, "freeze", o)
 	})
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if cmd.Flags().Changed("for") && o.For <= 0 {
-			return fmt.Errorf("--for: %v: want a positive duration, such as 2h", o.For)
-		}
-		return nil
-	}
-	cmd.Flags().DurationVar(&o.For, "for", 0, "end the freeze after this `time`, such as 2h (default: no end)")
-	return cmd
 }
 
 func newUnfreeze() *cobra.Command {
@@ -199,8 +185,7 @@ func heldText(ctx context.Context, c admin.Client, upstream string) (string, err
 }
 
 func newServeWithout() *cobra.Command {
-	var local bool
-	cmd := control(&cobra.Command{
+	return control(&cobra.Command{
 		Use:   "serve-without UPSTREAM",
 		Short: "Serve clients without waiting for an upstream",
 		Long: `Serve the clients of a starting relay without waiting for an upstream. A relay that starts
@@ -208,16 +193,15 @@ without the resources of an upstream lets its clients wait; otherwise they would
 have from it. "relay status" names those upstreams. After this command, clients do delete that.
 
 A relay that keeps state (state.dir) remembers this until the upstream has synced: a restart does
-not wait either. upstreams[].firstSync in the config file decides whether clients wait for an
+not wait either. Of several replicas, only the one that is asked serves without it.
+upstreams[].firstSync in the config file decides whether clients wait for an
 upstream at all.`,
 		Example: `  relay serve-without west
   relay serve-without west --socket /var/lib/relay/admin.sock`,
 	}, func(ctx context.Context, c admin.Client, upstream string) (string, error) {
-		w, err := c.ServeWithout(ctx, upstream, local)
-		return cliview.Without(upstream, w) + view.Reached(w.Replicas), err
+		w, err := c.ServeWithout(ctx, upstream)
+		return cliview.Without(upstream, w), err
 	})
-	localFlag(cmd, &local)
-	return cmd
 }
 
 func newReload() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/downstream"
-	"meshrelay/peers"
+	"meshrelay/orders"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
@@ -29,8 +29,8 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Show the readiness, upstreams and clients of a running relay",
 		Long: `Show whether a running relay is ready, and if not why, its upstreams and its clients. Of many
-clients, it shows those with problems. Where the config has replicas.peers, a table has all replicas, and
-lines tell which one serves another content of which upstream. The head has the memory in use, and the config file with the
+clients, it shows those with problems. Where the config has replicas, a table has all of them, and
+lines tell which order is not in force on which one. The head has the memory in use, and the config file with the
 beginning of the SHA-256 of the loaded text: if sha256sum prints another one, the file has changed
 since. The command reads the admin address, which is on loopback by default. The exit code is 0
 when the relay answers; with --exit-code it depends on the state of the relay.
@@ -81,7 +81,7 @@ type overview struct {
 	Readiness admin.Readiness           `json:"readiness"`
 	Upstreams []upstreams.Status        `json:"upstreams"`
 	Clients   []downstream.ClientStatus `json:"clients"`
-	Replicas  []peers.Replica           `json:"replicas,omitempty"`
+	Replicas  []orders.Replica          `json:"replicas,omitempty"`
 	Conflicts struct {
 		Keys  int `json:"keys"`
 		Hosts int `json:"hosts"`

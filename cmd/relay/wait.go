@@ -38,7 +38,6 @@ type neverError struct{ error }
 func newWait() *cobra.Command {
 	var access access
 	var goal, namespace string
-	var allReplicas bool
 	cmd := &cobra.Command{
 		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
 		Short: "Wait until a running relay meets a condition",
@@ -60,11 +59,10 @@ The conditions of a resource, as the relay serves it:
   deleted          it is not served, and no client still has it
   applied          all sinks that have it in their view have written its present content
 
-They are about the content that the relay has read. With --all-replicas, the condition must also be met
-in each replica, with the same content.`,
+They are about the content that the relay has read.`,
 		Example: `  relay wait --for ready --timeout 60s
   relay wait --for=synced=east
-  relay wait virtualservice shop -n shop --for distributed --all-replicas`,
+  relay wait virtualservice shop -n shop --for distributed`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if _, _, ok := kindAndName(args); ok || len(args) == 0 {
 				return nil
@@ -76,9 +74,9 @@ in each replica, with the same content.`,
 			met, err := conditionOf(goal)
 			switch {
 			case len(args) > 0:
-				met, err = arrived(cmd, args, namespace, allReplicas, goal)
-			case err == nil && (allReplicas || cmd.Flags().Changed("namespace")):
-				err = errors.New("-n and --all-replicas need a resource: relay wait KIND NAME --for distributed")
+				met, err = arrived(cmd, args, namespace, goal)
+			case err == nil && cmd.Flags().Changed("namespace"):
+				err = errors.New("-n needs a resource: relay wait KIND NAME --for distributed")
 			}
 			if err != nil {
 				return err
@@ -95,7 +93,6 @@ in each replica, with the same content.`,
 	access.flags(cmd, time.Minute)
 	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
-	cmd.Flags().BoolVar(&allReplicas, "all-replicas", false, "wait for the other replicas, too")
 	fixedCompletions(cmd, "for", append([]string{"ready", "healthy", "synced", "not-held"}, arrivals...)...)
 	return cmd
 }
@@ -148,7 +145,7 @@ func conditionOf(text string) (condition, error) {
 }
 
 // arrived returns a condition of the resource that args name.
-func arrived(cmd *cobra.Command, args []string, namespace string, allReplicas bool, goal string) (condition, error) {
+func arrived(cmd *cobra.Command, args []string, namespace, goal string) (condition, error) {
 	if !slices.Contains(arrivals, goal) {
 		return nil, fmt.Errorf("--for %q: want %s for a resource", goal, strings.Join(arrivals, ", "))
 	}
@@ -158,7 +155,7 @@ func arrived(cmd *cobra.Command, args []string, namespace string, allReplicas bo
 	}
 	q := url.Values{
 		"kind": {kind}, "namespace": {namespace}, "name": {name},
-		"applied": {strconv.FormatBool(goal == admin.Applied)}, "all": {strconv.FormatBool(allReplicas)},
+		"applied": {strconv.FormatBool(goal == admin.Applied)},
 	}
 	return func(ctx context.Context, c admin.Client) error {
 		a, err := c.Arrival(ctx, q)

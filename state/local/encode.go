@@ -104,13 +104,13 @@ func encodeMeta(m state.Meta) *statepb.Ledger {
 	l := &statepb.Ledger{
 		Synced: m.Synced, LastContact: encodeTime(m.LastContact), Fingerprint: []byte(m.Fingerprint), HeldSince: encodeTime(m.HeldSince),
 		HeldRan: uint64(max(m.HeldRan, 0)), ServeWithout: encodeTime(m.ServeWithout), Held: uint64(max(m.Held, 0)), Identity: []byte(m.Identity), InContact: m.InContact,
-		RootNamespace: []byte(m.RootNamespace), Released: m.Released,
+		RootNamespace: []byte(m.RootNamespace),
 	}
 	for _, name := range m.Server {
 		l.Server = append(l.Server, []byte(name))
 	}
 	if f := m.Frozen; f != nil {
-		l.Frozen = &statepb.Frozen{Since: encodeTime(f.Since), Revision: f.Revision, Until: encodeTime(f.Until), Reason: []byte(f.Reason), Decision: []byte(f.Decision), Number: f.Number}
+		l.Frozen = &statepb.Frozen{Since: encodeTime(f.Since), Revision: f.Revision, Reason: []byte(f.Reason), Order: []byte(f.Order), Empty: f.Empty}
 	}
 	return l
 }
@@ -122,13 +122,13 @@ func decodeMeta(l *statepb.Ledger) state.Meta {
 	m := state.Meta{
 		Synced: l.GetSynced(), LastContact: decodeTime(l.GetLastContact()), Fingerprint: string(l.GetFingerprint()), HeldSince: decodeTime(l.GetHeldSince()),
 		HeldRan: max(time.Duration(l.GetHeldRan()), 0), ServeWithout: decodeTime(l.GetServeWithout()), Held: int(min(l.GetHeld(), math.MaxInt32)), Identity: string(l.GetIdentity()), InContact: l.GetInContact(),
-		RootNamespace: string(l.GetRootNamespace()), Released: l.GetReleased(),
+		RootNamespace: string(l.GetRootNamespace()),
 	}
 	for _, name := range l.GetServer() {
 		m.Server = append(m.Server, string(name))
 	}
 	if f := l.GetFrozen(); f != nil {
-		m.Frozen = &state.Frozen{Since: decodeTime(f.Since), Revision: f.Revision, Until: decodeTime(f.Until), Reason: string(f.Reason), Decision: string(f.Decision), Number: f.Number}
+		m.Frozen = &state.Frozen{Since: decodeTime(f.Since), Revision: f.Revision, Reason: string(f.Reason), Order: string(f.Order), Empty: f.Empty}
 	}
 	return m
 }

@@ -106,7 +106,7 @@ func TestMetasAndRevisionsRoundTrip(t *testing.T) {
 			Held: int(rapid.Int32Min(0).Draw(t, "n")), ServeWithout: when("without"), Identity: rapid.String().Draw(t, "identity"), Fingerprint: rapid.String().Draw(t, "fingerprint"),
 		}
 		if rapid.Bool().Draw(t, "frozen") {
-			m.Frozen = &state.Frozen{Since: when("since"), Until: when("until"), Reason: rapid.String().Draw(t, "reason"), Decision: rapid.String().Draw(t, "decision"), Revision: count.Draw(t, "revision")}
+			m.Frozen = &state.Frozen{Since: when("since"), Reason: rapid.String().Draw(t, "reason"), Order: rapid.String().Draw(t, "order"), Empty: rapid.Bool().Draw(t, "empty"), Revision: count.Draw(t, "revision")}
 		}
 		b, err := proto.Marshal(encodeMeta(m))
 		if err != nil {

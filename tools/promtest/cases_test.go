@@ -72,25 +72,11 @@ var cases = []struct {
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x4 90x60`, 14, `{upstream="east"}`, `
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="a"} 100x4 90x90
 		relay_upstream_resources{upstream="east",kind="Gateway",pod="b"} 100x9 90x90`},
-	{"RelayReplicasDiffer", `
-		relay_replicas_differ{pod="a"} 0x4 2x60
-		relay_replicas_differ{pod="b"} 0x60`, 5, `{}`, `
-		relay_replicas_differ{pod="a"} 0x4 2x9 0x60
-		relay_replicas_differ{pod="b"} 0x60`},
-	{"RelayReplicaUnreachable", `
-		relay_replicas{state="reached",pod="a"}     1x60
-		relay_replicas{state="unreachable",pod="a"} 0x4 1x60
-		relay_replicas{state="unreachable",pod="b"} 0x60`, 5, `{}`, `
-		relay_replicas{state="reached",pod="a"}     2x60
-		relay_replicas{state="unreachable",pod="a"} 0x4 1x9 0x60`},
-	{"RelayDecisionsUnreachable", `
-		relay_decisions_store_reachable{pod="a"} 1x4 0x60
-		relay_decisions_store_reachable{pod="b"} 1x60`, 5, `{}`, `
-		relay_decisions_store_reachable{pod="a"} 1x4 0x4 1x60`},
-	{"RelayDecisionsNotAgreed", `
-		relay_decisions_local{pod="a"} 0x4 1x60
-		relay_decisions_local{pod="b"} 0x60`, 5, `{}`, `
-		relay_decisions_local{pod="a"} 0x4 1x14 0x60`},
+	{"RelayOrdersNotInForce", `
+		relay_orders_reachable{pod="a"}    1x4 0x60
+		relay_orders_not_in_force{pod="b"} 0x60`, 5, `{}`, `
+		relay_orders_reachable{pod="a"}    1x4 0x4 1x60
+		relay_orders_not_in_force{pod="b"} 0x60`},
 	{"RelaySinkIncomplete", `
 		relay_sink_last_complete_timestamp_seconds{sink="dr",pod="a"}   0+60x4 240x90
 		relay_sink_last_complete_timestamp_seconds{sink="dr",pod="b"}   0x90
@@ -307,11 +293,8 @@ const healthy = `
 	relay_clusters{clusters="fleet",state="orphaned",pod="a"} 0x200
 	relay_clusters{clusters="fleet",state="refused",pod="a"}  0x200
 	relay_clusters_readable{clusters="fleet",pod="a"} 1x200
-	relay_replicas{state="reached",pod="a"}     1x200
-	relay_replicas{state="unreachable",pod="a"} 0x60 1x2 0x200
-	relay_replicas_differ{pod="a"} 0x60 1x2 0x200
-	relay_decisions_store_reachable{pod="a"} 1x60 0x2 1x200
-	relay_decisions_local{pod="a"} 0x200
+	relay_orders_reachable{pod="a"} 1x60 0x2 1x200
+	relay_orders_not_in_force{pod="a"} 0x200
 	relay_sink_leader{sink="dr",pod="a"}    1x60 0x200
 	relay_sink_leader{sink="dr",pod="b"}    0x61 1x200
 	relay_sink_suspended{sink="dr",pod="a"} 0x200

@@ -139,11 +139,8 @@ func sinks() section {
 
 func replicas() section {
 	return section{"Replicas", []spec{
-		{title: "Replicas not reached", description: "Other replicas that each relay can not ask: relay status has the reasons.", unit: "short", queries: []query{{`relay_replicas{,state="unreachable"}`, "{{instance}}"}}},
-		{title: "Upstreams that differ", description: "Upstreams of which another replica serves other content.", unit: "short", queries: []query{{`relay_replicas_differ{}`, "{{instance}}"}}},
-		{title: "Store of decisions", description: "Whether each relay reaches the store of decisions. Red: it does not, and nothing that is held goes.", unit: "short", kind: "state-timeline", bad: "< 1", queries: []query{{`relay_decisions_store_reachable{}`, "{{instance}}"}}},
-		{title: "Last decision in effect", description: "Number of the last decision that is in effect in each relay.", unit: "short", queries: []query{{`relay_decisions_sequence{}`, "{{instance}}"}}},
-		{title: "Decisions not agreed", description: "Decisions of one relay (--local) on which the others have not agreed.", unit: "short", queries: []query{{`relay_decisions_local{}`, "{{instance}}"}}},
+		{title: "Orders of replicas", description: "Whether each relay reads the orders of all replicas. Red: it does not, and takes only freeze.", unit: "short", kind: "state-timeline", bad: "< 1", queries: []query{{`relay_orders_reachable{}`, "{{instance}}"}}},
+		{title: "Orders not in force", description: "Upstreams whose order is not in force in each relay: relay status has the reasons.", unit: "short", queries: []query{{`relay_orders_not_in_force{}`, "{{instance}}"}}},
 	}}
 }
 

@@ -10,16 +10,12 @@ import (
 	"meshrelay/state"
 )
 
-// Freeze is the event that an operator freezes what is served: until Unfreeze, or for the duration For.
+// Freeze is the event that an operator freezes what is served, until Unfreeze. With an ID it may replace another freeze.
 type Freeze struct{ Order }
 
 func (e Freeze) step(in *Intake, out *Output) {
-	if in.frozen != nil {
-		since := ", since " + in.frozen.Since.UTC().Format(time.RFC3339)
-		if in.isStill() {
-			since = " by an order that is being recorded"
-		}
-		out.err = NotPossible("upstream %s is frozen already%s: \"relay unfreeze %s\" ends that", in.name, since, in.name)
+	if in.frozen != nil && e.ID == "" {
+		out.err = NotPossible("upstream %s is frozen already, since %s: \"relay unfreeze %s\" ends that", in.name, in.frozen.Since.UTC().Format(time.RFC3339), in.name)
 		return
 	}
 	out.Effect = Effect{Kept: in.tallies.all.size}
@@ -27,16 +23,8 @@ func (e Freeze) step(in *Intake, out *Output) {
 		return
 	}
 	waits := in.endsHold()
-	f := &state.Frozen{Since: in.now.UTC(), Reason: e.Reason}
-	if e.For > 0 {
-		f.Until = f.Since.Add(e.For)
-	}
-	in.freeze(f)
-	lasts := ""
-	if !f.Until.IsZero() {
-		lasts = " until " + f.Until.Format(time.RFC3339)
-	}
-	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is%s, resources: %d%s", lasts, in.tallies.all.size, waits), Command: "relay unfreeze " + in.name})
+	in.freeze(e.Order)
+	in.tellOrder(e.Order, events.Event{Type: events.Frozen, Text: fmt.Sprintf("what is served stays as it is, resources: %d%s", in.tallies.all.size, waits), Command: "relay unfreeze " + in.name})
 }
 
 // endsHold returns how a freeze changes a hold, empty when nothing is held.
@@ -48,7 +36,12 @@ func (in *Intake) endsHold() string {
 }
 
 // freeze freezes the upstream. Held deletions are not carried out.
-func (in *Intake) freeze(f *state.Frozen) {
+func (in *Intake) freeze(o Order) {
+	f := &state.Frozen{Since: o.Since, Revision: o.To, Reason: o.Reason, Order: o.ID}
+	if f.Since.IsZero() {
+		f.Since = in.now.UTC()
+	}
+	f.Empty = f.Revision == 0 && (o.Empty || !in.served.HasSynced())
 	in.frozen = f
 	for key := range in.leaving {
 		in.differing[key] = struct{}{}
@@ -72,8 +65,6 @@ type Unfreeze struct{ Order }
 
 func (e Unfreeze) step(in *Intake, out *Output) {
 	switch {
-	case in.frozen == nil && e.DryRun && in.agreed != nil && in.agreed.Frozen != nil: // a rollback that is not possible here
-		return
 	case in.frozen == nil:
 		out.err = NotPossible("upstream %s is not frozen", in.name)
 		return
@@ -115,7 +106,9 @@ func (in *Intake) unfreezing() (e Effect) {
 
 // thaw ends a freeze. cause is the cause of the next revision.
 func (in *Intake) thaw(by events.By, cause string) {
-	in.frozen = nil
+	if in.frozen = nil; in.told {
+		in.without = time.Time{}
+	}
 	in.because(by, cause)
 	in.journal.reported = time.Time{}
 	in.reconcileAll()
@@ -132,7 +125,7 @@ func (e Rollback) step(in *Intake, out *Output) {
 	records := in.present(in.admitted(e.Records))
 	waits := in.endsHold()
 	if !e.DryRun {
-		in.freeze(&state.Frozen{Since: in.now.UTC(), Revision: e.To, Reason: e.Reason})
+		in.freeze(e.Order)
 	}
 	effect := in.serveOnly(records, e.DryRun)
 	if out.Effect = effect; e.DryRun {
@@ -147,14 +140,57 @@ func (e Rollback) step(in *Intake, out *Output) {
 	in.end(in.unsettled())
 }
 
+// serveOnly serves records, and nothing else. It changes nothing in a dry run.
+func (in *Intake) serveOnly(records []state.Record, dryRun bool) (effect Effect) {
+	present := in.servedKeys()
+	for i := range records {
+		r := &records[i]
+		key := r.Resource.Key()
+		_, had := present[key]
+		if !had || !in.served.Get(key).Equal(r.Resource) {
+			effect.count(key, had, true)
+		} else {
+			effect.Kept++
+		}
+		delete(present, key)
+		if dryRun {
+			continue
+		}
+		if !had {
+			in.outdated[key] = false // until the source has it
+		}
+		in.put(key, r.Resource, origin{saved: r})
+	}
+	for key := range present {
+		effect.count(key, true, false)
+		if !dryRun {
+			in.drop(key)
+		}
+	}
+	effect.finish()
+	if !dryRun {
+		in.tallies.settle()
+	}
+	return effect
+}
+
+// Frozen returns the freeze or rollback, nil if there is none. It is immutable.
+func (in *Intake) Frozen() *state.Frozen { return in.frozen }
+
+// Named is the event that the freeze is an order that all replicas follow.
+type Named struct{ Order string }
+
+func (e Named) step(in *Intake, _ *Output) {
+	f := *in.frozen // others may read it
+	f.Order, in.journal.reported = e.Order, time.Time{}
+	in.frozen = &f
+}
+
 // Release is the event that an operator carries out held deletions: all, or those that the order
 // picks.
 type Release struct{ Order }
 
 func (e Release) step(in *Intake, out *Output) {
-	if in.held == nil && e.DryRun && in.agreed != nil && in.agreed.Hold != nil && (e.All || e.Hold == shortContent(in.agreed.Hold.Content)) {
-		return // another replica holds it
-	}
 	if in.held == nil {
 		if !in.releaseRoots(e.Order, out) {
 			out.err = NotPossible("upstream %s: nothing is held", in.name)

@@ -40,22 +40,14 @@ func (in *Intake) judge(complete bool) (removed int) {
 		return in.judgeHold(complete)
 	}
 	why := in.tooMany()
-	own := why != ""
-	if !own {
-		why = in.joins()
-	}
 	if why == "" {
 		return in.letGo()
 	}
 	in.hold(why)
-	in.held.own = own
-	return in.settleHold()
+	return 0
 }
 
 func (in *Intake) judgeHold(complete bool) (removed int) {
-	if in.agreed != nil {
-		return in.judgeAgreed(complete)
-	}
 	reason := ""
 	switch {
 	case in.isOff():

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"encoding/base32"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"meshrelay/decisions"
 	"meshrelay/events"
 	"meshrelay/mirror"
 )
@@ -64,19 +64,12 @@ type hold struct {
 	returned time.Time // when a held resource last returned
 	// picked: an operator has released a part. The rest waits for the clock or another release.
 	picked bool
-	// own: the guard here holds them. Otherwise they wait for the hold of another replica.
-	own bool
-	// wants is how the hold of content wantsOf is to end when the replicas agree, empty if it is not to end yet.
-	wants     decisions.Kind
-	wantsUpTo uint64
-	wantsOf   string
 }
 
 type namedHold struct {
-	content string // the whole hash, of which id is the beginning
-	id      string
-	keys    []mirror.Key // only in the newest hold
-	number  uint64       // of the newest departure then
+	id     string
+	keys   []mirror.Key // only in the newest hold
+	number uint64       // of the newest departure then
 }
 
 func (h *hold) elapsed(now time.Time) time.Duration {
@@ -102,18 +95,11 @@ func (in *Intake) hold(why string) {
 	if b := in.before; !b.since.IsZero() && len(in.leaving) <= b.of { // with more deletions, the clock starts at zero
 		in.held.since, in.held.ran = b.since, b.ran
 	}
-	in.forgetFormer()
+	in.before = hold{}
 	if in.stale.inContact {
 		in.held.running = in.now
 	}
 	in.noteHeldAt = in.now.Add(noteHeldAfter)
-}
-
-// forgetFormer forgets the hold of a former process, unless other replicas may still have it.
-func (in *Intake) forgetFormer() {
-	if in.agreed == nil || in.agreed.known {
-		in.before = hold{}
-	}
 }
 
 // left returns the time left of the hold. ends is false for a hold without an end.
@@ -168,10 +154,6 @@ func (Repeated) step(in *Intake, out *Output) {
 // carryOut ends a hold whose time has passed. It removes the departures up to the number upTo, which the
 // source has repeated. The guard judges newer ones again, and those that joined the hold late.
 func (in *Intake) carryOut(upTo uint64) (removed int) {
-	if in.agreed != nil {
-		in.want(decisions.Over, upTo)
-		return 0
-	}
 	latest := min(guardWindow, in.guard.HoldFor.D()/2)
 	removed = in.carry(func(_ mirror.Key, d departure) bool { return d.number <= upTo && d.joined <= latest })
 	if removed > 0 {
@@ -253,7 +235,7 @@ func (in *Intake) namedHold() namedHold {
 	for _, key := range keys {
 		r, version := in.served.Get(key), ""
 		f := in.former[key]
-		if f == nil { // another replica has given it
+		if f == nil { // it is served without a record, from the disk or by a rollback
 			f = &record{}
 		}
 		if !in.isAddressed(r, f.original, f.relayed) { // addresses are no part of it
@@ -261,14 +243,66 @@ func (in *Intake) namedHold() namedHold {
 		}
 		addContent(sum, key, version)
 	}
-	content := contentOf(sum)
-	in.named = namedHold{content: content, id: shortContent(content), keys: keys, number: in.departures}
+	in.named = namedHold{id: textOf(sum)[:8], keys: keys, number: in.departures}
 	in.lookedAt = slices.DeleteFunc(in.lookedAt, func(n namedHold) bool { return n.id == in.named.id })
 	if len(in.lookedAt) >= maxNamedHolds {
 		in.lookedAt = slices.Delete(in.lookedAt, 0, 1)
 	}
-	in.lookedAt = append(in.lookedAt, namedHold{content: in.named.content, id: in.named.id, number: in.named.number})
+	in.lookedAt = append(in.lookedAt, namedHold{id: in.named.id, number: in.named.number})
 	return in.named
+}
+
+// Holding reports whether the guard holds deletions.
+func (in *Intake) Holding() bool { return in.held != nil }
+
+// HoldIDs returns the IDs that the open hold has had, the newest first.
+func (in *Intake) HoldIDs() (ids []string) {
+	if in.held == nil {
+		return nil
+	}
+	in.namedHold()
+	for _, n := range slices.Backward(in.lookedAt) {
+		ids = append(ids, n.id)
+	}
+	return ids
+}
+
+// HoldSince returns when the open hold has begun, zero if it has and had another ID.
+func (in *Intake) HoldSince(id string) time.Time {
+	if !slices.Contains(in.HoldIDs(), id) {
+		return time.Time{}
+	}
+	return in.held.since
+}
+
+// Content identifies the keys and versions of all that is served, in any order: it is the same on all replicas.
+func (in *Intake) Content() string {
+	var all []*mirror.Resource
+	in.eachServed(func(r *mirror.Resource) { all = append(all, r) })
+	return ContentOf(all)
+}
+
+// ContentOf identifies the keys and versions of resources. It begins with their number and a dash.
+func ContentOf(all []*mirror.Resource) string {
+	all = slices.SortedFunc(slices.Values(all), func(a, b *mirror.Resource) int { return mirror.CompareKeys(a.Key(), b.Key()) })
+	sum := xxh3.New()
+	for _, r := range all {
+		addContent(sum, r.Key(), r.Version())
+	}
+	return fmt.Sprint(len(all), "-", textOf(sum))
+}
+
+// addContent adds a resource to the sum of a content.
+func addContent(sum *xxh3.Hasher, key mirror.Key, version string) {
+	for _, part := range []string{key.Kind.Group, key.Kind.Kind, key.Namespace, key.Name, version} {
+		_, _ = sum.WriteString(part) // it never fails
+		_, _ = sum.Write([]byte{0})
+	}
+}
+
+func textOf(sum *xxh3.Hasher) string {
+	digest := sum.Sum128().Bytes()
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(digest[:]))
 }
 
 // grown returns an error if more is held than when the hold had this ID.

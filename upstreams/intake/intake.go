@@ -42,10 +42,7 @@ type Intake struct {
 	report  report
 	contact contact
 
-	agreed *agreement // nil: the relay decides alone
-	// released is the number of the last agreed release that is over here. The disk keeps it.
-	released uint64
-	frozen   *state.Frozen
+	frozen *state.Frozen
 	// differing has the keys under which the source of a frozen upstream has other content than the served
 	// one.
 	differing map[mirror.Key]struct{}
@@ -217,7 +214,6 @@ func (in *Intake) due() time.Time {
 	if len(in.leaving) > 0 || in.held != nil {
 		in.judge(false)
 	}
-	in.beginReleases()
 	in.withdrawPending(later)
 	in.noteHeld()
 	if len(in.leaving) > 0 && in.held == nil && in.syncing {
@@ -226,21 +222,6 @@ func (in *Intake) due() time.Time {
 	if in.held != nil {
 		in.askToRepeat()
 		in.planHold(later)
-	}
-	if a := in.agreed; a != nil && a.Hold != nil {
-		later(a.since.Add(in.guard.HoldFor.D()))
-	}
-	if f := in.frozen; f != nil && !f.Until.IsZero() {
-		switch {
-		case in.now.Before(f.Until):
-			later(f.Until)
-		case in.agreed != nil: // the end is proposed, and comes when it is agreed
-		case in.stale.inContact: // else the freeze lasts until the next contact
-			in.note(slog.LevelInfo, "freeze ended", "since", f.Since.UTC().Format(time.RFC3339))
-			in.tell(events.Event{Type: events.Thawed, By: events.ByRelay, Text: "the freeze has ended", Reason: f.Reason})
-			in.thaw(events.ByRelay, "end of the freeze")
-			later(in.now.Add(1))
-		}
 	}
 	for _, k := range in.kinds {
 		if !k.graceUntil.IsZero() {
@@ -285,7 +266,7 @@ type Restored struct{ Saved state.Saved }
 
 func (e Restored) step(in *Intake, _ *Output) {
 	meta := e.Saved.Meta
-	in.without, in.identity, in.root, in.server, in.released = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server, meta.Released
+	in.without, in.identity, in.root, in.server = meta.ServeWithout, meta.Identity, meta.RootNamespace, meta.Server
 	in.rules = in.rules.withRoot(in.root)
 	records := in.admitted(e.Saved.Records)
 	if len(records) == 0 && !meta.Synced && meta.Frozen == nil {

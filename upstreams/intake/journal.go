@@ -120,23 +120,6 @@ func (in *Intake) origins() map[mirror.Key]origin {
 	return origins
 }
 
-// Saved returns all that is served, in the form of the disk, without what only this process knows: the number of the
-// revision of a rollback, and the order to serve clients without the source.
-func (in *Intake) Saved(now time.Time) state.Saved {
-	in.now = now
-	origins, reported := in.origins(), in.journal.reported
-	out := state.Saved{Meta: in.meta(true)}
-	in.journal.reported = reported // nothing is written
-	out.Meta.ServeWithout = time.Time{}
-	if f := out.Meta.Frozen; f != nil {
-		without := *f
-		without.Revision = 0
-		out.Meta.Frozen = &without
-	}
-	in.eachServed(func(r *mirror.Resource) { out.Records = append(out.Records, *in.recordOf(r.Key(), origins[r.Key()])) })
-	return out
-}
-
 // TakeChanges returns and forgets the changes to write to disk, sorted by key.
 func (in *Intake) TakeChanges(now time.Time) ([]state.Change, state.Meta) {
 	in.advance(now)
@@ -178,13 +161,7 @@ func (in *Intake) meta(changes bool) state.Meta {
 	meta := state.Meta{
 		Synced: in.synced, LastContact: last, InContact: lasts, Frozen: in.frozen, ServeWithout: in.without, Fingerprint: in.rules.Version(),
 		HeldSince: in.before.since, HeldRan: in.before.ran, Held: in.before.of, Identity: in.identity,
-		RootNamespace: in.root, Server: in.server, Released: in.released,
-	}
-	if in.isStill() {
-		meta.Frozen = nil
-	}
-	if a := in.agreed; a != nil && a.Hold != nil {
-		meta.HeldSince = a.since // the next process waits for its end, too
+		RootNamespace: in.root, Server: in.server,
 	}
 	if in.held != nil {
 		meta.HeldSince, meta.HeldRan, meta.Held = in.held.since, in.held.elapsed(in.now), len(in.leaving)

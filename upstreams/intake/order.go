@@ -27,7 +27,6 @@ const (
 	maxReasonBytes = 256 // of an operator's reason
 	maxShown       = 20  // resources in an Effect or an error
 	maxParts       = 100 // of a hold in one order
-	longestFreeze  = 365 * 24 * time.Hour
 )
 
 // Order is an order of an operator to an upstream. Most fields belong to one kind of order.
@@ -36,11 +35,12 @@ type Order struct {
 	// Operator is the person who gives the order, nil if unknown.
 	Operator *events.Operator
 	DryRun   bool // changes nothing
-	// For is the duration of a freeze. The freeze ends after it, when the upstream is in contact. Zero means
-	// no end.
-	For time.Duration
-	// Local applies the order to this replica alone, while the store of decisions can not be reached.
-	Local bool
+	// ID is that of a freeze or rollback that all replicas follow, which was given at Since. It is empty for a relay that is
+	// alone.
+	ID    string
+	Since time.Time
+	// Empty: the content of what others have frozen is not here.
+	Empty bool
 	Force bool   // unfreeze even while the upstream is out of contact
 	To    uint64 // revision of a rollback
 	// One of Hold, Only and All selects what a release carries out. Hold is the ID of a hold: all its
@@ -103,8 +103,6 @@ func (o Order) Check() error {
 	err := CheckReason(o.Reason)
 	switch {
 	case err != nil:
-	case o.For < 0 || o.For > longestFreeze:
-		err = fmt.Errorf("freeze for %v: want %v at most", o.For, longestFreeze)
 	case len(o.Only) > maxParts:
 		err = fmt.Errorf("%d parts of a hold: want %d at most", len(o.Only), maxParts)
 	}
@@ -138,14 +136,16 @@ type Effect struct {
 	Replicas *Reach `json:"replicas,omitempty"`
 }
 
-// Reach is where an order is carried out.
+// Reach is where an order is in force.
 type Reach struct {
-	// Did of Of replicas have carried it out. Unreachable are those that did not answer.
-	Did         int      `json:"did"`
-	Of          int      `json:"of"`
-	Unreachable []string `json:"unreachable,omitempty"`
-	// Local: the replicas have not agreed on it.
-	Local bool `json:"local,omitempty"`
+	// It is in force on Did of Of replicas, without those that are Away. Missing are the others, with why it is not.
+	Did     int      `json:"did"`
+	Of      int      `json:"of"`
+	Missing []string `json:"missing,omitempty"`
+	Away    []string `json:"away,omitempty"`
+	// Unwritten is why the others are not told yet. Here: they will not be.
+	Unwritten string `json:"unwritten,omitempty"`
+	Here      bool   `json:"here,omitempty"`
 }
 
 // count counts a resource that was served, will be served, or both.

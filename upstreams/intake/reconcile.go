@@ -21,7 +21,7 @@ func (in *Intake) begin() {
 	if len(in.leaving) == 0 && (!in.syncing || !in.now.Before(in.syncingUntil)) {
 		in.tallies.settle() // no deletion waits, so additions until now are not new any more
 		if in.syncing && in.opening {
-			in.forgetFormer() // no deletion of the former hold is left
+			in.before = hold{} // no deletion of the former hold is left
 		}
 	}
 }
@@ -39,7 +39,7 @@ func (in *Intake) end(syncing bool) (removed int) {
 	removed = in.judge(answered && !in.isTorn())
 	if answered {
 		in.opening = false
-		in.forgetFormer()
+		in.before = hold{}
 		in.torn = in.isTorn()
 	}
 	in.boundJournal()

@@ -15,7 +15,6 @@ func (in *Intake) Renewed(now time.Time) *Intake {
 	in.now, next.now = now, now
 	next.stale, next.contact, next.report.events = in.stale, in.contact, in.report.events
 	next.frozen, next.differing, next.outdated = in.frozen, in.differing, in.outdated
-	next.agreed, next.released = in.agreed, in.released
 	next.synced, next.told, next.without = in.synced, in.told, in.without
 	next.lastUpdate, next.identity, next.panics, next.root, next.server = in.lastUpdate, in.identity, in.panics, in.root, in.server
 	meta := in.meta(true)

@@ -54,16 +54,6 @@ type Status struct {
 	// Held is set while the guard holds deletions, Frozen while the upstream is frozen.
 	Held   *Held   `json:"held,omitempty"`
 	Frozen *Frozen `json:"frozen,omitempty"`
-	// Joined is set while another replica holds deletions, and the guard here would not: all deletions wait.
-	Joined *Joined `json:"joined,omitempty"`
-}
-
-// Joined is the hold of another replica.
-type Joined struct {
-	ID       string `json:"id"` // of the hold when it began
-	Replica  string `json:"replica"`
-	Removals int    `json:"removals"`
-	Decision uint64 `json:"decision"` // its sequence number
 }
 
 // Held are the deletions that the guard of a source holds.
@@ -139,10 +129,7 @@ func (in *Intake) Status(now time.Time) Status {
 		held := in.describeHold()
 		st.Held = &held
 	}
-	if a := in.agreed; a != nil && a.Hold != nil && (in.held == nil || !in.held.own) {
-		st.Joined = &Joined{shortContent(a.Hold.Content), a.Hold.Replica, a.Hold.Number, a.Hold.Sequence}
-	}
-	if f := in.frozen; f != nil && !in.isStill() {
+	if f := in.frozen; f != nil {
 		st.Frozen = &Frozen{*f, len(in.differing)}
 	}
 	return st

@@ -117,7 +117,9 @@ func (in *Intake) regain() (back bool) {
 	}
 	in.journal.reported = time.Time{}
 	in.reportContact()
-	in.synced, in.told, in.without = true, true, time.Time{}
+	if in.synced, in.told = true, true; in.frozen == nil || !in.frozen.Empty { // else clients still wait for it
+		in.without = time.Time{}
+	}
 	back = len(in.stale.withheld) > 0
 	if in.stale.isStale {
 		in.note(slog.LevelInfo, "upstream is no longer stale", "since", in.stale.since)

@@ -35,12 +35,6 @@
 {{- $port | required "config.admin.address: the kubelet does not reach it: set 0.0.0.0:15014" }}
 {{- end }}
 
-{{/* The port where replicas answer each other, and nothing without replicas.peers. */}}
-{{- define "meshrelay.peers" -}}
-{{- $config := include "meshrelay.parsed" . | fromYaml }}
-{{- with ($config.replicas | default dict).peers }}{{ include "meshrelay.port" (.listen | default ":15016") }}{{ end }}
-{{- end }}
-
 {{- define "meshrelay.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default .Values.service.name }}
 {{- end }}

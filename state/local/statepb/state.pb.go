@@ -373,9 +373,7 @@ type Ledger struct {
 	// root_namespace is that of the MeshConfig of the upstream.
 	RootNamespace []byte `protobuf:"bytes,17,opt,name=root_namespace,json=rootNamespace,proto3" json:"root_namespace,omitempty"`
 	// server has the identities of the server from which the resources came.
-	Server [][]byte `protobuf:"bytes,18,rep,name=server,proto3" json:"server,omitempty"`
-	// released is the number of the last release of the replicas that is over here.
-	Released      uint64 `protobuf:"varint,19,opt,name=released,proto3" json:"released,omitempty"`
+	Server        [][]byte `protobuf:"bytes,18,rep,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -522,23 +520,15 @@ func (x *Ledger) GetServer() [][]byte {
 	return nil
 }
 
-func (x *Ledger) GetReleased() uint64 {
-	if x != nil {
-		return x.Released
-	}
-	return 0
-}
-
 type Frozen struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Since    *Time                  `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
 	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Until    *Time                  `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
 	Reason   []byte                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// decision identifies the record by which replicas agree on the freeze.
-	Decision []byte `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
-	// number is the sequence number of that record.
-	Number        uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
+	// order identifies the order of all replicas.
+	Order []byte `protobuf:"bytes,5,opt,name=order,proto3" json:"order,omitempty"`
+	// empty: nothing was known when it was frozen.
+	Empty         bool `protobuf:"varint,6,opt,name=empty,proto3" json:"empty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -587,13 +577,6 @@ func (x *Frozen) GetRevision() uint64 {
 	return 0
 }
 
-func (x *Frozen) GetUntil() *Time {
-	if x != nil {
-		return x.Until
-	}
-	return nil
-}
-
 func (x *Frozen) GetReason() []byte {
 	if x != nil {
 		return x.Reason
@@ -601,18 +584,18 @@ func (x *Frozen) GetReason() []byte {
 	return nil
 }
 
-func (x *Frozen) GetDecision() []byte {
+func (x *Frozen) GetOrder() []byte {
 	if x != nil {
-		return x.Decision
+		return x.Order
 	}
 	return nil
 }
 
-func (x *Frozen) GetNumber() uint64 {
+func (x *Frozen) GetEmpty() bool {
 	if x != nil {
-		return x.Number
+		return x.Empty
 	}
-	return 0
+	return false
 }
 
 type Revision struct {
@@ -733,7 +716,7 @@ const file_state_proto_rawDesc = "" +
 	"\x04kind\x18\x05 \x01(\fR\x04kind\"6\n" +
 	"\x04Time\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x12R\aseconds\x12\x14\n" +
-	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\xc2\x04\n" +
+	"\x05nanos\x18\x02 \x01(\x04R\x05nanos\"\xa6\x04\n" +
 	"\x06Ledger\x12\x16\n" +
 	"\x06synced\x18\x01 \x01(\bR\x06synced\x128\n" +
 	"\flast_contact\x18\x02 \x01(\v2\x15.meshrelay.state.TimeR\vlastContact\x12/\n" +
@@ -752,15 +735,13 @@ const file_state_proto_rawDesc = "" +
 	"\n" +
 	"in_contact\x18\x10 \x01(\bR\tinContact\x12%\n" +
 	"\x0eroot_namespace\x18\x11 \x01(\fR\rrootNamespace\x12\x16\n" +
-	"\x06server\x18\x12 \x03(\fR\x06server\x12\x1a\n" +
-	"\breleased\x18\x13 \x01(\x04R\breleased\"\xca\x01\n" +
+	"\x06server\x18\x12 \x03(\fR\x06server\"\x95\x01\n" +
 	"\x06Frozen\x12+\n" +
 	"\x05since\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x05since\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +
-	"\x05until\x18\x03 \x01(\v2\x15.meshrelay.state.TimeR\x05until\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\fR\x06reason\x12\x1a\n" +
-	"\bdecision\x18\x05 \x01(\fR\bdecision\x12\x16\n" +
-	"\x06number\x18\x06 \x01(\x04R\x06number\"\xc1\x01\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\fR\x06reason\x12\x14\n" +
+	"\x05order\x18\x05 \x01(\fR\x05order\x12\x14\n" +
+	"\x05empty\x18\x06 \x01(\bR\x05empty\"\xc1\x01\n" +
 	"\bRevision\x12)\n" +
 	"\x04time\x18\x01 \x01(\v2\x15.meshrelay.state.TimeR\x04time\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +
@@ -805,13 +786,12 @@ var file_state_proto_depIdxs = []int32{
 	4,  // 7: meshrelay.state.Ledger.held_since:type_name -> meshrelay.state.Time
 	4,  // 8: meshrelay.state.Ledger.serve_without:type_name -> meshrelay.state.Time
 	4,  // 9: meshrelay.state.Frozen.since:type_name -> meshrelay.state.Time
-	4,  // 10: meshrelay.state.Frozen.until:type_name -> meshrelay.state.Time
-	4,  // 11: meshrelay.state.Revision.time:type_name -> meshrelay.state.Time
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	4,  // 10: meshrelay.state.Revision.time:type_name -> meshrelay.state.Time
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_state_proto_init() }

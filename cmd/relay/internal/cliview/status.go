@@ -9,7 +9,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/admin/view"
 	"meshrelay/downstream"
-	"meshrelay/peers"
+	"meshrelay/orders"
 	"meshrelay/upstreams"
 )
 
@@ -125,9 +125,9 @@ func (p *page) advice(ups []upstreams.Status, now time.Time) {
 	}
 }
 
-// Replicas returns a table of all replicas with lines about their differences, or nothing if there are none. Ages are
+// Replicas returns a table of all replicas with lines about orders that are not in force, or nothing if there are none. Ages are
 // relative to now.
-func Replicas(all []peers.Replica, now time.Time) string {
+func Replicas(all []orders.Replica, now time.Time) string {
 	if len(all) == 0 {
 		return ""
 	}
@@ -135,7 +135,7 @@ func Replicas(all []peers.Replica, now time.Time) string {
 	p.WriteString("\n")
 	p.table(tableOf(view.Replicas, all, now))
 	for _, r := range all {
-		for _, line := range view.ReplicaProblems(r, now) {
+		for _, line := range view.ReplicaProblems(r) {
 			p.printf("%s\n", line)
 		}
 	}

@@ -65,8 +65,7 @@ func TestStatusAdvisesOnHeldFrozenAndStaleUpstreams(t *testing.T) {
 			Name: "held", Type: "xds", State: upstreams.StateSynced, Since: testNow.Add(-time.Hour), Status: intake.Status{Synced: true, Held: &intake.Held{Clock: intake.ClockRunning, Reason: "40 of 100 at once", Since: testNow.Add(-time.Minute), Until: testNow.Add(9 * time.Minute), Removals: 40, Of: 100}}, Resources: map[string]int{"a/B": 100},
 		},
 		{Name: "kept", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Held: &intake.Held{Clock: intake.ClockNone, Reason: "it comes back with nothing", Removals: 1, Of: 2}}},
-		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(time.Minute), Reason: "night"}, Waiting: 1}}},
-		{Name: "late", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Minute), Until: testNow.Add(-time.Second)}}}},
+		{Name: "cool", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Minute), Reason: "night"}, Waiting: 1}}},
 		{Name: "cold", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-2 * time.Hour)}, Waiting: 3}}},
 		{Name: "back", Type: "xds", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: testNow.Add(-time.Second), Revision: 17}}}},
 		{
@@ -84,15 +83,13 @@ UPSTREAM   TYPE   STATE                                 SYNCED   RESOURCES   REF
 held       xds    synced 60m, held                      yes      100         0         0          -         -
 kept       xds    synced -, held                        yes      0           0         0          -         -
 cool       xds    synced -, frozen                      yes      0           0         0          -         -
-late       xds    synced -, frozen                      yes      0           0         0          -         -
 cold       xds    synced -, frozen                      yes      0           0         0          -         -
 back       xds    synced -, frozen                      yes      0           0         0          -         -
 gone       xds    disconnected -, stale, held, frozen   yes      5           0         0          -         -
 
 held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
 kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends when the upstream has the resources again, or an operator releases them. See them: relay held kept
-cool: frozen for 60s (night), ends in 60s, 1 resource changed there. To unfreeze it: relay unfreeze cool
-late: frozen for 60s, ends when it is in contact. To unfreeze it: relay unfreeze late
+cool: frozen for 60s (night), 1 resource changed there. To unfreeze it: relay unfreeze cool
 cold: frozen for 120m, 3 resources changed there. To unfreeze it: relay unfreeze cold
 back: frozen at revision 17 for 1s. To unfreeze it: relay unfreeze back
 gone: 5 deletions of 5 resources are held (every VirtualService would go). The hold ends after another 7m30s of contact (now out of contact). See them: relay held gone

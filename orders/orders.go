@@ -1,0 +1,167 @@
+// Package orders has what people have ordered about upstreams, which all replicas of a relay follow.
+//
+// Each replica joins what it reads with what it knows. Join is commutative, associative and idempotent, so that replicas which
+// have read the same know the same, in whatever order they read it. Only configmap.go has I/O; the rest has no clock.
+package orders
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	version     = 1
+	maxBytes    = 768 << 10 // of the encoded orders: a ConfigMap has 1 MiB, and the reports need some of it
+	maxCounter  = 1 << 53   // one can always be added to a counter
+	maxReleases = 128       // of an upstream; the oldest are dropped
+	releaseAge  = 24 * time.Hour
+)
+
+// ErrNewer is the error for orders in a format that this version does not know.
+var ErrNewer = errors.New("a newer version of the relay has written the orders: update this replica")
+
+// State is all that is ordered, by upstream. It is immutable.
+type State struct {
+	Upstreams map[string]Entry `json:"upstreams,omitempty"`
+}
+
+// Entry is what is ordered about an upstream.
+type Entry struct {
+	// Counter is that of the last order about Frozen, which is nil when the freeze has ended.
+	Counter  uint64    `json:"counter,omitempty"`
+	Frozen   *Frozen   `json:"frozen,omitempty"`
+	Released []Release `json:"released,omitempty"`
+}
+
+// Frozen is a freeze, or a rollback to a content, of a revision of that time.
+type Frozen struct {
+	Since   time.Time `json:"since"`
+	Reason  string    `json:"reason,omitempty"`
+	Content string    `json:"content,omitempty"`
+	Of      time.Time `json:"of,omitzero"`
+}
+
+// Release is the order to carry out the deletions of one hold, or only some parts of it.
+type Release struct {
+	Counter uint64    `json:"counter"`
+	Hold    string    `json:"hold"`
+	Only    []string  `json:"only,omitempty"`
+	Time    time.Time `json:"time"`
+	Reason  string    `json:"reason,omitempty"`
+}
+
+// ID identifies the freeze or rollback of an entry.
+func (e Entry) ID() string { return fmt.Sprint(e.Counter, " ", textOf(e.Frozen)) }
+
+// ID identifies a release of an upstream.
+func (r Release) ID() string { return textOf(r) }
+
+func textOf(v any) string {
+	b, _ := json.Marshal(v) // it can not fail
+	return string(b)
+}
+
+// Join returns what one of two states has, entry by entry: of freezes the one with the higher counter, and of equal ones
+// the one that freezes; and all releases.
+func (s State) Join(other State) State {
+	all := map[string]Entry{}
+	maps.Copy(all, s.Upstreams)
+	for name, b := range other.Upstreams {
+		e := all[name]
+		released := newest(slices.Concat(e.Released, b.Released))
+		// "{" of a freeze is greater than "null".
+		if cmp.Or(cmp.Compare(b.Counter, e.Counter), strings.Compare(textOf(b.Frozen), textOf(e.Frozen))) > 0 {
+			e = b
+		}
+		e.Released = released
+		all[name] = e
+	}
+	return State{all}
+}
+
+// newest returns the newest releases, each once, in an order that depends on them alone.
+func newest(all []Release) []Release {
+	slices.SortFunc(all, func(a, b Release) int {
+		return cmp.Or(cmp.Compare(b.Counter, a.Counter), strings.Compare(a.ID(), b.ID()))
+	})
+	all = slices.CompactFunc(all, func(a, b Release) bool { return a.ID() == b.ID() })
+	return all[:min(len(all), maxReleases)]
+}
+
+// Aged returns the state without releases that are over.
+func (s State) Aged(now time.Time) State {
+	all := map[string]Entry{}
+	for name, e := range s.Upstreams {
+		e.Released = slices.DeleteFunc(slices.Clone(e.Released), func(r Release) bool { return now.Sub(r.Time) > releaseAge })
+		if e.Counter > 0 || len(e.Released) > 0 {
+			all[name] = e
+		}
+	}
+	return State{all}
+}
+
+// Counter returns the highest counter.
+func (s State) Counter() (highest uint64) {
+	for _, e := range s.Upstreams {
+		highest = max(highest, e.Counter)
+		for _, r := range e.Released {
+			highest = max(highest, r.Counter)
+		}
+	}
+	return highest
+}
+
+// Freeze returns the state with a freeze or rollback of an upstream, nil for its end.
+func (s State) Freeze(upstream string, f *Frozen) State {
+	return s.Join(State{map[string]Entry{upstream: {Counter: s.Counter() + 1, Frozen: f}}})
+}
+
+// Release returns the state with the release of some holds of an upstream.
+func (s State) Release(upstream string, holds []string, r Release) State {
+	var e Entry
+	for r.Counter = s.Counter() + 1; len(holds) > 0; holds = holds[1:] {
+		r.Hold = holds[0]
+		e.Released = append(e.Released, r)
+	}
+	return s.Join(State{map[string]Entry{upstream: e}})
+}
+
+// Equal reports whether two states are the same.
+func (s State) Equal(other State) bool { return textOf(s) == textOf(other) }
+
+type document struct {
+	Version int `json:"version"`
+	State
+}
+
+// Encode returns the text of a state. It fails if that is too large for a ConfigMap.
+func (s State) Encode() (string, error) {
+	text := textOf(document{version, s})
+	if len(text) > maxBytes {
+		return "", fmt.Errorf("the orders have %d bytes, and may have %d: remove entries of upstreams that are gone from the ConfigMap and from orders.json in state.dir of each replica", len(text), maxBytes)
+	}
+	return text, nil
+}
+
+// Decode returns the state of a text, empty for an empty one. The error is ErrNewer, or why the text has no orders.
+func Decode(text string) (State, error) {
+	d := document{Version: version}
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			return State{}, err
+		}
+	}
+	switch {
+	case d.Version > version:
+		return State{}, ErrNewer
+	case d.Version < version || d.Counter() > maxCounter:
+		return State{}, errors.New("they have no version, or a counter that is of no order")
+	}
+	return d.State, nil
+}

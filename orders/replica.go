@@ -1,0 +1,128 @@
+package orders
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	ordersKey  = "orders" // of the data of the ConfigMap
+	replicaKey = "replica."
+	maxReport  = 16 << 10 // bytes of the report of one replica
+	maxHolds   = 16       // of a report
+	// awayAfter is how long the report of a replica that runs may be the same. It is written as often as the others tell.
+	awayAfter  = 2 * time.Minute
+	leastPause = 5 * time.Second
+	mostPause  = 25 * time.Second
+)
+
+// Report is what a replica tells.
+type Report struct {
+	Process string `json:"process"`
+	// Follows is the highest counter that it knows. Its orders are in force there, but for those of Lacks, which has why not,
+	// by upstream.
+	Follows uint64            `json:"follows"`
+	Lacks   map[string]string `json:"lacks,omitempty"`
+	// Holds are the IDs of the newest open holds.
+	Holds []Hold `json:"holds,omitempty"`
+	// Beat counts the reports of the process.
+	Beat uint64 `json:"beat"`
+}
+
+// Hold names deletions that a guard holds.
+type Hold struct {
+	Upstream string `json:"upstream"`
+	ID       string `json:"id"`
+}
+
+// Replica is a replica, as another one or itself knows it.
+type Replica struct {
+	Name string `json:"name"`
+	Self bool   `json:"self,omitempty"`
+	// Away: it was not heard of for a while. Heard is by the clock of the reader.
+	Away  bool      `json:"away,omitempty"`
+	Heard time.Time `json:"heard"`
+	Report
+}
+
+// Roster has the reports of all replicas, and when the own one is written.
+type Roster struct {
+	Name, Process string
+	heard         map[string]heard
+	own           Report    // as it was last written
+	wrote, twin   time.Time // it; and another process under this name
+}
+
+type heard struct {
+	text   string
+	at     time.Time
+	report Report
+}
+
+// Read takes the data of a ConfigMap.
+func (r *Roster) Read(now time.Time, data map[string]string) {
+	next := map[string]heard{}
+	for key, text := range data {
+		name, is := strings.CutPrefix(key, replicaKey)
+		h, known := r.heard[name]
+		if !known || h.text != text {
+			h = heard{text: text, at: now}
+			is = is && len(text) <= maxReport && json.Unmarshal([]byte(text), &h.report) == nil
+			if is && name == r.Name && h.report.Process != r.Process && !r.wrote.IsZero() {
+				r.twin = now
+			}
+		}
+		if is {
+			next[name] = h
+		}
+	}
+	r.heard = next
+}
+
+// Twin reports whether another process uses the name of this replica.
+func (r *Roster) Twin(now time.Time) bool { return !r.twin.IsZero() && now.Sub(r.twin) < awayAfter }
+
+// Replicas returns all replicas, this one first, with the report that it is about to write.
+func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
+	all = append(all, Replica{Name: r.Name, Self: true, Heard: now, Report: own})
+	for _, name := range slices.Sorted(maps.Keys(r.heard)) {
+		if h := r.heard[name]; name != r.Name {
+			all = append(all, Replica{Name: name, Away: now.Sub(h.at) >= awayAfter, Heard: h.at, Report: h.report})
+		}
+	}
+	return all
+}
+
+// Due returns when the report is to be written, if nothing else changes.
+func (r *Roster) Due(own Report) time.Time {
+	own.Process, own.Beat = r.Process, r.own.Beat
+	switch is := r.heard[r.Name].report.Process == r.Process; {
+	case r.wrote.IsZero():
+		return r.wrote
+	case is && textOf(own) == textOf(r.own):
+		return r.wrote.Add(mostPause)
+	}
+	return r.wrote.Add(leastPause) // each replica reads the ConfigMap when it changes
+}
+
+// Write puts the own report into the data of a ConfigMap. wrote is called when it is written.
+func (r *Roster) Write(data map[string]string, own Report) (wrote func(now time.Time)) {
+	own.Process, own.Beat, own.Holds = r.Process, r.own.Beat+1, own.Holds[:min(len(own.Holds), maxHolds)]
+	data[replicaKey+r.Name] = textOf(own)
+	return func(now time.Time) {
+		r.own, r.wrote = own, now
+		r.Read(now, data)
+	}
+}
+
+// Forget removes the reports of replicas that are away from the data of a ConfigMap.
+func (r *Roster) Forget(now time.Time, data map[string]string) {
+	for name, h := range r.heard {
+		if name != r.Name && now.Sub(h.at) >= awayAfter {
+			delete(data, replicaKey+name)
+		}
+	}
+}

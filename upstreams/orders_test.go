@@ -1,0 +1,328 @@
+package upstreams_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"meshrelay/internal/testing/await"
+	"meshrelay/upstreams"
+	"meshrelay/upstreams/intake"
+)
+
+func TestAnOrderAtOneReplicaIsInForceOnAll(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		a, b, c := w.replicas[0], w.replicas[1], w.replicas[2]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.must("freeze", intake.Order{Reason: "INC-1"}, 3, 3)
+		w.wantFrozen("INC-1")
+		w.has(numbered(0, 12)...)
+		w.wantServed("frozen", 10, 10, 10)
+		b.wantRefused("freeze", intake.Order{}, "frozen already")
+		b.must("unfreeze", intake.Order{}, 3, 3)
+		w.wantFrozen("")
+		w.wantServed("followed again", 12, 12, 12)
+		c.wantRefused("unfreeze", intake.Order{}, "not frozen")
+
+		// One that is away follows when it is back, before it serves.
+		c.end()
+		a.must("freeze", intake.Order{Reason: "INC-2"}, 2, 3)
+		await.Settle(3 * time.Minute)
+		if reach := a.must("unfreeze", intake.Order{}, 2, 2); len(reach.Missing) != 0 {
+			t.Errorf("%+v", reach)
+		}
+		a.must("freeze", intake.Order{Reason: "INC-3"}, 2, 2)
+		c.start()
+		w.quiet()
+		w.wantFrozen("INC-3")
+		if all := a.m.Replicas(); len(all) != 3 || !all[0].Self || all[2].Name != "c" || all[2].Away {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+func TestTheLossOfTheObjectOrOfADiskUndoesNoOrder(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.must("freeze", intake.Order{Reason: "INC-1"}, 3, 3)
+		backup := w.store.data["orders"]
+		lose := map[string]func(){
+			"gone": func() { w.store.data = nil }, "unreadable": func() { w.store.data["orders"] = "{" },
+			"edited": func() { w.store.data["orders"] = `{"version":1}` },
+		}
+		for what, f := range lose {
+			w.store.set(f)
+			w.quiet()
+			if w.store.orders().Frozen == nil {
+				t.Errorf("%s: %v", what, w.store.data)
+			}
+			w.wantFrozen("INC-1")
+		}
+		b.must("unfreeze", intake.Order{}, 3, 3)
+		w.store.set(func() { w.store.data["orders"] = backup })
+		w.quiet()
+		if e := w.store.orders(); e.Frozen != nil {
+			t.Errorf("the freeze is back: %+v", e)
+		}
+		w.wantFrozen("")
+
+		a.must("freeze", intake.Order{Reason: "INC-2"}, 3, 3)
+		for _, r := range w.replicas {
+			r.losesItsDisk()
+			w.quiet()
+		}
+		w.wantFrozen("INC-2")
+	})
+}
+
+func TestAFreezeCanBeGivenAndTakenBackWithoutTheObject(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		w.store.setDown(true)
+		w.quiet()
+		if reach := a.must("freeze", intake.Order{Reason: "alone"}, 1, 2); reach.Unwritten == "" {
+			t.Errorf("%+v", reach)
+		}
+		if _, err := a.order("unfreeze", intake.Order{}); err != nil {
+			t.Errorf("it can not be taken back: %v", err)
+		}
+		w.wantFrozen("")
+		a.must("freeze", intake.Order{Reason: "alone again"}, 1, 2)
+		a.end()
+		a.start() // it is on disk
+		await.Settle(10 * time.Second)
+		if f := a.status().Frozen; f == nil || f.Reason != "alone again" {
+			t.Errorf("after a restart: %+v", f)
+		}
+		b.wantRefused("rollback", intake.Order{To: 1}, "the ConfigMap with the orders can not be used")
+		if lines := strings.Join(a.m.OrderProblems(), "\n"); !strings.Contains(lines, "only freeze is taken") {
+			t.Error(lines)
+		}
+		w.store.setDown(false)
+		w.quiet()
+		w.wantFrozen("alone again")
+		w.store.setDown(true)
+		w.quiet()
+		b.wantRefused("unfreeze", intake.Order{}, "the ConfigMap with the orders can not be used")
+		w.wantFrozen("alone again")
+	})
+}
+
+// TestAnOrderWhoseAnswerWasLostIsTheSame: the freeze is taken, and is not a second one.
+func TestAnOrderWhoseAnswerWasLostIsTheSame(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		w.store.set(func() { w.store.lose = 1 })
+		if _, err := w.replicas[0].order("freeze", intake.Order{Reason: "INC"}); err != nil {
+			t.Fatal(err)
+		}
+		counter := w.store.orders().Counter
+		w.quiet()
+		w.wantFrozen("INC")
+		if e := w.store.orders(); e.Counter != counter {
+			t.Errorf("%+v, want counter %d", e, counter)
+		}
+	})
+}
+
+func TestGuardsStayLocalAndAReleaseIsForTheSameHoldOnAll(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		a, b, c := w.replicas[0], w.replicas[1], w.replicas[2]
+		w.has(numbered(0, 20)...)
+		await.Settle(2 * time.Minute)
+		a.has()
+		w.quiet()
+		id := a.held()
+		if id == "" || b.held() != "" {
+			t.Fatalf("held: %q, %q", id, b.held())
+		}
+		b.has(numbered(0, 1)...) // another hold
+		w.quiet()
+		c.must("release", intake.Order{Hold: id, Reason: "gone"}, 3, 3)
+		w.wantServed("released at another replica", 0, 20, 20)
+		c.has() // within ten minutes: the same accident
+		w.wantServed("the same hold begins later", 0, 20, 0)
+		if b.held() == "" {
+			t.Error("another hold was released")
+		}
+
+		// The same accident again is held again.
+		c.has(numbered(0, 20)...)
+		await.Settle(2 * time.Minute)
+		c.has()
+		w.quiet()
+		if c.held() != id {
+			t.Errorf("held: %q", c.held())
+		}
+		a.must("release", intake.Order{All: true}, 3, 3)
+		w.wantServed("all are released", 0, 1, 0)
+		a.wantRefused("release", intake.Order{Hold: "nothing"}, "nothing is held")
+	})
+}
+
+func TestAReleaseIsOverAfterTenMinutesAndForAReplicaThatKnewNothing(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 20)...)
+		await.Settle(2 * time.Minute)
+		a.has()
+		w.quiet()
+		a.must("release", intake.Order{All: true}, 2, 2)
+		await.Settle(11 * time.Minute)
+		b.has()
+		w.quiet()
+		if b.held() == "" {
+			t.Error("it is released by an order from eleven minutes before")
+		}
+		b.must("release", intake.Order{All: true}, 2, 2)
+		b.losesItsDisk()
+		b.has(numbered(0, 20)...)
+		await.Settle(time.Minute)
+		b.has()
+		w.quiet()
+		if b.held() == "" {
+			t.Error("it is released by an order from before it began")
+		}
+	})
+}
+
+// TestWhatHasGrownIsNotReleased: nobody has seen it.
+func TestWhatHasGrownIsNotReleased(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 20)...)
+		await.Settle(2 * time.Minute)
+		w.has(numbered(0, 5)...)
+		w.quiet()
+		id := a.held()
+		b.has() // more than a person who looks at a has seen
+		reach := a.must("release", intake.Order{Hold: id}, 1, 2)
+		if len(reach.Missing) != 1 || !strings.Contains(reach.Missing[0], "has grown") {
+			t.Errorf("%+v", reach)
+		}
+		w.wantServed("one is released", 5, 20)
+		if _, err := b.order("release", intake.Order{Hold: id}); err == nil || !strings.Contains(err.Error(), "has grown") {
+			t.Errorf("at the replica whose hold has grown: %v", err)
+		}
+	})
+}
+
+func TestAReplicaWithoutTheContentOfARollbackStaysFrozenAndTakesOneForItself(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		w.has(numbered(0, 12)...)
+		w.quiet()
+		history, err := a.m.History("scripted-east")
+		if err != nil || len(history) < 2 {
+			t.Fatal(history, err)
+		}
+		first := history[len(history)-1].ID
+		a.must("rollback", intake.Order{To: first}, 2, 2)
+		w.wantServed("rolled back", 10, 10)
+		a.must("unfreeze", intake.Order{}, 2, 2)
+		b.losesItsDisk()
+		b.has(numbered(0, 12)...)
+		w.quiet()
+		reach := a.must("rollback", intake.Order{To: first, Reason: "bad"}, 1, 2)
+		if len(reach.Missing) != 1 || !strings.Contains(reach.Missing[0], "no revision on this disk has the content") || !strings.Contains(reach.Missing[0], "nearest to it in time are 1 of") {
+			t.Errorf("%+v", reach)
+		}
+		w.wantServed("one stays frozen", 10, 12)
+		w.wantFrozen("bad")
+		e, err := b.order("rollback", intake.Order{To: 1})
+		if err != nil || e.Replicas == nil || !e.Replicas.Here {
+			t.Errorf("%+v, %v", e, err)
+		}
+		w.quiet()
+		if lines := strings.Join(b.m.OrderProblems(), "\n"); !strings.Contains(lines, "at revision 1 by an order here") {
+			t.Error(lines)
+		}
+		b.end()
+		b.start()
+		w.quiet()
+		w.wantServed("after a restart", 10, 12)
+		a.must("unfreeze", intake.Order{}, 2, 2)
+		w.wantFrozen("")
+	})
+}
+
+func TestAReplicaWithoutTheContentOfAFrozenUpstreamHoldsItsClients(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.must("freeze", intake.Order{}, 2, 2)
+		for _, end := range []string{"unfreeze", "serve-without"} {
+			b.losesItsDisk()
+			b.has(numbered(0, 10)...)
+			await.Settle(10 * time.Minute)
+			if f := b.status().FirstSync; !b.waits() || f == nil || !f.Awaited || !strings.Contains(f.Reason, "it is frozen") {
+				t.Errorf("the sync of its source ends the wait: %+v", f)
+			}
+			if end == "unfreeze" {
+				a.must("unfreeze", intake.Order{}, 2, 2)
+				w.quiet()
+				w.wantServed("unfrozen", 10, 10)
+			} else if e, err := b.order(end, intake.Order{}); err != nil || e.Replicas != nil {
+				t.Errorf("%+v, %v", e, err)
+			}
+			w.quiet()
+			if b.waits() {
+				t.Errorf("clients wait after %s", end)
+			}
+			if end == "unfreeze" {
+				a.must("freeze", intake.Order{}, 2, 2)
+			}
+		}
+	})
+}
+
+func TestAFreezeFromBeforeTheRelayWasOneOfSeveralIsAnOrder(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		b.end()
+		a.must("freeze", intake.Order{Reason: "INC"}, 1, 2)
+		w.store.set(func() { w.store.data = nil })
+		a.forgets()
+		b.start()
+		w.quiet()
+		w.wantFrozen("INC")
+		w.has(numbered(0, 10)...)
+		b.must("unfreeze", intake.Order{}, 2, 2)
+		w.wantFrozen("")
+	})
+}
+
+func TestOrdersThatAreNotOnDiskAreTold(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		a := w.replicas[0]
+		a.has(numbered(0, 10)...)
+		w.quiet()
+		path := filepath.Join(a.dir, upstreams.OrdersFile)
+		if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "full"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		a.must("freeze", intake.Order{Reason: "INC-1"}, 1, 1)
+		if lines := strings.Join(a.m.OrderProblems(), "\n"); !strings.Contains(lines, "not on disk") {
+			t.Error(lines)
+		}
+		a.must("unfreeze", intake.Order{}, 1, 1)
+		w.store.setDown(true)
+		if _, err := a.order("freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "a restart forgets it") {
+			t.Errorf("neither written nor on disk: %v", err)
+		}
+	})
+}
