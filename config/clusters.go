@@ -197,7 +197,7 @@ func (v *validator) template(at string, c *Clusters, revision string) {
 		v.errorIf(v.noted(at+".firstSync"), at+".firstSync", "%q: clients never wait for found clusters: leave it out", u.FirstSync)
 		u.FirstSync = FirstSyncOptional
 	}
-	v.completeUpstream(at, u, revision)
+	v.completeUpstream(u, revision)
 	u.Import.Profile = cmp.Or(u.Import.Profile, filter.ProfileServices)
 	for i := range c.Import {
 		c.Import[i].Profile = cmp.Or(c.Import[i].Profile, filter.ProfileServices)

@@ -108,15 +108,15 @@ func (v *validator) complete(c *Config) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		def(&u.ClusterID, u.Name)
-		v.completeUpstream(fmt.Sprintf("upstreams[%d]", i), u, c.Node.Revision)
+		v.completeUpstream(u, c.Node.Revision)
 	}
 	for i := range c.Clusters {
 		v.template(fmt.Sprintf("clusters[%d].upstream", i), &c.Clusters[i], c.Node.Revision)
 	}
 }
 
-// completeUpstream sets the defaults of an upstream that are not in tags. at is its field.
-func (v *validator) completeUpstream(at string, u *Upstream, revision string) {
+// completeUpstream sets the defaults of an upstream that are not in tags.
+func (v *validator) completeUpstream(u *Upstream, revision string) {
 	def := func(s *string, value string) { *s = cmp.Or(*s, value) }
 	if u.relayed() && u.Generated == GeneratedKeep {
 		def(&u.Services.Mode, ServicesAsIs)

@@ -185,15 +185,6 @@ func labelsOf(selector map[string]any) map[string]string {
 	return out
 }
 
-func selects(selector map[string]any, labels map[string]string) bool {
-	for key, value := range labelsOf(selector) {
-		if labels[key] != value {
-			return false
-		}
-	}
-	return len(selector) > 0
-}
-
 // TestEveryReplicaHasItsOwnVolumeAndName: a replica that waits for its upstreams also keeps no
 // other from starting.
 func TestEveryReplicaHasItsOwnVolumeAndName(t *testing.T) {

@@ -18,8 +18,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const configMaps = "/configmaps" // of the group of the core
-
 // inCluster runs a test with an API server in a bubble.
 func inCluster(t *testing.T, f func(t *testing.T, s *fakekube.Server, c *ConfigMap)) {
 	synctest.Test(t, func(t *testing.T) {

@@ -109,14 +109,6 @@ func (a *arriving) connected(clients int) {
 	await.Equal(a.t, "they are connected", clients, func() int { return len(a.server.Clients()) })
 }
 
-// serves waits until resources are served.
-func (a *arriving) serves(keys ...mirror.Key) {
-	a.t.Helper()
-	for _, key := range keys {
-		await.Until(a.t, key.FullName()+" is served", func() bool { return a.aggregate.Get(key) != nil })
-	}
-}
-
 func entryKey(name string) mirror.Key {
 	return mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}
 }

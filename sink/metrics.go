@@ -12,8 +12,8 @@ type metric struct {
 	of func(Status) float64
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, append([]string{"sink"}, labels...), nil)
+func desc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, []string{"sink"}, nil)
 }
 
 func flag(is bool) float64 {

@@ -168,7 +168,7 @@ func (m *Manager) await(ctx context.Context, o *orders.Object) (err error) {
 	case err = <-ended:
 	case <-r.poke:
 		cancel()
-		<-ended
+		_ = <-ended // it ended because it was told to
 	}
 	return err
 }

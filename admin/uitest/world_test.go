@@ -297,16 +297,6 @@ func (w *world) await(what string, is func() bool) {
 	until(w.t, what, is, func() string { return w.get("/ready") + w.get("/debug/upstreams") })
 }
 
-// relay runs a command against the hub.
-func (w *world) relay(args ...string) string {
-	w.t.Helper()
-	out, err := exec.Command(program(w.t), append(args, "--admin", w.hub)...).CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("relay %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
 // program returns the relay. A missing one is a failure: a suite that skips proves nothing.
 func program(t *testing.T) string {
 	t.Helper()

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"meshrelay/internal/testing/fakekube"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,6 +32,7 @@ import (
 	"meshrelay/cmd/relay/internal/cliview"
 	"meshrelay/internal/doctor"
 	"meshrelay/internal/testing/await"
+	"meshrelay/internal/testing/fakekube"
 	"meshrelay/internal/testing/fakexds"
 )
 

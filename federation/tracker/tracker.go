@@ -125,11 +125,7 @@ func (t *Tracker) Counts() (keys, hosts int) {
 // NotFollowed returns the resources that the detection of host conflicts skips.
 func (t *Tracker) NotFollowed() []conflicts.NotFollowed { return t.hosts.NotFollowed() }
 
-var (
-	contestsDesc = prometheus.NewDesc("relay_contested_keys", "Keys that several upstreams have, by kind and by the outcome for the other copies.", []string{"kind", "outcome"}, nil)
-	hostsDesc    = prometheus.NewDesc("relay_host_conflicts", "Hosts that several resources claim for the same clients, by kind.", []string{"kind"}, nil)
-	panicsDesc   = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
-)
+var panicsDesc = prometheus.NewDesc("relay_merge_panics_total", "Panics while a resource was merged, or a handler was called for it.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (t *Tracker) Describe(ch chan<- *prometheus.Desc) {
