@@ -53,15 +53,10 @@ func sources() section {
 	return section{"Upstreams", []spec{
 		{title: "Synced", description: "Whether each upstream is followed. Red: it is not, and what it gave is still served.", unit: "short", kind: "state-timeline", width: 12, bad: "< 1",
 			queries: []query{{`min by (upstream) (relay_upstream_state{,state="synced"})`, "{{upstream}}"}}},
-		{title: "Since the last response", description: "Time since each upstream last sent anything. An upstream without changes answers every resyncInterval.", unit: "s", width: 12,
-			queries: []query{{`time() - min by (upstream) (relay_upstream_last_update_timestamp_seconds{})`, "{{upstream}}"}}},
 		{title: "Other states", description: "Upstreams that are not synced, by relay and state.", unit: "short",
 			queries: []query{{`relay_upstream_state{,state!="synced"} == 1`, "{{upstream}} {{state}} in {{instance}}"}}},
-		{title: "Reconnections", description: "Streams opened again, per second.", unit: "cps", queries: []query{{`sum by (upstream) (rate(relay_upstream_reconnects_total{}[$__rate_interval]))`, "{{upstream}}"}}},
-		{title: "Changes of address", description: "How often an upstream was read from another of its addresses, per second.", unit: "cps", queries: []query{{`sum by (upstream) (rate(relay_upstream_switches_total{}[$__rate_interval]))`, "{{upstream}}"}}},
 		{title: "Refused resources", description: "Resources whose newest content can not be used. Their last good content is served.", unit: "short", queries: []query{{`max by (upstream) (relay_upstream_refused_resources{})`, "{{upstream}}"}}},
 		{title: "Over limits", description: "Resources that the limits of an upstream refuse.", unit: "short", queries: []query{{`max by (upstream) (relay_upstream_over_limit_resources{})`, "{{upstream}}"}}},
-		{title: "Drift", description: "Changes that came with a full answer and not with a push, per second: the upstream does not push all it should.", unit: "cps", queries: []query{{`sum by (upstream) (rate(relay_upstream_drift_total{}[$__rate_interval]))`, "{{upstream}}"}}},
 		{title: "Found clusters", description: "Clusters that the relay has found, by state.", unit: "short", queries: []query{{`max by (clusters, state) (relay_clusters{})`, "{{clusters}} {{state}}"}}},
 		{title: "Certificates end in", description: "Time until each certificate of a listener or upstream ends.", unit: "s", queries: []query{{`min by (where) (relay_certificate_expiry_timestamp_seconds{}) - time()`, "{{where}}"}}},
 		{title: "Tokens end in", description: "Time until the token for each upstream ends.", unit: "s", queries: []query{{`min by (upstream) (relay_token_expiry_timestamp_seconds{}) - time()`, "{{upstream}}"}}},
@@ -73,8 +68,6 @@ func served() section {
 		{title: "Resources by upstream", description: "Resources mirrored from each upstream, in the relay that has most.", unit: "short", stacked: true, queries: []query{{`max by (upstream) (sum by (upstream, instance) (relay_upstream_resources{}))`, "{{upstream}}"}}},
 		{title: "Resources by kind", description: "Resources mirrored from all upstreams, by kind, in the relay that has most.", unit: "short", stacked: true, queries: []query{{`max by (kind) (sum by (kind, instance) (relay_upstream_resources{})) > 0`, "{{kind}}"}}},
 		{title: "Left out", description: "Resources that import rules leave out, by reason: relay explain --left-out.", unit: "short", stacked: true, queries: []query{{`max by (reason) (sum by (reason, instance) (relay_upstream_left_out_resources{})) > 0`, "{{reason}}"}}},
-		{title: "Contested keys", description: "Resources that several upstreams have, by what became of the copies that did not win.", unit: "short", queries: []query{{`max by (outcome) (sum by (outcome, instance) (relay_contested_keys{}))`, "{{outcome}}"}}},
-		{title: "Contested hosts", description: "Hosts that several resources claim for the same clients: relay conflicts.", unit: "short", queries: []query{{`max by (kind) (relay_host_conflicts{})`, "{{kind}}"}}},
 		{title: "Difference between relays", description: "Most minus fewest resources that relays have of an upstream. More than a moment above 0: see RelayReplicasServeDifferently.", unit: "short",
 			queries: []query{{`max by (upstream) (sum by (upstream, instance) (relay_upstream_resources{})) - min by (upstream) (sum by (upstream, instance) (relay_upstream_resources{}))`, "{{upstream}}"}}},
 	}}
@@ -84,7 +77,6 @@ func clients() section {
 	return section{"Clients", []spec{
 		{title: "Connected", description: "Connected clients, by relay and protocol.", unit: "short", stacked: true, queries: []query{{`relay_downstream_clients{}`, "{{instance}} {{protocol}}"}}},
 		{title: "Behind", description: "Clients that have owed an ACK for more than 30 s: relay clients names them.", unit: "short", queries: []query{{`relay_downstream_clients_behind{}`, "{{instance}}"}}},
-		{title: "New streams", description: "Streams opened by clients, per second. Each client reconnects every maxConnectionAge.", unit: "cps", queries: []query{{`sum by (instance) (rate(relay_downstream_streams_total{}[$__rate_interval]))`, "{{instance}}"}}},
 		{title: "Refused", description: "Connections, streams and requests over a limit, per second, by reason.", unit: "cps", queries: []query{{`sum by (reason) (rate(relay_downstream_refused_total{}[$__rate_interval])) > 0`, "{{reason}}"}}},
 		{title: "Ended with an error", description: "Streams ended with an error of the client's making, per second, by gRPC code.", unit: "cps", queries: []query{{`sum by (code) (rate(relay_downstream_streams_refused_total{}[$__rate_interval]))`, "{{code}}"}}},
 		{title: "Delayed requests", description: "Requests that waited because their client sent them too fast, per second.", unit: "reqps", queries: []query{{`sum by (instance) (rate(relay_downstream_requests_delayed_total{}[$__rate_interval]))`, "{{instance}}"}}},
@@ -115,8 +107,6 @@ func guard() section {
 		{title: "Held deletions", description: "Deletions that the guard of an upstream holds, by relay: relay held.", unit: "short", queries: []query{{`relay_upstream_held_deletions{} > 0`, "{{upstream}} in {{instance}}"}}},
 		{title: "Frozen", description: "Upstreams that an operator has frozen, by relay. All relays should agree.", unit: "short", queries: []query{{`relay_upstream_frozen{} > 0`, "{{upstream}} in {{instance}}"}}},
 		{title: "Expired", description: "Resources that are not served because their upstream is out of contact.", unit: "short", queries: []query{{`max by (upstream) (relay_upstream_expired_resources{}) > 0`, "{{upstream}}"}}},
-		{title: "Awaited", description: "Upstreams without which clients are not served yet: relay serve-without.", unit: "short", queries: []query{{`relay_upstream_awaited{} > 0`, "{{upstream}} in {{instance}}"}}},
-		{title: "Events", description: "Events of the journal, per second, by type: relay events.", unit: "cps", width: 16, queries: []query{{`sum by (type) (rate(relay_events_total{}[$__rate_interval])) > 0`, "{{type}}"}}},
 	}}
 }
 
@@ -126,9 +116,6 @@ func sinks() section {
 			queries: []query{{`max by (sink) (relay_sink_leader{}) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
 		{title: "Since all was written", description: "Time since the cluster of each sink had all that the sink writes: RPO of the site. A sink that is not to write is left out.", unit: "s", width: 12,
 			queries: []query{{`time() - (max by (sink) (relay_sink_last_complete_timestamp_seconds{}) > 0) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
-		{title: "Objects of sinks", description: "Objects that each sink has in its cluster.", unit: "short", queries: []query{{`max by (sink) (relay_sink_objects{})`, "{{sink}}"}}},
-		{title: "Writes and deletions", description: "Requests of sinks that create or change an object, by result, and deletions, per second.", unit: "reqps", width: 16,
-			queries: []query{{`sum by (sink, result) (rate(relay_sink_writes_total{}[$__rate_interval])) > 0`, "{{sink}} {{result}}"}, {`sum by (sink) (rate(relay_sink_deletes_total{}[$__rate_interval])) > 0`, "{{sink}} deleted"}}},
 		{title: "Objects not written", description: "Objects whose fields others own, which others have, or which the cluster refuses: relay sink status.", unit: "short",
 			queries: []query{{`max by (sink) (relay_sink_conflicts{})`, "{{sink}} conflict"}, {`max by (sink) (relay_sink_foreign{})`, "{{sink}} foreign"}, {`max by (sink) (relay_sink_refused{})`, "{{sink}} refused"}}},
 		{title: "Deletions held by sinks", description: "Deletions that the guard of each sink holds until a person decides: relay sink release.", unit: "short", queries: []query{{`max by (sink) (relay_sink_held_deletions{})`, "{{sink}}"}}},
@@ -146,12 +133,7 @@ func replicas() section {
 
 func disk() section {
 	return section{"Disk", []spec{
-		{title: "Size of the state", description: "Bytes of the state of each relay on disk.", unit: "bytes", queries: []query{{`relay_state_size_bytes{}`, "{{instance}}"}}},
-		{title: "Since the last flush", description: "Time since all that is to be kept was on disk.", unit: "s", queries: []query{{`time() - relay_state_last_flush_timestamp_seconds{}`, "{{instance}}"}}},
-		{title: "Time to write, p99", description: "How long a flush takes until it is durable.", unit: "s", queries: []query{{`histogram_quantile(0.99, sum by (instance, le) (rate(relay_state_flush_duration_seconds_bucket{}[$__rate_interval])))`, "{{instance}}"}}},
-		{title: "Failed flushes", description: "Attempts to open or write the state that failed, per second.", unit: "cps", queries: []query{{`sum by (instance) (rate(relay_state_flush_errors_total{}[$__rate_interval]))`, "{{instance}}"}}},
 		{title: "Files set aside", description: "Files of the state that could not be used and are still there.", unit: "short", queries: []query{{`relay_state_set_aside_files{}`, "{{instance}}"}}},
-		{title: "Revisions", description: "Revisions of each upstream that are kept to roll back to.", unit: "short", queries: []query{{`max by (upstream) (relay_state_revisions{})`, "{{upstream}}"}}},
 	}}
 }
 
