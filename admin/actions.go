@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"net/url"
 	"os/user"
 	"slices"
 	"strconv"
@@ -57,6 +59,17 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, name string, do act
 
 var errInterrupted = errors.New("the answer was interrupted")
 
+// given returns the parameters of an order as one reads them.
+func given(query url.Values) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		for _, value := range query[name] {
+			out = append(out, name+"="+value)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 // tell logs an order at every log level, always with the same keys, and records it in the journal. Refused orders of a
 // user are told in part if they come too fast.
 func (s *Server) tell(r *http.Request, o *order, err error) {
@@ -75,14 +88,14 @@ func (s *Server) tell(r *http.Request, o *order, err error) {
 		failure = strings.Join(errlist.Lines(err), "; ")
 	}
 	cut := func(s string) string { return text.Shorten(s, maxLogged) }
-	s.log.Log(context.WithoutCancel(r.Context()), max(s.deps.LogLevel.Level(), slog.LevelInfo), "operator", "action", o.action, "target", cut(o.target), "parameters", cut(query.Encode()),
+	s.log.Log(context.WithoutCancel(r.Context()), max(s.deps.LogLevel.Level(), slog.LevelInfo), "operator", "action", o.action, "target", cut(o.target), "parameters", cut(given(query)),
 		"uid", who.UID, "pid", who.PID, "user", by.User, "reason", cut(reason), "before", o.before, "after", o.after, "err", cut(failure), "unlogged", unlogged)
 	if o.reads {
 		return
 	}
 	e := events.Event{
 		Type: events.Ordered, By: events.ByOperator, Operator: by, Reason: reason, Before: o.before, After: o.after,
-		Text: strings.TrimSpace(o.action + " " + strings.ReplaceAll(query.Encode(), "&", " ")),
+		Text: strings.TrimSpace(o.action + " " + given(query)),
 	}
 	if _, of := s.upstream(o.target); of && r.PathValue("upstream") != "" {
 		e.Upstream = o.target

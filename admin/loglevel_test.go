@@ -77,7 +77,7 @@ func TestTheAnswerTellsWhenALogLevelEnds(t *testing.T) {
 	if !ok || err != nil || until.Before(before) || until.After(before.Add(time.Minute)) || f.get(t, "/debug/loglevel") != body {
 		t.Errorf("%q, %v", body, err)
 	}
-	if !strings.Contains(f.logged.String(), `action=log-level target="" parameters="for=10m&level=debug" uid=0 pid=0 `) {
+	if !strings.Contains(f.logged.String(), `action=log-level target="" parameters="for=10m level=debug" uid=0 pid=0 `) {
 		t.Errorf("%s", f.logged)
 	}
 	for _, bad := range []string{"0s", "-1m", "25h", "soon"} {

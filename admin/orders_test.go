@@ -32,7 +32,7 @@ func TestAnOrderThatIsNotUnderstoodIsNotCarriedOut(t *testing.T) {
 		t.Errorf("carried out: %q", c.told)
 	}
 	code, _, _ := f.do(t, request{method: http.MethodPost, path: "/upstreams/east/release?all=true&reason=the+cluster+is+gone&dryRun=true", peer: &peer{UID: 1}})
-	if got := f.logged.String(); code != http.StatusOK || !strings.Contains(got, `msg=operator action=release target=east parameters="all=true&dryRun=true" uid=1 pid=0 user=`) {
+	if got := f.logged.String(); code != http.StatusOK || !strings.Contains(got, `msg=operator action=release target=east parameters="all=true dryRun=true" uid=1 pid=0 user=`) {
 		t.Errorf("%d, logged:\n%s", code, got)
 	}
 }

@@ -102,7 +102,6 @@ func TestExampleDRSite(t *testing.T) {
 	r := x.relay("relay.yaml").start().ready()
 	same("the site's istiod gives what the primary's gives")
 	next("")
-	x.shows(t, "validate")
 	x.showsAt(t, "wait", 0)
 	x.showsAt(t, "sink status", 0)
 

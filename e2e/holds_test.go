@@ -332,7 +332,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 		}
 		return nil
 	})
-	r.logs("action=release", "upstream=east", `reason="routes have moved"`, "only=virtualservice/shop")
+	r.logs("action=release", "target=east", `parameters="only=virtualservice/shop"`, `reason="routes have moved"`)
 }
 
 // The share, and an operator who takes whatever is held.
