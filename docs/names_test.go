@@ -35,7 +35,7 @@ func TestNamesInPagesExist(t *testing.T) {
 		least         int
 	}{
 		{"metric", `\b(relay_[a-z]+_[a-z_]+)`, func(n string) bool { return strings.Contains(metrics, "`"+n+"`") }, 60},
-		{"alert", `\b(Relay[A-Z]\w+)`, func(n string) bool { return docs.Runbook(n) != "" }, 60},
+		{"alert", `\b(Relay[A-Z]\w+)`, func(n string) bool { return docs.Runbook(n) != "" }, 30},
 		{"endpoint", "(?:`|15014|http://relay)(/[a-z][a-z/-]*)", func(n string) bool {
 			return strings.Contains(endpoints, " "+n+"`") || strings.HasPrefix(n, "/upstreams/") || foreign.MatchString(n)
 		}, 60},

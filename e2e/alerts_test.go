@@ -94,6 +94,9 @@ func mistakes(expr string, metrics map[string][]string) (wrong, left []string) {
 	}
 	selectors := 0
 	parser.Inspect(e, func(n parser.Node, path []parser.Node) error {
+		if c, is := n.(*parser.Call); is && c.Func.Name == "label_replace" {
+			left = append(left, c.Args[1].(*parser.StringLiteral).Val)
+		}
 		s, ok := n.(*parser.VectorSelector)
 		if !ok {
 			return nil

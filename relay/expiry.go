@@ -112,15 +112,15 @@ func (e *expiries) problems(now time.Time) (lines []string) {
 		if !x.Soon(now) {
 			continue
 		}
-		what, verb, runbook := "certificate", "expires", "RelayCertificateExpires"
+		what, verb := "certificate", "expires"
 		if x.token {
-			what, runbook = "token", "RelayTokenExpires"
+			what = "token"
 		}
 		if !now.Before(x.Ends) {
 			verb = "expired"
 		}
-		lines = append(lines, fmt.Sprintf("%s: its %s %s at %s; renew the file, which the relay reads again by itself; see \"relay help runbook %s\"",
-			x.where, what, verb, x.Ends.UTC().Format(time.RFC3339), runbook))
+		lines = append(lines, fmt.Sprintf("%s: its %s %s at %s; renew the file, which the relay reads again by itself; see \"relay help runbook RelayCredentialExpires\"",
+			x.where, what, verb, x.Ends.UTC().Format(time.RFC3339)))
 	}
 	return lines
 }

@@ -147,11 +147,11 @@ func TestARenewalThatIsLateIsAProblem(t *testing.T) {
 		t.Errorf("eight days before the end: %q", got)
 	}
 	want := []string{
-		`listener 127.0.0.1:15012: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
-		`upstream east: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
-		`upstream east: its token expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayTokenExpires"`,
-		`upstream cluster: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCertificateExpires"`,
-		`upstream cluster: its token expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayTokenExpires"`,
+		`listener 127.0.0.1:15012: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCredentialExpires"`,
+		`upstream east: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCredentialExpires"`,
+		`upstream east: its token expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCredentialExpires"`,
+		`upstream cluster: its certificate expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCredentialExpires"`,
+		`upstream cluster: its token expires at 2028-01-15T08:00:00Z; renew the file, which the relay reads again by itself; see "relay help runbook RelayCredentialExpires"`,
 	}
 	if d := cmp.Diff(want, e.problems(begins.Add(year-6*day))); d != "" {
 		t.Error(d)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -107,11 +108,11 @@ func (w *world) alert(name string) *rules.AlertingRule {
 	return nil
 }
 
-// instances returns the alerts of a rule in a state, as their labels without the name and the severity.
+// instances returns the alerts of a rule in a state, as their labels without the name.
 func instances(a *rules.AlertingRule, state rules.AlertState) (all []string) {
 	for _, one := range a.ActiveAlerts() {
 		if one.State == state {
-			all = append(all, labels.NewBuilder(one.Labels).Del(labels.AlertName, "severity").Labels().String())
+			all = append(all, labels.NewBuilder(one.Labels).Del(labels.AlertName).Labels().String())
 		}
 	}
 	slices.Sort(all)
@@ -123,7 +124,7 @@ func instances(a *rules.AlertingRule, state rules.AlertState) (all []string) {
 func TestEachAlertFires(t *testing.T) {
 	t.Parallel()
 	for _, tc := range cases {
-		t.Run(tc.alert, func(t *testing.T) {
+		t.Run(tc.alert+tc.labels, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, tc.bad, alertsFile)
 			rule := w.alert(tc.alert)
@@ -161,7 +162,7 @@ func TestEachAlertFires(t *testing.T) {
 func TestQuietSeriesFireNoAlert(t *testing.T) {
 	t.Parallel()
 	for _, tc := range cases {
-		t.Run(tc.alert, func(t *testing.T) {
+		t.Run(tc.alert+tc.labels, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, tc.quiet, alertsFile)
 			rule := w.alert(tc.alert)
@@ -187,12 +188,22 @@ func TestHealthyRelaysFireNoAlert(t *testing.T) {
 	})
 }
 
-// TestEachAlertHasACase that makes it fire, with series that do not.
+// TestEachAlertHasACase that makes it fire, with series that do not, and each of its causes has one.
 func TestEachAlertHasACase(t *testing.T) {
 	t.Parallel()
 	var names, tested []string
+	cause := regexp.MustCompile(`"(?:cause|state)", "(\w+)"|state=~"([\w|]+)"|state="(denied)"`)
 	for _, a := range newWorld(t, "relay_build_info 1", alertsFile).alerts() {
 		names = append(names, a.Name())
+		for _, m := range cause.FindAllStringSubmatch(a.Query().String(), -1) {
+			for one := range strings.SplitSeq(m[1]+m[2]+m[3], "|") {
+				if !slices.ContainsFunc(cases, func(tc alertCase) bool {
+					return tc.alert == a.Name() && strings.Contains(tc.labels, `"`+one+`"`)
+				}) {
+					t.Errorf("%s: the cause %s has no case", a.Name(), one)
+				}
+			}
+		}
 	}
 	for _, tc := range cases {
 		tested = append(tested, tc.alert)
@@ -202,6 +213,7 @@ func TestEachAlertHasACase(t *testing.T) {
 	}
 	slices.Sort(names)
 	slices.Sort(tested)
+	tested = slices.Compact(tested)
 	if !slices.Equal(names, tested) {
 		t.Errorf("the alerts are\n%q, the cases\n%q", names, tested)
 	}
