@@ -14,7 +14,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"meshrelay/downstream"
 	"meshrelay/events"
 	"meshrelay/sink"
 	"meshrelay/upstreams"
@@ -37,7 +36,6 @@ var examples = map[string]request{
 	"prune sink":       {method: http.MethodPost, path: "/sinks/dr/prune"},
 	"reload":           {method: http.MethodPost, path: "/reload"},
 	"log-level":        {method: http.MethodPut, path: "/debug/loglevel?level=warn"},
-	"plan":             {method: http.MethodPost, path: "/plan/clients"},
 	"plan sinks":       {method: http.MethodPost, path: "/plan/sinks"},
 	"backup":           {path: "/state/backup"},
 	"support-bundle":   {path: "/support-bundle?seconds=0"},
@@ -62,7 +60,6 @@ func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
 		d.Controls, d.Clusters = &controls{err: err}, brokenClusters{err}
 		d.Sinks = someSinks{err}
 		d.Reload = func(context.Context) error { return err }
-		d.PreviewClients = func(context.Context, []byte) ([]downstream.ClientChange, error) { return nil, err }
 		d.PreviewSinks = func(context.Context, []byte) ([]sink.Change, error) { return nil, err }
 		d.Backup = func(io.Writer) error { return err }
 	}
@@ -94,7 +91,7 @@ func TestEachActionOfAnOperatorIsOneLine(t *testing.T) {
 					}
 				}
 				recorded := journal.Read(events.Query{Filter: events.Filter{Orders: true}}).Events
-				if reads := slices.Contains([]string{"plan", "plan sinks", "backup", "support-bundle"}, name); reads != (len(recorded) == 0) {
+				if reads := slices.Contains([]string{"plan sinks", "backup", "support-bundle"}, name); reads != (len(recorded) == 0) {
 					t.Fatalf("recorded: %+v", recorded)
 				} else if reads {
 					return

@@ -86,8 +86,6 @@ var writes = []request{
 	{path: "/upstreams/east/held"},
 	{method: http.MethodPost, path: "/upstreams/east/serve-without"},
 	{method: http.MethodPost, path: "/reload"},
-	{path: "/authorization?identity=dns:a"},
-	{method: http.MethodPost, path: "/plan/clients"},
 	{method: http.MethodPost, path: "/plan/sinks"},
 	{method: http.MethodPut, path: "/debug/loglevel?level=debug"},
 	{path: "/state/backup"},

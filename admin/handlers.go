@@ -39,8 +39,7 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	line("/clusters/NAME/…", "POST release, remove?cluster=ID")
 	line("/sinks/NAME/…", "POST freeze, unfreeze, release?hold=ID, prune; GET diff?kind=&namespace=&do=&after=")
 	line("/reload", "POST: load the config file again")
-	line("/authorization", "Rule and view of a client: ?identity=, ?listener=, ?namespace= and ?serviceAccount=")
-	line("/plan/…", "POST clients or sinks, with a config file: what it would change for them; it changes nothing")
+	line("/plan/sinks", "POST a config file: what it would change for the sinks; it changes nothing")
 	line("/state/backup", "Copy of the state on disk")
 	line("/support-bundle", "Archive for a bug report, without secrets; ?seconds= of CPU profile, ?resources=true adds resources")
 }

@@ -158,13 +158,8 @@ func newFixture(t *testing.T, cfg Config, more ...func(*Deps)) *fixture {
 	}
 	cfg.Address = "127.0.0.1:0"
 	deps := Deps{
-		CanI: func(q AccessQuestion) (AccessAnswer, error) {
-			return AccessAnswer{Identities: q.Identities, Listener: q.Listener}, nil
-		},
-
-		PreviewClients: func(context.Context, []byte) ([]downstream.ClientChange, error) { return nil, nil },
-		PreviewSinks:   func(context.Context, []byte) ([]sink.Change, error) { return nil, nil },
-		Controls:       &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
+		PreviewSinks: func(context.Context, []byte) ([]sink.Change, error) { return nil, nil },
+		Controls:     &controls{}, Clusters: foundClusters{}, Sinks: someSinks{}, Reload: func(context.Context) error { return nil }, ReloadStatus: func() ReloadStatus { return ReloadStatus{} },
 		Gatherer: f.registry, LogLevel: f.level, Build: buildinfo.Info{Version: "v1.2.3"}, Logger: slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: f.level})),
 		Ready: func() Readiness { return f.ready },
 		Debug: NewDebug(Views{

@@ -129,9 +129,7 @@ func (s *Server) routes() (all []route) {
 			}, own...)
 		}
 	}
-	ask("GET /authorization", s.canI, "identity", "listener", "namespace", "serviceAccount")
-	act("POST /plan/clients", "plan", previewing(s, "clients", s.deps.PreviewClients))
-	act("POST /plan/sinks", "plan sinks", previewing(s, "sinks", s.deps.PreviewSinks))
+	act("POST /plan/sinks", "plan sinks", s.previewSinks)
 	act("POST /reload", "reload", s.reload)
 	act("GET /state/backup", "backup", s.backup)
 	act("GET /support-bundle", "support-bundle", s.supportBundle, "seconds", "resources")

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"meshrelay/downstream"
 	"meshrelay/internal/buildinfo"
 	"meshrelay/internal/loglimit"
 	"meshrelay/sink"
@@ -84,11 +83,8 @@ type Deps struct {
 	// ReloadStatus returns the state of the config file.
 	ReloadStatus func() ReloadStatus
 
-	// CanI answers a question about a client, PreviewClients what a config file would change for the connected
-	// clients, and PreviewSinks what for the sinks.
-	CanI           func(AccessQuestion) (AccessAnswer, error)
-	PreviewClients func(ctx context.Context, config []byte) ([]downstream.ClientChange, error)
-	PreviewSinks   func(ctx context.Context, config []byte) ([]sink.Change, error)
+	// PreviewSinks tells what a config file would change for the sinks.
+	PreviewSinks func(ctx context.Context, config []byte) ([]sink.Change, error)
 
 	// Sinks shows and controls sinks. It may be nil.
 	Sinks SinkControls
@@ -232,7 +228,7 @@ func common(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		most := int64(maxBodyBytes)
 		switch r.URL.Path {
-		case "/plan/clients", "/plan/sinks":
+		case "/plan/sinks":
 			most = maxConfigBytes + 1
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, most)

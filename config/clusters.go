@@ -340,7 +340,7 @@ func (c *Config) Warnings() (lines []string) {
 			lines = append(lines, fmt.Sprintf("clusters %s: no cluster whose credentials a program gives is followed, because clusters[%d].allowServers is missing: list the servers that may get those credentials", c.Name, i))
 		}
 	}
-	return append(lines, c.unguarded()...)
+	return lines
 }
 
 // OfAPIServer reports whether an upstream is the API server of a cluster.

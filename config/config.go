@@ -21,8 +21,6 @@ type Config struct {
 	// HostConflicts is about hosts that resources of different keys and upstreams claim.
 	HostConflicts string `yaml:"hostConflicts" default:"serve" oneof:"serve first reject"`
 	Views         []View `yaml:"views,omitempty"`
-	// Authorization is empty if the views choose their clients.
-	Authorization []AuthorizationRule `yaml:"authorization,omitempty"`
 	// Sinks write resources into clusters.
 	Sinks      []Sink     `yaml:"sinks,omitempty"`
 	Provenance Provenance `yaml:"provenance"`

@@ -101,7 +101,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"unknown field", replace("    tls:", "    tsl:"), []string{
 			"3: upstreams[0].xds.tls: neither tls nor plaintext is set: set tls, or plaintext: true to serve without TLS",
 			"5: upstreams[0].xds.tsl: unknown field: check its spelling and indentation; here it can be " + xdsFields}},
-		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, authorization, sinks, provenance, downstream, push, admin, state, replicas, log"}},
+		{"field in another case", minimal + "Log: {}\n", []string{"9: Log: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, sinks, provenance, downstream, push, admin, state, replicas, log"}},
 		{"misplaced field", replace("  xds:", "  addresses: []\n  xds:"), []string{"3: upstreams[0].addresses: unknown field: check its spelling and indentation; here it can be name, clusterID, domainSuffix, generated, import, services, rewrite, required, firstSync, staleness, guard, limits, xds, file, kubernetes"}},
 		{"duplicate key", minimal + "upstreams: []\n", []string{`9: mapping key "upstreams" already defined at [1:1]`}},
 		{"list for a map", minimal + "log: [1]\n", []string{"9: log: want a map of fields, not a list"}},
@@ -160,7 +160,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 			`10: log.level: "loud": want one of debug, info, warn, error`,
 			"10: log.format: want a text, not a list",
 			`11: push.debounceMax: want a duration like 90s, 5m or 250ms, not "1"`,
-			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, authorization, sinks, provenance, downstream, push, admin, state, replicas, log"}},
+			"12: foo: unknown field: check its spelling and indentation; here it can be node, upstreams, clusters, merge, hostConflicts, views, sinks, provenance, downstream, push, admin, state, replicas, log"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := parse("relay.yaml", []byte(tc.in))

@@ -47,8 +47,6 @@ func Changes(before, next *Config) (list []string) {
 			changes = named(field, before.Views, next.Views, func(v View) string { return v.Name })
 		case "sinks":
 			changes = named(field, before.Sinks, next.Sinks, func(s Sink) string { return s.Name })
-		case "authorization":
-			changes = named(field, before.Authorization, next.Authorization, func(r AuthorizationRule) string { return r.Name })
 		default:
 			changes = []string{field}
 		}
@@ -104,7 +102,7 @@ func differing(at string, a, b reflect.Value, f func(field string)) {
 		return
 	}
 	switch {
-	case at == "upstreams" || at == "clusters" || at == "views" || at == "authorization" || at == "sinks":
+	case at == "upstreams" || at == "clusters" || at == "views" || at == "sinks":
 		f(at)
 	case a.Kind() == reflect.Struct:
 		for i := range a.NumField() {

@@ -65,9 +65,6 @@ func (l Listener) credentials() string {
 func (c *Config) CheckListeners(listeners []Listener) error {
 	var errs []error
 	for i, l := range listeners {
-		if len(c.Authorization) > 0 {
-			l = l.authorized()
-		}
 		if field, text := l.exposure(c.Views); text != "" {
 			errs = append(errs, fmt.Errorf("%s: %s", join(fmt.Sprintf("downstream.listeners[%d]", i), field), text))
 		}
@@ -129,9 +126,6 @@ func (v *validator) listeners(c *Config) {
 			v.clientCAs(at+".tls.clientCAs", l.TLS.ClientCAs)
 		}
 		v.errorIf(l.AllowAnyIdentity && !l.verifies(), at+".allowAnyIdentity", "clients of this listener need no certificate: set tls.clientCAFile or tls.clientCAs, or leave this out")
-		if c.Authorization != nil {
-			l = l.authorized()
-		}
 		if field, text := l.exposure(c.Views); text != "" {
 			v.errorf(join(at, field), "%s", text)
 		}
@@ -153,19 +147,31 @@ func (v *validator) clientCAs(at string, all []ClientCA) {
 	}
 }
 
-// identities checks patterns of client identities. A listener must be able to verify some identity
-// that matches.
+// identities checks patterns of client identities. Each must be one that a listener can verify.
 func (v *validator) identities(at string, patterns []string, listeners []Listener) {
-	verifying := slices.DeleteFunc(slices.Clone(listeners), func(l Listener) bool { return !l.verifies() })
+	verifying := slices.ContainsFunc(listeners, Listener.verifies)
 	for i, text := range patterns {
 		field := fmt.Sprintf("%s[%d]", at, i)
 		p, err := identity.Parse(text)
-		if err != nil {
+		switch {
+		case err != nil:
 			v.errorf(field, "%v", err)
-			continue
-		}
-		if len(verifying) > 0 {
-			v.proven(field, p, text, verifying, "listener")
+		case !verifying || slices.ContainsFunc(listeners, func(l Listener) bool { return l.proves(p) }):
+		case p.IsDNS():
+			v.errorf(field, "%q matches nobody: only certificates of tls.clientCAFile have DNS names: write a SPIFFE ID, or set tls.clientCAFile of a listener", text)
+		default:
+			v.errorf(field, "%q matches nobody: no listener has client CAs for its trust domain: add it to tls.clientCAs of one", text)
 		}
 	}
+}
+
+// proves reports whether a client of the listener can prove an identity that a pattern matches.
+func (l Listener) proves(p identity.Pattern) bool {
+	switch {
+	case !l.verifies():
+		return false
+	case p.IsDNS() || l.TLS.ClientCAFile != "":
+		return l.TLS.ClientCAFile != ""
+	}
+	return slices.ContainsFunc(l.TLS.ClientCAs, func(ca ClientCA) bool { return p.MatchesTrustDomain(ca.TrustDomain) })
 }

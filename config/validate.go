@@ -145,7 +145,6 @@ func (v *validator) config(c *Config) {
 	v.clusters(c)
 	v.merges(c.Merge)
 	v.views(c)
-	v.authorization(c)
 	v.listeners(c)
 	if c.Provenance.Relay != c.Node.ID {
 		v.id("provenance.relay", c.Provenance.Relay)

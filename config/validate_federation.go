@@ -267,7 +267,6 @@ func (v *validator) views(c *Config) {
 		}
 		given := !reflect.ValueOf(w.Match).IsZero()
 		switch {
-		case c.Authorization != nil: // see leftToRules
 		case byListener[w.Name], bySink[w.Name] && !given && !w.Default:
 		case allByListener:
 			v.errorf(at, "no client can get this view: every listener names another one")

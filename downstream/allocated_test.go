@@ -7,6 +7,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/downstream/views"
 	"meshrelay/internal/wire"
 	"meshrelay/mirror"
 )
@@ -23,13 +24,13 @@ func allocated(name, host, address string) *mirror.Resource {
 func TestAClientIsNotSentAnAddressThatItsClusterHasForAnotherHost(t *testing.T) {
 	for _, exclude := range []bool{true, false} {
 		t.Run(fmt.Sprint("excludeOwn ", exclude), func(t *testing.T) {
-			r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{{Name: "all", Default: true, ExcludeOwn: exclude}} })
+			r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{{Name: "all", Default: true, ExcludeOwn: exclude}} })
 			a := east(allocated("a", "a.x", "240.240.0.1"))
 			r.put(a)
 			has := func(cluster string) bool {
-				rule := must(r.server.newestRules(t.Context())).byName["all"]
-				x := r.server.views.known.narrow(variantOf(rule, client{clusterID: cluster}))
-				shown := r.server.views.resources.Select(a.Key(), x.cluster, r.server.views.shows(x))
+				rule := &views.Rule{View: views.View{ExcludeOwn: exclude}}
+				x := r.server.views.known.Narrow(rule.Selection(views.Client{ClusterID: cluster}))
+				shown := r.server.views.resources.Select(a.Key(), x.Cluster, r.server.views.shows(x))
 				return shown != nil && slices.Contains(wire.Texts(shown.BodyValue(), 2), "240.240.0.1")
 			}
 			own, other := r.deltaAs(seV1, "CLUSTER_ID", "west"), r.deltaAs(seV1, "CLUSTER_ID", "north")
@@ -45,16 +46,5 @@ func TestAClientIsNotSentAnAddressThatItsClusterHasForAnotherHost(t *testing.T) 
 				}
 			}
 		})
-	}
-}
-
-// TestMadeUpClustersShareAViewWithThoseWhoClaimNone where nothing is left out for them.
-func TestMadeUpClustersShareAViewWithThoseWhoClaimNone(t *testing.T) {
-	k := newKnown()
-	r := &rule{}
-	for _, name := range []string{"", "a", "b"} {
-		if x := k.narrow(variantOf(r, client{clusterID: name})); x != (variant{}) {
-			t.Errorf("%q has the variant %+v", name, x)
-		}
 	}
 }

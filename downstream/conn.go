@@ -20,6 +20,7 @@ import (
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/events"
 	"meshrelay/internal/identity"
 )
@@ -65,15 +66,15 @@ type conn struct {
 
 	// Both are set before the client gets a view.
 	form  snapshot.Form
-	claim origin // its cluster and revision
+	claim views.Origin // its cluster and revision
 
 	// mu guards all below.
 	mu     sync.Mutex
 	closed bool
-	number uint64 // of the client, from Server.lastID; 0 before the first request
-	client client // set together with number
-	view   *view  // nil until the first request
-	rule   *rule  // by which it has the view
+	number uint64       // of the client, from Server.lastID; 0 before the first request
+	client views.Client // set together with number
+	view   *view        // nil until the first request
+	rule   *views.Rule  // by which it has the view
 	subs   *subscription.Set
 	slot   slot
 	kept   subscription.Usage // as it is counted in peers
@@ -164,7 +165,7 @@ func (c *conn) close(err error) {
 		return
 	}
 	c.server.rounds.leave(has, time.Now())
-	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.nodeID), Reason: endText(err)})
+	c.server.events.Record(events.Event{Type: events.Gone, By: events.ByClient, Client: c.id(), Tool: isTool(c.client.NodeID), Reason: endText(err)})
 	attrs := []any{"after", time.Since(c.opened).Round(time.Millisecond)}
 	if err != nil && status.Code(err) != codes.Canceled {
 		attrs = append(attrs, "err", err)
@@ -207,7 +208,7 @@ func (c *conn) id() string {
 	if c.number == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s-%d", c.client.nodeID, c.number)
+	return fmt.Sprintf("%s-%d", c.client.NodeID, c.number)
 }
 
 // ToolName is the name in the node ID of the relay's own commands, such as "relay get".
@@ -233,15 +234,15 @@ func (c *conn) clientStatus() (st ClientStatus, ok bool) {
 		return ClientStatus{}, false
 	}
 	st = ClientStatus{
-		Connection: c.id(), NodeID: c.client.nodeID, ClusterID: c.client.clusterID, Namespace: c.client.namespace,
-		IstioVersion: c.client.istioVersion, Revision: c.client.revision, View: c.rule.Name,
+		Connection: c.id(), NodeID: c.client.NodeID, ClusterID: c.client.ClusterID, Namespace: c.client.Namespace,
+		IstioVersion: c.client.IstioVersion, Revision: c.client.Revision, View: c.rule.Name,
 		Address: c.peer.Addr.String(), Protocol: c.protocol, Connected: c.opened,
 		Types: make([]TypeStatus, 0, len(c.subs.Watches())),
 	}
 	if c.peer.LocalAddr != nil {
 		st.Listener = c.peer.LocalAddr.String()
 	}
-	if st.Rule = c.rule.ruleName(); st.Rule != "" && !c.who.IsZero() {
+	if !c.who.IsZero() {
 		st.Identity = refusal.Bounded(c.who.Names[0])
 	}
 	for _, w := range c.subs.Watches() {

@@ -23,7 +23,7 @@ const (
 	debugType       = "istio.io/debug"
 	syncStatusType  = debugType + "/syncz"
 	configDumpType  = debugType + "/config_dump"
-	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate, ask, if no view limits them; with authorization, also debug: true of their rule"}`
+	debugNotAllowed = `{"error":"debug types are not answered to this client: downstream.listeners[].debug lets clients of the relay's host, or with a verified certificate, ask, if no view limits them"}`
 )
 
 func isDebugType(typeURL string) bool {
@@ -88,7 +88,7 @@ func (c *conn) reply(typeURL string, names []string) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
-	case r.mayDebug() && !c.rule.mayDebug(): // a reload came while the answer was made
+	case !r.Limits() && c.rule.Limits(): // a reload came while the answer was made
 		return errOutdated
 	default:
 		c.slot.reply = m
@@ -122,8 +122,6 @@ func (c *conn) debugMessage(typeURL string, docs []*anypb.Any) proto.Message {
 func (c *conn) answer(typeURL string, names []string) []*anypb.Any {
 	d := c.server.debug
 	switch {
-	case typeURL == WhoamiType:
-		return c.whoami()
 	case d == nil || typeURL == configDumpType:
 		// A config_dump is about an Envoy. The relay has none.
 		return nil
@@ -189,9 +187,9 @@ func mayDebug(l *Listener, p *peer.Peer, who identity.Identity, limited bool) bo
 	return false
 }
 
-// isLimited reports whether the config limits what the client may read: its view, or its rule.
+// isLimited reports whether the view limits what the client may read.
 func (c *conn) isLimited() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.view == nil || !c.rule.mayDebug()
+	return c.view == nil || c.rule.Limits()
 }

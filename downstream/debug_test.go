@@ -12,6 +12,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"meshrelay/downstream/views"
 	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
@@ -69,7 +70,7 @@ func TestAViewOnLoopbackHidesDebug_D4(t *testing.T) {
 			{Address: "127.0.0.1:0", View: "tenant", Debug: DebugLoopback},
 			{Address: "127.0.0.1:0", Debug: DebugLoopback},
 		}
-		c.Views = []View{
+		c.Views = []views.View{
 			{Name: "tenant", Accepts: func(*mirror.Resource) bool { return false }},
 			{Name: "all", Default: true},
 		}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/views"
 )
 
 // TestCompressedRequestsAreRefused: what is small on the wire would be large here.
@@ -301,8 +302,8 @@ func TestNodeIsReadAsItIsMerged(t *testing.T) {
 	if err := newIncoming(true).decode(t, append(one, two...), req); err != nil {
 		t.Fatal(err)
 	}
-	c := must(parseNode(req.Node))
-	if c.nodeID != node().Id || c.clusterID != "west" || c.revision != "blue" {
+	c := must(views.ParseNode(req.Node))
+	if c.NodeID != node().Id || c.ClusterID != "west" || c.Revision != "blue" {
 		t.Errorf("read %+v", c)
 	}
 }

@@ -84,7 +84,7 @@ func firstHolders(all []Holder) []Holder {
 }
 
 // lags reports whether the views have another content of a resource than the merged resources.
-func (vs *views) lags(version string, byType map[subscription.Type]*items) bool {
+func (vs *viewSet) lags(version string, byType map[subscription.Type]*items) bool {
 	vs.mu.Lock() // until all views have what the base view has
 	defer vs.mu.Unlock()
 	for t, list := range byType {
@@ -119,7 +119,7 @@ func (c *conn) standing(byType map[subscription.Type]*items) (who Holder, worst 
 		worst = max(worst, standing)
 	}
 	if worst > subscription.Has {
-		who.Connection, who.NodeID = c.id(), c.client.nodeID
+		who.Connection, who.NodeID = c.id(), c.client.NodeID
 	}
 	return who, worst
 }

@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -45,7 +46,7 @@ func (d *distributed) remove(namespace, name string) {
 // holder is a client with what a brute-force observer knows of it.
 type holder struct {
 	*conn
-	x        variant
+	x        views.Selection
 	typeURL  string
 	names    []string // nil: all
 	mayNACK  bool
@@ -62,10 +63,10 @@ type holder struct {
 	between map[string]bool
 }
 
-var distributedVariants = []variant{
+var distributedVariants = []views.Selection{
 	{},
-	{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.Namespace() == "shop" }}}},
-	{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return strings.Contains(r.FullName(), "3") }}}},
+	{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return r.Namespace() == "shop" }}}},
+	{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return strings.Contains(r.FullName(), "3") }}}},
 }
 
 func newDistributed() *distributed {
@@ -94,7 +95,7 @@ func (d *distributed) push(namespace, name string) {
 	d.server.views.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
 }
 
-func (d *distributed) join(delta bool, x variant, names ...string) *holder {
+func (d *distributed) join(delta bool, x views.Selection, names ...string) *holder {
 	protocol := protocolSotW
 	if delta {
 		protocol = protocolDelta
@@ -106,7 +107,7 @@ func (d *distributed) join(delta bool, x variant, names ...string) *holder {
 		subs: subscription.New(delta, nil, d.server.views.generators.lookup),
 	}
 	h.number = d.server.lastID.Add(1)
-	h.client.nodeID = fmt.Sprintf("sidecar~1.2.3.4~istiod-%d.istio-system~cluster.local", h.number)
+	h.client.NodeID = fmt.Sprintf("sidecar~1.2.3.4~istiod-%d.istio-system~cluster.local", h.number)
 	h.ask(&subscription.Request{TypeURL: seV1, Subscribe: names})
 	d.clients = append(d.clients, h)
 	d.server.add(h.conn)
@@ -130,7 +131,7 @@ func (d *distributed) truth(h *holder) map[string]string {
 	all := map[string]string{}
 	for _, key := range d.copies.Keys(kindSE) {
 		r := d.copies.Get(key)
-		if r == nil || h.x.rule != nil && !h.x.rule.Accepts(r) || len(h.names) > 0 && !slices.Contains(h.names, key.FullName()) {
+		if r == nil || h.x.Rule != nil && !h.x.Rule.Accepts(r) || len(h.names) > 0 && !slices.Contains(h.names, key.FullName()) {
 			continue
 		}
 		all[key.FullName()] = r.Version()
@@ -314,7 +315,7 @@ func TestDistributionIsWhatEachClientHas(t *testing.T) {
 // TestAClientThatConnectsLaterDoesNotEndADistribution: it counts once it has answered, and lacks nothing before.
 func TestAClientThatConnectsLaterDoesNotEndADistribution(t *testing.T) {
 	d := newDistributed()
-	first := d.join(true, variant{})
+	first := d.join(true, views.Selection{})
 	d.send(first)
 	d.change("shop", "1")
 	key := mirror.Key{Kind: kindSE, Namespace: "shop", Name: "1"}
@@ -323,7 +324,7 @@ func TestAClientThatConnectsLaterDoesNotEndADistribution(t *testing.T) {
 	}
 	d.send(first)
 	first.answer(true)
-	late := d.join(false, variant{})
+	late := d.join(false, views.Selection{})
 	for _, step := range []func(){func() {}, func() { d.send(late) }, func() { late.answer(true) }} {
 		step()
 		if got := d.server.Distribution(key); got.Pushing || got.Lacks+got.Refuses > 0 {
@@ -338,7 +339,7 @@ func TestAClientThatConnectsLaterDoesNotEndADistribution(t *testing.T) {
 // TestADistributionHasTheErrorOfAClient, abbreviated.
 func TestADistributionHasTheErrorOfAClient(t *testing.T) {
 	d := newDistributed()
-	h := d.join(true, variant{})
+	h := d.join(true, views.Selection{})
 	d.send(h)
 	d.change("shop", "1")
 	d.send(h)
@@ -368,7 +369,7 @@ func TestADistributionIsToldOfViewsThatHaveTheSame(t *testing.T) {
 	d := newDistributed()
 	told := make(chan Distribution, 1)
 	asks := false
-	x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool {
+	x := views.Selection{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool {
 		if asks && r.Namespace() == "shop" { // the base view has the change
 			asks = false
 			go func() { told <- d.server.Distribution(r.Key()) }()

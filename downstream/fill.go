@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -67,9 +68,6 @@ func (f *filling) wait(ctx context.Context) error {
 	}
 }
 
-// origin is the cluster and the control plane revision of a resource.
-type origin struct{ cluster, revision string }
-
 // draft is the content of a view that no client sees yet.
 type draft struct {
 	cluster string
@@ -77,13 +75,13 @@ type draft struct {
 	byType  map[subscription.Type]*snapshot.Collection
 
 	mu   sync.Mutex // guards the fields below: several goroutines read resources
-	seen map[origin]struct{}
-	last origin // the origin added last: most resources have the same
+	seen map[views.Origin]struct{}
+	last views.Origin // the origin added last: most resources have the same
 }
 
 // see notes the origin of a resource.
-func (d *draft) see(r *mirror.Resource) origin {
-	o := origin{r.Cluster(), r.Revision()}
+func (d *draft) see(r *mirror.Resource) views.Origin {
+	o := views.OriginOf(r)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if o != d.last {
@@ -93,14 +91,14 @@ func (d *draft) see(r *mirror.Resource) origin {
 	return o
 }
 
-func (vs *views) newDraft(x variant) *draft {
-	d := &draft{cluster: x.cluster, seen: map[origin]struct{}{}}
-	d.accepts = vs.accepts(x, func(r *mirror.Resource) bool { return vs.known.knows(d.see(r)) })
+func (vs *viewSet) newDraft(x views.Selection) *draft {
+	d := &draft{cluster: x.Cluster, seen: map[views.Origin]struct{}{}}
+	d.accepts = x.Accepting(func(r *mirror.Resource) bool { return vs.known.Knows(d.see(r)) })
 	return d
 }
 
 // fill reads the content of a new view, and closes f.done. The caller does not hold mu.
-func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err error) {
+func (vs *viewSet) fill(ctx context.Context, v *view, f *filling, who viewer) (err error) {
 	defer func() {
 		if err != nil {
 			vs.mu.Lock()
@@ -122,7 +120,7 @@ func (vs *views) fill(ctx context.Context, v *view, f *filling, who viewer) (err
 }
 
 // fillSlot waits until neither the peer nor the server has too many fills.
-func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
+func (vs *viewSet) fillSlot(ctx context.Context, who viewer) (release func(), err error) {
 	own := semaphore.NewWeighted(1)
 	if who.peer != nil {
 		own = who.peer.Fills
@@ -139,8 +137,8 @@ func (vs *views) fillSlot(ctx context.Context, who viewer) (release func(), err 
 
 // fillRounds reads everything, and then, round by round, the keys that changed meanwhile. When they are few,
 // or after maxFillRounds, it reads them while it holds mu, and publishes the content.
-func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
-	d := vs.newDraft(v.variant)
+func (vs *viewSet) fillRounds(ctx context.Context, v *view, f *filling) error {
+	d := vs.newDraft(v.selection)
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	for round := 0; ; round++ {
@@ -161,7 +159,7 @@ func (vs *views) fillRounds(ctx context.Context, v *view, f *filling) error {
 }
 
 // unlocked unlocks mu while f runs. The caller holds mu.
-func (vs *views) unlocked(f func()) {
+func (vs *viewSet) unlocked(f func()) {
 	vs.mu.Unlock()
 	defer vs.mu.Lock()
 	f()
@@ -169,7 +167,7 @@ func (vs *views) unlocked(f func()) {
 
 // read updates a draft with the present content of the missed keys, or of all keys. bases are the base
 // collections that the draft follows.
-func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[subscription.Type]snapshot.Basis) {
+func (vs *viewSet) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases map[subscription.Type]snapshot.Basis) {
 	if all {
 		d.byType = map[subscription.Type]*snapshot.Collection{}
 	}
@@ -195,13 +193,13 @@ func (vs *views) read(d *draft, missed map[mirror.Key]struct{}, all bool, bases 
 }
 
 // publish makes a draft the content of a view. The caller holds mu.
-func (vs *views) publish(v *view, d *draft) {
+func (vs *viewSet) publish(v *view, d *draft) {
 	for t, c := range d.byType {
 		vs.collection(t) // makes the base collection, if it is missing
 		v.byType.Store(t, c)
 	}
 	for o := range d.seen {
-		vs.known.note(o, vs.strangers)
+		vs.known.Note(o, vs.strangers)
 	}
 	v.filling = nil
 	v.changes.Add(1)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -29,7 +30,7 @@ func (s selecting) Select(key mirror.Key, cluster string, accept func(*mirror.Re
 
 // slowView is a view for nodes whose id begins with "slow". To read the resource shop/stop
 // for it takes until let is called. reads counts the other resources that are read for it.
-func slowView() (v View, slow option, stopped chan struct{}, let func(), reads *atomic.Int64) {
+func slowView() (v views.View, slow option, stopped chan struct{}, let func(), reads *atomic.Int64) {
 	probe := se("only-slow", "probe", "1")
 	stopped, leave := make(chan struct{}, 100), make(chan struct{})
 	reads = new(atomic.Int64)
@@ -61,7 +62,7 @@ func TestOriginsAreNotedByAllThatReadAView(t *testing.T) {
 		resources[r.Key()] = r
 		list.refs = append(list.refs, Ref{Name: r.FullName(), Key: r.Key()})
 	}
-	d := &draft{seen: map[origin]struct{}{}}
+	d := &draft{seen: map[views.Origin]struct{}{}}
 	from := &reader{resources, "", func(r *mirror.Resource) bool { d.see(r); return true }, func(r *mirror.Resource) { d.see(r) }}
 	list.read(from, make([]snapshot.Update, all))
 	if len(d.seen) != clusters {
@@ -91,7 +92,7 @@ func (m resourcesOf) SourceKinds() []mirror.Kind { return nil }
 func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
 	slow, resources, stopped, let, reads := slowView()
 	defer let()
-	views := []View{slow, namespaces("other", "", "shop")}
+	views := []views.View{slow, namespaces("other", "", "shop")}
 	r := startRelay(t, true, resources, func(c *Config, _ *Deps) { c.Views = views })
 	r.put(se("shop", "a", "1"), se("shop", "stop", "1"))
 	one := r.deltaBy("slow-1", seV1)
@@ -115,7 +116,7 @@ func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
 	for seen := ""; !strings.Contains(seen, "shop/a=2") || !strings.Contains(seen, "shop/b=2"); {
 		seen += " " + hosts(t, other.next())
 	}
-	if err := r.server.Reload(t.Context(), Access{Views: append(views, namespaces("more", "more", "shop"))}, Limits{}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), append(views, namespaces("more", "more", "shop")), Limits{}, nil); err != nil {
 		t.Error(err)
 	}
 	if n := reads.Load(); n != 1 {
@@ -136,7 +137,7 @@ func TestASlowFillOfAViewHoldsUpNobodyElse(t *testing.T) {
 func TestAClientThatLeavesDoesNotTakeTheFillWithIt(t *testing.T) {
 	slow, resources, stopped, let, _ := slowView()
 	defer let()
-	r := startRelay(t, true, resources, func(c *Config, _ *Deps) { c.Views = []View{slow} })
+	r := startRelay(t, true, resources, func(c *Config, _ *Deps) { c.Views = []views.View{slow} })
 	r.put(se("shop", "a", "1"), se("shop", "stop", "1"))
 	one := r.deltaBy("slow-1", seV1)
 	<-stopped
@@ -160,7 +161,7 @@ func TestPanicWhileAViewIsFilledEndsItsStreams(t *testing.T) {
 	var bad atomic.Bool
 	bad.Store(true)
 	r := startRelay(t, true, func(c *Config, d *Deps) {
-		c.Views = []View{namespaces("v", "", "shop")}
+		c.Views = []views.View{namespaces("v", "", "shop")}
 		d.Resources = selecting{d.Resources, func(mirror.Key, func(*mirror.Resource) bool) {
 			if bad.Load() {
 				panic("no good")
@@ -188,7 +189,7 @@ func TestAChangeDuringAFillIsNotLost(t *testing.T) {
 		for _, r := range all {
 			c.put(copyOf(r, "east", "east"))
 		}
-		var vs *views
+		var vs *viewSet
 		turn := func() {
 			key := all[rnd.IntN(len(all))].Key()
 			switch rnd.IntN(4) {
@@ -215,7 +216,7 @@ func TestAChangeDuringAFillIsNotLost(t *testing.T) {
 			turn()
 		}}, generators{newMCPGenerator()})
 		vs.open(time.Now())
-		x := variant{cluster: "west"}
+		x := views.Selection{Cluster: "west"}
 		v := must(acquire(vs, x, protocolDelta))
 		compare := func() {
 			t.Helper()

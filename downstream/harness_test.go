@@ -34,6 +34,7 @@ import (
 
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/views"
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -503,12 +504,12 @@ func refusals(r *relay, why refusal.Reason) int {
 }
 
 // acquire returns the view of a variant for a client that is counted for nobody.
-func acquire(vs *views, x variant, protocol string) (*view, error) {
+func acquire(vs *viewSet, x views.Selection, protocol string) (*view, error) {
 	return vs.acquire(context.Background(), x, viewer{delta: protocol == protocolDelta})
 }
 
 // lockedMove moves clients of views.
-func lockedMove(vs *views, moves []move, now time.Time) {
+func lockedMove(vs *viewSet, moves []move, now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.move(moves, now)

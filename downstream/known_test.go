@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"meshrelay/mirror"
+	"meshrelay/downstream/views"
 )
 
 // TestMadeUpClustersAndRevisionsShareAView: they take no view from clients that need one.
@@ -15,7 +15,7 @@ func TestMadeUpClustersAndRevisionsShareAView(t *testing.T) {
 	r.put(east(se("shop", "a", "east")), se("shop", "b", "b", "istio.io/rev", "blue"))
 	vs := r.server.views
 	for i := range 2 * maxViews {
-		for _, x := range []variant{{cluster: fmt.Sprint("c", i)}, {revision: fmt.Sprint("r", i)}, {cluster: fmt.Sprint("c", i), revision: fmt.Sprint("r", i)}} {
+		for _, x := range []views.Selection{{Cluster: fmt.Sprint("c", i)}, {Revision: fmt.Sprint("r", i)}, {Cluster: fmt.Sprint("c", i), Revision: fmt.Sprint("r", i)}} {
 			must(vs.admit(context.Background(), x, viewer{delta: true}))
 		}
 	}
@@ -89,7 +89,7 @@ func TestClusterThatBecomesKnownIsKeptFromItsOwnClients(t *testing.T) {
 					t.Errorf("%s was sent %v", name, seen)
 				}
 			}
-			if r.derivedView(variant{cluster: "west"}) == nil || r.derivedView(variant{revision: "blue"}) == nil {
+			if r.derivedView(views.Selection{Cluster: "west"}) == nil || r.derivedView(views.Selection{Revision: "blue"}) == nil {
 				t.Error("the clients of what has become known have no view of their own")
 			}
 		})
@@ -115,30 +115,5 @@ func TestAClusterWithTwoIDsIsSentNothingOfItsOwn(t *testing.T) {
 		if got := hosts(t, r.deltaAs(seV1, "CLUSTER_ID", id).next()); got != "shop/a=1" {
 			t.Errorf("%s: got %q", id, got)
 		}
-	}
-}
-
-// TestKnownNamesAreBounded: whatever upstreams make up.
-func TestKnownNamesAreBounded(t *testing.T) {
-	k := newKnown()
-	nobody := func() bool { return false }
-	for i := range maxKnown + 10 {
-		knows := k.note(origin{cluster: fmt.Sprint("c", i)}, nobody)
-		if knows != (i < maxKnown) {
-			t.Fatalf("%d is known: %v", i, knows)
-		}
-	}
-}
-
-// TestResourcesOfAKnownClusterCostNoAllocation: they are looked at with each change.
-func TestResourcesOfAKnownClusterCostNoAllocation(t *testing.T) {
-	k := newKnown()
-	two := []*mirror.Resource{east(se("shop", "a", "x")), west(se("shop", "a", "x"))}
-	i := 0
-	if n := testing.AllocsPerRun(100, func() {
-		i++
-		k.note(origin{two[i%2].Cluster(), two[i%2].Revision()}, func() bool { return false })
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"meshrelay/downstream/views"
 	"meshrelay/push"
 )
 
@@ -67,11 +68,11 @@ func (gossip) SyncStatus() []*statusv3.ClientConfig {
 func (gossip) Begin() (end func(), err error) { return func() {}, nil }
 
 // views returns the views of a config.
-func (w *leakWorld) configured() []View {
-	var out []View
+func (w *leakWorld) configured() []views.View {
+	var out []views.View
 	for t, r := range w.rules {
 		v := r.View
-		v.Name, v.Match = "view-"+canary('t', t), Match{NodeIDs: []string{"*node-" + canary('t', t) + "*"}}
+		v.Name, v.Match = "view-"+canary('t', t), views.Match{NodeIDs: []string{"*node-" + canary('t', t) + "*"}}
 		out = append(out, v)
 	}
 	return out
@@ -82,7 +83,7 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 	t.Helper()
 	w := newLeakWorld(s, leakMutant{}, fixed)
 	cfg := Config{
-		NodeID: "relay", RelayName: "relay", Version: "test", ShortForIstiods: true, Access: Access{Views: w.configured()}, DrainTimeout: time.Second, FirstRequestTimeout: time.Hour,
+		NodeID: "relay", RelayName: "relay", Version: "test", ShortForIstiods: true, Views: w.configured(), DrainTimeout: time.Second, FirstRequestTimeout: time.Hour,
 		Listeners: []Listener{{Address: "127.0.0.1:0", Debug: DebugLoopback}},
 	}
 	server, err := New(cfg, Deps{Resources: w.agg, Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Debug: gossip{}})
@@ -126,11 +127,11 @@ func (s *leakScript) stream(t *testing.T, again string, guests []int, fixed int,
 					w.allow(g)
 				}
 				w.reform(step.forms)
-				if err := server.Reload(ctx, Access{Views: w.configured()}, Limits{}, nil); err != nil {
+				if err := server.Reload(ctx, w.configured(), Limits{}, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			r.eventually(t, "what is new is known", func() bool { return !server.views.known.learning.Load() })
+			r.eventually(t, "what is new is known", func() bool { return !server.views.known.Learning() })
 			_ = server.changing.Acquire(ctx, 1) // clients have their views
 			server.changing.Release(1)
 		}
@@ -183,11 +184,11 @@ func openLeakStream(t *testing.T, again string, conn discoveryv3.AggregatedDisco
 		t.Fatal(err)
 	}
 	claims := w.script.claims[g.tenant]
-	node := &corev3.Node{Id: claims.nodeID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-		"CLUSTER_ID": structpb.NewStringValue(claims.clusterID), "ISTIO_REVISION": structpb.NewStringValue(claims.revision),
+	node := &corev3.Node{Id: claims.NodeID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+		"CLUSTER_ID": structpb.NewStringValue(claims.ClusterID), "ISTIO_REVISION": structpb.NewStringValue(claims.Revision),
 	}}}
 	if form == 2 || form == 3 { // it looks like an istiod
-		node.Id = "sidecar~10.0.0.1~" + claims.nodeID + ".ns~ns.svc.cluster.local"
+		node.Id = "sidecar~10.0.0.1~" + claims.NodeID + ".ns~ns.svc.cluster.local"
 	}
 	for _, url := range w.script.urls {
 		var names []string
@@ -351,7 +352,7 @@ func TestARefusalNamesNobodyElse(t *testing.T) {
 		"views": {
 			take: func(r *relay) {
 				for i := range maxViews {
-					must(r.server.views.acquire(t.Context(), variant{cluster: canary('x', i)}, viewer{delta: true}))
+					must(r.server.views.acquire(t.Context(), views.Selection{Cluster: canary('x', i)}, viewer{delta: true}))
 				}
 			},
 			ask: func(r *relay) *deltaStream {
@@ -361,7 +362,7 @@ func TestARefusalNamesNobodyElse(t *testing.T) {
 		},
 		"a view": {
 			set: func(c *Config) {
-				c.Views = []View{{Name: "view-" + canary('t', 1), Match: Match{NodeIDs: []string{"node-" + canary('t', 1)}}}, {Name: "view-" + canary('t', 2), Match: Match{Identities: []string{"spiffe://" + canary('t', 2) + "/**"}}}}
+				c.Views = []views.View{{Name: "view-" + canary('t', 1), Match: views.Match{NodeIDs: []string{"node-" + canary('t', 1)}}}, {Name: "view-" + canary('t', 2), Match: views.Match{Identities: []string{"spiffe://" + canary('t', 2) + "/**"}}}}
 			},
 			take: func(*relay) {},
 			ask:  func(r *relay) *deltaStream { return r.deltaAs(seV1) },

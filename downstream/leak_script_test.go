@@ -14,6 +14,7 @@ import (
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"meshrelay/downstream/views"
 	"meshrelay/federation/filter"
 	"meshrelay/federation/merge"
 	"meshrelay/mirror"
@@ -71,7 +72,7 @@ func drawKinds(rng *rand.Rand) (kinds []mirror.Kind, urls []string) {
 }
 
 // leakViews has the views that a tenant may have, one for each form.
-var leakViews = func() (out [leakTenants][leakForms]*rule) {
+var leakViews = func() (out [leakTenants][leakForms]*views.Rule) {
 	for t := range leakTenants {
 		team, own := canary('t', t), canary('s', t%leakSources)
 		for form, r := range []struct {
@@ -92,7 +93,7 @@ var leakViews = func() (out [leakTenants][leakForms]*rule) {
 			if err != nil {
 				panic(err)
 			}
-			out[t][form] = &rule{View: View{Name: "view-" + team, ExcludeOwn: t%3 == 0, ClusterID: []string{"", canary('x', t%leakSources)}[t%2], Accepts: func(res *mirror.Resource) bool {
+			out[t][form] = &views.Rule{View: views.View{Name: "view-" + team, ExcludeOwn: t%3 == 0, ClusterID: []string{"", canary('x', t%leakSources)}[t%2], Accepts: func(res *mirror.Resource) bool {
 				return (len(r.sources) == 0 || slices.Contains(r.sources, res.Source())) && f.Check(res).Passes()
 			}}}
 		}
@@ -184,7 +185,7 @@ type leakScript struct {
 	kinds    []mirror.Kind
 	urls     []string
 	forms    [leakTenants]int
-	claims   [leakTenants]client
+	claims   [leakTenants]views.Client
 	policies map[mirror.Kind]mirror.Policy
 	others   mirror.Policy
 	steps    []leakStep // the first one comes before the views open
@@ -196,12 +197,12 @@ func drawScript(rng *rand.Rand) *leakScript {
 	s.kinds, s.urls = drawKinds(rng)
 	for t := range leakTenants {
 		s.forms[t] = rng.IntN(leakForms)
-		c := client{nodeID: "node-" + canary('t', t)}
+		c := views.Client{NodeID: "node-" + canary('t', t)}
 		if rng.IntN(2) == 0 {
-			c.clusterID = canary('x', rng.IntN(2*leakSources))
+			c.ClusterID = canary('x', rng.IntN(2*leakSources))
 		}
 		if rng.IntN(4) == 0 {
-			c.revision = "rev-" + canary('n', rng.IntN(3))
+			c.Revision = "rev-" + canary('n', rng.IntN(3))
 		}
 		s.claims[t] = c
 	}
@@ -268,13 +269,13 @@ func (s leakStep) once() leakStep {
 }
 
 // variantFor returns what a tenant sees, at a form of its view.
-func (s *leakScript) variantFor(tenant, form int) variant {
-	return variantOf(leakViews[tenant][form], s.claims[tenant])
+func (s *leakScript) variantFor(tenant, form int) views.Selection {
+	return leakViews[tenant][form].Selection(s.claims[tenant])
 }
 
 // twin returns a script that differs from s only in what a tenant does not see. The tenant keeps its view.
 func (s *leakScript) twin(rng *rand.Rand, tenant int) *leakScript {
-	shows := s.variantFor(tenant, s.forms[tenant]).accepts
+	shows := s.variantFor(tenant, s.forms[tenant]).Accepts
 	out := *s
 	out.steps = nil
 	visible := map[place]bool{} // of s

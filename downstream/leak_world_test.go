@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -32,9 +33,9 @@ type leakWorld struct {
 	mutant leakMutant
 	stores map[string]*mirror.Store
 	agg    *mirror.Aggregate
-	views  *views
+	views  *viewSet
 	forms  [leakTenants]int
-	rules  [leakTenants]*rule
+	rules  [leakTenants]*views.Rule
 	guests []*leakGuest
 	fixed  int // the tenant that keeps its view
 	// asked guards accepted, what rules say: pushes and clients ask at the same time.
@@ -49,7 +50,7 @@ type leakWorld struct {
 
 // seen is a copy under a rule.
 type seen struct {
-	rule *rule
+	rule *views.Rule
 	copy *mirror.Resource
 }
 
@@ -133,7 +134,7 @@ func (s *leakScript) run(seed uint64, mutant leakMutant, guests, watched []int, 
 	return transcripts, ""
 }
 
-func (w *leakWorld) ruleOf(tenant int) *rule {
+func (w *leakWorld) ruleOf(tenant int) *views.Rule {
 	r := leakViews[tenant][w.forms[tenant]]
 	same := *r
 	same.Accepts = func(copied *mirror.Resource) bool { return w.accepts(r, copied) }
@@ -144,7 +145,7 @@ func (w *leakWorld) ruleOf(tenant int) *rule {
 }
 
 // accepts asks the rule once for a copy, and keeps the answer: decoding labels takes most of the time.
-func (w *leakWorld) accepts(r *rule, copied *mirror.Resource) bool {
+func (w *leakWorld) accepts(r *views.Rule, copied *mirror.Resource) bool {
 	w.asked.Lock()
 	defer w.asked.Unlock()
 	shown, known := w.accepted[seen{r, copied}]
@@ -182,7 +183,7 @@ func (w *leakWorld) take(ctx context.Context, step leakStep, first bool) {
 	keys := w.change(ctx, step)
 	if first {
 		for _, g := range w.guests {
-			g.view = must(w.views.admit(ctx, variantOf(w.rules[g.tenant], w.script.claims[g.tenant]), g.who))
+			g.view = must(w.views.admit(ctx, w.rules[g.tenant].Selection(w.script.claims[g.tenant]), g.who))
 		}
 		w.views.open(time.Unix(1, 0))
 		w.rematch(nil)
@@ -195,7 +196,7 @@ func (w *leakWorld) take(ctx context.Context, step leakStep, first bool) {
 // rematch moves clients after a reload, and when clusters or revisions have become known.
 func (w *leakWorld) rematch(forms *[leakTenants]int) {
 	select {
-	case <-w.views.known.news:
+	case <-w.views.known.News():
 	default:
 		if forms == nil {
 			return
@@ -206,7 +207,7 @@ func (w *leakWorld) rematch(forms *[leakTenants]int) {
 	}
 	var moves []move
 	for _, g := range w.guests {
-		moves = append(moves, move{from: g.view, to: variantOf(w.rules[g.tenant], w.script.claims[g.tenant]), who: g.who, done: func(v *view) bool {
+		moves = append(moves, move{from: g.view, to: w.rules[g.tenant].Selection(w.script.claims[g.tenant]), who: g.who, done: func(v *view) bool {
 			g.view = v
 			return true
 		}})
@@ -228,9 +229,9 @@ func (w *leakWorld) reform(forms *[leakTenants]int) {
 
 // allow adds the canaries that a tenant sees now.
 func (w *leakWorld) allow(g *leakGuest) {
-	x := variantOf(w.rules[g.tenant], w.script.claims[g.tenant])
+	x := w.rules[g.tenant].Selection(w.script.claims[g.tenant])
 	for _, r := range w.present {
-		if x.accepts(r) {
+		if x.Accepts(r) {
 			canaries(r.DeltaEntry(), g.allowed)
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/views"
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 )
@@ -360,16 +361,16 @@ func TestViewsAreBounded(t *testing.T) {
 	vs := newViews(mirror.NewAggregate(), generators{newMCPGenerator()})
 	var last error
 	for i := range maxViews + 1 {
-		_, last = acquire(vs, variant{revision: fmt.Sprint(i)}, protocolDelta)
+		_, last = acquire(vs, views.Selection{Revision: fmt.Sprint(i)}, protocolDelta)
 	}
 	wantCode(t, last, codes.ResourceExhausted)
-	if v, err := acquire(vs, variant{revision: "0"}, protocolDelta); err != nil {
+	if v, err := acquire(vs, views.Selection{Revision: "0"}, protocolDelta); err != nil {
 		t.Error(err)
 	} else {
 		vs.release(v, viewer{delta: true})
 		vs.release(v, viewer{delta: true})
 	}
-	if _, there := vs.derived[variant{revision: "0"}]; there {
+	if _, there := vs.derived[views.Selection{Revision: "0"}]; there {
 		t.Error("a view without clients is kept")
 	}
 }

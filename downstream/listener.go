@@ -14,6 +14,7 @@ import (
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/views"
 	"meshrelay/internal/identity"
 )
 
@@ -52,6 +53,18 @@ func (l *Listener) requestBytes(limits *Limits) int {
 		return limits.MaxRequestBytes
 	}
 	return min(limits.MaxRequestBytes, admit.OpenRequestBytes)
+}
+
+// forViews returns what package views needs of the listener.
+func (l *Listener) forViews() views.Listener {
+	return views.Listener{Address: l.Address, View: l.View, Verifies: l.TLS.verifies()}
+}
+
+func listenersOf(all []Listener) (out []views.Listener) {
+	for i := range all {
+		out = append(out, all[i].forViews())
+	}
+	return out
 }
 
 // listener is an open Listener with its gRPC server.

@@ -7,33 +7,34 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 )
 
 // When the view of a client changes, the client keeps the history of its old view. So its cursors stay valid,
 // and it gets only the difference. The largest group of clients of a view keeps the view, which changes its
-// variant. Each other group gets a fork of the view.
+// selection. Each other group gets a fork of the view.
 
-// move gives a client another variant, or the one that it has.
+// move gives a client another selection, or the one that it has.
 type move struct {
 	from *view
-	to   variant
+	to   views.Selection
 	who  viewer
 	// done gives the client its view, or nil for none. It returns false when the client has left and has
 	// released its view. The caller holds views.mu.
 	done func(*view) bool
 }
 
-// moveGroup has the moves from one view to one variant.
+// moveGroup has the moves from one view to one selection.
 type moveGroup struct {
 	from    *view
-	to      variant
+	to      views.Selection
 	members []move
 	view    *view // the view for the members
 }
 
-// move gives clients their new views, and updates all views. If no client gets another variant, move changes
+// move gives clients their new views, and updates all views. If no client gets another selection, move changes
 // nothing and returns false. The caller holds mu.
-func (vs *views) move(moves []move, now time.Time) bool {
+func (vs *viewSet) move(moves []move, now time.Time) bool {
 	groups := groupMoves(moves)
 	if !vs.assign(groups) {
 		for _, m := range moves {
@@ -63,11 +64,11 @@ func (vs *views) move(moves []move, now time.Time) bool {
 }
 
 // assign sets the view of each group, or leaves it nil when there are too many views. It reports whether any
-// group gets another variant.
-func (vs *views) assign(groups []*moveGroup) (changed bool) {
+// group gets another selection.
+func (vs *viewSet) assign(groups []*moveGroup) (changed bool) {
 	taken := map[*view]bool{vs.base: true}
 	for _, p := range groups {
-		if p.to == p.from.variant {
+		if p.to == p.from.selection {
 			p.view, taken[p.from] = p.from, true
 		}
 	}
@@ -79,13 +80,13 @@ func (vs *views) assign(groups []*moveGroup) (changed bool) {
 			if _, other := vs.forks[p.view]; other {
 				delete(vs.forks, p.view)
 			} else {
-				delete(vs.derived, p.view.variant)
+				delete(vs.derived, p.view.selection)
 			}
 		}
-		changed = changed || p.to != p.from.variant
+		changed = changed || p.to != p.from.selection
 	}
 	for _, p := range becoming {
-		p.view.variant = p.to
+		p.view.selection = p.to
 		vs.put(p.view)
 	}
 	for _, p := range groups {
@@ -99,19 +100,19 @@ func (vs *views) assign(groups []*moveGroup) (changed bool) {
 }
 
 // put adds a derived view.
-func (vs *views) put(v *view) {
-	if v.variant == (variant{}) || vs.derived[v.variant] != nil {
+func (vs *viewSet) put(v *view) {
+	if v.selection == (views.Selection{}) || vs.derived[v.selection] != nil {
 		vs.forks[v] = struct{}{}
 		return
 	}
-	vs.derived[v.variant] = v
+	vs.derived[v.selection] = v
 }
 
-// groupMoves groups moves by view and variant, the largest groups first.
+// groupMoves groups moves by view and selection, the largest groups first.
 func groupMoves(moves []move) []*moveGroup {
 	type group struct {
 		from *view
-		to   variant
+		to   views.Selection
 	}
 	byGroup := map[group]*moveGroup{}
 	var all []*moveGroup
@@ -127,9 +128,9 @@ func groupMoves(moves []move) []*moveGroup {
 	return all
 }
 
-// fork returns a derived view of another variant, with the content and the history of v.
-func (v *view) fork(to variant) *view {
-	out := &view{variant: to}
+// fork returns a derived view of another selection, with the content and the history of v.
+func (v *view) fork(to views.Selection) *view {
+	out := &view{selection: to}
 	v.each(func(t subscription.Type, c *snapshot.Collection) { out.byType.Store(t, c.Fork()) })
 	return out
 }

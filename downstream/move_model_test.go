@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -26,7 +27,7 @@ type fleet struct {
 type member struct {
 	id          int
 	view        *view
-	sees        variant
+	sees        views.Selection
 	delta, sotw *follower
 }
 
@@ -74,7 +75,7 @@ func TestMovedClientsHoldWhatTheirViewShows(t *testing.T) {
 			f.look(t, c)
 			want := map[string]string{}
 			for _, key := range f.copies.Keys(kindSE) {
-				if r := f.copies.merge(key, c.sees.accepts); r != nil {
+				if r := f.copies.merge(key, c.sees.Accepts); r != nil {
 					want[key.FullName()] = r.Version()
 				}
 			}
@@ -117,12 +118,12 @@ func (f *fleet) leave(t *rapid.T) {
 	f.clients = slices.Delete(f.clients, i, i+1)
 }
 
-// move gives every client a variant: the same, or that of a new rule, which may equal the old one
+// move gives every client a views.Selection: the same, or that of a new rule, which may equal the old one
 // as after a reload.
 func (f *fleet) move(t *rapid.T) {
-	renewed := map[*rule]*rule{}
+	renewed := map[*views.Rule]*views.Rule{}
 	again := rapid.Bool().Draw(t, "new rules")
-	byVariant := map[variant]variant{} // clients of one variant mostly stay together
+	byVariant := map[views.Selection]views.Selection{} // clients of one variant mostly stay together
 	var transfers []move
 	var going []*member
 	changes := false
@@ -135,11 +136,11 @@ func (f *fleet) move(t *rapid.T) {
 			}
 			byVariant[c.sees] = to
 		}
-		if to.rule != nil && again {
-			if renewed[to.rule] == nil {
-				renewed[to.rule] = &rule{View: to.rule.View}
+		if to.Rule != nil && again {
+			if renewed[to.Rule] == nil {
+				renewed[to.Rule] = &views.Rule{View: to.Rule.View}
 			}
-			to.rule = renewed[to.rule]
+			to.Rule = renewed[to.Rule]
 		}
 		changes = changes || to != c.sees
 		gone := rapid.IntRange(0, 15).Draw(t, "gone") == 0
@@ -162,8 +163,8 @@ func (f *fleet) move(t *rapid.T) {
 		f.clients = slices.DeleteFunc(f.clients, func(o *member) bool { return o == c })
 	}
 	for _, c := range f.clients {
-		if c.view.variant != c.sees {
-			t.Fatalf("client %d is to see %v, and its view shows %v", c.id, c.sees, c.view.variant)
+		if c.view.selection != c.sees {
+			t.Fatalf("client %d is to see %v, and its view shows %v", c.id, c.sees, c.view.selection)
 		}
 	}
 }
@@ -229,8 +230,8 @@ func (f *fleet) check(t *rapid.T) {
 		clients[c.view]++
 	}
 	for x, v := range vs.derived {
-		if v.variant != x || x == (variant{}) {
-			t.Fatalf("a view of %v is known as that of %v", v.variant, x)
+		if v.selection != x || x == (views.Selection{}) {
+			t.Fatalf("a view of %v is known as that of %v", v.selection, x)
 		}
 	}
 	for _, v := range append(vs.copied(), vs.base) {
@@ -250,7 +251,7 @@ func (f *fleet) check(t *rapid.T) {
 		checkSnapshot(t, s)
 		have, want := content(s), map[string]string{}
 		for _, key := range f.copies.Keys(kindSE) {
-			if r := f.copies.merge(key, v.variant.accepts); r != nil {
+			if r := f.copies.merge(key, v.selection.Accepts); r != nil {
 				want[key.FullName()] = r.Version()
 			}
 		}
@@ -259,7 +260,7 @@ func (f *fleet) check(t *rapid.T) {
 			delete(want, key.FullName())
 		}
 		if !maps.Equal(have, want) {
-			t.Fatalf("%v has %v, want %v", v.variant, have, want)
+			t.Fatalf("%v has %v, want %v", v.selection, have, want)
 		}
 		if c := v.find(typeSE); c != nil {
 			if !f.exact {
@@ -278,7 +279,7 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 		c.put(se("shop", fmt.Sprint(i), "first"))
 	}
 	vs.open(time.Now())
-	one, two := must(acquire(vs, variant{}, protocolDelta)), must(acquire(vs, variant{}, protocolDelta))
+	one, two := must(acquire(vs, views.Selection{}, protocolDelta)), must(acquire(vs, views.Selection{}, protocolDelta))
 	for i := range 5 { // so that the log has room
 		key := c.put(se("shop", fmt.Sprint(i), "second"))
 		vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
@@ -287,11 +288,11 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 	settle := func(into **view) func(*view) bool {
 		return func(v *view) bool { *into = v; return true }
 	}
-	without := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.FullName() != "shop/7" }}}}
+	without := views.Selection{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return r.FullName() != "shop/7" }}}}
 	from := one.snapshot(typeSE).Rev
 	lockedMove(vs, []move{
 		{from: one, to: without, who: viewer{delta: true}, done: settle(&moved)},
-		{from: two, to: variant{}, who: viewer{delta: true}, done: settle(&two)},
+		{from: two, to: views.Selection{}, who: viewer{delta: true}, done: settle(&two)},
 	}, time.Now())
 	if moved == vs.base || two != vs.base {
 		t.Fatal("the views are the wrong ones")
@@ -307,7 +308,7 @@ func TestForksDoNotShareWhatIsAppendedTo(t *testing.T) {
 			removed = 1
 		}
 		if !ok || len(d.Changed) != 5 || len(d.Removed) != removed {
-			t.Errorf("%v: %d resources and %v are told, %v", v.variant, len(d.Changed), d.Removed, ok)
+			t.Errorf("%v: %d resources and %v are told, %v", v.selection, len(d.Changed), d.Removed, ok)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -38,7 +39,7 @@ func TestPanicWhilePushingCostsThatKey(t *testing.T) {
 	g := &faulty{Generator: newMCPGenerator()}
 	r := startRelay(t, true, func(c *Config, d *Deps) {
 		d.Generators = []Generator{g}
-		c.Views = []View{{Name: "v", Default: true, Accepts: func(*mirror.Resource) bool { return true }}}
+		c.Views = []views.View{{Name: "v", Default: true, Accepts: func(*mirror.Resource) bool { return true }}}
 	})
 	r.put(se("shop", "a", "0"), se("shop", "bad", "0"))
 	d := r.delta()

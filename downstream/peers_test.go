@@ -17,6 +17,7 @@ import (
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/views"
 )
 
 // TestOnePeerLeavesStreamsForOthers: three quarters of them are its own.
@@ -137,7 +138,7 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	served(r.deltaAs(seV1)) // of the view of everything
 	served(as("west"))
 	served(as("north", r.from("127.0.0.2")))
-	views := func() (n int) {
+	counted := func() (n int) {
 		r.server.views.mu.Lock()
 		defer r.server.views.mu.Unlock()
 		r.server.admission.Each(func(p *admit.Peer, _, _, _ int) {
@@ -149,17 +150,17 @@ func TestOnePeerLeavesViewsForOthers(t *testing.T) {
 	}
 	first.cancel()
 	r.eventually(t, "a stream of the view has left", func() bool { return r.streams() == 5 })
-	if n := views(); n != 2 {
+	if n := counted(); n != 2 {
 		t.Errorf("%d views are counted", n)
 	}
 	second.cancel()
-	r.eventually(t, "the view has left", func() bool { return views() == 1 })
+	r.eventually(t, "the view has left", func() bool { return counted() == 1 })
 	served(as("north"))
 	// Whom a reload moves keeps being counted, for what is shown to it now.
-	if err := r.server.Reload(t.Context(), Access{Views: []View{{Name: "all", Default: true}}}, Limits{MaxViewsPerPeer: 1}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), []views.View{{Name: "all", Default: true}}, Limits{MaxViewsPerPeer: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := views(); n != 2 {
+	if n := counted(); n != 2 {
 		t.Errorf("%d views are counted after the reload", n)
 	}
 	r.stop()

@@ -46,7 +46,7 @@ func (c *conn) receipts(byType map[subscription.Type]*items) (out []Receipt) {
 	}
 	for _, w := range c.subs.Watches() {
 		if list := byType[w.Type]; list != nil {
-			r := Receipt{Connection: c.id(), NodeID: c.client.nodeID, View: c.rule.Name, TypeURL: w.TypeURL}
+			r := Receipt{Connection: c.id(), NodeID: c.client.NodeID, View: c.rule.Name, TypeURL: w.TypeURL}
 			r.State, r.At = w.Receipt(c.view.snapshot(w.Type), list.refs[0].Name)
 			out = append(out, r)
 		}

@@ -23,6 +23,7 @@ import (
 
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
+	"meshrelay/downstream/views"
 )
 
 // TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt: a clear status, a count, and a client
@@ -91,7 +92,7 @@ func TestOverALimitTheAbuserIsToldAndNobodyElseIsHurt(t *testing.T) {
 				return d
 			}},
 		{"no view", refusal.View, codes.PermissionDenied, "no view matches this client",
-			func(c *Config) { c.Views = []View{namespaces("v", node().Id, "shop")} },
+			func(c *Config) { c.Views = []views.View{namespaces("v", node().Id, "shop")} },
 			func(r *relay) *deltaStream { return r.deltaBy("stranger", seV1) }},
 	} {
 		t.Run(tc.name, inBubble(func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 		held[0].Close()
 		r.eventually(t, "one has left", func() bool { return r.connections() == 2 })
 		r.deltaBy("a", seV1).next()
-		if err := r.server.Reload(t.Context(), Access{}, Limits{Limits: admit.Limits{MaxConnections: 1}}, nil); err != nil {
+		if err := r.server.Reload(t.Context(), nil, Limits{Limits: admit.Limits{MaxConnections: 1}}, nil); err != nil {
 			t.Fatal(err)
 		}
 		r.put(se("shop", "a", "2"))
@@ -214,7 +215,7 @@ func TestLimitsAreReplaced(t *testing.T) {
 	d := r.deltaBy("a", seV1)
 	d.next()
 	wantCode(t, r.deltaBy("b", seV1).end(), codes.ResourceExhausted)
-	if err := r.server.Reload(t.Context(), Access{}, Limits{MaxTypesPerClient: 2, Limits: admit.Limits{MaxStreams: 2}}, nil); err != nil {
+	if err := r.server.Reload(t.Context(), nil, Limits{MaxTypesPerClient: 2, Limits: admit.Limits{MaxStreams: 2}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.deltaBy("b", seV1).next()

@@ -8,19 +8,21 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"meshrelay/downstream/views"
 )
 
 // CheckReload returns the error that Reload would return, and changes nothing.
-func (s *Server) CheckReload(access Access, limits Limits) error {
-	_, err := newRules(access, s.cfg.Listeners)
+func (s *Server) CheckReload(all []views.View, limits Limits) error {
+	_, err := views.New(all, listenersOf(s.cfg.Listeners))
 	_, limitsErr := limits.complete()
 	return errors.Join(err, limitsErr)
 }
 
-// Reload replaces the views, the limits and the authorization. It gives each client the view that it now has,
-// and sends it the difference. It ends the streams of clients that match no view or no rule (PermissionDenied).
-// With an authorization, it also ends the streams to which the rest of an answer was not sent yet, if they may
-// now read something else (Unavailable). Streams and connections above a lowered limit stay.
+// Reload replaces the views and the limits. It gives each client the view that it now has, and sends it the
+// difference. It ends the streams of clients that match no view (PermissionDenied), and the streams to which the rest
+// of an answer was not sent yet, if they may now read something else (Unavailable). Streams and connections above a
+// lowered limit stay.
 //
 // Reload calls change, which may be nil, before it replaces them. change may change what Resources returns.
 // While change runs, clients get no updates and no views. This pause ends after longestHold or when ctx ends:
@@ -28,8 +30,8 @@ func (s *Server) CheckReload(access Access, limits Limits) error {
 //
 // After an error of change or in the arguments, views and limits are unchanged. Any goroutine may call
 // Reload.
-func (s *Server) Reload(ctx context.Context, access Access, limits Limits, change func(held context.Context) error) error {
-	rs, err := newRules(access, s.cfg.Listeners)
+func (s *Server) Reload(ctx context.Context, all []views.View, limits Limits, change func(held context.Context) error) error {
+	rs, err := views.New(all, listenersOf(s.cfg.Listeners))
 	complete, limitsErr := limits.complete()
 	if err := errors.Join(err, limitsErr); err != nil {
 		return err
@@ -63,7 +65,7 @@ func (s *Server) Reload(ctx context.Context, access Access, limits Limits, chang
 const alone = math.MaxInt64
 
 // newestRules waits for a running reload, and returns the rules.
-func (s *Server) newestRules(ctx context.Context) (*rules, error) {
+func (s *Server) newestRules(ctx context.Context) (*views.Rules, error) {
 	if err := s.changing.Acquire(ctx, 1); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -76,7 +78,7 @@ const longestHold = 5 * time.Second
 
 // moveClients gives each client a view by the rule that match returns. It ends the stream if match returns an
 // error. It returns the number of clients that stay, and of streams that end. The caller holds changing.
-func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int) {
+func (s *Server) moveClients(match func(*conn) (*views.Rule, error)) (stay, ended int) {
 	var moves []move
 	for _, c := range s.connections() {
 		c.mu.Lock()
@@ -93,7 +95,7 @@ func (s *Server) moveClients(match func(*conn) (*rule, error)) (stay, ended int)
 			}
 			continue
 		}
-		moves = append(moves, move{from: from, to: variantOf(r, c.client), who: c.viewer(), done: func(v *view) bool {
+		moves = append(moves, move{from: from, to: r.Selection(c.client), who: c.viewer(), done: func(v *view) bool {
 			if v == nil {
 				ended++
 			} else {
@@ -116,16 +118,16 @@ func (s *Server) learn(ctx context.Context) {
 	defer s.changing.Release(alone)
 	same := *s.rules
 	s.rules = &same // clients that are about to get a view call choose again
-	s.moveClients(func(c *conn) (*rule, error) { return c.rule, nil })
+	s.moveClients(func(c *conn) (*views.Rule, error) { return c.rule, nil })
 }
 
-// learnOn calls learn for each element of known.news, until ctx ends.
+// learnOn calls learn for each element of known.News(), until ctx ends.
 func (s *Server) learnOn(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.views.known.news:
+		case <-s.views.known.News():
 			s.learn(ctx)
 		}
 	}
@@ -134,20 +136,13 @@ func (s *Server) learnOn(ctx context.Context) error {
 var errTooManyViews = status.Error(codes.Unavailable, "the views have changed, and there are too many of them now; reconnect")
 
 // matchAgain returns the rule for a connected client.
-func (s *Server) matchAgain(c *conn) (*rule, error) { return s.matchBy(s.rules, c) }
-
-// matchBy is matchAgain for other rules.
-func (s *Server) matchBy(rs *rules, c *conn) (*rule, error) {
-	if c.client.unlabelled && rs.byLabels && c.listener.View == "" {
-		return nil, status.Errorf(codes.Unavailable,
-			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
-	}
-	return rs.authorize(*c.listener, c.client, c.who)
+func (s *Server) matchAgain(c *conn) (*views.Rule, error) {
+	return s.rules.Of(c.listener.forViews(), c.client, c.who)
 }
 
 // moveTo sets the view and the rule of the client. If v is nil, it ends the stream with err, and the caller
 // releases the old view. It returns false if the client has already released its view.
-func (c *conn) moveTo(v *view, r *rule, err error) bool {
+func (c *conn) moveTo(v *view, r *views.Rule, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -157,7 +152,7 @@ func (c *conn) moveTo(v *view, r *rule, err error) bool {
 		c.view = nil
 		c.end(err)
 	default:
-		if r.auth != nil && !r.isAs(c.rule) {
+		if !r.Same(c.rule) {
 			c.outdated = c.sends
 			if c.slot.reply != nil {
 				c.end(errOutdated)
@@ -168,5 +163,5 @@ func (c *conn) moveTo(v *view, r *rule, err error) bool {
 	return true
 }
 
-// errOutdated ends a stream when a response to it was made by the rule of before, and is not sent yet.
-var errOutdated = status.Error(codes.Unavailable, "the rules of authorization have changed while responses to this client were being sent; reconnect")
+// errOutdated ends a stream when a response to it was made for the view of before, and is not sent yet.
+var errOutdated = status.Error(codes.Unavailable, "the views have changed while responses to this client were being sent; reconnect")

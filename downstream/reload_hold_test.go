@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"meshrelay/downstream/admit"
+	"meshrelay/downstream/views"
 	"meshrelay/internal/testing/await"
 	"meshrelay/mirror"
 	"meshrelay/push"
@@ -43,13 +44,13 @@ func (r *relay) waits(what string, done <-chan struct{}) {
 // comes meanwhile.
 func TestNobodyIsSentWhatIsNeitherBeforeNorAfterAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+		r := startInMemory(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 		r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 		before := r.deltaBy("before", seV1)
 		before.next()
 		var pushed chan struct{}
 		var meanwhile *deltaStream
-		err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(held context.Context) error {
+		err := r.server.Reload(t.Context(), []views.View{namespaces("w", "", "bank")}, Limits{}, func(held context.Context) error {
 			if until, ok := held.Deadline(); !ok || time.Until(until) > longestHold {
 				t.Errorf("clients may have to wait until %v", until)
 			}
@@ -81,12 +82,12 @@ func TestNobodyIsSentWhatIsNeitherBeforeNorAfterAReload(t *testing.T) {
 }
 
 func TestAReloadWhoseChangeFailsLeavesTheViews(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	r.put(se("shop", "x", "1"))
 	d := r.deltaBy("a", seV1)
 	d.next()
 	bad := errors.New("no such CA file")
-	err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{Limits: admit.Limits{MaxStreams: 7}}, func(context.Context) error { return bad })
+	err := r.server.Reload(t.Context(), []views.View{namespaces("w", "", "bank")}, Limits{Limits: admit.Limits{MaxStreams: 7}}, func(context.Context) error { return bad })
 	if !errors.Is(err, bad) || r.server.limits.Load().MaxStreams == 7 {
 		t.Errorf("%v, and the limits are %+v", err, r.server.limits.Load())
 	}
@@ -99,12 +100,12 @@ func TestAReloadWhoseChangeFailsLeavesTheViews(t *testing.T) {
 // TestAReloadThatTakesLongLetsClientsGo: they are served what there is, and the views are
 // replaced when it is done.
 func TestAReloadThatTakesLongLetsClientsGo(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 	d := r.deltaBy("a", seV1)
 	d.next()
 	ctx, tooLong := context.WithCancel(t.Context())
-	err := r.server.Reload(ctx, Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(held context.Context) error {
+	err := r.server.Reload(ctx, []views.View{namespaces("w", "", "bank")}, Limits{}, func(held context.Context) error {
 		r.store.Put(se("shop", "y", "1"))
 		tooLong()
 		<-held.Done()
@@ -127,11 +128,11 @@ func TestAReloadThatTakesLongLetsClientsGo(t *testing.T) {
 // TestAServerDoesNotOpenInTheMiddleOfAReload: what clients are sent first is of one config.
 func TestAServerDoesNotOpenInTheMiddleOfAReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startInMemory(t, false, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+		r := startInMemory(t, false, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 		r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 		d := r.deltaBy("a", seV1)
 		r.eventually(t, "the client is there", func() bool { return len(r.server.Clients()) == 1 })
-		err := r.server.Reload(t.Context(), Access{Views: []View{namespaces("w", "", "bank")}}, Limits{}, func(context.Context) error {
+		err := r.server.Reload(t.Context(), []views.View{namespaces("w", "", "bank")}, Limits{}, func(context.Context) error {
 			r.store.SetSynced()
 			r.eventually(t, "the sources have synced", r.server.views.resources.(*mirror.Aggregate).HasSynced)
 			r.waits("the server has opened", r.server.Released())

@@ -15,12 +15,13 @@ import (
 	"meshrelay/downstream/admit"
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
 // namespaces returns a view of these namespaces, for clients of these node ids.
-func namespaces(name, nodeIDs string, shown ...string) View {
-	v := View{Name: name, Accepts: func(r *mirror.Resource) bool {
+func namespaces(name, nodeIDs string, shown ...string) views.View {
+	v := views.View{Name: name, Accepts: func(r *mirror.Resource) bool {
 		for _, ns := range shown {
 			if r.Namespace() == ns {
 				return true
@@ -36,9 +37,9 @@ func namespaces(name, nodeIDs string, shown ...string) View {
 	return v
 }
 
-func (r *relay) reload(views ...View) {
+func (r *relay) reload(all ...views.View) {
 	r.t.Helper()
-	if err := r.server.Reload(r.t.Context(), Access{Views: views}, Limits{}, nil); err != nil {
+	if err := r.server.Reload(r.t.Context(), all, Limits{}, nil); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -57,7 +58,7 @@ func (r *relay) deltaBy(id string, typeURLs ...string) *deltaStream {
 
 func TestReloadMovesClientsByTheDifference(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.Views = []View{namespaces("a", "a*", "shop", "till"), namespaces("b", "", "shop")}
+		c.Views = []views.View{namespaces("a", "a*", "shop", "till"), namespaces("b", "", "shop")}
 	})
 	r.put(se("shop", "x", "1"), se("till", "y", "1"), se("bank", "z", "1"))
 	a, a2, b := r.deltaBy("a", seV1), r.deltaBy("a2", seV1), r.deltaBy("b", seV1)
@@ -124,7 +125,7 @@ func TestReloadMovesClientsByTheDifference(t *testing.T) {
 
 // TestReloadThatChangesNothingSendsNothing: what comes next is a change made after it.
 func TestReloadThatChangesNothingSendsNothing(t *testing.T) {
-	views := func() []View { return []View{namespaces("v", "", "shop")} }
+	views := func() []views.View { return []views.View{namespaces("v", "", "shop")} }
 	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = views() })
 	r.put(se("shop", "x", "1"), se("bank", "z", "1"))
 	d, s := r.deltaBy("a", seV1), r.sotw()
@@ -146,7 +147,7 @@ func TestReloadThatChangesNothingSendsNothing(t *testing.T) {
 // TestReloadKeepsTheOrder_S20: of two kinds, what is added comes from the referred towards
 // the referring, and what is removed the other way, after it.
 func TestReloadKeepsTheOrder_S20(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	r.put(se("shop", "s", "1"), vs("shop", "v", "1"), se("bank", "s", "1"), vs("bank", "v", "1"))
 	d, full := r.deltaBy("a", vsV1, seV1), r.sotw()
 	full.send(subscribe(vsV1))
@@ -171,7 +172,7 @@ func TestReloadKeepsTheOrder_S20(t *testing.T) {
 }
 
 func TestReloadRespectsNames_S17(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	r.put(se("shop", "x", "1"), se("shop", "other", "1"), se("bank", "z", "1"))
 	d, s := r.delta(), r.sotw()
 	req := subscribeDelta(seV1)
@@ -194,7 +195,7 @@ func TestReloadRespectsNames_S17(t *testing.T) {
 
 // TestReloadEndsStreamsThatNoViewIsFor: those, and no other.
 func TestReloadEndsStreamsThatNoViewIsFor(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	r.put(se("shop", "x", "1"))
 	in, out := r.deltaBy("in", seV1), r.deltaBy("out", seV1)
 	in.next()
@@ -220,7 +221,7 @@ func TestReloadEndsStreamsThatNoViewIsFor(t *testing.T) {
 func TestBadReloadChangesNothing(t *testing.T) {
 	bound := namespaces("bound", "nobody", "shop")
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.Views = []View{bound}
+		c.Views = []views.View{bound}
 		c.Listeners[0].View = "bound"
 		c.MaxStreams = 7
 	})
@@ -229,18 +230,18 @@ func TestBadReloadChangesNothing(t *testing.T) {
 	d.next()
 	rules := r.server.rules
 	for name, tc := range map[string]struct {
-		views  []View
+		views  []views.View
 		limits Limits
 		says   string
 	}{
-		"a view without a name":   {[]View{{}, bound}, Limits{}, "view 1 has no name"},
-		"two of a name":           {[]View{bound, bound}, Limits{}, "view bound"},
-		"a bad selector":          {[]View{bound, {Name: "x", Match: Match{Labels: "a in"}}}, Limits{}, "view x"},
-		"the view of a listener":  {[]View{namespaces("other", "", "bank")}, Limits{}, "127.0.0.1:0: there is no view bound"},
+		"a view without a name":   {[]views.View{{}, bound}, Limits{}, "view 1 has no name"},
+		"two of a name":           {[]views.View{bound, bound}, Limits{}, "view bound"},
+		"a bad selector":          {[]views.View{bound, {Name: "x", Match: views.Match{Labels: "a in"}}}, Limits{}, "view x"},
+		"the view of a listener":  {[]views.View{namespaces("other", "", "bank")}, Limits{}, "127.0.0.1:0: there is no view bound"},
 		"none at all":             {nil, Limits{}, "there is no view bound"},
-		"a limit that is no such": {[]View{bound}, Limits{MaxNodeBytes: -1, Limits: admit.Limits{RequestsPerSecond: -5}}, "MaxNodeBytes is -1"},
+		"a limit that is no such": {[]views.View{bound}, Limits{MaxNodeBytes: -1, Limits: admit.Limits{RequestsPerSecond: -5}}, "MaxNodeBytes is -1"},
 	} {
-		if err := r.server.Reload(t.Context(), Access{Views: tc.views}, tc.limits, nil); err == nil || !strings.Contains(err.Error(), tc.says) {
+		if err := r.server.Reload(t.Context(), tc.views, tc.limits, nil); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want it to say %q", name, err, tc.says)
 		}
 	}
@@ -256,7 +257,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 
 // TestReloadOfClientsThatWait_S4: who has been sent nothing yet is moved all the same.
 func TestReloadOfClientsThatWait_S4(t *testing.T) {
-	r := startRelay(t, false, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop")} })
+	r := startRelay(t, false, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop")} })
 	d, s := r.deltaBy("a", seV1), r.sotw()
 	s.send(subscribe(seV1))
 	r.eventually(t, "both are there", func() bool { return len(r.server.Clients()) == 2 })
@@ -286,7 +287,7 @@ func TestReloadMatchesLabelsAgain(t *testing.T) {
 		d.next()
 		return d
 	}
-	few, many := labelled(1), labelled(maxLabelBytes)
+	few, many := labelled(1), labelled(16<<10)
 	r.reload(namespaces("v", "", "shop"))
 	for _, d := range []*deltaStream{few, many} {
 		if got := deltaNames(d.next()); got != "-bank/z" {
@@ -294,7 +295,7 @@ func TestReloadMatchesLabelsAgain(t *testing.T) {
 		}
 	}
 	byLabel := namespaces("labelled", "x", "bank")
-	byLabel.Match = Match{Labels: "app=till"}
+	byLabel.Match = views.Match{Labels: "app=till"}
 	r.reload(byLabel, namespaces("v", "", "shop"))
 	if got := deltaNames(few.next()) + " " + deltaNames(few.next()); got != "bank/z -shop/x" {
 		t.Errorf("got %q", got)
@@ -317,7 +318,7 @@ func labelledNext(r *relay, selector string) *discoveryv3.DeltaDiscoveryResponse
 // TestReceiptsAfterAReload: no client counts as having acknowledged a resource that it was not
 // sent, and its ACKs of before stay.
 func TestReceiptsAfterAReload(t *testing.T) {
-	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []View{namespaces("v", "", "shop", "till")} })
+	r := startRelay(t, true, func(c *Config, _ *Deps) { c.Views = []views.View{namespaces("v", "", "shop", "till")} })
 	r.put(se("shop", "x", "1"), se("till", "y", "1"), se("bank", "z", "1"))
 	d := r.deltaBy("a", seV1)
 	resp := d.next()
@@ -351,7 +352,7 @@ func TestReceiptsAfterAReload(t *testing.T) {
 // clients come and go; those who stay arrive at what their view shows, and lose nothing on
 // the way that each of the views shows that they can have had.
 func TestReloadWhileEverythingHappens(t *testing.T) {
-	rules := [][]View{
+	rules := [][]views.View{
 		{namespaces("a", "client-0", "shop", "till"), namespaces("b", "client-1 client-2", "shop"), namespaces("c", "", "shop", "till", "bank")},
 		{namespaces("c", "", "shop", "bank")},
 		{namespaces("b", "client-2", "shop", "till"), {Name: "everything", Default: true, ExcludeOwn: true}},
@@ -391,17 +392,17 @@ func TestReloadWhileEverythingHappens(t *testing.T) {
 	}
 	busy.Go(func() {
 		for n := range 60 {
-			if err := r.server.Reload(t.Context(), Access{Views: rules[n%len(rules)]}, Limits{Limits: admit.Limits{MaxStreams: 1000 + n, RequestsPerSecond: 100 + n}}, nil); err != nil {
+			if err := r.server.Reload(t.Context(), rules[n%len(rules)], Limits{Limits: admit.Limits{MaxStreams: 1000 + n, RequestsPerSecond: 100 + n}}, nil); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := r.server.Reload(t.Context(), Access{Views: rules[0]}, Limits{}, nil); err != nil {
+		if err := r.server.Reload(t.Context(), rules[0], Limits{}, nil); err != nil {
 			t.Error(err)
 		}
 	})
 	busy.Go(func() {
 		for range 3 {
-			if err := r.server.Reload(t.Context(), Access{Views: []View{{}}}, Limits{}, nil); err == nil {
+			if err := r.server.Reload(t.Context(), []views.View{{}}, Limits{}, nil); err == nil {
 				t.Error("views without a name are no error")
 			}
 		}

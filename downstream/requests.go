@@ -13,6 +13,7 @@ import (
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/events"
 )
 
@@ -105,11 +106,11 @@ func (c *conn) know(req *request) (bool, error) {
 	if req.TypeURL == healthType {
 		return false, nil
 	}
-	client, err := parseNode(req.node)
+	client, err := views.ParseNode(req.node)
 	if err != nil {
 		return false, err
 	}
-	if c.server.cfg.ShortForIstiods && client.istiod {
+	if c.server.cfg.ShortForIstiods && client.Istiod {
 		c.form = snapshot.Short
 		c.subs.Use(c.form)
 	}
@@ -125,20 +126,20 @@ func (c *conn) viewer() viewer {
 }
 
 // begin gives a new client a view. It repeats this if the rules change meanwhile.
-func (c *conn) begin(client *client) error {
+func (c *conn) begin(client *views.Client) error {
 	s := c.server
-	c.claim = origin{client.clusterID, client.revision}
+	c.claim = views.Origin{Cluster: client.ClusterID, Revision: client.Revision}
 	c.heard.Store(true)
 	for {
 		rs, err := s.newestRules(c.ctx)
 		if err != nil {
 			return err
 		}
-		r, err := rs.authorize(*c.listener, *client, c.who)
+		r, err := rs.Of(c.listener.forViews(), *client, c.who)
 		if err != nil {
 			return err
 		}
-		v, err := s.views.admit(c.ctx, variantOf(r, *client), c.viewer())
+		v, err := s.views.admit(c.ctx, r.Selection(*client), c.viewer())
 		if err != nil {
 			return err
 		}
@@ -150,7 +151,7 @@ func (c *conn) begin(client *client) error {
 }
 
 // enter sets the view of a new client. It returns false if the rules are no longer rs.
-func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, err error) {
+func (c *conn) enter(rs *views.Rules, v *view, r *views.Rule, client *views.Client) (done bool, err error) {
 	s := c.server
 	if err := s.changing.Acquire(c.ctx, 1); err != nil {
 		s.views.release(v, c.viewer())
@@ -163,7 +164,7 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
-		c.number, c.client = s.lastID.Add(1), client.lean()
+		c.number, c.client = s.lastID.Add(1), client.Lean()
 		c.has = s.rounds.enter()
 		c.sees(v, r)
 	}
@@ -172,9 +173,9 @@ func (c *conn) enter(rs *rules, v *view, r *rule, client *client) (done bool, er
 		s.views.release(v, c.viewer())
 		return true, status.Error(codes.Canceled, "stream has ended")
 	}
-	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Tool: isTool(client.nodeID), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
+	s.events.Record(events.Event{Type: events.Connected, By: events.ByClient, Client: c.id(), Tool: isTool(client.NodeID), Text: "from " + c.peer.Addr.String() + viewText(r.Name)})
 	s.comings.Log(c.log(), slog.LevelInfo, "client connected", "address", c.peer.Addr.String(), "protocol", c.protocol,
-		"istioVersion", client.istioVersion, "revision", client.revision, "view", r.Name)
+		"istioVersion", client.IstioVersion, "revision", client.Revision, "view", r.Name)
 	return true, nil
 }
 
@@ -187,7 +188,7 @@ func viewText(view string) string {
 }
 
 // sees sets the view and the rule of the client. The caller holds mu.
-func (c *conn) sees(v *view, r *rule) {
+func (c *conn) sees(v *view, r *views.Rule) {
 	c.view, c.rule, c.asked = v, r, true
 }
 

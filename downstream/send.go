@@ -87,7 +87,7 @@ func (c *conn) sendAll() error {
 			return c.status()
 		}
 		err := c.sendReply()
-		if err != nil || !isClosed(c.server.released) || c.server.views.known.learning.Load() { // learn wakes the stream
+		if err != nil || !isClosed(c.server.released) || c.server.views.known.Learning() { // learn wakes the stream
 			return err
 		}
 		if more, err = c.inTurn(c.round); err != nil {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"meshrelay/downstream/admit"
+	"meshrelay/downstream/views"
 	"meshrelay/events"
 	"meshrelay/internal/loglimit"
 	"meshrelay/mirror"
@@ -49,8 +50,9 @@ type Config struct {
 	ShortForIstiods bool
 	// Listeners are the addresses to serve on, at least one.
 	Listeners []Listener
-	// Access is what Server.Reload can replace, as it can Limits.
-	Access
+	// Views select the copies that clients see. Without views, clients see everything except copies from their own
+	// cluster. Server.Reload can replace them, as it can Limits.
+	Views []views.View
 	// MaxConnectionAge is the age, ±10 %, at which a client is told to reconnect. MaxConnectionAgeGrace later
 	// the connection is closed.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
@@ -144,7 +146,7 @@ type Server struct {
 	work         *push.Work
 	events       *events.Journal
 	rounds       rounds
-	views        *views
+	views        *viewSet
 	limits       atomic.Pointer[Limits] // the Limits are immutable
 	decoding     decoding
 	refused      loglimit.Peers  // refused clients retry
@@ -169,7 +171,7 @@ type Server struct {
 	changing *semaphore.Weighted
 	// rules are the newest rules. A client that was matched by older rules is matched again before it gets a
 	// view.
-	rules *rules
+	rules *views.Rules
 
 	mu sync.Mutex // guards conns
 	// conns are roughly in the order in which the clients connected, and so in the order of their memory. A
@@ -182,7 +184,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if len(cfg.Listeners) == 0 {
 		return nil, errors.New("downstream: no listeners")
 	}
-	rs, err := newRules(cfg.Access, cfg.Listeners)
+	rs, err := views.New(cfg.Views, listenersOf(cfg.Listeners))
 	if err != nil {
 		return nil, err
 	}

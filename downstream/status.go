@@ -22,9 +22,7 @@ type ClientStatus struct {
 	Revision     string `json:"revision,omitempty"`
 	// View is the name of the client's view, empty when views are not configured.
 	View string `json:"view,omitempty"`
-	// Rule is the name of the rule of the authorization that gave the view. Identity is the first identity that
-	// the client has proven. Both are empty without an authorization.
-	Rule     string `json:"rule,omitempty"`
+	// Identity is the first identity that the client has proven, empty if it has proven none.
 	Identity string `json:"identity,omitempty"`
 	// Address is the client's address, Listener the address to which it connected.
 	Address  string `json:"address"`
@@ -71,7 +69,7 @@ func (s *Server) Synced() (clients, synced int) {
 	released := s.HasReleased()
 	for _, c := range s.connections() {
 		c.mu.Lock()
-		if c.view != nil && !isTool(c.client.nodeID) {
+		if c.view != nil && !isTool(c.client.NodeID) {
 			clients++
 			if released && c.subs.AwaitedSince().IsZero() {
 				synced++
@@ -109,5 +107,5 @@ func (c *conn) behind(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since := c.subs.AwaitedSince()
-	return !since.IsZero() && now.Sub(since) > behindAfter && !isTool(c.client.nodeID)
+	return !since.IsZero() && now.Sub(since) > behindAfter && !isTool(c.client.NodeID)
 }

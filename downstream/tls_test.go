@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"meshrelay/downstream/views"
 	"meshrelay/events"
 )
 
@@ -58,10 +59,10 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 			CertFile: file("relay.example.crt"), KeyFile: file("relay.example.key"), ClientCAFile: file("other.crt"),
 			ClientCAs: []ClientCA{{TrustDomain: "a.example", File: file("a.crt")}, {TrustDomain: "b.example", File: file("b.crt")}},
 		}}}
-		c.Views = []View{
-			{Name: "a", Match: Match{Identities: []string{"spiffe://a.example/ns/tenant/*/*"}}},
-			{Name: "dns", Match: Match{Identities: []string{"dns:relay.*"}}},
-			{Name: "c", Match: Match{Identities: []string{"spiffe://c.example/**"}}},
+		c.Views = []views.View{
+			{Name: "a", Match: views.Match{Identities: []string{"spiffe://a.example/ns/istio-system/*/*"}}},
+			{Name: "dns", Match: views.Match{Identities: []string{"dns:relay.*"}}},
+			{Name: "c", Match: views.Match{Identities: []string{"spiffe://c.example/**"}}},
 		}
 	})
 	uri := func(texts ...string) (out []*url.URL) {
@@ -70,7 +71,7 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 		}
 		return out
 	}
-	const tenant = "spiffe://a.example/ns/tenant/sa/istiod"
+	const tenant = "spiffe://a.example/ns/istio-system/sa/istiod"
 	for i, tc := range []struct {
 		name, ca string
 		uris     []string
@@ -86,9 +87,9 @@ func TestATrustDomainIsVouchedForByItsOwnRoots(t *testing.T) {
 		{"a name of the CA for all others", "other", nil, []string{"relay.east"}, "dns", ""},
 		{"a name of a CA of a trust domain", "a", nil, []string{"relay.east"}, "", "unknown authority"},
 		{"a name beside a SPIFFE ID", "b", []string{"spiffe://b.example/x"}, []string{"relay.east"}, "", ""},
-		{"no SPIFFE ID", "a", []string{"spiffe://a.example/ns/tenant/sa/x/../../ns/evil"}, nil, "", "not a SPIFFE ID"},
+		{"no SPIFFE ID", "a", []string{"spiffe://a.example/ns/istio-system/sa/x/../../ns/evil"}, nil, "", "not a SPIFFE ID"},
 		{"two SPIFFE IDs", "b", []string{"spiffe://b.example/x", tenant}, nil, "", "must be the only URI"},
-		{"more segments than the pattern", "a", []string{"spiffe://a.example/ns/tenant/sa/x/y"}, nil, "", ""},
+		{"more segments than the pattern", "a", []string{"spiffe://a.example/ns/istio-system/sa/x/y"}, nil, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			name := string(rune('A' + i))

@@ -18,7 +18,7 @@ import (
 const openBatch = 8192
 
 // open fills the views when the server begins to serve clients.
-func (vs *views) open(now time.Time) {
+func (vs *viewSet) open(now time.Time) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.started.Store(true)
@@ -43,7 +43,7 @@ func (vs *views) open(now time.Time) {
 }
 
 // try runs f. ok is false after a panic, which try reports.
-func (vs *views) try(item string, f func() bool) (result, ok bool) {
+func (vs *viewSet) try(item string, f func() bool) (result, ok bool) {
 	defer func() {
 		if p := mirror.Recovered(recover()); p != nil {
 			vs.panicked(item, p)
@@ -55,14 +55,14 @@ func (vs *views) try(item string, f func() bool) (result, ok bool) {
 
 // update updates all views with the present content of some keys, or of all. It reports whether any view has
 // changed.
-func (vs *views) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
+func (vs *viewSet) update(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.bring(full, keys, changedAt)
 }
 
 // bring is update for a caller that holds mu.
-func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
+func (vs *viewSet) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.Time) (changed bool) {
 	if !vs.started.Load() {
 		return false
 	}
@@ -75,7 +75,7 @@ func (vs *views) bring(full bool, keys map[mirror.Key]struct{}, changedAt time.T
 }
 
 // filled returns the derived views that have content. It adds the keys to what the other views have missed.
-func (vs *views) filled(full bool, keys map[mirror.Key]struct{}) []*view {
+func (vs *viewSet) filled(full bool, keys map[mirror.Key]struct{}) []*view {
 	return slices.DeleteFunc(vs.copied(), func(v *view) bool {
 		if v.filling != nil {
 			v.filling.miss(full, keys)
@@ -86,7 +86,7 @@ func (vs *views) filled(full bool, keys map[mirror.Key]struct{}) []*view {
 
 // applyAll updates the base view and then the derived ones with lists of items. It reports whether any view
 // has changed. Items whose update panics stay unchanged.
-func (vs *views) applyAll(byType map[subscription.Type]*items, derived []*view, changedAt time.Time) (changed bool) {
+func (vs *viewSet) applyAll(byType map[subscription.Type]*items, derived []*view, changedAt time.Time) (changed bool) {
 	for t, list := range byType {
 		differs, ok := vs.try("", func() bool { return vs.apply(t, list, derived, changedAt) })
 		changed = differs || changed
@@ -102,7 +102,7 @@ func (vs *views) applyAll(byType map[subscription.Type]*items, derived []*view, 
 }
 
 // apply updates the base view and then the derived ones with a list of items.
-func (vs *views) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
+func (vs *viewSet) apply(t subscription.Type, list *items, derived []*view, changedAt time.Time) bool {
 	list.sort()
 	updates := make([]snapshot.Update, len(list.refs))
 	saw := func(r *mirror.Resource) { vs.note(r) }
@@ -117,7 +117,7 @@ func (vs *views) apply(t subscription.Type, list *items, derived []*view, change
 	}
 	basis := base.Basis()
 	for _, v := range derived {
-		list.read(&reader{vs.resources, v.variant.cluster, vs.accepts(v.variant, vs.note), saw}, updates)
+		list.read(&reader{vs.resources, v.selection.Cluster, v.selection.Accepting(vs.note), saw}, updates)
 		changed = v.follow(t, basis, updates, changedAt) || changed
 	}
 	return changed
@@ -176,7 +176,7 @@ func (l *items) readPart(from Reader, refs []Ref, updates []snapshot.Update) {
 }
 
 // collection returns the base view's collection of a type.
-func (vs *views) collection(t subscription.Type) *snapshot.Collection {
+func (vs *viewSet) collection(t subscription.Type) *snapshot.Collection {
 	c := vs.base.find(t)
 	if c == nil {
 		c = snapshot.New()
@@ -205,7 +205,7 @@ func (v *view) follow(t subscription.Type, basis snapshot.Basis, updates []snaps
 
 // affected returns, by type, the items that contain the resource of any of the keys, or of any key if all is
 // set.
-func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
+func (vs *viewSet) affected(all bool, keys map[mirror.Key]struct{}) map[subscription.Type]*items {
 	byType := map[subscription.Type]*items{}
 	for key := range keys {
 		vs.generators.affected(key, byType)
@@ -222,7 +222,7 @@ func (vs *views) affected(all bool, keys map[mirror.Key]struct{}) map[subscripti
 
 // addPresent adds the items that the views have, marked as gone. items.sort keeps the other mark of an item
 // that a key still affects.
-func (vs *views) addPresent(byType map[subscription.Type]*items) {
+func (vs *viewSet) addPresent(byType map[subscription.Type]*items) {
 	seen := map[*snapshot.Page]bool{} // views share pages
 	for _, v := range append(vs.copied(), vs.base) {
 		v.each(func(t subscription.Type, c *snapshot.Collection) {

@@ -15,6 +15,7 @@ import (
 	"meshrelay/downstream/refusal"
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -22,16 +23,16 @@ import (
 // claim.
 const maxViews = 1024
 
-// view is one variant of the merged view: a collection for each type. All its clients share the snapshots and
+// view is one selection of the merged view: a collection for each type. All its clients share the snapshots and
 // encoded pages. Views share pages with one another.
 type view struct {
-	// views.mu guards these fields. The zero variant is the base view, which shows everything. sotw counts
+	// views.mu guards these fields. The zero selection is the base view, which shows everything. sotw counts
 	// the SotW clients by form. peers counts the clients of a derived view by peer, and by what they claim.
-	variant variant
-	clients int
-	sotw    [snapshot.Forms]int
-	peers   map[seat]int
-	filling *filling // nil: the view is filled, or the server does not serve yet
+	selection views.Selection
+	clients   int
+	sotw      [snapshot.Forms]int
+	peers     map[seat]int
+	filling   *filling // nil: the view is filled, or the server does not serve yet
 	// changes counts the changes of all collections. It is increased after each change.
 	changes atomic.Uint64
 	byType  sync.Map // of *snapshot.Collection, by subscription.Type
@@ -59,8 +60,8 @@ func (v *view) each(f func(subscription.Type, *snapshot.Collection)) {
 	})
 }
 
-// views has the base view, and the derived views of the present clients.
-type views struct {
+// viewSet has the base view, and the derived views of the present clients.
+type viewSet struct {
 	resources  Resources
 	generators generators
 	// panicked is called after a panic over an item, or over several items if the name is empty.
@@ -72,29 +73,29 @@ type views struct {
 
 	mu      sync.Mutex // serializes all changes to views and their content
 	base    *view
-	derived map[variant]*view
-	// forks are derived views of clients that were moved. A fork has the variant of another view, with its
+	derived map[views.Selection]*view
+	// forks are derived views of clients that were moved. A fork has the selection of another view, with its
 	// own history. No client joins it.
 	forks map[*view]struct{}
-	known *known
+	known *views.Known
 }
 
-func newViews(resources Resources, gs generators) *views {
-	return &views{
+func newViews(resources Resources, gs generators) *viewSet {
+	return &viewSet{
 		resources: resources, generators: gs, panicked: func(string, *mirror.Panic) {}, base: &view{}, fills: semaphore.NewWeighted(maxFills),
-		derived: map[variant]*view{}, forks: map[*view]struct{}{}, known: newKnown(),
+		derived: map[views.Selection]*view{}, forks: map[*view]struct{}{}, known: views.NewKnown(),
 	}
 }
 
 // copied returns all derived views. The caller holds mu.
-func (vs *views) copied() []*view {
+func (vs *viewSet) copied() []*view {
 	if len(vs.derived)+len(vs.forks) == 0 {
 		return nil
 	}
 	return slices.AppendSeq(slices.Collect(maps.Values(vs.derived)), maps.Keys(vs.forks))
 }
 
-func (vs *views) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews }
+func (vs *viewSet) full() bool { return len(vs.derived)+len(vs.forks) >= maxViews }
 
 // viewer describes a client for views.
 type viewer struct {
@@ -108,12 +109,12 @@ type viewer struct {
 
 type seat struct {
 	peer  *admit.Peer
-	claim origin
+	claim views.Origin
 }
 
-// acquire returns the view of a variant, filled. The first client fills it, and the others wait. The caller
+// acquire returns the view of a selection, filled. The first client fills it, and the others wait. The caller
 // releases the view.
-func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, error) {
+func (vs *viewSet) acquire(ctx context.Context, x views.Selection, who viewer) (*view, error) {
 	for {
 		v, f, first, err := vs.enter(x, who)
 		switch {
@@ -134,19 +135,19 @@ func (vs *views) acquire(ctx context.Context, x variant, who viewer) (*view, err
 	}
 }
 
-// enter adds a client to the view of a variant. If the view is being filled, it returns the fill. first is
+// enter adds a client to the view of a selection. If the view is being filled, it returns the fill. first is
 // set if the caller must carry it out.
-func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, err error) {
+func (vs *viewSet) enter(x views.Selection, who viewer) (v *view, f *filling, first bool, err error) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	v = vs.base
-	if x != (variant{}) {
+	if x != (views.Selection{}) {
 		v = vs.derived[x]
 		if err := vs.room(v, who); err != nil {
 			return nil, nil, false, err
 		}
 		if v == nil {
-			v = &view{variant: x}
+			v = &view{selection: x}
 			vs.copies.Add(1)
 			vs.derived[x] = v
 			if vs.started.Load() {
@@ -159,7 +160,7 @@ func (vs *views) enter(x variant, who viewer) (v *view, f *filling, first bool, 
 }
 
 // room returns an error if a client can not join a derived view. v is nil for a new view.
-func (vs *views) room(v *view, who viewer) error {
+func (vs *viewSet) room(v *view, who viewer) error {
 	switch {
 	case v == nil && vs.full():
 		return refusal.New(refusal.Views, codes.ResourceExhausted,
@@ -173,7 +174,7 @@ func (vs *views) room(v *view, who viewer) error {
 }
 
 // join adds a client to a view. The caller holds mu.
-func (vs *views) join(v *view, who viewer) {
+func (vs *viewSet) join(v *view, who viewer) {
 	v.clients++
 	if !who.delta {
 		v.sotw[who.form]++
@@ -191,14 +192,14 @@ func (vs *views) join(v *view, who viewer) {
 
 // release removes a client from a view. The last SotW client of a form also drops the encoded pages that no
 // other view needs.
-func (vs *views) release(v *view, who viewer) {
+func (vs *viewSet) release(v *view, who viewer) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.leave(v, who)
 }
 
 // leave is release for a caller that holds mu.
-func (vs *views) leave(v *view, who viewer) {
+func (vs *viewSet) leave(v *view, who viewer) {
 	if who.peer != nil && v != vs.base {
 		if v.peers[who.seat]--; v.peers[who.seat] == 0 {
 			delete(v.peers, who.seat)
@@ -217,12 +218,12 @@ func (vs *views) leave(v *view, who viewer) {
 }
 
 // drop forgets a derived view.
-func (vs *views) drop(v *view) {
+func (vs *viewSet) drop(v *view) {
 	switch _, fork := vs.forks[v]; {
 	case fork:
 		delete(vs.forks, v)
-	case vs.derived[v.variant] == v:
-		delete(vs.derived, v.variant)
+	case vs.derived[v.selection] == v:
+		delete(vs.derived, v.selection)
 	default:
 		return // the base view
 	}
@@ -231,7 +232,7 @@ func (vs *views) drop(v *view) {
 
 // dropEncoded drops the encodings of v's pages in a form, except those of pages that views with SotW clients
 // of that form share.
-func (vs *views) dropEncoded(v *view, form snapshot.Form) {
+func (vs *viewSet) dropEncoded(v *view, form snapshot.Form) {
 	users := slices.DeleteFunc(append(vs.copied(), vs.base), func(u *view) bool { return u.sotw[form] == 0 })
 	v.each(func(t subscription.Type, c *snapshot.Collection) {
 		var of []*snapshot.Collection

@@ -11,11 +11,12 @@ import (
 
 	"meshrelay/downstream/snapshot"
 	"meshrelay/downstream/subscription"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
 // ownPages returns what a derived view does not share with the base view.
-func (vs *views) ownPages(v *view, t subscription.Type) (pages, entries int) {
+func (vs *viewSet) ownPages(v *view, t subscription.Type) (pages, entries int) {
 	base := vs.base.snapshot(t).Pages
 	for _, p := range v.snapshot(t).Pages {
 		if !slices.Contains(base, p) {
@@ -42,7 +43,7 @@ func TestViewCostsWhatItLeavesOut(t *testing.T) {
 		for i := range left {
 			out[fmt.Sprintf("shop/s-%05d", i*n/max(1, left))] = true
 		}
-		x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return !out[r.FullName()] }}}}
+		x := views.Selection{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return !out[r.FullName()] }}}}
 		v := must(acquire(vs, x, protocolSotW))
 		s := v.snapshot(typeSE)
 		if s.Count != n-left {
@@ -84,7 +85,7 @@ func TestChangesKeepViewsShared(t *testing.T) {
 	c.put(east(se("shop", "s-03000", "own")))
 	vs := newViews(c, generators{newMCPGenerator()})
 	vs.open(time.Now())
-	v := must(acquire(vs, variant{cluster: "east"}, protocolSotW))
+	v := must(acquire(vs, views.Selection{Cluster: "east"}, protocolSotW))
 	push := func(res *mirror.Resource) (changed bool) {
 		key := c.put(res)
 		return vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())
@@ -138,7 +139,7 @@ func TestChangesKeepViewsShared(t *testing.T) {
 }
 
 // viewsOfMany returns views of ten thousand ServiceEntries, and the copies that they show.
-func viewsOfMany() (*copies, *views) {
+func viewsOfMany() (*copies, *viewSet) {
 	c := newCopies("east", "west")
 	for _, res := range many(10000, "s-%05d", func(int) string { return "x" }) {
 		c.put(res)
@@ -155,7 +156,7 @@ func BenchmarkApplyOneChangeToViews(b *testing.B) {
 			for i := range count {
 				cluster := fmt.Sprint("c-", i)
 				c.put(copyOf(se("shop", fmt.Sprintf("s-%05d", i*97), "own"), "east", cluster))
-				must(acquire(vs, variant{cluster: cluster}, protocolDelta))
+				must(acquire(vs, views.Selection{Cluster: cluster}, protocolDelta))
 			}
 			vs.update(true, nil, time.Now())
 			two := []*mirror.Resource{se("shop", "s-05000", "y"), se("shop", "s-05000", "z")}
@@ -177,13 +178,13 @@ func BenchmarkMoveAllClients(b *testing.B) {
 			var clients []move
 			accepts := func(r *mirror.Resource) bool { return r.FullName() != "shop/s-05000" }
 			for i := range count {
-				x := variant{rule: &rule{View: View{Accepts: accepts}}, revision: fmt.Sprint(i)}
+				x := views.Selection{Rule: &views.Rule{View: views.View{Accepts: accepts}}, Revision: fmt.Sprint(i)}
 				clients = append(clients, move{from: must(acquire(vs, x, protocolDelta)), to: x, who: viewer{delta: true}, done: func(*view) bool { return true }})
 			}
 			for b.Loop() {
-				r := &rule{View: View{Accepts: accepts}}
+				r := &views.Rule{View: views.View{Accepts: accepts}}
 				for i := range clients {
-					clients[i].to.rule = r
+					clients[i].to.Rule = r
 				}
 				lockedMove(vs, clients, time.Now())
 			}
@@ -198,7 +199,7 @@ func TestViewsOpenInBatchesWithAll(t *testing.T) {
 	for _, res := range many(n, "s-%05d", func(i int) string { return fmt.Sprintf("s%d.example", i) }) {
 		c.put(res)
 	}
-	x := variant{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool {
+	x := views.Selection{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool {
 		return !slices.Contains([]string{"shop/s-00007", "shop/s-09000"}, r.FullName())
 	}}}}
 	opened := newViews(c, generators{newMCPGenerator()})

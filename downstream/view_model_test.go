@@ -13,29 +13,30 @@ import (
 	"pgregory.net/rapid"
 
 	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
 // modelVariants are what clients of the model see.
-var modelVariants = []variant{
+var modelVariants = []views.Selection{
 	{},
-	{cluster: "east"},
-	{cluster: "west"},
-	{cluster: "nowhere"},
-	{revision: "blue"},
-	{cluster: "east", revision: "green"},
-	{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.Source() != "east" }}}},
-	{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return r.Namespace() == "shop" }}}, cluster: "west"},
-	{rule: &rule{View: View{Accepts: func(r *mirror.Resource) bool { return strings.Contains(r.FullName(), "3") }}}},
-	{rule: &rule{View: View{Accepts: func(*mirror.Resource) bool { return false }}}},
+	{Cluster: "east"},
+	{Cluster: "west"},
+	{Cluster: "nowhere"},
+	{Revision: "blue"},
+	{Cluster: "east", Revision: "green"},
+	{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return r.Source() != "east" }}}},
+	{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return r.Namespace() == "shop" }}}, Cluster: "west"},
+	{Rule: &views.Rule{View: views.View{Accepts: func(r *mirror.Resource) bool { return strings.Contains(r.FullName(), "3") }}}},
+	{Rule: &views.Rule{View: views.View{Accepts: func(*mirror.Resource) bool { return false }}}},
 }
 
 // model is views over copies, and what clients of them hold.
 type model struct {
 	copies  *copies
-	views   *views
+	views   *viewSet
 	metrics *metrics
-	seen    map[variant]*observer
+	seen    map[views.Selection]*observer
 	pending map[mirror.Key]struct{} // changed, and not pushed yet
 }
 
@@ -58,7 +59,7 @@ func TestViewsAreWhatTheyAccept(t *testing.T) {
 	m := must(newMetrics(prometheus.NewRegistry(), generators{newMCPGenerator()}))
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCopies("east", "west", "north")
-		md := &model{copies: c, views: newViews(c, generators{newMCPGenerator()}), metrics: m, seen: map[variant]*observer{}, pending: map[mirror.Key]struct{}{}}
+		md := &model{copies: c, views: newViews(c, generators{newMCPGenerator()}), metrics: m, seen: map[views.Selection]*observer{}, pending: map[mirror.Key]struct{}{}}
 		for range rapid.IntRange(0, 60).Draw(t, "at first") {
 			md.change(t)
 		}
@@ -136,8 +137,8 @@ func (m *model) push(t *rapid.T, n int) {
 		delete(m.pending, all[i])
 		all = slices.Delete(all, i, i+1)
 	}
-	before := map[variant]uint64{}
-	states := map[variant]*snapshot.Snapshot{}
+	before := map[views.Selection]uint64{}
+	states := map[views.Selection]*snapshot.Snapshot{}
 	for x, o := range m.seen {
 		before[x], states[x] = o.view.changes.Load(), o.view.snapshot(typeSE)
 	}
@@ -170,7 +171,7 @@ func (m *model) leave(t *rapid.T) {
 	if len(m.seen) == 0 {
 		t.Skip("nobody is there")
 	}
-	var there []variant
+	var there []views.Selection
 	for _, x := range modelVariants {
 		if m.seen[x] != nil {
 			there = append(there, x)
@@ -204,7 +205,7 @@ func (m *model) look(t *rapid.T, o *observer) {
 	}
 	want := content(s)
 	if !maps.Equal(o.delta.holds, want) || !maps.Equal(o.sotw.holds, want) {
-		t.Fatalf("%v: delta holds %v, SotW %v, want %v", o.view.variant, o.delta.holds, o.sotw.holds, want)
+		t.Fatalf("%v: delta holds %v, SotW %v, want %v", o.view.selection, o.delta.holds, o.sotw.holds, want)
 	}
 }
 
@@ -223,7 +224,7 @@ func (m *model) check(t *rapid.T) {
 		have := content(s)
 		want := map[string]string{}
 		for _, key := range m.copies.Keys(kindSE) {
-			if r := m.copies.merge(key, x.accepts); r != nil {
+			if r := m.copies.merge(key, x.Accepts); r != nil {
 				want[key.FullName()] = r.Version()
 			}
 		}
@@ -240,7 +241,7 @@ func (m *model) check(t *rapid.T) {
 		for name := range have {
 			o.ever[name] = true
 		}
-		if c := o.view.find(typeSE); x != (variant{}) && c != nil {
+		if c := o.view.find(typeSE); x != (views.Selection{}) && c != nil {
 			c.Keep = snapshot.Memory{Changes: 1, Removals: 2}
 			checkLayout(t, base, c)
 		}
@@ -260,7 +261,7 @@ func (o *observer) replay(t *rapid.T, s *snapshot.Snapshot, want map[string]stri
 		holds := maps.Clone(was.content)
 		applyDifference(holds, d)
 		if !maps.Equal(holds, want) {
-			t.Fatalf("%v: from revision %d to %d leads to %v, want %v", o.view.variant, was.rev, s.Rev, holds, want)
+			t.Fatalf("%v: from revision %d to %d leads to %v, want %v", o.view.selection, was.rev, s.Rev, holds, want)
 		}
 		for _, name := range d.Removed {
 			if !o.ever[name] {
@@ -331,10 +332,10 @@ func checkLayout(t *rapid.T, base, c *snapshot.Collection) {
 func (m *model) compareWithFresh(t *rapid.T, o *observer) {
 	fresh := newViews(m.copies, generators{newMCPGenerator()})
 	fresh.open(time.Now())
-	v := must(acquire(fresh, o.view.variant, protocolDelta))
+	v := must(acquire(fresh, o.view.selection, protocolDelta))
 	is, want := o.view.snapshot(typeSE), v.snapshot(typeSE)
 	checkSnapshot(t, want)
 	if is.Version != want.Version || is.Count != want.Count || is.Bytes != want.Bytes || !maps.Equal(content(is), content(want)) {
-		t.Fatalf("%v: version %s of %d, a new relay has %s of %d", o.view.variant, is.Version, is.Count, want.Version, want.Count)
+		t.Fatalf("%v: version %s of %d, a new relay has %s of %d", o.view.selection, is.Version, is.Count, want.Version, want.Count)
 	}
 }

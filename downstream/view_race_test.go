@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"meshrelay/downstream/views"
 	"meshrelay/mirror"
 )
 
@@ -54,11 +55,11 @@ func TestViewsKeepUpWhileClientsComeAndGo(t *testing.T) {
 		for j := 0; j+1 < len(metadata[i%len(metadata)]); j += 2 {
 			own[metadata[i%len(metadata)][j]] = metadata[i%len(metadata)][j+1]
 		}
-		x := variant{cluster: own["CLUSTER_ID"], revision: own["ISTIO_REVISION"]}
+		x := views.Selection{Cluster: own["CLUSTER_ID"], Revision: own["ISTIO_REVISION"]}
 		want := map[string]string{}
 		for _, store := range []*mirror.Store{r.west, r.store} { // the first wins
 			for _, res := range store.List(kindSE, "") {
-				if x.accepts(res) {
+				if x.Accepts(res) {
 					want[res.FullName()] = res.Version()
 				}
 			}

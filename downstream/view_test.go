@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"meshrelay/downstream/snapshot"
+	"meshrelay/downstream/views"
+	"meshrelay/internal/identity"
 	"meshrelay/mirror"
 )
 
@@ -29,7 +31,7 @@ func (r *relay) deltaAs(typeURL string, metadata ...string) *deltaStream {
 }
 
 // derivedView returns the view of a variant, nil when there is none.
-func (r *relay) derivedView(x variant) *view {
+func (r *relay) derivedView(x views.Selection) *view {
 	r.server.views.mu.Lock()
 	defer r.server.views.mu.Unlock()
 	return r.server.views.derived[x]
@@ -115,9 +117,9 @@ func TestOwnClustersCopiesAreLeftOut(t *testing.T) {
 // TestViewsClusterIsThatOfItsClients_S14: an istiod does not say which it is of.
 func TestViewsClusterIsThatOfItsClients_S14(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.Views = []View{
-			{Name: "east", Match: Match{Namespaces: []string{"istio-system"}}, ClusterID: "east", ExcludeOwn: true},
-			{Name: "west", Match: Match{NodeIDs: []string{"w"}}, ClusterID: "west"},
+		c.Views = []views.View{
+			{Name: "east", Match: views.Match{Namespaces: []string{"istio-system"}}, ClusterID: "east", ExcludeOwn: true},
+			{Name: "west", Match: views.Match{NodeIDs: []string{"w"}}, ClusterID: "west"},
 		}
 	})
 	r.west.Put(west(se("shop", "b", "west")))
@@ -151,7 +153,7 @@ func TestRevisionOfTheShadowedCopy_S14(t *testing.T) {
 // neither protocol.
 func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	r := startRelay(t, true, func(c *Config, _ *Deps) {
-		c.Views = []View{{Name: "v", Default: true, Accepts: func(r *mirror.Resource) bool { return r.Namespace() != "secret" }}}
+		c.Views = []views.View{{Name: "v", Default: true, Accepts: func(r *mirror.Resource) bool { return r.Namespace() != "secret" }}}
 	})
 	secret := func(i int, host string) *mirror.Resource { return se("secret", fmt.Sprintf("hidden-%d", i%7), host) }
 	r.put(se("shop", "a", "0"), secret(0, "x"), dr("secret", "hidden", "x"))
@@ -186,7 +188,7 @@ func TestNamesThatAViewExcludesAreNeverSent(t *testing.T) {
 	back := r.delta()
 	back.send(again)
 	look(back.next())
-	v := r.derivedView(variant{rule: r.server.rules.other})
+	v := r.derivedView(must(r.server.rules.Of(views.Listener{}, views.Client{}, identity.Identity{})).Selection(views.Client{}))
 	if v == nil || v.snapshot(typeDR).Count != 0 || v.find(typeDR) != nil {
 		t.Error("a kind of which the view has nothing costs something")
 	}
@@ -205,7 +207,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 		}
 		clients = append(clients, s)
 	}
-	v := r.derivedView(variant{cluster: "east"})
+	v := r.derivedView(views.Selection{Cluster: "east"})
 	pages := len(v.snapshot(typeSE).Pages)
 	if n := testutil.ToFloat64(r.server.metrics.pages); int(n) != pages {
 		t.Errorf("%v pages encoded for 3 clients, of %d", n, pages)
@@ -236,7 +238,7 @@ func TestClientsOfOneVariantShare(t *testing.T) {
 	if n := encoded(r.view()); n != pages {
 		t.Errorf("%d of %d pages are encoded, with a client that needs them", n, pages)
 	}
-	if r.derivedView(variant{cluster: "east"}) != nil {
+	if r.derivedView(views.Selection{Cluster: "east"}) != nil {
 		t.Error("a view without clients is kept")
 	}
 	s.cancel()
@@ -266,8 +268,8 @@ func TestSharedPagesStayEncodedForDerivedViews(t *testing.T) {
 		}
 		return n
 	}
-	one := must(acquire(vs, variant{cluster: "east"}, protocolSotW))
-	two := must(acquire(vs, variant{cluster: "east", revision: "blue"}, protocolSotW))
+	one := must(acquire(vs, views.Selection{Cluster: "east"}, protocolSotW))
+	two := must(acquire(vs, views.Selection{Cluster: "east", Revision: "blue"}, protocolSotW))
 	// Of the page that the base view gets something new in, both keep the old form.
 	key := c.put(east(se("shop", "s-500-own", "own")))
 	vs.update(false, map[mirror.Key]struct{}{key: {}}, time.Now())

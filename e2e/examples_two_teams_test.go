@@ -53,7 +53,7 @@ func TestExampleTwoTeams(t *testing.T) {
 	}
 
 	t.Run("README", func(t *testing.T) {
-		for _, words := range []string{"validate", "explain", "auth"} {
+		for _, words := range []string{"validate", "explain"} {
 			x.shows(t, words)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"meshrelay/config"
 	"meshrelay/downstream"
 	"meshrelay/downstream/admit"
+	"meshrelay/downstream/views"
 	"meshrelay/federation"
 	"meshrelay/federation/filter"
 	"meshrelay/federation/merge"
@@ -60,19 +61,20 @@ func MergePolicies(rules []config.Merge) (byKind map[mirror.Kind]mirror.Policy, 
 	return byKind, others, nil
 }
 
-func viewsOf(views []config.View) ([]downstream.View, error) {
-	var out []downstream.View
-	for _, v := range views {
+func viewsOf(all []config.View) ([]views.View, error) {
+	var out []views.View
+	for _, v := range all {
 		filter, err := filter.New(v.Rules())
 		if err != nil {
 			return nil, fmt.Errorf("view %s: %w", v.Name, err)
 		}
-		view := downstream.View{
-			Name: v.Name, Match: downstream.Match(v.Match), Default: v.Default,
+		view := views.View{
+			Name: v.Name, Match: views.Match(v.Match), Default: v.Default,
 			ClusterID: v.ClusterID, ExcludeOwn: v.ExcludeOwn,
 		}
 		// A view without rules accepts every resource: Accepts stays nil.
 		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
+			view.Shows = fmt.Sprintf("%q %q", sources, []any{v.Kinds, v.Namespaces.Include, v.Namespaces.Exclude, v.Selector, v.Expression})
 			view.Accepts = func(r *mirror.Resource) bool {
 				return (len(sources) == 0 || slices.Contains(sources, r.Source())) && filter.Check(r).Passes()
 			}
@@ -115,12 +117,12 @@ func limitsOf(d config.Downstream) downstream.Limits {
 
 func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
 	d := cfg.Downstream
-	access, err := accessOf(cfg)
+	all, err := viewsOf(cfg.Views)
 	if err != nil {
 		return downstream.Config{}, err
 	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, Version: version, Access: access,
+		NodeID: cfg.Node.ID, Version: version, Views: all,
 		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
 		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
 		Limits: limitsOf(d),

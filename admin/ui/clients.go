@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,8 +55,8 @@ func (p *Pages) clientPage(r *request) (*Page, error) {
 		{"View", cell(c.View)}, {"Istio version", cell(c.IstioVersion)}, {"Revision", cell(c.Revision)}, {"Protocol", cell(c.Protocol)},
 		{"Address", cell(c.Address)}, {"Listener", cell(c.Listener)}, {"Connected", at(c.Connected)},
 	}
-	if c.Rule != "" {
-		facts = append(facts, Fact{"Rule", cell(c.Rule)}, Fact{"Identity", cell(cmp.Or(c.Identity, "none verified"))})
+	if c.Identity != "" {
+		facts = append(facts, Fact{"Identity", cell(c.Identity)})
 	}
 	var rejections []State
 	for _, w := range c.Types {

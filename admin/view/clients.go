@@ -15,7 +15,7 @@ var Clients = Columns[downstream.ClientStatus]{
 	level("State", func(c downstream.ClientStatus, _ time.Time) (string, Level) { return ClientState(c) }),
 	text("Bytes", func(c downstream.ClientStatus) string { return Bytes(int64(SentBytes(c))) }),
 	number("NACKs", NACKs),
-	text("View", ClientView),
+	text("View", func(c downstream.ClientStatus) string { return c.View }),
 	text("Cluster", func(c downstream.ClientStatus) string { return c.ClusterID }),
 	number("Types", func(c downstream.ClientStatus) int { return len(c.Types) }),
 	age("Connected", func(c downstream.ClientStatus) time.Time { return c.Connected }),
@@ -53,14 +53,6 @@ func ClientName(nodeID string) string {
 		return cmp.Or(parts[2], nodeID)
 	}
 	return nodeID
-}
-
-// ClientView returns the view of a client, with the rule of the authorization that gave it.
-func ClientView(c downstream.ClientStatus) string {
-	if c.Rule == "" {
-		return c.View
-	}
-	return cmp.Or(c.View, "everything") + " by " + c.Rule
 }
 
 // ClientVersion returns the Istio version of a client. For a command of the relay it returns "relay get":

@@ -12,7 +12,6 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 
 	"meshrelay/admin"
-	"meshrelay/downstream"
 	"meshrelay/internal/kube"
 	words "meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -25,10 +24,8 @@ type Changes struct {
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 	// Changes are sorted by kind, namespace and name.
-	Changes []Change `json:"changes"`
-	// Clients are the connected clients that get another rule or view, or see other resources by it.
-	Clients []downstream.ClientChange `json:"clients,omitempty"`
-	Sinks   []sink.Change             `json:"sinks,omitempty"` // that come, leave or change
+	Changes []Change      `json:"changes"`
+	Sinks   []sink.Change `json:"sinks,omitempty"` // that come, leave or change
 }
 
 // Change is the change of one object.

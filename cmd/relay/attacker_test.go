@@ -94,9 +94,9 @@ func (a attacker) entries(ctx context.Context, address string, roots *x509.CertP
 	return names, stream.CloseSend()
 }
 
-// TestAnAttackerGetsNothing: whoever proves nothing, or something wrong, or something that no rule has, is sent no
+// TestAnAttackerGetsNothing: whoever proves nothing, or something wrong, or something that no view has, is sent no
 // resource, and each time the metrics have the reason. A host of others that an upstream claims is not served. Those that
-// rules let in are served meanwhile.
+// views let in are served meanwhile.
 func TestAnAttackerGetsNothing(t *testing.T) {
 	root, stranger := newCA(t, "root"), newCA(t, "root")
 	server := root.good()
@@ -107,9 +107,7 @@ func TestAnAttackerGetsNothing(t *testing.T) {
 	listener := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	p := newProcess(t, fmt.Sprintf(`
 upstreams: [{name: east, file: {path: east.yaml}, import: {profile: services, hosts: {include: ["*.shop.example"]}}}]
-views: [{name: all}]
-authorization:
-- {name: shop, identities: ["spiffe://mesh.example/ns/shop/**"], view: all}
+views: [{name: all, match: {identities: ["spiffe://mesh.example/ns/shop/**"]}}]
 downstream:
   listeners:
   - address: %q
@@ -165,9 +163,9 @@ downstream:
 		"another trust domain":       {attacker{certificate: root.issueFor(2, soon, "spiffe://other.example/ns/shop/sa/web")}, "handshake"},
 		"an expired certificate":     {attacker{certificate: root.issueFor(2, time.Now().Add(-time.Minute), shop)}, "handshake"},
 		"two URIs":                   {attacker{certificate: root.issueFor(2, soon, shop, bank)}, "handshake"},
-		"an identity without a rule": {attacker{certificate: root.issueFor(2, soon, bank)}, "authorization"},
-		"the namespace of others":    {attacker{certificate: root.issueFor(2, soon, shop), metadata: map[string]any{"NAMESPACE": "bank"}}, "authorization"},
-		"the account of others":      {attacker{certificate: root.issueFor(2, soon, shop), metadata: map[string]any{"SERVICE_ACCOUNT": "db"}}, "authorization"},
+		"an identity without a view": {attacker{certificate: root.issueFor(2, soon, bank)}, "view"},
+		"the namespace of others":    {attacker{certificate: root.issueFor(2, soon, shop), metadata: map[string]any{"NAMESPACE": "bank"}}, "node"},
+		"the account of others":      {attacker{certificate: root.issueFor(2, soon, shop), metadata: map[string]any{"SERVICE_ACCOUNT": "db"}}, "node"},
 	} {
 		names, err := tc.entries(ctx, listener, roots)
 		if code := status.Code(err); err == nil || len(names) > 0 || code == codes.DeadlineExceeded || code == codes.Canceled {

@@ -57,7 +57,7 @@ func (s *serverFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&s.access.KeyFile, "key-file", "", "PEM `file` with the key of the client certificate")
 	f.StringVar(&s.access.ServerName, "server-name", "", "`name` to expect in the server's certificate (default: the host of the address)")
 	f.StringVar(&s.access.TokenFile, "token-file", "", "`file` with a bearer token")
-	f.StringVar(&s.nodeNamespace, "node-namespace", "istio-system", "`namespace` in the node ID: an istiod may demand its root namespace, or that of the token")
+	f.StringVar(&s.nodeNamespace, "node-namespace", "", "`namespace` in the node ID: an istiod may demand its root namespace, or that of the token (default: that of the client certificate's SPIFFE ID, else istio-system)")
 }
 
 // complete sets access.Plaintext if the flag was given.
@@ -69,9 +69,10 @@ func (s *serverFlags) complete(cmd *cobra.Command) {
 
 // config returns the lister.Config for kinds of the server.
 func (s serverFlags) config(kinds []selection.Kind, timeout time.Duration) (lister.Config, error) {
+	namespace := cmp.Or(s.nodeNamespace, s.access.Namespace(), "istio-system")
 	cfg := lister.Config{
 		Kinds: kinds, Timeout: timeout,
-		Node: adsclient.Node(adsclient.NodeConfig{Name: downstream.ToolName, Namespace: s.nodeNamespace, IP: "127.0.0.1", ClusterID: downstream.ToolName}),
+		Node: adsclient.Node(adsclient.NodeConfig{Name: downstream.ToolName, Namespace: namespace, IP: "127.0.0.1", ClusterID: downstream.ToolName}),
 	}
 	return cfg, s.access.Apply(&cfg)
 }

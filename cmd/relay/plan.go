@@ -31,10 +31,9 @@ func newPlan() *cobra.Command {
 and list the resources that it would add, change and remove in the running relay. The command serves
 nothing and changes nothing. The list of resources ignores views: it is that of a client without a view.
 
-If the running relay can be reached over its Unix socket, the plan also has the connected clients to
-which the views and the authorization of the file would give another rule or view, with the number of
-its present resources that this would show and hide, and the sinks that come, leave or change, with how
-many of these resources they write now, as planned, anew, and no longer, and what becomes of their objects.
+If the running relay can be reached over its Unix socket, the plan also has the sinks that come, leave or
+change, with how many of its present resources they write now, as planned, anew, and no longer, and what
+becomes of their objects.
 
 It fails when an upstream does not sync in time: its resources would look removed.`,
 		Example: `  relay plan -c new.yaml
@@ -64,15 +63,18 @@ It fails when an upstream does not sync in time: its resources would look remove
 			if err != nil {
 				return err
 			}
-			sinks, _ := running.Sinks(ctx, "") // if it does not answer, preview tells
+			sinks, _ := running.Sinks(ctx, "") // if it does not answer, PreviewSinks tells
 			running.Socket = socket
 			cmd.SetContext(ctx)
-			preview(cmd, running, "clients", text, len(cfg.Views)+len(cfg.Authorization) > 0, &changes.Clients)
-			preview(cmd, running, "sinks", text, len(cfg.Sinks)+len(sinks) > 0, &changes.Sinks)
-			shown := changes
-			shown.Clients = cut(&rows, changes.Clients)
-			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(shown, rows.diffs(diffs), cut(&rows, changes.Changes)))
-			if err == nil && exitCode && len(changes.Changes)+len(changes.Clients)+len(changes.Sinks) > 0 {
+			err = throughSocket(cmd, running, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
+				changes.Sinks, err = c.PreviewSinks(cmd.Context(), text)
+				return err
+			})
+			if err != nil && len(cfg.Sinks)+len(sinks) > 0 {
+				cmd.PrintErrf("warning: the plan is without the sinks: %v\n", err)
+			}
+			err = out.rows(cmd, &rows, nil, changes, cliview.Plan(changes, rows.diffs(diffs), cut(&rows, changes.Changes)))
+			if err == nil && exitCode && len(changes.Changes)+len(changes.Sinks) > 0 {
 				return &exitError{code: 2}
 			}
 			return err
@@ -87,18 +89,6 @@ It fails when an upstream does not sync in time: its resources would look remove
 	rows.flag(cmd)
 	out.flag(cmd, "table", "json")
 	return cmd
-}
-
-// preview asks the running relay, through its socket, what a config file would change for its clients or sinks. If it can
-// not be asked, and there may be some, preview prints why.
-func preview[T any](cmd *cobra.Command, running admin.Client, of string, text []byte, some bool, into *[]T) {
-	err := throughSocket(cmd, running, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
-		*into, err = admin.Preview[T](cmd.Context(), c, of, text)
-		return err
-	})
-	if err != nil && some {
-		cmd.PrintErrf("warning: the plan is without the %s: %v\n", of, err)
-	}
 }
 
 // plan returns what a config would change in a running relay.

@@ -41,7 +41,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 		commands []*cobra.Command
 	}{
 		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newServices(), newAuth(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newDiff(), newWait()}},
+		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newServices(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newDiff(), newWait()}},
 		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout(), newSink()}},
 		{"Report a bug:", []*cobra.Command{newSupportBundle()}},
 	}

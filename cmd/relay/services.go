@@ -29,7 +29,7 @@ func connectionOf(cmd *cobra.Command, c admin.Client, name string) (string, erro
 	}
 	first := found[0]
 	if slices.ContainsFunc(found, func(o downstream.ClientStatus) bool {
-		return o.View != first.View || o.Rule != first.Rule || o.ClusterID != first.ClusterID || o.Revision != first.Revision
+		return o.View != first.View || o.ClusterID != first.ClusterID || o.Revision != first.Revision
 	}) {
 		return "", fmt.Errorf("the connections of client %q differ in what they get: name a connection of \"relay clients %s\"", name, name)
 	}

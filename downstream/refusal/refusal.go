@@ -16,33 +16,32 @@ type Reason string
 
 // The reasons.
 const (
-	Connections   Reason = "connections"   // MaxConnections
-	Streams       Reason = "streams"       // MaxStreams
-	Peer          Reason = "peer"          // a part of MaxConnections or MaxStreams
-	Rate          Reason = "rate"          // NewStreamsPerSecond
-	Overload      Reason = "overload"      // Deps.Overloaded
-	Requests      Reason = "requests"      // RequestsPerSecond
-	Bytes         Reason = "bytes"         // MaxRequestBytes
-	Receiving     Reason = "receiving"     // too many large requests, or one that takes too long
-	Node          Reason = "node"          // MaxNodeBytes, or no node
-	Types         Reason = "types"         // MaxTypesPerClient, or a wrong type URL
-	Names         Reason = "names"         // MaxNamesPerClient and the like, or a wrong name
-	Versions      Reason = "versions"      // MaxVersionBytes
-	View          Reason = "view"          // no view matches the client
-	Authorization Reason = "authorization" // no rule of authorization fits, or the node claims another identity
-	Views         Reason = "views"         // maxViews, MaxViewsPerPeer
-	Debug         Reason = "debug"         // the last debug answer is not sent yet
-	Unread        Reason = "unread"        // SendTimeout
-	Certificate   Reason = "certificate"   // expired, or signed by a CA that is no longer trusted
-	Silent        Reason = "silent"        // FirstRequestTimeout
-	Handshake     Reason = "handshake"     // TLS: no certificate, or a certificate that is not accepted
+	Connections Reason = "connections" // MaxConnections
+	Streams     Reason = "streams"     // MaxStreams
+	Peer        Reason = "peer"        // a part of MaxConnections or MaxStreams
+	Rate        Reason = "rate"        // NewStreamsPerSecond
+	Overload    Reason = "overload"    // Deps.Overloaded
+	Requests    Reason = "requests"    // RequestsPerSecond
+	Bytes       Reason = "bytes"       // MaxRequestBytes
+	Receiving   Reason = "receiving"   // too many large requests, or one that takes too long
+	Node        Reason = "node"        // MaxNodeBytes, no node, or one that claims another identity
+	Types       Reason = "types"       // MaxTypesPerClient, or a wrong type URL
+	Names       Reason = "names"       // MaxNamesPerClient and the like, or a wrong name
+	Versions    Reason = "versions"    // MaxVersionBytes
+	View        Reason = "view"        // no view matches the client
+	Views       Reason = "views"       // maxViews, MaxViewsPerPeer
+	Debug       Reason = "debug"       // the last debug answer is not sent yet
+	Unread      Reason = "unread"      // SendTimeout
+	Certificate Reason = "certificate" // expired, or signed by a CA that is no longer trusted
+	Silent      Reason = "silent"      // FirstRequestTimeout
+	Handshake   Reason = "handshake"   // TLS: no certificate, or a certificate that is not accepted
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{
 		Connections, Streams, Peer, Rate, Overload, Requests, Bytes, Receiving, Node, Types,
-		Names, Versions, View, Authorization, Views, Debug, Unread, Certificate, Silent, Handshake,
+		Names, Versions, View, Views, Debug, Unread, Certificate, Silent, Handshake,
 	}
 }
 

@@ -156,8 +156,8 @@ func TestARequestThatAsksForNothingIsAnsweredByNothing(t *testing.T) {
 	}
 }
 
-// TestWhatIsOverALimitIsRefusedByItsName: types and names by number, names by their bytes.
-func TestWhatIsOverALimitIsRefusedByItsName(t *testing.T) {
+// TestWhatIsOverALimitIsRefused: types and names by number, names by their bytes.
+func TestWhatIsOverALimitIsRefused(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		for _, tc := range []struct {
 			typeURL, names string
@@ -165,10 +165,10 @@ func TestWhatIsOverALimitIsRefusedByItsName(t *testing.T) {
 			why            refusal.Reason
 			text           string
 		}{
-			{"a/v1/A a/v1/B a/v1/C", "", codes.ResourceExhausted, refusal.Types, "downstream.maxTypesPerClient"},
+			{"a/v1/A a/v1/B a/v1/C", "", codes.ResourceExhausted, refusal.Types, "more than 2 types"},
 			{strings.Repeat("x", 513), "", codes.InvalidArgument, refusal.Types, "want group/version/Kind"},
-			{seV1, "a b c d", codes.ResourceExhausted, refusal.Names, "downstream.maxNamesPerClient"},
-			{seV1, strings.Repeat("n", 101), codes.ResourceExhausted, refusal.Names, "downstream.maxNameBytesPerClient"},
+			{seV1, "a b c d", codes.ResourceExhausted, refusal.Names, "more than 3 resource names"},
+			{seV1, strings.Repeat("n", 101), codes.ResourceExhausted, refusal.Names, "names of more than 100 bytes"},
 			{seV1, strings.Repeat("n", MaxName+1), codes.InvalidArgument, refusal.Names, "no resource has more"},
 		} {
 			c := newClient(t, delta)

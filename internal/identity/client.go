@@ -32,15 +32,3 @@ func Workload(id spiffeid.ID) (namespace, account string) {
 	}
 	return namespace, account
 }
-
-// Claimed returns the Identity of names as Names has them, as a question about a client would. Nobody has
-// proven it.
-func Claimed(names []string) (who Identity) {
-	who.Names = names
-	for _, name := range names {
-		if id, err := spiffeid.FromString(name); err == nil && who.Namespace == "" {
-			who.Namespace, who.ServiceAccount = Workload(id)
-		}
-	}
-	return who
-}

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"crypto/x509"
-	"math/rand/v2"
 	"net/url"
 	"slices"
 	"strings"
@@ -124,87 +123,6 @@ func TestIdentitiesAreSPIFFEIDsAsGoSPIFFEParsesThem(t *testing.T) {
 		} else if got := strings.Join(names, " "); err != nil || got != tc.want {
 			t.Errorf("%s: %q %v", name, got, err)
 		}
-	}
-}
-
-// TestCoversMeansThatEveryIdentityOfTheOtherMatches, for random patterns and random identities of them.
-func TestCoversMeansThatEveryIdentityOfTheOtherMatches(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	pick := func(from ...string) string { return from[r.IntN(len(from))] }
-	part := func() string {
-		var out strings.Builder
-		for range 1 + r.IntN(3) {
-			out.WriteString(pick("a", "b", "*", "?"))
-		}
-		return strings.ReplaceAll(out.String(), "**", "*")
-	}
-	pattern := func() Pattern {
-		for {
-			scheme := pick("spiffe://", "dns:")
-			parts := []string{part()}
-			for range r.IntN(3) {
-				parts = append(parts, part())
-			}
-			if r.IntN(3) == 0 {
-				parts = append(parts, "**")
-			}
-			if p, err := Parse(scheme + strings.Join(parts, separator(scheme))); err == nil {
-				return p
-			}
-		}
-	}
-	// sample returns an identity that a pattern matches.
-	sample := func(p Pattern) string {
-		parts := slices.Clone(p.parts)
-		for i, part := range parts {
-			var out strings.Builder
-			for _, c := range part {
-				switch c {
-				case '*':
-					out.WriteString(pick("", "a", "b", "ab", "xyz"))
-				case '?':
-					out.WriteString(pick("a", "b", "z"))
-				default:
-					out.WriteRune(c)
-				}
-			}
-			parts[i] = out.String()
-		}
-		if p.rest {
-			parts = append(parts, pick("a", "b"))
-			for range r.IntN(2) {
-				parts = append(parts, pick("a", "z"))
-			}
-		}
-		return p.scheme + strings.Join(parts, separator(p.scheme))
-	}
-	covering, refuted := 0, 0
-	for range 40_000 {
-		p, o := pattern(), pattern()
-		covers := p.Covers(o)
-		if covers {
-			covering++
-		}
-		escapes := false
-		for range 20 {
-			id := sample(o)
-			if !o.Matches(id) {
-				t.Fatalf("%+v does not match its sample %s", o, id)
-			}
-			escapes = escapes || !p.Matches(id)
-		}
-		if covers && escapes {
-			t.Fatalf("%+v covers %+v, and does not match all of it", p, o)
-		}
-		if !covers && p.scheme == o.scheme && !escapes {
-			refuted++ // few: the samples are only some
-		}
-		if id, exact := o.Exact(); exact && p.Matches(id) != covers {
-			t.Fatalf("%+v covers %s: %t", p, id, covers)
-		}
-	}
-	if covering < 600 || refuted > 20 {
-		t.Errorf("%d pairs cover, and %d more may", covering, refuted)
 	}
 }
 

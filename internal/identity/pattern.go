@@ -124,31 +124,6 @@ func (p Pattern) Matches(identity string) bool {
 	return true
 }
 
-// Covers reports whether p matches every identity that o matches. It may return false for patterns that
-// match the same identities only because of the length or the characters of identities.
-func (p Pattern) Covers(o Pattern) bool {
-	switch {
-	case p.scheme != o.scheme || len(p.parts) > len(o.parts):
-		return false
-	case !p.rest && (o.rest || len(p.parts) != len(o.parts)):
-		return false
-	case p.rest && !o.rest && len(p.parts) == len(o.parts):
-		return false
-	}
-	for i, part := range p.parts {
-		if !glob.Covers(part, o.parts[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// Exact returns the identity that the pattern matches. ok is false if it can match several.
-func (p Pattern) Exact() (identity string, ok bool) {
-	identity = p.scheme + strings.Join(p.parts, separator(p.scheme))
-	return identity, !p.rest && !strings.ContainsAny(identity, "*?")
-}
-
 // IsDNS reports whether the pattern is for DNS names.
 func (p Pattern) IsDNS() bool { return p.scheme == dns }
 

@@ -1,7 +1,6 @@
 package cliview
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -28,8 +27,8 @@ func Client(c downstream.ClientStatus, now time.Time) string {
 	if c.Listener != "" {
 		p.printf("Listener:   %s\n", c.Listener)
 	}
-	if c.Rule != "" {
-		p.printf("Rule:       %s\nIdentity:   %s\n", c.Rule, cmp.Or(c.Identity, "none verified"))
+	if c.Identity != "" {
+		p.printf("Identity:   %s\n", c.Identity)
 	}
 	p.WriteString("\n")
 	p.table(tableOf(view.ClientTypes, c.Types, now))

@@ -16,14 +16,10 @@ func Plan(c view.Changes, diffs view.Diffs, shown []view.Change) string {
 	switch {
 	case len(c.Changes) > 0:
 		p.changes(c, diffs, shown)
-	case len(c.Clients)+len(c.Sinks) > 0:
+	case len(c.Sinks) > 0:
 		p.WriteString("No resource would change.\n")
 	default:
 		p.WriteString("Nothing would change.\n")
-	}
-	if len(c.Clients) > 0 {
-		p.WriteString("\nClients with another rule or view, and the present resources that it shows or hides:\n")
-		p.table(clientChanges(c.Clients))
 	}
 	if len(c.Sinks) > 0 {
 		p.WriteString("\nSinks, and the present resources that they write now, as planned, anew, and no longer:\n")

@@ -1,6 +1,7 @@
 package lister
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"meshrelay/adsclient"
+	"meshrelay/internal/identity"
 	"meshrelay/internal/loopback"
 )
 
@@ -60,4 +62,19 @@ func (a Access) Apply(cfg *Config) error {
 	}
 	cfg.Credentials, cfg.DialOptions = files.Credentials(slog.New(slog.DiscardHandler)), opts
 	return nil
+}
+
+// Namespace returns the namespace of the client certificate's SPIFFE ID, or "": a server refuses a node that claims
+// another one (PROTOCOL C12).
+func (a Access) Namespace() string {
+	pair, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile)
+	if err != nil {
+		return "" // Apply tells
+	}
+	id, _, err := identity.Of(pair.Leaf)
+	if err != nil {
+		return "" // the server tells
+	}
+	namespace, _ := identity.Workload(id)
+	return namespace
 }

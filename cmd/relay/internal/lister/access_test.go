@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"meshrelay/internal/testing/fakexds"
+	"meshrelay/internal/testing/testca"
 )
 
 // certificate writes a self-signed certificate for a name and its key to files.
@@ -111,5 +112,23 @@ func TestPlaintextIsOnlyTakenForGrantedOnLoopback(t *testing.T) {
 		case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
+	}
+}
+
+// TestTheNamespaceIsThatOfTheCertificate_C12: a server refuses another one.
+func TestTheNamespaceIsThatOfTheCertificate_C12(t *testing.T) {
+	ca := testca.New(t)
+	for name, want := range map[string]string{
+		"spiffe://east.example/ns/ops/sa/tool": "ops",
+		"spiffe://east.example/tool":           "",
+		"tool.example":                         "",
+	} {
+		files := ca.Issue(t, t.TempDir(), name, time.Now().Add(time.Hour))
+		if got := (Access{CertFile: files.Cert, KeyFile: files.Key}).Namespace(); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if got := (Access{}).Namespace(); got != "" {
+		t.Errorf("no certificate: %q", got)
 	}
 }

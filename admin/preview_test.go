@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"meshrelay/downstream"
 	"meshrelay/sink"
 )
 
@@ -22,10 +21,9 @@ func TestAPlanIsBounded(t *testing.T) {
 		return wrong
 	}
 	f := newFixture(t, Config{}, func(d *Deps) {
-		d.PreviewClients = func(_ context.Context, config []byte) ([]downstream.ClientChange, error) { return nil, looked(config) }
 		d.PreviewSinks = func(_ context.Context, config []byte) ([]sink.Change, error) { return nil, looked(config) }
 	})
-	for _, path := range []string{"/plan/clients", "/plan/sinks"} {
+	for _, path := range []string{"/plan/sinks"} {
 		post := func(body string) request {
 			return request{method: http.MethodPost, path: path, body: body, peer: &peer{UID: 1}}
 		}

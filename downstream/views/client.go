@@ -1,0 +1,84 @@
+package views
+
+import (
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"meshrelay/downstream/refusal"
+)
+
+// Client has the fields of a client's node message (PROTOCOL S1, S14).
+type Client struct {
+	NodeID, ClusterID, Namespace, ServiceAccount, IstioVersion, Revision string
+	Labels                                                               labels.Set
+	// Istiod is set when the client looks like an istiod. Istiods do not read provenance.
+	Istiod bool
+	// unlabelled is set when Lean has dropped the labels.
+	unlabelled bool
+}
+
+// maxLabelBytes bounds the labels that the relay keeps of a connected client. It needs them when the rules
+// change.
+const maxLabelBytes = 16 << 10
+
+// Lean returns c without labels if they are larger than maxLabelBytes.
+func (c Client) Lean() Client {
+	size := 0
+	for name, value := range c.Labels {
+		size += len(name) + len(value)
+	}
+	if size > maxLabelBytes {
+		c.Labels, c.unlabelled = nil, true
+	}
+	return c
+}
+
+// ParseNode returns the fields of a node, or why it is refused.
+func ParseNode(node *corev3.Node) (Client, error) {
+	if node.GetId() == "" {
+		return Client{}, refusal.New(refusal.Node, codes.InvalidArgument, "the first request of a stream must carry a node with an id")
+	}
+	md := node.GetMetadata().GetFields()
+	c := Client{
+		NodeID:         refusal.Bounded(node.GetId()),
+		ClusterID:      refusal.Bounded(md["CLUSTER_ID"].GetStringValue()),
+		Namespace:      refusal.Bounded(md["NAMESPACE"].GetStringValue()),
+		ServiceAccount: refusal.Bounded(md["SERVICE_ACCOUNT"].GetStringValue()),
+		IstioVersion:   refusal.Bounded(md["ISTIO_VERSION"].GetStringValue()),
+		Revision:       refusal.Bounded(md["ISTIO_REVISION"].GetStringValue()),
+		Labels:         labels.Set{},
+	}
+	for name, v := range md["LABELS"].GetStructValue().GetFields() {
+		c.Labels[name] = v.GetStringValue()
+	}
+	own, relay := md["RELAY_CLUSTER_ID"]
+	c.Istiod = !relay && isSidecar(node.GetId())
+	if relay {
+		// A relay names its own cluster in RELAY_CLUSTER_ID. Its CLUSTER_ID is the cluster in which it
+		// expects this server.
+		c.ClusterID = refusal.Bounded(own.GetStringValue())
+	}
+	if c.Namespace == "" {
+		c.Namespace = namespaceOfID(node.GetId())
+	}
+	return c, nil
+}
+
+// isSidecar reports whether a node ID is of type sidecar. Istiods use this type; relays and tools do not.
+func isSidecar(id string) bool {
+	return strings.HasPrefix(id, "sidecar~") && strings.Count(id, "~") == 3
+}
+
+// namespaceOfID returns the namespace in a node ID of the form type~IP~name.namespace~domain (PROTOCOL C2).
+// It returns "" for any other form.
+func namespaceOfID(id string) string {
+	parts := strings.Split(id, "~")
+	if len(parts) != 4 {
+		return ""
+	}
+	_, namespace, _ := strings.Cut(parts[2], ".")
+	return namespace
+}

@@ -1,0 +1,241 @@
+// Package views answers one question: what does a client see?
+//
+// A View selects copies of resources. A client gets the view that its listener names, or else the first that matches
+// it (Rules.Of). What it claims to be must be what its certificate proves. Of its view it sees no copies of its own
+// cluster and none for other control plane revisions: Selection has all of that, and compares, so that clients who see
+// the same share what is made for them. Known has the clusters and revisions that there are, so that made-up ones
+// share one selection.
+//
+// The package must not know how resources are merged, kept or sent.
+package views
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"meshrelay/downstream/refusal"
+	"meshrelay/internal/glob"
+	"meshrelay/internal/identity"
+	"meshrelay/internal/text"
+	"meshrelay/mirror"
+)
+
+// View selects the copies of resources that some clients see. The copies are merged as if there were no
+// others. A client gets the first view that matches it.
+type View struct {
+	Name string
+	// Match selects the clients of the view. A Listener can also name it.
+	Match Match
+	// Default makes this the view of clients that match no view.
+	Default bool
+	// Accepts reports whether clients may see a copy of a resource; nil means all copies. It must depend only
+	// on the copy. Any goroutine may call it.
+	Accepts func(r *mirror.Resource) bool
+	// Shows describes Accepts: views with the same text accept the same. Empty: it is like no other.
+	Shows string
+	// ClusterID replaces the cluster that clients claim: an istiod claims none (PROTOCOL S14).
+	ClusterID string
+	// ExcludeOwn leaves out the copies that come from the client's own cluster, if that cluster is known.
+	ExcludeOwn bool
+}
+
+// Match selects clients. A client must match each field that is set, by one element of the list. The zero
+// Match selects no client. The elements are patterns in which * stands for any text and ? for any character.
+// In a SPIFFE ID or a DNS name, they stand for text within one segment or label.
+//
+// Only Identities are verified, on every listener. The client itself chooses the values of the other fields:
+// they do not protect any resource from it.
+type Match struct {
+	NodeIDs    []string
+	ClusterIDs []string
+	Namespaces []string
+	// Labels is a Kubernetes label selector over the node's metadata LABELS.
+	Labels string
+	// Identities are patterns of package identity, for verified client certificates.
+	Identities []string
+}
+
+// Listener is where clients connect.
+type Listener struct {
+	Address string
+	// View names the view of all clients of the listener. Only the identities of the view's Match count then.
+	View string
+	// Verifies is set if the listener verifies client certificates.
+	Verifies bool
+}
+
+// Rule is a View with its Match compiled. It is immutable.
+type Rule struct {
+	View
+	selector   labels.Selector    // nil: labels do not matter
+	identities []identity.Pattern // of Match.Identities
+}
+
+// Rules decide which view a client gets. They are immutable.
+type Rules struct {
+	ordered []*Rule
+	byName  map[string]*Rule
+	// byLabels is set when a view selects clients by labels.
+	byLabels bool
+	other    *Rule // for clients that match no view; nil: such clients are refused
+}
+
+// New compiles views, and checks those that listeners name. Without views, clients see everything except copies from
+// their own cluster.
+func New(all []View, listeners []Listener) (*Rules, error) {
+	rs := &Rules{byName: map[string]*Rule{}}
+	if len(all) == 0 {
+		rs.other = &Rule{View: View{Default: true, ExcludeOwn: true}}
+	}
+	var errs error
+	for i, v := range all {
+		if v.Name == "" {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %d has no name", i+1))
+			continue
+		}
+		r, err := newRule(v)
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: %w", v.Name, err))
+			continue
+		}
+		if rs.byName[v.Name] != nil {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: another view has this name", v.Name))
+		}
+		if v.Default && rs.other != nil {
+			errs = errors.Join(errs, fmt.Errorf("downstream: view %s: view %s is the default already", v.Name, rs.other.Name))
+		} else if v.Default {
+			rs.other = r
+		}
+		rs.ordered, rs.byName[v.Name] = append(rs.ordered, r), r
+		rs.byLabels = rs.byLabels || r.selector != nil
+	}
+	for _, l := range listeners {
+		if l.View == "" {
+			continue
+		}
+		i := slices.IndexFunc(all, func(v View) bool { return v.Name == l.View })
+		switch {
+		case i < 0:
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: there is no view %s", l.Address, l.View))
+		case len(all[i].Match.Identities) > 0 && !l.Verifies:
+			errs = errors.Join(errs, fmt.Errorf("downstream: listener %s: view %s needs identities, and the listener verifies none", l.Address, l.View))
+		}
+	}
+	return rs, errs
+}
+
+func newRule(v View) (*Rule, error) {
+	r := &Rule{View: v}
+	for name, globs := range map[string][]string{"node id": v.Match.NodeIDs, "cluster id": v.Match.ClusterIDs, "namespace": v.Match.Namespaces} {
+		if slices.Contains(globs, "") {
+			return nil, fmt.Errorf("a pattern for the %s is empty", name)
+		}
+	}
+	for _, text := range v.Match.Identities {
+		p, err := identity.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("identity: %w", err)
+		}
+		r.identities = append(r.identities, p)
+	}
+	if v.Match.Labels != "" {
+		var err error
+		if r.selector, err = labels.Parse(v.Match.Labels); err != nil {
+			return nil, fmt.Errorf("label selector %q: %w", v.Match.Labels, err)
+		}
+	}
+	return r, nil
+}
+
+// Of returns the rule for a client of a listener, or why the client is refused.
+func (rs *Rules) Of(l Listener, c Client, who identity.Identity) (*Rule, error) {
+	if err := c.contradicts(who); err != nil {
+		return nil, err
+	}
+	if l.View != "" {
+		if r := rs.byName[l.View]; r.admits(who.Names) {
+			return r, nil
+		}
+		return nil, noView(l, c, who.Names)
+	}
+	if c.unlabelled && rs.byLabels {
+		return nil, status.Errorf(codes.Unavailable,
+			"the views have changed, and the labels of the node are more than the %d bytes that are kept; reconnect", maxLabelBytes)
+	}
+	for _, r := range rs.ordered {
+		if r.matches(c, who.Names) {
+			return r, nil
+		}
+	}
+	if rs.other != nil && rs.other.admits(who.Names) {
+		return rs.other, nil
+	}
+	return nil, noView(l, c, who.Names)
+}
+
+// contradicts returns an error if a node claims another namespace or service account than those of its identity
+// (PROTOCOL C12).
+func (c Client) contradicts(who identity.Identity) error {
+	for _, of := range []struct{ what, claimed, proven string }{
+		{"namespace", c.Namespace, who.Namespace},
+		{"service account", c.ServiceAccount, who.ServiceAccount},
+	} {
+		if of.proven != "" && of.claimed != "" && of.claimed != of.proven {
+			return refusal.New(refusal.Node, codes.PermissionDenied,
+				`the node claims the %s %q, and its identity %s has %q: claim what the identity has (a relay: node.namespace; relay get: --node-namespace)`,
+				of.what, text.Shorten(of.claimed, longestShown), shown(who.Names), text.Shorten(of.proven, longestShown))
+		}
+	}
+	return nil
+}
+
+// admits reports whether a client with these identities may get the view.
+func (r *Rule) admits(identities []string) bool {
+	return len(r.identities) == 0 || slices.ContainsFunc(r.identities, func(p identity.Pattern) bool {
+		return slices.ContainsFunc(identities, p.Matches)
+	})
+}
+
+func (r *Rule) matches(c Client, identities []string) bool {
+	m := r.Match
+	given := len(m.NodeIDs) + len(m.ClusterIDs) + len(m.Namespaces) + len(m.Identities)
+	if given == 0 && r.selector == nil {
+		return false
+	}
+	return allowed(m.NodeIDs, c.NodeID) && allowed(m.ClusterIDs, c.ClusterID) && allowed(m.Namespaces, c.Namespace) &&
+		r.admits(identities) && (r.selector == nil || r.selector.Matches(c.Labels))
+}
+
+// allowed reports whether a value matches one of globs. It returns true if there are no globs.
+func allowed(globs []string, value string) bool {
+	return len(globs) == 0 || slices.ContainsFunc(globs, func(g string) bool { return glob.Match(g, value) })
+}
+
+// Limits reports whether the view shows less than everything to its clients.
+func (r *Rule) Limits() bool { return r.Accepts != nil }
+
+// Same reports whether clients can read the same by two rules, which may be of different configs.
+func (r *Rule) Same(o *Rule) bool {
+	same := r == o || r.Accepts == nil && o.Accepts == nil || r.Shows != "" && r.Shows == o.Shows
+	return same && r.ClusterID == o.ClusterID && r.ExcludeOwn == o.ExcludeOwn
+}
+
+// longestShown bounds a value of a client in an error, in bytes.
+const longestShown = 200
+
+// shown returns identities for an error.
+func shown(identities []string) string {
+	return cmp.Or(text.List(identities, 4, longestShown), "none verified")
+}
+
+// noView is the refusal of a client that matches no view. It has the values that were compared.
+func noView(l Listener, c Client, identities []string) error {
+	return refusal.New(refusal.View, codes.PermissionDenied, "no view matches this client: listener %s, node id %q, cluster %q, namespace %q, identity %s",
+		l.Address, text.Shorten(c.NodeID, longestShown), text.Shorten(c.ClusterID, longestShown), text.Shorten(c.Namespace, longestShown), shown(identities))
+}
