@@ -69,7 +69,7 @@ func (s *Server) order(r *http.Request, verb string, o *order) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.reads, want.Operator = want.DryRun, operatorOf(r)
+	o.reads = want.DryRun
 	var effect intake.Effect
 	err = s.write(r, o, s.upstreamText, func() (err error) {
 		effect, err = s.deps.Controls.Order(r.Context(), o.target, verb, want)
@@ -90,7 +90,7 @@ func (s *Server) order(r *http.Request, verb string, o *order) (any, error) {
 func (s *Server) serveWithout(_ http.ResponseWriter, r *http.Request, o *order) (any, error) {
 	waiting := Waiting{KeepsState: s.deps.Backup != nil}
 	err := s.write(r, o, s.upstreamText, func() error {
-		_, err := s.deps.Controls.Order(r.Context(), o.target, "serve-without", intake.Order{Operator: operatorOf(r)})
+		_, err := s.deps.Controls.Order(r.Context(), o.target, "serve-without", intake.Order{})
 		return err
 	})
 	for _, u := range s.deps.Debug.views.Upstreams() {

@@ -138,7 +138,7 @@ type Event struct {
 	// Tool is set if the client calls itself a command of the relay. It is no proof: any client can do that.
 	Tool bool `json:"tool,omitempty"`
 	By   By   `json:"by,omitempty"`
-	// Operator is set for an order, and for what it does.
+	// Operator is who gave an order: only an Ordered has it.
 	Operator *Operator `json:"operator,omitempty"`
 	// Text is a short sentence, without Upstream and Client.
 	Text string `json:"text,omitempty"`

@@ -28,6 +28,8 @@ var ErrNewer = errors.New("a newer version of the relay has written the orders: 
 
 // State is all that is ordered, by upstream. It is immutable.
 type State struct {
+	// Counter is the highest of any order that was ever known. It outlives the entry of that order.
+	Counter   uint64           `json:"counter,omitempty"`
 	Upstreams map[string]Entry `json:"upstreams,omitempty"`
 }
 
@@ -82,7 +84,7 @@ func (s State) Join(other State) State {
 		e.Released = released
 		all[name] = e
 	}
-	return State{all}
+	return State{max(s.Counter, other.Counter), all}
 }
 
 // newest returns the newest releases, each once, in an order that depends on them alone.
@@ -103,33 +105,22 @@ func (s State) Aged(now time.Time) State {
 			all[name] = e
 		}
 	}
-	return State{all}
-}
-
-// Counter returns the highest counter.
-func (s State) Counter() (highest uint64) {
-	for _, e := range s.Upstreams {
-		highest = max(highest, e.Counter)
-		for _, r := range e.Released {
-			highest = max(highest, r.Counter)
-		}
-	}
-	return highest
+	return State{s.Counter, all}
 }
 
 // Freeze returns the state with a freeze or rollback of an upstream, nil for its end.
 func (s State) Freeze(upstream string, f *Frozen) State {
-	return s.Join(State{map[string]Entry{upstream: {Counter: s.Counter() + 1, Frozen: f}}})
+	return s.Join(State{s.Counter + 1, map[string]Entry{upstream: {Counter: s.Counter + 1, Frozen: f}}})
 }
 
 // Release returns the state with the release of some holds of an upstream.
 func (s State) Release(upstream string, holds []string, r Release) State {
 	var e Entry
-	for r.Counter = s.Counter() + 1; len(holds) > 0; holds = holds[1:] {
+	for r.Counter = s.Counter + 1; len(holds) > 0; holds = holds[1:] {
 		r.Hold = holds[0]
 		e.Released = append(e.Released, r)
 	}
-	return s.Join(State{map[string]Entry{upstream: e}})
+	return s.Join(State{r.Counter, map[string]Entry{upstream: e}})
 }
 
 // Equal reports whether two states are the same.
@@ -144,7 +135,7 @@ type document struct {
 func (s State) Encode() (string, error) {
 	text := textOf(document{version, s})
 	if len(text) > maxBytes {
-		return "", fmt.Errorf("the orders have %d bytes, and may have %d: remove entries of upstreams that are gone from the ConfigMap and from orders.json in state.dir of each replica", len(text), maxBytes)
+		return "", fmt.Errorf("the orders have %d bytes, and may have %d: stop all replicas, and remove entries of upstreams that are gone from the ConfigMap and from orders.json in state.dir of each", len(text), maxBytes)
 	}
 	return text, nil
 }
@@ -157,10 +148,13 @@ func Decode(text string) (State, error) {
 			return State{}, err
 		}
 	}
+	for _, e := range d.Upstreams { // a person may have edited them
+		d.Counter = max(d.Counter, e.Counter)
+	}
 	switch {
 	case d.Version > version:
 		return State{}, ErrNewer
-	case d.Version < version || d.Counter() > maxCounter:
+	case d.Version < version || d.Counter > maxCounter:
 		return State{}, errors.New("they have no version, or a counter that is of no order")
 	}
 	return d.State, nil

@@ -20,8 +20,8 @@ func states(t *rapid.T, label string) State {
 		at := fmt.Sprint(label, i)
 		name := rapid.SampledFrom([]string{"east", "west"}).Draw(t, at+" name")
 		when := start.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, at+" when")) * time.Second)
-		one := State{Upstreams: map[string]Entry{}}
 		counter := rapid.Uint64Range(1, 4).Draw(t, at+" counter")
+		one := State{counter, map[string]Entry{}}
 		switch rapid.IntRange(0, 2).Draw(t, at+" kind") {
 		case 0:
 			one.Upstreams[name] = Entry{Counter: counter}
@@ -71,8 +71,8 @@ func TestAnOrderIsInForceUntilALaterOneEndsIt(t *testing.T) {
 				if rapid.Bool().Draw(t, at+" ends") {
 					next = joined.Freeze(name, nil)
 				}
-				if e := next.Upstreams[name]; e.Counter <= joined.Counter() {
-					t.Fatalf("counter %d after %d", e.Counter, joined.Counter())
+				if e := next.Upstreams[name]; e.Counter <= joined.Counter {
+					t.Fatalf("counter %d after %d", e.Counter, joined.Counter)
 				}
 				known[r], store, last[name] = next, next, next.Upstreams[name]
 			case 2: // it reads, and writes what is lacking
@@ -103,13 +103,16 @@ func TestOfEqualCountersTheOneThatFreezesCounts(t *testing.T) {
 }
 
 func TestReleasesGoByAgeAndEntriesStay(t *testing.T) {
-	s := State{}.Release("east", []string{"h"}, Release{Time: start}).Freeze("gone", &Frozen{Since: start})
+	s := State{}.Freeze("gone", &Frozen{Since: start}).Release("east", []string{"h"}, Release{Time: start})
 	if got := s.Aged(start.Add(releaseAge)); len(got.Upstreams["east"].Released) != 1 {
 		t.Errorf("before its age: %+v", got)
 	}
 	got := s.Aged(start.Add(releaseAge + time.Second))
 	if _, has := got.Upstreams["east"]; has || got.Upstreams["gone"].Frozen == nil {
 		t.Errorf("after: %+v", got)
+	}
+	if got.Counter != 2 || got.Freeze("east", nil).Counter != 3 {
+		t.Errorf("a counter comes again after a release that has gone: %d", got.Counter)
 	}
 	var holds []string
 	for i := range 2 * maxReleases {
@@ -139,8 +142,11 @@ func TestAnUnreadableOrNewerTextIsAnError(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if s, err := Decode(""); err != nil || s.Counter() != 0 {
+	if s, err := Decode(""); err != nil || s.Counter != 0 {
 		t.Errorf("an empty one: %v", err)
+	}
+	if s, err := Decode(`{"version":1,"upstreams":{"a":{"counter":7}}}`); err != nil || s.Counter != 7 {
+		t.Errorf("an edited one: %+v, %v", s, err)
 	}
 	large := State{Upstreams: map[string]Entry{}}
 	for i := range 40_000 {

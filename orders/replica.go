@@ -11,8 +11,6 @@ import (
 const (
 	ordersKey  = "orders" // of the data of the ConfigMap
 	replicaKey = "replica."
-	maxReport  = 16 << 10 // bytes of the report of one replica
-	maxHolds   = 16       // of a report
 	// awayAfter is how long the report of a replica that runs may be the same. It is written as often as the others tell.
 	awayAfter  = 2 * time.Minute
 	leastPause = 5 * time.Second
@@ -48,17 +46,16 @@ type Replica struct {
 	Report
 }
 
-// Roster has the reports of all replicas, and when the own one is written.
+// Roster has the reports of all replicas.
 type Roster struct {
 	Name, Process string
 	heard         map[string]heard
-	own           Report    // as it was last written
-	wrote, twin   time.Time // it; and another process under this name
+	wrote, twin   time.Time // the last report; and of another process under this name
 }
 
 type heard struct {
 	text   string
-	at     time.Time
+	at     time.Time // when it was first seen
 	report Report
 }
 
@@ -70,8 +67,12 @@ func (r *Roster) Read(now time.Time, data map[string]string) {
 		h, known := r.heard[name]
 		if !known || h.text != text {
 			h = heard{text: text, at: now}
-			is = is && len(text) <= maxReport && json.Unmarshal([]byte(text), &h.report) == nil
-			if is && name == r.Name && h.report.Process != r.Process && !r.wrote.IsZero() {
+			is = is && json.Unmarshal([]byte(text), &h.report) == nil
+			switch {
+			case !is || name != r.Name:
+			case h.report.Process == r.Process:
+				r.wrote = now
+			case !r.wrote.IsZero():
 				r.twin = now
 			}
 		}
@@ -98,24 +99,17 @@ func (r *Roster) Replicas(now time.Time, own Report) (all []Replica) {
 
 // Due returns when the report is to be written, if nothing else changes.
 func (r *Roster) Due(own Report) time.Time {
-	own.Process, own.Beat = r.Process, r.own.Beat
-	switch is := r.heard[r.Name].report.Process == r.Process; {
-	case r.wrote.IsZero():
-		return r.wrote
-	case is && textOf(own) == textOf(r.own):
-		return r.wrote.Add(mostPause)
+	is := r.heard[r.Name]
+	if own.Process, own.Beat = r.Process, is.report.Beat; textOf(own) == textOf(is.report) {
+		return is.at.Add(mostPause)
 	}
 	return r.wrote.Add(leastPause) // each replica reads the ConfigMap when it changes
 }
 
-// Write puts the own report into the data of a ConfigMap. wrote is called when it is written.
-func (r *Roster) Write(data map[string]string, own Report) (wrote func(now time.Time)) {
-	own.Process, own.Beat, own.Holds = r.Process, r.own.Beat+1, own.Holds[:min(len(own.Holds), maxHolds)]
+// Write puts the own report into the data of a ConfigMap.
+func (r *Roster) Write(data map[string]string, own Report) {
+	own.Process, own.Beat = r.Process, r.heard[r.Name].report.Beat+1
 	data[replicaKey+r.Name] = textOf(own)
-	return func(now time.Time) {
-		r.own, r.wrote = own, now
-		r.Read(now, data)
-	}
 }
 
 // Forget removes the reports of replicas that are away from the data of a ConfigMap.

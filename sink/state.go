@@ -1,12 +1,9 @@
 package sink
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"reflect"
 	"time"
@@ -37,18 +34,9 @@ func load(dir, sink string) (k kept, err error) {
 	if dir == "" {
 		return k, nil
 	}
-	f, info, err := owner.Open(fileOf(dir, sink), os.O_RDONLY, 0)
+	err = owner.ReadJSON(fileOf(dir, sink), maxState, &k)
 	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
-	}
-	if err == nil {
-		defer f.Close()
-		if info.Mode().Perm()&0o022 != 0 {
-			err = owner.ErrOthers
-		}
-	}
-	if err == nil {
-		err = json.NewDecoder(io.LimitReader(f, maxState)).Decode(&k)
+		return kept{}, nil
 	}
 	if err != nil {
 		k = kept{Pending: lease.Note{By: "the relay", Reason: "the state of the sink was not read", Since: time.Now().UTC().Truncate(time.Second)}}
@@ -66,7 +54,7 @@ func (e *engine) save() error {
 	e.mu.Unlock()
 	var err error
 	if e.deps.Dir != "" && (e.saved == nil || !reflect.DeepEqual(*e.saved, k)) {
-		err = owner.Replace(fileOf(e.deps.Dir, e.spec.Name), func(f *os.File) error { return json.NewEncoder(f).Encode(k) })
+		err = owner.ReplaceJSON(fileOf(e.deps.Dir, e.spec.Name), k)
 		if err == nil {
 			e.saved = &k
 		} else {

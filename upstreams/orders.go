@@ -2,15 +2,12 @@ package upstreams
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,7 +15,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"meshrelay/events"
 	"meshrelay/internal/owner"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
@@ -33,7 +29,9 @@ const (
 	unwatchedRest   = time.Second // between two reads of a ConfigMap that can not be watched, or read
 	maxConflicts    = 20
 	releaseWindow   = 10 * time.Minute // how long after a release a hold may begin that it is for
+	maxHolds        = 16               // of a report
 	maxReason       = 300              // bytes of why an order is not in force
+	maxReasons      = 16 << 10         // of all of a report
 	// OrdersFile is the file in state.dir with what is known of the orders.
 	OrdersFile   = "orders.json"
 	maxOrders    = 4 << 20 // bytes of it
@@ -51,7 +49,7 @@ type Orders interface {
 // replicas has the orders that all replicas of the relay follow.
 type replicas struct {
 	store Orders
-	dir   string // empty: a restart forgets what is known
+	path  string // of the file with what is known; empty: a restart forgets it
 	log   *slog.Logger
 	look  chan struct{} // an upstream may have to follow an order, or its hold has changed
 	poke  chan struct{} // the report may have changed
@@ -66,8 +64,6 @@ type replicas struct {
 	lacks   map[string]string // why the order about an upstream is not in force here
 	problem string            // why the ConfigMap can not be read or written, since a time; empty if it can
 	since   time.Time
-	given   string // the upstream about which an order is given here now
-	giver   *events.Operator
 }
 
 // knownOrders is what a replica knows, also from before a restart.
@@ -83,11 +79,24 @@ type knownOrders struct {
 // Follow makes the relay one of several replicas, with a name of its own. dir keeps what is known of the orders. It is called
 // before Restore.
 func (m *Manager) Follow(name, process string, store Orders, dir string) {
-	m.replicas = &replicas{
-		store: store, dir: dir, log: m.log, look: make(chan struct{}, 1), poke: make(chan struct{}, 1), ready: make(chan struct{}),
+	r := &replicas{
+		store: store, log: m.log, look: make(chan struct{}, 1), poke: make(chan struct{}, 1), ready: make(chan struct{}),
 		roster: orders.Roster{Name: name, Process: process}, problem: "it was not read yet", since: time.Now(),
 	}
-	m.replicas.load()
+	if dir != "" {
+		r.path = filepath.Join(dir, OrdersFile)
+		err := owner.ReadJSON(r.path, maxOrders, &r.known)
+		if err == nil && r.known.Version != ordersFormat {
+			err = orders.ErrNewer
+		}
+		if err != nil {
+			r.known = knownOrders{}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.log.Warn("orders on disk not read", "err", err, "effect", "only those of the ConfigMap are known")
+		}
+	}
+	m.replicas = r
 	for _, u := range m.upstreams {
 		m.joins(u)
 	}
@@ -100,29 +109,10 @@ func (m *Manager) joins(u *upstream) {
 	}
 }
 
-func (r *replicas) load() {
-	if r.dir == "" {
-		return
-	}
-	var k knownOrders
-	f, _, err := owner.Open(filepath.Join(r.dir, OrdersFile), os.O_RDONLY, 0)
-	if err == nil {
-		defer f.Close()
-		if err = json.NewDecoder(io.LimitReader(f, maxOrders)).Decode(&k); err == nil && k.Version != ordersFormat {
-			err = orders.ErrNewer
-		}
-	}
-	if err == nil {
-		r.known = k
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		r.log.Warn("orders on disk not read", "err", err, "effect", "only those of the ConfigMap are known")
-	}
-}
-
 // save writes what is known to disk. The caller holds mu.
 func (r *replicas) save() {
-	if r.known.Version = ordersFormat; r.dir != "" {
-		r.unsaved = owner.Replace(filepath.Join(r.dir, OrdersFile), func(f *os.File) error { return json.NewEncoder(f).Encode(r.known) })
+	if r.known.Version = ordersFormat; r.path != "" {
+		r.unsaved = owner.ReplaceJSON(r.path, r.known)
 	}
 }
 
@@ -135,6 +125,7 @@ func (m *Manager) runOrders(ctx context.Context) error {
 	wait.Go(func() {
 		for ctx.Err() == nil {
 			m.applyOrders(ctx)
+			mirror.Signal(r.poke)
 			pause(ctx, leastRest, nil) // what comes together is looked at once
 			pause(ctx, time.Minute, r.look)
 		}
@@ -147,30 +138,34 @@ func (m *Manager) runOrders(ctx context.Context) error {
 			err = m.await(ctx, o)
 		}
 		if err != nil {
-			pause(ctx, unwatchedRest, r.poke)
+			pause(ctx, unwatchedRest, nil)
 		}
 		pause(ctx, leastRest, nil)
 	}
 	return nil
 }
 
-// await waits until the ConfigMap changes, or something is to be written.
-func (m *Manager) await(ctx context.Context, o *orders.Object) (err error) {
-	r, own := m.replicas, m.report()
-	r.mu.Lock()
-	due := time.Until(r.roster.Due(own))
-	r.mu.Unlock()
+// await waits until the ConfigMap changes, or the report is due.
+func (m *Manager) await(ctx context.Context, o *orders.Object) error {
+	r := m.replicas
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- r.store.Await(ctx, o, max(due, leastRest)) }()
-	select {
-	case err = <-ended:
-	case <-r.poke:
-		cancel()
-		_ = <-ended // it ended because it was told to
+	go func() { ended <- r.store.Await(ctx, o, time.Minute) }()
+	for {
+		own := m.report()
+		r.mu.Lock()
+		due := r.roster.Due(own)
+		r.mu.Unlock()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(time.Until(due)):
+			cancel()
+			return <-ended
+		case <-r.poke:
+		}
 	}
-	return err
 }
 
 // pause waits for a time, until ctx ends, or for a signal.
@@ -221,21 +216,22 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	if errors.Is(unreadable, orders.ErrNewer) {
 		return o, next, unreadable
 	}
-	now := time.Now()
 	m.take(ctx, there, there)
-	own := m.report()
+	m.promote(ctx)
+	now, own := time.Now(), m.report()
 	r.mu.Lock()
 	r.roster.Read(now, o.Data)
-	due, wrote := !now.Before(r.roster.Due(own)), func(time.Time) {}
+	due := !now.Before(r.roster.Due(own))
 	if next = r.known.State; change != nil {
 		next = change(next)
 		r.roster.Forget(now, o.Data)
 	}
 	if due {
-		wrote = r.roster.Write(o.Data, own)
+		r.roster.Write(o.Data, own)
 	}
 	r.mu.Unlock()
-	if !due && unreadable == nil && next.Equal(there) {
+	// What is only too old is not written: replicas whose clocks differ would do that in turn.
+	if !due && unreadable == nil && next.Equal(there.Aged(now)) {
 		return o, next, nil
 	}
 	if err = o.Set(next); err == nil {
@@ -243,11 +239,29 @@ func (m *Manager) attempt(ctx context.Context, change func(orders.State) orders.
 	}
 	if err == nil {
 		r.mu.Lock()
-		wrote(now)
+		r.roster.Read(now, o.Data)
 		r.mu.Unlock()
 		m.take(ctx, next, next)
 	}
 	return o, next, err
+}
+
+// promote makes orders of the freezes that were given here alone: without the ConfigMap, or before the relay was one of
+// several. Their counters are higher than all that was ordered meanwhile, which could not end them.
+func (m *Manager) promote(ctx context.Context) {
+	r, promoted := m.replicas, false
+	for _, u := range m.all() {
+		have := locked(u.upstream, (*intake.Intake).Frozen)
+		r.mu.Lock()
+		if e := r.known.Upstreams[u.cfg.Name]; have != nil && e.Frozen == nil && (have.Order == "" || e.Counter == 0) {
+			r.known.State, promoted = r.known.Freeze(u.cfg.Name, &orders.Frozen{Since: have.Since.Truncate(time.Second), Reason: have.Reason}), true
+			r.save()
+		}
+		r.mu.Unlock()
+	}
+	if promoted {
+		m.applyOrders(ctx)
+	}
 }
 
 // take joins orders with what is known, and has them in force here. written is what the ConfigMap has.
@@ -306,12 +320,13 @@ func (m *Manager) report() orders.Report {
 			}
 		}
 	}
+	newest = append(newest, older...)
 	r := m.replicas
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := orders.Report{Follows: r.known.Counter(), Lacks: maps.Clone(r.lacks), Holds: append(newest, older...)}
+	own := orders.Report{Follows: r.known.Counter, Lacks: maps.Clone(r.lacks), Holds: newest[:min(len(newest), maxHolds)]}
 	for name, why := range own.Lacks {
-		own.Lacks[name] = text.Shorten(why, maxReason)
+		own.Lacks[name] = text.Shorten(why, min(maxReason, maxReasons/len(own.Lacks)))
 	}
 	return own
 }

@@ -25,20 +25,21 @@ func (m *Manager) applyOrders(ctx context.Context) {
 	if m.reading() {
 		return // Restore would overwrite them
 	}
-	lacks, changed, served := map[string]string{}, false, m.servedWithout()
+	r.mu.Lock()
+	known := r.known
+	r.mu.Unlock()
+	lacks, changed, released, served := map[string]string{}, false, []string(nil), m.servedWithout()
 	for _, u := range m.all() {
 		name := u.cfg.Name
-		o := intake.Order{Empty: served == nil && !u.onDisk}
-		r.mu.Lock()
-		e := r.known.Upstreams[name]
-		if r.given == name {
-			o = intake.Order{Operator: r.giver}
+		e := known.Upstreams[name]
+		did, why := m.applyFreeze(ctx, u.upstream, name, e, served == nil && !u.onDisk)
+		for _, one := range e.Released {
+			is, grown := applyRelease(u.upstream, one, known.Until[name+one.ID()])
+			if why = cmp.Or(why, grown); is {
+				did, released = true, append(released, name+one.ID())
+			}
 		}
-		r.mu.Unlock()
-		did, why := m.applyFreeze(ctx, u.upstream, name, m.promoted(u.upstream, name, e), o)
-		released, grown := m.applyReleases(u.upstream, name, e, o)
-		changed = changed || did || released
-		if why = cmp.Or(why, grown); why != "" {
+		if changed = changed || did; why != "" {
 			lacks[name] = why
 		}
 	}
@@ -48,45 +49,28 @@ func (m *Manager) applyOrders(ctx context.Context) {
 		}
 	}
 	r.mu.Lock()
-	r.lacks = lacks
-	r.mu.Unlock()
-	mirror.Signal(r.poke)
-}
-
-// promoted returns the entry of an upstream. A freeze that is not among the orders, from when the relay was alone or from a
-// disk without them, becomes one.
-func (m *Manager) promoted(u *upstream, name string, e orders.Entry) orders.Entry {
-	have := locked(u, (*intake.Intake).Frozen)
-	if have == nil || e.Frozen != nil || have.Order != "" && e.Counter > 0 {
-		return e
-	}
-	f := orders.Frozen{Since: have.Since.Truncate(time.Second), Reason: have.Reason}
-	if have.Revision != 0 {
-		f.Content, f.Of = locked(u, (*intake.Intake).Content), f.Since
-	}
-	r := m.replicas
-	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known.State = r.known.Freeze(name, &f)
-	r.save()
-	e = r.known.Upstreams[name]
-	u.Tell(intake.Named{Order: e.ID()})
-	return e
+	r.lacks = lacks
+	for _, one := range released { // once it is on disk: a release that a crash undoes is carried out again
+		r.known.Until[one] = time.Time{}
+	}
+	if len(released) > 0 {
+		r.save()
+	}
 }
 
-// applyFreeze freezes, rolls back or unfreezes an upstream, unless it is so already. o has who gives the order. why is why it
-// is not in force.
-func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e orders.Entry, o intake.Order) (did bool, why string) {
+// applyFreeze freezes, rolls back or unfreezes an upstream, unless it is so already. empty: its content is not here. why is
+// why the order is not in force.
+func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e orders.Entry, empty bool) (did bool, why string) {
 	have, id := locked(u, (*intake.Intake).Frozen), e.ID()
 	switch {
-	case e.Frozen == nil && have == nil:
+	case e.Frozen == nil && (have == nil || have.Order == "" || e.Counter == 0): // what is frozen here alone is no order yet
 		return false, ""
 	case e.Frozen == nil:
-		u.Tell(intake.Unfreeze{Order: intake.Order{Force: true, Operator: o.Operator, Reason: have.Reason}})
+		u.Tell(intake.Unfreeze{Order: intake.Order{Force: true, Reason: have.Reason}})
 		return true, ""
 	case have == nil || strings.TrimSuffix(have.Order, lacking) != id:
-		o.ID, o.Since, o.Reason, did = id, e.Frozen.Since, e.Frozen.Reason, true
-		var records []state.Record
+		o, records := intake.Order{ID: id, Since: e.Frozen.Since, Reason: e.Frozen.Reason, Empty: empty}, []state.Record(nil)
 		if e.Frozen.Content != "" {
 			if o.To, records = m.revisionOf(ctx, name, e.Frozen.Content); o.To == 0 {
 				o.ID += lacking
@@ -97,7 +81,7 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 		} else {
 			u.Tell(intake.Freeze{Order: o})
 		}
-		have = locked(u, (*intake.Intake).Frozen)
+		have, did = locked(u, (*intake.Intake).Frozen), true
 	}
 	switch {
 	case have.Empty:
@@ -111,36 +95,25 @@ func (m *Manager) applyFreeze(ctx context.Context, u *upstream, name string, e o
 	return did, why
 }
 
-// applyReleases carries out the releases that are for the open hold of an upstream. why is why one is not.
-func (m *Manager) applyReleases(u *upstream, name string, e orders.Entry, o intake.Order) (did bool, why string) {
-	r := m.replicas
-	for _, one := range e.Released {
-		r.mu.Lock()
-		until := r.known.Until[name+one.ID()]
-		r.mu.Unlock()
-		if since := locked(u, func(in *intake.Intake) time.Time { return in.HoldSince(one.Hold) }); since.IsZero() || since.After(until) {
-			continue
-		}
-		err := error(nil)
-		o.Hold, o.Reason, o.Only = one.Hold, one.Reason, nil
-		for _, text := range one.Only {
-			part, bad := intake.ParsePart(text)
-			o.Only, err = append(o.Only, part), cmp.Or(err, bad)
-		}
-		if err == nil {
-			_, err = u.stepOver(intake.Release{Order: o})
-		}
-		if err != nil {
-			why = fmt.Sprintf("hold %s is not released: %v", one.Hold, err)
-			continue
-		}
-		did = true
-		r.mu.Lock()
-		r.known.Until[name+one.ID()] = time.Time{}
-		r.save()
-		r.mu.Unlock()
+// applyRelease carries out a release if it is for the open hold of an upstream. why is why it can not.
+func applyRelease(u *upstream, one orders.Release, until time.Time) (did bool, why string) {
+	since := locked(u, func(in *intake.Intake) time.Time { return in.HoldSince(one.Hold) })
+	if since.IsZero() || since.After(until) {
+		return false, ""
 	}
-	return did, why
+	o := intake.Order{Hold: one.Hold, Reason: one.Reason}
+	var err error
+	for _, text := range one.Only {
+		part, bad := intake.ParsePart(text)
+		o.Only, err = append(o.Only, part), cmp.Or(err, bad)
+	}
+	if err == nil {
+		_, err = u.stepOver(intake.Release{Order: o})
+	}
+	if err != nil {
+		return false, fmt.Sprintf("hold %s is not released: %v", one.Hold, err)
+	}
+	return true, ""
 }
 
 // revisionOf returns the newest revision with a content, 0 for none.

@@ -1,6 +1,7 @@
 package upstreams
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -20,8 +21,8 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if err != nil {
 		return effect, err
 	}
-	r := m.replicas
-	if have := locked(u, (*intake.Intake).Frozen); verb == "rollback" && have != nil && strings.HasSuffix(have.Order, lacking) {
+	have := locked(u, (*intake.Intake).Frozen)
+	if verb == "rollback" && have != nil && strings.HasSuffix(have.Order, lacking) {
 		o.ID = have.Order // it still is that rollback, as well as this replica can
 		if effect, err = m.orderHere(ctx, name, verb, o); err == nil {
 			effect.Replicas = &intake.Reach{Here: true}
@@ -33,7 +34,7 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	here.DryRun = true
 	effect, err = m.orderHere(ctx, name, verb, here)
 	if verb == "release" {
-		if holds = m.toRelease(name, o, holds); len(holds) == 0 && err == nil { // root namespaces, which are of this replica
+		if holds = m.toRelease(name, o, holds, err == nil); len(holds) == 0 && err == nil { // root namespaces, which are of this replica
 			return m.orderHere(ctx, name, verb, o)
 		} else if len(holds) > 0 && o.Check() == nil { // else another replica holds it
 			err = nil
@@ -51,45 +52,44 @@ func (m *Manager) orderAll(ctx context.Context, name, verb string, o intake.Orde
 	if err != nil {
 		return effect, err
 	}
-	set := func(f func()) { r.mu.Lock(); defer r.mu.Unlock(); f() }
-	set(func() { r.given, r.giver = name, o.Operator })
-	defer set(func() { r.given, r.giver = "", nil })
 	_, next, failed := m.exchange(ctx, change)
 	if failed != nil {
-		var known knownOrders
-		set(func() { known = r.known })
-		unwritten := known.Written.Upstreams[name].Counter < known.Upstreams[name].Counter
-		if verb != "freeze" && (verb != "unfreeze" || !unwritten) {
+		r := m.replicas
+		r.mu.Lock()
+		known := r.known
+		r.mu.Unlock()
+		have, unread := locked(u, (*intake.Intake).Frozen), next.Upstreams == nil
+		switch {
+		case unread && (verb == "freeze" || verb == "unfreeze" && have != nil && have.Order == ""):
+			effect, err = m.orderHere(ctx, name, verb, o) // promote makes an order of it
+		case verb == "freeze" || verb == "unfreeze" && known.Written.Upstreams[name].Counter < known.Upstreams[name].Counter:
+			if unread {
+				next = change(known.State)
+			}
+			m.take(ctx, next, known.Written)
+			r.mu.Lock()
+			if r.unsaved != nil {
+				err = fmt.Errorf("upstream %s: the order is in force here, and a restart forgets it: %w", name, r.unsaved)
+			}
+			r.mu.Unlock()
+		default:
 			return intake.Effect{}, intake.NotPossible("upstream %s: the ConfigMap with the orders can not be used, and the other replicas would not follow: mend that, look whether the order is in force, and give it again; only a freeze is taken meanwhile: %w", name, failed)
 		}
-		if next.Upstreams == nil {
-			next = change(known.State)
-		}
-		m.take(ctx, next, known.Written)
 	}
-	effect.Replicas = m.reach(ctx, name, next.Counter(), failed)
-	set(func() {
-		if failed != nil && r.unsaved != nil {
-			err = fmt.Errorf("upstream %s: the order is in force here, and a restart forgets it: %w", name, r.unsaved)
-		}
-	})
+	effect.Replicas = m.reach(ctx, name, next.Counter, failed)
 	return effect, err
 }
 
-// toRelease returns the holds that an order to release is for. own are the IDs of the hold here.
-func (m *Manager) toRelease(name string, o intake.Order, own []string) (holds []string) {
-	if o.Hold == "" && (o.All || len(o.Only) > 0) {
-		holds = own[:min(len(own), 1)]
-	} else if slices.Contains(own, o.Hold) && own[0] == o.Hold {
-		return []string{o.Hold}
+// toRelease returns the holds that an order to release is for. own are the IDs of the hold here. here: it can be carried out
+// here.
+func (m *Manager) toRelease(name string, o intake.Order, own []string, here bool) (holds []string) {
+	if here && len(own) > 0 {
+		holds = []string{cmp.Or(o.Hold, own[0])}
 	}
+	each := o.Hold == "" && (o.All || len(o.Only) > 0)
 	for _, r := range m.Replicas() {
 		for _, h := range r.Holds {
-			switch {
-			case r.Self || r.Away || h.Upstream != name || slices.Contains(holds, h.ID):
-			case o.Hold == h.ID:
-				return []string{o.Hold}
-			case o.Hold == "" && (o.All || len(o.Only) > 0):
+			if !r.Self && h.Upstream == name && (each || h.ID == o.Hold) && !slices.Contains(holds, h.ID) {
 				holds = append(holds, h.ID)
 			}
 		}
@@ -135,7 +135,7 @@ func (m *Manager) reach(ctx context.Context, upstream string, counter uint64, fa
 			case r.Away:
 				reach.Away = append(reach.Away, r.Name)
 				continue
-			case r.Follows < counter:
+			case r.Follows < counter || failed != nil && !r.Self:
 				reach.Missing, open = append(reach.Missing, r.Name), true
 			case why != "":
 				reach.Missing = append(reach.Missing, fmt.Sprintf("%s (%s)", r.Name, why))

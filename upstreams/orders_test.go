@@ -2,6 +2,7 @@ package upstreams_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -320,9 +321,118 @@ func TestOrdersThatAreNotOnDiskAreTold(t *testing.T) {
 			t.Error(lines)
 		}
 		a.must("unfreeze", intake.Order{}, 1, 1)
-		w.store.setDown(true)
+		w.store.set(func() { w.store.readOnly = true })
 		if _, err := a.order("freeze", intake.Order{}); err == nil || !strings.Contains(err.Error(), "a restart forgets it") {
 			t.Errorf("neither written nor on disk: %v", err)
 		}
+	})
+}
+
+// TestAFreezeThatOthersCouldNotEndIsInForceForAll: what they have ordered meanwhile has higher counters, and did not know of it.
+func TestAFreezeThatOthersCouldNotEndIsInForceForAll(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.cut(true)
+		b.must("freeze", intake.Order{Reason: "INC-1"}, 1, 2)
+		b.must("unfreeze", intake.Order{}, 1, 2)
+		a.must("freeze", intake.Order{Reason: "INC-2"}, 1, 2)
+		a.end()
+		a.start()
+		w.quiet()
+		a.cut(false)
+		w.quiet()
+		w.wantFrozen("INC-2")
+		b.must("unfreeze", intake.Order{}, 2, 2)
+		w.quiet()
+		w.wantFrozen("")
+	})
+}
+
+// TestTheEndOfAFreezeThatOthersDoNotKnowEndsNoOther.
+func TestTheEndOfAFreezeThatOthersDoNotKnowEndsNoOther(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		a.cut(true)
+		b.must("freeze", intake.Order{Reason: "INC-1"}, 1, 2)
+		a.must("freeze", intake.Order{Reason: "INC-2"}, 1, 2)
+		a.must("unfreeze", intake.Order{}, 1, 2)
+		a.cut(false)
+		w.quiet()
+		w.wantFrozen("INC-1")
+	})
+}
+
+// TestAFreezeWhoseAnswerWasLostDoesNotComeBack once another replica has ended it.
+func TestAFreezeWhoseAnswerWasLostDoesNotComeBack(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.replicas[0], w.replicas[1]
+		w.has(numbered(0, 10)...)
+		w.quiet()
+		w.store.set(func() { w.store.lose = 1 })
+		a.must("freeze", intake.Order{Reason: "INC"}, 1, 2)
+		a.cut(true)
+		w.quiet()
+		b.must("unfreeze", intake.Order{}, 1, 2)
+		a.cut(false)
+		w.quiet()
+		w.wantFrozen("")
+	})
+}
+
+// TestReplicasThatHaveNothingToTellLeaveTheObjectAlone: each reads it when it has changed, and writes its report now and then.
+func TestReplicasThatHaveNothingToTellLeaveTheObjectAlone(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		w.replicas[0].must("freeze", intake.Order{}, 3, 3)
+		w.quiet()
+		reads, version := w.store.reads, w.store.version
+		await.Settle(5 * time.Minute)
+		if n := w.store.version - version; n < 3*10 || n > 3*13 {
+			t.Errorf("%d writes in 5 minutes", n)
+		}
+		if n := w.store.reads - reads; n > 3*3*13+3*5+10 {
+			t.Errorf("%d reads in 5 minutes", n)
+		}
+	})
+}
+
+// TestAnOldReleaseIsNotTakenOutAgainAndAgain: replicas whose clocks differ would write the object in turn.
+func TestAnOldReleaseIsNotTakenOutAgainAndAgain(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		w.has(numbered(0, 20)...)
+		w.quiet()
+		old := fmt.Sprintf(`{"version":1,"counter":9,"upstreams":{"scripted-east":{"released":[{"counter":9,"hold":"h","time":%q}]}}}`, time.Now().Add(-25*time.Hour).Format(time.RFC3339))
+		version := w.store.version
+		for range 100 { // another replica, whose clock is behind, writes it again
+			w.store.set(func() { w.store.data["orders"] = old })
+			await.Settle(100 * time.Millisecond)
+		}
+		if n := w.store.version - version - 100; n > 8 {
+			t.Errorf("%d writes in 10 seconds", n)
+		}
+	})
+}
+
+func TestAHoldThatHasShrunkIsReleasedEverywhere(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a := w.replicas[0]
+		w.has(numbered(0, 20)...)
+		await.Settle(2 * time.Minute)
+		w.has(numbered(0, 5)...)
+		w.quiet()
+		id := a.held()
+		a.has(numbered(0, 6)...)
+		w.replicas[1].has(numbered(0, 6)...)
+		w.quiet()
+		if a.held() == id {
+			t.Fatal("the hold has not shrunk")
+		}
+		a.must("release", intake.Order{Hold: id}, 2, 2)
+		w.wantServed("by its former ID", 6, 6)
 	})
 }

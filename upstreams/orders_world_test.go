@@ -36,8 +36,11 @@ type sharedMap struct {
 	data    map[string]string // nil: there is none
 	version int
 	down    bool
-	lose    int           // answers of the next writes that are lost
-	changed chan struct{} // closed by each change
+	// readOnly has all writes fail. reads counts the answered reads.
+	readOnly bool
+	reads    int
+	lose     int           // answers of the next writes that are lost
+	changed  chan struct{} // closed by each change
 }
 
 var errMapDown = errors.New("connection refused")
@@ -61,6 +64,7 @@ func (s *sharedMap) Read(context.Context) (*orders.Object, error) {
 	if s.down {
 		return nil, errMapDown
 	}
+	s.reads++
 	o := &orders.Object{Data: map[string]string{}}
 	maps.Copy(o.Data, s.data)
 	o.Metadata.ResourceVersion = strconv.Itoa(s.version)
@@ -70,7 +74,7 @@ func (s *sharedMap) Read(context.Context) (*orders.Object, error) {
 // Write implements upstreams.Orders.
 func (s *sharedMap) Write(_ context.Context, o *orders.Object) (err error) {
 	s.mu.Lock()
-	down, is := s.down, strconv.Itoa(s.version) == o.Metadata.ResourceVersion
+	down, is := s.down || s.readOnly, strconv.Itoa(s.version) == o.Metadata.ResourceVersion
 	s.mu.Unlock()
 	switch {
 	case down:
@@ -118,6 +122,26 @@ func (s *sharedMap) orders() orders.Entry {
 	return got.Upstreams["scripted-east"]
 }
 
+// link is the way of a replica to the ConfigMap.
+type link struct {
+	*sharedMap
+	r *replicaRun
+}
+
+// Read implements upstreams.Orders.
+func (l link) Read(ctx context.Context) (*orders.Object, error) {
+	l.mu.Lock()
+	cut := l.r.isCut
+	l.mu.Unlock()
+	if cut {
+		return nil, errMapDown
+	}
+	return l.sharedMap.Read(ctx)
+}
+
+// cut has a replica lose the ConfigMap, or find it again.
+func (r *replicaRun) cut(cut bool) { r.w.store.set(func() { r.isCut = cut }) }
+
 // world has the replicas of a test, all in one bubble.
 type world struct {
 	t        *testing.T
@@ -135,6 +159,7 @@ type replicaRun struct {
 	m         *upstreams.Manager
 	aggregate *mirror.Aggregate
 	journal   *events.Journal
+	isCut     bool   // from the ConfigMap
 	stop      func() // nil: it does not run
 	released  chan error
 }
@@ -196,7 +221,7 @@ func (r *replicaRun) start() {
 		t.Fatal(err)
 	}
 	r.m.Record(r.journal)
-	r.m.Follow(r.name, r.name+time.Now().String(), r.w.store, r.dir)
+	r.m.Follow(r.name, r.name+time.Now().String(), link{r.w.store, r}, r.dir)
 	r.m.Restore(t.Context())
 	var ends []func()
 	r.released = make(chan error, 1)
@@ -303,7 +328,6 @@ func (w *world) wantFrozen(reason string) {
 }
 
 func (r *replicaRun) order(verb string, o intake.Order) (intake.Effect, error) {
-	o.Operator = &events.Operator{UID: 7, User: "ann"}
 	defer synctest.Wait()
 	return r.m.Order(context.Background(), "scripted-east", verb, o)
 }

@@ -177,15 +177,6 @@ func (in *Intake) serveOnly(records []state.Record, dryRun bool) (effect Effect)
 // Frozen returns the freeze or rollback, nil if there is none. It is immutable.
 func (in *Intake) Frozen() *state.Frozen { return in.frozen }
 
-// Named is the event that the freeze is an order that all replicas follow.
-type Named struct{ Order string }
-
-func (e Named) step(in *Intake, _ *Output) {
-	f := *in.frozen // others may read it
-	f.Order, in.journal.reported = e.Order, time.Time{}
-	in.frozen = &f
-}
-
 // Release is the event that an operator carries out held deletions: all, or those that the order
 // picks.
 type Release struct{ Order }

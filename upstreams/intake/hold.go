@@ -275,13 +275,6 @@ func (in *Intake) HoldSince(id string) time.Time {
 	return in.held.since
 }
 
-// Content identifies the keys and versions of all that is served, in any order: it is the same on all replicas.
-func (in *Intake) Content() string {
-	var all []*mirror.Resource
-	in.eachServed(func(r *mirror.Resource) { all = append(all, r) })
-	return ContentOf(all)
-}
-
 // ContentOf identifies the keys and versions of resources. It begins with their number and a dash.
 func ContentOf(all []*mirror.Resource) string {
 	all = slices.SortedFunc(slices.Values(all), func(a, b *mirror.Resource) int { return mirror.CompareKeys(a.Key(), b.Key()) })

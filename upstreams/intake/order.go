@@ -8,7 +8,6 @@ import (
 	"time"
 	"unicode"
 
-	"meshrelay/events"
 	"meshrelay/mirror"
 )
 
@@ -32,9 +31,7 @@ const (
 // Order is an order of an operator to an upstream. Most fields belong to one kind of order.
 type Order struct {
 	Reason string // the operator's reason; the journal keeps it
-	// Operator is the person who gives the order, nil if unknown.
-	Operator *events.Operator
-	DryRun   bool // changes nothing
+	DryRun bool   // changes nothing
 	// ID is that of a freeze or rollback that all replicas follow, which was given at Since. It is empty for a relay that is
 	// alone.
 	ID    string

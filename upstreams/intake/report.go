@@ -18,7 +18,6 @@ type report struct {
 	events  []events.Event
 	changes events.Resources // of served resources
 	by      events.By        // the cause of the changes; empty means the upstream
-	who     *events.Operator
 	reason  string
 }
 
@@ -34,10 +33,10 @@ type contact struct {
 func (in *Intake) tell(e events.Event) { in.report.events = append(in.report.events, e) }
 
 // tellOrder adds the event of an operator's order. The following changes of the step are changes by this
-// operator.
+// order.
 func (in *Intake) tellOrder(o Order, e events.Event) {
-	e.By, e.Operator, e.Reason = events.ByOperator, o.Operator, o.Reason
-	in.report.by, in.report.who, in.report.reason = e.By, o.Operator, o.Reason
+	e.By, e.Reason = events.ByOperator, o.Reason
+	in.report.by, in.report.reason = e.By, o.Reason
 	in.tell(e)
 }
 
@@ -55,7 +54,7 @@ func (in *Intake) reported() []events.Event {
 	r := &in.report
 	if r.changes.Total() > 0 {
 		changes := r.changes
-		e := events.Event{Type: events.Changed, By: r.by, Operator: r.who, Reason: r.reason, Resources: &changes}
+		e := events.Event{Type: events.Changed, By: r.by, Reason: r.reason, Resources: &changes}
 		if e.By == "" {
 			e.By = events.ByUpstream
 		}
