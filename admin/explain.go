@@ -19,6 +19,7 @@ import (
 	"meshrelay/federation/rewrite"
 	"meshrelay/internal/kube"
 	"meshrelay/mirror"
+	"meshrelay/sink"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -67,6 +68,8 @@ type Explanation struct {
 	Clients []downstream.Receipt `json:"clients"`
 	// Distribution counts the clients that have the present content.
 	Distribution downstream.Distribution `json:"distribution"`
+	// Sinks tell what each sink has written of it.
+	Sinks []sink.Applied `json:"sinks,omitempty"`
 	// Also are resources of the same namespace and name, of other kinds that the requested kind may mean.
 	Also []mirror.Key `json:"also,omitempty"`
 	// Elsewhere are up to maxElsewhere served resources of that name in other namespaces. It is set when the
@@ -221,6 +224,9 @@ func (d *Debug) explainKey(key mirror.Key) (*Explanation, error) {
 		}
 	}
 	e.Clients, e.Distribution = notNil(d.clients.Receipts(key)), d.clients.Distribution(key)
+	if d.views.Applied != nil {
+		e.Sinks = d.views.Applied(key)
+	}
 	return e, nil
 }
 
@@ -375,6 +381,25 @@ func mapChanges(what string, from, to map[string]string) (out []string) {
 		}
 	}
 	return out
+}
+
+// keysFor returns the keys that kind, namespace and name of a query may mean.
+func keysFor(q url.Values) (keys []mirror.Key, err error) {
+	kinds, err := kindsOf(q)
+	if err != nil {
+		return nil, err
+	}
+	if len(kinds) == 0 || q.Get("name") == "" {
+		return nil, badRequestf("kind and name are required, for example ?kind=ServiceEntry&namespace=shop&name=db")
+	}
+	for _, kind := range kinds {
+		key := mirror.Key{Kind: kind, Namespace: q.Get("namespace"), Name: q.Get("name")}
+		if info, ok := mirror.LookupKind(kind); ok && info.ClusterScoped || kind == mirror.MeshConfig {
+			key.Namespace = ""
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
 }
 
 // kindsOf returns the kinds of a query; nil means all.

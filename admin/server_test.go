@@ -190,7 +190,7 @@ func debugPaths() []string {
 	paths := []string{"/", "/debug", "/debug/", "/version", "/debug/loglevel"}
 	for _, doc := range documents() {
 		path := "/debug/" + doc.name
-		if doc.name == "explain" || doc.name == "distribution" {
+		if doc.name == "explain" {
 			path += "?kind=se&namespace=shop&name=db"
 		}
 		paths = append(paths, path)

@@ -53,7 +53,7 @@ func TestTheDashboardHasTheRowsAndVariables(t *testing.T) {
 			t.Errorf("all of %s is %s", v.Name, v.AllValue)
 		}
 	}
-	if want := []string{"Health", "Upstreams", "What is served", "Clients", "Pushes and acknowledgements", "Guard", "Sinks and status conditions", "Replicas", "Disk", "Process"}; !slices.Equal(rows, want) {
+	if want := []string{"Health", "Upstreams", "What is served", "Clients", "Pushes and acknowledgements", "Guard", "Sinks", "Replicas", "Disk", "Process"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q", rows)
 	}
 	if want := []string{"datasource", "job", "instance"}; !slices.Equal(variables, want) {

@@ -46,6 +46,4 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	k.entry("shop/a", "b.example")
 	has(2)
 	hub.must(0, "wait se a -n shop --for distributed")
-	k.delete("networking.istio.io/v1", "ServiceEntry", "shop", "a")
-	hub.must(0, "wait se a -n shop --for deleted")
 }

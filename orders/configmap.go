@@ -49,7 +49,8 @@ func (o *Object) Set(s State) (err error) {
 // Close closes the connections.
 func (c *ConfigMap) Close() { c.client.Close() }
 
-func (c *ConfigMap) connect(ctx context.Context) (*apiserver.Conn, error) {
+// Connect returns a connection with the present credentials.
+func (c *ConfigMap) Connect(ctx context.Context) (*apiserver.Conn, error) {
 	c.refreshing.Lock()
 	defer c.refreshing.Unlock()
 	err := c.client.Refresh(ctx)
@@ -63,7 +64,7 @@ func (c *ConfigMap) connect(ctx context.Context) (*apiserver.Conn, error) {
 func (c *ConfigMap) Read(ctx context.Context) (*Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout)
 	defer cancel()
-	conn, err := c.connect(ctx)
+	conn, err := c.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,7 @@ func (c *ConfigMap) Read(ctx context.Context) (*Object, error) {
 // Write writes an object with other data than it was read with, and sets its version. It is an error if the object has
 // changed since.
 func (c *ConfigMap) Write(ctx context.Context, o *Object) error {
-	conn, err := c.connect(ctx)
+	conn, err := c.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (c *ConfigMap) Write(ctx context.Context, o *Object) error {
 func (c *ConfigMap) Await(ctx context.Context, o *Object, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	conn, err := c.connect(ctx)
+	conn, err := c.Connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -29,6 +28,7 @@ import (
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 )
@@ -64,7 +64,7 @@ upstreams:
   kubernetes: {kubeconfig: %q%s}
   import: {namespaces: {exclude: [hidden]}}
   limits: {maxResources: 5, maxResourceBytes: 2000}
-%s`, filepath.Join(a.dir, "west"), kubeconfig, status, more)
+%s`, filepath.Join(a.dir, "west"), kubeconfig, status, strings.ReplaceAll(more, "KUBECONFIG", kubeconfig))
 	cfg, err := config.Parse(filepath.Join(a.dir, "relay.yaml"), []byte(text), Sources()...)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ upstreams:
 	}); err != nil {
 		t.Fatal(err)
 	}
-	a.conditions.after, a.conditions.every = 10*time.Millisecond, 10*time.Millisecond
+	a.conditions.pause = 10 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{
@@ -239,21 +239,23 @@ func TestNoConditionIsWrittenWhileTheUpstreamIsNotAsItIsThere(t *testing.T) {
 	if _, err := a.manager.Order(t.Context(), "east", "freeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
-	a.conditions.mark(entryKey("a"), a.aggregate.Get(entryKey("a")), time.Now().Add(-time.Hour))
+	c := newConditions(a.Relay)
+	one := &condition{Resource: a.aggregate.Get(entryKey("a"))}
 	a.east.Set(func() { delete(a.east.Objects[entriesOf]["shop/a"], "status") })
 	before := a.east.Asked("PATCH")
-	a.conditions.look(t.Context(), time.Now())
-	if a.east.Asked("PATCH") != before {
+	if !c.look(t.Context(), one) || a.east.Asked("PATCH") != before {
 		t.Error("written while frozen")
 	}
 	if _, err := a.manager.Order(t.Context(), "east", "unfreeze", intake.Order{}); err != nil {
 		t.Fatal(err)
 	}
-	a.becomes("a", "True")
+	if !c.look(t.Context(), one) || one.told.Status != "True" || !strings.HasPrefix(a.condition("a"), "True") {
+		t.Errorf("%+v, %s", one.told, a.condition("a"))
+	}
 }
 
-// TestWhatHasNoObjectIsLookedAtOnce: no client is asked about for ever, and neither is the API server.
-func TestWhatHasNoObjectIsLookedAtOnce(t *testing.T) {
+// TestWhatHasNoObjectIsAskedForOnce for each condition.
+func TestWhatHasNoObjectIsAskedForOnce(t *testing.T) {
 	a := startArriving(t, ", status: {write: true}", "")
 	a.client("good", func() string { return "" })
 	path := "/serviceentries/a"
@@ -267,24 +269,37 @@ func TestWhatHasNoObjectIsLookedAtOnce(t *testing.T) {
 		}
 	})
 	a.entry("a", "a.x")
-	await.Until(t, "the object was asked for", func() bool { return a.east.Asked("/serviceentries/a") > 0 })
-	await.Equal(t, "no more is due", 0, func() int {
-		a.conditions.mu.Lock()
-		defer a.conditions.mu.Unlock()
-		return len(a.conditions.due)
-	})
+	await.Until(t, "the object was asked for", func() bool { return a.east.Asked(path) > 0 })
+	for _, name := range []string{"b", "c", "d"} { // many rounds
+		a.entry(name, name+".x")
+		a.becomes(name, "True")
+	}
+	if n := a.east.Asked(path); n > 2 { // pending and distributed
+		t.Errorf("it was asked for %d times", n)
+	}
 }
 
-// TestConditionsAreWrittenAtAMeasuredPace: 5 a second, one by one.
-func TestConditionsAreWrittenAtAMeasuredPace(t *testing.T) {
-	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	if c.writes.Burst() != 1 || c.writes.Limit() != 5 {
-		t.Error(c.writes.Burst(), c.writes.Limit())
+// TestOneReplicaWritesConditions: that which has the Lease, and it tells of its own clients alone.
+func TestOneReplicaWritesConditions(t *testing.T) {
+	a := startArriving(t, ", status: {write: true}", "replicas: {kubernetes: {kubeconfig: KUBECONFIG, namespace: mesh}}")
+	a.client("good", func() string { return "" })
+	a.entry("a", "a.x")
+	a.becomes("a", "True OneReplica all clients of one replica have it")
+	a.east.Set(func() {
+		if holder := fmt.Sprint(a.east.Objects["coordination.k8s.io/leases"]["mesh/relay-orders-conditions"]["spec"]); !strings.Contains(holder, "holderIdentity:hub_") {
+			t.Error(holder)
+		}
+	})
+	other := newConditions(a.Relay)
+	other.share(lease.Options{Namespace: "mesh", Name: "relay-orders-conditions", Identity: "other"}, nil)
+	if due := other.round(map[string]bool{"east": true}, time.Now()); other.writes() || len(due)+len(other.all) > 0 {
+		t.Errorf("a replica without the Lease has %d conditions to write", len(due)+len(other.all))
 	}
 }
 
 // TestMessagesOfConditionsHaveNoNumbersThatMove.
 func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
+	alone := newConditions(nil)
 	refuser := []downstream.Holder{{NodeID: "sidecar~1~east-istiod-0.istio-system~x", Error: "bad"}}
 	for _, row := range []struct {
 		a, b downstream.Distribution
@@ -295,74 +310,76 @@ func TestMessagesOfConditionsHaveNoNumbersThatMove(t *testing.T) {
 		{downstream.Distribution{Has: 1, Refuses: 1, Refusing: refuser}, downstream.Distribution{Has: 7, Lacks: 2, Refuses: 1, Refusing: refuser}, "False Rejected refused by east-istiod-0.istio-system: bad"},
 	} {
 		for _, d := range []downstream.Distribution{row.a, row.b} {
-			if c, known := conditionOf(d); !known || string(c.Status)+" "+c.Reason+" "+c.Message != row.want {
+			if c, known := alone.of(d, ""); !known || string(c.Status)+" "+c.Reason+" "+c.Message != row.want {
 				t.Errorf("%+v: %+v", d, c)
 			}
 		}
 	}
-	if _, known := conditionOf(downstream.Distribution{}); known {
+	if _, known := alone.of(downstream.Distribution{}, ""); known {
 		t.Error("no client sees it")
 	}
-}
-
-// TestNoResourceIsLeftWithoutACondition, however many are to be looked at after the start.
-func TestNoResourceIsLeftWithoutACondition(t *testing.T) {
-	const many = 70_000
-	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	c.on = map[string]bool{"east": true}
-	for i := range many {
-		r := resource(t, "east", fmt.Sprint("e", i))
-		c.mark(r.Key(), r, time.Now())
-	}
-	if len(c.due) != many {
-		t.Error(len(c.due))
+	if _, known := alone.of(downstream.Distribution{Has: 1}, "other"); known {
+		t.Error("it has changed")
 	}
 }
 
-// TestAChangeIsJudgedBeforeWhatNobodySees, of which there may be much.
-func TestAChangeIsJudgedBeforeWhatNobodySees(t *testing.T) {
-	c := newConditions(&Relay{log: slog.New(slog.DiscardHandler)})
-	c.on = map[string]bool{"east": true}
-	now := time.Now()
-	mark := func(name string) {
-		r := resource(t, "east", name)
-		c.mark(r.Key(), r, now)
-	}
-	const unseen = 2000
-	looked := map[string]int{}
-	look := func() (names []string) {
-		now = now.Add(conditionLook)
-		for _, d := range c.next(now) {
-			names = append(names, d.key.Name)
-			looked[d.key.Name]++
+// TestARoundHasWhatWasLookedAtLeastAndChangedLast: so what no client sees, of which there may be much, delays no change.
+func TestARoundHasWhatWasLookedAtLeastAndChangedLast(t *testing.T) {
+	a := startArriving(t, "", "")
+	c, on, now := newConditions(a.Relay), map[string]bool{"west": true}, time.Now()
+	const unseen = 3 * looksMost
+	store := mirror.NewStore()
+	a.aggregate.SetSources([]mirror.Source{{Name: "west", Store: store}})
+	put := func(name string) { store.Put(resource(t, "west", name)) }
+	merged := func() {
+		if err := a.aggregate.CaughtUp(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		return names
 	}
 	for i := range unseen {
-		mark(fmt.Sprint("unseen-", i))
+		put(fmt.Sprint("unseen-", i))
 	}
-	for range unseen / 2 {
-		look()
+	merged()
+	if due := c.round(on, now); len(due) > 0 {
+		t.Fatalf("%d are due in the round in which they came", len(due))
+	}
+	looked := map[string]int{}
+	round := func() (due []*condition) {
+		now = now.Add(c.pause)
+		due = c.round(on, now)
+		for _, one := range due {
+			one.looks++
+			looked[one.Key().Name]++
+		}
+		return due
+	}
+	for range unseen / looksMost {
+		round()
 	}
 	if len(looked) != unseen {
 		t.Errorf("%d are looked at", len(looked))
 	}
-	for i := range 3 * looksMost {
-		mark(fmt.Sprint("new-", i))
+	put("new")
+	merged()
+	round()
+	if due := round(); len(due) != looksMost || due[0].Key().Name != "new" {
+		t.Errorf("%d, first %v", len(due), due[0].Key())
 	}
-	now = now.Add(conditionAfter)
-	for range 3 {
-		if names := look(); len(names) != looksMost || !strings.HasPrefix(names[0], "new-") || !strings.HasPrefix(names[looksMost-1], "new-") {
-			t.Error(names)
-		}
+	for _, one := range c.all {
+		one.told.Status = "True"
+	}
+	if due := round(); len(due) > 0 {
+		t.Errorf("%d are looked at that have arrived", len(due))
 	}
 }
 
 // TestConditionsAreOptIn: without kubernetes.status.write none is written.
 func TestConditionsAreOptIn(t *testing.T) {
-	for status, want := range map[string]map[string]bool{"": {}, ", status: {write: true}": {"east": true}} {
-		if on := reporting(startArriving(t, status, "").config.Load()); !maps.Equal(on, want) {
-			t.Errorf("%s: conditions are written for %v", status, on)
-		}
+	a := startArriving(t, "", "")
+	a.client("good", func() string { return "" })
+	a.entry("a", "a.x")
+	await.Equal(t, "it has arrived", 1, func() int { return a.server.Distribution(entryKey("a")).Has })
+	if n := a.east.Asked("PATCH"); n > 0 || a.conditions.round(map[string]bool{}, time.Now()) != nil {
+		t.Errorf("%d were written", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"meshrelay/config"
 	"meshrelay/orders"
+	"meshrelay/sink/lease"
 	"meshrelay/state"
 	"meshrelay/upstreams"
 	"meshrelay/upstreams/kubernetes/apiserver"
@@ -89,7 +90,9 @@ func (r *Relay) follow(cfg *config.Config) {
 	}
 	creds := &apiserver.Credentials{Kubeconfig: k.Kubeconfig, Context: k.Context, InCluster: k.InCluster, AllowExec: k.AllowExec}
 	agent := fmt.Sprintf("meshrelay/%s (orders)", r.options.Build.Version)
-	r.manager.Follow(cfg.Node.ID, rand.Text(), orders.NewConfigMap(creds, agent, k.Namespace, k.Name), cfg.State.Dir)
+	store := orders.NewConfigMap(creds, agent, k.Namespace, k.Name)
+	r.manager.Follow(cfg.Node.ID, rand.Text(), store, cfg.State.Dir)
+	r.conditions.share(lease.Options{Namespace: k.Namespace, Name: k.Name + "-conditions", Identity: cfg.Node.ID, Relay: cfg.Provenance.Relay}, store.Connect)
 }
 
 // backup writes a copy of the state, of the list of found clusters, and of the orders about sinks and those of all replicas.

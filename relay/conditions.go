@@ -3,204 +3,171 @@ package relay
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"meshrelay/downstream"
 	"meshrelay/internal/loglimit"
 	"meshrelay/internal/text"
 	"meshrelay/mirror"
+	"meshrelay/sink/lease"
 	"meshrelay/upstreams"
+	"meshrelay/upstreams/kubernetes"
+	"meshrelay/upstreams/kubernetes/apiserver"
 )
 
 const (
-	// conditionLook is the pause between two looks at them. looksMost bounds those that one look judges.
-	conditionLook = 200 * time.Millisecond
-	looksMost     = 5
-	// conditionAfter is how long a resource is unchanged before the first look at it. The pauses grow to conditionRest.
-	conditionAfter = 5 * time.Second
-	conditionRest  = time.Minute
+	conditionPause = 5 * time.Second
+	requestsMost   = 25  // to API servers in a round
+	looksMost      = 500 // at resources in a round
 	maxMessage     = 512
 )
 
-// conditions writes what is known of the distribution of resources into the status of their objects, for upstreams with
-// kubernetes.status. A resource is looked at after a time without a change, and then until all clients have
-// its content: what has been distributed stays so, until the content changes.
+// conditions writes whether all clients have a resource into the status of its object, for upstreams with
+// kubernetes.status. What has been distributed stays so, until the content changes. Only run uses the fields.
 type conditions struct {
-	relay  *Relay
-	after  time.Duration // conditionAfter, but in tests
-	every  time.Duration // conditionLook, but in tests
-	notes  *loglimit.Limit
-	writes *rate.Limiter
-	counts *prometheus.CounterVec
-
-	mu  sync.Mutex      // guards all below
-	on  map[string]bool // upstreams
-	due map[mirror.Key]*dueCondition
+	relay *Relay
+	pause time.Duration // between two rounds
+	notes *loglimit.Limit
+	lease *lease.Lease // of the replica that writes; nil: the relay is alone
+	all   map[mirror.Key]*condition
 }
 
-// dueCondition is a resource whose condition is to be written. Once it is due, only run uses the fields after version.
-type dueCondition struct {
-	key               mirror.Key
-	upstream, version string
-	at                time.Time
-	pause             time.Duration // until the next look
-	told              metav1.Condition
+// condition is what was told of a version of a resource.
+type condition struct {
+	*mirror.Resource
+	since time.Time
+	looks int
+	told  metav1.Condition
 }
 
 func newConditions(r *Relay) *conditions {
-	c := &conditions{
-		relay: r, after: conditionAfter, every: conditionLook, notes: loglimit.New(5, 10*time.Second), writes: rate.NewLimiter(5, 1), due: map[mirror.Key]*dueCondition{},
-		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "relay_status_writes_total", Help: "Conditions for objects of upstreams with kubernetes.status, by result: written, unchanged, outdated, absent or failed.",
-		}, []string{"result"}),
-	}
-	for _, result := range []upstreams.Reported{upstreams.Written, upstreams.Unchanged, upstreams.Outdated, upstreams.Absent, upstreams.Failed} {
-		c.counts.WithLabelValues(string(result))
-	}
-	return c
+	return &conditions{relay: r, pause: conditionPause, notes: loglimit.New(5, 10*time.Second)}
 }
 
-// changed notes a change of the merged resources.
-func (c *conditions) changed(change mirror.Change) {
-	if change.Visible() {
-		c.mark(change.Key, change.New, time.Now())
+// share has one of all replicas write, which holds a Lease.
+func (c *conditions) share(o lease.Options, connect func(context.Context) (*apiserver.Conn, error)) {
+	var conn *apiserver.Conn // only the Lease uses it, after its Check
+	o.Conn = func() *apiserver.Conn { return conn }
+	o.Check = func(ctx context.Context) error {
+		now, err := connect(ctx)
+		conn = cmp.Or(now, conn)
+		return err
 	}
-}
-
-// mark makes the condition of a resource due, in place of that of its former content.
-func (c *conditions) mark(key mirror.Key, r *mirror.Resource, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.due, key)
-	if r != nil && c.on[r.Source()] {
-		c.due[key] = &dueCondition{key: key, upstream: r.Source(), version: r.Version(), at: now.Add(c.after), pause: c.after}
-	}
+	o.Terms, o.Keep = func() lease.Terms { return lease.Terms{} }, func(lease.Terms, lease.Terms) error { return nil }
+	o.Begin, o.Logger = func() (bool, error) { return true, nil }, c.relay.log
+	c.lease = lease.New(o)
 }
 
 // run writes conditions until ctx ends.
 func (c *conditions) run(ctx context.Context) error {
-	ticks := time.NewTicker(c.every)
-	defer ticks.Stop()
+	var leases sync.WaitGroup
+	defer leases.Wait()
+	begin := sync.OnceFunc(func() {
+		leases.Go(func() { _ = c.lease.Run(ctx) }) // after an error, its time runs out
+	})
+	rounds := time.NewTicker(c.pause)
+	defer rounds.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-ticks.C:
-			c.follow(now)
-			c.look(ctx, now)
-		}
-	}
-}
-
-// follow marks all resources of upstreams whose conditions are written since now.
-func (c *conditions) follow(now time.Time) {
-	on := reporting(c.relay.config.Load())
-	c.mu.Lock()
-	was := c.on
-	c.on = on
-	c.mu.Unlock()
-	for upstream := range on {
-		if was[upstream] {
-			continue
-		}
-		for _, kind := range c.relay.aggregate.Kinds() {
-			for _, r := range c.relay.aggregate.List(kind, "") {
-				if r.Source() == upstream {
-					c.mark(r.Key(), r, now)
+		case now := <-rounds.C:
+			on := map[string]bool{}
+			for _, u := range c.relay.config.Load().Upstreams {
+				if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
+					on[u.Name] = true
+				}
+			}
+			if len(on) > 0 && c.lease != nil {
+				begin()
+			}
+			requests := 0
+			for _, one := range c.round(on, now) {
+				if requests < requestsMost && c.look(ctx, one) {
+					requests++
 				}
 			}
 		}
 	}
 }
 
-// look judges some resources that are due, unless the relay may not write into the cluster of their upstream: the
-// upstream is in contact, has told everything since the start, and nothing of it is held, frozen or rolled back.
-func (c *conditions) look(ctx context.Context, now time.Time) {
-	due := c.next(now)
-	if len(due) == 0 {
-		return
+// writes reports whether this process may write.
+func (c *conditions) writes() bool { return c.lease == nil || c.lease.Writable(time.Now()) }
+
+// round returns resources that have had a version for a round, and not all clients had it: those that were looked at least,
+// and changed last, first.
+func (c *conditions) round(on map[string]bool, now time.Time) (due []*condition) {
+	was := c.all
+	if c.all = nil; len(on) == 0 || !c.writes() {
+		return nil
 	}
-	usable := map[string]bool{}
-	for _, u := range c.relay.manager.Status() {
-		usable[u.Name] = writable(u)
-	}
-	for _, d := range due {
-		if usable[d.upstream] && ctx.Err() == nil {
-			c.one(ctx, d)
+	c.all = map[mirror.Key]*condition{}
+	for _, kind := range c.relay.aggregate.Kinds() {
+		for _, r := range c.relay.aggregate.List(kind, "") {
+			one := was[r.Key()]
+			switch {
+			case !on[r.Source()]:
+				continue
+			case one == nil || one.Version() != r.Version():
+				one = &condition{Resource: r, since: now}
+			case one.told.Status != "True":
+				due = append(due, one)
+			}
+			c.all[r.Key()] = one
 		}
 	}
+	slices.SortFunc(due, func(a, b *condition) int { return cmp.Or(a.looks-b.looks, b.since.Compare(a.since)) })
+	return due[:min(len(due), looksMost)]
 }
 
+// look writes the condition of a resource, unless it has it. It reports whether there was something to write.
+func (c *conditions) look(ctx context.Context, one *condition) bool {
+	one.looks++
+	is, known := c.of(c.relay.server.Distribution(one.Key()), one.Version())
+	if !known || is == one.told {
+		return false
+	}
+	all := c.relay.manager.Status()
+	i := slices.IndexFunc(all, func(u upstreams.Status) bool { return u.Name == one.Source() })
+	if i < 0 || !writable(all[i]) || !c.writes() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiserver.WriteTimeout) // within the time of the Lease
+	defer cancel()
+	told, err := c.relay.manager.Report(ctx, one.Source(), one.Key(), is)
+	if told {
+		one.told = is
+	} else if err != nil && !errors.Is(err, context.Canceled) {
+		c.notes.Warn(c.relay.log, "condition not written", "upstream", one.Source(), "resource", one.Key(), "err", err)
+	}
+	return true
+}
+
+// writable reports whether an upstream is in contact, has told everything since the start, and nothing of it is held, frozen
+// or rolled back.
 func writable(u upstreams.Status) bool {
 	return u.InContact && u.Synced && u.Complete && !u.Stale && u.Held == nil && u.Frozen == nil
 }
 
-// next returns some resources that are due: those whose content has changed before those that were looked at, which may be
-// many that no client sees.
-func (c *conditions) next(now time.Time) (due []*dueCondition) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	order := func(a, b *dueCondition) int {
-		return cmp.Or(cmp.Compare(a.pause, b.pause), a.at.Compare(b.at))
-	}
-	for _, d := range c.due {
-		if d.at.After(now) || len(due) == looksMost && order(due[looksMost-1], d) <= 0 {
-			continue
-		}
-		i, _ := slices.BinarySearchFunc(due, d, order)
-		due = slices.Insert(due, i, d)
-		due = due[:min(len(due), looksMost)]
-	}
-	for _, d := range due {
-		d.pause = min(2*d.pause, conditionRest)
-		d.at = now.Add(d.pause)
-	}
-	return due
-}
-
-// one writes the condition of a resource, if it has another one. With True, or without a place for it, that is the end.
-func (c *conditions) one(ctx context.Context, d *dueCondition) {
-	distribution := c.relay.server.Distribution(d.key)
-	is, known := conditionOf(distribution)
-	if distribution.Version != d.version || !known || is == d.told {
-		return
-	}
-	result, err := c.relay.manager.Report(ctx, d.upstream, d.key, is, c.writes.Wait)
-	c.counts.WithLabelValues(string(result)).Inc()
-	if err != nil && ctx.Err() == nil {
-		c.notes.Warn(c.relay.log, "condition not written", "upstream", d.upstream, "resource", d.key, "err", err)
-	}
-	if result == upstreams.Outdated || result == upstreams.Failed {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if d.told = is; (is.Status == "True" || result == upstreams.Absent) && c.due[d.key] == d {
-		delete(c.due, d.key)
-	}
-}
-
-// conditionOf returns the condition for a distribution. known is false while no client sees the resource. Messages have
-// no numbers: else they would change with each client.
-func conditionOf(d downstream.Distribution) (c metav1.Condition, known bool) {
+// of returns the condition for a distribution. known is false while no client sees that version. Messages have no numbers:
+// else they would change with each client.
+func (c *conditions) of(d downstream.Distribution, version string) (is metav1.Condition, known bool) {
 	switch {
+	case d.Version != version:
+		return is, false
 	case d.Refuses > 0:
-		who := d.Refusing[0]
-		message := "refused by " + who.Name()
-		if who.Error != "" {
-			message += ": " + who.Error
-		}
+		message := strings.TrimSuffix("refused by "+d.Refusing[0].Name()+": "+d.Refusing[0].Error, ": ")
 		return metav1.Condition{Status: "False", Reason: "Rejected", Message: text.Shorten(message, maxMessage)}, true
 	case d.Pushing || d.Lacks > 0:
 		return metav1.Condition{Status: "False", Reason: "Pending", Message: "not all clients have it"}, true
-	case d.Has == 0:
-		return c, false
+	case c.lease != nil:
+		return metav1.Condition{Status: "True", Reason: "OneReplica", Message: "all clients of one replica have it"}, d.Has > 0
 	}
-	return metav1.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}, true
+	return metav1.Condition{Status: "True", Reason: "Distributed", Message: "all clients have it"}, d.Has > 0
 }

@@ -170,11 +170,8 @@ func New(o Options) (*Relay, error) {
 	}
 	debug.ShowServer(r.server)
 	r.manager.OnSame(r.server.Same)
-	r.follow(cfg)
 	r.conditions = newConditions(r)
-	if err := r.aggregate.RegisterHandler(r.conditions.changed); err != nil {
-		return nil, err
-	}
+	r.follow(cfg)
 	r.followStages()
 	if err := r.pushChanges(); err != nil {
 		return nil, err
@@ -187,7 +184,7 @@ func New(o Options) (*Relay, error) {
 	}
 	r.operators = admin.New(adminConfig(cfg), r.adminDeps(debug))
 	r.pages.ShowServer(r.operators)
-	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.expiries, r.conditions.counts)
+	own := append(admin.NewReloadMetrics(o.Watcher.Status), r.manager, r.finder, register, r.pusher, r.sinks, r.expiries)
 	if r.keeper != nil {
 		own = append(own, r.keeper)
 	}

@@ -38,14 +38,3 @@ func clusterUID(u upstreams.Status) string {
 	}
 	return ""
 }
-
-// reporting returns the upstreams whose conditions are written.
-func reporting(cfg *config.Config) map[string]bool {
-	on := map[string]bool{}
-	for _, u := range cfg.Upstreams {
-		if k, is := u.Source.(*kubernetes.Config); is && k.Status.Write {
-			on[u.Name] = true
-		}
-	}
-	return on
-}

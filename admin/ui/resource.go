@@ -9,6 +9,7 @@ import (
 	"meshrelay/admin/view"
 	"meshrelay/downstream"
 	"meshrelay/mirror"
+	"meshrelay/sink"
 )
 
 // resourcePage explains why a resource is served as it is, and shows which clients have it.
@@ -30,6 +31,10 @@ func (p *Pages) resourcePage(r *request) (*Page, error) {
 			{ID: "explain", Title: "Copies of the upstreams", Text: append(p.servicesOf(e.Key), remarks(e)...), Facts: resourceFacts(e), Table: copies(e, r.now)},
 			{ID: "clients", Title: "Clients", Text: distribution(e), Table: receipts(e.Clients, r.now)},
 		},
+	}
+	if len(e.Sinks) > 0 {
+		table := tableOf("Sinks", "", view.SinkCopies, e.Sinks, maxRows, r.now, func(sink.Applied) string { return "" })
+		page.Sections = append(page.Sections, Section{ID: "sinks", Title: "Sinks", Table: table})
 	}
 	if e.Served != nil {
 		text, err := e.Served.YAML()

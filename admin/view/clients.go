@@ -7,6 +7,7 @@ import (
 
 	"meshrelay/downstream"
 	"meshrelay/downstream/subscription"
+	"meshrelay/sink"
 )
 
 // Clients are the columns of a table of clients.
@@ -44,6 +45,13 @@ var Receipts = Columns[downstream.Receipt]{
 	age("Since", func(c downstream.Receipt) time.Time { return c.At }),
 	text("View", func(c downstream.Receipt) string { return c.View }),
 	text("Type", func(c downstream.Receipt) string { return c.TypeURL }),
+}
+
+// SinkCopies are the columns of a table of what sinks have written of one resource.
+var SinkCopies = Columns[sink.Applied]{
+	text("Sink", func(s sink.Applied) string { return s.Sink }),
+	text("State", func(s sink.Applied) string { return s.State }),
+	text("Reason", func(s sink.Applied) string { return s.Reason }),
 }
 
 // ClientName returns "pod.namespace" of an Istio node ID, "TYPE~IP~POD.NAMESPACE~DOMAIN". It returns other

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +18,11 @@ import (
 	"meshrelay/upstreams/kubernetes/clusters"
 )
 
-// arrivals are the conditions of a resource.
-var arrivals = []string{admin.Distributed, admin.Deleted, admin.Applied}
+// distributed is the condition of a resource.
+const distributed = "distributed"
 
-// waitEvery is how often "relay wait" checks its condition.
-const waitEvery = 200 * time.Millisecond
+// waitEvery is how often "relay wait" checks its condition, lookEvery how often that of a resource, which costs more.
+const waitEvery, lookEvery = 200 * time.Millisecond, time.Second
 
 // oneLook bounds the one check of "--timeout 0".
 const oneLook = time.Minute
@@ -53,13 +51,8 @@ func newWait() *cobra.Command {
   not-held         no guard holds deletions now; this is also true right after an accident, until
                    the relay has noticed the deletions
 
-The conditions of a resource, as the relay serves it:
-
-  distributed      all clients that see it have acknowledged its present content
-  deleted          it is not served, and no client still has it
-  applied          all sinks that have it in their view have written its present content
-
-They are about the content that the relay has read.`,
+  distributed      all clients that see the resource have acknowledged its present content: that which
+                   the relay has read`,
 		Example: `  relay wait --for ready --timeout 60s
   relay wait --for=synced=east
   relay wait virtualservice shop -n shop --for distributed`,
@@ -72,8 +65,10 @@ They are about the content that the relay has read.`,
 		ValidArgsFunction: completeKinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			met, err := conditionOf(goal)
+			every := waitEvery
 			switch {
 			case len(args) > 0:
+				every = lookEvery
 				met, err = arrived(cmd, args, namespace, goal)
 			case err == nil && cmd.Flags().Changed("namespace"):
 				err = errors.New("-n needs a resource: relay wait KIND NAME --for distributed")
@@ -81,7 +76,6 @@ They are about the content that the relay has read.`,
 			if err != nil {
 				return err
 			}
-			every := waitEvery
 			if access.timeout == 0 {
 				access.timeout, every = oneLook, 0
 			}
@@ -93,7 +87,7 @@ They are about the content that the relay has read.`,
 	access.flags(cmd, time.Minute)
 	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
-	fixedCompletions(cmd, "for", append([]string{"ready", "healthy", "synced", "not-held"}, arrivals...)...)
+	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held", distributed)
 	return cmd
 }
 
@@ -138,7 +132,7 @@ func conditionOf(text string) (condition, error) {
 	case word == "not-held" && !named:
 		return isNotHeld, nil
 	}
-	if slices.Contains(arrivals, text) {
+	if text == distributed {
 		return nil, fmt.Errorf("--for %s: name the resource: relay wait KIND NAME --for %[1]s", text)
 	}
 	return nil, fmt.Errorf("--for %q: want ready, healthy, synced, synced=UPSTREAM, client=NAME or not-held", text)
@@ -146,24 +140,20 @@ func conditionOf(text string) (condition, error) {
 
 // arrived returns a condition of the resource that args name.
 func arrived(cmd *cobra.Command, args []string, namespace, goal string) (condition, error) {
-	if !slices.Contains(arrivals, goal) {
-		return nil, fmt.Errorf("--for %q: want %s for a resource", goal, strings.Join(arrivals, ", "))
+	if goal != distributed {
+		return nil, fmt.Errorf("--for %q: want distributed for a resource", goal)
 	}
 	kind, namespace, name, err := resourceOf(cmd, args, namespace)
 	if err != nil {
 		return nil, err
 	}
-	q := url.Values{
-		"kind": {kind}, "namespace": {namespace}, "name": {name},
-		"applied": {strconv.FormatBool(goal == admin.Applied)},
-	}
 	return func(ctx context.Context, c admin.Client) error {
-		a, err := c.Arrival(ctx, q)
+		e, err := c.Explain(ctx, kind, namespace, name)
 		if refused := (*admin.StatusError)(nil); errors.As(err, &refused) && refused.Code == http.StatusBadRequest {
 			return &neverError{refusal(err)}
 		}
-		if why := a.Unmet(goal); err == nil && why != "" {
-			err = fmt.Errorf("%s: %s", cliview.Clean(a.String()), cliview.Clean(why))
+		if why := admin.Undistributed(e.Distribution); err == nil && why != "" {
+			err = fmt.Errorf("%s: %s", cliview.Clean(e.String()), cliview.Clean(why))
 		}
 		return err
 	}, nil

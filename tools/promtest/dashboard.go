@@ -111,7 +111,7 @@ func guard() section {
 }
 
 func sinks() section {
-	return section{"Sinks and status conditions", []spec{
+	return section{"Sinks", []spec{
 		{title: "Written by", description: "Whether some relay writes for each sink. Red: none does. A sink that is frozen, was promoted, or only tells the difference is left out.", unit: "short", kind: "state-timeline", width: 12, bad: "< 1",
 			queries: []query{{`max by (sink) (relay_sink_leader{}) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
 		{title: "Since all was written", description: "Time since the cluster of each sink had all that the sink writes: RPO of the site. A sink that is not to write is left out.", unit: "s", width: 12,
@@ -120,7 +120,6 @@ func sinks() section {
 			queries: []query{{`max by (sink) (relay_sink_conflicts{})`, "{{sink}} conflict"}, {`max by (sink) (relay_sink_foreign{})`, "{{sink}} foreign"}, {`max by (sink) (relay_sink_refused{})`, "{{sink}} refused"}}},
 		{title: "Deletions held by sinks", description: "Deletions that the guard of each sink holds until a person decides: relay sink release.", unit: "short", queries: []query{{`max by (sink) (relay_sink_held_deletions{})`, "{{sink}}"}}},
 		{title: "Drift of sinks", description: "Changes and deletions of objects of sinks by others, per second.", unit: "cps", queries: []query{{`sum by (sink) (rate(relay_sink_drift_total{}[$__rate_interval]))`, "{{sink}}"}}},
-		{title: "Status conditions", description: "Conditions for objects of upstreams with kubernetes.status, per second, by result.", unit: "cps", queries: []query{{`sum by (result) (rate(relay_status_writes_total{}[$__rate_interval])) > 0`, "{{result}}"}}},
 	}}
 }
 

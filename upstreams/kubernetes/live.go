@@ -1,11 +1,8 @@
 package kubernetes
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -16,7 +13,6 @@ import (
 
 	"meshrelay/federation"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
 	"meshrelay/upstreams/intake"
 	"meshrelay/upstreams/kubernetes/apiserver"
 	"meshrelay/upstreams/kubernetes/object"
@@ -28,128 +24,81 @@ type Status struct {
 	Condition string `yaml:"condition" default:"meshrelay.io/Distributed"`
 }
 
-// liveObject is the present state of an object at its API server.
-type liveObject struct {
-	Metadata metav1.ObjectMeta
-	Status   *struct {
-		Conditions []json.RawMessage // those of others may have fields of other types
-	}
-	path string
-	held bool // the intake has accepted its content
-}
-
-// live reads an object.
-func (s *Source) live(ctx context.Context, key mirror.Key) (*liveObject, error) {
-	if !s.runs.Load() {
-		return nil, errors.New("its source does not run")
-	}
-	var of *collection
-	for _, c := range s.following(key.Kind) {
-		if c.converter != nil && (c.namespace == "" || c.namespace == key.Namespace) {
-			of = c
-		}
-	}
-	if of == nil {
-		return nil, fmt.Errorf("the kind %s is not followed", key.Kind)
-	}
-	conn, err := s.cluster.Verify(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := &liveObject{path: of.Path(key.Namespace) + "/" + key.Name}
-	var text json.RawMessage
-	if err = conn.Read(ctx, l.path, apiserver.AcceptJSON, &text); err == nil {
-		err = l.read(of, text)
-	}
-	if apierrors.IsForbidden(err) {
-		err = fmt.Errorf("%w: allow the relay to get %s", err, of.Plural)
-	}
-	return l, s.client.Explain(err)
-}
-
-// read sets the fields of an object from its JSON.
-func (l *liveObject) read(of *collection, text []byte) error {
-	event := io.MultiReader(strings.NewReader(`{"type":"MODIFIED","object":`), bytes.NewReader(text), strings.NewReader("}"))
-	_, decoded, err := object.NewDecoder(io.NopCloser(event)).Decode()
-	if err != nil {
-		return err
-	}
+// holds reports whether the intake has accepted the content of an object, given as JSON.
+func (c *collection) holds(text []byte) bool {
+	_, decoded, err := object.NewDecoder(io.NopCloser(strings.NewReader(`{"type":"MODIFIED","object":` + string(text) + "}"))).Decode()
 	o, is := decoded.(*object.Object)
-	if !is {
-		return errors.New("the server has sent no object")
+	if err != nil || !is {
+		return false
 	}
-	if of.Kind == federation.WorkloadEntry {
+	if c.Kind == federation.WorkloadEntry {
 		o.SetHealthy()
 	}
-	l.held = of.source.feed.Holds(intake.KindScope(of.Kind).Name, o.FullName(), of.converter.digest(o), o.Size())
-	return json.Unmarshal(text, l)
+	return c.source.feed.Holds(intake.KindScope(c.Kind).Name, o.FullName(), c.converter.digest(o), o.Size())
 }
 
-// Report implements upstreams.Reporter. Several replicas may report: each patch names the version that it is for.
-func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
-	l, err := s.live(ctx, key)
-	switch {
-	case apierrors.IsNotFound(err):
-		return upstreams.Absent, nil
-	case err != nil:
-		return upstreams.Failed, err
-	case !l.held:
-		return upstreams.Outdated, nil
+// Report implements upstreams.Reporter.
+func (s *Source) Report(ctx context.Context, key mirror.Key, c metav1.Condition) (told bool, err error) {
+	if !s.runs.Load() {
+		return false, nil
 	}
-	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, l.Metadata.Generation, metav1.Now().Rfc3339Copy()
-	var conditions []json.RawMessage
-	if l.Status != nil {
-		conditions = l.Status.Conditions
+	all := s.following(key.Kind)
+	i := slices.IndexFunc(all, func(c *collection) bool {
+		return c.converter != nil && (c.namespace == "" || c.namespace == key.Namespace)
+	})
+	conn, err := s.cluster.Verify(ctx)
+	if i < 0 || err != nil {
+		return false, err
 	}
+	path, text := all[i].Path(key.Namespace)+"/"+key.Name, json.RawMessage{}
+	if err := conn.Read(ctx, path, apiserver.AcceptJSON, &text); apierrors.IsNotFound(err) {
+		return true, nil // there is no object, as for what is made of Services
+	} else if err != nil || !all[i].holds(text) {
+		return false, apiserver.Failed("get", all[i].Plural, key.Namespace, key.Name, err)
+	}
+	var live struct {
+		Metadata metav1.ObjectMeta
+		Status   map[string]json.RawMessage
+	}
+	var conditions []json.RawMessage // those of others may have fields of other types
+	_ = json.Unmarshal(text, &live)  // the server has encoded it
+	_ = json.Unmarshal(live.Status["conditions"], &conditions)
+	c.Type, c.ObservedGeneration, c.LastTransitionTime = s.section.Status.Condition, live.Metadata.Generation, metav1.Now().Rfc3339Copy()
 	var was metav1.Condition
 	at := slices.IndexFunc(conditions, func(text json.RawMessage) bool {
 		was = metav1.Condition{}
 		_ = json.Unmarshal(text, &was) // istiods write numbers as texts, in all conditions
 		return was.Type == c.Type
 	})
-	if at >= 0 {
-		if was.Status == c.Status {
-			c.LastTransitionTime = was.LastTransitionTime
-		}
-		// One that is True has arrived, whoever connects since.
-		if was == c || was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration {
-			return upstreams.Unchanged, nil
-		}
-	}
-	type op struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	write := op{"replace", fmt.Sprintf("/status/conditions/%d", at), c}
 	switch {
-	case l.Status == nil:
-		write = op{"add", "/status", map[string]any{"conditions": []metav1.Condition{c}}}
-	case conditions == nil:
-		write = op{"add", "/status/conditions", []metav1.Condition{c}}
 	case at < 0:
-		write = op{"add", "/status/conditions/-", c}
+		at, conditions = len(conditions), append(conditions, nil)
+	case was.Status == "True" && was.ObservedGeneration == c.ObservedGeneration:
+		return true, nil // it has arrived, whoever connects since
+	case was.Status == c.Status:
+		c.LastTransitionTime = was.LastTransitionTime
 	}
-	body, err := json.Marshal([]op{{"test", "/metadata/uid", l.Metadata.UID}, {"test", "/metadata/resourceVersion", l.Metadata.ResourceVersion}, write})
-	if err == nil {
-		err = await(ctx)
+	if was == c {
+		return true, nil
 	}
-	if err != nil {
-		return upstreams.Failed, err
+	encode := func(v any) json.RawMessage { text, _ := json.Marshal(v); return text } // of what was decoded
+	conditions[at] = encode(c)
+	status := map[string]json.RawMessage{"conditions": encode(conditions)}
+	for name, v := range live.Status {
+		if name != "conditions" {
+			status[name] = v
+		}
 	}
-	conn, err := s.cluster.Verify(ctx)
-	if err == nil {
-		err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: l.path + "/status", Type: apiserver.TypeJSONPatch, Body: body}, nil)
-	}
+	err = conn.Write(ctx, apiserver.Write{Method: http.MethodPatch, Path: path + "/status", Type: apiserver.TypeJSONPatch, Body: encode([]map[string]any{
+		{"op": "test", "path": "/metadata/resourceVersion", "value": live.Metadata.ResourceVersion}, {"op": "add", "path": "/status", "value": status},
+	})}, nil)
 	switch {
-	case err == nil:
-		return upstreams.Written, nil
-	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueRequired):
-		return upstreams.Absent, nil // such as a route that no gateway has taken: its status needs parents
+	case err == nil, apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueRequired):
+		return true, nil // such as a route that no gateway has taken: its status needs parents
 	case apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return upstreams.Outdated, nil
-	case apierrors.IsForbidden(err):
-		err = fmt.Errorf("%w: allow the relay to patch */status, or leave out kubernetes.status", err)
+		return false, nil // it has changed
 	}
-	return upstreams.Failed, err
+	return false, apiserver.Failed("patch", all[i].Plural+"/status", key.Namespace, key.Name, err)
 }

@@ -22,21 +22,18 @@ import (
 	"meshrelay/internal/testing/await"
 	"meshrelay/internal/testing/fakekube"
 	"meshrelay/mirror"
-	"meshrelay/upstreams"
 )
 
 const reports = ", status: {write: true}"
 
-func always(context.Context) error { return nil }
-
-func (w *world) tryReport(ctx context.Context, name string, c metav1.Condition, await func(context.Context) error) (upstreams.Reported, error) {
-	return w.manager.Report(ctx, "east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}, c, await)
+func (w *world) tryReport(ctx context.Context, name string, c metav1.Condition) (told bool, err error) {
+	return w.manager.Report(ctx, "east", mirror.Key{Kind: federation.ServiceEntry, Namespace: "shop", Name: name}, c)
 }
 
 // report writes the condition of a ServiceEntry.
-func (w *world) report(name string, c metav1.Condition, await func(context.Context) error) upstreams.Reported {
+func (w *world) report(name string, c metav1.Condition) (told bool) {
 	w.t.Helper()
-	got, err := w.tryReport(w.t.Context(), name, c, await)
+	got, err := w.tryReport(w.t.Context(), name, c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -91,8 +88,8 @@ func TestAConditionIsWrittenBesideThoseOfOthers(t *testing.T) {
 		w := s.mirrors(reports, "")
 		w.synced()
 		for _, name := range []string{"none", "empty", "others", "addresses", "ours", "istiod"} {
-			if got := w.report(name, pending, always); got != upstreams.Written {
-				t.Fatalf("%s: %s", name, got)
+			if !w.report(name, pending) {
+				t.Fatal(name)
 			}
 			want := []string{"meshrelay.io/Distributed False Pending not all clients have it 3"}
 			switch name {
@@ -104,11 +101,12 @@ func TestAConditionIsWrittenBesideThoseOfOthers(t *testing.T) {
 			if got := w.conditions(name); !slices.Equal(got, want) {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
-			if got := w.report(name, pending, always); got != upstreams.Unchanged {
-				t.Errorf("%s, again: %s", name, got)
+			before := s.Asked("/" + name + "/status")
+			if !w.report(name, pending) || s.Asked("/"+name+"/status") != before {
+				t.Errorf("%s is written again", name)
 			}
-			if got := w.report(name, isTrue, always); got != upstreams.Written || len(w.conditions(name)) != len(want) {
-				t.Errorf("%s: %s, %q", name, got, w.conditions(name))
+			if !w.report(name, isTrue) || len(w.conditions(name)) != len(want) {
+				t.Errorf("%s: %q", name, w.conditions(name))
 			}
 		}
 	})
@@ -131,14 +129,14 @@ func TestATrueConditionStaysUntilTheContentChanges(t *testing.T) {
 		put("a.x", 1)
 		w := s.mirrors(reports, "")
 		w.synced()
-		w.report("a", isTrue, always)
+		w.report("a", isTrue)
 		for _, c := range []metav1.Condition{pending, refused} {
-			if got := w.report("a", c, always); got != upstreams.Unchanged {
-				t.Errorf("%+v: %s", c, got)
+			if got := w.conditions("a"); !w.report("a", c) || !slices.Equal(w.conditions("a"), got) {
+				t.Errorf("%+v: %s", c, w.conditions("a"))
 			}
 		}
 		put("b.x", 2)
-		w.until("the next content is there", func() bool { return w.report("a", refused, always) == upstreams.Written })
+		w.until("the next content is there", func() bool { return w.report("a", refused) })
 		if got := w.conditions("a"); !slices.Equal(got, []string{"meshrelay.io/Distributed False Rejected refused by a: b 2"}) {
 			t.Error(got)
 		}
@@ -152,12 +150,24 @@ func TestAConditionOfAnObjectThatChangesMeanwhileIsNotWritten(t *testing.T) {
 		s.entry("shop/a", "a.x")
 		w := s.mirrors(reports, "")
 		w.synced()
-		if got := w.report("a", isTrue, func(context.Context) error { s.entry("shop/a", "b.x"); return nil }); got != upstreams.Outdated {
-			t.Error(got)
+		meanwhile := func(f func()) {
+			s.Set(func() {
+				s.Fault = func(_ http.ResponseWriter, r *http.Request) bool {
+					if strings.HasSuffix(r.URL.Path, "/status") {
+						f()
+					}
+					return false
+				}
+			})
+		}
+		meanwhile(func() { s.entry("shop/a", "b.x") })
+		if w.report("a", isTrue) {
+			t.Error("an object with another content has a condition")
 		}
 		await.Settle(time.Second) // the relay has what the server has
-		if got := w.report("a", isTrue, func(context.Context) error { s.Remove(entries, "shop/a"); return nil }); got != upstreams.Absent {
-			t.Error(got)
+		meanwhile(func() { s.Remove(entries, "shop/a") })
+		if !w.report("a", isTrue) {
+			t.Error("an object that is gone is asked for again")
 		}
 		if got := w.conditions("a"); len(got) > 0 {
 			t.Error(got)
@@ -172,47 +182,13 @@ func TestAConditionIsOfTheContentThatTheRelayHas(t *testing.T) {
 		s.entry("shop/a", "a.x")
 		w := s.mirrors(reports, "")
 		w.synced()
-		w.report("a", pending, always)
+		w.report("a", pending)
 		s.Set(func() { // without an event
 			s.Objects[entries]["shop/a"]["spec"] = map[string]any{"hosts": []any{"other.x"}}
 			s.Objects[entries]["shop/a"]["metadata"].(map[string]any)["generation"] = 9
 		})
-		if got := w.report("a", isTrue, always); got != upstreams.Outdated {
-			t.Error(got)
-		}
-	})
-}
-
-// TestAConditionThatWaitsInVainIsNotWritten.
-func TestAConditionThatWaitsInVainIsNotWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newAPIServer(t)
-		s.entry("shop/a", "a.x")
-		w := s.mirrors(reports, "")
-		w.synced()
-		vain := errors.New("the relay ends")
-		if got, err := w.tryReport(t.Context(), "a", isTrue, func(context.Context) error { return vain }); got != upstreams.Failed || !errors.Is(err, vain) || len(w.conditions("a")) > 0 {
-			t.Error(got, err, w.conditions("a"))
-		}
-	})
-}
-
-// TestTwoReplicasDoNotFightOverACondition: one that is True stays, and one writes in place of the other once.
-func TestTwoReplicasDoNotFightOverACondition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newAPIServer(t)
-		s.entry("shop/a", "a.x")
-		first, second := s.mirrors(reports, ""), s.mirrors(reports, "")
-		first.synced()
-		second.synced()
-		for _, step := range []struct {
-			by   *world
-			is   metav1.Condition
-			want upstreams.Reported
-		}{{first, pending, upstreams.Written}, {second, pending, upstreams.Unchanged}, {second, isTrue, upstreams.Written}, {first, isTrue, upstreams.Unchanged}, {first, refused, upstreams.Unchanged}} {
-			if got := step.by.report("a", step.is, always); got != step.want {
-				t.Errorf("%+v: %s, want %s", step.is, got, step.want)
-			}
+		if w.report("a", isTrue) {
+			t.Error("the server has another content")
 		}
 	})
 }
@@ -233,7 +209,7 @@ func TestAMissingRightToWriteConditionsIsNamed(t *testing.T) {
 		})
 		w := s.mirrors(reports, "")
 		w.synced()
-		if got, err := w.tryReport(t.Context(), "a", isTrue, always); got != upstreams.Failed || err == nil || !strings.Contains(err.Error(), "allow the relay to patch */status") {
+		if got, err := w.tryReport(t.Context(), "a", isTrue); got || err == nil || !strings.Contains(err.Error(), "allow the identity to patch serviceentries/status") {
 			t.Error(got, err)
 		}
 	})
@@ -264,12 +240,12 @@ func TestAKindWithoutSuchAStatusIsAskedOnce(t *testing.T) {
 					return true
 				}
 			})
-			want := upstreams.Absent
+			want := true
 			if len(answer.ErrStatus.Details.Causes) == 0 && answer.ErrStatus.Code != http.StatusNotFound {
-				want = upstreams.Outdated // the answer to a test that has failed
+				want = false // the answer to a test that has failed
 			}
-			if got := w.report("a", isTrue, always); got != want {
-				t.Errorf("%v: %s", answer, got)
+			if got := w.report("a", isTrue); got != want {
+				t.Errorf("%v: %v", answer, got)
 			}
 		}
 	})
@@ -291,8 +267,8 @@ func TestConditionsCauseNoChange(t *testing.T) {
 		for i := range 1000 {
 			c := pending
 			c.Message = fmt.Sprint("message ", i)
-			if got := w.report("a", c, always); got != upstreams.Written {
-				t.Fatal(i, got)
+			if !w.report("a", c) {
+				t.Fatal(i)
 			}
 		}
 		w.arrives("b") // so all events before it were read
@@ -309,12 +285,12 @@ func TestAnUpstreamThatIsNotThereHasNoConditions(t *testing.T) {
 		s.entry("shop/a", "a.x")
 		w := s.mirrors("", "")
 		w.synced()
-		if got, err := w.manager.Report(t.Context(), "west", mirror.Key{}, isTrue, always); got != upstreams.Outdated || err != nil {
+		if got, err := w.manager.Report(t.Context(), "west", mirror.Key{}, isTrue); got || err != nil {
 			t.Error(got, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := w.tryReport(ctx, "a", isTrue, always); !errors.Is(err, context.Canceled) {
+		if _, err := w.tryReport(ctx, "a", isTrue); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
@@ -330,8 +306,8 @@ func TestTheRoleForConditionsIsWhatTheyAsk(t *testing.T) {
 		s.entry("shop/a", "a.x")
 		w := s.mirrors(reports, "")
 		w.synced()
-		if got := w.report("a", pending, always); got != upstreams.Written {
-			t.Errorf("%s", got)
+		if !w.report("a", pending) {
+			t.Error("not written")
 		}
 		if lacks := rights.Lacks(); len(lacks) > 0 {
 			t.Errorf("the role lacks %q", lacks)

@@ -44,6 +44,10 @@ func Explain(e admin.Explanation, diffs bool, now time.Time) string {
 		counts, _ := view.Distribution(e.Distribution)
 		p.printf("%s\n", counts)
 	}
+	if len(e.Sinks) > 0 {
+		p.WriteString("\n")
+		p.table(tableOf(view.SinkCopies, e.Sinks, now))
+	}
 	for _, s := range e.Sources {
 		if diffs && s.From != nil && e.Served != nil && s.Outcome != admin.Renamed {
 			p.WriteString(CleanLines(view.Difference("upstream "+s.Upstream, s.From, "served", e.Served)))

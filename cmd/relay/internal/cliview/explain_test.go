@@ -8,6 +8,7 @@ import (
 	"meshrelay/admin"
 	"meshrelay/federation/conflicts"
 	"meshrelay/mirror"
+	"meshrelay/sink"
 	"meshrelay/state"
 	"meshrelay/upstreams/intake"
 )
@@ -33,6 +34,14 @@ func TestExplainTellsWhyAnUpstreamWithholdsACopy(t *testing.T) {
 		if !strings.HasPrefix(got, "a/B c/d is not served: upstream west: "+tc.want+".\n") || strings.Count(got, tc.want) != 2 {
 			t.Errorf("%s:\n%s", name, got)
 		}
+	}
+}
+
+func TestExplainNamesEachSinkWithWhatItHasWritten(t *testing.T) {
+	e := admin.Explanation{Sinks: []sink.Applied{{Sink: "dr", State: "applied"}, {Sink: "lab", State: "refused", Reason: "quota"}}}
+	want := "\nSINK   STATE     REASON\ndr     applied   -\nlab    refused   quota\n"
+	if got := Plain(Explain(e, false, time.Now())); !strings.HasSuffix(got, want) {
+		t.Errorf("got\n%s\nwant at the end\n%s", got, want)
 	}
 }
 
