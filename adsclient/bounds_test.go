@@ -29,7 +29,7 @@ func TestAResponseOverTheLimitIsSaidToBe_C15(t *testing.T) {
 	start(t, h, func(c *Config) { c.Protocol, c.MaxResponseBytes = Delta, 1<<20 }, s.Addr)
 	h.await(t, "the limit in words", func() bool {
 		return h.has(func(s State) bool {
-			return s.Phase == Disconnected && strings.Contains(s.Err.Error(), "larger than the limit of 1048576 bytes") && strings.Contains(s.Err.Error(), "maxResponseBytes")
+			return s.Phase == Disconnected && strings.Contains(s.Err.Error(), "larger than the limit of 1048576 bytes") && strings.Contains(s.Err.Error(), "more memory")
 		})
 	})
 	req := s.Await("the second stream", func(r fakexds.Request) bool { return r.Stream == 2 && r.TypeURL == seURL })

@@ -238,7 +238,7 @@ func (s *stream) received(err error) error {
 	switch {
 	case status.Code(err) != codes.ResourceExhausted || errors.Is(err, errUnread):
 	case !s.witness.ended.Load(): // an error of this side: gRPC has refused to receive a response
-		return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: raise the limit (maxResponseBytes), or let the server serve less (%s)",
+		return status.Errorf(codes.OutOfRange, "a response is larger than the limit of %d bytes: give the relay more memory, or let the server serve less (%s)",
 			s.client.cfg.MaxResponseBytes, status.Convert(err).Message())
 	case s.resumed && s.syncedAt.IsZero():
 		// The server's limit for a request may be below its default. The same request would fail

@@ -97,7 +97,7 @@ func attacks() []*attack {
 				return string(entry(fmt.Sprintf("evil/e-%d", i), strings.Repeat("x", 3_000_000)))
 			}))
 		}, 1)},
-		{finding: "B9", name: "a response of 300 MB", told: `limits.maxResponseBytes|larger than max`, upstreams: true, run: respond(func() []byte {
+		{finding: "B9", name: "a response of 300 MB", told: `more memory|larger than max`, upstreams: true, run: respond(func() []byte {
 			return response(field(responseResources, make([]byte, 300_000_000)))
 		}, 1)},
 		{finding: "B9", name: "a response with an identifier of 250 MB", told: `fields other than resources`, upstreams: true, run: respond(func() []byte {
@@ -406,6 +406,6 @@ func openConfigs(s *stage, _ int) {
 		s.validate(why, views+"upstreams: [{name: east, file: {path: empty}}]\ndownstream: {listeners: ["+listener+"]}\n")
 	}
 	s.write("token", "t")
-	s.validate("shareToken", "upstreams:\n- {name: east, xds: {addresses: ['a:1'], tls: {}, tokenFile: token}}\n- {name: west, xds: {addresses: ['b:1'], tls: {}, tokenFile: token}}\n"+
+	s.validate("same token", "upstreams:\n- {name: east, xds: {addresses: ['a:1'], tls: {}, tokenFile: token}}\n- {name: west, xds: {addresses: ['b:1'], tls: {}, tokenFile: token}}\n"+
 		"downstream: {listeners: [{address: '127.0.0.1:0', plaintext: true}]}\n")
 }

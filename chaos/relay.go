@@ -82,7 +82,7 @@ func (r *relay) stateDir() string   { return filepath.Join(r.dir, "state") }
 // on, or nil for the order in which they are.
 func (r *relay) configure(order []int) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "node: {id: %s, ip: 127.0.0.1}\nlog: {level: info}\nadmin: {address: %q}\n", r.name, r.admin)
+	fmt.Fprintf(&b, "node: {id: %s}\nlog: {level: info}\nadmin: {address: %q}\n", r.name, r.admin)
 	if r.state {
 		fmt.Fprintf(&b, "state: {dir: %s", r.stateDir())
 		if r.past > 0 {

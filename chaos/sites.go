@@ -200,7 +200,7 @@ func newSites(ctx context.Context, sc scenario, seed uint64, binary, dir string,
 		for _, u := range s.upstreams {
 			fmt.Fprintf(&upstreams, "- {name: %s, xds: {addresses: [%q], plaintext: true}, firstSync: optional, guard: {percent: 50, count: 30, holdFor: forever}}\n", u.name, u.address)
 		}
-		err = errors.Join(s.cluster.writeKubeconfig(kubeconfig, l.proxy.Listen), r.writeConfig(fmt.Sprintf(`node: {id: %s, ip: 127.0.0.1}
+		err = errors.Join(s.cluster.writeKubeconfig(kubeconfig, l.proxy.Listen), r.writeConfig(fmt.Sprintf(`node: {id: %s}
 provenance: {relay: %s}
 log: {level: debug}
 admin: {address: %q}

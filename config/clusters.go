@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/labels"
-
 	"meshrelay/federation/filter"
 	"meshrelay/internal/servers"
 )
@@ -27,46 +25,11 @@ type Clusters struct {
 	AllowServers []string `yaml:"allowServers,omitempty"`
 	// AllowExec lists the programs that the kubeconfigs may run.
 	AllowExec   []Program `yaml:"allowExec,omitempty"`
-	AllowProxy  bool      `yaml:"allowProxy"`
 	RemoveAfter OpenEnded `yaml:"removeAfter" default:"24h" range:"1m 8760h" endless:"never"`
 	// Max limits the number of clusters followed at the same time.
-	Max   int          `yaml:"max" default:"100" range:"1 1000"`
-	Guard ClusterGuard `yaml:"guard"`
-	// Import has rules by the labels of the Secret. The first that matches replaces fields of
-	// Upstream.Import.
-	Import []ClusterImport `yaml:"import,omitempty"`
+	Max int `yaml:"max" default:"100" range:"1 1000"`
 	// Upstream is a template. It has no name, no clusterID and no connection.
 	Upstream Upstream `yaml:"upstream"`
-}
-
-// ClusterImport has fields of Import for found clusters. Profile has the default filter.ProfileServices, also in
-// the template.
-type ClusterImport struct {
-	// Selector is a label selector of the Secret. Empty: all.
-	Selector      string   `yaml:"selector,omitempty"`
-	Profile       string   `yaml:"profile,omitempty" oneof:"services routing all"`
-	RootNamespace string   `yaml:"rootNamespace,omitempty"`
-	Kinds         []string `yaml:"kinds,omitempty"`
-	Namespaces    Globs    `yaml:"namespaces,omitempty"`
-	Hosts         Hosts    `yaml:"hosts,omitempty"`
-	Expression    string   `yaml:"expression,omitempty"`
-}
-
-// over returns an Import in which the fields of the rule replace those of the template.
-func (r ClusterImport) over(template Import) Import {
-	template.Profile, template.RootNamespace, template.Kinds = r.Profile, r.RootNamespace, r.Kinds
-	template.Namespaces, template.Hosts, template.Expression = r.Namespaces, r.Hosts, r.Expression
-	return template
-}
-
-// importOf returns the Import of a cluster whose Secret has these labels.
-func (c Clusters) importOf(has map[string]string) Import {
-	for _, r := range c.Import {
-		if selector, err := labels.Parse(r.Selector); err == nil && selector.Matches(labels.Set(has)) {
-			return r.over(c.Upstream.Import)
-		}
-	}
-	return c.Upstream.Import
 }
 
 // Program is a program with its arguments, and with variables in addition to those of the relay. Its
@@ -75,12 +38,6 @@ type Program struct {
 	Command string            `yaml:"command"` // as in the kubeconfigs
 	Args    []string          `yaml:"args,omitempty"`
 	Env     map[string]string `yaml:"env,omitempty"`
-}
-
-// ClusterGuard holds clusters when more than Percent and more than Count of them are gone.
-type ClusterGuard struct {
-	Percent int `yaml:"percent" default:"30" range:"0 100"`
-	Count   int `yaml:"count" default:"1" range:"0 1000"`
 }
 
 // ClusterSecrets selects Secrets of a hub. Each key is a cluster's ID, and its value a kubeconfig.
@@ -118,8 +75,8 @@ func (c *Config) Shown() ([]byte, error) {
 // Template is a Source that found clusters can have. The relay adds the connection to the section.
 type Template interface {
 	Source
-	// CheckTemplate reports mistakes in a section without a connection. some are the upstreams that clusters may get.
-	CheckTemplate(c Checker, some []Upstream)
+	// CheckTemplate reports mistakes in the section of a template, which has no connection.
+	CheckTemplate(c Checker, template Upstream)
 	// CheckHub reports mistakes in the kubeconfig of a hub, and in the files that the kubeconfig
 	// names.
 	CheckHub(c Checker, kubeconfig, context string, allowExec []string)
@@ -128,11 +85,10 @@ type Template interface {
 // ClusterPlaceholder stands for the cluster's ID in clusters[].upstream.rewrite.
 const ClusterPlaceholder = "{cluster}"
 
-// For returns the upstream of a found cluster, or an error if the template does not fit the cluster. has are the
-// labels of its Secret.
-func (c Clusters) For(name, id string, has map[string]string, source Source) (Upstream, error) {
+// For returns the upstream of a found cluster, or an error if the template does not fit the cluster.
+func (c Clusters) For(name, id string, source Source) (Upstream, error) {
 	u := c.Upstream
-	u.Name, u.ClusterID, u.Source, u.Import = name, id, source, c.importOf(has)
+	u.Name, u.ClusterID, u.Source = name, id, source
 	u.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) // the type stays
 	v := newValidator("", []Source{source})
 	v.label("name", u.Name)
@@ -199,36 +155,6 @@ func (v *validator) template(at string, c *Clusters, revision string) {
 	}
 	v.completeUpstream(u, revision)
 	u.Import.Profile = cmp.Or(u.Import.Profile, filter.ProfileServices)
-	for i := range c.Import {
-		c.Import[i].Profile = cmp.Or(c.Import[i].Profile, filter.ProfileServices)
-	}
-}
-
-// clusterImports reports rules that choose no cluster.
-func (v *validator) clusterImports(at string, c Clusters) {
-	for i, r := range c.Import {
-		field := fmt.Sprintf("%s.import[%d]", at, i)
-		v.rules(field, r.over(Import{}))
-		v.selector(field+".selector", r.Selector)
-		selector, err := labels.Parse(r.Selector)
-		if err != nil {
-			continue // reported
-		}
-		for j, before := range c.Import[:i] {
-			first, err := labels.Parse(before.Selector)
-			v.errorIf(err == nil && (first.Empty() || first.String() == selector.String()), field, "import[%d] comes first and has all clusters of this rule: put it last, or leave one of them out", j)
-		}
-		if !selector.Empty() {
-			continue
-		}
-		names := []string{"rootNamespace", "kinds", "namespaces", "hosts", "expression"}
-		if c.Upstream.Import.Profile != filter.ProfileServices { // else it is the default
-			names = append(names, "profile")
-		}
-		for _, name := range names {
-			v.errorIf(v.noted(at+".upstream.import."+name), at+".upstream.import."+name, "import[%d] has no selector and replaces it for every cluster: leave one of them out", i)
-		}
-	}
 }
 
 func (v *validator) clusters(c *Config) {
@@ -257,7 +183,6 @@ func (v *validator) clusters(c *Config) {
 		for j, id := range one.Ignore {
 			v.errorIf(!idShape.MatchString(id), fmt.Sprintf("%s.ignore[%d]", at, j), "%q is not the ID of a cluster: write 1 to 253 letters, digits, dots, dashes and underscores", id)
 		}
-		v.clusterImports(at, one)
 		v.clusterTemplate(at+".upstream", one)
 	}
 }
@@ -279,21 +204,10 @@ func (v *validator) clusterTemplate(at string, c Clusters) {
 		v.errorIf(len(given) == 1, strings.Join(append([]string{at}, given...), "."), "found clusters are API servers: leave it out")
 		return
 	}
-	some := []Upstream{u}
-	for _, r := range c.Import {
-		rule := u
-		rule.Import = r.over(u.Import)
-		some = append(some, rule)
-	}
-	template.CheckTemplate(Checker{v, join(at, template.Kind())}, some)
+	template.CheckTemplate(Checker{v, join(at, template.Kind())}, u)
 	example, id := u, "example"
 	example.Rewrite = substitute(reflect.ValueOf(u.Rewrite), id).Interface().(Rewrite) // the type stays
 	v.federation(at, example)
-	for _, r := range c.Import {
-		if passes, _ := filter.New(filter.Rules{Namespaces: r.Namespaces}); passes != nil {
-			v.namespaceMapping(at+".rewrite.namespaces", example.Rewrite, r.Namespaces.Include, passes)
-		}
-	}
 }
 
 // hub checks the connection to the API server of a hub.

@@ -26,10 +26,10 @@ func TestAConfigWithClustersAloneIsValid(t *testing.T) {
 	}
 	one := c.Clusters[0]
 	section, is := one.Upstream.Source.(*kubernetes.Config)
-	if !is || section.UnknownFields != "drop" || one.Upstream.FirstSync != config.FirstSyncOptional {
+	if !is || section.Ingress.Mode != "off" || one.Upstream.FirstSync != config.FirstSyncOptional {
 		t.Errorf("the template is %+v", one.Upstream)
 	}
-	if one.Secrets.Namespace != "istio-system" || one.Secrets.Selector != "istio/multiCluster=true" || one.RemoveAfter.D() != 24*time.Hour || one.Guard != (config.ClusterGuard{Percent: 30, Count: 1}) || one.Max != 100 {
+	if one.Secrets.Namespace != "istio-system" || one.Secrets.Selector != "istio/multiCluster=true" || one.RemoveAfter.D() != 24*time.Hour || one.Max != 100 {
 		t.Errorf("%+v", one)
 	}
 	c.FitMemory(1 << 30) // without upstreams
@@ -82,8 +82,8 @@ func TestMistakesInClustersAreNamedWithTheirLines(t *testing.T) {
 		`secrets: {inCluster: true}, upstream: {import: {kinds: [nothing]}}`:                       "clusters[0].upstream.import.kinds",
 		`secrets: {inCluster: true}, upstream: {rewrite: {namespacePrefix: "A-"}}`:                 "clusters[0].upstream.rewrite.namespacePrefix",
 		`secrets: {inCluster: true}, upstream: {staleness: {staleAfter: 2h, expireAfter: 1h}}`:     "clusters[0].upstream.staleness.expireAfter",
-		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {unknownFields: refuse}}, allowExec: [x, {command: x, args: [y], env: {A: b}}, {command: x, args: [z]}], allowServers: [10.0.0.0/8, "::1", "*.example.com"]`: "",
-		`secrets: {inCluster: true}, removeAfter: never, guard: {percent: 100}`: "",
+		`secrets: {kubeconfig: hub, allowExec: [a]}, upstream: {rewrite: {namespacePrefix: "{cluster}-"}, kubernetes: {selector: a}}, allowExec: [x, {command: x, args: [y], env: {A: b}}, {command: x, args: [z]}], allowServers: [10.0.0.0/8, "::1", "*.example.com"]`: "",
+		`secrets: {inCluster: true}, removeAfter: never`: "",
 	} {
 		name := "name: fleet"
 		if strings.Contains(fields, "name: Fleet") {
@@ -149,14 +149,14 @@ func TestATemplateBecomesTheUpstreamOfACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	section := &kubernetes.Config{}
-	u, err := c.Clusters[0].For("east", "east", nil, section)
+	u, err := c.Clusters[0].For("east", "east", section)
 	if err != nil || u.Name != "east" || u.ClusterID != "east" || u.Rewrite.NamespacePrefix != "east-" || u.Rewrite.Labels.Set["cluster"] != "east" || u.Guard.Percent != 50 || u.Source != section {
 		t.Errorf("%v: %+v", err, u)
 	}
 	if got := c.Clusters[0].Upstream.Rewrite; got.NamespacePrefix != "{cluster}-" || got.Labels.Set["cluster"] != "{cluster}" {
 		t.Errorf("the template has become %+v", got)
 	}
-	if _, err := c.Clusters[0].For("east-1", "East_1", nil, section); err == nil || !strings.HasPrefix(err.Error(), "rewrite.namespacePrefix: ") {
+	if _, err := c.Clusters[0].For("east-1", "East_1", section); err == nil || !strings.HasPrefix(err.Error(), "rewrite.namespacePrefix: ") {
 		t.Errorf("a prefix that no namespace can have: %v", err)
 	}
 }
@@ -257,56 +257,23 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 }
 
-// TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport. Without one, the import is that of the template, and its
-// profile is services by default.
-func TestTheFirstRuleThatMatchesTheLabelsChoosesTheImport(t *testing.T) {
-	c, err := parse("relay.yaml", []byte(strings.Replace(clustersOnly, "true}\n", `true}
-  import:
-  - {selector: "team=shop", profile: routing, hosts: {include: ["*.shop.example"]}}
-  - {selector: team, namespaces: {exclude: [secret]}}
-  upstream:
-    import: {selector: federate, kinds: [se], revision: blue}
-`, 1)))
-	if err != nil {
-		t.Fatal(err)
+func TestAFoundClusterMayBringServicesUnlessItsImportSaysOtherwise(t *testing.T) {
+	with := func(fields string) string {
+		return strings.Replace(clustersOnly, "true}\n", "true}\n  upstream:\n    import: {"+fields+"}\n", 1)
 	}
-	for _, tc := range []struct {
-		labels map[string]string
-		want   config.Import
-	}{
-		{map[string]string{"team": "shop"}, config.Import{Profile: "routing", Hosts: config.Hosts{Include: []string{"*.shop.example"}}}},
-		{map[string]string{"team": "other"}, config.Import{Profile: "services", Namespaces: config.Globs{Exclude: []string{"secret"}}}},
-		{nil, config.Import{Profile: "services", Kinds: []string{"se"}}},
-	} {
-		tc.want.Selector, tc.want.Revision = "federate", "blue"
-		u, err := c.Clusters[0].For("east", "east", tc.labels, &kubernetes.Config{})
-		if err != nil || !reflect.DeepEqual(u.Import, tc.want) {
-			t.Errorf("%v: %+v: %v", tc.labels, u.Import, err)
+	for fields, want := range map[string]string{"": "services", "profile: routing": "routing"} {
+		c, err := parse("relay.yaml", []byte(with(fields)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u, err := c.Clusters[0].For("east", "east", &kubernetes.Config{}); err != nil || u.Import.Profile != want {
+			t.Errorf("%s: %+v: %v", fields, u.Import, err)
 		}
 	}
-	text, err := c.YAML()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := parse("relay.yaml", text); err != nil || !reflect.DeepEqual(again.Clusters[0].Import, c.Clusters[0].Import) || !reflect.DeepEqual(again.Clusters[0].Upstream.Import, c.Clusters[0].Upstream.Import) {
-		t.Errorf("%v\n%s", err, text)
-	}
-}
-
-func TestRulesForFoundClustersThatChooseNoneAreMistakes(t *testing.T) {
-	with := func(rules string) string { return strings.Replace(clustersOnly, "true}\n", "true}\n"+rules, 1) }
-	for in, want := range map[string]string{
-		with("  import:\n  - {profile: routing}\n  - {selector: a}\n"):                  "6: clusters[0].import[1]: import[0] comes first and has all clusters of this rule",
-		with("  import:\n  - {selector: \"a=b\"}\n  - {selector: \"a = b\"}\n"):         "6: clusters[0].import[1]: import[0] comes first",
-		with("  import:\n  - {selector: \"a in\"}\n"):                                   `5: clusters[0].import[0].selector: "a in" is not a label selector`,
-		with("  import:\n  - {kinds: [vs]}\n"):                                          `5: clusters[0].import[0].kinds[0]: profile services does not have "vs"`,
-		with("  import:\n  - {profile: all}\n  upstream:\n    import: {kinds: [se]}\n"): "7: clusters[0].upstream.import.kinds: import[0] has no selector and replaces it",
-		with("  upstream:\n    import: {kinds: [vs]}\n"):                                `5: clusters[0].upstream.import.kinds[0]: profile services does not have "vs"`,
-		with("  upstream:\n    import: {requireVia: [\"dns:a\"]}\n"):                    "5: clusters[0].upstream.import.requireVia: only a server that is another relay",
+	for fields, want := range map[string]string{
+		"kinds: [vs]":             `5: clusters[0].upstream.import.kinds[0]: profile services does not have "vs"`,
+		"requireVia: [\"dns:a\"]": "5: clusters[0].upstream.import.requireVia: only a server that is another relay",
 	} {
-		wantMistakes(t, in, []string{want})
-	}
-	if _, err := parse("relay.yaml", []byte(with("  import:\n  - {profile: all}\n"))); err != nil {
-		t.Error(err)
+		wantMistakes(t, with(fields), []string{want})
 	}
 }

@@ -36,9 +36,9 @@ type Config struct {
 type Node struct {
 	ID        string `yaml:"id"`
 	Namespace string `yaml:"namespace"`
-	IP        string `yaml:"ip"`
 	Revision  string `yaml:"revision"`  // empty: all
 	ClusterID string `yaml:"clusterID"` // empty: none
+	IP        string `yaml:"-"`         // of the environment or the host
 }
 
 // GeneratedKeep is a value of Upstream.Generated.
@@ -75,23 +75,19 @@ func (u Upstream) MarshalYAML() (any, error) {
 
 // Downstream is the endpoint that clients connect to.
 type Downstream struct {
-	Listeners             []Listener `yaml:"listeners"`
-	StartupTimeout        Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
-	MaxConnectionAge      Duration   `yaml:"maxConnectionAge" default:"30m" range:"1s 720h"`
-	MaxConnectionAgeGrace Duration   `yaml:"maxConnectionAgeGrace" default:"10s" range:"1s 1h"`
-	DrainTimeout          Duration   `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
-	SendTimeout           Duration   `yaml:"sendTimeout" default:"5m" range:"1s 24h"`
+	Listeners      []Listener `yaml:"listeners"`
+	StartupTimeout Duration   `yaml:"startupTimeout" default:"30s" range:"1ms 24h"`
+	DrainTimeout   Duration   `yaml:"drainTimeout" default:"10s" range:"100ms 1h"`
 	// These follow the memory limit (Config.FitMemory).
 	MaxRequestBytes int `yaml:"maxRequestBytes,omitempty" range:"64Ki 1Gi"`
 	MaxConnections  int `yaml:"maxConnections,omitempty" range:"1 1000000"`
 	MaxStreams      int `yaml:"maxStreams,omitempty" range:"1 1000000"`
 }
 
-// Push limits how long a change waits for other changes, and the CPU time of pushes.
+// Push limits how long a change waits for other changes.
 type Push struct {
 	DebounceAfter Duration `yaml:"debounceAfter" default:"100ms" range:"1ms 1m"` // without a change of the upstream
 	DebounceMax   Duration `yaml:"debounceMax" default:"1s" range:"1ms 10m"`
-	MaxShare      float64  `yaml:"maxShare" default:"0.5" range:"0.01 1"` // of the CPUs
 }
 
 // Admin is the HTTP endpoint for operators.

@@ -85,7 +85,7 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		}
 		return strings.Replace(minimal, old, new, 1)
 	}
-	const xdsFields = "addresses, protocol, tls, tokenFile, shareToken, plaintext, resyncInterval, syncTimeout, failbackAfter, partial, types"
+	const xdsFields = "addresses, protocol, tls, tokenFile, plaintext, resyncInterval, syncTimeout, failbackAfter, partial, types"
 	for _, tc := range []struct {
 		name, in string
 		want     []string
@@ -139,15 +139,10 @@ func TestMistakesAreNamedWithFileAndLine(t *testing.T) {
 		{"bad log level", minimal + "log: {level: loud}\n", []string{`9: log.level: "loud": want one of debug, info, warn, error`}},
 		{"bad log format", minimal + "log: {format: xml}\n", []string{`9: log.format: "xml": want one of text, json`}},
 		{"debounce turned round", minimal + "push: {debounceAfter: 2s}\n", []string{"9: push.debounceMax: 1s is less than debounceAfter, which is 2s"}},
-		{"share of nothing", minimal + "push: {maxShare: 0}\n", []string{"9: push.maxShare: 0 is out of range: 0.01 to 1"}},
-		{"share of more than all", minimal + "push: {maxShare: 1.5}\n", []string{"9: push.maxShare: 1.5 is out of range: 0.01 to 1"}},
-		{"share that is no number", minimal + "push: {maxShare: half}\n", []string{`9: push.maxShare: want a number, not "half"`}},
-		{"share that is not a number", minimal + "push: {maxShare: .nan}\n", []string{"9: push.maxShare: NaN is out of range: 0.01 to 1"}},
-		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  ip: here\n  revision: 1_2\n", []string{
+		{"bad node", minimal + "node:\n  id: a~b\n  namespace: A\n  revision: 1_2\n", []string{
 			`10: node.id: "a~b" is not an ID: write 1 to 253 letters, digits, dots, dashes and underscores`,
 			`11: node.namespace: "A" is not a namespace`,
-			`12: node.ip: "here" is not an IP address`,
-			`13: node.revision: want a text, not "1_2": put it in quotes`}},
+			`12: node.revision: want a text, not "1_2": put it in quotes`}},
 		{"bad revision", minimal + "node: {revision: A}\n", []string{`9: node.revision: "A" is not a revision: write it as in the label istio.io/rev`}},
 		{"placeholder", minimal + "provenance:\n  relay: <NAME OF THIS RELAY>\n", []string{`10: provenance.relay: "<NAME OF THIS RELAY>" is a placeholder: replace it by a name for this relay, without the angle brackets: all replicas have the same name, and no other relay has it`}},
 		{"placeholders elsewhere", replace(`["istiod.east:15012"]`, `[&a "<ADDRESS>", *a]`) + "push: {debounceMax: <TIME>}\n", []string{

@@ -119,10 +119,6 @@ func set(to reflect.Value, n ast.Node) (want string) {
 		to.SetBool(value.Bool())
 	case kind == reflect.Bool:
 		return "want true or false"
-	case kind == reflect.Float64 && value.IsValid() && value.CanConvert(to.Type()):
-		to.Set(value.Convert(to.Type()))
-	case kind == reflect.Float64:
-		return "want a number"
 	case value.CanInt():
 		to.SetInt(value.Int())
 	case value.CanUint():

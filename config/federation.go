@@ -1,9 +1,6 @@
 package config
 
 import (
-	"errors"
-	"strings"
-
 	"meshrelay/federation/filter"
 	"meshrelay/federation/rewrite"
 )
@@ -83,7 +80,6 @@ type View struct {
 	Selector   string   `yaml:"selector,omitempty"`
 	Expression string   `yaml:"expression,omitempty"`
 	ClusterID  string   `yaml:"clusterID,omitempty"` // of the clients
-	ExcludeOwn bool     `yaml:"excludeOwn" default:"true"`
 }
 
 // Match selects the clients of a view. Every given field must match; one element of a list is
@@ -96,40 +92,7 @@ type Match struct {
 	Identities []string `yaml:"identities,omitempty"`
 }
 
-// Provenance configures the annotation and the number of relays that a resource may pass.
+// Provenance configures what served resources tell of where they come from.
 type Provenance struct {
-	Annotations Annotations `yaml:"annotations" default:"true"`
-	Relay       string      `yaml:"relay"` // replicas share it; default: Node.ID
-	MaxHops     int         `yaml:"maxHops" default:"8" range:"1 64"`
-}
-
-// Annotations selects the clients that get the provenance annotation: a boolean or the word all.
-type Annotations string
-
-// Values of Annotations. The zero value is that of AnnotationsFalse.
-const (
-	AnnotationsFalse Annotations = "false" // nobody
-	AnnotationsTrue  Annotations = "true"  // all clients but istiods
-	AnnotationsAll   Annotations = "all"
-)
-
-// Given reports whether any client gets the annotation.
-func (a Annotations) Given() bool { return a == AnnotationsTrue || a == AnnotationsAll }
-
-// MarshalYAML implements yaml.InterfaceMarshaler.
-func (a Annotations) MarshalYAML() (any, error) {
-	if a == AnnotationsAll {
-		return string(a), nil
-	}
-	return a.Given(), nil
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (a *Annotations) UnmarshalText(text []byte) error {
-	switch value := Annotations(strings.ToLower(string(text))); value {
-	case AnnotationsFalse, AnnotationsTrue, AnnotationsAll:
-		*a = value
-		return nil
-	}
-	return errors.New("want true, false or all")
+	Relay string `yaml:"relay"` // replicas share it; default: Node.ID
 }

@@ -98,9 +98,7 @@ func TestBadRulesAreErrorsWithTheirLine(t *testing.T) {
 			`8: views[0].name: "A"`, `8: views[0].selector: `, `8: views[0].sources[0]: there is no upstream "west"`,
 			"9: views[1].expression: its result is int, want bool",
 			"9: views[1].match.nodeIDs[0]: empty", "9: views[1].match.labels: ", "9: views[1].default: views[0] is the default already"}},
-		{"provenance", "provenance: {relay: \"a b\", maxHops: 0}\n", []string{"7: provenance.maxHops: 0 is out of range: 1 to 64", `7: provenance.relay: "a b"`}},
-		{"provenance for some", "provenance:\n  annotations: some\n", []string{`8: provenance.annotations: want true, false or all, not "some"`}},
-		{"provenance as a list", "provenance:\n  relay: hub\n  annotations: [true]\n", []string{"9: provenance.annotations: want true, false or all, not a list"}},
+		{"provenance", "provenance: {relay: \"a b\"}\n", []string{`7: provenance.relay: "a b"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantMistakes(t, withUpstream+tc.in, tc.want) })
 	}
@@ -169,7 +167,7 @@ func TestRulesThatAreTaken(t *testing.T) {
 }
 
 func TestDefaultsOfRules(t *testing.T) {
-	c, err := parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}, excludeOwn: false}]\nmerge: [{kinds: [se]}]\n"))
+	c, err := parse("relay.yaml", []byte(withUpstream+"  generated: keep\n- {name: f, generated: keep, file: {path: x}, rewrite: {annotations: {remove: []}}}\nnode: {id: hub, revision: blue}\nviews: [{name: a, default: true}, {name: b, match: {clusterIDs: [x]}}]\nmerge: [{kinds: [se]}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,39 +181,8 @@ func TestDefaultsOfRules(t *testing.T) {
 	if !slices.Equal(east.Rewrite.Annotations.Remove, []string{config.LastApplied}) || len(file.Rewrite.Annotations.Remove) != 0 {
 		t.Errorf("annotations removed: %q and %q", east.Rewrite.Annotations.Remove, file.Rewrite.Annotations.Remove)
 	}
-	if !c.Views[0].ExcludeOwn || c.Views[1].ExcludeOwn {
-		t.Error("a view does not exclude its clients' own resources by default")
-	}
-	if c.Provenance != (config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}) || c.Merge[0].Policy != "first" {
+	if c.Provenance != (config.Provenance{Relay: "hub"}) || c.Merge[0].Policy != "first" {
 		t.Errorf("%+v %+v", c.Provenance, c.Merge)
-	}
-}
-
-// TestAnnotationsAreABooleanOrAll: and are written as they were read.
-func TestAnnotationsAreABooleanOrAll(t *testing.T) {
-	for in, want := range map[string]config.Annotations{
-		"": config.AnnotationsTrue, "annotations: true": config.AnnotationsTrue, "annotations: True": config.AnnotationsTrue,
-		"annotations: false": config.AnnotationsFalse, "annotations: all": config.AnnotationsAll, "annotations: \"all\"": config.AnnotationsAll,
-	} {
-		c, err := parse("relay.yaml", []byte(withUpstream+"provenance: {maxHops: 4, "+in+"}\n"))
-		if err != nil {
-			t.Errorf("%q: %v", in, err)
-			continue
-		}
-		if got := c.Provenance.Annotations; got != want || got.Given() != (want != config.AnnotationsFalse) {
-			t.Errorf("%q is %q, want %q", in, got, want)
-		}
-		out, err := c.YAML()
-		if again, parseErr := parse("relay.yaml", out); err != nil || parseErr != nil || again.Provenance != c.Provenance {
-			t.Errorf("%q, written and read again: %v %v", in, err, parseErr)
-		}
-		if !strings.Contains(string(out), "  annotations: "+string(want)+"\n") {
-			t.Errorf("%q is written as\n%s", in, out)
-		}
-	}
-	var none config.Annotations
-	if none.Given() {
-		t.Error("the zero value gives annotations")
 	}
 }
 

@@ -57,8 +57,6 @@ func setDefaults(v reflect.Value) {
 			field.SetString(text)
 		case field.Kind() == reflect.Bool:
 			field.SetBool(text == "true")
-		case field.Kind() == reflect.Float64:
-			field.SetFloat(tagFloat(text))
 		default:
 			field.SetInt(tagNumber(text))
 		}
@@ -82,15 +80,6 @@ func tagNumber(text string) int64 {
 	return int64(d)
 }
 
-// tagFloat parses a number with a fraction in a tag.
-func tagFloat(text string) float64 {
-	x, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		panic(fmt.Sprintf("config: tag %q: %v", text, err)) // which every test would show
-	}
-	return x
-}
-
 // checkTags checks the value of a field against its tags.
 func (v *validator) checkTags(path string, field reflect.StructField, value reflect.Value) {
 	if values, ok := field.Tag.Lookup("oneof"); ok {
@@ -98,11 +87,7 @@ func (v *validator) checkTags(path string, field reflect.StructField, value refl
 	}
 	if bounds, ok := field.Tag.Lookup("range"); ok {
 		low, high, _ := strings.Cut(bounds, " ")
-		if !value.CanFloat() {
-			v.inRange(path, field, value.Int(), tagNumber(low), tagNumber(high))
-		} else if x := value.Float(); !(x >= tagFloat(low) && x <= tagFloat(high)) {
-			v.errorf(path, "%v is out of range: %s to %s", x, low, high)
-		}
+		v.inRange(path, field, value.Int(), tagNumber(low), tagNumber(high))
 	}
 }
 

@@ -15,9 +15,8 @@ type State struct {
 
 // History limits the revisions kept of each upstream for a rollback.
 type History struct {
-	Revisions int      `yaml:"revisions" default:"100" range:"0 10000"`
-	MaxAge    Duration `yaml:"maxAge" default:"168h" range:"1s 87600h"`
-	MaxBytes  int      `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
+	Revisions int `yaml:"revisions" default:"100" range:"0 10000"`
+	MaxBytes  int `yaml:"maxBytes" default:"64Mi" range:"1Ki 1024Gi"`
 }
 
 // Values of Upstream.FirstSync.
@@ -51,13 +50,13 @@ type Guard struct {
 	// An update is held if it removes more than Percent and more than Count.
 	Percent int `yaml:"percent" default:"30" range:"0 100"`
 	Count   int `yaml:"count" default:"10" range:"0 1000000000"`
-	// Empty applies to deletions that remove the last resources of a kind that had three or more,
-	// or of an upstream that reconnects. Default: hold, or pass if Percent is 100.
-	Empty string `yaml:"empty" oneof:"hold pass"`
 	// HoldFor counts only the time in which the upstream is in contact.
 	HoldFor OpenEnded `yaml:"holdFor" default:"10m" range:"1s 8760h" endless:"forever"`
 	// Profile registry is for servers that leave out services without a healthy instance.
 	Profile string `yaml:"profile,omitempty" oneof:"registry"`
+	// Empty applies to deletions that remove the last resources of a kind that had three or more,
+	// or of an upstream that reconnects: hold, or pass if Percent is 100.
+	Empty string `yaml:"-"`
 }
 
 // Limits limits what the relay keeps of one upstream. Config.FitMemory sets the fields without
@@ -66,7 +65,7 @@ type Limits struct {
 	MaxResources     int `yaml:"maxResources" default:"500000" range:"1 100000000"`
 	MaxBytes         int `yaml:"maxBytes,omitempty" range:"1 1024Gi"`
 	MaxResourceBytes int `yaml:"maxResourceBytes" default:"4Mi" range:"1 1Gi"`
-	MaxResponseBytes int `yaml:"maxResponseBytes,omitempty" range:"1 2147483647"`
+	MaxResponseBytes int `yaml:"-"`
 }
 
 const (

@@ -97,10 +97,7 @@ func (b schemaBuilder) field(path string, field reflect.StructField) *Schema {
 	}
 	if bounds, ok := field.Tag.Lookup("range"); ok {
 		low, high, _ := strings.Cut(bounds, " ")
-		switch field.Type.Kind() {
-		case reflect.Float64:
-			s.Minimum, s.Maximum = pointer(tagFloat(low)), pointer(tagFloat(high))
-		case reflect.Int:
+		if field.Type.Kind() == reflect.Int {
 			s.Minimum, s.Maximum = pointer(float64(tagNumber(low))), pointer(float64(tagNumber(high)))
 		}
 	}
@@ -117,14 +114,8 @@ func defaultOf(t reflect.Type, text string) any {
 	switch t.Kind() {
 	case reflect.Bool:
 		return text == "true"
-	case reflect.Float64:
-		return tagFloat(text)
 	case reflect.Int:
 		return tagNumber(text)
-	case reflect.String:
-		if t == reflect.TypeFor[Annotations]() {
-			return text == "true"
-		}
 	}
 	return text
 }
@@ -132,8 +123,6 @@ func defaultOf(t reflect.Type, text string) any {
 // value returns the schema of a type.
 func (b schemaBuilder) value(path string, t reflect.Type) *Schema {
 	switch {
-	case t == reflect.TypeFor[Annotations]():
-		return &Schema{Enum: []any{true, false, "true", "false", AnnotationsAll}}
 	case t == reflect.TypeFor[OpenEnded]():
 		return &Schema{Type: "string", Pattern: openEndedPattern}
 	case t == durationType:
@@ -156,8 +145,6 @@ func (b schemaBuilder) value(path string, t reflect.Type) *Schema {
 		return &Schema{Type: "object", Additional: &Schema{Type: []string{"string", "number", "boolean"}}}
 	case reflect.Bool:
 		return &Schema{Type: "boolean"}
-	case reflect.Float64:
-		return &Schema{Type: "number"}
 	case reflect.Int:
 		return &Schema{Type: "integer"}
 	}

@@ -129,7 +129,7 @@ func (v *validator) line(field string) int {
 }
 
 func (v *validator) config(c *Config) {
-	v.errorIf(net.ParseIP(c.Node.IP) == nil, "node.ip", "%q is not an IP address", c.Node.IP)
+	v.errorIf(net.ParseIP(c.Node.IP) == nil, "node", "the address of the relay, $INSTANCE_IP or $POD_IP, is %q, and not an IP address", c.Node.IP)
 	v.errorIf(!nameShape.MatchString(c.Node.Namespace), "node.namespace", "%q is not a namespace", c.Node.Namespace)
 	v.id("node.id", c.Node.ID)
 	v.id("node.clusterID", c.Node.ClusterID)

@@ -243,7 +243,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: relay}, subject
 	role("shop")
 	role("pay")
 	config := fmt.Sprintf(`upstreams:
-- {name: east, kubernetes: {kubeconfig: %q, namespaces: [shop, pay]}, guard: {percent: 100, empty: pass}}
+- {name: east, kubernetes: {kubeconfig: %q, namespaces: [shop, pay]}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.relayKubeconfig())
 	r := relayOf(t, "reader", config).start().ready()

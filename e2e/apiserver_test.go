@@ -186,7 +186,7 @@ func namespacesAreChosen(t *testing.T, k *kubernetes) {
 	label("shop", "on")
 	label("pay", "off")
 	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
-- {name: cluster, kubernetes: {kubeconfig: %q, discoverySelectors: [mesh=on]}, guard: {percent: 100, empty: pass}}
+- {name: cluster, kubernetes: {kubeconfig: %q, discoverySelectors: [mesh=on]}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
 	serves := func(what string, want ...string) {

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -108,16 +106,6 @@ func contains(body []byte, part string) bool {
 	return strings.Contains(string(body), part)
 }
 
-var connection = regexp.MustCompile(`"connection":\s*"([^"]+)"`)
-
-// connectionID returns the first connection in a /debug/connections document.
-func connectionID(body string) string {
-	if m := connection.FindStringSubmatch(body); m != nil {
-		return m[1]
-	}
-	return ""
-}
-
 func TestRelayStartsWhileAnUpstreamIsDown_S4(t *testing.T) {
 	t.Parallel()
 	east := newIstiod(t, "east")
@@ -177,41 +165,4 @@ func TestRelayIsKilledAndNothingIsLost_S5(t *testing.T) {
 	if lost := stop(); len(lost) > 0 {
 		t.Errorf("lost while the relay was away: %v", lost)
 	}
-}
-
-// TestIstiodKeepsObjectsThroughMaxConnectionAge_S23: the relay sends clients away on
-// purpose, and they come back.
-func TestIstiodKeepsObjectsThroughMaxConnectionAge_S23(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	for i := range 5 {
-		name := fmt.Sprintf("s%d", i)
-		writeFile(t, filepath.Join(dir, name+".yaml"), serviceEntry(name, name+".example"))
-	}
-	r := newRelay(t, "hub", []string{"files=" + dir}, "maxConnectionAge: 2s", "maxConnectionAgeGrace: 1s").start().ready()
-	third := newIstiod(t, "third", r.xds).start().ready()
-	want := r.configs()
-	eventually(t, "all is there", func() error { return differs(third.configs(), want) })
-	stop := watchFor(t, third, want)
-	var first string
-	eventually(t, "the istiod has reconnected", func() error {
-		body, err := httpGet("http://" + r.admin + "/debug/connections")
-		if err != nil {
-			return err
-		}
-		id := connectionID(string(body))
-		if first == "" {
-			first = id
-		}
-		if id == "" || id == first {
-			return fmt.Errorf("connection %q, at first %q", id, first)
-		}
-		return nil
-	})
-	if lost := stop(); len(lost) > 0 {
-		t.Errorf("lost: %v", lost)
-	}
-	writeFile(t, filepath.Join(dir, "s9.yaml"), serviceEntry("s9", "s9.example"))
-	eventually(t, "a change arrives after the reconnect", func() error { return differs(third.configs(), r.configs()) })
-	r.terminate()
 }

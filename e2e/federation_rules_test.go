@@ -57,7 +57,7 @@ func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
   rewrite:
     namespaces: {shop: shop-east}
     namespacePrefix: e-
-    nameSuffix: -e
+    namePrefix: e-
     labels: {set: {from: east}}
     hosts: [{from: cluster.local, to: east.example}]
     exportTo: ["*"]
@@ -72,7 +72,7 @@ func TestAnIstiodTakesWhatIsRewritten(t *testing.T) {
 		if namespace = "e-" + namespace; namespace == "e-shop" {
 			namespace = "shop-east"
 		}
-		renamed[key] = kind + " " + namespace + "/" + name + "-e"
+		renamed[key] = kind + " " + namespace + "/e-" + name
 	}
 	eventually(t, "the third istiod has all under other names", func() error {
 		have := third.configs()

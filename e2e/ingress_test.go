@@ -179,14 +179,12 @@ func TestIngressesAreConvertedAsALiveIstiodDoes(t *testing.T) {
 	// As in a cluster, where the istiod has it from there.
 	k.apply("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: istio-system, name: istio}, data: {mesh: " + encode(t, string(mesh)+"ingressControllerMode: DEFAULT\n") + "}}")
 	i.start().ready()
-	hub := relayOf(t, "hub", fmt.Sprintf(`provenance: {annotations: false}
-upstreams:
-- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: mesh, names: "1.23"}}, guard: {percent: 100, empty: pass}}
+	hub := relayOf(t, "hub", fmt.Sprintf(`upstreams:
+- {name: cluster, kubernetes: {kubeconfig: %q, ingress: {mode: mesh, names: "1.23"}}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, k.kubeconfig)).start().ready()
-	leaf := relayOf(t, "leaf", fmt.Sprintf(`provenance: {annotations: false}
-upstreams:
-- {name: hub, xds: {addresses: [%q], plaintext: true}, guard: {percent: 100, empty: pass}}
+	leaf := relayOf(t, "leaf", fmt.Sprintf(`upstreams:
+- {name: hub, xds: {addresses: [%q], plaintext: true}, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, hub.xds)).start().ready()
 	seen := map[string]bool{}
@@ -341,6 +339,7 @@ func sameResources(relay, istiod map[string]*mcp.Resource) error {
 	}
 	for name, want := range istiod {
 		have := relay[name]
+		delete(have.Metadata.Annotations, "meshrelay.io/from")
 		// Byte for byte.
 		if !proto.Equal(have.Body, want.Body) || !maps.Equal(have.Metadata.Annotations, want.Metadata.Annotations) || len(have.Metadata.Labels) > 0 {
 			return fmt.Errorf("%s\nrelay  %v\nistiod %v", name, have, want)

@@ -254,7 +254,7 @@ func (w *cluster) removePod(namespace string, i instance) {
 func relayOfServices(t *testing.T, name, source, services string) *relay {
 	t.Helper()
 	return relayOf(t, name, fmt.Sprintf(`upstreams:
-- {name: east, %s, services: %s, guard: {percent: 100, empty: pass}}
+- {name: east, %s, services: %s, guard: {percent: 100}}
 downstream: {listeners: [{address: "XDS", plaintext: true}]}
 `, source, services))
 }

@@ -66,7 +66,7 @@ func (s *site) another(name, settings string) *relay {
 	if !strings.Contains(settings, "mode:") {
 		settings += ", mode: apply"
 	}
-	return relayOf(s.t, name, fmt.Sprintf(`upstreams: [{name: primary, file: {path: %q}, guard: {percent: 100, empty: pass}}]
+	return relayOf(s.t, name, fmt.Sprintf(`upstreams: [{name: primary, file: {path: %q}, guard: {percent: 100}}]
 provenance: {relay: site}
 state: {dir: DIR/state}
 views: [{name: all, default: true}]

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"time"
 
 	"meshrelay/admin"
 	"meshrelay/config"
@@ -70,7 +71,7 @@ func viewsOf(all []config.View) ([]views.View, error) {
 		}
 		view := views.View{
 			Name: v.Name, Match: views.Match(v.Match), Default: v.Default,
-			ClusterID: v.ClusterID, ExcludeOwn: v.ExcludeOwn,
+			ClusterID: v.ClusterID, ExcludeOwn: true,
 		}
 		// A view without rules accepts every resource: Accepts stays nil.
 		if sources := v.Sources; len(sources) > 0 || v.Rules().LimitsContent() {
@@ -84,15 +85,18 @@ func viewsOf(all []config.View) ([]views.View, error) {
 	return out, nil
 }
 
+// pushShare is the share of the CPUs that pushing may take. More leaves too little for what else has to be in time.
+const pushShare = 0.5
+
 func pushOptions(p config.Push) push.Options {
-	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: p.MaxShare, CPUs: runtime.GOMAXPROCS(0)}
+	return push.Options{After: p.DebounceAfter.D(), Max: p.DebounceMax.D(), MaxShare: pushShare, CPUs: runtime.GOMAXPROCS(0)}
 }
 
 // keeperOptions returns the settings of the state that a reload can change.
 func keeperOptions(s config.State) state.Options {
 	return state.Options{
 		FlushInterval: s.FlushInterval.D(),
-		History:       state.History{Revisions: s.History.Revisions, MaxAge: s.History.MaxAge.D(), MaxBytes: s.History.MaxBytes},
+		History:       state.History{Revisions: s.History.Revisions, MaxBytes: s.History.MaxBytes},
 	}
 }
 
@@ -115,6 +119,13 @@ func limitsOf(d config.Downstream) downstream.Limits {
 	return downstream.Limits{Limits: admit.Limits{MaxConnections: d.MaxConnections, MaxStreams: d.MaxStreams, MaxRequestBytes: d.MaxRequestBytes}}
 }
 
+const (
+	// maxConnectionAge has clients connect anew now and then, so that they spread over replicas.
+	maxConnectionAge, maxConnectionAgeGrace = 30 * time.Minute, 10 * time.Second
+	// sendTimeout is how long a client may leave a response unread.
+	sendTimeout = 5 * time.Minute
+)
+
 func downstreamConfig(cfg *config.Config, version string) (downstream.Config, error) {
 	d := cfg.Downstream
 	all, err := viewsOf(cfg.Views)
@@ -122,14 +133,10 @@ func downstreamConfig(cfg *config.Config, version string) (downstream.Config, er
 		return downstream.Config{}, err
 	}
 	out := downstream.Config{
-		NodeID: cfg.Node.ID, Version: version, Views: all,
-		MaxConnectionAge: d.MaxConnectionAge.D(), MaxConnectionAgeGrace: d.MaxConnectionAgeGrace.D(),
-		DrainTimeout: d.DrainTimeout.D(), SendTimeout: d.SendTimeout.D(),
+		NodeID: cfg.Node.ID, RelayName: cfg.Provenance.Relay, ShortForIstiods: true, Version: version, Views: all,
+		MaxConnectionAge: maxConnectionAge, MaxConnectionAgeGrace: maxConnectionAgeGrace,
+		DrainTimeout: d.DrainTimeout.D(), SendTimeout: sendTimeout,
 		Limits: limitsOf(d),
-	}
-	if cfg.Provenance.Annotations.Given() { // otherwise no resource names this relay
-		out.RelayName = cfg.Provenance.Relay
-		out.ShortForIstiods = cfg.Provenance.Annotations != config.AnnotationsAll
 	}
 	for _, l := range d.Listeners {
 		listener := downstream.Listener{Address: l.Address, View: l.View, Debug: l.Debug}

@@ -42,7 +42,7 @@ func sinksOf(cfg *config.Config) (specs []sink.Spec, err error) {
 		}
 		v := views[i]
 		specs = append(specs, sink.Spec{Sink: s, Show: cfg.Views[i], Same: sameCluster(cfg, s.Kubernetes), Accepts: func(r *mirror.Resource) bool {
-			own := v.ExcludeOwn && v.ClusterID != "" && r.Cluster() == v.ClusterID
+			own := v.ClusterID != "" && r.Cluster() == v.ClusterID
 			return !own && (v.Accepts == nil || v.Accepts(r))
 		}})
 	}

@@ -28,7 +28,7 @@ contexts: [{name: c, context: {cluster: c, user: u}}], current-context: c}`
 		}
 	}
 	cfg, err := config.Parse(filepath.Join(dir, "relay.yaml"), fmt.Appendf(nil, `upstreams: [{name: east, kubernetes: {%s}}]
-views: [{name: dr, excludeOwn: true, clusterID: own, namespaces: {include: [shop]}}]
+views: [{name: dr, clusterID: own, namespaces: {include: [shop]}}]
 sinks: [%s]
 downstream: {listeners: [{address: "127.0.0.1:0", plaintext: true}]}
 `, upstream, sinks), Sources()...)

@@ -12,7 +12,7 @@ func TestAViewWithoutRulesLimitsNobody(t *testing.T) {
 		view    config.View
 		limited bool
 	}{
-		"no rules":   {config.View{Name: "a", Default: true, ExcludeOwn: true, Match: config.Match{NodeIDs: []string{"*"}}}, false},
+		"no rules":   {config.View{Name: "a", Default: true, Match: config.Match{NodeIDs: []string{"*"}}}, false},
 		"sources":    {config.View{Name: "a", Sources: []string{"east"}}, true},
 		"kinds":      {config.View{Name: "a", Kinds: []string{"se"}}, true},
 		"namespaces": {config.View{Name: "a", Namespaces: config.Globs{Exclude: []string{"x"}}}, true},

@@ -214,8 +214,7 @@ type Batch struct {
 // History bounds the history of each source. The newest revision stays, unless Revisions is 0.
 type History struct {
 	Revisions int
-	MaxAge    time.Duration // 0: any
-	MaxBytes  int           // 0: any
+	MaxBytes  int // 0: any
 }
 
 // Found is the content of a Store.

@@ -380,7 +380,7 @@ func TestARelayOfThisOnesNameIsAFailureOfTheUpstream(t *testing.T) {
 				u := xdsUpstream("mirror", same)
 				sectionOf(u).Protocol = protocol
 				cfg := upstreamsOf(u)
-				cfg.Provenance = config.Provenance{Relay: "hub", Annotations: config.AnnotationsTrue, MaxHops: 8}
+				cfg.Provenance = config.Provenance{Relay: "hub"}
 				s := startWaiting(t, &memoryKeeper{}, short, cfg)
 				s.await("the failure is told", func() bool {
 					st := s.m.Status()[0]

@@ -19,7 +19,7 @@ import (
 func TestSourceVersionAndPathAreNoContent_C5_C10(t *testing.T) {
 	cfg, node := xdsConfig("127.0.0.1:1")
 	s := &xdsScript{t: t, warns: &warnings{}}
-	s.attach(newXDS(cfg, node, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 3}, slog.New(slog.DiscardHandler)))
+	s.attach(newXDS(cfg, node, config.Provenance{Relay: "hub"}, slog.New(slog.DiscardHandler)))
 	s.open(adsclient.SotW, false)
 	versioned := func(version string) fakexds.Resource {
 		return fakexds.MCP("shop/a", &networking.ServiceEntry{Hosts: []string{"a"}}, func(m *mcp.Resource) { m.Metadata.Version = version })

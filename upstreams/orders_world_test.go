@@ -205,7 +205,7 @@ func inWorld(t *testing.T, n int, f func(w *world)) {
 func (r *replicaRun) start() {
 	t := r.w.t
 	t.Helper()
-	keeper, err := state.Open(local.New(r.dir, nil), state.Options{History: state.History{Revisions: 50, MaxBytes: 1 << 20, MaxAge: time.Hour * 1000}, FlushInterval: 3 * time.Second})
+	keeper, err := state.Open(local.New(r.dir, nil), state.Options{History: state.History{Revisions: 50, MaxBytes: 1 << 20}, FlushInterval: 3 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -314,10 +314,10 @@ func endpointsShown(t *testing.T, r *mirror.Resource) (out string) {
 }
 
 // guardSettings may be named without "guard.".
-var guardSettings = []string{"percent", "count", "empty", "holdFor", "profile"}
+var guardSettings = []string{"percent", "count", "holdFor", "profile"}
 
 // configOf returns the config of an upstream: settings of the upstream as in guard.percent=30 or
-// import.namespaces.include=["shop"], and of provenance.
+// import.namespaces.include=["shop"].
 func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	u, node := xdsConfig("127.0.0.1:1")
 	u.Guard = config.Guard{Percent: 30, Count: 10, Empty: config.EmptyHold, HoldFor: config.OpenEnded(10 * time.Minute)}
@@ -325,16 +325,18 @@ func configOf(kind, dir string, settings []string) (*config.Config, error) {
 	if kind == "file" {
 		u.Source = &file.Config{Path: dir}
 	}
-	c := &config.Config{Node: node, Provenance: config.Provenance{Relay: "hub", MaxHops: 3}}
+	c := &config.Config{Node: node, Provenance: config.Provenance{Relay: "hub"}}
 	for _, s := range settings {
 		name, value, _ := strings.Cut(s, "=")
+		if name == "empty" {
+			u.Guard.Empty = value
+			continue
+		}
 		if slices.Contains(guardSettings, name) {
 			name = "guard." + name
 		}
 		var into any = &u
-		if rest, ok := strings.CutPrefix(name, "provenance."); ok {
-			name, into = rest, &c.Provenance
-		} else if rest, ok := strings.CutPrefix(name, u.Source.Kind()+"."); ok {
+		if rest, ok := strings.CutPrefix(name, u.Source.Kind()+"."); ok {
 			name, into = rest, u.Source
 		}
 		path := strings.Split(name, ".")

@@ -294,17 +294,4 @@ func TestTwoRelaysOfOneNameSaySo(t *testing.T) {
 	})
 	// The first and its clients are not concerned.
 	first.awaitReady(t)
-
-	// If only the path has the name, it is an ordinary ring: see TestRingsOfRelaysAreSafe. Resources
-	// without provenance are imported.
-	ports = freePorts(t, 4)
-	third := running{xds: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])}
-	fourth := running{xds: fmt.Sprintf("127.0.0.1:%d", ports[2]), admin: fmt.Sprintf("127.0.0.1:%d", ports[3])}
-	third.run(t, "hub", fmt.Sprintf("provenance: {annotations: false}\nupstreams: [{name: east, xds: {addresses: [%q], plaintext: true}}]\n", source.Addr))
-	third.awaitReady(t)
-	fourth.run(t, "hub", fmt.Sprintf("upstreams: [{name: third, xds: {addresses: [%q], plaintext: true}}]\n", third.xds))
-	fourth.awaitReady(t)
-	if objects, err := (admin.Client{Address: fourth.admin}).Resources(t.Context()); err != nil || len(objects) != 1 {
-		t.Errorf("%v %v", objects, err)
-	}
 }

@@ -109,7 +109,7 @@ func TestTheSchemaRefusesWhatLoadRefuses(t *testing.T) {
 		"two sources":                   strings.Replace(good, "xds:", "file: {path: x}, xds:", 1),
 		"no source":                     "upstreams: [{name: east}]\ndownstream: {}\n",
 		"a bad duration":                good + "push: {debounceAfter: soon}\n",
-		"a number out of range":         good + "push: {maxShare: 2}\n",
+		"a number out of range":         strings.Replace(good, "upstreams:", "log: {}\nupstreams:", 1) + "state: {history: {revisions: -1}}\n",
 		"an integer too large":          good + "state: {history: {revisions: 10001}}\n",
 		"an unknown word":               good + "log: {level: loud}\n",
 		"a program of arguments":        good + "clusters: [{name: a, allowExec: [b, {args: [c]}]}]\n",

@@ -51,7 +51,7 @@ func newNameRules(r Rules) *nameRules {
 	if r.NamespacePrefix != "" || slices.ContainsFunc(n.mapped, moves) {
 		n.effects |= effNamespaces
 	}
-	if r.NamePrefix != "" || r.NameSuffix != "" {
+	if r.NamePrefix != "" {
 		n.effects |= effNames
 	}
 	if slices.ContainsFunc(r.Hosts, func(h HostMapping) bool { return h.From != h.To }) {
@@ -121,7 +121,7 @@ func (s *scope) name(name string) string {
 	if name == "" || s.effects&effNames == 0 {
 		return name
 	}
-	to := s.NamePrefix + name + s.NameSuffix
+	to := s.NamePrefix + name
 	if len(to) > maxDomain && to != name {
 		s.fail(to, maxDomain)
 	}

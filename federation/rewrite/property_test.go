@@ -211,7 +211,6 @@ func drawRules(t *rapid.T) Rules {
 	r.Namespaces = rapid.MapOfN(ns, ns, 0, 3).Draw(t, "namespaces")
 	r.NamespacePrefix = rapid.SampledFrom([]string{"", "east-", "a"}).Draw(t, "prefix")
 	r.NamePrefix = rapid.SampledFrom([]string{"", "e-"}).Draw(t, "before")
-	r.NameSuffix = rapid.SampledFrom([]string{"", "-x"}).Draw(t, "after")
 	domains := rapid.MapOfN(rapid.SampledFrom([]string{"cluster.local", "corp", "x.corp", "svc.cluster.local", "b.svc.cluster.local"}),
 		rapid.SampledFrom([]string{"east.example", "e", "corp.e", "cluster.local"}), 0, 3).Draw(t, "hosts")
 	for from, to := range domains {

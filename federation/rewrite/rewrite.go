@@ -23,7 +23,7 @@ import (
 // The order of the steps is fixed:
 //
 //  1. the namespace, by Namespaces or else by NamespacePrefix;
-//  2. the name, by NamePrefix and NameSuffix;
+//  2. the name, by NamePrefix;
 //  3. labels and annotations: references in them as in step 5, then Remove, then Set;
 //  4. exportTo, by ExportTo;
 //  5. references in the body to hosts, namespaces and resources, by steps 1 and 2 and by Hosts;
@@ -44,9 +44,8 @@ type Rules struct {
 	// NamespacePrefix is put before every namespace that Namespaces does not map, except the empty one of
 	// cluster-scoped resources.
 	NamespacePrefix string `yaml:"namespacePrefix,omitempty"`
-	// NamePrefix and NameSuffix are put around the name of a resource.
+	// NamePrefix is put before the name of a resource.
 	NamePrefix string `yaml:"namePrefix,omitempty"`
-	NameSuffix string `yaml:"nameSuffix,omitempty"`
 	// Labels and Annotations change the metadata.
 	Labels      Edit `yaml:"labels,omitempty"`
 	Annotations Edit `yaml:"annotations"`

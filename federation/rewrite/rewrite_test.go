@@ -93,7 +93,6 @@ var everything = Rules{
 	Namespaces:      map[string]string{"team-a": "alpha", "istio-system": "istio-system"},
 	NamespacePrefix: "east-",
 	NamePrefix:      "e-",
-	NameSuffix:      "-x",
 	Hosts: []HostMapping{
 		{From: "cluster.local", To: "east.example"},
 		{From: "corp.example", To: "corp.east.example"},
@@ -130,15 +129,15 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			  "tls": [{"match": [{"sniHosts": ["reviews", "*.corp.example"], "gateways": ["other/gw"], "sourceNamespace": "team-a"}], "route": [{"destination": {"host": "reviews"}}]}],
 			  "tcp": [{"match": [{"gateways": ["mesh"], "sourceNamespace": "team-a"}], "route": [{"destination": {"host": "reviews.team-a.svc.cluster.local"}}]}]}`,
 			`{"hosts": ["reviews.alpha.svc.east.example", "shop.corp.east.example", "*"],
-			  "gateways": ["mesh", "e-gw-x", "east-other/e-gw-x", "./e-gw-x", "e-gw-x.east-other", "e-gw-x.east-other.svc.cluster.local"], "exportTo": ["east-other", "~"],
-			  "http": [{"name": "r", "match": [{"authority": {"exact": "shop.corp.east.example:8080"}, "gateways": ["e-gw-x"], "sourceNamespace": "east-other", "uri": {"prefix": "/a.corp.example"}},
+			  "gateways": ["mesh", "e-gw", "east-other/e-gw", "./e-gw", "e-gw.east-other", "e-gw.east-other.svc.cluster.local"], "exportTo": ["east-other", "~"],
+			  "http": [{"name": "r", "match": [{"authority": {"exact": "shop.corp.east.example:8080"}, "gateways": ["e-gw"], "sourceNamespace": "east-other", "uri": {"prefix": "/a.corp.example"}},
 			                                   {"authority": {"prefix": "shop.corp.east.example"}}, {"authority": {"prefix": "shop.cor"}}, {"authority": {"regex": ".*corp.example"}}],
 			            "route": [{"destination": {"host": "reviews.alpha.svc.east.example", "subset": "v1"}, "headers": {"request": {"set": {"Host": "shop.corp.east.example", "x-h": "shop.corp.example"}}}},
 			                      {"destination": {"host": "reviews.east-other.svc.east.example"}}, {"destination": {"host": "reviews.other"}}],
 			            "mirror": {"host": "shadow.alpha.svc.east.example"}, "mirrors": [{"destination": {"host": "shadow.corp.east.example"}}],
 			            "rewrite": {"authority": "shop.corp.east.example"}, "corsPolicy": {"allowOrigins": [{"exact": "https://shop.corp.example"}]}},
-			           {"redirect": {"authority": "shop.corp.east.example"}}, {"delegate": {"name": "e-sub-x", "namespace": "east-other"}}, {"delegate": {"name": "e-sub-x"}}],
-			  "tls": [{"match": [{"sniHosts": ["reviews", "*.corp.east.example"], "gateways": ["east-other/e-gw-x"], "sourceNamespace": "alpha"}], "route": [{"destination": {"host": "reviews.alpha.svc.east.example"}}]}],
+			           {"redirect": {"authority": "shop.corp.east.example"}}, {"delegate": {"name": "e-sub", "namespace": "east-other"}}, {"delegate": {"name": "e-sub"}}],
+			  "tls": [{"match": [{"sniHosts": ["reviews", "*.corp.east.example"], "gateways": ["east-other/e-gw"], "sourceNamespace": "alpha"}], "route": [{"destination": {"host": "reviews.alpha.svc.east.example"}}]}],
 			  "tcp": [{"match": [{"gateways": ["mesh"], "sourceNamespace": "alpha"}], "route": [{"destination": {"host": "reviews.alpha.svc.east.example"}}]}]}`,
 		},
 		{
@@ -170,7 +169,7 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 		{
 			"workloadgroup",
 			`{"metadata": {"labels": {"app": "vm", "istio.io/use-waypoint": "wp", "istio.io/use-waypoint-namespace": "other"}}, "template": {"serviceAccount": "a"}, "probe": {"httpGet": {"host": "vm.corp.example", "port": 1}}}`,
-			`{"metadata": {"labels": {"app": "vm", "istio.io/use-waypoint": "e-wp-x", "istio.io/use-waypoint-namespace": "east-other"}}, "template": {"serviceAccount": "a"}, "probe": {"httpGet": {"host": "vm.corp.example", "port": 1}}}`,
+			`{"metadata": {"labels": {"app": "vm", "istio.io/use-waypoint": "e-wp", "istio.io/use-waypoint-namespace": "east-other"}}, "template": {"serviceAccount": "a"}, "probe": {"httpGet": {"host": "vm.corp.example", "port": 1}}}`,
 		},
 		{
 			"authorizationpolicy",
@@ -181,7 +180,7 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			             "to": [{"operation": {"hosts": ["shop.corp.example:*", "*.cluster.local"], "notHosts": ["reviews.team-a.svc.cluster.local:80"], "paths": ["/corp.example"]}}],
 			             "when": [{"key": "source.namespace", "values": ["team-a"], "notValues": ["other"]}, {"key": "source.principal", "values": ["cluster.local/ns/team-a/sa/s"]}, {"key": "connection.sni", "values": ["shop.corp.example"]},
 			                      {"key": "request.headers[Host]", "values": ["shop.corp.example"]}, {"key": "request.headers[x]", "values": ["shop.corp.example"]}, {"key": "source.ip", "values": ["10.0.0.1"]}]}]}`,
-			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}, {"kind": "Service", "name": "reviews"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "e-db-x", "namespace": "east-other"},
+			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}, {"kind": "Service", "name": "reviews"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "e-db", "namespace": "east-other"},
 			                 {"group": "gateway.networking.k8s.io", "kind": "GatewayClass", "name": "istio"}],
 			  "rules": [{"from": [{"source": {"namespaces": ["alpha", "east-other", "*", "east-team-*", "*-a"], "notNamespaces": ["east-x"], "principals": ["cluster.local/ns/alpha/sa/s", "*/ns/east-other/sa/s", "cluster.local/*", "*", "cluster.local/ns/east-team-*", "cluster.local/ns/alpha/*"],
 			                                 "notPrincipals": ["cluster.local/ns/east-x/sa/y"], "requestPrincipals": ["corp.example/team-a"]}}, {"source": {"serviceAccounts": ["east-other/s", "s"]}}],
@@ -192,24 +191,24 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 		{
 			"requestauthentication",
 			`{"targetRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}, "jwtRules": [{"issuer": "https://sso.corp.example", "jwksUri": "https://u@sso.corp.example:8443/keys?a=corp.example"}, {"issuer": "i", "jwksUri": "http://jwks.team-a.svc.cluster.local"}]}`,
-			`{"targetRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}, "jwtRules": [{"issuer": "https://sso.corp.example", "jwksUri": "https://u@sso.corp.east.example:8443/keys?a=corp.example"}, {"issuer": "i", "jwksUri": "http://jwks.alpha.svc.east.example"}]}`,
+			`{"targetRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}, "jwtRules": [{"issuer": "https://sso.corp.example", "jwksUri": "https://u@sso.corp.east.example:8443/keys?a=corp.example"}, {"issuer": "i", "jwksUri": "http://jwks.alpha.svc.east.example"}]}`,
 		},
 		{"peerauthentication", `{"selector": {"matchLabels": {"ns": "team-a"}}, "mtls": {"mode": "STRICT"}}`, `{"selector": {"matchLabels": {"ns": "team-a"}}, "mtls": {"mode": "STRICT"}}`},
 		{"proxyconfig", `{"environmentVariables": {"NS": "team-a"}}`, `{"environmentVariables": {"NS": "team-a"}}`},
 		{
 			"telemetry",
 			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}], "tracing": [{"providers": [{"name": "team-a"}]}]}`,
-			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}], "tracing": [{"providers": [{"name": "team-a"}]}]}`,
+			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}], "tracing": [{"providers": [{"name": "team-a"}]}]}`,
 		},
 		{
 			"wasmplugin",
 			`{"url": "oci://images.corp.example/a", "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}], "pluginName": "p"}`,
-			`{"url": "oci://images.corp.example/a", "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}], "pluginName": "p"}`,
+			`{"url": "oci://images.corp.example/a", "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}], "pluginName": "p"}`,
 		},
 		{
 			"trafficextension",
 			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}]}`,
-			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}]}`,
+			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}]}`,
 		},
 		{
 			"envoyfilter",
@@ -219,10 +218,10 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"gateway": "team-a/gw", "name": "https.443.https.gw.team-a", "portName": "https", "vhost": {"name": "shop.corp.example:443", "route": {"name": "r"}}}, "proxy": {"metadata": {"NAMESPACE": "team-a"}}}},
 			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"name": "reviews.team-a.svc.cluster.local:80", "vhost": {"name": "reviews.team-a.svc.cluster.local:80", "domainName": "reviews.team-a.svc.cluster.local"}}}},
 			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"name": "80"}}}, {"applyTo": "CLUSTER", "match": {"cluster": {"name": "inbound|80||"}}}]}`,
-			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}], "configPatches": [
+			`{"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}], "configPatches": [
 			   {"applyTo": "CLUSTER", "match": {"cluster": {"service": "reviews.alpha.svc.east.example", "name": "outbound|80|v1|reviews.east-other.svc.east.example"}}, "patch": {"operation": "MERGE", "value": {"name": "reviews.team-a.svc.cluster.local"}}},
 			   {"applyTo": "LISTENER", "match": {"listener": {"name": "0.0.0.0_80", "filterChain": {"sni": "shop.corp.east.example", "filter": {"name": "envoy.x"}}}}},
-			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"gateway": "alpha/e-gw-x", "name": "https.443.https.e-gw-x.alpha", "portName": "https", "vhost": {"name": "shop.corp.east.example:443", "route": {"name": "r"}}}, "proxy": {"metadata": {"NAMESPACE": "team-a"}}}},
+			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"gateway": "alpha/e-gw", "name": "https.443.https.e-gw.alpha", "portName": "https", "vhost": {"name": "shop.corp.east.example:443", "route": {"name": "r"}}}, "proxy": {"metadata": {"NAMESPACE": "team-a"}}}},
 			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"name": "reviews.alpha.svc.east.example:80", "vhost": {"name": "reviews.alpha.svc.east.example:80", "domainName": "reviews.alpha.svc.east.example"}}}},
 			   {"applyTo": "VIRTUAL_HOST", "match": {"routeConfiguration": {"name": "80"}}}, {"applyTo": "CLUSTER", "match": {"cluster": {"name": "inbound|80||"}}}]}`,
 		},
@@ -245,41 +244,41 @@ func TestReferencesOfEveryKindFollow(t *testing.T) {
 			             "backendRefs": [{"name": "reviews", "port": 80, "weight": 1}, {"name": "reviews", "namespace": "other", "port": 80}, {"group": "networking.istio.io", "kind": "Hostname", "name": "db.corp.example", "port": 80},
 			                             {"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "b", "namespace": "other"}, {"group": "x.example", "kind": "Pool", "name": "p", "namespace": "other"},
 			                             {"name": "a", "port": 1, "filters": [{"urlRewrite": {"hostname": "shop.corp.example"}}]}]}]}`,
-			`{"parentRefs": [{"name": "e-gw-x", "namespace": "east-other", "sectionName": "l"}, {"group": "", "kind": "Service", "name": "reviews"}, {"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": "e-ls-x"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "e-db-x"}],
+			`{"parentRefs": [{"name": "e-gw", "namespace": "east-other", "sectionName": "l"}, {"group": "", "kind": "Service", "name": "reviews"}, {"group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": "e-ls"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "e-db"}],
 			  "hostnames": ["shop.corp.east.example"],
 			  "rules": [{"filters": [{"type": "RequestMirror", "requestMirror": {"backendRef": {"group": "networking.istio.io", "kind": "Hostname", "name": "shadow.alpha.svc.east.example", "port": 80}}}, {"type": "RequestRedirect", "requestRedirect": {"hostname": "shop.corp.east.example"}}, {"type": "URLRewrite", "urlRewrite": {"hostname": "db.example"}},
-			                         {"type": "ExtensionRef", "extensionRef": {"group": "extensions.istio.io", "kind": "WasmPlugin", "name": "e-p-x"}}],
+			                         {"type": "ExtensionRef", "extensionRef": {"group": "extensions.istio.io", "kind": "WasmPlugin", "name": "e-p"}}],
 			             "backendRefs": [{"group": "networking.istio.io", "kind": "Hostname", "name": "reviews.alpha.svc.east.example", "port": 80, "weight": 1}, {"group": "networking.istio.io", "kind": "Hostname", "name": "reviews.east-other.svc.east.example", "port": 80}, {"group": "networking.istio.io", "kind": "Hostname", "name": "db.example", "port": 80},
-			                             {"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "e-b-x", "namespace": "east-other"}, {"group": "x.example", "kind": "Pool", "name": "p", "namespace": "east-other"},
+			                             {"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "e-b", "namespace": "east-other"}, {"group": "x.example", "kind": "Pool", "name": "p", "namespace": "east-other"},
 			                             {"group": "networking.istio.io", "kind": "Hostname", "name": "a.alpha.svc.east.example", "port": 1, "filters": [{"urlRewrite": {"hostname": "shop.corp.east.example"}}]}]}]}`,
 		},
-		{"grpcroute", `{"parentRefs": [{"name": "gw"}], "hostnames": ["grpc.corp.example"]}`, `{"parentRefs": [{"name": "e-gw-x"}], "hostnames": ["grpc.corp.east.example"]}`},
-		{"tlsroute", `{"parentRefs": [{"name": "gw"}], "hostnames": ["tls.corp.example"]}`, `{"parentRefs": [{"name": "e-gw-x"}], "hostnames": ["tls.corp.east.example"]}`},
-		{"tcproute", `{"parentRefs": [{"name": "gw"}], "rules": [{"backendRefs": [{"name": "db", "port": 1}]}]}`, `{"parentRefs": [{"name": "e-gw-x"}], "rules": [{"backendRefs": [{"group": "networking.istio.io", "kind": "Hostname", "name": "db.alpha.svc.east.example", "port": 1}]}]}`},
-		{"udproute", `{"parentRefs": [{"name": "gw", "namespace": "team-a"}]}`, `{"parentRefs": [{"name": "e-gw-x", "namespace": "alpha"}]}`},
+		{"grpcroute", `{"parentRefs": [{"name": "gw"}], "hostnames": ["grpc.corp.example"]}`, `{"parentRefs": [{"name": "e-gw"}], "hostnames": ["grpc.corp.east.example"]}`},
+		{"tlsroute", `{"parentRefs": [{"name": "gw"}], "hostnames": ["tls.corp.example"]}`, `{"parentRefs": [{"name": "e-gw"}], "hostnames": ["tls.corp.east.example"]}`},
+		{"tcproute", `{"parentRefs": [{"name": "gw"}], "rules": [{"backendRefs": [{"name": "db", "port": 1}]}]}`, `{"parentRefs": [{"name": "e-gw"}], "rules": [{"backendRefs": [{"group": "networking.istio.io", "kind": "Hostname", "name": "db.alpha.svc.east.example", "port": 1}]}]}`},
+		{"udproute", `{"parentRefs": [{"name": "gw", "namespace": "team-a"}]}`, `{"parentRefs": [{"name": "e-gw", "namespace": "alpha"}]}`},
 		{
 			"referencegrant",
 			`{"from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "other"}], "to": [{"group": "", "kind": "Secret", "name": "s"}, {"group": "", "kind": "Service"}, {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}]}`,
-			`{"from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "east-other"}], "to": [{"group": "", "kind": "Secret", "name": "s"}, {"group": "", "kind": "Service"}, {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw-x"}]}`,
+			`{"from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "east-other"}], "to": [{"group": "", "kind": "Secret", "name": "s"}, {"group": "", "kind": "Service"}, {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "e-gw"}]}`,
 		},
 		{
 			"backendtlspolicy",
 			`{"targetRefs": [{"group": "", "kind": "Service", "name": "s"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "db"}], "validation": {"hostname": "db.corp.example", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "c"}]}}`,
-			`{"targetRefs": [{"group": "", "kind": "Service", "name": "s"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "e-db-x"}], "validation": {"hostname": "db.corp.example", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "c"}]}}`,
+			`{"targetRefs": [{"group": "", "kind": "Service", "name": "s"}, {"group": "networking.istio.io", "kind": "ServiceEntry", "name": "e-db"}], "validation": {"hostname": "db.corp.example", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "c"}]}}`,
 		},
 		{
 			"listenerset",
 			`{"parentRef": {"name": "gw", "namespace": "other"}, "listeners": [{"name": "l", "hostname": "a.corp.example"}]}`,
-			`{"parentRef": {"name": "e-gw-x", "namespace": "east-other"}, "listeners": [{"name": "l", "hostname": "a.corp.east.example"}]}`,
+			`{"parentRef": {"name": "e-gw", "namespace": "east-other"}, "listeners": [{"name": "l", "hostname": "a.corp.east.example"}]}`,
 		},
 		{
 			"xlistenerset",
 			`{"parentRef": {"name": "gw", "namespace": "other"}, "listeners": [{"name": "l", "hostname": "a.corp.example"}]}`,
-			`{"parentRef": {"name": "e-gw-x", "namespace": "east-other"}, "listeners": [{"name": "l", "hostname": "a.corp.east.example"}]}`,
+			`{"parentRef": {"name": "e-gw", "namespace": "east-other"}, "listeners": [{"name": "l", "hostname": "a.corp.east.example"}]}`,
 		},
 		{"xmesh", `{"controllerName": "corp.example/c", "parametersRef": {"group": "", "kind": "ConfigMap", "name": "p", "namespace": "other"}}`, `{"controllerName": "corp.example/c", "parametersRef": {"group": "", "kind": "ConfigMap", "name": "p", "namespace": "east-other"}}`},
 		{"xbackend", `{"type": "ExternalHostname", "externalHostname": {"hostname": "db.corp.example"}}`, `{"type": "ExternalHostname", "externalHostname": {"hostname": "db.example"}}`},
-		{"xbackendtrafficpolicy", `{"targetRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "b"}]}`, `{"targetRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "e-b-x"}]}`},
+		{"xbackendtrafficpolicy", `{"targetRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "b"}]}`, `{"targetRefs": [{"group": "gateway.networking.x-k8s.io", "kind": "XBackend", "name": "e-b"}]}`},
 	}
 	w := mustRewriter(t, everything)
 	tested := map[mirror.Kind]bool{mirror.MeshConfig: true}
@@ -439,7 +438,7 @@ func TestMetadataReferencesFollowBeforeEdits(t *testing.T) {
 	}
 	spec.Annotations = map[string]string{"a": "b", "istio.io/autoRegistrationGroup": "g"}
 	md := mustRewrite(t, mustRewriter(t, rules), newRewriteResource(t, spec)).Metadata()
-	if diff := cmp.Diff(map[string]string{"istio.io/use-waypoint": "e-wp-x", "istio.io/use-waypoint-namespace": "east-other", "istio.io/use-waypoint-canary": "wp", "app.kubernetes": "stays"}, md.Labels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"istio.io/use-waypoint": "e-wp", "istio.io/use-waypoint-namespace": "east-other", "istio.io/use-waypoint-canary": "wp", "app.kubernetes": "stays"}, md.Labels); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(map[string]string{"kept": "by set"}, md.Annotations); diff != "" {

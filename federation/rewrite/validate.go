@@ -19,10 +19,9 @@ func (r *Rules) validate() error {
 		m.Add(notLabel(from), "namespaces[%s]", from)
 		m.Add(notLabel(r.Namespaces[from]), "namespaces[%s]", from)
 	}
-	// With a prefix or suffix, any name must still be a label.
+	// With a prefix, any name must still be a label.
 	m.Add(notLabel(r.NamespacePrefix+"x"), "namespacePrefix")
 	m.Add(notLabel(r.NamePrefix+"x"), "namePrefix")
-	m.Add(notLabel("x"+r.NameSuffix), "nameSuffix")
 	r.Labels.validate(m, "labels", func(v string) error { return wrong(v, validation.IsValidLabelValue(v)) })
 	r.Annotations.validate(m, "annotations", func(string) error { return nil })
 	for i, to := range r.ExportTo {

@@ -36,8 +36,8 @@ type Served struct {
 
 // Resource returns the object as a resource of the upstream source. An API server may be newer than
 // this build: Resource leaves out fields that this build does not know, and returns their paths as
-// unknown. Unknown values are an error, and with strict, unknown fields are too.
-func (s *Served) Resource(source string, strict bool) (r *mirror.Resource, unknown []string, err error) {
+// unknown. Unknown values are an error.
+func (s *Served) Resource(source string) (r *mirror.Resource, unknown []string, err error) {
 	spec := mirror.Spec{
 		Key: s.Key, Source: source, SourceVersion: s.ResourceVersion, CreateTime: s.Created,
 		Labels: s.Labels, Annotations: s.Annotations,
@@ -52,7 +52,7 @@ func (s *Served) Resource(source string, strict bool) (r *mirror.Resource, unkno
 	}
 	msg := body()
 	err = decodeSpec(encoded, msg)
-	if !strict && errors.Is(err, errUnknownField) {
+	if errors.Is(err, errUnknownField) {
 		proto.Reset(msg)
 		if encoded, unknown, err = known(encoded, msg.ProtoReflect().Descriptor()); err == nil {
 			err = decodeSpec(encoded, msg)

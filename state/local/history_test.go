@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -141,52 +140,6 @@ func TestQuestionsAboutThePastThatHaveNoAnswer(t *testing.T) {
 	if _, err := k.At("east", 4); !errors.Is(err, state.ErrNotInUse) {
 		t.Errorf("error %v", err)
 	}
-}
-
-func TestHistoryIsBoundedByAge(t *testing.T) {
-	o := bounds
-	o.MaxAge = time.Hour
-	store := New(t.TempDir(), nil)
-	k := openStore(store, state.Options{History: o})
-	defer end(k)
-	f := newFake()
-	k.Follow("east", f)
-	start := time.Now()
-	write := func(at time.Time, host string) {
-		f.put(record("db", host))
-		b := state.Batch{Now: at, History: o}
-		b.Changes, b.Meta = f.TakeChanges()
-		if _, err := store.Apply("east", b); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ids := func() string {
-		h, err := k.History("east")
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := ""
-		for _, r := range h {
-			out += fmt.Sprint(r.ID, " ")
-		}
-		return out
-	}
-	write(start.Add(-3*time.Hour), "1") // the newest until two hours ago
-	write(start.Add(-2*time.Hour), "2") // until half an hour ago
-	if got := ids(); got != "2 1 " {
-		t.Errorf("revisions %s", got)
-	}
-	write(start.Add(-30*time.Minute), "3")
-	if got := ids(); got != "3 2 " {
-		t.Errorf("revisions %s", got)
-	}
-	// Time alone is enough, without a change.
-	k.SetOptions(state.Options{History: state.History{Revisions: 100, MaxAge: 10 * time.Minute}})
-	flush(t, k)
-	if got := ids(); got != "3 " {
-		t.Errorf("revisions %s", got)
-	}
-	same(t, "now", hostsOf(t, k.Load("east").Records), map[string]string{"db": "3"})
 }
 
 // A change larger than the history leaves the newest revision, and no undo data.

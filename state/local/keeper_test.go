@@ -149,7 +149,7 @@ func hostsOf(t testing.TB, records []state.Record) map[string]string {
 }
 
 // bounds are those of a history that is rarely bounded.
-var bounds = state.History{Revisions: 100, MaxAge: time.Hour, MaxBytes: 1 << 20}
+var bounds = state.History{Revisions: 100, MaxBytes: 1 << 20}
 
 // openState opens the state in a directory, whatever it is like.
 func openState(dir string) *state.Keeper { return openWith(dir, bounds) }

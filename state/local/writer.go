@@ -237,8 +237,7 @@ func prune(rows []row, b *state.Batch) []row {
 	for _, r := range rows[min(1, len(rows)):] {
 		size += r.batch
 	}
-	for len(rows) > 1 && (len(rows) > h.Revisions || h.MaxBytes > 0 && size > int64(h.MaxBytes) ||
-		h.MaxAge > 0 && !b.Now.Before(rows[1].time.Add(h.MaxAge))) {
+	for len(rows) > 1 && (len(rows) > h.Revisions || h.MaxBytes > 0 && size > int64(h.MaxBytes)) {
 		rows = rows[1:]
 		size -= rows[0].batch
 	}

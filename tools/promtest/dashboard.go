@@ -97,7 +97,7 @@ func pushes() section {
 		{title: "Answers", description: "ACKs and NACKs of clients, per second.", unit: "reqps",
 			queries: []query{{`sum(rate(relay_downstream_acks_total{}[$__rate_interval]))`, "ACK"}, {`sum(rate(relay_downstream_nacks_total{}[$__rate_interval]))`, "NACK"}}},
 		{title: "Rejected", description: "Share of the answers that are NACKs.", unit: "percentunit", queries: []query{{`instance:relay_nacks:ratio_rate5m{}`, "{{instance}}"}}},
-		{title: "CPU of pushing", description: "Share of the CPUs of the relay that pushing takes. push.maxShare limits it.", unit: "percentunit", queries: []query{{`instance:relay_push_busy:ratio_rate5m{}`, "{{instance}}"}}},
+		{title: "CPU of pushing", description: "Share of the CPUs of the relay that pushing takes: half at most.", unit: "percentunit", queries: []query{{`instance:relay_push_busy:ratio_rate5m{}`, "{{instance}}"}}},
 		{title: "Pushes that waited", description: "Pushes that had to wait, per second, by reason: share, backlog, burst.", unit: "cps", queries: []query{{`sum by (reason) (rate(relay_push_delayed_total{}[$__rate_interval]))`, "{{reason}}"}}},
 	}}
 }

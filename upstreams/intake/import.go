@@ -103,10 +103,7 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 		}
 		via = append(via, p)
 	}
-	stamp := mirror.Stamp{Source: u.Name, Cluster: u.ClusterID}
-	if p.Annotations.Given() {
-		stamp.Relay = p.Relay
-	}
+	stamp := mirror.Stamp{Source: u.Name, Cluster: u.ClusterID, Relay: p.Relay}
 	fromRelay := stamp
 	fromRelay.Believe = true
 	return &Rules{
@@ -117,6 +114,9 @@ func NewRules(u config.Upstream, p config.Provenance, revision string, relayed b
 		version: versionOf(u, p, revision, relayed),
 	}, nil
 }
+
+// maxHops is how many relays a resource may have passed. More are a loop, or a mistake.
+const maxHops = 8
 
 // rulesVersion is the version of the import code. It changes when the same rules give another
 // result: the resources on disk are then imported again.
@@ -129,7 +129,7 @@ const rulesVersion = 4
 func versionOf(u config.Upstream, p config.Provenance, revision string, relayed bool) string {
 	text, err := json.Marshal(map[string]any{
 		"name": u.Name, "clusterID": u.ClusterID, "generated": u.Generated, "domainSuffix": u.DomainSuffix,
-		"revision": revision, "relayed": relayed, "provenance": map[string]any{"Annotations": p.Annotations.Given(), "Relay": p.Relay, "MaxHops": p.MaxHops},
+		"revision": revision, "relayed": relayed, "provenance": map[string]any{"Annotations": true, "Relay": p.Relay, "MaxHops": maxHops},
 		"import": u.Import, "services": u.Services, "rewrite": u.Rewrite, "profile": u.Guard.Profile,
 	})
 	var settings any
@@ -257,8 +257,8 @@ func (im *Rules) passed(way mirror.Way, relay bool) leftOut {
 	switch {
 	case way.Passes(im.provenance.Relay):
 		return leftOutBy(reasonLoop, fmt.Sprintf("it has passed this relay (%s) before", im.provenance.Relay))
-	case relay && len(way.Path) > 0 && len(way.Path) >= im.provenance.MaxHops:
-		return leftOutBy(reasonHops, fmt.Sprintf("it has passed %d relays or more: provenance.maxHops allows no more", im.provenance.MaxHops))
+	case relay && len(way.Path) > 0 && len(way.Path) >= maxHops:
+		return leftOutBy(reasonHops, fmt.Sprintf("it has passed %d relays, and no resource may pass more", maxHops))
 	}
 	return imported
 }

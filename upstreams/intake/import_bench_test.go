@@ -23,12 +23,12 @@ func BenchmarkImport(b *testing.B) {
 		p    config.Provenance
 	}{
 		{"nothing", config.Upstream{}, config.Provenance{}},
-		{"provenance", config.Upstream{}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}},
-		{"defaults", config.Upstream{Rewrite: config.Rewrite{Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}},
+		{"provenance", config.Upstream{}, config.Provenance{Relay: "hub"}},
+		{"defaults", config.Upstream{Rewrite: config.Rewrite{Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}}, config.Provenance{Relay: "hub"}},
 		{"rules", config.Upstream{
 			Import:  config.Import{Namespaces: config.Globs{Exclude: []string{"kube-*"}}, Selector: "!internal", Expression: "kind != 'ServiceEntry' || spec.hosts.all(h, h.endsWith('.example'))"},
 			Rewrite: config.Rewrite{NamespacePrefix: "east-", Hosts: []config.HostMapping{{From: "example", To: "east.example"}}},
-		}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}},
+		}, config.Provenance{Relay: "hub"}},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			bc.u.Name, bc.u.ClusterID, bc.u.Services.Mode = "east", "east", config.ServicesOmit
@@ -70,7 +70,7 @@ func BenchmarkImportVirtualService(b *testing.B) {
 		b.Run(bc.name, func(b *testing.B) {
 			u := config.Upstream{Name: "east", ClusterID: "east-1", DomainSuffix: "cluster.local", Services: config.Services{Mode: config.ServicesOmit}}
 			u.Rewrite = config.Rewrite{ShortHosts: bc.shortHosts, Annotations: config.Edit{Remove: []string{"kubectl.kubernetes.io/last-applied-configuration"}}}
-			im, err := NewRules(u, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 8}, "", true)
+			im, err := NewRules(u, config.Provenance{Relay: "hub"}, "", true)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -22,7 +22,7 @@ func imports(t *testing.T, u config.Upstream, p config.Provenance) *Rules {
 		u.Services.Mode = config.ServicesOmit
 	}
 	if p == (config.Provenance{}) {
-		p = config.Provenance{Annotations: config.AnnotationsTrue, Relay: "hub", MaxHops: 3}
+		p = config.Provenance{Relay: "hub"}
 	}
 	im, err := NewRules(u, p, "", u.Source == nil)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestEachRuleLeavesOutForItsReason(t *testing.T) {
 		{"no rules", config.Upstream{}, given(t, "shop/db", nil), "", ""},
 		{"it has been here", config.Upstream{}, given(t, "shop/db", path("a,hub,b")), "loop", "(hub)"},
 		{"it has been elsewhere", config.Upstream{}, given(t, "shop/db", path("a,b")), "", ""},
-		{"it has been far", config.Upstream{}, given(t, "shop/db", path("a,b,c")), "hops", "3 relays"},
+		{"it has been far", config.Upstream{}, given(t, "shop/db", path("a,b,c,d,e,f,g,h")), "hops", "8 relays"},
 		{"a file may hold what was here", config.Upstream{Source: aFile{}}, given(t, "shop/db", path("a,hub,b")), "", ""},
 		{"a file has no services", config.Upstream{Source: aFile{}}, given(t, "shop/synthetic-db", nil), "", ""},
 		{"service", config.Upstream{}, given(t, "shop/synthetic-db", nil), "generated", "services.mode"},
@@ -104,7 +104,7 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	if p := r.Provenance(); p.Source != want.Source || p.Cluster != want.Cluster || p.SourceVersion != want.SourceVersion || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {
 		t.Errorf("%+v of cluster %s", p, r.Cluster())
 	}
-	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "far", MaxHops: 3}, "", true)
+	second, err := NewRules(config.Upstream{Name: "near", ClusterID: "near", Services: config.Services{Mode: config.ServicesOmit}}, config.Provenance{Relay: "far"}, "", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,18 +114,6 @@ func TestProvenanceIsThatOfTheFirstRelay(t *testing.T) {
 	want.Path = []string{"hub", "far"}
 	if p := r.Provenance(); p.Source != "east" || p.SourceVersion != "42" || !slices.Equal(p.Path, want.Path) || r.Cluster() != "east-1" {
 		t.Errorf("behind a second relay: %+v of cluster %s", p, r.Cluster())
-	}
-}
-
-func TestProvenanceCanBeTurnedOff(t *testing.T) {
-	im := imports(t, config.Upstream{}, config.Provenance{Relay: "hub", MaxHops: 3})
-	in := given(t, "shop/db", nil)
-	r, _, err := im.reshape(in.Stamped(im.stamp), nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.Metadata().Annotations) != 0 || r.Cluster() != "east-1" || &r.DeltaEntry()[0] != &in.DeltaEntry()[0] {
-		t.Errorf("annotations %v of cluster %s", r.Metadata().Annotations, r.Cluster())
 	}
 }
 

@@ -297,7 +297,7 @@ func raw(t *testing.T, r fakexds.Resource) []byte {
 }
 
 func TestWhatCountsTowardsTheLimitsIsWhatIsHeld(t *testing.T) {
-	m := newMachine(t, true, config.Provenance{Annotations: config.AnnotationsTrue, Relay: "r", MaxHops: 8})
+	m := newMachine(t, true, config.Provenance{Relay: "r"})
 	for i := range 100 {
 		version := []string{"1", "1000000000000000000"}[i%2]
 		m.step(Received{Updates: []Update{m.update(true, fakexds.MCP("ns/a", &networking.ServiceEntry{Hosts: []string{"a.example"}}, func(r *mcp.Resource) { r.Metadata.Version = version }))}})
@@ -335,20 +335,6 @@ func TestTheVersionOfRulesIsThatOfTheSettingsInUse(t *testing.T) {
 	} {
 		if version(u) == plain {
 			t.Errorf("%s makes no other version", what)
-		}
-	}
-}
-
-// TestWhoGetsTheAnnotationIsNoRule: what is held does not depend on it, only on whether anybody does.
-func TestWhoGetsTheAnnotationIsNoRule(t *testing.T) {
-	for annotations, want := range map[config.Annotations]string{
-		config.AnnotationsTrue: "v4-eRKAbOaR38jrUq_2A3JCnQ", config.AnnotationsAll: "v4-eRKAbOaR38jrUq_2A3JCnQ",
-		config.AnnotationsFalse: "v4-VEgIzjhv8V6aLr85jdB2KA", "": "v4-VEgIzjhv8V6aLr85jdB2KA",
-	} {
-		u := config.Upstream{Name: "east", ClusterID: "east-1", Services: config.Services{Mode: config.ServicesOmit}}
-		rules, err := NewRules(u, config.Provenance{Annotations: annotations, Relay: "hub", MaxHops: 8}, "", true)
-		if err != nil || rules.Version() != want {
-			t.Errorf("%q: %v %v", annotations, rules.Version(), err)
 		}
 	}
 }

@@ -66,10 +66,11 @@ func (m *rollout) shown() string {
 		if err := r.Body().UnmarshalTo(se); err != nil {
 			m.t.Fatal(err)
 		}
-		name, made := strings.CutPrefix(r.Key().Name, "synthetic-")
+		prefix, name, made := strings.Cut(r.Key().Name, "synthetic-")
 		if !made {
 			continue
 		}
+		name = prefix + name
 		ports := ""
 		for _, p := range se.Ports {
 			ports += fmt.Sprintf(" %d", p.Number)
@@ -105,9 +106,9 @@ func TestEachPortOfAServiceHasAllItsEndpoints(t *testing.T) {
 	if m.held != nil || len(m.leaving) > 0 {
 		t.Errorf("%d deletions wait", len(m.leaving))
 	}
-	named := newRollout(t, config.Rewrite{NameSuffix: "-e"})
+	named := newRollout(t, config.Rewrite{NamePrefix: "e-"})
 	named.pods(2, 1)
-	named.has("of another name", "web-e 80 x2, web-e-~ 80 9901 x1")
+	named.has("of another name", "e-web 80 x2, e-web-~ 80 9901 x1")
 }
 
 func TestSiblingsOfAServiceOutliveASourceAndARelay(t *testing.T) {

@@ -37,7 +37,7 @@ current-context: x
 func (s *apiServer) mirrorsFound(access *apiserver.Kubeconfig) *world {
 	s.t.Helper()
 	w := &world{apiServer: s, t: s.t, aggregate: mirror.NewAggregate()}
-	cfg, err := config.Parse("relay.yaml", []byte(`clusters: [{name: fleet, secrets: {inCluster: true}, upstream: {guard: {percent: 100, empty: pass}}}]
+	cfg, err := config.Parse("relay.yaml", []byte(`clusters: [{name: fleet, secrets: {inCluster: true}, upstream: {guard: {percent: 100}}}]
 downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 `), &Config{})
 	if err != nil {
@@ -45,7 +45,7 @@ downstream: {listeners: [{address: "127.0.0.1:15010", plaintext: true}]}
 	}
 	section := *cfg.Clusters[0].Upstream.Source.(*Config)
 	section.Found = access
-	u, err := cfg.Clusters[0].For("east", "east", nil, &section)
+	u, err := cfg.Clusters[0].For("east", "east", &section)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -28,9 +27,7 @@ type Config struct {
 	// Selector is a label selector for objects. The server applies it.
 	Selector string `yaml:"selector"`
 	// Kinds are group/Kind to mirror in addition to the well-known ones.
-	Kinds              []string `yaml:"kinds,omitempty"`
-	UnknownFields      string   `yaml:"unknownFields" default:"drop" oneof:"drop refuse"`
-	UnhealthyWorkloads string   `yaml:"unhealthyWorkloads" default:"drop" oneof:"drop keep"`
+	Kinds []string `yaml:"kinds,omitempty"`
 	// DiscoverySelectors are label selectors for namespaces. Objects in other namespaces are not mirrored.
 	// Empty means all namespaces.
 	DiscoverySelectors []string        `yaml:"discoverySelectors,omitempty"`
@@ -108,7 +105,7 @@ func (*Config) CheckHub(mistakes config.Checker, kubeconfig, context string, all
 }
 
 // CheckTemplate implements config.Template.
-func (c *Config) CheckTemplate(mistakes config.Checker, some []config.Upstream) {
+func (c *Config) CheckTemplate(mistakes config.Checker, template config.Upstream) {
 	for field, given := range map[string]bool{"kubeconfig": c.Kubeconfig != "", "context": c.Context != "", "inCluster": c.InCluster} {
 		if given {
 			mistakes.Errorf(field, "found clusters bring their own connection: leave it out")
@@ -117,9 +114,7 @@ func (c *Config) CheckTemplate(mistakes config.Checker, some []config.Upstream) 
 	if len(c.AllowExec) > 0 {
 		mistakes.Errorf("allowExec", "the programs of found clusters are named in clusters[].allowExec: leave it out")
 	}
-	if !slices.ContainsFunc(some, c.Ingress.fits) {
-		c.Ingress.checkImport(mistakes, some[0])
-	}
+	c.Ingress.checkImport(mistakes, template)
 	c.check(mistakes)
 }
 

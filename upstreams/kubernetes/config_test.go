@@ -30,13 +30,11 @@ func TestMistakesInTheSectionAreNamedWithTheirLines(t *testing.T) {
 		`{kubeconfig: east, kinds: [Widget]}`:            `3: upstreams[0].kubernetes.kinds[0]: "Widget" is not group/Kind`,
 		`{kubeconfig: east, kinds: [a.b/Widget, networking.istio.io/ServiceEntry]}`:                      `3: upstreams[0].kubernetes.kinds[1]: "networking.istio.io/ServiceEntry" is mirrored anyway`,
 		`{kubeconfig: east, allowExec: [""]}`:                                                            "3: upstreams[0].kubernetes.allowExec[0]: empty",
-		`{kubeconfig: east, unknownFields: keep}`:                                                        "3: upstreams[0].kubernetes.unknownFields",
 		`{kubeconfig: east, discoverySelectors: ["a in", ""]}`:                                           `3: upstreams[0].kubernetes.discoverySelectors[0]: "a in" is not a label selector`,
 		`{kubeconfig: east, discoverySelectors: [""]}`:                                                   "3: upstreams[0].kubernetes.discoverySelectors[0]: it selects every namespace",
 		`{kubeconfig: east, discoverySelectors: [a], namespaces: [b]}`:                                   "3: upstreams[0].kubernetes.discoverySelectors: namespaces and discoverySelectors are both set",
 		`{kubeconfig: east, ingress: {mode: on}}`:                                                        "3: upstreams[0].kubernetes.ingress.mode",
 		`{kubeconfig: east, ingress: {mode: strict, namespace: A}}`:                                      `3: upstreams[0].kubernetes.ingress.namespace: "A" is not a namespace`,
-		`{kubeconfig: east, ingress: {mode: strict, selector: a b}}`:                                     `3: upstreams[0].kubernetes.ingress.selector: "a b" is not the value of a label`,
 		"{kubeconfig: east, ingress: {mode: strict}}\n  import: {kinds: [gateways.networking.istio.io]}": "3: upstreams[0].kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out networking.istio.io/VirtualService",
 		`{kubeconfig: east, ingress: {mode: strict}, discoverySelectors: [a=b], clusterUID: x}`:          "",
 		`{kubeconfig: east, clusterUID: "a b"}`:                                                          "3: upstreams[0].kubernetes.clusterUID: it is not the UID of a cluster",
@@ -138,7 +136,7 @@ func TestKindsOfTheSectionAreFollowedOnce(t *testing.T) {
 }
 
 func configOf() config.Upstream {
-	return config.Upstream{Name: "east", Source: &Config{UnknownFields: "drop", UnhealthyWorkloads: "drop"}}
+	return config.Upstream{Name: "east", Source: &Config{}}
 }
 
 func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
@@ -152,9 +150,9 @@ func TestTheRevisionOfTheRelayCountsForClusters_C11(t *testing.T) {
 // TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome: services, the default, does not.
 func TestIngressesOfFoundClustersNeedAProfileThatHasWhatTheyBecome(t *testing.T) {
 	for rules, fits := range map[string]bool{
-		"": false, "  import: [{selector: a}]\n": false, "  import: [{selector: a, profile: routing}]\n": true,
+		"": false, "import: {profile: routing}, ": true,
 	} {
-		text := "clusters:\n- name: fleet\n  secrets: {inCluster: true}\n" + rules + "  upstream: {kubernetes: {ingress: {mode: strict}}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
+		text := "clusters:\n- name: fleet\n  secrets: {inCluster: true}\n  upstream: {" + rules + "kubernetes: {ingress: {mode: strict}}}\ndownstream: {listeners: [{address: \"127.0.0.1:15010\", plaintext: true}]}\n"
 		_, err := config.Parse("relay.yaml", []byte(text), &Config{})
 		if fits && err != nil || !fits && (err == nil || !strings.Contains(err.Error(), "clusters[0].upstream.kubernetes.ingress.mode: Ingresses become Gateways and VirtualServices, and import leaves out")) {
 			t.Errorf("%q: %v", rules, err)

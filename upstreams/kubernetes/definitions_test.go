@@ -25,7 +25,7 @@ func noticesDefinitions(s *apiServer) {
 	s.pace.discover = time.Hour
 	s.TellDefinitions()
 	s.entry("shop/a", "a.x")
-	w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+	w := s.mirrors("", "  guard: {percent: 100}\n")
 	w.synced()
 	const routes = "networking.istio.io/virtualservices"
 	s.Put(routes, fakekube.Object("shop", "r", `{"hosts":["a"]}`))

@@ -21,7 +21,7 @@ func TestAnEtcdThatWasRestoredAndHasPassedOursIsListedAnew_K4(t *testing.T) {
 		s := newAPIServer(t)
 		s.entry("shop/a", "a.x")
 		s.entry("shop/b", "b.x")
-		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors("", "  guard: {percent: 100}\n")
 		w.synced()
 		s.entry("shop/b2", "b.x")
 		w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")
@@ -141,7 +141,7 @@ func TestUnknownFieldsAreKnownInEveryVersionOfAKind_K9(t *testing.T) {
 			s.entry("shop/a", "a.x", `{"spec":{"fresh":1}}`)
 			s.entry("shop/gone", "a.x", `{"spec":{"fresh":1}}`)
 			s.entry("pay/b", "b.x", `{"spec":{"fresh":1}}`)
-			w := s.mirrors(settings, "  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors(settings, "  guard: {percent: 100}\n")
 			w.synced()
 			unknown := []string{"networking.istio.io/ServiceEntry"}
 			w.until("the kind has unknown fields", func() bool { return slices.Equal(w.detail().UnknownFields, unknown) })

@@ -42,7 +42,7 @@ func TestADiscoveryThatLacksWhatIsWatchedChangesNothing_K4(t *testing.T) {
 				s.Put("networking.istio.io/sidecars", fakekube.Object("shop", "s", `{}`))
 			}
 			s.entry("shop/a", "a.x")
-			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n  staleness: {staleAfter: 1s, expireAfter: 1s}\n")
+			w := s.mirrors("", "  guard: {percent: 100}\n  staleness: {staleAfter: 1s, expireAfter: 1s}\n")
 			w.synced()
 			want := w.has()
 			s.lacksOnce(lack)

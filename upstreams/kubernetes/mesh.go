@@ -1,14 +1,12 @@
 package kubernetes
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -29,14 +27,12 @@ var (
 	meshResource = discovery.Resource{Kind: meshKind, Version: "v1", Plural: "configmaps", Namespaced: true}
 )
 
-// meshOf returns the place of the MeshConfig: the one in the section, or the usual one for the revision.
-func (i Ingress) meshOf(revision string) (namespace, name string) {
-	usual := "istio"
+// meshOf returns the name of the ConfigMap with the MeshConfig of a revision.
+func meshOf(revision string) string {
 	if revision != "" && revision != "default" {
-		usual += "-" + revision
+		return "istio-" + revision
 	}
-	namespace, name, _ = strings.Cut(cmp.Or(i.MeshConfig, i.Namespace+"/"+usual), "/")
-	return namespace, name
+	return "istio"
 }
 
 // beginMesh makes the MeshConfig an input of the conversion.
@@ -143,7 +139,7 @@ func withMesh(o ingress.Options, text string) (ingress.Options, error) {
 		return o, err
 	}
 	value := "STRICT"
-	o.Class, o.Service, o.Selector = "istio", "istio-ingressgateway", ""
+	o.Class, o.Service, o.Selector = usualClass, usualService, ""
 	options := map[string]*string{"ingressControllerMode": &value, "ingressClass": &o.Class, "ingressService": &o.Service, "ingressSelector": &o.Selector}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		switch v := fields[name].(type) {

@@ -41,7 +41,7 @@ func chosenByLabels(s *apiServer) {
 	t := s.t
 	s.Define("networking.istio.io", "Sidecar", "sidecars", "v1")
 	s.Put("networking.istio.io/sidecars", fakekube.Object("shop", "s", `{}`))
-	w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
+	w := s.mirrors(chosen, "  guard: {percent: 100}\n")
 	w.synced()
 	w.serves("ServiceEntry pay/b", "ServiceEntry shop/a", "Sidecar shop/s")
 	if k := w.detail(); k.Namespaces != 3 || k.Selected != 2 {
@@ -105,7 +105,7 @@ func TestNamespacesThatCanNotBeReadAnyMoreRemoveNothing_K4(t *testing.T) {
 	for code, reason := range map[int]string{401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 410: "Gone", 500: "InternalError"} {
 		inBubble(t, fmt.Sprint(code), func(t *testing.T) {
 			s := choosing(t)
-			w := s.mirrors(chosen, "  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors(chosen, "  guard: {percent: 100}\n")
 			w.synced()
 			w.serves("ServiceEntry pay/b", "ServiceEntry shop/a")
 			s.Set(func() { s.Fault = failing("/api/v1/namespaces", code, reason) })
@@ -148,7 +148,7 @@ func TestIngressesOfNamespacesThatAreNotChosenAreNotConverted_K14(t *testing.T) 
 		s := ingressServer(t)
 		s.Define("", "Namespace", "namespaces", "v1")
 		s.Namespace("shop", `{}`)
-		w := s.mirrors(strict+`, discoverySelectors: ["mesh=on"]`, "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors(strict+`, discoverySelectors: ["mesh=on"]`, "  guard: {percent: 100}\n")
 		w.synced()
 		w.serves()
 		s.Namespace("shop", `{"mesh":"on"}`)

@@ -84,7 +84,7 @@ func TestAClusterThatCanNotBeToldAnyMoreIsNotMirrored_K4(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
 		s.entry("shop/a", "a.x")
-		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors("", "  guard: {percent: 100}\n")
 		w.synced()
 		w.serves("ServiceEntry shop/a")
 		other := newAPIServer(t)
@@ -114,7 +114,7 @@ func TestAnEtcdThatWasRestoredIsListedAnew_K4(t *testing.T) {
 			s.NoStreams = noStreams
 			s.entry("shop/a", "a.x")
 			s.entry("shop/b", "b.x")
-			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors("", "  guard: {percent: 100}\n")
 			w.synced()
 			s.entry("shop/b2", "b.x") // over the watch, which has lasted, for a reflector
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b", "ServiceEntry shop/b2")

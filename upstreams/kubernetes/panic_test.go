@@ -42,7 +42,7 @@ func TestAPanicOverIngressesLeavesWhatWasMadeOfThem_C7(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := ingressServer(t)
 		s.Put(ingressesOf, fakekube.Object("shop", "front", `{"ingressClassName":"ours","rules":[{"host":"a.x","http":{"paths":[{"path":"/","pathType":"Prefix","backend":{"service":{"name":"a","port":{"number":80}}}}]}}]}`))
-		w := s.mirrors(strict, "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors(strict, "  guard: {percent: 100}\n")
 		w.synced()
 		before := w.has()
 		if len(before) == 0 {

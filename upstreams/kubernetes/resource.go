@@ -19,10 +19,8 @@ import (
 
 // converter makes resources of the objects of one kind. Its methods may be called from any goroutine.
 type converter struct {
-	kind               mirror.Kind
-	upstream           string
-	unknownFields      string // drop or refuse
-	unhealthyWorkloads string // drop or keep
+	kind     mirror.Kind
+	upstream string
 	// holds reports whether the intake holds this content of an object.
 	holds func(name string, digest xxh3.Uint128, size int) bool
 	// unknown is called for objects with fields that this build does not know.
@@ -56,9 +54,9 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 	case o.Err != nil:
 		m.Err = o.Err
 		return
-	case c.kind == federation.WorkloadEntry && c.unhealthyWorkloads == "drop" && o.ReportsHealth():
+	case c.kind == federation.WorkloadEntry && o.ReportsHealth():
 		if o.IsUnhealthy() {
-			m.Err = &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy: unhealthyWorkloads: keep mirrors such entries"}
+			m.Err = &intake.LeftOutError{Detail: "its proxy reports its health, and not that it is healthy"}
 			return
 		}
 		// An istiod that sees the annotation and no status takes the workload for unhealthy.
@@ -72,7 +70,7 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 		Key:             mirror.Key{Kind: c.kind, Namespace: o.Namespace, Name: o.Name},
 		ResourceVersion: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Annotations: annotations, Spec: o.Spec,
 	}
-	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream, c.unknownFields == "refuse")
+	m.Resource, m.Unknown, m.Err = s.Resource(c.upstream)
 	if m.Err == nil && len(o.Allocated) > 0 {
 		m.Resource, m.Err = services.WithAllocated(m.Resource, o.Allocated)
 	}
@@ -80,7 +78,7 @@ func (c *converter) make(o *object.Object, m *object.Made) {
 
 // decoderVersion is part of each digest. It depends on this code and on the known messages. When it changes,
 // the resources on disk are decoded again.
-var decoderVersion = "2 " + buildinfo.Module("istio.io/api")
+var decoderVersion = "3 " + buildinfo.Module("istio.io/api")
 
 // digest returns a hash of everything in an object that changes its resource. It leaves out the resource
 // version, which changes with each write of a status.
@@ -94,7 +92,6 @@ func (c *converter) digest(o *object.Object) xxh3.Uint128 {
 		h.Write([]byte{0}) //nolint:errcheck // it never fails
 	}
 	write(decoderVersion)
-	write(c.unknownFields + " " + c.unhealthyWorkloads)
 	write(o.CreationTimestamp.Format(time.RFC3339))
 	for _, m := range []map[string]string{o.Labels, o.Annotations} {
 		for _, k := range slices.Sorted(maps.Keys(m)) {

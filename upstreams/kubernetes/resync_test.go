@@ -22,7 +22,7 @@ func TestALostDeletionIsFoundByTheNextList_K4(t *testing.T) {
 			s.pace = usual
 			s.entry("shop/a", "a.x")
 			s.entry("shop/b", "b.x")
-			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors("", "  guard: {percent: 100}\n")
 			w.synced()
 			s.Set(func() { delete(s.Objects[entries], "shop/a") })
 			w.arrives("c")

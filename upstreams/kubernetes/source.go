@@ -138,13 +138,13 @@ func New(cfg config.Upstream, env upstreams.Env) *Source {
 		name: cfg.Name, section: section, limits: cfg.Limits, pace: usual,
 		named: map[mirror.Kind]bool{}, asked: intake.Asked(cfg), log: env.Log, complaints: loglimit.New(20, 10*time.Second),
 		client:     apiserver.NewClient(section.credentials(), fmt.Sprintf("meshrelay/%s (upstream %s)", buildinfo.Read("").Version, cfg.Name)),
-		converting: converter{upstream: cfg.Name, unknownFields: section.UnknownFields, unhealthyWorkloads: section.UnhealthyWorkloads},
+		converting: converter{upstream: cfg.Name},
 		soon:       make(chan struct{}, 1),
 		selection:  ledger.NewSelection(section.DiscoverySelectors), ingressOptions: section.Ingress.options(cfg.DomainSuffix),
 		discoveries: semaphore.NewWeighted(1), lists: object.NewBudget(cfg.Limits.MaxBytes),
 	}
 	s.cfg, s.st, s.serviceOptions, s.takes = cfg, newStatus(), optionsOf(cfg), inputsOf(cfg.Services)
-	s.meshNamespace, s.meshName = section.Ingress.meshOf(cfg.Import.Revision)
+	s.meshNamespace, s.meshName = section.Ingress.Namespace, meshOf(cfg.Import.Revision)
 	for _, word := range cfg.Import.Kinds {
 		kinds, _ := mirror.ParseKinds(word) // the config has been checked
 		for _, k := range kinds {

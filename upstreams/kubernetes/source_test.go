@@ -49,7 +49,7 @@ func TestKindsComeGoAndChangeTheirVersion_K1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
 		s.entry("shop/a", "a.x")
-		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors("", "  guard: {percent: 100}\n")
 		w.synced()
 		const routes = "networking.istio.io/virtualservices"
 		s.Put(routes, fakekube.Object("shop", "r", `{"hosts":["a"]}`))
@@ -145,7 +145,7 @@ func TestNothingButTheServersWordRemoves_K4(t *testing.T) {
 			s := newAPIServer(t)
 			s.entry("shop/a", "a.x")
 			s.entry("shop/b", "b.x")
-			w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors("", "  guard: {percent: 100}\n")
 			w.synced()
 			w.serves("ServiceEntry shop/a", "ServiceEntry shop/b")
 			s.Set(func() { s.Fault = tc.fault })
@@ -169,7 +169,7 @@ func TestAKindIsGoneWhenDiscoveryLacksItForLong_K4(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
 		s.entry("shop/a", "a.x")
-		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors("", "  guard: {percent: 100}\n")
 		w.synced()
 		ready := false
 		s.Set(func() {
@@ -322,7 +322,7 @@ func TestAnotherClusterBehindTheKubeconfigIsNotMirrored_K4(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t)
 		s.entry("shop/a", "a.x")
-		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors("", "  guard: {percent: 100}\n")
 		w.synced()
 		other := newAPIServer(t)
 		other.UID = "two"
@@ -418,36 +418,28 @@ func TestUnhealthyWorkloadsAreLeftOut_K11(t *testing.T) {
 		return fmt.Sprintf(`{"status":{"conditions":[{"type":"Healthy","status":%q}]}}`, value)
 	}
 	const workloads = "networking.istio.io/workloadentries"
-	for keep, want := range map[string][]string{
-		"":                           {"WorkloadEntry shop/healthy", "WorkloadEntry shop/unchecked"},
-		", unhealthyWorkloads: keep": {"WorkloadEntry shop/healthy", "WorkloadEntry shop/unchecked", "WorkloadEntry shop/unhealthy", "WorkloadEntry shop/unknown"},
-	} {
-		inBubble(t, keep, func(t *testing.T) {
-			s := newAPIServer(t)
-			s.Define("networking.istio.io", "WorkloadEntry", "workloadentries", "v1")
-			s.Put(workloads, fakekube.Object("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("True")))
-			s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("False")))
-			s.Put(workloads, fakekube.Object("shop", "unknown", `{"address":"1.1.1.3"}`, checked))
-			s.Put(workloads, fakekube.Object("shop", "unchecked", `{"address":"1.1.1.4"}`, status("False")))
-			w := s.mirrors(keep, "")
-			w.synced()
-			w.serves(want...)
-			// An istiod gives nothing with the annotation traffic: MCP has no status.
-			is := w.aggregate.Get(mirror.Key{Kind: federation.WorkloadEntry, Namespace: "shop", Name: "healthy"})
-			if is.HasAnnotation(federation.HealthChecksAnnotation) != (keep != "") {
-				t.Error("the healthy one has the annotation, or has it not though it is kept")
-			}
-			if keep != "" {
-				return
-			}
-			if n := w.status().LeftOut["unhealthy"]; n != 2 {
-				t.Errorf("%d are left out as unhealthy", n)
-			}
-			s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("True")))
-			s.Put(workloads, fakekube.Object("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("False")))
-			w.serves("WorkloadEntry shop/unchecked", "WorkloadEntry shop/unhealthy")
-		})
-	}
+	inBubble(t, "", func(t *testing.T) {
+		s := newAPIServer(t)
+		s.Define("networking.istio.io", "WorkloadEntry", "workloadentries", "v1")
+		s.Put(workloads, fakekube.Object("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("True")))
+		s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("False")))
+		s.Put(workloads, fakekube.Object("shop", "unknown", `{"address":"1.1.1.3"}`, checked))
+		s.Put(workloads, fakekube.Object("shop", "unchecked", `{"address":"1.1.1.4"}`, status("False")))
+		w := s.mirrors("", "")
+		w.synced()
+		w.serves("WorkloadEntry shop/healthy", "WorkloadEntry shop/unchecked")
+		// An istiod gives nothing with the annotation traffic: MCP has no status.
+		is := w.aggregate.Get(mirror.Key{Kind: federation.WorkloadEntry, Namespace: "shop", Name: "healthy"})
+		if is.HasAnnotation(federation.HealthChecksAnnotation) {
+			t.Error("the healthy one has the annotation")
+		}
+		if n := w.status().LeftOut["unhealthy"]; n != 2 {
+			t.Errorf("%d are left out as unhealthy", n)
+		}
+		s.Put(workloads, fakekube.Object("shop", "unhealthy", `{"address":"1.1.1.2"}`, checked, status("True")))
+		s.Put(workloads, fakekube.Object("shop", "healthy", `{"address":"1.1.1.1"}`, checked, status("False")))
+		w.serves("WorkloadEntry shop/unchecked", "WorkloadEntry shop/unhealthy")
+	})
 }
 
 func TestObjectsThatHavePassedThisRelayAreLeftOut_K12(t *testing.T) {
@@ -477,7 +469,7 @@ func TestNamespacesAreFollowedOneByOne_K2(t *testing.T) {
 		s.entry("shop/b", "b.x")
 		s.entry("pay/c", "c.x")
 		s.entry("other/d", "d.x")
-		w := s.mirrors(", namespaces: [shop, pay]", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors(", namespaces: [shop, pay]", "  guard: {percent: 100}\n")
 		w.synced()
 		w.serves("ServiceEntry pay/c", "ServiceEntry shop/a", "ServiceEntry shop/b")
 		// What vanishes while the watches are down is gone with the lists after that.

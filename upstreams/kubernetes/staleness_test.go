@@ -86,7 +86,7 @@ func TestAnAPIServerThatAnswersIsNeverStale_K4(t *testing.T) {
 			s := newAPIServer(t)
 			s.pace = usual
 			s.entry("shop/a", "a.x")
-			w := s.mirrors("", "  staleness: {staleAfter: 30s, expireAfter: 30s}\n  guard: {percent: 100, empty: pass}\n")
+			w := s.mirrors("", "  staleness: {staleAfter: 30s, expireAfter: 30s}\n  guard: {percent: 100}\n")
 			w.synced()
 			for since := time.Duration(0); since < time.Minute; since += time.Second { // twice staleAfter
 				for range 10 {
@@ -116,7 +116,7 @@ func TestAnAPIServerIsRolledBack(t *testing.T) {
 		(&world{t: t}).run(keeper.Run) // it ends behind the upstreams
 		s.entry("shop/a", "before.x")
 		s.entry("shop/gone", "gone.x")
-		w := s.mirrors("", "  guard: {percent: 100, empty: pass}\n")
+		w := s.mirrors("", "  guard: {percent: 100}\n")
 		w.synced()
 		w.serves("ServiceEntry shop/a", "ServiceEntry shop/gone")
 		revision := func(n int) keep.Revision {

@@ -10,12 +10,10 @@ import (
 
 // Config is the section of an upstream that is an MCP-over-xDS server: an istiod or another relay.
 type Config struct {
-	Addresses []string `yaml:"addresses"` // in order of preference
-	Protocol  string   `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
-	TLS       *TLS     `yaml:"tls,omitempty"` // nil with Plaintext
-	TokenFile string   `yaml:"tokenFile" path:"file"`
-	// ShareToken lets an upstream of another cluster have the same TokenFile.
-	ShareToken     bool            `yaml:"shareToken"`
+	Addresses      []string        `yaml:"addresses"` // in order of preference
+	Protocol       string          `yaml:"protocol" default:"auto" oneof:"auto sotw delta"`
+	TLS            *TLS            `yaml:"tls,omitempty"` // nil with Plaintext
+	TokenFile      string          `yaml:"tokenFile" path:"file"`
 	Plaintext      bool            `yaml:"plaintext"`
 	ResyncInterval config.Duration `yaml:"resyncInterval" default:"5m" range:"1s 24h"`
 	SyncTimeout    config.Duration `yaml:"syncTimeout" default:"30s" range:"1s 1h"`
@@ -80,9 +78,9 @@ func (c *Config) Check(mistakes config.Checker, u config.Upstream, before []conf
 	// Of two clusters with the same token, each could use it with the other.
 	for n, other := range before {
 		o, ok := other.Source.(*Config)
-		if c.TokenFile == "" || !ok || o.TokenFile != c.TokenFile || other.ClusterID == u.ClusterID || o.ShareToken || c.ShareToken {
+		if c.TokenFile == "" || !ok || o.TokenFile != c.TokenFile || other.ClusterID == u.ClusterID {
 			continue
 		}
-		mistakes.Errorf("tokenFile", "upstreams[%d] (%q) of cluster %q has the same token, so that each upstream can use it with the other: give each its own, or set shareToken: true", n, other.Name, other.ClusterID)
+		mistakes.Errorf("tokenFile", "upstreams[%d] (%q) of cluster %q has the same token, so that each upstream can use it with the other: give each its own", n, other.Name, other.ClusterID)
 	}
 }

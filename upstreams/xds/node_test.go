@@ -18,7 +18,7 @@ import (
 )
 
 // sharedServer is the config of upstreams of one server.
-const sharedServer = `node: {id: relay-1, namespace: istio-system, ip: 10.0.0.7}
+const sharedServer = `node: {id: relay-1, namespace: istio-system}
 provenance: {relay: hub}
 downstream: {listeners: [{address: "127.0.0.1:1", plaintext: true}]}
 upstreams:
@@ -30,6 +30,7 @@ func parsed(t *testing.T, text string) *config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Node.IP = "10.0.0.7"
 	return cfg
 }
 

@@ -187,8 +187,8 @@ func refuseFound(cluster *api.Cluster, user *api.AuthInfo, trust Trust) error {
 	switch {
 	case len(paths) > 0:
 		return fmt.Errorf("it names files of the relay's own host (%s): put their content into the kubeconfig", strings.Join(paths, ", "))
-	case cluster.ProxyURL != "" && !trust.AllowProxy:
-		return errors.New("it has a proxy-url: set allowProxy: true to let found clusters choose a proxy")
+	case cluster.ProxyURL != "" && len(trust.AllowServers) == 0:
+		return errors.New("it has a proxy-url: name the proxy in allowServers")
 	case err != nil || !servers.IsHost(server.Hostname()) || strings.ContainsAny(cluster.Server, "?#"):
 		return errors.New("the server is not https:// with a DNS name or an IP address, and perhaps a port and a path")
 	case failed != nil || cluster.ProxyURL != "" && !servers.IsHost(proxy.Hostname()):

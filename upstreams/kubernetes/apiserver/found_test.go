@@ -45,7 +45,6 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 		with("{token: t}", "{tokenFile: /etc/passwd, client-key: /etc/shadow}"):                        "(client-key, tokenFile)",
 		with("{token: t}", "{client-certificate: /etc/passwd}"):                                        "(client-certificate)",
 		with("{token: t}", "{auth-provider: {name: gcp}}"):                                             `the auth-provider "gcp" is not accepted`,
-		with("certificate-authority-data", "proxy-url: 'http://evil:1', certificate-authority-data"):   "set allowProxy: true",
 		with("https://", "http://"):                                                                    "credentials are not sent in the clear",
 		with("certificate-authority-data: ", "certificate-authority-data: AAAA"):                       "certificate",
 		with("current-context: x", ""):                                                                 "no current-context",
@@ -73,7 +72,10 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 	if err := CheckKubeconfig([]byte(with("{token: t}", exec)), Trust{AllowExec: []Program{{Command: "aws"}}, AllowServers: []string{loopback}}); err != nil {
 		t.Error(err)
 	}
-	if err := CheckKubeconfig([]byte(with("certificate-authority-data", "proxy-url: 'http://p:1', certificate-authority-data")), Trust{AllowProxy: true, AllowServers: []string{loopback}}); err != nil {
+	if err := CheckKubeconfig([]byte(with("certificate-authority-data", "proxy-url: 'http://p:1', certificate-authority-data")), Trust{AllowServers: []string{loopback}}); err != nil {
+		t.Error(err)
+	}
+	if err := CheckKubeconfig([]byte(with("certificate-authority-data", "proxy-url: 'http://evil:1', certificate-authority-data")), Trust{}); err == nil || !strings.Contains(err.Error(), "name the proxy in allowServers") {
 		t.Error(err)
 	}
 	if err := CheckKubeconfig([]byte("token: SECRET: ["), Trust{}); err == nil || strings.Contains(err.Error(), "SECRET") {
@@ -81,7 +83,7 @@ func TestAFoundKubeconfigRunsNothingAndReadsNoFile(t *testing.T) {
 	}
 	for _, proxy := range []string{"http://relay:SECRET@proxy:port", "ftp://relay:SECRET@proxy:1", "http://relay:SECRET@", `http://relay:SECRET@a"b:1`} {
 		text := with("certificate-authority-data", "proxy-url: '"+proxy+"', certificate-authority-data")
-		if err := CheckKubeconfig([]byte(text), Trust{AllowProxy: true}); err == nil || !strings.Contains(err.Error(), "proxy-url") || strings.Contains(err.Error(), "SECRET") {
+		if err := CheckKubeconfig([]byte(text), Trust{AllowServers: []string{"*"}}); err == nil || !strings.Contains(err.Error(), "proxy-url") || strings.Contains(err.Error(), "SECRET") {
 			t.Errorf("the error quotes a password: %v", err)
 		}
 	}

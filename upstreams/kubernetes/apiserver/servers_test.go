@@ -133,13 +133,13 @@ func TestBehindAProxyTheNameOfTheServerAndTheAddressOfTheProxyAreJudged(t *testi
 		servers []string
 		want    string
 	}{
-		{nil, "127.0.0.1 is a loopback, link-local or unspecified address"},
+		{nil, "it has a proxy-url: name the proxy in allowServers"},
 		{[]string{"api.example"}, "127.0.0.1 is a loopback, link-local or unspecified address"},
 		{[]string{"127.0.0.0/8"}, `no pattern in clusters[].allowServers matches the server "api.example"`},
 		{[]string{"127.0.0.0/8", "*.example"}, ""},
 	} {
 		access := NewKubeconfig("none")
-		access.Set([]byte(text), Trust{AllowServers: tc.servers, AllowProxy: true})
+		access.Set([]byte(text), Trust{AllowServers: tc.servers})
 		c := NewClient(&Credentials{Found: access}, "test")
 		before := asked.Load()
 		err := c.Refresh(t.Context())

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -109,7 +108,7 @@ func (f *Finder) Upstreams(cfg *config.Config) (all []config.Upstream, err error
 	})
 	for _, p := range next.parts {
 		for _, one := range p.registry.Clusters() {
-			u, err := upstreamOf(p.cfg, one.Name, one.ID, one.Labels, f.accessOf(one.ID))
+			u, err := upstreamOf(p.cfg, one.Name, one.ID, f.accessOf(one.ID))
 			if err != nil {
 				return nil, fmt.Errorf("clusters %s: cluster %s: upstream.%w", p.cfg.Name, one.ID, err)
 			}
@@ -128,10 +127,10 @@ func (f *Finder) part(name string) *part {
 }
 
 // upstreamOf returns the upstream of a found cluster.
-func upstreamOf(c config.Clusters, name, id string, labels map[string]string, access *apiserver.Kubeconfig) (config.Upstream, error) {
+func upstreamOf(c config.Clusters, name, id string, access *apiserver.Kubeconfig) (config.Upstream, error) {
 	section := *c.Upstream.Source.(*kubernetes.Config) // the config has been checked
 	section.Found = access
-	return c.For(name, id, labels, &section)
+	return c.For(name, id, &section)
 }
 
 // accessOf returns the Kubeconfig of a cluster. It stays the same when another part takes over the cluster,
@@ -247,22 +246,20 @@ func (f *Finder) told(p *part, reading int, entries []registry.Entry, err error)
 	}
 }
 
-// fitting returns the entries of a part. It sets Problem of those that do not fit its template, if they or their labels are
-// new.
+// fitting returns the entries of a part. It sets Problem of new ones that do not fit its template.
 func fitting(p *part, entries []registry.Entry) []registry.Entry {
-	known, entries := map[string]map[string]string{}, slices.Clone(entries)
+	known, entries := map[string]bool{}, slices.Clone(entries)
 	for _, c := range p.registry.Clusters() {
-		known[c.ID] = c.Labels
+		known[c.ID] = true
 	}
 	for i := range entries {
 		e := &entries[i]
 		name := registry.NameOf(e.ID)
-		labels, is := known[e.ID]
-		if e.Problem != "" || is && maps.Equal(labels, e.Labels) || name == "" {
+		if e.Problem != "" || known[e.ID] || name == "" {
 			continue
 		}
-		if _, err := upstreamOf(p.cfg, name, e.ID, e.Labels, nil); err != nil {
-			e.Kubeconfig, e.Labels, e.Problem = nil, nil, "it does not fit: upstream."+err.Error()
+		if _, err := upstreamOf(p.cfg, name, e.ID, nil); err != nil {
+			e.Kubeconfig, e.Problem = nil, "it does not fit: upstream."+err.Error()
 		}
 	}
 	return entries

@@ -104,12 +104,12 @@ func judged(st Status) (found []doctor.Finding) {
 // cureOf returns the cure for the reason why a kubeconfig is not used.
 func cureOf(reason string) string {
 	switch {
+	case strings.Contains(reason, "proxy-url"):
+		return "list the proxy in clusters[].allowServers, if you trust it, or take the proxy-url out"
 	case strings.Contains(reason, "allowServers"):
 		return "list the server in clusters[].allowServers, if you trust it"
 	case strings.Contains(reason, "allowExec"), strings.Contains(reason, "program"):
 		return "let it run that program by clusters[].allowExec, if you trust who writes the kubeconfigs, or put a token into it"
-	case strings.Contains(reason, "allowProxy"):
-		return "set clusters[].allowProxy: true, if you trust who writes the kubeconfigs, or take the proxy-url out"
 	case strings.Contains(reason, "already"), strings.Contains(reason, "which is that of"):
 		return "leave out one of the two, or name it in clusters[].ignore"
 	case strings.Contains(reason, "more than max"):

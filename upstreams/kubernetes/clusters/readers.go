@@ -37,7 +37,7 @@ func readerOf(c config.Clusters, pace hub.Pace) *reader {
 
 // TrustOf returns what the kubeconfigs of a part may use.
 func TrustOf(c config.Clusters) apiserver.Trust {
-	t := apiserver.Trust{AllowProxy: c.AllowProxy, AllowServers: c.AllowServers}
+	t := apiserver.Trust{AllowServers: c.AllowServers}
 	for _, p := range c.AllowExec {
 		t.AllowExec = append(t.AllowExec, apiserver.Program(p))
 	}
@@ -124,21 +124,6 @@ func priorityOf(o *object.Object) (priority int, problem string) {
 	return int(n), ""
 }
 
-// maxLabels bounds the labels of an object, in bytes: they are kept on disk for each cluster.
-const maxLabels = 2 << 10
-
-// labelsOf returns the labels of an object, by which import rules are chosen.
-func labelsOf(o *object.Object) (labels map[string]string, problem string) {
-	size := 0
-	for key, value := range o.Labels {
-		size += len(key) + len(value)
-	}
-	if size > maxLabels {
-		return nil, fmt.Sprintf("its labels have %d bytes, and %d at most are read: remove labels", size, maxLabels)
-	}
-	return o.Labels, ""
-}
-
 // priorityAnnotation has the priority of clusters: those with smaller numbers come first. It is 0 without the
 // annotation.
 const priorityAnnotation = "meshrelay.io/priority"
@@ -159,9 +144,8 @@ func secretEntries(o *object.Object) (all []registry.Entry) {
 		return []registry.Entry{{Origin: origin, Problem: "the secret can not be read: " + err.Error()}}
 	}
 	priority, note := priorityOf(o)
-	labels, problem := labelsOf(o)
 	for _, id := range slices.Sorted(maps.Keys(data)) {
-		all = append(all, registry.Entry{ID: id, Origin: origin, Kubeconfig: data[id], Priority: priority, Note: note, Labels: labels, Problem: problem})
+		all = append(all, registry.Entry{ID: id, Origin: origin, Kubeconfig: data[id], Priority: priority, Note: note})
 	}
 	return all
 }

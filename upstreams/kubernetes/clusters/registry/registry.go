@@ -48,8 +48,6 @@ type Entry struct {
 	Problem    string
 	Priority   int
 	Note       string // a remark about the cluster, from the origin
-	// Labels are those of the origin. Import rules are chosen by them.
-	Labels map[string]string
 }
 
 // State is the state of a followed cluster.
@@ -81,8 +79,6 @@ type Cluster struct {
 	// Problem is the reason why its newest kubeconfig is not used.
 	Problem string `json:"problem,omitempty"`
 	Note    string `json:"note,omitempty"`
-	// Labels are those of its origin.
-	Labels map[string]string `json:"labels,omitempty"`
 	// Rotations counts the kubeconfigs after the first one since the start.
 	Rotations uint64 `json:"rotations,omitempty"`
 	// Kubeconfig is the last good one. It is empty until one is found after a start.
@@ -118,7 +114,7 @@ type (
 
 // Output is the result of a step.
 type Output struct {
-	// Set is set when the list of followed clusters, its order or labels of a cluster have changed.
+	// Set is set when the list of followed clusters or its order has changed.
 	Set bool
 	// Changed is set when the file or the status must be written again. It is always set together with Set.
 	Changed bool
@@ -159,8 +155,6 @@ type Registry struct {
 
 	now time.Time // of the step
 	out Output
-	// relabeled is set when labels of a cluster have changed in the step.
-	relabeled bool
 }
 
 // New returns a Registry that knows no cluster.
@@ -181,7 +175,7 @@ func (r *Registry) Copy() *Registry {
 
 // Step applies an event. The error is for an order, and matches ErrNotPossible.
 func (r *Registry) Step(now time.Time, e Event) (Output, error) {
-	r.now, r.out, r.relabeled = now, Output{}, false
+	r.now, r.out = now, Output{}
 	before := r.order()
 	var err error
 	switch e := e.(type) {
@@ -208,7 +202,7 @@ func (r *Registry) Step(now time.Time, e Event) (Output, error) {
 		err = r.remove(e.ID)
 	}
 	r.expire()
-	r.out.Set = r.relabeled || !slices.Equal(before, r.order())
+	r.out.Set = !slices.Equal(before, r.order())
 	r.out.Changed = r.out.Changed || r.out.Set
 	return r.out, err
 }
@@ -365,10 +359,6 @@ func (r *Registry) again(c *Cluster, e Entry) {
 		c.State, c.Since, c.Released = Found, r.now, false
 	}
 	c.Origin, c.Priority, c.Note = e.Origin, e.Priority, e.Note
-	if (e.Problem == "" || e.Labels != nil) && !maps.Equal(c.Labels, e.Labels) {
-		c.Labels, r.relabeled = e.Labels, true
-		r.note(slog.LevelInfo, "cluster has other labels", "cluster", c.ID, "origin", e.Origin)
-	}
 	switch c.Problem = e.Problem; {
 	case c.Problem != "" && c.Problem != before.Problem:
 		r.note(slog.LevelWarn, "new kubeconfig not used, the last good one stays", "cluster", c.ID, "origin", e.Origin, "reason", c.Problem)
@@ -406,7 +396,7 @@ func (r *Registry) add(e Entry) {
 		r.refuse(e, fmt.Sprintf("there are more than max clusters (%d)", r.policy.Max))
 	default:
 		r.clusters[e.ID] = &Cluster{
-			ID: e.ID, Name: name, Origin: e.Origin, State: Found, Since: r.now, Priority: e.Priority, Note: e.Note, Labels: e.Labels, Kubeconfig: e.Kubeconfig,
+			ID: e.ID, Name: name, Origin: e.Origin, State: Found, Since: r.now, Priority: e.Priority, Note: e.Note, Kubeconfig: e.Kubeconfig,
 		}
 		r.note(slog.LevelInfo, "cluster found", "cluster", e.ID, "origin", e.Origin)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -160,13 +159,6 @@ func (p *play) set(key, value string) {
 
 func entryOf(text string) (e registry.Entry) {
 	id, rest, _ := strings.Cut(text, "=")
-	rest, labels, _ := strings.Cut(rest, "+")
-	for _, label := range strings.FieldsFunc(labels, func(r rune) bool { return r == ',' }) {
-		if e.Labels == nil {
-			e.Labels = map[string]string{}
-		}
-		e.Labels[label] = "yes"
-	}
 	rest, priority, _ := strings.Cut(rest, "^")
 	e.Priority, _ = strconv.Atoi(priority)
 	rest, origin, given := strings.Cut(rest, "@")
@@ -224,9 +216,6 @@ func (p *play) expect(line string) {
 	case "note":
 		got = of().Note
 		ok = strings.Contains(got, text)
-	case "labels":
-		got = strings.Join(slices.Sorted(maps.Keys(of().Labels)), ",")
-		ok = got == text
 	case "set", "same":
 		got = fmt.Sprint(p.out.Set)
 		ok = p.out.Set == (word == "set")
