@@ -89,7 +89,7 @@ func problems(s upstreams.Status, released bool) (parts []string) {
 		add("resources expired and not served: %d", expired)
 	}
 	if h := s.Held; h != nil {
-		add("held%s: deletion of %d of %d resources, %s; see \"relay held %s\"", Since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
+		add("held%s: deletion of %d of %d resources, %s; see \"relay upstreams --held %s\"", Since(h.Since), h.Removals, h.Of, heldUntil(*h), s.Name)
 	}
 	if s.Endpoints != nil && s.Endpoints.LastError != "" {
 		add("the endpoints of its services may be old: %s", s.Endpoints.LastError)

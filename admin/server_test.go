@@ -123,11 +123,11 @@ func TestReadinessFollowsTheSources(t *testing.T) {
 		},
 		"held": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Held: &intake.Held{Since: since, Clock: intake.ClockRunning, Until: since.Add(time.Minute), Removals: 40, Of: 100}}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 40 of 100 resources, until 2024-02-03T04:06:06Z; see "relay held west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 40 of 100 resources, until 2024-02-03T04:06:06Z; see "relay upstreams --held west"`}},
 		},
 		"held for ever": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Held: &intake.Held{Since: since, Removals: 1, Of: 2}}},
-			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 1 of 2 resources, without end; see "relay held west"`}},
+			Readiness{Ready: true, Reasons: []string{`upstream west: held since 2024-02-03T04:05:06Z: deletion of 1 of 2 resources, without end; see "relay upstreams --held west"`}},
 		},
 		"frozen": {
 			true, upstreams.Status{Name: "west", State: upstreams.StateSynced, Status: intake.Status{Synced: true, Frozen: &intake.Frozen{Frozen: state.Frozen{Since: since}, Waiting: 3}}},

@@ -144,7 +144,7 @@ func (s *sites) tell(ctx context.Context, state string, relays ...int) error {
 	return deadline(ctx, s.scenario.within(handover), func() *violation {
 		for _, n := range relays {
 			r := s.relays[n]
-			out, err := s.ask(r, "sink", "status", sinkName, "-o", "json")
+			out, err := s.ask(r, "sink", sinkName, "-o", "json")
 			var all []struct{ State string }
 			if err = errors.Join(err, json.Unmarshal([]byte(out), &all)); err != nil || len(all) == 0 || all[0].State != state {
 				return &violation{afterPromotion, r.name, -1, fmt.Sprintf("it tells of the sink %s (%v), and is to tell %q", out, err, state)}

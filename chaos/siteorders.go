@@ -105,7 +105,7 @@ func (s *sites) releaseSink() {
 // sinkRelease releases what the guard of the sink holds.
 func (s *sites) sinkRelease(relay int) {
 	r := s.relays[relay%siteRelays]
-	out, err := s.ask(r, "sink", "status", sinkName, "-o", "json")
+	out, err := s.ask(r, "sink", sinkName, "-o", "json")
 	if err != nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (s *sites) sinkRelease(relay int) {
 		return
 	}
 	s.journal.count("order sink release")
-	out, err = s.ask(r, "sink", "release", sinkName, "--hold", all[0].Held.ID, "--socket", filepath.Join(r.stateDir(), "admin.sock"))
+	out, err = s.ask(r, "release", "sink/"+sinkName, "--hold", all[0].Held.ID, "--socket", filepath.Join(r.stateDir(), "admin.sock"))
 	s.journal.say("sink release %s at %s: %v %s", all[0].Held.ID, r.name, err, tail(out))
 }
 
@@ -183,7 +183,7 @@ func (s *sites) giveBack(ctx context.Context, f siteFault) {
 func (s *sites) unfreezeSink(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		r := s.relays[n%siteRelays]
-		out, err := s.ask(r, "sink", "unfreeze", sinkName, "--socket", filepath.Join(r.stateDir(), "admin.sock"))
+		out, err := s.ask(r, "unfreeze", "sink/"+sinkName, "--socket", filepath.Join(r.stateDir(), "admin.sock"))
 		s.journal.say("sink unfreeze at %s: %v %s", r.name, err, tail(out))
 		if s.history.await(ctx, time.Second, func() bool { return s.history.phase == "" }) {
 			return

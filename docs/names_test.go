@@ -39,7 +39,7 @@ func TestNamesInPagesExist(t *testing.T) {
 		{"endpoint", "(?:`|15014|http://relay)(/[a-z][a-z/-]*)", func(n string) bool {
 			return strings.Contains(endpoints, " "+n+"`") || strings.HasPrefix(n, "/upstreams/") || foreign.MatchString(n)
 		}, 60},
-		{"variable", `\b(RELAY_[A-Z]+)`, func(n string) bool { return strings.Contains(code.String(), `"`+n+`"`) }, 40},
+		{"variable", `\b(RELAY_[A-Z]+)`, func(n string) bool { return strings.Contains(code.String(), `"`+n+`"`) }, 10},
 		{"target of make", "(?:`|    )make ([a-z][a-z0-9-]*)", func(n string) bool {
 			return strings.Contains(makefile, "\n"+n+":") || strings.Contains(makefile, "\nbuild "+n)
 		}, 40},

@@ -154,7 +154,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		})
 	})
 	eventually(t, "the guard holds", func() error {
-		out, _ := hub.command("held", "west")
+		out, _ := hub.command("upstreams", "--held", "west")
 		if !strings.Contains(out, "deletions of 14 resources") {
 			return fmt.Errorf("%s", out)
 		}

@@ -104,7 +104,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	r.start().ready()
 	serves("it stays over a restart", 3, "a.example", "b.example", "c.example")
 	shows("and is shown", `"state": "orphaned"`)
-	if out, code := r.command("clusters", "remove", "fleet", "east"); code != 0 {
+	if out, code := r.command("release", "cluster/fleet/east"); code != 0 {
 		t.Fatal(out)
 	}
 	serves("an operator removes it", 0)

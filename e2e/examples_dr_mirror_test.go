@@ -141,7 +141,7 @@ func TestExampleDRMirror(t *testing.T) {
 			t.Fatal(out)
 		}
 		x.ports["4kq3vx2a"] = all[0].ID
-		x.shows(t, "held")
+		x.shows(t, "upstreams --held")
 		x.shows(t, "release")
 		hasExactly()
 		x.shows(t, "history")

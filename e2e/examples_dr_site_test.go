@@ -103,7 +103,7 @@ func TestExampleDRSite(t *testing.T) {
 	same("the site's istiod gives what the primary's gives")
 	next("")
 	x.showsAt(t, "explain", 0)
-	x.showsAt(t, "sink status", 0)
+	x.showsAt(t, "sink", 0)
 
 	// A kill of the relay changes nothing at the site, and what the site's etcd loses comes again.
 	d := &drill{t, x, primary, site}
@@ -111,7 +111,7 @@ func TestExampleDRSite(t *testing.T) {
 	before := d.objects(site)
 	r.kill()
 	r.start().ready()
-	x.showsAt(t, "sink status", 0)
+	x.showsAt(t, "sink", 0)
 	if diff := differ(before, d.objects(site)); diff != "" {
 		t.Errorf("a restart writes: %s", diff)
 	}
@@ -134,7 +134,7 @@ func TestExampleDRSite(t *testing.T) {
 	next("promotion while the relay runs")
 	x.showsAt(t, "sink promote", 1)
 	next("")
-	x.showsAt(t, "sink status", 1)
+	x.showsAt(t, "sink", 3)
 	if diff := differ(before, d.objects(site)); diff != "" {
 		t.Errorf("a promotion touches objects: %s", diff)
 	}
@@ -157,7 +157,7 @@ func TestExampleDRSite(t *testing.T) {
 	}
 	r.terminate()
 	r.start().ready()
-	x.showsAt(t, "sink status", 2)
+	x.showsAt(t, "sink", 4)
 
 	// The primary returns, without the edits, and with changes of its own.
 	next("start of the primary until the relay follows it again")
@@ -179,8 +179,8 @@ func TestExampleDRSite(t *testing.T) {
 		t.Errorf("the frozen site is written into: %s", diff)
 	}
 	next("unfreeze until the sink has written all")
-	x.showsAt(t, "sink unfreeze", 0)
-	x.showsAt(t, "sink status", 3)
+	x.showsAt(t, "unfreeze", 0)
+	x.showsAt(t, "sink dr", 0)
 	d.equal("all but the held deletion is written", "ServiceEntry shop/fax")
 	for name, spec := range edited {
 		if now := d.specs(site)[name]; now != spec && name != "Gateway shop/public" {
@@ -188,8 +188,8 @@ func TestExampleDRSite(t *testing.T) {
 		}
 	}
 	x.ports["4kq3vx2a"] = d.hold(r)
-	x.showsAt(t, "sink release", 0)
-	x.showsAt(t, "sink status", 4)
+	x.showsAt(t, "release", 0)
+	x.showsAt(t, "sink dr", 1)
 	d.equal("all is written", "")
 	next("edit at the primary until the site's istiod has it")
 	ofSite.has(rule, "ROUND_ROBIN")
@@ -204,8 +204,8 @@ func TestExampleDRSite(t *testing.T) {
 	x.showsAt(t, "sink adopt", 1)
 	next("start of the relay until the sink has written all")
 	r.start().ready()
-	x.showsAt(t, "sink unfreeze", 1)
-	x.showsAt(t, "sink status", 5)
+	x.showsAt(t, "unfreeze", 1)
+	x.showsAt(t, "sink", 12)
 	next("")
 	if out, err := site.ask(http.MethodGet, path, "", nil); err != nil || !strings.Contains(string(out), `"meshrelay.io/sink":"dr"`) || !strings.Contains(string(out), "RANDOM") {
 		t.Errorf("the object is not the sink's again: %v: %s", err, out)
@@ -409,7 +409,7 @@ func (d *drill) runbook(r *relay, simple string) {
 		case '8':
 			d.equal("after step 8", "ServiceEntry shop/carrier")
 		case '9':
-			if out, err := x.command("sink", "release", "dr", "--hold", d.hold(r), "--admin", x.address("127.0.0.1:15014")); err != nil {
+			if out, err := x.command("release", "sink/dr", "--hold", d.hold(r), "--admin", x.address("127.0.0.1:15014")); err != nil {
 				t.Error(err, out)
 			}
 			d.equal("after step 9", "")

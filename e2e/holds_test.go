@@ -91,7 +91,7 @@ func (r *relay) logs(parts ...string) {
 	})
 }
 
-// held is what relay held prints of one upstream.
+// held is what relay upstreams --held prints of one upstream.
 type held struct {
 	ID        string    `json:"id"`
 	Clock     string    `json:"clock"`
@@ -271,16 +271,16 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(r.must(0, "held east -o yaml")), &asYAML); err != nil || len(asYAML) != 1 || asYAML[0].ID != h.ID || len(asYAML[0].Deletions) != 8 {
 		t.Errorf("%v: as YAML it is %+v", err, asYAML)
 	}
-	table := r.must(0, "held", "upstream east: hold "+h.ID, "8 deletions of 9 resources", // the MeshConfig stays
+	table := r.must(0, "upstreams --held", "upstream east: hold "+h.ID, "8 deletions of 9 resources", // the MeshConfig stays
 		"relay release east --hold "+h.ID)
 	row := regexp.MustCompile(`(?m)^networking\.istio\.io/\w+ +shop +[svd]\d +[0-9ydhms]+ +\d+\w+$`)
 	if n := len(row.FindAllString(table, -1)); n != 8 {
 		t.Errorf("%d rows in\n%s", n, table)
 	}
-	if out := r.must(0, "status", "relay held east"); strings.Contains(out, "release") {
+	if out := r.must(0, "status", "relay upstreams --held east"); strings.Contains(out, "release") {
 		t.Errorf("the status offers the command that deletes:\n%s", out)
 	}
-	if body, err := httpGet("http://" + r.admin + "/ready"); err != nil || !contains(body, `see "relay held east"`) {
+	if body, err := httpGet("http://" + r.admin + "/ready"); err != nil || !contains(body, `see "relay upstreams --held east"`) {
 		t.Errorf("/ready: %v: %s", err, body)
 	}
 
@@ -289,7 +289,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 	r.must(0, "release east --all --dry-run", "8 deletions would be released, 0 still held")
 	r.must(0, "release east --dry-run --hold "+h.ID, "8 deletions would be released, 0 still held")
 	r.must(1, "release east --hold nothing2", "is not known")
-	r.must(1, "release east --only vs/elsewhere", "relay held east")
+	r.must(1, "release east --only vs/elsewhere", "relay upstreams --held east")
 	if again := r.held(); again.ID != h.ID || again.Removals != 8 {
 		t.Errorf("the hold is %+v", again)
 	}
@@ -324,7 +324,7 @@ func TestASmallIstiodThatComesBackEmptyIsHeld(t *testing.T) {
 	}
 	r.must(0, `release east --reason "the rest, too" --hold `+rest.ID, "6 deletions released, 0 still held")
 	eventually(t, "nothing is left", func() error { return differs(third.configs(), configs{}) })
-	r.must(0, "held", "No deletions are held.")
+	r.must(0, "upstreams --held", "No deletions are held.")
 	eventually(t, "the history has the reasons", func() error {
 		revisions := r.revisions()
 		if len(revisions) < 2 || revisions[0].By != "release (the rest, too)" || revisions[1].By != "release (routes have moved)" || revisions[1].Removed != 3 {

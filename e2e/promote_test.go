@@ -266,7 +266,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 				}
 			}
 			if n != 20 {
-				out, _ := r.command("sink", "status", "dr")
+				out, _ := r.command("sink", "dr")
 				return fmt.Errorf("%d objects are written: %s", n, out)
 			}
 			return nil
@@ -290,7 +290,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		if all := fmt.Sprint(r.configs()); !strings.Contains(all, "two.example") {
 			return fmt.Errorf("%s", all)
 		}
-		if out, _ := r.command("sink", "status", "dr"); !strings.Contains(out, "promoted") {
+		if out, _ := r.command("sink", "dr"); !strings.Contains(out, "promoted") {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
@@ -304,7 +304,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		t.Error(out)
 	}
 	eventually(t, "the sink is frozen", func() error {
-		if out, _ := r.command("sink", "status", "dr"); !strings.Contains(out, "frozen") {
+		if out, _ := r.command("sink", "dr"); !strings.Contains(out, "frozen") {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
@@ -317,7 +317,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 			t.Fatalf("%s was written: %s", name, o.Metadata)
 		}
 	}
-	if out, code := r.command("sink", "unfreeze", "dr"); code != 0 {
+	if out, code := r.command("unfreeze", "sink/dr"); code != 0 {
 		t.Errorf("%d %s", code, out)
 	}
 	has("two.example")

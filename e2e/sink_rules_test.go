@@ -191,8 +191,8 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 		s := newSite(t, k, "frozen", "", files)
 		s.written(4)
 		second := s.another("second", "")
-		prints(t, second, 0, "standby", "sink", "status", "frozen")
-		prints(t, second, 0, "sink frozen is frozen", "sink", "freeze", "frozen", "--reason", "test")
+		prints(t, second, 0, "standby", "sink", "frozen")
+		prints(t, second, 0, "sink frozen is frozen", "freeze", "sink/frozen", "--reason", "test")
 		s.is("the writer is frozen", func(st sinkStatus) bool { return st.State == "frozen" })
 		s.pause(func() {
 			second.pause(func() {
@@ -203,10 +203,10 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 			})
 		})
 		s.is("the change is seen", func(st sinkStatus) bool { return st.Desired == 1 })
-		prints(t, second, 0, "frozen", "sink", "status", "frozen")
+		prints(t, second, 0, "frozen", "sink", "frozen")
 		s.terminate() // the other one takes over, frozen
 		s.relay = second
-		prints(t, second, 0, "writes again", "sink", "unfreeze", "frozen")
+		prints(t, second, 0, "writes again", "unfreeze", "sink/frozen")
 		s.is("all of a kind are held, few as they are", func(st sinkStatus) bool {
 			return st.Leader && st.Held != nil && st.Held.Removals == 4 && st.Objects == 5
 		})
@@ -215,9 +215,9 @@ func TestRulesOfSinksOnARealCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		third := s.another("third", "")
-		prints(t, third, 0, "standby", "sink", "status", "frozen")
-		prints(t, third, 1, "give the order to the one that does, which is \"second_", "sink", "release", "frozen", "--hold", st.Held.ID)
-		prints(t, second, 0, "4 deletions released", "sink", "release", "frozen", "--hold", st.Held.ID)
+		prints(t, third, 0, "standby", "sink", "frozen")
+		prints(t, third, 1, "give the order to the one that does, which is \"second_", "release", "sink/frozen", "--hold", st.Held.ID)
+		prints(t, second, 0, "4 deletions released", "release", "sink/frozen", "--hold", st.Held.ID)
 		s.written(1)
 	})
 
@@ -303,8 +303,8 @@ spec: {hosts: [till.example], http: [{route: [{destination: {host: till.example}
 		_, rest, _ := strings.Cut(string(text), "\n") // node and admin are in two lines
 		_, rest, _ = strings.Cut(rest, "\n")
 		other := relayOf(t, "other", strings.NewReplacer(filepath.Dir(s.config), "DIR", "{relay: site}", "{relay: other}", s.xds, "XDS").Replace(rest)).start()
-		prints(t, other, 0, "the relay site has a sink of this name in this cluster, too", "sink", "status", "twins")
-		prints(t, s.relay, 0, "the relay other has a sink of this name in this cluster, too", "sink", "status", "twins")
+		prints(t, other, 0, "the relay site has a sink of this name in this cluster, too", "sink", "twins")
+		prints(t, s.relay, 0, "the relay other has a sink of this name in this cluster, too", "sink", "twins")
 	})
 
 	t.Run("nobody writes, and it is told", func(t *testing.T) {
@@ -320,7 +320,7 @@ spec: {hosts: [till.example], http: [{route: [{destination: {host: till.example}
 			return nil
 		})
 		prints(t, s.relay, 0, "nobody has written since", "status")
-		prints(t, s.relay, 0, "sink nobody is frozen", "sink", "freeze", "nobody", "--reason", "away")
+		prints(t, s.relay, 0, "sink nobody is frozen", "freeze", "sink/nobody", "--reason", "away")
 		k.serve()
 		eventually(t, "the Lease has the freeze that was given while the site was away", func() error {
 			out, err := k.ask(http.MethodGet, "/apis/coordination.k8s.io/v1/namespaces/istio-system/leases/meshrelay-sink-nobody", "", nil)
@@ -329,7 +329,7 @@ spec: {hosts: [till.example], http: [{route: [{destination: {host: till.example}
 			}
 			return err
 		})
-		prints(t, s.relay, 0, "writes again", "sink", "unfreeze", "nobody")
+		prints(t, s.relay, 0, "writes again", "unfreeze", "sink/nobody")
 		s.written(1)
 		prints(t, s.relay, 0, "", "wait", "--for", "healthy")
 	})

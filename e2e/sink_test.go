@@ -56,7 +56,7 @@ type sinkStatus struct {
 
 // sinkOf returns the state of a sink.
 func sinkOf(r *relay, name string) (s sinkStatus, err error) {
-	out, code := r.command("sink", "status", name, "-o", "json")
+	out, code := r.command("sink", name, "-o", "json")
 	var all []sinkStatus
 	if err := json.Unmarshal([]byte(out), &all); err != nil || code != 0 || len(all) != 1 {
 		return s, fmt.Errorf("%d, %w: %s", code, err, out)
@@ -144,7 +144,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	}
 	edit("n01")
 	wants("a conflict is told", func(s sinkStatus) bool { return s.TroublesByState["conflict"] == 1 })
-	if out, _ := r.command("sink", "status", "dr"); !strings.Contains(out, "kubectl-edit") || !strings.Contains(out, "spec.hosts") {
+	if out, _ := r.command("sink", "dr"); !strings.Contains(out, "kubectl-edit") || !strings.Contains(out, "spec.hosts") {
 		t.Error(out)
 	}
 	if out, code := r.command("sink", "diff", "dr"); code != 0 || !strings.Contains(out, "homeless") || !strings.Contains(out, "namespaces") {
@@ -195,7 +195,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, code := r.command("sink", "release", "dr", "--hold", s.Held.ID); code != 0 {
+	if out, code := r.command("release", "sink/dr", "--hold", s.Held.ID); code != 0 {
 		t.Fatal(out, code)
 	}
 	wants("the released ones are gone", func(s sinkStatus) bool { return s.Held == nil && s.Objects == 16 })

@@ -152,7 +152,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 	if n := strings.Count(out, "-      simple: RANDOM\n+      simple: LEAST_REQUEST\n"); n != changed {
 		t.Errorf("%d of %d changes show: %s", n, changed, out)
 	}
-	if out, code := r.command("sink", "unfreeze", "dr"); code != 0 {
+	if out, code := r.command("unfreeze", "sink/dr"); code != 0 {
 		t.Fatal(code, out)
 	}
 	becomes("all is put right", func(s sinkStatus) bool { return s.State == "writing" && len(s.Todo) == 0 && s.Drifted == changed })

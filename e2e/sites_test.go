@@ -79,7 +79,7 @@ downstream: {listeners: [{address: "XDS", plaintext: true}]}
 		})
 	}
 	eventually(t, "all is written", func() error {
-		out, err := relayCommand(t, "sink", "status", "--admin", r.admin)
+		out, err := relayCommand(t, "sink", "--admin", r.admin)
 		want := fmt.Sprintf("site all apply writing %d %[1]d - -", len(set))
 		if err == nil && !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			err = fmt.Errorf("want %s: %s", want, out)

@@ -36,7 +36,7 @@ until_true() {
   done
 }
 
-is_held() { [[ -n $("$relay" held east -o 'jsonpath={[0].id}') ]]; }
+is_held() { [[ -n $("$relay" upstreams east --held -o 'jsonpath={[0].id}') ]]; }
 is_lost() { [[ $("$relay" upstreams west -o 'jsonpath={.state}') == disconnected ]]; }
 
 start east
@@ -70,8 +70,8 @@ until_true "the deletions are held" is_held
 show status
 
 tell "3. Look before you decide: what would be deleted?"
-show held east --limit 5
-hold=$("$relay" held east -o 'jsonpath={[0].id}')
+show upstreams east --held --limit 5
+hold=$("$relay" upstreams east --held -o 'jsonpath={[0].id}')
 [[ -n $hold ]] || fail "the hold has no ID"
 
 tell "4. Somebody takes it for meant, and releases exactly these. That is a mistake."

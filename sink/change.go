@@ -105,7 +105,7 @@ func notes(before, after Spec, lost int) (lines []string) {
 	tell(mode && applies, "it begins to write: before the change, relay sink diff %s shows what", name)
 	tell(mode && !applies, "it writes and deletes nothing from now on, and its objects stay")
 	tell(prunes && !before.Prune, "what its view does not show is deleted from now on, or held by the guard: before the change, relay sink diff %s --do left shows it", name)
-	tell(lost > 0 && prunes, "what its view does not show any more (%d) is deleted, or held by the guard: relay sink status %s", lost, name)
+	tell(lost > 0 && prunes, "what its view does not show any more (%d) is deleted, or held by the guard: relay sink %s", lost, name)
 	tell(lost > 0 && !prunes, "what its view does not show any more (%d) stays in the cluster", lost)
 	return lines
 }

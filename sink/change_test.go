@@ -44,7 +44,7 @@ func TestAPlanCountsWhatASinkWouldWriteAndNotWantAnyMore(t *testing.T) {
 			"removed":             {now: []func(*Spec){showing("east", "a", "b")}, want: Change{Changed: []string{"removed"}, Now: 2, Lost: 2}, notes: "run relay sink prune dr --yes, before it leaves"},
 			"wider":               {[]func(*Spec){showing("east", "a")}, []func(*Spec){showing("east", "a", "b", "c")}, Change{Changed: []string{"view.namespaces.include"}, Now: 1, Planned: 3, Gained: 2}, ""},
 			"narrower":            {[]func(*Spec){showing("east", "a", "b", "c")}, []func(*Spec){showing("east", "c")}, Change{Changed: []string{"view.namespaces.include"}, Now: 3, Planned: 1, Lost: 2}, "what its view does not show any more (2) stays"},
-			"narrower, and prune": {[]func(*Spec){prune, showing("east", "a", "b")}, []func(*Spec){prune, showing("east")}, Change{Changed: []string{"view.namespaces.include"}, Now: 2, Lost: 2}, "(2) is deleted, or held by the guard: relay sink status dr"},
+			"narrower, and prune": {[]func(*Spec){prune, showing("east", "a", "b")}, []func(*Spec){prune, showing("east")}, Change{Changed: []string{"view.namespaces.include"}, Now: 2, Lost: 2}, "(2) is deleted, or held by the guard: relay sink dr"},
 			"narrower, dry":       {[]func(*Spec){dry, prune, showing("east", "a", "b")}, []func(*Spec){dry, prune, showing("east", "a")}, Change{Changed: []string{"view.namespaces.include"}, Now: 2, Planned: 1, Lost: 1}, "(1) stays"},
 			"another copy":        {[]func(*Spec){showing("east", "a", "c")}, []func(*Spec){showing("west", "c")}, Change{Changed: []string{"view.namespaces.include"}, Now: 2, Planned: 1, Gained: 1, Lost: 1}, "(1) stays"},
 			"another view": {

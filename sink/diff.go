@@ -78,7 +78,7 @@ func (s *Set) Diff(ctx context.Context, name string, q Wanted) (Differences, err
 		return Differences{}, fmt.Errorf("%w: sink %s: %w", ErrNotPossible, name, other)
 	}
 	if starts {
-		return Differences{}, fmt.Errorf("%w: the sink %s starts, and has not read everything yet: \"relay sink status %[2]s\" tells why", ErrNotPossible, name)
+		return Differences{}, fmt.Errorf("%w: the sink %s starts, and has not read everything yet: \"relay sink %[2]s\" tells why", ErrNotPossible, name)
 	}
 	maps.DeleteFunc(all, func(name string, _ mirror.Key) bool { return name <= q.After })
 	out := Differences{Differences: []Difference{}}

@@ -129,8 +129,8 @@ func (e *engine) tellHold() {
 	event := events.Event{Type: events.Returned, By: events.ByRelay, Text: "sink " + e.spec.Name + ": hold ended"}
 	switch {
 	case held.ID != "" && e.heldID == "":
-		e.log.Warn("deletions held by guard", "held", held.Removals, "id", held.ID, "reason", held.Reason, "see", "relay sink status "+e.spec.Name)
-		event.Type, event.Reason, event.Command = events.Held, held.Reason, "relay sink status "+e.spec.Name
+		e.log.Warn("deletions held by guard", "held", held.Removals, "id", held.ID, "reason", held.Reason, "see", "relay sink "+e.spec.Name)
+		event.Type, event.Reason, event.Command = events.Held, held.Reason, "relay sink "+e.spec.Name
 		event.Text = fmt.Sprintf("sink %s: %d deletions held as %s", e.spec.Name, held.Removals, held.ID)
 		e.deps.Record(event)
 	case held.ID == "" && e.heldID != "" && e.core.Kept().Holding:

@@ -23,7 +23,7 @@ func (s *Set) find(name string) (*engine, error) {
 	if e := s.engines[name]; e != nil {
 		return e, nil
 	}
-	return nil, fmt.Errorf("%w: %.64q: \"relay sink status\" lists the sinks", ErrUnknown, name)
+	return nil, fmt.Errorf("%w: %.64q: \"relay sink\" lists the sinks", ErrUnknown, name)
 }
 
 // Order is an order of an operator. Its verb is freeze: write and delete nothing until unfreeze; release: let the held

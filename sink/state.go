@@ -40,7 +40,7 @@ func load(dir, sink string) (k kept, err error) {
 	}
 	if err != nil {
 		k = kept{Pending: lease.Note{By: "the relay", Reason: "the state of the sink was not read", Since: time.Now().UTC().Truncate(time.Second)}}
-		return k, fmt.Errorf("%s: %w: look at the sink, then run relay sink unfreeze %s", fileOf(dir, sink), err, sink)
+		return k, fmt.Errorf("%s: %w: look at the sink, then run relay unfreeze sink/%s", fileOf(dir, sink), err, sink)
 	}
 	return k, nil
 }

@@ -71,7 +71,7 @@ func clusterActions(part clusters.Status) (list []Action) {
 		case registry.Held:
 			held++
 		case registry.Orphaned:
-			command := "relay clusters remove " + word(part.Name) + " " + word(c.ID)
+			command := "relay release cluster/" + word(part.Name) + "/" + word(c.ID)
 			list = append(list, Action{
 				Title: "Remove " + cut(c.ID), Command: command,
 				Why: "Its kubeconfig is gone, and its resources are still served. This removes them, with its state and history.",
@@ -82,7 +82,7 @@ func clusterActions(part clusters.Status) (list []Action) {
 		return list
 	}
 	release := Action{
-		Title: fmt.Sprintf("Release %s of %s", view.Count(held, "held cluster"), part.Name), Command: "relay clusters release " + word(part.Name),
+		Title: fmt.Sprintf("Release %s of %s", view.Count(held, "held cluster"), part.Name), Command: "relay release cluster/" + word(part.Name),
 		Why: "Their kubeconfigs are gone together, and their resources are still served. If this is intended, release them: they become orphaned, and are removed after removeAfter.",
 	}
 	return append([]Action{release}, list...)

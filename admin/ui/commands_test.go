@@ -14,7 +14,7 @@ func TestCommandsNameTheAddressThatIsNotTheUsualOne(t *testing.T) {
 		{"[::]:15014", "[::]:15010", "relay status", "relay status"},
 		{"localhost:15014", "localhost:15010", "relay status", "relay status"},
 		{"127.0.0.1:15114", "", "relay status", "relay status --admin 127.0.0.1:15114"},
-		{"0.0.0.0:15114", "", "relay held east", "relay held east --admin 127.0.0.1:15114"},
+		{"0.0.0.0:15114", "", "relay upstreams --held east", "relay upstreams --held east --admin 127.0.0.1:15114"},
 		{"10.0.0.7:15014", "", "relay status", "relay status --admin 10.0.0.7:15014"},
 		{"[fd00::1]:15014", "", "relay status", "relay status --admin '[fd00::1]:15014'"},
 		{"127.0.0.1:15114", "0.0.0.0:15110", "relay get all -A", "relay get all -A --server 127.0.0.1:15110"},

@@ -58,7 +58,7 @@ func (p *Pages) deletions(h intake.HeldUpstream, r *request) *Table {
 			t.Rows = append(t.Rows, append(rowOf(deletionColumns, d, r.now, resourceHref(d.Kind, d.Namespace, d.Name)), p.takenOver(h.Upstream, d)))
 		}
 	}
-	t.Summary = fmt.Sprintf("%d of %s that match are shown; to list all: %s", len(t.Rows), view.Count(n, "deletion"), p.here("relay held "+word(h.Upstream)))
+	t.Summary = fmt.Sprintf("%d of %s that match are shown; to list all: %s", len(t.Rows), view.Count(n, "deletion"), p.here("relay upstreams --held "+word(h.Upstream)))
 	return t
 }
 

@@ -232,7 +232,7 @@ func TestFoundClustersAreOnThePage(t *testing.T) {
 	b := newBrowser(t, w.base)
 	b.theme("light")
 	b.open("/upstreams")
-	b.wants("clusters", "Found clusters", "fleet: 3 clusters from ", "held", "found", "relay clusters release fleet", "bad in ", "is not followed")
+	b.wants("clusters", "Found clusters", "fleet: 3 clusters from ", "held", "found", "relay release cluster/fleet", "bad in ", "is not followed")
 	b.blameless("clusters")
 	b.accessible("light clusters")
 	b.fits("clusters")
@@ -245,7 +245,7 @@ func TestFoundClustersAreOnThePage(t *testing.T) {
 	b.wants("its upstream", "Upstream east")
 	b.scripts(false)
 	b.open("/upstreams")
-	if text, err := run(b, chromedp.Text(chromedp.CSS(`#decide`))); err != nil || !strings.Contains(text, "relay clusters release fleet") {
+	if text, err := run(b, chromedp.Text(chromedp.CSS(`#decide`))); err != nil || !strings.Contains(text, "relay release cluster/fleet") {
 		t.Errorf("without JavaScript: %v\n%s", err, text)
 	}
 }

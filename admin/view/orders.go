@@ -69,7 +69,7 @@ func released(c admin.Controlled) string {
 	}
 	text += fmt.Sprintf(", %d still held", c.Effect.Held) + changed(c.Effect)
 	if c.Effect.Held > 0 && !c.DryRun {
-		text += fmt.Sprintf("\nTo list the held deletions: relay held %s", c.Name)
+		text += fmt.Sprintf("\nTo list the held deletions: relay upstreams --held %s", c.Name)
 	}
 	return text
 }

@@ -19,7 +19,7 @@ import (
 // completionTimeout bounds how long a shell waits for the names of upstreams.
 const completionTimeout = 2 * time.Second
 
-// access has the flags for reaching a running relay: its admin address and its Unix socket.
+// access has the global flags, for reaching a running relay: its admin address and its Unix socket.
 type access struct {
 	address, socket string
 	timeout         time.Duration
@@ -28,31 +28,51 @@ type access struct {
 // call does the work of a command. cmd.Context() has the timeout.
 type call func(cmd *cobra.Command, c admin.Client, args []string) error
 
-// flags adds the flags of a call over the admin address.
-func (a *access) flags(cmd *cobra.Command, timeout time.Duration) {
-	cmd.Flags().StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the relay, host:port; $RELAY_ADMIN sets another default")
-	cmd.Flags().DurationVar(&a.timeout, "timeout", timeout, "how long to wait for answers")
+// flags adds the flags to the root of all commands.
+func (a *access) flags(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&a.address, "admin", cmp.Or(os.Getenv("RELAY_ADMIN"), "127.0.0.1:15014"), "admin `address` of the running relay, host:port; $RELAY_ADMIN sets another default")
+	f.StringVar(&a.socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of its Unix socket; $RELAY_SOCKET sets another default (default: the path that the relay gives at its admin address)")
+	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for answers")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		var unused error
+		for _, flag := range []string{"admin", "socket", "timeout"} {
+			if f.Changed(flag) && cmd.Annotations[asking] == "" {
+				unused = errors.Join(unused, fmt.Errorf("--%s is for commands that ask a running relay: see \"%s --help\"", flag, cmd.CommandPath()))
+			}
+		}
+		if f.Changed("admin") && !f.Changed("socket") {
+			a.socket = "" // that of RELAY_SOCKET may be another relay's
+		}
+		return unused
+	}
+}
+
+func (a *access) client() admin.Client { return admin.Client{Address: a.address, Socket: a.socket} }
+
+// asking is the annotation of commands that ask a running relay. Other commands refuse the global flags: serve --admin
+// would look like the address to listen on.
+const asking = "asking"
+
+// asks marks a command that asks a running relay.
+func asks(cmd *cobra.Command) *cobra.Command {
+	cmd.Annotations = map[string]string{asking: "a running relay"}
+	return cmd
 }
 
 // overAdmin makes a command that calls the admin address.
 func (a *access) overAdmin(cmd *cobra.Command, do call) *cobra.Command {
-	a.flags(cmd, 10*time.Second)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 		defer cancel()
 		cmd.SetContext(ctx)
-		return hinted(do(cmd, admin.Client{Address: a.address, Socket: a.socket}, args))
+		return hinted(do(cmd, a.client(), args))
 	}
-	return cmd
-}
-
-func (a *access) socketFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of the relay's Unix socket; $RELAY_SOCKET sets another default (default: the path that the relay gives at its admin address)")
+	return asks(cmd)
 }
 
 // overSocket makes a command that calls the Unix socket.
 func (a *access) overSocket(cmd *cobra.Command, do call) *cobra.Command {
-	a.socketFlag(cmd)
 	return a.overAdmin(cmd, func(cmd *cobra.Command, c admin.Client, args []string) error { return throughSocket(cmd, c, args, do) })
 }
 
@@ -112,7 +132,7 @@ func (a *access) completeUpstreams(cmd *cobra.Command, args []string, _ string) 
 	ctx, cancel := context.WithTimeout(cmp.Or(cmd.Context(), context.Background()), completionTimeout)
 	defer cancel()
 	// If the relay does not answer, there is nothing to complete.
-	all, _ := admin.Client{Address: a.address, Socket: a.socket}.Upstreams(ctx) // see above
+	all, _ := a.client().Upstreams(ctx) // see above
 	for _, u := range all {
 		names = append(names, u.Name)
 	}

@@ -17,8 +17,7 @@ import (
 // bundlePatience is how long a bundle may take in addition to its CPU profile.
 const bundlePatience = time.Minute
 
-func newSupportBundle() *cobra.Command {
-	var access access
+func newSupportBundle(access *access) *cobra.Command {
 	var path string
 	var o admin.BundleOptions
 	cmd := access.overSocket(&cobra.Command{

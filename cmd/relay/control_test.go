@@ -193,16 +193,16 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"freeze east --dry-run", 0, "dry run: upstream east would be frozen, with 5 resources\n"},
 		{"unfreeze east --dry-run", 0, "dry run: upstream east would be unfrozen: 0 added, 0 changed, 0 removed, 4 held by its guard, 1 unchanged\n  - a/B c/d\n  and 3 more\n"},
 		{"unfreeze east", 0, "upstream east is unfrozen\n" + heldTable},
-		{"held", 0, heldTable},
-		{"held west", 0, "No deletions are held.\n"},
-		{"held nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
-		{"held -o wide", 1, "error: output format \"wide\": want table, yaml, json or jsonpath=TEMPLATE\n"},
+		{"upstreams --held", 0, heldTable},
+		{"upstreams west --held", 0, "No deletions are held.\n"},
+		{"upstreams --held nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
+		{"upstreams --held -o wide", 1, "error: output format \"wide\": want table, yaml, json or jsonpath=TEMPLATE\n"},
 		{"release east", 2, heldTable},
 		{"release east --hold efgh", 1, "error: not possible: upstream east: hold efgh has grown by 1 since\n  + a/B c/e\n"},
 		{"release east --only B", 1, "error: --only: \"B\": want KIND/NAMESPACE, as in virtualservice/shop, or */shop, or vs/*\n"},
 		{"release east --all --only */c", 1, "error: --all can not be combined with --hold or --only\n"},
 		{"release east --all --dry-run", 0, "dry run: upstream east: 1 deletion would be released, 3 still held\n  - a/B c/d\n"},
-		{"release east --hold abcd", 0, "upstream east: 1 deletion released, 3 still held\n  - a/B c/d\nTo list the held deletions: relay held east\n"},
+		{"release east --hold abcd", 0, "upstream east: 1 deletion released, 3 still held\n  - a/B c/d\nTo list the held deletions: relay upstreams --held east\n"},
 		{"release east --all", 1, "error: not possible: upstream east: nothing is held\n"},
 		{"release east", 1, "error: upstream east: nothing is held\n"},
 		{"rollback east --to 7 --dry-run", 0, "dry run: upstream east would be frozen at revision 7: 1 added, 30 changed, 0 removed, 0 unchanged\n  and 31 more\n"},
@@ -213,8 +213,17 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 		{"rollback east --to 0", 1, "error: --to: want a revision, not \"0\": \"relay history east\" lists them\n"},
 		{"rollback --to 7", 1, "error: missing UPSTREAM: relay rollback UPSTREAM --to REVISION\n"},
 		{"freeze nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
-		{"freeze", 1, "error: missing UPSTREAM: relay freeze UPSTREAM\n"},
-		{"freeze east west", 1, "error: unexpected argument \"west\": relay freeze UPSTREAM\n"},
+		{"freeze", 1, "error: missing UPSTREAM: relay freeze UPSTREAM|sink/NAME\n"},
+		{"freeze upstream/nowhere", 1, "error: there is no upstream \"nowhere\": there are east, west\n"},
+		{"freeze sinks/dr", 1, "error: sinks/dr: kind \"sinks\": want sink, upstream\n"},
+		{"rollback sink/dr --to 7", 1, "error: sink/dr: kind \"sink\": want upstream\n"},
+		{"freeze sink/dr --dry-run", 1, "error: --dry-run is not for a sink\n"},
+		{"unfreeze sink/dr --force", 1, "error: --force is not for a sink\n"},
+		{"release sink/dr", 1, "error: --hold is missing: \"relay sink dr\" lists what is held, with the ID of the hold\n"},
+		{"release sink/dr --all", 1, "error: --all is not for a sink\n"},
+		{"release cluster/fleet --reason gone", 1, "error: --reason is not for a cluster\n"},
+		{"validate", 1, "error: --admin is for commands that ask a running relay: see \"relay validate --help\"\n"},
+		{"freeze east west", 1, "error: unexpected argument \"west\": relay freeze UPSTREAM|sink/NAME\n"},
 		{"history", 1, "error: missing UPSTREAM: relay history UPSTREAM [REVISION]\n"},
 		{"explain", 1, "error: missing KIND and NAME: relay explain KIND [NAMESPACE/]NAME | explain --left-out [KIND]\n"},
 		{"history east", 0, "REVISION   TIME                   AGE   RESOURCES   ADDED   CHANGED   REMOVED   BY         AMONG THEM\n7          2000-01-01T00:00:00Z   60m   5           0       0         1         upstream   -a/B c/d\n"},
@@ -240,8 +249,8 @@ func TestOrdersPrintTheNewState(t *testing.T) {
 	}
 	var fromJSON, fromYAML any
 	c.east.Held = &intake.Held{ID: "abcd", Clock: intake.ClockNone}
-	_, j, _ := c.relay("held", "-o", "json")
-	_, y, _ := c.relay("held", "-o", "yaml")
+	_, j, _ := c.relay("upstreams", "--held", "-o", "json")
+	_, y, _ := c.relay("upstreams", "--held", "-o", "yaml")
 	if err := errors.Join(json.Unmarshal([]byte(j), &fromJSON), yaml.Unmarshal([]byte(y), &fromYAML)); err != nil || !strings.Contains(y, "\n  id: abcd\n") || plainly(t, fromJSON) != plainly(t, fromYAML) {
 		t.Errorf("%v: as JSON\n%s\nas YAML\n%s", err, j, y)
 	}
@@ -273,7 +282,7 @@ func plainly(t *testing.T, v any) string {
 
 func TestNamesOfUpstreamsAreCompleted(t *testing.T) {
 	c := serveControls(t, filepath.Join(t.TempDir(), "run", "admin.sock"))
-	for _, command := range []string{"freeze", "unfreeze", "release", "held", "rollback", "history"} {
+	for _, command := range []string{"freeze", "unfreeze", "release", "rollback", "history"} {
 		var out, errs strings.Builder
 		if code := execute([]string{"__complete", command, "--admin", c.address, ""}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "east\nwest\n") {
 			t.Errorf("%s: %d %s %s", command, code, out.String(), errs.String())

@@ -34,7 +34,7 @@ type eventFlags struct {
 	follow, orders, tools                                        bool
 }
 
-func newEvents() *cobra.Command {
+func newEvents(access *access) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "List events: changes, holds, orders, clients",
@@ -54,7 +54,6 @@ the clients, and all clients, had acknowledged a change.`,
   relay events --follow --client istiod-7d9`,
 	}
 	var f eventFlags
-	var access access
 	var out output
 	access.overAdmin(cmd, func(cmd *cobra.Command, c admin.Client, _ []string) error {
 		_, err := f.list(cmd, c, &out)
@@ -65,7 +64,7 @@ the clients, and all clients, had acknowledged a change.`,
 		if !f.follow {
 			return once(cmd, args)
 		}
-		return f.followOn(cmd, admin.Client{Address: access.address}, access.timeout, &out)
+		return f.followOn(cmd, access.client(), access.timeout, &out)
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.since, "since", "", "list events from this `time` on: 03:12 or 2026-11-22T03:12:00Z (UTC), or 2h for two hours ago")

@@ -14,7 +14,7 @@ func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:     "man DIR",
 		Short:   "Write the manual pages into a directory",
-		Example: `  relay man /usr/local/share/man/man1`,
+		Example: `  relay help man /usr/local/share/man/man1`,
 		Hidden:  true,
 		Args:    wanted(0, "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -166,7 +166,7 @@ func TestACommandPrints100KBOrTellsWhatItLeftOut(t *testing.T) {
 		"clients":   {append([]string{"clients"}, at...), 600},
 		"client":    {append([]string{"client", "istiod-0999.istio-system"}, at...), 0},
 		"conflicts": {append([]string{"conflicts"}, at...), 9600},
-		"held":      {append([]string{"held"}, at...), 39_600},
+		"held":      {append([]string{"upstreams", "--held"}, at...), 39_600},
 		"history":   {append([]string{"history", "east"}, at...), 1600},
 		"changes":   {append([]string{"history", "east", "7", "--diff"}, at...), 0},
 		"events":    {append([]string{"events"}, at...), 0},

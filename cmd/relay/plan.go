@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,18 +17,19 @@ import (
 	"meshrelay/upstreams"
 )
 
-func newPlan() *cobra.Command {
-	var file, address, socket string
+func newPlan(access *access) *cobra.Command {
+	var file string
 	var timeout time.Duration
 	var diffs, exitCode bool
 	var out output
 	var rows rowLimit
-	cmd := &cobra.Command{
+	cmd := asks(&cobra.Command{
 		Use:   "plan -c NEW.yaml",
 		Short: "Show what another config file would change in a running relay",
 		Long: `Connect to the upstreams of a config file, merge their resources as a relay with that file would,
 and list the resources that it would add, change and remove in the running relay. The command serves
-nothing and changes nothing. The list of resources ignores views: it is that of a client without a view.
+nothing and changes nothing. The running relay is that of --admin, by default of admin.address in the
+file. The list of resources ignores views: it is that of a client without a view.
 
 If the running relay can be reached over its Unix socket, the plan also has the sinks that come, leave or
 change, with how many of its present resources they write now, as planned, anew, and no longer, and what
@@ -54,7 +54,10 @@ It fails when an upstream does not sync in time: its resources would look remove
 				progress := cliview.NewProgress(cmd.ErrOrStderr())
 				told = func(all []upstreams.Status) { progress.Told(all, time.Now()) }
 			}
-			running := admin.Client{Address: cmp.Or(address, cfg.Admin.Address)}
+			running := admin.Client{Address: cfg.Admin.Address}
+			if cmd.Flags().Changed("admin") {
+				running.Address = access.address
+			}
 			changes, err := plan(ctx, running, cfg, told)
 			if err != nil {
 				return err
@@ -64,7 +67,7 @@ It fails when an upstream does not sync in time: its resources would look remove
 				return err
 			}
 			sinks, _ := running.Sinks(ctx, "") // if it does not answer, PreviewSinks tells
-			running.Socket = socket
+			running.Socket = access.socket
 			cmd.SetContext(ctx)
 			err = throughSocket(cmd, running, nil, func(cmd *cobra.Command, c admin.Client, _ []string) (err error) {
 				changes.Sinks, err = c.PreviewSinks(cmd.Context(), text)
@@ -79,10 +82,8 @@ It fails when an upstream does not sync in time: its resources would look remove
 			}
 			return err
 		},
-	}
+	})
 	cmd.Flags().StringVarP(&file, "config", "c", "", "config `file` (required)")
-	cmd.Flags().StringVar(&address, "admin", "", "admin `address` of the running relay (default: the one in the config file)")
-	cmd.Flags().StringVar(&socket, "socket", os.Getenv("RELAY_SOCKET"), "`path` of the relay's Unix socket; $RELAY_SOCKET sets another default (default: the path that the relay gives at its admin address)")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait for the upstreams, and for the running relay")
 	cmd.Flags().BoolVar(&diffs, "diff", false, "show the difference of each change")
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are changes")

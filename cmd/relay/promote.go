@@ -193,8 +193,8 @@ has to run.
 
 It frees the Lease of the sink, and writes into it that the sink is frozen, and that every deletion is held.
 So nothing is lost: what was edited at the site shows as drift, and what was created there stays. Look at
-"relay sink diff NAME", take over into the primary what is to stay, then run "relay sink unfreeze NAME":
-edits are put right. "relay sink release NAME" is for the deletions, and ends that every one is held.
+"relay sink diff NAME", take over into the primary what is to stay, then run "relay unfreeze sink/NAME":
+edits are put right. "relay release sink/NAME" is for the deletions, and ends that every one is held.
 
 Without --yes the command asks the API server whether it would take it, changes nothing, and exits with 2. A
 sink that is not promoted is an error, unless its Lease is lost: then it gets one.`,

@@ -41,6 +41,27 @@ func TestTheCommandReferenceIsThatOfTheCommands(t *testing.T) {
 	}
 }
 
+// TestCommandsAreFew: a command more needs one less. Those of cobra, help and completion, do not count.
+func TestCommandsAreFew(t *testing.T) {
+	const most = 36
+	var paths []string
+	var count func(*cobra.Command)
+	count = func(c *cobra.Command) {
+		if c.Runnable() {
+			paths = append(paths, c.CommandPath())
+		}
+		for _, below := range c.Commands() {
+			if below.Name() != "help" && below.Name() != "completion" {
+				count(below)
+			}
+		}
+	}
+	count(newRoot())
+	if len(paths) > most {
+		t.Errorf("%d commands, at most %d: %s", len(paths), most, strings.Join(paths, ", "))
+	}
+}
+
 // referenceOf returns the command reference as Markdown: an index by group, and a section for each command.
 func referenceOf(root *cobra.Command) string {
 	var p strings.Builder
@@ -59,7 +80,11 @@ commands by question. [HTTP](http.md) lists the endpoints that they use.
 | ` + "`NO_COLOR`" + ` | any value: no colors on a terminal |
 
 Exit codes: 0 is success, 1 an error, which is printed to stderr. Some commands use 1, 2 or 3 for an answer; their
-sections name it. ` + "`relay completion bash`" + ` (also ` + "`zsh`, `fish`, `powershell`" + `) prints a completion script.
+sections name it. All commands have ` + "`-h`" + ` and the flags that follow, unless they ask no running relay.
+
+` + "```\n" + strings.TrimRight(root.PersistentFlags().FlagUsages(), "\n") + "\n```" + `
+
+` + "`relay completion bash`" + ` (also ` + "`zsh`, `fish`, `powershell`" + `) prints a completion script.
 `)
 	var commands []*cobra.Command
 	for _, g := range root.Groups() {
@@ -76,7 +101,9 @@ sections name it. ` + "`relay completion bash`" + ` (also ` + "`zsh`, `fish`, `p
 		case c.GroupID != "":
 		case c.Name() == "help":
 			for _, topic := range c.Commands() {
-				commands = appendTree(&p, commands, topic)
+				if !topic.Hidden {
+					commands = appendTree(&p, commands, topic)
+				}
 			}
 		default:
 			commands = appendTree(&p, commands, c)
@@ -102,7 +129,6 @@ func appendTree(p *strings.Builder, all []*cobra.Command, c *cobra.Command) []*c
 }
 
 func writeCommand(p *strings.Builder, c *cobra.Command) {
-	c.InitDefaultHelpFlag()
 	text := c.Long
 	if text == "" {
 		text = c.Short + "."

@@ -36,14 +36,16 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see \"%s --help\"", err, cmd.CommandPath())
 	})
+	access := &access{}
+	access.flags(root)
 	groups := []struct {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(), newReload(), newLogLevel()}},
-		{"Look:", []*cobra.Command{newStatus(), newUpstreams(), newClusters(), newClients(), newGet(), newServices(), newExplain(), newConflicts(), newHistory(), newHeld(), newEvents(), newDiff(), newWait()}},
-		{"Decide:", []*cobra.Command{newRelease(), newFreeze(), newUnfreeze(), newRollback(), newServeWithout(), newSink()}},
-		{"Report a bug:", []*cobra.Command{newSupportBundle()}},
+		{"Run a relay:", []*cobra.Command{newInit(), newServe(), newValidate(), newDoctor(), newSchema(), newPlan(access), newReload(access), newLogLevel(access)}},
+		{"Look:", []*cobra.Command{newStatus(access), newUpstreams(access), newClusters(access), newClients(access), newGet(), newServices(access), newExplain(access), newConflicts(access), newHistory(access), newEvents(access), newDiff(), newWait(access)}},
+		{"Decide:", []*cobra.Command{newRelease(access), newFreeze(access), newUnfreeze(access), newRollback(access), newServeWithout(access), newSink(access)}},
+		{"Report a bug:", []*cobra.Command{newSupportBundle(access)}},
 	}
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
@@ -52,7 +54,7 @@ Documentation: docs/ in the source, and relay COMMAND --help.`,
 			root.AddCommand(c)
 		}
 	}
-	root.AddCommand(newVersion(), newMan())
+	root.AddCommand(newVersion(access))
 	strict(root)
 	addHelp(root)
 	return root
@@ -73,8 +75,6 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
 		return nil
-	case cmd.HasSubCommands():
-		return fmt.Errorf("unknown command %q: see \"%s --help\"", args[0], cmd.CommandPath())
 	case cmd.Flags().Lookup("config") != nil && !cmd.Flags().Changed("config"):
 		return fmt.Errorf("unexpected argument %q: a config file is given as %s -c %[1]s", args[0], cmd.CommandPath())
 	}

@@ -9,12 +9,12 @@ import (
 	"meshrelay/docs"
 )
 
-// addHelp adds the help command of cobra, with the runbooks.
+// addHelp adds the help command of cobra, with the runbooks and the manual pages.
 func addHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
-			c.AddCommand(newRunbook())
+			c.AddCommand(newRunbook(), newMan())
 		}
 	}
 }

@@ -36,8 +36,7 @@ func connectionOf(cmd *cobra.Command, c admin.Client, name string) (string, erro
 	return first.Connection, nil
 }
 
-func newServices() *cobra.Command {
-	var access access
+func newServices(access *access) *cobra.Command {
 	var out output
 	var rows rowLimit
 	var client, search string

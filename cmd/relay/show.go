@@ -21,8 +21,7 @@ import (
 	"meshrelay/upstreams/intake"
 )
 
-func newStatus() *cobra.Command {
-	var access access
+func newStatus(access *access) *cobra.Command {
 	var out output
 	var watch, exitCode bool
 	cmd := access.overAdmin(&cobra.Command{
@@ -69,7 +68,7 @@ With --watch, print the status again whenever it changes, until interrupted.`,
 		if out.format != "table" {
 			return fmt.Errorf("--watch prints tables: leave out -o %s", out.format)
 		}
-		return watchStatus(cmd, admin.Client{Address: access.address}, access.timeout)
+		return watchStatus(cmd, access.client(), access.timeout)
 	}
 	out.flag(cmd, "table", "json")
 	return cmd
@@ -154,21 +153,37 @@ func watchStatus(cmd *cobra.Command, c admin.Client, timeout time.Duration) erro
 	return nil
 }
 
-func newUpstreams() *cobra.Command {
-	var access access
+func newUpstreams(access *access) *cobra.Command {
 	var out output
 	var rows rowLimit
+	var held bool
 	cmd := access.overAdmin(&cobra.Command{
 		Use:     "upstreams [NAME]",
 		Aliases: []string{"upstream"},
 		Short:   "List the upstreams of a running relay, or show one",
 		Long: `List the upstreams of a running relay with their state. With NAME, show one upstream: its resources
-by kind, and which resources are refused or left out, and why.`,
+by kind, and which resources are refused or left out, and why.
+
+With --held, list the deletions that the guards of all upstreams hold, or that of one: the ID and
+reason of each hold, when it ends, and every resource with its age and the time since its upstream
+deleted it. All listed resources are still served.`,
 		Example: `  relay upstreams
-  relay upstreams east`,
+  relay upstreams east
+  relay upstreams --held
+  relay upstreams east --held -o yaml`,
 		Args:              wanted(1, "NAME"),
 		ValidArgsFunction: access.completeUpstreams,
 	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
+		if held {
+			return throughSocket(cmd, c, args, func(cmd *cobra.Command, c admin.Client, args []string) error {
+				all, err := c.Held(cmd.Context(), strings.Join(args, ""))
+				shown := slices.Clone(all)
+				for i := range shown {
+					shown[i].Deletions = cut(&rows, shown[i].Deletions)
+				}
+				return out.rows(cmd, &rows, err, all, cliview.Held(shown, time.Now()))
+			})
+		}
 		all, err := c.Upstreams(cmd.Context())
 		if err != nil || len(args) == 0 {
 			return out.rows(cmd, &rows, err, all, cliview.Upstreams(cut(&rows, all), time.Now()))
@@ -179,9 +194,10 @@ by kind, and which resources are refused or left out, and why.`,
 		}
 		return out.print(cmd, nil, all[i], cliview.Upstream(all[i], time.Now()))
 	})
+	cmd.Flags().BoolVar(&held, "held", false, "list the deletions that guards hold")
 	rows.flag(cmd)
 	out.flag(cmd, "table", "yaml", "json")
-	cmd.AddCommand(control(&cobra.Command{
+	cmd.AddCommand(control(access, &cobra.Command{
 		Use:   "resync NAME",
 		Short: "Read everything of an upstream again",
 		Long: `Make a running relay read everything of an upstream again, as it does every few hours by itself. The
@@ -194,8 +210,7 @@ guard judges what is missing. It is for a server that has lost an event. Ask eac
 	return cmd
 }
 
-func newClients() *cobra.Command {
-	var access access
+func newClients(access *access) *cobra.Command {
 	var out output
 	var rows rowLimit
 	cmd := access.overAdmin(&cobra.Command{
@@ -227,8 +242,7 @@ show one client by type. NAME is POD.NAMESPACE as in the list, a node ID, or a c
 	return cmd
 }
 
-func newExplain() *cobra.Command {
-	var access access
+func newExplain(access *access) *cobra.Command {
 	var out output
 	var rows rowLimit
 	var namespace, upstream string
@@ -312,8 +326,7 @@ func kindAndName(args []string) (kind, name string, ok bool) {
 	return kind, name, ok && kind != "" && name != "" && !strings.Contains(name, "/")
 }
 
-func newConflicts() *cobra.Command {
-	var access access
+func newConflicts(access *access) *cobra.Command {
 	var out output
 	var rows rowLimit
 	var kind string
@@ -339,36 +352,7 @@ mesh.`,
 	return cmd
 }
 
-func newHeld() *cobra.Command {
-	var access access
-	var out output
-	var rows rowLimit
-	cmd := access.overSocket(&cobra.Command{
-		Use:   "held [UPSTREAM]",
-		Short: "List deletions that guards hold",
-		Long: `List the deletions that the guards of a running relay hold, for one upstream or for all: the ID and
-reason of each hold, when it ends, and every resource with its age and the time since its upstream
-deleted it. All listed resources are still served.`,
-		Example: `  relay held
-  relay held east
-  relay held east -o yaml`,
-		Args:              wanted(1, "UPSTREAM"),
-		ValidArgsFunction: access.completeUpstreams,
-	}, func(cmd *cobra.Command, c admin.Client, args []string) error {
-		held, err := c.Held(cmd.Context(), strings.Join(args, ""))
-		shown := slices.Clone(held)
-		for i := range shown {
-			shown[i].Deletions = cut(&rows, shown[i].Deletions)
-		}
-		return out.rows(cmd, &rows, err, held, cliview.Held(shown, time.Now()))
-	})
-	rows.flag(cmd)
-	out.flag(cmd, "table", "yaml", "json")
-	return cmd
-}
-
-func newHistory() *cobra.Command {
-	var access access
+func newHistory(access *access) *cobra.Command {
 	var out output
 	var rows rowLimit
 	var diff bool

@@ -9,8 +9,7 @@ import (
 	"meshrelay/internal/buildinfo"
 )
 
-func newVersion() *cobra.Command {
-	var access access
+func newVersion(access *access) *cobra.Command {
 	var out output
 	var remote bool
 	cmd := access.overAdmin(&cobra.Command{

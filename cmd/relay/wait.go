@@ -33,10 +33,10 @@ type condition func(ctx context.Context, c admin.Client) error
 // neverError is the reason why a condition will never be met.
 type neverError struct{ error }
 
-func newWait() *cobra.Command {
-	var access access
+func newWait(access *access) *cobra.Command {
 	var goal, namespace string
-	cmd := &cobra.Command{
+	var timeout time.Duration
+	cmd := asks(&cobra.Command{
 		Use:   "wait --for CONDITION | wait KIND [NAMESPACE/]NAME --for CONDITION",
 		Short: "Wait until a running relay meets a condition",
 		Long: `Wait until a condition is met, then exit with 0. After --timeout, exit with 1; with
@@ -76,15 +76,15 @@ func newWait() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if access.timeout == 0 {
-				access.timeout, every = oneLook, 0
+			if timeout == 0 {
+				timeout, every = oneLook, 0
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), access.timeout)
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return waitFor(ctx, admin.Client{Address: access.address}, goal, every, met)
+			return waitFor(ctx, access.client(), goal, every, met)
 		},
-	}
-	access.flags(cmd, time.Minute)
+	})
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait; 0 checks once")
 	cmd.Flags().StringVar(&goal, "for", "", "`condition` to wait for (required)")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`namespace` of the resource")
 	fixedCompletions(cmd, "for", "ready", "healthy", "synced", "not-held", distributed)

@@ -104,7 +104,7 @@ func (r *run) edit(ctx context.Context, f func(t *lease.Terms, exists bool) erro
 func (r *run) stillPromoted(ctx context.Context, number int) error {
 	_, t, _, err := lease.ReadTerms(ctx, r.Conn(), r.Namespace, ObjectName(r.Sink))
 	if err == nil && (t.Promoted == (lease.Note{}) || t.Number != number) {
-		err = fmt.Errorf("sink %s is not promoted any more, or was promoted anew: another command was given meanwhile; look with: relay sink status %[1]s", r.Sink)
+		err = fmt.Errorf("sink %s is not promoted any more, or was promoted anew: another command was given meanwhile; look with: relay sink %[1]s", r.Sink)
 	}
 	return err
 }

@@ -74,7 +74,7 @@ func (d *dist) pages(ctx context.Context) error {
 	if _, err := os.Stat(relay); err != nil {
 		return fmt.Errorf("this machine runs none of the relays (%v): use one of these platforms", platforms)
 	}
-	if _, err := command(ctx, "", []string{"TZ=UTC", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", d.date.Unix())}, relay, "man", filepath.Join(d.work, "man")); err != nil {
+	if _, err := command(ctx, "", []string{"TZ=UTC", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", d.date.Unix())}, relay, "help", "man", filepath.Join(d.work, "man")); err != nil {
 		return err
 	}
 	pages, err := tree(filepath.Join(d.work, "man"), "")

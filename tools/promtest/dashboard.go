@@ -37,7 +37,7 @@ func health() section {
 			`count(min by (upstream) (relay_upstream_state{,state="synced"}) == 0) or vector(0)`),
 		stat("Upstreams stale", "Upstreams that some relay has been out of contact with for longer than staleAfter.", "short", "> 0",
 			`count(max by (upstream) (relay_upstream_stale{}) == 1) or vector(0)`),
-		stat("Deletions held", "Deletions that guards hold. They wait for a decision: relay held.", "short", "> 0", `sum(max by (upstream) (relay_upstream_held_deletions{}))`),
+		stat("Deletions held", "Deletions that guards hold. They wait for a decision: relay upstreams --held.", "short", "> 0", `sum(max by (upstream) (relay_upstream_held_deletions{}))`),
 		stat("Clients", "Connected clients of all relays.", "short", "", `sum(relay_downstream_clients{})`),
 		stat("Clients behind", "Clients that have owed an ACK for more than 30 s.", "short", "> 0", `sum(relay_downstream_clients_behind{})`),
 		stat("Convergence, p99", "Time from a change to its acknowledgement by clients, in the slowest relay, over 5 minutes.", "s", "> 5", `max(instance:relay_convergence_seconds:p99_rate5m{})`),
@@ -104,7 +104,7 @@ func pushes() section {
 
 func guard() section {
 	return section{"Guard", []spec{
-		{title: "Held deletions", description: "Deletions that the guard of an upstream holds, by relay: relay held.", unit: "short", queries: []query{{`relay_upstream_held_deletions{} > 0`, "{{upstream}} in {{instance}}"}}},
+		{title: "Held deletions", description: "Deletions that the guard of an upstream holds, by relay: relay upstreams --held.", unit: "short", queries: []query{{`relay_upstream_held_deletions{} > 0`, "{{upstream}} in {{instance}}"}}},
 		{title: "Frozen", description: "Upstreams that an operator has frozen, by relay. All relays should agree.", unit: "short", queries: []query{{`relay_upstream_frozen{} > 0`, "{{upstream}} in {{instance}}"}}},
 		{title: "Expired", description: "Resources that are not served because their upstream is out of contact.", unit: "short", queries: []query{{`max by (upstream) (relay_upstream_expired_resources{}) > 0`, "{{upstream}}"}}},
 	}}
@@ -116,9 +116,9 @@ func sinks() section {
 			queries: []query{{`max by (sink) (relay_sink_leader{}) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
 		{title: "Since all was written", description: "Time since the cluster of each sink had all that the sink writes: RPO of the site. A sink that is not to write is left out.", unit: "s", width: 12,
 			queries: []query{{`time() - (max by (sink) (relay_sink_last_complete_timestamp_seconds{}) > 0) unless max by (sink) (relay_sink_suspended{}) == 1`, "{{sink}}"}}},
-		{title: "Objects not written", description: "Objects whose fields others own, which others have, or which the cluster refuses: relay sink status.", unit: "short",
+		{title: "Objects not written", description: "Objects whose fields others own, which others have, or which the cluster refuses: relay sink.", unit: "short",
 			queries: []query{{`max by (sink) (relay_sink_conflicts{})`, "{{sink}} conflict"}, {`max by (sink) (relay_sink_foreign{})`, "{{sink}} foreign"}, {`max by (sink) (relay_sink_refused{})`, "{{sink}} refused"}}},
-		{title: "Deletions held by sinks", description: "Deletions that the guard of each sink holds until a person decides: relay sink release.", unit: "short", queries: []query{{`max by (sink) (relay_sink_held_deletions{})`, "{{sink}}"}}},
+		{title: "Deletions held by sinks", description: "Deletions that the guard of each sink holds until a person decides: relay release sink/NAME.", unit: "short", queries: []query{{`max by (sink) (relay_sink_held_deletions{})`, "{{sink}}"}}},
 		{title: "Drift of sinks", description: "Changes and deletions of objects of sinks by others, per second.", unit: "cps", queries: []query{{`sum by (sink) (rate(relay_sink_drift_total{}[$__rate_interval]))`, "{{sink}}"}}},
 	}}
 }

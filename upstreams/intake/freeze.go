@@ -205,7 +205,7 @@ func (e Release) step(in *Intake, out *Output) {
 		}
 	}
 	if effect.Removed == 0 {
-		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay held %s\"", in.name, in.name)
+		out.err = NotPossible("upstream %s: nothing that is held is of these kinds and namespaces: see \"relay upstreams --held %s\"", in.name, in.name)
 		return
 	}
 	effect.Kept, effect.Held = in.tallies.all.size-effect.Removed, len(in.leaving)-effect.Removed

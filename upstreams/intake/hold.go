@@ -187,7 +187,7 @@ func (in *Intake) noteHeld() {
 	}
 	in.namedHold()
 	in.reportHold(holdFor)
-	in.note(slog.LevelWarn, "deletions held by guard", "held", len(in.leaving), "of", in.held.of, "reason", in.held.why, "for", holdFor, "see", "relay held "+in.name)
+	in.note(slog.LevelWarn, "deletions held by guard", "held", len(in.leaving), "of", in.held.of, "reason", in.held.why, "for", holdFor, "see", "relay upstreams --held "+in.name)
 }
 
 func (in *Intake) depart(key mirror.Key) {
@@ -306,7 +306,7 @@ func (in *Intake) grown(id string) error {
 	}
 	i := slices.IndexFunc(in.lookedAt, func(n namedHold) bool { return n.id == id })
 	if i < 0 {
-		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay held %s\"", in.name, id, now.id, in.name)
+		return NotPossible("upstream %s: hold %.32q is not known; what is held now is %s: look again with \"relay upstreams --held %s\"", in.name, id, now.id, in.name)
 	}
 	var more []string
 	for _, key := range now.keys {
@@ -321,6 +321,6 @@ func (in *Intake) grown(id string) error {
 	if n := len(more) - len(shown); n > 0 {
 		shown = append(shown, fmt.Sprintf("  and %d more", n))
 	}
-	return NotPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay held %s\"\n%s",
+	return NotPossible("upstream %s: hold %s has grown by %d since, and is %s now: look again with \"relay upstreams --held %s\"\n%s",
 		in.name, id, len(more), now.id, in.name, strings.Join(shown, "\n"))
 }

@@ -456,7 +456,7 @@ func (in *Intake) roomBesideHeld(kind mirror.Kind, name string, size int) error 
 	}
 	l := in.limits
 	if l.MaxResources > 0 && in.resources+len(in.leaving) >= 2*l.MaxResources || l.MaxBytes > 0 && in.bytes+size+in.leavingBytes > 2*l.MaxBytes {
-		return fmt.Errorf(overLimit+"%w: see \"relay held %s\"", errHeldFull, in.name)
+		return fmt.Errorf(overLimit+"%w: see \"relay upstreams --held %s\"", errHeldFull, in.name)
 	}
 	return nil
 }

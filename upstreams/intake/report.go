@@ -112,7 +112,7 @@ func (in *Intake) reportHold(lasts string) {
 		r.Note(events.Removal, key)
 	}
 	in.tell(events.Event{
-		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: in.held.why, Command: "relay held " + in.name,
+		Type: events.Held, By: events.ByGuard, Hold: h.id, Resources: r, Reason: in.held.why, Command: "relay upstreams --held " + in.name,
 		Text: fmt.Sprintf("%d deletions of %d resources held since %s, for %s", len(h.keys), in.held.of, in.held.since.UTC().Format(time.RFC3339), lasts),
 	})
 }

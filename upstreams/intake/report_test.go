@@ -71,7 +71,7 @@ func TestAStepTellsWhatHasChangedAndByWhom(t *testing.T) {
 	want("most go", "", all(entries(2, "b")...))
 	m.now = m.now.Add(2 * time.Second)
 	held := want("which is held", "held/guard 8 removed", Tick{})
-	if e := held[0]; e.Hold != m.named.id || e.Command != "relay held east" || e.Reason == "" {
+	if e := held[0]; e.Hold != m.named.id || e.Command != "relay upstreams --held east" || e.Reason == "" {
 		t.Errorf("%+v", e)
 	}
 	released := want("released", "released/operator, changed/operator 8 removed", Release{Order{All: true, Reason: "INC-1"}})

@@ -145,7 +145,7 @@ func (in *Intake) traceServed(key mirror.Key) []Trace {
 	case in.frozen != nil && differs:
 		detail = "the upstream is frozen, and has something else now: relay unfreeze " + in.name
 	case leaves:
-		detail = "the upstream has deleted it, and its guard holds the deletion: relay held " + in.name
+		detail = "the upstream has deleted it, and its guard holds the deletion: relay upstreams --held " + in.name
 	default:
 		return nil
 	}

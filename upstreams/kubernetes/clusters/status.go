@@ -131,7 +131,7 @@ func (f *Finder) Problems() (lines []string) {
 			case c.State == registry.Held:
 				held++
 			case c.State == registry.Orphaned && c.RemoveAt.IsZero():
-				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until \"relay clusters remove %s %s\"", c.ID, utc(c.Since), c.Origin, st.Name, c.ID)
+				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until \"relay release cluster/%s/%s\"", c.ID, utc(c.Since), c.Origin, st.Name, c.ID)
 			case c.State == registry.Orphaned:
 				add("cluster %s is orphaned since %s: %s is gone, what it gave is served until %s", c.ID, utc(c.Since), c.Origin, utc(c.RemoveAt))
 			case c.Problem != "":
@@ -139,7 +139,7 @@ func (f *Finder) Problems() (lines []string) {
 			}
 		}
 		if held > 0 {
-			add("%d of %d clusters are gone together and held, all that they gave is served; if they are gone on purpose: \"relay clusters release %s\"", held, len(st.Clusters), st.Name)
+			add("%d of %d clusters are gone together and held, all that they gave is served; if they are gone on purpose: \"relay release cluster/%s\"", held, len(st.Clusters), st.Name)
 		}
 		for _, r := range st.Refused {
 			add("%s in %s is not followed: %s", cmp.Or(r.ID, "what is"), r.Origin, r.Reason)

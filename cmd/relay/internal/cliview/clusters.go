@@ -42,7 +42,7 @@ func clustersPart(p *page, part clusters.Status, now time.Time) {
 			if !c.RemoveAt.IsZero() {
 				end = "It is removed in " + view.Age(max(c.RemoveAt.Sub(now), 0)) + "."
 			}
-			p.printf("  %s: its kubeconfig is gone, and its resources are still served. %s To remove it now: relay clusters remove %s %[1]s\n", c.ID, end, part.Name)
+			p.printf("  %s: its kubeconfig is gone, and its resources are still served. %s To remove it now: relay release cluster/%s/%[1]s\n", c.ID, end, part.Name)
 		case c.Problem != "":
 			p.printf("  %s: the new kubeconfig is wrong, and the last good one stays in use: %s\n", c.ID, view.OneLine(c.Problem))
 		}
@@ -51,7 +51,7 @@ func clustersPart(p *page, part clusters.Status, now time.Time) {
 		}
 	}
 	if held > 0 {
-		p.printf("  %s %s gone together and held: their resources are still served. If that is intended: relay clusters release %s\n",
+		p.printf("  %s %s gone together and held: their resources are still served. If that is intended: relay release cluster/%s\n",
 			view.Count(held, "cluster"), view.Agree(held, "is", "are"), part.Name)
 	}
 	for _, r := range part.Refused {

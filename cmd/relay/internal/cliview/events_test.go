@@ -18,7 +18,7 @@ func TestEventsAreLines(t *testing.T) {
 	}
 	ms := func(n int) time.Time { return testNow.Add(time.Duration(n) * time.Millisecond) }
 	all := []events.Event{
-		{Time: testNow, Type: events.Held, Upstream: "east", By: events.ByGuard, Text: "4 deletions of 9 resources held", Reason: "4 of 9", Hold: "7f3a", Resources: r, Command: "relay held east"},
+		{Time: testNow, Type: events.Held, Upstream: "east", By: events.ByGuard, Text: "4 deletions of 9 resources held", Reason: "4 of 9", Hold: "7f3a", Resources: r, Command: "relay upstreams --held east"},
 		{Time: testNow, Type: events.Changed, Upstream: "east", By: events.ByUpstream, Text: "4 removed", Count: 3, Since: ms(-900), Stages: &events.Stages{
 			Received: ms(0), Merged: ms(1), Pushed: ms(2), Half: ms(5), Clients: 3, Acknowledged: 2,
 		}},
@@ -30,7 +30,7 @@ func TestEventsAreLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `TIME                       TYPE           UPSTREAM   BY         WHAT
-2024-02-03T04:05:06.000Z   held           east       guard      4 deletions of 9 resources held: -se shop/a, -se shop/b, -se shop/c and 1 more (4 of 9) [hold 7f3a]; see relay held east
+2024-02-03T04:05:06.000Z   held           east       guard      4 deletions of 9 resources held: -se shop/a, -se shop/b, -se shop/c and 1 more (4 of 9) [hold 7f3a]; see relay upstreams --held east
 2024-02-03T04:05:06.000Z   changed        east       upstream   4 removed [3 times in 900ms]; merged 1ms, pushed 2ms, half of the clients 5ms, 2 of 3 clients
 2024-02-03T04:05:06.000Z   nack           -          client     client istiod?[2J: rejects x
 2024-02-03T04:05:06.000Z   ordered        -          uid 7      reload

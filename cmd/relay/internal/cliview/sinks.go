@@ -64,10 +64,10 @@ func sinkLines(b *strings.Builder, s sink.Status, whole bool, now time.Time) {
 		line("%s with fields that others have added, which stay: relay sink diff %s --do added", view.Count(s.Added, "object"), s.Name)
 	}
 	if f := s.Frozen; f != nil {
-		line("frozen by %s since %s%s: relay sink unfreeze %s", f.By, f.Since.UTC().Format(time.RFC3339), because(f.Reason), s.Name)
+		line("frozen by %s since %s%s: relay unfreeze sink/%s", f.By, f.Since.UTC().Format(time.RFC3339), because(f.Reason), s.Name)
 	}
 	if h := s.Held; h != nil {
-		line("%s held: %s: relay sink release %s --hold %s", view.Count(h.Removals, "deletion"), h.Reason, s.Name, h.ID)
+		line("%s held: %s: relay release sink/%s --hold %s", view.Count(h.Removals, "deletion"), h.Reason, s.Name, h.ID)
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.NeverWritten)) {
 		line("never written: %d %s", s.NeverWritten[why], neverWritten[why])

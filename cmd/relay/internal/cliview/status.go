@@ -103,7 +103,7 @@ func (p *page) advice(ups []upstreams.Status, now time.Time) {
 	var out page
 	for _, u := range ups {
 		if h := u.Held; h != nil {
-			out.printf("%s: %s See them: relay held %[1]s\n", u.Name, view.Hold(*h, now))
+			out.printf("%s: %s See them: relay upstreams --held %[1]s\n", u.Name, view.Hold(*h, now))
 		}
 		if f := u.Frozen; f != nil {
 			out.printf("%s: frozen%s. To unfreeze it: relay unfreeze %[1]s\n", u.Name, view.Freeze(*f, now))

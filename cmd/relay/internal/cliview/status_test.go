@@ -87,12 +87,12 @@ cold       xds    synced -, frozen                      yes      0           0  
 back       xds    synced -, frozen                      yes      0           0         0          -         -
 gone       xds    disconnected -, stale, held, frozen   yes      5           0         0          -         -
 
-held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay held held
-kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends when the upstream has the resources again, or an operator releases them. See them: relay held kept
+held: 40 deletions of 100 resources are held (40 of 100 at once). The hold ends in 9m, once the upstream repeats the deletions. See them: relay upstreams --held held
+kept: 1 deletion of 2 resources is held (it comes back with nothing). The hold ends when the upstream has the resources again, or an operator releases them. See them: relay upstreams --held kept
 cool: frozen for 60s (night), 1 resource changed there. To unfreeze it: relay unfreeze cool
 cold: frozen for 120m, 3 resources changed there. To unfreeze it: relay unfreeze cold
 back: frozen at revision 17 for 1s. To unfreeze it: relay unfreeze back
-gone: 5 deletions of 5 resources are held (every VirtualService would go). The hold ends after another 7m30s of contact (now out of contact). See them: relay held gone
+gone: 5 deletions of 5 resources are held (every VirtualService would go). The hold ends after another 7m30s of contact (now out of contact). See them: relay upstreams --held gone
 gone: frozen for -. To unfreeze it: relay unfreeze gone
 gone: last in contact 3h ago, 5 resources served, 7 expired. Check why the relay can not reach it
 
